@@ -1,0 +1,290 @@
+//! Requests to the host stack and what it answers: the vocabulary of connection set-up.
+//!
+//! A client (an upper layer that lives with the engine) sends [`Request`]s down a channel and takes
+//! [`Notice`]s from another. Data of an offloaded connection never passes here: it goes straight
+//! through the chimney. Data of a connection that stays in the host does, under credits: the client
+//! has at most [`SEND_CREDIT_BYTES`] unanswered bytes out, the host at most [`RECEIVE_CREDIT_BYTES`].
+
+use core::net::SocketAddr;
+
+use bytes::Bytes;
+use offload_engine::{
+    chimney::client::{ClientTag, OffloadHandle},
+    time::Duration,
+};
+
+/// Bytes a client may have sent ([`Request::Send`]) without a [`Notice::Sent`] for them.
+pub const SEND_CREDIT_BYTES: usize = 256 * 1024;
+/// Bytes the host may have delivered ([`Notice::Data`]) without a [`Request::Consumed`] for them.
+pub const RECEIVE_CREDIT_BYTES: usize = 256 * 1024;
+
+/// A listener's name. Unique within a node, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ListenerId(pub u64);
+
+/// Which connections are offloaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OffloadPolicy {
+    /// Each one, as soon as it is established.
+    #[default]
+    Always,
+    /// None.
+    Never,
+    /// Those that have carried [`AUTO_OFFLOAD_BYTES`] in either direction, and those whose client needs it.
+    Auto,
+}
+
+/// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
+pub const AUTO_OFFLOAD_BYTES: u64 = 64 * 1024;
+
+/// What a client wants.
+#[derive(Debug)]
+pub enum Request {
+    /// Connect. Answered by `Established` or `ConnectFailed`.
+    Connect {
+        /// The new connection's name, chosen by the client.
+        handle: OffloadHandle,
+        /// Who owns it.
+        client: ClientTag,
+        /// Where from; `None`: the node's address of that family, an ephemeral port. Port 0: ephemeral.
+        local: Option<SocketAddr>,
+        /// Where to.
+        remote: SocketAddr,
+        /// How long the handshake may take.
+        timeout: Duration,
+        /// Must be offloaded whatever the policy (queue pairs only run on offloaded connections).
+        must_offload: bool,
+    },
+    /// Listen. Answered by `Listening` or `ListenFailed`.
+    Listen {
+        /// The listener's name, chosen by the client.
+        listener: ListenerId,
+        /// Who owns the accepted connections.
+        client: ClientTag,
+        /// Where; port 0: ephemeral. An unspecified address: all of the node's.
+        local: SocketAddr,
+        /// Connections that may be in their handshake at once.
+        backlog: usize,
+        /// As for `Connect`.
+        must_offload: bool,
+    },
+    /// Stop listening. Connections already accepted live on.
+    Unlisten {
+        /// Which.
+        listener: ListenerId,
+    },
+    /// Data for a connection that stays in the host.
+    Send {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// The data.
+        data: Bytes,
+    },
+    /// The client has used up that much of what `Data` brought.
+    Consumed {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// Bytes.
+        count: usize,
+    },
+    /// No more data from us (FIN after what was sent), for a connection that stays in the host.
+    Shutdown {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
+    /// Reset a connection that stays in the host, or forget one that is being set up.
+    Abort {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
+}
+
+/// Why the host could not do what was asked, or ended a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// RST in answer to SYN.
+    #[error("TCP: connection refused")]
+    Refused,
+    /// No answer to SYN within the time given.
+    #[error("TCP: no answer to SYN within the time limit")]
+    TimedOut,
+    /// No answer to ARP or neighbor solicitation within the time given.
+    #[error("ARP/ND: next hop does not answer")]
+    HostUnreachable,
+    /// No address of that family, or no route.
+    #[error("IP: no route to the address")]
+    NetworkUnreachable,
+    /// The local address is not the node's.
+    #[error("IP: not an address of this node")]
+    AddressNotAvailable,
+    /// The local port is taken.
+    #[error("TCP: local address in use")]
+    AddressInUse,
+    /// No ephemeral port (49152-65535) is free.
+    #[error("TCP: no ephemeral port is free (49152-65535)")]
+    NoPorts,
+    /// RST from the peer.
+    #[error("TCP: connection reset by peer")]
+    Reset,
+    /// Retransmission limit.
+    #[error("TCP: peer does not answer (retransmission limit)")]
+    RetransmissionLimit,
+    /// The target refused the connection and it could not be kept in the host.
+    #[error("chimney: the target refused the connection")]
+    OffloadRefused,
+    /// The client has asked for it.
+    #[error("TCP: aborted by the client")]
+    Aborted,
+}
+
+/// What the host stack tells a client.
+#[derive(Debug)]
+pub enum Notice {
+    /// The listener is ready.
+    Listening {
+        /// Which.
+        listener: ListenerId,
+        /// Where, with the port chosen.
+        local: SocketAddr,
+    },
+    /// The listener could not be made.
+    ListenFailed {
+        /// Which.
+        listener: ListenerId,
+        /// Why.
+        error: HostError,
+    },
+    /// The handshake is done. If `offloading`, the next sign of the connection is
+    /// `OffloadClient::offloaded`; else its data comes as `Data`.
+    Established {
+        /// Which connection; chosen by the host for an accepted one.
+        handle: OffloadHandle,
+        /// Its owner.
+        client: ClientTag,
+        /// The listener that accepted it.
+        listener: Option<ListenerId>,
+        /// Our end.
+        local: SocketAddr,
+        /// The peer's end.
+        remote: SocketAddr,
+        /// It is being handed to the target.
+        offloading: bool,
+    },
+    /// The handshake failed.
+    ConnectFailed {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// Why.
+        error: HostError,
+    },
+    /// A connection that lived in the host is being handed to the target (policy Auto). Data sent by
+    /// `Send` so far goes along; `Sent` comes no more; what the client sends from now on it posts
+    /// after `OffloadClient::offloaded`.
+    Offloading {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// Bytes given by `Send` that have not been answered by `Sent`: they are with the target now.
+        unanswered: usize,
+    },
+    /// `Send` or `Shutdown` that reached the host after the hand-over had begun: not done. The client
+    /// posts it itself, after `OffloadClient::offloaded`, in the order it comes back. Every byte sent
+    /// and not among `Offloading::unanswered` comes back this way.
+    Returned {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// The data, empty for a shutdown.
+        data: Bytes,
+        /// It was a shutdown.
+        shutdown: bool,
+    },
+    /// In-order data.
+    Data {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// The data.
+        data: Bytes,
+    },
+    /// That much of what `Send` brought has left the host's buffer (the peer has acknowledged it).
+    Sent {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// Bytes.
+        count: usize,
+    },
+    /// The peer's FIN, after all its data.
+    PeerClosed {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
+    /// The connection is gone.
+    Closed {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// `None`: both FINs were exchanged.
+        error: Option<HostError>,
+    },
+}
+
+/// A client's end of the channels to the host stack.
+#[cfg(feature = "std")]
+#[derive(Clone, Debug)]
+pub struct SocketPort {
+    requests: crossbeam_channel::Sender<Request>,
+    notices: crossbeam_channel::Receiver<Notice>,
+    host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
+    next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,
+}
+
+#[cfg(feature = "std")]
+impl SocketPort {
+    /// Both ends: the client's, and the host's pair (requests in, notices out). The allocator is
+    /// shared, so names are unique within the node.
+    pub fn pair(
+        host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
+    ) -> (Self, HostSocketPort) {
+        let (requests, host_requests) = crossbeam_channel::unbounded();
+        let (host_notices, notices) = crossbeam_channel::unbounded();
+        let next_id = std::sync::Arc::new(core::sync::atomic::AtomicU64::new(1));
+        let host = HostSocketPort {
+            requests: host_requests,
+            notices: host_notices,
+            next_id: next_id.clone(),
+        };
+        (Self { requests, notices, host_doorbell, next_id }, host)
+    }
+
+    /// A name nobody has had: for [`OffloadHandle`] or [`ListenerId`].
+    pub fn allocate(&self) -> u64 {
+        self.next_id.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Sends a request and wakes the host stack.
+    pub fn request(&self, request: Request) {
+        // The host's end lives as long as the node; a request to a node that has ended is void.
+        let _ = self.requests.send(request);
+        self.host_doorbell.ring();
+    }
+
+    /// The next notice, if there is one.
+    pub fn notice(&self) -> Option<Notice> {
+        self.notices.try_recv().ok()
+    }
+
+    /// Whether a notice waits.
+    pub fn has_notice(&self) -> bool {
+        !self.notices.is_empty()
+    }
+}
+
+/// The host's end of the channels to its clients.
+#[cfg(feature = "std")]
+#[derive(Debug)]
+pub struct HostSocketPort {
+    /// What clients want.
+    pub requests: crossbeam_channel::Receiver<Request>,
+    /// What they are told. Ring the engine's doorbell after sending: clients live with the engine.
+    pub notices: crossbeam_channel::Sender<Notice>,
+    /// Allocator of handles for accepted connections.
+    pub next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,
+}

@@ -1,0 +1,166 @@
+//! The target's upcalls: NDIS_TCP_OFFLOAD_EVENT_HANDLERS as a Rust trait.
+//!
+//! All upcalls run on the thread that runs the engine. They must not block. The [`ConnectionIo`]
+//! that an upcall gets is the only way into the connection while it runs: it queues, the engine
+//! drains when the upcall has returned, so upcalls never nest (CH-RCC-2).
+
+use alloc::boxed::Box;
+
+use super::state::ConnectionState;
+use crate::{
+    nbl::{NblChain, NetBufferList},
+    tcp::{Connection, Info},
+    time::Instant,
+};
+
+/// The host's name for an offloaded object (NdisOffloadHandle). Unique within a node, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OffloadHandle(pub u64);
+
+/// Which client of the node owns a connection: chosen by whoever asked for connect or listen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientTag(pub u64);
+
+/// Why the target wants a connection uploaded (TCP_UPLOAD_REASON).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum UploadReason {
+    /// Too little traffic (optional).
+    LowActivity = 1,
+    /// Too many transmitted segments lost (optional).
+    HighDropRate = 2,
+    /// Posted buffers too small (optional).
+    SmallIo = 3,
+    /// No posted receive buffers (optional).
+    NoBufferPreposting = 4,
+    /// A segment with URG came (mandatory).
+    ReceivedUrgentData = 5,
+    /// Too many fragments (optional).
+    HighFragmentation = 6,
+    /// Too much reordering (optional).
+    HighOutOfOrderPackets = 7,
+    /// Retransmit, persist or FIN_WAIT_2 limit (mandatory).
+    TimeoutExpiration = 8,
+    /// The connection depends on an invalidated object (mandatory).
+    InvalidState = 9,
+    /// Unspecified, such as a shortage of resources (mandatory).
+    UploadRequested = 10,
+    /// The connection's state is corrupt (mandatory).
+    HardwareFailure = 11,
+}
+
+/// TCP events of an offloaded connection (TCP_OFFLOAD_EVENT_TYPE).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnectionEvent {
+    /// The bytes the poster should keep outstanding have changed (CH-ST-2).
+    SendBacklogChange(usize),
+    /// FIN received and all data before it consumed. The send half stays usable (CH-EVT-6).
+    Disconnect,
+    /// The target wants the connection uploaded.
+    Retrieve(UploadReason),
+    /// An acceptable RST was received. No Disconnect follows (CH-EVT-7).
+    Abort,
+    /// Both halves are closed and every request has been completed: the target has released the
+    /// connection. Always the last upcall of a connection.
+    Released,
+}
+
+/// How to disconnect (flags of MiniportTcpOffloadDisconnect).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disconnect {
+    /// Data, then FIN; completes when both are acknowledged.
+    Graceful,
+    /// RST; outstanding sends complete REQUEST_ABORTED first.
+    Abortive,
+}
+
+/// What an upcall may do with its connection.
+#[derive(Debug)]
+pub struct ConnectionIo<'a> {
+    /// The host's name of the connection.
+    pub handle: OffloadHandle,
+    /// The time of this upcall.
+    pub now: Instant,
+    pub(crate) connection: &'a mut Connection,
+    pub(crate) super_segment_max: usize,
+}
+
+impl ConnectionIo<'_> {
+    /// Posts a chain: always accepted (PENDING), sent FIFO, completed once and in order (CH-SND-1, -2).
+    pub fn send(&mut self, chain: NblChain) {
+        self.connection.post_send(self.now, chain);
+    }
+
+    /// Asks for a disconnect; `nbl` may carry data to be sent before the FIN.
+    pub fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList) {
+        self.connection.disconnect(self.now, kind, nbl);
+    }
+
+    /// Lifts the stop that a refused or partly accepted receive indication set (a zero-byte receive
+    /// request in chimney words, CH-IND-2).
+    pub fn resume_receive(&mut self) {
+        self.connection.resume_receive();
+    }
+
+    /// Bytes that may still be posted before the send backlog is full: what the windows and the
+    /// congestion controller allow beyond what is queued. Posting more is legal.
+    pub fn send_room(&self) -> usize {
+        self.connection.send_room()
+    }
+
+    /// Bytes posted and not yet acknowledged.
+    pub fn send_outstanding(&self) -> usize {
+        self.connection.send_outstanding()
+    }
+
+    /// Payload bytes of a full-sized segment: the effective send MSS after options (EMSS).
+    pub fn effective_mss(&self) -> usize {
+        self.connection.effective_mss()
+    }
+
+    /// Payload bytes of the largest super-segment the link takes; the EMSS without segmentation offload.
+    pub fn super_segment_max(&self) -> usize {
+        self.super_segment_max
+    }
+
+    /// What TCP_INFO would say.
+    pub fn info(&self) -> Info {
+        self.connection.info(self.now)
+    }
+}
+
+/// The layer above the target. One value serves all connections of a node; `io.handle` tells which.
+pub trait OffloadClient {
+    /// The connection `io.handle` is now offloaded; `client` is the tag given with connect or listen.
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag);
+
+    /// In-order data (NdisTcpOffloadReceiveHandler). Returns the bytes consumed: all means SUCCESS, 0
+    /// OFFLOAD_DATA_NOT_ACCEPTED, else OFFLOAD_DATA_PARTIALLY_ACCEPTED. What is not consumed is
+    /// buffered by the target, the window shrinks by it, and no further indication comes until
+    /// [`ConnectionIo::resume_receive`] (CH-IND-1, -2, -6). `push`: the data ends with a PSH.
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize;
+
+    /// Posted lists are complete, in posting order; each carries its status and bytes.
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain);
+
+    /// The connection's backlog has room again after it was full, or after a flush was requested for
+    /// the connection: a client that makes its data lazily posts now.
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>);
+
+    /// A disconnect request is complete; the list is the disconnect's own (CH-DIS-4).
+    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList);
+
+    /// Something happened to the connection.
+    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent);
+}
+
+/// A request to offload one connection (MiniportInitiateOffload with a neighbor, a path and a TCP object).
+#[derive(Debug)]
+pub struct InitiateOffload {
+    /// The host's name for the connection.
+    pub handle: OffloadHandle,
+    /// Whose connection it is.
+    pub client: ClientTag,
+    /// The connection's state.
+    pub state: Box<ConnectionState>,
+}

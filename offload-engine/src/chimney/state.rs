@@ -1,0 +1,260 @@
+//! Offload state in its three classes.
+//!
+//! | class | who may change it | back at terminate |
+//! |---|---|---|
+//! | const | nobody | no |
+//! | cached | the host, by Update | no |
+//! | delegated | the target, while offloaded | yes |
+//!
+//! Whoever copies state in or out takes these structures apart exhaustively
+//! (`let TcpDelegated { a, b } = …`, no `..`), so that a member forgotten in a hand-over does not
+//! compile. Ticks are milliseconds (TicksPerSecond 1000, the documented default).
+
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use bytes::Bytes;
+
+use crate::{
+    nbl::NblChain,
+    tcp::{SeqNum, TcpPhase},
+};
+
+/// Ticks of the chimney's timers: milliseconds.
+pub type Ticks = u32;
+
+/// An Ethernet address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl core::fmt::Debug for MacAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
+}
+
+impl core::fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// NEIGHBOR_OFFLOAD_STATE_CONST.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighborConst {
+    /// Source address of every frame sent for this neighbor; zero means the interface's.
+    pub dl_source_address: MacAddress,
+    /// 12-bit VLAN id; 0 means untagged.
+    pub vlan_id: u16,
+}
+
+/// NEIGHBOR_OFFLOAD_STATE_CACHED.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighborCached {
+    /// The next hop's address.
+    pub dl_destination_address: MacAddress,
+    /// Ticks since the host last confirmed reachability.
+    pub host_reachability_delta: Ticks,
+}
+
+/// NEIGHBOR_OFFLOAD_STATE_DELEGATED.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighborDelegated {
+    /// Ticks since the target last confirmed reachability.
+    pub nic_reachability_delta: Ticks,
+}
+
+/// A neighbor object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighborState {
+    /// Never changes.
+    pub constant: NeighborConst,
+    /// The host's to change.
+    pub cached: NeighborCached,
+    /// The target's to change.
+    pub delegated: NeighborDelegated,
+}
+
+/// PATH_OFFLOAD_STATE_CONST.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathConst {
+    /// Our address; same family as the destination's.
+    pub source_address: IpAddr,
+    /// The peer's address.
+    pub destination_address: IpAddr,
+}
+
+/// PATH_OFFLOAD_STATE_CACHED.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathCached {
+    /// Path MTU in bytes, IP header included.
+    pub path_mtu: u32,
+}
+
+/// A path object. Its delegated class has no variables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathState {
+    /// Never changes.
+    pub constant: PathConst,
+    /// The host's to change.
+    pub cached: PathCached,
+}
+
+/// TCP_OFFLOAD_STATE_CONST.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpConst {
+    /// TIMESTAMP_ENABLED: every segment carries a timestamp.
+    pub timestamp_enabled: bool,
+    /// SACK_ENABLED: blocks are sent and used.
+    pub sack_enabled: bool,
+    /// WINDOW_SCALING_ENABLED: the two scales apply.
+    pub window_scaling_enabled: bool,
+    /// The peer's port.
+    pub remote_port: u16,
+    /// Our port.
+    pub local_port: u16,
+    /// Shift count of the windows the peer advertises, 0..=14.
+    pub snd_wind_scale: u8,
+    /// Shift count of the windows we advertise, 0..=14.
+    pub rcv_wind_scale: u8,
+    /// The MSS that the peer announced.
+    pub remote_mss: u16,
+    /// The MSS that we announced. Not in Windows' structure; an upload has to repeat it.
+    pub local_mss: u16,
+    /// RSS hash of the connection's receive data.
+    pub hash_value: u32,
+}
+
+/// TCP_OFFLOAD_STATE_CACHED.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpCached {
+    /// KEEP_ALIVE_ENABLED.
+    pub keep_alive_enabled: bool,
+    /// NAGLING_ENABLED.
+    pub nagling_enabled: bool,
+    /// Default receive window in bytes (SO_RCVBUF).
+    pub initial_rcv_wnd: u32,
+    /// Hint for bytes per receive indication; 0: as much as possible.
+    pub rcv_indication_size: u32,
+    /// Most keep-alive probes.
+    pub ka_probe_count: u8,
+    /// Idle ticks before the first keep-alive probe.
+    pub ka_timeout: Ticks,
+    /// Ticks between unanswered probes.
+    pub ka_interval: Ticks,
+    /// Most ticks to spend retransmitting one segment: `Some(0)` uses the count limit, `None` (-1) is no limit.
+    pub max_rt: Option<Ticks>,
+    /// 20-bit IPv6 flow label.
+    pub flow_label: u32,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub ttl_or_hop_limit: u8,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tos_or_traffic_class: u8,
+    /// 3-bit 802.1p priority.
+    pub user_priority: u8,
+}
+
+impl Default for TcpCached {
+    fn default() -> Self {
+        Self {
+            keep_alive_enabled: false,
+            nagling_enabled: false,
+            initial_rcv_wnd: 256 * 1024,
+            rcv_indication_size: 0,
+            ka_probe_count: 10,
+            ka_timeout: 7_200_000,
+            ka_interval: 1_000,
+            max_rt: Some(0),
+            flow_label: 0,
+            ttl_or_hop_limit: 64,
+            tos_or_traffic_class: 0,
+            user_priority: 0,
+        }
+    }
+}
+
+/// A timer as the chimney carries it: a count, and ticks until it is due (`None` is -1, not running).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TimerState {
+    /// Retransmissions, window probes or keep-alive probes so far.
+    pub count: u8,
+    /// Ticks until due; `None`: not running; `Some(0)`: due now.
+    pub timeout_delta: Option<Ticks>,
+}
+
+/// TCP_OFFLOAD_STATE_DELEGATED.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpDelegated {
+    /// RFC 9293 state; one of those in which a connection can be offloaded (CH-ST-1).
+    pub state: TcpPhase,
+    /// RCV.NXT.
+    pub rcv_nxt: SeqNum,
+    /// Receive window in bytes, unscaled. RCV.NXT + RCV.WND is the right edge that was advertised.
+    pub rcv_wnd: u32,
+    /// Oldest unacknowledged.
+    pub snd_una: SeqNum,
+    /// Next to send.
+    pub snd_nxt: SeqNum,
+    /// One beyond the highest ever sent.
+    pub snd_max: SeqNum,
+    /// The peer's window in bytes, unscaled.
+    pub snd_wnd: u32,
+    /// Largest window the peer ever advertised.
+    pub max_snd_wnd: u32,
+    /// Sequence of the segment used for the last window update.
+    pub snd_wl1: SeqNum,
+    /// Congestion window in bytes; 0: the target starts its own.
+    pub cwnd: u32,
+    /// Slow start threshold in bytes; `u32::MAX`: none yet.
+    pub ss_thresh: u32,
+    /// Smoothed RTT, 8 times its value in ticks; 0: no sample yet.
+    pub srtt: u16,
+    /// RTT variance, 4 times its value in ticks.
+    pub rtt_var: u16,
+    /// Timestamp to echo next.
+    pub ts_recent: u32,
+    /// Ticks since `ts_recent` was taken.
+    pub ts_recent_age: Ticks,
+    /// The timestamp value a segment sent now would carry.
+    pub ts_time: u32,
+    /// Ticks already spent retransmitting the current segment.
+    pub total_rt: Ticks,
+    /// Duplicate acknowledgements seen for SND.UNA.
+    pub dup_ack_count: u8,
+    /// Current round of window probes.
+    pub snd_wnd_probe_count: u8,
+    /// Keep-alive.
+    pub keep_alive: TimerState,
+    /// Retransmit, persist or FIN_WAIT_2 timer.
+    pub retransmit: TimerState,
+}
+
+/// A TCP object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpState {
+    /// Never changes.
+    pub constant: TcpConst,
+    /// The host's to change.
+    pub cached: TcpCached,
+    /// The target's to change.
+    pub delegated: TcpDelegated,
+}
+
+/// Everything that moves when one connection is handed over: neighbor, path and TCP object, and data.
+#[derive(Debug)]
+pub struct ConnectionState {
+    /// The next hop.
+    pub neighbor: NeighborState,
+    /// The route.
+    pub path: PathState,
+    /// The connection.
+    pub tcp: TcpState,
+    /// Bytes from SND.UNA on: in flight up to SND.MAX, unsent beyond (CH-SNB-1 to -4).
+    pub send_data: NblChain,
+    /// Acknowledged bytes left of RCV.NXT that no consumer has taken yet (CH-DEL-3).
+    pub buffered_data: Vec<Bytes>,
+    /// Bytes right of RCV.NXT that a SACK has promised to keep. Not in Windows' structure, where they
+    /// are dropped; dropping them would renege (RFC 2018 s8).
+    pub out_of_order: Vec<(SeqNum, Bytes)>,
+}

@@ -1,0 +1,75 @@
+//! The channels between the host stack and the engine.
+//!
+//! One channel each way carries frames and control messages in one order, so a hand-over cannot
+//! overtake the frames that were sent before it. Frames toward the host are dropped and counted when
+//! its queue is full, as an adapter does; control messages never are.
+
+use std::{boxed::Box, sync::Arc, vec::Vec};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::doorbell::Doorbell;
+use crate::{
+    chimney::{
+        client::{InitiateOffload, OffloadHandle},
+        state::ConnectionState,
+    },
+    link::LinkCapabilities,
+    status::NdisStatus,
+};
+
+/// Frames that may wait toward the host stack; beyond it they are dropped and counted.
+pub const TO_HOST_FRAMES_MAX: usize = 4096;
+
+/// From the host stack down to the engine.
+#[derive(Debug)]
+pub enum FromHost {
+    /// A frame to transmit, complete with checksums.
+    Frame(Vec<u8>),
+    /// Take this connection over (MiniportInitiateOffload).
+    Initiate(InitiateOffload),
+    /// A frame of an offloaded connection that had reached the host before the hand-over was done
+    /// (MiniportTcpOffloadForward; CH-FWD-2). Its checksum was verified.
+    Forward(Vec<u8>),
+}
+
+/// From the engine up to the host stack.
+#[derive(Debug)]
+pub enum ToHost {
+    /// A received frame of a connection that is not offloaded, or of none.
+    Frame {
+        /// The frame from its Ethernet header on.
+        data: Vec<u8>,
+        /// Its TCP checksum needs no verification (see `RxChecksum::Valid`), and may not be filled in.
+        checksum_valid: bool,
+    },
+    /// The answer to [`FromHost::Initiate`] (NdisMInitiateOffloadComplete).
+    InitiateComplete {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// SUCCESS, or why not.
+        status: NdisStatus,
+        /// The state, handed back when the status is a failure.
+        state: Option<Box<ConnectionState>>,
+    },
+    /// The connection has ended while offloaded, and the target has let go of it.
+    Released {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
+}
+
+/// The host's end.
+#[derive(Debug)]
+pub struct HostPort {
+    /// Down. Ring [`HostPort::engine_doorbell`] after sending.
+    pub to_engine: Sender<FromHost>,
+    /// Up.
+    pub from_engine: Receiver<ToHost>,
+    /// Wakes the engine.
+    pub engine_doorbell: Arc<Doorbell>,
+    /// Wakes the host stack; the engine rings it.
+    pub host_doorbell: Arc<Doorbell>,
+    /// What the link can do.
+    pub capabilities: LinkCapabilities,
+}

@@ -1,0 +1,102 @@
+//! Receive buffers: one allocation each at start, none per frame.
+
+use std::{boxed::Box, vec::Vec};
+
+use super::RxChecksum;
+
+/// Bytes of one receive buffer: a 64 KiB super-segment with its headers.
+pub const RX_BUFFER_BYTES: usize = 65_536 + 256;
+
+/// A received frame.
+#[derive(Clone, Copy, Debug)]
+pub struct RxFrame<'a> {
+    /// The frame from its Ethernet header on.
+    pub data: &'a [u8],
+    /// What is known of its checksum.
+    pub checksum: RxChecksum,
+    /// Payload bytes of each segment the kernel coalesced into it; 0: not coalesced.
+    pub gso_size: usize,
+}
+
+#[derive(Debug)]
+struct RxBuffer {
+    storage: Box<[u8]>,
+    len: usize,
+    checksum: RxChecksum,
+    gso_size: usize,
+}
+
+/// A batch of received frames, and the buffers for the next one.
+#[derive(Debug)]
+pub struct RxBatch {
+    buffers: Vec<RxBuffer>,
+    filled: usize,
+}
+
+impl RxBatch {
+    /// A batch of at most `frames_max` frames.
+    pub fn new(frames_max: usize) -> Self {
+        let buffer = || RxBuffer {
+            storage: std::vec![0; RX_BUFFER_BYTES].into_boxed_slice(),
+            len: 0,
+            checksum: RxChecksum::Unverified,
+            gso_size: 0,
+        };
+        Self { buffers: (0..frames_max).map(|_| buffer()).collect(), filled: 0 }
+    }
+
+    /// Forgets all frames.
+    pub fn clear(&mut self) {
+        self.filled = 0;
+    }
+
+    /// Whether no further frame fits.
+    pub fn is_full(&self) -> bool {
+        self.filled == self.buffers.len()
+    }
+
+    /// Frames in the batch.
+    pub fn len(&self) -> usize {
+        self.filled
+    }
+
+    /// Whether there is no frame.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// The next free buffer, or `None` when full. [`RxBatch::commit`] makes it a frame.
+    pub fn space(&mut self) -> Option<&mut [u8]> {
+        self.buffers.get_mut(self.filled).map(|buffer| &mut buffer.storage[..])
+    }
+
+    /// Turns the first `len` bytes of the buffer that [`RxBatch::space`] gave into a frame.
+    ///
+    /// # Panics
+    /// When the batch is full or `len` exceeds the buffer: a caller's bug.
+    pub fn commit(&mut self, len: usize, checksum: RxChecksum, gso_size: usize) {
+        let buffer = &mut self.buffers[self.filled];
+        assert!(len <= buffer.storage.len());
+        buffer.len = len;
+        buffer.checksum = checksum;
+        buffer.gso_size = gso_size;
+        self.filled += 1;
+    }
+
+    /// Copies a whole frame in. Returns false when full or too long.
+    pub fn push(&mut self, frame: &[u8], checksum: RxChecksum, gso_size: usize) -> bool {
+        let Some(space) = self.space() else { return false };
+        let Some(target) = space.get_mut(..frame.len()) else { return false };
+        target.copy_from_slice(frame);
+        self.commit(frame.len(), checksum, gso_size);
+        true
+    }
+
+    /// The frames, in order of arrival.
+    pub fn frames(&self) -> impl Iterator<Item = RxFrame<'_>> {
+        self.buffers[..self.filled].iter().map(|buffer| {
+            let RxBuffer { storage, len, checksum, gso_size } = buffer;
+            RxFrame { data: &storage[..*len], checksum: *checksum, gso_size: *gso_size }
+        })
+    }
+}

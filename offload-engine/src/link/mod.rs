@@ -1,0 +1,157 @@
+//! How frames enter and leave. Nothing here looks above Ethernet, except that a virtio-net header
+//! has to be told where the checksum lies.
+
+mod batch;
+
+use std::{
+    io::{self, IoSlice},
+    os::fd::BorrowedFd,
+};
+
+pub use self::batch::{RxBatch, RxFrame};
+use crate::time::Instant;
+
+/// What a link can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkCapabilities {
+    /// Largest IP packet of one frame on the wire.
+    pub mtu: usize,
+    /// TCP checksums of transmitted frames may be left to the link ([`TxOffload::checksum`]).
+    pub tx_checksum: bool,
+    /// Largest IPv4 frame (Ethernet header included) that may be handed over for segmentation; 0: none.
+    pub tso4_max: usize,
+    /// The same for IPv6.
+    pub tso6_max: usize,
+}
+
+/// What the link knows of a received frame's TCP checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RxChecksum {
+    /// Nothing: verify it.
+    #[default]
+    Unverified,
+    /// Correct, or not yet filled in because the frame never left the machine: do not verify.
+    Valid,
+}
+
+/// What the link has to do to a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TxOffload {
+    /// The checksum field holds the pseudo-header sum; finish it.
+    pub checksum: Option<TxChecksum>,
+    /// Cut the frame into segments of this many payload bytes. Implies `checksum`.
+    pub segment: Option<TxSegment>,
+}
+
+/// Where the checksum of a frame lies, in bytes from the start of the frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TxChecksum {
+    /// First byte that is summed: the TCP header.
+    pub start: u16,
+    /// The checksum field, counted from `start`.
+    pub offset: u16,
+}
+
+/// How to cut a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TxSegment {
+    /// Payload bytes of each piece.
+    pub size: u16,
+    /// Bytes of Ethernet, IP and TCP header that each piece repeats.
+    pub header_len: u16,
+    /// The frame is IPv6.
+    pub ipv6: bool,
+}
+
+/// A frame to transmit: headers, then payload gathered from where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct TxFrame<'a> {
+    /// Work for the link.
+    pub offload: TxOffload,
+    /// Ethernet header and what follows, up to the payload.
+    pub head: &'a [u8],
+    /// Payload; at most [`TX_PAYLOAD_SLICES_MAX`] slices.
+    pub payload: &'a [IoSlice<'a>],
+    /// A note for captures.
+    pub comment: Option<&'a str>,
+}
+
+/// Most payload slices of one frame: below the kernel's UIO_MAXIOV (1024) with room for headers.
+pub const TX_PAYLOAD_SLICES_MAX: usize = 1000;
+
+/// What became of a transmission.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TxOutcome {
+    /// The link has it.
+    Sent,
+    /// The link has no room: keep the frame, try again when the descriptor is writable.
+    Full,
+    /// The link refused this frame for good; counted. TCP will retransmit.
+    Dropped,
+}
+
+/// Counters of a link. Names as `ethtool -S` would have them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LinkStats {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Bytes received, headers included.
+    pub rx_bytes: u64,
+    /// Received frames that the kernel had coalesced.
+    pub rx_gso_frames: u64,
+    /// Received frames with a malformed virtio-net header, dropped.
+    pub rx_vnet_errors: u64,
+    /// Received frames too short for an Ethernet header or longer than a buffer, dropped.
+    pub rx_length_errors: u64,
+    /// Frames transmitted.
+    pub tx_frames: u64,
+    /// Bytes transmitted, headers included.
+    pub tx_bytes: u64,
+    /// Transmitted frames left to the kernel for segmentation.
+    pub tx_gso_frames: u64,
+    /// Transmissions that the device refused.
+    pub tx_errors: u64,
+    /// Transmissions that found the device full.
+    pub tx_full: u64,
+    /// Frames the impairment dropped, duplicated, reordered, corrupted, delayed.
+    pub impaired_dropped: u64,
+    /// See `impaired_dropped`.
+    pub impaired_duplicated: u64,
+    /// See `impaired_dropped`.
+    pub impaired_reordered: u64,
+    /// See `impaired_dropped`.
+    pub impaired_corrupted: u64,
+    /// Times a probe for the vnet header or an offload failed and the link fell back.
+    pub vnet_fallbacks: u64,
+}
+
+/// A way for frames to enter and leave.
+pub trait Link: Send {
+    /// What it can do; constant for the link's life.
+    fn capabilities(&self) -> LinkCapabilities;
+
+    /// Receives what is there, at most what `batch` has room for, without blocking. Returns the
+    /// number of frames added.
+    ///
+    /// # Errors
+    /// The device is gone (not: it is empty).
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize>;
+
+    /// Transmits one frame without blocking.
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome;
+
+    /// The descriptor that becomes readable when frames wait, if there is one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// When the link itself wants to be polled again: frames it holds back become due.
+    fn poll_at(&self) -> Option<Instant>;
+
+    /// Counters, those of wrapped links added.
+    fn stats(&self) -> LinkStats;
+
+    /// Whether [`TxFrame::comment`] is worth making.
+    fn wants_comments(&self) -> bool {
+        false
+    }
+}

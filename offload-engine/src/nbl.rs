@@ -1,0 +1,230 @@
+//! NET_BUFFER_LIST, NET_BUFFER and MDL chains.
+//!
+//! A [`NetBufferList`] is what an upper layer posts and gets back: ownership moves into the target
+//! with the post and out of it with the completion (CH-SND-3). It holds [`NetBuffer`]s, each a chain
+//! of MDLs. An MDL is a [`Bytes`]: a reference-counted view of memory that is never copied on its way
+//! to the gathered write.
+//!
+//! Data of a net buffer starts `current_mdl_offset` bytes into its current MDL and runs
+//! `data_length` bytes along the chain (CH-BUF-1). Advancing moves that start and frees no MDL
+//! (CH-BUF-2).
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use bytes::Bytes;
+
+use crate::status::NdisStatus;
+
+/// One piece of memory in a net buffer's chain.
+pub type Mdl = Bytes;
+
+/// A NET_BUFFER: data that runs along a chain of MDLs.
+#[derive(Clone, Debug, Default)]
+pub struct NetBuffer {
+    mdls: Vec<Mdl>,
+    current_mdl: usize,
+    current_mdl_offset: usize,
+    data_offset: usize,
+    data_length: usize,
+}
+
+impl NetBuffer {
+    /// An empty net buffer.
+    pub const fn new() -> Self {
+        Self {
+            mdls: Vec::new(),
+            current_mdl: 0,
+            current_mdl_offset: 0,
+            data_offset: 0,
+            data_length: 0,
+        }
+    }
+
+    /// Appends an MDL; all of it becomes data.
+    pub fn push_mdl(&mut self, mdl: Mdl) {
+        self.data_length += mdl.len();
+        self.mdls.push(mdl);
+    }
+
+    /// Bytes of data.
+    pub const fn data_length(&self) -> usize {
+        self.data_length
+    }
+
+    /// Unused bytes in front of the data, counted from the start of the chain.
+    pub const fn data_offset(&self) -> usize {
+        self.data_offset
+    }
+
+    /// The whole MDL chain, used or not.
+    pub fn mdls(&self) -> &[Mdl] {
+        &self.mdls
+    }
+
+    /// Moves the start of the data forward by `count` bytes (NdisAdvanceNetBufferDataStart with
+    /// FreeMdl FALSE; CH-BUF-2).
+    ///
+    /// # Panics
+    /// When `count` exceeds the data length: a caller's bug.
+    pub fn advance(&mut self, count: usize) {
+        assert!(count <= self.data_length, "advance of {count} beyond {} bytes", self.data_length);
+        self.data_offset += count;
+        self.data_length -= count;
+        let mut left = count;
+        while let Some(mdl) = self.mdls.get(self.current_mdl) {
+            let room = mdl.len() - self.current_mdl_offset;
+            if left < room {
+                self.current_mdl_offset += left;
+                return;
+            }
+            left -= room;
+            self.current_mdl += 1;
+            self.current_mdl_offset = 0;
+        }
+        debug_assert_eq!(left, 0);
+    }
+
+    /// The data as slices, in order; empty MDLs are skipped.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let first = self.current_mdl;
+        let offset = self.current_mdl_offset;
+        self.mdls[first.min(self.mdls.len())..]
+            .iter()
+            .enumerate()
+            .map(move |(index, mdl)| if index == 0 { &mdl[offset..] } else { &mdl[..] })
+            .filter(|slice| !slice.is_empty())
+    }
+
+    /// Removes all MDLs, keeping the chain's storage for reuse.
+    pub fn clear(&mut self) {
+        let Self { mdls, current_mdl, current_mdl_offset, data_offset, data_length } = self;
+        mdls.clear();
+        *current_mdl = 0;
+        *current_mdl_offset = 0;
+        *data_offset = 0;
+        *data_length = 0;
+    }
+}
+
+impl From<Mdl> for NetBuffer {
+    fn from(mdl: Mdl) -> Self {
+        let mut net_buffer = Self::new();
+        net_buffer.push_mdl(mdl);
+        net_buffer
+    }
+}
+
+/// A NET_BUFFER_LIST: the unit that is posted, marked with PSH at its end, and completed.
+#[derive(Clone, Debug)]
+pub struct NetBufferList {
+    /// Its net buffers. The owner may not change them while the list is posted (CH-BUF-3).
+    pub net_buffers: Vec<NetBuffer>,
+    /// Completion status; [`NdisStatus::PENDING`] until completed.
+    pub status: NdisStatus,
+    /// TcpOffloadBytesTransferred: bytes the peer acknowledged (CH-SNC-1, CH-SNC-4), or bytes placed.
+    pub bytes_transferred: usize,
+    /// The poster's own value (ProtocolReserved): comes back untouched, and names the list in captures.
+    pub context: u64,
+}
+
+impl NetBufferList {
+    /// An empty list with the poster's `context`.
+    pub const fn new(context: u64) -> Self {
+        Self { net_buffers: Vec::new(), status: NdisStatus::PENDING, bytes_transferred: 0, context }
+    }
+
+    /// A list of one net buffer of one MDL.
+    pub fn from_mdl(context: u64, mdl: Mdl) -> Self {
+        let mut list = Self::new(context);
+        list.net_buffers.push(mdl.into());
+        list
+    }
+
+    /// Bytes of data in all net buffers.
+    pub fn data_length(&self) -> usize {
+        self.net_buffers.iter().map(NetBuffer::data_length).sum()
+    }
+
+    /// The data as slices, in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.net_buffers.iter().flat_map(NetBuffer::slices)
+    }
+
+    /// Completes the list: sets status and bytes transferred, and advances the data starts by that
+    /// many bytes (CH-SNC-1).
+    pub fn complete(&mut self, status: NdisStatus, bytes_transferred: usize) {
+        self.status = status;
+        self.bytes_transferred = bytes_transferred;
+        let mut left = bytes_transferred;
+        for net_buffer in &mut self.net_buffers {
+            let count = left.min(net_buffer.data_length());
+            net_buffer.advance(count);
+            left -= count;
+        }
+        debug_assert_eq!(left, 0, "more bytes transferred than the list holds");
+    }
+}
+
+/// A chain of net buffer lists, in order.
+pub type NblChain = VecDeque<NetBufferList>;
+
+#[cfg(test)]
+mod tests {
+    use alloc::{vec, vec::Vec};
+
+    use super::*;
+
+    fn list(parts: &[&[&'static [u8]]]) -> NetBufferList {
+        let mut list = NetBufferList::new(7);
+        for mdls in parts {
+            let mut net_buffer = NetBuffer::new();
+            for mdl in *mdls {
+                net_buffer.push_mdl(Bytes::from_static(mdl));
+            }
+            list.net_buffers.push(net_buffer);
+        }
+        list
+    }
+
+    // CH-BUF-1: data runs along the chain, over empty MDLs.
+    #[test]
+    fn data_runs_along_the_chain() {
+        let list = list(&[&[b"ab", b"", b"c"], &[], &[b"de"]]);
+        assert_eq!(list.data_length(), 5);
+        assert_eq!(list.slices().collect::<Vec<_>>().concat(), b"abcde");
+    }
+
+    // CH-BUF-2: the start moves, offsets follow, MDLs stay.
+    #[test]
+    fn advance_keeps_mdls() {
+        for count in 0..=5 {
+            let mut net_buffer = NetBuffer::new();
+            for mdl in [&b"ab"[..], b"", b"cde"] {
+                net_buffer.push_mdl(Bytes::from_static(mdl));
+            }
+            net_buffer.advance(count);
+            assert_eq!(net_buffer.data_offset(), count);
+            assert_eq!(net_buffer.data_length(), 5 - count);
+            assert_eq!(net_buffer.mdls().len(), 3);
+            assert_eq!(net_buffer.slices().collect::<Vec<_>>().concat(), b"abcde"[count..]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond")]
+    fn advance_beyond_the_data_is_a_bug() {
+        NetBuffer::from(Bytes::from_static(b"x")).advance(2);
+    }
+
+    // CH-SNC-1: completion advances over net buffers.
+    #[test]
+    fn completion_advances_over_net_buffers() {
+        let mut list = list(&[&[b"abc"], &[b"de", b"f"]]);
+        list.complete(NdisStatus::REQUEST_ABORTED, 4);
+        assert_eq!(list.bytes_transferred, 4);
+        assert_eq!(
+            list.net_buffers.iter().map(NetBuffer::data_length).collect::<Vec<_>>(),
+            vec![0, 2]
+        );
+    }
+}
