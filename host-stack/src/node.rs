@@ -215,8 +215,11 @@ impl<C: NodeClient> Shared<C> {
         core.engine.flush(now, &mut core.client);
         self.collect_callbacks(core);
         let due = core.engine.poll_at(&core.client).map_or(u64::MAX, Instant::as_nanos);
-        if due < self.sleeping_until.load(Ordering::SeqCst) {
+        if due < self.sleeping_until.load(Ordering::SeqCst) || core.has_input() {
             self.engine_doorbell.ring();
+        }
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.changed.notify_all();
         }
         result
     }
@@ -459,7 +462,11 @@ impl<C: NodeClient + 'static> Node<C> {
         let mut core = shared.enter();
         let outcome = loop {
             shared.woken.store(false, Ordering::SeqCst);
-            if let Some(result) = shared.call(&mut core, &mut f) {
+            // Not counted while it acts itself: it needs no signal of its own doing.
+            shared.waiting.fetch_sub(1, Ordering::SeqCst);
+            let result = shared.call(&mut core, &mut f);
+            shared.waiting.fetch_add(1, Ordering::SeqCst);
+            if let Some(result) = result {
                 break Ok(result);
             }
             if let Some(failure) = shared.failure() {
