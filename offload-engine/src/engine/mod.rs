@@ -21,6 +21,8 @@ mod connections;
 pub mod doorbell;
 pub mod port;
 mod run;
+#[cfg(test)]
+mod tests;
 
 use std::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
 
