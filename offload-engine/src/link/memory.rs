@@ -197,3 +197,6 @@ fn arrive(mut data: Vec<u8>, offload: TxOffload) -> Stored {
     let checksum = if checksum.is_some() { RxChecksum::Valid } else { RxChecksum::Unverified };
     Stored { data, checksum, gso_size }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,10 @@ mod memory;
 mod open;
 mod plain;
 mod segment;
+#[cfg(test)]
+mod tap_tests;
+#[cfg(test)]
+mod testing;
 mod tun;
 mod vnet;
 

@@ -78,3 +78,6 @@ impl<'a> Segments<'a> {
 fn put_word(frame: &mut [u8], at: usize, word: u16) {
     frame[at..at + 2].copy_from_slice(&word.to_be_bytes());
 }
+
+#[cfg(test)]
+mod tests;
