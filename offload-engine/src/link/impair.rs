@@ -98,7 +98,7 @@ impl<L: Link> Impaired<L> {
                 frame.clear();
                 frame.extend_from_slice(data);
                 if gso_size != 0 {
-                    segments(frame, gso_size, piece, |piece| receive.admit(now, piece, None));
+                    admit_segments(receive, now, frame, gso_size, piece, None);
                     continue;
                 }
                 if checksum == RxChecksum::Valid {
@@ -155,7 +155,7 @@ impl<L: Link> Link for Impaired<L> {
         match (segment, checksum) {
             (Some(segment), _) => {
                 let size = usize::from(segment.size);
-                segments(whole, size, piece, |piece| transmit.admit(now, piece, comment));
+                admit_segments(transmit, now, whole, size, piece, comment);
             }
             (None, Some(place)) => {
                 checksum::finish(whole, place);
@@ -189,11 +189,19 @@ impl<L: Link> Link for Impaired<L> {
     }
 }
 
-/// Gives `each` the wire's frames of a super-segment; a frame that cannot be cut, whole.
-fn segments(frame: &[u8], size: usize, piece: &mut Vec<u8>, mut each: impl FnMut(&[u8])) {
-    let Some(mut segments) = Segments::new(frame, size) else { return each(frame) };
+/// Gives the lane the wire's frames of a super-segment. One that cannot be cut is lost: no wire
+/// would carry it.
+fn admit_segments(
+    lane: &mut Lane,
+    now: Instant,
+    frame: &[u8],
+    size: usize,
+    piece: &mut Vec<u8>,
+    comment: Option<&str>,
+) {
+    let Some(mut segments) = Segments::new(frame, size) else { return lane.count_lost() };
     while segments.next_into(piece) {
-        each(piece);
+        lane.admit(now, piece, comment);
     }
 }
 

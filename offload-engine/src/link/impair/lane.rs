@@ -107,6 +107,11 @@ impl Lane {
         }
     }
 
+    /// Counts a frame that never came to the wire.
+    pub(super) fn count_lost(&mut self) {
+        self.dropped += 1;
+    }
+
     /// The next frame that has arrived by `now`.
     pub(super) fn due(&mut self, now: Instant) -> Option<&Held> {
         // A reordered frame that nothing followed gives up waiting.

@@ -215,6 +215,18 @@ fn a_full_link_beneath_keeps_its_frames() {
 }
 
 #[test]
+fn what_no_wire_would_carry_is_lost() {
+    let (mut a, mut b) = pair(Impairments { delay: Duration::from_nanos(1), ..NONE }, true);
+    let (mut frame, place) = partial_frame(false, 0, &pattern(5000));
+    let offload = segment_offload(&frame, place, 1000);
+    frame[23] = 17; // not TCP after all
+    transmit(&mut a, Instant::ZERO, &frame, offload);
+    receive_all(&mut a, Instant::from_millis(1));
+    assert!(receive_all(&mut b, Instant::from_millis(1)).is_empty());
+    assert_eq!((a.stats().impaired_dropped, a.poll_at()), (1, None));
+}
+
+#[test]
 fn without_impairment_frames_pass_untouched() {
     let (mut a, mut b) = pair(NONE, true);
     let (frame, place) = partial_frame(true, 0, &pattern(5000));
