@@ -4,9 +4,9 @@
 //! Impairments hit what the wire would carry: a super-segment is first cut into frames of MTU
 //! size, and a TCP checksum that was left to a device is computed, so that a flipped bit can be
 //! noticed. In this order a frame may be lost, corrupted, duplicated, held back behind 1 to
-//! [`REORDER_DISTANCE_MAX`] later frames (at most [`REORDER_HOLD_MAX`] when none follow), wait for the
-//! rate-limited wire (whose queue holds [`RATE_QUEUE_BYTES_MAX`]; more is lost), and travel for the
-//! delay.
+//! [`REORDER_DISTANCE_MAX`] later frames (for [`REORDER_HOLD_MAX`] at most, when fewer follow), wait
+//! for the rate-limited wire (whose queue holds [`RATE_QUEUE_BYTES_MAX`]; more is lost), and travel
+//! for the delay.
 //!
 //! Timers: [`Link::poll_at`] is the earliest moment at which a held frame becomes due, in either
 //! direction. [`Link::receive`] moves due frames both ways, so whoever calls it then needs no more.
