@@ -1,8 +1,8 @@
 //! Recording frames as pcapng, with packet comments, nanosecond times and directions.
 //!
 //! [`Tee`] wraps any link. Super-segments are recorded whole, as tcpdump does on a device that
-//! segments. A TCP checksum that was left to a device is finished in the recorded copy, so that a
-//! reader does not see an error where there is none.
+//! segments. A checksum that was left to a device is finished in the recorded copy, so that a
+//! reader does not see an error where there is none (and does see a wrong pseudo-header sum).
 //!
 //! Recording never hurts traffic: the first write error ends it, is logged once and can be asked
 //! for with [`Tee::error`].
@@ -230,11 +230,8 @@ impl<W: Write> Recorder<W> {
         self.writer = None;
     }
 
-    /// Records `scratch`, whose TCP checksum is wrong by design when `partial`.
-    fn record(&mut self, now: Instant, way: Direction, comment: Option<&str>, partial: bool) {
-        if partial && let Some(layout) = TcpLayout::of(&self.scratch) {
-            checksum::fill_tcp(&mut self.scratch, &layout);
-        }
+    /// Records `scratch`.
+    fn record(&mut self, now: Instant, way: Direction, comment: Option<&str>) {
         let Some(writer) = &mut self.writer else { return };
         let unix_nanos = self.unix_nanos_at_zero.saturating_add(now.as_nanos());
         match writer.frame(unix_nanos, way, comment, &self.scratch) {
@@ -265,8 +262,13 @@ impl<L: Link, W: Write + Send> Link for Tee<L, W> {
             for frame in batch.frames().skip(before) {
                 recorder.scratch.clear();
                 recorder.scratch.extend_from_slice(frame.data);
-                let partial = frame.checksum == RxChecksum::Valid;
-                recorder.record(now, Direction::Inbound, None, partial);
+                // Valid may mean "never filled in"; computing it is right either way.
+                if frame.checksum == RxChecksum::Valid
+                    && let Some(layout) = TcpLayout::of(&recorder.scratch)
+                {
+                    checksum::fill_tcp(&mut recorder.scratch, &layout);
+                }
+                recorder.record(now, Direction::Inbound, None);
             }
         }
         Ok(added)
@@ -278,8 +280,10 @@ impl<L: Link, W: Write + Send> Link for Tee<L, W> {
         if outcome == TxOutcome::Sent && recorder.writer.is_some() {
             recorder.scratch.clear();
             frame.gather_into(&mut recorder.scratch);
-            let partial = frame.offload.checksum.is_some();
-            recorder.record(now, Direction::Outbound, frame.comment, partial);
+            if let Some(place) = frame.offload.checksum {
+                checksum::finish(&mut recorder.scratch, place);
+            }
+            recorder.record(now, Direction::Outbound, frame.comment);
         }
         outcome
     }

@@ -4,9 +4,9 @@
 //! Impairments hit what the wire would carry: a super-segment is first cut into frames of MTU
 //! size, and a TCP checksum that was left to a device is computed, so that a flipped bit can be
 //! noticed. In this order a frame may be lost, corrupted, duplicated, held back behind 1 to
-//! [`REORDER_DISTANCE_MAX`] later frames (at most [`REORDER_HOLD_MAX`] when none follow), wait for the
-//! rate-limited wire (whose queue holds [`RATE_QUEUE_BYTES_MAX`]; more is lost), and travel for the
-//! delay.
+//! [`REORDER_DISTANCE_MAX`] later frames (for [`REORDER_HOLD_MAX`] at most, when fewer follow), wait
+//! for the rate-limited wire (whose queue holds [`RATE_QUEUE_BYTES_MAX`]; more is lost), and travel
+//! for the delay.
 //!
 //! Timers: [`Link::poll_at`] is the earliest moment at which a held frame becomes due, in either
 //! direction. [`Link::receive`] moves due frames both ways, so whoever calls it then needs no more.
@@ -98,7 +98,7 @@ impl<L: Link> Impaired<L> {
                 frame.clear();
                 frame.extend_from_slice(data);
                 if gso_size != 0 {
-                    segments(frame, gso_size, piece, |piece| receive.admit(now, piece, None));
+                    admit_segments(receive, now, frame, gso_size, piece, None);
                     continue;
                 }
                 if checksum == RxChecksum::Valid {
@@ -155,7 +155,7 @@ impl<L: Link> Link for Impaired<L> {
         match (segment, checksum) {
             (Some(segment), _) => {
                 let size = usize::from(segment.size);
-                segments(whole, size, piece, |piece| transmit.admit(now, piece, comment));
+                admit_segments(transmit, now, whole, size, piece, comment);
             }
             (None, Some(place)) => {
                 checksum::finish(whole, place);
@@ -189,11 +189,19 @@ impl<L: Link> Link for Impaired<L> {
     }
 }
 
-/// Gives `each` the wire's frames of a super-segment; a frame that cannot be cut, whole.
-fn segments(frame: &[u8], size: usize, piece: &mut Vec<u8>, mut each: impl FnMut(&[u8])) {
-    let Some(mut segments) = Segments::new(frame, size) else { return each(frame) };
+/// Gives the lane the wire's frames of a super-segment. One that cannot be cut is lost: no wire
+/// would carry it.
+fn admit_segments(
+    lane: &mut Lane,
+    now: Instant,
+    frame: &[u8],
+    size: usize,
+    piece: &mut Vec<u8>,
+    comment: Option<&str>,
+) {
+    let Some(mut segments) = Segments::new(frame, size) else { return lane.count_lost() };
     while segments.next_into(piece) {
-        each(piece);
+        lane.admit(now, piece, comment);
     }
 }
 

@@ -19,6 +19,7 @@ use super::{
     TxOutcome, TxSegment,
     checksum::{self, TCP_CHECKSUM_OFFSET},
     device::ETHERNET_HEADER_BYTES,
+    layout::TcpLayout,
 };
 use crate::time::Instant;
 
@@ -133,8 +134,9 @@ impl Link for MemoryLink {
         Ok(added)
     }
 
-    /// Refuses, and panics in a debug build on, what the options do not allow: a frame beyond the
-    /// MTU that is not to be segmented, or an offload of a link that has none.
+    /// Refuses, and panics in a debug build on, what a TAP of these options would not deliver: a
+    /// frame beyond the MTU that is not to be segmented, an offload of a link that has none, an
+    /// offload that contradicts the frame.
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let acceptable = self.is_acceptable(frame);
         debug_assert!(acceptable, "a frame of {} bytes, {:?}", frame.len(), frame.offload);
@@ -150,6 +152,13 @@ impl Link for MemoryLink {
         let mut data = queue.spare.pop().unwrap_or_default();
         data.clear();
         frame.gather_into(&mut data);
+        let consistent = is_consistent(&data, frame.offload);
+        debug_assert!(consistent, "{:?} contradicts the frame", frame.offload);
+        if !consistent {
+            self.stats.tx_errors += 1;
+            queue.spare.push(data);
+            return TxOutcome::Dropped;
+        }
         queue.frames.push_back(arrive(data, frame.offload));
         self.stats.tx_frames += 1;
         self.stats.tx_bytes += frame.len() as u64;
@@ -174,6 +183,28 @@ impl Drop for MemoryLink {
     fn drop(&mut self) {
         lock(&self.inbound).closed = true;
     }
+}
+
+/// Whether the offloads name the places where the frame has its TCP header and payload, and its
+/// checksum field holds the pseudo-header sum. A kernel takes the caller's word for it and sends
+/// garbage; here it shows at once. Not TCP: only that the checksum lies within the frame.
+fn is_consistent(data: &[u8], offload: TxOffload) -> bool {
+    let TxOffload { checksum, segment } = offload;
+    let Some(place) = checksum else { return true };
+    if place.offset != TCP_CHECKSUM_OFFSET {
+        let end = usize::from(place.start) + usize::from(place.offset) + 2;
+        return segment.is_none() && end <= data.len();
+    }
+    let Some(layout) = TcpLayout::of(data) else { return false };
+    let field = layout.tcp + usize::from(TCP_CHECKSUM_OFFSET);
+    let partial = checksum::fold(checksum::pseudo_header_sum(data, &layout)).to_be_bytes();
+    let segment_ok = segment.is_none_or(|TxSegment { size, header_len, ipv6 }| {
+        size > 0 && usize::from(header_len) == layout.payload && ipv6 == layout.ipv6
+    });
+    usize::from(place.start) == layout.tcp
+        && layout.end == data.len()
+        && data[field..field + 2] == partial
+        && segment_ok
 }
 
 /// How a frame of these offloads looks at the other end.

@@ -70,7 +70,8 @@ pub enum RxChecksum {
 pub struct TxOffload {
     /// The checksum field holds the pseudo-header sum; finish it.
     pub checksum: Option<TxChecksum>,
-    /// Cut the frame into segments of this many payload bytes. Implies `checksum`.
+    /// Cut the frame into segments. Needs `checksum` too: each piece has its own, and the field
+    /// holds the pseudo-header sum with the length of the uncut TCP segment.
     pub segment: Option<TxSegment>,
 }
 
@@ -145,7 +146,8 @@ pub struct LinkStats {
     pub tx_errors: u64,
     /// Transmissions that found the device full.
     pub tx_full: u64,
-    /// Frames the impairment dropped, duplicated, reordered, corrupted, delayed.
+    /// Frames the impairment dropped, duplicated, reordered, corrupted; dropped counts also those
+    /// that found the queue before a rate-limited wire full.
     pub impaired_dropped: u64,
     /// See `impaired_dropped`.
     pub impaired_duplicated: u64,

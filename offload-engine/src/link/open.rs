@@ -1,10 +1,10 @@
 //! Opening a TAP: which kind, and what exactly is missing when it cannot be had.
 #![forbid(unsafe_code)]
 
-use std::os::fd::OwnedFd;
 use std::{
     boxed::Box,
     io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     string::String,
 };
@@ -159,11 +159,16 @@ pub enum TapError {
 /// # Errors
 /// See [`TapError`]: each kind names what is missing.
 pub fn open_tap(options: &TapOptions) -> Result<OpenTap, TapError> {
+    open_tap_at(NODE.as_ref(), options)
+}
+
+/// [`open_tap`] with the node that the attempt with a vnet header opens.
+pub(super) fn open_tap_at(node: &Path, options: &TapOptions) -> Result<OpenTap, TapError> {
     let TapOptions { name, mtu, vnet } = options;
     let opened = match vnet {
         VnetMode::Off => plain(PlainTap::open(name, *mtu)?),
-        VnetMode::On => with_header(VnetTap::open(name, *mtu)?),
-        VnetMode::Auto => match VnetTap::open_node(NODE.as_ref(), name, *mtu) {
+        VnetMode::On => with_header(VnetTap::open_node(node, name, *mtu)?),
+        VnetMode::Auto => match VnetTap::open_node(node, name, *mtu) {
             Ok(tap) => with_header(tap),
             Err(VnetError::Fatal(error)) => return Err(error),
             Err(VnetError::Unsupported { step, source }) => {

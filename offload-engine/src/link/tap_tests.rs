@@ -366,6 +366,57 @@ fn a_plain_attach_clears_what_a_vnet_user_left() {
     });
 }
 
+/// The null device stands in for a TUN driver that knows nothing of the header.
+#[test]
+fn without_the_header_auto_falls_back_and_counts_it() {
+    in_namespace(|| {
+        let node = "/dev/null".as_ref();
+        let OpenTap { link, vnet_header, .. } =
+            open::open_tap_at(node, &options(VnetMode::Auto)).unwrap();
+        assert!(!vnet_header);
+        assert_eq!((link.stats().vnet_fallbacks, link.capabilities().tso4_max), (1, 0));
+        let error = open::open_tap_at(node, &options(VnetMode::On)).unwrap_err();
+        assert!(matches!(error, TapError::NoVnetHeader { step: "TUNGETFEATURES", .. }), "{error}");
+    });
+}
+
+/// [`TX_PAYLOAD_SLICES_MAX`] slices go in one system call; one more is refused.
+#[test]
+fn a_frame_of_many_slices() {
+    in_namespace(|| {
+        for vnet in [VnetMode::Off, VnetMode::On] {
+            let OpenTap { mut link, name, .. } = open_tap(&options(vnet)).unwrap();
+            bring_up(&name);
+            let datagram = ours(9, 1, None);
+            transmit(&mut link, NOW, &datagram, TxOffload::default());
+            answer_arp(&mut link);
+            expect(&mut link, answer);
+            for (slices, outcome) in [
+                (3, TxOutcome::Sent),
+                (100, TxOutcome::Sent),
+                (TX_PAYLOAD_SLICES_MAX, TxOutcome::Sent),
+                (TX_PAYLOAD_SLICES_MAX + 1, TxOutcome::Dropped),
+            ] {
+                // No ACK, so the answer acknowledges all of it.
+                let mut frame = testing::tcp_frame(false, 7, &pattern(slices));
+                let layout = layout::TcpLayout::of(&frame).unwrap();
+                frame[layout.tcp + 13] = 0;
+                checksum::fill_tcp(&mut frame, &layout);
+                let (head, payload) = frame.split_at(layout.payload);
+                let payload: Vec<_> = payload.chunks(1).map(IoSlice::new).collect();
+                let offload = TxOffload::default();
+                let frame = TxFrame { offload, head, payload: &payload, comment: None };
+                assert_eq!(link.transmit(NOW, &frame), outcome, "{slices}");
+                if outcome == TxOutcome::Sent {
+                    let end = 7 + slices as u32;
+                    expect(&mut link, |frame| answer(frame).filter(|a| a.ack == end).map(|_| ()));
+                }
+            }
+            assert_eq!((link.stats().tx_frames, link.stats().tx_errors), (5, 1));
+        }
+    });
+}
+
 #[test]
 fn a_second_attach_is_busy() {
     in_namespace(|| {

@@ -94,6 +94,15 @@ impl From<TapError> for VnetError {
     }
 }
 
+impl From<VnetError> for TapError {
+    fn from(error: VnetError) -> Self {
+        match error {
+            VnetError::Fatal(error) => error,
+            VnetError::Unsupported { step, source } => Self::NoVnetHeader { step, source },
+        }
+    }
+}
+
 impl VnetTap {
     /// Attaches to the TAP `name`, creating it if it does not exist. `mtu` is what the link
     /// promises; the interface's own MTU is left alone.
@@ -101,12 +110,10 @@ impl VnetTap {
     /// # Errors
     /// See [`TapError`]; [`TapError::NoVnetHeader`] when the kernel lacks what the header needs.
     pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
-        Self::open_node(open::NODE.as_ref(), name, mtu).map_err(|error| match error {
-            VnetError::Fatal(error) => error,
-            VnetError::Unsupported { step, source } => TapError::NoVnetHeader { step, source },
-        })
+        Ok(Self::open_node(open::NODE.as_ref(), name, mtu)?)
     }
 
+    /// [`VnetTap::open`] with another node, telling for good from for this header.
     pub(super) fn open_node(node: &Path, name: &str, mtu: usize) -> Result<Self, VnetError> {
         open::check_name(name)?;
         open::check_mtu(mtu)?;

@@ -23,6 +23,8 @@ use crate::{
 pub const REORDER_DISTANCE_MAX: u64 = 5;
 /// How long a reordered frame waits when no later frame comes.
 pub const REORDER_HOLD_MAX: Duration = Duration::from_millis(5);
+/// Frames that wait to be passed at once; beyond, frames keep their place.
+const REORDERED_FRAMES_MAX: usize = 64;
 /// Bytes that wait for a rate-limited wire: 1000 frames of 1514, the queue of a TAP.
 pub const RATE_QUEUE_BYTES_MAX: u64 = 1_514_000;
 /// Frames on their way at once, whatever the delay; beyond, they are lost.
@@ -107,6 +109,11 @@ impl Lane {
         }
     }
 
+    /// Counts a frame that never came to the wire.
+    pub(super) fn count_lost(&mut self) {
+        self.dropped += 1;
+    }
+
     /// The next frame that has arrived by `now`.
     pub(super) fn due(&mut self, now: Instant) -> Option<&Held> {
         // A reordered frame that nothing followed gives up waiting.
@@ -140,7 +147,8 @@ impl Lane {
     /// Reorders the frame or sends it on its way, and with it those that waited for it.
     fn depart(&mut self, now: Instant, data: Vec<u8>, comment: Option<&str>) {
         let mut held = Held { data, comment: comment.map(ToString::to_string), due: now };
-        if self.roll(self.settings.reorder_pct) {
+        let reorder = self.roll(self.settings.reorder_pct);
+        if reorder && self.reordered.len() < REORDERED_FRAMES_MAX {
             self.reorder_count += 1;
             held.due = now + REORDER_HOLD_MAX;
             let behind = self.dice.rand_range(1..REORDER_DISTANCE_MAX + 1);

@@ -1,10 +1,5 @@
-//! What may go wrong, in numbers, and the text form of it.
+//! What may go wrong, in numbers.
 #![forbid(unsafe_code)]
-
-use std::{
-    str::FromStr,
-    string::{String, ToString},
-};
 
 use crate::time::Duration;
 
@@ -13,16 +8,12 @@ const DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// How badly one direction treats its frames. The default leaves them alone.
 ///
-/// As text, a list such as `drop=1,reorder=0.5,delay=20ms,rate=100mbit,seed=7`: percentages for
-/// `drop`, `duplicate`, `reorder` and `corrupt`; `us`, `ms` or `s` after a delay; `bit`, `kbit`,
-/// `mbit` or `gbit` (per second, powers of ten) after a rate.
-///
 /// ```
 /// use offload_engine::link::Impairments;
 ///
-/// let lossy: Impairments = "drop=1.5,delay=20ms".parse().unwrap();
-/// assert_eq!(lossy.drop_pct, 1.5);
-/// let error = "drop=101".parse::<Impairments>().unwrap_err();
+/// let lossy = Impairments { drop_pct: 1.5, seed: 7, ..Impairments::default() };
+/// assert_eq!(lossy.validate(), Ok(()));
+/// let error = Impairments { drop_pct: 101.0, ..lossy }.validate().unwrap_err();
 /// assert_eq!(error.to_string(), "drop of 101 % is not within 0 to 100");
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -63,17 +54,8 @@ pub enum ImpairmentError {
         delay: Duration,
     },
     /// A rate of zero would carry nothing.
-    #[error("rate of 0 bit/s carries nothing; use drop=100 to lose every frame")]
+    #[error("rate of 0 bit/s carries nothing")]
     Rate,
-    /// An item of a list that is not understood.
-    #[error(
-        "impairment {item:?} is not understood: expected drop, duplicate, reorder or corrupt=percent, \
-         delay=number and us, ms or s, rate=number and bit, kbit, mbit or gbit, or seed=number"
-    )]
-    Syntax {
-        /// The item.
-        item: String,
-    },
 }
 
 impl Impairments {
@@ -109,53 +91,4 @@ impl Impairments {
     pub fn is_none(&self) -> bool {
         Self { seed: 0, ..*self } == Self::default()
     }
-
-    fn set(&mut self, key: &str, value: &str) -> Option<()> {
-        match key {
-            "drop" => self.drop_pct = value.parse().ok()?,
-            "duplicate" => self.duplicate_pct = value.parse().ok()?,
-            "reorder" => self.reorder_pct = value.parse().ok()?,
-            "corrupt" => self.corrupt_pct = value.parse().ok()?,
-            "delay" => self.delay = delay(value)?,
-            "rate" => self.rate_bps = Some(rate(value)?),
-            "seed" => self.seed = value.parse().ok()?,
-            _ => return None,
-        }
-        Some(())
-    }
-}
-
-impl FromStr for Impairments {
-    type Err = ImpairmentError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut settings = Self::default();
-        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-            item.split_once('=')
-                .and_then(|(key, value)| settings.set(key.trim(), value.trim()))
-                .ok_or_else(|| ImpairmentError::Syntax { item: item.to_string() })?;
-        }
-        settings.validate()?;
-        Ok(settings)
-    }
-}
-
-/// Splits `value` into a number and the factor that its unit stands for.
-fn quantity(value: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let (number, factor) =
-        units.iter().find_map(|(unit, factor)| Some((value.strip_suffix(unit)?, factor)))?;
-    let number: f64 = number.trim().parse().ok()?;
-    (number.is_finite() && number >= 0.0).then_some(number * factor)
-}
-
-fn delay(value: &str) -> Option<Duration> {
-    // Longer units first: "ms" and "us" end in "s".
-    let seconds = quantity(value, &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)])?;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
-fn rate(value: &str) -> Option<u64> {
-    let units = [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("bit", 1.0)];
-    // A float beyond the range becomes the largest integer, which is no limit either.
-    quantity(value, &units).map(|bits| bits as u64)
 }

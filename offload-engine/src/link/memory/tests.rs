@@ -1,8 +1,9 @@
 use std::boxed::Box;
 
 use super::*;
-use crate::link::testing::{
-    partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit,
+use crate::link::{
+    TxChecksum,
+    testing::{partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit},
 };
 
 const NOW: Instant = Instant::ZERO;
@@ -75,4 +76,43 @@ fn a_frame_beyond_the_mtu_is_a_bug_of_the_caller() {
     let (mut a, _b) = memory_link_pair(MemoryLinkOptions::default());
     let frame = tcp_frame(false, 1, &pattern(1500 - 20 - 32 + 1));
     transmit(&mut a, NOW, &frame, TxOffload::default());
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "contradicts the frame")]
+fn a_wrong_pseudo_header_sum_is_a_bug_of_the_caller() {
+    let (mut a, _b) = memory_link_pair(MemoryLinkOptions::default());
+    let complete = tcp_frame(false, 1, &pattern(100));
+    let (_, place) = partial_frame(false, 1, &pattern(100));
+    let offload = TxOffload { checksum: Some(place), segment: None };
+    transmit(&mut a, NOW, &complete, offload);
+}
+
+#[test]
+fn offloads_that_contradict_the_frame() {
+    let (frame, place) = partial_frame(true, 1, &pattern(3000));
+    let good = segment_offload(&frame, place, 1000);
+    assert!(is_consistent(&frame, good));
+    let segment = good.segment.unwrap();
+    let bad_segments = [
+        TxSegment { size: 0, ..segment },
+        TxSegment { header_len: segment.header_len - 12, ..segment },
+        TxSegment { ipv6: false, ..segment },
+    ];
+    for segment in bad_segments {
+        assert!(
+            !is_consistent(&frame, TxOffload { segment: Some(segment), ..good }),
+            "{segment:?}"
+        );
+    }
+    let bad_places = [
+        TxChecksum { start: place.start - 20, ..place },
+        TxChecksum { offset: 6, ..place },
+        TxChecksum { start: u16::MAX, offset: u16::MAX },
+    ];
+    for place in bad_places {
+        assert!(!is_consistent(&frame, TxOffload { checksum: Some(place), ..good }), "{place:?}");
+    }
+    assert!(!is_consistent(&frame[..frame.len() - 1], good));
 }

@@ -1,5 +1,7 @@
 use std::{vec, vec::Vec};
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::link::testing::{partial_frame, pattern, segment_offload};
 
@@ -100,4 +102,17 @@ fn header_of_a_super_segment_on_the_wire() {
 
     let unplaced = TxOffload { checksum: None, ..offload };
     assert!(VnetHeader::for_frame(&TxFrame { offload: unplaced, ..frame }).is_none());
+}
+
+proptest! {
+    /// Whatever the kernel, or who pretends to be it, writes: no panic, and what is accepted holds.
+    #[test]
+    fn arbitrary_headers(bytes: [u8; 12], mut frame in proptest::collection::vec(any::<u8>(), 14..200)) {
+        let header = VnetHeader::read_from_bytes(&bytes).unwrap();
+        let len = frame.len();
+        if let Some(received) = header.accept(&mut frame) {
+            prop_assert_eq!(received.len, len);
+            prop_assert!(received.gso_size == 0 || received.checksum == RxChecksum::Valid);
+        }
+    }
 }
