@@ -166,22 +166,30 @@ impl Recovery {
     pub(super) fn on_ack(&mut self, ack: &Ack<'_>) -> Report {
         let mut report = Report::default();
         let in_order = self.board.is_in_order();
-        let mut newest_sent = None;
         let rack = &mut self.rack;
-        let mut delivered = |record: &Record| {
+        // Karn: an ACK that covers a retransmission may have waited for it, so it says nothing about the
+        // segments behind it either.
+        let (mut newest, mut ambiguous) = (None, false);
+        report.acked = self.board.acknowledge(ack.to, |record| {
             rack.deliver(record, ack.now, ack.rtt_min);
-            if !record.resent {
-                newest_sent = newest_sent.max(Some(record.sent_at));
-            }
-        };
-        report.acked = self.board.acknowledge(ack.to, &mut delivered);
+            newest = newest.max(Some(record.sent_at));
+            ambiguous |= record.resent;
+        });
+        if ambiguous {
+            newest = None;
+        }
         let mut sacked = 0;
         if self.sack {
             for &(start, end) in ack.sacks {
-                sacked += self.board.sack(start, end, &mut delivered);
+                sacked += self.board.sack(start, end, |record| {
+                    rack.deliver(record, ack.now, ack.rtt_min);
+                    if !record.resent {
+                        newest = newest.max(Some(record.sent_at));
+                    }
+                });
             }
         }
-        report.rtt = newest_sent.map(|sent: Instant| ack.now - sent);
+        report.rtt = newest.map(|sent| ack.now - sent);
         self.count_duplicates(ack, report.acked, sacked);
         if self.judge_probe(ack) {
             report.reduce = true;

@@ -12,7 +12,7 @@ use oorandom::Rand64;
 use super::*;
 
 /// Virtual time in which every scenario ends: lossy tails wait for backed-off timers.
-const TIME_MAX: Duration = Duration::from_secs(600);
+const TIME_MAX: Duration = Duration::from_secs(3_600);
 /// Turns of the loop in which every scenario ends: more means that two ends chatter.
 const TURNS_MAX: u32 = 400_000;
 
@@ -108,7 +108,8 @@ impl Scenario {
             tcp.delegated.ts_time = random.rand_u64() as u32;
             let config = Config {
                 push: [PushPolicy::EachList, PushPolicy::QueueEmpty][pick(&mut random, 0, 1)],
-                time_wait: Duration::from_secs(5),
+                fin_wait_2: Duration::from_secs(600),
+                time_wait: Duration::from_secs(30),
                 ..Config::default()
             };
             let length = [0, 1, 5_000, 60_000, 200_000][pick(&mut random, 0, 4)];
@@ -322,7 +323,7 @@ impl Scenario {
         // A closed peer's frames are nobody's: the last ACK may be lost for good.
         if self.hosts[index].closed && !self.hosts[1 - index].closed {
             let other = &mut self.hosts[1 - index];
-            if other.tcp.info(self.now).phase == TcpPhase::LastAck {
+            if matches!(other.tcp.phase, TcpPhase::LastAck | TcpPhase::Closing) {
                 let una = other.tcp.snd.max.seq();
                 let nxt = other.tcp.receiver.nxt().seq();
                 let last = Segment { seq: nxt, ack: una, ..ack() };
@@ -335,6 +336,7 @@ impl Scenario {
                     ..last
                 };
                 other.tcp.handle_segment(self.now, &last);
+                self.drain(1 - index);
             }
         }
     }
@@ -437,6 +439,6 @@ fn run(seed: u64) {
 fn streams_survive_the_weather() {
     match env::var("FLUE_SEED") {
         Ok(seed) => run(seed.parse().expect("FLUE_SEED is a number")),
-        Err(_) => (0..400).for_each(run),
+        Err(_) => (0..600).for_each(run),
     }
 }
