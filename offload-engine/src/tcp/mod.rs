@@ -55,6 +55,7 @@ pub use self::{
         Config, CongestionAlgorithm, Event, Flags, ImportError, Info, PushPolicy, Received,
         SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
+    send::SLICES_MAX,
     seq::SeqNum,
 };
 use self::{

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Most slices of memory that one (super-)segment gathers: the gathered write stays cheap.
-pub(super) const SLICES_MAX: usize = 64;
+pub const SLICES_MAX: usize = 64;
 /// Most emptied chains kept, so that completions allocate nothing.
 const SPARE_CHAINS_MAX: usize = 4;
 
