@@ -21,6 +21,7 @@
 mod config;
 mod connection;
 mod ingress;
+mod neighbors;
 mod offload;
 mod requests;
 mod service;

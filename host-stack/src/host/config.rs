@@ -76,7 +76,7 @@ pub enum ConfigError {
     /// More than [`ADDRESSES_MAX`].
     #[error("{0} addresses; at most {ADDRESSES_MAX} are possible")]
     Addresses(usize),
-    /// Not unicast.
+    /// Not unicast, or not on a link of ours (IPv6 link-local addresses are).
     #[error("{0} cannot be a gateway")]
     Gateway(IpAddr),
     /// Outside of [`MTU_MIN`] to [`MTU_MAX`].
@@ -104,7 +104,11 @@ impl HostConfig {
                 return Err(ConfigError::Address(address, prefix));
             }
         }
-        if let Some(&gateway) = self.gateways.iter().find(|gateway| !is_unicast(**gateway)) {
+        let cannot_be = |gateway: &&IpAddr| {
+            let local = matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            !is_unicast(**gateway) || !(local || self.on_link(**gateway))
+        };
+        if let Some(&gateway) = self.gateways.iter().find(cannot_be) {
             return Err(ConfigError::Gateway(gateway));
         }
         if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
@@ -134,12 +138,20 @@ impl HostConfig {
 
     /// Whether `address` can be reached: on a link of ours, or through a gateway of its family.
     pub(super) fn has_route(&self, address: IpAddr) -> bool {
-        let of_family = |other: &IpAddr| other.is_ipv4() == address.is_ipv4();
-        let on_link =
-            self.addresses.iter().any(|&(own, prefix)| shares_prefix(own, address, prefix));
-        on_link
-            || (self.gateways.iter().any(of_family)
-                && self.addresses.iter().any(|(own, _)| of_family(own)))
+        self.next_hop(address).is_some()
+            && self.addresses.iter().any(|(own, _)| own.is_ipv4() == address.is_ipv4())
+    }
+
+    /// Whose Ethernet address a packet to `address` needs.
+    pub(super) fn next_hop(&self, address: IpAddr) -> Option<IpAddr> {
+        if self.on_link(address) {
+            return Some(address);
+        }
+        self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == address.is_ipv4())
+    }
+
+    fn on_link(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|&(own, prefix)| shares_prefix(own, address, prefix))
     }
 
     pub(super) fn is_ours(&self, address: IpAddr) -> bool {

@@ -54,6 +54,8 @@ pub(super) struct Connection {
     /// The target, or we, have refused to offload it: do not try again.
     pub(super) stays: bool,
     pub(super) stage: Stage,
+    /// When the host next solicits the next hop, while our SYN has not left.
+    pub(super) solicit_at: Instant,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
 }
@@ -88,9 +90,10 @@ pub(super) struct ReceiveHalf {
 
 impl Connection {
     /// When it has to be looked at though nothing has happened.
-    pub(super) const fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Handshake(deadline) => Some(deadline),
+            Stage::Handshake(deadline) if self.flow.syn_sent() => Some(deadline),
+            Stage::Handshake(deadline) => Some(deadline.min(self.solicit_at)),
             Stage::Open | Stage::Lingering => None,
         }
     }

@@ -9,6 +9,7 @@ use smoltcp::socket::tcp;
 use super::{
     BACKLOG_MAX, CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_FRAMES_MAX, Host,
     connection::{Connection, Owner, ReceiveHalf, SendHalf, Stage, specified},
+    neighbors::SOLICIT_DELAY,
 };
 use crate::{
     clock::{self, to_smoltcp},
@@ -146,6 +147,7 @@ impl Host {
                 must_offload,
                 stays: false,
                 stage: Stage::Handshake(now + HANDSHAKE_MAX),
+                solicit_at: now + SOLICIT_DELAY,
                 send: SendHalf::default(),
                 receive: ReceiveHalf::default(),
             },

@@ -63,7 +63,7 @@ impl Host {
         if !transferable || connection.stays {
             return Wish::No;
         }
-        let carried = connection.receive.read.max(connection.send.written);
+        let carried = connection.receive.read.max(connection.send.answered);
         match (connection.stage, self.config.policy) {
             (Stage::Handshake(_), OffloadPolicy::Always) => Wish::AtOnce,
             (Stage::Handshake(_), _) if connection.must_offload => Wish::AtOnce,
@@ -314,6 +314,7 @@ impl Host {
             must_offload,
             stays: true,
             stage: Stage::Open,
+            solicit_at: now,
             send: SendHalf {
                 first: state.tcp.delegated.snd_una,
                 written,

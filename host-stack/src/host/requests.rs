@@ -15,6 +15,7 @@ use super::{
     connection::{
         Connection, EPHEMERAL_PORTS, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified,
     },
+    neighbors::SOLICIT_DELAY,
 };
 use crate::{
     observer::Flow,
@@ -116,6 +117,7 @@ impl Host {
                 must_offload,
                 stays: false,
                 stage: Stage::Handshake(now + timeout),
+                solicit_at: now + SOLICIT_DELAY,
                 send: SendHalf::default(),
                 receive: ReceiveHalf::default(),
             },

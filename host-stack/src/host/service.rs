@@ -43,7 +43,7 @@ impl Host {
             }
             State::Closed | State::Listen if connection.flow.syn_heard() => HostError::Reset,
             State::Closed => HostError::Refused,
-            _ if now < deadline => return false,
+            _ if now < deadline => return self.seek_neighbor(now, handle),
             _ if connection.flow.syn_sent() => HostError::TimedOut,
             _ => HostError::HostUnreachable,
         };
@@ -159,11 +159,14 @@ impl Host {
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let state = socket.state();
         if state == State::Closed {
+            // smoltcp forgets the peer after its RST, or our last ACK. What it still has to tell the peer,
+            // or has told it, is that nothing was heard for too long.
+            let timed_out = connection.flow.reset_sent || socket.remote_endpoint().is_some();
             let over = connection.receive.closed_told && connection.send.shutdown;
-            let error = match (connection.flow.reset_sent, over && !connection.flow.reset_heard) {
-                (true, _) => Some(HostError::RetransmissionLimit),
+            let error = match (connection.flow.reset_heard, over) {
+                _ if timed_out => Some(HostError::RetransmissionLimit),
                 (false, true) => None,
-                (false, false) => Some(HostError::Reset),
+                _ => Some(HostError::Reset),
             };
             self.tell(Notice::Closed { handle, error });
             self.forget(handle);
