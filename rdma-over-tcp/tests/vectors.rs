@@ -5,16 +5,8 @@ mod fpdus;
 
 use bytes::Bytes;
 use rdma_over_tcp::{
-    ddp::{DdpError, HeaderOctets, Msn, QueueNumber, Segment, Stag, TaggedOffset, UntaggedSegment},
-    mpa::{
-        Decoder, Encoder, MpaError, Slab,
-        crc::crc32c,
-        startup::{
-            Enhanced, FailureAction, Frame, FrameError, FrameKind, Initiator, PrivateData,
-            ReadDepth, ReadLimits, Responder, ResponderConfig, Revision, RtrKind, RtrSet,
-            StartupConfig, StartupError,
-        },
-    },
+    ddp::{HeaderOctets, Msn, QueueNumber, Segment, Stag, TaggedOffset, UntaggedSegment},
+    mpa::{Decoder, Encoder, Slab, crc::crc32c, startup::RtrKind},
     rdmap::{
         self, Inbound, Opcode, RdmapError, ReadRequest, Reading, ReceivedTerminate, SendKind,
         Terminate, TerminatePhase, error::WireError,
@@ -183,12 +175,11 @@ fn extensions_are_refused() {
         let error = rdmap::parse(ulpdu).unwrap_err();
         assert_eq!(error, RdmapError::Opcode(opcode as u8));
         assert_eq!(error.wire(), WireError::OperationUnexpectedOpcode);
-        assert_eq!(encode(&mut Encoder::new(true, false), &segment_octets(segment), payload), fpdu);
+        assert_eq!(
+            encode(&mut Encoder::new(true, false), &Segment::Untagged(segment).emit(), payload),
+            fpdu
+        );
     }
-}
-
-fn segment_octets(segment: UntaggedSegment) -> HeaderOctets {
-    Segment::Untagged(segment).emit()
 }
 
 // Two Sends of 16 zero octets as captured from Linux siw.

@@ -11,6 +11,7 @@
 //! (RFC 5044 §8, code 3).
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::{
     LENGTH_OCTETS, MpaError,
@@ -79,6 +80,11 @@ impl Decoder {
         self.counters
     }
 
+    /// Octets of memory that the staging buffer holds, at most [`STAGE_OCTETS_MAX`].
+    pub fn stage_capacity(&self) -> usize {
+        self.stage.capacity()
+    }
+
     /// The stream stands between two FPDUs: where a graceful close is allowed to fall.
     pub fn is_between_fpdus(&self) -> bool {
         (self.stage.is_empty() || self.stage_delivered) && self.marker_have == 0
@@ -104,20 +110,14 @@ impl Decoder {
             self.stage.clear();
             self.stage_delivered = false;
         }
-        let outcome = if self.stage.is_empty() && self.grid.is_none() {
-            self.take_in_place(input)
-        } else {
-            Ok(None)
-        };
-        match outcome {
-            Ok(Some(ulpdu)) => Ok(Some(ulpdu)),
-            Ok(None) => match self.gather(input) {
-                Ok(Some(ulpdu_octets)) => {
-                    Ok(Some(&self.stage[LENGTH_OCTETS..LENGTH_OCTETS + ulpdu_octets]))
-                }
-                Ok(None) => Ok(None),
-                Err(error) => Err(self.fail(input, error)),
-            },
+        match self.take_in_place(input) {
+            Ok(Some(ulpdu)) => return Ok(Some(ulpdu)),
+            Ok(None) => {}
+            Err(error) => return Err(self.fail(input, error)),
+        }
+        match self.gather(input) {
+            Ok(Some(extent)) => Ok(Some(&self.stage[extent.ulpdu()])),
+            Ok(None) => Ok(None),
             Err(error) => Err(self.fail(input, error)),
         }
     }
@@ -131,55 +131,52 @@ impl Decoder {
 
     /// An FPDU that lies whole in the input: nothing is copied.
     fn take_in_place<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<&'i [u8]>, MpaError> {
+        if !self.stage.is_empty() || self.grid.is_some() {
+            return Ok(None);
+        }
         let Some(&length) = input.first_chunk() else { return Ok(None) };
-        let ulpdu_octets = usize::from(u16::from_be_bytes(length));
-        let body_octets = LENGTH_OCTETS + ulpdu_octets + pad_octets(ulpdu_octets);
-        let Some((body, rest)) = input.split_at_checked(body_octets) else { return Ok(None) };
+        let extent = Extent::new(length);
+        let Some((body, rest)) = input.split_at_checked(extent.body) else { return Ok(None) };
         let Some((&crc_field, rest)) = rest.split_first_chunk() else { return Ok(None) };
         if self.check_crc {
             self.crc.update(body);
-            self.verify_crc(u32::from_le_bytes(crc_field))?;
+            self.verify_crc(crc_field)?;
         }
         *input = rest;
         self.counters.fpdus += 1;
         self.counters.fpdus_in_place += 1;
-        Ok(Some(&body[LENGTH_OCTETS..LENGTH_OCTETS + ulpdu_octets]))
+        Ok(Some(&body[extent.ulpdu()]))
     }
 
-    /// Copies octets into the stage until an FPDU is complete there; returns the size of its ULPDU.
-    fn gather(&mut self, input: &mut &[u8]) -> Result<Option<usize>, MpaError> {
+    /// Copies octets into the stage until an FPDU is complete there.
+    fn gather(&mut self, input: &mut &[u8]) -> Result<Option<Extent>, MpaError> {
         while !input.is_empty() {
             if self.grid.as_ref().is_some_and(Grid::is_marker_due) || self.marker_have > 0 {
                 self.take_marker(input);
                 continue;
             }
-            let (wanted, body_octets) = self.wanted();
+            let extent = self.stage.first_chunk().copied().map(Extent::new);
+            let wanted = extent.map_or(LENGTH_OCTETS, Extent::fpdu) - self.stage.len();
             let room = self.grid.as_ref().map_or(usize::MAX, Grid::room);
             let (piece, rest) = input.split_at(wanted.min(room).min(input.len()));
             *input = rest;
-            self.stage_piece(piece, body_octets);
-            if let (0, body_octets) = self.wanted() {
-                return self.complete(body_octets).map(Some);
+            self.stage.reserve_exact(wanted);
+            self.stage_piece(piece, extent);
+            if let Some(extent) = extent
+                && piece.len() == wanted
+            {
+                self.complete(extent)?;
+                return Ok(Some(extent));
             }
         }
         Ok(None)
     }
 
-    /// Octets that the stage wants next, and where the body (all but the CRC) of its FPDU ends.
-    fn wanted(&self) -> (usize, usize) {
-        match self.stage.first_chunk() {
-            None => (LENGTH_OCTETS - self.stage.len(), LENGTH_OCTETS),
-            Some(&length) => {
-                let ulpdu_octets = usize::from(u16::from_be_bytes(length));
-                let body_octets = LENGTH_OCTETS + ulpdu_octets + pad_octets(ulpdu_octets);
-                (body_octets + CRC_OCTETS - self.stage.len(), body_octets)
-            }
-        }
-    }
-
-    fn stage_piece(&mut self, piece: &[u8], body_octets: usize) {
+    /// Without an extent the length field itself is in progress.
+    fn stage_piece(&mut self, piece: &[u8], extent: Option<Extent>) {
         if self.check_crc {
-            let covered = body_octets.saturating_sub(self.stage.len()).min(piece.len());
+            let body = extent.map_or(LENGTH_OCTETS, |extent| extent.body);
+            let covered = body.saturating_sub(self.stage.len()).min(piece.len());
             self.crc.update(&piece[..covered]);
         }
         self.stage.extend_from_slice(piece);
@@ -215,11 +212,11 @@ impl Decoder {
     }
 
     /// Judges the FPDU in the stage.
-    fn complete(&mut self, body_octets: usize) -> Result<usize, MpaError> {
-        if self.check_crc {
-            let (_, crc_field) = self.stage.split_at(body_octets);
-            let crc_field = crc_field.first_chunk().copied().unwrap_or_default();
-            self.verify_crc(u32::from_le_bytes(crc_field))?;
+    fn complete(&mut self, extent: Extent) -> Result<(), MpaError> {
+        if self.check_crc
+            && let Some(&crc_field) = self.stage[extent.body..].first_chunk()
+        {
+            self.verify_crc(crc_field)?;
         }
         if let Some(error) = self.misled {
             return Err(error);
@@ -229,14 +226,38 @@ impl Decoder {
         }
         self.stage_delivered = true;
         self.counters.fpdus += 1;
-        let length = [self.stage[0], self.stage[1]];
-        Ok(usize::from(u16::from_be_bytes(length)))
+        Ok(())
     }
 
     /// Compares the CRC in progress, and leaves it ready for the next FPDU.
-    fn verify_crc(&mut self, received: u32) -> Result<(), MpaError> {
+    fn verify_crc(&mut self, crc_field: [u8; CRC_OCTETS]) -> Result<(), MpaError> {
         let computed = self.crc.value();
         self.crc.reset();
+        let received = u32::from_le_bytes(crc_field);
         if computed == received { Ok(()) } else { Err(MpaError::Crc { received, computed }) }
+    }
+}
+
+/// Where the parts of an FPDU end, in octets from its ULPDU_Length, markers not counted.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// Of the ULPDU alone.
+    ulpdu_octets: usize,
+    /// All but the CRC.
+    body: usize,
+}
+
+impl Extent {
+    fn new(length: [u8; LENGTH_OCTETS]) -> Self {
+        let ulpdu_octets = usize::from(u16::from_be_bytes(length));
+        Self { ulpdu_octets, body: LENGTH_OCTETS + ulpdu_octets + pad_octets(ulpdu_octets) }
+    }
+
+    fn fpdu(self) -> usize {
+        self.body + CRC_OCTETS
+    }
+
+    fn ulpdu(self) -> Range<usize> {
+        LENGTH_OCTETS..LENGTH_OCTETS + self.ulpdu_octets
     }
 }
