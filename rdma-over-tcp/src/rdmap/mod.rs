@@ -173,12 +173,9 @@ pub enum RdmapError {
         /// The segment was tagged.
         tagged: bool,
     },
-    /// A Read Request that is not one segment of exactly 28 octets behind the DDP header, or a Terminate that
-    /// is cut short.
-    #[error("{opcode:?} of {octets} octets")]
+    /// A Read Request that is not one segment of exactly 28 octets behind the DDP header.
+    #[error("Read Request of {octets} octets")]
     Length {
-        /// As received.
-        opcode: Opcode,
         /// Payload of the segment.
         octets: usize,
     },
@@ -191,7 +188,7 @@ impl RdmapError {
             Self::Ddp(error) => error.wire(),
             Self::Version(_) => WireError::OperationVersion,
             Self::Opcode(_) | Self::SegmentKind { .. } => WireError::OperationUnexpectedOpcode,
-            Self::Length { octets: ..READ_REQUEST_OCTETS, .. } => WireError::MpaMarker,
+            Self::Length { octets: ..READ_REQUEST_OCTETS } => WireError::MpaMarker,
             Self::Length { .. } => WireError::UntaggedTooLong,
         }
     }

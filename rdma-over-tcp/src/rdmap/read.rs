@@ -1,6 +1,6 @@
 //! RDMA Read: the request on the wire, and what the requester expects in return.
 
-use super::{Opcode, RdmapError};
+use super::RdmapError;
 use crate::ddp::{DdpError, Stag, TaggedOffset, TaggedSegment};
 
 /// Octets of a Read Request behind the DDP header.
@@ -27,7 +27,7 @@ impl ReadRequest {
     /// # Errors
     /// [`RdmapError::Length`] unless the segment is a whole Read Request and nothing else.
     pub fn parse(payload: &[u8], last: bool) -> Result<Self, RdmapError> {
-        let error = RdmapError::Length { opcode: Opcode::ReadRequest, octets: payload.len() };
+        let error = RdmapError::Length { octets: payload.len() };
         let octets: &[u8; READ_REQUEST_OCTETS] = payload.try_into().map_err(|_| error)?;
         if last { Ok(Self::from_octets(octets)) } else { Err(error) }
     }
