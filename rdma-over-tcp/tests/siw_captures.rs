@@ -1,7 +1,8 @@
 //! What Linux siw (6.1, x86-64) says to itself, decoded from captures end to end.
 //!
-//! Every connection goes through start-up, both decoders, and the sequence checks of both directions; what
-//! comes out is compared with what tshark counts in the same files, and Terminates with what the two programs saw.
+//! Every connection goes through start-up, both decoders, and the sequence checks of both
+//! directions; what comes out is compared with what tshark counts in the same files, and Terminates
+//! with what the two programs saw.
 
 mod capture;
 
@@ -151,7 +152,7 @@ fn decode(Conversation { client, server }: Conversation) -> Decoded {
     // And the responder here answers the same Request in the same octets.
     let config = ResponderConfig { crc: false, ..ResponderConfig::default() };
     let offer = Responder::new(config).receive(&client[0]).unwrap().unwrap();
-    let limits = reply.enhanced.map_or(ReadLimits::default(), |enhanced| ReadLimits {
+    let limits = reply.enhanced.map_or_else(ReadLimits::default, |enhanced| ReadLimits {
         ird: enhanced.ird.reads().unwrap(),
         ord: enhanced.ord.reads().unwrap(),
     });
@@ -218,9 +219,9 @@ fn opcodes_as_tshark_counts_them() {
     }
 }
 
-/// The connections of siw-errors.pcap in their order: what the client does wrong, and what the server
-/// answers. siw does not check the read right (read-access), invalidates what it likes (send-inv-bad), and
-/// calls a receive that is too short one that is not there (send-long).
+/// The connections of siw-errors.pcap in their order: what the client does wrong, and what the
+/// server answers. siw does not check the read right (read-access), invalidates what it likes
+/// (send-inv-bad), and calls a receive that is too short one that is not there (send-long).
 const ERRORS: [(&str, Option<WireError>); 21] = [
     ("send", None),
     ("write", None),
@@ -245,8 +246,8 @@ const ERRORS: [(&str, Option<WireError>); 21] = [
     ("close", None),
 ];
 
-// RDM-4.8-1..4, RDM-5.4-1: all come from the server, with layer and type exchanged, and return the header of
-// the segment at fault with the length of its payload.
+// RDM-4.8-1..4, RDM-5.4-1: all come from the server, with layer and type exchanged, and return the
+// header of the segment at fault with the length of its payload.
 #[test]
 fn terminates_tell_what_went_wrong() {
     let decoded = decode_file("siw-errors.pcap");
@@ -272,18 +273,19 @@ fn terminates_tell_what_went_wrong() {
             (Segment::Untagged(_), Segment::Tagged(_)) => panic!("{name}"),
         }
         let is_read = name.starts_with("read");
-        let requests = decoded.client.ulpdus.iter().filter_map(|ulpdu| match rdmap::parse(ulpdu) {
-            Ok(Inbound::ReadRequest { request, .. }) => Some(request),
-            _ => None,
-        });
-        assert_eq!(terminate.read_request, requests.last().filter(|_| is_read), "{name}");
+        let mut requests =
+            decoded.client.ulpdus.iter().filter_map(|ulpdu| match rdmap::parse(ulpdu) {
+                Ok(Inbound::ReadRequest { request, .. }) => Some(request),
+                _ => None,
+            });
+        assert_eq!(terminate.read_request, requests.next_back().filter(|_| is_read), "{name}");
     }
     let seen = decoded.iter().filter(|decoded| decoded.server.terminate.is_some()).count();
     assert_eq!(seen, 9);
 }
 
-// MPE-5-1, MPE-9.2-7, MPE-9.2-3: the RTR message comes first. As a Write it is this side's, octet for octet; as a
-// Read siw leaves the sink's STag 0 and is answered with that.
+// MPE-5-1, MPE-9.2-7, MPE-9.2-3: the RTR message comes first. As a Write it is this side's, octet
+// for octet; as a Read siw leaves the sink's STag 0 and is answered with that.
 #[test]
 fn rtr_messages() {
     let decode_one = |name, kind| {
@@ -322,8 +324,8 @@ fn other_starts() {
     }
 }
 
-// MPA-5.1-3, MPA-A.4-1: in the zero-copy path of siw each CRC has a segment of its own; other FPDUs are found in
-// place.
+// MPA-5.1-3, MPA-A.4-1: in the zero-copy path of siw each CRC has a segment of its own; other FPDUs
+// are found in place.
 #[test]
 fn crc_in_a_segment_of_its_own() {
     let decoded = decode_file("siw-send-bw.pcap");

@@ -1,5 +1,5 @@
-//! Known answers: frames and FPDUs, octet by octet. The CRC values were checked with tshark, RFC 5044's figures
-//! 5 and 6 are among them, and F11 was also captured from Linux siw.
+//! Known answers: frames and FPDUs, octet by octet. The CRC values were checked with tshark, RFC
+//! 5044's figures 5 and 6 are among them, and F11 was also captured from Linux siw.
 
 mod fpdus;
 
@@ -202,7 +202,8 @@ fn markers_of_the_figures() {
          00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 52 23 99 83");
     assert_eq!(encode(&mut Encoder::new(true, true), &send(1), &[0; 24]), m1);
 
-    // A first FPDU that ends at 0x1ec brings the second one there: 492 = marker 4 + 2 + 18 + 464 + 4.
+    // A first FPDU that ends at 0x1ec brings the second one there: 492 = marker 4 + 2 + 18 + 464 +
+    // 4.
     let m2 = hex("00 2a 41 43 00 00 00 00 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 14 \
          00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 84 92 58 98");
     let mut encoder = Encoder::new(true, true);

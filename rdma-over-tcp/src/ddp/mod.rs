@@ -1,13 +1,13 @@
 //! DDP: segments that say where they go (RFC 5041).
 //!
-//! A ULPDU of MPA is one DDP segment: a header of 14 octets (tagged: an STag and an offset name the place) or
-//! 18 octets (untagged: queue, message and offset name the place in a posted buffer), then payload.
-//! [`Segment`] is the header as a value that can only be valid; [`UntaggedReceiver`] and [`TaggedReceiver`]
-//! check that segments of a message follow each other. STags, bounds and rights are for whoever owns the
-//! memory to check; [`DdpError`] has the words for what it finds.
+//! A ULPDU of MPA is one DDP segment: a header of 14 octets (tagged: an STag and an offset name the
+//! place) or 18 octets (untagged: queue, message and offset name the place in a posted buffer),
+//! then payload. [`Segment`] is the header as a value that can only be valid; [`UntaggedReceiver`]
+//! and [`TaggedReceiver`] check that segments of a message follow each other. STags, bounds and
+//! rights are for whoever owns the memory to check; [`DdpError`] has the words for what it finds.
 //!
-//! Reserved bits are sent zero and not looked at (DDP-4.1-5). No state but the receivers', no limits but those
-//! of the fields, no timers.
+//! Reserved bits are sent zero and not looked at (DDP-4.1-5). No state but the receivers', no
+//! limits but those of the fields, no timers.
 #![forbid(unsafe_code)]
 
 use core::{fmt, ops::Deref};
@@ -31,7 +31,8 @@ const LAST: u8 = 0x40;
 const VERSION_MASK: u8 = 0x03;
 const VERSION: u8 = 1;
 
-/// Names a registered buffer. The number is the same here, in an NDK token, and big-endian on the wire.
+/// Names a registered buffer. The number is the same here, in an NDK token, and big-endian on the
+/// wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stag(pub u32);
 
@@ -228,8 +229,8 @@ impl fmt::Debug for HeaderOctets {
 /// What DDP finds wrong with a segment (RFC 5041 §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum DdpError {
-    /// The ULPDU is shorter than its header. DDP has no number for this; as in Linux siw it is told as a
-    /// wrong FPDU (2/0/03).
+    /// The ULPDU is shorter than its header. DDP has no number for this; as in Linux siw it is told
+    /// as a wrong FPDU (2/0/03).
     #[error("ULPDU of {octets} octets is shorter than its header")]
     Short {
         /// Length of the ULPDU.
@@ -285,8 +286,8 @@ pub enum DdpError {
         /// Of the buffer.
         capacity: u32,
     },
-    /// RsvdULP changes within a message (DDP-4.2-1, DDP-4.3-1): another message is mixed in. RDMAP calls that
-    /// an unexpected opcode (0/2/06).
+    /// RsvdULP changes within a message (DDP-4.2-1, DDP-4.3-1): another message is mixed in. RDMAP
+    /// calls that an unexpected opcode (0/2/06).
     #[error("another message begins within a message")]
     Interleaved,
 }

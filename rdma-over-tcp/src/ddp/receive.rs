@@ -1,9 +1,10 @@
 //! Segments of a message, in order.
 //!
-//! Over an in-order stream a source sends messages one after the other and the segments of each in rising
-//! order without gaps (DDP-5.3-1, DDP-5.3-2). The receivers here hold a peer to that, as Linux siw does: then
-//! "last segment seen" means "all of it placed" (DDP-5.4-1), and no map of holes is needed. One untagged
-//! message per queue and one tagged message may be in progress at a time.
+//! Over an in-order stream a source sends messages one after the other and the segments of each in
+//! rising order without gaps (DDP-5.3-1, DDP-5.3-2). The receivers here hold a peer to that, as
+//! Linux siw does: then "last segment seen" means "all of it placed" (DDP-5.4-1), and no map of
+//! holes is needed. One untagged message per queue and one tagged message may be in progress at a
+//! time.
 
 use super::{DdpError, Msn, QueueNumber, Stag, TaggedOffset, TaggedSegment, UntaggedSegment};
 
@@ -42,14 +43,14 @@ impl UntaggedReceiver {
         self.ulp.is_some()
     }
 
-    /// Checks a segment before its payload is placed (DDP-7.1-1). `capacity` is the size in octets of the
-    /// message's buffer, `None` when none is posted.
+    /// Checks a segment before its payload is placed (DDP-7.1-1). `capacity` is the size in octets
+    /// of the message's buffer, `None` when none is posted.
     ///
     /// A zero-length message takes a buffer too, so its numbers are checked like any other's.
     ///
     /// # Errors
-    /// [`DdpError::InvalidQueue`], `InvalidMsn`, `InvalidOffset`, `Interleaved`, `NoBuffer` or `TooLong`,
-    /// checked in this order; nothing has changed then.
+    /// [`DdpError::InvalidQueue`], `InvalidMsn`, `InvalidOffset`, `Interleaved`, `NoBuffer` or
+    /// `TooLong`, checked in this order; nothing has changed then.
     pub fn accept(
         &mut self,
         segment: &UntaggedSegment,
@@ -121,14 +122,15 @@ impl TaggedReceiver {
         self.message.is_some()
     }
 
-    /// Checks a segment against the message that it continues, before its payload is placed. Validity of the
-    /// STag, bounds and rights are the caller's to check, for every segment that has payload.
+    /// Checks a segment against the message that it continues, before its payload is placed.
+    /// Validity of the STag, bounds and rights are the caller's to check, for every segment that
+    /// has payload.
     ///
     /// Of a zero-length message nothing is checked (DDP-5.2-7).
     ///
     /// # Errors
-    /// [`DdpError::Interleaved`], `InvalidStag`, `Bounds` (also for a message of 2^32 octets or more,
-    /// DDP-5.2-2) or `Wrap`; nothing has changed then.
+    /// [`DdpError::Interleaved`], `InvalidStag`, `Bounds` (also for a message of 2^32 octets or
+    /// more, DDP-5.2-2) or `Wrap`; nothing has changed then.
     pub fn accept(
         &mut self,
         segment: &TaggedSegment,

@@ -18,9 +18,14 @@ fn segment() -> impl Strategy<Value = Segment> {
 }
 
 proptest! {
-    // DDP-4.2-1, DDP-4.3-1, DDP-4.4-1, DDP-4.1-5: reserved bits are zero on the way out, ignored on the way in.
+    // DDP-4.2-1, DDP-4.3-1, DDP-4.4-1, DDP-4.1-5: reserved bits are zero on the way out, ignored on
+    // the way in.
     #[test]
-    fn headers_survive(segment in segment(), payload in vec_of(any::<u8>(), 0..50), reserved in 0..16u8) {
+    fn headers_survive(
+        segment in segment(),
+        payload in vec_of(any::<u8>(), 0..50),
+        reserved in 0..16u8,
+    ) {
         let header = segment.emit();
         prop_assert_eq!(header[0] & 0x3c, 0);
         let mut ulpdu = [&header[..], &payload].concat();
@@ -40,7 +45,8 @@ proptest! {
             let _ = match segment {
                 Segment::Tagged(tagged) => TaggedReceiver::new().accept(&tagged, length).map(drop),
                 Segment::Untagged(untagged) => {
-                    UntaggedReceiver::new(untagged.queue).accept(&untagged, length, Some(9)).map(drop)
+                    let mut receiver = UntaggedReceiver::new(untagged.queue);
+                    receiver.accept(&untagged, length, Some(9)).map(drop)
                 }
             };
         }
@@ -55,7 +61,8 @@ proptest! {
             for (at, &octets) in pieces.iter().enumerate() {
                 let last = at + 1 == pieces.len();
                 prop_assert_eq!(receiver.is_in_message(), at > 0);
-                let place = receiver.accept(&send(number, offset, last), octets, Some(4000)).unwrap();
+                let segment = send(number, offset, last);
+                let place = receiver.accept(&segment, octets, Some(4000)).unwrap();
                 prop_assert_eq!(place.offset, offset);
                 offset += octets as u32;
                 prop_assert_eq!(place.message_octets, last.then_some(offset));
@@ -82,7 +89,8 @@ fn versions() {
     }
 }
 
-// DDP-7.1-1, DDP-7.2-1, DDP-5.3-4: QN 5, MSN 9, MO 8, and the buffer; a refused segment changes nothing.
+// DDP-7.1-1, DDP-7.2-1, DDP-5.3-4: QN 5, MSN 9, MO 8, and the buffer; a refused segment changes
+// nothing.
 #[test]
 fn untagged_segments_out_of_place() {
     let mut receiver = UntaggedReceiver::new(QueueNumber::SEND);
@@ -138,7 +146,8 @@ fn write(stag: u32, offset: u64, last: bool) -> TaggedSegment {
     TaggedSegment { last, ulp: 0x40, stag: Stag(stag), offset: TaggedOffset(offset) }
 }
 
-// DDP-4.2-1, DDP-5.2-5, DDP-7.1-2: falling offsets, gaps, another STag, another message mixed in, wrap.
+// DDP-4.2-1, DDP-5.2-5, DDP-7.1-2: falling offsets, gaps, another STag, another message mixed in,
+// wrap.
 #[test]
 fn tagged_messages_are_followed() {
     let mut receiver = TaggedReceiver::new();

@@ -1,7 +1,8 @@
-//! CRC32C as MPA uses it (RFC 5044 §4.4): the iSCSI digest, least significant octet first on the wire.
+//! CRC32C as MPA uses it (RFC 5044 §4.4): the iSCSI digest, least significant octet first on the
+//! wire.
 //!
-//! With `std` the work is done by `crc-fast`, which picks the best instructions of the machine at run
-//! time. Without `std` a table of 1 KiB does it, octet by octet.
+//! With `std` the work is done by `crc-fast`, which picks the best instructions of the machine at
+//! run time. Without `std` a table of 1 KiB does it, octet by octet.
 
 #[cfg(feature = "std")]
 use crc_fast::{CrcAlgorithm, Digest};
@@ -71,7 +72,8 @@ pub fn crc32c(octets: &[u8]) -> u32 {
     crc.value()
 }
 
-/// One table, one octet at a time: for builds without `std`, and checked against the other in tests.
+/// One table, one octet at a time: for builds without `std`, and checked against the other in
+/// tests.
 #[cfg(any(test, not(feature = "std")))]
 mod table {
     /// The generator 0x1EDC6F41, bit-reversed.
@@ -158,7 +160,10 @@ mod tests {
     proptest! {
         // Pieces give the CRC of the whole, by either engine; a reset forgets.
         #[test]
-        fn pieces_and_engines_agree(octets in prop::collection::vec(any::<u8>(), 0..3000), cut in any::<prop::sample::Index>()) {
+        fn pieces_and_engines_agree(
+            octets in prop::collection::vec(any::<u8>(), 0..3000),
+            cut in any::<prop::sample::Index>(),
+        ) {
             let (first, second) = octets.split_at(cut.index(octets.len() + 1));
             let mut crc = Crc32c::new();
             crc.update(second);

@@ -1,14 +1,14 @@
 //! From the octets of a TCP stream to validated ULPDUs.
 //!
-//! The decoder walks the stream in order by ULPDU_Length (MPA-5.2-1) and takes any segmentation. An FPDU
-//! that lies whole in the input is checked and handed out where it lies; one that is spread over several
-//! inputs, as when Linux siw sends the CRC in a segment of its own, is gathered in one buffer that is reused.
-//! Streams with markers are always gathered, because a marker tears the ULPDU; this side never asks for
-//! markers unless told to.
+//! The decoder walks the stream in order by ULPDU_Length (MPA-5.2-1) and takes any segmentation. An
+//! FPDU that lies whole in the input is checked and handed out where it lies; one that is spread
+//! over several inputs, as when Linux siw sends the CRC in a segment of its own, is gathered in one
+//! buffer that is reused. Streams with markers are always gathered, because a marker tears the
+//! ULPDU; this side never asks for markers unless told to.
 //!
-//! A pad may hold anything; it counts for the CRC only (MPA-4.1-2). With CRC off the field is skipped unread
-//! (MPA-4.1-4). Markers are compared with the chain of lengths once the CRC is known to be right
-//! (RFC 5044 §8, code 3).
+//! A pad may hold anything; it counts for the CRC only (MPA-4.1-2). With CRC off the field is
+//! skipped unread (MPA-4.1-4). Markers are compared with the chain of lengths once the CRC is known
+//! to be right (RFC 5044 §8, code 3).
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -58,8 +58,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder at the first octet of Full Operation. `crc`: CRCs are in use; `markers`: this side asked
-    /// the peer for markers.
+    /// A decoder at the first octet of Full Operation. `crc`: CRCs are in use; `markers`: this side
+    /// asked the peer for markers.
     pub fn new(crc: bool, markers: bool) -> Self {
         Self {
             check_crc: crc,
@@ -92,12 +92,12 @@ impl Decoder {
 
     /// Takes octets off the front of `input` up to the end of one FPDU and returns its ULPDU.
     ///
-    /// `None` means that all of `input` has been taken and more is needed. Call again until then: several
-    /// FPDUs may lie in one input.
+    /// `None` means that all of `input` has been taken and more is needed. Call again until then:
+    /// several FPDUs may lie in one input.
     ///
     /// # Errors
-    /// [`MpaError`] at the first damaged FPDU. From then on every call drops the input and returns the same
-    /// error (MPA-8-5).
+    /// [`MpaError`] at the first damaged FPDU. From then on every call drops the input and returns
+    /// the same error (MPA-8-5).
     pub fn next<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -186,8 +186,8 @@ impl Decoder {
         }
     }
 
-    /// Takes (a part of) a marker. It is under the CRC of the FPDU around it, or of the next one when it lies
-    /// between two (MPA-4.4-10, MPA-4.4-11); either way that is the CRC in progress.
+    /// Takes (a part of) a marker. It is under the CRC of the FPDU around it, or of the next one
+    /// when it lies between two (MPA-4.4-10, MPA-4.4-11); either way that is the CRC in progress.
     fn take_marker(&mut self, input: &mut &[u8]) {
         let (piece, rest) = input.split_at((MARKER_OCTETS - self.marker_have).min(input.len()));
         *input = rest;

@@ -1,11 +1,12 @@
 //! From ULPDUs to FPDUs, as chains of memory.
 //!
 //! An FPDU becomes a net buffer: {ULPDU_Length and headers} from a slab, the payload's own slices,
-//! {pad and CRC} from the slab. Nothing of the payload is copied; its octets are read once, for the CRC.
-//! Without payload all of it is one piece. When the peer demands markers they are pieces of the slab
-//! between the others (RFC 5044 §4.3).
+//! {pad and CRC} from the slab. Nothing of the payload is copied; its octets are read once, for the
+//! CRC. Without payload all of it is one piece. When the peer demands markers they are pieces of
+//! the slab between the others (RFC 5044 §4.3).
 //!
-//! FPDUs must go to TCP in the order in which they were encoded: the marker grid advances with each.
+//! FPDUs must go to TCP in the order in which they were encoded: the marker grid advances with
+//! each.
 
 use bytes::{BufMut, Bytes};
 use offload_engine::nbl::NetBuffer;
@@ -29,8 +30,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder at the first octet of Full Operation. `crc`: CRCs are in use; `markers`: the peer demands
-    /// markers (MPA-7.1.1-3, MPA-7.1.1-4).
+    /// An encoder at the first octet of Full Operation. `crc`: CRCs are in use; `markers`: the peer
+    /// demands markers (MPA-7.1.1-3, MPA-7.1.1-4).
     pub fn new(crc: bool, markers: bool) -> Self {
         let grid = markers.then(Grid::default);
         Self { use_crc: crc, grid, crc: Crc32c::new(), fpdus: 0, octets: 0 }
@@ -56,11 +57,12 @@ impl Encoder {
         net_buffer
     }
 
-    /// As [`encode`](Self::encode), into a net buffer that is cleared first and whose storage is reused: in
-    /// steady state nothing is allocated.
+    /// As [`encode`](Self::encode), into a net buffer that is cleared first and whose storage is
+    /// reused: in steady state nothing is allocated.
     ///
     /// # Panics
-    /// When the ULPDU is longer than [`MULPDU_MAX`] (MPA-3-5): whoever cuts messages must not cut larger.
+    /// When the ULPDU is longer than [`MULPDU_MAX`] (MPA-3-5): whoever cuts messages must not cut
+    /// larger.
     pub fn encode_into(
         &mut self,
         header: &[u8],

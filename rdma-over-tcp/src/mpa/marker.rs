@@ -1,9 +1,9 @@
 //! The marker grid (RFC 5044 §4.3).
 //!
-//! The grid starts with Full Operation: position 0 holds a marker, and so does every 512th position behind
-//! it, markers counted. Positions are kept modulo 512 and distances from the start of the current FPDU,
-//! so no sequence number wraps (MPA-4.3-4). FPDUs and grid are both multiples of 4: a marker never
-//! falls inside a length or CRC field.
+//! The grid starts with Full Operation: position 0 holds a marker, and so does every 512th position
+//! behind it, markers counted. Positions are kept modulo 512 and distances from the start of the
+//! current FPDU, so no sequence number wraps (MPA-4.3-4). FPDUs and grid are both multiples of 4: a
+//! marker never falls inside a length or CRC field.
 
 /// Octets of a marker.
 pub(super) const MARKER_OCTETS: usize = 4;
@@ -26,8 +26,9 @@ impl Grid {
         self.phase == 0
     }
 
-    /// FPDUPTR of a marker here: 0 between FPDUs (MPA-4.3-5), otherwise the way back to ULPDU_Length
-    /// (MPA-4.3-3). Legal ULPDUs keep it within 16 bits; beyond, the low 16 bits stand for it.
+    /// FPDUPTR of a marker here: 0 between FPDUs (MPA-4.3-5), otherwise the way back to
+    /// ULPDU_Length (MPA-4.3-3). Legal ULPDUs keep it within 16 bits; beyond, the low 16 bits stand
+    /// for it.
     pub(super) const fn fpduptr(&self) -> u16 {
         (self.distance & 0xffff) as u16
     }

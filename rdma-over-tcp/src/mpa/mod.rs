@@ -1,21 +1,21 @@
 //! MPA: message boundaries in a TCP stream (RFC 5044), and its start-up (RFC 6581).
 //!
 //! Start-up ([`startup`]) exchanges one Request and one Reply frame and ends in a
-//! [`Negotiated`](startup::Negotiated): CRC or not, markers per direction, read limits, the first message.
-//! From the octet behind those frames on, each direction is a sequence of FPDUs:
+//! [`Negotiated`](startup::Negotiated): CRC or not, markers per direction, read limits, the first
+//! message. From the octet behind those frames on, each direction is a sequence of FPDUs:
 //!
 //! ```text
 //! ULPDU_Length (2) | ULPDU (one DDP segment) | pad (0..3, zero) | CRC32C (4)
 //! ```
 //!
-//! with, if the receiver of that direction asked for it, a marker of 4 octets at every 512th octet of the
-//! stream. [`Encoder`] builds FPDUs as chains of memory without copying payload, [`Decoder`] finds them in
-//! any segmentation of the stream and hands out the ULPDUs whose CRC is right.
+//! with, if the receiver of that direction asked for it, a marker of 4 octets at every 512th octet
+//! of the stream. [`Encoder`] builds FPDUs as chains of memory without copying payload, [`Decoder`]
+//! finds them in any segmentation of the stream and hands out the ULPDUs whose CRC is right.
 //!
-//! Limits: ULPDU 1 to [`MULPDU_MAX`] octets sent, up to 65,535 accepted (Linux siw sends such on large
-//! MTUs); private data 512 octets; one FPDU at most is staged per decoder ([`STAGE_OCTETS_MAX`]).
-//! Timers: none here. The caller bounds start-up by [`startup::INITIATOR_TIME_LIMIT_MS`] and
-//! [`startup::RESPONDER_TIME_LIMIT_MS`].
+//! Limits: ULPDU 1 to [`MULPDU_MAX`] octets sent, up to 65,535 accepted (Linux siw sends such on
+//! large MTUs); private data 512 octets; one FPDU at most is staged per decoder
+//! ([`STAGE_OCTETS_MAX`]). Timers: none here. The caller bounds start-up by
+//! [`startup::INITIATOR_TIME_LIMIT_MS`] and [`startup::RESPONDER_TIME_LIMIT_MS`].
 #![forbid(unsafe_code)]
 
 pub mod crc;
@@ -41,8 +41,8 @@ pub const MULPDU_MAX: u16 = 64_768;
 /// MULPDU never falls below this, in octets, however small the segments are (MPA-4.5-5).
 pub const MULPDU_MIN: u16 = 128;
 
-/// Why an inbound stream is no longer an MPA stream. Nothing follows it on that half of the connection
-/// (MPA-8-5); the caller sends a Terminate and closes (MPA-8-6).
+/// Why an inbound stream is no longer an MPA stream. Nothing follows it on that half of the
+/// connection (MPA-8-5); the caller sends a Terminate and closes (MPA-8-6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum MpaError {
     /// CRC and octets of an FPDU disagree (code 2).
@@ -78,9 +78,9 @@ const fn pad_octets(ulpdu: usize) -> usize {
     (LENGTH_OCTETS + ulpdu).wrapping_neg() % 4
 }
 
-/// The MULPDU for an EMSS, both in octets: the largest ULPDU whose FPDU fits one TCP segment (RFC 5044 §4.5;
-/// MPA-4.5-1, MPA-4.5-2), within [`MULPDU_MIN`] and [`MULPDU_MAX`]. `markers` says whether this side must
-/// insert markers.
+/// The MULPDU for an EMSS, both in octets: the largest ULPDU whose FPDU fits one TCP segment (RFC
+/// 5044 §4.5; MPA-4.5-1, MPA-4.5-2), within [`MULPDU_MIN`] and [`MULPDU_MAX`]. `markers` says
+/// whether this side must insert markers.
 ///
 /// ```
 /// use rdma_over_tcp::mpa::mulpdu;

@@ -1,11 +1,12 @@
 //! Memory for headers, pads, CRCs and markers: small pieces cut from large blocks.
 //!
 //! A [`Slab`] hands out pieces of a block of [`BLOCK_OCTETS`]; each piece holds a reference to its
-//! block. When a block is used up the slab goes round its [`BLOCKS_MAX`] blocks for one whose pieces have
-//! all been dropped and starts that one again: in steady state nothing is allocated. When all of them are
-//! still referenced (by net buffers that wait for acknowledgement) a new block takes the place of the
-//! oldest, which is freed with its last piece. So the slab itself never holds more than
-//! `BLOCKS_MAX * BLOCK_OCTETS` octets; what is in flight is bounded by whoever posts the FPDUs.
+//! block. When a block is used up the slab goes round its [`BLOCKS_MAX`] blocks for one whose
+//! pieces have all been dropped and starts that one again: in steady state nothing is allocated.
+//! When all of them are still referenced (by net buffers that wait for acknowledgement) a new block
+//! takes the place of the oldest, which is freed with its last piece. So the slab itself never
+//! holds more than `BLOCKS_MAX * BLOCK_OCTETS` octets; what is in flight is bounded by whoever
+//! posts the FPDUs.
 
 use bytes::BytesMut;
 

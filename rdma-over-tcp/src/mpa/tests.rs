@@ -91,7 +91,8 @@ fn ulpdus() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 proptest! {
-    // MPA-3-1, MPA-3-7, MPA-4.1-1, MPA-4.3-10, MPA-5.1-3, MPA-6-2, MPA-6-3, MPA-A.4-1: whatever the segmentation.
+    // MPA-3-1, MPA-3-7, MPA-4.1-1, MPA-4.3-10, MPA-5.1-3, MPA-6-2, MPA-6-3, MPA-A.4-1: whatever the
+    // segmentation.
     #[test]
     fn ulpdus_survive_any_segmentation(
         ulpdus in ulpdus(),
@@ -136,7 +137,8 @@ proptest! {
         prop_assert!(decoder.stage_capacity() <= STAGE_OCTETS_MAX);
     }
 
-    // MPA-4.4-12, MPA-6-1: a flipped bit is never handed out. (In a length field it may leave the stream waiting.)
+    // MPA-4.4-12, MPA-6-1: a flipped bit is never handed out. (In a length field it may leave the
+    // stream waiting.)
     #[test]
     fn a_flipped_bit_is_never_handed_out(
         ulpdus in ulpdus(),
@@ -174,7 +176,8 @@ proptest! {
     }
 }
 
-// MPA-4.1-4, MPA-4.4-7, MPA-7.1.1-6: with CRC off the field is there, zero from us, anything from others.
+// MPA-4.1-4, MPA-4.4-7, MPA-7.1.1-6: with CRC off the field is there, zero from us, anything from
+// others.
 #[test]
 fn crc_field_is_not_checked_when_off() {
     let mut fpdu = fpdu_of(&mut Encoder::new(false, false), b"ulpdu");
@@ -185,7 +188,8 @@ fn crc_field_is_not_checked_when_off() {
     assert!(matches!(error, MpaError::Crc { received: 0x4d00, .. }));
 }
 
-// Linux siw sends the CRC of large messages in a segment of its own, and ULPDUs larger than may be sent.
+// Linux siw sends the CRC of large messages in a segment of its own, and ULPDUs larger than may be
+// sent.
 #[test]
 fn crc_alone_and_largest_ulpdu() {
     let ulpdu = vec![7; usize::from(u16::MAX)];
@@ -268,7 +272,8 @@ fn payload_goes_out_where_it_lies() {
     assert_eq!(slab.blocks_allocated(), 1);
 
     // With markers the payload is sliced, still not copied.
-    let fpdu = Encoder::new(true, true).encode(b"header", &[memory.clone()], &mut slab);
+    let fpdu =
+        Encoder::new(true, true).encode(b"header", core::slice::from_ref(&memory), &mut slab);
     let [_, _, first, marker, second, ..] = fpdu.mdls() else { panic!("{:?}", fpdu.mdls()) };
     assert_eq!(first.as_ptr(), memory.as_ptr());
     assert_eq!(marker[..], 508u32.to_be_bytes());

@@ -1,8 +1,8 @@
 //! The one table of error numbers that travel in Terminate messages.
 //!
-//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each with a name,
-//! a text and whose fault it is. MPA, DDP and RDMAP errors all map to a [`WireError`]; Terminates, logs and
-//! completions take their words from here and cannot drift apart.
+//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each with
+//! a name, a text and whose fault it is. MPA, DDP and RDMAP errors all map to a [`WireError`];
+//! Terminates, logs and completions take their words from here and cannot drift apart.
 
 use core::fmt;
 
@@ -18,8 +18,8 @@ pub struct ErrorNumber {
 }
 
 impl ErrorNumber {
-    /// With layer and type exchanged, as a sender writes them whose bit fields are laid out for the wrong
-    /// octet order.
+    /// With layer and type exchanged, as a sender writes them whose bit fields are laid out for the
+    /// wrong octet order.
     pub(crate) const fn swapped(self) -> Self {
         Self { layer: self.etype, etype: self.layer, code: self.code }
     }
@@ -40,7 +40,7 @@ impl fmt::Display for ErrorNumber {
 /// Whose fault an error is, seen from the side that detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The peer broke a rule of the protocol, or the bytes were damaged on their way.
+    /// The peer, or the path from it, broke a rule of the protocol.
     PeerViolated,
     /// The peer is within its rights but asks for something that this side does not have.
     PeerIncompatible,
@@ -131,8 +131,8 @@ wire_errors! {
 }
 
 impl WireError {
-    /// Looks numbers up. Any code of RDMAP's local catastrophic type (0/0) is one error, since RFC 5040
-    /// §4.8 gives it no codes.
+    /// Looks numbers up. Any code of RDMAP's local catastrophic type (0/0) is one error, since RFC
+    /// 5040 §4.8 gives it no codes.
     pub fn from_number(number: ErrorNumber) -> Option<Self> {
         if (number.layer, number.etype) == (0, 0) {
             return Some(Self::RdmapLocalCatastrophic);

@@ -1,13 +1,14 @@
 //! RDMAP: the operations (RFC 5040).
 //!
-//! The first octet of DDP's RsvdULP holds version and opcode; the opcode says on which kind of segment and
-//! queue a message travels. [`parse`] turns a ULPDU into an [`Inbound`] message part after all the checks
-//! that need no memory of earlier ones; sequence checks are [`ddp`](crate::ddp)'s receivers', memory checks the
-//! owner's of the memory. The functions that end in `header` build the way out. [`Segmenter`] cuts a message
-//! by the MULPDU of the moment.
+//! The first octet of DDP's RsvdULP holds version and opcode; the opcode says on which kind of
+//! segment and queue a message travels. [`parse`] turns a ULPDU into an [`Inbound`] message part
+//! after all the checks that need no memory of earlier ones; sequence checks are
+//! [`ddp`](crate::ddp)'s receivers', memory checks the owner's of the memory. The functions that
+//! end in `header` build the way out. [`Segmenter`] cuts a message by the MULPDU of the moment.
 //!
-//! The extensions of RFC 7306 (atomics, immediate data) are known by name and refused with 0/2/06, as Linux
-//! siw does. Limits: a message is shorter than 2^32 octets (DDP-5.2-2); nothing is buffered here.
+//! The extensions of RFC 7306 (atomics, immediate data) are known by name and refused with 0/2/06,
+//! as Linux siw does. Limits: a message is shorter than 2^32 octets (DDP-5.2-2); nothing is
+//! buffered here.
 #![forbid(unsafe_code)]
 
 use thiserror::Error;
@@ -227,7 +228,8 @@ pub enum Inbound<'a> {
         /// What goes to the receive buffer.
         payload: &'a [u8],
     },
-    /// A Terminate, to be read by [`ReceivedTerminate::parse`]. Whatever it holds, it ends the stream.
+    /// A Terminate, to be read by [`ReceivedTerminate::parse`]. Whatever it holds, it ends the
+    /// stream.
     Terminate {
         /// Its place in the queue.
         segment: UntaggedSegment,
@@ -278,7 +280,8 @@ pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
     }
 }
 
-/// Header of a part of an RDMA Write. `offset` is where this part goes, not where the message begins.
+/// Header of a part of an RDMA Write. `offset` is where this part goes, not where the message
+/// begins.
 pub fn write_header(last: bool, stag: Stag, offset: TaggedOffset) -> HeaderOctets {
     let ulp = Opcode::Write.control();
     Segment::Tagged(TaggedSegment { last, ulp, stag, offset }).emit()
@@ -320,8 +323,8 @@ pub fn terminate_header(terminate: &Terminate) -> HeaderOctets {
 /// The STag of tagged RTR messages. No memory is touched, but adapters exist that refuse STag 0.
 const RTR_STAG: Stag = Stag(1);
 
-/// The RTR message of an initiator: its first FPDU, without payload. A Send or a Read takes the first number
-/// of its queue.
+/// The RTR message of an initiator: its first FPDU, without payload. A Send or a Read takes the
+/// first number of its queue.
 pub fn rtr_header(kind: RtrKind) -> HeaderOctets {
     match kind {
         RtrKind::Write => write_header(true, RTR_STAG, TaggedOffset(0)),

@@ -58,8 +58,8 @@ impl ReadRequest {
         out
     }
 
-    /// What is left of the request after `octets` have been answered: the form in which a Terminate returns a
-    /// request that failed midway (RFC 5040 §4.8).
+    /// What is left of the request after `octets` have been answered: the form in which a Terminate
+    /// returns a request that failed midway (RFC 5040 §4.8).
     #[must_use]
     pub fn advanced(&self, octets: u32) -> Self {
         let octets = octets.min(self.octets);
@@ -91,13 +91,13 @@ impl PendingRead {
         Self { sink_stag, sink_offset, octets, received: 0 }
     }
 
-    /// Compares a segment of the response with the request (RDM-5.2.2-5): STag, next offset, and length when it
-    /// is the last. The sink needs no remote write right then. Returns the place of the payload, in octets
-    /// from the start of the sink, and whether the read is complete.
+    /// Compares a segment of the response with the request (RDM-5.2.2-5): STag, next offset, and
+    /// length when it is the last. The sink needs no remote write right then. Returns the place of
+    /// the payload, in octets from the start of the sink, and whether the read is complete.
     ///
     /// # Errors
-    /// [`DdpError::InvalidStag`] or [`DdpError::Bounds`]; nothing has changed then. A zero-length response
-    /// is compared as well, except for its STag and offset (DDP-5.2-7).
+    /// [`DdpError::InvalidStag`] or [`DdpError::Bounds`]; nothing has changed then. A zero-length
+    /// response is compared as well, except for its STag and offset (DDP-5.2-7).
     pub fn accept(
         &mut self,
         segment: &TaggedSegment,

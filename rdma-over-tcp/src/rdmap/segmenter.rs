@@ -11,8 +11,8 @@ pub struct Cut {
     pub last: bool,
 }
 
-/// Cuts a message as it is sent. MULPDU may change between any two segments; what was cut before stays
-/// (DDP-3-2).
+/// Cuts a message as it is sent. MULPDU may change between any two segments; what was cut before
+/// stays (DDP-3-2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segmenter {
     message_octets: u32,
@@ -36,8 +36,8 @@ impl Segmenter {
         self.message_octets - self.offset
     }
 
-    /// The next segment, as large as `mulpdu` octets of ULPDU allow with `header_octets` of DDP header
-    /// (MPA-4.5-4). A message of no octets is one segment (DDP-5.2-6).
+    /// The next segment, as large as `mulpdu` octets of ULPDU allow with `header_octets` of DDP
+    /// header (MPA-4.5-4). A message of no octets is one segment (DDP-5.2-6).
     ///
     /// # Panics
     /// When `mulpdu` has no room behind the header; MULPDU is at least 128.

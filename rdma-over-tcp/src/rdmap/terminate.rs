@@ -1,12 +1,13 @@
 //! Terminate: the last message of a stream that failed (RFC 5040 §4.8).
 //!
-//! On the wire, behind the untagged DDP header: layer and type (a nibble each), code, flags M D R, a zero
-//! octet, then with D the length of the offending segment and its DDP header, then with R its Read Request
-//! header.
+//! On the wire, behind the untagged DDP header: layer and type (a nibble each), code, flags M D R,
+//! a zero octet, then with D the length of the offending segment and its DDP header, then with R
+//! its Read Request header.
 //!
-//! Linux siw lays these fields out as C bit fields, so little-endian hosts send layer and type exchanged and M,
-//! D, R as the low bits 0x01, 0x02, 0x04. [`ReceivedTerminate`] reads both forms, decides which was meant, and
-//! keeps both readings for the log. No Terminate is invalid: any ends the stream.
+//! Linux siw lays these fields out as C bit fields, so little-endian hosts send layer and type
+//! exchanged and M, D, R as the low bits 0x01, 0x02, 0x04. [`ReceivedTerminate`] reads both forms,
+//! decides which was meant, and keeps both readings for the log. No Terminate is invalid: any ends
+//! the stream.
 
 use super::{
     Opcode, READ_REQUEST_OCTETS, ReadRequest,
@@ -49,10 +50,11 @@ impl Terminate {
         Self { number: error.number(), segment_octets: None, segment: None, read_request: None }
     }
 
-    /// A Terminate for an error found in an inbound ULPDU, with the headers that belong to that kind of error
-    /// (RFC 5040 §4.8, figure 10; RDM-7.1-3, RDM-7.1-4): none for local and LLP errors, the DDP header and the
-    /// length for errors of DDP and of RDMAP operations, the Read Request header too for protection errors.
-    /// A ULPDU without a DDP header of version 1 is not returned.
+    /// A Terminate for an error found in an inbound ULPDU, with the headers that belong to that
+    /// kind of error (RFC 5040 §4.8, figure 10; RDM-7.1-3, RDM-7.1-4): none for local and LLP
+    /// errors, the DDP header and the length for errors of DDP and of RDMAP operations, the Read
+    /// Request header too for protection errors. A ULPDU without a DDP header of version 1 is not
+    /// returned.
     pub fn for_ulpdu(error: WireError, ulpdu: &[u8]) -> Self {
         let terminate = Self::new(error);
         let ErrorNumber { layer, etype, code: _ } = terminate.number;
@@ -130,8 +132,8 @@ impl Terminate {
     }
 }
 
-/// Where a stream stands when a Terminate arrives. Errors of start-up and errors of operation have numbers that
-/// an exchange of layer and type maps to each other.
+/// Where a stream stands when a Terminate arrives. Errors of start-up and errors of operation have
+/// numbers that an exchange of layer and type maps to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TerminatePhase {
     /// No FPDU but this one has been received since the Reply was sent.
@@ -161,8 +163,8 @@ pub struct ReceivedTerminate {
 }
 
 impl ReceivedTerminate {
-    /// Reads what follows the DDP header; `None` when not even the error is there. Headers that are cut short
-    /// are left out.
+    /// Reads what follows the DDP header; `None` when not even the error is there. Headers that are
+    /// cut short are left out.
     pub fn parse(payload: &[u8], phase: TerminatePhase) -> Option<Self> {
         let (&[kind, code, flags, _reserved], rest) = payload.split_first_chunk()?;
         let number = ErrorNumber { layer: kind >> 4, etype: kind & 0x0f, code };
@@ -182,8 +184,8 @@ impl ReceivedTerminate {
     }
 }
 
-/// Flags tell the form where there are any; then a number that exists in one form only; then the phase,
-/// because MPA's numbers 05 to 07 belong to start-up.
+/// Flags tell the form where there are any; then a number that exists in one form only; then the
+/// phase, because MPA's numbers 05 to 07 belong to start-up.
 fn decide(number: ErrorNumber, flags: u8, phase: TerminatePhase) -> Reading {
     if flags & RFC_FLAG_BITS != 0 {
         return Reading::Rfc;
@@ -192,7 +194,8 @@ fn decide(number: ErrorNumber, flags: u8, phase: TerminatePhase) -> Reading {
         return Reading::Swapped;
     }
     let swapped = number.swapped();
-    // A local catastrophic error has the same two nibbles either way, and type 1 does not exist in the LLP.
+    // A local catastrophic error has the same two nibbles either way, and type 1 does not exist in
+    // the LLP.
     match (number.known(), swapped.known()) {
         _ if number == swapped => Reading::Rfc,
         (Some(_), None) => Reading::Rfc,

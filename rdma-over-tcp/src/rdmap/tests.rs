@@ -101,7 +101,8 @@ fn kinds_of_send() {
     }
 }
 
-// Negative vectors: ULPDU_Length 12 with opcode 3, Read Requests that are longer, shorter or in pieces.
+// Negative vectors: ULPDU_Length 12 with opcode 3, Read Requests that are longer, shorter or in
+// pieces.
 #[test]
 fn lengths() {
     assert_eq!(refusal(&untagged(3, 0, b"")[..12]), WireError::MpaMarker);
@@ -138,7 +139,11 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_octets_never_panic(mut octets in vec_of(any::<u8>(), 0..120), opcode in 0..16u8, shape in any::<Option<bool>>()) {
+    fn arbitrary_octets_never_panic(
+        mut octets in vec_of(any::<u8>(), 0..120),
+        opcode in 0..16u8,
+        shape in any::<Option<bool>>(),
+    ) {
         // Most octets are no DDP at all: some are given the shape of it.
         if let (Some(is_tagged), [control, ulp, ..]) = (shape, &mut octets[..]) {
             *control = if is_tagged { 0xc1 } else { 0x41 };
@@ -160,9 +165,13 @@ proptest! {
         }
     }
 
-    // DDP-5.2-1, DDP-5.2-4, MPA-3-3, MPA-4.5-4: all octets once, in order, last exactly once, as large as fits.
+    // DDP-5.2-1, DDP-5.2-4, MPA-3-3, MPA-4.5-4: all octets once, in order, last exactly once, as
+    // large as fits.
     #[test]
-    fn messages_are_cut_completely(octets in 0..500_000u32, mulpdus in vec_of(128..=64_768u16, 1..9)) {
+    fn messages_are_cut_completely(
+        octets in 0..500_000u32,
+        mulpdus in vec_of(128..=64_768u16, 1..9),
+    ) {
         let mut segmenter = Segmenter::new(octets);
         let mut expected = 0;
         let mut mulpdus = mulpdus.iter().cycle();

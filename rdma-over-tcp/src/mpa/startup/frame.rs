@@ -1,4 +1,5 @@
-//! Request and Reply frames (RFC 5044 §7.1.1, with the S bit and the enhanced data of RFC 6581 §6 and §9).
+//! Request and Reply frames (RFC 5044 §7.1.1, with the S bit and the enhanced data of RFC 6581 §6
+//! and §9).
 
 use alloc::vec::Vec;
 
@@ -52,7 +53,8 @@ pub enum Revision {
     Two = 2,
 }
 
-/// First message of the initiator in the peer-to-peer model, which tells the responder that it may send.
+/// First message of the initiator in the peer-to-peer model, which tells the responder that it may
+/// send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RtrKind {
     /// Zero-length Send: takes a receive buffer and is delivered.
@@ -180,7 +182,8 @@ impl Enhanced {
 pub struct PrivateData(Bytes);
 
 impl PrivateData {
-    /// Takes at most `PRIVATE_DATA_OCTETS_MAX - ENHANCED_OCTETS` octets, so that they fit every frame.
+    /// Takes at most `PRIVATE_DATA_OCTETS_MAX - ENHANCED_OCTETS` octets, so that they fit every
+    /// frame.
     ///
     /// # Errors
     /// [`PrivateDataTooLong`] when there are more.
@@ -225,7 +228,8 @@ pub struct Frame {
     pub private_data: PrivateData,
 }
 
-/// Why octets are no start-up frame. All of them close the connection at once (RFC 5044 §8, code 4).
+/// Why octets are no start-up frame. All of them close the connection at once (RFC 5044 §8, code
+/// 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FrameError {
     /// The key differs (MPA-7.1.1-2); also when both sides are initiators (MPA-7.1.2-13).
@@ -253,12 +257,13 @@ impl FrameError {
 }
 
 impl Frame {
-    /// Reads a frame of this kind from the front of a stream. Returns it with the number of octets it takes,
-    /// or `None` while octets are missing.
+    /// Reads a frame of this kind from the front of a stream. Returns it with the number of octets
+    /// it takes, or `None` while octets are missing.
     ///
     /// # Errors
-    /// [`FrameError`] as soon as the octets present cannot become a frame: a wrong key is seen at its first
-    /// wrong octet. Reserved bits are not looked at (MPA-7.1.1-8); with revision 1 S is one of them.
+    /// [`FrameError`] as soon as the octets present cannot become a frame: a wrong key is seen at
+    /// its first wrong octet. Reserved bits are not looked at (MPA-7.1.1-8); with revision 1 S is
+    /// one of them.
     pub fn parse(kind: FrameKind, octets: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
         if let Some(at) = kind.key().iter().zip(octets).position(|(key, octet)| key != octet) {
             return Err(FrameError::Key { at });
@@ -297,11 +302,12 @@ impl Frame {
         Ok(Some((frame, end)))
     }
 
-    /// The frame's octets, to be sent in one segment: peers like Linux siw take nothing behind them.
+    /// The frame's octets, to be sent in one segment: peers like Linux siw take nothing behind
+    /// them.
     ///
     /// # Panics
-    /// When enhanced data has been put in front of more than 508 octets of private data, which only a
-    /// caller can do who changes a parsed frame.
+    /// When enhanced data has been put in front of more than 508 octets of private data, which only
+    /// a caller can do who changes a parsed frame.
     pub fn emit(&self) -> Bytes {
         let Self { kind, markers, crc, reject, revision, enhanced, private_data } = self;
         let enhanced = enhanced.filter(|_| *revision >= Revision::Two);

@@ -51,9 +51,9 @@ impl Initiator {
         .emit()
     }
 
-    /// Takes what has come from the peer so far. Returns the outcome and the octets that the Reply took, or
-    /// `None` while some are missing. FPDUs may follow right behind the Reply: the decoder starts at that
-    /// octet.
+    /// Takes what has come from the peer so far. Returns the outcome and the octets that the Reply
+    /// took, or `None` while some are missing. FPDUs may follow right behind the Reply: the decoder
+    /// starts at that octet.
     ///
     /// # Errors
     /// As [`handle_reply`](Self::handle_reply), and [`StartupError::Frame`].
@@ -111,8 +111,8 @@ impl Initiator {
     }
 }
 
-/// ORD at most the responder's IRD, IRD at least the responder's ORD (MPE-9.1-5); a value left unspecified
-/// changes nothing (MPE-9.1-10).
+/// ORD at most the responder's IRD, IRD at least the responder's ORD (MPE-9.1-5); a value left
+/// unspecified changes nothing (MPE-9.1-10).
 fn agree_on_reads(
     limits: ReadLimits,
     peer: &Enhanced,

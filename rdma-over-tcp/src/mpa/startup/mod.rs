@@ -1,8 +1,8 @@
 //! Start-up: from two frames to an agreement (RFC 5044 §7.1, RFC 6581 §9).
 //!
-//! The side that sends the Request is the [`Initiator`], the other the [`Responder`]; who opened the TCP
-//! connection does not matter. Both are values without I/O: octets go in, a frame to send or an
-//! agreement comes out. The caller owns the clock.
+//! The side that sends the Request is the [`Initiator`], the other the [`Responder`]; who opened
+//! the TCP connection does not matter. Both are values without I/O: octets go in, a frame to send
+//! or an agreement comes out. The caller owns the clock.
 //!
 //! | | initiator | responder |
 //! |---|---|---|
@@ -11,8 +11,9 @@
 //! | waits at most | [`INITIATOR_TIME_LIMIT_MS`] | [`RESPONDER_TIME_LIMIT_MS`] |
 //! | first FPDU | the RTR message, or anything | only after it has received one (MPA-7.1.2-10) |
 //!
-//! This side always speaks enhanced start-up as an initiator with revision 2, since it negotiates IRD and
-//! ORD, and never with revision 1. As a responder it answers in the form and revision of the Request.
+//! This side always speaks enhanced start-up as an initiator with revision 2, since it negotiates
+//! IRD and ORD, and never with revision 1. As a responder it answers in the form and revision of
+//! the Request.
 
 mod frame;
 mod initiator;
@@ -54,9 +55,11 @@ pub struct StartupConfig {
     pub revision: Revision,
     /// Prefer CRCs. Off only on an administrator's explicit wish (MPA-4.4-2).
     pub crc: bool,
-    /// Ask the peer for markers. They help a receiver that places out of order, which this one does not.
+    /// Ask the peer for markers. They help a receiver that places out of order, which this one does
+    /// not.
     pub markers: bool,
-    /// Reads per direction. Powers of two serve peers best that round up their queues, as Linux siw does.
+    /// Reads per direction. Powers of two serve peers best that round up their queues, as Linux siw
+    /// does.
     pub limits: ReadLimits,
     /// RTR messages that this side can send; none for the client-server model (MPE-9.2-9).
     pub rtr: RtrSet,
@@ -65,7 +68,8 @@ pub struct StartupConfig {
 }
 
 impl Default for StartupConfig {
-    /// What every known peer takes: revision 2, CRC, no markers, 16 reads each way, RTR by Write or Read.
+    /// What every known peer takes: revision 2, CRC, no markers, 16 reads each way, RTR by Write or
+    /// Read.
     fn default() -> Self {
         Self {
             revision: Revision::Two,
@@ -111,8 +115,8 @@ pub struct Negotiated {
     pub framing: Framing,
     /// Reads per direction.
     pub limits: ReadLimits,
-    /// The RTR message: an initiator sends it as its first FPDU (MPE-5-1, MPE-9.2-7); a responder may
-    /// expect it, invisible to its ULP unless it is a Send.
+    /// The RTR message: an initiator sends it as its first FPDU (MPE-5-1, MPE-9.2-7); a responder
+    /// may expect it, invisible to its ULP unless it is a Send.
     pub rtr: Option<RtrKind>,
 }
 
@@ -147,9 +151,9 @@ pub enum StartupError {
         /// Limits that the peer would have needed (MPE-9.1-4), if it says so.
         enhanced: Option<Enhanced>,
     },
-    /// The form of the Reply is not that of the Request. To an enhanced Request this means a peer of the old
-    /// kind; a new connection with [`Revision::One`] may succeed (MPE-10-3).
-    #[error("reply of revision {revision:?} {}", if *.enhanced { "with enhanced data" } else { "without enhanced data" })]
+    /// The form of the Reply is not that of the Request. To an enhanced Request this means a peer
+    /// of the old kind; a new connection with [`Revision::One`] may succeed (MPE-10-3).
+    #[error("reply of revision {revision:?}, enhanced data: {enhanced}")]
     Form {
         /// Of the Reply.
         revision: Revision,

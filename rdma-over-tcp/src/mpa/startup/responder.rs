@@ -51,8 +51,8 @@ impl Responder {
     /// Takes what has come from the peer so far; `None` while octets are missing.
     ///
     /// # Errors
-    /// [`StartupError::Frame`], and [`StartupError::EarlyData`] when octets lie behind the Request: an
-    /// initiator has to wait for the Reply.
+    /// [`StartupError::Frame`], and [`StartupError::EarlyData`] when octets lie behind the Request:
+    /// an initiator has to wait for the Reply.
     pub fn receive(&self, octets: &[u8]) -> Result<Option<Offer>, StartupError> {
         match Frame::parse(FrameKind::Request, octets)? {
             None => Ok(None),
@@ -63,8 +63,8 @@ impl Responder {
         }
     }
 
-    /// Turns a Request into an offer. Nothing of a well-formed Request is an error: R is not checked
-    /// (MPA-7.1.1-7).
+    /// Turns a Request into an offer. Nothing of a well-formed Request is an error: R is not
+    /// checked (MPA-7.1.1-7).
     pub fn handle_request(&self, request: &Frame) -> Offer {
         let Frame { kind: _, markers, crc, reject: _, revision, enhanced, private_data } = request;
         Offer {
@@ -94,8 +94,9 @@ impl Offer {
         &self.private_data
     }
 
-    /// The ULP accepts. Returns the Reply, to be sent in one segment with nothing behind it, and the
-    /// agreement; the decoder starts before the Reply goes out, and no FPDU is sent before one is received.
+    /// The ULP accepts. Returns the Reply, to be sent in one segment with nothing behind it, and
+    /// the agreement; the decoder starts before the Reply goes out, and no FPDU is sent before one
+    /// is received.
     pub fn accept(self, limits: ReadLimits, private_data: PrivateData) -> (Bytes, Negotiated) {
         let mut limits =
             ReadLimits { ird: limits.ird.min(ReadDepth::MAX), ord: limits.ord.min(ReadDepth::MAX) };
@@ -134,8 +135,8 @@ impl Offer {
         (self.reply(false, framing.crc, enhanced, private_data), negotiated)
     }
 
-    /// The ULP rejects. `limits` tells the initiator what would have been needed (MPE-9.1-4); MPA is left
-    /// behind this Reply, and the ULP decides about TCP (MPA-7.1.2-4).
+    /// The ULP rejects. `limits` tells the initiator what would have been needed (MPE-9.1-4); MPA
+    /// is left behind this Reply, and the ULP decides about TCP (MPA-7.1.2-4).
     pub fn reject(self, limits: ReadLimits, private_data: PrivateData) -> Bytes {
         let enhanced = self.enhanced.map(|peer| Enhanced {
             ird: ReadDepth::new(limits.ird),
@@ -147,12 +148,12 @@ impl Offer {
         self.reply(true, crc, enhanced, private_data)
     }
 
-    /// Exactly one kind is marked, so that both sides know which message comes: Write before Read before
-    /// Send, of those that were offered, otherwise of this side's own (MPE-9.2-5).
+    /// Exactly one kind is marked, so that both sides know which message comes: Write before Read
+    /// before Send, of those that were offered, otherwise of this side's own (MPE-9.2-5).
     fn choose_rtr(&self) -> Option<RtrKind> {
         let peer = self.enhanced.filter(|peer| peer.peer_to_peer)?;
         let own = self.config.rtr;
-        let kind = peer.rtr.and(own).preferred().or(own.preferred());
+        let kind = peer.rtr.and(own).preferred().or_else(|| own.preferred());
         Some(kind.unwrap_or(RtrKind::Write))
     }
 

@@ -162,7 +162,8 @@ fn bounds_of_the_fields() {
     assert!(PrivateData::new(vec![0; 508]).is_ok());
 }
 
-// MPA-7.1.1-7, MPA-7.1.1-8: R and reserved bits of a Request are not checked; with revision 1 S is reserved.
+// MPA-7.1.1-7, MPA-7.1.1-8: R and reserved bits of a Request are not checked; with revision 1 S is
+// reserved.
 #[test]
 fn bits_without_meaning() {
     let responder = Responder::new(ResponderConfig::default());
@@ -383,7 +384,10 @@ fn rtr_set() -> impl Strategy<Value = RtrSet> {
 proptest! {
     // A peer's octets never panic, and a prefix of a frame is never more than the frame.
     #[test]
-    fn arbitrary_octets_never_panic(octets in vec_of(any::<u8>(), 0..600), with_key in any::<bool>()) {
+    fn arbitrary_octets_never_panic(
+        octets in vec_of(any::<u8>(), 0..600),
+        with_key in any::<bool>(),
+    ) {
         let key: &[u8] = if with_key { FrameKind::Reply.key() } else { &[] };
         let octets = [key, &octets].concat();
         if let Ok(Some((frame, taken))) = Frame::parse(FrameKind::Reply, &octets) {
@@ -395,7 +399,8 @@ proptest! {
         let _ = initiator(|_| {}).receive(&octets);
     }
 
-    // Whatever the two sides want: they agree on the same thing, or the initiator knows that they do not.
+    // Whatever the two sides want: they agree on the same thing, or the initiator knows that they
+    // do not.
     #[test]
     fn two_sides_agree(
         ours in any::<(u16, u16)>(),
