@@ -84,15 +84,24 @@ impl Engine {
                     self.transmit_or_stall(now, TxOffload::default(), &data, &[], None);
                 }
                 FromHost::Initiate(request) => self.initiate(now, request, client),
-                FromHost::Forward(data) => {
-                    self.stats.forwards += 1;
-                    // CH-FWD-5: as if from the wire; the host has verified the checksum.
-                    let frame = RxFrame { data: &data, checksum: RxChecksum::Valid, gso_size: 0 };
-                    self.take_frame(now, &frame, client);
-                }
+                FromHost::Forward(data) => self.take_forwarded(now, &data, client),
             }
         }
         true
+    }
+
+    /// CH-FWD-5: as if from the wire; the host has verified the checksum. What is no connection's is
+    /// dropped: the host has it from us, so giving it back would go in circles.
+    fn take_forwarded(&mut self, now: Instant, data: &[u8], client: &mut impl NodeClient) {
+        let found =
+            classify(data).and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
+        match found {
+            Some((tcp, slot)) => {
+                self.stats.forwards += 1;
+                self.take_segment(now, slot, &tcp, 0, client);
+            }
+            None => self.stats.forwards_dropped += 1,
+        }
     }
 
     fn initiate(&mut self, now: Instant, request: InitiateOffload, client: &mut impl NodeClient) {
