@@ -108,10 +108,11 @@ impl Host {
     /// # Errors
     /// The configuration cannot work; see [`ConfigError`].
     pub fn new(
-        config: HostConfig,
+        mut config: HostConfig,
         engine: HostPort,
         clients: HostSocketPort,
     ) -> Result<Self, ConfigError> {
+        config.mtu = config.mtu.min(engine.capabilities.mtu);
         config.check()?;
         let mut random = oorandom::Rand32::new(config.seed);
         let mut device = QueueDevice::new(Medium::Ethernet, config.mtu);

@@ -31,7 +31,7 @@ pub(crate) struct SynOptions {
 }
 
 /// Largest window scale (RFC 7323 s2.3).
-const WINDOW_SCALE_MAX: u8 = 14;
+pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
 
 /// A TCP segment.
 #[derive(Clone, Debug)]

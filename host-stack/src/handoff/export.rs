@@ -74,6 +74,10 @@ pub(crate) enum ExportError {
     /// An acknowledgement of received data has not left yet (CH-INI-7): poll, then try again.
     #[error("an acknowledgement is due first")]
     AcknowledgementDue,
+    /// The peer has acknowledged more than smoltcp has noticed: it ignores the acknowledgement on data
+    /// that it has already. The next segment tells it; try again then.
+    #[error("an acknowledgement was overlooked")]
+    AcknowledgementOverlooked,
     /// Only ESTABLISHED and CLOSE-WAIT are exported: before our FIN.
     #[error("connection is in state {0}")]
     Phase(State),
@@ -100,8 +104,8 @@ pub(crate) fn export(
     let Some(agreed) = surroundings.flow.agreed() else {
         return Err(Box::new((ExportError::Disagreement("the handshake"), socket)));
     };
-    if surroundings.rcv_nxt.is_after(surroundings.flow.acknowledged) {
-        return Err(Box::new((ExportError::AcknowledgementDue, socket)));
+    if let Err(error) = compare(surroundings) {
+        return Err(Box::new((error, socket)));
     }
     let mut interview = Interview::begin(now, socket, surroundings);
     let opening = match interview.opening(surroundings) {
@@ -111,6 +115,22 @@ pub(crate) fn export(
     match interview.empty(&opening, agreed, surroundings) {
         Ok(data) => Ok(Box::new(describe(now, phase, &opening, agreed, data, surroundings))),
         Err(error) => Err(Box::new((error, interview.end()))),
+    }
+}
+
+/// Compares what was counted with what was on the wire, before the socket is asked anything.
+fn compare(surroundings: &Surroundings<'_>) -> Result<(), ExportError> {
+    let Surroundings { flow, snd_una, rcv_nxt, .. } = surroundings;
+    if rcv_nxt.is_after(flow.acknowledged) {
+        Err(ExportError::AcknowledgementDue)
+    } else if flow.snd_una.is_after(*snd_una) && flow.snd_una.is_at_or_before(flow.snd_max) {
+        Err(ExportError::AcknowledgementOverlooked)
+    } else if flow.snd_una != *snd_una {
+        Err(ExportError::Disagreement("SND.UNA"))
+    } else if flow.acknowledged != *rcv_nxt {
+        Err(ExportError::Disagreement("RCV.NXT"))
+    } else {
+        Ok(())
     }
 }
 
@@ -177,10 +197,8 @@ impl Interview {
         let snd_una = surroundings.snd_una;
         let queued = self.stage.socket(self.socket).send_queue() as u32;
         let sent = flow.snd_max.distance(snd_una);
-        if rcv_nxt != flow.acknowledged || rcv_nxt != surroundings.rcv_nxt {
+        if rcv_nxt != surroundings.rcv_nxt {
             Err(ExportError::Disagreement("RCV.NXT"))
-        } else if snd_una != flow.snd_una {
-            Err(ExportError::Disagreement("SND.UNA"))
         } else if !u32::try_from(sent).is_ok_and(|sent| sent <= queued) {
             Err(ExportError::Disagreement("SND.MAX"))
         } else if snd_nxt.is_before(snd_una) || snd_nxt.is_after(flow.snd_max) {

@@ -25,7 +25,7 @@ use super::{
     isn::{SALTS, seed_for},
     stage::{Said, Stage},
 };
-use crate::wire::FourTuple;
+use crate::wire::{FourTuple, WINDOW_SCALE_MAX};
 
 /// Why a connection could not be imported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -353,6 +353,7 @@ fn receive_buffer(
     // smoltcp's scale is that of the smallest power of two above the capacity, beyond 16 bits.
     let (smallest, largest) = match (constant.window_scaling_enabled, constant.rcv_wind_scale) {
         (true, 0) | (false, _) => (1, usize::from(u16::MAX)),
+        (true, scale) if scale > WINDOW_SCALE_MAX => return None,
         (true, scale) => (1 << (u32::from(scale) + 15), (1 << (u32::from(scale) + 16)) - 1),
     };
     let needed = undelivered + delegated.rcv_wnd as usize;

@@ -30,7 +30,7 @@ pub struct HostConfig {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Default gateways; the first of each family counts.
     pub gateways: Vec<IpAddr>,
-    /// Largest IP packet in bytes, [`MTU_MIN`] to [`MTU_MAX`].
+    /// Largest IP packet in bytes, [`MTU_MIN`] to [`MTU_MAX`]; the link's counts if it is smaller.
     pub mtu: usize,
     /// Which connections are offloaded.
     pub policy: OffloadPolicy,

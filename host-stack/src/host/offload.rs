@@ -176,9 +176,12 @@ impl Host {
         let slot = self.sockets.add(socket);
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         connection.socket = slot;
-        if error == ExportError::AcknowledgementDue {
-            // Its next hop has to be found first: smoltcp wakes us.
-            return false;
+        match error {
+            // Its next hop has to be found first, and smoltcp wakes us; or the peer's next segment does.
+            ExportError::AcknowledgementDue | ExportError::AcknowledgementOverlooked => {
+                return false;
+            }
+            ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");
         connection.stays = true;

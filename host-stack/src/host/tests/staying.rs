@@ -29,7 +29,8 @@ fn closed(bench: &Bench, node: usize, expected: Option<HostError>) -> bool {
 #[test]
 fn data_flows_and_both_sides_close() {
     let (mut bench, active, passive) = connected();
-    let data = (0..200_000_u32).map(|at| (at * 7 >> 3) as u8).collect::<Vec<_>>();
+    let data =
+        (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect::<Vec<_>>();
     bench.nodes[0].send(active, data.clone());
     bench.nodes[0].shutdown(active);
     bench.run(Duration::from_secs(5));
