@@ -4,27 +4,13 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use etherparse::PacketBuilder;
 use flue_test_support::capture::{self, Direction, Flags};
+use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::tshark::{self, Crc, Fpdu, PduKind, Place, ReadRequest, Severity, opcode};
-
-/// A file that goes away with its value.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("flue-{}-{name}", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// Two ends of a connection and the frames that passed between them.
 struct Conversation {
@@ -160,7 +146,7 @@ fn fpdus_in(path: &Path) -> Vec<(usize, Fpdu)> {
     fpdus.collect()
 }
 
-fn everything(client: &str, server: &str, name: &str) {
+fn everything(client: &str, server: &str) {
     if lacks(&[Need::Tool("tshark")]) {
         return;
     }
@@ -176,13 +162,14 @@ fn everything(client: &str, server: &str, name: &str) {
     let mut wrong = tagged(opcode::WRITE, true, 0xdead_0001, u64::MAX, b"x");
     *wrong.last_mut().unwrap() ^= 1;
     talk.send(CLIENT, &wrong, true);
-    let file = Scratch::new(name);
-    talk.write_pcap(&file.0);
+    let scratch = Scratch::new();
+    let file = &scratch.file("talk.pcap");
+    talk.write_pcap(file);
 
-    let ours = capture::segments(&capture::read(&file.0).unwrap());
-    assert_eq!(ours, tshark::segments(&file.0));
+    let ours = capture::segments(&capture::read(file).unwrap());
+    assert_eq!(ours, tshark::segments(file));
     assert_eq!(ours.len(), talk.frames.len());
-    tshark::assert_clean(&file.0, &[]);
+    tshark::assert_clean(file, &[]);
 
     let [client, server] = talk.ends;
     let sent = Direction::find(&ours, client, server).unwrap();
@@ -195,7 +182,7 @@ fn everything(client: &str, server: &str, name: &str) {
     );
     assert_eq!(answered.bytes(), 20 + response.len() as u64);
 
-    let fpdus = fpdus_in(&file.0);
+    let fpdus = fpdus_in(file);
     let seen: Vec<_> = fpdus.iter().map(|(_, one)| (one.opcode, one.last, one.crc)).collect();
     assert_eq!(
         seen,
@@ -219,19 +206,19 @@ fn everything(client: &str, server: &str, name: &str) {
     assert_eq!(fpdus[1].1.read_request, Some(expected));
     assert_eq!(fpdus[2].1.place, Place::Tagged { stag: 8, offset: 3 });
     assert_eq!(fpdus[3].1.place, Place::Tagged { stag: 0xdead_0001, offset: u64::MAX });
-    let judge = || tshark::assert_crcs_good(&tshark::pdus(&file.0));
+    let judge = || tshark::assert_crcs_good(&tshark::pdus(file));
     assert!(std::panic::catch_unwind(judge).is_err(), "a wrong CRC passed");
 }
 
 #[test]
 fn what_was_put_in_is_found_ipv4() {
     // Port 445 is SMB's: without the heuristics put first nothing would be dissected.
-    everything("10.1.2.3:40000", "10.1.2.4:445", "v4.pcap");
+    everything("10.1.2.3:40000", "10.1.2.4:445");
 }
 
 #[test]
 fn what_was_put_in_is_found_ipv6() {
-    everything("[fd00::1]:40000", "[fd00::2]:5000", "v6.pcap");
+    everything("[fd00::1]:40000", "[fd00::2]:5000");
 }
 
 #[test]
@@ -249,11 +236,12 @@ fn a_lost_a_repeated_and_a_corrupted_segment_are_not_clean() {
     lost.frames.remove(5);
     repeated.insert(6, repeated[5].clone());
     *corrupted[5].last_mut().unwrap() ^= 1;
+    let scratch = Scratch::new();
     let verdict = |name: &str, frames: Vec<Vec<u8>>| {
-        let file = Scratch::new(name);
-        Conversation { ends: lost.ends, next: lost.next, frames }.write_pcap(&file.0);
-        assert!(std::panic::catch_unwind(|| tshark::assert_clean(&file.0, &[])).is_err(), "{name}");
-        let remarks = tshark::remarks(&file.0);
+        let file = &scratch.file(name);
+        Conversation { ends: lost.ends, next: lost.next, frames }.write_pcap(file);
+        assert!(std::panic::catch_unwind(|| tshark::assert_clean(file, &[])).is_err(), "{name}");
+        let remarks = tshark::remarks(file);
         remarks
             .into_iter()
             .filter(|one| one.severity >= Severity::Note)
@@ -275,13 +263,13 @@ fn pcapng_is_read_as_pcap_is() {
     }
     let mut talk = Conversation::open("10.0.0.1:1", "10.0.0.2:2");
     talk.send(SERVER, b"odd", true);
-    let (pcap, pcapng) = (Scratch::new("a.pcap"), Scratch::new("a.pcapng"));
-    talk.write_pcap(&pcap.0);
+    let scratch = Scratch::new();
+    let (pcap, pcapng) = (scratch.file("a.pcap"), scratch.file("a.pcapng"));
+    talk.write_pcap(&pcap);
     let mut convert = std::process::Command::new("tshark");
-    convert.arg("-r").arg(&pcap.0).arg("-w").arg(&pcapng.0);
+    convert.arg("-r").arg(&pcap).arg("-w").arg(&pcapng);
     assert!(convert.output().unwrap().status.success());
-    let (from_pcap, from_pcapng) =
-        (capture::read(&pcap.0).unwrap(), capture::read(&pcapng.0).unwrap());
+    let (from_pcap, from_pcapng) = (capture::read(&pcap).unwrap(), capture::read(&pcapng).unwrap());
     assert_eq!(from_pcap, from_pcapng);
     assert_eq!(from_pcap[0].time_ns, 1_000_000_001_000_000);
     assert_eq!(from_pcap.len(), 5);
