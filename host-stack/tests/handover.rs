@@ -100,7 +100,11 @@ impl Plan {
             link,
             policies,
             bytes: [size(), size()],
-            push: if rng.rand_range(0..2) == 0 { PushPolicy::EachList } else { PushPolicy::QueueEmpty },
+            push: if rng.rand_range(0..2) == 0 {
+                PushPolicy::EachList
+            } else {
+                PushPolicy::QueueEmpty
+            },
             addresses: texts.map(|text| text.parse().unwrap()),
             receive_buffer: [8 * 1024, 64 * 1024, 512 * 1024][rng.rand_range(0..3) as usize],
         }
@@ -175,10 +179,8 @@ fn scenario(seed: u64) -> String {
     let none = Impairments::default();
     let left = Impaired::new(left, plan.impairments[0], none).unwrap();
     let right = Impaired::new(right, plan.impairments[1], none).unwrap();
-    let mut pair = Pair::new(
-        plan.node(0, left, rng.rand_u64()),
-        plan.node(1, right, rng.rand_u64()),
-    );
+    let mut pair =
+        Pair::new(plan.node(0, left, rng.rand_u64()), plan.node(1, right, rng.rand_u64()));
     let mut ends = [End::new(plan.bytes[0], &mut rng), End::new(plan.bytes[1], &mut rng)];
 
     let server = SocketAddr::new(plan.addresses[1], 5000);
@@ -202,7 +204,13 @@ fn scenario(seed: u64) -> String {
     let mut text = String::new();
     for (index, (end, core)) in ends.iter().zip([&pair.a, &pair.b]).enumerate() {
         let status = end.handle.and_then(|handle| core.client.status(handle));
-        let _ = writeln!(text, "node {index}: sent {} of {}, received {}, {status:?}", end.sent, end.data.len(), end.received.len());
+        let _ = writeln!(
+            text,
+            "node {index}: sent {} of {}, received {}, {status:?}",
+            end.sent,
+            end.data.len(),
+            end.received.len()
+        );
         let _ = writeln!(text, "  {:?} {:?}", core.engine.stats(), core.engine.link_stats());
     }
     assert_eq!(outcome, Ok(()), "{text}");
