@@ -1,0 +1,3 @@
+//! `flue lab`: two nodes in two network namespaces, joined by TAPs, bridges and a cable, pass a file.
+
+pub mod script;
