@@ -8,3 +8,5 @@ extern crate alloc;
 extern crate std;
 
 pub mod socket;
+#[cfg(feature = "std")]
+pub mod stream;

@@ -1,32 +1,51 @@
 //! The run loop: receive batch, demultiplex, protocol, transmit batch, timers.
+//!
+//! Theory of operation
+//!
+//! The engine owns the link. [`Engine::poll`] is one iteration and never waits: it takes control
+//! messages and frames from the host stack, a batch of frames from the link, the timers that are due,
+//! and what its client wants; then it drains every connection that was touched: events go up, segments
+//! go out. A frame of an offloaded connection is processed where it lies in the receive buffer; every
+//! other frame goes to the host stack unchanged. Because acknowledgements are made when the batch is
+//! through, a batch makes one.
+//!
+//! Time is an argument; whoever runs the loop ([`Engine::poll_at`] tells how long it may sleep) has
+//! the clock. So the same loop runs on a device and under simulation.
+//!
+//! Limits: [`EngineConfig::rx_batch_frames_max`] frames and [`FROM_HOST_MESSAGES_MAX`] messages per
+//! iteration, [`TRANSMIT_SEGMENTS_MAX`] segments of one connection before the next one has its turn,
+//! [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host, [`STALLED_FRAMES_MAX`] frames waiting
+//! for a full link.
 
+mod connections;
 pub mod doorbell;
 pub mod port;
+mod run;
+#[cfg(test)]
+mod tests;
 
-use std::{boxed::Box, vec::Vec};
+use std::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
 
+use crossbeam_channel::{Receiver, Sender};
+
+pub use self::connections::Connections;
+use self::{
+    doorbell::Doorbell,
+    port::{FromHost, HostPort, ToHost},
+};
 use crate::{
-    chimney::client::{ConnectionIo, OffloadClient, OffloadHandle},
+    chimney::{client::OffloadClient, state::MacAddress},
+    link::{Link, LinkCapabilities, LinkStats, RxBatch, TxOffload},
+    tcp,
     time::Instant,
 };
 
-/// The offloaded connections of an engine.
-#[derive(Debug)]
-pub struct Connections {}
-
-#[allow(unused_variables, clippy::todo)]
-impl Connections {
-    /// The connection `handle`, to be acted upon outside an upcall; what it queues is drained by the
-    /// engine's next poll or flush.
-    pub fn get(&mut self, now: Instant, handle: OffloadHandle) -> Option<ConnectionIo<'_>> {
-        todo!()
-    }
-
-    /// Has the engine call [`OffloadClient::send_room`] for `handle` soon: the client has data to make.
-    pub fn kick(&mut self, handle: OffloadHandle) {
-        todo!()
-    }
-}
+/// Messages taken from the host stack in one iteration.
+pub const FROM_HOST_MESSAGES_MAX: usize = 256;
+/// Segments of one connection sent before the next connection has its turn.
+pub const TRANSMIT_SEGMENTS_MAX: usize = 64;
+/// Frames kept while the link is full. Beyond it the connection's segments count as sent and lost.
+pub const STALLED_FRAMES_MAX: usize = 64;
 
 /// Something to be called on a worker thread without any lock of ours held.
 pub type Callback = Box<dyn FnOnce() + Send>;
@@ -40,7 +59,173 @@ pub trait NodeClient: OffloadClient + Send {
     /// When [`NodeClient::poll`] has to be called again though nothing has happened.
     fn poll_at(&self) -> Option<Instant>;
 
+    /// Whether a notice of the host stack waits: looked at before the engine sleeps.
+    fn has_input(&self) -> bool;
+
     /// Moves out the consumer's callbacks that became due. The node calls them, in order, when it
     /// holds no lock.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
+}
+
+/// Limits and policies of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineConfig {
+    /// The interface's address.
+    pub mac: MacAddress,
+    /// TcpConnectionOffloadCapacity: offloaded connections at once; one more is answered
+    /// OFFLOAD_TCP_ENTRIES.
+    pub connections_max: usize,
+    /// Frames taken from the link in one iteration.
+    pub rx_batch_frames_max: usize,
+    /// Payload bytes of a super-segment, at most what the link takes.
+    pub super_segment_max: usize,
+    /// Every connection's limits and policies.
+    pub tcp: tcp::Config,
+}
+
+impl EngineConfig {
+    /// Defaults for an interface.
+    pub fn new(mac: MacAddress) -> Self {
+        Self {
+            mac,
+            connections_max: 65_536,
+            rx_batch_frames_max: 16,
+            super_segment_max: 64 * 1024,
+            tcp: tcp::Config::default(),
+        }
+    }
+}
+
+/// Counters of an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct EngineStats {
+    /// Segments of offloaded connections received.
+    pub rx_segments: u64,
+    /// Segments of offloaded connections with a wrong TCP checksum, dropped (InErrors).
+    pub rx_checksum_errors: u64,
+    /// Frames passed to the host stack.
+    pub rx_to_host: u64,
+    /// Frames dropped because the host stack's queue was full.
+    pub rx_to_host_dropped: u64,
+    /// Frames sent for the host stack.
+    pub tx_from_host: u64,
+    /// Super-segments and segments sent.
+    pub tx_segments: u64,
+    /// Segments that a full link made wait.
+    pub tx_stalled: u64,
+    /// Segments that neither the link nor the queue before it took; retransmission repairs it.
+    pub tx_lost: u64,
+    /// Connections taken over.
+    pub initiates: u64,
+    /// Connections refused.
+    pub initiate_failures: u64,
+    /// Segments that the host handed back (CH-FWD-2).
+    pub forwards: u64,
+}
+
+struct Stalled {
+    frame: Vec<u8>,
+    head_len: usize,
+    offload: TxOffload,
+}
+
+/// The offload target: one link, its offloaded connections, and the port to the host stack.
+pub struct Engine {
+    link: Box<dyn Link>,
+    capabilities: LinkCapabilities,
+    connections: Connections,
+    to_host: Sender<ToHost>,
+    from_host: Receiver<FromHost>,
+    doorbell: Arc<Doorbell>,
+    host_doorbell: Arc<Doorbell>,
+    batch: RxBatch,
+    stalled: VecDeque<Stalled>,
+    config: EngineConfig,
+    stats: EngineStats,
+}
+
+impl Engine {
+    /// An engine on `link`, and the host stack's end of its port.
+    ///
+    /// # Errors
+    /// No descriptor is left for the doorbells.
+    pub fn new(link: Box<dyn Link>, config: EngineConfig) -> std::io::Result<(Self, HostPort)> {
+        let (to_engine, from_host) = crossbeam_channel::unbounded();
+        let (to_host, from_engine) = crossbeam_channel::unbounded();
+        let capabilities = link.capabilities();
+        let port = HostPort {
+            to_engine,
+            from_engine,
+            engine_doorbell: Arc::new(Doorbell::new()?),
+            host_doorbell: Arc::new(Doorbell::new()?),
+            capabilities,
+        };
+        let engine = Self {
+            link,
+            capabilities,
+            connections: Connections::new(&config, capabilities),
+            to_host,
+            from_host,
+            doorbell: port.engine_doorbell.clone(),
+            host_doorbell: port.host_doorbell.clone(),
+            batch: RxBatch::new(config.rx_batch_frames_max.max(1)),
+            stalled: VecDeque::new(),
+            config,
+            stats: EngineStats::default(),
+        };
+        Ok((engine, port))
+    }
+
+    /// The offloaded connections.
+    pub fn connections(&mut self) -> &mut Connections {
+        &mut self.connections
+    }
+
+    /// The link.
+    pub fn link(&self) -> &dyn Link {
+        &*self.link
+    }
+
+    /// The doorbell that wakes this engine.
+    pub fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.doorbell
+    }
+
+    /// The doorbell that wakes the host stack.
+    pub fn host_doorbell(&self) -> &Arc<Doorbell> {
+        &self.host_doorbell
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> EngineStats {
+        self.stats
+    }
+
+    /// The link's counters.
+    pub fn link_stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+
+    /// Whether a message of the host stack waits, or a frame for a link that was full. Look before
+    /// sleeping.
+    pub fn has_input(&self) -> bool {
+        !self.from_host.is_empty() || self.connections.has_ready()
+    }
+
+    /// Whether a frame waits for the link to become writable.
+    pub fn wants_writable(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+}
+
+impl core::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Engine")
+            .field("capabilities", &self.capabilities)
+            .field("connections", &self.connections)
+            .field("config", &self.config)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
 }

@@ -1,14 +1,45 @@
 //! How frames enter and leave. Nothing here looks above Ethernet, except that a virtio-net header
 //! has to be told where the checksum lies.
+//!
+//! [`open_tap`] gives a TAP, with the virtio-net header ([`VnetTap`]) or without ([`PlainTap`]);
+//! [`memory_link_pair`] joins two nodes of one process. [`Impaired`] and [`Tee`] wrap any link, in
+//! any order: a [`Tee`] inside records what the wire saw, one outside what the engine saw.
 
 mod batch;
+mod capture;
+mod checksum;
+mod device;
+mod impair;
+mod layout;
+mod memory;
+mod open;
+mod plain;
+mod segment;
+#[cfg(test)]
+mod tap_tests;
+#[cfg(test)]
+mod testing;
+mod tun;
+mod vnet;
 
 use std::{
+    boxed::Box,
     io::{self, IoSlice},
     os::fd::BorrowedFd,
 };
 
-pub use self::batch::{RxBatch, RxFrame};
+pub use self::{
+    batch::{RX_BUFFER_BYTES, RxBatch, RxFrame},
+    capture::{Direction, PcapngWriter, Tee},
+    impair::{
+        Impaired, ImpairmentError, Impairments, RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX,
+        REORDER_HOLD_MAX,
+    },
+    memory::{MemoryLink, MemoryLinkOptions, memory_link_pair},
+    open::{MTU_MAX, MTU_MIN, OpenTap, TapError, TapOptions, VnetMode, open_tap},
+    plain::PlainTap,
+    vnet::VnetTap,
+};
 use crate::time::Instant;
 
 /// What a link can do.
@@ -39,7 +70,8 @@ pub enum RxChecksum {
 pub struct TxOffload {
     /// The checksum field holds the pseudo-header sum; finish it.
     pub checksum: Option<TxChecksum>,
-    /// Cut the frame into segments of this many payload bytes. Implies `checksum`.
+    /// Cut the frame into segments. Needs `checksum` too: each piece has its own, and the field
+    /// holds the pseudo-header sum with the length of the uncut TCP segment.
     pub segment: Option<TxSegment>,
 }
 
@@ -114,7 +146,8 @@ pub struct LinkStats {
     pub tx_errors: u64,
     /// Transmissions that found the device full.
     pub tx_full: u64,
-    /// Frames the impairment dropped, duplicated, reordered, corrupted, delayed.
+    /// Frames the impairment dropped, duplicated, reordered, corrupted; dropped counts also those
+    /// that found the queue before a rate-limited wire full.
     pub impaired_dropped: u64,
     /// See `impaired_dropped`.
     pub impaired_duplicated: u64,
@@ -153,5 +186,35 @@ pub trait Link: Send {
     /// Whether [`TxFrame::comment`] is worth making.
     fn wants_comments(&self) -> bool {
         false
+    }
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn capabilities(&self) -> LinkCapabilities {
+        (**self).capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        (**self).receive(now, batch)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        (**self).transmit(now, frame)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        (**self).poll_at()
+    }
+
+    fn stats(&self) -> LinkStats {
+        (**self).stats()
+    }
+
+    fn wants_comments(&self) -> bool {
+        (**self).wants_comments()
     }
 }

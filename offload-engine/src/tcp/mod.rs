@@ -228,6 +228,8 @@ pub struct Config {
     pub time_wait: Duration,
 }
 
+impl Default for Config { fn default() -> Self { todo!() } }
+
 /// What TCP_INFO would say; `None` where unknown. Names are Linux'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -274,6 +276,9 @@ pub struct Info {
     pub challenge_acks: u64,
 }
 
+/// Most slices of memory that one segment's payload is gathered from.
+pub const PAYLOAD_SLICES_MAX: usize = 64;
+
 /// A connection cannot be taken over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -318,6 +323,8 @@ impl Connection {
     pub fn backlog_consumed(&mut self, count: usize) {
         todo!()
     }
+    pub fn block_receive(&mut self) { todo!() }
+    pub fn receive_blocked(&self) -> bool { todo!() }
     pub fn resume_receive(&mut self) {
         todo!()
     }

@@ -1,0 +1,86 @@
+//! Two nodes on virtual time: the standard test bench.
+//!
+//! A [`Pair`] polls two [`Core`]s by turns until neither has anything to do, then moves the clock to
+//! the next moment at which one of them wants to be polled. Nothing sleeps and nothing depends on the
+//! machine, so a run is a function of its seeds. A run that makes no progress fails instead of hanging:
+//! [`ITERATIONS_MAX`] bounds the work at one moment, the caller's limit the virtual time.
+
+use offload_engine::{engine::NodeClient, time::Instant};
+
+use crate::node::Core;
+
+/// Iterations of both nodes at one moment of virtual time. More is a livelock.
+pub const ITERATIONS_MAX: usize = 1_000_000;
+
+/// Why a run ended before its condition held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Stall {
+    /// Nothing is due any more.
+    #[error("simulation: nothing is due and the condition does not hold at {0:?}")]
+    Idle(Instant),
+    /// The limit of virtual time is reached.
+    #[error("simulation: the condition does not hold at the time limit {0:?}")]
+    TimeLimit(Instant),
+    /// The nodes keep each other busy without time moving.
+    #[error("simulation: livelock at {0:?}")]
+    Livelock(Instant),
+}
+
+/// Two nodes and their clock.
+#[derive(Debug)]
+pub struct Pair<A, B = A> {
+    /// One node.
+    pub a: Core<A>,
+    /// The other.
+    pub b: Core<B>,
+    /// Virtual time.
+    pub now: Instant,
+}
+
+impl<A: NodeClient, B: NodeClient> Pair<A, B> {
+    /// Two nodes at time zero. Their links should be a pair.
+    pub fn new(a: Core<A>, b: Core<B>) -> Self {
+        Self { a, b, now: Instant::ZERO }
+    }
+
+    /// Runs until `done` has a result; it is asked after each round of both nodes, and may act on them.
+    ///
+    /// # Errors
+    /// The run stalls, or virtual time passes `limit`.
+    ///
+    /// # Panics
+    /// When an in-memory link fails: a bug of ours.
+    pub fn run<R>(
+        &mut self,
+        limit: Instant,
+        mut done: impl FnMut(&mut Self) -> Option<R>,
+    ) -> Result<R, Stall> {
+        loop {
+            let mut iterations = 0;
+            loop {
+                let busy = self.a.poll(self.now).expect("in-memory link")
+                    | self.b.poll(self.now).expect("in-memory link");
+                if let Some(result) = done(self) {
+                    return Ok(result);
+                }
+                if !busy && !self.a.has_input() && !self.b.has_input() {
+                    break;
+                }
+                iterations += 1;
+                if iterations > ITERATIONS_MAX {
+                    return Err(Stall::Livelock(self.now));
+                }
+            }
+            let next = [self.a.poll_at(self.now), self.b.poll_at(self.now)];
+            let Some(next) = next.into_iter().flatten().min() else {
+                return Err(Stall::Idle(self.now));
+            };
+            if next > limit {
+                return Err(Stall::TimeLimit(self.now));
+            }
+            // Something due in the past is due now; it must not turn time back.
+            self.now = self.now.max(next);
+        }
+    }
+}

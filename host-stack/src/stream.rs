@@ -1,0 +1,557 @@
+//! Byte streams over connections before and after offload: a client for whoever wants plain TCP.
+//!
+//! [`Streams`] is the logical switch above the stacks (CH-ARC-3): what is sent on a stream goes
+//! straight through the chimney while the connection is offloaded, and through the host stack while it
+//! is not; around a hand-over it waits until it is settled who has taken what, so order never breaks.
+//!
+//! Limits: a stream holds at most [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has read; beyond it
+//! data is refused and the peer's window closes.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    vec::Vec,
+};
+
+use bytes::Bytes;
+use offload_engine::{
+    chimney::client::{
+        ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
+        UploadReason,
+    },
+    engine::{Callback, Connections, NodeClient},
+    nbl::{NblChain, NetBufferList},
+    status::NdisStatus,
+    time::{Duration, Instant},
+};
+
+use crate::socket::{
+    HostError, ListenerId, Notice, RECEIVE_CREDIT_BYTES, Request, SEND_CREDIT_BYTES, SocketPort,
+};
+
+/// Bytes of one stream that may wait to be read.
+pub const RECEIVE_QUEUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Where a connection's data path is, in the words of Windows' Offload State column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OffloadState {
+    /// With the host stack.
+    InHost,
+    /// Being handed down.
+    Offloading,
+    /// With the target.
+    Offloaded,
+}
+
+/// What a stream looks like from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamStatus {
+    /// Where its data path is.
+    pub state: OffloadState,
+    /// The handshake is done.
+    pub connected: bool,
+    /// Our end; `None` before the handshake is done.
+    pub local: Option<SocketAddr>,
+    /// The peer's end; `None` before the handshake is done.
+    pub remote: Option<SocketAddr>,
+    /// Bytes sent by the client and not yet acknowledged by the peer.
+    pub unacknowledged: usize,
+    /// Bytes received and not yet read.
+    pub unread: usize,
+    /// The peer has sent its FIN; nothing more will come once `unread` is 0.
+    pub peer_closed: bool,
+    /// Our FIN is acknowledged.
+    pub shut_down: bool,
+    /// The connection is gone.
+    pub closed: bool,
+    /// Why it ended, or could not be made.
+    pub error: Option<HostError>,
+}
+
+#[derive(Debug)]
+enum Item {
+    Chain(NblChain),
+    Shutdown,
+}
+
+#[derive(Debug)]
+struct Stream {
+    status: StreamStatus,
+    receive_queue: VecDeque<Bytes>,
+    /// Refused data waits with whoever has the connection.
+    refused: bool,
+    /// Not yet given to host or target.
+    send_queue: VecDeque<Item>,
+    /// Come back from the host at a hand-over: older than all of `send_queue`.
+    returned: VecDeque<Item>,
+    /// Given to the host by `Request::Send`, not answered by `Sent`.
+    host_unanswered: usize,
+    /// At a hand-over: bytes on their way to the host that will come back as `Returned`.
+    to_return: usize,
+    /// A shutdown was requested of the host.
+    shutdown_in_host: bool,
+    /// Delivered by the host, not yet consumed.
+    host_unconsumed: usize,
+    completed: VecDeque<NetBufferList>,
+}
+
+impl Stream {
+    fn new(state: OffloadState) -> Self {
+        Self {
+            status: StreamStatus {
+                state,
+                connected: false,
+                local: None,
+                remote: None,
+                unacknowledged: 0,
+                unread: 0,
+                peer_closed: false,
+                shut_down: false,
+                closed: false,
+                error: None,
+            },
+            receive_queue: VecDeque::new(),
+            refused: false,
+            send_queue: VecDeque::new(),
+            returned: VecDeque::new(),
+            host_unanswered: 0,
+            to_return: 0,
+            shutdown_in_host: false,
+            host_unconsumed: 0,
+            completed: VecDeque::new(),
+        }
+    }
+
+    fn end(&mut self, error: Option<HostError>) {
+        self.status.closed = true;
+        if self.status.error.is_none() {
+            self.status.error = error;
+        }
+    }
+
+    fn acknowledged(&mut self, list: NetBufferList) {
+        let length = list.bytes_transferred + list.data_length();
+        self.status.unacknowledged = self.status.unacknowledged.saturating_sub(length);
+        if list.context != 0 {
+            self.completed.push_back(list);
+        }
+    }
+
+    fn push_received(&mut self, data: Bytes) {
+        self.status.unread += data.len();
+        self.receive_queue.push_back(data);
+    }
+}
+
+#[derive(Debug)]
+struct Listener {
+    state: Option<Result<SocketAddr, HostError>>,
+    accepted: VecDeque<OffloadHandle>,
+}
+
+/// The streams and listeners of a node whose client wants plain TCP.
+#[derive(Debug)]
+pub struct Streams {
+    port: SocketPort,
+    client: ClientTag,
+    streams: HashMap<OffloadHandle, Stream>,
+    listeners: HashMap<ListenerId, Listener>,
+    next_context: u64,
+}
+
+impl Streams {
+    /// A client named `client`, with its port to the host stack.
+    pub fn new(port: SocketPort, client: ClientTag) -> Self {
+        Self {
+            port,
+            client,
+            streams: HashMap::new(),
+            listeners: HashMap::new(),
+            next_context: 1,
+        }
+    }
+
+    /// Starts to connect. [`Streams::status`] tells how it goes.
+    pub fn connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> OffloadHandle {
+        let handle = OffloadHandle(self.port.allocate());
+        self.streams.insert(handle, Stream::new(OffloadState::InHost));
+        let client = self.client;
+        let must_offload = false;
+        self.port.request(Request::Connect { handle, client, local, remote, timeout, must_offload });
+        handle
+    }
+
+    /// Starts to listen. [`Streams::listening`] tells whether it does.
+    pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> ListenerId {
+        let listener = ListenerId(self.port.allocate());
+        self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
+        let client = self.client;
+        let must_offload = false;
+        self.port.request(Request::Listen { listener, client, local, backlog, must_offload });
+        listener
+    }
+
+    /// Where a listener listens, or why it does not; `None` while that is not known.
+    pub fn listening(&self, listener: ListenerId) -> Option<Result<SocketAddr, HostError>> {
+        self.listeners.get(&listener)?.state
+    }
+
+    /// The next accepted connection.
+    pub fn accept(&mut self, listener: ListenerId) -> Option<OffloadHandle> {
+        self.listeners.get_mut(&listener)?.accepted.pop_front()
+    }
+
+    /// Stops listening. Accepted connections live on.
+    pub fn unlisten(&mut self, listener: ListenerId) {
+        if self.listeners.remove(&listener).is_some() {
+            self.port.request(Request::Unlisten { listener });
+        }
+    }
+
+    /// How a stream is; `None`: no such stream, or forgotten.
+    pub fn status(&self, handle: OffloadHandle) -> Option<StreamStatus> {
+        self.streams.get(&handle).map(|stream| stream.status)
+    }
+
+    /// Sends data as one net buffer list. Always accepted; bound what is
+    /// [`StreamStatus::unacknowledged`]. Returns the list's context.
+    pub fn send(
+        &mut self,
+        now: Instant,
+        connections: &mut Connections,
+        handle: OffloadHandle,
+        data: Bytes,
+    ) -> u64 {
+        let context = self.next_context;
+        let chain = NblChain::from([NetBufferList::from_mdl(context, data)]);
+        self.post(now, connections, handle, chain);
+        context
+    }
+
+    /// Posts a chain of net buffer lists, whose contexts are set. [`Streams::completed`] gives them back.
+    pub fn post(
+        &mut self,
+        now: Instant,
+        connections: &mut Connections,
+        handle: OffloadHandle,
+        mut chain: NblChain,
+    ) {
+        let Some(stream) = self.streams.get_mut(&handle) else { return };
+        for list in &mut chain {
+            list.context = self.next_context;
+            self.next_context += 1;
+            stream.status.unacknowledged += list.data_length();
+        }
+        stream.send_queue.push_back(Item::Chain(chain));
+        self.push(now, connections, handle);
+    }
+
+    /// Completed lists of a stream, in order. Lists that went through the host stack are not given back.
+    pub fn completed(&mut self, handle: OffloadHandle) -> VecDeque<NetBufferList> {
+        self.streams
+            .get_mut(&handle)
+            .map(|stream| core::mem::take(&mut stream.completed))
+            .unwrap_or_default()
+    }
+
+    /// The next received data.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        connections: &mut Connections,
+        handle: OffloadHandle,
+    ) -> Option<Bytes> {
+        let stream = self.streams.get_mut(&handle)?;
+        let data = stream.receive_queue.pop_front()?;
+        stream.status.unread -= data.len();
+        let from_host = data.len().min(stream.host_unconsumed);
+        if from_host > 0 {
+            stream.host_unconsumed -= from_host;
+            self.port.request(Request::Consumed { handle, count: from_host });
+        }
+        if stream.refused && stream.status.unread <= RECEIVE_QUEUE_BYTES_MAX / 2 {
+            stream.refused = false;
+            if let Some(mut io) = connections.get(now, handle) {
+                io.resume_receive();
+            }
+        }
+        Some(data)
+    }
+
+    /// No more data from us: FIN after what was sent.
+    pub fn shutdown(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
+        if let Some(stream) = self.streams.get_mut(&handle) {
+            stream.send_queue.push_back(Item::Shutdown);
+            self.push(now, connections, handle);
+        }
+    }
+
+    /// Resets a connection.
+    pub fn abort(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
+        let Some(stream) = self.streams.get_mut(&handle) else { return };
+        stream.end(Some(HostError::Aborted));
+        stream.send_queue.clear();
+        if let Some(mut io) = connections.get(now, handle) {
+            io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
+        } else {
+            self.port.request(Request::Abort { handle });
+        }
+    }
+
+    /// Forgets a stream that is closed; aborts one that is not.
+    pub fn forget(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
+        if self.status(handle).is_some_and(|status| !status.closed) {
+            self.abort(now, connections, handle);
+        }
+        self.streams.remove(&handle);
+    }
+
+    /// Gives what waits to whoever has the connection.
+    fn push(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
+        let Some(stream) = self.streams.get_mut(&handle) else { return };
+        match stream.status.state {
+            OffloadState::InHost if stream.status.connected => push_to_host(&self.port, handle, stream),
+            OffloadState::Offloaded if stream.to_return == 0 && !stream.shutdown_in_host => {
+                if let Some(mut io) = connections.get(now, handle) {
+                    push_to_target(&mut io, stream);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn notice(&mut self, now: Instant, connections: &mut Connections, notice: Notice) {
+        let handle = match notice {
+            Notice::Listening { listener, local } => {
+                if let Some(listener) = self.listeners.get_mut(&listener) {
+                    listener.state = Some(Ok(local));
+                }
+                return;
+            }
+            Notice::ListenFailed { listener, error } => {
+                if let Some(listener) = self.listeners.get_mut(&listener) {
+                    listener.state = Some(Err(error));
+                }
+                return;
+            }
+            Notice::Established { handle, client: _, listener, local, remote, offloading } => {
+                self.established(handle, listener, local, remote, offloading);
+                handle
+            }
+            Notice::ConnectFailed { handle, error } | Notice::Closed { handle, error: Some(error) } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.end(Some(error));
+                }
+                return;
+            }
+            Notice::Closed { handle, error: None } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.status.shut_down = true;
+                    stream.end(None);
+                }
+                return;
+            }
+            Notice::Offloading { handle, unanswered } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    if stream.status.state == OffloadState::InHost {
+                        stream.status.state = OffloadState::Offloading;
+                    }
+                    stream.to_return = stream.host_unanswered.saturating_sub(unanswered);
+                    stream.host_unanswered = 0;
+                }
+                handle
+            }
+            Notice::Returned { handle, data, shutdown } => {
+                self.returned(handle, data, shutdown);
+                handle
+            }
+            Notice::Data { handle, data } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.host_unconsumed += data.len();
+                    stream.push_received(data);
+                }
+                return;
+            }
+            Notice::Sent { handle, count } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.host_unanswered = stream.host_unanswered.saturating_sub(count);
+                    stream.status.unacknowledged =
+                        stream.status.unacknowledged.saturating_sub(count);
+                }
+                handle
+            }
+            Notice::PeerClosed { handle } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.status.peer_closed = true;
+                }
+                return;
+            }
+        };
+        self.push(now, connections, handle);
+    }
+
+    fn established(
+        &mut self,
+        handle: OffloadHandle,
+        listener: Option<ListenerId>,
+        local: SocketAddr,
+        remote: SocketAddr,
+        offloading: bool,
+    ) {
+        if let Some(listener) = listener {
+            let Some(listener) = self.listeners.get_mut(&listener) else {
+                // The listener is gone, and with it whoever would have used the connection.
+                self.port.request(Request::Abort { handle });
+                return;
+            };
+            listener.accepted.push_back(handle);
+        }
+        let stream =
+            self.streams.entry(handle).or_insert_with(|| Stream::new(OffloadState::InHost));
+        // The target may have been quicker than this notice.
+        if offloading && stream.status.state == OffloadState::InHost {
+            stream.status.state = OffloadState::Offloading;
+        }
+        stream.status.connected = true;
+        stream.status.local = Some(local);
+        stream.status.remote = Some(remote);
+    }
+
+    /// What reached the host too late goes to the target, before all that came after it.
+    fn returned(&mut self, handle: OffloadHandle, data: Bytes, shutdown: bool) {
+        let Some(stream) = self.streams.get_mut(&handle) else { return };
+        stream.to_return = stream.to_return.saturating_sub(data.len());
+        let item = if shutdown {
+            stream.shutdown_in_host = false;
+            Item::Shutdown
+        } else {
+            let context = self.next_context;
+            self.next_context += 1;
+            Item::Chain(NblChain::from([NetBufferList::from_mdl(context, data)]))
+        };
+        stream.returned.push_back(item);
+    }
+}
+
+fn push_to_host(port: &SocketPort, handle: OffloadHandle, stream: &mut Stream) {
+    while let Some(item) = stream.send_queue.front_mut() {
+        match item {
+            Item::Chain(chain) => {
+                while let Some(list) = chain.front_mut() {
+                    let length = list.data_length();
+                    if stream.host_unanswered > 0
+                        && stream.host_unanswered + length > SEND_CREDIT_BYTES
+                    {
+                        return;
+                    }
+                    stream.host_unanswered += length;
+                    let pieces: Vec<&[u8]> = list.slices().collect();
+                    let data = Bytes::from(pieces.concat());
+                    port.request(Request::Send { handle, data });
+                    chain.pop_front();
+                }
+            }
+            Item::Shutdown => {
+                stream.shutdown_in_host = true;
+                port.request(Request::Shutdown { handle });
+            }
+        }
+        stream.send_queue.pop_front();
+    }
+}
+
+fn push_to_target(io: &mut ConnectionIo<'_>, stream: &mut Stream) {
+    for item in stream.returned.drain(..).chain(stream.send_queue.drain(..)) {
+        match item {
+            Item::Chain(chain) => io.send(chain),
+            Item::Shutdown => io.disconnect(Disconnect::Graceful, NetBufferList::new(0)),
+        }
+    }
+}
+
+impl OffloadClient for Streams {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, _client: ClientTag) {
+        let stream = self
+            .streams
+            .entry(io.handle)
+            .or_insert_with(|| Stream::new(OffloadState::Offloading));
+        stream.status.state = OffloadState::Offloaded;
+        if stream.status.error == Some(HostError::Aborted) {
+            io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
+        } else if stream.status.connected && stream.to_return == 0 && !stream.shutdown_in_host {
+            push_to_target(io, stream);
+        }
+    }
+
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+        // Nobody will read what comes for a stream that is forgotten.
+        let Some(stream) = self.streams.get_mut(&io.handle) else { return data.len() };
+        let room = RECEIVE_QUEUE_BYTES_MAX.saturating_sub(stream.status.unread);
+        let taken = room.min(data.len());
+        if taken > 0 {
+            stream.push_received(Bytes::copy_from_slice(&data[..taken]));
+        }
+        stream.refused = taken < data.len();
+        taken
+    }
+
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        let Some(stream) = self.streams.get_mut(&io.handle) else { return };
+        for list in chain {
+            stream.acknowledged(list);
+        }
+    }
+
+    fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {
+        // Streams are given whole lists; nothing is made lazily.
+    }
+
+    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        if let Some(stream) = self.streams.get_mut(&io.handle) {
+            stream.status.shut_down = nbl.status == NdisStatus::SUCCESS;
+        }
+    }
+
+    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        let Some(stream) = self.streams.get_mut(&io.handle) else { return };
+        match event {
+            ConnectionEvent::SendBacklogChange(_) => {}
+            ConnectionEvent::Disconnect => stream.status.peer_closed = true,
+            ConnectionEvent::Abort => stream.end(Some(HostError::Reset)),
+            ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration) => {
+                stream.end(Some(HostError::RetransmissionLimit));
+                io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
+            }
+            ConnectionEvent::Retrieve(_) => {}
+            ConnectionEvent::Released => stream.end(None),
+        }
+    }
+}
+
+impl NodeClient for Streams {
+    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
+        let mut busy = false;
+        while let Some(notice) = self.port.notice() {
+            self.notice(now, connections, notice);
+            busy = true;
+        }
+        busy
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn has_input(&self) -> bool {
+        self.port.has_notice()
+    }
+
+    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
+}
+
+const _: () = assert!(RECEIVE_CREDIT_BYTES <= RECEIVE_QUEUE_BYTES_MAX);

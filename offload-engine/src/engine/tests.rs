@@ -1,0 +1,466 @@
+use std::{
+    boxed::Box,
+    collections::VecDeque,
+    io,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex},
+    vec,
+    vec::Vec,
+};
+
+use bytes::Bytes;
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+
+use super::{
+    Callback, Connections, Engine, EngineConfig, NodeClient,
+    port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
+};
+use crate::{
+    chimney::{
+        client::{
+            ClientTag, ConnectionEvent, ConnectionIo, Disconnect, InitiateOffload, OffloadClient,
+            OffloadHandle,
+        },
+        state::{
+            ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
+            NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
+            TcpState, TimerState,
+        },
+    },
+    link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
+    nbl::{NblChain, NetBufferList},
+    status::NdisStatus,
+    tcp::{SeqNum, TcpPhase},
+    time::Instant,
+};
+
+const OURS: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const PEERS: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+
+#[derive(Default)]
+struct Wire {
+    receive: VecDeque<(Vec<u8>, RxChecksum)>,
+    sent: Vec<Vec<u8>>,
+    full: bool,
+}
+
+/// A link whose two ends are in the test's hands.
+struct TestLink(Arc<Mutex<Wire>>);
+
+impl Link for TestLink {
+    fn capabilities(&self) -> LinkCapabilities {
+        LinkCapabilities { mtu: 1500, tx_checksum: false, tso4_max: 0, tso6_max: 0 }
+    }
+
+    fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let mut wire = self.0.lock().unwrap();
+        let mut count = 0;
+        while !batch.is_full() {
+            let Some((frame, checksum)) = wire.receive.pop_front() else { break };
+            assert!(batch.push(&frame, checksum, 0));
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let mut wire = self.0.lock().unwrap();
+        if wire.full {
+            return TxOutcome::Full;
+        }
+        let mut all = frame.head.to_vec();
+        frame.payload.iter().for_each(|slice| all.extend_from_slice(slice));
+        wire.sent.push(all);
+        TxOutcome::Sent
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+}
+
+#[derive(Default)]
+struct Client {
+    offloaded: Vec<(OffloadHandle, ClientTag)>,
+    received: Vec<u8>,
+    /// Bytes taken per indication.
+    takes: usize,
+    indications: usize,
+    completed: Vec<NetBufferList>,
+    events: Vec<ConnectionEvent>,
+}
+
+impl OffloadClient for Client {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+        self.offloaded.push((io.handle, client));
+    }
+
+    fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+        self.indications += 1;
+        let taken = self.takes.min(data.len());
+        self.received.extend_from_slice(&data[..taken]);
+        taken
+    }
+
+    fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, chain: NblChain) {
+        self.completed.extend(chain);
+    }
+
+    fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {}
+
+    fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {}
+
+    fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        self.events.push(event);
+    }
+}
+
+impl NodeClient for Client {
+    fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
+        false
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn has_input(&self) -> bool {
+        false
+    }
+
+    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
+}
+
+struct Bench {
+    engine: Engine,
+    port: HostPort,
+    wire: Arc<Mutex<Wire>>,
+    client: Client,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(connections_max: usize) -> Self {
+        let wire = Arc::new(Mutex::new(Wire::default()));
+        let config = EngineConfig { connections_max, ..EngineConfig::new(OURS) };
+        let (engine, port) = Engine::new(Box::new(TestLink(wire.clone())), config).unwrap();
+        let client = Client { takes: usize::MAX, ..Client::default() };
+        Self { engine, port, wire, client, now: Instant::from_millis(1) }
+    }
+
+    fn poll(&mut self) -> bool {
+        self.engine.poll(self.now, &mut self.client).unwrap()
+    }
+
+    fn initiate(&mut self, handle: u64, local_port: u16) {
+        let request = InitiateOffload {
+            handle: OffloadHandle(handle),
+            client: ClientTag(handle + 100),
+            state: Box::new(state(local_port)),
+        };
+        self.port.to_engine.send(FromHost::Initiate(request)).unwrap();
+    }
+
+    fn arrives(&self, frame: Vec<u8>) {
+        self.wire.lock().unwrap().receive.push_back((frame, RxChecksum::Unverified));
+    }
+
+    fn sent(&self) -> Vec<Vec<u8>> {
+        core::mem::take(&mut self.wire.lock().unwrap().sent)
+    }
+}
+
+fn state(local_port: u16) -> ConnectionState {
+    ConnectionState {
+        neighbor: NeighborState {
+            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
+            cached: NeighborCached { dl_destination_address: PEERS, host_reachability_delta: 0 },
+            delegated: NeighborDelegated { nic_reachability_delta: 0 },
+        },
+        path: PathState {
+            constant: PathConst {
+                source_address: "10.0.0.1".parse().unwrap(),
+                destination_address: "10.0.0.2".parse().unwrap(),
+            },
+            cached: PathCached { path_mtu: 1500 },
+        },
+        tcp: TcpState {
+            constant: TcpConst {
+                timestamp_enabled: false,
+                sack_enabled: false,
+                window_scaling_enabled: false,
+                remote_port: 9000,
+                local_port,
+                snd_wind_scale: 0,
+                rcv_wind_scale: 0,
+                remote_mss: 1460,
+                local_mss: 1460,
+                hash_value: 0,
+            },
+            cached: TcpCached { initial_rcv_wnd: 60_000, ..TcpCached::default() },
+            delegated: TcpDelegated {
+                state: TcpPhase::Established,
+                rcv_nxt: SeqNum(5000),
+                rcv_wnd: 60_000,
+                snd_una: SeqNum(1000),
+                snd_nxt: SeqNum(1000),
+                snd_max: SeqNum(1000),
+                snd_wnd: 60_000,
+                max_snd_wnd: 60_000,
+                snd_wl1: SeqNum(5000),
+                cwnd: 0,
+                ss_thresh: u32::MAX,
+                srtt: 0,
+                rtt_var: 0,
+                ts_recent: 0,
+                ts_recent_age: 0,
+                ts_time: 0,
+                total_rt: 0,
+                dup_ack_count: 0,
+                snd_wnd_probe_count: 0,
+                keep_alive: TimerState::default(),
+                retransmit: TimerState::default(),
+            },
+        },
+        send_data: NblChain::new(),
+        buffered_data: Vec::new(),
+        out_of_order: Vec::new(),
+    }
+}
+
+fn from_peer(local_port: u16, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(PEERS.0, OURS.0)
+        .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
+        .tcp(9000, local_port, seq, 60_000)
+        .ack(ack)
+        .psh()
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
+fn tcp_of(frame: &[u8]) -> (u32, u32, Vec<u8>) {
+    let sliced = SlicedPacket::from_ethernet(frame).unwrap();
+    let Some(TransportSlice::Tcp(tcp)) = sliced.transport else { panic!("no TCP in {frame:?}") };
+    (tcp.sequence_number(), tcp.acknowledgment_number(), tcp.payload().to_vec())
+}
+
+// CH-INI: a connection is live once its initiate is done; its segments no longer go to the host.
+#[test]
+fn the_switch_turns_with_the_initiate() {
+    let mut bench = Bench::new(10);
+    bench.arrives(from_peer(80, 5000, 1000, b"early"));
+    bench.poll();
+    assert!(matches!(bench.port.from_engine.try_recv(), Ok(ToHost::Frame { .. })));
+
+    bench.initiate(7, 80);
+    bench.poll();
+    assert_eq!(bench.client.offloaded, [(OffloadHandle(7), ClientTag(107))]);
+    let Ok(ToHost::InitiateComplete { handle, status, state }) = bench.port.from_engine.try_recv()
+    else {
+        panic!("no completion")
+    };
+    assert_eq!((handle, status), (OffloadHandle(7), NdisStatus::SUCCESS));
+    assert!(state.is_none());
+
+    bench.arrives(from_peer(80, 5000, 1000, b"early"));
+    bench.arrives(from_peer(81, 5000, 1000, b"other"));
+    bench.poll();
+    assert_eq!(bench.client.received, b"early");
+    assert!(matches!(bench.port.from_engine.try_recv(), Ok(ToHost::Frame { .. })));
+    assert!(bench.port.from_engine.try_recv().is_err(), "one frame was the host's");
+    let stats = bench.engine.stats();
+    assert_eq!((stats.rx_segments, stats.rx_to_host, stats.initiates), (1, 2, 1));
+}
+
+// CH-INI-4: a refused connection comes back with all it had; capacity and double offload are refused.
+#[test]
+fn refused_state_comes_back() {
+    let mut bench = Bench::new(2);
+    bench.initiate(1, 80);
+    bench.initiate(2, 80);
+    bench.initiate(1, 81);
+    bench.initiate(3, 82);
+    bench.initiate(4, 83);
+    bench.poll();
+    let answers: Vec<_> = bench
+        .port
+        .from_engine
+        .try_iter()
+        .map(|message| {
+            let ToHost::InitiateComplete { handle, status, state } = message else {
+                panic!("{message:?}")
+            };
+            assert_eq!(status == NdisStatus::SUCCESS, state.is_none());
+            (handle.0, status)
+        })
+        .collect();
+    assert_eq!(
+        answers,
+        [
+            (1, NdisStatus::SUCCESS),
+            (2, NdisStatus::FAILURE),
+            (1, NdisStatus::FAILURE),
+            (3, NdisStatus::SUCCESS),
+            (4, NdisStatus::OFFLOAD_TCP_ENTRIES),
+        ]
+    );
+    assert_eq!(bench.engine.stats().initiate_failures, 3);
+    assert_eq!(bench.engine.connections().len(), 2);
+}
+
+// CH-FWD-2: a segment that the host handed back counts as one from the wire.
+#[test]
+fn forwarded_segments_are_processed() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.port.to_engine.send(FromHost::Forward(from_peer(80, 5000, 1000, b"late"))).unwrap();
+    bench.poll();
+    assert_eq!(bench.client.received, b"late");
+    assert_eq!(bench.engine.stats().forwards, 1);
+}
+
+#[test]
+fn a_wrong_checksum_is_dropped_and_counted() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    let mut frame = from_peer(80, 5000, 1000, b"data");
+    *frame.last_mut().unwrap() ^= 1;
+    bench.arrives(frame.clone());
+    bench.poll();
+    assert_eq!(bench.client.received, b"");
+    assert_eq!(bench.engine.stats().rx_checksum_errors, 1);
+    // The same frame is taken when the link vouches for it: its checksum was never filled in.
+    bench.wire.lock().unwrap().receive.push_back((frame, RxChecksum::Valid));
+    bench.poll();
+    assert_eq!(bench.client.received, b"date");
+}
+
+// One acknowledgement per batch, and it acknowledges the batch.
+#[test]
+fn a_batch_makes_one_acknowledgement() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.sent();
+    for index in 0..4 {
+        bench.arrives(from_peer(80, 5000 + index * 1460, 1000, &vec![7; 1460]));
+    }
+    bench.poll();
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(tcp_of(&sent[0]).1, 5000 + 4 * 1460);
+}
+
+// CH-IND-2: after a refusal nothing is indicated until receiving is resumed; order is kept.
+#[test]
+fn refused_data_waits_and_keeps_its_order() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.client.takes = 3;
+    bench.arrives(from_peer(80, 5000, 1000, b"abcde"));
+    bench.arrives(from_peer(80, 5005, 1000, b"fgh"));
+    bench.poll();
+    assert_eq!(bench.client.received, b"abc");
+    assert_eq!(bench.client.indications, 1);
+
+    bench.client.takes = usize::MAX;
+    bench.engine.connections().get(bench.now, OffloadHandle(1)).unwrap().resume_receive();
+    bench.poll();
+    assert_eq!(bench.client.received, b"abcdefgh");
+}
+
+// CH-SND-1, CH-SNC-1: posted from outside an upcall, sent at the next flush, completed when acknowledged.
+#[test]
+fn sends_leave_and_complete() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.sent();
+    let list = NetBufferList::from_mdl(42, Bytes::from_static(b"hello"));
+    let now = bench.now;
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    bench.engine.flush(now, &mut bench.client);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(tcp_of(&sent[0]), (1000, 5000, b"hello".to_vec()));
+    assert!(bench.client.completed.is_empty());
+
+    bench.arrives(from_peer(80, 5000, 1005, b""));
+    bench.poll();
+    let completed = &bench.client.completed;
+    assert_eq!(completed.len(), 1);
+    let list = &completed[0];
+    assert_eq!((list.context, list.status, list.bytes_transferred), (42, NdisStatus::SUCCESS, 5));
+}
+
+// A full link delays; it neither loses nor reorders.
+#[test]
+fn a_full_link_makes_frames_wait() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.sent();
+    bench.wire.lock().unwrap().full = true;
+    let now = bench.now;
+    for text in [&b"one"[..], b"two"] {
+        let list = NetBufferList::from_mdl(1, Bytes::from_static(text));
+        bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+        bench.engine.flush(now, &mut bench.client);
+    }
+    assert!(bench.sent().is_empty());
+    assert!(bench.engine.wants_writable());
+    bench.wire.lock().unwrap().full = false;
+    bench.poll();
+    let payloads: Vec<_> = bench.sent().iter().map(|frame| tcp_of(frame).2).collect();
+    assert_eq!(payloads, [b"one".to_vec(), b"two".to_vec()]);
+    assert!(!bench.engine.wants_writable());
+    assert_eq!(bench.engine.stats().tx_lost, 0);
+}
+
+// An abortive disconnect ends the connection: RST, Released last, and the host is told.
+#[test]
+fn the_end_is_told_once() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.port.from_engine.try_iter().for_each(drop);
+    let now = bench.now;
+    let nbl = NetBufferList::new(0);
+    bench
+        .engine
+        .connections()
+        .get(now, OffloadHandle(1))
+        .unwrap()
+        .disconnect(Disconnect::Abortive, nbl);
+    bench.poll();
+    bench.poll();
+    assert_eq!(bench.client.events.last(), Some(&ConnectionEvent::Released));
+    let told: Vec<_> = bench.port.from_engine.try_iter().collect();
+    assert!(matches!(told[..], [ToHost::Released { handle: OffloadHandle(1) }]), "{told:?}");
+    assert!(bench.engine.connections().is_empty());
+    assert!(bench.engine.connections().get(now, OffloadHandle(1)).is_none());
+}
+
+// Frames toward a host stack that does not keep up are dropped and counted; control never is.
+#[test]
+fn the_hosts_queue_is_bounded() {
+    let mut bench = Bench::new(10);
+    for _ in 0..TO_HOST_FRAMES_MAX + 10 {
+        bench.arrives(from_peer(99, 1, 1, b""));
+    }
+    while bench.poll() {}
+    bench.initiate(1, 80);
+    bench.poll();
+    assert_eq!(bench.engine.stats().rx_to_host_dropped, 10);
+    assert_eq!(bench.port.from_engine.len(), TO_HOST_FRAMES_MAX + 1);
+}

@@ -1,0 +1,213 @@
+//! The headers of one connection, built once and patched per segment.
+
+use core::net::IpAddr;
+
+use super::checksum;
+use crate::{
+    chimney::state::{MacAddress, NeighborState, PathState, TcpState},
+    tcp::{Flags, SackBlock, SeqNum, Timestamps},
+};
+
+const ETHERNET_BYTES: usize = 14;
+const VLAN_BYTES: usize = 4;
+const TCP_BYTES: usize = 20;
+const TCP_OPTION_BYTES_MAX: usize = 40;
+
+/// Room for the largest header block: Ethernet, VLAN tag, IPv6, TCP with all options.
+pub const HEADER_BYTES_MAX: usize =
+    ETHERNET_BYTES + VLAN_BYTES + 40 + TCP_BYTES + TCP_OPTION_BYTES_MAX;
+
+/// What changes from segment to segment.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentHeader<'a> {
+    /// Sequence number.
+    pub seq: SeqNum,
+    /// Acknowledgement number.
+    pub ack: SeqNum,
+    /// Flags.
+    pub flags: Flags,
+    /// Window field.
+    pub window: u16,
+    /// Timestamps option.
+    pub timestamps: Option<Timestamps>,
+    /// SACK blocks: at most 4, at most 3 beside timestamps.
+    pub sack: &'a [SackBlock],
+    /// Payload bytes that will follow.
+    pub payload_len: usize,
+}
+
+/// Prepared Ethernet, IP and TCP headers of one connection.
+#[derive(Clone, Debug)]
+pub struct HeaderTemplate {
+    bytes: [u8; HEADER_BYTES_MAX],
+    ip_at: usize,
+    tcp_at: usize,
+    ipv6: bool,
+    /// Sum of the IPv4 header with length, id and checksum zero.
+    ip_sum: u64,
+    /// Sum of addresses and protocol; the TCP length is added per segment.
+    pseudo_sum: u64,
+    /// IPv4 identification of the next datagram, in the target's half 0x8000..=0xffff (CH 6.4).
+    ip_id: u16,
+}
+
+impl HeaderTemplate {
+    /// Headers for a connection. `interface_mac` is used when the neighbor's source address is zero.
+    pub fn new(
+        neighbor: &NeighborState,
+        path: &PathState,
+        tcp: &TcpState,
+        interface_mac: MacAddress,
+    ) -> Self {
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        let source = neighbor.constant.dl_source_address;
+        let source = if source == MacAddress::default() { interface_mac } else { source };
+        bytes[0..6].copy_from_slice(&neighbor.cached.dl_destination_address.0);
+        bytes[6..12].copy_from_slice(&source.0);
+        let tagged = neighbor.constant.vlan_id != 0 || tcp.cached.user_priority != 0;
+        let ip_at = if tagged { ETHERNET_BYTES + VLAN_BYTES } else { ETHERNET_BYTES };
+        if tagged {
+            // CH 9.4: CFI is always 0.
+            let tag =
+                u16::from(tcp.cached.user_priority & 7) << 13 | neighbor.constant.vlan_id & 0xfff;
+            bytes[12..14].copy_from_slice(&0x8100_u16.to_be_bytes());
+            bytes[14..16].copy_from_slice(&tag.to_be_bytes());
+        }
+        let mut template =
+            Self { bytes, ip_at, tcp_at: 0, ipv6: false, ip_sum: 0, pseudo_sum: 0, ip_id: 0x8000 };
+        template.fill_ip(path, tcp);
+        let tcp_at = template.tcp_at;
+        let ports = [tcp.constant.local_port, tcp.constant.remote_port];
+        template.bytes[tcp_at..tcp_at + 2].copy_from_slice(&ports[0].to_be_bytes());
+        template.bytes[tcp_at + 2..tcp_at + 4].copy_from_slice(&ports[1].to_be_bytes());
+        template
+    }
+
+    fn fill_ip(&mut self, path: &PathState, tcp: &TcpState) {
+        let at = self.ip_at;
+        let ether_type: u16;
+        match (path.constant.source_address, path.constant.destination_address) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                ether_type = 0x0800;
+                self.tcp_at = at + 20;
+                let ip = &mut self.bytes[at..at + 20];
+                ip[0] = 0x45;
+                ip[1] = tcp.cached.tos_or_traffic_class;
+                ip[6] = 0x40; // DF always (CH 6.4)
+                ip[8] = tcp.cached.ttl_or_hop_limit;
+                ip[9] = 6;
+                ip[12..16].copy_from_slice(&source.octets());
+                ip[16..20].copy_from_slice(&destination.octets());
+                self.ip_sum = checksum::add(0, ip);
+                self.pseudo_sum = checksum::add(6, &ip[12..20]);
+            }
+            (source, destination) => {
+                ether_type = 0x86dd;
+                self.ipv6 = true;
+                self.tcp_at = at + 40;
+                let class = u32::from(tcp.cached.tos_or_traffic_class);
+                let first = 6 << 28 | class << 20 | tcp.cached.flow_label & 0xf_ffff;
+                let ip = &mut self.bytes[at..at + 40];
+                ip[0..4].copy_from_slice(&first.to_be_bytes());
+                ip[6] = 6;
+                ip[7] = tcp.cached.ttl_or_hop_limit;
+                ip[8..24].copy_from_slice(&super::octets(source));
+                ip[24..40].copy_from_slice(&super::octets(destination));
+                self.pseudo_sum = checksum::add(6, &ip[8..40]);
+            }
+        }
+        self.bytes[at - 2..at].copy_from_slice(&ether_type.to_be_bytes());
+    }
+
+    /// Whether the connection runs over IPv6.
+    pub const fn is_ipv6(&self) -> bool {
+        self.ipv6
+    }
+
+    /// Bytes in front of the TCP header.
+    pub const fn tcp_offset(&self) -> usize {
+        self.tcp_at
+    }
+
+    /// Replaces the next hop's address.
+    pub fn set_destination(&mut self, destination: MacAddress) {
+        self.bytes[0..6].copy_from_slice(&destination.0);
+    }
+
+    /// Writes the headers of one segment into `out` and returns their length. The checksum field
+    /// holds the pseudo-header sum, not inverted: what a link finishes ([`HeaderTemplate::finish_checksum`]
+    /// does it in software). `pieces`: how many datagrams the link will cut it into; that many IPv4
+    /// ids are used up.
+    pub fn write(
+        &mut self,
+        out: &mut [u8; HEADER_BYTES_MAX],
+        segment: &SegmentHeader<'_>,
+        pieces: u16,
+    ) -> usize {
+        let SegmentHeader { seq, ack, flags, window, timestamps, sack, payload_len } = *segment;
+        out[..self.tcp_at + TCP_BYTES].copy_from_slice(&self.bytes[..self.tcp_at + TCP_BYTES]);
+        let options_len = write_options(&mut out[self.tcp_at + TCP_BYTES..], timestamps, sack);
+        let tcp_header_len = TCP_BYTES + options_len;
+        let tcp_len = tcp_header_len + payload_len;
+        self.patch_ip(out, tcp_len, pieces);
+
+        let tcp = &mut out[self.tcp_at..self.tcp_at + TCP_BYTES];
+        tcp[4..8].copy_from_slice(&seq.0.to_be_bytes());
+        tcp[8..12].copy_from_slice(&ack.0.to_be_bytes());
+        tcp[12] = (tcp_header_len as u8 / 4) << 4;
+        tcp[13] = flags.0;
+        tcp[14..16].copy_from_slice(&window.to_be_bytes());
+        let pseudo = checksum::fold(self.pseudo_sum + tcp_len as u64);
+        tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
+        self.tcp_at + tcp_header_len
+    }
+
+    fn patch_ip(&mut self, out: &mut [u8; HEADER_BYTES_MAX], tcp_len: usize, pieces: u16) {
+        let at = self.ip_at;
+        if self.ipv6 {
+            out[at + 4..at + 6].copy_from_slice(&(tcp_len as u16).to_be_bytes());
+            return;
+        }
+        let total = (20 + tcp_len) as u16;
+        let id = self.ip_id;
+        self.ip_id = 0x8000 | id.wrapping_add(pieces.max(1));
+        let sum = self.ip_sum + u64::from(total) + u64::from(id);
+        out[at + 2..at + 4].copy_from_slice(&total.to_be_bytes());
+        out[at + 4..at + 6].copy_from_slice(&id.to_be_bytes());
+        out[at + 10..at + 12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    }
+
+    /// Finishes the checksum that [`HeaderTemplate::write`] began, over TCP header and payload.
+    pub fn finish_checksum<'p>(&self, header: &mut [u8], payload: impl Iterator<Item = &'p [u8]>) {
+        let tcp = &mut header[self.tcp_at..];
+        let mut sum = checksum::add(0, tcp);
+        let mut odd = false;
+        for slice in payload {
+            (sum, odd) = checksum::add_unaligned(sum, slice, odd);
+        }
+        tcp[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    }
+}
+
+/// NOP NOP TS, then NOP NOP SACK: aligned as Linux' fast path wants it (RFC 7323 appendix A).
+fn write_options(out: &mut [u8], timestamps: Option<Timestamps>, sack: &[SackBlock]) -> usize {
+    let mut at = 0;
+    if let Some(Timestamps { value, echo }) = timestamps {
+        out[0..4].copy_from_slice(&[1, 1, 8, 10]);
+        out[4..8].copy_from_slice(&value.to_be_bytes());
+        out[8..12].copy_from_slice(&echo.to_be_bytes());
+        at = 12;
+    }
+    let room = (TCP_OPTION_BYTES_MAX - at).saturating_sub(4) / 8;
+    let blocks = &sack[..sack.len().min(room)];
+    if !blocks.is_empty() {
+        out[at..at + 4].copy_from_slice(&[1, 1, 5, 2 + 8 * blocks.len() as u8]);
+        at += 4;
+        for SackBlock { start, end } in blocks {
+            out[at..at + 4].copy_from_slice(&start.0.to_be_bytes());
+            out[at + 4..at + 8].copy_from_slice(&end.0.to_be_bytes());
+            at += 8;
+        }
+    }
+    at
+}

@@ -1,0 +1,309 @@
+//! Recording frames as pcapng, with packet comments, nanosecond times and directions.
+//!
+//! [`Tee`] wraps any link. Super-segments are recorded whole, as tcpdump does on a device that
+//! segments. A checksum that was left to a device is finished in the recorded copy, so that a
+//! reader does not see an error where there is none (and does see a wrong pseudo-header sum).
+//!
+//! Recording never hurts traffic: the first write error ends it, is logged once and can be asked
+//! for with [`Tee::error`].
+#![forbid(unsafe_code)]
+
+use std::{
+    io::{self, BufWriter, Write},
+    os::fd::BorrowedFd,
+    vec::Vec,
+};
+
+use super::{
+    Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome, checksum,
+    layout::TcpLayout,
+};
+use crate::time::Instant;
+
+const SECTION_HEADER_BLOCK: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION_BLOCK: u32 = 1;
+const ENHANCED_PACKET_BLOCK: u32 = 6;
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+const VERSION: [u16; 2] = [1, 0];
+const SECTION_LENGTH_UNKNOWN: u64 = u64::MAX;
+const LINKTYPE_ETHERNET: u16 = 1;
+
+const OPT_END: u16 = 0;
+const OPT_COMMENT: u16 = 1;
+const SHB_USERAPPL: u16 = 4;
+const IF_NAME: u16 = 2;
+const IF_TSRESOL: u16 = 9;
+const EPB_FLAGS: u16 = 2;
+
+/// Times count units of 10^-9 s.
+const TIMESTAMP_RESOLUTION_NANOSECONDS: u8 = 9;
+/// Most bytes recorded of a frame: more than any frame has.
+const SNAPLEN: u32 = 262_144;
+/// Longest comment or name, bytes; the rest is cut off at a character boundary.
+const OPTION_BYTES_MAX: usize = 4096;
+/// Bytes gathered before they are written: some three super-segments.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Which way a recorded frame went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// Received.
+    Inbound,
+    /// Transmitted.
+    Outbound,
+}
+
+/// A pcapng file with one section and one Ethernet interface, written as it grows.
+#[derive(Debug)]
+pub struct PcapngWriter<W: Write> {
+    output: BufWriter<W>,
+    block: Vec<u8>,
+}
+
+impl<W: Write> PcapngWriter<W> {
+    /// Starts a file: section header and the description of one interface.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn new(output: W, interface: &str) -> io::Result<Self> {
+        let output = BufWriter::with_capacity(BUFFER_BYTES, output);
+        let mut writer = Self { output, block: Vec::new() };
+
+        writer.begin(SECTION_HEADER_BLOCK);
+        writer.u32(BYTE_ORDER_MAGIC);
+        writer.u16(VERSION[0]);
+        writer.u16(VERSION[1]);
+        writer.block.extend_from_slice(&SECTION_LENGTH_UNKNOWN.to_le_bytes());
+        writer.option(SHB_USERAPPL, b"flue");
+        writer.u32(u32::from(OPT_END));
+        writer.end()?;
+
+        writer.begin(INTERFACE_DESCRIPTION_BLOCK);
+        writer.u16(LINKTYPE_ETHERNET);
+        writer.u16(0); // reserved
+        writer.u32(SNAPLEN);
+        writer.option(IF_NAME, cut(interface).as_bytes());
+        writer.option(IF_TSRESOL, &[TIMESTAMP_RESOLUTION_NANOSECONDS]);
+        writer.u32(u32::from(OPT_END));
+        writer.end()?;
+        Ok(writer)
+    }
+
+    /// Appends a frame, taken `unix_nanos` nanoseconds after 1970 (or the start of a simulation).
+    ///
+    /// # Errors
+    /// Those of the output; the file then ends in an unfinished block.
+    pub fn frame(
+        &mut self,
+        unix_nanos: u64,
+        direction: Direction,
+        comment: Option<&str>,
+        frame: &[u8],
+    ) -> io::Result<()> {
+        let captured = &frame[..frame.len().min(SNAPLEN as usize)];
+        self.begin(ENHANCED_PACKET_BLOCK);
+        self.u32(0); // the only interface
+        self.u32((unix_nanos >> 32) as u32);
+        self.u32(unix_nanos as u32);
+        self.u32(captured.len() as u32);
+        self.u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
+        self.padded(captured);
+        if let Some(comment) = comment {
+            self.option(OPT_COMMENT, cut(comment).as_bytes());
+        }
+        let flags: u32 = match direction {
+            Direction::Inbound => 1,
+            Direction::Outbound => 2,
+        };
+        self.option(EPB_FLAGS, &flags.to_le_bytes());
+        self.u32(u32::from(OPT_END));
+        self.end()
+    }
+
+    /// Hands what is buffered to the output, and flushes that.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+
+    /// Type, and room for the total length.
+    fn begin(&mut self, block_type: u32) {
+        self.block.clear();
+        self.u32(block_type);
+        self.u32(0);
+    }
+
+    /// The total length, in front and behind.
+    fn end(&mut self) -> io::Result<()> {
+        let total = self.block.len() as u32 + 4;
+        self.block[4..8].copy_from_slice(&total.to_le_bytes());
+        self.u32(total);
+        self.output.write_all(&self.block)
+    }
+
+    fn u16(&mut self, value: u16) {
+        self.block.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.block.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn padded(&mut self, bytes: &[u8]) {
+        self.block.extend_from_slice(bytes);
+        self.block.resize(self.block.len().next_multiple_of(4), 0);
+    }
+
+    fn option(&mut self, code: u16, value: &[u8]) {
+        self.u16(code);
+        self.u16(value.len() as u16);
+        self.padded(value);
+    }
+}
+
+/// At most [`OPTION_BYTES_MAX`] bytes of `text`.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(OPTION_BYTES_MAX)]
+}
+
+/// A link that records every frame it receives, and every frame that the link beneath accepted.
+#[derive(Debug)]
+pub struct Tee<L, W: Write> {
+    link: L,
+    recorder: Recorder<W>,
+}
+
+#[derive(Debug)]
+struct Recorder<W: Write> {
+    /// `None` once writing failed.
+    writer: Option<PcapngWriter<W>>,
+    error: Option<io::Error>,
+    unix_nanos_at_zero: u64,
+    frames: u64,
+    scratch: Vec<u8>,
+}
+
+impl<L: Link, W: Write + Send> Tee<L, W> {
+    /// Records what passes `link`, named `interface` in the file. `unix_nanos_at_zero` is the wall
+    /// clock at [`Instant::ZERO`], in nanoseconds since 1970; 0 in a simulation.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn new(link: L, output: W, interface: &str, unix_nanos_at_zero: u64) -> io::Result<Self> {
+        let writer = Some(PcapngWriter::new(output, interface)?);
+        let (error, frames, scratch) = (None, 0, Vec::new());
+        let recorder = Recorder { writer, error, unix_nanos_at_zero, frames, scratch };
+        Ok(Self { link, recorder })
+    }
+
+    /// Writes out what is buffered. Also happens on drop.
+    ///
+    /// # Errors
+    /// Those of the output; recording ends with the first.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let Some(writer) = &mut self.recorder.writer else { return Ok(()) };
+        writer.flush().inspect_err(|error| self.recorder.fail(copy_of(error)))
+    }
+
+    /// Frames recorded so far.
+    pub fn frames_recorded(&self) -> u64 {
+        self.recorder.frames
+    }
+
+    /// The error that ended the recording, if one did.
+    pub fn error(&self) -> Option<&io::Error> {
+        self.recorder.error.as_ref()
+    }
+}
+
+/// `io::Error` cannot be cloned; kind and text are what is kept.
+fn copy_of(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), std::format!("{error}"))
+}
+
+impl<W: Write> Recorder<W> {
+    fn fail(&mut self, error: io::Error) {
+        tracing::warn!(%error, frames = self.frames, "capture ended by a write error");
+        self.error = Some(error);
+        self.writer = None;
+    }
+
+    /// Records `scratch`.
+    fn record(&mut self, now: Instant, way: Direction, comment: Option<&str>) {
+        let Some(writer) = &mut self.writer else { return };
+        let unix_nanos = self.unix_nanos_at_zero.saturating_add(now.as_nanos());
+        match writer.frame(unix_nanos, way, comment, &self.scratch) {
+            Ok(()) => self.frames += 1,
+            Err(error) => self.fail(error),
+        }
+    }
+}
+
+impl<W: Write> Drop for Recorder<W> {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.writer.as_mut().map(PcapngWriter::flush) {
+            self.fail(error);
+        }
+    }
+}
+
+impl<L: Link, W: Write + Send> Link for Tee<L, W> {
+    fn capabilities(&self) -> LinkCapabilities {
+        self.link.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let before = batch.len();
+        let added = self.link.receive(now, batch)?;
+        let recorder = &mut self.recorder;
+        if recorder.writer.is_some() {
+            for frame in batch.frames().skip(before) {
+                recorder.scratch.clear();
+                recorder.scratch.extend_from_slice(frame.data);
+                // Valid may mean "never filled in"; computing it is right either way.
+                if frame.checksum == RxChecksum::Valid
+                    && let Some(layout) = TcpLayout::of(&recorder.scratch)
+                {
+                    checksum::fill_tcp(&mut recorder.scratch, &layout);
+                }
+                recorder.record(now, Direction::Inbound, None);
+            }
+        }
+        Ok(added)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let outcome = self.link.transmit(now, frame);
+        let recorder = &mut self.recorder;
+        if outcome == TxOutcome::Sent && recorder.writer.is_some() {
+            recorder.scratch.clear();
+            frame.gather_into(&mut recorder.scratch);
+            if let Some(place) = frame.offload.checksum {
+                checksum::finish(&mut recorder.scratch, place);
+            }
+            recorder.record(now, Direction::Outbound, frame.comment);
+        }
+        outcome
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.link.poll_at()
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+
+    fn wants_comments(&self) -> bool {
+        self.recorder.writer.is_some() || self.link.wants_comments()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Reading and writing frames on a TAP descriptor: one system call per frame, no allocation.
+#![forbid(unsafe_code)]
+
+use std::{
+    io::{self, IoSlice},
+    os::fd::BorrowedFd,
+};
+
+use rustix::io::Errno;
+
+use super::{LinkStats, RxBatch, RxChecksum, TX_PAYLOAD_SLICES_MAX, TxFrame, TxOutcome};
+
+/// Slices in front of the payload: the virtio-net header and the frame's own headers.
+const FRONT_SLICES: usize = 2;
+
+/// Bytes of an Ethernet header; a shorter frame is a runt.
+pub(super) const ETHERNET_HEADER_BYTES: usize = 14;
+
+/// Malformed frames that one `receive` reads past before it returns to its caller.
+const MALFORMED_FRAMES_MAX: usize = 64;
+
+impl TxFrame<'_> {
+    /// Bytes of the whole frame.
+    pub(super) fn len(&self) -> usize {
+        self.head.len() + self.payload.iter().map(|slice| slice.len()).sum::<usize>()
+    }
+
+    /// Appends head and payload to `target`.
+    pub(super) fn gather_into(&self, target: &mut std::vec::Vec<u8>) {
+        target.extend_from_slice(self.head);
+        for slice in self.payload {
+            target.extend_from_slice(slice);
+        }
+    }
+}
+
+/// Writes `vnet` (may be empty), head and payload as one frame and counts what became of it.
+///
+/// EAGAIN is [`TxOutcome::Full`]. Everything else loses the frame: EIO while the interface is
+/// down, ENOBUFS and ENOMEM, EINVAL for a header that the kernel does not like, EBADFD when the
+/// interface is gone; for TCP they are all loss.
+pub(super) fn write_frame(
+    fd: BorrowedFd<'_>,
+    vnet: &[u8],
+    frame: &TxFrame<'_>,
+    stats: &mut LinkStats,
+) -> TxOutcome {
+    // The array of slices is initialised each time, so its size follows the need: the smallest is
+    // 128 bytes, the largest 16 KiB.
+    let result = match frame.payload.len() + FRONT_SLICES {
+        0..=8 => write_slices::<8>(fd, vnet, frame),
+        9..=128 => write_slices::<128>(fd, vnet, frame),
+        _ if frame.payload.len() <= TX_PAYLOAD_SLICES_MAX => {
+            write_slices::<{ TX_PAYLOAD_SLICES_MAX + FRONT_SLICES }>(fd, vnet, frame)
+        }
+        _ => Err(Errno::INVAL),
+    };
+    match result {
+        Ok(_) => {
+            stats.tx_frames += 1;
+            stats.tx_bytes += frame.len() as u64;
+            if frame.offload.segment.is_some() {
+                stats.tx_gso_frames += 1;
+            }
+            TxOutcome::Sent
+        }
+        Err(Errno::AGAIN) => {
+            stats.tx_full += 1;
+            TxOutcome::Full
+        }
+        Err(_) => {
+            stats.tx_errors += 1;
+            TxOutcome::Dropped
+        }
+    }
+}
+
+fn write_slices<const N: usize>(
+    fd: BorrowedFd<'_>,
+    vnet: &[u8],
+    frame: &TxFrame<'_>,
+) -> rustix::io::Result<usize> {
+    let mut slices = [IoSlice::new(&[]); N];
+    slices[0] = IoSlice::new(vnet);
+    slices[1] = IoSlice::new(frame.head);
+    let end = FRONT_SLICES + frame.payload.len();
+    slices[FRONT_SLICES..end].copy_from_slice(frame.payload);
+    let first = usize::from(vnet.is_empty());
+    rustix::io::retry_on_intr(|| rustix::io::writev(fd, &slices[first..end]))
+}
+
+/// A well-formed frame that lies in the buffer given to the reader.
+pub(super) struct Received {
+    pub(super) len: usize,
+    pub(super) checksum: RxChecksum,
+    pub(super) gso_size: usize,
+}
+
+/// Reads until EAGAIN or until the batch is full. `read` reads one frame into the buffer; it
+/// counts a malformed one and gives `None`. An error after some frames waits for the next call.
+pub(super) fn fill_batch(
+    batch: &mut RxBatch,
+    stats: &mut LinkStats,
+    mut read: impl FnMut(&mut [u8], &mut LinkStats) -> rustix::io::Result<Option<Received>>,
+) -> io::Result<usize> {
+    let (mut added, mut malformed) = (0, 0);
+    while malformed < MALFORMED_FRAMES_MAX {
+        let Some(space) = batch.space() else { break };
+        match read(space, stats) {
+            Ok(Some(Received { len, checksum, gso_size })) => {
+                batch.commit(len, checksum, gso_size);
+                added += 1;
+                stats.rx_frames += 1;
+                stats.rx_bytes += len as u64;
+                stats.rx_gso_frames += u64::from(gso_size != 0);
+            }
+            Ok(None) => malformed += 1,
+            Err(Errno::AGAIN) => break,
+            Err(Errno::INTR) => {}
+            Err(error) if added == 0 => return Err(error.into()),
+            Err(_) => break,
+        }
+    }
+    Ok(added)
+}
+
+/// Whether a frame of `len` bytes, read into `room` bytes, can be taken; counts it otherwise.
+/// The driver cuts a frame that does not fit without a word, so one that fills the buffer may
+/// have lost its tail.
+pub(super) fn length_is_good(len: usize, room: usize, stats: &mut LinkStats) -> bool {
+    let good = (ETHERNET_HEADER_BYTES..room).contains(&len);
+    stats.rx_length_errors += u64::from(!good);
+    good
+}

@@ -1,0 +1,217 @@
+//! Bad networks on demand: loss, duplication, reordering, corruption, delay and rate, each way,
+//! the same for the same seed.
+//!
+//! Impairments hit what the wire would carry: a super-segment is first cut into frames of MTU
+//! size, and a TCP checksum that was left to a device is computed, so that a flipped bit can be
+//! noticed. In this order a frame may be lost, corrupted, duplicated, held back behind 1 to
+//! [`REORDER_DISTANCE_MAX`] later frames (for [`REORDER_HOLD_MAX`] at most, when fewer follow), wait
+//! for the rate-limited wire (whose queue holds [`RATE_QUEUE_BYTES_MAX`]; more is lost), and travel
+//! for the delay.
+//!
+//! Timers: [`Link::poll_at`] is the earliest moment at which a held frame becomes due, in either
+//! direction. [`Link::receive`] moves due frames both ways, so whoever calls it then needs no more.
+#![forbid(unsafe_code)]
+
+mod lane;
+mod options;
+
+use std::{io, os::fd::BorrowedFd, vec::Vec};
+
+use self::lane::Lane;
+pub use self::{
+    lane::{RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX, REORDER_HOLD_MAX},
+    options::{ImpairmentError, Impairments},
+};
+use super::{
+    Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, RxFrame, TxFrame, TxOffload, TxOutcome,
+    checksum, layout::TcpLayout, segment::Segments,
+};
+use crate::time::{Duration, Instant};
+
+/// How long to wait when the link beneath is full and has frames of ours to take.
+const FULL_RETRY: Duration = Duration::from_micros(100);
+/// Frames taken from the link beneath at a time.
+const SCRATCH_FRAMES_MAX: usize = 16;
+/// Times that one `receive` goes back for more of them.
+const SCRATCH_ROUNDS_MAX: usize = 16;
+
+/// A link that treats frames badly.
+#[derive(Debug)]
+pub struct Impaired<L> {
+    link: L,
+    transmit: Lane,
+    receive: Lane,
+    /// Frames from the link beneath before they are impaired; empty when nothing is.
+    scratch: RxBatch,
+    /// A frame being made ready.
+    frame: Vec<u8>,
+    /// A piece of it.
+    piece: Vec<u8>,
+    /// The link beneath was full: when to try again.
+    retry_at: Option<Instant>,
+}
+
+impl<L: Link> Impaired<L> {
+    /// Impairs what `link` transmits and, separately, what it receives.
+    ///
+    /// # Errors
+    /// A setting out of its range.
+    pub fn new(
+        link: L,
+        transmit: Impairments,
+        receive: Impairments,
+    ) -> Result<Self, ImpairmentError> {
+        transmit.validate()?;
+        receive.validate()?;
+        let scratch = RxBatch::new(if receive.is_none() { 0 } else { SCRATCH_FRAMES_MAX });
+        let (transmit, receive) = (Lane::new(transmit, 0), Lane::new(receive, 1));
+        let (frame, piece) = (Vec::new(), Vec::new());
+        Ok(Self { link, transmit, receive, scratch, frame, piece, retry_at: None })
+    }
+
+    /// Hands due frames to the link beneath. False when it is full.
+    fn flush_transmit(&mut self, now: Instant) -> bool {
+        self.retry_at = None;
+        while let Some(held) = self.transmit.due(now) {
+            let frame = TxFrame {
+                offload: TxOffload::default(),
+                head: &held.data,
+                payload: &[],
+                comment: held.comment.as_deref(),
+            };
+            if self.link.transmit(now, &frame) == TxOutcome::Full {
+                self.retry_at = Some(now + FULL_RETRY);
+                return false;
+            }
+            self.transmit.release();
+        }
+        true
+    }
+
+    /// Takes what the link beneath has, into the receive lane.
+    fn fill_receive(&mut self, now: Instant) -> io::Result<()> {
+        let Self { link, receive, scratch, frame, piece, .. } = self;
+        for _ in 0..SCRATCH_ROUNDS_MAX {
+            scratch.clear();
+            link.receive(now, scratch)?;
+            for RxFrame { data, checksum, gso_size } in scratch.frames() {
+                frame.clear();
+                frame.extend_from_slice(data);
+                if gso_size != 0 {
+                    admit_segments(receive, now, frame, gso_size, piece, None);
+                    continue;
+                }
+                if checksum == RxChecksum::Valid {
+                    fill_tcp_checksum(frame);
+                }
+                receive.admit(now, frame, None);
+            }
+            if !scratch.is_full() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<L: Link> Link for Impaired<L> {
+    fn capabilities(&self) -> LinkCapabilities {
+        self.link.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        self.flush_transmit(now);
+        if self.receive.is_transparent() {
+            return self.link.receive(now, batch);
+        }
+        let before = batch.len();
+        let result = self.fill_receive(now);
+        while !batch.is_full()
+            && let Some(held) = self.receive.due(now)
+        {
+            // Every frame came out of a receive buffer, so it fits one.
+            batch.push(&held.data, RxChecksum::Unverified, 0);
+            self.receive.release();
+        }
+        match batch.len() - before {
+            0 => result.map(|()| 0),
+            added => Ok(added),
+        }
+    }
+
+    /// A frame that the impairment loses counts as sent: that is what a network does.
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        if self.transmit.is_transparent() {
+            return self.link.transmit(now, frame);
+        }
+        if !self.flush_transmit(now) {
+            return TxOutcome::Full;
+        }
+        let Self { transmit, frame: whole, piece, .. } = self;
+        let comment = if self.link.wants_comments() { frame.comment } else { None };
+        whole.clear();
+        frame.gather_into(whole);
+        let TxOffload { checksum, segment } = frame.offload;
+        match (segment, checksum) {
+            (Some(segment), _) => {
+                let size = usize::from(segment.size);
+                admit_segments(transmit, now, whole, size, piece, comment);
+            }
+            (None, Some(place)) => {
+                checksum::finish(whole, place);
+                transmit.admit(now, whole, comment);
+            }
+            (None, None) => transmit.admit(now, whole, comment),
+        }
+        self.flush_transmit(now);
+        TxOutcome::Sent
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        let transmit = self.retry_at.or_else(|| self.transmit.next_at());
+        [transmit, self.receive.next_at(), self.link.poll_at()].into_iter().flatten().min()
+    }
+
+    fn stats(&self) -> LinkStats {
+        let mut stats = self.link.stats();
+        for lane in [&self.transmit, &self.receive] {
+            lane.add_to(&mut stats);
+        }
+        stats
+    }
+
+    fn wants_comments(&self) -> bool {
+        self.link.wants_comments()
+    }
+}
+
+/// Gives the lane the wire's frames of a super-segment. One that cannot be cut is lost: no wire
+/// would carry it.
+fn admit_segments(
+    lane: &mut Lane,
+    now: Instant,
+    frame: &[u8],
+    size: usize,
+    piece: &mut Vec<u8>,
+    comment: Option<&str>,
+) {
+    let Some(mut segments) = Segments::new(frame, size) else { return lane.count_lost() };
+    while segments.next_into(piece) {
+        lane.admit(now, piece, comment);
+    }
+}
+
+/// A checksum that is valid because it was never filled in, or because the device checked it:
+/// computing it is right for both.
+fn fill_tcp_checksum(frame: &mut [u8]) {
+    if let Some(layout) = TcpLayout::of(frame) {
+        checksum::fill_tcp(frame, &layout);
+    }
+}
+
+#[cfg(test)]
+mod tests;

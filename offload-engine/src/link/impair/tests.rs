@@ -1,0 +1,295 @@
+use std::{collections::HashSet, format, vec, vec::Vec};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::link::{
+    MemoryLink, MemoryLinkOptions, memory_link_pair,
+    testing::{
+        Parsed, parse, partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit,
+    },
+};
+
+const NONE: Impairments = Impairments {
+    drop_pct: 0.0,
+    duplicate_pct: 0.0,
+    reorder_pct: 0.0,
+    corrupt_pct: 0.0,
+    delay: Duration::ZERO,
+    rate_bps: None,
+    seed: 1,
+};
+
+fn pair(settings: Impairments, offloads: bool) -> (Impaired<MemoryLink>, MemoryLink) {
+    let options = MemoryLinkOptions { mtu: 1500, offloads, queue_frames_max: 100_000 };
+    let (a, b) = memory_link_pair(options);
+    (Impaired::new(a, settings, NONE).unwrap(), b)
+}
+
+/// Sends `count` numbered frames a microsecond apart; gives the numbers that arrive, -1 for a
+/// frame that does not parse.
+fn fates(settings: Impairments, count: u32) -> (Vec<i64>, LinkStats) {
+    let (mut a, mut b) = pair(settings, false);
+    for seq in 0..count {
+        let now = Instant::from_micros(u64::from(seq));
+        let frame = tcp_frame(false, seq, &pattern(20));
+        assert_eq!(transmit(&mut a, now, &frame, TxOffload::default()), TxOutcome::Sent);
+    }
+    let mut now = Instant::from_micros(u64::from(count));
+    while let Some(at) = a.poll_at() {
+        now = now.max(at);
+        receive_all(&mut a, now);
+    }
+    let numbers = receive_all(&mut b, now)
+        .iter()
+        .map(|(data, ..)| parse(data).map_or(-1, |parsed| i64::from(parsed.seq)))
+        .collect();
+    (numbers, a.stats())
+}
+
+#[test]
+fn the_same_seed_gives_the_same_fate() {
+    let settings = Impairments {
+        drop_pct: 10.0,
+        duplicate_pct: 10.0,
+        reorder_pct: 10.0,
+        corrupt_pct: 10.0,
+        ..NONE
+    };
+    let first = fates(settings, 1000);
+    assert_eq!(first, fates(settings, 1000));
+    assert_ne!(first.0, fates(Impairments { seed: 2, ..settings }, 1000).0);
+}
+
+/// 10 000 frames: five standard deviations either side.
+fn is_about(count: u64, pct: f64) -> bool {
+    let (mean, deviation) = (100.0 * pct, (100.0 * pct * (1.0 - pct / 100.0)).sqrt());
+    (count as f64 - mean).abs() <= 5.0 * deviation
+}
+
+#[test]
+fn drop_statistics() {
+    let (numbers, stats) = fates(Impairments { drop_pct: 3.0, ..NONE }, 10_000);
+    assert!(is_about(stats.impaired_dropped, 3.0), "{stats:?}");
+    assert_eq!(numbers.len() as u64 + stats.impaired_dropped, 10_000);
+    assert!(numbers.is_sorted() && numbers[0] >= 0);
+    let (numbers, stats) = fates(Impairments { drop_pct: 100.0, ..NONE }, 100);
+    assert_eq!((numbers.len(), stats.impaired_dropped), (0, 100));
+}
+
+#[test]
+fn duplicate_statistics() {
+    let (numbers, stats) = fates(Impairments { duplicate_pct: 20.0, ..NONE }, 10_000);
+    assert!(is_about(stats.impaired_duplicated, 20.0), "{stats:?}");
+    assert_eq!(numbers.len() as u64, 10_000 + stats.impaired_duplicated);
+    assert_eq!(numbers.iter().collect::<HashSet<_>>().len(), 10_000);
+}
+
+#[test]
+fn corrupted_frames_differ_in_one_bit_and_are_noticed() {
+    let (numbers, stats) = fates(Impairments { corrupt_pct: 20.0, ..NONE }, 10_000);
+    assert!(is_about(stats.impaired_corrupted, 20.0), "{stats:?}");
+    let noticed = numbers.iter().filter(|&&number| number == -1).count() as u64;
+    // A flip within the Ethernet addresses (12 of 86 bytes) leaves the packet whole.
+    assert!(noticed <= stats.impaired_corrupted);
+    assert!(noticed * 100 >= stats.impaired_corrupted * 80, "{noticed} of {stats:?}");
+}
+
+/// How many later frames arrived before each frame that was passed at all.
+fn distances(numbers: &[i64]) -> Vec<usize> {
+    let passed = |at: usize| numbers[..at].iter().filter(|&&number| number > numbers[at]).count();
+    (0..numbers.len()).map(passed).filter(|&distance| distance > 0).collect()
+}
+
+#[test]
+fn reordered_frames_come_after_one_to_five_later_ones() {
+    let (numbers, stats) = fates(Impairments { reorder_pct: 2.0, ..NONE }, 10_000);
+    assert!(is_about(stats.impaired_reordered, 2.0), "{stats:?}");
+    let mut sorted = numbers.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..10_000).collect::<Vec<_>>(), "none is lost");
+    let distances = distances(&numbers);
+    for distance in 1..=REORDER_DISTANCE_MAX as usize {
+        let count = distances.iter().filter(|&&d| d == distance).count();
+        assert!((20..=60).contains(&count), "{count} of about 40 at {distance}");
+    }
+    // Two held frames that are close together may pass each other as well.
+    let further = distances.iter().filter(|&&d| d > REORDER_DISTANCE_MAX as usize).count();
+    assert!(further < 10, "{further}");
+}
+
+#[test]
+fn frames_that_wait_to_be_passed_are_bounded() {
+    let (mut a, mut b) = pair(Impairments { reorder_pct: 100.0, ..NONE }, false);
+    for seq in 0..65 {
+        transmit(&mut a, Instant::ZERO, &tcp_frame(false, seq, b"x"), TxOffload::default());
+    }
+    assert_eq!(a.stats().impaired_reordered, 64);
+    let arrived = receive_all(&mut b, Instant::ZERO);
+    assert_eq!(parse(&arrived[0].0).unwrap().seq, 64, "the first that found no place to wait");
+}
+
+#[test]
+fn a_reordered_frame_that_nothing_follows_arrives_all_the_same() {
+    let (mut a, mut b) = pair(Impairments { reorder_pct: 100.0, ..NONE }, false);
+    let frame = tcp_frame(false, 1, b"last");
+    transmit(&mut a, Instant::ZERO, &frame, TxOffload::default());
+    let due = Instant::ZERO + REORDER_HOLD_MAX;
+    assert_eq!(a.poll_at(), Some(due));
+    receive_all(&mut a, Instant::from_micros(4999));
+    assert!(receive_all(&mut b, due).is_empty());
+    receive_all(&mut a, due);
+    assert_eq!(receive_all(&mut b, due).len(), 1);
+    assert_eq!(a.poll_at(), None);
+}
+
+#[test]
+fn delay_and_rate_set_the_moment() {
+    // 86-byte frames at 688 kbit/s take 1 ms each, and travel 10 ms.
+    let settings =
+        Impairments { delay: Duration::from_millis(10), rate_bps: Some(688_000), ..NONE };
+    let (mut a, mut b) = pair(settings, false);
+    for seq in 0..3 {
+        transmit(&mut a, Instant::ZERO, &tcp_frame(false, seq, &pattern(20)), TxOffload::default());
+    }
+    for (seq, due_ms) in [(0, 11), (1, 12), (2, 13)] {
+        let due = Instant::from_millis(due_ms);
+        assert_eq!(a.poll_at(), Some(due));
+        receive_all(&mut a, Instant::from_nanos(due.as_nanos() - 1));
+        assert!(receive_all(&mut b, due).is_empty());
+        receive_all(&mut a, due);
+        let arrived = receive_all(&mut b, due);
+        assert_eq!(arrived.iter().map(|f| parse(&f.0).unwrap().seq).collect::<Vec<_>>(), [seq]);
+    }
+}
+
+#[test]
+fn the_queue_before_a_slow_wire_is_bounded() {
+    let (mut a, _b) = pair(Impairments { rate_bps: Some(1_000), ..NONE }, false);
+    let frame = tcp_frame(false, 1, &pattern(1448));
+    for _ in 0..1200 {
+        assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Sent);
+    }
+    assert_eq!(frame.len(), 1514);
+    assert_eq!(a.stats().impaired_dropped, 200);
+}
+
+#[test]
+fn super_segments_are_cut_before_they_are_hit() {
+    for ipv6 in [false, true] {
+        let (mut a, mut b) = pair(Impairments { drop_pct: 20.0, ..NONE }, true);
+        let payload = pattern(60_000);
+        let (frame, place) = partial_frame(ipv6, 0, &payload);
+        let offload = segment_offload(&frame, place, 1400);
+        assert_eq!(transmit(&mut a, Instant::ZERO, &frame, offload), TxOutcome::Sent);
+        let pieces = receive_all(&mut b, Instant::ZERO);
+        let dropped = a.stats().impaired_dropped as usize;
+        assert!(dropped > 0);
+        assert_eq!(pieces.len() + dropped, 43);
+        for (data, checksum, gso_size) in pieces {
+            assert_eq!((checksum, gso_size), (RxChecksum::Unverified, 0));
+            let Parsed { seq, payload: part, .. } = parse(&data).unwrap();
+            let at = seq as usize;
+            assert_eq!(part, payload[at..(at + 1400).min(60_000)]);
+        }
+    }
+}
+
+#[test]
+fn receiving_impairs_super_segments_and_partial_checksums() {
+    let (a, b) = memory_link_pair(MemoryLinkOptions::default());
+    let mut a = a;
+    let mut b = Impaired::new(b, NONE, Impairments { duplicate_pct: 100.0, ..NONE }).unwrap();
+    let (large, place) = partial_frame(false, 0, &pattern(5000));
+    transmit(&mut a, Instant::ZERO, &large, segment_offload(&large, place, 1000));
+    let (small, place) = partial_frame(true, 5000, &pattern(10));
+    let offload = TxOffload { checksum: Some(place), segment: None };
+    transmit(&mut a, Instant::ZERO, &small, offload);
+    let received = receive_all(&mut b, Instant::ZERO);
+    let seqs: Vec<_> = received.iter().map(|f| parse(&f.0).expect("complete").seq).collect();
+    assert_eq!(seqs, [0, 0, 1000, 1000, 2000, 2000, 3000, 3000, 4000, 4000, 5000, 5000]);
+    assert!(received.iter().all(|f| f.1 == RxChecksum::Unverified && f.2 == 0));
+    assert_eq!(b.stats().impaired_duplicated, 6);
+    assert_eq!(b.stats().rx_frames, 2);
+}
+
+#[test]
+fn a_full_link_beneath_keeps_its_frames() {
+    let options = MemoryLinkOptions { queue_frames_max: 1, ..MemoryLinkOptions::default() };
+    let (a, mut b) = memory_link_pair(options);
+    let mut a = Impaired::new(a, Impairments { duplicate_pct: 100.0, ..NONE }, NONE).unwrap();
+    let frame = tcp_frame(false, 1, b"x");
+    assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Sent);
+    assert_eq!(a.poll_at(), Some(Instant::ZERO + FULL_RETRY));
+    assert_eq!(transmit(&mut a, Instant::ZERO, &frame, TxOffload::default()), TxOutcome::Full);
+    assert_eq!(receive_all(&mut b, Instant::ZERO).len(), 1);
+    receive_all(&mut a, Instant::from_micros(100));
+    assert_eq!(receive_all(&mut b, Instant::ZERO).len(), 1);
+    assert_eq!(a.poll_at(), None);
+}
+
+#[test]
+fn what_no_wire_would_carry_is_lost() {
+    let (mut a, mut b) = pair(Impairments { delay: Duration::from_nanos(1), ..NONE }, true);
+    let (mut frame, place) = partial_frame(false, 0, &pattern(5000));
+    let offload = segment_offload(&frame, place, 1000);
+    frame[23] = 17; // not TCP after all
+    transmit(&mut a, Instant::ZERO, &frame, offload);
+    receive_all(&mut a, Instant::from_millis(1));
+    assert!(receive_all(&mut b, Instant::from_millis(1)).is_empty());
+    assert_eq!((a.stats().impaired_dropped, a.poll_at()), (1, None));
+}
+
+#[test]
+fn without_impairment_frames_pass_untouched() {
+    let (mut a, mut b) = pair(NONE, true);
+    let (frame, place) = partial_frame(true, 0, &pattern(5000));
+    transmit(&mut a, Instant::ZERO, &frame, segment_offload(&frame, place, 1000));
+    assert_eq!(receive_all(&mut b, Instant::ZERO), vec![(frame, RxChecksum::Valid, 1000)]);
+}
+
+#[test]
+fn settings_out_of_range_are_refused_and_named() {
+    let good = Impairments {
+        drop_pct: 100.0,
+        duplicate_pct: 0.0,
+        delay: Duration::from_secs(60),
+        rate_bps: Some(1),
+        ..NONE
+    };
+    assert_eq!(good.validate(), Ok(()));
+    let errors = [
+        (Impairments { drop_pct: 100.1, ..good }, "drop of 100.1 % is not within 0 to 100"),
+        (Impairments { duplicate_pct: -1.0, ..good }, "duplicate of -1 % is not within 0 to 100"),
+        (Impairments { reorder_pct: f64::NAN, ..good }, "reorder of NaN % is not within 0 to 100"),
+        (
+            Impairments { corrupt_pct: f64::INFINITY, ..good },
+            "corrupt of inf % is not within 0 to 100",
+        ),
+        (Impairments { delay: Duration::from_secs(61), ..good }, "delay of 61s is longer than 60s"),
+        (Impairments { rate_bps: Some(0), ..good }, "rate of 0 bit/s carries nothing"),
+    ];
+    for (settings, message) in errors {
+        assert_eq!(format!("{}", settings.validate().unwrap_err()), message);
+        let (a, _b) = memory_link_pair(MemoryLinkOptions::default());
+        assert!(Impaired::new(a, NONE, settings).is_err());
+        assert!(!settings.is_none());
+    }
+}
+
+proptest! {
+    /// Whatever the mix: nothing appears from nowhere, and everything is accounted for.
+    #[test]
+    fn every_frame_is_accounted_for(
+        drop_pct in 0.0..100.0, duplicate_pct in 0.0..100.0, reorder_pct in 0.0..100.0,
+        delay_us in 0u64..100, seed: u64,
+    ) {
+        let delay = Duration::from_micros(delay_us);
+        let settings =
+            Impairments { drop_pct, duplicate_pct, reorder_pct, delay, seed, ..NONE };
+        let (numbers, stats) = fates(settings, 200);
+        let expected = 200 + stats.impaired_duplicated - stats.impaired_dropped;
+        prop_assert_eq!(numbers.len() as u64, expected);
+        prop_assert!(numbers.iter().all(|number| (0..200).contains(number)));
+    }
+}

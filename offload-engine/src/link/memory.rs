@@ -1,0 +1,233 @@
+//! Two links joined in memory: deterministic, without delay, without a descriptor.
+//!
+//! With offloads the pair behaves like a TAP with a vnet header: a super-segment arrives whole,
+//! with its segment size, and a TCP checksum that was left to the link arrives as it is, marked
+//! valid. Without, it behaves like a plain TAP. A full queue gives [`TxOutcome::Full`]; nothing is
+//! lost, which is what [`super::Impaired`] is for.
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    vec::Vec,
+};
+
+use super::{
+    Link, LinkCapabilities, LinkStats, RX_BUFFER_BYTES, RxBatch, RxChecksum, TxFrame, TxOffload,
+    TxOutcome, TxSegment,
+    checksum::{self, TCP_CHECKSUM_OFFSET},
+    device::ETHERNET_HEADER_BYTES,
+    layout::TcpLayout,
+};
+use crate::time::Instant;
+
+/// Largest super-segment, as on a TAP.
+const TSO_FRAME_BYTES_MAX: usize = 65_535;
+const _: () = assert!(TSO_FRAME_BYTES_MAX <= RX_BUFFER_BYTES);
+
+/// What a memory link pair is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryLinkOptions {
+    /// Largest IP packet of one frame, bytes; at most 65 521.
+    pub mtu: usize,
+    /// Checksum and segmentation offload, as with a vnet header.
+    pub offloads: bool,
+    /// Frames that wait in one direction before the sender is told that the link is full.
+    pub queue_frames_max: usize,
+}
+
+impl Default for MemoryLinkOptions {
+    /// Ethernet's MTU, offloads, and the queue length of a TAP.
+    fn default() -> Self {
+        Self { mtu: 1500, offloads: true, queue_frames_max: 1000 }
+    }
+}
+
+/// One end of a pair.
+#[derive(Debug)]
+pub struct MemoryLink {
+    options: MemoryLinkOptions,
+    inbound: Arc<Mutex<Queue>>,
+    outbound: Arc<Mutex<Queue>>,
+    stats: LinkStats,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<Stored>,
+    /// Buffers to use again; at most as many as frames ever waited.
+    spare: Vec<Vec<u8>>,
+    /// The receiving end is gone.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Stored {
+    data: Vec<u8>,
+    checksum: RxChecksum,
+    gso_size: usize,
+}
+
+/// Two ends: what one transmits, the other receives.
+pub fn memory_link_pair(options: MemoryLinkOptions) -> (MemoryLink, MemoryLink) {
+    let one: Arc<Mutex<Queue>> = Arc::default();
+    let other: Arc<Mutex<Queue>> = Arc::default();
+    let end = |inbound: &Arc<_>, outbound: &Arc<_>| MemoryLink {
+        options,
+        inbound: Arc::clone(inbound),
+        outbound: Arc::clone(outbound),
+        stats: LinkStats::default(),
+    };
+    (end(&one, &other), end(&other, &one))
+}
+
+/// A panic of the other end does not make a queue of whole frames invalid.
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MemoryLink {
+    /// Whether a TAP of these options would take the frame.
+    fn is_acceptable(&self, frame: &TxFrame<'_>) -> bool {
+        let TxOffload { checksum, segment } = frame.offload;
+        let offload_ok = match (checksum, segment) {
+            (None, None) => true,
+            (Some(_), _) => self.options.offloads,
+            (None, Some(_)) => false,
+        };
+        let len_max = match segment {
+            Some(_) => TSO_FRAME_BYTES_MAX,
+            None => self.options.mtu + ETHERNET_HEADER_BYTES,
+        };
+        offload_ok && (ETHERNET_HEADER_BYTES..=len_max).contains(&frame.len())
+    }
+}
+
+impl Link for MemoryLink {
+    fn capabilities(&self) -> LinkCapabilities {
+        let tso_max = if self.options.offloads { TSO_FRAME_BYTES_MAX } else { 0 };
+        LinkCapabilities {
+            mtu: self.options.mtu,
+            tx_checksum: self.options.offloads,
+            tso4_max: tso_max,
+            tso6_max: tso_max,
+        }
+    }
+
+    fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let mut queue = lock(&self.inbound);
+        let mut added = 0;
+        while !batch.is_full() {
+            let Some(Stored { data, checksum, gso_size }) = queue.frames.pop_front() else { break };
+            if batch.push(&data, checksum, gso_size) {
+                added += 1;
+                self.stats.rx_frames += 1;
+                self.stats.rx_bytes += data.len() as u64;
+                self.stats.rx_gso_frames += u64::from(gso_size != 0);
+            } else {
+                self.stats.rx_length_errors += 1;
+            }
+            queue.spare.push(data);
+        }
+        Ok(added)
+    }
+
+    /// Refuses, and panics in a debug build on, what a TAP of these options would not deliver: a
+    /// frame beyond the MTU that is not to be segmented, an offload of a link that has none, an
+    /// offload that contradicts the frame.
+    fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let acceptable = self.is_acceptable(frame);
+        debug_assert!(acceptable, "a frame of {} bytes, {:?}", frame.len(), frame.offload);
+        let mut queue = lock(&self.outbound);
+        if !acceptable || queue.closed {
+            self.stats.tx_errors += 1;
+            return TxOutcome::Dropped;
+        }
+        if queue.frames.len() >= self.options.queue_frames_max {
+            self.stats.tx_full += 1;
+            return TxOutcome::Full;
+        }
+        let mut data = queue.spare.pop().unwrap_or_default();
+        data.clear();
+        frame.gather_into(&mut data);
+        let consistent = is_consistent(&data, frame.offload);
+        debug_assert!(consistent, "{:?} contradicts the frame", frame.offload);
+        if !consistent {
+            self.stats.tx_errors += 1;
+            queue.spare.push(data);
+            return TxOutcome::Dropped;
+        }
+        queue.frames.push_back(arrive(data, frame.offload));
+        self.stats.tx_frames += 1;
+        self.stats.tx_bytes += frame.len() as u64;
+        self.stats.tx_gso_frames += u64::from(frame.offload.segment.is_some());
+        TxOutcome::Sent
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.stats
+    }
+}
+
+impl Drop for MemoryLink {
+    fn drop(&mut self) {
+        lock(&self.inbound).closed = true;
+    }
+}
+
+/// Whether the offloads name the places where the frame has its TCP header and payload, and its
+/// checksum field holds the pseudo-header sum. A kernel takes the caller's word for it and sends
+/// garbage; here it shows at once. Not TCP: only that the checksum lies within the frame.
+fn is_consistent(data: &[u8], offload: TxOffload) -> bool {
+    let TxOffload { checksum, segment } = offload;
+    let Some(place) = checksum else { return true };
+    if place.offset != TCP_CHECKSUM_OFFSET {
+        let end = usize::from(place.start) + usize::from(place.offset) + 2;
+        return segment.is_none() && end <= data.len();
+    }
+    let Some(layout) = TcpLayout::of(data) else { return false };
+    let field = layout.tcp + usize::from(TCP_CHECKSUM_OFFSET);
+    let partial = checksum::fold(checksum::pseudo_header_sum(data, &layout)).to_be_bytes();
+    let segment_ok = segment.is_none_or(|TxSegment { size, header_len, ipv6 }| {
+        size > 0 && usize::from(header_len) == layout.payload && ipv6 == layout.ipv6
+    });
+    usize::from(place.start) == layout.tcp
+        && layout.end == data.len()
+        && data[field..field + 2] == partial
+        && segment_ok
+}
+
+/// How a frame of these offloads looks at the other end.
+fn arrive(mut data: Vec<u8>, offload: TxOffload) -> Stored {
+    let TxOffload { checksum, segment } = offload;
+    if let Some(place) = checksum
+        && place.offset != TCP_CHECKSUM_OFFSET
+    {
+        // As the vnet TAP: nobody above knows of partial checksums other than TCP's.
+        checksum::finish(&mut data, place);
+    }
+    let gso_size = match segment {
+        // A frame that needs no cutting is no super-segment; the kernel says so too.
+        Some(TxSegment { size, header_len, ipv6: _ })
+            if data.len() > usize::from(header_len) + usize::from(size) =>
+        {
+            usize::from(size)
+        }
+        _ => 0,
+    };
+    let checksum = if checksum.is_some() { RxChecksum::Valid } else { RxChecksum::Unverified };
+    Stored { data, checksum, gso_size }
+}
+
+#[cfg(test)]
+mod tests;

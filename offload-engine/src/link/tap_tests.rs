@@ -1,0 +1,462 @@
+//! Against the kernel: real TAPs, each in a network namespace of its own.
+//!
+//! A namespace belongs to a fresh thread and dies with it, TAPs and all. Without root or the TUN
+//! node a test says that it is skipped, and why.
+
+use std::{
+    boxed::Box,
+    format,
+    fs::Permissions,
+    io::Write,
+    net::{TcpListener, UdpSocket},
+    os::{fd::AsRawFd, unix::fs::PermissionsExt},
+    process::Command,
+    string::String,
+    thread, vec,
+    vec::Vec,
+};
+
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    thread::{CapabilitySet, UnshareFlags},
+};
+
+use super::{
+    testing::{MACS, PORTS, parse, partial_frame, pattern, segment_offload, transmit},
+    *,
+};
+
+const NOW: Instant = Instant::ZERO;
+/// The kernel's address and ours.
+const KERNEL: [u8; 4] = [10, 0, 0, 2];
+const OURS: [u8; 4] = [10, 0, 0, 1];
+const ARP_BYTES: usize = 42;
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// Runs `test` in a network namespace of its own.
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    let body = move || {
+        // SAFETY: a network namespace changes which network this new thread sees and nothing that
+        // memory safety rests on.
+        if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
+            std::println!("skipped: no network namespace of our own: {error}");
+        } else if let Err(error) = tun::open_node(open::NODE.as_ref()) {
+            std::println!("skipped: {}: {error}", open::NODE);
+        } else {
+            test();
+        }
+    };
+    if let Err(panic) = thread::spawn(body).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn options(vnet: VnetMode) -> TapOptions {
+    TapOptions { name: "flue%d".into(), mtu: 1500, vnet }
+}
+
+fn request(name: &str) -> libc::ifreq {
+    // SAFETY: all bytes zero is a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (target, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *target = byte as libc::c_char;
+    }
+    request
+}
+
+fn interface_ioctl(code: libc::Ioctl, request: &mut libc::ifreq) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: the socket is open, and all requests used here read and write one `ifreq`.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), code, std::ptr::from_mut(request)) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+}
+
+/// Gives the interface its addresses and brings it up.
+fn bring_up(name: &str) {
+    let mut hardware = request(name);
+    // SAFETY: the request is all zero, so this field of the union is initialised.
+    let address = unsafe { &mut hardware.ifr_ifru.ifru_hwaddr };
+    address.sa_family = libc::ARPHRD_ETHER;
+    for (target, byte) in address.sa_data.iter_mut().zip(MACS.1) {
+        *target = byte as libc::c_char;
+    }
+    interface_ioctl(libc::SIOCSIFHWADDR, &mut hardware);
+
+    let mut protocol = request(name);
+    // SAFETY: as above.
+    let address = unsafe { &mut protocol.ifr_ifru.ifru_addr };
+    address.sa_family = libc::AF_INET as libc::sa_family_t;
+    for (target, byte) in address.sa_data[2..].iter_mut().zip(KERNEL) {
+        *target = byte as libc::c_char;
+    }
+    interface_ioctl(libc::SIOCSIFADDR, &mut protocol);
+
+    let mut flags = request(name);
+    flags.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    interface_ioctl(libc::SIOCSIFFLAGS, &mut flags);
+}
+
+/// The next frame for which `want` gives something; panics when none comes.
+fn expect<T>(link: &mut Box<dyn Link>, mut want: impl FnMut(RxFrame<'_>) -> Option<T>) -> T {
+    let mut batch = RxBatch::new(1);
+    loop {
+        batch.clear();
+        if link.receive(NOW, &mut batch).unwrap() == 0 {
+            let descriptor = link.descriptor().unwrap();
+            let ready = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&PATIENCE));
+            assert_ne!(ready, Ok(0), "the kernel sent nothing more");
+        }
+        if let Some(found) = batch.frames().find_map(&mut want) {
+            return found;
+        }
+    }
+}
+
+fn arp(operation: u8, sender: ([u8; 6], [u8; 4]), target: ([u8; 6], [u8; 4])) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend_from_slice(&sender.0);
+    frame.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, operation]);
+    frame.extend_from_slice(&sender.0);
+    frame.extend_from_slice(&sender.1);
+    frame.extend_from_slice(&target.0);
+    frame.extend_from_slice(&target.1);
+    frame
+}
+
+fn is_arp(frame: &[u8], operation: u8) -> bool {
+    frame.len() >= ARP_BYTES && frame[12..14] == [8, 6] && frame[21] == operation
+}
+
+/// Announces ourselves until the kernel knows our MAC address: it asks when it has something for us.
+fn answer_arp(link: &mut Box<dyn Link>) {
+    expect(link, |frame| is_arp(frame.data, 1).then_some(()));
+    let reply = arp(2, (MACS.0, OURS), (MACS.1, KERNEL));
+    assert_eq!(transmit(link, NOW, &reply, TxOffload::default()), TxOutcome::Sent);
+}
+
+/// TCP flags, sequence and acknowledgment number of a frame from the kernel to our port.
+struct Answer {
+    syn: bool,
+    rst: bool,
+    seq: u32,
+    ack: u32,
+}
+
+fn answer(frame: RxFrame<'_>) -> Option<Answer> {
+    let packet = SlicedPacket::from_ethernet(frame.data).ok()?;
+    let Some(TransportSlice::Tcp(tcp)) = packet.transport else { return None };
+    (tcp.destination_port() == PORTS.0).then(|| Answer {
+        syn: tcp.syn(),
+        rst: tcp.rst(),
+        seq: tcp.sequence_number(),
+        ack: tcp.acknowledgment_number(),
+    })
+}
+
+/// A TCP frame of ours to the kernel's `port`; a SYN carries an MSS of 1460.
+fn ours(port: u16, seq: u32, ack: Option<u32>) -> Vec<u8> {
+    let ip = PacketBuilder::ethernet2(MACS.0, MACS.1).ipv4(OURS, KERNEL, 64);
+    let tcp = ip.tcp(PORTS.0, port, seq, 65_535);
+    let tcp = match ack {
+        Some(ack) => tcp.ack(ack),
+        None => tcp.syn().options_raw(&[2, 4, 5, 180]).unwrap(),
+    };
+    let mut frame = Vec::new();
+    tcp.write(&mut frame, &[]).unwrap();
+    frame
+}
+
+/// Lets the kernel's TCP send us 50 000 bytes and collects what it sends before it wants an
+/// acknowledgment: bytes of the frame, segment size, whether the frame parses with its checksum.
+fn receive_a_burst(link: &mut Box<dyn Link>) -> Vec<(usize, usize, RxChecksum, bool)> {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    transmit(link, NOW, &ours(port, 100, None), TxOffload::default());
+    answer_arp(link);
+    let syn_ack = expect(link, answer);
+    assert!(syn_ack.syn);
+    transmit(link, NOW, &ours(port, 101, Some(syn_ack.seq.wrapping_add(1))), TxOffload::default());
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    assert!(stream.write(&pattern(50_000)).unwrap() > 10_000);
+
+    let (mut frames, mut bytes) = (Vec::new(), 0);
+    while bytes < 10 * 1460 {
+        frames.push(expect(link, |frame| {
+            let RxFrame { data, checksum, gso_size } = frame;
+            let payload = answer(frame).map(|_| data.len() - 54)?;
+            bytes += payload;
+            (payload > 0).then(|| (data.len(), gso_size, checksum, parse(data).is_some()))
+        }));
+    }
+    frames
+}
+
+#[test]
+fn plain_tap_carries_complete_frames() {
+    in_namespace(|| {
+        let OpenTap { mut link, name, vnet_header } = open_tap(&options(VnetMode::Off)).unwrap();
+        assert_eq!((name.as_str(), vnet_header), ("flue0", false));
+        let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
+        assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, false, 0, 0));
+        bring_up(&name);
+        let frames = receive_a_burst(&mut link);
+        assert!(frames.iter().all(|&(len, gso_size, checksum, complete)| {
+            len <= 1514 && gso_size == 0 && checksum == RxChecksum::Unverified && complete
+        }));
+        let stats = link.stats();
+        assert_eq!((stats.tx_frames, stats.tx_errors, stats.rx_gso_frames), (3, 0, 0));
+        assert!(stats.rx_frames >= frames.len() as u64);
+    });
+}
+
+#[test]
+fn vnet_tap_takes_super_segments_from_the_kernel() {
+    in_namespace(|| {
+        let OpenTap { mut link, name, vnet_header } = open_tap(&options(VnetMode::Auto)).unwrap();
+        assert!(vnet_header);
+        let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
+        assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, true, 65_535, 65_535));
+        bring_up(&name);
+        let frames = receive_a_burst(&mut link);
+        assert!(frames.iter().all(|frame| frame.2 == RxChecksum::Valid));
+        let coalesced = frames.iter().filter(|&&(len, size, ..)| len > 1514 && size == 1460);
+        assert!(coalesced.count() > 0, "{frames:?}");
+        let stats = link.stats();
+        assert!(stats.rx_gso_frames > 0);
+        assert_eq!((stats.vnet_fallbacks, stats.rx_vnet_errors, stats.rx_length_errors), (0, 0, 0));
+    });
+}
+
+/// RFC 9293 s3.10.7.1: a segment without ACK to a closed port is answered by RST with
+/// ACK = SEG.SEQ + SEG.LEN, so the answer tells how much arrived with a correct checksum.
+#[test]
+fn vnet_tap_hands_super_segments_to_the_kernel() {
+    in_namespace(|| {
+        let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
+        bring_up(&name);
+        for (seq, len) in [(1000, 100), (100_000, 30_000)] {
+            let (mut frame, place) = partial_frame(false, seq, &pattern(len));
+            frame[34 + 13] = 0; // neither ACK nor FIN
+            let mut offload = TxOffload { checksum: Some(place), segment: None };
+            if len > 1448 {
+                offload = segment_offload(&frame, place, 1448);
+            }
+            assert_eq!(transmit(&mut link, NOW, &frame, offload), TxOutcome::Sent);
+            if seq == 1000 {
+                answer_arp(&mut link);
+            }
+            // The kernel may cut before it looks: then the last piece's answer tells the end.
+            let end = seq + len as u32;
+            expect(&mut link, |frame| answer(frame).filter(|a| a.rst && a.ack == end).map(|_| ()));
+        }
+        let stats = link.stats();
+        assert_eq!((stats.tx_frames, stats.tx_gso_frames, stats.tx_errors), (3, 1, 0));
+    });
+}
+
+/// A complete frame without offload goes up with its checksum checked: a wrong one is not answered.
+#[test]
+fn vnet_tap_does_not_vouch_for_complete_frames() {
+    in_namespace(|| {
+        let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
+        bring_up(&name);
+        let mut bad = ours(9, 50, None);
+        *bad.last_mut().unwrap() ^= 1;
+        transmit(&mut link, NOW, &bad, TxOffload::default());
+        transmit(&mut link, NOW, &ours(9, 60, None), TxOffload::default());
+        answer_arp(&mut link);
+        let reset = expect(&mut link, answer);
+        assert!(reset.rst);
+        assert_eq!(reset.ack, 61);
+    });
+}
+
+/// RFC 768: what the kernel left unsummed in a datagram is finished before anyone sees it.
+#[test]
+fn datagrams_from_the_kernel_are_complete() {
+    in_namespace(|| {
+        let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
+        bring_up(&name);
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_broadcast(true).unwrap();
+        socket.send_to(b"anyone?", "10.255.255.255:9999").unwrap();
+        expect(&mut link, |frame| {
+            let packet = SlicedPacket::from_ethernet(frame.data).ok()?;
+            let etherparse::NetSlice::Ipv4(ip) = packet.net? else { return None };
+            let Some(TransportSlice::Udp(udp)) = packet.transport else { return None };
+            let ip = ip.header().to_header();
+            let expected = udp.to_header().calc_checksum_ipv4(&ip, udp.payload()).unwrap();
+            assert_eq!((udp.payload(), udp.checksum()), (&b"anyone?"[..], expected));
+            Some(())
+        });
+    });
+}
+
+/// RFC 4861 and RFC 3810: a fresh interface speaks up by itself.
+#[test]
+fn ipv6_frames_arrive_when_the_interface_comes_up() {
+    in_namespace(|| {
+        let ipv6 = std::path::Path::new("/proc/thread-self/net/if_inet6").exists();
+        if !ipv6 {
+            std::println!("skipped: this kernel has no IPv6");
+            return;
+        }
+        for vnet in [VnetMode::Off, VnetMode::On] {
+            let OpenTap { mut link, name, .. } = open_tap(&options(vnet)).unwrap();
+            bring_up(&name);
+            expect(&mut link, |frame| (frame.data[12..14] == [0x86, 0xdd]).then_some(()));
+        }
+    });
+}
+
+#[test]
+fn frames_are_lost_while_the_interface_is_down_and_counted() {
+    in_namespace(|| {
+        for vnet in [VnetMode::Off, VnetMode::On] {
+            let mut link = open_tap(&options(vnet)).unwrap().link;
+            let frame = ours(9, 1, None);
+            assert_eq!(
+                transmit(&mut link, NOW, &frame, TxOffload::default()),
+                TxOutcome::Dropped,
+                "EIO"
+            );
+            assert_eq!(link.receive(NOW, &mut RxBatch::new(1)).unwrap(), 0, "empty, not gone");
+            assert_eq!((link.stats().tx_errors, link.stats().tx_frames), (1, 0));
+        }
+    });
+}
+
+#[test]
+fn a_deleted_interface_is_an_error() {
+    in_namespace(|| {
+        for vnet in [VnetMode::Off, VnetMode::On] {
+            let OpenTap { mut link, name, .. } = open_tap(&options(vnet)).unwrap();
+            match Command::new("ip").args(["link", "delete", &name]).status() {
+                Ok(status) => assert!(status.success()),
+                Err(error) => return std::println!("skipped: no ip command: {error}"),
+            }
+            link.receive(NOW, &mut RxBatch::new(1)).unwrap_err();
+            let frame = ours(9, 1, None);
+            let outcome = transmit(&mut link, NOW, &frame, TxOffload::default());
+            assert_eq!(outcome, TxOutcome::Dropped);
+        }
+    });
+}
+
+/// A persistent TAP keeps the offloads of its last user; a plain attach must not inherit them.
+#[test]
+fn a_plain_attach_clears_what_a_vnet_user_left() {
+    in_namespace(|| {
+        let OpenTap { link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
+        let fd = link.descriptor().unwrap().as_raw_fd();
+        // SAFETY: the link keeps the descriptor open; the argument is a number.
+        let result = unsafe { libc::ioctl(fd, libc::TUNSETPERSIST, 1 as libc::c_ulong) };
+        assert_eq!(result, 0);
+        drop(link);
+        let again = TapOptions { name: name.clone(), ..options(VnetMode::Off) };
+        let mut plain = open_tap(&again).unwrap().link;
+        bring_up(&name);
+        let frames = receive_a_burst(&mut plain);
+        assert!(frames.iter().all(|&(len, .., complete)| len <= 1514 && complete), "{frames:?}");
+        drop(plain);
+        let on = open_tap(&TapOptions { vnet: VnetMode::On, ..again }).unwrap();
+        assert_eq!((on.name, on.vnet_header), (name, true), "and back again");
+    });
+}
+
+/// The null device stands in for a TUN driver that knows nothing of the header.
+#[test]
+fn without_the_header_auto_falls_back_and_counts_it() {
+    in_namespace(|| {
+        let node = "/dev/null".as_ref();
+        let OpenTap { link, vnet_header, .. } =
+            open::open_tap_at(node, &options(VnetMode::Auto)).unwrap();
+        assert!(!vnet_header);
+        assert_eq!((link.stats().vnet_fallbacks, link.capabilities().tso4_max), (1, 0));
+        let error = open::open_tap_at(node, &options(VnetMode::On)).unwrap_err();
+        assert!(matches!(error, TapError::NoVnetHeader { step: "TUNGETFEATURES", .. }), "{error}");
+    });
+}
+
+/// [`TX_PAYLOAD_SLICES_MAX`] slices go in one system call; one more is refused.
+#[test]
+fn a_frame_of_many_slices() {
+    in_namespace(|| {
+        for vnet in [VnetMode::Off, VnetMode::On] {
+            let OpenTap { mut link, name, .. } = open_tap(&options(vnet)).unwrap();
+            bring_up(&name);
+            let datagram = ours(9, 1, None);
+            transmit(&mut link, NOW, &datagram, TxOffload::default());
+            answer_arp(&mut link);
+            expect(&mut link, answer);
+            for (slices, outcome) in [
+                (3, TxOutcome::Sent),
+                (100, TxOutcome::Sent),
+                (TX_PAYLOAD_SLICES_MAX, TxOutcome::Sent),
+                (TX_PAYLOAD_SLICES_MAX + 1, TxOutcome::Dropped),
+            ] {
+                // No ACK, so the answer acknowledges all of it.
+                let mut frame = testing::tcp_frame(false, 7, &pattern(slices));
+                let layout = layout::TcpLayout::of(&frame).unwrap();
+                frame[layout.tcp + 13] = 0;
+                checksum::fill_tcp(&mut frame, &layout);
+                let (head, payload) = frame.split_at(layout.payload);
+                let payload: Vec<_> = payload.chunks(1).map(IoSlice::new).collect();
+                let offload = TxOffload::default();
+                let frame = TxFrame { offload, head, payload: &payload, comment: None };
+                assert_eq!(link.transmit(NOW, &frame), outcome, "{slices}");
+                if outcome == TxOutcome::Sent {
+                    let end = 7 + slices as u32;
+                    expect(&mut link, |frame| answer(frame).filter(|a| a.ack == end).map(|_| ()));
+                }
+            }
+            assert_eq!((link.stats().tx_frames, link.stats().tx_errors), (5, 1));
+        }
+    });
+}
+
+#[test]
+fn a_second_attach_is_busy() {
+    in_namespace(|| {
+        let first = open_tap(&options(VnetMode::Auto)).unwrap();
+        for vnet in [VnetMode::Auto, VnetMode::On, VnetMode::Off] {
+            let error = open_tap(&TapOptions { name: first.name.clone(), ..options(vnet) });
+            assert!(matches!(error, Err(TapError::Busy { .. })), "{error:?}");
+        }
+    });
+}
+
+#[test]
+fn another_kind_of_interface_is_no_tap() {
+    in_namespace(|| {
+        let lo = TapOptions { name: "lo".into(), ..options(VnetMode::Auto) };
+        let error = open_tap(&lo).unwrap_err();
+        assert!(matches!(error, TapError::NotATap { .. }), "{error}");
+    });
+}
+
+#[test]
+fn missing_permissions_are_named() {
+    in_namespace(|| {
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective -= CapabilitySet::NET_ADMIN | CapabilitySet::DAC_OVERRIDE;
+        rustix::thread::set_capabilities(None, sets).unwrap();
+
+        for vnet in [VnetMode::Auto, VnetMode::Off] {
+            let error = open_tap(&options(vnet)).unwrap_err();
+            assert!(matches!(error, TapError::NotPermitted { .. }), "{error}");
+            assert!(format!("{error}").contains("CAP_NET_ADMIN"));
+        }
+
+        let node = std::env::temp_dir().join(format!("flue-node-{}", std::process::id()));
+        std::fs::write(&node, []).unwrap();
+        std::fs::set_permissions(&node, Permissions::from_mode(0o040)).unwrap();
+        let error = open::open_node(&node).unwrap_err();
+        std::fs::remove_file(&node).unwrap();
+        assert!(matches!(error, TapError::NodeDenied { mode: 0o040, .. }), "{error}");
+        let text: String = format!("{error}");
+        assert!(text.contains("it is mode 0040 of user 0"), "{text}");
+    });
+}

@@ -1,0 +1,138 @@
+//! Frames for the tests of this room, built by etherparse so that nothing of ours checks itself.
+#![forbid(unsafe_code)]
+
+use std::{io::IoSlice, vec::Vec};
+
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+
+use super::{
+    Link, RX_BUFFER_BYTES, RxBatch, TxChecksum, TxFrame, TxOffload, TxOutcome, TxSegment, checksum,
+    layout::TcpLayout,
+};
+use crate::time::Instant;
+
+pub(super) const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+const V6: ([u8; 16], [u8; 16]) = (
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
+);
+/// Out of reach of port-guessing dissectors.
+pub(super) const PORTS: (u16, u16) = (49_200, 49_300);
+pub(super) const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+
+/// A complete TCP frame with ACK, PSH, FIN, CWR and timestamps.
+pub(super) fn tcp_frame(ipv6: bool, seq: u32, payload: &[u8]) -> Vec<u8> {
+    let ethernet = PacketBuilder::ethernet2(MACS.0, MACS.1);
+    let ip = if ipv6 {
+        ethernet.ipv6(V6.0, V6.1, 64)
+    } else {
+        ethernet.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+    };
+    let mut tcp = ip.tcp(PORTS.0, PORTS.1, seq, 1000).ack(77).psh().fin();
+    tcp = tcp.options_raw(&TIMESTAMPS).unwrap();
+    let mut frame = Vec::with_capacity(tcp.size(payload.len()));
+    tcp.write(&mut frame, payload).unwrap();
+    let layout = TcpLayout::of(&frame).unwrap();
+    frame[layout.tcp + 13] |= 0x80; // CWR, which the builder has no word for
+    checksum::fill_tcp(&mut frame, &layout);
+    frame
+}
+
+/// The same with the pseudo-header sum in its checksum field, and the offload that finishes it.
+pub(super) fn partial_frame(ipv6: bool, seq: u32, payload: &[u8]) -> (Vec<u8>, TxChecksum) {
+    let mut frame = tcp_frame(ipv6, seq, payload);
+    let layout = TcpLayout::of(&frame).unwrap();
+    let partial = checksum::fold(checksum::pseudo_header_sum(&frame, &layout));
+    frame[layout.tcp + 16..layout.tcp + 18].copy_from_slice(&partial.to_be_bytes());
+    (frame, TxChecksum { start: layout.tcp as u16, offset: 16 })
+}
+
+/// The offload that cuts a frame of [`partial_frame`].
+pub(super) fn segment_offload(frame: &[u8], place: TxChecksum, size: u16) -> TxOffload {
+    let layout = TcpLayout::of(frame).unwrap();
+    let segment = TxSegment { size, header_len: layout.payload as u16, ipv6: layout.ipv6 };
+    TxOffload { checksum: Some(place), segment: Some(segment) }
+}
+
+/// What etherparse makes of a complete TCP frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Parsed {
+    pub(super) identification: Option<u16>,
+    pub(super) seq: u32,
+    pub(super) psh: bool,
+    pub(super) fin: bool,
+    pub(super) cwr: bool,
+    pub(super) options: Vec<u8>,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Parses a frame and checks its lengths and checksums; `None` when anything is wrong.
+pub(super) fn parse(frame: &[u8]) -> Option<Parsed> {
+    let packet = SlicedPacket::from_ethernet(frame).ok()?;
+    let Some(TransportSlice::Tcp(tcp)) = packet.transport else { return None };
+    let header = tcp.to_header();
+    let (identification, checksum) = match packet.net? {
+        NetSlice::Ipv4(ip) => {
+            let ip_header = ip.header().to_header();
+            if ip_header.header_checksum != ip_header.calc_header_checksum()
+                || frame.len() != 14 + usize::from(ip_header.total_len)
+            {
+                return None;
+            }
+            let checksum = header.calc_checksum_ipv4(&ip_header, tcp.payload()).ok()?;
+            (Some(ip_header.identification), checksum)
+        }
+        NetSlice::Ipv6(ip) => {
+            let ip_header = ip.header().to_header();
+            if frame.len() != 54 + usize::from(ip_header.payload_length) {
+                return None;
+            }
+            (None, header.calc_checksum_ipv6(&ip_header, tcp.payload()).ok()?)
+        }
+        NetSlice::Arp(_) => return None,
+    };
+    (checksum == header.checksum).then(|| Parsed {
+        identification,
+        seq: header.sequence_number,
+        psh: header.psh,
+        fin: header.fin,
+        cwr: header.cwr,
+        options: tcp.options().to_vec(),
+        payload: tcp.payload().to_vec(),
+    })
+}
+
+/// Transmits `frame`, cut into a head and two payload slices.
+pub(super) fn transmit(
+    link: &mut impl Link,
+    now: Instant,
+    frame: &[u8],
+    offload: TxOffload,
+) -> TxOutcome {
+    let head = frame.len().min(66);
+    let middle = head + (frame.len() - head) / 3;
+    let payload = [IoSlice::new(&frame[head..middle]), IoSlice::new(&frame[middle..])];
+    let frame =
+        TxFrame { offload, head: &frame[..head], payload: &payload, comment: Some("NBL 7") };
+    link.transmit(now, &frame)
+}
+
+/// All that waits: data, whether the checksum is known, segment size.
+pub(super) fn receive_all(
+    link: &mut impl Link,
+    now: Instant,
+) -> Vec<(Vec<u8>, super::RxChecksum, usize)> {
+    let mut batch = RxBatch::new(8);
+    let mut frames = Vec::new();
+    while link.receive(now, &mut batch).unwrap() > 0 {
+        frames.extend(batch.frames().map(|f| (f.data.to_vec(), f.checksum, f.gso_size)));
+        batch.clear();
+    }
+    frames
+}
+
+/// Bytes whose every position can be told.
+pub(super) fn pattern(len: usize) -> Vec<u8> {
+    assert!(len < RX_BUFFER_BYTES);
+    (0..len).map(|i| (i % 251) as u8 ^ (i >> 8) as u8).collect()
+}

@@ -1,0 +1,100 @@
+//! The TUN driver's ioctls: the only unsafe code of the link.
+//!
+//! No crate has them safely. Each function takes a descriptor it does not keep, and gives the
+//! kernel's error unchanged; `open.rs` says what the error means to the person who reads it.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::Path,
+    string::String,
+};
+
+use libc::{c_int, c_short, c_uint, c_ulong};
+use rustix::fs::{Mode, OFlags};
+
+/// Most bytes of an interface name; the kernel's IFNAMSIZ less the terminating zero.
+pub(super) const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
+
+/// Opens the TUN node, non-blocking, closed on exec.
+pub(super) fn open_node(node: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(node, flags, Mode::empty())?)
+}
+
+/// TUNGETFEATURES: the IFF_ flags that TUNSETIFF would take.
+pub(super) fn features(fd: impl AsFd) -> io::Result<c_uint> {
+    let mut features: c_uint = 0;
+    // SAFETY: the descriptor is open while it is borrowed, and the request writes one c_uint,
+    // which `features` is.
+    let result =
+        unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETFEATURES, &raw mut features) };
+    check(result).map(|()| features)
+}
+
+/// TUNSETIFF: attaches to the interface `name` or creates it. Returns its actual name, which
+/// differs when `name` is a pattern such as `tap%d`.
+pub(super) fn attach(fd: impl AsFd, name: &str, flags: c_int) -> io::Result<String> {
+    let mut request = interface_request(name)?;
+    // The flags fit: the driver takes them from this 16-bit field.
+    request.ifr_ifru.ifru_flags = flags as c_short;
+    // SAFETY: the descriptor is open while it is borrowed; the request reads and writes one
+    // `ifreq`, which `request` is, with every byte initialised.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    check(result)?;
+    let bytes = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0);
+    Ok(String::from_utf8_lossy(&bytes.collect::<std::vec::Vec<u8>>()).into_owned())
+}
+
+/// TUNSETOFFLOAD: what the kernel may leave undone in the frames it hands over.
+pub(super) fn set_offload(fd: impl AsFd, offloads: c_uint) -> io::Result<()> {
+    // SAFETY: the descriptor is open while it is borrowed; the argument of this request is a
+    // number, not a pointer.
+    let result = unsafe {
+        libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(offloads))
+    };
+    check(result)
+}
+
+/// TUNSETVNETHDRSZ: bytes of header in front of each frame.
+pub(super) fn set_vnet_header_len(fd: impl AsFd, bytes: c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open while it is borrowed, and the request reads one c_int.
+    let result =
+        unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) };
+    check(result)
+}
+
+/// TUNSETVNETLE: the header's fields are little endian, whatever the machine is.
+pub(super) fn set_vnet_little_endian(fd: impl AsFd) -> io::Result<()> {
+    let on: c_int = 1;
+    // SAFETY: the descriptor is open while it is borrowed, and the request reads one c_int.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETVNETLE, &raw const on) };
+    check(result)
+}
+
+/// The descriptor of an interface that `tun_tap` opened; that crate predates `AsFd`.
+pub(super) fn borrow(interface: &tun_tap::Iface) -> BorrowedFd<'_> {
+    // SAFETY: the interface owns the descriptor and closes it only when dropped, which the
+    // borrow, as long as the result, rules out.
+    unsafe { BorrowedFd::borrow_raw(interface.as_raw_fd()) }
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// An `ifreq` with a name and nothing else.
+fn interface_request(name: &str) -> io::Result<libc::ifreq> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut ifr_name = [0; libc::IFNAMSIZ];
+    for (target, &byte) in ifr_name.iter_mut().zip(name.as_bytes()) {
+        *target = byte as libc::c_char;
+    }
+    // SAFETY: `ifreq` is plain data (arrays, integers and a pointer that may be null), for which
+    // all bytes zero is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name = ifr_name;
+    Ok(request)
+}

@@ -1,0 +1,273 @@
+//! The TAP with a virtio-net header: checksums and TCP segmentation are left to the kernel, and
+//! what it coalesced or did not fill in is taken as it comes.
+//!
+//! In front of each frame, both ways, stand 12 bytes (virtio 1.2 s5.1.6, `virtio_net_hdr_v1`),
+//! little endian by TUNSETVNETLE. What *we* may send follows from the header alone; what the
+//! *kernel* may send is granted by TUNSETOFFLOAD, which is probed from the richest set down. Only
+//! TCP offloads are asked for, so the kernel segments everything else before we see it.
+#![forbid(unsafe_code)]
+
+use std::{
+    io::{self, IoSliceMut},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    string::String,
+};
+
+use libc::{TUN_F_CSUM, TUN_F_TSO_ECN, TUN_F_TSO4, TUN_F_TSO6, c_int, c_uint};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U16};
+
+use super::{
+    Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TapError, TxChecksum, TxFrame,
+    TxOffload, TxOutcome, TxSegment,
+    checksum::{self, TCP_CHECKSUM_OFFSET},
+    device::{self, ETHERNET_HEADER_BYTES, Received},
+    open, tun,
+};
+use crate::time::Instant;
+
+/// Largest frame handed over for segmentation. The kernel segments a frame of 64 KiB or more
+/// itself before it queues it (GSO_LEGACY_MAX_SIZE), headers included.
+const TSO_FRAME_BYTES_MAX: usize = 65_535;
+
+const HEADER_BYTES: usize = size_of::<VnetHeader>();
+
+/// Bytes of a TCP header without options.
+const TCP_HEADER_BYTES_MIN: usize = 20;
+/// Where the flags lie in a TCP header, and the one that segmentation has to know of.
+const TCP_FLAGS_OFFSET: usize = 13;
+const TCP_FLAG_CWR: u8 = 0x80;
+
+const FLAG_NEEDS_CSUM: u8 = 1;
+const FLAG_DATA_VALID: u8 = 2;
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+/// A bit beside the type: the segment carries CWR (RFC 3168).
+const GSO_ECN: u8 = 0x80;
+
+/// The offloads to ask for, richest first.
+const OFFLOAD_LADDER: [c_uint; 5] = [
+    TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN,
+    TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6,
+    TUN_F_CSUM | TUN_F_TSO4,
+    TUN_F_CSUM,
+    0,
+];
+
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+struct VnetHeader {
+    flags: u8,
+    gso_type: u8,
+    hdr_len: U16,
+    gso_size: U16,
+    csum_start: U16,
+    csum_offset: U16,
+    num_buffers: U16,
+}
+
+/// A TAP whose frames carry a virtio-net header.
+#[derive(Debug)]
+pub struct VnetTap {
+    fd: OwnedFd,
+    name: String,
+    mtu: usize,
+    offloads: c_uint,
+    stats: LinkStats,
+}
+
+/// Why a vnet attach failed: for good, or only with this header.
+#[derive(Debug)]
+pub(super) enum VnetError {
+    /// A plain TAP would fail likewise.
+    Fatal(TapError),
+    /// The kernel lacks a step; a plain TAP does not need it.
+    Unsupported { step: &'static str, source: io::Error },
+}
+
+impl From<TapError> for VnetError {
+    fn from(error: TapError) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+impl From<VnetError> for TapError {
+    fn from(error: VnetError) -> Self {
+        match error {
+            VnetError::Fatal(error) => error,
+            VnetError::Unsupported { step, source } => Self::NoVnetHeader { step, source },
+        }
+    }
+}
+
+impl VnetTap {
+    /// Attaches to the TAP `name`, creating it if it does not exist. `mtu` is what the link
+    /// promises; the interface's own MTU is left alone.
+    ///
+    /// # Errors
+    /// See [`TapError`]; [`TapError::NoVnetHeader`] when the kernel lacks what the header needs.
+    pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
+        Ok(Self::open_node(open::NODE.as_ref(), name, mtu)?)
+    }
+
+    /// [`VnetTap::open`] with another node, telling for good from for this header.
+    pub(super) fn open_node(node: &Path, name: &str, mtu: usize) -> Result<Self, VnetError> {
+        open::check_name(name)?;
+        open::check_mtu(mtu)?;
+        let fd = open::open_node(node)?;
+        let unsupported = |step| move |source| VnetError::Unsupported { step, source };
+
+        let features = tun::features(&fd).map_err(unsupported("TUNGETFEATURES"))?;
+        if features & libc::IFF_VNET_HDR as c_uint == 0 {
+            return Err(unsupported("IFF_VNET_HDR")(io::ErrorKind::Unsupported.into()));
+        }
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        let name = tun::attach(&fd, name, flags)
+            .map_err(|source| VnetError::Fatal(open::attach_error(name, source)))?;
+        tun::set_vnet_little_endian(&fd).map_err(unsupported("TUNSETVNETLE"))?;
+        tun::set_vnet_header_len(&fd, HEADER_BYTES as c_int)
+            .map_err(unsupported("TUNSETVNETHDRSZ"))?;
+
+        let mut stats = LinkStats::default();
+        let mut refused = io::Error::from(io::ErrorKind::Unsupported);
+        for offloads in OFFLOAD_LADDER {
+            match tun::set_offload(&fd, offloads) {
+                Ok(()) => return Ok(Self { fd, name, mtu, offloads, stats }),
+                Err(error) => {
+                    stats.vnet_fallbacks += 1;
+                    refused = error;
+                }
+            }
+        }
+        Err(unsupported("TUNSETOFFLOAD")(refused))
+    }
+
+    /// The interface's actual name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Link for VnetTap {
+    fn capabilities(&self) -> LinkCapabilities {
+        // A kernel that knows a TSO_ flag also takes such frames from us; the grant is the probe.
+        let tso = |flag| if self.offloads & flag != 0 { TSO_FRAME_BYTES_MAX } else { 0 };
+        LinkCapabilities {
+            mtu: self.mtu,
+            tx_checksum: true,
+            tso4_max: tso(TUN_F_TSO4),
+            tso6_max: tso(TUN_F_TSO6),
+        }
+    }
+
+    fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let fd = self.fd.as_fd();
+        device::fill_batch(batch, &mut self.stats, |space, stats| {
+            let mut header = VnetHeader::default();
+            let slices =
+                &mut [IoSliceMut::new(header.as_mut_bytes()), IoSliceMut::new(&mut *space)];
+            let read = rustix::io::readv(fd, slices)?;
+            let Some(len) = read.checked_sub(HEADER_BYTES) else {
+                stats.rx_vnet_errors += 1;
+                return Ok(None);
+            };
+            if !device::length_is_good(len, space.len(), stats) {
+                return Ok(None);
+            }
+            let received = header.accept(&mut space[..len]);
+            stats.rx_vnet_errors += u64::from(received.is_none());
+            Ok(received)
+        })
+    }
+
+    fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let Some(header) = VnetHeader::for_frame(frame) else {
+            debug_assert!(false, "segmentation asked for without telling where the checksum lies");
+            self.stats.tx_errors += 1;
+            return TxOutcome::Dropped;
+        };
+        device::write_frame(self.fd.as_fd(), header.as_bytes(), frame, &mut self.stats)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.stats
+    }
+}
+
+impl VnetHeader {
+    /// The header for a frame of ours; `None` when segmentation is asked for without a checksum.
+    fn for_frame(frame: &TxFrame<'_>) -> Option<Self> {
+        let TxOffload { checksum, segment } = frame.offload;
+        let mut header = Self::default();
+        if let Some(TxChecksum { start, offset }) = checksum {
+            header.flags = FLAG_NEEDS_CSUM;
+            header.csum_start = start.into();
+            header.csum_offset = offset.into();
+        }
+        if let Some(TxSegment { size, header_len, ipv6 }) = segment {
+            let tcp = usize::from(checksum?.start);
+            header.gso_type = if ipv6 { GSO_TCPV6 } else { GSO_TCPV4 };
+            // Without the bit the kernel would repeat CWR on every piece.
+            if frame.head.get(tcp + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_FLAG_CWR != 0)
+            {
+                header.gso_type |= GSO_ECN;
+            }
+            header.hdr_len = header_len.into();
+            header.gso_size = size.into();
+        }
+        Some(header)
+    }
+
+    /// What a received frame is, or `None` when its header is malformed.
+    ///
+    /// `hdr_len` is a hint (the kernel gives the length of its linear part), so it is only held
+    /// against the frame's length. A checksum that is not TCP's is finished here: nobody above
+    /// knows of partial checksums other than TCP's.
+    fn accept(&self, frame: &mut [u8]) -> Option<Received> {
+        let len = frame.len();
+        let needs_csum = self.flags & FLAG_NEEDS_CSUM != 0;
+        let known = needs_csum || self.flags & FLAG_DATA_VALID != 0;
+        let place = TxChecksum { start: self.csum_start.get(), offset: self.csum_offset.get() };
+        let start = usize::from(place.start);
+        if needs_csum
+            && (start < ETHERNET_HEADER_BYTES || start + usize::from(place.offset) + 2 > len)
+        {
+            return None;
+        }
+        let gso_size = match self.gso_type & !GSO_ECN {
+            GSO_NONE if self.gso_type == GSO_NONE => 0,
+            GSO_TCPV4 | GSO_TCPV6 => {
+                let is_tcp = !needs_csum
+                    || place.offset == TCP_CHECKSUM_OFFSET && start + TCP_HEADER_BYTES_MIN <= len;
+                let well_formed = known
+                    && is_tcp
+                    && self.gso_size.get() != 0
+                    && usize::from(self.hdr_len.get()) <= len;
+                if !well_formed {
+                    return None;
+                }
+                usize::from(self.gso_size.get())
+            }
+            _ => return None,
+        };
+        if needs_csum && place.offset != TCP_CHECKSUM_OFFSET {
+            checksum::finish(frame, place);
+        }
+        let checksum = if known { RxChecksum::Valid } else { RxChecksum::Unverified };
+        Some(Received { len, checksum, gso_size })
+    }
+}
+
+#[cfg(test)]
+mod tests;

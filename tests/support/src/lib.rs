@@ -1,0 +1,30 @@
+//! The bench that the tests stand on: hosts in network namespaces, kernel TCP peers, loss on the
+//! wire, and Wireshark as the judge.
+//!
+//! Everything here is made per test and belongs to nobody else: namespaces are anonymous (they
+//! live exactly as long as the descriptor that holds them), ports are chosen by the kernel, files
+//! carry the process id. So tests run in parallel, and a killed test run leaves nothing behind.
+//!
+//! Functions of this crate panic, with the command and what it printed, where a test would have
+//! unwrapped. Every wait has a deadline; none is a blind sleep.
+//!
+//! | module | gives |
+//! |---|---|
+//! | [`needs`] | skipping by name what a machine cannot run, and refusing to skip in CI |
+//! | [`netns`] | a host: one network namespace |
+//! | [`switch`] | an Ethernet between hosts, with loss that can be counted |
+//! | [`stream`] | bytes from a seed, and their digest |
+//! | [`kernel_peer`] | a kernel TCP socket that sends, receives, stalls, half-closes or resets |
+//! | [`process`] | a program under test: its lines, its deadline, its end |
+//! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
+//! | [`tshark`] | what Wireshark says about the same files |
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod kernel_peer;
+pub mod needs;
+pub mod netns;
+pub mod process;
+pub mod stream;
+pub mod switch;
+pub mod tshark;

@@ -1,0 +1,94 @@
+//! An Ethernet between hosts: a bridge in a namespace of its own, one veth per host, and loss.
+//!
+//! Loss is the kernel's, an `nft` rule in the bridge's forward path, so it strikes whatever flue
+//! believes about the wire. It is random without a seed: a test may ask for "some", never for a
+//! certain frame. Only TCP is struck: a lost ARP request costs a second and proves nothing.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::netns::Namespace;
+
+/// Which frames a rule of loss strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction<'a> {
+    /// All that cross the switch.
+    Both,
+    /// Those that come in from the port of this name.
+    From(&'a str),
+}
+
+/// A bridge named [`Switch::BRIDGE`] in its own namespace.
+#[derive(Debug)]
+pub struct Switch {
+    namespace: Namespace,
+    mtu: u32,
+    ports: AtomicU32,
+}
+
+impl Switch {
+    /// The bridge's name, for `flue --bridge`.
+    pub const BRIDGE: &'static str = "br0";
+
+    /// A switch whose ports carry IP packets of up to `mtu` bytes (576..=65535).
+    pub fn new(mtu: u32) -> Self {
+        let namespace = Namespace::new();
+        namespace.ip(&format!("link add {} mtu {mtu} type bridge", Self::BRIDGE));
+        namespace.ip(&format!("link set {} up", Self::BRIDGE));
+        namespace.nft("add table bridge bench");
+        namespace.nft("add chain bridge bench crossing { type filter hook forward priority 0; }");
+        namespace.nft("add counter bridge bench lost");
+        Self { namespace, mtu, ports: AtomicU32::new(0) }
+    }
+
+    /// The namespace that the bridge is in: where a TAP is plugged in.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// A new host with `eth0` at `address` (as `10.0.0.1/24`), plugged in. Its port on the switch
+    /// is named `port0`, `port1`, … in the order of the calls.
+    pub fn host(&self, address: &str) -> Namespace {
+        let host = Namespace::new();
+        let port = format!("port{}", self.ports.fetch_add(1, Ordering::Relaxed));
+        let mtu = self.mtu;
+        self.namespace.ip(&format!(
+            "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {}",
+            text(host.path())
+        ));
+        self.namespace.ip(&format!("link set {port} master {} up", Self::BRIDGE));
+        host.ip(&format!("addr add {address} dev eth0"));
+        host.ip("link set eth0 up");
+        host
+    }
+
+    /// From now on loses `hundredths` of a percent (0..=10000) of the TCP segments in `direction`.
+    pub fn lose(&self, hundredths: u32, direction: Direction<'_>) {
+        assert!(hundredths <= 10_000, "{hundredths} hundredths of a percent are more than all");
+        let from = match direction {
+            Direction::Both => String::new(),
+            Direction::From(port) => format!("iifname {port} "),
+        };
+        // nft refuses a comparison that is always true.
+        let chance = match hundredths {
+            10_000 => String::new(),
+            fewer => format!("numgen random mod 10000 < {fewer} "),
+        };
+        self.namespace.nft(&format!(
+            "add rule bridge bench crossing {from}meta l4proto tcp {chance}counter name lost drop"
+        ));
+    }
+
+    /// Frames lost so far to the rules of [`lose`](Self::lose).
+    pub fn lost_frames(&self) -> u64 {
+        let listing = self.namespace.nft("list counter bridge bench lost");
+        let listing: serde_json::Value = serde_json::from_str(&listing).expect("nft prints JSON");
+        let objects = listing["nftables"].as_array().expect("a list of objects");
+        let counter = objects.iter().find_map(|object| object.get("counter"));
+        counter.and_then(|counter| counter["packets"].as_u64()).expect("the counter was made")
+    }
+}
+
+fn text(path: PathBuf) -> String {
+    path.into_os_string().into_string().expect("a path of ours is text")
+}

@@ -1,0 +1,469 @@
+//! What Wireshark says about a capture.
+//!
+//! tshark runs with the options that iWARP needs: heuristics before port numbers, reassembly of
+//! what came out of order, checksums verified, and without the two dissectors that claim small
+//! Sends for themselves. Its PDML is read (not JSON, which lacks the verdict on the CRC).
+//!
+//! Known limits of the dissector (4.0), which are no fault of a capture:
+//! - it must see MPA's Request and Reply, and one 4-tuple may occur only once in a file;
+//! - FPDUs in the frame of the Request or Reply are not shown;
+//! - it knows only RFC 5044: revision 2 and the S bit (RFC 6581) draw a warning each, see
+//!   [`KNOWN_REMARKS`];
+//! - it takes markers in one direction for markers in both;
+//! - opcodes 8 and 9 (RFC 7306) are "unknown".
+
+mod pdml;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::capture::{Flags, Segment};
+use crate::needs::find_tool;
+use pdml::{Element, packets};
+
+/// Whatever is asked, tshark is asked with these.
+const OPTIONS: &[&str] = &[
+    "-n",
+    "-o",
+    "tcp.try_heuristic_first:TRUE",
+    "-o",
+    "tcp.reassemble_out_of_order:TRUE",
+    "-o",
+    "tcp.check_checksum:TRUE",
+    "-o",
+    "ip.check_checksum:TRUE",
+    "--disable-protocol",
+    "rpcordma",
+    "--disable-protocol",
+    "smb_direct",
+];
+
+/// Remarks that a clean capture draws as well: an orderly close, and what Wireshark does not
+/// know of RFC 6581.
+pub const KNOWN_REMARKS: &[&str] = &[
+    "This frame initiates the connection closing",
+    "This frame undergoes the connection closing",
+    "Res field is NOT set to zero as required by RFC 5044",
+    "Rev field is NOT set to one as required by RFC 5044",
+];
+
+fn tshark(capture: &Path, more: &[&str]) -> String {
+    let mut command = Command::new(find_tool("tshark").expect("tshark is installed"));
+    command.arg("-r").arg(capture).args(OPTIONS).args(more).stdin(Stdio::null());
+    // The preferences of whoever runs the tests shall not change the verdict.
+    command.env("WIRESHARK_CONFIG_DIR", "/nonexistent");
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} ended with {}: {stderr}", output.status);
+    String::from_utf8(output.stdout).expect("tshark prints UTF-8")
+}
+
+/// How grave an expert remark is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Somebody wrote a comment.
+    Comment,
+    /// Part of the normal course.
+    Chat,
+    /// Worth a look, as a retransmission.
+    Note,
+    /// Something is wrong, as a lost segment.
+    Warning,
+    /// Broken, as a malformed frame.
+    Error,
+}
+
+/// An expert remark and how often it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// How grave it is.
+    pub severity: Severity,
+    /// Times it was made.
+    pub count: u64,
+    /// Wireshark's group, as `Sequence`, `Checksum`, `Malformed`.
+    pub group: String,
+    /// The dissector that made it, as `TCP`.
+    pub protocol: String,
+    /// Its text.
+    pub summary: String,
+}
+
+/// All expert remarks on a capture.
+pub fn remarks(capture: &Path) -> Vec<Remark> {
+    parse_remarks(&tshark(capture, &["-q", "-z", "expert"]))
+}
+
+fn parse_remarks(table: &str) -> Vec<Remark> {
+    let mut severity = None;
+    let mut found = Vec::new();
+    for line in table.lines() {
+        severity = match line.split_once(" (").map(|(word, _)| word) {
+            Some("Errors") => Some(Severity::Error),
+            Some("Warns") => Some(Severity::Warning),
+            Some("Notes") => Some(Severity::Note),
+            Some("Chats") => Some(Severity::Chat),
+            Some("Comments") => Some(Severity::Comment),
+            _ => severity,
+        };
+        let mut words = line.split_whitespace();
+        let count = words.next().and_then(|word| word.parse().ok());
+        if let (Some(severity), Some(count)) = (severity, count) {
+            let mut word = || words.next().unwrap_or_default().to_owned();
+            let (group, protocol) = (word(), word());
+            let summary = words.collect::<Vec<_>>().join(" ");
+            found.push(Remark { severity, count, group, protocol, summary });
+        }
+    }
+    found
+}
+
+/// Asserts that Wireshark finds nothing wrong: no malformed frame, no bad checksum, no
+/// retransmission, gap, disorder, zero window or reset, nothing above a chat but what stands in
+/// [`KNOWN_REMARKS`] or contains one of `allowed`.
+///
+/// # Panics
+///
+/// Otherwise, with the remarks.
+pub fn assert_clean(capture: &Path, allowed: &[&str]) {
+    let known = |remark: &Remark| {
+        KNOWN_REMARKS.iter().chain(allowed).any(|known| remark.summary.contains(known))
+    };
+    let grave = |remark: &Remark| {
+        remark.severity >= Severity::Note || ["Malformed", "Checksum"].contains(&&*remark.group)
+    };
+    let mut wrong = remarks(capture);
+    wrong.retain(|remark| grave(remark) && !known(remark));
+    assert!(wrong.is_empty(), "Wireshark finds in {}: {wrong:#?}", capture.display());
+}
+
+/// The TCP segments of a capture as tshark reads them, to be compared with
+/// [`capture::segments`](crate::capture::segments).
+pub fn segments(capture: &Path) -> Vec<Segment> {
+    let fields = [
+        "frame.number",
+        "ip.src",
+        "ipv6.src",
+        "tcp.srcport",
+        "ip.dst",
+        "ipv6.dst",
+        "tcp.dstport",
+        "tcp.seq_raw",
+        "tcp.ack_raw",
+        "tcp.len",
+        "tcp.flags",
+        "tcp.window_size_value",
+    ];
+    let mut args = vec!["-Y", "tcp", "-T", "fields"];
+    args.extend(fields.iter().flat_map(|field| ["-e", field]));
+    let table = tshark(capture, &args);
+    table.lines().map(|line| segment(line).unwrap_or_else(|| panic!("segment {line:?}"))).collect()
+}
+
+fn segment(line: &str) -> Option<Segment> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    let &[frame, from4, from6, from_port, to4, to6, to_port, seq, ack, len, flags, window] =
+        columns.as_slice()
+    else {
+        return None;
+    };
+    let address = |v4: &str, v6: &str, port: &str| -> Option<SocketAddr> {
+        let ip: IpAddr = if v4.is_empty() { v6 } else { v4 }.parse().ok()?;
+        Some((ip, port.parse().ok()?).into())
+    };
+    Some(Segment {
+        frame: frame.parse().ok()?,
+        from: address(from4, from6, from_port)?,
+        to: address(to4, to6, to_port)?,
+        seq: seq.parse().ok()?,
+        ack: ack.parse().ok()?,
+        payload_bytes: len.parse().ok()?,
+        flags: Flags::from_octet((number(flags)? & 0xff) as u8),
+        window: window.parse().ok()?,
+    })
+}
+
+/// One frame of a connection's iWARP, in the order of the capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pdu {
+    /// Number of the frame in which it was completed, from 1.
+    pub frame: usize,
+    /// Wireshark's number of the TCP connection, from 0.
+    pub connection: u32,
+    /// TCP port that sent it.
+    pub source_port: u16,
+    /// What it is.
+    pub kind: PduKind,
+}
+
+/// MPA's two kinds of frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PduKind {
+    /// RFC 5044 s7.1.1, Request.
+    Request(Startup),
+    /// RFC 5044 s7.1.1, Reply.
+    Reply(Startup),
+    /// RFC 5044 s4.1.
+    Fpdu(Fpdu),
+}
+
+/// MPA Request or Reply, RFC 5044 s7.1.1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Startup {
+    /// M: the sender wants to receive markers.
+    pub markers: bool,
+    /// C: the sender wants CRCs.
+    pub crc: bool,
+    /// R: the connection is refused.
+    pub reject: bool,
+    /// S of RFC 6581 s6, the highest of Wireshark's "reserved" bits.
+    pub enhanced: bool,
+    /// Revision.
+    pub revision: u8,
+    /// With the enhanced data in front when `enhanced`.
+    pub private_data: Vec<u8>,
+}
+
+/// Wireshark's verdict on a CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crc {
+    /// Equal to what it computed.
+    Good,
+    /// Not so.
+    Bad,
+    /// Not in use on this connection.
+    Unused,
+}
+
+/// An FPDU and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fpdu {
+    /// ULPDU_Length, bytes.
+    pub ulpdu_length: u16,
+    /// Verdict on the CRC.
+    pub crc: Crc,
+    /// L bit of DDP.
+    pub last: bool,
+    /// Where DDP puts the payload.
+    pub place: Place,
+    /// RDMAP opcode, RFC 5040 s4.1.
+    pub opcode: u8,
+    /// Invalidate STag of a Send with Invalidate.
+    pub invalidate_stag: Option<u32>,
+    /// Body of a Read Request.
+    pub read_request: Option<ReadRequest>,
+    /// First three octets of a Terminate: layer and type, code, header control bits.
+    pub terminate: Option<[u8; 3]>,
+}
+
+/// DDP's two buffer models, RFC 5041 s4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Tagged.
+    Tagged {
+        /// Steering tag.
+        stag: u32,
+        /// Tagged offset.
+        offset: u64,
+    },
+    /// Untagged.
+    Untagged {
+        /// Queue number.
+        queue: u32,
+        /// Message sequence number.
+        msn: u32,
+        /// Message offset.
+        offset: u32,
+    },
+}
+
+/// RFC 5040 s4.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Data sink STag.
+    pub sink_stag: u32,
+    /// Data sink tagged offset.
+    pub sink_offset: u64,
+    /// Message size, bytes.
+    pub size: u32,
+    /// Data source STag.
+    pub source_stag: u32,
+    /// Data source tagged offset.
+    pub source_offset: u64,
+}
+
+/// The RDMAP opcodes of RFC 5040 s4.1, as they stand in [`Fpdu::opcode`].
+pub mod opcode {
+    /// RDMA Write.
+    pub const WRITE: u8 = 0;
+    /// RDMA Read Request.
+    pub const READ_REQUEST: u8 = 1;
+    /// RDMA Read Response.
+    pub const READ_RESPONSE: u8 = 2;
+    /// Send.
+    pub const SEND: u8 = 3;
+    /// Send with Invalidate.
+    pub const SEND_INVALIDATE: u8 = 4;
+    /// Send with Solicited Event.
+    pub const SEND_SOLICITED: u8 = 5;
+    /// Send with Solicited Event and Invalidate.
+    pub const SEND_SOLICITED_INVALIDATE: u8 = 6;
+    /// Terminate.
+    pub const TERMINATE: u8 = 7;
+}
+
+/// Every MPA frame of a capture, dissected.
+///
+/// # Panics
+///
+/// When tshark's output is not understood; the message names field and frame.
+pub fn pdus(capture: &Path) -> Vec<Pdu> {
+    let args = ["-Y", "iwarp_mpa", "-T", "pdml", "-J", "frame tcp iwarp_mpa iwarp_ddp_rdmap"];
+    packets(&tshark(capture, &args)).iter().flat_map(packet_pdus).collect()
+}
+
+/// The FPDUs among `pdus` of one connection, from one port.
+pub fn fpdus(pdus: &[Pdu], connection: u32, source_port: u16) -> Vec<&Fpdu> {
+    let ours =
+        pdus.iter().filter(|pdu| pdu.connection == connection && pdu.source_port == source_port);
+    ours.filter_map(|pdu| match &pdu.kind {
+        PduKind::Fpdu(fpdu) => Some(fpdu),
+        PduKind::Request(_) | PduKind::Reply(_) => None,
+    })
+    .collect()
+}
+
+/// Asserts that CRCs are in use and Wireshark computes the same for each FPDU of `pdus`.
+///
+/// # Panics
+///
+/// Otherwise, or when there is no FPDU at all.
+pub fn assert_crcs_good(pdus: &[Pdu]) {
+    let mut fpdus = 0;
+    for Pdu { frame, kind, .. } in pdus {
+        if let PduKind::Fpdu(fpdu) = kind {
+            assert_eq!(fpdu.crc, Crc::Good, "the CRC of an FPDU in frame {frame}: {fpdu:?}");
+            fpdus += 1;
+        }
+    }
+    assert!(fpdus > 0, "the capture shows no FPDU");
+}
+
+fn packet_pdus(packet: &Element) -> Vec<Pdu> {
+    let frame = packet.number("frame.number");
+    let connection = packet.number("tcp.stream");
+    let source_port = packet.number("tcp.srcport");
+    let mut found: Vec<Pdu> = Vec::new();
+    for (index, layer) in packet.children.iter().enumerate() {
+        if layer.name != "iwarp_mpa" {
+            continue;
+        }
+        let upper = packet.children[index + 1..].iter().find(|one| one.name.starts_with("iwarp_"));
+        let kind = if let Some(request) = layer.find("iwarp_mpa.req") {
+            PduKind::Request(startup(request))
+        } else if let Some(reply) = layer.find("iwarp_mpa.rep") {
+            PduKind::Reply(startup(reply))
+        } else {
+            let upper = upper.filter(|upper| upper.name == "iwarp_ddp_rdmap");
+            let upper = upper.unwrap_or_else(|| panic!("frame {frame}: an FPDU without DDP"));
+            PduKind::Fpdu(fpdu(layer, upper))
+        };
+        found.push(Pdu { frame, connection, source_port, kind });
+    }
+    found
+}
+
+fn startup(body: &Element) -> Startup {
+    const S_AMONG_RESERVED: u8 = 0x10;
+    Startup {
+        markers: body.bit("iwarp_mpa.marker_flag"),
+        crc: body.bit("iwarp_mpa.crc_flag"),
+        reject: body.bit("iwarp_mpa.rej_flag"),
+        enhanced: body.number::<u8>("iwarp_mpa.res") & S_AMONG_RESERVED != 0,
+        revision: body.number("iwarp_mpa.rev"),
+        private_data: body.find("iwarp_mpa.privatedata").map_or_else(Vec::new, Element::octets),
+    }
+}
+
+fn fpdu(mpa: &Element, upper: &Element) -> Fpdu {
+    let crc = match mpa.find("iwarp_mpa.crc_check") {
+        None => Crc::Unused,
+        Some(check) if check.showname.contains("Good CRC32") => Crc::Good,
+        Some(_) => Crc::Bad,
+    };
+    let place = if upper.bit("iwarp_ddp.tagged_flag") {
+        Place::Tagged {
+            stag: upper.number("iwarp_ddp.stag"),
+            offset: upper.number("iwarp_ddp.tagged_offset"),
+        }
+    } else {
+        Place::Untagged {
+            queue: upper.number("iwarp_ddp.qn"),
+            msn: upper.number("iwarp_ddp.msn"),
+            offset: upper.number("iwarp_ddp.mo"),
+        }
+    };
+    Fpdu {
+        ulpdu_length: mpa.number("iwarp_mpa.ulpdulength"),
+        crc,
+        last: upper.bit("iwarp_ddp.last_flag"),
+        place,
+        opcode: upper.number("iwarp_rdma.opcode"),
+        invalidate_stag: upper.maybe_number("iwarp_rdma.inval_stag"),
+        read_request: upper.find("iwarp_rdma.rr").map(read_request),
+        terminate: upper.find("iwarp_rdma.terminate").map(terminate),
+    }
+}
+
+fn read_request(body: &Element) -> ReadRequest {
+    ReadRequest {
+        sink_stag: body.number("iwarp_rdma.sinkstag"),
+        sink_offset: body.number("iwarp_rdma.sinkto"),
+        size: body.number("iwarp_rdma.rdmardsz"),
+        source_stag: body.number("iwarp_rdma.srcstag"),
+        source_offset: body.number("iwarp_rdma.srcto"),
+    }
+}
+
+/// Wireshark names the fields after the layer that it believes in; their whole octets stand in
+/// `unmaskedvalue` (bit fields) or `value`, in the order of the wire.
+fn terminate(body: &Element) -> [u8; 3] {
+    let control = body.find("iwarp_rdma.term_ctrl").expect("a Terminate has its control field");
+    let code = control.children.iter().find(|field| field.name.contains("term_errcode"));
+    let octet = |field: Option<&Element>| {
+        let octets = field.map(Element::octets).unwrap_or_default();
+        *octets.first().expect("a Terminate has three octets")
+    };
+    [
+        octet(control.find("iwarp_rdma.term_layer")),
+        octet(code),
+        octet(control.find("iwarp_rdma.term_hdrct_m")),
+    ]
+}
+
+/// Decimal or `0x` hexadecimal, as tshark shows numbers.
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_expert_table_is_read() {
+        let table = "\nErrors (2)\n=============\n   Frequency      Group           Protocol  Summary\n\
+                     \x20          2 Malformed          IWARP_MPA  Malformed Packet (Exception occurred)\n\
+                     \nNotes (1)\n=============\n   Frequency      Group           Protocol  Summary\n\
+                     \x20          1   Sequence                TCP  Duplicate ACK (#1)\n";
+        let remarks = parse_remarks(table);
+        assert_eq!(remarks.len(), 2);
+        assert_eq!(remarks[0].severity, Severity::Error);
+        assert_eq!((remarks[0].count, &*remarks[0].group), (2, "Malformed"));
+        assert_eq!(remarks[1].severity, Severity::Note);
+        assert_eq!(remarks[1].summary, "Duplicate ACK (#1)");
+    }
+}

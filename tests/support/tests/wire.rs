@@ -1,0 +1,227 @@
+//! The bench itself: kernel sockets across two hosts and a switch, so that a test of flue that
+//! fails here fails because of flue.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use flue_test_support::kernel_peer::{End, KernelPeer, Outcome, Pace, Plan};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::stream::Stream;
+use flue_test_support::switch::{Direction, Switch};
+
+const BENCH: &[Need] = &[Need::Root, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
+const LEFT: &str = "10.0.0.1/24";
+const RIGHT: &str = "10.0.0.2/24";
+
+fn right(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 2], port))
+}
+
+/// Both sides carried out over a switch that has been prepared by `prepare`.
+fn across(prepare: impl FnOnce(&Switch), server: Plan, client: Plan) -> (Outcome, Outcome, u64) {
+    let switch = Switch::new(1500);
+    let (client_host, server_host) = (switch.host(LEFT), switch.host(RIGHT));
+    prepare(&switch);
+    let server = KernelPeer::listen(&server_host, right(0), server);
+    let client = KernelPeer::connect(&client_host, server.address(), client);
+    let outcomes = (client.finish(), server.finish());
+    (outcomes.0, outcomes.1, switch.lost_frames())
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn eight_mib_each_way_arrive_whole_through_five_percent_of_loss() {
+    if lacks(BENCH) {
+        return;
+    }
+    let (client, server, lost_frames) = across(
+        |switch| switch.lose(500, Direction::Both),
+        Plan::send(1, 8 * MIB),
+        Plan::send(2, 8 * MIB),
+    );
+    server.assert_received(Stream::new(2).digest(8 * MIB));
+    client.assert_received(Stream::new(1).digest(8 * MIB));
+    assert_eq!(client.sent, server.received);
+    assert_eq!(server.sent, client.received);
+    assert!(lost_frames > 0, "the rule of loss struck nothing");
+}
+
+#[test]
+fn loss_in_one_direction_strikes_only_there() {
+    if lacks(BENCH) {
+        return;
+    }
+    // All that the server would send is lost: the handshake cannot complete.
+    let switch = Switch::new(1500);
+    let (client_host, server_host) = (switch.host(LEFT), switch.host(RIGHT));
+    switch.lose(10_000, Direction::From("port1"));
+    let server = KernelPeer::listen(&server_host, right(0), Plan::receive());
+    let address = server.address();
+    let refused = client_host.run(|| {
+        std::net::TcpStream::connect_timeout(&address, Duration::from_millis(300)).unwrap_err()
+    });
+    assert_eq!(refused.kind(), std::io::ErrorKind::TimedOut);
+    assert!(switch.lost_frames() > 0);
+    assert!(segments_received(&server_host) > 0, "what the client sent must arrive");
+    assert_eq!(segments_received(&client_host), 0);
+}
+
+/// TCP's InSegs of a host (RFC 4022).
+fn segments_received(host: &Namespace) -> u64 {
+    let snmp = host.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap();
+    let mut tcp = snmp.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (tcp.next().unwrap(), tcp.next().unwrap());
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    pairs.find(|(name, _)| *name == "InSegs").unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn half_close_leaves_the_other_direction_open() {
+    if lacks(BENCH) {
+        return;
+    }
+    // The client half-closes; the server sends only afterwards.
+    let server = Plan { end: End::AnswerPeer, ..Plan::send(5, MIB) };
+    let (client, server, lost_frames) = across(|_| (), server, Plan::send(4, 1000));
+    client.assert_received(Stream::new(5).digest(MIB));
+    server.assert_received(Stream::new(4).digest(1000));
+    assert_eq!(lost_frames, 0);
+}
+
+#[test]
+fn a_reset_is_seen_as_a_reset() {
+    if lacks(BENCH) {
+        return;
+    }
+    let client = Plan { end: End::Reset, ..Plan::send(6, 1000) };
+    let (client, server, _) = across(|_| (), Plan::receive(), client);
+    assert_eq!(client.sent.bytes, 1000);
+    let error = server.receive_error.expect("the server is reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_held_reader_gets_all_once_it_is_released() {
+    if lacks(BENCH) {
+        return;
+    }
+    let (release, held) = mpsc::channel();
+    let server =
+        Plan { pace: Pace::Held(held), receive_buffer_bytes: Some(16 * 1024), ..Plan::receive() };
+    let switch = Switch::new(9000);
+    let (client_host, server_host) = (switch.host(LEFT), switch.host(RIGHT));
+    let server = KernelPeer::listen(&server_host, right(0), server);
+    let client = KernelPeer::connect(&client_host, server.address(), Plan::send(7, 4 * MIB));
+    // 4 MiB do not fit into both buffers: the client is stuck on a window of zero until here.
+    release.send(()).unwrap();
+    server.finish().assert_received(Stream::new(7).digest(4 * MIB));
+    client.finish().assert_received(Stream::new(0).digest(0));
+}
+
+#[test]
+fn a_slow_reader_reads_all() {
+    if lacks(BENCH) {
+        return;
+    }
+    let pace = Pace::Slow { bytes: 16 * 1024, pause: Duration::from_millis(1) };
+    let server = Plan { pace, ..Plan::receive() };
+    let (client, server, _) = across(|_| (), server, Plan::send(8, MIB));
+    server.assert_received(client.sent);
+}
+
+#[test]
+fn a_namespace_has_the_defaults_and_takes_its_links_along() {
+    if lacks(BENCH) {
+        return;
+    }
+    let ns = Namespace::new();
+    let cc = ns.run(|| std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control"));
+    assert_eq!(cc.unwrap(), "reno\n");
+    assert!(ns.links().is_empty());
+    let other = Namespace::new();
+    ns.ip(&format!("link add here type veth peer name there netns {}", other.path().display()));
+    assert_eq!((ns.links(), other.links()), (vec!["here".into()], vec!["there".into()]));
+    drop(other);
+    // The peer of a vanished veth vanishes. The kernel does it a moment later.
+    let gone = (0..1000).any(|_| {
+        std::thread::yield_now();
+        ns.links().is_empty()
+    });
+    assert!(gone, "the veth outlived its namespace: {:?}", ns.links());
+}
+
+#[test]
+fn a_panic_inside_a_namespace_comes_out_of_it() {
+    if lacks(BENCH) {
+        return;
+    }
+    let ns = Namespace::new();
+    let panic = std::panic::catch_unwind(|| ns.run(|| panic!("inside"))).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"inside"));
+}
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command
+}
+
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_process_is_followed_by_its_lines_and_ends_with_its_status() {
+    if lacks(BENCH) {
+        return;
+    }
+    let ns = Namespace::new();
+    let script = "echo first; echo second >&2; read -r line; echo got $line; exit 1";
+    let mut process = Process::start(&ns, shell(script), Output::Lines);
+    assert_eq!(process.expect_line("sec", SOON), "second");
+    let mut input = process.take_input();
+    std::io::Write::write_all(&mut input, b"it\n").unwrap();
+    assert_eq!(process.expect_line("got", SOON), "got it");
+    process.expect_exit(1, SOON);
+    assert!(process.log().iter().any(|line| line == "first"));
+}
+
+#[test]
+fn a_missed_deadline_tells_what_the_process_said_and_kills_it() {
+    if lacks(BENCH) {
+        return;
+    }
+    let ns = Namespace::new();
+    let mut process = Process::start(&ns, shell("echo hello; exec sleep 1000"), Output::Lines);
+    let id = process.id();
+    process.expect_line("hello", SOON);
+    let wait = std::panic::AssertUnwindSafe(|| {
+        process.expect_line("never", Duration::from_millis(50));
+    });
+    let panic = std::panic::catch_unwind(wait).unwrap_err();
+    let message = panic.downcast_ref::<String>().unwrap();
+    assert!(message.contains("no `never`") && message.contains("hello"), "{message}");
+    drop(process);
+    assert!(!std::path::Path::new(&format!("/proc/{id}")).exists(), "it outlived its owner");
+}
+
+#[test]
+fn output_can_be_taken_as_bytes() {
+    if lacks(BENCH) {
+        return;
+    }
+    let ns = Namespace::new();
+    let mut process = Process::start(&ns, shell("exec cat"), Output::Bytes);
+    let mut input = process.take_input();
+    let writer = std::thread::spawn(move || {
+        use std::io::Read as _;
+        std::io::copy(&mut Stream::new(9).take(MIB), &mut input)
+    });
+    let digest = flue_test_support::stream::Summer::drain(process.take_output()).unwrap();
+    assert_eq!(writer.join().unwrap().unwrap(), MIB);
+    assert_eq!(digest, Stream::new(9).digest(MIB));
+    process.expect_exit(0, SOON);
+}
