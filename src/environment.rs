@@ -68,26 +68,6 @@ fn open_failure(path: &Path, metadata: &fs::Metadata, error: &io::Error) -> Fail
     }
 }
 
-/// What it means that the TAP `name` could not be created or attached to.
-pub fn tap_failure(name: &str, error: &io::Error) -> Failure {
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::PERM) => Failure::lacking(format!("TAP {name}: {error}")).with_hint(format!(
-            "creating a TAP needs CAP_NET_ADMIN (setcap cap_net_admin+ep flue), or let root make it \
-             once: ip tuntap add mode tap user $USER name {name}"
-        )),
-        Some(Errno::BUSY) => Failure::work(format!("TAP {name}: another program has it")),
-        Some(Errno::INVAL) => {
-            Failure::work(format!("TAP {name}: there is an interface of that name, but no such TAP"))
-                .with_hint("choose another name with --tap")
-        }
-        Some(Errno::ACCESS | Errno::NOENT | Errno::NODEV | Errno::NXIO) => match check_tun() {
-            Err(failure) => failure,
-            Ok(()) => Failure::lacking(format!("TAP {name}: {error}")),
-        },
-        _ => Failure::work(format!("TAP {name}: {error}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,14 +101,5 @@ mod tests {
         let absent = io::Error::from(Errno::NODEV);
         let failure = open_failure(Path::new("/dev/net/tun"), &metadata, &absent);
         assert!(failure.hint.unwrap().contains("modprobe tun"));
-    }
-
-    #[test]
-    fn tap_errors_say_whose_turn_it_is() {
-        let failure = |errno: Errno| tap_failure("flue0", &errno.into());
-        assert_eq!(failure(Errno::PERM).kind, Kind::Lacking);
-        assert!(failure(Errno::PERM).hint.unwrap().contains("cap_net_admin"));
-        assert_eq!(failure(Errno::BUSY).kind, Kind::Work);
-        assert_eq!(failure(Errno::INVAL).kind, Kind::Work);
     }
 }

@@ -12,6 +12,7 @@ pub mod environment;
 pub mod failure;
 pub mod namespace;
 pub mod net;
+pub mod node;
 pub mod options;
 pub mod report;
 pub mod table;

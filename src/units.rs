@@ -38,17 +38,14 @@ pub struct Percent {
 }
 
 impl Percent {
-    /// Never.
-    pub const ZERO: Self = Self { parts_per_million: 0 };
-
     /// Parts per million, 0..=1 000 000.
     pub const fn parts_per_million(self) -> u32 {
         self.parts_per_million
     }
 
-    /// As a fraction of one.
-    pub fn fraction(self) -> f64 {
-        f64::from(self.parts_per_million) / 1e6
+    /// Percent, 0.0..=100.0.
+    pub fn percent(self) -> f64 {
+        f64::from(self.parts_per_million) / 1e4
     }
 }
 
@@ -68,7 +65,7 @@ impl FromStr for Percent {
 
 impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}%", f64::from(self.parts_per_million) / 1e4)
+        write!(f, "{}%", self.percent())
     }
 }
 

@@ -4,3 +4,4 @@ pub mod children;
 pub mod control;
 pub mod director;
 pub mod script;
+pub mod session;
