@@ -96,7 +96,7 @@ fn impairments(weather: &Impairment, seed: u64) -> Impairments {
 }
 
 /// Whose turn it is when a TAP cannot be had. The error's own text names node, mode and owner.
-fn tap_failure(error: TapError) -> Failure {
+pub fn tap_failure(error: TapError) -> Failure {
     let mut text = error.to_string();
     if let Some(source) = std::error::Error::source(&error) {
         text = format!("{text}: {source}");
