@@ -26,10 +26,10 @@ pub fn make_tap_ready(netlink: &mut Netlink, config: &NodeConfig) -> Result<(), 
     if current.mtu_bytes != Some((*mtu_bytes).into()) {
         netlink.set_mtu(tap, *mtu_bytes)?;
     }
-    if let Some(bridge) = bridge {
-        if current.master_index != Some(netlink.link(bridge)?.index) {
-            netlink.set_bridge(tap, Some(bridge))?;
-        }
+    if let Some(bridge) = bridge
+        && current.master_index != Some(netlink.link(bridge)?.index)
+    {
+        netlink.set_bridge(tap, Some(bridge))?;
     }
     for prefix in host_addresses {
         match netlink.add_address(tap, *prefix) {

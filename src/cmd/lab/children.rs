@@ -275,7 +275,7 @@ impl<R: BufRead> Orders<R> {
     ///
     /// # Errors
     /// The lab is gone, or does not speak this language.
-    pub fn next(&mut self) -> Result<Order, Failure> {
+    pub fn receive(&mut self) -> Result<Order, Failure> {
         let mut line = String::new();
         match self.input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
             Ok(0) => Err(Failure::work("order: the lab is gone")),
@@ -363,8 +363,8 @@ mod tests {
         Reports::new(&mut out).send(&Report::Done).unwrap();
         assert_eq!(out, b"{\"report\":\"done\"}\n");
         let mut orders = Orders::new(&b"{\"order\":\"connect\"}\nnonsense\n"[..]);
-        assert_eq!(orders.next().unwrap(), Order::Connect);
-        assert!(orders.next().is_err());
-        assert!(orders.next().unwrap_err().message.contains("gone"));
+        assert_eq!(orders.receive().unwrap(), Order::Connect);
+        assert!(orders.receive().is_err());
+        assert!(orders.receive().unwrap_err().message.contains("gone"));
     }
 }

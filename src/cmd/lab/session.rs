@@ -61,7 +61,7 @@ impl<R: BufRead, W: Write> Session<R, W> {
         // The thread's id: namespaces belong to threads, and the first thread's is the process's.
         let pid = gettid().as_raw_nonzero().get().unsigned_abs();
         reports.send(&Report::Namespace { pid })?;
-        match orders.next()? {
+        match orders.receive()? {
             Order::Start { plan } => Ok((*plan, Netlink::open()?)),
             Order::Connect => Err(Failure::work("order: Connect before Start")),
         }
@@ -102,7 +102,7 @@ impl<R: BufRead, W: Write> Session<R, W> {
     pub fn listening(&mut self) -> Result<(), Failure> {
         match self.side {
             Side::B => self.reports.send(&Report::Listening)?,
-            Side::A => match self.orders.next()? {
+            Side::A => match self.orders.receive()? {
                 Order::Connect => {}
                 Order::Start { .. } => return Err(Failure::work("order: Start a second time")),
             },
