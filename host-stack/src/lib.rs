@@ -1,5 +1,10 @@
 //! The host: smoltcp (ARP, neighbor discovery, ICMP, handshakes, un-offloaded TCP), sockets before and
 //! after offload, and the host's half of the chimney.
+//!
+//! * [`host`]: the host stack as a passive object, and its policy of what is offloaded when.
+//! * [`socket`]: what its clients ask and are told.
+//! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
+//! * `observer`: what only the wire can tell of a connection.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -7,6 +12,21 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+#[cfg(feature = "std")]
+mod clock;
+#[cfg(feature = "std")]
+mod device;
+#[cfg(feature = "std")]
+mod handoff;
+#[cfg(feature = "std")]
+pub mod host;
+#[cfg(feature = "std")]
+pub mod node;
+#[cfg(feature = "std")]
+mod observer;
+#[cfg(feature = "std")]
+pub mod simulation;
 pub mod socket;
 #[cfg(feature = "std")]
 pub mod stream;
+mod wire;

@@ -20,8 +20,7 @@
 use std::{
     boxed::Box,
     collections::VecDeque,
-    format,
-    io,
+    format, io,
     os::fd::{AsFd, OwnedFd},
     string::String,
     sync::{
@@ -85,7 +84,7 @@ impl<C: NodeClient> Core<C> {
     /// A node on `link`; `client` makes the layer above from its port to the host stack.
     ///
     /// # Errors
-    /// No descriptor is left for the doorbells.
+    /// No descriptor is left for the doorbells, or (InvalidInput) the host's configuration cannot work.
     pub fn new(
         link: Box<dyn Link>,
         engine: EngineConfig,
@@ -94,7 +93,8 @@ impl<C: NodeClient> Core<C> {
     ) -> io::Result<Self> {
         let (engine, host_port) = Engine::new(link, engine)?;
         let (socket_port, host_sockets) = SocketPort::pair(host_port.host_doorbell.clone());
-        let host = Host::new(host, host_port, host_sockets);
+        let host = Host::new(host, host_port, host_sockets)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         Ok(Self { engine, client: client(socket_port), host: Some(host) })
     }
 
@@ -271,8 +271,7 @@ impl<C: NodeClient> Shared<C> {
             || self.woken.load(Ordering::SeqCst);
         if !stay {
             let timeout = until.map(|until| until - self.now());
-            let link_events =
-                if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let link_events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             sleep_on(
                 self.descriptor.as_ref().map(|descriptor| (descriptor, link_events)),
                 &self.engine_doorbell,
@@ -349,7 +348,7 @@ impl<C: NodeClient + 'static> Node<C> {
     /// Starts a node on `link`; `client` makes the layer above from its port to the host stack.
     ///
     /// # Errors
-    /// No descriptor or thread is left.
+    /// No descriptor or thread is left, or (InvalidInput) the host's configuration cannot work.
     pub fn start(
         link: Box<dyn Link>,
         config: NodeConfig,

@@ -58,15 +58,17 @@ impl<A: NodeClient, B: NodeClient> Pair<A, B> {
     ) -> Result<R, Stall> {
         loop {
             let mut iterations = 0;
-            loop {
+            // A link that moves a delayed frame on is not counted as work by the node that owns it, so
+            // the other node has to look once more.
+            let mut idle_rounds = 0;
+            while idle_rounds < 2 {
                 let busy = self.a.poll(self.now).expect("in-memory link")
                     | self.b.poll(self.now).expect("in-memory link");
                 if let Some(result) = done(self) {
                     return Ok(result);
                 }
-                if !busy && !self.a.has_input() && !self.b.has_input() {
-                    break;
-                }
+                let idle = !busy && !self.a.has_input() && !self.b.has_input();
+                idle_rounds = if idle { idle_rounds + 1 } else { 0 };
                 iterations += 1;
                 if iterations > ITERATIONS_MAX {
                     return Err(Stall::Livelock(self.now));

@@ -157,6 +157,10 @@ pub enum Notice {
     },
     /// The handshake is done. If `offloading`, the next sign of the connection is
     /// `OffloadClient::offloaded`; else its data comes as `Data`.
+    ///
+    /// Comes again, with `offloading` false, when the target has refused a connection that was being
+    /// handed to it: the connection is back in the host. `Sent` answers what `Offloading` had counted
+    /// as unanswered; what came back by `Returned` is the client's to send again.
     Established {
         /// Which connection; chosen by the host for an accepted one.
         handle: OffloadHandle,

@@ -162,13 +162,7 @@ pub struct Streams {
 impl Streams {
     /// A client named `client`, with its port to the host stack.
     pub fn new(port: SocketPort, client: ClientTag) -> Self {
-        Self {
-            port,
-            client,
-            streams: HashMap::new(),
-            listeners: HashMap::new(),
-            next_context: 1,
-        }
+        Self { port, client, streams: HashMap::new(), listeners: HashMap::new(), next_context: 1 }
     }
 
     /// Starts to connect. [`Streams::status`] tells how it goes.
@@ -182,7 +176,14 @@ impl Streams {
         self.streams.insert(handle, Stream::new(OffloadState::InHost));
         let client = self.client;
         let must_offload = false;
-        self.port.request(Request::Connect { handle, client, local, remote, timeout, must_offload });
+        self.port.request(Request::Connect {
+            handle,
+            client,
+            local,
+            remote,
+            timeout,
+            must_offload,
+        });
         handle
     }
 
@@ -315,7 +316,9 @@ impl Streams {
     fn push(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         match stream.status.state {
-            OffloadState::InHost if stream.status.connected => push_to_host(&self.port, handle, stream),
+            OffloadState::InHost if stream.status.connected => {
+                push_to_host(&self.port, handle, stream)
+            }
             OffloadState::Offloaded if stream.to_return == 0 && !stream.shutdown_in_host => {
                 if let Some(mut io) = connections.get(now, handle) {
                     push_to_target(&mut io, stream);
@@ -343,7 +346,8 @@ impl Streams {
                 self.established(handle, listener, local, remote, offloading);
                 handle
             }
-            Notice::ConnectFailed { handle, error } | Notice::Closed { handle, error: Some(error) } => {
+            Notice::ConnectFailed { handle, error }
+            | Notice::Closed { handle, error: Some(error) } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
                     stream.end(Some(error));
                 }
@@ -476,10 +480,8 @@ fn push_to_target(io: &mut ConnectionIo<'_>, stream: &mut Stream) {
 
 impl OffloadClient for Streams {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>, _client: ClientTag) {
-        let stream = self
-            .streams
-            .entry(io.handle)
-            .or_insert_with(|| Stream::new(OffloadState::Offloading));
+        let stream =
+            self.streams.entry(io.handle).or_insert_with(|| Stream::new(OffloadState::Offloading));
         stream.status.state = OffloadState::Offloaded;
         if stream.status.error == Some(HostError::Aborted) {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));

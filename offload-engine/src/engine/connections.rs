@@ -170,8 +170,14 @@ impl Connections {
         request: InitiateOffload,
     ) -> Result<usize, (NdisStatus, Box<ConnectionState>)> {
         let InitiateOffload { handle, client, state } = request;
-        let ConnectionState { neighbor, path, tcp, send_data: _, buffered_data: _, out_of_order: _ } =
-            &*state;
+        let ConnectionState {
+            neighbor,
+            path,
+            tcp,
+            send_data: _,
+            buffered_data: _,
+            out_of_order: _,
+        } = &*state;
         let path = *path;
         if self.by_handle.len() >= self.connections_max {
             return Err((NdisStatus::OFFLOAD_TCP_ENTRIES, state));

@@ -122,6 +122,8 @@ pub struct EngineStats {
     pub initiate_failures: u64,
     /// Segments that the host handed back (CH-FWD-2).
     pub forwards: u64,
+    /// Frames handed back that belong to no offloaded connection, or are none that the target reads.
+    pub forwards_dropped: u64,
 }
 
 struct Stalled {

@@ -15,7 +15,7 @@ use crate::{
         TxOutcome, TxSegment,
     },
     status::NdisStatus,
-    tcp::{Event, SackBlock, Segment, SeqNum, Transmit, TxLimits},
+    tcp::{self, Event, SackBlock, Segment, SeqNum, Transmit, TxLimits},
     time::Instant,
 };
 
@@ -84,16 +84,24 @@ impl Engine {
                     self.transmit_or_stall(now, TxOffload::default(), &data, &[], None);
                 }
                 FromHost::Initiate(request) => self.initiate(now, request, client),
-                FromHost::Forward(data) => {
-                    self.stats.forwards += 1;
-                    // CH-FWD-5: as if from the wire; the host has verified the checksum.
-                    let frame =
-                        RxFrame { data: &data, checksum: RxChecksum::Valid, gso_size: 0 };
-                    self.take_frame(now, &frame, client);
-                }
+                FromHost::Forward(data) => self.take_forwarded(now, &data, client),
             }
         }
         true
+    }
+
+    /// CH-FWD-5: as if from the wire; the host has verified the checksum. What is no connection's is
+    /// dropped: the host has it from us, so giving it back would go in circles.
+    fn take_forwarded(&mut self, now: Instant, data: &[u8], client: &mut impl NodeClient) {
+        let found =
+            classify(data).and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
+        match found {
+            Some((tcp, slot)) => {
+                self.stats.forwards += 1;
+                self.take_segment(now, slot, &tcp, 0, client);
+            }
+            None => self.stats.forwards_dropped += 1,
+        }
     }
 
     fn initiate(&mut self, now: Instant, request: InitiateOffload, client: &mut impl NodeClient) {
@@ -262,14 +270,18 @@ impl Engine {
             offloaded.headers.finish_checksum(header, offloaded.tcp.payload(transmit));
             TxOffload::default()
         };
-        let mut slices = [IoSlice::new(&[]); PAYLOAD_SLICES_INLINE];
+        let mut slices = [IoSlice::new(&[]); tcp::SLICES_MAX];
         let mut count = 0;
         for slice in offloaded.tcp.payload(transmit) {
             slices[count] = IoSlice::new(slice);
             count += 1;
         }
-        let frame =
-            TxFrame { offload, head: header, payload: &slices[..count], comment: comment.as_deref() };
+        let frame = TxFrame {
+            offload,
+            head: header,
+            payload: &slices[..count],
+            comment: comment.as_deref(),
+        };
         match self.link.transmit(now, &frame) {
             TxOutcome::Sent | TxOutcome::Dropped => {}
             TxOutcome::Full => {
@@ -296,14 +308,16 @@ impl Engine {
                 return;
             }
             self.stats.tx_stalled += 1;
-            self.stalled.push_back(Stalled { frame: gather(&frame), head_len: head.len(), offload });
+            self.stalled.push_back(Stalled {
+                frame: gather(&frame),
+                head_len: head.len(),
+                offload,
+            });
         }
     }
 }
 
-/// Payload slices of one segment; the connection cuts its segments accordingly.
-const PAYLOAD_SLICES_INLINE: usize = crate::tcp::PAYLOAD_SLICES_MAX;
-const _: () = assert!(PAYLOAD_SLICES_INLINE <= TX_PAYLOAD_SLICES_MAX);
+const _: () = assert!(tcp::SLICES_MAX <= TX_PAYLOAD_SLICES_MAX);
 
 fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
     let mut all = frame.head.to_vec();
@@ -312,8 +326,7 @@ fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
 }
 
 fn offload_of(offloaded: &Offloaded, transmit: &Transmit, header_len: usize) -> TxOffload {
-    let checksum =
-        Some(TxChecksum { start: offloaded.headers.tcp_offset() as u16, offset: 16 });
+    let checksum = Some(TxChecksum { start: offloaded.headers.tcp_offset() as u16, offset: 16 });
     let segment = (transmit.payload_len > transmit.mss).then(|| TxSegment {
         size: transmit.mss as u16,
         header_len: header_len as u16,
@@ -368,11 +381,7 @@ fn deliver_backlog(now: Instant, offloaded: &mut Offloaded, client: &mut impl Of
 }
 
 /// Events to the client. Returns whether the connection is over.
-fn raise_events(
-    now: Instant,
-    offloaded: &mut Offloaded,
-    client: &mut impl OffloadClient,
-) -> bool {
+fn raise_events(now: Instant, offloaded: &mut Offloaded, client: &mut impl OffloadClient) -> bool {
     while let Some(event) = offloaded.tcp.poll_event() {
         let io = &mut offloaded.io(now);
         match event {

@@ -1,364 +1,540 @@
-//! One connection's data path.
+//! One connection's data path: RFC 9293 from ESTABLISHED on, as an offload target runs it.
 //!
-//! Theory of operation goes here (what it decides, limits as numbers, timers).
+//! A [`Connection`] is pure: segments, requests and the time go in, segments, events and deadlines
+//! come out. One input, then drain:
+//!
+//! 1. [`Connection::handle_segment`] for each received segment; then the in-order bytes go to the
+//!    consumer, and [`Connection::settle`] says what it refused.
+//! 2. [`Connection::backlog`] and [`Connection::backlog_consumed`] for what waits.
+//! 3. [`Connection::poll_transmit`] until `None`, once for each batch of input: a batch makes one ACK.
+//! 4. [`Connection::poll_event`] until `None`, then [`Connection::poll_timeout`].
+//!
+//! What is decided where:
+//!
+//! | file | question |
+//! |---|---|
+//! | `input` | is a segment acceptable, and what does its acknowledgement do |
+//! | `output` | what is the next segment |
+//! | `expiry` | what happens when a timer runs out |
+//! | `state` | taking a connection over, and giving it back |
+//! | `send` | where the bytes to be sent lie |
+//! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
+//! | `recovery` | what is lost |
+//! | `congestion` | how much may be in flight |
+//! | `rtt`, `timers` | how long to wait |
+//!
+//! Limits: 64 slices of memory in a segment; send room of [`SEND_BACKLOG`] bytes beyond what the
+//! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
+//! the window, one challenge ACK for RSTs until an acceptable segment comes, one in 3 s for SYNs.
+//!
+//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, and one
+//! for FIN_WAIT_2 and TIME_WAIT.
 
+mod api;
+mod congestion;
+mod expiry;
+mod input;
+mod output;
+mod reassembly;
+mod receive;
+mod recovery;
+mod rtt;
+mod send;
 mod seq;
+mod state;
+#[cfg(test)]
+mod tests;
+mod timers;
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, collections::VecDeque};
+
 use bytes::Bytes;
-use core::ops::Range;
 
-pub use self::seq::SeqNum;
+pub use self::{
+    api::{
+        Config, CongestionAlgorithm, Event, Flags, ImportError, Info, PushPolicy, Received,
+        SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+    },
+    send::SLICES_MAX,
+    seq::SeqNum,
+};
+use self::{
+    congestion::{Congestion, Controller},
+    input::Challenges,
+    receive::{AckDue, Receiver},
+    recovery::Recovery,
+    rtt::RttEstimator,
+    send::SendQueue,
+    seq::Position,
+    timers::{Timer, Timers},
+};
 use crate::{
-    chimney::{client::Disconnect, client::UploadReason, state::ConnectionState, state::TcpState},
+    chimney::{
+        client::{Disconnect, UploadReason},
+        state::{ConnectionState, NeighborState, PathState, TcpCached, TcpConst},
+    },
     nbl::{NblChain, NetBufferList},
+    status::NdisStatus,
     time::{Duration, Instant},
 };
 
-/// The states of RFC 9293 in which a connection can be with the target (CH-ST-1), and Closed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum TcpPhase {
-    /// No connection any more.
-    Closed = 0,
-    /// Data flows both ways.
-    Established = 4,
-    /// Our FIN is sent, not yet acknowledged.
-    FinWait1 = 5,
-    /// Our FIN is acknowledged.
-    FinWait2 = 6,
-    /// The peer's FIN has come.
-    CloseWait = 7,
-    /// Both FINs are out, ours not acknowledged.
-    Closing = 8,
-    /// The peer's FIN came first, ours is not acknowledged.
-    LastAck = 9,
-    /// Waiting for old segments to die.
-    TimeWait = 10,
-}
+/// Bytes that a lazy producer keeps queued beyond what the windows allow to send: two super-segments.
+pub const SEND_BACKLOG: usize = 2 * 64 * 1024;
 
-/// TCP header flags.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Flags(pub u8);
+/// Bytes that the timestamps option takes of every segment, padding included.
+const TIMESTAMPS_OPTION: usize = 12;
 
-impl Flags {
-    /// No more data from the sender.
-    pub const FIN: Self = Self(0x01);
-    /// Synchronize.
-    pub const SYN: Self = Self(0x02);
-    /// Reset.
-    pub const RST: Self = Self(0x04);
-    /// Push.
-    pub const PSH: Self = Self(0x08);
-    /// The acknowledgement field is significant.
-    pub const ACK: Self = Self(0x10);
-    /// The urgent pointer is significant.
-    pub const URG: Self = Self(0x20);
-    /// ECN echo.
-    pub const ECE: Self = Self(0x40);
-    /// Congestion window reduced.
-    pub const CWR: Self = Self(0x80);
-
-    /// Whether all of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl core::ops::BitOr for Flags {
-    type Output = Self;
-
-    fn bitor(self, rhs: Self) -> Self {
-        Self(self.0 | rhs.0)
-    }
-}
-
-impl core::ops::BitOrAssign for Flags {
-    fn bitor_assign(&mut self, rhs: Self) {
-        self.0 |= rhs.0;
-    }
-}
-
-/// A SACK block: bytes `start..end` have arrived.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SackBlock {
-    /// First byte.
-    pub start: SeqNum,
-    /// One beyond the last byte.
-    pub end: SeqNum,
-}
-
-/// A timestamps option (RFC 7323).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Timestamps {
-    /// TSval.
-    pub value: u32,
-    /// TSecr.
-    pub echo: u32,
-}
-
-/// The TCP header of a received segment, parsed, and its payload. Checksum already verified.
-#[derive(Clone, Copy, Debug)]
-pub struct Segment<'a> {
-    /// Sequence number.
-    pub seq: SeqNum,
-    /// Acknowledgement number; meaningful with ACK.
-    pub ack: SeqNum,
-    /// Flags.
-    pub flags: Flags,
-    /// Window field as on the wire, unscaled.
-    pub window: u16,
-    /// Timestamps option.
-    pub timestamps: Option<Timestamps>,
-    /// SACK blocks, at most 4.
-    pub sack: &'a [SackBlock],
-    /// Payload.
-    pub payload: &'a [u8],
-    /// Payload bytes of each original segment if the link coalesced several; 0 if it did not.
-    pub gso_size: usize,
-}
-
-/// What became of a received segment.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Received {
-    /// The part of the payload that continues the stream: indicate it now, or settle it.
-    pub in_order: Range<usize>,
-    /// The in-order data ends with a PSH.
-    pub push: bool,
-}
-
-/// What a connection tells its surroundings.
+/// The send sequence variables of RFC 9293 s3.3.1.
 #[derive(Debug)]
-pub enum Event {
-    /// Lists are complete, in order.
-    SendComplete(NblChain),
-    /// The disconnect request is complete.
-    DisconnectComplete(NetBufferList),
-    /// The peer's FIN has come and all data before it is consumed.
-    PeerClosed,
-    /// An acceptable RST has come.
-    Reset,
-    /// A mandatory upload reason; the connection has stopped.
-    Retrieve(UploadReason),
-    /// The state is Closed and nothing is left to do.
-    Closed,
+struct SendVariables {
+    /// Oldest unacknowledged.
+    una: Position,
+    /// Next to send; below `max` only for bytes that must be sent again first (CH-SNB-3) and for a
+    /// window probe's byte.
+    nxt: Position,
+    /// One beyond the highest ever sent.
+    max: Position,
+    /// The peer's window in bytes.
+    wnd: u64,
+    /// The largest the peer ever advertised.
+    max_wnd: u64,
+    /// Segment sequence number used for the last window update.
+    wl1: SeqNum,
+    /// Segment acknowledgement number used for the last window update.
+    wl2: Position,
 }
 
-/// What the link allows for the next segment.
+/// Timestamps (RFC 7323), and the clock they are counted by (CH s10.9).
 #[derive(Clone, Copy, Debug)]
-pub struct TxLimits {
-    /// Most payload bytes of one transmission: more than the EMSS only with segmentation offload.
-    pub super_segment_max: usize,
+struct Clock {
+    /// NicDelta: what is added to our milliseconds.
+    delta: u32,
+    /// TS.Recent.
+    recent: u32,
+    /// When it was taken.
+    recent_at: Instant,
 }
 
-/// A segment, or super-segment, to be transmitted. The payload is gathered with [`Connection::payload`].
-#[derive(Clone, Copy, Debug)]
-pub struct Transmit {
-    /// Sequence number.
-    pub seq: SeqNum,
-    /// Acknowledgement number.
-    pub ack: SeqNum,
-    /// Flags; PSH and FIN belong to the last piece of a super-segment.
-    pub flags: Flags,
-    /// Window field as on the wire.
-    pub window: u16,
-    /// Timestamps option.
-    pub timestamps: Option<Timestamps>,
-    /// SACK blocks; the first `sack_count` are valid.
-    pub sack: [SackBlock; 4],
-    /// Valid entries of `sack`.
-    pub sack_count: usize,
-    /// Payload bytes.
-    pub payload_len: usize,
-    /// Payload bytes of each piece when `payload_len` exceeds it (gso_size).
-    pub mss: usize,
-    /// At least one byte was sent before.
-    pub retransmission: bool,
-    /// The context of the net buffer list that the first byte belongs to; names it in captures.
-    pub nbl_context: Option<u64>,
+impl Clock {
+    fn value(&self, now: Instant) -> u32 {
+        (now.as_millis() as u32).wrapping_add(self.delta)
+    }
 }
 
-/// Policy of PSH (CH-SND-5).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum PushPolicy {
-    /// On the last segment cut from each net buffer list. Segments end at list boundaries.
-    #[default]
-    EachList,
-    /// On the last segment before the send queue runs empty. Segments span list boundaries.
-    QueueEmpty,
+/// Counts of the current attempt to get an answer.
+#[derive(Clone, Copy, Default, Debug)]
+struct Attempts {
+    /// Time-outs of the segment at SND.UNA.
+    retransmissions: u8,
+    /// When its first time-out was.
+    since: Option<Instant>,
+    /// Time spent on it before the take-over.
+    spent: Duration,
+    /// Round of window probes.
+    probe_round: u8,
+    /// Probes in this round.
+    probes: u8,
+    /// Unanswered keep-alive probes.
+    keep_alives: u8,
 }
 
-/// Which congestion controller (see [`congestion`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum CongestionAlgorithm {
-    /// RFC 5681 and 6582.
-    #[default]
-    NewReno,
-    /// No window but the peer's: for links without loss.
-    Unlimited,
+/// What the next calls of `poll_transmit` owe besides data.
+#[derive(Clone, Copy, Default, Debug)]
+struct Owed {
+    reset: bool,
+    window_probe: bool,
+    tail_probe: bool,
+    keep_alive: bool,
+    /// Silly window avoidance has waited long enough.
+    small_segment: bool,
 }
 
-/// Limits and policies of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// PSH policy.
-    pub push: PushPolicy,
-    /// Congestion controller.
-    pub congestion: CongestionAlgorithm,
-    /// Smallest RTO (RFC 6298 2.4 says one second; hosts on LANs use 200 ms).
-    pub rto_min: Duration,
-    /// Largest RTO.
-    pub rto_max: Duration,
-    /// Retransmissions of one segment, or window probes in one round, before the connection is given
-    /// up (TcpMaximumRetransmissions).
-    pub retransmissions_max: u8,
-    /// Delay of a delayed ACK.
-    pub delayed_ack: Duration,
-    /// Full-sized segments, or this many times the MSS in bytes, before an ACK is sent at once (TcpAckFrequency).
-    pub ack_frequency: u8,
-    /// Duplicate ACKs that start fast retransmit.
-    pub duplicate_ack_threshold: u8,
-    /// Out-of-order bytes kept.
-    pub reassembly_bytes_max: usize,
-    /// Out-of-order gaps kept.
-    pub reassembly_gaps_max: usize,
-    /// FIN_WAIT_2 limit.
-    pub fin_wait_2: Duration,
-    /// TIME_WAIT length.
-    pub time_wait: Duration,
-}
-
-impl Default for Config { fn default() -> Self { todo!() } }
-
-/// What TCP_INFO would say; `None` where unknown. Names are Linux'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Info {
-    /// State.
-    pub phase: TcpPhase,
-    /// Retransmission time-out.
-    pub rto: Duration,
-    /// Smoothed RTT; `None` before the first sample.
-    pub rtt: Option<Duration>,
-    /// RTT variance.
-    pub rttvar: Option<Duration>,
-    /// Effective send MSS.
-    pub snd_mss: usize,
-    /// Congestion window, bytes.
-    pub snd_cwnd: u64,
-    /// Slow start threshold, bytes; `None` before the first loss.
-    pub snd_ssthresh: Option<u64>,
-    /// Peer's window, bytes.
-    pub snd_wnd: u64,
-    /// Our window, bytes.
-    pub rcv_wnd: u64,
-    /// Segments sent, counting each piece of a super-segment.
-    pub segs_out: u64,
-    /// Segments received.
-    pub segs_in: u64,
-    /// Segments that held a byte sent before.
-    pub total_retrans: u64,
-    /// Bytes sent, without retransmissions.
-    pub bytes_sent: u64,
-    /// Bytes retransmitted.
-    pub bytes_retrans: u64,
-    /// Bytes acknowledged by the peer.
-    pub bytes_acked: u64,
-    /// Bytes received in order.
-    pub bytes_received: u64,
-    /// Segments sent with PSH.
-    pub push_out: u64,
-    /// Retransmission time-outs.
-    pub timeouts: u64,
-    /// Fast retransmits.
-    pub fast_retransmits: u64,
-    /// Challenge ACKs sent (RFC 5961).
-    pub challenge_acks: u64,
+enum Ending {
+    /// Not yet.
+    No,
+    /// `Closed` is to be raised when everything else is.
+    Due,
+    /// `Closed` was raised.
+    Raised,
 }
 
-/// Most slices of memory that one segment's payload is gathered from.
-pub const PAYLOAD_SLICES_MAX: usize = 64;
-
-/// A connection cannot be taken over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ImportError {
-    /// SND.UNA <= SND.NXT <= SND.MAX does not hold, or the data handed over does not reach SND.MAX.
-    #[error("TCP: send sequence variables and handed-over data disagree")]
-    SendSequence,
-    /// A scale above 14 (RFC 7323 s2.3).
-    #[error("TCP: window scale above 14")]
-    WindowScale,
-    /// More buffered or out-of-order data than the receive window.
-    #[error("TCP: more received data than the receive window")]
-    ReceiveData,
+/// Counters that only go up.
+#[derive(Clone, Copy, Default, Debug)]
+struct Counters {
+    segs_out: u64,
+    segs_in: u64,
+    total_retrans: u64,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+    bytes_acked: u64,
+    bytes_received: u64,
+    push_out: u64,
+    timeouts: u64,
+    fast_retransmits: u64,
+    challenge_acks: u64,
 }
 
 /// A connection's data path.
 #[derive(Debug)]
-pub struct Connection {}
+pub struct Connection {
+    neighbor: NeighborState,
+    path: PathState,
+    constant: TcpConst,
+    cached: TcpCached,
+    config: Config,
+    phase: TcpPhase,
+    /// The latest time any call was given.
+    now: Instant,
+    /// Effective send MSS in bytes, at least 1.
+    mss: u64,
+    snd: SendVariables,
+    queue: SendQueue,
+    /// A FIN follows the last byte of the queue.
+    fin_requested: bool,
+    receiver: Receiver,
+    recovery: Recovery,
+    congestion: Controller,
+    /// Bytes in flight after the last transmission: whether the congestion window is used.
+    flight_peak: u64,
+    last_sent: Instant,
+    rtt: RttEstimator,
+    clock: Clock,
+    timers: Timers,
+    attempts: Attempts,
+    challenges: Challenges,
+    owed: Owed,
+    /// An abortive disconnect, until its RST is sent.
+    aborting: Option<NetBufferList>,
+    /// A mandatory upload reason was raised: nothing is processed any more (CH-EVT-1).
+    stopped: bool,
+    peer_closed_raised: bool,
+    ending: Ending,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
 
-#[allow(unused_variables, missing_docs, clippy::todo)]
 impl Connection {
+    /// Takes a connection over. `path_mtu_payload` is the path MTU less the IP header and the 20 bytes
+    /// of a TCP header without options; the effective send MSS is the smaller of it and the peer's MSS,
+    /// less the timestamps option. Data in [SND.UNA, SND.NXT) counts as in flight, [SND.NXT, SND.MAX) is
+    /// sent first (CH-SNB-3). Buffered receive data becomes the backlog (CH-DEL-3). In FIN_WAIT_1, CLOSING and
+    /// LAST_ACK our FIN follows the data; it is on the wire if SND.MAX covers it.
+    ///
+    /// # Errors
+    /// [`ImportError`], and the state untouched, when it contradicts itself.
     pub fn from_state(
         now: Instant,
         state: Box<ConnectionState>,
         path_mtu_payload: usize,
         config: Config,
     ) -> Result<Self, (ImportError, Box<ConnectionState>)> {
-        todo!()
+        match state::check(&state) {
+            Ok(()) => Ok(state::import(now, *state, path_mtu_payload, config)),
+            Err(error) => Err((error, state)),
+        }
     }
-    pub fn tcp_state(&self, now: Instant) -> TcpState {
-        todo!()
+
+    /// Posts a chain: always accepted (PENDING), sent in order, each list completed exactly once and in
+    /// order (CH-SND-1, -2). After a graceful disconnect, or on a connection that is closed, the lists
+    /// complete REQUEST_ABORTED without being sent (CH-DIS-6).
+    pub fn post_send(&mut self, now: Instant, mut chain: NblChain) {
+        self.now = now;
+        if self.fin_requested || self.is_ended() {
+            for list in &mut chain {
+                list.complete(NdisStatus::REQUEST_ABORTED, 0);
+            }
+            self.events.push_back(Event::SendComplete(chain));
+            return;
+        }
+        self.queue.post(chain);
+        self.complete_sends();
     }
-    pub fn handle_segment(&mut self, now: Instant, segment: &Segment<'_>) -> Received {
-        todo!()
+
+    /// Asks for a disconnect (CH s8.1). Graceful: the data of `nbl`, then a FIN that rides on the last
+    /// segment; completes SUCCESS when both are acknowledged. Abortive: outstanding sends complete
+    /// REQUEST_ABORTED, a RST is sent, then `nbl` completes SUCCESS. A second graceful disconnect, and any
+    /// disconnect of a closed connection, completes REQUEST_ABORTED (CH-DIS-6).
+    pub fn disconnect(&mut self, now: Instant, kind: Disconnect, mut nbl: NetBufferList) {
+        self.now = now;
+        let refused = self.is_ended() || (self.fin_requested && kind == Disconnect::Graceful);
+        if refused {
+            nbl.complete(NdisStatus::REQUEST_ABORTED, 0);
+            self.events.push_back(Event::DisconnectComplete(nbl));
+            return;
+        }
+        match kind {
+            Disconnect::Graceful => {
+                self.queue.post_disconnect(nbl);
+                self.fin_requested = true;
+            }
+            Disconnect::Abortive => {
+                self.abort_requests();
+                self.receiver.discard();
+                self.peer_closed_raised = true;
+                self.timers.stop_all();
+                self.aborting = Some(nbl);
+                self.owed = Owed { reset: true, ..Owed::default() };
+            }
+        }
     }
+
+    /// Ends what [`Connection::handle_segment`] began: `refused` is the tail of the in-order payload
+    /// that the consumer did not take, `push` whether it ends with a PSH. It is copied to the backlog,
+    /// and data that has become contiguous follows it. To be called after every segment, also with
+    /// nothing refused.
     pub fn settle(&mut self, refused: &[u8], push: bool) {
-        todo!()
+        if self.stopped || self.is_ended() {
+            return;
+        }
+        let before = self.receiver.nxt();
+        let had_fin = self.receiver.fin_reached();
+        self.receiver.settle(refused, push);
+        let fin = self.receiver.fin_reached() && !had_fin;
+        self.counters.bytes_received += self.receiver.nxt().since(before) - u64::from(fin);
+        if fin {
+            self.on_peer_fin();
+        }
+        self.raise_peer_closed();
+        self.update_delayed_ack();
     }
+
+    /// The oldest bytes that wait for the consumer, and whether they end with a PSH (CH-DEL-4).
+    /// `None` when nothing waits.
     pub fn backlog(&self) -> Option<(&Bytes, bool)> {
-        todo!()
+        self.receiver.backlog()
     }
+
+    /// The consumer has taken `count` bytes of the front of the backlog, at most that piece's length.
+    /// The window opens by as much.
     pub fn backlog_consumed(&mut self, count: usize) {
-        todo!()
+        self.receiver.consumed(count);
+        self.raise_peer_closed();
     }
-    pub fn block_receive(&mut self) { todo!() }
-    pub fn receive_blocked(&self) -> bool { todo!() }
+
+    /// The consumer has refused data: nothing is to be indicated until it resumes (CH-IND-1).
+    pub fn block_receive(&mut self) {
+        self.receiver.set_blocked(true);
+    }
+
+    /// Whether the consumer has refused data and not resumed.
+    pub fn receive_blocked(&self) -> bool {
+        self.receiver.is_blocked()
+    }
+
+    /// The consumer takes data again (CH-IND-2).
     pub fn resume_receive(&mut self) {
-        todo!()
+        self.receiver.set_blocked(false);
     }
-    pub fn handle_timeout(&mut self, now: Instant) {
-        todo!()
-    }
-    pub fn post_send(&mut self, now: Instant, chain: NblChain) {
-        todo!()
-    }
-    pub fn disconnect(&mut self, now: Instant, kind: Disconnect, nbl: NetBufferList) {
-        todo!()
-    }
-    pub fn poll_transmit(&mut self, now: Instant, limits: TxLimits) -> Option<Transmit> {
-        todo!()
-    }
-    pub fn payload(&self, transmit: &Transmit) -> impl Iterator<Item = &[u8]> {
-        [].into_iter()
-    }
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        todo!()
-    }
+
+    /// The next thing to tell. [`Event::Closed`] comes once, after everything else and after the backlog
+    /// is consumed.
     pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        let finished = self.ending == Ending::Due && self.receiver.backlog_bytes() == 0;
+        if !finished {
+            return None;
+        }
+        self.ending = Ending::Raised;
+        Some(Event::Closed)
     }
+
+    /// When [`Connection::handle_timeout`] is due; may be in the past.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Bytes that a producer may still post before the backlog is full: what the windows allow beyond what
+    /// is queued, and [`SEND_BACKLOG`]. Posting more is legal. Not 0 once everything is acknowledged;
+    /// 0 after a disconnect.
     pub fn send_room(&self) -> usize {
-        todo!()
+        if self.fin_requested || self.stopped || self.is_ended() {
+            return 0;
+        }
+        let window = self.congestion.cwnd().min(self.snd.wnd);
+        let allowed = window.saturating_sub(self.recovery.in_flight());
+        let unsent = self.queue.end().since(self.snd.nxt);
+        saturate((allowed.saturating_add(SEND_BACKLOG as u64)).saturating_sub(unsent))
     }
+
+    /// Bytes posted and not yet acknowledged.
     pub fn send_outstanding(&self) -> usize {
-        todo!()
+        saturate(self.queue.end().since(self.snd.una))
     }
+
+    /// Payload bytes of a full-sized segment after options.
     pub fn effective_mss(&self) -> usize {
-        todo!()
+        saturate(self.mss)
     }
-    pub fn info(&self, now: Instant) -> Info {
-        todo!()
+
+    /// What TCP_INFO would say.
+    pub fn info(&self, _now: Instant) -> Info {
+        let Counters {
+            segs_out,
+            segs_in,
+            total_retrans,
+            bytes_sent,
+            bytes_retrans,
+            bytes_acked,
+            bytes_received,
+            push_out,
+            timeouts,
+            fast_retransmits,
+            challenge_acks,
+        } = self.counters;
+        Info {
+            phase: self.phase,
+            rto: self.rtt.rto(),
+            rtt: self.rtt.srtt(),
+            rttvar: self.rtt.rttvar(),
+            snd_mss: self.effective_mss(),
+            snd_cwnd: self.congestion.cwnd(),
+            snd_ssthresh: self.congestion.ssthresh(),
+            snd_wnd: self.snd.wnd,
+            rcv_wnd: self.receiver.window(),
+            segs_out,
+            segs_in,
+            total_retrans,
+            bytes_sent,
+            bytes_retrans,
+            bytes_acked,
+            bytes_received,
+            push_out,
+            timeouts,
+            fast_retransmits,
+            challenge_acks,
+        }
     }
+
+    /// Whether no request can be served any more: closed, or a RST is about to be sent.
+    fn is_ended(&self) -> bool {
+        self.phase == TcpPhase::Closed || self.aborting.is_some()
+    }
+
+    /// Whether our FIN has been on the wire.
+    fn fin_sent(&self) -> bool {
+        self.fin_requested && self.snd.max > self.queue.end()
+    }
+
+    /// Everything that is to be sent ends here, FIN included.
+    fn send_end(&self) -> Position {
+        self.queue.end() + u64::from(self.fin_requested)
+    }
+
+    /// Returns acknowledged lists, in order, behind those that were not yet polled.
+    fn complete_sends(&mut self) {
+        if !self.queue.completes(self.snd.una) {
+            return;
+        }
+        if let Some(Event::SendComplete(done)) = self.events.back_mut() {
+            self.queue.acknowledge(self.snd.una, done);
+            return;
+        }
+        let mut done = self.queue.empty_chain();
+        self.queue.acknowledge(self.snd.una, &mut done);
+        self.events.push_back(Event::SendComplete(done));
+    }
+
+    /// Fails what is outstanding: lists in order, then a graceful disconnect (CH-SNC-2, CH-DIS-6).
+    fn abort_requests(&mut self) {
+        let mut done = self.queue.empty_chain();
+        let disconnect = self.queue.abort(self.snd.una, &mut done);
+        if !done.is_empty() {
+            self.events.push_back(Event::SendComplete(done));
+        }
+        self.events.extend(disconnect.map(Event::DisconnectComplete));
+    }
+
+    /// The peer's FIN has been reached (RFC 9293 s3.10.7.4, eighth).
+    fn on_peer_fin(&mut self) {
+        match self.phase {
+            TcpPhase::Established => self.phase = TcpPhase::CloseWait,
+            TcpPhase::FinWait1 => self.phase = TcpPhase::Closing,
+            TcpPhase::FinWait2 => self.enter_time_wait(),
+            TcpPhase::CloseWait
+            | TcpPhase::Closing
+            | TcpPhase::LastAck
+            | TcpPhase::TimeWait
+            | TcpPhase::Closed => {}
+        }
+    }
+
+    /// Our FIN is acknowledged.
+    fn on_fin_acked(&mut self) {
+        self.events.extend(self.queue.acknowledge_fin().map(Event::DisconnectComplete));
+        match self.phase {
+            TcpPhase::FinWait1 => {
+                self.phase = TcpPhase::FinWait2;
+                self.timers.set(Timer::Close, self.now + self.config.fin_wait_2);
+            }
+            TcpPhase::Closing => self.enter_time_wait(),
+            TcpPhase::LastAck => self.end(),
+            TcpPhase::Established
+            | TcpPhase::FinWait2
+            | TcpPhase::CloseWait
+            | TcpPhase::TimeWait
+            | TcpPhase::Closed => {}
+        }
+    }
+
+    fn enter_time_wait(&mut self) {
+        self.phase = TcpPhase::TimeWait;
+        self.timers.stop_all();
+        self.timers.set(Timer::Close, self.now + self.config.time_wait);
+    }
+
+    /// No connection any more.
+    fn end(&mut self) {
+        self.phase = TcpPhase::Closed;
+        self.timers.stop_all();
+        self.owed = Owed::default();
+        if self.ending == Ending::No {
+            self.ending = Ending::Due;
+        }
+    }
+
+    /// An acceptable RST has come (CH s8.2, CH-EVT-7).
+    fn on_reset(&mut self) {
+        self.abort_requests();
+        self.receiver.discard();
+        self.peer_closed_raised = true;
+        self.events.push_back(Event::Reset);
+        self.end();
+    }
+
+    /// A mandatory upload reason: the connection stops where it is (CH-EVT-1). An abortive disconnect
+    /// still works.
+    fn stop(&mut self, reason: UploadReason) {
+        self.stopped = true;
+        self.timers.stop_all();
+        self.owed = Owed::default();
+        self.events.push_back(Event::Retrieve(reason));
+    }
+
+    /// CH-EVT-6: once, and after everything before the FIN is consumed.
+    fn raise_peer_closed(&mut self) {
+        let reached = self.receiver.fin_reached() && self.receiver.backlog_bytes() == 0;
+        if reached && !self.peer_closed_raised {
+            self.peer_closed_raised = true;
+            self.events.push_back(Event::PeerClosed);
+        }
+    }
+
+    /// Keeps the delayed-ACK timer in step with what the receiver owes.
+    fn update_delayed_ack(&mut self) {
+        match self.receiver.ack_due() {
+            AckDue::Delayed if !self.timers.is_running(Timer::DelayedAck) => {
+                self.timers.set(Timer::DelayedAck, self.now + self.config.delayed_ack);
+            }
+            AckDue::Delayed => {}
+            AckDue::No | AckDue::Now => self.timers.stop(Timer::DelayedAck),
+        }
+    }
+}
+
+/// `value` as a `usize`, or the largest there is.
+fn saturate(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
 }

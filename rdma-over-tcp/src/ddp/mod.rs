@@ -1,1 +1,317 @@
-//! ddp
+//! DDP: segments that say where they go (RFC 5041).
+//!
+//! A ULPDU of MPA is one DDP segment: a header of 14 octets (tagged: an STag and an offset name the
+//! place) or 18 octets (untagged: queue, message and offset name the place in a posted buffer),
+//! then payload. [`Segment`] is the header as a value that can only be valid; [`UntaggedReceiver`]
+//! and [`TaggedReceiver`] check that segments of a message follow each other. STags, bounds and
+//! rights are for whoever owns the memory to check; [`DdpError`] has the words for what it finds.
+//!
+//! Reserved bits are sent zero and not looked at (DDP-4.1-5). No state but the receivers', no
+//! limits but those of the fields, no timers.
+#![forbid(unsafe_code)]
+
+use core::{fmt, ops::Deref};
+
+use thiserror::Error;
+
+use crate::rdmap::error::WireError;
+
+mod receive;
+
+pub use receive::{TaggedPlace, TaggedReceiver, UntaggedPlace, UntaggedReceiver};
+
+/// Octets of a tagged header.
+pub const TAGGED_OCTETS: usize = 14;
+
+/// Octets of an untagged header.
+pub const UNTAGGED_OCTETS: usize = 18;
+
+const TAGGED: u8 = 0x80;
+const LAST: u8 = 0x40;
+const VERSION_MASK: u8 = 0x03;
+const VERSION: u8 = 1;
+
+/// Names a registered buffer. The number is the same here, in an NDK token, and big-endian on the
+/// wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stag(pub u32);
+
+/// A place in a tagged buffer, in octets; what its zero means is agreed at registration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaggedOffset(pub u64);
+
+impl TaggedOffset {
+    /// The place `octets` further on, unless that wraps (RFC 5041 §4.2).
+    pub fn checked_add(self, octets: u64) -> Option<Self> {
+        self.0.checked_add(octets).map(Self)
+    }
+}
+
+/// One of the queues of untagged buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueNumber(pub u32);
+
+impl QueueNumber {
+    /// Sends and immediate data.
+    pub const SEND: Self = Self(0);
+    /// Read Requests and Atomic Requests.
+    pub const READ_REQUEST: Self = Self(1);
+    /// Terminates.
+    pub const TERMINATE: Self = Self(2);
+    /// Atomic Responses (RFC 7306).
+    pub const ATOMIC_RESPONSE: Self = Self(3);
+}
+
+/// Numbers the messages of a queue, from 1, wrapping to 0 (DDP-4.3-2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Msn(pub u32);
+
+impl Msn {
+    /// Of the first message of a queue.
+    pub const FIRST: Self = Self(1);
+
+    /// Of the next message.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+/// A tagged header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaggedSegment {
+    /// L: the message ends with this segment.
+    pub last: bool,
+    /// RsvdULP: RDMAP's control octet.
+    pub ulp: u8,
+    /// The buffer.
+    pub stag: Stag,
+    /// Where the payload goes in it.
+    pub offset: TaggedOffset,
+}
+
+/// An untagged header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UntaggedSegment {
+    /// L: the message ends with this segment.
+    pub last: bool,
+    /// First octet of RsvdULP: RDMAP's control octet.
+    pub ulp: u8,
+    /// The other four octets of RsvdULP: the STag to invalidate, or zero.
+    pub ulp_word: u32,
+    /// The queue.
+    pub queue: QueueNumber,
+    /// The message.
+    pub msn: Msn,
+    /// MO: octets of the message before this payload.
+    pub offset: u32,
+}
+
+/// A DDP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Segment {
+    /// For a buffer that an STag names.
+    Tagged(TaggedSegment),
+    /// For the buffer that a queue has for the message.
+    Untagged(UntaggedSegment),
+}
+
+impl Segment {
+    /// Splits a ULPDU into header and payload.
+    ///
+    /// # Errors
+    /// [`DdpError::Short`] and [`DdpError::Version`].
+    pub fn parse(ulpdu: &[u8]) -> Result<(Self, &[u8]), DdpError> {
+        let short = DdpError::Short { octets: ulpdu.len() };
+        let &control = ulpdu.first().ok_or(short)?;
+        let tagged = control & TAGGED != 0;
+        let last = control & LAST != 0;
+        if control & VERSION_MASK != VERSION {
+            return Err(DdpError::Version { tagged, version: control & VERSION_MASK });
+        }
+        if tagged {
+            let (header, payload) = ulpdu.split_first_chunk::<TAGGED_OCTETS>().ok_or(short)?;
+            let [_, ulp, s0, s1, s2, s3, offset @ ..] = *header;
+            let segment = TaggedSegment {
+                last,
+                ulp,
+                stag: Stag(u32::from_be_bytes([s0, s1, s2, s3])),
+                offset: TaggedOffset(u64::from_be_bytes(offset)),
+            };
+            Ok((Self::Tagged(segment), payload))
+        } else {
+            let (header, payload) = ulpdu.split_first_chunk::<UNTAGGED_OCTETS>().ok_or(short)?;
+            let [_, ulp, w0, w1, w2, w3, q0, q1, q2, q3, m0, m1, m2, m3, offset @ ..] = *header;
+            let segment = UntaggedSegment {
+                last,
+                ulp,
+                ulp_word: u32::from_be_bytes([w0, w1, w2, w3]),
+                queue: QueueNumber(u32::from_be_bytes([q0, q1, q2, q3])),
+                msn: Msn(u32::from_be_bytes([m0, m1, m2, m3])),
+                offset: u32::from_be_bytes(offset),
+            };
+            Ok((Self::Untagged(segment), payload))
+        }
+    }
+
+    /// The header's octets.
+    pub fn emit(&self) -> HeaderOctets {
+        let mut header = HeaderOctets::new();
+        let control = |last| if last { LAST | VERSION } else { VERSION };
+        match *self {
+            Self::Tagged(TaggedSegment { last, ulp, stag, offset }) => {
+                header.push(&[TAGGED | control(last), ulp]);
+                header.push(&stag.0.to_be_bytes());
+                header.push(&offset.0.to_be_bytes());
+            }
+            Self::Untagged(UntaggedSegment { last, ulp, ulp_word, queue, msn, offset }) => {
+                header.push(&[control(last), ulp]);
+                for word in [ulp_word, queue.0, msn.0, offset] {
+                    header.push(&word.to_be_bytes());
+                }
+            }
+        }
+        header
+    }
+
+    /// The message ends with this segment.
+    pub const fn last(&self) -> bool {
+        match self {
+            Self::Tagged(segment) => segment.last,
+            Self::Untagged(segment) => segment.last,
+        }
+    }
+
+    /// RDMAP's control octet.
+    pub const fn ulp(&self) -> u8 {
+        match self {
+            Self::Tagged(segment) => segment.ulp,
+            Self::Untagged(segment) => segment.ulp,
+        }
+    }
+}
+
+/// Room for the largest header of a ULPDU: an untagged DDP header and a full Terminate.
+pub const HEADER_OCTETS_MAX: usize = UNTAGGED_OCTETS + 4 + 2 + UNTAGGED_OCTETS + 28;
+
+/// The headers of one ULPDU, on the stack.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HeaderOctets {
+    octets: [u8; HEADER_OCTETS_MAX],
+    length: usize,
+}
+
+impl HeaderOctets {
+    pub(crate) const fn new() -> Self {
+        Self { octets: [0; HEADER_OCTETS_MAX], length: 0 }
+    }
+
+    pub(crate) fn push(&mut self, octets: &[u8]) {
+        self.octets[self.length..][..octets.len()].copy_from_slice(octets);
+        self.length += octets.len();
+    }
+}
+
+impl Deref for HeaderOctets {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.octets[..self.length]
+    }
+}
+
+impl fmt::Debug for HeaderOctets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x?}", &**self)
+    }
+}
+
+/// What DDP finds wrong with a segment (RFC 5041 §7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum DdpError {
+    /// The ULPDU is shorter than its header. DDP has no number for this; as in Linux siw it is told
+    /// as a wrong FPDU (2/0/03).
+    #[error("ULPDU of {octets} octets is shorter than its header")]
+    Short {
+        /// Length of the ULPDU.
+        octets: usize,
+    },
+    /// DV is not 1.
+    #[error("DDP version {version}")]
+    Version {
+        /// Of a tagged segment.
+        tagged: bool,
+        /// As received.
+        version: u8,
+    },
+    /// STag not valid, or not the one of the message in progress.
+    #[error("STag {:#010x} is not valid here", .0.0)]
+    InvalidStag(Stag),
+    /// Payload outside of the buffer, or not behind the previous segment of the message.
+    #[error("tagged offset {:#x} is not valid here", .0.0)]
+    Bounds(TaggedOffset),
+    /// STag belongs to another stream or protection domain.
+    #[error("STag {:#010x} belongs to others", .0.0)]
+    NotAssociated(Stag),
+    /// Payload runs over the end of the 64-bit offset space.
+    #[error("tagged offset {:#x} wraps", .0.0)]
+    Wrap(TaggedOffset),
+    /// No such queue, or not for this message.
+    #[error("queue {} is not valid here", .0.0)]
+    InvalidQueue(QueueNumber),
+    /// No buffer is posted for the message.
+    #[error("no buffer for message {}", .0.0)]
+    NoBuffer(Msn),
+    /// Not the next message of its queue.
+    #[error("message {} came, {} is next", received.0, expected.0)]
+    InvalidMsn {
+        /// As received.
+        received: Msn,
+        /// Next of the queue.
+        expected: Msn,
+    },
+    /// Not the next octet of the message.
+    #[error("message offset {received} came, {expected} is next")]
+    InvalidOffset {
+        /// As received.
+        received: u32,
+        /// Next of the message.
+        expected: u32,
+    },
+    /// The message does not fit its buffer.
+    #[error("message of {octets} octets or more for a buffer of {capacity}")]
+    TooLong {
+        /// Length so far.
+        octets: u64,
+        /// Of the buffer.
+        capacity: u32,
+    },
+    /// RsvdULP changes within a message (DDP-4.2-1, DDP-4.3-1): another message is mixed in. RDMAP
+    /// calls that an unexpected opcode (0/2/06).
+    #[error("another message begins within a message")]
+    Interleaved,
+}
+
+impl DdpError {
+    /// The number for a Terminate.
+    pub const fn wire(self) -> WireError {
+        match self {
+            Self::Short { .. } => WireError::MpaMarker,
+            Self::Version { tagged: true, .. } => WireError::TaggedVersion,
+            Self::Version { tagged: false, .. } => WireError::UntaggedVersion,
+            Self::InvalidStag(_) => WireError::TaggedInvalidStag,
+            Self::Bounds(_) => WireError::TaggedBounds,
+            Self::NotAssociated(_) => WireError::TaggedNotAssociated,
+            Self::Wrap(_) => WireError::TaggedWrap,
+            Self::InvalidQueue(_) => WireError::UntaggedQueue,
+            Self::NoBuffer(_) => WireError::UntaggedNoBuffer,
+            Self::InvalidMsn { .. } => WireError::UntaggedMsn,
+            Self::InvalidOffset { .. } => WireError::UntaggedOffset,
+            Self::TooLong { .. } => WireError::UntaggedTooLong,
+            Self::Interleaved => WireError::OperationUnexpectedOpcode,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

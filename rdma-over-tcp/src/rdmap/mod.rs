@@ -1,1 +1,352 @@
-//! rdmap
+//! RDMAP: the operations (RFC 5040).
+//!
+//! The first octet of DDP's RsvdULP holds version and opcode; the opcode says on which kind of
+//! segment and queue a message travels. [`parse`] turns a ULPDU into an [`Inbound`] message part
+//! after all the checks that need no memory of earlier ones; sequence checks are
+//! [`ddp`](crate::ddp)'s receivers', memory checks the owner's of the memory. The functions that
+//! end in `header` build the way out. [`Segmenter`] cuts a message by the MULPDU of the moment.
+//!
+//! The extensions of RFC 7306 (atomics, immediate data) are known by name and refused with 0/2/06,
+//! as Linux siw does. Limits: a message is shorter than 2^32 octets (DDP-5.2-2); nothing is
+//! buffered here.
+#![forbid(unsafe_code)]
+
+use thiserror::Error;
+
+use crate::{
+    ddp::{
+        DdpError, HeaderOctets, Msn, QueueNumber, Segment, Stag, TaggedOffset, TaggedSegment,
+        UntaggedSegment,
+    },
+    mpa::startup::RtrKind,
+};
+
+pub mod error;
+mod read;
+mod segmenter;
+mod terminate;
+
+pub use read::{PendingRead, READ_REQUEST_OCTETS, ReadRequest};
+pub use segmenter::{Cut, Segmenter};
+pub use terminate::{Reading, ReceivedTerminate, TERMINATE_OCTETS_MAX, Terminate, TerminatePhase};
+
+use error::WireError;
+
+const VERSION_MASK: u8 = 0xc0;
+const VERSION: u8 = 0x40;
+const OPCODE_MASK: u8 = 0x0f;
+
+/// Kind of message (RFC 5040 §4.1, RFC 7306).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Opcode {
+    /// RDMA Write.
+    Write = 0,
+    /// RDMA Read Request.
+    ReadRequest = 1,
+    /// RDMA Read Response.
+    ReadResponse = 2,
+    /// Send.
+    Send = 3,
+    /// Send with Invalidate.
+    SendInvalidate = 4,
+    /// Send with Solicited Event.
+    SendSolicited = 5,
+    /// Send with Solicited Event and Invalidate.
+    SendSolicitedInvalidate = 6,
+    /// Terminate.
+    Terminate = 7,
+    /// Immediate Data (RFC 7306; not supported).
+    Immediate = 8,
+    /// Immediate Data with Solicited Event (RFC 7306; not supported).
+    ImmediateSolicited = 9,
+    /// Atomic Request (RFC 7306; not supported).
+    AtomicRequest = 10,
+    /// Atomic Response (RFC 7306; not supported).
+    AtomicResponse = 11,
+}
+
+impl Opcode {
+    /// Every opcode that has a meaning, in order of its number.
+    pub const ALL: [Self; 12] = [
+        Self::Write,
+        Self::ReadRequest,
+        Self::ReadResponse,
+        Self::Send,
+        Self::SendInvalidate,
+        Self::SendSolicited,
+        Self::SendSolicitedInvalidate,
+        Self::Terminate,
+        Self::Immediate,
+        Self::ImmediateSolicited,
+        Self::AtomicRequest,
+        Self::AtomicResponse,
+    ];
+
+    /// Reads the control octet. Its reserved bits are not looked at (RDM-4.1-4).
+    ///
+    /// # Errors
+    /// [`RdmapError::Version`], [`RdmapError::Opcode`].
+    pub fn from_control(control: u8) -> Result<Self, RdmapError> {
+        if control & VERSION_MASK != VERSION {
+            return Err(RdmapError::Version(control >> 6));
+        }
+        let opcode = control & OPCODE_MASK;
+        Self::ALL.get(usize::from(opcode)).copied().ok_or(RdmapError::Opcode(opcode))
+    }
+
+    /// The control octet: version 1 and this opcode.
+    pub const fn control(self) -> u8 {
+        VERSION | self as u8
+    }
+
+    /// The queue of an untagged message; `None` when the message is tagged (RDM-4.1-3).
+    pub const fn queue(self) -> Option<QueueNumber> {
+        match self {
+            Self::Write | Self::ReadResponse => None,
+            Self::Send
+            | Self::SendInvalidate
+            | Self::SendSolicited
+            | Self::SendSolicitedInvalidate
+            | Self::Immediate
+            | Self::ImmediateSolicited => Some(QueueNumber::SEND),
+            Self::ReadRequest | Self::AtomicRequest => Some(QueueNumber::READ_REQUEST),
+            Self::Terminate => Some(QueueNumber::TERMINATE),
+            Self::AtomicResponse => Some(QueueNumber::ATOMIC_RESPONSE),
+        }
+    }
+}
+
+/// The four ways to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SendKind {
+    /// Send.
+    Plain,
+    /// Send with Solicited Event.
+    Solicited,
+    /// Send with Invalidate of this STag.
+    Invalidate(Stag),
+    /// Send with Solicited Event and Invalidate of this STag.
+    SolicitedInvalidate(Stag),
+}
+
+impl SendKind {
+    /// The opcode.
+    pub const fn opcode(self) -> Opcode {
+        match self {
+            Self::Plain => Opcode::Send,
+            Self::Solicited => Opcode::SendSolicited,
+            Self::Invalidate(_) => Opcode::SendInvalidate,
+            Self::SolicitedInvalidate(_) => Opcode::SendSolicitedInvalidate,
+        }
+    }
+
+    /// The sink may raise an event.
+    pub const fn is_solicited(self) -> bool {
+        matches!(self, Self::Solicited | Self::SolicitedInvalidate(_))
+    }
+
+    /// The STag that the sink is to invalidate (RDM-4.1-2).
+    pub const fn invalidate(self) -> Option<Stag> {
+        match self {
+            Self::Plain | Self::Solicited => None,
+            Self::Invalidate(stag) | Self::SolicitedInvalidate(stag) => Some(stag),
+        }
+    }
+}
+
+/// What RDMAP finds wrong with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum RdmapError {
+    /// DDP's finding.
+    #[error(transparent)]
+    Ddp(#[from] DdpError),
+    /// RV is not 1.
+    #[error("RDMAP version {0}")]
+    Version(u8),
+    /// No such opcode, or one of an extension that is not supported.
+    #[error("opcode {0}")]
+    Opcode(u8),
+    /// The opcode does not travel on this kind of segment (RDM-4.1-3).
+    #[error("{opcode:?} on {} segment", if *.tagged { "a tagged" } else { "an untagged" })]
+    SegmentKind {
+        /// As received.
+        opcode: Opcode,
+        /// The segment was tagged.
+        tagged: bool,
+    },
+    /// A Read Request that is not one segment of exactly 28 octets behind the DDP header.
+    #[error("Read Request of {octets} octets")]
+    Length {
+        /// Payload of the segment.
+        octets: usize,
+    },
+}
+
+impl RdmapError {
+    /// The number for a Terminate.
+    pub const fn wire(self) -> WireError {
+        match self {
+            Self::Ddp(error) => error.wire(),
+            Self::Version(_) => WireError::OperationVersion,
+            Self::Opcode(_) | Self::SegmentKind { .. } => WireError::OperationUnexpectedOpcode,
+            Self::Length { octets: ..READ_REQUEST_OCTETS } => WireError::MpaMarker,
+            Self::Length { .. } => WireError::UntaggedTooLong,
+        }
+    }
+}
+
+/// One inbound ULPDU: a message, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inbound<'a> {
+    /// Part of an RDMA Write.
+    Write {
+        /// Where it goes.
+        segment: TaggedSegment,
+        /// What goes there.
+        payload: &'a [u8],
+    },
+    /// Part of a Read Response.
+    ReadResponse {
+        /// Where it goes.
+        segment: TaggedSegment,
+        /// What goes there.
+        payload: &'a [u8],
+    },
+    /// A Read Request.
+    ReadRequest {
+        /// Its place in the queue.
+        segment: UntaggedSegment,
+        /// What is asked for.
+        request: ReadRequest,
+    },
+    /// Part of a Send of any kind.
+    Send {
+        /// Its place in the queue.
+        segment: UntaggedSegment,
+        /// Which kind.
+        kind: SendKind,
+        /// What goes to the receive buffer.
+        payload: &'a [u8],
+    },
+    /// A Terminate, to be read by [`ReceivedTerminate::parse`]. Whatever it holds, it ends the
+    /// stream.
+    Terminate {
+        /// Its place in the queue.
+        segment: UntaggedSegment,
+        /// Terminate header and what it tells.
+        payload: &'a [u8],
+    },
+}
+
+/// Checks version, opcode, kind of segment, queue and length of a ULPDU (RDM-7.2-1).
+///
+/// # Errors
+/// [`RdmapError`], in the order of the fields.
+pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
+    let (segment, payload) = Segment::parse(ulpdu)?;
+    let opcode = Opcode::from_control(segment.ulp())?;
+    match segment {
+        Segment::Tagged(segment) => match opcode {
+            Opcode::Write => Ok(Inbound::Write { segment, payload }),
+            Opcode::ReadResponse => Ok(Inbound::ReadResponse { segment, payload }),
+            _ => Err(RdmapError::SegmentKind { opcode, tagged: true }),
+        },
+        Segment::Untagged(segment) => {
+            let stag = Stag(segment.ulp_word);
+            let send = |kind| Inbound::Send { segment, kind, payload };
+            let inbound = match opcode {
+                Opcode::Write | Opcode::ReadResponse => {
+                    return Err(RdmapError::SegmentKind { opcode, tagged: false });
+                }
+                Opcode::Immediate
+                | Opcode::ImmediateSolicited
+                | Opcode::AtomicRequest
+                | Opcode::AtomicResponse => return Err(RdmapError::Opcode(opcode as u8)),
+                Opcode::Send => send(SendKind::Plain),
+                Opcode::SendSolicited => send(SendKind::Solicited),
+                Opcode::SendInvalidate => send(SendKind::Invalidate(stag)),
+                Opcode::SendSolicitedInvalidate => send(SendKind::SolicitedInvalidate(stag)),
+                Opcode::ReadRequest => {
+                    let request = ReadRequest::parse(payload, segment.last)?;
+                    Inbound::ReadRequest { segment, request }
+                }
+                Opcode::Terminate => Inbound::Terminate { segment, payload },
+            };
+            if Some(segment.queue) != opcode.queue() {
+                return Err(DdpError::InvalidQueue(segment.queue).into());
+            }
+            Ok(inbound)
+        }
+    }
+}
+
+/// Header of a part of an RDMA Write. `offset` is where this part goes, not where the message
+/// begins.
+pub fn write_header(last: bool, stag: Stag, offset: TaggedOffset) -> HeaderOctets {
+    let ulp = Opcode::Write.control();
+    Segment::Tagged(TaggedSegment { last, ulp, stag, offset }).emit()
+}
+
+/// Header of a part of a Read Response; `offset` as for a Write.
+pub fn read_response_header(last: bool, stag: Stag, offset: TaggedOffset) -> HeaderOctets {
+    let ulp = Opcode::ReadResponse.control();
+    Segment::Tagged(TaggedSegment { last, ulp, stag, offset }).emit()
+}
+
+/// Header of a part of a Send that starts `offset` octets into the message.
+pub fn send_header(last: bool, kind: SendKind, msn: Msn, offset: u32) -> HeaderOctets {
+    let segment = UntaggedSegment {
+        last,
+        ulp: kind.opcode().control(),
+        ulp_word: kind.invalidate().map_or(0, |stag| stag.0),
+        queue: QueueNumber::SEND,
+        msn,
+        offset,
+    };
+    Segment::Untagged(segment).emit()
+}
+
+/// All of a Read Request.
+pub fn read_request_header(msn: Msn, request: &ReadRequest) -> HeaderOctets {
+    let mut header = whole_untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, msn);
+    header.push(&request.emit());
+    header
+}
+
+/// All of a Terminate. There is one per stream, so it has the first number of its queue.
+pub fn terminate_header(terminate: &Terminate) -> HeaderOctets {
+    let mut header = whole_untagged(Opcode::Terminate, QueueNumber::TERMINATE, Msn::FIRST);
+    terminate.emit_into(&mut header);
+    header
+}
+
+/// The STag of tagged RTR messages. No memory is touched, but adapters exist that refuse STag 0.
+const RTR_STAG: Stag = Stag(1);
+
+/// The RTR message of an initiator: its first FPDU, without payload. A Send or a Read takes the
+/// first number of its queue.
+pub fn rtr_header(kind: RtrKind) -> HeaderOctets {
+    match kind {
+        RtrKind::Write => write_header(true, RTR_STAG, TaggedOffset(0)),
+        RtrKind::Send => send_header(true, SendKind::Plain, Msn::FIRST, 0),
+        RtrKind::Read => {
+            let request = ReadRequest {
+                sink_stag: RTR_STAG,
+                sink_offset: TaggedOffset(0),
+                octets: 0,
+                source_stag: RTR_STAG,
+                source_offset: TaggedOffset(0),
+            };
+            read_request_header(Msn::FIRST, &request)
+        }
+    }
+}
+
+fn whole_untagged(opcode: Opcode, queue: QueueNumber, msn: Msn) -> HeaderOctets {
+    let ulp = opcode.control();
+    let segment = UntaggedSegment { last: true, ulp, ulp_word: 0, queue, msn, offset: 0 };
+    Segment::Untagged(segment).emit()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,456 @@
+//! A connection leaves smoltcp: interrogation of its socket.
+//!
+//! The first question, a challenge ACK, takes nothing from the socket; its answer is compared with
+//! what the wire and the caller's count say. Where they disagree the connection is refused, and lives
+//! on in the host. Only then the socket is emptied.
+//!
+//! Clock: the socket's time jumps ahead by 2 s (over the limit of one challenge ACK a second, P6) and
+//! then by 65 s a round (over the largest RTO, 60 s).
+
+use alloc::{boxed::Box, collections::VecDeque, vec, vec::Vec};
+use core::net::SocketAddr;
+
+use bytes::Bytes;
+use offload_engine::{
+    chimney::state::{
+        ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
+        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
+        TcpState, Ticks, TimerState,
+    },
+    nbl::{NblChain, NetBufferList},
+    tcp::{SeqNum, TcpPhase},
+    time::Instant,
+};
+use smoltcp::{
+    iface::{Interface, SocketHandle, SocketSet},
+    socket::tcp::{CongestionControl, Socket, State},
+    time::{Duration, Instant as SmolInstant},
+};
+
+use super::{PIECE_MAX, stage::Stage, take};
+use crate::{
+    clock::to_smoltcp,
+    device::QueueDevice,
+    observer::{Agreed, Flow, SendWindow},
+    wire::FourTuple,
+};
+
+/// Beyond smoltcp's limit of one challenge ACK a second.
+const CHALLENGE_PAUSE: Duration = Duration::from_secs(2);
+/// Beyond smoltcp's largest RTO, 60 s.
+const RTO_PAUSE: Duration = Duration::from_secs(65);
+/// Rounds of asking for unacknowledged data. Two do when its retransmission timer runs, four when a
+/// window of zero had stopped it.
+const ROUNDS_MAX: usize = 16;
+/// Out-of-order blocks asked for: as many as the assembler holds
+/// (`assembler-max-segment-count-32`).
+const BLOCKS_MAX: usize = 32;
+/// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4), in ticks.
+const RTO_TICKS: Ticks = 1_000;
+/// MSS assumed when the peer announced none (RFC 9293 s3.7.1), IPv4 and IPv6.
+const DEFAULT_MSS: (u16, u16) = (536, 1220);
+
+/// What the socket does not hold.
+pub(crate) struct Surroundings<'a> {
+    /// The connection's name.
+    pub(crate) tuple: FourTuple,
+    /// What the wire says.
+    pub(crate) flow: &'a Flow,
+    /// SND.UNA by counting: first sequence number + bytes written - bytes in the send queue.
+    pub(crate) snd_una: SeqNum,
+    /// RCV.NXT by counting: first sequence number + bytes read + bytes in the receive queue + FIN.
+    pub(crate) rcv_nxt: SeqNum,
+    /// The host's part of the state.
+    pub(crate) cached: TcpCached,
+    /// Bytes of the largest IP packet on the path.
+    pub(crate) path_mtu: u32,
+    /// The timestamp a segment sent now would carry.
+    pub(crate) ts_time: u32,
+}
+
+/// Why a connection was not exported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum ExportError {
+    /// An acknowledgement of received data has not left yet (CH-INI-7): poll, then try again.
+    #[error("an acknowledgement is due first")]
+    AcknowledgementDue,
+    /// The peer has acknowledged more than smoltcp has noticed: it ignores the acknowledgement on data
+    /// that it has already. The next segment tells it; try again then.
+    #[error("an acknowledgement was overlooked")]
+    AcknowledgementOverlooked,
+    /// Only ESTABLISHED and CLOSE-WAIT are exported: before our FIN.
+    #[error("connection is in state {0}")]
+    Phase(State),
+    /// The socket and the wire tell different stories.
+    #[error("socket and wire disagree about {0}")]
+    Disagreement(&'static str),
+    /// The socket has been emptied and did not give up all it held: the connection is lost.
+    #[error("socket did not give up its {0}")]
+    Lost(&'static str),
+}
+
+/// Takes a connection out of `socket`. A refused one is handed back unharmed, unless the error is
+/// [`ExportError::Lost`].
+pub(crate) fn export(
+    now: Instant,
+    socket: Socket<'static>,
+    surroundings: &Surroundings<'_>,
+) -> Result<Box<ConnectionState>, Box<(ExportError, Socket<'static>)>> {
+    let phase = match socket.state() {
+        State::Established => TcpPhase::Established,
+        State::CloseWait => TcpPhase::CloseWait,
+        other => return Err(Box::new((ExportError::Phase(other), socket))),
+    };
+    let Some(agreed) = surroundings.flow.agreed() else {
+        return Err(Box::new((ExportError::Disagreement("the handshake"), socket)));
+    };
+    if let Err(error) = compare(surroundings) {
+        return Err(Box::new((error, socket)));
+    }
+    let mut interview = Interview::begin(now, socket, surroundings);
+    let opening = match interview.opening(surroundings) {
+        Ok(opening) => opening,
+        Err(error) => return Err(Box::new((error, interview.end()))),
+    };
+    match interview.empty(&opening, agreed, surroundings) {
+        Ok(data) => Ok(Box::new(describe(now, phase, &opening, agreed, data, surroundings))),
+        Err(error) => Err(Box::new((error, interview.end()))),
+    }
+}
+
+/// Compares what was counted with what was on the wire, before the socket is asked anything.
+fn compare(surroundings: &Surroundings<'_>) -> Result<(), ExportError> {
+    let Surroundings { flow, snd_una, rcv_nxt, .. } = surroundings;
+    if rcv_nxt.is_after(flow.acknowledged) {
+        Err(ExportError::AcknowledgementDue)
+    } else if flow.snd_una.is_after(*snd_una) && flow.snd_una.is_at_or_before(flow.snd_max) {
+        Err(ExportError::AcknowledgementOverlooked)
+    } else if flow.snd_una != *snd_una {
+        Err(ExportError::Disagreement("SND.UNA"))
+    } else if flow.acknowledged != *rcv_nxt {
+        Err(ExportError::Disagreement("RCV.NXT"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Sends an acknowledgement that is being delayed, as no timer may stay behind (CH-INI-7). For that the
+/// socket alone, in a set of its own, sees the time at which the delay is over; it comes back in
+/// another slot of `sockets`.
+pub(crate) fn push_acknowledgement(
+    now: SmolInstant,
+    interface: &mut Interface,
+    device: &mut QueueDevice,
+    sockets: &mut SocketSet<'static>,
+    slot: &mut SocketHandle,
+) {
+    let socket = take(sockets, *slot);
+    let delay = socket.ack_delay().unwrap_or(Duration::ZERO);
+    let mut alone = SocketSet::new(vec![]);
+    let handle = alone.add(socket);
+    let _ = interface.poll_egress(now + delay, device, &mut alone);
+    *slot = sockets.add(take(&mut alone, handle));
+}
+
+/// Answer to the first question.
+struct Opening {
+    snd_una: SeqNum,
+    snd_nxt: SeqNum,
+    rcv_nxt: SeqNum,
+}
+
+/// What was in the socket's buffers.
+struct Data {
+    unacknowledged: Vec<u8>,
+    undelivered: Vec<Bytes>,
+    out_of_order: Vec<(SeqNum, Bytes)>,
+}
+
+struct Interview {
+    stage: Stage,
+    socket: SocketHandle,
+    clock: SmolInstant,
+}
+
+impl Interview {
+    fn begin(now: Instant, socket: Socket<'static>, surroundings: &Surroundings<'_>) -> Self {
+        let clock = to_smoltcp(now) + CHALLENGE_PAUSE;
+        let mut stage = Stage::new(clock, surroundings.tuple, 0);
+        let socket = stage.enter(socket);
+        Self { stage, socket, clock }
+    }
+
+    fn end(self) -> Socket<'static> {
+        self.stage.leave(self.socket)
+    }
+
+    /// Asks for SND.NXT and RCV.NXT: an acknowledgement of what cannot have been sent is challenged.
+    fn opening(&mut self, surroundings: &Surroundings<'_>) -> Result<Opening, ExportError> {
+        let flow = surroundings.flow;
+        let beyond = self.stage.line(flow.acknowledged, flow.snd_max + 0x4000_0000, 0);
+        let answers = self.stage.say(self.clock, &beyond);
+        let Some((snd_nxt, rcv_nxt)) =
+            answers.first().and_then(|answer| Some((answer.seq, answer.ack?)))
+        else {
+            return Err(ExportError::Disagreement("SND.MAX"));
+        };
+        let snd_una = surroundings.snd_una;
+        let queued = self.stage.socket(self.socket).send_queue() as u32;
+        let sent = flow.snd_max.distance(snd_una);
+        if rcv_nxt != surroundings.rcv_nxt {
+            Err(ExportError::Disagreement("RCV.NXT"))
+        } else if !u32::try_from(sent).is_ok_and(|sent| sent <= queued) {
+            Err(ExportError::Disagreement("SND.MAX"))
+        } else if snd_nxt.is_before(snd_una) || snd_nxt.is_after(flow.snd_max) {
+            Err(ExportError::Disagreement("SND.NXT"))
+        } else {
+            Ok(Opening { snd_una, snd_nxt, rcv_nxt })
+        }
+    }
+
+    fn empty(
+        &mut self,
+        opening: &Opening,
+        agreed: Agreed,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<Data, ExportError> {
+        self.silence();
+        let undelivered = self.receive_all();
+        let unacknowledged = self.unacknowledged(opening)?;
+        let snd_end = opening.snd_una + unacknowledged.len() as u32;
+        // Nothing was promised of what no SACK has reported: without SACK it may be dropped.
+        let ahead = surroundings.flow.right_edge.is_after(opening.rcv_nxt);
+        let out_of_order = if agreed.sack && ahead {
+            self.out_of_order(opening.rcv_nxt, snd_end)?
+        } else {
+            Vec::new()
+        };
+        Ok(Data { unacknowledged, undelivered, out_of_order })
+    }
+
+    /// Nothing may delay or limit an answer from now on (P2).
+    fn silence(&mut self) {
+        let socket = self.stage.socket(self.socket);
+        socket.set_nagle_enabled(false);
+        socket.set_ack_delay(None);
+        socket.set_timeout(None);
+        socket.set_keep_alive(None);
+        socket.set_congestion_control(CongestionControl::None);
+    }
+
+    fn receive_all(&mut self) -> Vec<Bytes> {
+        let socket = self.stage.socket(self.socket);
+        let mut pieces = Vec::new();
+        while socket.can_recv() {
+            match socket.recv(|data| (data.len(), Bytes::copy_from_slice(data))) {
+                Ok(piece) => pieces.push(piece),
+                // ESTABLISHED and CLOSE-WAIT may receive while anything is there.
+                Err(_) => break,
+            }
+        }
+        pieces
+    }
+
+    /// Has the socket send everything from SND.UNA on, and acknowledges it.
+    fn unacknowledged(&mut self, opening: &Opening) -> Result<Vec<u8>, ExportError> {
+        let total = self.stage.socket(self.socket).send_queue();
+        let mut data = Vec::with_capacity(total);
+        let mut window = u16::MAX;
+        for _ in 0..ROUNDS_MAX {
+            // Acknowledges what has come and opens the window. A window that differs from the last one
+            // also ends a run of duplicate acknowledgements.
+            let next = opening.snd_una + data.len() as u32;
+            window ^= 1;
+            let line = self.stage.line(opening.rcv_nxt, next, window);
+            self.stage.say(self.clock, &line);
+            if data.len() == total {
+                return Ok(data);
+            }
+            self.clock += RTO_PAUSE;
+            let before = data.len();
+            self.gather(opening.snd_una, &mut data);
+            if data.len() == before {
+                // A zero window has replaced the retransmission timer, and nothing runs: three
+                // duplicates make a fast retransmission, which starts at SND.UNA.
+                for _ in 0..3 {
+                    self.stage.say(self.clock, &line);
+                }
+                self.gather(opening.snd_una, &mut data);
+            }
+        }
+        Err(ExportError::Lost("unacknowledged data"))
+    }
+
+    /// Appends what continues `data`.
+    fn gather(&mut self, snd_una: SeqNum, data: &mut Vec<u8>) {
+        for said in self.stage.listen(self.clock) {
+            let next = snd_una + data.len() as u32;
+            if let Ok(known) = usize::try_from(next.distance(said.seq))
+                && known < said.payload.len()
+            {
+                data.extend_from_slice(&said.payload[known..]);
+            }
+        }
+    }
+
+    /// Has the socket report its lowest block, fills the gap before it with zeros, and receives both;
+    /// again, until nothing is out of order.
+    fn out_of_order(
+        &mut self,
+        mut rcv_nxt: SeqNum,
+        snd_una: SeqNum,
+    ) -> Result<Vec<(SeqNum, Bytes)>, ExportError> {
+        const ZEROS: &[u8] = &[0; PIECE_MAX];
+        let mut blocks = Vec::new();
+        for _ in 0..=BLOCKS_MAX {
+            // An empty segment at RCV.NXT touches no block, so the lowest is reported next; data left
+            // of the window is acknowledged at once, without a rate limit.
+            let probe = self.stage.line(rcv_nxt, snd_una, u16::MAX);
+            self.stage.say(self.clock, &probe);
+            let mut stale = self.stage.line(rcv_nxt - 2, snd_una, u16::MAX);
+            stale.payload = &ZEROS[..1];
+            let answers = self.stage.say(self.clock, &stale);
+            let Some((left, right)) = answers.first().and_then(|answer| answer.sack) else {
+                return Ok(blocks);
+            };
+            let (Ok(gap), Ok(length)) =
+                (usize::try_from(left.distance(rcv_nxt)), usize::try_from(right.distance(left)))
+            else {
+                return Err(ExportError::Lost("out-of-order data"));
+            };
+            for start in (0..gap).step_by(PIECE_MAX) {
+                let mut plug = self.stage.line(rcv_nxt + start as u32, snd_una, u16::MAX);
+                plug.payload = &ZEROS[..(gap - start).min(PIECE_MAX)];
+                self.stage.say(self.clock, &plug);
+            }
+            let received = self.receive_all().concat();
+            if received.len() != gap + length {
+                return Err(ExportError::Lost("out-of-order data"));
+            }
+            blocks.push((left, Bytes::from(received).slice(gap..)));
+            rcv_nxt = right;
+        }
+        Err(ExportError::Lost("out-of-order data"))
+    }
+}
+
+fn describe(
+    now: Instant,
+    phase: TcpPhase,
+    opening: &Opening,
+    agreed: Agreed,
+    data: Data,
+    surroundings: &Surroundings<'_>,
+) -> ConnectionState {
+    let Surroundings { tuple, flow, snd_una: _, rcv_nxt: _, cached, path_mtu, ts_time } =
+        surroundings;
+    let Data { unacknowledged, undelivered, out_of_order } = data;
+    ConnectionState {
+        neighbor: NeighborState {
+            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
+            cached: NeighborCached {
+                dl_destination_address: flow.peer_mac,
+                host_reachability_delta: ticks_since(now, flow.last_heard_at),
+            },
+            delegated: NeighborDelegated {
+                nic_reachability_delta: ticks_since(now, flow.last_heard_at),
+            },
+        },
+        path: PathState {
+            constant: PathConst {
+                source_address: tuple.local.ip(),
+                destination_address: tuple.remote.ip(),
+            },
+            cached: PathCached { path_mtu: *path_mtu },
+        },
+        tcp: TcpState {
+            constant: constant(*tuple, agreed, *path_mtu),
+            cached: *cached,
+            delegated: delegated(now, phase, opening, flow, unacknowledged.len(), *ts_time),
+        },
+        send_data: chain(unacknowledged),
+        buffered_data: undelivered,
+        out_of_order,
+    }
+}
+
+fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
+    let Agreed { remote_mss, local_mss, window_scales, sack, timestamps } = agreed;
+    let FourTuple { local, remote } = tuple;
+    let (default_mss, headers) = match local {
+        SocketAddr::V4(_) => (DEFAULT_MSS.0, 40),
+        SocketAddr::V6(_) => (DEFAULT_MSS.1, 60),
+    };
+    let (snd_wind_scale, rcv_wind_scale) = window_scales.unwrap_or((0, 0));
+    let own_mss = u16::try_from(path_mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
+    TcpConst {
+        timestamp_enabled: timestamps,
+        sack_enabled: sack,
+        window_scaling_enabled: window_scales.is_some(),
+        remote_port: remote.port(),
+        local_port: local.port(),
+        snd_wind_scale,
+        rcv_wind_scale,
+        remote_mss: remote_mss.unwrap_or(default_mss),
+        local_mss: local_mss.unwrap_or(own_mss),
+        // One queue per engine: no receive-side scaling.
+        hash_value: 0,
+    }
+}
+
+fn delegated(
+    now: Instant,
+    state: TcpPhase,
+    opening: &Opening,
+    flow: &Flow,
+    queued: usize,
+    ts_time: u32,
+) -> TcpDelegated {
+    let &Opening { snd_una, snd_nxt, rcv_nxt } = opening;
+    let &SendWindow { snd_wnd, max_snd_wnd, snd_wl1, .. } = &flow.send_window;
+    // Whether the retransmission timer runs, or the persist timer in its place. smoltcp does not tell
+    // when it is due; it was started by the last segment that held data.
+    let waiting = flow.snd_max != snd_una || (queued > 0 && snd_wnd == 0);
+    let retransmit = TimerState {
+        count: 0,
+        timeout_delta: waiting
+            .then(|| RTO_TICKS.saturating_sub(ticks_since(now, flow.last_sent_at))),
+    };
+    TcpDelegated {
+        state,
+        rcv_nxt,
+        rcv_wnd: u32::try_from(flow.right_edge.distance(rcv_nxt)).unwrap_or(0),
+        snd_una,
+        snd_nxt,
+        snd_max: flow.snd_max,
+        snd_wnd,
+        max_snd_wnd,
+        snd_wl1,
+        // smoltcp's congestion state and RTT are out of reach: the target starts its own.
+        cwnd: 0,
+        ss_thresh: u32::MAX,
+        srtt: 0,
+        rtt_var: 0,
+        ts_recent: flow.ts_recent,
+        ts_recent_age: ticks_since(now, flow.ts_recent_at),
+        ts_time,
+        total_rt: 0,
+        dup_ack_count: 0,
+        snd_wnd_probe_count: 0,
+        keep_alive: TimerState::default(),
+        retransmit,
+    }
+}
+
+/// CH-SNB-1: one net buffer per list, and here one list for all. Context 0 is the host's.
+fn chain(unacknowledged: Vec<u8>) -> NblChain {
+    let mut chain = VecDeque::new();
+    if !unacknowledged.is_empty() {
+        chain.push_back(NetBufferList::from_mdl(0, Bytes::from(unacknowledged)));
+    }
+    chain
+}
+
+fn ticks_since(now: Instant, then: Instant) -> Ticks {
+    Ticks::try_from(now.saturating_since(then).as_millis()).unwrap_or(Ticks::MAX)
+}

@@ -1,0 +1,364 @@
+//! A connection re-enters smoltcp: replay of a handshake, and of what is in flight.
+//!
+//! The new socket believes that it has opened the connection itself, with ISN = SND.UNA - 1, that the
+//! peer's sequence numbers start before the undelivered data, and that it has just sent what is in
+//! flight. Its sequence numbers are the connection's, so frames need no shift afterwards.
+//!
+//! Not carried: RTT, congestion state and what the peer has reported by SACK (smoltcp uses none of it).
+
+use alloc::{collections::VecDeque, vec, vec::Vec};
+
+use bytes::Bytes;
+use offload_engine::{
+    chimney::state::{ConnectionState, PathConst, TcpCached, TcpConst, TcpDelegated, TcpState},
+    tcp::{SeqNum, TcpPhase},
+};
+use smoltcp::{
+    iface::SocketHandle,
+    socket::tcp::{CongestionControl, Socket, SocketBuffer, State},
+    time::Instant,
+    wire::{TcpControl, TcpRepr, TcpTimestampGenerator, TcpTimestampRepr},
+};
+
+use super::{
+    PIECE_MAX,
+    isn::{SALTS, seed_for},
+    stage::{Said, Stage},
+};
+use crate::wire::{FourTuple, WINDOW_SCALE_MAX};
+
+/// Why a connection could not be imported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum ImportError {
+    /// SND.UNA <= SND.MAX does not hold, or the data do not reach SND.MAX (P10).
+    #[error("send sequence variables and data disagree")]
+    SendSequence,
+    /// A phase in which nothing is left to be done by a socket.
+    #[error("connection is over")]
+    Phase,
+    /// More received data than any receive buffer of the connection's window scale holds.
+    #[error("received data do not fit the window scale")]
+    ReceiveData,
+    /// smoltcp has not drawn the ISN that was asked for, or announced another window scale (s3.3).
+    #[error("smoltcp would not open with the connection's ISN and window scale")]
+    Syn,
+    /// The socket did not follow the replay.
+    #[error("replay failed at {0}")]
+    Replay(&'static str),
+}
+
+/// A connection that is smoltcp's again.
+#[derive(Debug)]
+pub(crate) struct Imported {
+    /// Its socket. Congestion control, Nagle, ACK delay are smoltcp's defaults; set your own.
+    pub(crate) socket: Socket<'static>,
+    /// Data that did not fit its send buffer: to be written as room comes.
+    pub(crate) rest: VecDeque<Bytes>,
+    /// Bytes it holds in its send buffer, from SND.UNA on.
+    pub(crate) written: u64,
+    /// Our FIN is still to be sent, after `rest`.
+    pub(crate) close: bool,
+}
+
+/// The 4-tuple of a connection's state.
+pub(crate) fn tuple_of(state: &ConnectionState) -> FourTuple {
+    let PathConst { source_address, destination_address } = state.path.constant;
+    FourTuple {
+        local: (source_address, state.tcp.constant.local_port).into(),
+        remote: (destination_address, state.tcp.constant.remote_port).into(),
+    }
+}
+
+/// A closed socket with buffers of these sizes, in bytes.
+pub(crate) fn fresh_socket(receive_buffer: usize, send_buffer: usize) -> Socket<'static> {
+    Socket::new(SocketBuffer::new(vec![0; receive_buffer]), SocketBuffer::new(vec![0; send_buffer]))
+}
+
+/// Makes a socket that continues the connection. `generator` serves timestamps if they were agreed;
+/// `send_buffer` is in bytes and grows to what is in flight.
+pub(crate) fn import(
+    now: Instant,
+    state: &ConnectionState,
+    send_buffer: usize,
+    generator: TcpTimestampGenerator,
+) -> Result<Imported, ImportError> {
+    Replay::plan(state)?.run(now, send_buffer, generator)
+}
+
+/// Everything the replay has to bring about.
+struct Replay<'a> {
+    tuple: FourTuple,
+    constant: TcpConst,
+    delegated: TcpDelegated,
+    data: Vec<u8>,
+    undelivered: &'a [Bytes],
+    out_of_order: &'a [(SeqNum, Bytes)],
+    /// Bytes of `data` that are on the wire.
+    in_flight: usize,
+    /// Our FIN: wanted, on the wire, acknowledged.
+    closing: bool,
+    fin_sent: bool,
+    fin_acknowledged: bool,
+    /// The peer's FIN has come.
+    fin_received: bool,
+    receive_buffer: usize,
+}
+
+impl<'a> Replay<'a> {
+    fn plan(state: &'a ConnectionState) -> Result<Self, ImportError> {
+        let ConnectionState { neighbor: _, path: _, tcp, send_data, buffered_data, out_of_order } =
+            state;
+        let TcpState { constant, cached, delegated } = tcp;
+        let (closing, fin_received) = match delegated.state {
+            TcpPhase::Established => (false, false),
+            TcpPhase::FinWait1 | TcpPhase::FinWait2 => (true, false),
+            TcpPhase::CloseWait => (false, true),
+            TcpPhase::Closing | TcpPhase::LastAck => (true, true),
+            TcpPhase::Closed | TcpPhase::TimeWait => return Err(ImportError::Phase),
+        };
+        let fin_acknowledged = delegated.state == TcpPhase::FinWait2;
+        let mut data = Vec::new();
+        for list in send_data {
+            data.extend(list.slices().flatten());
+        }
+        let sent = usize::try_from(delegated.snd_max.distance(delegated.snd_una))
+            .map_err(|_| ImportError::SendSequence)?;
+        // A FIN in flight counts in SND.MAX, but is no byte of data (P8).
+        let fin_sent = closing && !fin_acknowledged && sent == data.len() + 1;
+        let in_flight = sent - usize::from(fin_sent);
+        if in_flight > data.len() || (fin_acknowledged && sent + data.len() > 0) {
+            return Err(ImportError::SendSequence);
+        }
+        let undelivered = buffered_data.iter().map(Bytes::len).sum::<usize>();
+        let receive_buffer = receive_buffer(constant, cached, delegated, undelivered)
+            .ok_or(ImportError::ReceiveData)?;
+        Ok(Self {
+            tuple: tuple_of(state),
+            constant: *constant,
+            delegated: *delegated,
+            data,
+            undelivered: buffered_data,
+            out_of_order,
+            in_flight,
+            closing,
+            fin_sent,
+            fin_acknowledged,
+            fin_received,
+            receive_buffer,
+        })
+    }
+
+    fn run(
+        self,
+        now: Instant,
+        send_buffer: usize,
+        generator: TcpTimestampGenerator,
+    ) -> Result<Imported, ImportError> {
+        let isn = self.delegated.snd_una - 1 - u32::from(self.fin_acknowledged);
+        let (mut stage, socket) = (0..SALTS)
+            .find_map(|salt| self.open(now, isn, salt, send_buffer, generator))
+            .ok_or(ImportError::Syn)?;
+        self.handshake(now, &mut stage, isn)?;
+        self.received(now, &mut stage, socket)?;
+        self.sent(now, &mut stage, socket)?;
+        self.finish(stage, socket)
+    }
+
+    /// Sequence number of the peer's first byte that the socket will know.
+    fn base(&self) -> SeqNum {
+        let undelivered = self.undelivered.iter().map(Bytes::len).sum::<usize>() as u32;
+        self.delegated.rcv_nxt - undelivered - u32::from(self.fin_received)
+    }
+
+    /// The peer's window while data are replayed, in the units of the wire: all that is in flight must
+    /// fit in, and the SYN's window does not count (P4).
+    fn replay_window(&self) -> u16 {
+        let window = self.delegated.snd_wnd.max(self.in_flight as u32 + u32::from(self.fin_sent));
+        let scale = u32::from(self.constant.snd_wind_scale);
+        u16::try_from(window.div_ceil(1 << scale)).unwrap_or(u16::MAX)
+    }
+
+    fn open(
+        &self,
+        now: Instant,
+        isn: SeqNum,
+        salt: u32,
+        send_buffer: usize,
+        generator: TcpTimestampGenerator,
+    ) -> Option<(Stage, SocketHandle)> {
+        let mut socket = fresh_socket(self.receive_buffer, send_buffer.max(self.in_flight));
+        socket.set_nagle_enabled(false);
+        socket.set_ack_delay(None);
+        // P2: a congestion window would hold back most of what is in flight.
+        socket.set_congestion_control(CongestionControl::None);
+        socket.set_tsval_generator(self.constant.timestamp_enabled.then_some(generator));
+        let mut stage = Stage::new(now, self.tuple, seed_for(isn.0, salt));
+        let socket = stage.enter(socket);
+        if !stage.connect(socket) {
+            return None;
+        }
+        let scale_matches = |said: &Said| {
+            !self.constant.window_scaling_enabled
+                || said.window_scale == Some(self.constant.rcv_wind_scale)
+        };
+        let said = stage.listen(now);
+        let syn = said.first()?;
+        (syn.control == TcpControl::Syn && syn.seq == isn && scale_matches(syn))
+            .then_some((stage, socket))
+    }
+
+    /// A segment of the peer's, with a timestamp where they were agreed.
+    fn line(&self, stage: &Stage, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
+        let mut line = stage.line(seq, ack, window);
+        // The socket keeps the value for its echo; nobody looks at ours.
+        line.timestamp = self
+            .constant
+            .timestamp_enabled
+            .then(|| TcpTimestampRepr::new(self.delegated.ts_recent, 0));
+        line
+    }
+
+    fn handshake(&self, now: Instant, stage: &mut Stage, isn: SeqNum) -> Result<(), ImportError> {
+        let window = u16::try_from(self.delegated.snd_wnd).unwrap_or(u16::MAX);
+        let mut syn_ack = self.line(stage, self.base() - 1, isn + 1, window);
+        syn_ack.control = TcpControl::Syn;
+        syn_ack.max_seg_size = Some(self.constant.remote_mss);
+        syn_ack.window_scale =
+            self.constant.window_scaling_enabled.then_some(self.constant.snd_wind_scale);
+        syn_ack.sack_permitted = self.constant.sack_enabled;
+        stage.say(now, &syn_ack);
+        let acknowledged = stage.listen(now).first().and_then(|said| said.ack);
+        if acknowledged != Some(self.base()) {
+            return Err(ImportError::Replay("the handshake"));
+        }
+        let window = self.line(stage, self.base(), isn + 1, self.replay_window());
+        stage.say(now, &window);
+        Ok(())
+    }
+
+    /// What the peer has sent: undelivered data, its FIN, data out of order.
+    fn received(
+        &self,
+        now: Instant,
+        stage: &mut Stage,
+        socket: SocketHandle,
+    ) -> Result<(), ImportError> {
+        // SND.UNA at this point: our FIN has not been sent yet in the replay.
+        let ack = self.delegated.snd_una - u32::from(self.fin_acknowledged);
+        let mut next = self.base();
+        for data in self.undelivered {
+            for piece in data.chunks(PIECE_MAX) {
+                let mut line = self.line(stage, next, ack, self.replay_window());
+                line.payload = piece;
+                stage.say(now, &line);
+                next += piece.len() as u32;
+                // P5: the window moves only when an acknowledgement leaves.
+                stage.listen(now);
+            }
+        }
+        if stage.socket(socket).recv_queue() as u32 != next.0.wrapping_sub(self.base().0) {
+            return Err(ImportError::Replay("undelivered data"));
+        }
+        if self.fin_received {
+            let mut fin = self.line(stage, next, ack, self.replay_window());
+            fin.control = TcpControl::Fin;
+            stage.say(now, &fin);
+            stage.listen(now);
+            if stage.socket(socket).state() != State::CloseWait {
+                return Err(ImportError::Replay("the peer's FIN"));
+            }
+        }
+        for (seq, data) in self.out_of_order {
+            for (index, piece) in data.chunks(PIECE_MAX).enumerate() {
+                let mut line =
+                    self.line(stage, *seq + (index * PIECE_MAX) as u32, ack, self.replay_window());
+                line.payload = piece;
+                stage.say(now, &line);
+                stage.listen(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// What we have sent: data in flight, our FIN.
+    fn sent(
+        &self,
+        now: Instant,
+        stage: &mut Stage,
+        socket: SocketHandle,
+    ) -> Result<(), ImportError> {
+        let rcv_nxt = self.delegated.rcv_nxt;
+        let in_flight = &self.data[..self.in_flight];
+        let queued = stage.socket(socket).send_slice(in_flight);
+        if queued.ok() != Some(in_flight.len()) {
+            return Err(ImportError::Replay("data in flight"));
+        }
+        if self.fin_sent || self.fin_acknowledged {
+            stage.socket(socket).close();
+        }
+        let sent = stage
+            .listen(now)
+            .iter()
+            .map(|said| said.payload.len() + usize::from(said.control == TcpControl::Fin))
+            .sum::<usize>();
+        if sent != self.in_flight + usize::from(self.fin_sent || self.fin_acknowledged) {
+            return Err(ImportError::Replay("data in flight"));
+        }
+        let scale = u32::from(self.constant.snd_wind_scale);
+        let exact = u16::try_from(self.delegated.snd_wnd >> scale).unwrap_or(u16::MAX);
+        if exact != self.replay_window() || self.fin_acknowledged {
+            let line = self.line(stage, rcv_nxt, self.delegated.snd_una, exact);
+            stage.say(now, &line);
+        }
+        Ok(())
+    }
+
+    fn finish(self, mut stage: Stage, socket: SocketHandle) -> Result<Imported, ImportError> {
+        let expected = match self.delegated.state {
+            _ if self.fin_acknowledged => State::FinWait2,
+            // A FIN that is still to be sent waits for the data before it.
+            TcpPhase::FinWait1 if self.fin_sent => State::FinWait1,
+            TcpPhase::Closing | TcpPhase::LastAck if self.fin_sent => State::LastAck,
+            _ if self.fin_received => State::CloseWait,
+            _ => State::Established,
+        };
+        if stage.socket(socket).state() != expected {
+            return Err(ImportError::Replay("the connection's state"));
+        }
+        let mut socket = stage.leave(socket);
+        let mut written = self.in_flight;
+        if self.data.len() > self.in_flight {
+            written += socket
+                .send_slice(&self.data[self.in_flight..])
+                .map_err(|_| ImportError::Replay("unsent data"))?;
+        }
+        let rest = Bytes::from(self.data).slice(written..);
+        Ok(Imported {
+            socket,
+            rest: Some(rest).filter(|rest| !rest.is_empty()).into_iter().collect(),
+            written: written as u64,
+            close: self.closing && !self.fin_sent && !self.fin_acknowledged,
+        })
+    }
+}
+
+/// The receive buffer's size, in bytes: the one that opened the connection, corrected so that smoltcp
+/// announces the same scale (s3.3) and the advertised edge stays within it (P9).
+fn receive_buffer(
+    constant: &TcpConst,
+    cached: &TcpCached,
+    delegated: &TcpDelegated,
+    undelivered: usize,
+) -> Option<usize> {
+    // smoltcp's scale is that of the smallest power of two above the capacity, beyond 16 bits.
+    let (smallest, largest) = match (constant.window_scaling_enabled, constant.rcv_wind_scale) {
+        (true, 0) | (false, _) => (1, usize::from(u16::MAX)),
+        (true, scale) if scale > WINDOW_SCALE_MAX => return None,
+        (true, scale) => (1 << (u32::from(scale) + 15), (1 << (u32::from(scale) + 16)) - 1),
+    };
+    let needed = undelivered + delegated.rcv_wnd as usize;
+    // A window is advertised in whole units of its scale; one unit more keeps the last bytes inside.
+    let unit = 1 << u32::from(constant.rcv_wind_scale);
+    let size = (cached.initial_rcv_wnd as usize).max(needed + unit).clamp(smallest, largest);
+    (needed <= largest).then_some(size)
+}

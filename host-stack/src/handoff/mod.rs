@@ -1,0 +1,25 @@
+//! How a live connection leaves an unmodified smoltcp, and re-enters it.
+//!
+//! A `tcp::Socket` holds no reference to an interface, and taking it out of its set is silent: no RST,
+//! no FIN. So both directions hold a synthetic conversation with the socket in a private, in-memory
+//! interface ([`stage`]) with a clock of its own; nothing of it reaches the wire.
+//!
+//! * [`export`](mod@export): interrogation. A challenge ACK tells SND.NXT, RCV.NXT and the window; retransmissions
+//!   give up the bytes from SND.UNA on; SACK blocks those beyond RCV.NXT. About 1 us for an idle connection.
+//! * [`import`](mod@import): replay. A fresh socket is led through a handshake, with an ISN chosen so that its
+//!   sequence numbers continue the connection's ([`isn`]), and through what is in flight.
+//!
+//! What smoltcp does not tell, the [`observer`](crate::observer) has recorded.
+
+pub(crate) mod export;
+pub(crate) mod import;
+mod isn;
+mod stage;
+
+pub(crate) use self::stage::take;
+
+/// Most bytes injected at once: below the largest IP packet (65 535) with its headers.
+const PIECE_MAX: usize = 32 * 1024;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! The private interface on which a socket is interrogated, or prepared.
+//!
+//! We play the peer: [`Stage::say`] injects one segment and returns what the socket answers at once,
+//! [`Stage::listen`] lets it send what it wants to send. Medium IP, so no neighbor discovery; MTU
+//! 65 535, so only the connection's own MSS cuts segments.
+
+use alloc::{vec, vec::Vec};
+use core::net::SocketAddr;
+
+use offload_engine::tcp::SeqNum;
+use smoltcp::{
+    iface::{Config, Interface, SocketHandle, SocketSet},
+    phy::{Checksum, ChecksumCapabilities, Medium},
+    socket::tcp::Socket,
+    time::Instant,
+    wire::{
+        HardwareAddress, IpAddress, IpCidr, IpProtocol, IpRepr, Ipv4Packet, Ipv6Packet, TcpControl,
+        TcpPacket, TcpRepr, TcpSeqNumber,
+    },
+};
+
+use crate::{device::QueueDevice, wire::FourTuple};
+
+/// Largest IP packet on the stage.
+const STAGE_MTU: usize = 65_535;
+
+/// A segment that the socket has sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Said {
+    pub(super) control: TcpControl,
+    pub(super) seq: SeqNum,
+    pub(super) ack: Option<SeqNum>,
+    pub(super) window_scale: Option<u8>,
+    pub(super) sack: Option<(SeqNum, SeqNum)>,
+    pub(super) payload: Vec<u8>,
+}
+
+pub(super) struct Stage {
+    interface: Interface,
+    device: QueueDevice,
+    sockets: SocketSet<'static>,
+    tuple: FourTuple,
+}
+
+impl Stage {
+    /// An empty stage; `seed` is that of its interface's random numbers.
+    pub(super) fn new(now: Instant, tuple: FourTuple, seed: u64) -> Self {
+        let mut device = QueueDevice::new(Medium::Ip, STAGE_MTU);
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = seed;
+        let mut interface = Interface::new(config, &mut device, now);
+        let local = IpAddress::from(tuple.local.ip());
+        // A prefix of 0 puts every peer on the same link. The first address always fits.
+        interface.update_ip_addrs(|addresses| {
+            let _ = addresses.push(IpCidr::new(local, 0));
+        });
+        Self { interface, device, sockets: SocketSet::new(vec![]), tuple }
+    }
+
+    pub(super) fn enter(&mut self, socket: Socket<'static>) -> SocketHandle {
+        self.sockets.add(socket)
+    }
+
+    pub(super) fn leave(mut self, handle: SocketHandle) -> Socket<'static> {
+        take(&mut self.sockets, handle)
+    }
+
+    pub(super) fn socket(&mut self, handle: SocketHandle) -> &mut Socket<'static> {
+        self.sockets.get_mut(handle)
+    }
+
+    /// Has the socket open the connection; the ISN comes from this stage's seed.
+    pub(super) fn connect(&mut self, handle: SocketHandle) -> bool {
+        let socket = self.sockets.get_mut::<Socket<'_>>(handle);
+        socket.connect(self.interface.context(), self.tuple.remote, self.tuple.local).is_ok()
+    }
+
+    /// A segment of the peer's without payload or options, for [`Stage::say`].
+    pub(super) fn line(&self, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
+        TcpRepr {
+            src_port: self.tuple.remote.port(),
+            dst_port: self.tuple.local.port(),
+            control: TcpControl::None,
+            seq_number: TcpSeqNumber(seq.0.cast_signed()),
+            ack_number: Some(TcpSeqNumber(ack.0.cast_signed())),
+            window_len: window,
+            window_scale: None,
+            max_seg_size: None,
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload: &[],
+        }
+    }
+
+    /// The peer says one segment. Returns the direct answers; what waits for a poll is for
+    /// [`Stage::listen`].
+    pub(super) fn say(&mut self, now: Instant, segment: &TcpRepr<'_>) -> Vec<Said> {
+        let (source, destination) = (address(self.tuple.remote), address(self.tuple.local));
+        let ip = IpRepr::new(source, destination, IpProtocol::Tcp, segment.buffer_len(), 64);
+        let mut packet = vec![0; ip.buffer_len()];
+        ip.emit(&mut packet, &ChecksumCapabilities::default());
+        let mut tcp = TcpPacket::new_unchecked(&mut packet[ip.header_len()..]);
+        segment.emit(&mut tcp, &source, &destination, &ChecksumCapabilities::ignored());
+        self.device.received.push_back(packet);
+        let _ = self.interface.poll_ingress_single(now, &mut self.device, &mut self.sockets);
+        self.answers()
+    }
+
+    /// What the socket sends by itself at `now`.
+    pub(super) fn listen(&mut self, now: Instant) -> Vec<Said> {
+        let _ = self.interface.poll(now, &mut self.device, &mut self.sockets);
+        self.answers()
+    }
+
+    fn answers(&mut self) -> Vec<Said> {
+        let (source, destination) = (address(self.tuple.local), address(self.tuple.remote));
+        self.device.sent.drain(..).filter_map(|p| heard(&p, &source, &destination)).collect()
+    }
+}
+
+/// Takes a TCP socket out of its set, without a word to its peer.
+pub(crate) fn take(sockets: &mut SocketSet<'static>, handle: SocketHandle) -> Socket<'static> {
+    // Other sockets exist only where somebody else has turned on more of smoltcp's features.
+    #[allow(irrefutable_let_patterns)]
+    let smoltcp::socket::Socket::Tcp(socket) = sockets.remove(handle) else {
+        unreachable!("only TCP sockets are put into a set")
+    };
+    socket
+}
+
+fn address(socket: SocketAddr) -> IpAddress {
+    socket.ip().into()
+}
+
+fn heard(packet: &[u8], source: &IpAddress, destination: &IpAddress) -> Option<Said> {
+    let segment = match source {
+        IpAddress::Ipv4(_) => Ipv4Packet::new_checked(packet).ok()?.payload(),
+        IpAddress::Ipv6(_) => Ipv6Packet::new_checked(packet).ok()?.payload(),
+    };
+    let tcp = TcpPacket::new_checked(segment).ok()?;
+    let mut checksums = ChecksumCapabilities::default();
+    checksums.tcp = Checksum::None;
+    let segment = TcpRepr::parse(&tcp, source, destination, &checksums).ok()?;
+    Some(Said {
+        control: segment.control,
+        seq: sequence(segment.seq_number),
+        ack: segment.ack_number.map(sequence),
+        window_scale: segment.window_scale,
+        sack: segment.sack_ranges[0].map(|(left, right)| (SeqNum(left), SeqNum(right))),
+        payload: segment.payload.to_vec(),
+    })
+}
+
+const fn sequence(number: TcpSeqNumber) -> SeqNum {
+    SeqNum(number.0.cast_unsigned())
+}

@@ -1,0 +1,723 @@
+//! Two sockets on a lossy wire, one of which leaves smoltcp and comes back again and again.
+
+use alloc::{string::String, vec, vec::Vec};
+
+use offload_engine::time::{Duration, Instant};
+use proptest::prelude::*;
+use smoltcp::{
+    iface::{Config, Interface, SocketHandle, SocketSet},
+    phy::Medium,
+    socket::tcp::{Socket, State},
+    wire::{EthernetAddress, HardwareAddress, IpCidr},
+};
+use std::{collections::VecDeque, format};
+
+use super::{
+    export::{ExportError, Surroundings, export, push_acknowledgement},
+    import::{ImportError, fresh_socket, import},
+    take,
+};
+use crate::{
+    clock::{self, TimestampClock, to_smoltcp},
+    device::QueueDevice,
+    observer::Flow,
+    wire::{self, FourTuple, Frame},
+};
+use offload_engine::{
+    chimney::state::{ConnectionState, TcpCached},
+    tcp::{SeqNum, TcpPhase},
+};
+
+const RECEIVE_BUFFER: usize = 100_000;
+const SEND_BUFFER: usize = 60_000;
+
+/// One end: an interface with one socket, and what the host layer above it counts.
+struct End {
+    interface: Interface,
+    device: QueueDevice,
+    sockets: SocketSet<'static>,
+    socket: SocketHandle,
+    tuple: FourTuple,
+    flow: Flow,
+    first_sent: SeqNum,
+    written: u64,
+    first_received: SeqNum,
+    read: u64,
+    /// The byte streams so far: what was written over all sockets, and what was read.
+    stream_out: u64,
+    stream_in: u64,
+    /// Not yet written, though promised.
+    rest: VecDeque<bytes::Bytes>,
+    clock: TimestampClock,
+    imported: bool,
+}
+
+fn pattern(stream: u64, position: u64) -> u8 {
+    let mixed = (position ^ stream << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+impl End {
+    fn new(number: u8, v6: bool, timestamps: bool, random: &mut oorandom::Rand32) -> Self {
+        let address = |n: u8| -> core::net::IpAddr {
+            if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() }
+        };
+        let mut device = QueueDevice::new(Medium::Ethernet, 1500);
+        let mac = EthernetAddress([2, 0, 0, 0, 0, number]);
+        let mut config = Config::new(HardwareAddress::Ethernet(mac));
+        config.random_seed = u64::from(random.rand_u32());
+        let mut interface = Interface::new(config, &mut device, to_smoltcp(Instant::ZERO));
+        let prefix = if v6 { 64 } else { 24 };
+        interface.update_ip_addrs(|list| {
+            list.push(IpCidr::new(address(number).into(), prefix)).unwrap();
+        });
+        let mut socket = fresh_socket(RECEIVE_BUFFER, SEND_BUFFER);
+        socket.set_tsval_generator(timestamps.then_some(clock::tsval));
+        let mut sockets = SocketSet::new(vec![]);
+        let (local, remote) = if number == 1 { (40_000, 5_000) } else { (5_000, 40_000) };
+        Self {
+            interface,
+            device,
+            socket: sockets.add(socket),
+            sockets,
+            tuple: FourTuple {
+                local: (address(number), local).into(),
+                remote: (address(3 - number), remote).into(),
+            },
+            flow: Flow::new(Instant::ZERO),
+            first_sent: SeqNum(0),
+            written: 0,
+            first_received: SeqNum(0),
+            read: 0,
+            stream_out: 0,
+            stream_in: 0,
+            rest: VecDeque::new(),
+            clock: TimestampClock::new(random.rand_u32()),
+            imported: false,
+        }
+    }
+
+    fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.socket)
+    }
+
+    fn receive(&mut self, now: Instant, frame: Vec<u8>) {
+        self.clock.show(now);
+        if let Frame::Tcp(segment) = wire::parse(&frame) {
+            assert!(segment.checksum_is_right());
+            self.flow.incoming(now, &segment);
+        }
+        self.device.received.push_back(frame);
+        let at = to_smoltcp(now);
+        let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
+    }
+
+    fn transmit(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        self.clock.show(now);
+        while let Some(data) = self.rest.front_mut() {
+            let count = self.sockets.get_mut::<Socket<'_>>(self.socket).send_slice(data).unwrap();
+            self.written += count as u64;
+            bytes::Buf::advance(data, count);
+            if !data.is_empty() {
+                break;
+            }
+            self.rest.pop_front();
+        }
+        let _ = self.interface.poll(to_smoltcp(now), &mut self.device, &mut self.sockets);
+        for frame in &self.device.sent {
+            if let Frame::Tcp(segment) = wire::parse(frame) {
+                self.flow.outgoing(now, &segment);
+            }
+        }
+        self.device.sent.drain(..).collect()
+    }
+
+    fn write(&mut self, stream: u64, count: usize) {
+        if !self.rest.is_empty() {
+            return;
+        }
+        let start = self.stream_out;
+        let data = (start..start + count as u64).map(|at| pattern(stream, at)).collect::<Vec<_>>();
+        if let Ok(count) = self.socket().send_slice(&data) {
+            self.written += count as u64;
+            self.stream_out += count as u64;
+        }
+    }
+
+    fn read(&mut self, stream: u64, most: usize) {
+        let mut data = vec![0; most];
+        let Ok(count) = self.socket().recv_slice(&mut data) else { return };
+        for byte in &data[..count] {
+            assert_eq!(*byte, pattern(stream, self.stream_in), "byte {}", self.stream_in);
+            self.stream_in += 1;
+        }
+        self.read += count as u64;
+    }
+
+    fn establish(&mut self) {
+        self.first_sent = self.flow.iss().unwrap() + 1;
+        self.first_received = self.flow.irs().unwrap() + 1;
+    }
+
+    fn push_acknowledgement(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        push_acknowledgement(
+            to_smoltcp(now),
+            &mut self.interface,
+            &mut self.device,
+            &mut self.sockets,
+            &mut self.socket,
+        );
+        self.transmit(now)
+    }
+
+    fn export(&mut self, now: Instant) -> Result<(ConnectionState, Oracle), ExportError> {
+        self.clock.show(now);
+        let socket = take(&mut self.sockets, self.socket);
+        let oracle = Oracle::of(&socket);
+        let fin = u32::from(socket.state() == State::CloseWait);
+        let surroundings = Surroundings {
+            tuple: self.tuple,
+            flow: &self.flow,
+            snd_una: self.first_sent + (self.written - socket.send_queue() as u64) as u32,
+            rcv_nxt: self.first_received + (self.read + socket.recv_queue() as u64) as u32 + fin,
+            cached: TcpCached { initial_rcv_wnd: RECEIVE_BUFFER as u32, ..TcpCached::default() },
+            path_mtu: 1500,
+            ts_time: self.clock.at(now),
+        };
+        match export(now, socket, &surroundings) {
+            Ok(state) => Ok((*state, oracle)),
+            Err(refused) => {
+                let (error, socket) = *refused;
+                self.socket = self.sockets.add(socket);
+                Err(error)
+            }
+        }
+    }
+
+    fn import(&mut self, now: Instant, state: &ConnectionState) {
+        self.clock.show(now);
+        let imported = import(to_smoltcp(now), state, SEND_BUFFER, clock::tsval).unwrap();
+        assert!(!imported.close);
+        let undelivered = imported.socket.recv_queue() as u32;
+        let fin = u32::from(imported.socket.state() == State::CloseWait);
+        self.first_sent = state.tcp.delegated.snd_una;
+        self.written = imported.written;
+        self.first_received = state.tcp.delegated.rcv_nxt - undelivered - fin;
+        self.read = 0;
+        self.rest = imported.rest;
+        self.flow = Flow::restored(state, now);
+        self.imported = true;
+        self.socket = self.sockets.add(imported.socket);
+    }
+}
+
+/// A socket's private fields, from its `Debug` output: for tests only, as it promises nothing.
+struct Oracle {
+    text: String,
+    send_queue: usize,
+    recv_queue: usize,
+}
+
+impl Oracle {
+    fn of(socket: &Socket<'_>) -> Self {
+        let text = format!("{socket:?}");
+        // The buffers' contents are megabytes of digits; no field of interest lies among them.
+        Self { text, send_queue: socket.send_queue(), recv_queue: socket.recv_queue() }
+    }
+
+    fn field(&self, name: &str) -> i64 {
+        let start = self.text.find(&format!(" {name}: ")).unwrap() + name.len() + 3;
+        let digits = self.text[start..]
+            .chars()
+            .skip_while(|c| !c.is_ascii_digit() && *c != '-')
+            .take_while(|c| c.is_ascii_digit() || *c == '-')
+            .collect::<String>();
+        digits.parse().unwrap()
+    }
+
+    fn sequence(&self, name: &str) -> SeqNum {
+        SeqNum(self.field(name) as i32 as u32)
+    }
+
+    fn check(&self, state: &ConnectionState, imported: bool) {
+        let delegated = &state.tcp.delegated;
+        assert_eq!(delegated.snd_una, self.sequence("local_seq_no"));
+        assert_eq!(delegated.snd_nxt, self.sequence("remote_last_seq"));
+        // P3: a window probe and a rewound SND.NXT are on the wire, but not in the field.
+        assert!(delegated.snd_max.is_at_or_after(delegated.snd_nxt));
+        assert_eq!(delegated.rcv_nxt, self.sequence("remote_seq_no") + self.recv_queue as u32);
+        let scale = self.field("remote_win_shift");
+        assert_eq!(i64::from(state.tcp.constant.rcv_wind_scale), scale);
+        // P9: what was advertised last reaches at most to the edge.
+        let last = (self.field("remote_last_win") as u32) << scale;
+        let edge = self.sequence("remote_last_ack") + last;
+        // A socket that has sent nothing but its SYN takes the unscaled window for a scaled one.
+        let only_syn = last as usize > RECEIVE_BUFFER;
+        // An imported socket may believe in more: in the room that reading had made, but nobody was told of.
+        assert!(
+            imported || only_syn || (delegated.rcv_nxt + delegated.rcv_wnd).is_at_or_after(edge)
+        );
+        let sent = state.send_data.iter().map(|list| list.data_length()).sum::<usize>();
+        assert_eq!(sent, self.send_queue);
+        let undelivered = state.buffered_data.iter().map(bytes::Bytes::len).sum::<usize>();
+        assert_eq!(undelivered, self.recv_queue);
+        assert!(state.send_data.iter().all(|list| list.net_buffers.len() == 1), "CH-SNB-1");
+    }
+}
+
+/// Both ends and the wire between them.
+struct Bench {
+    ends: [End; 2],
+    now: Instant,
+    wire: Vec<(Instant, usize, Vec<u8>)>,
+    random: oorandom::Rand32,
+    loss_percent: u32,
+    moves: u32,
+    overlooked: u32,
+    moved_in_flight: u32,
+    moved_unsent: u32,
+    moved_undelivered: u32,
+    moved_out_of_order: u32,
+}
+
+impl Bench {
+    fn new(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Self {
+        let mut random = oorandom::Rand32::new(seed);
+        let mut ends =
+            [End::new(1, v6, timestamps, &mut random), End::new(2, v6, true, &mut random)];
+        let listen = ends[1].tuple.local;
+        ends[1].socket().listen(listen).unwrap();
+        let End { interface, sockets, socket, tuple, .. } = &mut ends[0];
+        sockets
+            .get_mut::<Socket<'_>>(*socket)
+            .connect(interface.context(), tuple.remote, tuple.local)
+            .unwrap();
+        let mut bench = Self {
+            ends,
+            now: Instant::from_millis(1),
+            wire: Vec::new(),
+            random,
+            loss_percent: 0,
+            moves: 0,
+            overlooked: 0,
+            moved_in_flight: 0,
+            moved_unsent: 0,
+            moved_undelivered: 0,
+            moved_out_of_order: 0,
+        };
+        for _ in 0..20 {
+            bench.step();
+        }
+        assert!(bench.ends.iter_mut().all(|end| end.socket().state() == State::Established));
+        bench.ends.iter_mut().for_each(End::establish);
+        bench.loss_percent = loss_percent;
+        bench
+    }
+
+    /// One millisecond: delivers what is due, and lets both ends send. Latency is 0 to 3 ms, so frames
+    /// overtake each other.
+    fn step(&mut self) {
+        self.now += Duration::from_millis(1);
+        let due;
+        (due, self.wire) =
+            core::mem::take(&mut self.wire).into_iter().partition(|f| f.0 <= self.now);
+        for (_, to, frame) in due {
+            self.ends[to].receive(self.now, frame);
+        }
+        self.exchange();
+    }
+
+    fn exchange(&mut self) {
+        for from in 0..2 {
+            for frame in self.ends[from].transmit(self.now) {
+                if self.random.rand_range(0..100) >= self.loss_percent {
+                    let latency = u64::from(self.random.rand_range(0..4));
+                    self.wire.push((self.now + Duration::from_millis(latency), 1 - from, frame));
+                }
+            }
+        }
+    }
+
+    fn chatter(&mut self) {
+        for index in 0..2 {
+            if self.random.rand_range(0..3) == 0 {
+                let count = self.random.rand_range(1..20_000) as usize;
+                self.ends[index].write(index as u64, count);
+            }
+            if self.random.rand_range(0..4) == 0 {
+                let most = self.random.rand_range(1..40_000) as usize;
+                self.ends[index].read(1 - index as u64, most);
+            }
+        }
+    }
+
+    /// Moves one end out and back in; what it holds is compared with the oracle on the way.
+    fn shuttle(&mut self, index: usize) -> ConnectionState {
+        self.try_shuttle(index).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As `shuttle`, but it may be too early.
+    fn try_shuttle(&mut self, index: usize) -> Result<ConnectionState, ExportError> {
+        // An acknowledgement that is due goes first (CH-INI-7).
+        self.exchange();
+        for frame in self.ends[index].push_acknowledgement(self.now) {
+            self.wire.push((self.now, 1 - index, frame));
+        }
+        let end = &mut self.ends[index];
+        let (state, oracle) = end.export(self.now)?;
+        oracle.check(&state, end.imported);
+        let delegated = &state.tcp.delegated;
+        let in_flight = delegated.snd_max.distance(delegated.snd_una) as usize;
+        self.moves += 1;
+        self.moved_in_flight += u32::from(in_flight > 0);
+        self.moved_unsent += u32::from(oracle.send_queue > in_flight);
+        self.moved_undelivered += u32::from(oracle.recv_queue > 0);
+        self.moved_out_of_order += u32::from(!state.out_of_order.is_empty());
+        self.check_data(index, &state);
+        let end = &mut self.ends[index];
+        end.import(self.now, &state);
+        let fresh = Oracle::of(end.socket());
+        assert_eq!(fresh.sequence("local_seq_no"), delegated.snd_una);
+        assert_eq!(fresh.sequence("remote_last_seq"), delegated.snd_max);
+        assert_eq!(fresh.field("remote_win_shift"), oracle.field("remote_win_shift"));
+        Ok(state)
+    }
+
+    fn move_if_settled(&mut self, index: usize) {
+        match self.try_shuttle(index) {
+            Ok(_) => {}
+            Err(ExportError::AcknowledgementOverlooked) => self.overlooked += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Every byte of the state is the stream's.
+    fn check_data(&self, index: usize, state: &ConnectionState) {
+        let (ours, theirs) = (index as u64, 1 - index as u64);
+        let end = &self.ends[index];
+        let data = state.send_data.iter().flat_map(|l| l.slices()).flatten().copied();
+        let data = data.chain(end.rest.iter().flatten().copied()).collect::<Vec<_>>();
+        let first = end.stream_out - data.len() as u64;
+        for (at, byte) in (first..).zip(&data) {
+            assert_eq!(*byte, pattern(ours, at), "send data");
+        }
+        let mut at = end.stream_in;
+        for byte in state.buffered_data.iter().flatten() {
+            assert_eq!(*byte, pattern(theirs, at), "buffered data");
+            at += 1;
+        }
+        let mut last = state.tcp.delegated.rcv_nxt;
+        for (seq, block) in &state.out_of_order {
+            assert!(seq.is_after(last), "blocks are apart and in order");
+            let ahead = seq.distance(state.tcp.delegated.rcv_nxt) as u64;
+            for (at, byte) in (at + ahead..).zip(block) {
+                assert_eq!(*byte, pattern(theirs, at), "out-of-order data");
+            }
+            last = *seq + block.len() as u32;
+        }
+    }
+
+    /// No more loss, no more data: everything written has to arrive.
+    fn drain(&mut self) {
+        self.loss_percent = 0;
+        for _ in 0..200_000 {
+            self.step();
+            for index in 0..2 {
+                self.ends[index].read(1 - index as u64, 200_000);
+            }
+            if self.ends[0].stream_out == self.ends[1].stream_in
+                && self.ends[1].stream_out == self.ends[0].stream_in
+            {
+                return;
+            }
+        }
+        let streams = self.ends.iter().map(|e| (e.stream_out, e.stream_in)).collect::<Vec<_>>();
+        panic!("stuck at {streams:?}");
+    }
+
+    fn close(&mut self) {
+        self.ends[0].socket().close();
+        for _ in 0..3_000 {
+            self.step();
+        }
+        assert_eq!(self.ends[1].socket().state(), State::CloseWait);
+        self.ends[1].socket().close();
+        for _ in 0..3_000 {
+            self.step();
+        }
+        assert_eq!(self.ends[1].socket().state(), State::Closed);
+        assert_eq!(self.ends[0].socket().state(), State::TimeWait);
+        assert!(self.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+    }
+}
+
+fn campaign(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Bench {
+    let mut bench = Bench::new(seed, v6, timestamps, loss_percent);
+    for _ in 0..3_000 {
+        bench.chatter();
+        bench.step();
+        if bench.random.rand_range(0..40) == 0 {
+            let index = bench.random.rand_range(0..2) as usize;
+            bench.move_if_settled(index);
+        }
+    }
+    bench.drain();
+    bench.close();
+    bench
+}
+
+// The round trip of handoff s2.2 and s3, with every mix of data, compared with the private fields.
+#[test]
+fn moves_without_loss() {
+    for seed in 0..4 {
+        let bench = campaign(seed, seed % 2 == 1, seed % 3 != 0, 0);
+        assert!(bench.moves > 40 && bench.moved_in_flight > 5, "{}", bench.moves);
+        assert!(bench.moved_undelivered > 5 && bench.moved_unsent > 0);
+    }
+}
+
+// The same under loss and reordering: data out of order crosses too (RFC 2018 s8, no reneging).
+#[test]
+fn moves_under_loss() {
+    let (mut out_of_order, mut overlooked) = (0, 0);
+    for seed in 10..16 {
+        let bench = campaign(seed, seed % 2 == 1, seed % 3 != 0, 3);
+        assert!(bench.moves > 40 && bench.moved_in_flight > 5);
+        out_of_order += bench.moved_out_of_order;
+        overlooked += bench.overlooked;
+    }
+    assert!(out_of_order > 5, "{out_of_order}");
+    assert!(overlooked < 10, "{overlooked}");
+}
+
+/// Lets `rounds` milliseconds pass without new data.
+fn idle(bench: &mut Bench, rounds: u32) {
+    for _ in 0..rounds {
+        bench.step();
+    }
+}
+
+// P2: with a congestion window the replay would put two kilobytes on the wire, not all of them.
+// P4: 59 901 bytes in flight do not fit the peer's window rounded down to its scale.
+#[test]
+fn p2_p4_all_that_is_in_flight_is_replayed() {
+    let mut bench = Bench::new(20, false, true, 0);
+    let unlimited = smoltcp::socket::tcp::CongestionControl::None;
+    bench.ends[0].socket().set_congestion_control(unlimited);
+    bench.ends[0].socket().set_nagle_enabled(false);
+    bench.loss_percent = 100;
+    bench.ends[0].write(0, 59_901);
+    idle(&mut bench, 2);
+    let state = bench.shuttle(0);
+    let delegated = state.tcp.delegated;
+    let in_flight = delegated.snd_max.distance(delegated.snd_una);
+    assert_eq!(in_flight, 59_901);
+    let mut odd = state;
+    odd.tcp.delegated.snd_wnd = 59_901;
+    let imported = import(to_smoltcp(bench.now), &odd, SEND_BUFFER, clock::tsval).unwrap();
+    let oracle = Oracle::of(&imported.socket);
+    assert_eq!(oracle.sequence("remote_last_seq"), delegated.snd_max);
+    assert_eq!(oracle.field("remote_win_len"), 59_900, "what the wire can say");
+    bench.drain();
+    bench.close();
+}
+
+// P3: a window probe is on the wire and in SND.MAX, but not in smoltcp's SND.NXT. The peer may
+// acknowledge it at any time.
+#[test]
+fn p3_window_probe_counts() {
+    let mut bench = Bench::new(21, false, true, 0);
+    for _ in 0..40 {
+        bench.ends[0].write(0, 10_000);
+        idle(&mut bench, 20);
+    }
+    // The peer reads nothing: its window is shut.
+    idle(&mut bench, 3_000);
+    let flow = &bench.ends[0].flow;
+    assert_eq!(flow.send_window.snd_wnd, 0);
+    assert_eq!(flow.snd_max, flow.snd_una + 1);
+    let state = bench.shuttle(0);
+    let delegated = state.tcp.delegated;
+    assert_eq!((delegated.snd_nxt, delegated.snd_max), (delegated.snd_una, delegated.snd_una + 1));
+    assert!(delegated.retransmit.timeout_delta.is_some(), "the persist timer");
+    // The other end is full: P5, more undelivered data than one window without scale.
+    let state = bench.shuttle(1);
+    assert_eq!(state.tcp.delegated.rcv_wnd, 0);
+    assert!(state.buffered_data.iter().map(bytes::Bytes::len).sum::<usize>() > 65_535);
+    bench.drain();
+    bench.close();
+}
+
+// P6: the interrogation is answered right after a real challenge ACK.
+#[test]
+fn p6_challenge_limit_does_not_silence() {
+    let mut bench = Bench::new(22, false, true, 0);
+    for _ in 0..3 {
+        for index in 0..2 {
+            let (state, _) = bench.ends[index].export(bench.now).unwrap();
+            bench.ends[index].import(bench.now, &state);
+            // The interrogation's challenge would be the second within a second.
+            bench.shuttle(index);
+        }
+    }
+    bench.close();
+}
+
+// P8: a FIN in flight counts in SND.MAX and is no byte of data. P9: the edge advertised stays.
+#[test]
+fn p8_fins_are_replayed() {
+    for (phase, expected) in [
+        (TcpPhase::FinWait1, State::FinWait1),
+        (TcpPhase::FinWait2, State::FinWait2),
+        (TcpPhase::CloseWait, State::CloseWait),
+        (TcpPhase::LastAck, State::LastAck),
+        (TcpPhase::Closing, State::LastAck),
+    ] {
+        let mut bench = Bench::new(23, false, true, 0);
+        let (mut state, _) = bench.ends[0].export(bench.now).unwrap();
+        let delegated = &mut state.tcp.delegated;
+        delegated.state = phase;
+        match phase {
+            TcpPhase::FinWait2 => {
+                delegated.snd_una += 1;
+                delegated.snd_nxt += 1;
+                delegated.snd_max += 1;
+            }
+            TcpPhase::CloseWait => delegated.rcv_nxt += 1,
+            TcpPhase::LastAck | TcpPhase::Closing => {
+                delegated.rcv_nxt += 1;
+                delegated.snd_max += 1;
+            }
+            _ => delegated.snd_max += 1,
+        }
+        let imported = import(to_smoltcp(bench.now), &state, SEND_BUFFER, clock::tsval).unwrap();
+        assert_eq!(imported.socket.state(), expected);
+        assert!(!imported.close, "{phase:?}: its FIN is on the wire");
+        let oracle = Oracle::of(&imported.socket);
+        assert_eq!(oracle.sequence("local_seq_no"), state.tcp.delegated.snd_una);
+        assert_eq!(oracle.sequence("remote_last_seq"), state.tcp.delegated.snd_max);
+        assert_eq!(oracle.sequence("remote_seq_no"), state.tcp.delegated.rcv_nxt);
+        let window = (oracle.field("remote_last_win") as u32) << oracle.field("remote_win_shift");
+        assert!(window >= state.tcp.delegated.rcv_wnd - 1, "P9");
+    }
+}
+
+// P10: a state that would make smoltcp subtract below zero is refused, and nothing panics.
+#[test]
+fn p10_impossible_states_are_refused() {
+    let mut bench = Bench::new(24, false, true, 0);
+    let (good, _) = bench.ends[0].export(bench.now).unwrap();
+    let try_with = |change: fn(&mut ConnectionState)| {
+        let mut state = ConnectionState {
+            send_data: good.send_data.clone(),
+            buffered_data: good.buffered_data.clone(),
+            out_of_order: good.out_of_order.clone(),
+            ..good
+        };
+        change(&mut state);
+        import(to_smoltcp(Instant::ZERO), &state, SEND_BUFFER, clock::tsval).err()
+    };
+    assert_eq!(try_with(|_| {}), None);
+    let una = |state: &mut ConnectionState| state.tcp.delegated.snd_una += 1;
+    assert_eq!(try_with(una), Some(ImportError::SendSequence));
+    let no_data = |state: &mut ConnectionState| state.tcp.delegated.snd_max += 1;
+    assert_eq!(try_with(no_data), Some(ImportError::SendSequence));
+    let window = |state: &mut ConnectionState| state.tcp.delegated.rcv_wnd = 1 << 30;
+    assert_eq!(try_with(window), Some(ImportError::ReceiveData));
+    let over = |state: &mut ConnectionState| state.tcp.delegated.state = TcpPhase::TimeWait;
+    assert_eq!(try_with(over), Some(ImportError::Phase));
+    let scale = |state: &mut ConnectionState| state.tcp.constant.rcv_wind_scale = 40;
+    assert_eq!(try_with(scale), Some(ImportError::ReceiveData));
+}
+
+// P14: a burst limit would clamp the window field without its scale.
+#[test]
+fn p14_no_burst_limit() {
+    use smoltcp::phy::Device as _;
+    assert_eq!(QueueDevice::new(Medium::Ethernet, 1500).capabilities().max_burst_size, None);
+}
+
+// A disagreement between socket and wire refuses the export and leaves the socket as it was.
+#[test]
+fn disagreement_leaves_the_connection_unharmed() {
+    let mut bench = Bench::new(25, false, true, 0);
+    bench.ends[0].write(0, 30_000);
+    bench.ends[1].write(1, 30_000);
+    idle(&mut bench, 1);
+    for change in [
+        |flow: &mut Flow| flow.snd_una = flow.snd_una - 1,
+        |flow: &mut Flow| flow.snd_max += 100_000,
+        |flow: &mut Flow| flow.acknowledged += 1,
+    ] {
+        let flow = bench.ends[0].flow;
+        change(&mut bench.ends[0].flow);
+        let refused = bench.ends[0].export(bench.now).err();
+        assert!(matches!(refused, Some(ExportError::Disagreement(_))), "{refused:?}");
+        bench.ends[0].flow = flow;
+    }
+    bench.drain();
+    bench.close();
+}
+
+// Export is refused before ESTABLISHED and after our FIN.
+#[test]
+fn other_phases_are_not_exported() {
+    let mut bench = Bench::new(26, false, true, 0);
+    bench.ends[0].socket().close();
+    assert!(matches!(
+        bench.ends[0].export(bench.now).err(),
+        Some(ExportError::Phase(State::FinWait1))
+    ));
+}
+
+// CLOSE-WAIT, which the recipe had left untested: data before the FIN, RCV.NXT beyond it, and our own
+// data afterwards.
+#[test]
+fn close_wait_moves() {
+    for v6 in [false, true] {
+        let mut bench = Bench::new(27, v6, true, 0);
+        bench.ends[0].write(0, 40_000);
+        bench.ends[1].write(1, 20_000);
+        idle(&mut bench, 2_000);
+        bench.ends[0].socket().close();
+        idle(&mut bench, 100);
+        assert_eq!(bench.ends[1].socket().state(), State::CloseWait);
+        for _ in 0..3 {
+            let state = bench.shuttle(1);
+            assert_eq!(state.tcp.delegated.state, TcpPhase::CloseWait);
+            assert_eq!(bench.ends[1].socket().state(), State::CloseWait);
+            let first = bench.ends[1].first_received;
+            let received = state.tcp.delegated.rcv_nxt.distance(first) as u32;
+            let buffered = state.buffered_data.iter().map(bytes::Bytes::len).sum::<usize>();
+            assert_eq!(received, buffered as u32 + 1, "the FIN");
+            bench.ends[1].write(1, 5_000);
+            bench.ends[1].read(0, 10_000);
+            idle(&mut bench, 30);
+        }
+        bench.drain();
+        bench.ends[1].socket().close();
+        idle(&mut bench, 3_000);
+        assert_eq!(bench.ends[1].socket().state(), State::Closed);
+        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    // Any seed, family, timestamps, loss: byte-exact, no reset, closed by both sides.
+    #[test]
+    fn any_campaign_is_byte_exact(seed: u64, v6: bool, timestamps: bool, loss in 0_u32..8) {
+        let mut bench = Bench::new(seed, v6, timestamps, loss);
+        for _ in 0..600 {
+            bench.chatter();
+            bench.step();
+            if bench.random.rand_range(0..20) == 0 {
+                let index = bench.random.rand_range(0..2) as usize;
+                bench.move_if_settled(index);
+            }
+        }
+        bench.drain();
+        bench.close();
+    }
+}

@@ -1,0 +1,271 @@
+//! The host stack: a passive object around an unmodified smoltcp.
+//!
+//! [`Host::poll`] takes what waits (frames and control from the engine, requests from clients), lets
+//! smoltcp work, hands established connections to the target as [`OffloadPolicy`] says, and sends what
+//! came of it. Time is its argument; it owns no thread and never waits. Whoever drives it calls it when
+//! a doorbell rang, and when [`Host::poll_at`] says.
+//!
+//! A received TCP frame belongs to one of three: to a connection of the target's (goes back as
+//! [`FromHost::Forward`], held until the initiate is complete: CH-FWD-2, -3); to a connection of the
+//! host's (observed, then smoltcp); to none (a SYN for a listener, else smoltcp answers RST). The
+//! 4-tuple changes hands before its socket is taken out of smoltcp, so no frame of an offloaded
+//! connection ever meets a smoltcp without socket, which would answer RST (P1).
+//!
+//! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes a
+//! listener, [`HELD_FRAMES_MAX`] frames held for a connection whose initiate is not complete.
+//! Timers: [`HANDSHAKE_MAX`] for an accepted connection's handshake, [`RETRANSMISSION_MAX`] for an
+//! unanswered retransmission, those of smoltcp.
+//!
+//! smoltcp's ISNs come from an unkeyed generator (not RFC 6528): seed it from the OS.
+
+mod config;
+mod connection;
+mod ingress;
+mod neighbors;
+mod offload;
+mod requests;
+mod service;
+
+use alloc::{collections::BTreeMap, vec};
+use core::fmt;
+
+use hashbrown::HashMap;
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    engine::port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
+    time::{Duration, Instant},
+};
+use smoltcp::{
+    iface::{Config, Interface, SocketSet},
+    phy::Medium,
+    wire::{EthernetAddress, HardwareAddress, IpCidr},
+};
+
+pub use self::config::{
+    ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
+};
+use self::connection::{Connection, Listener, Offloaded, Owner};
+#[cfg(doc)]
+use crate::socket::OffloadPolicy;
+use crate::{
+    clock::{TimestampClock, from_smoltcp, to_smoltcp},
+    device::QueueDevice,
+    socket::{HostSocketPort, ListenerId, Notice},
+    wire::{self, FourTuple, Frame},
+};
+
+/// Accepted connections that may live in the host at once; beyond it SYNs are dropped and counted.
+pub const CONNECTIONS_MAX: usize = 1024;
+/// Most connections of one listener in their handshake, whatever its backlog.
+pub const BACKLOG_MAX: usize = 128;
+/// Frames held for one connection until its initiate is complete; beyond it they are dropped and
+/// counted, and the peer retransmits.
+pub const HELD_FRAMES_MAX: usize = 256;
+/// How long an accepted connection's handshake may take: SYN-ACK and three retransmissions.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long a connection in the host retransmits without an answer (RFC 9293 s3.8.3, R2).
+pub const RETRANSMISSION_MAX: Duration = Duration::from_secs(100);
+/// Requests taken in one poll.
+const REQUESTS_PER_POLL_MAX: usize = 256;
+
+/// The host stack of one node.
+pub struct Host {
+    config: HostConfig,
+    engine: HostPort,
+    clients: HostSocketPort,
+    interface: Interface,
+    device: QueueDevice,
+    sockets: SocketSet<'static>,
+    timestamps: TimestampClock,
+    next_port: u16,
+    /// Who owns a 4-tuple. Every entry has one in `connections` or `offloaded`.
+    owners: HashMap<FourTuple, Owner>,
+    /// Ordered, so that what happens within one poll has a reproducible order.
+    connections: BTreeMap<OffloadHandle, Connection>,
+    offloaded: BTreeMap<OffloadHandle, Offloaded>,
+    listeners: BTreeMap<u64, Listener>,
+    stats: HostStats,
+    /// Something was queued for the engine, or for a client that lives with it.
+    ring: bool,
+    wake_at: Option<Instant>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("mac", &self.config.mac)
+            .field("connections", &self.connections.len())
+            .field("offloaded", &self.offloaded.len())
+            .field("listeners", &self.listeners.len())
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// A host that nobody has talked to yet.
+    ///
+    /// # Errors
+    /// The configuration cannot work; see [`ConfigError`].
+    pub fn new(
+        mut config: HostConfig,
+        engine: HostPort,
+        clients: HostSocketPort,
+    ) -> Result<Self, ConfigError> {
+        config.mtu = config.mtu.min(engine.capabilities.mtu);
+        config.check()?;
+        let mut random = oorandom::Rand32::new(config.seed);
+        let mut device = QueueDevice::new(Medium::Ethernet, config.mtu);
+        let mac = HardwareAddress::Ethernet(EthernetAddress(config.mac.0));
+        let mut settings = Config::new(mac);
+        settings.random_seed = u64::from(random.rand_u32()) << 32 | u64::from(random.rand_u32());
+        let mut interface = Interface::new(settings, &mut device, smoltcp::time::Instant::ZERO);
+        interface.update_ip_addrs(|addresses| {
+            for (address, prefix) in &config.addresses {
+                // `check` has counted them.
+                let _ = addresses.push(IpCidr::new((*address).into(), *prefix));
+            }
+        });
+        config.add_routes(&mut interface);
+        let timestamps = TimestampClock::new(random.rand_u32());
+        let next_port =
+            random.rand_range(connection::EPHEMERAL_PORTS.start..u32::from(u16::MAX) + 1);
+        Ok(Self {
+            config,
+            engine,
+            clients,
+            interface,
+            device,
+            sockets: SocketSet::new(vec![]),
+            timestamps,
+            next_port: next_port as u16,
+            owners: HashMap::new(),
+            connections: BTreeMap::new(),
+            offloaded: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            stats: HostStats::default(),
+            ring: false,
+            wake_at: Some(Instant::ZERO),
+        })
+    }
+
+    /// Does everything that can be done at `now`. Returns whether there was anything to do.
+    pub fn poll(&mut self, now: Instant) -> bool {
+        self.timestamps.show(now);
+        let due = self.wake_at.is_some_and(|at| at <= now);
+        let took = self.take_requests(now) | self.take_from_engine(now);
+        let mut work = took;
+        if due || took {
+            self.interface.poll_maintenance(to_smoltcp(now));
+            work |= self.transmit(now);
+            work |= self.hand_over(now) | self.serve(now);
+            // Closing, consuming and writing above may have given smoltcp something to send.
+            work |= self.transmit(now);
+            self.wake_at = self.next_wake(now);
+        }
+        if core::mem::take(&mut self.ring) {
+            self.engine.engine_doorbell.ring();
+        }
+        work
+    }
+
+    /// When [`Host::poll`] has to be called again though nothing has come in; `now` or earlier: at
+    /// once.
+    pub fn poll_at(&self, _now: Instant) -> Option<Instant> {
+        self.wake_at
+    }
+
+    /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
+    pub fn has_input(&self) -> bool {
+        !self.engine.from_engine.is_empty() || !self.clients.requests.is_empty()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> HostStats {
+        self.stats
+    }
+
+    fn take_requests(&mut self, now: Instant) -> bool {
+        let mut took = false;
+        for _ in 0..REQUESTS_PER_POLL_MAX {
+            let Ok(request) = self.clients.requests.try_recv() else { break };
+            took = true;
+            self.request(now, request);
+        }
+        took
+    }
+
+    /// Drains the engine's channel: what it queued before a hand-over is decided is seen by smoltcp
+    /// first. A full queue and some more, so that one poll ends.
+    fn take_from_engine(&mut self, now: Instant) -> bool {
+        let mut took = false;
+        for _ in 0..2 * TO_HOST_FRAMES_MAX {
+            let Ok(message) = self.engine.from_engine.try_recv() else { break };
+            took = true;
+            match message {
+                ToHost::Frame { data, checksum_valid } => {
+                    self.stats.frames_in += 1;
+                    self.receive(now, data, checksum_valid);
+                }
+                ToHost::InitiateComplete { handle, status, state } => {
+                    self.initiate_complete(now, handle, status, state);
+                }
+                ToHost::Released { handle } => self.released(handle),
+            }
+        }
+        took
+    }
+
+    /// Lets smoltcp send what it wants to send. Returns whether there was anything.
+    fn transmit(&mut self, now: Instant) -> bool {
+        let at = to_smoltcp(now);
+        let mut work = false;
+        loop {
+            let result = self.interface.poll_egress(at, &mut self.device, &mut self.sockets);
+            self.send_down(now);
+            if result == smoltcp::iface::PollResult::None {
+                return work;
+            }
+            work = true;
+        }
+    }
+
+    /// Moves what smoltcp has sent to the engine, past the observer.
+    fn send_down(&mut self, now: Instant) {
+        while let Some(frame) = self.device.sent.pop_front() {
+            if let Frame::Tcp(segment) = wire::parse(&frame)
+                && let Some(Owner::Host(handle)) = self.owners.get(&segment.sent_on())
+                && let Some(connection) = self.connections.get_mut(handle)
+            {
+                connection.flow.outgoing(now, &segment);
+            }
+            self.stats.frames_out += 1;
+            self.tell_engine(FromHost::Frame(frame));
+        }
+    }
+
+    fn tell_engine(&mut self, message: FromHost) {
+        // The engine's end lives as long as the node; what is sent to a node that has ended is void.
+        let _ = self.engine.to_engine.send(message);
+        self.ring = true;
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        // As in `tell_engine`.
+        let _ = self.clients.notices.send(notice);
+        self.ring = true;
+    }
+
+    fn next_wake(&mut self, now: Instant) -> Option<Instant> {
+        let smoltcp = self.interface.poll_at(to_smoltcp(now), &self.sockets).map(from_smoltcp);
+        let deadlines = self.connections.values().filter_map(Connection::deadline);
+        smoltcp.into_iter().chain(deadlines).min()
+    }
+
+    fn listener(&self, id: ListenerId) -> Option<&Listener> {
+        self.listeners.get(&id.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! Requests of clients.
+
+use core::net::SocketAddr;
+
+use bytes::Bytes;
+use offload_engine::{
+    chimney::client::{ClientTag, OffloadHandle},
+    time::{Duration, Instant},
+};
+use smoltcp::socket::tcp;
+
+use super::{
+    BACKLOG_MAX, Host,
+    config::is_reachable,
+    connection::{
+        Connection, EPHEMERAL_PORTS, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified,
+    },
+    neighbors::SOLICIT_DELAY,
+};
+use crate::{
+    observer::Flow,
+    socket::{HostError, ListenerId, Notice, OffloadPolicy, Request, SEND_CREDIT_BYTES},
+    wire::FourTuple,
+};
+
+/// What [`Request::Connect`] says besides the addresses.
+struct Connect {
+    handle: OffloadHandle,
+    client: ClientTag,
+    timeout: Duration,
+    must_offload: bool,
+}
+
+impl Host {
+    pub(super) fn request(&mut self, now: Instant, request: Request) {
+        match request {
+            Request::Connect { handle, client, local, remote, timeout, must_offload } => {
+                let connect = Connect { handle, client, timeout, must_offload };
+                if let Err(error) = self.connect(now, connect, local, remote) {
+                    self.stats.attempt_fails += 1;
+                    self.tell(Notice::ConnectFailed { handle, error });
+                }
+            }
+            Request::Listen { listener, client, local, backlog, must_offload } => {
+                let notice = match self.listen(listener, client, local, backlog, must_offload) {
+                    Ok(local) => Notice::Listening { listener, local },
+                    Err(error) => Notice::ListenFailed { listener, error },
+                };
+                self.tell(notice);
+            }
+            Request::Unlisten { listener } => self.unlisten(listener),
+            Request::Send { handle, data } => self.send(handle, data),
+            Request::Consumed { handle, count } => {
+                if let Some(connection) = self.connections.get_mut(&handle) {
+                    let unconsumed = &mut connection.receive.unconsumed;
+                    *unconsumed = unconsumed.saturating_sub(count);
+                }
+            }
+            Request::Shutdown { handle } => self.shutdown(handle),
+            Request::Abort { handle } => self.abort(handle),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        connect: Connect,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<(), HostError> {
+        let Connect { handle, client, timeout, must_offload } = connect;
+        if must_offload && self.config.policy == OffloadPolicy::Never {
+            return Err(HostError::OffloadRefused);
+        }
+        if !is_reachable(remote) || !self.config.has_route(remote.ip()) {
+            return Err(HostError::NetworkUnreachable);
+        }
+        let wanted = local.and_then(specified);
+        let address = match wanted {
+            Some(address) if address.is_ipv4() != remote.is_ipv4() => {
+                return Err(HostError::NetworkUnreachable);
+            }
+            Some(address) if !self.config.is_ours(address) => {
+                return Err(HostError::AddressNotAvailable);
+            }
+            Some(address) => address,
+            None => self.source_for(remote).ok_or(HostError::NetworkUnreachable)?,
+        };
+        let port = local.map_or(0, |local| local.port());
+        let port = if port == 0 {
+            self.ephemeral_port(|host, port| {
+                !host.is_taken(SocketAddr::new(address, port), Some(remote))
+            })?
+        } else {
+            port
+        };
+        let local = SocketAddr::new(address, port);
+        if self.is_taken(local, Some(remote)) || self.is_known(handle) {
+            return Err(HostError::AddressInUse);
+        }
+        let mut socket = self.make_socket();
+        socket
+            .connect(self.interface.context(), remote, local)
+            .map_err(|_| HostError::AddressNotAvailable)?;
+        let tuple = FourTuple { local, remote };
+        let socket = self.sockets.add(socket);
+        self.owners.insert(tuple, Owner::Host(handle));
+        self.stats.active_opens += 1;
+        self.connections.insert(
+            handle,
+            Connection {
+                client,
+                listener: None,
+                tuple,
+                socket,
+                flow: Flow::new(now),
+                must_offload,
+                stays: false,
+                stage: Stage::Handshake(now + timeout),
+                solicit_at: now + SOLICIT_DELAY,
+                send: SendHalf::default(),
+                receive: ReceiveHalf::default(),
+            },
+        );
+        Ok(())
+    }
+
+    fn source_for(&self, remote: SocketAddr) -> Option<core::net::IpAddr> {
+        let source = self.interface.get_source_address(&remote.ip().into())?.into();
+        // Without an IPv6 address smoltcp names its loopback.
+        self.config.is_ours(source).then_some(source)
+    }
+
+    fn listen(
+        &mut self,
+        id: ListenerId,
+        client: ClientTag,
+        local: SocketAddr,
+        backlog: usize,
+        must_offload: bool,
+    ) -> Result<SocketAddr, HostError> {
+        if must_offload && self.config.policy == OffloadPolicy::Never {
+            return Err(HostError::OffloadRefused);
+        }
+        if specified(local).is_some_and(|address| !self.config.is_ours(address)) {
+            return Err(HostError::AddressNotAvailable);
+        }
+        let port = if local.port() == 0 {
+            self.ephemeral_port(|host, port| {
+                !host.is_taken(SocketAddr::new(local.ip(), port), None)
+            })?
+        } else {
+            local.port()
+        };
+        let local = SocketAddr::new(local.ip(), port);
+        if self.listeners.values().any(|other| other.conflicts(local))
+            || self.listener(id).is_some()
+        {
+            return Err(HostError::AddressInUse);
+        }
+        let backlog = backlog.clamp(1, BACKLOG_MAX);
+        let listener =
+            Listener { client, local, backlog, must_offload, socket: None, half_open: 0 };
+        self.listeners.insert(id.0, listener);
+        self.replenish(id);
+        Ok(local)
+    }
+
+    fn unlisten(&mut self, id: ListenerId) {
+        let Some(listener) = self.listeners.remove(&id.0) else { return };
+        if let Some(socket) = listener.socket {
+            self.sockets.remove(socket);
+        }
+        let half_open = self.connections.iter().filter(|(_, connection)| {
+            connection.listener == Some(id) && matches!(connection.stage, Stage::Handshake(_))
+        });
+        let half_open = half_open.map(|(handle, _)| *handle).collect::<alloc::vec::Vec<_>>();
+        for handle in half_open {
+            self.reset(handle);
+        }
+    }
+
+    /// Walks the ephemeral ports from where the last walk ended: the same 4-tuple comes back as late as
+    /// possible, so that it does not meet a peer in TIME-WAIT (P13).
+    fn ephemeral_port(&mut self, is_free: impl Fn(&Self, u16) -> bool) -> Result<u16, HostError> {
+        for _ in EPHEMERAL_PORTS {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(EPHEMERAL_PORTS.start as u16);
+            if is_free(self, port) {
+                return Ok(port);
+            }
+        }
+        Err(HostError::NoPorts)
+    }
+
+    /// Whether a connection from `local` to `remote`, or with `None` a listener on `local`, would meet
+    /// one that exists.
+    fn is_taken(&self, local: SocketAddr, remote: Option<SocketAddr>) -> bool {
+        if self.listeners.values().any(|listener| listener.conflicts(local)) {
+            return true;
+        }
+        match remote {
+            Some(remote) => self.owners.contains_key(&FourTuple { local, remote }),
+            None => self.owners.keys().any(|tuple| tuple.local.port() == local.port()),
+        }
+    }
+
+    fn is_known(&self, handle: OffloadHandle) -> bool {
+        self.connections.contains_key(&handle) || self.offloaded.contains_key(&handle)
+    }
+
+    fn send(&mut self, handle: OffloadHandle, data: Bytes) {
+        if self.offloaded.contains_key(&handle) {
+            self.tell(Notice::Returned { handle, data, shutdown: false });
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(&handle) else { return };
+        if connection.stage == Stage::Lingering || connection.send.shutdown || data.is_empty() {
+            return;
+        }
+        connection.send.pending.push_back(data);
+        // A client without credit has broken the contract: it gets the connection's end.
+        if connection.send.unanswered() > SEND_CREDIT_BYTES {
+            self.abort(handle);
+        }
+    }
+
+    fn shutdown(&mut self, handle: OffloadHandle) {
+        if self.offloaded.contains_key(&handle) {
+            self.tell(Notice::Returned { handle, data: Bytes::new(), shutdown: true });
+        } else if let Some(connection) = self.connections.get_mut(&handle) {
+            connection.send.shutdown = true;
+        }
+    }
+
+    fn abort(&mut self, handle: OffloadHandle) {
+        let error = HostError::Aborted;
+        if let Some(offloaded) = self.offloaded.get_mut(&handle) {
+            // With the target: its client aborts through the chimney, unless it comes back.
+            if let Some(initiating) = &mut offloaded.initiating {
+                initiating.aborted = true;
+            }
+            return;
+        }
+        let Some(connection) = self.connections.get(&handle) else { return };
+        match connection.stage {
+            Stage::Lingering => return,
+            Stage::Handshake(_) => self.tell(Notice::ConnectFailed { handle, error }),
+            Stage::Open => self.tell(Notice::Closed { handle, error: Some(error) }),
+        }
+        self.reset(handle);
+    }
+
+    /// Ends a connection with an RST, of which its client knows already, or never will.
+    pub(super) fn reset(&mut self, handle: OffloadHandle) {
+        let Some(connection) = self.connections.get_mut(&handle) else { return };
+        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
+        if socket.state() == tcp::State::SynSent {
+            // Nobody has answered: there is nothing to reset.
+            self.forget(handle);
+            return;
+        }
+        socket.abort();
+        self.enter(handle, Stage::Lingering);
+    }
+}

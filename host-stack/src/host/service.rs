@@ -1,0 +1,223 @@
+//! Connections in the host: what smoltcp has made of them, told to their clients.
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use offload_engine::{chimney::client::OffloadHandle, time::Instant};
+use smoltcp::socket::tcp::{self, State};
+
+use super::{
+    Host,
+    connection::{Connection, Stage},
+    offload::Wish,
+};
+use crate::socket::{HostError, Notice, RECEIVE_CREDIT_BYTES};
+
+impl Host {
+    /// Looks at every connection in the host once. Returns whether anything was done.
+    pub(super) fn serve(&mut self, now: Instant) -> bool {
+        let handles = self.connections.keys().copied().collect::<Vec<_>>();
+        let mut work = false;
+        for handle in handles {
+            work |= match self.connections.get(&handle).map(|connection| connection.stage) {
+                Some(Stage::Handshake(deadline)) => self.serve_handshake(now, handle, deadline),
+                Some(Stage::Open) => self.serve_open(handle),
+                Some(Stage::Lingering) => self.serve_lingering(handle),
+                None => false,
+            };
+        }
+        work
+    }
+
+    fn state_of(&self, connection: &Connection) -> State {
+        self.sockets.get::<tcp::Socket<'_>>(connection.socket).state()
+    }
+
+    fn serve_handshake(&mut self, now: Instant, handle: OffloadHandle, deadline: Instant) -> bool {
+        let Some(connection) = self.connections.get(&handle) else { return false };
+        let error = match self.state_of(connection) {
+            // `hand_over` came first: what is still here stays in the host, or is tried again.
+            State::Established | State::CloseWait if self.wish(connection) != Wish::AtOnce => {
+                self.announce(handle);
+                return true;
+            }
+            State::Closed | State::Listen if connection.flow.syn_heard() => HostError::Reset,
+            State::Closed => HostError::Refused,
+            _ if now < deadline => return self.seek_neighbor(now, handle),
+            _ if connection.flow.syn_sent() => HostError::TimedOut,
+            _ => HostError::HostUnreachable,
+        };
+        self.stats.attempt_fails += 1;
+        if connection.listener.is_none() {
+            self.tell(Notice::ConnectFailed { handle, error });
+        }
+        self.forget(handle);
+        true
+    }
+
+    /// The handshake is done, and the connection stays in the host.
+    fn announce(&mut self, handle: OffloadHandle) {
+        let Some(connection) = self.connections.get_mut(&handle) else { return };
+        self.stats.passive_opens += u64::from(connection.listener.is_some());
+        connection.establish();
+        let notice = connection.established(handle, false);
+        self.enter(handle, Stage::Open);
+        self.tell(notice);
+        self.serve_open(handle);
+    }
+
+    /// A connection goes on, and frees its place in the listener's backlog if it held one.
+    pub(super) fn enter(&mut self, handle: OffloadHandle, stage: Stage) {
+        let Some(connection) = self.connections.get_mut(&handle) else { return };
+        let left = core::mem::replace(&mut connection.stage, stage);
+        let listener = connection.listener;
+        self.left(listener, left);
+    }
+
+    fn serve_open(&mut self, handle: OffloadHandle) -> bool {
+        self.answer_sends(handle) | self.write(handle) | self.deliver(handle) | self.see_end(handle)
+    }
+
+    /// Tells what the peer has acknowledged.
+    pub(super) fn answer_sends(&mut self, handle: OffloadHandle) -> bool {
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        let acknowledged = connection.send.written - socket.send_queue() as u64;
+        let count = (acknowledged - connection.send.answered) as usize;
+        connection.send.answered = acknowledged;
+        if count > 0 && socket.state() != State::Closed {
+            self.tell(Notice::Sent { handle, count });
+        }
+        count > 0
+    }
+
+    /// Moves the client's data into the socket, then its FIN.
+    fn write(&mut self, handle: OffloadHandle) -> bool {
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
+        let send = &mut connection.send;
+        let mut work = false;
+        while let Some(data) = send.pending.front_mut() {
+            match socket.send_slice(data) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => {
+                    work = true;
+                    send.written += count as u64;
+                    bytes::Buf::advance(data, count);
+                    if data.is_empty() {
+                        send.pending.pop_front();
+                    }
+                }
+            }
+        }
+        if send.shutdown && send.pending.is_empty() && socket.may_send() {
+            socket.close();
+            work = true;
+        }
+        // smoltcp counts from the last segment heard, also when nothing is to be answered: so only
+        // while something is.
+        let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
+        let tcp = &self.config.tcp;
+        let timeout = if closing || socket.send_queue() > 0 {
+            self.config.retransmission_max().map(|time| time.as_millis() as u64)
+        } else if tcp.keep_alive_enabled {
+            // smoltcp probes at one interval, so an unanswered connection takes this long to end.
+            Some(u64::from(tcp.ka_timeout) * (1 + u64::from(tcp.ka_probe_count)))
+        } else {
+            None
+        };
+        socket.set_timeout(timeout.map(smoltcp::time::Duration::from_millis));
+        work
+    }
+
+    /// Moves received data to the client, as far as its credit goes.
+    fn deliver(&mut self, handle: OffloadHandle) -> bool {
+        let mut work = false;
+        while let Some(connection) = self.connections.get_mut(&handle) {
+            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
+            let receive = &mut connection.receive;
+            let credit = RECEIVE_CREDIT_BYTES.saturating_sub(receive.unconsumed);
+            if credit == 0 || !socket.can_recv() {
+                break;
+            }
+            let taken = socket.recv(|data| {
+                let count = data.len().min(credit);
+                (count, Bytes::copy_from_slice(&data[..count]))
+            });
+            let Ok(data) = taken else { break };
+            receive.read += data.len() as u64;
+            receive.unconsumed += data.len();
+            work = true;
+            self.tell(Notice::Data { handle, data });
+        }
+        work
+    }
+
+    /// Sees the peer's FIN, and the connection's end.
+    fn see_end(&mut self, handle: OffloadHandle) -> bool {
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        let state = socket.state();
+        if state == State::Closed {
+            // smoltcp forgets the peer after its RST, or our last ACK. What it still has to tell the peer,
+            // or has told it, is that nothing was heard for too long.
+            let timed_out = connection.flow.reset_sent || socket.remote_endpoint().is_some();
+            let over = connection.receive.closed_told && connection.send.shutdown;
+            let error = match (connection.flow.reset_heard, over) {
+                _ if timed_out => Some(HostError::RetransmissionLimit),
+                (false, true) => None,
+                _ => Some(HostError::Reset),
+            };
+            self.tell(Notice::Closed { handle, error });
+            self.forget(handle);
+            return true;
+        }
+        let fin_heard =
+            matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+        let mut work = false;
+        if fin_heard && socket.recv_queue() == 0 && !connection.receive.closed_told {
+            connection.receive.closed_told = true;
+            work = true;
+            self.tell(Notice::PeerClosed { handle });
+        }
+        let Some(connection) = self.connections.get_mut(&handle) else { return work };
+        if state == State::TimeWait && connection.receive.closed_told {
+            connection.stage = Stage::Lingering;
+            work = true;
+            self.tell(Notice::Closed { handle, error: None });
+        }
+        work
+    }
+
+    fn serve_lingering(&mut self, handle: OffloadHandle) -> bool {
+        let Some(connection) = self.connections.get(&handle) else { return false };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        // Closed with a remote end: an RST waits to be sent.
+        if socket.state() == State::Closed && socket.remote_endpoint().is_none() {
+            self.forget(handle);
+            return true;
+        }
+        false
+    }
+}
+
+impl Connection {
+    /// Starts counting: both initial sequence numbers are known.
+    pub(super) fn establish(&mut self) {
+        if let (Some(iss), Some(irs)) = (self.flow.iss(), self.flow.irs()) {
+            self.send.first = iss + 1;
+            self.receive.first = irs + 1;
+        }
+    }
+
+    pub(super) fn established(&self, handle: OffloadHandle, offloading: bool) -> Notice {
+        Notice::Established {
+            handle,
+            client: self.client,
+            listener: self.listener,
+            local: self.tuple.local,
+            remote: self.tuple.remote,
+            offloading,
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Hand-over to the target, and back when it refuses.
+
+use alloc::{vec, vec::Vec};
+use core::net::SocketAddr;
+
+use bytes::Bytes;
+use offload_engine::{
+    chimney::{client::OffloadHandle, state::ConnectionState},
+    engine::port::ToHost,
+    tcp::TcpPhase,
+    time::Duration,
+};
+
+use super::bench::{Bench, CLIENT, address};
+use crate::{
+    host::HELD_FRAMES_MAX,
+    socket::{AUTO_OFFLOAD_BYTES, HostError, Notice, OffloadPolicy, Request},
+};
+
+fn remote(v6: bool) -> SocketAddr {
+    SocketAddr::new(address(2, v6), 5000)
+}
+
+/// Host 1 connects to host 2, of which the second has `policy`.
+fn connected(policy: OffloadPolicy, must_offload: bool, v6: bool) -> (Bench, OffloadHandle) {
+    let mut bench = Bench::new([OffloadPolicy::Never, policy]);
+    bench.nodes[1].listen(remote(v6), 4, must_offload);
+    let active = bench.nodes[0].connect(remote(v6), false);
+    bench.run(Duration::from_millis(100));
+    (bench, active)
+}
+
+fn pattern(length: usize, salt: u8) -> Vec<u8> {
+    (0..length).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ salt).collect()
+}
+
+fn state_data(state: &ConnectionState) -> Vec<u8> {
+    state.send_data.iter().flat_map(|list| list.slices()).flatten().copied().collect()
+}
+
+#[test]
+fn established_connections_are_initiated() {
+    for v6 in [false, true] {
+        let (mut bench, active) = connected(OffloadPolicy::Always, false, v6);
+        let node = &mut bench.nodes[1];
+        let (handle, offloading) = node.established();
+        assert!(offloading);
+        let initiate = node.initiates.pop_front().unwrap();
+        assert_eq!((initiate.handle, initiate.client), (handle, CLIENT));
+        let state = initiate.state;
+        let (constant, delegated) = (state.tcp.constant, state.tcp.delegated);
+        assert_eq!(delegated.state, TcpPhase::Established);
+        assert_eq!(constant.local_port, 5000);
+        assert_eq!(usize::from(constant.remote_mss), if v6 { 1440 } else { 1460 });
+        assert_eq!(constant.local_mss, constant.remote_mss);
+        assert!(constant.sack_enabled && constant.timestamp_enabled);
+        assert!(constant.window_scaling_enabled);
+        assert_eq!((constant.snd_wind_scale, constant.rcv_wind_scale), (3, 3));
+        assert_eq!(delegated.snd_una, delegated.snd_max);
+        assert!(delegated.retransmit.timeout_delta.is_none());
+        assert_eq!(state.neighbor.cached.dl_destination_address.0, [2, 0, 0, 0, 0, 1]);
+        assert_eq!(state.path.constant.source_address, address(2, v6));
+        assert_eq!(state.path.cached.path_mtu, 1500);
+        assert_eq!(state.tcp.cached.initial_rcv_wnd, 256 * 1024);
+        assert_eq!(node.host.stats().initiates, 1);
+        assert_eq!(bench.nodes[0].established(), (active, false));
+    }
+}
+
+/// P1, CH-FWD-2, CH-FWD-3: frames of the connection wait for the initiate, then go to the target, and
+/// never meet a smoltcp that would reset it.
+#[test]
+fn p1_late_frames_are_forwarded() {
+    let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
+    let (handle, _) = bench.nodes[1].established();
+    bench.nodes[0].send(active, &b"early"[..]);
+    bench.run(Duration::from_millis(50));
+    assert!(bench.nodes[1].forwards.is_empty(), "CH-FWD-3");
+    bench.nodes[1].complete(handle, None);
+    bench.run(Duration::from_millis(50));
+    assert_eq!(bench.nodes[1].forwards.len(), 1);
+    assert!(bench.nodes[1].forwards[0].ends_with(b"early"));
+    bench.run(Duration::from_secs(2));
+    assert_eq!(bench.nodes[1].forwards.len(), 2, "its retransmission");
+    assert_eq!(bench.nodes[1].host.stats().forwards, 2);
+    assert_eq!(bench.resets(1), 0);
+    // Released, the 4-tuple is nobody's again.
+    bench.nodes[1].to_host.send(ToHost::Released { handle }).unwrap();
+    bench.run(Duration::from_secs(10));
+    assert_eq!(bench.nodes[1].host.owners.len(), 0);
+    assert_eq!(bench.resets(1), 1);
+    assert!(
+        bench.nodes[0].has(|n| matches!(n, Notice::Closed { error: Some(HostError::Reset), .. }))
+    );
+}
+
+#[test]
+fn held_frames_are_bounded() {
+    let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
+    let (handle, _) = bench.nodes[1].established();
+    let frame = bench.nodes[0].sent.last().unwrap().clone();
+    for _ in 0..HELD_FRAMES_MAX + 5 {
+        bench.nodes[1].frame(frame.clone());
+    }
+    bench.settle();
+    assert_eq!(bench.nodes[1].host.stats().forwards_dropped, 5);
+    bench.nodes[1].complete(handle, None);
+    bench.settle();
+    assert_eq!(bench.nodes[1].forwards.len(), HELD_FRAMES_MAX);
+}
+
+/// The peer connects, sends and closes before the host has looked once: offloaded from CLOSE-WAIT.
+#[test]
+fn short_connections_are_offloaded_from_close_wait() {
+    let mut bench = Bench::new([OffloadPolicy::Never, OffloadPolicy::Always]);
+    bench.nodes[1].listen(remote(false), 4, false);
+    let active = bench.nodes[0].connect(remote(false), false);
+    bench.nodes[0].send(active, &b"all I have to say"[..]);
+    bench.nodes[0].shutdown(active);
+    // What the first host says after its SYN arrives at once.
+    bench.run(Duration::from_millis(4));
+    let held = core::mem::replace(&mut bench.passes, |_, _| false);
+    let before = bench.nodes[0].sent.len();
+    bench.run_until(|bench| {
+        bench.nodes[0].sent.len() >= before + 2 || !bench.nodes[1].initiates.is_empty()
+    });
+    bench.passes = held;
+    for frame in bench.nodes[0].sent.split_off(before) {
+        bench.nodes[1].frame(frame);
+    }
+    bench.settle();
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    let delegated = initiate.state.tcp.delegated;
+    assert_eq!(delegated.state, TcpPhase::CloseWait);
+    assert_eq!(initiate.state.buffered_data.concat(), b"all I have to say");
+    // RCV.NXT is beyond the FIN, and the FIN is acknowledged.
+    let fin = bench.nodes[1].host.stats();
+    assert_eq!((fin.initiates, fin.exports_refused), (1, 0));
+    bench.nodes[1].complete(initiate.handle, Some(*initiate.state));
+    bench.run(Duration::from_millis(100));
+    assert_eq!(bench.nodes[1].data(), b"all I have to say");
+    assert!(bench.nodes[1].has(|n| matches!(n, Notice::PeerClosed { .. })));
+    bench.nodes[1].send(initiate.handle, &b"heard"[..]);
+    bench.nodes[1].shutdown(initiate.handle);
+    bench.run(Duration::from_secs(5));
+    assert_eq!(bench.nodes[0].data(), b"heard");
+    for node in &bench.nodes {
+        assert!(node.has(|n| matches!(n, Notice::Closed { error: None, .. })));
+    }
+}
+
+/// CH-INI-4: what the target refuses lives on in the host, byte for byte.
+#[test]
+fn refused_connections_live_on() {
+    for v6 in [false, true] {
+        let (mut bench, active) = connected(OffloadPolicy::Auto, false, v6);
+        let (passive, offloading) = bench.nodes[1].established();
+        assert!(!offloading);
+        let (down, up) = (pattern(150_000, 1), pattern(180_000, 2));
+        bench.nodes[0].send(active, down.clone());
+        bench.nodes[1].send(passive, up.clone());
+        bench.run_until(|bench| !bench.nodes[1].initiates.is_empty());
+        // It carries more than the threshold, with data of both directions under way.
+        let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+        let unsent = state_data(&initiate.state).len() as u64;
+        let carried = (bench.nodes[1].data().len() as u64).max(180_000 - unsent);
+        assert!(carried >= AUTO_OFFLOAD_BYTES && unsent > 0);
+        let unanswered = bench.nodes[1].notices.iter().find_map(|notice| match notice {
+            Notice::Offloading { unanswered, .. } => Some(*unanswered),
+            _ => None,
+        });
+        let sent = state_data(&initiate.state);
+        assert_eq!(unanswered, Some(sent.len()));
+        assert_eq!(sent, up[up.len() - sent.len()..]);
+        // Too late: it comes back.
+        bench.nodes[1].send(passive, &b"late"[..]);
+        bench.nodes[1].shutdown(passive);
+        bench.run(Duration::from_millis(20));
+        assert!(bench.nodes[1].has(|n| matches!(n, Notice::Returned { data, shutdown: false, .. }
+            if data == &Bytes::from_static(b"late"))));
+        assert!(bench.nodes[1].has(|n| matches!(n, Notice::Returned { shutdown: true, .. })));
+        bench.nodes[1].notices.retain(|n| !matches!(n, Notice::Established { .. }));
+        bench.nodes[1].complete(passive, Some(*initiate.state));
+        bench.run(Duration::from_millis(1));
+        assert_eq!(bench.nodes[1].established(), (passive, false));
+        bench.nodes[1].send(passive, &b"late"[..]);
+        bench.nodes[1].shutdown(passive);
+        bench.nodes[0].shutdown(active);
+        bench.run(Duration::from_secs(20));
+        assert_eq!(bench.nodes[1].data(), down);
+        assert_eq!(bench.nodes[0].data(), [&up[..], b"late"].concat());
+        let stats = bench.nodes[1].host.stats();
+        assert_eq!((stats.imports, stats.initiates_refused, stats.handoffs_lost), (1, 1, 0));
+        assert_eq!(bench.resets(0) + bench.resets(1), 0);
+        for node in &bench.nodes {
+            assert!(node.has(|n| matches!(n, Notice::Closed { error: None, .. })));
+        }
+    }
+}
+
+/// A client that needs the target gets none of the host: the peer is reset, and told so.
+#[test]
+fn refused_connections_that_must_be_offloaded_end() {
+    for v6 in [false, true] {
+        let (mut bench, _) = connected(OffloadPolicy::Auto, true, v6);
+        let (handle, offloading) = bench.nodes[1].established();
+        assert!(offloading);
+        let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+        bench.nodes[1].complete(handle, Some(*initiate.state));
+        bench.run(Duration::from_millis(50));
+        assert!(
+            bench.nodes[1].has(|n| matches!(
+                n,
+                Notice::Closed { error: Some(HostError::OffloadRefused), .. }
+            ))
+        );
+        assert!(
+            bench.nodes[0]
+                .has(|n| matches!(n, Notice::Closed { error: Some(HostError::Reset), .. }))
+        );
+        assert_eq!(bench.nodes[1].host.owners.len(), 0);
+    }
+}
+
+#[test]
+fn never_and_must_offload_exclude_each_other() {
+    let mut bench = Bench::new([OffloadPolicy::Never; 2]);
+    bench.nodes[1].listen(remote(false), 4, true);
+    bench.nodes[0].connect(remote(false), true);
+    bench.settle();
+    assert!(
+        bench.nodes[0]
+            .has(|n| matches!(n, Notice::ConnectFailed { error: HostError::OffloadRefused, .. }))
+    );
+    assert!(
+        bench.nodes[1]
+            .has(|n| matches!(n, Notice::ListenFailed { error: HostError::OffloadRefused, .. }))
+    );
+}
+
+/// What a client sends before it can know of the hand-over comes back to it.
+#[test]
+fn early_sends_are_returned() {
+    let mut bench = Bench::new([OffloadPolicy::Always, OffloadPolicy::Never]);
+    bench.nodes[1].listen(remote(false), 4, false);
+    let active = bench.nodes[0].connect(remote(false), false);
+    bench.nodes[0].send(active, &b"early"[..]);
+    bench.nodes[0].shutdown(active);
+    bench.run(Duration::from_millis(100));
+    let mut notices = bench.nodes[0].notices.iter();
+    assert!(matches!(notices.next(), Some(Notice::Established { offloading: true, .. })));
+    assert!(matches!(notices.next(), Some(Notice::Returned { data, .. }) if data.len() == 5));
+    assert!(matches!(notices.next(), Some(Notice::Returned { shutdown: true, .. })));
+    assert!(bench.nodes[0].initiates[0].state.send_data.is_empty());
+}
+
+#[test]
+fn abort_during_an_initiate_waits_for_its_outcome() {
+    let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
+    let (handle, _) = bench.nodes[1].established();
+    bench.nodes[1].port.request(Request::Abort { handle });
+    bench.settle();
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    bench.nodes[1].complete(handle, Some(*initiate.state));
+    bench.run(Duration::from_millis(50));
+    assert!(
+        bench.nodes[1].has(|n| matches!(n, Notice::Closed { error: Some(HostError::Aborted), .. }))
+    );
+    assert!(
+        bench.nodes[0].has(|n| matches!(n, Notice::Closed { error: Some(HostError::Reset), .. }))
+    );
+}
+
+/// CH-INI-7: no delayed acknowledgement stays behind when a connection leaves.
+#[test]
+fn delayed_acknowledgement_leaves_first() {
+    let (mut bench, active) = connected(OffloadPolicy::Auto, false, false);
+    bench.nodes[0].send(active, vec![9; 100_000]);
+    bench.run_until(|bench| !bench.nodes[1].initiates.is_empty());
+    let state = &bench.nodes[1].initiates[0].state;
+    let last = bench.nodes[1].sent.iter().rev().find_map(|frame| match crate::wire::parse(frame) {
+        crate::wire::Frame::Tcp(segment) => Some((segment.ack, segment.window)),
+        _ => None,
+    });
+    let (ack, window) = last.unwrap();
+    assert_eq!(ack, state.tcp.delegated.rcv_nxt);
+    assert_eq!(state.tcp.delegated.rcv_wnd, u32::from(window) << 3);
+    assert_eq!(bench.nodes[1].host.stats().exports_refused, 0);
+}

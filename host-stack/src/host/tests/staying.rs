@@ -1,0 +1,132 @@
+//! Connections that stay in the host.
+
+use alloc::{vec, vec::Vec};
+use core::net::SocketAddr;
+
+use offload_engine::{chimney::client::OffloadHandle, time::Duration};
+
+use super::bench::{Bench, address};
+use crate::{
+    host::RETRANSMISSION_MAX,
+    socket::{HostError, Notice, OffloadPolicy, RECEIVE_CREDIT_BYTES, Request, SEND_CREDIT_BYTES},
+};
+
+/// A connection between the two hosts, and its two handles.
+fn connected() -> (Bench, OffloadHandle, OffloadHandle) {
+    let mut bench = Bench::new([OffloadPolicy::Never; 2]);
+    let remote = SocketAddr::new(address(2, false), 5000);
+    bench.nodes[1].listen(remote, 4, false);
+    let active = bench.nodes[0].connect(remote, false);
+    bench.run(Duration::from_millis(100));
+    let (passive, _) = bench.nodes[1].established();
+    (bench, active, passive)
+}
+
+fn closed(bench: &Bench, node: usize, expected: Option<HostError>) -> bool {
+    bench.nodes[node].has(|n| matches!(n, Notice::Closed { error, .. } if *error == expected))
+}
+
+#[test]
+fn data_flows_and_both_sides_close() {
+    let (mut bench, active, passive) = connected();
+    let data =
+        (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect::<Vec<_>>();
+    bench.nodes[0].send(active, data.clone());
+    bench.nodes[0].shutdown(active);
+    bench.run(Duration::from_secs(5));
+    assert_eq!(bench.nodes[1].data(), data);
+    let sent = bench.nodes[0].notices.iter().filter_map(|notice| match notice {
+        Notice::Sent { count, .. } => Some(*count),
+        _ => None,
+    });
+    assert_eq!(sent.sum::<usize>(), data.len());
+    assert!(matches!(bench.nodes[1].notices.last(), Some(Notice::PeerClosed { .. })));
+    assert!(!closed(&bench, 1, None));
+    bench.nodes[1].send(passive, &b"answer"[..]);
+    bench.nodes[1].shutdown(passive);
+    bench.run(Duration::from_secs(5));
+    assert_eq!(bench.nodes[0].data(), b"answer");
+    assert!(closed(&bench, 0, None) && closed(&bench, 1, None));
+    // TIME-WAIT ends by itself.
+    bench.run(Duration::from_secs(20));
+    for node in &bench.nodes {
+        assert_eq!(node.host.connections.len(), 0);
+        assert_eq!(node.host.owners.len(), 0);
+    }
+}
+
+/// The peer's data waits in the host, and its window closes, until the client has consumed.
+#[test]
+fn receive_credit_holds_data_back() {
+    let (mut bench, active, passive) = connected();
+    bench.nodes[0].send(active, vec![1; SEND_CREDIT_BYTES]);
+    bench.run(Duration::from_secs(3));
+    bench.nodes[0].send(active, vec![2; SEND_CREDIT_BYTES]);
+    bench.run(Duration::from_secs(3));
+    assert_eq!(bench.nodes[1].data().len(), RECEIVE_CREDIT_BYTES);
+    bench.nodes[0].send(active, vec![3; 1000]);
+    bench.run(Duration::from_secs(3));
+    assert_eq!(bench.nodes[1].data().len(), RECEIVE_CREDIT_BYTES);
+    bench.nodes[1].port.request(Request::Consumed { handle: passive, count: 300_000 });
+    bench.run(Duration::from_secs(70));
+    assert_eq!(bench.nodes[1].data().len(), 2 * RECEIVE_CREDIT_BYTES);
+    bench.nodes[1].port.request(Request::Consumed { handle: passive, count: 300_000 });
+    bench.run(Duration::from_secs(70));
+    assert_eq!(bench.nodes[1].data().len(), 2 * RECEIVE_CREDIT_BYTES + 1000);
+}
+
+#[test]
+fn a_client_beyond_its_credit_loses_the_connection() {
+    let (mut bench, active, _) = connected();
+    bench.nodes[0].send(active, vec![1; SEND_CREDIT_BYTES + 1]);
+    bench.run(Duration::from_millis(100));
+    assert!(closed(&bench, 0, Some(HostError::Aborted)));
+    assert!(closed(&bench, 1, Some(HostError::Reset)));
+}
+
+#[test]
+fn abort_resets() {
+    let (mut bench, active, _) = connected();
+    bench.nodes[0].port.request(Request::Abort { handle: active });
+    bench.run(Duration::from_millis(100));
+    assert!(closed(&bench, 0, Some(HostError::Aborted)));
+    assert!(closed(&bench, 1, Some(HostError::Reset)));
+    assert_eq!(bench.resets(0), 1);
+    assert!(bench.nodes.iter().all(|node| node.host.connections.is_empty()));
+}
+
+#[test]
+fn abort_ends_an_attempt() {
+    let mut bench = Bench::new([OffloadPolicy::Never; 2]);
+    let handle = bench.nodes[0].connect(SocketAddr::new(address(9, false), 1), false);
+    bench.settle();
+    bench.nodes[0].port.request(Request::Abort { handle });
+    bench.settle();
+    assert!(
+        bench.nodes[0]
+            .has(|n| matches!(n, Notice::ConnectFailed { error: HostError::Aborted, .. }))
+    );
+    assert_eq!(bench.nodes[0].host.connections.len(), 0);
+}
+
+#[test]
+fn unanswered_retransmissions_end() {
+    let (mut bench, active, _) = connected();
+    bench.passes = |_, _| false;
+    bench.nodes[0].send(active, &b"hello?"[..]);
+    bench.run(RETRANSMISSION_MAX - Duration::from_secs(1));
+    assert!(!closed(&bench, 0, Some(HostError::RetransmissionLimit)));
+    bench.run(Duration::from_secs(2));
+    assert!(closed(&bench, 0, Some(HostError::RetransmissionLimit)));
+}
+
+/// smoltcp's timeout would also end a connection on which nobody has anything to say.
+#[test]
+fn idle_connections_live() {
+    let (mut bench, active, _) = connected();
+    bench.nodes[0].send(active, &b"one"[..]);
+    bench.run(Duration::from_secs(3 * 3600));
+    bench.nodes[0].send(active, &b"two"[..]);
+    bench.run(Duration::from_secs(3));
+    assert_eq!(bench.nodes[1].data(), b"onetwo");
+}

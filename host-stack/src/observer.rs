@@ -1,0 +1,287 @@
+//! What only the wire can tell of a connection that the host owns.
+//!
+//! smoltcp keeps its sequence variables to itself, and of some of them a weaker version than the
+//! target needs: it takes the window and the timestamp of any acceptable segment, rewinds SND.NXT at
+//! a retransmission time-out and does not count a window probe's byte (P3). A [`Flow`] sees every
+//! segment of one connection, in and out, in the order in which smoltcp sees them, and keeps what
+//! RFC 9293 and RFC 7323 say.
+//!
+//! A flow is made by our SYN, or by a SYN that a listening socket has taken; so there are never more
+//! half-open flows than the listeners' backlogs and the connects under way. It has no timers and
+//! holds no data: about 150 bytes.
+
+use offload_engine::{
+    chimney::state::{ConnectionState, MacAddress},
+    tcp::{Flags, SeqNum},
+    time::Instant,
+};
+
+use crate::wire::{SynOptions, TcpFrame};
+
+/// What was agreed by the two SYNs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Agreed {
+    /// The peer's MSS, if it announced one.
+    pub(crate) remote_mss: Option<u16>,
+    /// Ours.
+    pub(crate) local_mss: Option<u16>,
+    /// Scales of the windows the peer advertises, and we; `None`: no scaling.
+    pub(crate) window_scales: Option<(u8, u8)>,
+    /// SACK is permitted both ways.
+    pub(crate) sack: bool,
+    /// Timestamps on every segment.
+    pub(crate) timestamps: bool,
+}
+
+/// A SYN as it was on the wire.
+#[derive(Clone, Copy, Debug)]
+struct Syn {
+    seq: SeqNum,
+    options: SynOptions,
+    timestamps: bool,
+}
+
+/// The peer's window and what it was last taken from (RFC 9293 s3.10.7.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SendWindow {
+    pub(crate) snd_wnd: u32,
+    pub(crate) max_snd_wnd: u32,
+    pub(crate) snd_wl1: SeqNum,
+    snd_wl2: SeqNum,
+}
+
+/// One connection as seen on the wire.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    ours: Option<Syn>,
+    theirs: Option<Syn>,
+    agreed: Option<Agreed>,
+    /// Where the peer's last acceptable segment came from.
+    pub(crate) peer_mac: MacAddress,
+    /// Oldest unacknowledged.
+    pub(crate) snd_una: SeqNum,
+    /// One beyond the highest sent.
+    pub(crate) snd_max: SeqNum,
+    /// The peer's window.
+    pub(crate) send_window: SendWindow,
+    /// The last acknowledgement sent (Last.ACK.sent).
+    pub(crate) acknowledged: SeqNum,
+    /// Rightmost edge ever advertised (P9: never taken back).
+    pub(crate) right_edge: SeqNum,
+    /// TS.Recent, and when it was taken.
+    pub(crate) ts_recent: u32,
+    pub(crate) ts_recent_at: Instant,
+    /// When data was last sent.
+    pub(crate) last_sent_at: Instant,
+    /// When the peer was last heard.
+    pub(crate) last_heard_at: Instant,
+    /// An RST has gone out: ours, not the peer's, was the end.
+    pub(crate) reset_sent: bool,
+    /// An acceptable RST has come.
+    pub(crate) reset_heard: bool,
+}
+
+impl Flow {
+    /// A flow of which nothing has been seen yet.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            ours: None,
+            theirs: None,
+            agreed: None,
+            peer_mac: MacAddress::default(),
+            snd_una: SeqNum(0),
+            snd_max: SeqNum(0),
+            send_window: SendWindow::default(),
+            acknowledged: SeqNum(0),
+            right_edge: SeqNum(0),
+            ts_recent: 0,
+            ts_recent_at: now,
+            last_sent_at: now,
+            last_heard_at: now,
+            reset_sent: false,
+            reset_heard: false,
+        }
+    }
+
+    /// The flow of a connection that has come back, from its state alone.
+    pub(crate) fn restored(state: &ConnectionState, now: Instant) -> Self {
+        let constant = &state.tcp.constant;
+        let delegated = &state.tcp.delegated;
+        Self {
+            agreed: Some(Agreed {
+                remote_mss: Some(constant.remote_mss),
+                local_mss: Some(constant.local_mss),
+                window_scales: constant
+                    .window_scaling_enabled
+                    .then_some((constant.snd_wind_scale, constant.rcv_wind_scale)),
+                sack: constant.sack_enabled,
+                timestamps: constant.timestamp_enabled,
+            }),
+            peer_mac: state.neighbor.cached.dl_destination_address,
+            snd_una: delegated.snd_una,
+            snd_max: delegated.snd_max,
+            send_window: SendWindow {
+                snd_wnd: delegated.snd_wnd,
+                max_snd_wnd: delegated.max_snd_wnd,
+                snd_wl1: delegated.snd_wl1,
+                // Not part of the state; SND.UNA is what a window update has acknowledged at least.
+                snd_wl2: delegated.snd_una,
+            },
+            acknowledged: delegated.rcv_nxt,
+            right_edge: delegated.rcv_nxt + delegated.rcv_wnd,
+            ts_recent: delegated.ts_recent,
+            ..Self::new(now)
+        }
+    }
+
+    /// What the SYNs agreed on, once both have been seen.
+    pub(crate) const fn agreed(&self) -> Option<Agreed> {
+        self.agreed
+    }
+
+    /// Our initial sequence number.
+    pub(crate) fn iss(&self) -> Option<SeqNum> {
+        self.ours.map(|syn| syn.seq)
+    }
+
+    /// The peer's initial sequence number.
+    pub(crate) fn irs(&self) -> Option<SeqNum> {
+        self.theirs.map(|syn| syn.seq)
+    }
+
+    /// Whether our SYN has left: the next hop has answered ARP or neighbor discovery.
+    pub(crate) const fn syn_sent(&self) -> bool {
+        self.ours.is_some()
+    }
+
+    /// Whether the peer's SYN has come.
+    pub(crate) const fn syn_heard(&self) -> bool {
+        self.theirs.is_some()
+    }
+
+    /// A frame of the connection has come, checksum verified. Call before smoltcp sees it.
+    pub(crate) fn incoming(&mut self, now: Instant, frame: &TcpFrame<'_>) {
+        if frame.flags.contains(Flags::RST) {
+            self.reset_heard |= self.acceptable(frame);
+            return;
+        }
+        if frame.flags.contains(Flags::SYN) {
+            self.incoming_syn(now, frame);
+            return;
+        }
+        if self.agreed.is_none() || !self.acceptable(frame) {
+            return;
+        }
+        self.peer_mac = frame.source_mac;
+        self.last_heard_at = now;
+        // RFC 7323 s4.3: only a segment that Last.ACK.sent lies at or beyond may move TS.Recent.
+        if let Some(timestamps) = frame.timestamps
+            && SeqNum(timestamps.value).is_at_or_after(SeqNum(self.ts_recent))
+            && frame.seq.is_at_or_before(self.acknowledged)
+        {
+            self.ts_recent = timestamps.value;
+            self.ts_recent_at = now;
+        }
+        if frame.flags.contains(Flags::ACK) {
+            self.acknowledge(frame);
+        }
+    }
+
+    fn incoming_syn(&mut self, now: Instant, frame: &TcpFrame<'_>) {
+        let has_ack = frame.flags.contains(Flags::ACK);
+        let acknowledges_ours = has_ack && self.iss().is_some_and(|iss| frame.ack == iss + 1);
+        if self.theirs.is_some() || has_ack != acknowledges_ours {
+            return;
+        }
+        self.theirs = Some(Syn {
+            seq: frame.seq,
+            options: frame.syn_options,
+            timestamps: frame.timestamps.is_some(),
+        });
+        self.peer_mac = frame.source_mac;
+        self.last_heard_at = now;
+        self.acknowledged = frame.seq;
+        self.right_edge = frame.seq + 1;
+        if let Some(timestamps) = frame.timestamps {
+            self.ts_recent = timestamps.value;
+            self.ts_recent_at = now;
+        }
+        if has_ack {
+            self.snd_una = frame.ack;
+        }
+        // A SYN's window is never scaled (P4).
+        let snd_wnd = u32::from(frame.window);
+        self.send_window =
+            SendWindow { snd_wnd, max_snd_wnd: snd_wnd, snd_wl1: frame.seq, snd_wl2: frame.ack };
+        self.agree();
+    }
+
+    /// RFC 9293 s3.10.7.4: the segment touches the window that we have advertised.
+    fn acceptable(&self, frame: &TcpFrame<'_>) -> bool {
+        (frame.seq + frame.sequence_len()).is_at_or_after(self.acknowledged)
+            && frame.seq.is_at_or_before(self.right_edge)
+    }
+
+    fn acknowledge(&mut self, frame: &TcpFrame<'_>) {
+        if frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max) {
+            return;
+        }
+        self.snd_una = frame.ack;
+        let window = &mut self.send_window;
+        let newer = window.snd_wl1.is_before(frame.seq)
+            || (window.snd_wl1 == frame.seq && window.snd_wl2.is_at_or_before(frame.ack));
+        if newer {
+            let scale =
+                self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs);
+            window.snd_wnd = u32::from(frame.window) << scale;
+            window.max_snd_wnd = window.max_snd_wnd.max(window.snd_wnd);
+            window.snd_wl1 = frame.seq;
+            window.snd_wl2 = frame.ack;
+        }
+    }
+
+    /// A frame of the connection leaves.
+    pub(crate) fn outgoing(&mut self, now: Instant, frame: &TcpFrame<'_>) {
+        if frame.flags.contains(Flags::RST) {
+            self.reset_sent = true;
+            return;
+        }
+        let is_syn = frame.flags.contains(Flags::SYN);
+        if is_syn && self.ours.is_none() {
+            self.ours = Some(Syn {
+                seq: frame.seq,
+                options: frame.syn_options,
+                timestamps: frame.timestamps.is_some(),
+            });
+            self.snd_una = frame.seq;
+            self.snd_max = frame.seq + 1;
+            self.agree();
+        }
+        if frame.sequence_len() > 0 {
+            self.snd_max = self.snd_max.later(frame.seq + frame.sequence_len());
+            self.last_sent_at = now;
+        }
+        if frame.flags.contains(Flags::ACK) && (self.theirs.is_some() || self.agreed.is_some()) {
+            let scale = match self.agreed.and_then(|agreed| agreed.window_scales) {
+                Some((_, ours)) if !is_syn => ours,
+                _ => 0,
+            };
+            self.acknowledged = self.acknowledged.later(frame.ack);
+            self.right_edge = self.right_edge.later(frame.ack + (u32::from(frame.window) << scale));
+        }
+    }
+
+    fn agree(&mut self) {
+        let (Some(ours), Some(theirs)) = (self.ours, self.theirs) else { return };
+        self.agreed = Some(Agreed {
+            remote_mss: theirs.options.mss,
+            local_mss: ours.options.mss,
+            window_scales: theirs.options.window_scale.zip(ours.options.window_scale),
+            sack: ours.options.sack && theirs.options.sack,
+            timestamps: ours.timestamps && theirs.timestamps,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use etherparse::{PacketBuilder, TcpOptionElement};
+use offload_engine::{
+    tcp::SeqNum,
+    time::{Duration, Instant},
+};
+use std::vec::Vec;
+
+use super::Flow;
+use crate::wire::{self, Frame};
+
+/// A segment between the two ends; options and timestamp as given.
+struct Sketch {
+    seq: u32,
+    ack: Option<u32>,
+    syn: bool,
+    window: u16,
+    options: Vec<TcpOptionElement>,
+    payload: usize,
+}
+
+fn sketch(seq: u32, ack: u32, window: u16) -> Sketch {
+    Sketch { seq, ack: Some(ack), syn: false, window, options: Vec::new(), payload: 0 }
+}
+
+impl Sketch {
+    fn frame(&self) -> Vec<u8> {
+        let mut builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+            .tcp(1, 2, self.seq, self.window)
+            .options(&self.options)
+            .unwrap();
+        if self.syn {
+            builder = builder.syn();
+        }
+        if let Some(ack) = self.ack {
+            builder = builder.ack(ack);
+        }
+        let mut frame = Vec::new();
+        builder.write(&mut frame, &std::vec![0; self.payload]).unwrap();
+        frame
+    }
+
+    fn arrives(&self, flow: &mut Flow, now: Instant) {
+        let frame = self.frame();
+        let Frame::Tcp(segment) = wire::parse(&frame) else { panic!() };
+        assert!(segment.checksum_is_right());
+        flow.incoming(now, &segment);
+    }
+
+    fn leaves(&self, flow: &mut Flow, now: Instant) {
+        let frame = self.frame();
+        let Frame::Tcp(segment) = wire::parse(&frame) else { panic!() };
+        flow.outgoing(now, &segment);
+    }
+}
+
+fn syn(seq: u32, ack: Option<u32>, scale: u8, timestamp: u32) -> Sketch {
+    let options = std::vec![
+        TcpOptionElement::MaximumSegmentSize(1460),
+        TcpOptionElement::WindowScale(scale),
+        TcpOptionElement::Timestamp(timestamp, 0),
+    ];
+    Sketch { seq, ack, syn: true, window: 60_000, options, payload: 0 }
+}
+
+/// Accepted: their ISN 1000, scale 2; ours 5000, scale 3; our window ends at 1001 + 8000.
+fn accepted() -> Flow {
+    let mut flow = Flow::new(Instant::ZERO);
+    syn(1000, None, 2, 77).arrives(&mut flow, Instant::ZERO);
+    syn(5000, Some(1001), 3, 1).leaves(&mut flow, Instant::ZERO);
+    sketch(1001, 5001, 100).arrives(&mut flow, Instant::ZERO);
+    flow
+}
+
+#[test]
+fn handshake_is_learnt() {
+    let flow = accepted();
+    let agreed = flow.agreed().unwrap();
+    assert_eq!(agreed.window_scales, Some((2, 3)));
+    assert_eq!((agreed.remote_mss, agreed.timestamps, agreed.sack), (Some(1460), true, false));
+    assert_eq!((flow.snd_una, flow.snd_max), (SeqNum(5001), SeqNum(5001)));
+    // A SYN's window has no scale, the next one has.
+    assert_eq!(flow.right_edge, SeqNum(1001 + 60_000));
+    assert_eq!((flow.send_window.snd_wnd, flow.send_window.max_snd_wnd), (400, 60_000));
+    assert_eq!(flow.ts_recent, 77);
+    assert_eq!(flow.peer_mac.0, [2; 6]);
+}
+
+// RFC 9293 s3.10.7.4: an old segment does not change the window, though smoltcp takes it from any.
+#[test]
+fn window_follows_wl1_and_wl2() {
+    let mut flow = accepted();
+    sketch(5001, 1001, 60_000).leaves(&mut flow, Instant::ZERO);
+    let mut data = sketch(1001, 5001, 500);
+    data.payload = 100;
+    data.arrives(&mut flow, Instant::ZERO);
+    assert_eq!(flow.send_window.snd_wnd, 2_000);
+    let mut later = sketch(1101, 5001, 600);
+    later.payload = 100;
+    later.arrives(&mut flow, Instant::ZERO);
+    data.window = 900;
+    data.arrives(&mut flow, Instant::ZERO);
+    assert_eq!(flow.send_window.snd_wnd, 2_400, "reordered");
+    assert_eq!(flow.send_window.snd_wl1, SeqNum(1101));
+}
+
+// RFC 7323 s4.3: TS.Recent moves with segments at Last.ACK.sent, not beyond, and not back.
+#[test]
+fn ts_recent_follows_the_last_ack_sent() {
+    let mut flow = accepted();
+    let at = Instant::ZERO + Duration::from_millis(5);
+    let stamped = |seq, value| {
+        let mut segment = sketch(seq, 5001, 100);
+        segment.options.push(TcpOptionElement::Timestamp(value, 0));
+        segment.payload = 10;
+        segment
+    };
+    stamped(1011, 90).arrives(&mut flow, at);
+    assert_eq!(flow.ts_recent, 77, "ahead of what is acknowledged");
+    stamped(1001, 80).arrives(&mut flow, at);
+    assert_eq!((flow.ts_recent, flow.ts_recent_at), (80, at));
+    stamped(1001, 79).arrives(&mut flow, at);
+    assert_eq!(flow.ts_recent, 80, "older");
+}
+
+#[test]
+fn unacceptable_segments_teach_nothing() {
+    let mut flow = accepted();
+    let before = std::format!("{flow:?}");
+    sketch(900_000, 5001, 7).arrives(&mut flow, Instant::from_millis(1));
+    assert_eq!(std::format!("{flow:?}"), before);
+    // An acknowledgement of what was never sent.
+    sketch(1001, 6000, 7).arrives(&mut flow, Instant::ZERO);
+    assert_eq!(std::format!("{flow:?}"), before);
+    // Another SYN.
+    syn(7, None, 9, 9).arrives(&mut flow, Instant::ZERO);
+    assert_eq!(std::format!("{flow:?}"), before);
+}
+
+// P9: the right edge never moves back.
+#[test]
+fn right_edge_stays() {
+    let mut flow = accepted();
+    sketch(5001, 1001, 10).leaves(&mut flow, Instant::ZERO);
+    assert_eq!(flow.right_edge, SeqNum(61_001));
+    sketch(5001, 1101, 7_600).leaves(&mut flow, Instant::ZERO);
+    assert_eq!((flow.right_edge, flow.acknowledged), (SeqNum(61_901), SeqNum(1101)));
+}

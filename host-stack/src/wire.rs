@@ -1,0 +1,204 @@
+//! A TCP segment in an Ethernet frame, parsed once; and the one frame the host builds by itself.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use etherparse::{
+    EtherType, Ethernet2Slice, IpNumber, Ipv4Slice, Ipv6Slice, PacketBuilder, TcpOptionElement,
+    TcpSlice,
+};
+use offload_engine::{
+    chimney::state::{ConnectionState, MacAddress},
+    tcp::{Flags, SeqNum, Timestamps},
+};
+
+/// A connection's name on the wire, seen from our side.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct FourTuple {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+}
+
+/// What a SYN offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SynOptions {
+    /// Maximum segment size; `None`: absent, or 0, which counts as absent.
+    pub(crate) mss: Option<u16>,
+    /// Window scale, 0..=14 (RFC 7323 s2.3: a larger one counts as 14).
+    pub(crate) window_scale: Option<u8>,
+    /// SACK permitted.
+    pub(crate) sack: bool,
+}
+
+/// Largest window scale (RFC 7323 s2.3).
+pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
+
+/// A TCP segment.
+#[derive(Clone, Debug)]
+pub(crate) struct TcpFrame<'a> {
+    pub(crate) source_mac: MacAddress,
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) flags: Flags,
+    pub(crate) window: u16,
+    pub(crate) syn_options: SynOptions,
+    pub(crate) timestamps: Option<Timestamps>,
+    pub(crate) payload_len: u32,
+    segment: TcpSlice<'a>,
+}
+
+/// What a frame is to the host.
+#[derive(Clone, Debug)]
+pub(crate) enum Frame<'a> {
+    /// A whole TCP segment.
+    Tcp(TcpFrame<'a>),
+    /// A fragment of an IP packet. smoltcp is built without reassembly and would take a first fragment
+    /// for the whole; RFC 9293 connections with path MTU discovery never need one.
+    Fragment,
+    /// Anything else, malformed TCP among it: smoltcp's to judge.
+    Other,
+}
+
+/// Looks at a frame, up to the TCP options.
+pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
+    let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else {
+        return Frame::Other;
+    };
+    let (source, destination, packet) = match ethernet.ether_type() {
+        EtherType::IPV4 => {
+            let Ok(ip) = Ipv4Slice::from_slice(ethernet.payload_slice()) else {
+                return Frame::Other;
+            };
+            let header = ip.header();
+            (
+                IpAddr::V4(header.source_addr()),
+                IpAddr::V4(header.destination_addr()),
+                ip.payload().clone(),
+            )
+        }
+        EtherType::IPV6 => {
+            let Ok(ip) = Ipv6Slice::from_slice(ethernet.payload_slice()) else {
+                return Frame::Other;
+            };
+            let header = ip.header();
+            (
+                IpAddr::V6(header.source_addr()),
+                IpAddr::V6(header.destination_addr()),
+                ip.payload().clone(),
+            )
+        }
+        _ => return Frame::Other,
+    };
+    if packet.fragmented {
+        return Frame::Fragment;
+    }
+    if packet.ip_number != IpNumber::TCP {
+        return Frame::Other;
+    }
+    let Ok(segment) = TcpSlice::from_slice(packet.payload) else {
+        return Frame::Other;
+    };
+    let mut syn_options = SynOptions::default();
+    let mut timestamps = None;
+    for option in segment.options_iterator() {
+        // smoltcp drops a segment whose options do not parse; so nothing may be learned from it.
+        let Ok(option) = option else { return Frame::Other };
+        match option {
+            TcpOptionElement::MaximumSegmentSize(mss) => {
+                syn_options.mss = Some(mss).filter(|mss| *mss != 0);
+            }
+            TcpOptionElement::WindowScale(scale) => {
+                syn_options.window_scale = Some(scale.min(WINDOW_SCALE_MAX));
+            }
+            TcpOptionElement::SelectiveAcknowledgementPermitted => syn_options.sack = true,
+            TcpOptionElement::Timestamp(value, echo) => {
+                timestamps = Some(Timestamps { value, echo });
+            }
+            TcpOptionElement::Noop | TcpOptionElement::SelectiveAcknowledgement(..) => {}
+        }
+    }
+    Frame::Tcp(TcpFrame {
+        source_mac: MacAddress(ethernet.source()),
+        source: SocketAddr::new(source, segment.source_port()),
+        destination: SocketAddr::new(destination, segment.destination_port()),
+        seq: SeqNum(segment.sequence_number()),
+        ack: SeqNum(segment.acknowledgment_number()),
+        flags: flags(&segment),
+        window: segment.window_size(),
+        syn_options,
+        timestamps,
+        payload_len: segment.payload().len() as u32,
+        segment,
+    })
+}
+
+fn flags(segment: &TcpSlice<'_>) -> Flags {
+    Flags(segment.header_slice()[13])
+}
+
+impl TcpFrame<'_> {
+    /// The name of its connection, if the frame has come to us.
+    pub(crate) const fn received_on(&self) -> FourTuple {
+        FourTuple { local: self.destination, remote: self.source }
+    }
+
+    /// The name of its connection, if the frame leaves us.
+    pub(crate) const fn sent_on(&self) -> FourTuple {
+        FourTuple { local: self.source, remote: self.destination }
+    }
+
+    /// Asks for a new connection: SYN without ACK.
+    pub(crate) const fn is_open_request(&self) -> bool {
+        self.flags.contains(Flags::SYN)
+            && !self.flags.contains(Flags::ACK)
+            && !self.flags.contains(Flags::RST)
+    }
+
+    /// Sequence numbers it takes: payload, SYN, FIN.
+    pub(crate) fn sequence_len(&self) -> u32 {
+        self.payload_len
+            + u32::from(self.flags.contains(Flags::SYN))
+            + u32::from(self.flags.contains(Flags::FIN))
+    }
+
+    /// Whether its TCP checksum is right (RFC 9293 s3.1).
+    pub(crate) fn checksum_is_right(&self) -> bool {
+        let expected = match (self.source.ip(), self.destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                self.segment.calc_checksum_ipv4(source.octets(), destination.octets()).ok()
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                self.segment.calc_checksum_ipv6(source.octets(), destination.octets()).ok()
+            }
+            // Both come from one IP header.
+            _ => None,
+        };
+        expected == Some(self.segment.checksum())
+    }
+}
+
+/// An RST for a connection that could not be kept: at SND.NXT, which the peer accepts (RFC 5961 s3.2).
+pub(crate) fn reset_frame(state: &ConnectionState, source_mac: MacAddress) -> Option<Vec<u8>> {
+    let tcp = &state.tcp;
+    let ethernet =
+        PacketBuilder::ethernet2(source_mac.0, state.neighbor.cached.dl_destination_address.0);
+    let ttl = tcp.cached.ttl_or_hop_limit;
+    let ip = match (state.path.constant.source_address, state.path.constant.destination_address) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            ethernet.ipv4(source.octets(), destination.octets(), ttl)
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            ethernet.ipv6(source.octets(), destination.octets(), ttl)
+        }
+        _ => return None,
+    };
+    let builder = ip
+        .tcp(tcp.constant.local_port, tcp.constant.remote_port, tcp.delegated.snd_nxt.0, 0)
+        .rst()
+        .ack(tcp.delegated.rcv_nxt.0);
+    let mut frame = Vec::with_capacity(builder.size(0));
+    builder.write(&mut frame, &[]).ok()?;
+    Some(frame)
+}

@@ -1,0 +1,309 @@
+//! What goes into a connection and what comes out: segments, events, limits, counters.
+
+use core::ops::Range;
+
+use super::seq::SeqNum;
+use crate::{
+    chimney::client::UploadReason,
+    nbl::{NblChain, NetBufferList},
+    time::Duration,
+};
+
+/// The states of RFC 9293 in which a connection can be with the target (CH-ST-1), and Closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum TcpPhase {
+    /// No connection any more.
+    Closed = 0,
+    /// Data flows both ways.
+    Established = 4,
+    /// Our FIN is sent, not yet acknowledged.
+    FinWait1 = 5,
+    /// Our FIN is acknowledged.
+    FinWait2 = 6,
+    /// The peer's FIN has come.
+    CloseWait = 7,
+    /// Both FINs are out, ours not acknowledged.
+    Closing = 8,
+    /// The peer's FIN came first, ours is not acknowledged.
+    LastAck = 9,
+    /// Waiting for old segments to die.
+    TimeWait = 10,
+}
+
+/// TCP header flags.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// No more data from the sender.
+    pub const FIN: Self = Self(0x01);
+    /// Synchronize.
+    pub const SYN: Self = Self(0x02);
+    /// Reset.
+    pub const RST: Self = Self(0x04);
+    /// Push.
+    pub const PSH: Self = Self(0x08);
+    /// The acknowledgement field is significant.
+    pub const ACK: Self = Self(0x10);
+    /// The urgent pointer is significant.
+    pub const URG: Self = Self(0x20);
+    /// ECN echo.
+    pub const ECE: Self = Self(0x40);
+    /// Congestion window reduced.
+    pub const CWR: Self = Self(0x80);
+
+    /// Whether all of `other` are set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl core::ops::BitOr for Flags {
+    type Output = Self;
+
+    fn bitor(self, rhs: Self) -> Self {
+        Self(self.0 | rhs.0)
+    }
+}
+
+impl core::ops::BitOrAssign for Flags {
+    fn bitor_assign(&mut self, rhs: Self) {
+        self.0 |= rhs.0;
+    }
+}
+
+/// A SACK block: bytes `start..end` have arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SackBlock {
+    /// First byte.
+    pub start: SeqNum,
+    /// One beyond the last byte.
+    pub end: SeqNum,
+}
+
+/// A timestamps option (RFC 7323).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timestamps {
+    /// TSval.
+    pub value: u32,
+    /// TSecr.
+    pub echo: u32,
+}
+
+/// The TCP header of a received segment, parsed, and its payload. Checksum already verified.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// Sequence number.
+    pub seq: SeqNum,
+    /// Acknowledgement number; meaningful with ACK.
+    pub ack: SeqNum,
+    /// Flags.
+    pub flags: Flags,
+    /// Window field as on the wire, unscaled.
+    pub window: u16,
+    /// Timestamps option.
+    pub timestamps: Option<Timestamps>,
+    /// SACK blocks, at most 4.
+    pub sack: &'a [SackBlock],
+    /// Payload.
+    pub payload: &'a [u8],
+    /// Payload bytes of each original segment if the link coalesced several; 0 if it did not.
+    pub gso_size: usize,
+}
+
+/// What became of a received segment.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Received {
+    /// The part of the payload that continues the stream: indicate it now, or settle it.
+    pub in_order: Range<usize>,
+    /// The in-order data ends with a PSH.
+    pub push: bool,
+}
+
+/// What a connection tells its surroundings.
+#[derive(Debug)]
+pub enum Event {
+    /// Lists are complete, in order.
+    SendComplete(NblChain),
+    /// The disconnect request is complete.
+    DisconnectComplete(NetBufferList),
+    /// The peer's FIN has come and all data before it is consumed.
+    PeerClosed,
+    /// An acceptable RST has come.
+    Reset,
+    /// A mandatory upload reason; the connection has stopped.
+    Retrieve(UploadReason),
+    /// The state is Closed and nothing is left to do.
+    Closed,
+}
+
+/// What the link allows for the next segment.
+#[derive(Clone, Copy, Debug)]
+pub struct TxLimits {
+    /// Most payload bytes of one transmission: more than the EMSS only with segmentation offload.
+    pub super_segment_max: usize,
+}
+
+/// A segment, or super-segment, to be transmitted. The payload is gathered with [`Connection::payload`].
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit {
+    /// Sequence number.
+    pub seq: SeqNum,
+    /// Acknowledgement number.
+    pub ack: SeqNum,
+    /// Flags; PSH and FIN belong to the last piece of a super-segment.
+    pub flags: Flags,
+    /// Window field as on the wire.
+    pub window: u16,
+    /// Timestamps option.
+    pub timestamps: Option<Timestamps>,
+    /// SACK blocks; the first `sack_count` are valid.
+    pub sack: [SackBlock; 4],
+    /// Valid entries of `sack`.
+    pub sack_count: usize,
+    /// Payload bytes.
+    pub payload_len: usize,
+    /// Payload bytes of each piece when `payload_len` exceeds it (gso_size).
+    pub mss: usize,
+    /// At least one byte was sent before.
+    pub retransmission: bool,
+    /// The context of the net buffer list that the first byte belongs to; names it in captures.
+    pub nbl_context: Option<u64>,
+}
+
+/// Policy of PSH (CH-SND-5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PushPolicy {
+    /// On the last segment cut from each net buffer list. Segments end at list boundaries.
+    #[default]
+    EachList,
+    /// On the last segment before the send queue runs empty. Segments span list boundaries.
+    QueueEmpty,
+}
+
+/// Which congestion controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CongestionAlgorithm {
+    /// RFC 5681 and 6582.
+    #[default]
+    NewReno,
+    /// No window but the peer's: for links without loss.
+    Unlimited,
+}
+
+/// Limits and policies of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// PSH policy.
+    pub push: PushPolicy,
+    /// Congestion controller.
+    pub congestion: CongestionAlgorithm,
+    /// Smallest RTO (RFC 6298 2.4 says one second; hosts on LANs use 200 ms).
+    pub rto_min: Duration,
+    /// Largest RTO.
+    pub rto_max: Duration,
+    /// Retransmissions of one segment, or window probes in one round, before the connection is given
+    /// up (TcpMaximumRetransmissions).
+    pub retransmissions_max: u8,
+    /// Delay of a delayed ACK.
+    pub delayed_ack: Duration,
+    /// Full-sized segments, or this many times the MSS in bytes, before an ACK is sent at once (TcpAckFrequency).
+    pub ack_frequency: u8,
+    /// Duplicate ACKs that start fast retransmit.
+    pub duplicate_ack_threshold: u8,
+    /// Out-of-order bytes kept.
+    pub reassembly_bytes_max: usize,
+    /// Out-of-order gaps kept.
+    pub reassembly_gaps_max: usize,
+    /// FIN_WAIT_2 limit.
+    pub fin_wait_2: Duration,
+    /// TIME_WAIT length.
+    pub time_wait: Duration,
+}
+
+/// What TCP_INFO would say; `None` where unknown. Names are Linux'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Info {
+    /// State.
+    pub phase: TcpPhase,
+    /// Retransmission time-out.
+    pub rto: Duration,
+    /// Smoothed RTT; `None` before the first sample.
+    pub rtt: Option<Duration>,
+    /// RTT variance.
+    pub rttvar: Option<Duration>,
+    /// Effective send MSS.
+    pub snd_mss: usize,
+    /// Congestion window, bytes.
+    pub snd_cwnd: u64,
+    /// Slow start threshold, bytes; `None` before the first loss.
+    pub snd_ssthresh: Option<u64>,
+    /// Peer's window, bytes.
+    pub snd_wnd: u64,
+    /// Our window, bytes.
+    pub rcv_wnd: u64,
+    /// Segments sent, counting each piece of a super-segment.
+    pub segs_out: u64,
+    /// Segments received.
+    pub segs_in: u64,
+    /// Segments that held a byte sent before.
+    pub total_retrans: u64,
+    /// Bytes sent, without retransmissions.
+    pub bytes_sent: u64,
+    /// Bytes retransmitted.
+    pub bytes_retrans: u64,
+    /// Bytes acknowledged by the peer.
+    pub bytes_acked: u64,
+    /// Bytes received in order.
+    pub bytes_received: u64,
+    /// Segments sent with PSH.
+    pub push_out: u64,
+    /// Retransmission time-outs.
+    pub timeouts: u64,
+    /// Fast retransmits.
+    pub fast_retransmits: u64,
+    /// Challenge ACKs sent (RFC 5961).
+    pub challenge_acks: u64,
+}
+
+/// A connection cannot be taken over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// A phase in which no connection can be handed over (CH-ST-1).
+    #[error("TCP: the connection is in a state in which it cannot be handed over")]
+    Phase,
+    /// SND.UNA <= SND.NXT <= SND.MAX does not hold, or the data handed over does not reach SND.MAX.
+    #[error("TCP: send sequence variables and handed-over data disagree")]
+    SendSequence,
+    /// A scale above 14 (RFC 7323 s2.3).
+    #[error("TCP: window scale above 14")]
+    WindowScale,
+    /// More buffered or out-of-order data than the receive window.
+    #[error("TCP: more received data than the receive window")]
+    ReceiveData,
+}
+
+impl Default for Config {
+    /// RFC 9293 and Linux' habits: RTO of 200 ms to 60 s, 15 retransmissions, an ACK for every second
+    /// segment or after 40 ms, 3 duplicate ACKs, 1 MiB and 64 gaps out of order, FIN_WAIT_2 of 120 s
+    /// (the chimney's value), TIME_WAIT of 60 s.
+    fn default() -> Self {
+        Self {
+            push: PushPolicy::default(),
+            congestion: CongestionAlgorithm::default(),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(60),
+            retransmissions_max: 15,
+            delayed_ack: Duration::from_millis(40),
+            ack_frequency: 2,
+            duplicate_ack_threshold: 3,
+            reassembly_bytes_max: 1024 * 1024,
+            reassembly_gaps_max: 64,
+            fin_wait_2: Duration::from_secs(120),
+            time_wait: Duration::from_secs(60),
+        }
+    }
+}

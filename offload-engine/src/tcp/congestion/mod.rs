@@ -1,0 +1,107 @@
+//! Congestion control: how much may be in flight.
+//!
+//! A controller sees acknowledged bytes, losses and time-outs, and answers with a window in bytes.
+//! It knows nothing of sequence numbers: what is lost, and when an episode begins and ends, is
+//! decided in `recovery`. Bytes are those of [`super::CongestionAlgorithm`]'s connection: payload.
+
+mod newreno;
+mod unlimited;
+
+pub(super) use self::{newreno::NewReno, unlimited::Unlimited};
+use super::CongestionAlgorithm;
+
+/// New bytes were acknowledged outside fast recovery.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckSample {
+    /// Bytes newly acknowledged or selectively acknowledged.
+    pub(super) acked: u64,
+    /// The window, not the producer or the peer, has held the sender back.
+    pub(super) limited: bool,
+    /// A time-out is being repaired.
+    pub(super) after_timeout: bool,
+}
+
+/// A congestion controller.
+pub(super) trait Congestion {
+    /// Bytes that may be in flight.
+    fn cwnd(&self) -> u64;
+    /// Slow start threshold in bytes; `None` before the first loss.
+    fn ssthresh(&self) -> Option<u64>;
+    /// Whether the window still grows exponentially.
+    fn in_slow_start(&self) -> bool;
+    /// New bytes are acknowledged.
+    fn on_ack(&mut self, sample: AckSample);
+    /// Fast recovery starts with `in_flight` bytes outstanding: once per episode.
+    fn on_loss(&mut self, in_flight: u64);
+    /// A retransmission time-out: `first` for this segment, with `in_flight` bytes outstanding.
+    fn on_rto(&mut self, in_flight: u64, first: bool);
+    /// Nothing was sent for longer than an RTO (RFC 5681 s4.1).
+    fn on_idle(&mut self);
+    /// The effective MSS has changed.
+    fn set_mss(&mut self, mss: u64);
+}
+
+/// The controllers there are.
+#[derive(Debug)]
+pub(super) enum Controller {
+    NewReno(NewReno),
+    Unlimited(Unlimited),
+}
+
+impl Controller {
+    /// Starts with the carried window, or with an initial window of its own when `cwnd` is 0.
+    pub(super) fn new(algorithm: CongestionAlgorithm, mss: u64, cwnd: u32, ssthresh: u32) -> Self {
+        match algorithm {
+            CongestionAlgorithm::NewReno => Self::NewReno(NewReno::new(mss, cwnd, ssthresh)),
+            CongestionAlgorithm::Unlimited => Self::Unlimited(Unlimited),
+        }
+    }
+
+    fn get(&self) -> &dyn Congestion {
+        match self {
+            Self::NewReno(controller) => controller,
+            Self::Unlimited(controller) => controller,
+        }
+    }
+
+    fn get_mut(&mut self) -> &mut dyn Congestion {
+        match self {
+            Self::NewReno(controller) => controller,
+            Self::Unlimited(controller) => controller,
+        }
+    }
+}
+
+impl Congestion for Controller {
+    fn cwnd(&self) -> u64 {
+        self.get().cwnd()
+    }
+
+    fn ssthresh(&self) -> Option<u64> {
+        self.get().ssthresh()
+    }
+
+    fn in_slow_start(&self) -> bool {
+        self.get().in_slow_start()
+    }
+
+    fn on_ack(&mut self, sample: AckSample) {
+        self.get_mut().on_ack(sample);
+    }
+
+    fn on_loss(&mut self, in_flight: u64) {
+        self.get_mut().on_loss(in_flight);
+    }
+
+    fn on_rto(&mut self, in_flight: u64, first: bool) {
+        self.get_mut().on_rto(in_flight, first);
+    }
+
+    fn on_idle(&mut self) {
+        self.get_mut().on_idle();
+    }
+
+    fn set_mss(&mut self, mss: u64) {
+        self.get_mut().set_mss(mss);
+    }
+}

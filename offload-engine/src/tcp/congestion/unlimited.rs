@@ -1,0 +1,31 @@
+//! No congestion window: the peer's window alone limits what is in flight.
+
+use super::{AckSample, Congestion};
+
+/// For links that lose nothing, and to measure what the rest of the data path can do.
+#[derive(Debug)]
+pub(in super::super) struct Unlimited;
+
+impl Congestion for Unlimited {
+    fn cwnd(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn ssthresh(&self) -> Option<u64> {
+        None
+    }
+
+    fn in_slow_start(&self) -> bool {
+        false
+    }
+
+    fn on_ack(&mut self, _: AckSample) {}
+
+    fn on_loss(&mut self, _: u64) {}
+
+    fn on_rto(&mut self, _: u64, _: bool) {}
+
+    fn on_idle(&mut self) {}
+
+    fn set_mss(&mut self, _: u64) {}
+}

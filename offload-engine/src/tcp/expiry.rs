@@ -1,0 +1,146 @@
+//! What happens when a timer runs out.
+
+use super::{Connection, TcpPhase, Timer, congestion::Congestion, timers};
+use crate::{
+    chimney::client::UploadReason,
+    time::{Duration, Instant},
+};
+
+/// Keep-alive probes and their interval when the host gave none (CH s9.2).
+const KEEP_ALIVE_PROBES: u8 = 10;
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Connection {
+    /// Handles every timer that is due at `now`. To be followed by [`Connection::poll_transmit`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        for timer in timers::ALL {
+            if self.timers.expire(timer, now) {
+                self.on_expiry(timer);
+            }
+        }
+    }
+
+    fn on_expiry(&mut self, timer: Timer) {
+        match timer {
+            Timer::Retransmit => self.on_retransmission_timeout(),
+            Timer::TailProbe => self.on_tail_probe(),
+            Timer::Reordering => self.on_reordering(),
+            Timer::Persist => self.on_persist(),
+            Timer::DelayedAck => self.receiver.ack_now(),
+            Timer::KeepAlive => self.on_keep_alive(),
+            Timer::Close => self.on_close_timeout(),
+        }
+    }
+
+    /// RFC 6298 5.4 to 5.6, RFC 5681 s3.1.
+    fn on_retransmission_timeout(&mut self) {
+        if self.recovery.is_idle() {
+            return;
+        }
+        let since = *self.attempts.since.get_or_insert(self.now);
+        let spent = self.attempts.spent + (self.now - since);
+        let exhausted = match self.cached.max_rt {
+            None => false,
+            Some(0) => self.attempts.retransmissions >= self.config.retransmissions_max,
+            Some(ticks) => spent >= Duration::from_millis(u64::from(ticks)),
+        };
+        if exhausted {
+            self.stop(UploadReason::TimeoutExpiration);
+            return;
+        }
+        let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
+        let first = self.attempts.retransmissions == 0;
+        self.congestion.on_rto(outstanding, first);
+        self.recovery.on_timeout();
+        self.rtt.back_off();
+        self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
+        self.counters.timeouts += 1;
+        self.timers.stop(Timer::TailProbe);
+        self.timers.stop(Timer::Reordering);
+        self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+    }
+
+    /// RFC 8985 s7.3.
+    fn on_tail_probe(&mut self) {
+        if self.recovery.is_idle() {
+            return;
+        }
+        self.owed.tail_probe = true;
+        self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+    }
+
+    /// RFC 8985 s6.3.
+    fn on_reordering(&mut self) {
+        let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
+        let (begins, deadline) =
+            self.recovery.on_reordering_timeout(self.now, self.mss, self.rtt.min());
+        if begins {
+            self.congestion.on_loss(outstanding);
+            self.counters.fast_retransmits += 1;
+        }
+        if let Some(deadline) = deadline {
+            self.timers.set(Timer::Reordering, deadline);
+        }
+    }
+
+    /// CH s10.4, or the override of silly window avoidance.
+    fn on_persist(&mut self) {
+        if !self.window_closed() {
+            self.owed.small_segment = true;
+            return;
+        }
+        if self.attempts.probes >= self.config.retransmissions_max {
+            self.stop(UploadReason::TimeoutExpiration);
+            return;
+        }
+        self.owed.window_probe = true;
+        let timeout = self.rtt.rto_shifted(u32::from(self.attempts.probes));
+        self.attempts.probes += 1;
+        self.timers.set(Timer::Persist, self.now + timeout);
+    }
+
+    /// CH s10.5, s9.2.
+    fn on_keep_alive(&mut self) {
+        let probes_max = match self.cached.ka_probe_count {
+            0 => KEEP_ALIVE_PROBES,
+            count => count,
+        };
+        if self.attempts.keep_alives >= probes_max {
+            self.stop(UploadReason::TimeoutExpiration);
+            return;
+        }
+        self.attempts.keep_alives += 1;
+        self.owed.keep_alive = true;
+        let interval = match self.cached.ka_interval {
+            0 => KEEP_ALIVE_INTERVAL,
+            ticks => Duration::from_millis(u64::from(ticks)),
+        };
+        self.timers.set(Timer::KeepAlive, self.now + interval);
+    }
+
+    /// FIN_WAIT_2 (CH s10.7) or TIME_WAIT.
+    fn on_close_timeout(&mut self) {
+        if self.phase == TcpPhase::TimeWait {
+            self.end();
+        } else {
+            self.stop(UploadReason::TimeoutExpiration);
+        }
+    }
+
+    /// The peer was heard: keep-alive starts over, if it is on (RFC 9293 s3.8.4).
+    pub(super) fn restart_keep_alive(&mut self) {
+        if self.cached.keep_alive_enabled {
+            let idle = Duration::from_millis(u64::from(self.cached.ka_timeout));
+            self.timers.set(Timer::KeepAlive, self.now + idle);
+        } else {
+            self.timers.stop(Timer::KeepAlive);
+        }
+    }
+
+    /// When a timer of this connection, in ticks of the chimney, is due: `None` when it is not running.
+    pub(super) fn ticks_left(&self, timer: Timer, now: Instant) -> Option<u32> {
+        let left = self.timers.deadline(timer)? - now;
+        Some(u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX - 1))
+    }
+}

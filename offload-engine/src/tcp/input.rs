@@ -1,0 +1,392 @@
+//! What a received segment does (RFC 9293 s3.10.7.4, RFC 5961, RFC 7323 s5).
+//!
+//! Order of checks: RST, PAWS, sequence, SYN, ACK, URG; then acknowledgement, window, payload, FIN.
+//! A RST counts only at exactly RCV.NXT; elsewhere in the window it is answered by a challenge ACK,
+//! as is a SYN (CH s9.2). An empty segment left of RCV.NXT is always acknowledged: it is how Linux
+//! probes a zero window.
+
+use super::{
+    Connection, Flags, Received, Segment, TcpPhase, Timer,
+    congestion::{AckSample, Congestion},
+    recovery::{Ack, Report},
+    seq::Position,
+};
+use crate::{
+    chimney::client::UploadReason,
+    time::{Duration, Instant},
+};
+
+/// Time between two challenge ACKs for SYNs (CH s9.2).
+const SYN_CHALLENGE_INTERVAL: Duration = Duration::from_secs(3);
+/// When keep-alive starts after a challenge ACK (CH s9.2).
+pub(super) const CHALLENGE_KEEP_ALIVE: Duration = Duration::from_secs(300);
+/// Answers to empty segments outside the window in [`STRAY_INTERVAL`]: two peers out of step must not
+/// acknowledge each other for ever.
+const STRAY_ANSWERS_MAX: u32 = 16;
+/// The time that [`STRAY_ANSWERS_MAX`] counts for.
+const STRAY_INTERVAL: Duration = Duration::from_secs(1);
+/// Age from which TS.Recent is not trusted any more (RFC 7323 s5.5).
+const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 60 * 60);
+/// SACK blocks looked at; more do not fit into a header.
+const SACK_BLOCKS_MAX: usize = 4;
+
+/// Rate limits of answers to segments that should not be there.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Challenges {
+    /// One challenge for RSTs until an acceptable segment comes (CH s9.2).
+    rst_answered: bool,
+    syn_answered: Option<Instant>,
+    stray_since: Option<Instant>,
+    stray_answers: u32,
+    /// A challenge started keep-alive: an acceptable segment stops it again.
+    pub(super) keep_alive_armed: bool,
+}
+
+impl Challenges {
+    fn allow_syn(&mut self, now: Instant) -> bool {
+        let allowed = self.syn_answered.is_none_or(|at| now - at >= SYN_CHALLENGE_INTERVAL);
+        if allowed {
+            self.syn_answered = Some(now);
+        }
+        allowed
+    }
+
+    fn allow_stray(&mut self, now: Instant) -> bool {
+        if self.stray_since.is_none_or(|since| now - since >= STRAY_INTERVAL) {
+            self.stray_since = Some(now);
+            self.stray_answers = 0;
+        }
+        self.stray_answers += 1;
+        self.stray_answers <= STRAY_ANSWERS_MAX
+    }
+}
+
+impl Segment<'_> {
+    /// Segments that the link coalesced into this one.
+    fn pieces(&self) -> u32 {
+        let pieces = match self.gso_size {
+            0 => 1,
+            size => self.payload.len().div_ceil(size).max(1),
+        };
+        u32::try_from(pieces).unwrap_or(u32::MAX)
+    }
+}
+
+impl Connection {
+    /// Processes one received segment whose checksum is good. What it returns is to be indicated, then
+    /// [`Connection::settle`] called. Never panics, whatever the segment holds.
+    pub fn handle_segment(&mut self, now: Instant, segment: &Segment<'_>) -> Received {
+        self.now = now;
+        if self.stopped || self.is_ended() {
+            return Received::default();
+        }
+        self.counters.segs_in += u64::from(segment.pieces());
+        let start = self.receiver.nxt().locate(segment.seq);
+        if !self.admit(segment, start) {
+            self.update_delayed_ack();
+            return Received::default();
+        }
+        let Some(ack) = self.admit_ack(segment) else {
+            self.update_delayed_ack();
+            return Received::default();
+        };
+        if segment.flags.contains(Flags::URG) {
+            self.stop(UploadReason::ReceivedUrgentData);
+            return Received::default();
+        }
+        self.note_life(segment, start);
+        let fin = segment.flags.contains(Flags::FIN);
+        if self.process_ack(segment, ack, fin) {
+            return Received::default();
+        }
+        let push = segment.flags.contains(Flags::PSH);
+        let (in_order, push) =
+            self.receiver.accept(start, segment.payload, segment.pieces(), push, fin);
+        self.counters.bytes_received += in_order.len() as u64;
+        if in_order.is_empty() {
+            self.settle(&[], false);
+        }
+        self.update_delayed_ack();
+        Received { in_order, push }
+    }
+
+    /// RST, PAWS, sequence and SYN: whether the segment may go on.
+    fn admit(&mut self, segment: &Segment<'_>, start: Position) -> bool {
+        let (nxt, edge) = (self.receiver.nxt(), self.receiver.edge());
+        let fin = segment.flags.contains(Flags::FIN);
+        let end = start + segment.payload.len() as u64 + u64::from(fin);
+        let in_window = nxt <= start && (start < edge || start == nxt);
+        if segment.flags.contains(Flags::RST) {
+            self.on_rst(start == nxt, in_window);
+            return false;
+        }
+        if segment.flags.contains(Flags::SYN) {
+            // RFC 5961 s4.2, whatever the sequence number; CH s9.2 throttles those in the window.
+            let allowed = if in_window {
+                self.challenges.allow_syn(self.now)
+            } else {
+                self.challenges.allow_stray(self.now)
+            };
+            if allowed {
+                self.challenge(in_window);
+            }
+            return false;
+        }
+        if self.is_outdated(segment) {
+            // RFC 7323 s5.3 R1.
+            self.answer_stray(segment);
+            return false;
+        }
+        // The right edge itself is where a peer stands that has filled the window.
+        let overlaps = if end > start { end > nxt } else { start >= nxt };
+        if !(overlaps && start <= edge) {
+            self.on_unacceptable(segment, start, end, fin);
+            return false;
+        }
+        true
+    }
+
+    fn on_rst(&mut self, exact: bool, in_window: bool) {
+        // RFC 5961 s3.2.
+        if exact {
+            self.on_reset();
+        } else if in_window && !self.challenges.rst_answered {
+            self.challenges.rst_answered = true;
+            self.challenge(true);
+        }
+    }
+
+    fn on_unacceptable(
+        &mut self,
+        segment: &Segment<'_>,
+        start: Position,
+        end: Position,
+        fin: bool,
+    ) {
+        if end > start && end <= self.receiver.nxt() {
+            // A duplicate: our ACK was lost. The receiver remembers it for a report (RFC 2883).
+            self.receiver.accept(start, segment.payload, segment.pieces(), false, false);
+            self.receiver.ack_now();
+            if fin && self.phase == TcpPhase::TimeWait {
+                // RFC 9293 s3.10.7.4, eighth: restart the 2 MSL.
+                self.timers.set(Timer::Close, self.now + self.config.time_wait);
+            }
+            return;
+        }
+        self.answer_stray(segment);
+    }
+
+    fn answer_stray(&mut self, segment: &Segment<'_>) {
+        if !segment.payload.is_empty() || self.challenges.allow_stray(self.now) {
+            self.receiver.ack_now();
+        }
+    }
+
+    /// Sends a challenge ACK; `arm`: also makes sure that a dead peer is noticed (CH s9.2).
+    fn challenge(&mut self, arm: bool) {
+        self.receiver.ack_now();
+        self.counters.challenge_acks += 1;
+        if !arm {
+            return;
+        }
+        let deadline = self.now + CHALLENGE_KEEP_ALIVE;
+        match self.timers.deadline(Timer::KeepAlive) {
+            Some(running) if running <= deadline => {}
+            running => {
+                self.challenges.keep_alive_armed |= running.is_none();
+                self.timers.set(Timer::KeepAlive, deadline);
+            }
+        }
+    }
+
+    /// PAWS (RFC 7323 s5.3 R1).
+    fn is_outdated(&self, segment: &Segment<'_>) -> bool {
+        let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
+        else {
+            return false;
+        };
+        let age = timestamps.value.wrapping_sub(self.clock.recent).cast_signed();
+        age < 0 && self.now - self.clock.recent_at < TS_RECENT_AGE_MAX
+    }
+
+    /// RFC 5961 s5.2: the place of the acknowledgement, if it may be used.
+    fn admit_ack(&mut self, segment: &Segment<'_>) -> Option<Position> {
+        if !segment.flags.contains(Flags::ACK) {
+            return None;
+        }
+        let ack = self.snd.una.locate(segment.ack);
+        let too_old = self.snd.una.since(ack) > self.snd.max_wnd;
+        if ack > self.snd.max || too_old {
+            if self.challenges.allow_stray(self.now) {
+                self.challenge(false);
+            }
+            return None;
+        }
+        Some(ack)
+    }
+
+    /// The segment is acceptable: the peer lives, its timestamp is the newest.
+    fn note_life(&mut self, segment: &Segment<'_>, start: Position) {
+        // RFC 7323 s4.3: only a segment that covers the last acknowledgement sent.
+        if let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
+            && start <= self.receiver.last_ack()
+        {
+            self.clock.recent = timestamps.value;
+            self.clock.recent_at = self.now;
+        }
+        self.challenges.rst_answered = false;
+        self.challenges.keep_alive_armed = false;
+        self.attempts.keep_alives = 0;
+        self.restart_keep_alive();
+        if self.phase == TcpPhase::FinWait2 {
+            // CH s10.7.
+            self.timers.set(Timer::Close, self.now + self.config.fin_wait_2);
+        }
+    }
+
+    /// Acknowledgement and window. Returns whether the connection has ended with it.
+    fn process_ack(&mut self, segment: &Segment<'_>, ack: Position, fin: bool) -> bool {
+        if ack >= self.snd.una {
+            let window = u64::from(segment.window) << self.constant.snd_wind_scale;
+            let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
+            let cwnd = self.congestion.cwnd();
+            let outstanding = self.snd.nxt.since(self.snd.una).min(cwnd);
+            let report = self.acknowledge(segment, ack, bare);
+            self.snd.una = ack;
+            self.snd.nxt = self.snd.nxt.max(ack);
+            self.update_window(segment, ack, window);
+            if report.acked > 0 || report.rtt.is_some() {
+                self.sample_rtt(segment, &report);
+            }
+            self.steer(&report, outstanding);
+            if report.acked > 0 {
+                self.on_progress(report.acked);
+            }
+            self.update_send_timers(&report);
+        }
+        self.phase == TcpPhase::Closed
+    }
+
+    fn acknowledge(&mut self, segment: &Segment<'_>, ack: Position, bare: bool) -> Report {
+        let mut sacks = [(ack, ack); SACK_BLOCKS_MAX];
+        let mut count = 0;
+        let mut duplicate_report = None;
+        for (index, block) in segment.sack.iter().take(SACK_BLOCKS_MAX).enumerate() {
+            let start = self.snd.una.locate(block.start);
+            let end = start.locate(block.end);
+            if end <= start || end > self.snd.max {
+                continue;
+            }
+            // RFC 2883 s4: the first block lies below the acknowledgement or inside the second block.
+            let inside_next = segment.sack.get(1).is_some_and(|next| {
+                let (from, to) = (start.locate(next.start), start.locate(next.end));
+                from <= start && end <= to
+            });
+            if index == 0 && (end <= ack || inside_next) {
+                duplicate_report = Some((start, end));
+            } else if start >= ack {
+                sacks[count] = (start, end);
+                count += 1;
+            }
+        }
+        self.recovery.on_ack(&Ack {
+            now: self.now,
+            to: ack,
+            sacks: &sacks[..count],
+            duplicate_report,
+            bare,
+            mss: self.mss,
+            rtt_min: self.rtt.min(),
+        })
+    }
+
+    /// RFC 9293 s3.10.7.4: only a newer segment may change the window.
+    fn update_window(&mut self, segment: &Segment<'_>, ack: Position, window: u64) {
+        let newer = self.snd.wl1.is_before(segment.seq)
+            || (self.snd.wl1 == segment.seq && self.snd.wl2 <= ack);
+        if newer {
+            self.snd.wnd = window;
+            self.snd.max_wnd = self.snd.max_wnd.max(window);
+            self.snd.wl1 = segment.seq;
+            self.snd.wl2 = ack;
+        }
+        if self.snd.wnd > 0 {
+            self.attempts.probe_round = 0;
+            self.attempts.probes = 0;
+            self.owed.window_probe = false;
+        } else if self.attempts.probes > 0 {
+            // CH s10.4: an answer to a probe starts the next, longer round.
+            self.attempts.probe_round = self.attempts.probe_round.saturating_add(1);
+            self.attempts.probes = 0;
+            self.timers.stop(Timer::Persist);
+        }
+    }
+
+    fn sample_rtt(&mut self, segment: &Segment<'_>, report: &Report) {
+        let echoed = || {
+            let timestamps = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?;
+            let age = self.clock.value(self.now).wrapping_sub(timestamps.echo);
+            let sane = timestamps.echo != 0 && age.cast_signed() >= 0;
+            // Coarse: less than a tick reads as 0.
+            sane.then(|| Duration::from_millis(u64::from(age.max(1))))
+        };
+        if let Some(rtt) = report.rtt.or_else(echoed) {
+            self.rtt.sample(rtt);
+        }
+    }
+
+    /// Tells the congestion controller.
+    fn steer(&mut self, report: &Report, outstanding: u64) {
+        if report.reduce {
+            self.congestion.on_loss(outstanding);
+            self.counters.fast_retransmits += 1;
+        }
+        if report.may_grow && report.acked > 0 {
+            let cwnd = self.congestion.cwnd();
+            let limited = if self.congestion.in_slow_start() {
+                self.flight_peak.saturating_mul(2) > cwnd
+            } else {
+                self.flight_peak.saturating_add(self.mss) > cwnd
+            };
+            self.congestion.on_ack(AckSample {
+                acked: report.acked,
+                limited,
+                after_timeout: report.after_timeout,
+            });
+        }
+    }
+
+    /// SND.UNA has moved.
+    fn on_progress(&mut self, acked: u64) {
+        let fin_acked = self.fin_sent() && self.snd.una > self.queue.end();
+        self.counters.bytes_acked += acked - u64::from(fin_acked);
+        self.attempts.retransmissions = 0;
+        self.attempts.since = None;
+        self.attempts.spent = Duration::ZERO;
+        self.timers.stop(Timer::Retransmit);
+        self.complete_sends();
+        if fin_acked {
+            self.on_fin_acked();
+        }
+    }
+
+    /// RFC 6298 5.2, 5.3, and the timers of RFC 8985.
+    fn update_send_timers(&mut self, report: &Report) {
+        if self.phase == TcpPhase::Closed {
+            return;
+        }
+        if self.snd.wnd > 0 {
+            self.timers.stop(Timer::Persist);
+        }
+        match report.reordering_deadline {
+            Some(deadline) => self.timers.set(Timer::Reordering, deadline),
+            None => self.timers.stop(Timer::Reordering),
+        }
+        if self.recovery.is_idle() || self.snd.wnd == 0 {
+            self.timers.stop(Timer::Retransmit);
+        } else if !self.timers.is_running(Timer::Retransmit) {
+            self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+        }
+        self.arm_tail_probe();
+    }
+}

@@ -1,0 +1,378 @@
+//! What the next segment is.
+//!
+//! Order: a RST; an ACK that must stand alone; lost bytes; a tail loss probe; new bytes and the FIN; a
+//! window probe; a keep-alive probe; an ACK that is due. Everything but the RST carries the newest
+//! acknowledgement and window.
+//!
+//! Data is cut at the end of its list, or of the queue, or else to a multiple of the MSS. A short
+//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4), and by
+//! silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
+
+use super::{
+    Connection, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer, Timestamps,
+    Transmit, TxLimits, congestion::Congestion, receive::AckDue, saturate, send::Cut,
+    seq::Position,
+};
+use crate::{
+    status::NdisStatus,
+    time::{Duration, Instant},
+};
+
+/// SACK blocks of one segment; one less with timestamps (RFC 2018 s3).
+const SACK_BLOCKS_MAX: usize = 4;
+/// How long silly window avoidance waits for a larger window (RFC 9293 s3.8.6.2.1: 0.1 to 1 s).
+const SMALL_SEGMENT_DELAY: Duration = Duration::from_millis(200);
+
+const NO_BLOCKS: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; 4];
+
+/// A data segment before it gets its header.
+#[derive(Clone, Copy, Debug)]
+struct Draft {
+    start: Position,
+    len: usize,
+    fin: bool,
+    context: Option<u64>,
+}
+
+impl Connection {
+    /// The next segment or super-segment to transmit, with its payload by [`Connection::payload`].
+    /// `None` when nothing may or need be sent now. A segment that is returned counts as sent.
+    pub fn poll_transmit(&mut self, now: Instant, limits: TxLimits) -> Option<Transmit> {
+        self.now = now;
+        if self.owed.reset {
+            return Some(self.transmit_reset());
+        }
+        if self.stopped || self.is_ended() {
+            return None;
+        }
+        if self.receiver.wants_bare_ack() {
+            return Some(self.transmit_bare(self.acceptable_seq()));
+        }
+        if let Some(transmit) = self.transmit_data(limits) {
+            return Some(transmit);
+        }
+        if core::mem::take(&mut self.owed.window_probe) && self.window_closed() {
+            return Some(self.transmit_window_probe());
+        }
+        if core::mem::take(&mut self.owed.keep_alive) {
+            // RFC 9293 s3.8.4: one byte back, so that the peer has to answer.
+            return Some(self.transmit_bare(self.snd.una.previous()));
+        }
+        (self.receiver.ack_due() == AckDue::Now).then(|| self.transmit_bare(self.acceptable_seq()))
+    }
+
+    /// The memory of a segment's payload, where the poster left it. Cheap for the segment that
+    /// [`Connection::poll_transmit`] returned last; a search otherwise. Yields at most 64 slices.
+    pub fn payload(&self, transmit: &Transmit) -> impl Iterator<Item = &[u8]> {
+        self.queue.slices(self.snd.una.locate(transmit.seq), transmit.payload_len)
+    }
+
+    fn transmit_data(&mut self, limits: TxLimits) -> Option<Transmit> {
+        if self.snd.wnd == 0 {
+            self.await_window();
+            return None;
+        }
+        let most = limits.super_segment_max as u64;
+        let most = (most - most % self.mss).max(self.mss);
+        if let Some((start, end, force)) = self.recovery.next_lost() {
+            return self.retransmit(start, end, force, most);
+        }
+        if core::mem::take(&mut self.owed.tail_probe)
+            && let Some(probe) = self.transmit_tail_probe()
+        {
+            return Some(probe);
+        }
+        self.reconsider_idle();
+        let draft = self.draft_new(most, false)?;
+        Some(self.transmit(draft))
+    }
+
+    /// Sends the lost bytes at the front of `start..end` again, as the congestion window allows.
+    fn retransmit(
+        &mut self,
+        start: Position,
+        end: Position,
+        force: bool,
+        most: u64,
+    ) -> Option<Transmit> {
+        let room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+        let force = force || self.recovery.in_flight() == 0;
+        let room = if force { room.max(self.mss) } else { room };
+        let window = (self.snd.una + self.snd.wnd).since(start);
+        let wanted = end.since(start).min(window);
+        if wanted == 0 || room < self.mss.min(wanted) {
+            return None;
+        }
+        let draft = self.draft_again(start, wanted, most.min(room));
+        Some(self.transmit(draft))
+    }
+
+    /// Cuts at most `max` of the `wanted` positions from `start`, which were sent before.
+    fn draft_again(&self, start: Position, wanted: u64, max: u64) -> Draft {
+        let data = self.queue.end().since(start).min(wanted);
+        let cut = self.measure(start, data.min(max));
+        let mut len = cut.len as u64;
+        if len < data && !(cut.ends_list && self.ends_at_lists()) && len > self.mss {
+            len -= len % self.mss;
+        }
+        let end = start + len;
+        let fin = self.fin_requested && end == self.queue.end() && wanted > len;
+        Draft { start, len: saturate(len), fin, context: cut.context }
+    }
+
+    /// RFC 8985 s7.3: new data if there is any, else the last segment again.
+    fn transmit_tail_probe(&mut self) -> Option<Transmit> {
+        if let Some(draft) = self.draft_new(self.mss, true) {
+            let transmit = self.transmit(draft);
+            self.recovery.probe_sent(self.snd.nxt, false);
+            self.timers.stop(Timer::TailProbe);
+            return Some(transmit);
+        }
+        let (start, end) = self.recovery.tail(self.mss)?;
+        let draft = self.draft_again(start, end.since(start), self.mss);
+        let transmit = self.transmit(draft);
+        self.recovery.probe_sent(end, true);
+        self.timers.stop(Timer::TailProbe);
+        Some(transmit)
+    }
+
+    /// Cuts new data, or the FIN; `None` when it has to wait.
+    fn draft_new(&mut self, most: u64, probe: bool) -> Option<Draft> {
+        let start = self.snd.nxt;
+        let data = self.queue.end().since(start);
+        let fin_pending = self.fin_requested && start <= self.queue.end();
+        let window = (self.snd.una + self.snd.wnd).since(start);
+        if data == 0 && !fin_pending || window == 0 {
+            return None;
+        }
+        let idle = self.recovery.is_idle();
+        let mut room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+        if probe || self.recovery.in_flight() == 0 {
+            room = room.max(self.mss);
+        }
+        let cut = self.measure(start, most.min(window).min(room));
+        let at_end = start + cut.len as u64 == self.queue.end();
+        let fin = fin_pending && at_end && window > cut.len as u64;
+        let mut len = cut.len as u64;
+        if !(at_end || cut.ends_list && self.ends_at_lists()) {
+            if len >= self.mss {
+                len -= len % self.mss;
+            } else if !cut.fragmented {
+                if room < window {
+                    return None;
+                }
+                if self.is_silly(start, len) {
+                    if idle && !self.timers.is_running(Timer::Persist) {
+                        self.timers.set(Timer::Persist, self.now + SMALL_SEGMENT_DELAY);
+                    }
+                    return None;
+                }
+            }
+        } else if at_end && !fin && !probe && start >= self.snd.max && self.cached.nagling_enabled {
+            // Nagle: what is short waits while anything is unacknowledged.
+            let tail = len % self.mss;
+            if tail > 0 && (len > self.mss || !idle) {
+                len -= tail;
+            }
+        }
+        if len == 0 && !fin {
+            return None;
+        }
+        self.owed.small_segment = false;
+        Some(Draft { start, len: saturate(len), fin, context: cut.context })
+    }
+
+    /// CH s10.8: less than a segment, no end of a list, less than half of the peer's largest window.
+    fn is_silly(&self, start: Position, len: u64) -> bool {
+        len.saturating_mul(2) < self.snd.max_wnd
+            && start >= self.snd.max
+            && !self.owed.small_segment
+    }
+
+    fn measure(&self, start: Position, max: u64) -> Cut {
+        self.queue.measure(start, saturate(max), self.ends_at_lists())
+    }
+
+    /// CH-SND-5, -8.
+    fn ends_at_lists(&self) -> bool {
+        self.config.push == PushPolicy::EachList
+    }
+
+    /// RFC 5681 s4.1: after an idle RTO the congestion window says nothing about the path any more.
+    fn reconsider_idle(&mut self) {
+        if self.recovery.is_idle()
+            && self.snd.nxt < self.send_end()
+            && self.now - self.last_sent > self.rtt.rto()
+        {
+            self.congestion.on_idle();
+            self.last_sent = self.now;
+        }
+    }
+
+    /// Gives a data segment its header, and counts it as sent.
+    fn transmit(&mut self, draft: Draft) -> Transmit {
+        let Draft { start, len, fin, context } = draft;
+        let data_end = start + len as u64;
+        let end = data_end + u64::from(fin);
+        let push = len > 0
+            && match self.config.push {
+                PushPolicy::EachList => self.queue.ends_list(data_end),
+                PushPolicy::QueueEmpty => data_end == self.queue.end(),
+            };
+        let resent = end.min(self.snd.max).since(start);
+        self.queue.commit(start, len);
+        self.recovery.sent(start, end, resent > 0, self.now);
+        self.snd.nxt = self.snd.nxt.max(end);
+        self.snd.max = self.snd.max.max(end);
+        if fin {
+            self.on_fin_sent();
+        }
+        self.count_data(start, data_end, resent, push);
+        self.last_sent = self.now;
+        self.flight_peak = self.recovery.in_flight();
+        if !self.timers.is_running(Timer::Retransmit) {
+            self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+        }
+        self.timers.stop(Timer::Persist);
+        self.arm_tail_probe();
+        let mut flags = Flags::ACK;
+        if push {
+            flags |= Flags::PSH;
+        }
+        if fin {
+            flags |= Flags::FIN;
+        }
+        Transmit {
+            payload_len: len,
+            retransmission: resent > 0,
+            nbl_context: context,
+            ..self.header(start, flags)
+        }
+    }
+
+    fn on_fin_sent(&mut self) {
+        match self.phase {
+            TcpPhase::Established => self.phase = TcpPhase::FinWait1,
+            TcpPhase::CloseWait => self.phase = TcpPhase::LastAck,
+            TcpPhase::FinWait1
+            | TcpPhase::FinWait2
+            | TcpPhase::Closing
+            | TcpPhase::LastAck
+            | TcpPhase::TimeWait
+            | TcpPhase::Closed => {}
+        }
+    }
+
+    fn count_data(&mut self, start: Position, data_end: Position, resent: u64, push: bool) {
+        let len = data_end.since(start);
+        let resent_data = resent.min(len);
+        self.counters.segs_out += len.div_ceil(self.mss).max(1);
+        self.counters.bytes_sent += len - resent_data;
+        self.counters.bytes_retrans += resent_data;
+        if resent > 0 {
+            self.counters.total_retrans += resent_data.div_ceil(self.mss).max(1);
+        }
+        self.counters.push_out += u64::from(push);
+    }
+
+    /// RFC 8985 s7.2; the retransmission timer goes first when it is due sooner.
+    pub(super) fn arm_tail_probe(&mut self) {
+        let deadline = self
+            .recovery
+            .probe_timeout(self.rtt.srtt(), self.mss)
+            .map(|timeout| self.now + timeout)
+            .filter(|probe| {
+                self.timers.deadline(Timer::Retransmit).is_some_and(|rto| *probe < rto)
+            });
+        match deadline {
+            Some(deadline) => self.timers.set(Timer::TailProbe, deadline),
+            None => self.timers.stop(Timer::TailProbe),
+        }
+    }
+
+    /// The header of a segment that is sent now: acknowledges what is owed.
+    fn header(&mut self, start: Position, flags: Flags) -> Transmit {
+        self.timers.stop(Timer::DelayedAck);
+        let window = self.receiver.advertise();
+        Transmit {
+            seq: start.seq(),
+            ack: self.receiver.nxt().seq(),
+            flags,
+            window,
+            timestamps: self
+                .constant
+                .timestamp_enabled
+                .then(|| Timestamps { value: self.clock.value(self.now), echo: self.clock.recent }),
+            sack: NO_BLOCKS,
+            sack_count: 0,
+            payload_len: 0,
+            mss: saturate(self.mss),
+            retransmission: false,
+            nbl_context: None,
+        }
+    }
+
+    /// An ACK without data.
+    fn transmit_bare(&mut self, seq: Position) -> Transmit {
+        let mut sack = NO_BLOCKS;
+        let room = SACK_BLOCKS_MAX - usize::from(self.constant.timestamp_enabled);
+        let sack_count = self.receiver.sack_blocks(&mut sack[..room]);
+        self.counters.segs_out += 1;
+        Transmit { sack, sack_count, ..self.header(seq, Flags::ACK) }
+    }
+
+    /// The sequence number of a segment without data: SND.MAX, unless the peer's window ends before it.
+    fn acceptable_seq(&self) -> Position {
+        let edge = self.snd.una + self.snd.wnd;
+        if self.snd.max <= edge { self.snd.max } else { self.snd.nxt.min(edge).max(self.snd.una) }
+    }
+
+    /// The peer's window is closed and there is something it should take.
+    pub(super) fn window_closed(&self) -> bool {
+        self.snd.wnd == 0 && self.snd.una < self.send_end()
+    }
+
+    /// Starts the persist timer when the window is closed (CH s10.4).
+    fn await_window(&mut self) {
+        if self.window_closed()
+            && !self.timers.is_running(Timer::Persist)
+            && !self.owed.window_probe
+        {
+            let round = u32::from(self.attempts.probe_round);
+            self.timers.set(Timer::Persist, self.now + self.rtt.rto_shifted(round));
+        }
+    }
+
+    /// RFC 9293 s3.8.6.1: one byte beyond the window; without a byte an empty segment before it.
+    fn transmit_window_probe(&mut self) -> Transmit {
+        let start = self.snd.una;
+        if start >= self.queue.end() {
+            return self.transmit_bare(start.previous());
+        }
+        let context = self.measure(start, 1).context;
+        let resent = (start + 1).min(self.snd.max).since(start);
+        self.queue.commit(start, 1);
+        // Not in flight: the peer need not keep it. But it may acknowledge it.
+        self.snd.max = self.snd.max.max(start + 1);
+        self.count_data(start, start + 1, resent, false);
+        Transmit {
+            payload_len: 1,
+            retransmission: resent > 0,
+            nbl_context: context,
+            ..self.header(start, Flags::ACK)
+        }
+    }
+
+    /// The RST of an abortive disconnect: the connection's last segment.
+    fn transmit_reset(&mut self) -> Transmit {
+        let transmit = self.header(self.acceptable_seq(), Flags::RST | Flags::ACK);
+        self.counters.segs_out += 1;
+        self.owed = Owed::default();
+        if let Some(mut nbl) = self.aborting.take() {
+            nbl.complete(NdisStatus::SUCCESS, 0);
+            self.events.push_back(Event::DisconnectComplete(nbl));
+        }
+        self.end();
+        transmit
+    }
+}

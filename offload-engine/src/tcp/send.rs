@@ -1,0 +1,488 @@
+//! The send queue: posted net buffer lists, by value, in order.
+//!
+//! Nothing is copied: a segment is a range of positions, and [`SendQueue::slices`] finds the memory
+//! behind it. A cursor remembers where the last segment ended, so sequential sending never searches;
+//! a retransmission finds its list by binary search and walks inside that list only.
+//!
+//! Limits: [`SLICES_MAX`] slices in one segment, [`SPARE_CHAINS_MAX`] emptied chains kept for completions.
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use super::seq::Position;
+use crate::{
+    nbl::{NblChain, NetBufferList},
+    status::NdisStatus,
+};
+
+/// Most slices of memory that one (super-)segment gathers: the gathered write stays cheap.
+pub const SLICES_MAX: usize = 64;
+/// Most emptied chains kept, so that completions allocate nothing.
+const SPARE_CHAINS_MAX: usize = 4;
+
+#[derive(Debug)]
+struct Posted {
+    list: NetBufferList,
+    start: Position,
+    end: Position,
+}
+
+/// A place in the memory of the queue.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    /// Number of the list, counted from the first ever posted.
+    list: u64,
+    net_buffer: usize,
+    mdl: usize,
+    offset: usize,
+    at: Position,
+}
+
+/// What [`SendQueue::measure`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Cut {
+    /// Bytes that one segment may take.
+    pub(super) len: usize,
+    /// The cut ends where a list ends.
+    pub(super) ends_list: bool,
+    /// The slice limit ended the cut, not `max` nor a boundary.
+    pub(super) fragmented: bool,
+    /// Context of the list of the first byte.
+    pub(super) context: Option<u64>,
+}
+
+/// The queue of one connection.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    lists: VecDeque<Posted>,
+    /// Number of the front list.
+    first: u64,
+    /// One beyond the last byte posted.
+    end: Position,
+    /// A disconnect's list, behind all others; completes with the FIN.
+    disconnect: Option<Posted>,
+    /// Where the segment made last begins, and ends.
+    current: Cursor,
+    next: Cursor,
+    spare: Vec<NblChain>,
+}
+
+impl SendQueue {
+    pub(super) fn new(start: Position) -> Self {
+        let cursor = Cursor { list: 0, net_buffer: 0, mdl: 0, offset: 0, at: start };
+        Self {
+            lists: VecDeque::new(),
+            first: 0,
+            end: start,
+            disconnect: None,
+            current: cursor,
+            next: cursor,
+            spare: Vec::new(),
+        }
+    }
+
+    /// One beyond the last byte posted; where a FIN stands.
+    pub(super) const fn end(&self) -> Position {
+        self.end
+    }
+
+    /// Appends a chain and keeps its emptied storage for a completion.
+    pub(super) fn post(&mut self, mut chain: NblChain) {
+        for list in chain.drain(..) {
+            let posted = self.place(list);
+            self.lists.push_back(posted);
+        }
+        if self.spare.len() < SPARE_CHAINS_MAX {
+            self.spare.push(chain);
+        }
+    }
+
+    /// Appends a disconnect's list.
+    pub(super) fn post_disconnect(&mut self, list: NetBufferList) {
+        debug_assert!(self.disconnect.is_none(), "one graceful disconnect");
+        self.disconnect = Some(self.place(list));
+    }
+
+    fn place(&mut self, mut list: NetBufferList) -> Posted {
+        list.status = NdisStatus::PENDING;
+        let start = self.end;
+        self.end += list.data_length() as u64;
+        Posted { list, start, end: self.end }
+    }
+
+    /// A chain to fill, from the spare ones if possible.
+    pub(super) fn empty_chain(&mut self) -> NblChain {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    fn get(&self, number: u64) -> Option<&Posted> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        if index == self.lists.len() {
+            return self.disconnect.as_ref();
+        }
+        self.lists.get(index)
+    }
+
+    /// The number of the list that holds the byte at `at`, or of the one behind the last.
+    fn list_of(&self, at: Position) -> u64 {
+        self.first + self.lists.partition_point(|posted| posted.end <= at) as u64
+    }
+
+    fn seek(&self, at: Position) -> Cursor {
+        let list = self.list_of(at);
+        let mut cursor = Cursor { list, net_buffer: 0, mdl: 0, offset: 0, at };
+        let Some(posted) = self.get(list) else { return cursor };
+        let mut left = usize::try_from(at.since(posted.start)).unwrap_or(usize::MAX);
+        for net_buffer in &posted.list.net_buffers {
+            let length = net_buffer.data_length();
+            if left < length {
+                left += net_buffer.data_offset();
+                break;
+            }
+            left -= length;
+            cursor.net_buffer += 1;
+        }
+        let Some(net_buffer) = posted.list.net_buffers.get(cursor.net_buffer) else {
+            return cursor;
+        };
+        for mdl in net_buffer.mdls() {
+            if left < mdl.len() {
+                break;
+            }
+            left -= mdl.len();
+            cursor.mdl += 1;
+        }
+        cursor.offset = left;
+        cursor
+    }
+
+    fn cursor_at(&self, at: Position) -> Cursor {
+        [self.next, self.current]
+            .into_iter()
+            .find(|cursor| cursor.at == at && cursor.list >= self.first)
+            .unwrap_or_else(|| self.seek(at))
+    }
+
+    /// Moves over exhausted MDLs, net buffers and lists to the next byte of data, and returns the
+    /// rest of its MDL. `None` at the end of the queue.
+    fn settle(&self, cursor: &mut Cursor) -> Option<&[u8]> {
+        loop {
+            let posted = self.get(cursor.list)?;
+            let Some(net_buffer) = posted.list.net_buffers.get(cursor.net_buffer) else {
+                *cursor = Cursor {
+                    list: cursor.list + 1,
+                    net_buffer: 0,
+                    mdl: 0,
+                    offset: 0,
+                    at: cursor.at,
+                };
+                continue;
+            };
+            // A fresh net buffer: its data starts `data_offset` bytes into the chain (CH-BUF-1).
+            if cursor.mdl == 0 && cursor.offset == 0 {
+                cursor.offset = net_buffer.data_offset();
+            }
+            match net_buffer.mdls().get(cursor.mdl) {
+                None => {
+                    cursor.net_buffer += 1;
+                    cursor.mdl = 0;
+                    cursor.offset = 0;
+                }
+                Some(mdl) if cursor.offset >= mdl.len() => {
+                    cursor.offset -= mdl.len();
+                    cursor.mdl += 1;
+                }
+                Some(mdl) => return Some(&mdl[cursor.offset..]),
+            }
+        }
+    }
+
+    fn advance(cursor: &mut Cursor, count: usize) {
+        cursor.offset += count;
+        cursor.at += count as u64;
+    }
+
+    /// How many bytes from `start` one segment may take: at most `max`, at most [`SLICES_MAX`] slices,
+    /// and with `each_list` no further than the end of the list it starts in.
+    pub(super) fn measure(&self, start: Position, max: usize, each_list: bool) -> Cut {
+        let mut cursor = self.cursor_at(start);
+        let mut cut = Cut { len: 0, ends_list: false, fragmented: false, context: None };
+        let mut slices = 0;
+        while let Some(rest) = self.settle(&mut cursor) {
+            let rest = rest.len();
+            if cut.ends_list && each_list || cut.len == max {
+                return cut;
+            }
+            if slices == SLICES_MAX {
+                cut.fragmented = true;
+                return cut;
+            }
+            let count = rest.min(max - cut.len);
+            cut.len += count;
+            slices += 1;
+            Self::advance(&mut cursor, count);
+            let posted = self.get(cursor.list);
+            cut.context = cut.context.or(posted.map(|posted| posted.list.context));
+            cut.ends_list = posted.is_some_and(|posted| posted.end == cursor.at);
+        }
+        cut
+    }
+
+    /// The segment `start..start + len` is being sent: the next one is expected behind it.
+    pub(super) fn commit(&mut self, start: Position, len: usize) {
+        let mut cursor = self.cursor_at(start);
+        self.current = cursor;
+        let mut left = len;
+        while left > 0 {
+            let Some(rest) = self.settle(&mut cursor) else { break };
+            let count = rest.len().min(left);
+            Self::advance(&mut cursor, count);
+            left -= count;
+        }
+        self.next = cursor;
+    }
+
+    /// The memory of `len` bytes from `start`, in order.
+    pub(super) fn slices(&self, start: Position, len: usize) -> Slices<'_> {
+        Slices { queue: self, cursor: self.cursor_at(start), left: len }
+    }
+
+    /// Whether a list ends at `at`, the end of a segment.
+    pub(super) fn ends_list(&self, at: Position) -> bool {
+        let index = self.lists.partition_point(|posted| posted.end < at);
+        self.lists.get(index).or(self.disconnect.as_ref()).is_some_and(|posted| posted.end == at)
+    }
+
+    /// Whether [`SendQueue::acknowledge`] would complete a list.
+    pub(super) fn completes(&self, una: Position) -> bool {
+        self.lists.front().is_some_and(|posted| posted.end <= una)
+    }
+
+    /// Completes every list whose last byte lies before `una` (CH-SNC-5), in order, into `done`.
+    pub(super) fn acknowledge(&mut self, una: Position, done: &mut NblChain) {
+        while self.lists.front().is_some_and(|posted| posted.end <= una) {
+            let Some(Posted { mut list, start, end }) = self.lists.pop_front() else { return };
+            list.complete(NdisStatus::SUCCESS, length(start, end));
+            self.first += 1;
+            done.push_back(list);
+        }
+    }
+
+    /// The FIN is acknowledged: gives the disconnect's list back, complete (CH-DIS-5).
+    pub(super) fn acknowledge_fin(&mut self) -> Option<NetBufferList> {
+        let Posted { mut list, start, end } = self.disconnect.take()?;
+        list.complete(NdisStatus::SUCCESS, length(start, end));
+        Some(list)
+    }
+
+    /// Fails everything that is left (CH-SNC-1, -2): the first list keeps the count of its
+    /// acknowledged bytes, those behind it have none. The disconnect's list is returned apart (CH-DIS-4).
+    pub(super) fn abort(&mut self, una: Position, done: &mut NblChain) -> Option<NetBufferList> {
+        let fail = |Posted { mut list, start, end }: Posted| {
+            list.complete(NdisStatus::REQUEST_ABORTED, length(start, una.min(end).max(start)));
+            list
+        };
+        self.first += self.lists.len() as u64 + 1;
+        done.extend(self.lists.drain(..).map(fail));
+        self.end = una;
+        self.disconnect.take().map(fail)
+    }
+
+    /// Takes everything that is not complete, advanced to `una` (CH-SNB-2), and apart from it a
+    /// disconnect's list.
+    pub(super) fn take(&mut self, una: Position) -> (NblChain, Option<NetBufferList>) {
+        let advance = |Posted { mut list, start, end }: Posted| {
+            list.complete(NdisStatus::PENDING, length(start, una.min(end).max(start)));
+            list
+        };
+        (self.lists.drain(..).map(advance).collect(), self.disconnect.take().map(advance))
+    }
+}
+
+fn length(start: Position, end: Position) -> usize {
+    usize::try_from(end.since(start)).unwrap_or(usize::MAX)
+}
+
+/// The memory behind a segment.
+#[derive(Debug)]
+pub(super) struct Slices<'a> {
+    queue: &'a SendQueue,
+    cursor: Cursor,
+    left: usize,
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.left == 0 {
+            return None;
+        }
+        let rest = self.queue.settle(&mut self.cursor)?;
+        let slice = &rest[..rest.len().min(self.left)];
+        SendQueue::advance(&mut self.cursor, slice.len());
+        self.left -= slice.len();
+        Some(slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{nbl::NetBuffer, tcp::SeqNum};
+
+    fn list(context: u64, parts: &[&[&'static [u8]]], skip: usize) -> NetBufferList {
+        let mut list = NetBufferList::new(context);
+        for mdls in parts {
+            let mut net_buffer = NetBuffer::new();
+            for mdl in *mdls {
+                net_buffer.push_mdl(Bytes::from_static(mdl));
+            }
+            list.net_buffers.push(net_buffer);
+        }
+        let mut left = skip;
+        for net_buffer in &mut list.net_buffers {
+            let count = left.min(net_buffer.data_length());
+            net_buffer.advance(count);
+            left -= count;
+        }
+        list
+    }
+
+    fn queue(lists: Vec<NetBufferList>) -> (SendQueue, Position) {
+        let start = Position::first(SeqNum(u32::MAX - 3));
+        let mut queue = SendQueue::new(start);
+        queue.post(lists.into());
+        (queue, start)
+    }
+
+    fn bytes(queue: &SendQueue, start: Position, len: usize) -> Vec<u8> {
+        queue.slices(start, len).collect::<Vec<_>>().concat()
+    }
+
+    // CH-SND-3, CH-BUF-1: several net buffers, MDL chains, empty MDLs, data that starts inside.
+    #[test]
+    fn every_range_finds_its_memory() {
+        let (queue, start) = queue(alloc::vec![
+            list(1, &[&[b"xxab", b"", b"c"], &[], &[b"de"]], 2),
+            list(2, &[], 0),
+            list(3, &[&[b"", b"fg"], &[b"h"]], 0),
+        ]);
+        for from in 0..8usize {
+            for len in 0..=8 - from {
+                assert_eq!(bytes(&queue, start + from as u64, len), b"abcdefgh"[from..from + len]);
+            }
+        }
+    }
+
+    // CH-SND-5, -8: a segment ends at the list boundary, or spans it.
+    #[test]
+    fn cuts_respect_the_policy() {
+        let (queue, start) = queue(alloc::vec![
+            list(1, &[&[b"abc"]], 0),
+            list(2, &[], 0),
+            list(3, &[&[b"defg"]], 0)
+        ]);
+        let cut = |len, ends_list, context| Cut { len, ends_list, fragmented: false, context };
+        assert_eq!(queue.measure(start, 10, true), cut(3, true, Some(1)));
+        assert_eq!(queue.measure(start, 2, true), cut(2, false, Some(1)));
+        assert_eq!(queue.measure(start + 3, 10, true), cut(4, true, Some(3)));
+        assert_eq!(queue.measure(start, 10, false), cut(7, true, Some(1)));
+        assert_eq!(queue.measure(start, 5, false), cut(5, false, Some(1)));
+        assert_eq!(queue.measure(start + 7, 10, true), cut(0, false, None));
+    }
+
+    #[test]
+    fn a_segment_gathers_a_bounded_number_of_slices() {
+        let mut net_buffer = NetBuffer::new();
+        for _ in 0..100 {
+            net_buffer.push_mdl(Bytes::from_static(b"ab"));
+        }
+        let mut many = NetBufferList::new(1);
+        many.net_buffers.push(net_buffer);
+        let (queue, start) = queue(alloc::vec![many]);
+        let cut = queue.measure(start, 1000, true);
+        assert_eq!((cut.len, cut.fragmented, cut.ends_list), (2 * SLICES_MAX, true, false));
+        let cut = queue.measure(start + cut.len as u64, 1000, true);
+        assert_eq!((cut.len, cut.fragmented, cut.ends_list), (72, false, true));
+    }
+
+    // CH-SNC-1, -2, -5, CH-SND-9.
+    #[test]
+    fn completion_in_order_and_abort_with_counts() {
+        let (mut queue, start) = queue(alloc::vec![
+            list(1, &[&[b"abc"]], 0),
+            list(2, &[], 0),
+            list(3, &[&[b"defg"]], 0),
+            list(4, &[&[b"h"]], 0),
+        ]);
+        let mut done = queue.empty_chain();
+        queue.acknowledge(start + 2, &mut done);
+        assert!(done.is_empty());
+        queue.acknowledge(start + 5, &mut done);
+        queue.post_disconnect(list(5, &[&[b"z"]], 0));
+        let disconnect = queue.abort(start + 5, &mut done).unwrap();
+        let seen: Vec<_> =
+            done.iter().map(|l| (l.context, l.status, l.bytes_transferred)).collect();
+        assert_eq!(
+            seen,
+            [
+                (1, NdisStatus::SUCCESS, 3),
+                (2, NdisStatus::SUCCESS, 0),
+                (3, NdisStatus::REQUEST_ABORTED, 2),
+                (4, NdisStatus::REQUEST_ABORTED, 0),
+            ]
+        );
+        assert_eq!(done[2].data_length(), 2);
+        assert_eq!((disconnect.context, disconnect.bytes_transferred), (5, 0));
+        assert_eq!(disconnect.status, NdisStatus::REQUEST_ABORTED);
+    }
+
+    proptest! {
+        // Sequential cuts and random re-reads against the flat bytes.
+        #[test]
+        fn cuts_cover_the_stream(
+            lists in prop::collection::vec(prop::collection::vec(prop::collection::vec(0usize..5, 0..4), 0..4), 1..8),
+            steps in prop::collection::vec((1usize..9, any::<bool>(), 0usize..60, 0usize..12, 0usize..12), 1..60),
+        ) {
+            let mut flat = Vec::new();
+            let mut chain = NblChain::new();
+            for (context, buffers) in lists.iter().enumerate() {
+                let mut list = NetBufferList::new(context as u64);
+                for mdls in buffers {
+                    let mut net_buffer = NetBuffer::new();
+                    for length in mdls {
+                        let data: Vec<u8> = (0..*length).map(|n| (flat.len() + n) as u8).collect();
+                        flat.extend_from_slice(&data);
+                        net_buffer.push_mdl(data.into());
+                    }
+                    list.net_buffers.push(net_buffer);
+                }
+                chain.push_back(list);
+            }
+            let start = Position::first(SeqNum(5));
+            let mut queue = SendQueue::new(start);
+            queue.post(chain);
+            prop_assert_eq!(queue.end().since(start), flat.len() as u64);
+            let (mut at, mut una) = (0, 0);
+            let mut done = NblChain::new();
+            for (max, each_list, again, again_len, acked) in steps {
+                let cut = queue.measure(start + at as u64, max, each_list);
+                prop_assert!(cut.len <= max && (cut.len > 0 || at == flat.len()));
+                queue.commit(start + at as u64, cut.len);
+                prop_assert_eq!(bytes(&queue, start + at as u64, cut.len), &flat[at..at + cut.len]);
+                at += cut.len;
+                una = (una + acked).min(at);
+                queue.acknowledge(start + una as u64, &mut done);
+                let again = (una + again).min(flat.len());
+                let len = again_len.min(flat.len() - again);
+                prop_assert_eq!(bytes(&queue, start + again as u64, len), &flat[again..again + len]);
+            }
+            prop_assert!(done.iter().enumerate().all(|(n, list)| list.context == n as u64));
+        }
+    }
+}

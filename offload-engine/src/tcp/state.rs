@@ -1,0 +1,366 @@
+//! Taking a connection over and giving it back.
+//!
+//! Every structure is taken apart and put together member by member, so that one forgotten does
+//! not compile. Ticks are milliseconds. SND.UNA, SND.NXT and SND.MAX, the right edge of the window,
+//! the timestamp clock and TS.Recent continue exactly; RTT, windows and timers continue with the
+//! resolution that the chimney's ticks have.
+
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+
+use super::{
+    Attempts, Challenges, Clock, Config, Connection, Controller, Counters, Ending, ImportError,
+    Owed, Position, Receiver, Recovery, RttEstimator, SendQueue, SendVariables, TIMESTAMPS_OPTION,
+    TcpPhase, Timer, Timers, congestion::Congestion,
+};
+use crate::{
+    chimney::state::{ConnectionState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState},
+    nbl::{NblChain, NetBufferList},
+    time::{Duration, Instant},
+};
+
+/// Largest window scale (RFC 7323 s2.3).
+const WINDOW_SCALE_MAX: u8 = 14;
+/// Largest window that can be advertised, in bytes.
+const WINDOW_MAX: u64 = 65_535 << WINDOW_SCALE_MAX;
+
+/// Whether our FIN may be part of what SND.MAX covers.
+const fn fin_requested(phase: TcpPhase) -> bool {
+    matches!(phase, TcpPhase::FinWait1 | TcpPhase::Closing | TcpPhase::LastAck)
+}
+
+/// Whether our FIN is acknowledged.
+const fn fin_acknowledged(phase: TcpPhase) -> bool {
+    matches!(phase, TcpPhase::FinWait2 | TcpPhase::TimeWait)
+}
+
+/// Whether the peer's FIN lies left of RCV.NXT.
+const fn peer_fin_seen(phase: TcpPhase) -> bool {
+    matches!(
+        phase,
+        TcpPhase::CloseWait | TcpPhase::Closing | TcpPhase::LastAck | TcpPhase::TimeWait
+    )
+}
+
+/// Whether a state is consistent.
+pub(super) fn check(state: &ConnectionState) -> Result<(), ImportError> {
+    let tcp = &state.tcp;
+    let delegated = &tcp.delegated;
+    if delegated.state == TcpPhase::Closed {
+        return Err(ImportError::Phase);
+    }
+    if tcp.constant.snd_wind_scale > WINDOW_SCALE_MAX
+        || tcp.constant.rcv_wind_scale > WINDOW_SCALE_MAX
+    {
+        return Err(ImportError::WindowScale);
+    }
+    check_send(delegated, &state.send_data)?;
+    check_receive(state)
+}
+
+fn check_send(delegated: &TcpDelegated, send_data: &NblChain) -> Result<(), ImportError> {
+    let data: u64 = send_data.iter().map(|list| list.data_length() as u64).sum();
+    let fin = u64::from(fin_requested(delegated.state));
+    let nxt = u64::try_from(delegated.snd_nxt.distance(delegated.snd_una));
+    let max = u64::try_from(delegated.snd_max.distance(delegated.snd_una));
+    let (Ok(nxt), Ok(max)) = (nxt, max) else { return Err(ImportError::SendSequence) };
+    let nothing_left = data == 0 && max == 0;
+    let ordered = nxt <= max && max <= data + fin;
+    if !ordered || (fin_acknowledged(delegated.state) && !nothing_left) {
+        return Err(ImportError::SendSequence);
+    }
+    Ok(())
+}
+
+fn check_receive(state: &ConnectionState) -> Result<(), ImportError> {
+    let delegated = &state.tcp.delegated;
+    let window = u64::from(delegated.rcv_wnd);
+    let buffered: u64 = state.buffered_data.iter().map(|data| data.len() as u64).sum();
+    let beyond = state.out_of_order.iter().any(|(start, data)| {
+        let start = i64::from(start.distance(delegated.rcv_nxt));
+        start <= 0 || start as u64 + data.len() as u64 > window
+    });
+    if beyond || window > WINDOW_MAX || buffered > WINDOW_MAX {
+        return Err(ImportError::ReceiveData);
+    }
+    Ok(())
+}
+
+/// Takes over a state that [`check`] has passed.
+pub(super) fn import(
+    now: Instant,
+    state: ConnectionState,
+    path_mtu_payload: usize,
+    config: Config,
+) -> Connection {
+    let ConnectionState { neighbor, path, tcp, send_data, buffered_data, out_of_order } = state;
+    let TcpState { mut constant, cached, delegated } = tcp;
+    let TcpDelegated {
+        state: phase,
+        rcv_nxt,
+        rcv_wnd,
+        snd_una,
+        snd_nxt,
+        snd_max,
+        snd_wnd,
+        max_snd_wnd,
+        snd_wl1,
+        cwnd,
+        ss_thresh,
+        srtt,
+        rtt_var,
+        ts_recent,
+        ts_recent_age,
+        ts_time,
+        total_rt,
+        dup_ack_count,
+        snd_wnd_probe_count,
+        keep_alive,
+        retransmit,
+    } = delegated;
+    if !constant.window_scaling_enabled {
+        constant.snd_wind_scale = 0;
+        constant.rcv_wind_scale = 0;
+    }
+    let mss = effective_mss(&constant, path_mtu_payload);
+    let una = Position::first(snd_una);
+
+    let queue_start = if fin_acknowledged(phase) { una.previous() } else { una };
+    let mut queue = SendQueue::new(queue_start);
+    queue.post(send_data);
+
+    let rcv_nxt = Position::first(rcv_nxt);
+    let mut receiver =
+        Receiver::new(rcv_nxt, rcv_wnd, constant.rcv_wind_scale, constant.sack_enabled, &config);
+    receiver.set_limit(cached.initial_rcv_wnd);
+    receiver.set_mss(u64::from(constant.local_mss));
+    buffered_data.into_iter().for_each(|data| receiver.adopt_buffered(data));
+    for (start, data) in &out_of_order {
+        receiver.adopt_out_of_order(rcv_nxt.locate(*start), data);
+    }
+    if peer_fin_seen(phase) {
+        receiver.set_fin_reached();
+    }
+
+    let mut rtt = RttEstimator::new(config.rto_min, config.rto_max);
+    rtt.import(srtt, rtt_var);
+    let mut recovery = Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold);
+    let nxt = una.locate(snd_nxt);
+    if nxt > una {
+        // When each byte was sent is not known: no RTT sample from them.
+        recovery.sent(una, nxt, true, now);
+        recovery.set_duplicate_acks(dup_ack_count);
+    }
+    let mut connection = Connection {
+        neighbor,
+        path,
+        constant,
+        cached,
+        config,
+        phase,
+        now,
+        mss,
+        snd: SendVariables {
+            una,
+            nxt,
+            max: una.locate(snd_max),
+            wnd: u64::from(snd_wnd),
+            max_wnd: u64::from(max_snd_wnd.max(snd_wnd)),
+            wl1: snd_wl1,
+            wl2: una,
+        },
+        queue,
+        fin_requested: fin_requested(phase) || fin_acknowledged(phase),
+        receiver,
+        recovery,
+        congestion: Controller::new(config.congestion, mss, cwnd, ss_thresh),
+        flight_peak: 0,
+        last_sent: now,
+        rtt,
+        clock: Clock {
+            delta: ts_time.wrapping_sub(now.as_millis() as u32),
+            recent: ts_recent,
+            recent_at: before(now, ts_recent_age),
+        },
+        timers: Timers::default(),
+        attempts: Attempts { spent: ticks(total_rt), ..Attempts::default() },
+        challenges: Challenges::default(),
+        owed: Owed::default(),
+        aborting: None,
+        stopped: false,
+        peer_closed_raised: false,
+        ending: Ending::No,
+        events: VecDeque::new(),
+        counters: Counters::default(),
+    };
+    connection.import_timers(keep_alive, retransmit, snd_wnd_probe_count);
+    connection.complete_sends();
+    connection.settle(&[], false);
+    connection
+}
+
+/// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
+fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
+    let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
+    let mss = path_mtu_payload.min(usize::from(constant.remote_mss));
+    mss.saturating_sub(option).max(1) as u64
+}
+
+const fn ticks(count: u32) -> Duration {
+    Duration::from_millis(count as u64)
+}
+
+/// The moment `age` ticks before `now`, or the origin.
+fn before(now: Instant, age: u32) -> Instant {
+    Instant::from_nanos(now.as_nanos().saturating_sub(u64::from(age) * 1_000_000))
+}
+
+impl Connection {
+    /// CH s10.1: keep-alive, retransmission, persist and FIN_WAIT_2 timers are carried.
+    fn import_timers(&mut self, keep_alive: TimerState, retransmit: TimerState, round: u8) {
+        let now = self.now;
+        self.attempts.keep_alives = keep_alive.count;
+        match keep_alive.timeout_delta {
+            Some(left) => self.timers.set(Timer::KeepAlive, now + ticks(left)),
+            None => self.restart_keep_alive(),
+        }
+        let deadline = |default: Duration| now + retransmit.timeout_delta.map_or(default, ticks);
+        match self.phase {
+            TcpPhase::FinWait2 => self.timers.set(Timer::Close, deadline(self.config.fin_wait_2)),
+            TcpPhase::TimeWait => self.timers.set(Timer::Close, deadline(self.config.time_wait)),
+            TcpPhase::Established
+            | TcpPhase::FinWait1
+            | TcpPhase::CloseWait
+            | TcpPhase::Closing
+            | TcpPhase::LastAck
+            | TcpPhase::Closed => {}
+        }
+        if self.window_closed() {
+            self.attempts.probe_round = round;
+            self.attempts.probes = retransmit.count;
+            let default = self.rtt.rto_shifted(u32::from(round));
+            self.timers.set(Timer::Persist, deadline(default));
+        } else if !self.recovery.is_idle() {
+            self.attempts.retransmissions = retransmit.count;
+            self.attempts.since = (retransmit.count > 0).then_some(now);
+            self.rtt.set_backoff(retransmit.count);
+            self.timers.set(Timer::Retransmit, deadline(self.rtt.rto()));
+            self.arm_tail_probe();
+        }
+    }
+
+    /// The connection's state in its three classes, as a query sees it at `now` (CH s5.2).
+    pub fn tcp_state(&self, now: Instant) -> TcpState {
+        let (srtt, rtt_var) = self.rtt.export();
+        let spent = self.attempts.since.map_or(Duration::ZERO, |since| now - since);
+        TcpState {
+            constant: self.constant,
+            cached: self.cached,
+            delegated: TcpDelegated {
+                state: self.phase,
+                rcv_nxt: self.receiver.nxt().seq(),
+                rcv_wnd: clamp(self.receiver.window()),
+                snd_una: self.snd.una.seq(),
+                snd_nxt: self.snd.nxt.seq(),
+                snd_max: self.snd.max.seq(),
+                snd_wnd: clamp(self.snd.wnd),
+                max_snd_wnd: clamp(self.snd.max_wnd),
+                snd_wl1: self.snd.wl1,
+                cwnd: clamp(self.congestion.cwnd()),
+                ss_thresh: self.congestion.ssthresh().map_or(u32::MAX, clamp),
+                srtt,
+                rtt_var,
+                ts_recent: self.clock.recent,
+                ts_recent_age: millis(now - self.clock.recent_at),
+                ts_time: self.clock.value(now),
+                total_rt: millis(self.attempts.spent + spent),
+                dup_ack_count: u8::try_from(self.recovery.duplicate_acks()).unwrap_or(u8::MAX),
+                snd_wnd_probe_count: self.attempts.probe_round,
+                keep_alive: TimerState {
+                    count: self.attempts.keep_alives,
+                    timeout_delta: self.ticks_left(Timer::KeepAlive, now),
+                },
+                retransmit: self.retransmit_state(now),
+            },
+        }
+    }
+
+    /// Applies an update of the cached class (CH s5.3). A changed receive window limit is honoured at
+    /// once, changed keep-alive members restart that timer (CH-UPD-6), and a changed MaxRT starts counting
+    /// from zero.
+    pub fn update_cached(&mut self, now: Instant, cached: TcpCached) {
+        self.now = now;
+        let old = core::mem::replace(&mut self.cached, cached);
+        let keep_alive =
+            |c: &TcpCached| (c.keep_alive_enabled, c.ka_timeout, c.ka_interval, c.ka_probe_count);
+        if keep_alive(&old) != keep_alive(&cached) && !self.stopped && !self.is_ended() {
+            self.attempts.keep_alives = 0;
+            self.restart_keep_alive();
+        }
+        if old.max_rt != cached.max_rt {
+            self.attempts.spent = Duration::ZERO;
+            self.attempts.since = self.attempts.since.map(|_| now);
+        }
+        if old.initial_rcv_wnd != cached.initial_rcv_wnd {
+            self.receiver.set_limit(cached.initial_rcv_wnd);
+            self.receiver.ack_now();
+        }
+    }
+
+    /// The path MTU has changed (CH-UPD-5); see [`Connection::from_state`] for the argument. What is lost is
+    /// resent in segments of the new size.
+    pub fn update_path_mtu(&mut self, path_mtu_payload: usize) {
+        self.mss = effective_mss(&self.constant, path_mtu_payload);
+        self.congestion.set_mss(self.mss);
+    }
+
+    /// The timer that the chimney's one slot stands for now (CH s10.1).
+    fn retransmit_state(&self, now: Instant) -> TimerState {
+        let (count, timer) = if fin_acknowledged(self.phase) {
+            (0, Timer::Close)
+        } else if self.window_closed() {
+            (self.attempts.probes, Timer::Persist)
+        } else {
+            (self.attempts.retransmissions, Timer::Retransmit)
+        };
+        TimerState { count, timeout_delta: self.ticks_left(timer, now) }
+    }
+
+    /// Gives the connection back (terminate, CH s5.5): its state with everything that was not
+    /// acknowledged or not delivered, and the list of a graceful disconnect that is not complete, to be
+    /// completed UPLOAD_IN_PROGRESS. The data of that list is part of the send data, and the state is one
+    /// in which a FIN follows them.
+    ///
+    /// Events must have been drained, and an ACK that is owed sent (CH-TRM-3).
+    pub fn into_state(mut self, now: Instant) -> (Box<ConnectionState>, Option<NetBufferList>) {
+        let mut tcp = self.tcp_state(now);
+        if self.fin_requested {
+            tcp.delegated.state = match self.phase {
+                TcpPhase::Established => TcpPhase::FinWait1,
+                TcpPhase::CloseWait => TcpPhase::LastAck,
+                phase => phase,
+            };
+        }
+        let (mut send_data, disconnect) = self.queue.take(self.snd.una);
+        send_data.extend(disconnect.iter().filter(|list| list.data_length() > 0).cloned());
+        let (buffered_data, out_of_order) = self.receiver.take();
+        let out_of_order: Vec<_> =
+            out_of_order.into_iter().map(|(start, data)| (start.seq(), data)).collect();
+        let state = ConnectionState {
+            neighbor: self.neighbor,
+            path: self.path,
+            tcp,
+            send_data,
+            buffered_data,
+            out_of_order,
+        };
+        (Box::new(state), disconnect)
+    }
+}
+
+fn clamp(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}

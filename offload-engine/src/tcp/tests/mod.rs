@@ -1,0 +1,192 @@
+//! Tests of whole connections. One file for each question; this one builds what they share.
+
+mod handoff;
+mod receiving;
+mod recovery;
+mod scenario;
+mod sending;
+
+use alloc::{boxed::Box, vec, vec::Vec};
+use core::net::{IpAddr, Ipv4Addr};
+
+use super::*;
+use crate::chimney::state::{
+    MacAddress, NeighborCached, NeighborConst, NeighborDelegated, PathCached, PathConst,
+    TcpDelegated, TcpState,
+};
+
+/// Path MTU of 1500 less IPv4 and TCP headers.
+pub(super) const PATH_PAYLOAD: usize = 1460;
+pub(super) const LOCAL: SeqNum = SeqNum(1_000);
+pub(super) const REMOTE: SeqNum = SeqNum(50_000);
+pub(super) const WINDOW: u32 = 60_000;
+
+pub(super) const WIRE: TxLimits = TxLimits { super_segment_max: 0 };
+pub(super) const SUPER: TxLimits = TxLimits { super_segment_max: 65_160 };
+
+/// An established connection without options: 1460 byte segments, nothing outstanding.
+pub(super) fn state() -> Box<ConnectionState> {
+    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    Box::new(ConnectionState {
+        neighbor: NeighborState {
+            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
+            cached: NeighborCached {
+                dl_destination_address: MacAddress([2, 0, 0, 0, 0, 1]),
+                host_reachability_delta: 0,
+            },
+            delegated: NeighborDelegated { nic_reachability_delta: 0 },
+        },
+        path: PathState {
+            constant: PathConst { source_address: address, destination_address: address },
+            cached: PathCached { path_mtu: 1500 },
+        },
+        tcp: TcpState {
+            constant: TcpConst {
+                timestamp_enabled: false,
+                sack_enabled: false,
+                window_scaling_enabled: false,
+                remote_port: 1,
+                local_port: 2,
+                snd_wind_scale: 0,
+                rcv_wind_scale: 0,
+                remote_mss: 1460,
+                local_mss: 1460,
+                hash_value: 0,
+            },
+            cached: TcpCached { initial_rcv_wnd: WINDOW, ..TcpCached::default() },
+            delegated: TcpDelegated {
+                state: TcpPhase::Established,
+                rcv_nxt: REMOTE,
+                rcv_wnd: WINDOW,
+                snd_una: LOCAL,
+                snd_nxt: LOCAL,
+                snd_max: LOCAL,
+                snd_wnd: WINDOW,
+                max_snd_wnd: WINDOW,
+                snd_wl1: REMOTE,
+                cwnd: 0,
+                ss_thresh: u32::MAX,
+                srtt: 0,
+                rtt_var: 0,
+                ts_recent: 0,
+                ts_recent_age: 0,
+                ts_time: 0,
+                total_rt: 0,
+                dup_ack_count: 0,
+                snd_wnd_probe_count: 0,
+                keep_alive: Default::default(),
+                retransmit: Default::default(),
+            },
+        },
+        send_data: NblChain::new(),
+        buffered_data: Vec::new(),
+        out_of_order: Vec::new(),
+    })
+}
+
+pub(super) fn list(context: u64, data: &[u8]) -> NetBufferList {
+    NetBufferList::from_mdl(context, Bytes::copy_from_slice(data))
+}
+
+/// A connection, its time, and short words for what tests do to it.
+pub(super) struct Bench {
+    pub(super) tcp: Connection,
+    pub(super) now: Instant,
+    next_context: u64,
+}
+
+impl Bench {
+    pub(super) fn new(state: Box<ConnectionState>) -> Self {
+        Self::with(state, Config::default())
+    }
+
+    pub(super) fn with(state: Box<ConnectionState>, config: Config) -> Self {
+        let now = Instant::from_millis(1_000);
+        let tcp = Connection::from_state(now, state, PATH_PAYLOAD, config).expect("a good state");
+        Self { tcp, now, next_context: 1 }
+    }
+
+    pub(super) fn wait(&mut self, duration: Duration) {
+        self.now += duration;
+        self.tcp.handle_timeout(self.now);
+    }
+
+    /// Moves to the next deadline and handles it; returns how long that took.
+    pub(super) fn wait_for_timer(&mut self) -> Duration {
+        let deadline = self.tcp.poll_timeout().expect("a timer runs");
+        let waited = deadline - self.now;
+        self.now = self.now.max(deadline);
+        self.tcp.handle_timeout(self.now);
+        waited
+    }
+
+    /// Posts one list of `len` bytes.
+    pub(super) fn post(&mut self, len: usize) {
+        let data: Vec<u8> = (0..len).map(|n| n as u8).collect();
+        let list = list(self.next_context, &data);
+        self.next_context += 1;
+        self.tcp.post_send(self.now, NblChain::from([list]));
+    }
+
+    pub(super) fn transmit(&mut self, limits: TxLimits) -> Vec<Transmit> {
+        core::iter::from_fn(|| self.tcp.poll_transmit(self.now, limits)).collect()
+    }
+
+    /// Everything that is sent now, as (offset from the first sequence number, length, flags).
+    pub(super) fn sent(&mut self) -> Vec<(u32, usize, Flags)> {
+        let shape = |t: Transmit| (t.seq.distance(LOCAL).cast_unsigned(), t.payload_len, t.flags);
+        self.transmit(WIRE).into_iter().map(shape).collect()
+    }
+
+    pub(super) fn events(&mut self) -> Vec<Event> {
+        core::iter::from_fn(|| self.tcp.poll_event()).collect()
+    }
+
+    /// Feeds a segment; the consumer takes everything.
+    pub(super) fn input(&mut self, segment: Segment<'_>) -> Vec<u8> {
+        let received = self.tcp.handle_segment(self.now, &segment);
+        let mut taken = segment.payload[received.in_order].to_vec();
+        self.tcp.settle(&[], false);
+        while let Some((data, _)) = self.tcp.backlog() {
+            taken.extend_from_slice(data);
+            let count = data.len();
+            self.tcp.backlog_consumed(count);
+        }
+        taken
+    }
+
+    /// A pure acknowledgement of the first `count` bytes.
+    pub(super) fn ack(&mut self, count: u32) {
+        self.input(Segment { ack: LOCAL + count, ..ack() });
+    }
+}
+
+/// A pure ACK of nothing, with the usual window.
+pub(super) fn ack() -> Segment<'static> {
+    Segment {
+        seq: REMOTE,
+        ack: LOCAL,
+        flags: Flags::ACK,
+        window: WINDOW as u16,
+        timestamps: None,
+        sack: &[],
+        payload: &[],
+        gso_size: 0,
+    }
+}
+
+/// `payload`, `offset` bytes into the peer's stream.
+pub(super) fn data(offset: u32, payload: &[u8]) -> Segment<'_> {
+    Segment { seq: REMOTE + offset, payload, ..ack() }
+}
+
+/// (context, status, bytes) of completed lists.
+pub(super) fn completions(events: &[Event]) -> Vec<(u64, NdisStatus, usize)> {
+    let mut seen = vec![];
+    for event in events {
+        if let Event::SendComplete(chain) = event {
+            seen.extend(chain.iter().map(|l| (l.context, l.status, l.bytes_transferred)));
+        }
+    }
+    seen
+}

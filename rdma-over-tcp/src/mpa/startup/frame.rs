@@ -1,0 +1,331 @@
+//! Request and Reply frames (RFC 5044 §7.1.1, with the S bit and the enhanced data of RFC 6581 §6
+//! and §9).
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::rdmap::error::WireError;
+
+/// Octets of the key that opens a frame.
+pub const KEY_OCTETS: usize = 16;
+
+/// Octets of a frame before its private data.
+pub const FRAME_HEADER_OCTETS: usize = KEY_OCTETS + 4;
+
+/// Most private data in a frame, in octets, the enhanced data included (MPA-7.1.1-11).
+pub const PRIVATE_DATA_OCTETS_MAX: usize = 512;
+
+/// Octets of the enhanced data at the front of the private data.
+pub const ENHANCED_OCTETS: usize = 4;
+
+const MARKERS: u8 = 0x80;
+const CRC: u8 = 0x40;
+const REJECT: u8 = 0x20;
+const ENHANCED: u8 = 0x10;
+
+/// Which of the two frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FrameKind {
+    /// From the initiator.
+    Request,
+    /// From the responder.
+    Reply,
+}
+
+impl FrameKind {
+    /// The 16 octets that open the frame (MPA-7.1.1-1).
+    pub const fn key(self) -> &'static [u8; KEY_OCTETS] {
+        match self {
+            Self::Request => b"MPA ID Req Frame",
+            Self::Reply => b"MPA ID Rep Frame",
+        }
+    }
+}
+
+/// Version of MPA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Revision {
+    /// RFC 5044.
+    One = 1,
+    /// RFC 6581: may carry enhanced data.
+    Two = 2,
+}
+
+/// First message of the initiator in the peer-to-peer model, which tells the responder that it may
+/// send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RtrKind {
+    /// Zero-length Send: takes a receive buffer and is delivered.
+    Send,
+    /// Zero-length RDMA Write.
+    Write,
+    /// Zero-length RDMA Read: needs an IRD of at least 1 at the responder.
+    Read,
+}
+
+/// A set of [`RtrKind`]s: the flags B, C and D.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RtrSet {
+    /// B.
+    pub send: bool,
+    /// C.
+    pub write: bool,
+    /// D.
+    pub read: bool,
+}
+
+impl RtrSet {
+    /// No kind.
+    pub const NONE: Self = Self { send: false, write: false, read: false };
+
+    /// Only `kind`.
+    pub const fn only(kind: RtrKind) -> Self {
+        Self {
+            send: matches!(kind, RtrKind::Send),
+            write: matches!(kind, RtrKind::Write),
+            read: matches!(kind, RtrKind::Read),
+        }
+    }
+
+    /// Kinds in both.
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            send: self.send && other.send,
+            write: self.write && other.write,
+            read: self.read && other.read,
+        }
+    }
+
+    /// The kind that costs least: Write before Read before Send.
+    pub const fn preferred(self) -> Option<RtrKind> {
+        match self {
+            Self { write: true, .. } => Some(RtrKind::Write),
+            Self { read: true, .. } => Some(RtrKind::Read),
+            Self { send: true, .. } => Some(RtrKind::Send),
+            Self { send: false, write: false, read: false } => None,
+        }
+    }
+}
+
+/// A count of outstanding RDMA Reads in enhanced data: 14 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadDepth(u16);
+
+impl ReadDepth {
+    /// "Not negotiated here": the value 0x3FFF (RFC 6581 §9.1).
+    pub const UNSPECIFIED: Self = Self(0x3fff);
+
+    /// Largest depth, in reads.
+    pub const MAX: u16 = 0x3ffe;
+
+    /// A depth of `reads`, at most [`MAX`](Self::MAX).
+    pub const fn new(reads: u16) -> Self {
+        Self(if reads > Self::MAX { Self::MAX } else { reads })
+    }
+
+    /// The number of reads, unless the peer left it unspecified.
+    pub const fn reads(self) -> Option<u16> {
+        match self {
+            Self::UNSPECIFIED => None,
+            Self(reads) => Some(reads),
+        }
+    }
+
+    const fn from_wire(word: u16) -> Self {
+        Self(word & 0x3fff)
+    }
+}
+
+/// Enhanced data (RFC 6581 §9), as its sender sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Enhanced {
+    /// Reads that the sender can serve.
+    pub ird: ReadDepth,
+    /// Reads that the sender wants to have outstanding.
+    pub ord: ReadDepth,
+    /// A: the initiator sends an RTR message first.
+    pub peer_to_peer: bool,
+    /// B, C, D: kinds of RTR message. Without meaning when A is 0.
+    pub rtr: RtrSet,
+}
+
+impl Enhanced {
+    fn from_wire(octets: [u8; ENHANCED_OCTETS]) -> Self {
+        let [a, b, c, d] = octets;
+        let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        Self {
+            ird: ReadDepth::from_wire(first),
+            ord: ReadDepth::from_wire(second),
+            peer_to_peer: first & 0x8000 != 0,
+            rtr: RtrSet {
+                send: first & 0x4000 != 0,
+                write: second & 0x8000 != 0,
+                read: second & 0x4000 != 0,
+            },
+        }
+    }
+
+    fn to_wire(self) -> [u8; ENHANCED_OCTETS] {
+        let Self { ird, ord, peer_to_peer, rtr: RtrSet { send, write, read } } = self;
+        let first = u16::from(peer_to_peer) << 15 | u16::from(send) << 14 | ird.0;
+        let second = u16::from(write) << 15 | u16::from(read) << 14 | ord.0;
+        (u32::from(first) << 16 | u32::from(second)).to_be_bytes()
+    }
+}
+
+/// Private data to send: octets of the ULP that travel in a start-up frame.
+///
+/// Linux siw and cxgb4 take at most 251 octets of it next to enhanced data; the RFC allows 508.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PrivateData(Bytes);
+
+impl PrivateData {
+    /// Takes at most `PRIVATE_DATA_OCTETS_MAX - ENHANCED_OCTETS` octets, so that they fit every
+    /// frame.
+    ///
+    /// # Errors
+    /// [`PrivateDataTooLong`] when there are more.
+    pub fn new(octets: impl Into<Bytes>) -> Result<Self, PrivateDataTooLong> {
+        let octets = octets.into();
+        match octets.len() {
+            0..=508 => Ok(Self(octets)),
+            octets => Err(PrivateDataTooLong { octets }),
+        }
+    }
+
+    /// The octets.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+/// More private data than a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{octets} octets of private data, at most 508 fit")]
+pub struct PrivateDataTooLong {
+    /// Octets given.
+    pub octets: usize,
+}
+
+/// A start-up frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Request or Reply.
+    pub kind: FrameKind,
+    /// M: the sender of the frame wants to receive markers.
+    pub markers: bool,
+    /// C: the sender of the frame prefers CRCs.
+    pub crc: bool,
+    /// R: the responder's ULP refuses. Without meaning in a Request.
+    pub reject: bool,
+    /// Version.
+    pub revision: Revision,
+    /// Enhanced data (S), only with [`Revision::Two`].
+    pub enhanced: Option<Enhanced>,
+    /// What the ULP sees.
+    pub private_data: PrivateData,
+}
+
+/// Why octets are no start-up frame. All of them close the connection at once (RFC 5044 §8, code
+/// 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum FrameError {
+    /// The key differs (MPA-7.1.1-2); also when both sides are initiators (MPA-7.1.2-13).
+    #[error("octet {at} of the key differs")]
+    Key {
+        /// First octet that differs.
+        at: usize,
+    },
+    /// Not a revision that this side speaks (MPA-7.1.1-9).
+    #[error("MPA revision {0}")]
+    Revision(u8),
+    /// More private data than allowed (MPA-7.1.1-10).
+    #[error("{0} octets of private data")]
+    PrivateDataLength(u16),
+    /// S is set, but there is no room for the enhanced data.
+    #[error("enhanced frame with {0} octets of private data")]
+    EnhancedLength(u16),
+}
+
+impl FrameError {
+    /// The number of this error.
+    pub const fn wire(self) -> WireError {
+        WireError::MpaStartup
+    }
+}
+
+impl Frame {
+    /// Reads a frame of this kind from the front of a stream. Returns it with the number of octets
+    /// it takes, or `None` while octets are missing.
+    ///
+    /// # Errors
+    /// [`FrameError`] as soon as the octets present cannot become a frame: a wrong key is seen at
+    /// its first wrong octet. Reserved bits are not looked at (MPA-7.1.1-8); with revision 1 S is
+    /// one of them.
+    pub fn parse(kind: FrameKind, octets: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
+        if let Some(at) = kind.key().iter().zip(octets).position(|(key, octet)| key != octet) {
+            return Err(FrameError::Key { at });
+        }
+        let revision = match octets.get(KEY_OCTETS + 1) {
+            None => return Ok(None),
+            Some(1) => Revision::One,
+            Some(2) => Revision::Two,
+            Some(&other) => return Err(FrameError::Revision(other)),
+        };
+        let flags = octets[KEY_OCTETS];
+        let Some(&[high, low]) = octets[KEY_OCTETS + 2..].first_chunk() else { return Ok(None) };
+        let length = u16::from_be_bytes([high, low]);
+        if usize::from(length) > PRIVATE_DATA_OCTETS_MAX {
+            return Err(FrameError::PrivateDataLength(length));
+        }
+        let has_enhanced = revision >= Revision::Two && flags & ENHANCED != 0;
+        if has_enhanced && usize::from(length) < ENHANCED_OCTETS {
+            return Err(FrameError::EnhancedLength(length));
+        }
+        let end = FRAME_HEADER_OCTETS + usize::from(length);
+        let Some(data) = octets.get(FRAME_HEADER_OCTETS..end) else { return Ok(None) };
+        let (enhanced, data) = match data.split_first_chunk() {
+            Some((&word, rest)) if has_enhanced => (Some(Enhanced::from_wire(word)), rest),
+            _ => (None, data),
+        };
+        let frame = Self {
+            kind,
+            markers: flags & MARKERS != 0,
+            crc: flags & CRC != 0,
+            reject: flags & REJECT != 0,
+            revision,
+            enhanced,
+            private_data: PrivateData(Bytes::copy_from_slice(data)),
+        };
+        Ok(Some((frame, end)))
+    }
+
+    /// The frame's octets, to be sent in one segment: peers like Linux siw take nothing behind
+    /// them.
+    ///
+    /// # Panics
+    /// When enhanced data has been put in front of more than 508 octets of private data, which only
+    /// a caller can do who changes a parsed frame.
+    pub fn emit(&self) -> Bytes {
+        let Self { kind, markers, crc, reject, revision, enhanced, private_data } = self;
+        let enhanced = enhanced.filter(|_| *revision >= Revision::Two);
+        let flag = |set: bool, mask: u8| if set { mask } else { 0 };
+        let flags = flag(*markers, MARKERS)
+            | flag(*crc, CRC)
+            | flag(*reject, REJECT)
+            | flag(enhanced.is_some(), ENHANCED);
+        let length = private_data.0.len() + if enhanced.is_some() { ENHANCED_OCTETS } else { 0 };
+        assert!(length <= PRIVATE_DATA_OCTETS_MAX, "{length} octets of private data");
+        let mut octets = Vec::with_capacity(FRAME_HEADER_OCTETS + length);
+        octets.extend_from_slice(kind.key());
+        octets.extend_from_slice(&[flags, *revision as u8]);
+        octets.extend_from_slice(&(length as u16).to_be_bytes());
+        if let Some(enhanced) = enhanced {
+            octets.extend_from_slice(&enhanced.to_wire());
+        }
+        octets.extend_from_slice(&private_data.0);
+        octets.into()
+    }
+}

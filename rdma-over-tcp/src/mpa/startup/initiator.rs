@@ -1,0 +1,148 @@
+//! The side that sends the Request.
+
+use bytes::Bytes;
+
+use super::{
+    Enhanced, Frame, FrameKind, Framing, Negotiated, ReadDepth, ReadLimits, Revision, Role,
+    RtrKind, RtrSet, StartupConfig, StartupError,
+};
+
+/// An initiator.
+#[derive(Clone, Debug)]
+pub struct Initiator {
+    config: StartupConfig,
+}
+
+/// A Reply that accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The agreement. This side may send at once, its RTR message first.
+    pub negotiated: Negotiated,
+    /// What the responder said of itself, for the ULP (MPE-9.1-7).
+    pub peer: Option<Enhanced>,
+    /// From the responder's ULP.
+    pub private_data: Bytes,
+}
+
+impl Initiator {
+    /// An initiator that asks for this.
+    pub const fn new(config: StartupConfig) -> Self {
+        Self { config }
+    }
+
+    /// The Request, to be sent in one segment with nothing behind it.
+    pub fn request(&self) -> Bytes {
+        let StartupConfig { revision, crc, markers, limits, rtr, private_data } = &self.config;
+        let enhanced = (*revision >= Revision::Two).then(|| Enhanced {
+            ird: ReadDepth::new(limits.ird),
+            ord: ReadDepth::new(limits.ord),
+            peer_to_peer: *rtr != RtrSet::NONE,
+            rtr: *rtr,
+        });
+        Frame {
+            kind: FrameKind::Request,
+            markers: *markers,
+            crc: *crc,
+            reject: false,
+            revision: *revision,
+            enhanced,
+            private_data: private_data.clone(),
+        }
+        .emit()
+    }
+
+    /// Takes what has come from the peer so far. Returns the outcome and the octets that the Reply
+    /// took, or `None` while some are missing. FPDUs may follow right behind the Reply: the decoder
+    /// starts at that octet.
+    ///
+    /// # Errors
+    /// As [`handle_reply`](Self::handle_reply), and [`StartupError::Frame`].
+    pub fn receive(&self, octets: &[u8]) -> Result<Option<(Reply, usize)>, StartupError> {
+        match Frame::parse(FrameKind::Reply, octets)? {
+            None => Ok(None),
+            Some((frame, taken)) => Ok(Some((self.handle_reply(&frame)?, taken))),
+        }
+    }
+
+    /// Compares the Reply with the Request.
+    ///
+    /// # Errors
+    /// Any [`StartupError`] but `Frame` and `EarlyData`.
+    pub fn handle_reply(&self, reply: &Frame) -> Result<Reply, StartupError> {
+        let StartupConfig { revision, crc, markers, limits, rtr, private_data: _ } = &self.config;
+        if reply.reject {
+            return Err(StartupError::Rejected {
+                private_data: reply.private_data.as_bytes().clone(),
+                enhanced: reply.enhanced,
+            });
+        }
+        let asked_enhanced = *revision >= Revision::Two;
+        if reply.revision > *revision || reply.enhanced.is_some() != asked_enhanced {
+            return Err(StartupError::Form {
+                revision: reply.revision,
+                enhanced: reply.enhanced.is_some(),
+            });
+        }
+        let framing = Framing {
+            crc: *crc || reply.crc,
+            send_markers: reply.markers,
+            receive_markers: *markers,
+        };
+        let limits =
+            ReadLimits { ird: limits.ird.min(ReadDepth::MAX), ord: limits.ord.min(ReadDepth::MAX) };
+        let (limits, rtr) = match &reply.enhanced {
+            None => (limits, None),
+            Some(peer) => {
+                (agree_on_reads(limits, peer, framing)?, choose_rtr(*rtr, peer, framing)?)
+            }
+        };
+        Ok(Reply {
+            negotiated: Negotiated {
+                role: Role::Initiator,
+                revision: reply.revision,
+                enhanced: reply.enhanced.is_some(),
+                framing,
+                limits,
+                rtr,
+            },
+            peer: reply.enhanced,
+            private_data: reply.private_data.as_bytes().clone(),
+        })
+    }
+}
+
+/// ORD at most the responder's IRD, IRD at least the responder's ORD (MPE-9.1-5); a value left
+/// unspecified changes nothing (MPE-9.1-10).
+fn agree_on_reads(
+    limits: ReadLimits,
+    peer: &Enhanced,
+    framing: Framing,
+) -> Result<ReadLimits, StartupError> {
+    match peer.ord.reads() {
+        Some(wanted) if wanted > limits.ird => {
+            Err(StartupError::InsufficientIrd { wanted, have: limits.ird, framing })
+        }
+        _ => Ok(ReadLimits {
+            ird: limits.ird,
+            ord: peer.ird.reads().map_or(limits.ord, |ird| ird.min(limits.ord)),
+        }),
+    }
+}
+
+/// One of the offered kinds that the responder marked (MPE-9.2-7). A reply with A=0 marks none.
+fn choose_rtr(
+    offered: RtrSet,
+    peer: &Enhanced,
+    framing: Framing,
+) -> Result<Option<RtrKind>, StartupError> {
+    if offered == RtrSet::NONE {
+        return Ok(None);
+    }
+    let theirs = if peer.peer_to_peer { peer.rtr } else { RtrSet::NONE };
+    let mut common = offered.and(theirs);
+    common.read &= peer.ird.reads() != Some(0);
+    match common.preferred() {
+        Some(kind) => Ok(Some(kind)),
+        None => Err(StartupError::NoMatchingRtr { theirs, framing }),
+    }
+}

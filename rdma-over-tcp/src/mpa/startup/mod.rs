@@ -1,0 +1,225 @@
+//! Start-up: from two frames to an agreement (RFC 5044 §7.1, RFC 6581 §9).
+//!
+//! The side that sends the Request is the [`Initiator`], the other the [`Responder`]; who opened
+//! the TCP connection does not matter. Both are values without I/O: octets go in, a frame to send
+//! or an agreement comes out. The caller owns the clock.
+//!
+//! | | initiator | responder |
+//! |---|---|---|
+//! | sends | [`Initiator::request`] | [`Offer::accept`] or [`Offer::reject`] |
+//! | receives | [`Initiator::receive`] | [`Responder::receive`] |
+//! | waits at most | [`INITIATOR_TIME_LIMIT_MS`] | [`RESPONDER_TIME_LIMIT_MS`] |
+//! | first FPDU | the RTR message, or anything | only after it has received one (MPA-7.1.2-10) |
+//!
+//! This side always speaks enhanced start-up as an initiator with revision 2, since it negotiates
+//! IRD and ORD, and never with revision 1. As a responder it answers in the form and revision of
+//! the Request.
+
+mod frame;
+mod initiator;
+mod responder;
+
+use bytes::Bytes;
+pub use frame::{
+    ENHANCED_OCTETS, Enhanced, FRAME_HEADER_OCTETS, Frame, FrameError, FrameKind, KEY_OCTETS,
+    PRIVATE_DATA_OCTETS_MAX, PrivateData, PrivateDataTooLong, ReadDepth, Revision, RtrKind, RtrSet,
+};
+pub use initiator::{Initiator, Reply};
+pub use responder::{Offer, Responder, ResponderConfig};
+use thiserror::Error;
+
+use super::{Decoder, Encoder};
+use crate::rdmap::error::WireError;
+
+/// An initiator waits so long for the Reply, in milliseconds (as Linux siw does).
+pub const INITIATOR_TIME_LIMIT_MS: u32 = 10_000;
+
+/// A responder waits so long for the Request, in milliseconds (as Linux siw does).
+pub const RESPONDER_TIME_LIMIT_MS: u32 = 5_000;
+
+/// No start-up takes longer, whatever the ULP wants, in milliseconds (MPA-7.1.2-15).
+pub const TIME_LIMIT_MAX_MS: u32 = 60_000;
+
+/// How many RDMA Reads may be outstanding, per direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ReadLimits {
+    /// Inbound: reads of the peer that this side serves at a time, 0..=[`ReadDepth::MAX`].
+    pub ird: u16,
+    /// Outbound: reads that this side has outstanding at a time, 0..=[`ReadDepth::MAX`].
+    pub ord: u16,
+}
+
+/// What an initiator asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartupConfig {
+    /// Revision of the Request: two with enhanced data, one without.
+    pub revision: Revision,
+    /// Prefer CRCs. Off only on an administrator's explicit wish (MPA-4.4-2).
+    pub crc: bool,
+    /// Ask the peer for markers. They help a receiver that places out of order, which this one does
+    /// not.
+    pub markers: bool,
+    /// Reads per direction. Powers of two serve peers best that round up their queues, as Linux siw
+    /// does.
+    pub limits: ReadLimits,
+    /// RTR messages that this side can send; none for the client-server model (MPE-9.2-9).
+    pub rtr: RtrSet,
+    /// For the peer's ULP.
+    pub private_data: PrivateData,
+}
+
+impl Default for StartupConfig {
+    /// What every known peer takes: revision 2, CRC, no markers, 16 reads each way, RTR by Write or
+    /// Read.
+    fn default() -> Self {
+        Self {
+            revision: Revision::Two,
+            crc: true,
+            markers: false,
+            limits: ReadLimits { ird: 16, ord: 16 },
+            rtr: RtrSet { send: false, write: true, read: true },
+            private_data: PrivateData::default(),
+        }
+    }
+}
+
+/// How FPDUs look, per direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Framing {
+    /// CRCs are generated and checked: one side was enough to ask for them (MPA-7.1.1-5).
+    pub crc: bool,
+    /// The peer demands markers (MPA-7.1.1-4).
+    pub send_markers: bool,
+    /// This side demanded markers.
+    pub receive_markers: bool,
+}
+
+impl Framing {
+    /// For what this side sends behind its start-up frame.
+    pub fn encoder(self) -> Encoder {
+        Encoder::new(self.crc, self.send_markers)
+    }
+
+    /// For what comes behind the peer's start-up frame.
+    pub fn decoder(self) -> Decoder {
+        Decoder::new(self.crc, self.receive_markers)
+    }
+}
+
+/// Who sent the Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// This side.
+    Initiator,
+    /// The peer. This side sends no FPDU before it has received one (MPA-7.1.2-10).
+    Responder,
+}
+
+/// The agreement with which Full Operation begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Negotiated {
+    /// Who sent the Request.
+    pub role: Role,
+    /// Revision of the Reply.
+    pub revision: Revision,
+    /// IRD, ORD and RTR were negotiated.
+    pub enhanced: bool,
+    /// How FPDUs look.
+    pub framing: Framing,
+    /// Reads per direction.
+    pub limits: ReadLimits,
+    /// The RTR message: an initiator sends it as its first FPDU (MPE-5-1, MPE-9.2-7); a responder
+    /// may expect it, invisible to its ULP unless it is a Send.
+    pub rtr: Option<RtrKind>,
+}
+
+/// What becomes of the connection when start-up fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureAction {
+    /// Close TCP at once; nothing is sent (MPA-8-3).
+    Close,
+    /// Leave MPA. TCP stays open and the ULP decides; closing is the usual answer (MPA-7.1.2-8).
+    LeaveMpa,
+    /// Send this Terminate as the first and only FPDU, framed so, and close (MPE-9.1-6, MPE-9.2-8).
+    Terminate(WireError, Framing),
+}
+
+/// Why start-up failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StartupError {
+    /// The peer sent something that is no frame.
+    #[error("not an MPA frame: {0}")]
+    Frame(#[from] FrameError),
+    /// Octets came behind a Request, before any Reply.
+    #[error("{octets} octets behind the Request")]
+    EarlyData {
+        /// How many.
+        octets: usize,
+    },
+    /// The responder's ULP refuses.
+    #[error("rejected by the peer")]
+    Rejected {
+        /// What the peer's ULP says about it.
+        private_data: Bytes,
+        /// Limits that the peer would have needed (MPE-9.1-4), if it says so.
+        enhanced: Option<Enhanced>,
+    },
+    /// The form of the Reply is not that of the Request. To an enhanced Request this means a peer
+    /// of the old kind; a new connection with [`Revision::One`] may succeed (MPE-10-3).
+    #[error("reply of revision {revision:?}, enhanced data: {enhanced}")]
+    Form {
+        /// Of the Reply.
+        revision: Revision,
+        /// The Reply had enhanced data.
+        enhanced: bool,
+    },
+    /// The responder wants more reads outstanding than this side can serve (MPE-9.1-6).
+    #[error("peer wants {wanted} reads outstanding, {have} are possible")]
+    InsufficientIrd {
+        /// The responder's ORD.
+        wanted: u16,
+        /// IRD of this side.
+        have: u16,
+        /// For the Terminate.
+        framing: Framing,
+    },
+    /// No RTR message of the Reply is one of those offered (MPE-9.2-8).
+    #[error("no RTR message in common, peer has {theirs:?}")]
+    NoMatchingRtr {
+        /// What the peer marked.
+        theirs: RtrSet,
+        /// For the Terminate.
+        framing: Framing,
+    },
+}
+
+impl StartupError {
+    /// What to do with the connection.
+    pub const fn action(&self) -> FailureAction {
+        match self {
+            Self::Frame(_) | Self::EarlyData { .. } | Self::Form { .. } => FailureAction::Close,
+            Self::Rejected { .. } => FailureAction::LeaveMpa,
+            Self::InsufficientIrd { framing, .. } => {
+                FailureAction::Terminate(WireError::MpaInsufficientIrd, *framing)
+            }
+            Self::NoMatchingRtr { framing, .. } => {
+                FailureAction::Terminate(WireError::MpaNoMatchingRtr, *framing)
+            }
+        }
+    }
+
+    /// The number of this error; a rejection is none.
+    pub const fn wire(&self) -> Option<WireError> {
+        match self {
+            Self::Frame(_) | Self::EarlyData { .. } | Self::Form { .. } => {
+                Some(WireError::MpaStartup)
+            }
+            Self::Rejected { .. } => None,
+            Self::InsufficientIrd { .. } => Some(WireError::MpaInsufficientIrd),
+            Self::NoMatchingRtr { .. } => Some(WireError::MpaNoMatchingRtr),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

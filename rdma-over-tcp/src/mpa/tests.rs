@@ -1,0 +1,326 @@
+//! Framing: encoder and decoder against each other, against a plain reference, and against damage.
+
+use alloc::{vec, vec::Vec};
+
+use bytes::Bytes;
+use offload_engine::nbl::NetBuffer;
+use proptest::{collection::vec as vec_of, prelude::*, sample::Index};
+
+use super::{crc::crc32c, *};
+
+fn fpdu_of(encoder: &mut Encoder, ulpdu: &[u8]) -> Vec<u8> {
+    let (header, payload) = ulpdu.split_at(ulpdu.len().min(18));
+    let fpdu = encoder.encode(header, &[Bytes::copy_from_slice(payload)], &mut Slab::new());
+    fpdu.slices().collect::<Vec<_>>().concat()
+}
+
+fn stream_of(ulpdus: &[Vec<u8>], crc: bool, markers: bool) -> Vec<u8> {
+    let mut encoder = Encoder::new(crc, markers);
+    let stream = ulpdus.iter().flat_map(|ulpdu| fpdu_of(&mut encoder, ulpdu)).collect::<Vec<_>>();
+    assert_eq!((encoder.fpdus(), encoder.octets()), (ulpdus.len() as u64, stream.len() as u64));
+    stream
+}
+
+/// Feeds a stream in pieces that end at `cuts`.
+fn decode(
+    decoder: &mut Decoder,
+    stream: &[u8],
+    cuts: &[Index],
+) -> (Vec<Vec<u8>>, Option<MpaError>) {
+    let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+    ends.push(stream.len());
+    ends.sort_unstable();
+    let mut start = 0;
+    let mut ulpdus = Vec::new();
+    let mut failed = None;
+    for end in ends {
+        let mut piece = &stream[start..end];
+        start = end;
+        loop {
+            match decoder.next(&mut piece) {
+                Ok(Some(ulpdu)) => {
+                    assert_eq!(failed, None, "a ULPDU after an error");
+                    ulpdus.push(ulpdu.to_vec());
+                }
+                Ok(None) => {
+                    assert!(piece.is_empty());
+                    break;
+                }
+                Err(error) => {
+                    assert!(piece.is_empty());
+                    assert!(failed.is_none_or(|first| first == error));
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+    }
+    (ulpdus, failed)
+}
+
+/// Markers by the book: octet after octet, looking at the position before each.
+fn marked_by_the_book(ulpdus: &[Vec<u8>]) -> Vec<u8> {
+    let mut stream: Vec<u8> = Vec::new();
+    for ulpdu in ulpdus {
+        let mut body = (ulpdu.len() as u16).to_be_bytes().to_vec();
+        body.extend(ulpdu);
+        body.resize(body.len().next_multiple_of(4), 0);
+        let covered_from = stream.len();
+        if stream.len().is_multiple_of(512) {
+            stream.extend([0; 4]);
+        }
+        let start = stream.len();
+        let marker = |stream: &mut Vec<u8>| {
+            if stream.len().is_multiple_of(512) {
+                let pointer = ((stream.len() - start) as u16).to_be_bytes();
+                stream.extend([0, 0, pointer[0], pointer[1]]);
+            }
+        };
+        for octet in body {
+            marker(&mut stream);
+            stream.push(octet);
+        }
+        marker(&mut stream);
+        stream.extend(crc32c(&stream[covered_from..]).to_le_bytes());
+    }
+    stream
+}
+
+fn ulpdus() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    vec_of(vec_of(any::<u8>(), 0..1600), 1..6)
+}
+
+proptest! {
+    // MPA-3-1, MPA-3-7, MPA-4.1-1, MPA-4.3-10, MPA-5.1-3, MPA-6-2, MPA-6-3, MPA-A.4-1: whatever the
+    // segmentation.
+    #[test]
+    fn ulpdus_survive_any_segmentation(
+        ulpdus in ulpdus(),
+        crc in any::<bool>(),
+        markers in any::<bool>(),
+        cuts in vec_of(any::<Index>(), 0..12),
+    ) {
+        let stream = stream_of(&ulpdus, crc, markers);
+        prop_assert_eq!(stream.len() % 4, 0);
+        let mut decoder = Decoder::new(crc, markers);
+        let (received, failed) = decode(&mut decoder, &stream, &cuts);
+        prop_assert_eq!(failed, None);
+        prop_assert!(decoder.is_between_fpdus());
+        let counters = decoder.counters();
+        prop_assert_eq!(counters.fpdus, ulpdus.len() as u64);
+        if markers {
+            prop_assert_eq!(counters.markers, stream.len().div_ceil(512) as u64);
+            prop_assert_eq!(counters.fpdus_in_place, 0);
+        } else {
+            prop_assert_eq!(counters.markers, 0);
+            prop_assert!(counters.fpdus - counters.fpdus_in_place <= cuts.len() as u64);
+        }
+        prop_assert_eq!(received, ulpdus);
+    }
+
+    // MPA-4.3-1..9, MPA-4.4-9..11: the grid is where the book has it.
+    #[test]
+    fn markers_are_where_the_book_has_them(ulpdus in ulpdus()) {
+        prop_assert_eq!(stream_of(&ulpdus, true, true), marked_by_the_book(&ulpdus));
+    }
+
+    // A peer's octets never panic, and nothing comes after an error (MPA-8-5).
+    #[test]
+    fn arbitrary_octets_never_panic(
+        // Many zeros, so that many lengths are short.
+        octets in vec_of(prop_oneof![any::<u8>(), Just(0)], 0..4000),
+        crc in any::<bool>(),
+        markers in any::<bool>(),
+        cuts in vec_of(any::<Index>(), 0..12),
+    ) {
+        let mut decoder = Decoder::new(crc, markers);
+        decode(&mut decoder, &octets, &cuts);
+        prop_assert!(decoder.stage_capacity() <= STAGE_OCTETS_MAX);
+    }
+
+    // MPA-4.4-12, MPA-6-1: a flipped bit is never handed out. (In a length field it may leave the
+    // stream waiting.)
+    #[test]
+    fn a_flipped_bit_is_never_handed_out(
+        ulpdus in ulpdus(),
+        markers in any::<bool>(),
+        at in any::<Index>(),
+        bit in 0..8u8,
+        cuts in vec_of(any::<Index>(), 0..4),
+    ) {
+        let mut stream = stream_of(&ulpdus, true, markers);
+        let at = at.index(stream.len());
+        stream[at] ^= 1u8 << bit;
+        let (received, failed) = decode(&mut Decoder::new(true, markers), &stream, &cuts);
+        prop_assert!(received.len() < ulpdus.len());
+        prop_assert_eq!(&received[..], &ulpdus[..received.len()]);
+        if let Some(error) = failed {
+            prop_assert_eq!(error.wire(), WireError::MpaCrc);
+        }
+    }
+
+    // MPA-4.1-2: the pad may hold anything, under the CRC.
+    #[test]
+    fn pad_content_is_ignored(ulpdu in vec_of(any::<u8>(), 0..40), pad in any::<[u8; 3]>()) {
+        let mut fpdu = (ulpdu.len() as u16).to_be_bytes().to_vec();
+        fpdu.extend(&ulpdu);
+        fpdu.extend(&pad[..pad_octets(ulpdu.len())]);
+        fpdu.extend(crc32c(&fpdu).to_le_bytes());
+        for step in [1, fpdu.len()] {
+            let mut decoder = Decoder::new(true, false);
+            let mut received = Vec::new();
+            for mut piece in fpdu.chunks(step) {
+                received.extend(decoder.next(&mut piece).unwrap().map(<[u8]>::to_vec));
+            }
+            prop_assert_eq!(received, vec![ulpdu.clone()]);
+        }
+    }
+}
+
+// MPA-4.1-4, MPA-4.4-7, MPA-7.1.1-6: with CRC off the field is there, zero from us, anything from
+// others.
+#[test]
+fn crc_field_is_not_checked_when_off() {
+    let mut fpdu = fpdu_of(&mut Encoder::new(false, false), b"ulpdu");
+    assert_eq!(fpdu[8..], [0; 4]);
+    fpdu[9] = 77;
+    assert_eq!(Decoder::new(false, false).next(&mut &fpdu[..]), Ok(Some(&b"ulpdu"[..])));
+    let error = Decoder::new(true, false).next(&mut &fpdu[..]).unwrap_err();
+    assert!(matches!(error, MpaError::Crc { received: 0x4d00, .. }));
+}
+
+// Linux siw sends the CRC of large messages in a segment of its own, and ULPDUs larger than may be
+// sent.
+#[test]
+fn crc_alone_and_largest_ulpdu() {
+    let ulpdu = vec![7; usize::from(u16::MAX)];
+    let mut fpdu = u16::MAX.to_be_bytes().to_vec();
+    fpdu.extend(&ulpdu);
+    fpdu.resize(fpdu.len().next_multiple_of(4), 0);
+    fpdu.extend(crc32c(&fpdu).to_le_bytes());
+    assert_eq!(fpdu.len(), STAGE_OCTETS_MAX);
+
+    let mut decoder = Decoder::new(true, false);
+    for _ in 0..3 {
+        let (mut body, mut crc_field) = fpdu.split_at(fpdu.len() - 4);
+        assert_eq!(decoder.next(&mut body), Ok(None));
+        assert!(!decoder.is_between_fpdus());
+        assert_eq!(decoder.next(&mut crc_field), Ok(Some(&ulpdu[..])));
+        assert!(decoder.is_between_fpdus());
+    }
+    assert_eq!(decoder.next(&mut &fpdu[..]), Ok(Some(&ulpdu[..])));
+    let staged = 3 * fpdu.len() as u64;
+    let expected =
+        DecoderCounters { fpdus: 4, fpdus_in_place: 1, markers: 0, octets_staged: staged };
+    assert_eq!(decoder.counters(), expected);
+    assert!(decoder.stage_capacity() <= STAGE_OCTETS_MAX);
+}
+
+// A whole FPDU in the input is handed out where it lies.
+#[test]
+fn whole_fpdus_are_not_copied() {
+    let stream = stream_of(&[vec![1; 100], vec![2; 200]], true, false);
+    let mut decoder = Decoder::new(true, false);
+    let mut input = &stream[..];
+    assert_eq!(decoder.next(&mut input).unwrap().unwrap().as_ptr(), stream[2..].as_ptr());
+    assert_eq!(decoder.next(&mut input).unwrap().unwrap().as_ptr(), stream[110..].as_ptr());
+    assert_eq!(decoder.counters().octets_staged, 0);
+}
+
+// MPA-5.2-2, MPA-8-1 (code 3), MPA-4.2-2, MPA-4.2-3.
+#[test]
+fn markers_are_checked_against_the_lengths() {
+    let with_marker = |reserved: u16, pointer: u16, crc_is_good: bool| {
+        let mut stream = stream_of(&[vec![0; 600]], true, true);
+        stream[512..514].copy_from_slice(&reserved.to_be_bytes());
+        stream[514..516].copy_from_slice(&pointer.to_be_bytes());
+        let body = stream.len() - 4;
+        let crc = crc32c(&stream[..body]) ^ u32::from(!crc_is_good);
+        stream[body..].copy_from_slice(&crc.to_le_bytes());
+        Decoder::new(true, true).next(&mut &stream[..]).map(|ulpdu| ulpdu.map(<[u8]>::len))
+    };
+    assert_eq!(with_marker(0, 508, true), Ok(Some(600)));
+    assert_eq!(with_marker(0xbeef, 511, true), Ok(Some(600)));
+    let error = with_marker(0, 504, true).unwrap_err();
+    assert_eq!(error, MpaError::Marker { received: 504, expected: 508 });
+    assert_eq!(error.wire(), WireError::MpaMarker);
+    assert_eq!(with_marker(0, 504, false).unwrap_err().wire(), WireError::MpaCrc);
+    // Between FPDUs nothing but 0 is right.
+    let mut stream = stream_of(&[vec![0; 14]], false, true);
+    stream[3] = 4;
+    let error = Decoder::new(false, true).next(&mut &stream[..]).unwrap_err();
+    assert_eq!(error, MpaError::Marker { received: 4, expected: 0 });
+}
+
+// Payload is not copied, empty slices vanish, and a reused net buffer brings nothing of its past.
+#[test]
+fn payload_goes_out_where_it_lies() {
+    let memory = Bytes::from(vec![9; 1000]);
+    let slices = [memory.slice(..10), Bytes::new(), memory.slice(500..)];
+    let mut slab = Slab::new();
+    let mut fpdu = NetBuffer::from(Bytes::from_static(b"old"));
+    let mut encoder = Encoder::new(true, false);
+    encoder.encode_into(b"header", &slices, &mut slab, &mut fpdu);
+    let [head, first, second, tail] = fpdu.mdls() else { panic!("{:?}", fpdu.mdls()) };
+    assert_eq!(head[..], *b"\x02\x04header");
+    assert_eq!(first.as_ptr(), slices[0].as_ptr());
+    assert_eq!(second.as_ptr(), slices[2].as_ptr());
+    assert_eq!(tail.len(), 2 + 4);
+    assert_eq!(fpdu.data_length(), 8 + 510 + 6);
+
+    encoder.encode_into(b"header", &[], &mut slab, &mut fpdu);
+    assert_eq!(fpdu.mdls().len(), 1);
+    assert_eq!(slab.blocks_allocated(), 1);
+
+    // With markers the payload is sliced, still not copied.
+    let fpdu =
+        Encoder::new(true, true).encode(b"header", core::slice::from_ref(&memory), &mut slab);
+    let [_, _, first, marker, second, ..] = fpdu.mdls() else { panic!("{:?}", fpdu.mdls()) };
+    assert_eq!(first.as_ptr(), memory.as_ptr());
+    assert_eq!(marker[..], 508u32.to_be_bytes());
+    assert_eq!(second.as_ptr(), memory[first.len()..].as_ptr());
+}
+
+// MPA-3-5.
+#[test]
+#[should_panic(expected = "ULPDU of 64769 octets")]
+fn larger_ulpdus_are_a_bug() {
+    fpdu_of(&mut Encoder::new(true, false), &vec![0; 64_769]);
+}
+
+// The largest ULPDU with markers: no pointer exceeds its 16 bits.
+#[test]
+fn largest_ulpdu_with_markers() {
+    let ulpdus = [vec![3; 64_768], vec![4; 1]];
+    let stream = stream_of(&ulpdus, true, true);
+    assert_eq!(stream, marked_by_the_book(&ulpdus));
+    let (received, failed) = decode(&mut Decoder::new(true, true), &stream, &[]);
+    assert_eq!((&received[..], failed), (&ulpdus[..], None));
+}
+
+// MPA-3-4, MPA-4.5-1, MPA-4.5-2, MPA-4.5-5.
+#[test]
+fn mulpdu_by_the_formula() {
+    for (emss, plain, marked) in [
+        (0, 128, 128),
+        (100, 128, 128),
+        (536, 530, 522),
+        (1220, 1214, 1202),
+        (1440, 1434, 1422),
+        (1447, 1438, 1426),
+        (1448, 1442, 1430),
+        (1452, 1446, 1434),
+        (1460, 1454, 1442),
+        (8948, 8942, 8870),
+        (8960, 8954, 8882),
+        (65_483, 64_768, 64_768),
+        (u32::MAX / 8, 64_768, 64_768),
+    ] {
+        assert_eq!((mulpdu(emss, false), mulpdu(emss, true)), (plain, marked), "EMSS {emss}");
+    }
+    // What the formula promises: the FPDU fits the segment, wherever on the grid it starts.
+    for emss in (140..3000u32).chain(64_000..64_100) {
+        let ulpdu = vec![0; usize::from(mulpdu(emss, false))];
+        assert!(fpdu_of(&mut Encoder::new(false, false), &ulpdu).len() <= emss as usize);
+    }
+}

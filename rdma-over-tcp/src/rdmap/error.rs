@@ -1,0 +1,181 @@
+//! The one table of error numbers that travel in Terminate messages.
+//!
+//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each with
+//! a name, a text and whose fault it is. MPA, DDP and RDMAP errors all map to a [`WireError`];
+//! Terminates, logs and completions take their words from here and cannot drift apart.
+
+use core::fmt;
+
+/// Layer, error type and error code as they stand in a Terminate header, known or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ErrorNumber {
+    /// 0 RDMAP, 1 DDP, 2 LLP (MPA over TCP); 0..=15 on the wire.
+    pub layer: u8,
+    /// Error type within the layer, 0..=15.
+    pub etype: u8,
+    /// Error code within the type.
+    pub code: u8,
+}
+
+impl ErrorNumber {
+    /// With layer and type exchanged, as a sender writes them whose bit fields are laid out for the
+    /// wrong octet order.
+    pub(crate) const fn swapped(self) -> Self {
+        Self { layer: self.etype, etype: self.layer, code: self.code }
+    }
+
+    /// The table's entry for these numbers.
+    pub fn known(self) -> Option<WireError> {
+        WireError::from_number(self)
+    }
+}
+
+impl fmt::Display for ErrorNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layer, etype, code } = self;
+        write!(f, "{layer}/{etype}/{code:02x}")
+    }
+}
+
+/// Whose fault an error is, seen from the side that detects it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The peer, or the path from it, broke a rule of the protocol.
+    PeerViolated,
+    /// The peer is within its rights but asks for something that this side does not have.
+    PeerIncompatible,
+    /// This side failed.
+    Local,
+}
+
+macro_rules! wire_errors {
+    ($($name:ident = $layer:literal / $etype:literal / $code:literal, $fault:ident, $text:literal;)*) => {
+        /// An error with a number of its own on the wire.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum WireError {
+            $(
+                #[doc = concat!(stringify!($layer), "/", stringify!($etype), "/", stringify!($code), ": ", $text, ".")]
+                $name,
+            )*
+        }
+
+        impl WireError {
+            /// Every entry of the table.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Layer, type and code.
+            pub const fn number(self) -> ErrorNumber {
+                match self {
+                    $(Self::$name => ErrorNumber { layer: $layer, etype: $etype, code: $code },)*
+                }
+            }
+
+            /// The name in this program.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+
+            /// What is wrong, in a few words.
+            pub const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+
+            /// Whose fault it is, for the side that detects it.
+            pub const fn fault(self) -> Fault {
+                match self {
+                    $(Self::$name => Fault::$fault,)*
+                }
+            }
+        }
+    };
+}
+
+wire_errors! {
+    RdmapLocalCatastrophic       = 0/0/0x00, Local,            "RDMAP failed locally";
+    ProtectionInvalidStag        = 0/1/0x00, PeerViolated,     "source STag of a Read Request is not valid";
+    ProtectionBounds             = 0/1/0x01, PeerViolated,     "Read Request leaves the bounds of its source";
+    ProtectionAccess             = 0/1/0x02, PeerViolated,     "source of a Read Request may not be read remotely";
+    ProtectionNotAssociated      = 0/1/0x03, PeerViolated,     "source STag belongs to another stream or protection domain";
+    ProtectionWrap               = 0/1/0x04, PeerViolated,     "source offset of a Read Request wraps";
+    ProtectionCannotInvalidate   = 0/1/0x09, PeerViolated,     "STag to invalidate belongs to another stream or protection domain";
+    ProtectionUnspecified        = 0/1/0xff, PeerViolated,     "remote protection error without a reason";
+    OperationVersion             = 0/2/0x05, PeerIncompatible, "RDMAP version is not 1";
+    OperationUnexpectedOpcode    = 0/2/0x06, PeerViolated,     "opcode is unknown or on the wrong kind of segment";
+    OperationStreamCatastrophic  = 0/2/0x07, PeerViolated,     "stream cannot go on, as when more reads arrive than IRD allows";
+    OperationGlobalCatastrophic  = 0/2/0x08, Local,            "RDMAP cannot go on, on any stream";
+    OperationCannotInvalidate    = 0/2/0x09, PeerViolated,     "STag to invalidate does not exist";
+    OperationUnspecified         = 0/2/0xff, PeerViolated,     "remote operation error without a reason";
+    DdpLocalCatastrophic         = 1/0/0x00, Local,            "DDP failed locally";
+    TaggedInvalidStag            = 1/1/0x00, PeerViolated,     "STag of a tagged segment is not valid or not writable";
+    TaggedBounds                 = 1/1/0x01, PeerViolated,     "tagged segment leaves the bounds of its buffer";
+    TaggedNotAssociated          = 1/1/0x02, PeerViolated,     "STag belongs to another stream or protection domain";
+    TaggedWrap                   = 1/1/0x03, PeerViolated,     "tagged offset wraps";
+    TaggedVersion                = 1/1/0x04, PeerIncompatible, "DDP version of a tagged segment is not 1";
+    UntaggedQueue                = 1/2/0x01, PeerViolated,     "queue number is not valid for the message";
+    UntaggedNoBuffer             = 1/2/0x02, PeerViolated,     "no buffer is posted for the message";
+    UntaggedMsn                  = 1/2/0x03, PeerViolated,     "message sequence number is out of range";
+    UntaggedOffset               = 1/2/0x04, PeerViolated,     "message offset is not the next one";
+    UntaggedTooLong              = 1/2/0x05, PeerViolated,     "message is longer than its buffer";
+    UntaggedVersion              = 1/2/0x06, PeerIncompatible, "DDP version of an untagged segment is not 1";
+    MpaConnectionLost            = 2/0/0x01, PeerViolated,     "TCP connection is closed, lost, reset or timed out";
+    MpaCrc                       = 2/0/0x02, PeerViolated,     "CRC of an FPDU does not match";
+    MpaMarker                    = 2/0/0x03, PeerViolated,     "markers and ULPDU length disagree, or no header fits the length";
+    MpaStartup                   = 2/0/0x04, PeerViolated,     "MPA Request or Reply is not valid";
+    MpaLocalCatastrophic         = 2/0/0x05, Local,            "MPA failed locally during start-up";
+    MpaInsufficientIrd           = 2/0/0x06, PeerIncompatible, "peer wants more inbound reads than there are resources";
+    MpaNoMatchingRtr             = 2/0/0x07, PeerIncompatible, "no RTR message suits both sides";
+}
+
+impl WireError {
+    /// Looks numbers up. Any code of RDMAP's local catastrophic type (0/0) is one error, since RFC
+    /// 5040 §4.8 gives it no codes.
+    pub fn from_number(number: ErrorNumber) -> Option<Self> {
+        if (number.layer, number.etype) == (0, 0) {
+            return Some(Self::RdmapLocalCatastrophic);
+        }
+        Self::ALL.iter().copied().find(|known| known.number() == number)
+    }
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.text(), self.number())
+    }
+}
+
+impl core::error::Error for WireError {}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    // DDP-7.2-1, MPE-8-1, RDM-4.8-1: numbers are unique and found again.
+    #[test]
+    fn numbers_are_unique() {
+        for (at, error) in WireError::ALL.iter().enumerate() {
+            assert_eq!(WireError::from_number(error.number()), Some(*error));
+            assert!(WireError::ALL[..at].iter().all(|other| other.number() < error.number()));
+        }
+    }
+
+    #[test]
+    fn unknown_numbers_stay_numbers() {
+        for (layer, etype, code) in [(0, 1, 5), (1, 3, 0), (2, 1, 2), (2, 0, 8), (15, 15, 255)] {
+            let number = ErrorNumber { layer, etype, code };
+            assert_eq!(number.known(), None, "{number}");
+        }
+        let number = ErrorNumber { layer: 0, etype: 0, code: 77 };
+        assert_eq!(number.known(), Some(WireError::RdmapLocalCatastrophic));
+    }
+
+    #[test]
+    fn display_has_text_and_number() {
+        assert_eq!(WireError::MpaCrc.to_string(), "CRC of an FPDU does not match (2/0/02)");
+    }
+}

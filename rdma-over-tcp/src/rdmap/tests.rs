@@ -1,0 +1,358 @@
+//! Messages on the right segments and queues, reads and their responses, Terminates in both forms.
+
+use alloc::{string::ToString, vec, vec::Vec};
+
+use proptest::{collection::vec as vec_of, prelude::*};
+
+use super::{error::ErrorNumber, *};
+use crate::ddp::TAGGED_OCTETS;
+
+fn untagged(opcode: u8, queue: u32, payload: &[u8]) -> Vec<u8> {
+    let segment = UntaggedSegment {
+        last: true,
+        ulp: VERSION | opcode,
+        ulp_word: 0,
+        queue: QueueNumber(queue),
+        msn: Msn::FIRST,
+        offset: 0,
+    };
+    [&Segment::Untagged(segment).emit()[..], payload].concat()
+}
+
+fn tagged(opcode: u8) -> Vec<u8> {
+    let ulp = VERSION | opcode;
+    let stag = Stag(1);
+    Segment::Tagged(TaggedSegment { last: true, ulp, stag, offset: TaggedOffset(0) })
+        .emit()
+        .to_vec()
+}
+
+fn refusal(ulpdu: &[u8]) -> WireError {
+    parse(ulpdu).unwrap_err().wire()
+}
+
+// RDM-4.1-3, RDM-7.2-1: each opcode on each kind of segment and each queue.
+#[test]
+fn opcodes_segments_and_queues() {
+    for opcode in 0..16u8 {
+        let is_tagged = matches!(opcode, 0 | 2);
+        let is_known = opcode < 8;
+        match parse(&tagged(opcode)) {
+            Ok(_) => assert!(is_tagged, "{opcode}"),
+            Err(error) => {
+                assert!(!is_tagged, "{opcode}");
+                assert_eq!(error.wire(), WireError::OperationUnexpectedOpcode);
+            }
+        }
+        for queue in 0..6 {
+            let expected = match opcode {
+                1 => queue == 1,
+                3..=6 => queue == 0,
+                7 => queue == 2,
+                _ => false,
+            };
+            match parse(&untagged(opcode, queue, &[0; READ_REQUEST_OCTETS])) {
+                Ok(_) => assert!(expected, "{opcode} {queue}"),
+                Err(error) if is_known && !is_tagged => {
+                    assert!(!expected, "{opcode} {queue}");
+                    assert_eq!(error.wire(), WireError::UntaggedQueue);
+                }
+                Err(error) => assert_eq!(error.wire(), WireError::OperationUnexpectedOpcode),
+            }
+        }
+    }
+}
+
+// RDM-4.1-4: RV must be 1, reserved bits may be anything.
+#[test]
+fn versions_and_reserved_bits() {
+    for bits in 0..16u8 {
+        let mut ulpdu = untagged(3, 0, b"");
+        ulpdu[1] = bits << 4 | 3;
+        match bits >> 2 {
+            1 => assert!(parse(&ulpdu).is_ok()),
+            version => {
+                assert_eq!(parse(&ulpdu), Err(RdmapError::Version(version)));
+                assert_eq!(refusal(&ulpdu), WireError::OperationVersion);
+            }
+        }
+    }
+}
+
+// RDM-4.1-2: only the Invalidate opcodes look at the STag.
+#[test]
+fn kinds_of_send() {
+    let stag = Stag(0x1234_5678);
+    for (opcode, kind) in [
+        (3, SendKind::Plain),
+        (4, SendKind::Invalidate(stag)),
+        (5, SendKind::Solicited),
+        (6, SendKind::SolicitedInvalidate(stag)),
+    ] {
+        let mut ulpdu = untagged(opcode, 0, b"data");
+        ulpdu[2..6].copy_from_slice(&stag.0.to_be_bytes());
+        let Ok(Inbound::Send { kind: received, payload: b"data", .. }) = parse(&ulpdu) else {
+            panic!("{opcode}")
+        };
+        assert_eq!(received, kind);
+        assert_eq!(kind.is_solicited(), opcode >= 5);
+        let header = send_header(true, kind, Msn::FIRST, 0);
+        assert_eq!(header[2..6] != [0; 4], kind.invalidate().is_some());
+    }
+}
+
+// Negative vectors: ULPDU_Length 12 with opcode 3, Read Requests that are longer, shorter or in
+// pieces.
+#[test]
+fn lengths() {
+    assert_eq!(refusal(&untagged(3, 0, b"")[..12]), WireError::MpaMarker);
+    assert_eq!(refusal(&tagged(0)[..13]), WireError::MpaMarker);
+    assert_eq!(refusal(&untagged(1, 1, &[0; 27])), WireError::MpaMarker);
+    assert_eq!(refusal(&untagged(1, 1, &[0; 36])), WireError::UntaggedTooLong);
+    let mut first_of_two = untagged(1, 1, &[0; 28]);
+    first_of_two[0] &= !0x40;
+    assert!(matches!(parse(&first_of_two), Err(RdmapError::Length { octets: 28 })));
+}
+
+fn read_request() -> impl Strategy<Value = ReadRequest> {
+    any::<(u32, u64, u32, u32, u64)>().prop_map(|(sink, to, octets, source, from)| ReadRequest {
+        sink_stag: Stag(sink),
+        sink_offset: TaggedOffset(to),
+        octets,
+        source_stag: Stag(source),
+        source_offset: TaggedOffset(from),
+    })
+}
+
+proptest! {
+    // RDM-4.4-1.
+    #[test]
+    fn read_requests_survive(request in read_request(), msn in any::<u32>()) {
+        let ulpdu = read_request_header(Msn(msn), &request);
+        match parse(&ulpdu) {
+            Ok(Inbound::ReadRequest { segment, request: received }) => {
+                prop_assert_eq!(received, request);
+                prop_assert_eq!(segment.msn, Msn(msn));
+            }
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+
+    #[test]
+    fn arbitrary_octets_never_panic(
+        mut octets in vec_of(any::<u8>(), 0..120),
+        opcode in 0..16u8,
+        shape in any::<Option<bool>>(),
+    ) {
+        // Most octets are no DDP at all: some are given the shape of it.
+        if let (Some(is_tagged), [control, ulp, ..]) = (shape, &mut octets[..]) {
+            *control = if is_tagged { 0xc1 } else { 0x41 };
+            *ulp = VERSION | opcode;
+        }
+        match parse(&octets) {
+            Ok(Inbound::Terminate { payload, .. }) => {
+                let _ = ReceivedTerminate::parse(payload, TerminatePhase::Operation);
+            }
+            Ok(_) => {}
+            Err(error) => prop_assert!(error.wire().number().layer <= 2),
+        }
+        for error in WireError::ALL {
+            let header = terminate_header(&Terminate::for_ulpdu(*error, &octets));
+            prop_assert!(parse(&header).is_ok());
+        }
+        for phase in [TerminatePhase::Startup, TerminatePhase::Operation] {
+            prop_assert_eq!(ReceivedTerminate::parse(&octets, phase).is_some(), octets.len() >= 4);
+        }
+    }
+
+    // DDP-5.2-1, DDP-5.2-4, MPA-3-3, MPA-4.5-4: all octets once, in order, last exactly once, as
+    // large as fits.
+    #[test]
+    fn messages_are_cut_completely(
+        octets in 0..500_000u32,
+        mulpdus in vec_of(128..=64_768u16, 1..9),
+    ) {
+        let mut segmenter = Segmenter::new(octets);
+        let mut expected = 0;
+        let mut mulpdus = mulpdus.iter().cycle();
+        while !segmenter.is_finished() {
+            let &mulpdu = mulpdus.next().unwrap();
+            let cut = segmenter.next(mulpdu, TAGGED_OCTETS).unwrap();
+            prop_assert_eq!(cut.offset, expected);
+            expected += cut.octets;
+            prop_assert_eq!(cut.last, expected == octets);
+            let room = u32::from(mulpdu) - TAGGED_OCTETS as u32;
+            prop_assert!(cut.octets == room || cut.last && cut.octets < room);
+        }
+        prop_assert_eq!((expected, segmenter.remaining()), (octets, 0));
+        prop_assert_eq!(segmenter.next(1442, TAGGED_OCTETS), None);
+    }
+}
+
+// DDP-5.2-6, RDM-5.1-3: a message of no octets is one segment.
+#[test]
+fn empty_message() {
+    let mut segmenter = Segmenter::new(0);
+    assert_eq!(segmenter.next(128, 18), Some(Cut { offset: 0, octets: 0, last: true }));
+    assert_eq!(segmenter.next(128, 18), None);
+}
+
+fn request(octets: u32) -> ReadRequest {
+    ReadRequest {
+        sink_stag: Stag(7),
+        sink_offset: TaggedOffset(1000),
+        octets,
+        source_stag: Stag(9),
+        source_offset: TaggedOffset(u64::MAX - 10),
+    }
+}
+
+fn response(offset: u64, last: bool) -> TaggedSegment {
+    let ulp = Opcode::ReadResponse.control();
+    TaggedSegment { last, ulp, stag: Stag(7), offset: TaggedOffset(offset) }
+}
+
+// RDM-5.2.2-5: the response is compared with the request.
+#[test]
+fn pending_read() {
+    let mut read = PendingRead::new(&request(300));
+    let refused = |read: PendingRead, segment: TaggedSegment, octets| {
+        read.clone().accept(&segment, octets).unwrap_err().wire()
+    };
+    let other = TaggedSegment { stag: Stag(8), ..response(1000, false) };
+    assert_eq!(refused(read, other, 100), WireError::TaggedInvalidStag);
+    assert_eq!(refused(read, response(999, false), 100), WireError::TaggedBounds);
+    assert_eq!(refused(read, response(1000, true), 299), WireError::TaggedBounds);
+    assert_eq!(refused(read, response(1000, true), 0), WireError::TaggedBounds);
+    assert_eq!(refused(read, response(1000, true), 301), WireError::TaggedBounds);
+    assert_eq!(refused(read, response(1000, false), 301), WireError::TaggedBounds);
+    assert_eq!(read.accept(&response(1000, false), 100), Ok((0, false)));
+    assert_eq!(refused(read, response(1000, true), 200), WireError::TaggedBounds);
+    assert_eq!(read.accept(&response(1100, false), 200), Ok((100, false)));
+    assert_eq!(read.accept(&response(1300, true), 0), Ok((300, true)));
+}
+
+// DDP-5.2-7, RDM-5.2.1-7: STag and offset of an empty response mean nothing, its length does.
+#[test]
+fn empty_read() {
+    let mut read = PendingRead::new(&request(0));
+    let elsewhere = TaggedSegment { stag: Stag(0), ..response(0, true) };
+    assert!(read.accept(&response(1000, true), 1).is_err());
+    assert_eq!(read.accept(&elsewhere, 0), Ok((0, true)));
+}
+
+// RFC 5040 s4.8: a read that failed midway comes back with what is left of it.
+#[test]
+fn advanced_request() {
+    let left = request(300).advanced(200);
+    assert_eq!(left.sink_offset, TaggedOffset(1200));
+    assert_eq!((left.octets, left.source_offset), (100, TaggedOffset(189)));
+    assert_eq!((left.sink_stag, left.source_stag), (Stag(7), Stag(9)));
+    assert_eq!(request(300).advanced(301).octets, 0);
+}
+
+// RDM-7.1-2..4: which headers go with which error.
+#[test]
+fn headers_in_a_terminate() {
+    let read = read_request_header(Msn::FIRST, &request(300));
+    let send = untagged(3, 0, &[0; 20]);
+    for &error in WireError::ALL {
+        let ErrorNumber { layer, etype, .. } = error.number();
+        let has_header = layer < 2 && etype != 0;
+        let terminate = Terminate::for_ulpdu(error, &send);
+        assert_eq!(terminate.segment.is_some(), has_header, "{error}");
+        assert_eq!(terminate.segment_octets, has_header.then_some(38));
+        assert_eq!(terminate.read_request, None);
+        let terminate = Terminate::for_ulpdu(error, &read);
+        let is_protection = (layer, etype) == (0, 1);
+        assert_eq!(terminate.read_request, is_protection.then(|| request(300)), "{error}");
+        let octets = 22 + if has_header { 20 } else { 0 } + if is_protection { 28 } else { 0 };
+        assert_eq!(terminate_header(&terminate).len(), octets);
+    }
+    // What is no DDP cannot be returned.
+    let terminate = Terminate::for_ulpdu(WireError::UntaggedVersion, &[0x40; 30]);
+    assert_eq!(terminate, Terminate::new(WireError::UntaggedVersion));
+}
+
+// RDM-4.8-1, RDM-4.8-2, and the two forms: octets, meaning at start-up, meaning in operation.
+#[test]
+fn both_forms_of_a_terminate() {
+    let same = |number| (number, number);
+    for (octets, (startup, operation)) in [
+        ([0x01, 0x01, 0xe0], same((0, 1, 1))),
+        ([0x10, 0x01, 0x07], same((0, 1, 1))),
+        ([0x02, 0x09, 0xc0], same((0, 2, 9))),
+        ([0x20, 0x09, 0x03], same((0, 2, 9))),
+        ([0x10, 0x00, 0xc0], same((1, 0, 0))),
+        ([0x01, 0x00, 0x03], same((1, 0, 0))),
+        ([0x11, 0x00, 0xc0], same((1, 1, 0))),
+        ([0x11, 0x00, 0x03], same((1, 1, 0))),
+        ([0x12, 0x03, 0xc0], same((1, 2, 3))),
+        ([0x21, 0x03, 0x03], same((1, 2, 3))),
+        ([0x21, 0x03, 0x00], same((1, 2, 3))),
+        ([0x21, 0x77, 0x00], same((1, 2, 0x77))),
+        ([0x12, 0x03, 0x00], same((1, 2, 3))),
+        ([0x20, 0x02, 0x00], same((2, 0, 2))),
+        ([0x02, 0x02, 0x00], same((2, 0, 2))),
+        ([0x02, 0x03, 0x00], same((2, 0, 3))),
+        ([0x02, 0x09, 0x00], same((0, 2, 9))),
+        ([0x02, 0xff, 0x00], same((0, 2, 0xff))),
+        ([0x00, 0x55, 0x00], same((0, 0, 0x55))),
+        ([0x01, 0x03, 0x00], same((0, 1, 3))),
+        ([0x33, 0x00, 0x00], same((3, 3, 0))),
+        ([0x45, 0x00, 0x00], same((4, 5, 0))),
+        // Only the phase can tell.
+        ([0x20, 0x05, 0x00], ((2, 0, 5), (0, 2, 5))),
+        ([0x20, 0x06, 0x00], ((2, 0, 6), (0, 2, 6))),
+        ([0x02, 0x05, 0x00], ((2, 0, 5), (0, 2, 5))),
+        ([0x02, 0x07, 0x00], ((2, 0, 7), (0, 2, 7))),
+    ] {
+        for (phase, (layer, etype, code)) in
+            [(TerminatePhase::Startup, startup), (TerminatePhase::Operation, operation)]
+        {
+            let [first, second, third] = octets;
+            let received = ReceivedTerminate::parse(&[first, second, third, 0xff], phase).unwrap();
+            let expected = ErrorNumber { layer, etype, code };
+            assert_eq!(received.meant().number, expected, "{octets:02x?} {phase:?}");
+            assert_eq!(received.rfc.number.swapped(), received.swapped.number);
+        }
+    }
+}
+
+// What a log says.
+#[test]
+fn words_for_a_terminate() {
+    let words = |octets: [u8; 4]| {
+        ReceivedTerminate::parse(&octets, TerminatePhase::Operation).unwrap().to_string()
+    };
+    assert_eq!(words([0x20, 0x02, 0, 0]), "CRC of an FPDU does not match (2/0/02)");
+    assert_eq!(words([0x02, 0x02, 0, 0]), "CRC of an FPDU does not match (2/0/02), sent as 0/2/02");
+    assert_eq!(words([0x33, 0x04, 0, 0]), "unknown error (3/3/04)");
+}
+
+// RDM-4.8-3, RDM-4.8-4: headers as far as they are there; a Terminate cut behind its control word.
+#[test]
+fn terminates_cut_short() {
+    let read = read_request_header(Msn::FIRST, &request(300));
+    let whole = Terminate::for_ulpdu(WireError::ProtectionBounds, &read);
+    let octets = terminate_header(&whole);
+    for end in 18..=octets.len() {
+        let Ok(Inbound::Terminate { payload, .. }) = parse(&octets[..end]) else { panic!() };
+        let received = ReceivedTerminate::parse(payload, TerminatePhase::Operation);
+        let Some(received) = received.map(|received| *received.meant()) else {
+            assert!(end < 22);
+            continue;
+        };
+        assert_eq!(received.number, whole.number);
+        assert_eq!(received.segment_octets.is_some(), end >= 24);
+        assert_eq!(received.segment.is_some(), end >= 42);
+        assert_eq!(received.read_request.is_some(), end == 70);
+    }
+    // Linux siw sets R for a Send with Invalidate, which has no Read Request header.
+    let mut payload = vec![0x10, 0x09, 0x07, 0, 0, 48];
+    payload.extend(send_header(true, SendKind::Invalidate(Stag(3)), Msn(1), 0).iter());
+    let received = ReceivedTerminate::parse(&payload, TerminatePhase::Operation).unwrap();
+    assert_eq!(received.meant().number.known(), Some(WireError::ProtectionCannotInvalidate));
+    assert!(received.meant().segment.is_some());
+    assert_eq!(received.meant().read_request, None);
+}
