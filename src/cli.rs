@@ -11,10 +11,13 @@ use clap::{Parser, Subcommand, error::ErrorKind};
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    cmd::doctor::{self, DoctorArgs},
+    cmd::{
+        doctor::{self, DoctorArgs},
+        nc::{self, NcArgs},
+    },
     failure::Failure,
     options::Quietness,
-    report::{Console, Document, Style, write_document},
+    report::{Console, Document, DocumentTo, Style, write_document},
 };
 
 const EXIT_STATUS: &str = "Exit status:
@@ -40,19 +43,23 @@ pub struct Cli {
 pub enum Command {
     /// `flue doctor`.
     Doctor(DoctorArgs),
+    /// `flue nc`.
+    Nc(NcArgs),
 }
 
 impl Command {
-    /// Its name, and how it is to be told.
-    const fn voice(&self) -> (&'static str, Quietness, bool) {
+    /// Its name, what it is to print and where to, and whether it is to log what happens.
+    const fn voice(&self) -> (&'static str, Quietness, DocumentTo, bool) {
         match self {
-            Self::Doctor(args) => ("doctor", args.output, false),
+            Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
+            Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
         }
     }
 
     fn run(&self, console: &mut Console<'_>) -> Result<(), Failure> {
         match self {
             Self::Doctor(args) => doctor::run(args, console),
+            Self::Nc(args) => nc::run(args, console),
         }
     }
 }
@@ -68,9 +75,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let (name, output, verbose) = command.voice();
+    let (name, output, document_to, verbose) = command.voice();
     start_log(output, verbose);
-    let style = Style { json: output.json, quiet: output.quiet, ..Style::default() };
+    let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);
     let ended = command.run(&mut console);
     ExitCode::from(console.finish(ended))

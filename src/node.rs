@@ -1,4 +1,5 @@
-//! From a node's configuration to its link: TAP, weather, capture; and the kernel's side of it.
+//! From a node's configuration to a running node: TAP, weather, capture, the kernel's side of it, and
+//! the configuration of engine and host stack.
 
 use std::{
     fs::File,
@@ -6,18 +7,29 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use offload_engine::link::{
-    Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap,
+use host_stack::{
+    host::HostConfig,
+    node::{self, Node},
+    socket::{OffloadPolicy, SocketPort},
+};
+use offload_engine::{
+    chimney::state::MacAddress,
+    engine::{EngineConfig, NodeClient},
+    link::{Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap},
+    tcp::{CongestionAlgorithm, PushPolicy},
 };
 
 use crate::{
     failure::Failure,
     net::{Netlink, plumb},
-    options::{Impairment, NodeConfig, Vnet},
+    options::{CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh, Vnet},
 };
 
 /// Bytes of the buffer between capture and file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
+
+/// How long an idle node polls before it sleeps: a wake-up across processors costs about as much.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// A link that frames pass, and what is worth telling of it.
 pub struct OpenLink {
@@ -53,6 +65,52 @@ pub fn open_link(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLink,
     let link = captured(link, config)?;
     let link = impaired(link, &config.impairment, config.seed)?;
     Ok(OpenLink { link, vnet_header })
+}
+
+/// Starts a node on `link`; `client` makes the layer above it.
+///
+/// # Errors
+/// No descriptor or thread is left.
+pub fn start<C: NodeClient + 'static>(
+    link: Box<dyn Link>,
+    config: &NodeConfig,
+    client: impl FnOnce(SocketPort) -> C,
+) -> Result<Node<C>, Failure> {
+    Node::start(link, settings(config), client)
+        .map_err(|error| Failure::work(format!("start of the node: {error}")))
+}
+
+/// The configuration in the words of host stack and engine.
+fn settings(config: &NodeConfig) -> node::NodeConfig {
+    let mac = MacAddress(config.mac.octets());
+    let mut engine = EngineConfig::new(mac);
+    engine.tcp.push = match config.psh {
+        Psh::List => PushPolicy::EachList,
+        Psh::Empty => PushPolicy::QueueEmpty,
+    };
+    engine.tcp.congestion = match config.congestion_control {
+        CongestionControl::Newreno => CongestionAlgorithm::NewReno,
+        CongestionControl::None => CongestionAlgorithm::Unlimited,
+    };
+    let prefixes = config.addresses.iter();
+    let host = HostConfig {
+        mac,
+        addresses: prefixes.map(|prefix| (prefix.address(), prefix.prefix_len())).collect(),
+        gateways: config.gateways.clone(),
+        mtu: config.mtu_bytes.into(),
+        policy: match config.offload {
+            Offload::Always => OffloadPolicy::Always,
+            Offload::Never => OffloadPolicy::Never,
+            Offload::Auto => OffloadPolicy::Auto,
+        },
+        seed: config.seed,
+        ..HostConfig::default()
+    };
+    let progress = match config.progress {
+        Progress::Auto => node::Progress::Automatic,
+        Progress::Manual => node::Progress::Manual,
+    };
+    node::NodeConfig { engine, host, progress, spin: SPIN }
 }
 
 fn captured(link: Box<dyn Link>, config: &NodeConfig) -> Result<Box<dyn Link>, Failure> {

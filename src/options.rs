@@ -21,12 +21,10 @@ pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
 pub const TAP_DEFAULT: &str = "flue0";
 /// Bytes of an Ethernet MTU.
 pub const MTU_DEFAULT_BYTES: u16 = 1500;
-/// Smallest MTU: every IPv4 host accepts datagrams of that size (RFC 791 section 3.1).
-pub const MTU_MIN_BYTES: u16 = 576;
+/// Smallest MTU, the host stack's: IPv6 demands it of every link (RFC 8200 section 5).
+pub const MTU_MIN_BYTES: u16 = 1280;
 /// Largest MTU of a TAP: 65 535 octets less the Ethernet header.
 pub const MTU_MAX_BYTES: u16 = 65_521;
-/// Smallest MTU of a link that carries IPv6 (RFC 8200 section 5).
-pub const MTU_IPV6_MIN_BYTES: u16 = 1280;
 /// Longest interface name: IFNAMSIZ less its NUL.
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
 /// Most addresses of a node: what the host stack is built for.
@@ -133,7 +131,7 @@ pub struct NodeOptions {
     #[arg(long, value_name = "MAC")]
     pub mac: Option<Mac>,
 
-    /// Largest IP packet, bytes: 576..=65521, with an IPv6 address at least 1280
+    /// Largest IP packet, bytes: 1280..=65521
     #[arg(long, value_name = "BYTES", default_value_t = MTU_DEFAULT_BYTES,
           value_parser = clap::value_parser!(u16).range(i64::from(MTU_MIN_BYTES)..=i64::from(MTU_MAX_BYTES)))]
     pub mtu: u16,
@@ -300,7 +298,6 @@ impl NodeOptions {
         };
         check_addresses(&addresses)?;
         check_gateways(&self.gateway, &addresses)?;
-        check_mtu(self.mtu, addresses.iter().chain(&self.host_addr))?;
         for host in &self.host_addr {
             if addresses.iter().any(|own| own.address() == host.address()) {
                 return Err(Failure::usage(format!(
@@ -395,18 +392,6 @@ fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Fai
         }
     }
     Ok(())
-}
-
-fn check_mtu<'a>(
-    mtu: u16,
-    mut addresses: impl Iterator<Item = &'a IpPrefix>,
-) -> Result<(), Failure> {
-    match addresses.find(|prefix| prefix.address().is_ipv6()) {
-        Some(v6) if mtu < MTU_IPV6_MIN_BYTES => Err(Failure::usage(format!(
-            "--mtu {mtu}: at least {MTU_IPV6_MIN_BYTES} bytes with an IPv6 address ({v6})"
-        ))),
-        _ => Ok(()),
-    }
 }
 
 fn joined<T: fmt::Display>(values: &[T]) -> String {

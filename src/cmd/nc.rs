@@ -11,6 +11,10 @@
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI32, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -18,14 +22,26 @@ use std::{
 use bytes::Bytes;
 use clap::Args;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
-use host_stack::stream::{StreamStatus, Streams};
+use host_stack::{
+    node::{Node, WaitError},
+    stream::{StreamStatus, Streams},
+};
 use offload_engine::{
-    chimney::client::OffloadHandle, engine::Connections, time::Instant as EngineInstant,
+    chimney::client::{ClientTag, OffloadHandle},
+    engine::Connections,
+    time::Instant as EngineInstant,
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
 };
 
 use crate::{
     failure::Failure,
+    net::Netlink,
+    node,
     options::{NodeOptions, Quietness},
+    report::Console,
 };
 
 /// Bytes of one read of standard input.
@@ -34,6 +50,14 @@ pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
 pub const QUEUE_CHUNKS_MAX: usize = 16;
 /// Bytes given to TCP and not yet acknowledged.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 1024 * 1024;
+
+/// How long the node stays when both directions have ended, to answer a FIN whose acknowledgement was
+/// lost. Shorter than TIME-WAIT: nobody waits a minute for a copy that is complete.
+pub const LINGER_LIMIT: Duration = Duration::from_millis(200);
+/// The one client of the node.
+const CLIENT: ClientTag = ClientTag(1);
+/// Connections that may be in their handshake.
+const BACKLOG: usize = 1;
 
 /// Copy standard input to a connection, and the connection to standard output
 ///
@@ -353,6 +377,155 @@ impl Pump {
             self.output.chunks = None;
         }
     }
+}
+
+/// Wakes the node, for other threads; and the signal that has come, 0 for none.
+///
+/// Reader and writer may block for ever and with them whatever they hold. They hold this, and not the
+/// node, so that the node ends (and its capture is written out) when the run does.
+#[derive(Clone, Debug, Default)]
+struct Waker {
+    node: Arc<Mutex<Option<Node<Streams>>>>,
+    signal: Arc<AtomicI32>,
+}
+
+impl Waker {
+    fn set(&self, node: Option<Node<Streams>>) {
+        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = node;
+    }
+
+    fn wake(&self) {
+        if let Some(node) = &*self.node.lock().unwrap_or_else(PoisonError::into_inner) {
+            node.wake();
+        }
+    }
+
+    fn interrupted(&self) -> Result<(), Failure> {
+        match self.signal.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => {
+                let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+                Err(Failure::work(format!("interrupted by {name}")))
+            }
+        }
+    }
+
+    fn catch_signals(&self) -> io::Result<()> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let waker = self.clone();
+        thread::Builder::new().name("flue-signals".into()).spawn(move || {
+            for signal in signals.forever() {
+                waker.signal.store(signal, Ordering::Relaxed);
+                waker.wake();
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The node or the connection could not be had, or did not end well.
+pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let place = args.place()?;
+    let config = args.node.resolve()?;
+    console.config(&config);
+    let link = node::open_link(&mut Netlink::open()?, &config)?.link;
+    let node = node::start(link, &config, |port| Streams::new(port, CLIENT))?;
+    let waker = Waker::default();
+    waker.set(Some(node.clone()));
+    let ended = waker
+        .catch_signals()
+        .map_err(|error| Failure::work(format!("catch signals: {error}")))
+        .and_then(|()| converse(&node, place, &waker, console));
+    waker.set(None);
+    ended
+}
+
+fn converse(
+    node: &Node<Streams>,
+    place: Place,
+    waker: &Waker,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let handle = match place {
+        Place::Listen(local) => accept(node, local, waker, console)?,
+        Place::Connect { local, remote, timeout } => {
+            node.with(|streams, _, _| streams.connect(local, remote, timeout))
+        }
+    };
+    let established = wait(node, waker, |streams, _, _| {
+        let status = streams.status(handle)?;
+        match status.error {
+            Some(error) => Some(Err(Failure::work(error.to_string()))),
+            None => (status.connected || status.closed).then_some(Ok(status)),
+        }
+    })?;
+    let shown = |end: Option<SocketAddr>| end.map_or_else(|| "?".into(), |end| end.to_string());
+    let (local, remote) = (shown(established.local), shown(established.remote));
+    console.remark(format_args!("connected: {local} to {remote}"));
+    let failed = |error: io::Error| Failure::work(format!("start a thread: {error}"));
+    let wake = |waker: &Waker| {
+        let waker = waker.clone();
+        move || waker.wake()
+    };
+    let input = start_reader(io::stdin(), wake(waker)).map_err(failed)?;
+    let output = start_writer(io::stdout(), wake(waker)).map_err(failed)?;
+    let mut pump = Pump::new(input, output);
+    let ended = wait(node, waker, |streams, connections, now| {
+        pump.step(&mut NodeStream { streams, connections, now, handle })
+    });
+    let last = node.with(|streams, _, _| streams.status(handle));
+    let Moved { sent_bytes, received_bytes } = pump.moved();
+    console.result(&serde_json::json!({
+        "local": local,
+        "remote": remote,
+        "offload_state": last.map(|status| format!("{:?}", status.state)),
+        "sent_bytes": sent_bytes,
+        "received_bytes": received_bytes,
+    }));
+    ended?;
+    console.remark(format_args!("ended: {sent_bytes} bytes sent, {received_bytes} received"));
+    let closed = |streams: &mut Streams, _: &mut Connections, _| {
+        streams.status(handle).is_none_or(|status| status.closed).then_some(())
+    };
+    match node.wait(Some(LINGER_LIMIT), closed) {
+        Ok(()) | Err(WaitError::TimedOut) => Ok(()),
+        Err(error) => Err(Failure::work(error.to_string())),
+    }
+}
+
+fn accept(
+    node: &Node<Streams>,
+    local: SocketAddr,
+    waker: &Waker,
+    console: &mut Console<'_>,
+) -> Result<OffloadHandle, Failure> {
+    let listener = node.with(|streams, _, _| streams.listen(local, BACKLOG));
+    let listening = wait(node, waker, |streams, _, _| {
+        let state = streams.listening(listener)?;
+        Some(state.map_err(|error| Failure::work(error.to_string())))
+    })?;
+    console.remark(format_args!("listening: {listening}"));
+    let handle = wait(node, waker, |streams, _, _| streams.accept(listener).map(Ok))?;
+    node.with(|streams, _, _| streams.unlisten(listener));
+    Ok(handle)
+}
+
+/// Waits for a result, or a signal.
+fn wait<T>(
+    node: &Node<Streams>,
+    waker: &Waker,
+    mut f: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let result = node.wait(None, |streams, connections, now| {
+        if let Err(interrupted) = waker.interrupted() {
+            return Some(Err(interrupted));
+        }
+        f(streams, connections, now)
+    });
+    result.unwrap_or_else(|error| Err(Failure::work(error.to_string())))
 }
 
 #[cfg(test)]
