@@ -1,0 +1,161 @@
+//! The command line: finds the command, sets the log up, and turns whatever happens into an exit
+//! status: 0 done, 1 the work failed, 2 usage, 3 the machine lacks something.
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand, error::ErrorKind};
+use tracing::level_filters::LevelFilter;
+
+use crate::{
+    cmd::{
+        doctor::{self, DoctorArgs},
+        nc::{self, NcArgs},
+    },
+    failure::Failure,
+    options::Quietness,
+    report::{Console, Document, DocumentTo, Style, write_document},
+};
+
+const EXIT_STATUS: &str = "Exit status:
+  0  done
+  1  the work failed
+  2  the command line does not make sense
+  3  the machine lacks something: a device node, a capability, a kernel setting; the message names it";
+
+/// A software RDMA adapter with a TCP chimney, in user space, on a TAP
+///
+/// flue runs on any Linux that has TUN: no RDMA adapter, no kernel module, and where the kernel
+/// allows user namespaces, no root.
+#[derive(Parser, Debug)]
+#[command(name = "flue", version, max_term_width = 100, after_help = EXIT_STATUS)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// `flue doctor`.
+    Doctor(DoctorArgs),
+    /// `flue nc`.
+    Nc(NcArgs),
+}
+
+impl Command {
+    /// Its name, what it is to print and where to, and whether it is to log what happens.
+    const fn voice(&self) -> (&'static str, Quietness, DocumentTo, bool) {
+        match self {
+            Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
+            Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
+        }
+    }
+
+    fn run(&self, console: &mut Console<'_>) -> Result<(), Failure> {
+        match self {
+            Self::Doctor(args) => doctor::run(args, console),
+            Self::Nc(args) => nc::run(args, console),
+        }
+    }
+}
+
+/// Runs the command that `arguments` (with the program's name first) ask for, on the process's streams.
+/// Call it from `main`, before there is a second thread.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let command = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            let status = refuse(&error, &arguments, &mut io::stdout(), &mut io::stderr());
+            return ExitCode::from(status);
+        }
+    };
+    let (name, output, document_to, verbose) = command.voice();
+    start_log(output, verbose);
+    let style = Style { json: output.json, quiet: output.quiet, document_to };
+    let mut console = Console::new(name, style);
+    let ended = command.run(&mut console);
+    ExitCode::from(console.finish(ended))
+}
+
+/// Tells what clap has to say: help and version on `out`, errors on `err`, and with `--json` among the
+/// arguments as a document on `out`. Returns the exit status.
+fn refuse(
+    error: &clap::Error,
+    arguments: &[OsString],
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let written = write!(out, "{}", error.render());
+        return u8::from(written.is_err());
+    }
+    let text = error.render().to_string();
+    let failure = Failure::usage(text.trim_end().trim_start_matches("error: "));
+    if arguments.iter().any(|argument| argument == "--json") {
+        // Nothing else can be done about a stream that does not take it: the status tells.
+        let _ = write_document(out, &Document::new(None, Some(&failure)));
+    } else {
+        let _ = writeln!(err, "{}", text.trim_end());
+    }
+    failure.exit_status()
+}
+
+fn start_log(output: Quietness, verbose: bool) {
+    let level = match (output.trace, verbose, output.quiet) {
+        (true, _, _) => LevelFilter::TRACE,
+        (_, true, _) => LevelFilter::DEBUG,
+        (_, _, true) => LevelFilter::ERROR,
+        _ => LevelFilter::WARN,
+    };
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
+    // A second call (tests call more than once) leaves the first one's log in place.
+    let _ = log.with_ansi(rustix::termios::isatty(io::stderr())).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn refused(line: &str) -> (String, String, u8) {
+        let arguments: Vec<OsString> =
+            std::iter::once("flue").chain(line.split_whitespace()).map(Into::into).collect();
+        let error = Cli::try_parse_from(&arguments).unwrap_err();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let status = refuse(&error, &arguments, &mut out, &mut err);
+        (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), status)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn usage_errors_have_status_2_also_in_json() {
+        let (out, err, status) = refused("no-such-command");
+        assert_eq!((out.as_str(), status), ("", 2));
+        assert!(err.contains("no-such-command"), "{err}");
+        let (out, err, status) = refused("doctor --no-such-option --json");
+        assert_eq!((err.as_str(), status), ("", 2));
+        let document: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(document["error"]["kind"], "usage");
+        assert_eq!(document["exit_status"], 2);
+        assert!(document["error"]["message"].as_str().unwrap().contains("--no-such-option"));
+    }
+
+    #[test]
+    fn help_is_no_error() {
+        let (out, err, status) = refused("--help");
+        assert_eq!((err.as_str(), status), ("", 0));
+        assert!(out.contains("doctor") && out.contains("Exit status"), "{out}");
+    }
+}

@@ -1,0 +1,188 @@
+//! `flue doctor`: what this machine has of what the lab and the nodes need.
+//!
+//! Everything is tried, not guessed, in a network namespace of the run's own, which ends with it. A check
+//! whose ground is missing is not made.
+
+use std::{fmt, time::Duration};
+
+use clap::Args;
+use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap};
+use serde::Serialize;
+
+use crate::{
+    environment,
+    failure::Failure,
+    namespace::{self, Entered},
+    net::{Netlink, VethEnd, plumb},
+    node::tap_failure,
+    options::{MTU_DEFAULT_BYTES, Quietness},
+    report::Console,
+};
+
+/// Tell what this machine has of what flue needs, and what to do about the rest
+///
+/// Tries everything in a network namespace of its own: the TUN device node, namespaces, a bridge, a veth
+/// pair, a TAP with and without virtio-net header, and whether frames would pass. Exit status 3 when
+/// "flue lab" could not run.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// How the run is told.
+    #[command(flatten)]
+    pub output: Quietness,
+}
+
+/// One thing that was tried.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// It works.
+    pub ok: bool,
+    /// Nothing runs without it.
+    pub required: bool,
+    /// What was found, or why it does not work.
+    pub detail: String,
+    /// What would help.
+    pub hint: Option<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, required: bool, found: Result<String, Failure>) -> Self {
+        match found {
+            Ok(detail) => Self { name, ok: true, required, detail, hint: None },
+            Err(Failure { kind: _, message, hint }) => {
+                Self { name, ok: false, required, detail: message, hint }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, ok, required, detail, hint } = self;
+        let verdict = match (ok, required) {
+            (true, _) => "ok",
+            (false, true) => "MISSING",
+            (false, false) => "missing",
+        };
+        write!(f, "{verdict:<8} {name}: {detail}")?;
+        match hint {
+            Some(hint) => write!(f, "\n         hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Makes the checks. Call it before the process has a second thread.
+///
+/// # Errors
+/// [`Failure::lacking`], naming what is missing, when something is without which nothing runs.
+pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let checks = examine();
+    for check in &checks {
+        console.say(check);
+    }
+    console.result(&serde_json::json!({ "checks": checks }));
+    let missing: Vec<_> =
+        checks.iter().filter(|check| check.required && !check.ok).map(|check| check.name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::lacking(format!("this machine lacks: {}", missing.join(", "))))
+}
+
+/// Tries everything, in an order in which later checks stand on earlier ones.
+pub fn examine() -> Vec<Check> {
+    let tun = environment::check_tun().map(|()| format!("{} can be opened", environment::TUN_NODE));
+    let has_tun = tun.is_ok();
+    let mut checks = vec![Check::new("TUN device node", true, tun)];
+    let entered = namespace::enter().map(|entered| match entered {
+        Entered::Privileged => "with the capabilities of this user".to_owned(),
+        Entered::UserNamespace => "through a user namespace, without root".to_owned(),
+    });
+    let has_namespace = entered.is_ok();
+    checks.push(Check::new("network namespace", true, entered));
+    if has_namespace {
+        checks.extend(examine_links(has_tun));
+    }
+    checks
+}
+
+/// In the calling thread's namespace, which is the run's own.
+fn examine_links(has_tun: bool) -> Vec<Check> {
+    let mut netlink = match Netlink::open() {
+        Ok(netlink) => netlink,
+        Err(error) => return vec![Check::new("rtnetlink", true, Err(error.into()))],
+    };
+    let bridge = plumb::make_bridge(&mut netlink, "doctor0", MTU_DEFAULT_BYTES);
+    let has_bridge = bridge.is_ok();
+    let made = |result: Result<(), crate::net::NetError>| {
+        result.map(|()| "can be made".to_owned()).map_err(Failure::from)
+    };
+    let end = |name| VethEnd { name, namespace: None };
+    let veth = netlink.create_veth(end("doctor1"), end("doctor2"), MTU_DEFAULT_BYTES);
+    let mut checks =
+        vec![Check::new("bridge", true, made(bridge)), Check::new("veth pair", true, made(veth))];
+    if has_tun {
+        let plain = try_tap(&mut netlink, VnetMode::Off, has_bridge);
+        checks.push(Check::new("TAP", true, plain));
+        let vnet = try_tap(&mut netlink, VnetMode::On, false);
+        checks.push(Check::new("TAP with virtio-net header", false, vnet));
+    }
+    checks
+}
+
+fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<String, Failure> {
+    const NAME: &str = "doctor3";
+    const LIMIT: Duration = plumb::FORWARDING_LIMIT;
+    let options = TapOptions { name: NAME.into(), mtu: MTU_DEFAULT_BYTES.into(), vnet };
+    let OpenTap { link, name: _, vnet_header } = open_tap(&options).map_err(tap_failure)?;
+    if bridged {
+        plumb::make_port(netlink, NAME, "doctor0")?;
+        netlink.wait_forwarding(NAME, LIMIT)?;
+        return Ok("can be made, and forwards as the port of a bridge".into());
+    }
+    let tso_max = link.capabilities().tso4_max;
+    Ok(if vnet_header {
+        format!("can be made; segments of up to {tso_max} bytes leave in one call")
+    } else {
+        "can be made".into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_stands_out() {
+        let failure = Failure::lacking("no such thing").with_hint("get one");
+        let missing = Check::new("thing", true, Err(failure.clone()));
+        assert_eq!(missing.to_string(), "MISSING  thing: no such thing\n         hint: get one");
+        let optional = Check::new("thing", false, Err(failure));
+        assert!(optional.to_string().starts_with("missing "));
+        assert_eq!(
+            Check::new("thing", true, Ok("found".into())).to_string(),
+            "ok       thing: found"
+        );
+    }
+
+    #[test]
+    fn links_are_tried_in_a_namespace() {
+        if !namespace::has_net_admin() {
+            println!("skipped: no CAP_NET_ADMIN");
+            return;
+        }
+        let has_tun = environment::check_tun().is_ok();
+        let checks = std::thread::spawn(move || {
+            namespace::enter_below().unwrap();
+            examine_links(has_tun)
+        });
+        let checks = checks.join().unwrap();
+        let expected = if has_tun { 4 } else { 2 };
+        assert_eq!(checks.len(), expected);
+        for check in checks {
+            assert!(check.ok || !check.required, "{check}");
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The node processes of the lab: started, heard, and gone when the lab is.
+//!
+//! Each has the lab's orders on its standard input and its reports on its standard output; a thread reads
+//! these, so that reports of both, ends of processes, and signals come through one channel.
+//!
+//! Nothing outlives the lab: a node that is asked to end (its standard input closes) has [`END_LIMIT`]
+//! for it and is killed then; when the lab itself is killed, the kernel kills its nodes (each asks for
+//! that, see [`die_with_parent`]). Their namespaces, TAPs, bridges and the cable go with them. Nodes
+//! are in process groups of their own, so that Ctrl-C reaches the lab alone and is not taken for a
+//! node's death.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::process::CommandExt,
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use super::control::{LINE_BYTES_MAX, Order, Report, Side};
+use crate::failure::Failure;
+
+/// How long a node may take to end once it is asked to.
+pub const END_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the lab waits for.
+#[derive(Debug)]
+pub enum Input {
+    /// A node's report.
+    Report(Side, Report),
+    /// A line of a node that is not a report.
+    Garbage(Side, String),
+    /// A node's standard output has ended: its process has, or will.
+    Ended(Side),
+    /// SIGINT, SIGTERM or SIGHUP.
+    Signal(i32),
+}
+
+struct Node {
+    process: Child,
+    orders: Option<ChildStdin>,
+}
+
+/// The node processes.
+pub struct Children {
+    nodes: [Node; 2],
+    inputs: Receiver<Input>,
+    signals: signal_hook::iterator::Handle,
+}
+
+impl std::fmt::Debug for Children {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Children").finish_non_exhaustive()
+    }
+}
+
+impl Children {
+    /// Starts A's and B's process and catches signals. The calling thread must live as long as the
+    /// processes: their death signal follows it.
+    ///
+    /// # Errors
+    /// A process or thread could not be started.
+    pub fn start(commands: [Command; 2]) -> Result<Self, Failure> {
+        let failed = |what: &str| {
+            let what = what.to_owned();
+            move |error: io::Error| Failure::work(format!("{what}: {error}"))
+        };
+        let (sender, inputs) = unbounded();
+        let mut signals =
+            Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed("catch signals"))?;
+        let handle = signals.handle();
+        let to_lab = sender.clone();
+        thread::Builder::new()
+            .name("flue-signals".into())
+            .spawn(move || {
+                for signal in signals.forever() {
+                    // The lab has ended when nobody listens.
+                    let _ = to_lab.send(Input::Signal(signal));
+                }
+            })
+            .map_err(failed("start a thread"))?;
+        let [a, b] = commands;
+        let start = |command, side| {
+            let what = format!("start node {side}");
+            Node::start(command, side, sender.clone()).map_err(failed(&what))
+        };
+        let started = start(a, Side::A).and_then(|mut a| match start(b, Side::B) {
+            Ok(b) => Ok([a, b]),
+            Err(failure) => {
+                // Its status tells nothing; the failure does.
+                let _ = a.end();
+                Err(failure)
+            }
+        });
+        match started {
+            Ok(nodes) => Ok(Self { nodes, inputs, signals: handle }),
+            Err(failure) => {
+                handle.close();
+                Err(failure)
+            }
+        }
+    }
+
+    /// The next input.
+    ///
+    /// # Errors
+    /// None within `limit`.
+    pub fn next(&self, limit: Duration) -> Result<Input, Failure> {
+        self.inputs
+            .recv_timeout(limit)
+            .map_err(|_| Failure::work(format!("lab: no progress for {} s", limit.as_secs())))
+    }
+
+    /// Sends an order.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub fn order(&mut self, side: Side, order: &Order) -> Result<(), Failure> {
+        let line = serde_json::to_string(order)
+            .map_err(|error| Failure::work(format!("order to node {side}: {error}")))?;
+        let Some(orders) = &mut self.nodes[side.index()].orders else {
+            return Err(Failure::work(format!("order to node {side}: it was asked to end")));
+        };
+        writeln!(orders, "{line}")
+            .map_err(|error| Failure::work(format!("order to node {side}: {error}")))
+    }
+
+    /// How a node's process has ended, waiting for it at most [`END_LIMIT`], and killing it then.
+    pub fn ending(&mut self, side: Side) -> String {
+        match self.nodes[side.index()].end() {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            node.orders = None;
+        }
+        for node in &mut self.nodes {
+            // The status of a node that the lab has ended tells nothing.
+            let _ = node.end();
+        }
+        self.signals.close();
+    }
+}
+
+impl Node {
+    fn start(mut command: Command, side: Side, to_lab: Sender<Input>) -> io::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut process = command.spawn()?;
+        let orders = process.stdin.take();
+        let reports = process.stdout.take();
+        let mut node = Self { process, orders };
+        let reader = thread::Builder::new().name(format!("flue-lab-{side}")).spawn(move || {
+            if let Some(reports) = reports {
+                read_reports(side, reports, &to_lab);
+            }
+            let _ = to_lab.send(Input::Ended(side));
+        });
+        if let Err(error) = reader {
+            node.orders = None;
+            let _ = node.end();
+            return Err(error);
+        }
+        Ok(node)
+    }
+
+    /// Waits for the process, at most [`END_LIMIT`], then kills it.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        self.orders = None;
+        if !wait_for(&self.process, END_LIMIT) {
+            self.process.kill()?;
+        }
+        self.process.wait()
+    }
+}
+
+/// Whether a process ends within `limit`.
+fn wait_for(process: &Child, limit: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let Some(pid) = i32::try_from(process.id()).ok().and_then(Pid::from_raw) else { return false };
+    let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else {
+        // Already waited for, or a kernel without pidfd (before 5.3): kill at once.
+        return false;
+    };
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(timeout) = Timespec::try_from(left) else { return false };
+        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn read_reports(side: Side, reports: impl Read, to_lab: &Sender<Input>) {
+    let mut reports = BufReader::new(reports);
+    loop {
+        let mut line = String::new();
+        let read = reports.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+        let input = match read {
+            Ok(0) => return,
+            Ok(_) => match serde_json::from_str(&line) {
+                Ok(report) => Input::Report(side, report),
+                Err(_) => Input::Garbage(side, line),
+            },
+            Err(error) => Input::Garbage(side, error.to_string()),
+        };
+        let is_garbage = matches!(input, Input::Garbage(..));
+        if to_lab.send(input).is_err() || is_garbage {
+            return;
+        }
+    }
+}
+
+/// Has the kernel kill this process when the thread that started it ends. For nodes, first thing.
+///
+/// # Errors
+/// Not on this kernel.
+pub fn die_with_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Where a node writes its reports.
+#[derive(Debug)]
+pub struct Reports<W: Write> {
+    out: W,
+}
+
+impl<W: Write> Reports<W> {
+    /// To `out`, a line each.
+    pub const fn new(out: W) -> Self {
+        Self { out }
+    }
+
+    /// Writes a report.
+    ///
+    /// # Errors
+    /// The lab is gone.
+    pub fn send(&mut self, report: &Report) -> Result<(), Failure> {
+        let line = serde_json::to_string(report)
+            .map_err(|error| Failure::work(format!("report: {error}")))?;
+        writeln!(self.out, "{line}")
+            .and_then(|()| self.out.flush())
+            .map_err(|error| Failure::work(format!("report: the lab is gone: {error}")))
+    }
+}
+
+/// Where a node reads its orders.
+#[derive(Debug)]
+pub struct Orders<R: BufRead> {
+    input: R,
+}
+
+impl<R: BufRead> Orders<R> {
+    /// From `input`, a line each.
+    pub const fn new(input: R) -> Self {
+        Self { input }
+    }
+
+    /// The next order.
+    ///
+    /// # Errors
+    /// The lab is gone, or does not speak this language.
+    pub fn receive(&mut self) -> Result<Order, Failure> {
+        let mut line = String::new();
+        match self.input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
+            Ok(0) => Err(Failure::work("order: the lab is gone")),
+            Ok(_) => serde_json::from_str(&line)
+                .map_err(|error| Failure::work(format!("order: {error}"))),
+            Err(error) => Err(Failure::work(format!("order: {error}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(script);
+        command
+    }
+
+    fn is_gone(pid: u32) -> bool {
+        !std::path::Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    #[test]
+    fn reports_and_ends_come_through_one_channel() {
+        let a = shell(
+            r#"echo '{"report":"namespace","pid":5}'; read order; echo "$order" >&2; exit 7"#,
+        );
+        let b = shell("echo not a report; read order");
+        let mut children = Children::start([a, b]).unwrap();
+        let mut seen = [false; 2];
+        while seen != [true; 2] {
+            match children.next(LIMIT).unwrap() {
+                Input::Report(Side::A, Report::Namespace { pid: 5 }) => seen[0] = true,
+                Input::Garbage(Side::B, line) => {
+                    assert_eq!(line, "not a report\n");
+                    seen[1] = true;
+                }
+                Input::Ended(Side::B) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        children.order(Side::A, &Order::Connect).unwrap();
+        while !matches!(children.next(LIMIT).unwrap(), Input::Ended(Side::A)) {}
+        assert_eq!(children.ending(Side::A), "exit status: 7");
+    }
+
+    #[test]
+    fn nothing_outlives_the_lab() {
+        // One that ends when its orders end, and one that has to be killed.
+        let obedient = shell("while read order; do :; done");
+        let stubborn =
+            shell("trap '' TERM; while :; do read order || exec tail -f /dev/null; done");
+        let children = Children::start([obedient, stubborn]).unwrap();
+        let pids = children.nodes.each_ref().map(|node| node.process.id());
+        let started = Instant::now();
+        drop(children);
+        assert!(pids.into_iter().all(is_gone));
+        assert!(started.elapsed() < END_LIMIT + LIMIT);
+    }
+
+    #[test]
+    fn silence_has_a_limit() {
+        let quiet = || shell("read order");
+        let children = Children::start([quiet(), quiet()]).unwrap();
+        let failure = children.next(Duration::from_millis(10)).unwrap_err();
+        assert!(failure.message.contains("no progress"), "{failure}");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there() {
+        let absent = || Command::new("/nonexistent/flue");
+        let failure = Children::start([absent(), absent()]).unwrap_err();
+        assert!(failure.message.contains("start node A"), "{failure}");
+        let failure = Children::start([shell("read order"), absent()]).unwrap_err();
+        assert!(failure.message.contains("start node B"), "{failure}");
+    }
+
+    #[test]
+    fn orders_and_reports_are_lines() {
+        let mut out = Vec::new();
+        Reports::new(&mut out).send(&Report::Done).unwrap();
+        assert_eq!(out, b"{\"report\":\"done\"}\n");
+        let mut orders = Orders::new(&b"{\"order\":\"connect\"}\nnonsense\n"[..]);
+        assert_eq!(orders.receive().unwrap(), Order::Connect);
+        assert!(orders.receive().is_err());
+        assert!(orders.receive().unwrap_err().message.contains("gone"));
+    }
+}

@@ -1,0 +1,345 @@
+//! What the lab does when a node has reported: the order of things, and what is told of them.
+//!
+//! ```text
+//! both: Namespace  ->  cable, then Start to both
+//! both: Linked, B: Listening  ->  Connect to A
+//! Moved, Connected, Passed, Verified, Closed: told and kept
+//! both: Done  ->  the end
+//! ```
+//!
+//! No process, no clock: [`Director::handle`] takes a report, [`Director::poll`] says what to do.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use super::{
+    control::{Counters, Negotiated, NodePlan, OffloadState, Order, Report, Side},
+    script::Passage,
+};
+use crate::{
+    failure::Failure,
+    table::{Align, Table, cell},
+    units::{format_bytes, format_duration, format_rate, rate_of},
+};
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Join the namespaces of these two processes, A's and B's.
+    Cable([u32; 2]),
+    /// Send an order.
+    Order(Side, Order),
+    /// Tell a step.
+    Say(String),
+    /// Both nodes are done.
+    Finish,
+}
+
+/// A passage of the file, as `--json` tells it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Operation {
+    /// Which.
+    pub operation: Passage,
+    /// Octets of the file.
+    pub bytes: u64,
+    /// Until B had said that all has arrived, nanoseconds.
+    pub time_ns: u64,
+    /// Bits of the file per second.
+    pub rate_bps: Option<f64>,
+    /// What the node that moved the data has sent.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// Where the data path was.
+    pub offload_state: OffloadState,
+    /// SHA-256 on both sides; `None` until both have it.
+    pub sha256: Option<String>,
+}
+
+/// A change of place of a connection's data path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Move {
+    /// Whose side of the connection.
+    pub node: Side,
+    /// Where to.
+    pub offload_state: OffloadState,
+    /// Since that node connects or listens, nanoseconds.
+    pub at_ns: u64,
+}
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NodeResult {
+    /// Its process.
+    pub pid: Option<u32>,
+    /// TAP frames carry a virtio-net header.
+    pub vnet_header: Option<bool>,
+    /// What its queue pair negotiated.
+    pub negotiated: Option<Negotiated>,
+    /// Of its connection's whole life.
+    pub totals: Option<Counters>,
+    #[serde(skip)]
+    linked: bool,
+    #[serde(skip)]
+    done: bool,
+}
+
+/// All that the lab has found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LabResult {
+    /// A and B.
+    pub nodes: [NodeResult; 2],
+    /// In the order reported.
+    pub moves: Vec<Move>,
+    /// In their order.
+    pub operations: Vec<Operation>,
+}
+
+impl LabResult {
+    /// The table that ends the run.
+    pub fn table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("operation", Align::Left),
+            ("bytes", Align::Right),
+            ("time ms", Align::Right),
+            ("Gbit/s", Align::Right),
+            ("segments", Align::Right),
+            ("retrans", Align::Right),
+            ("PSH", Align::Right),
+            ("Offload State", Align::Left),
+            ("SHA-256", Align::Left),
+        ]);
+        for operation in &self.operations {
+            let Counters { segments, retransmitted_segments, psh_segments } = operation.counters;
+            let verdict = match &operation.sha256 {
+                Some(digest) => format!("{} equal", digest.get(..8).unwrap_or(digest)),
+                None => "not compared".into(),
+            };
+            table.row([
+                operation.operation.to_string(),
+                operation.bytes.to_string(),
+                format!("{:.3}", operation.time_ns as f64 / 1e6),
+                cell(operation.rate_bps.map(|rate| format!("{:.2}", rate / 1e9))),
+                cell(segments),
+                cell(retransmitted_segments),
+                cell(psh_segments),
+                operation.offload_state.to_string(),
+                verdict,
+            ]);
+        }
+        table
+    }
+}
+
+/// The order of things.
+#[derive(Debug)]
+pub struct Director {
+    plans: [NodePlan; 2],
+    result: LabResult,
+    listening: bool,
+    started: bool,
+    connecting: bool,
+    acts: VecDeque<Act>,
+}
+
+impl Director {
+    /// For two nodes, A's plan and B's.
+    pub fn new(plans: [NodePlan; 2]) -> Self {
+        Self {
+            plans,
+            result: LabResult::default(),
+            listening: false,
+            started: false,
+            connecting: false,
+            acts: VecDeque::new(),
+        }
+    }
+
+    /// What has been found so far.
+    pub const fn result(&self) -> &LabResult {
+        &self.result
+    }
+
+    /// Whether `side` has said that it is done: its process may end now.
+    pub const fn is_done(&self, side: Side) -> bool {
+        self.result.nodes[side.index()].done
+    }
+
+    /// What is to be done next. Changes with [`Director::handle`] only; call until `None`.
+    #[must_use]
+    pub fn poll(&mut self) -> Option<Act> {
+        self.acts.pop_front()
+    }
+
+    /// Takes a report.
+    ///
+    /// # Errors
+    /// The node's own failure, or that the report does not fit.
+    pub fn handle(&mut self, side: Side, report: Report) -> Result<(), Failure> {
+        let text = match report {
+            Report::Failed { failure } => return Err(failure.at(&format!("node {side}"))),
+            Report::Namespace { pid } => {
+                self.node(side).pid = Some(pid);
+                format!("network namespace of process {pid}")
+            }
+            Report::Linked { vnet_header } => {
+                let config = &self.plans[side.index()].config;
+                let text = linked_text(&config.tap, config.bridge.as_deref(), vnet_header);
+                let node = self.node(side);
+                node.vnet_header = vnet_header;
+                node.linked = true;
+                text
+            }
+            Report::Listening if side == Side::A => return Err(unexpected(side, "listening")),
+            Report::Listening => {
+                self.listening = true;
+                let NodePlan { target, port, .. } = &self.plans[side.index()];
+                format!("listens on {target} port {port}")
+            }
+            Report::Moved { state, at_ns } => {
+                self.result.moves.push(Move { node: side, offload_state: state, at_ns });
+                let at = format_duration(std::time::Duration::from_nanos(at_ns));
+                format!("connection is {state} ({at} after it was asked for)")
+            }
+            Report::Connected { negotiated } => {
+                self.node(side).negotiated = Some(negotiated);
+                negotiated_text(&negotiated)
+            }
+            Report::Passed { passage, bytes, time_ns, counters, state } => {
+                if !moves_data(side, passage) {
+                    return Ok(());
+                }
+                self.passed(side, passage, bytes, time_ns, counters, state)?
+            }
+            Report::Verified { passage, sha256 } => {
+                let text = format!("{passage}: SHA-256 {sha256}");
+                self.verified(side, passage, sha256)?;
+                text
+            }
+            Report::Closed { counters } => {
+                self.node(side).totals = Some(counters);
+                "queue pair disconnected, connection closed by both sides".into()
+            }
+            Report::Done => {
+                self.node(side).done = true;
+                self.advance();
+                return Ok(());
+            }
+        };
+        self.acts.push_back(Act::Say(format!("{side}  {text}")));
+        self.advance();
+        Ok(())
+    }
+
+    const fn node(&mut self, side: Side) -> &mut NodeResult {
+        &mut self.result.nodes[side.index()]
+    }
+
+    fn advance(&mut self) {
+        let [a, b] = &self.result.nodes;
+        if let (false, Some(a), Some(b)) = (self.started, a.pid, b.pid) {
+            self.started = true;
+            self.acts.push_back(Act::Cable([a, b]));
+            for side in Side::BOTH {
+                let plan = Box::new(self.plans[side.index()].clone());
+                self.acts.push_back(Act::Order(side, Order::Start { plan }));
+            }
+        }
+        let [a, b] = &self.result.nodes;
+        if !self.connecting && self.listening && a.linked && b.linked {
+            self.connecting = true;
+            let NodePlan { target, port, .. } = &self.plans[0];
+            let text = format!("A  connects to {target} port {port} through its host stack");
+            self.acts.push_back(Act::Say(text));
+            self.acts.push_back(Act::Order(Side::A, Order::Connect));
+        }
+        if a.done && b.done {
+            self.acts.push_back(Act::Finish);
+        }
+    }
+
+    fn passed(
+        &mut self,
+        side: Side,
+        passage: Passage,
+        bytes: u64,
+        time_ns: u64,
+        counters: Counters,
+        offload_state: OffloadState,
+    ) -> Result<String, Failure> {
+        if self.operation(passage).is_some() {
+            return Err(unexpected(side, "a passage a second time"));
+        }
+        let time = std::time::Duration::from_nanos(time_ns);
+        let rate_bps = rate_of(bytes, time);
+        self.result.operations.push(Operation {
+            operation: passage,
+            bytes,
+            time_ns,
+            rate_bps,
+            counters,
+            offload_state,
+            sha256: None,
+        });
+        let rate = rate_bps.map(|rate| format!(", {}", format_rate(rate))).unwrap_or_default();
+        Ok(format!("{passage}: {} in {}{rate}", format_bytes(bytes), format_duration(time)))
+    }
+
+    fn operation(&mut self, passage: Passage) -> Option<&mut Operation> {
+        self.result.operations.iter_mut().find(|operation| operation.operation == passage)
+    }
+
+    /// A compares, and has both digests then: its report counts.
+    fn verified(&mut self, side: Side, passage: Passage, sha256: String) -> Result<(), Failure> {
+        match (side, self.operation(passage)) {
+            (Side::B, _) => Ok(()),
+            (Side::A, Some(operation)) => {
+                operation.sha256 = Some(sha256);
+                Ok(())
+            }
+            (Side::A, None) => Err(unexpected(side, "a digest before its passage")),
+        }
+    }
+}
+
+/// Whose counters and clock tell of a passage: the node that asks for it to move. B asks for the Reads.
+/// But A waits for their end as well, and its report comes when B's has: B's is taken.
+const fn moves_data(side: Side, passage: Passage) -> bool {
+    matches!((side, passage), (Side::A, Passage::Send | Passage::Write) | (Side::B, Passage::Read))
+}
+
+fn unexpected(side: Side, what: &str) -> Failure {
+    Failure::work(format!("node {side}: reports {what}"))
+}
+
+fn linked_text(tap: &str, bridge: Option<&str>, vnet_header: Option<bool>) -> String {
+    let vnet = match vnet_header {
+        Some(true) => "with virtio-net header",
+        Some(false) => "plain",
+        None => "header unknown",
+    };
+    match bridge {
+        Some(bridge) => format!("TAP {tap} ({vnet}), port of bridge {bridge}; frames pass"),
+        None => format!("TAP {tap} ({vnet}); frames pass"),
+    }
+}
+
+fn negotiated_text(negotiated: &Negotiated) -> String {
+    let Negotiated { mpa_revision, crc, markers, inbound_reads, outbound_reads } = negotiated;
+    let switch = |on: &Option<bool>| match on {
+        Some(true) => "on",
+        Some(false) => "off",
+        None => "unknown",
+    };
+    format!(
+        "MPA negotiated: revision {}, CRC {}, markers {}, IRD {}, ORD {}",
+        cell(*mpa_revision),
+        switch(crc),
+        switch(markers),
+        cell(*inbound_reads),
+        cell(*outbound_reads)
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+use clap::Parser;
+
+use super::*;
+use crate::{failure::Kind, options::NodeOptions};
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    node: NodeOptions,
+}
+
+fn plan(address: &str) -> NodePlan {
+    let line = ["test", "--seed", "1", "--bridge", "br0", "--addr", address];
+    NodePlan {
+        config: Command::try_parse_from(line).unwrap().node.resolve().unwrap(),
+        cable: "cable".into(),
+        target: "10.77.0.2".parse().unwrap(),
+        port: 7174,
+        file: "/proc/self/exe".into(),
+        chunk_bytes: 65536,
+        window_receives: 16,
+    }
+}
+
+fn director() -> Director {
+    Director::new([plan("10.77.0.1/24"), plan("10.77.0.2/24")])
+}
+
+/// What the director does, without what it says.
+fn acts(director: &mut Director) -> Vec<Act> {
+    std::iter::from_fn(|| director.poll()).filter(|act| !matches!(act, Act::Say(_))).collect()
+}
+
+fn said(director: &mut Director) -> String {
+    let texts = std::iter::from_fn(|| director.poll()).filter_map(|act| match act {
+        Act::Say(text) => Some(text),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+fn passed(passage: Passage, segments: u64) -> Report {
+    Report::Passed {
+        passage,
+        bytes: 1_000_000,
+        time_ns: 1_000_000,
+        counters: Counters {
+            segments: Some(segments),
+            retransmitted_segments: Some(0),
+            psh_segments: None,
+        },
+        state: OffloadState::Offloaded,
+    }
+}
+
+#[test]
+fn the_order_of_things() {
+    let mut director = director();
+    director.handle(Side::B, Report::Namespace { pid: 12 }).unwrap();
+    assert_eq!(acts(&mut director), []);
+    director.handle(Side::A, Report::Namespace { pid: 11 }).unwrap();
+    let done = acts(&mut director);
+    assert_eq!(done[0], Act::Cable([11, 12]), "cable before orders");
+    let started = [plan("10.77.0.1/24"), plan("10.77.0.2/24")].map(Box::new);
+    let [a, b] = started.map(|plan| Order::Start { plan });
+    assert_eq!(done[1..], [Act::Order(Side::A, a), Act::Order(Side::B, b)]);
+
+    director.handle(Side::A, Report::Linked { vnet_header: Some(true) }).unwrap();
+    director.handle(Side::B, Report::Listening).unwrap();
+    assert_eq!(acts(&mut director), [], "B's link is missing");
+    director.handle(Side::B, Report::Linked { vnet_header: Some(false) }).unwrap();
+    assert_eq!(acts(&mut director), [Act::Order(Side::A, Order::Connect)]);
+
+    director.handle(Side::A, Report::Done).unwrap();
+    assert_eq!(acts(&mut director), []);
+    assert!(director.is_done(Side::A) && !director.is_done(Side::B));
+    director.handle(Side::B, Report::Done).unwrap();
+    assert_eq!(acts(&mut director), [Act::Finish]);
+}
+
+#[test]
+fn each_passage_is_told_by_the_node_that_moves_it() {
+    let mut director = director();
+    for passage in Passage::ALL {
+        director.handle(Side::A, passed(passage, 1)).unwrap();
+        director.handle(Side::B, passed(passage, 2)).unwrap();
+        let sha256 = "ab".repeat(32);
+        director.handle(Side::B, Report::Verified { passage, sha256: sha256.clone() }).unwrap();
+        director.handle(Side::A, Report::Verified { passage, sha256 }).unwrap();
+    }
+    let operations = &director.result().operations;
+    let told = operations.iter().map(|o| (o.operation, o.counters.segments)).collect::<Vec<_>>();
+    assert_eq!(
+        told,
+        [(Passage::Send, Some(1)), (Passage::Write, Some(1)), (Passage::Read, Some(2))]
+    );
+    assert_eq!(operations[0].rate_bps, Some(8e9));
+    let table = director.result().table().to_string();
+    let row = table.lines().nth(1).unwrap();
+    for part in ["Send/Receive", "1000000", "1.000", "8.00", " - ", "Offloaded", "abababab equal"] {
+        assert!(row.contains(part), "{part:?} is not in {row}");
+    }
+    assert!(said(&mut director).contains("RDMA Read: 977 KiB in 1.00 ms, 8.00 Gbit/s"));
+    let json = serde_json::to_value(director.result()).unwrap();
+    assert_eq!(json["operations"][2]["operation"], "read");
+    assert_eq!(json["operations"][0]["segments"], 1);
+    assert!(json["operations"][0]["psh_segments"].is_null(), "unknown is null");
+}
+
+#[test]
+fn moves_are_kept_in_order() {
+    let mut director = director();
+    for (at_ns, state) in [
+        (1000, OffloadState::InHost),
+        (2000, OffloadState::Offloading),
+        (9000, OffloadState::Offloaded),
+    ] {
+        director.handle(Side::A, Report::Moved { state, at_ns }).unwrap();
+    }
+    let text = said(&mut director);
+    assert!(text.contains("A  connection is Offloading (2.00 µs after"), "{text}");
+    assert_eq!(director.result().moves.len(), 3);
+    let json = serde_json::to_value(director.result()).unwrap();
+    assert_eq!(json["moves"][2]["offload_state"], "Offloaded");
+    assert_eq!(json["moves"][2]["node"], "A");
+}
+
+#[test]
+fn failures_keep_their_kind_and_name_the_node() {
+    let failure = Failure::lacking("no TUN").with_hint("modprobe tun");
+    let error = director().handle(Side::B, Report::Failed { failure }).unwrap_err();
+    assert_eq!(error.kind, Kind::Lacking);
+    assert_eq!(error.message, "node B: no TUN");
+    assert_eq!(error.hint.as_deref(), Some("modprobe tun"));
+}
+
+#[test]
+fn reports_that_do_not_fit() {
+    assert!(director().handle(Side::A, Report::Listening).is_err());
+    let sha256 = String::new();
+    let early = Report::Verified { passage: Passage::Send, sha256 };
+    assert!(director().handle(Side::A, early).is_err());
+    let mut director = director();
+    director.handle(Side::A, passed(Passage::Send, 1)).unwrap();
+    assert!(director.handle(Side::A, passed(Passage::Send, 1)).is_err());
+}
+
+#[test]
+fn what_was_negotiated_is_told() {
+    let mut director = director();
+    let negotiated = Negotiated {
+        mpa_revision: Some(2),
+        crc: Some(true),
+        markers: Some(false),
+        inbound_reads: Some(16),
+        outbound_reads: None,
+    };
+    director.handle(Side::B, Report::Connected { negotiated }).unwrap();
+    let text = said(&mut director);
+    assert_eq!(text, "B  MPA negotiated: revision 2, CRC on, markers off, IRD 16, ORD -");
+}

@@ -1,0 +1,423 @@
+//! `flue lab`: two nodes in two network namespaces pass a file to each other in three ways.
+//!
+//! ```text
+//!  namespace A                                      namespace B
+//!  node A - TAP - bridge - veth ========= veth - bridge - TAP - node B
+//! ```
+//!
+//! The lab is three processes. The first one makes a network namespace for itself (through a user
+//! namespace when it is not root), so that nothing it does shows in the machine's own; starts the two
+//! nodes, which make their own below it ([`children`], [`session`]); joins them by a veth pair, in which
+//! each end is born in its place; and then does what [`director`] says. The nodes speak [`script`] over
+//! their queue pair and [`control`] with the lab.
+//!
+//! Limits: a step that takes longer than [`STALL_LIMIT`] is a failure.
+
+pub mod children;
+pub mod control;
+pub mod director;
+pub mod script;
+pub mod session;
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde::Serialize;
+
+use self::{
+    children::{Children, Input},
+    control::{NodePlan, Side},
+    director::{Act, Director},
+    script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
+};
+use crate::{
+    environment,
+    failure::Failure,
+    namespace::{self, Entered},
+    net::{NamespaceOf, Netlink, VethEnd},
+    options::{NodeConfig, NodeOptions, Quietness},
+    report::Console,
+    units::{IpPrefix, Mac, format_bytes},
+};
+
+/// How long the lab waits for the next report of a node. The slowest step is a long file over a bad wire.
+pub const STALL_LIMIT: Duration = Duration::from_secs(60);
+/// Node A's address when none is given.
+pub const ADDRESS_A_DEFAULT: &str = "10.77.0.1/24";
+/// Where node A's capture goes when `--pcap` is not given.
+pub const CAPTURE_DEFAULT: &str = "lab.pcapng";
+/// The bridge of each namespace when `--bridge` is not given.
+pub const BRIDGE_DEFAULT: &str = "br0";
+/// The veth end in each namespace.
+pub const CABLE: &str = "cable0";
+/// The port where B listens when `-p` is not given: that of rping.
+pub const PORT_DEFAULT: u16 = 7174;
+/// The program itself, as its processes see it.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+/// The hidden command that runs a node of the lab.
+pub const NODE_COMMAND: &str = "lab-node";
+
+/// Pass a file between two nodes, by Send/Receive, RDMA Write and RDMA Read, and look at it
+///
+/// Makes two network namespaces, a TAP and a bridge in each, and a veth pair between the bridges; no
+/// root is needed where the kernel allows user namespaces and /dev/net/tun can be opened. Node A
+/// connects to node B through its host stack (ARP, handshake); on both sides the connection is handed to
+/// the offload target; MPA is negotiated; then the file crosses three times, and each time SHA-256
+/// is compared. What A's wire carried is in lab.pcapng, for Wireshark. Everything that was made goes away
+/// with the processes, also on Ctrl-C.
+///
+/// Node options go for both nodes, but for --addr, which is A's (B gets the address after it), and
+/// --pcap, which is A's.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = "Examples:
+  flue lab
+  flue lab --file vmlinux --mtu 9000
+  flue lab --drop 0.5 --delay 1ms --seed 7
+  flue lab --json -q | jq '.result.operations[] | {operation, rate_bps}'")]
+pub struct LabArgs {
+    /// File to pass: 1 byte to 1 GiB [default: the flue program itself]
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+
+    /// Bytes of one Send, Write or Read: 1..=16777216
+    #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(CHUNK_BYTES_MAX)))]
+    pub chunk: u32,
+
+    /// Receives that B posts ahead: 1..=1024
+    #[arg(long, value_name = "N", default_value_t = 16,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(WINDOW_RECEIVES_MAX)))]
+    pub window: u32,
+
+    /// Port where B listens: 1..=65535
+    #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// Log what happens on standard error
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+
+    /// How the run is told.
+    #[command(flatten)]
+    pub output: Quietness,
+
+    /// Both nodes.
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// The effective configuration.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LabConfig {
+    /// The file that crosses.
+    pub file: PathBuf,
+    /// Its length, bytes.
+    pub file_bytes: u64,
+    /// Bytes of one Send, Write or Read.
+    pub chunk_bytes: u32,
+    /// Receives that B posts ahead.
+    pub window_receives: u32,
+    /// The port where B listens.
+    pub port: u16,
+    /// A and B.
+    pub nodes: [NodeConfig; 2],
+}
+
+impl fmt::Display for LabConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, file_bytes, chunk_bytes, window_receives, port, nodes } = self;
+        let size = format_bytes(*file_bytes);
+        writeln!(f, "file: {} ({size}), chunks of {chunk_bytes} bytes", file.display())?;
+        writeln!(f, "B: port {port}, {window_receives} receives posted ahead")?;
+        for (side, node) in Side::BOTH.into_iter().zip(nodes) {
+            for line in node.to_string().lines() {
+                writeln!(f, "{side}: {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LabArgs {
+    /// Checks and completes the options.
+    ///
+    /// # Errors
+    /// [`Failure::usage`], naming the option and its limit.
+    pub fn resolve(&self) -> Result<LabConfig, Failure> {
+        let refused = [
+            ("--mac", self.node.mac.is_some(), "the nodes cannot have the same"),
+            ("--host-addr", !self.node.host_addr.is_empty(), "the lab's TAPs are ports of bridges"),
+            ("--gateway", !self.node.gateway.is_empty(), "there is no router in the lab"),
+        ];
+        for (option, given, why) in refused {
+            if given {
+                return Err(Failure::usage(format!("{option} is not for the lab: {why}")));
+            }
+        }
+        let file = self.file.clone().unwrap_or_else(|| OWN_PROGRAM.into());
+        let file_bytes = file_length(&file)?;
+        let nodes = self.nodes()?;
+        let interfaces = [nodes[0].tap.as_str(), nodes[0].bridge.as_deref().unwrap_or(""), CABLE];
+        for (index, name) in interfaces.iter().enumerate() {
+            if interfaces[..index].contains(name) {
+                return Err(Failure::usage(format!(
+                    "--tap and --bridge: two interfaces of the lab would be called {name}"
+                )));
+            }
+        }
+        Ok(LabConfig {
+            file,
+            file_bytes,
+            chunk_bytes: self.chunk,
+            window_receives: self.window,
+            port: self.port,
+            nodes,
+        })
+    }
+
+    fn nodes(&self) -> Result<[NodeConfig; 2], Failure> {
+        let mut options = self.node.clone();
+        options.bridge.get_or_insert_with(|| BRIDGE_DEFAULT.into());
+        if options.addr.is_empty() {
+            options.addr.push(ADDRESS_A_DEFAULT.parse().expect("an address, see the tests"));
+        }
+        let mut a = options.resolve()?;
+        let following = |prefix: &IpPrefix| {
+            prefix.successor().filter(|next| !options.addr.contains(next)).ok_or_else(|| {
+                Failure::usage(format!(
+                    "--addr {prefix}: B gets the address after it; there is none"
+                ))
+            })
+        };
+        options.addr = options.addr.iter().map(following).collect::<Result<_, _>>()?;
+        options.pcap = None;
+        // The same seed twice would give both nodes the same dice.
+        options.seed = Some(a.seed.wrapping_add(1));
+        let mut b = options.resolve()?;
+        for node in [&mut a, &mut b] {
+            // Addresses that do not depend on the seed: captures of two runs can be compared.
+            let key = format!("lab|{}", node.addresses[0]);
+            node.mac = Mac::derived(key.as_bytes());
+        }
+        a.pcap.get_or_insert_with(|| CAPTURE_DEFAULT.into());
+        Ok([a, b])
+    }
+}
+
+fn file_length(file: &Path) -> Result<u64, Failure> {
+    let failed = |why: String| Failure::usage(format!("--file {}: {why}", file.display()));
+    let metadata = fs::metadata(file).map_err(|error| failed(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(failed("not a file".into()));
+    }
+    match metadata.len() {
+        length @ 1..=FILE_BYTES_MAX => Ok(length),
+        length => Err(failed(format!("{length} bytes, not 1 to {FILE_BYTES_MAX}"))),
+    }
+}
+
+impl LabConfig {
+    fn plan(&self, side: Side) -> NodePlan {
+        NodePlan {
+            config: self.nodes[side.index()].clone(),
+            cable: CABLE.into(),
+            target: self.nodes[Side::B.index()].addresses[0].address(),
+            port: self.port,
+            file: self.file.clone(),
+            chunk_bytes: self.chunk_bytes,
+            window_receives: self.window_receives,
+        }
+    }
+}
+
+/// Runs the lab. Call it before the process has a second thread.
+///
+/// # Errors
+/// What failed, and on which node.
+pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let config = args.resolve()?;
+    console.config(&config);
+    environment::check_tun()?;
+    let began = Instant::now();
+    let way = match namespace::enter()? {
+        Entered::Privileged => "as root",
+        Entered::UserNamespace => "through a user namespace",
+    };
+    console.step(format_args!("two network namespaces, {way}"));
+    let command = |side: Side| {
+        let mut command = Command::new(OWN_PROGRAM);
+        command.arg(NODE_COMMAND).arg(side.to_string());
+        if args.output.trace {
+            command.arg("--trace");
+        } else if args.verbose {
+            command.arg("--verbose");
+        }
+        command
+    };
+    let mut director = Director::new(Side::BOTH.map(|side| config.plan(side)));
+    let mtu_bytes = config.nodes[0].mtu_bytes;
+    let ended = Children::start(Side::BOTH.map(command)).and_then(|mut children| {
+        direct(&mut director, &mut children, mtu_bytes, |text| {
+            let seconds = began.elapsed().as_secs_f64();
+            console.step(format_args!("{seconds:9.3} s  {text}"));
+        })
+    });
+    console.result(director.result());
+    if !director.result().operations.is_empty() {
+        console.say(format_args!("\n{}", director.result().table()));
+    }
+    ended?;
+    if let Some(capture) = &config.nodes[0].pcap {
+        console.step(format_args!("node A's capture: {}", capture.display()));
+    }
+    Ok(())
+}
+
+/// Does what the director says until it says that all is done.
+fn direct(
+    director: &mut Director,
+    children: &mut Children,
+    mtu_bytes: u16,
+    mut say: impl FnMut(&str),
+) -> Result<(), Failure> {
+    loop {
+        while let Some(act) = director.poll() {
+            match act {
+                Act::Finish => return Ok(()),
+                Act::Say(text) => say(&text),
+                Act::Order(side, order) => children.order(side, &order)?,
+                Act::Cable(pids) => {
+                    let [a, b] = pids
+                        .map(|pid| VethEnd { name: CABLE, namespace: Some(NamespaceOf { pid }) });
+                    Netlink::open()?.create_veth(a, b, mtu_bytes)?;
+                }
+            }
+        }
+        match children.next(STALL_LIMIT)? {
+            Input::Report(side, report) => director.handle(side, report)?,
+            Input::Ended(side) if director.is_done(side) => {}
+            Input::Ended(side) => {
+                let ending = children.ending(side);
+                return Err(Failure::work(format!("node {side}: its process ended: {ending}")));
+            }
+            Input::Garbage(side, line) => {
+                let line = line.trim_end();
+                return Err(Failure::work(format!("node {side}: not a report: {line:?}")));
+            }
+            Input::Signal(signal) => {
+                let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+                return Err(Failure::work(format!("interrupted by {name}")));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{control::Report, *};
+    use crate::failure::Kind;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        lab: LabArgs,
+    }
+
+    fn resolve(line: &str) -> Result<LabConfig, Failure> {
+        let words = std::iter::once("lab").chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap().lab.resolve()
+    }
+
+    #[test]
+    fn the_nodes_differ_where_they_must() {
+        let config = resolve("--seed 5").unwrap();
+        let [a, b] = &config.nodes;
+        assert_eq!(a.addresses[0].to_string(), ADDRESS_A_DEFAULT);
+        assert_eq!(b.addresses[0].to_string(), crate::options::ADDRESS_DEFAULT);
+        assert_ne!(a.mac, b.mac);
+        assert_eq!((a.seed, b.seed), (5, 6));
+        assert_eq!(a.pcap.as_deref(), Some(Path::new(CAPTURE_DEFAULT)));
+        assert_eq!(b.pcap, None, "two nodes do not write one file");
+        assert_eq!(a.bridge.as_deref(), Some(BRIDGE_DEFAULT));
+        let six = resolve("--addr fd77::1/64 --addr 10.1.0.9/16").unwrap();
+        let addresses: Vec<_> = six.nodes[1].addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["fd77::2/64", "10.1.0.10/16"]);
+        assert_eq!(six.plan(Side::A).target, six.nodes[1].addresses[0].address());
+    }
+
+    #[test]
+    fn options_that_make_no_sense_here() {
+        let cases = [
+            ("--mac 02:00:00:00:00:01", "--mac"),
+            ("--host-addr 10.77.0.9/24", "--host-addr"),
+            ("--gateway 10.77.0.9", "--gateway"),
+            ("--addr 10.77.0.254/24", "--addr 10.77.0.254/24"),
+            ("--addr 10.77.0.1/24 --addr 10.77.0.2/24", "--addr 10.77.0.1/24"),
+            ("--tap br0", "br0"),
+            ("--tap cable0", "cable0"),
+            ("--file /nonexistent", "--file /nonexistent"),
+            ("--file /", "not a file"),
+            ("--file /proc/self/status", "0 bytes"),
+        ];
+        for (line, word) in cases {
+            let failure = resolve(line).unwrap_err();
+            assert_eq!(failure.kind, Kind::Usage, "{line}");
+            assert!(failure.message.contains(word), "{word:?} is not in {failure}");
+        }
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(script);
+        command
+    }
+
+    /// Runs the lab's loop on two scripts instead of nodes.
+    fn direct_scripts(a: &str, b: &str) -> (Result<(), Failure>, Director) {
+        let config = resolve("--seed 1").unwrap();
+        let mut director = Director::new(Side::BOTH.map(|side| config.plan(side)));
+        let mut children = Children::start([shell(a), shell(b)]).unwrap();
+        let ended = direct(&mut director, &mut children, 1500, |_| {});
+        (ended, director)
+    }
+
+    #[test]
+    fn both_done_is_the_end() {
+        let done = r#"echo '{"report":"done"}'"#;
+        let (ended, director) = direct_scripts(done, done);
+        assert_eq!(ended, Ok(()));
+        assert!(Side::BOTH.into_iter().all(|side| director.is_done(side)));
+    }
+
+    #[test]
+    fn a_node_that_dies_is_named_with_its_status() {
+        let (ended, _) = direct_scripts("read order", "exit 9");
+        let failure = ended.unwrap_err();
+        assert_eq!(failure.message, "node B: its process ended: exit status: 9");
+        let (ended, _) = direct_scripts("kill -KILL $$", "read order");
+        assert!(ended.unwrap_err().message.contains("node A: its process ended: signal: 9"));
+    }
+
+    #[test]
+    fn a_failure_of_a_node_keeps_its_kind() {
+        let failure = Failure::lacking("no TUN");
+        let report = serde_json::to_string(&Report::Failed { failure }).unwrap();
+        let (ended, _) = direct_scripts(&format!("echo '{report}'; exit 3"), "read order");
+        let failure = ended.unwrap_err();
+        assert_eq!((failure.kind, failure.message.as_str()), (Kind::Lacking, "node A: no TUN"));
+    }
+
+    #[test]
+    fn words_that_are_no_report() {
+        let (ended, _) = direct_scripts("echo hello", "read order");
+        assert!(ended.unwrap_err().message.contains(r#"node A: not a report: "hello""#));
+    }
+}

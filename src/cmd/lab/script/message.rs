@@ -1,0 +1,184 @@
+//! The control messages of the lab's script, and what can be wrong with them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Octets of a control message.
+pub const CONTROL_BYTES: usize = 64;
+
+const MAGIC: [u8; 4] = *b"FLUE";
+const VERSION: u8 = 1;
+
+/// SHA-256.
+pub type Digest = [u8; 32];
+
+/// One of the three ways across.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Passage {
+    /// NDK Send into posted Receives.
+    Send,
+    /// RDMA Write.
+    Write,
+    /// RDMA Read.
+    Read,
+}
+
+impl Passage {
+    /// All, in their order.
+    pub const ALL: [Self; 3] = [Self::Send, Self::Write, Self::Read];
+
+    pub(super) const fn next(self) -> Option<Self> {
+        match self {
+            Self::Send => Some(Self::Write),
+            Self::Write => Some(Self::Read),
+            Self::Read => None,
+        }
+    }
+}
+
+impl fmt::Display for Passage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Send => "Send/Receive",
+            Self::Write => "RDMA Write",
+            Self::Read => "RDMA Read",
+        })
+    }
+}
+
+/// Memory of the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Remote {
+    /// Tagged offset of its first octet.
+    pub address: u64,
+    /// Its remote token: the STag.
+    pub token: u32,
+}
+
+/// A control message. On the wire, in network byte order: "FLUE", version, kind, two zero octets,
+/// be32 token, be32 count, be64 address, be64 length, 32 octets of digest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Control {
+    /// The file to come.
+    Hello {
+        /// Octets of the file.
+        length: u64,
+        /// Octets of each Send but the last.
+        chunk: u32,
+    },
+    /// The sink, and the receives posted over it.
+    Ready {
+        /// The sink.
+        sink: Remote,
+        /// Receives.
+        credit: u32,
+    },
+    /// Further receives.
+    Credit {
+        /// Receives.
+        credit: u32,
+    },
+    /// All octets of the passage are there.
+    Arrived,
+    /// What they hash to.
+    Digest(Digest),
+    /// The last RDMA Write has been posted before this.
+    Written,
+    /// Memory to read the file from.
+    Offer {
+        /// The source.
+        source: Remote,
+    },
+}
+
+impl Control {
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::Hello { .. } => 1,
+            Self::Ready { .. } => 2,
+            Self::Credit { .. } => 3,
+            Self::Arrived => 4,
+            Self::Digest(_) => 5,
+            Self::Written => 6,
+            Self::Offer { .. } => 7,
+        }
+    }
+
+    /// As on the wire.
+    pub fn encode(&self) -> [u8; CONTROL_BYTES] {
+        let no_memory = Remote { address: 0, token: 0 };
+        let (memory, count, length, digest) = match *self {
+            Self::Hello { length, chunk } => (no_memory, chunk, length, [0; 32]),
+            Self::Ready { sink, credit } => (sink, credit, 0, [0; 32]),
+            Self::Credit { credit } => (no_memory, credit, 0, [0; 32]),
+            Self::Digest(digest) => (no_memory, 0, 0, digest),
+            Self::Offer { source } => (source, 0, 0, [0; 32]),
+            Self::Arrived | Self::Written => (no_memory, 0, 0, [0; 32]),
+        };
+        let mut octets = [0; CONTROL_BYTES];
+        octets[0..4].copy_from_slice(&MAGIC);
+        octets[4] = VERSION;
+        octets[5] = self.kind();
+        octets[8..12].copy_from_slice(&memory.token.to_be_bytes());
+        octets[12..16].copy_from_slice(&count.to_be_bytes());
+        octets[16..24].copy_from_slice(&memory.address.to_be_bytes());
+        octets[24..32].copy_from_slice(&length.to_be_bytes());
+        octets[32..64].copy_from_slice(&digest);
+        octets
+    }
+
+    /// From the wire.
+    ///
+    /// # Errors
+    /// [`ScriptError::Malformed`].
+    pub fn decode(octets: &[u8]) -> Result<Self, ScriptError> {
+        let octets: &[u8; CONTROL_BYTES] =
+            octets.try_into().map_err(|_| ScriptError::Malformed("length"))?;
+        if octets[0..4] != MAGIC {
+            return Err(ScriptError::Malformed("magic"));
+        }
+        if octets[4] != VERSION {
+            return Err(ScriptError::Malformed("version"));
+        }
+        let be32 = |at: usize| {
+            let mut bytes = [0; 4];
+            bytes.copy_from_slice(&octets[at..at + 4]);
+            u32::from_be_bytes(bytes)
+        };
+        let be64 = |at: usize| (u64::from(be32(at)) << 32) | u64::from(be32(at + 4));
+        let memory = Remote { address: be64(16), token: be32(8) };
+        Ok(match octets[5] {
+            1 => Self::Hello { length: be64(24), chunk: be32(12) },
+            2 => Self::Ready { sink: memory, credit: be32(12) },
+            3 => Self::Credit { credit: be32(12) },
+            4 => Self::Arrived,
+            5 => {
+                let mut digest = [0; 32];
+                digest.copy_from_slice(&octets[32..64]);
+                Self::Digest(digest)
+            }
+            6 => Self::Written,
+            7 => Self::Offer { source: memory },
+            _ => return Err(ScriptError::Malformed("kind")),
+        })
+    }
+}
+
+/// The peer does not follow the script, or the file did not arrive as it left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ScriptError {
+    /// A control message that is none.
+    #[error("lab: control message with wrong {0}")]
+    Malformed(&'static str),
+    /// Not what comes now.
+    #[error("lab: {0} does not fit here")]
+    Unexpected(&'static str),
+    /// A number beyond its limit.
+    #[error("lab: {0} is beyond its limit")]
+    Limit(&'static str),
+    /// The digest of what arrived is not that of what left.
+    #[error("{0}: SHA-256 of what arrived differs from what was sent")]
+    DigestMismatch(Passage),
+}

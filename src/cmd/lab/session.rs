@@ -1,0 +1,156 @@
+//! A node process of the lab, around its engine: namespace, orders, reports, and the way from TAP to
+//! cable.
+
+use std::{
+    io::{BufRead, Write},
+    time::Instant,
+};
+
+use rustix::thread::gettid;
+
+use super::{
+    children::{Orders, Reports},
+    control::{Negotiated, NodePlan, OffloadState, Order, Report, Side},
+};
+use crate::{
+    failure::Failure,
+    namespace,
+    net::{Netlink, plumb},
+    node::{OpenLink, open_link},
+};
+
+/// A node process from its namespace on.
+#[derive(Debug)]
+pub struct Session<R: BufRead, W: Write> {
+    side: Side,
+    plan: NodePlan,
+    netlink: Netlink,
+    orders: Orders<R>,
+    reports: Reports<W>,
+    state: Option<OffloadState>,
+    began: Instant,
+}
+
+impl<R: BufRead, W: Write> Session<R, W> {
+    /// Moves the calling thread to a namespace of its own, reports it, and waits for the plan.
+    ///
+    /// # Errors
+    /// No namespace, or the lab is gone.
+    pub fn open(side: Side, input: R, output: W) -> Result<Self, (Failure, Reports<W>)> {
+        let mut reports = Reports::new(output);
+        let mut orders = Orders::new(input);
+        match Self::first_order(&mut orders, &mut reports) {
+            Ok((plan, netlink)) => Ok(Self {
+                side,
+                plan,
+                netlink,
+                orders,
+                reports,
+                state: None,
+                began: Instant::now(),
+            }),
+            Err(failure) => Err((failure, reports)),
+        }
+    }
+
+    fn first_order(
+        orders: &mut Orders<R>,
+        reports: &mut Reports<W>,
+    ) -> Result<(NodePlan, Netlink), Failure> {
+        namespace::enter_below()?;
+        // The thread's id: namespaces belong to threads, and the first thread's is the process's.
+        let pid = gettid().as_raw_nonzero().get().unsigned_abs();
+        reports.send(&Report::Namespace { pid })?;
+        match orders.receive()? {
+            Order::Start { plan } => Ok((*plan, Netlink::open()?)),
+            Order::Connect => Err(Failure::work("order: Connect before Start")),
+        }
+    }
+
+    /// Which node this is.
+    pub const fn side(&self) -> Side {
+        self.side
+    }
+
+    /// What it has to do.
+    pub const fn plan(&self) -> &NodePlan {
+        &self.plan
+    }
+
+    /// Makes bridge, TAP, and the way between TAP and cable, and reports when frames pass.
+    ///
+    /// # Errors
+    /// The operation that failed.
+    pub fn open_link(&mut self) -> Result<OpenLink, Failure> {
+        let NodePlan { config, cable, .. } = &self.plan;
+        let bridge = config
+            .bridge
+            .as_deref()
+            .ok_or_else(|| Failure::work("plan: a node of the lab without a bridge"))?;
+        plumb::make_bridge(&mut self.netlink, bridge, config.mtu_bytes)?;
+        let link = open_link(&mut self.netlink, config)?;
+        plumb::make_port(&mut self.netlink, cable, bridge)?;
+        self.netlink.wait_forwarding(cable, plumb::FORWARDING_LIMIT)?;
+        self.reports.send(&Report::Linked { vnet_header: Some(link.vnet_header) })?;
+        Ok(link)
+    }
+
+    /// B: reports that it listens. A: waits until it may connect. Times count from here.
+    ///
+    /// # Errors
+    /// The lab is gone.
+    pub fn listening(&mut self) -> Result<(), Failure> {
+        match self.side {
+            Side::B => self.reports.send(&Report::Listening)?,
+            Side::A => match self.orders.receive()? {
+                Order::Connect => {}
+                Order::Start { .. } => return Err(Failure::work("order: Start a second time")),
+            },
+        }
+        self.began = Instant::now();
+        Ok(())
+    }
+
+    /// Reports where the connection's data path is, if that has changed.
+    ///
+    /// # Errors
+    /// The lab is gone.
+    pub fn moved(&mut self, state: OffloadState) -> Result<(), Failure> {
+        if self.state.replace(state) == Some(state) {
+            return Ok(());
+        }
+        let at_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.reports.send(&Report::Moved { state, at_ns })
+    }
+
+    /// Reports what was negotiated.
+    ///
+    /// # Errors
+    /// The lab is gone.
+    pub fn connected(&mut self, negotiated: Negotiated) -> Result<(), Failure> {
+        self.reports.send(&Report::Connected { negotiated })
+    }
+
+    /// Reports anything else.
+    ///
+    /// # Errors
+    /// The lab is gone.
+    pub fn report(&mut self, report: &Report) -> Result<(), Failure> {
+        self.reports.send(report)
+    }
+
+    /// Reports how it ended.
+    ///
+    /// # Errors
+    /// The lab is gone, or the failure itself.
+    pub fn end(mut self, ended: Result<(), Failure>) -> Result<(), Failure> {
+        let report = match ended.clone() {
+            Ok(()) => Report::Done,
+            Err(failure) => Report::Failed { failure },
+        };
+        self.reports.send(&report).and(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests;

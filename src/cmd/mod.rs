@@ -1,0 +1,6 @@
+//! The commands, one module each.
+
+pub mod doctor;
+pub mod lab;
+pub mod nc;
+pub mod rping;

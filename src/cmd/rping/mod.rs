@@ -1,0 +1,166 @@
+//! `flue rping`: the rping of rdma-core, wire for wire, over NDK queue pairs.
+//!
+//! Each ping moves `-S` octets both ways: the server reads them from the client's source by RDMA
+//! Read and writes them into the client's sink by RDMA Write, and the client compares. [`wire`] is
+//! the message, [`pattern`] the text, [`steps`] what each side does when.
+
+pub mod pattern;
+pub mod steps;
+pub mod wire;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use clap::Args;
+
+use self::pattern::{SIZE_DEFAULT_BYTES, SIZE_MAX_BYTES, SIZE_MIN_BYTES};
+use crate::{
+    failure::Failure,
+    options::{NodeOptions, Quietness},
+};
+
+/// The port of rping.
+pub const PORT_DEFAULT: u16 = 7174;
+
+/// Ping by RDMA: Send, RDMA Read, RDMA Write; with rdma-core's rping on the other side, or with itself
+///
+/// The server reads what the client offers and writes it back; the client compares with -V. Options are
+/// those of rdma-core's rping; messages too, so either side may be a Linux machine with siw or an
+/// iWARP adapter. Without -C the client pings until it is interrupted.
+///
+/// The server's buffer has its own -S: a client with more is refused.
+#[derive(Args, Clone, Debug)]
+#[command(
+    disable_version_flag = true,
+    after_long_help = "Examples:
+  flue rping -s --host-addr 10.77.0.1/24            a server that the machine itself can reach
+  flue rping -c -a 10.77.0.1 -C 10 -v -V            ten pings, shown and compared"
+)]
+pub struct RpingArgs {
+    /// Be the server
+    #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
+    pub server: bool,
+
+    /// Be the client; needs -a
+    #[arg(short, long, requires = "addr_to")]
+    pub client: bool,
+
+    /// Client: the server's address. Server: where to listen [default: all of the node's]
+    #[arg(short = 'a', id = "addr_to", value_name = "IP")]
+    pub address: Option<IpAddr>,
+
+    /// Port: 1..=65535
+    #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// Pings; 0: without end
+    #[arg(short = 'C', long, value_name = "COUNT", default_value_t = 0)]
+    pub count: u32,
+
+    /// Bytes of a ping, and of the server's buffer: 26..=65535
+    #[arg(short = 'S', long, value_name = "BYTES", default_value_t = SIZE_DEFAULT_BYTES,
+          value_parser = clap::value_parser!(u32)
+              .range(i64::from(SIZE_MIN_BYTES)..=i64::from(SIZE_MAX_BYTES)))]
+    pub size: u32,
+
+    /// Show the data of each ping
+    #[arg(short = 'v', long = "show")]
+    pub show: bool,
+
+    /// Client: compare what comes back with what was sent
+    #[arg(short = 'V', long)]
+    pub validate: bool,
+
+    /// Log what happens on standard error
+    #[arg(long, conflicts_with = "quiet")]
+    pub verbose: bool,
+
+    /// How the run is told.
+    #[command(flatten)]
+    pub output: Quietness,
+
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// Which side, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Listens there; an unspecified address stands for all of the node's.
+    Server(SocketAddr),
+    /// Connects to there, for so many pings; `None`: without end.
+    Client(SocketAddr, Option<u32>),
+}
+
+impl RpingArgs {
+    /// The side that the options ask for.
+    ///
+    /// # Errors
+    /// [`Failure::usage`].
+    pub fn role(&self) -> Result<Role, Failure> {
+        match (self.client, self.address) {
+            (true, Some(address)) if address.is_unspecified() || address.is_multicast() => Err(
+                Failure::usage(format!("-a {address}: not an address that can be connected to")),
+            ),
+            (true, Some(address)) => {
+                let count = (self.count > 0).then_some(self.count);
+                Ok(Role::Client(SocketAddr::new(address, self.port), count))
+            }
+            (true, None) => Err(Failure::usage("-c needs -a, the server's address")),
+            (false, address) => {
+                let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+                Ok(Role::Server(SocketAddr::new(address, self.port)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        rping: RpingArgs,
+    }
+
+    fn parse(line: &str) -> Result<RpingArgs, String> {
+        let words = std::iter::once("rping").chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.rping).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_habits_of_rdma_core_work() {
+        let client = parse("-c -a 10.77.0.1 -C 10 -S 100 -vV -p 7200").unwrap();
+        assert!(client.show && client.validate);
+        assert_eq!(client.size, 100);
+        let to = "10.77.0.1:7200".parse().unwrap();
+        assert_eq!(client.role(), Ok(Role::Client(to, Some(10))));
+        let server = parse("-s").unwrap();
+        assert_eq!(server.size, 64);
+        assert_eq!(server.role(), Ok(Role::Server("0.0.0.0:7174".parse().unwrap())));
+        let endless = parse("-ca fd77::1").unwrap();
+        assert_eq!(endless.role(), Ok(Role::Client("[fd77::1]:7174".parse().unwrap(), None)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let cases = [
+            ("", "--server"),
+            ("-s -c -a 10.0.0.1", "cannot be used with"),
+            ("-c", "-a"),
+            ("-s -S 25", "26..=65535"),
+            ("-s -S 65536", "26..=65535"),
+            ("-s -p 0", "1..=65535"),
+        ];
+        for (line, word) in cases {
+            let text = parse(line).err().unwrap();
+            assert!(text.contains(word), "{line}: {word:?} is not in {text}");
+        }
+        assert!(parse("-c -a 0.0.0.0").unwrap().role().is_err());
+    }
+}

@@ -1,0 +1,405 @@
+//! The steps of a ping, as pure state machines: what each side does when something has happened.
+//!
+//! ```text
+//! client                                     server
+//!   1 Send: where the source is        ->
+//!                                      <-  2 RDMA Read of the whole source
+//!                                      <-  4 Send "go on"
+//!   5 Send: where the sink is          ->
+//!                                      <-  6 RDMA Write of the text into it
+//!                                      <-  7 Send "go on"
+//! ```
+//!
+//! Each side has exactly one receive posted, and posts it again before it answers: neither ever sends two
+//! messages without one between. The client disconnects after its last ping; for the server that is
+//! the regular end, whenever no ping is under way.
+
+use super::wire::{Advert, WrongLength};
+
+/// The peer does not follow the steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StepError {
+    /// A message that is not an advert.
+    #[error(transparent)]
+    Length(#[from] WrongLength),
+    /// It came when it was not its turn.
+    #[error("rping: {what} while {state}")]
+    Turn {
+        /// What came.
+        what: &'static str,
+        /// What was waited for.
+        state: &'static str,
+    },
+    /// The client offers more than this server's buffer holds.
+    #[error("rping: the client's size is {offered} octets, this server's is {own} (-S)")]
+    Size {
+        /// The client's size, octets.
+        offered: u32,
+        /// The server's size, octets.
+        own: u32,
+    },
+    /// The client offers a sink smaller than the text.
+    #[error("rping: the client's sink has {sink} octets, the text {text}")]
+    Sink {
+        /// The size of the sink, octets.
+        sink: u32,
+        /// Octets to be written.
+        text: u32,
+    },
+}
+
+/// What is to be done, in the order given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Post the one receive, of 16 octets.
+    Receive,
+    /// Post a Send of an advert.
+    Send(Advert),
+    /// Client: fill the source with the text of this ping, then call [`Client::filled`] with where it is.
+    Fill(u32),
+    /// Client: the sink holds the server's answer to this ping: compare, show.
+    Compare(u32),
+    /// Client: disconnect.
+    Disconnect,
+    /// Server: post an RDMA Read of `size` octets.
+    Read(Advert),
+    /// Server: the buffer holds the client's text of that many octets: show. Then call
+    /// [`Server::shown`] with the octets of text.
+    Show(u32),
+    /// Server: post an RDMA Write of the buffer's first octets, as many as `size` says.
+    Write(Advert),
+}
+
+/// Where the client is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ClientState {
+    Filling,
+    /// Step 1 is sent.
+    SourceSent,
+    /// Step 5 is sent.
+    SinkSent,
+    Done,
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct Client {
+    state: ClientState,
+    number: u32,
+    /// `None`: without end.
+    count: Option<u32>,
+    sink: Advert,
+}
+
+impl Client {
+    /// For `count` pings, without end if `None`, into `sink`. First post a receive and connect, then
+    /// do what [`Client::connected`] says.
+    pub const fn new(count: Option<u32>, sink: Advert) -> Self {
+        Self { state: ClientState::Filling, number: 0, count, sink }
+    }
+
+    /// Pings that are complete.
+    pub const fn completed(&self) -> u32 {
+        self.number
+    }
+
+    /// The queue pair is connected.
+    pub fn connected(&mut self) -> Work {
+        self.next()
+    }
+
+    fn next(&mut self) -> Work {
+        if self.count.is_some_and(|count| self.number >= count) {
+            self.state = ClientState::Done;
+            Work::Disconnect
+        } else {
+            self.state = ClientState::Filling;
+            Work::Fill(self.number)
+        }
+    }
+
+    /// The source is filled: [`Work::Fill`] is done.
+    ///
+    /// # Errors
+    /// It was not asked for.
+    pub fn filled(&mut self, source: Advert) -> Result<Work, StepError> {
+        if self.state != ClientState::Filling {
+            return Err(self.turn("a filled source"));
+        }
+        self.state = ClientState::SourceSent;
+        Ok(Work::Send(source))
+    }
+
+    /// The posted receive is complete with these octets.
+    ///
+    /// # Errors
+    /// The server does not follow the steps.
+    pub fn received(&mut self, octets: &[u8]) -> Result<[Option<Work>; 3], StepError> {
+        Advert::decode(octets)?;
+        match self.state {
+            ClientState::SourceSent => {
+                self.state = ClientState::SinkSent;
+                Ok([Some(Work::Receive), Some(Work::Send(self.sink)), None])
+            }
+            ClientState::SinkSent => {
+                let compare = Work::Compare(self.number);
+                self.number = self.number.wrapping_add(1);
+                let next = self.next();
+                let receive = (next != Work::Disconnect).then_some(Work::Receive);
+                Ok([Some(compare), receive, Some(next)])
+            }
+            ClientState::Filling | ClientState::Done => Err(self.turn("a message")),
+        }
+    }
+
+    const fn turn(&self, what: &'static str) -> StepError {
+        let state = match self.state {
+            ClientState::Filling => "filling the source",
+            ClientState::SourceSent => "waiting for the server to read",
+            ClientState::SinkSent => "waiting for the server to write",
+            ClientState::Done => "disconnecting",
+        };
+        StepError::Turn { what, state }
+    }
+}
+
+/// Where the server is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ServerState {
+    /// For step 1.
+    Idle,
+    /// Step 2 is posted, of that many octets.
+    Reading(u32),
+    Showing,
+    /// For step 5; that many octets of text are to be written.
+    Answered(u32),
+    /// Step 6 is posted.
+    Writing,
+}
+
+/// The server's side.
+#[derive(Debug)]
+pub struct Server {
+    state: ServerState,
+    size: u32,
+    completed: u32,
+}
+
+impl Server {
+    /// With a buffer of `size` octets. First post a receive and accept.
+    pub const fn new(size: u32) -> Self {
+        Self { state: ServerState::Idle, size, completed: 0 }
+    }
+
+    /// Pings that are complete.
+    pub const fn completed(&self) -> u32 {
+        self.completed
+    }
+
+    /// Whether a disconnect is the regular end now.
+    pub fn may_end(&self) -> bool {
+        self.state == ServerState::Idle
+    }
+
+    /// The posted receive is complete with these octets.
+    ///
+    /// # Errors
+    /// The client does not follow the steps, or offers more than there is room for.
+    pub fn received(&mut self, octets: &[u8]) -> Result<[Work; 2], StepError> {
+        let advert = Advert::decode(octets)?;
+        match self.state {
+            ServerState::Idle if advert.size > self.size => {
+                Err(StepError::Size { offered: advert.size, own: self.size })
+            }
+            ServerState::Idle => {
+                self.state = ServerState::Reading(advert.size);
+                Ok([Work::Receive, Work::Read(advert)])
+            }
+            ServerState::Answered(text) if text > advert.size => {
+                Err(StepError::Sink { sink: advert.size, text })
+            }
+            ServerState::Answered(text) => {
+                self.state = ServerState::Writing;
+                Ok([Work::Receive, Work::Write(Advert { size: text, ..advert })])
+            }
+            _ => Err(self.turn("a message")),
+        }
+    }
+
+    /// The posted Read is complete.
+    ///
+    /// # Errors
+    /// None was posted.
+    pub fn read_done(&mut self) -> Result<Work, StepError> {
+        let ServerState::Reading(size) = self.state else { return Err(self.turn("a Read's end")) };
+        self.state = ServerState::Showing;
+        Ok(Work::Show(size))
+    }
+
+    /// [`Work::Show`] is done; `text` octets are to be written back, see
+    /// [`text_len`](super::pattern::text_len).
+    ///
+    /// # Errors
+    /// It was not asked for.
+    pub fn shown(&mut self, text: u32) -> Result<Work, StepError> {
+        if self.state != ServerState::Showing {
+            return Err(self.turn("a shown text"));
+        }
+        self.state = ServerState::Answered(text);
+        Ok(Work::Send(Advert::GO_ON))
+    }
+
+    /// The posted Write is complete.
+    ///
+    /// # Errors
+    /// None was posted.
+    pub fn write_done(&mut self) -> Result<Work, StepError> {
+        if self.state != ServerState::Writing {
+            return Err(self.turn("a Write's end"));
+        }
+        self.state = ServerState::Idle;
+        self.completed = self.completed.wrapping_add(1);
+        Ok(Work::Send(Advert::GO_ON))
+    }
+
+    const fn turn(&self, what: &'static str) -> StepError {
+        let state = match self.state {
+            ServerState::Idle => "waiting for a source",
+            ServerState::Reading(_) => "reading",
+            ServerState::Showing => "showing",
+            ServerState::Answered(_) => "waiting for a sink",
+            ServerState::Writing => "writing",
+        };
+        StepError::Turn { what, state }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cmd::rping::pattern;
+
+    const SOURCE: Advert = Advert { address: 0x1000, token: 0xa1, size: 64 };
+    const SINK: Advert = Advert { address: 0x2000, token: 0xb2, size: 64 };
+
+    /// Client and server with their memory, message for message. Returns the pings of each.
+    fn run(count: u32, size: u32) -> Result<(u32, u32), StepError> {
+        let (source, sink) = (Advert { size, ..SOURCE }, Advert { size, ..SINK });
+        let mut client = Client::new(Some(count), sink);
+        let mut server = Server::new(size);
+        let (mut sent, mut buffer) = (vec![0; size as usize], vec![0; size as usize]);
+        let mut received = vec![0; size as usize];
+        let (mut client_receives, mut server_receives) = (1, 1);
+        let mut work = client.connected();
+        loop {
+            let (number, advert) = match work {
+                Work::Disconnect => break,
+                Work::Fill(number) => {
+                    pattern::fill(&mut sent, number);
+                    let Work::Send(advert) = client.filled(source)? else { panic!() };
+                    (number, advert)
+                }
+                other => panic!("not the beginning of a ping: {other:?}"),
+            };
+            assert_eq!(advert, source);
+            server_receives -= 1;
+            let [Work::Receive, Work::Read(read)] = server.received(&advert.encode())? else {
+                panic!()
+            };
+            server_receives += 1;
+            assert!(!server.may_end());
+            assert_eq!(read, source);
+            buffer.copy_from_slice(&sent);
+            let Work::Show(shown) = server.read_done()? else { panic!() };
+            assert_eq!(shown, size);
+            let text = pattern::text_len(&buffer[..shown as usize]) as u32;
+            let Work::Send(go_on) = server.shown(text)? else { panic!() };
+            client_receives -= 1;
+            let [Some(Work::Receive), Some(Work::Send(advert)), None] =
+                client.received(&go_on.encode())?
+            else {
+                panic!()
+            };
+            client_receives += 1;
+            assert_eq!(advert, sink);
+            server_receives -= 1;
+            let [Work::Receive, Work::Write(write)] = server.received(&advert.encode())? else {
+                panic!()
+            };
+            server_receives += 1;
+            received.fill(0xee);
+            received[..write.size as usize].copy_from_slice(&buffer[..write.size as usize]);
+            let Work::Send(go_on) = server.write_done()? else { panic!() };
+            client_receives -= 1;
+            let [Some(Work::Compare(compared)), receive, Some(next)] =
+                client.received(&go_on.encode())?
+            else {
+                panic!()
+            };
+            client_receives += i32::from(receive.is_some());
+            assert_eq!(compared, number);
+            assert_eq!(pattern::first_difference(&sent, &received), None);
+            assert_eq!(
+                (client_receives, server_receives),
+                (i32::from(next != Work::Disconnect), 1)
+            );
+            work = next;
+        }
+        assert!(server.may_end());
+        Ok((client.completed(), server.completed()))
+    }
+
+    proptest! {
+        #[test]
+        fn every_ping_comes_back(count in 1_u32..70, size in 26_u32..300) {
+            prop_assert_eq!(run(count, size), Ok((count, count)));
+        }
+
+        #[test]
+        fn any_message_is_answered(octets in proptest::collection::vec(any::<u8>(), 0..20)) {
+            let mut client = Client::new(None, SINK);
+            let mut server = Server::new(64);
+            for _ in 0..2 {
+                let _ = (client.received(&octets), server.received(&octets));
+                let _ = (client.filled(SOURCE), server.read_done(), server.shown(1));
+                let _ = (client.received(&octets), server.received(&octets), server.write_done());
+            }
+        }
+    }
+
+    #[test]
+    fn no_pings_at_all() {
+        assert_eq!(run(0, 64), Ok((0, 0)));
+    }
+
+    #[test]
+    fn a_client_with_more_than_the_server_holds_is_told() {
+        let mut server = Server::new(64);
+        let error = server.received(&Advert { size: 65, ..SOURCE }.encode()).unwrap_err();
+        assert_eq!(error, StepError::Size { offered: 65, own: 64 });
+        assert!(error.to_string().contains("-S"));
+    }
+
+    #[test]
+    fn a_sink_smaller_than_the_text_is_not_overrun() {
+        let mut server = Server::new(64);
+        server.received(&SOURCE.encode()).unwrap();
+        server.read_done().unwrap();
+        server.shown(64).unwrap();
+        let error = server.received(&Advert { size: 63, ..SINK }.encode()).unwrap_err();
+        assert_eq!(error, StepError::Sink { sink: 63, text: 64 });
+    }
+
+    #[test]
+    fn out_of_turn() {
+        let mut server = Server::new(64);
+        assert!(matches!(server.read_done(), Err(StepError::Turn { .. })));
+        server.received(&SOURCE.encode()).unwrap();
+        assert!(matches!(server.received(&SOURCE.encode()), Err(StepError::Turn { .. })));
+        let mut client = Client::new(Some(1), SINK);
+        assert!(matches!(client.received(&[0; 16]), Err(StepError::Turn { .. })));
+        assert!(matches!(client.received(&[0; 15]), Err(StepError::Length(WrongLength(15)))));
+    }
+}

@@ -1,0 +1,69 @@
+//! The kernel's side of a node: its TAP made ready, and the lab's bridge between TAP and cable.
+
+use std::time::Duration;
+
+use super::{NetError, Netlink, sysctl};
+use crate::{failure::Failure, options::NodeConfig};
+
+/// How long a link may take until frames pass it. It takes a few milliseconds; the limit is for
+/// machines that are very busy.
+pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
+
+/// Makes the TAP of a node ready, once the node holds it (a TAP has carrier only then): MTU, bridge,
+/// addresses of the kernel's side, up, and frames passing.
+///
+/// # Errors
+/// The operation that failed and the interface it failed on.
+pub fn make_tap_ready(netlink: &mut Netlink, config: &NodeConfig) -> Result<(), Failure> {
+    let NodeConfig { tap, mtu_bytes, bridge, host_addresses, .. } = config;
+    let current = netlink.link(tap)?;
+    if host_addresses.iter().any(|prefix| prefix.address().is_ipv6()) {
+        sysctl::calm_ipv6(tap)?;
+    } else if !current.up {
+        sysctl::silence_ipv6(tap)?;
+    }
+    // What holds already is not asked for: the owner of a TAP need not have CAP_NET_ADMIN.
+    if current.mtu_bytes != Some((*mtu_bytes).into()) {
+        netlink.set_mtu(tap, *mtu_bytes)?;
+    }
+    if let Some(bridge) = bridge
+        && current.master_index != Some(netlink.link(bridge)?.index)
+    {
+        netlink.set_bridge(tap, Some(bridge))?;
+    }
+    for prefix in host_addresses {
+        match netlink.add_address(tap, *prefix) {
+            Err(error) if is_already_there(&error) => {}
+            other => other?,
+        }
+    }
+    let current = netlink.link(tap)?;
+    if !current.up {
+        netlink.set_up(tap)?;
+    }
+    Ok(netlink.wait_forwarding(tap, FORWARDING_LIMIT)?)
+}
+
+fn is_already_there(error: &NetError) -> bool {
+    error.source.kind() == std::io::ErrorKind::AlreadyExists
+}
+
+/// Makes a bridge and brings it up, in a namespace that has none of that name.
+///
+/// # Errors
+/// The operation that failed.
+pub fn make_bridge(netlink: &mut Netlink, name: &str, mtu_bytes: u16) -> Result<(), NetError> {
+    netlink.create_bridge(name, mtu_bytes)?;
+    sysctl::silence_ipv6(name)?;
+    netlink.set_up(name)
+}
+
+/// Makes an interface the port of a bridge and brings it up. It forwards once its other end is up.
+///
+/// # Errors
+/// The operation that failed.
+pub fn make_port(netlink: &mut Netlink, name: &str, bridge: &str) -> Result<(), NetError> {
+    sysctl::silence_ipv6(name)?;
+    netlink.set_bridge(name, Some(bridge))?;
+    netlink.set_up(name)
+}

@@ -1,0 +1,224 @@
+//! From a node's configuration to a running node: TAP, weather, capture, the kernel's side of it, and
+//! the configuration of engine and host stack.
+
+use std::{
+    fs::File,
+    io::BufWriter,
+    time::{Duration, SystemTime},
+};
+
+use host_stack::{
+    host::HostConfig,
+    node::{self, Node},
+    socket::{OffloadPolicy, SocketPort},
+};
+use offload_engine::{
+    chimney::state::MacAddress,
+    engine::{EngineConfig, NodeClient},
+    link::{Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap},
+    tcp::{CongestionAlgorithm, PushPolicy},
+};
+
+use crate::{
+    failure::Failure,
+    net::{Netlink, plumb},
+    options::{CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh, Vnet},
+};
+
+/// Bytes of the buffer between capture and file.
+const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
+
+/// How long an idle node polls before it sleeps: a wake-up across processors costs about as much.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// A link that frames pass, and what is worth telling of it.
+pub struct OpenLink {
+    /// The TAP, behind capture and weather.
+    pub link: Box<dyn Link>,
+    /// Frames carry a virtio-net header.
+    pub vnet_header: bool,
+}
+
+impl std::fmt::Debug for OpenLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenLink").field("vnet_header", &self.vnet_header).finish_non_exhaustive()
+    }
+}
+
+/// Opens the node's TAP, makes the kernel's side of it ready, and puts capture and weather before it.
+/// The capture stands at the wire: it has what weather has left, and not what it has taken.
+///
+/// # Errors
+/// What stands in the way, as [`Failure`]'s kind: the options, the machine, or something else.
+pub fn open_link(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLink, Failure> {
+    let options = TapOptions {
+        name: config.tap.clone(),
+        mtu: config.mtu_bytes.into(),
+        vnet: match config.vnet {
+            Vnet::Auto => VnetMode::Auto,
+            Vnet::On => VnetMode::On,
+            Vnet::Off => VnetMode::Off,
+        },
+    };
+    let OpenTap { link, name: _, vnet_header } = open_tap(&options).map_err(tap_failure)?;
+    plumb::make_tap_ready(netlink, config)?;
+    let link = captured(link, config)?;
+    let link = impaired(link, &config.impairment, config.seed)?;
+    Ok(OpenLink { link, vnet_header })
+}
+
+/// Starts a node on `link`; `client` makes the layer above it.
+///
+/// # Errors
+/// No descriptor or thread is left.
+pub fn start<C: NodeClient + 'static>(
+    link: Box<dyn Link>,
+    config: &NodeConfig,
+    client: impl FnOnce(SocketPort) -> C,
+) -> Result<Node<C>, Failure> {
+    Node::start(link, settings(config), client)
+        .map_err(|error| Failure::work(format!("start of the node: {error}")))
+}
+
+/// The configuration in the words of host stack and engine.
+fn settings(config: &NodeConfig) -> node::NodeConfig {
+    let mac = MacAddress(config.mac.octets());
+    let mut engine = EngineConfig::new(mac);
+    engine.tcp.push = match config.psh {
+        Psh::List => PushPolicy::EachList,
+        Psh::Empty => PushPolicy::QueueEmpty,
+    };
+    engine.tcp.congestion = match config.congestion_control {
+        CongestionControl::Newreno => CongestionAlgorithm::NewReno,
+        CongestionControl::None => CongestionAlgorithm::Unlimited,
+    };
+    let prefixes = config.addresses.iter();
+    let host = HostConfig {
+        mac,
+        addresses: prefixes.map(|prefix| (prefix.address(), prefix.prefix_len())).collect(),
+        gateways: config.gateways.clone(),
+        mtu: config.mtu_bytes.into(),
+        policy: match config.offload {
+            Offload::Always => OffloadPolicy::Always,
+            Offload::Never => OffloadPolicy::Never,
+            Offload::Auto => OffloadPolicy::Auto,
+        },
+        seed: config.seed,
+        ..HostConfig::default()
+    };
+    let progress = match config.progress {
+        Progress::Auto => node::Progress::Automatic,
+        Progress::Manual => node::Progress::Manual,
+    };
+    node::NodeConfig { engine, host, progress, spin: SPIN }
+}
+
+fn captured(link: Box<dyn Link>, config: &NodeConfig) -> Result<Box<dyn Link>, Failure> {
+    let Some(path) = &config.pcap else { return Ok(link) };
+    let failed = |error| Failure::work(format!("--pcap {}: {error}", path.display()));
+    let file = File::create(path).map_err(failed)?;
+    let output = BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file);
+    // The node's time starts with the node, a moment from now.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let now_nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    let tee = Tee::new(link, output, &config.tap, now_nanos).map_err(failed)?;
+    Ok(Box::new(tee))
+}
+
+fn impaired(
+    link: Box<dyn Link>,
+    weather: &Impairment,
+    seed: u64,
+) -> Result<Box<dyn Link>, Failure> {
+    if weather.is_none() {
+        return Ok(link);
+    }
+    let transmit = impairments(weather, seed);
+    let receive = Impairments { seed: seed.wrapping_add(1), ..transmit };
+    let link = Impaired::new(link, transmit, receive)
+        .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
+    Ok(Box::new(link))
+}
+
+fn impairments(weather: &Impairment, seed: u64) -> Impairments {
+    let Impairment { drop_ppm, dup_ppm, reorder_ppm, corrupt_ppm, delay_ns, rate_bps } = weather;
+    Impairments {
+        drop_pct: drop_ppm.percent(),
+        duplicate_pct: dup_ppm.percent(),
+        reorder_pct: reorder_ppm.percent(),
+        corrupt_pct: corrupt_ppm.percent(),
+        delay: Duration::from_nanos(*delay_ns),
+        rate_bps: rate_bps.map(|rate| rate.bits_per_second()),
+        seed,
+    }
+}
+
+/// Whose turn it is when a TAP cannot be had. The error's own text names node, mode and owner.
+pub fn tap_failure(error: TapError) -> Failure {
+    let mut text = error.to_string();
+    if let Some(source) = std::error::Error::source(&error) {
+        text = format!("{text}: {source}");
+    }
+    match error {
+        TapError::Name { .. } => Failure::usage(format!("--tap: {text}")),
+        TapError::Mtu { .. } => Failure::usage(format!("--mtu: {text}")),
+        TapError::NoVnetHeader { .. } => {
+            Failure::lacking(text).with_hint("--vnet auto falls back to plain frames")
+        }
+        TapError::NodeAbsent { .. }
+        | TapError::NodeWithoutDriver { .. }
+        | TapError::NodeDenied { .. }
+        | TapError::NotPermitted { .. } => Failure::lacking(text),
+        _ => Failure::work(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::failure::Kind;
+
+    #[test]
+    fn tap_errors_say_whose_turn_it_is() {
+        let name = || "flue0".to_owned();
+        let cases = [
+            (TapError::NodeAbsent { node: "/dev/net/tun".into() }, Kind::Lacking),
+            (
+                TapError::NodeDenied { node: "/dev/net/tun".into(), mode: 0o600, owner: 0 },
+                Kind::Lacking,
+            ),
+            (TapError::NotPermitted { name: name() }, Kind::Lacking),
+            (TapError::Busy { name: name() }, Kind::Work),
+            (TapError::NotATap { name: name() }, Kind::Work),
+            (TapError::Mtu { mtu: 1 }, Kind::Usage),
+        ];
+        for (error, kind) in cases {
+            let failure = tap_failure(error);
+            assert_eq!(failure.kind, kind, "{failure}");
+        }
+        let source = io::Error::from(io::ErrorKind::Unsupported);
+        let failure = tap_failure(TapError::NoVnetHeader { step: "TUNSETIFF", source });
+        assert!(failure.message.contains("TUNSETIFF failed: unsupported"), "{failure}");
+    }
+
+    #[test]
+    fn weather_keeps_its_numbers() {
+        let weather = Impairment {
+            drop_ppm: "0.5".parse().unwrap(),
+            corrupt_ppm: "100".parse().unwrap(),
+            delay_ns: 5_000_000,
+            rate_bps: Some("100Mbit".parse().unwrap()),
+            ..Impairment::default()
+        };
+        let impairments = impairments(&weather, 7);
+        assert_eq!(impairments.drop_pct, 0.5);
+        assert_eq!(impairments.corrupt_pct, 100.0);
+        assert_eq!(impairments.duplicate_pct, 0.0);
+        assert_eq!(impairments.delay, Duration::from_millis(5));
+        assert_eq!(impairments.rate_bps, Some(100_000_000));
+        assert_eq!(impairments.seed, 7);
+        assert_eq!(impairments.validate(), Ok(()));
+    }
+}

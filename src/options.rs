@@ -1,0 +1,468 @@
+//! The options that every command which runs a node has, and the node's configuration they become.
+//!
+//! [`NodeOptions`] is what was typed. [`NodeOptions::resolve`] checks what no single option can know
+//! (an MTU too small for the IPv6 address beside it) and fills in what was left out, and the result,
+//! [`NodeConfig`], is what is printed at start, what stands in `--json` documents, and what the lab
+//! sends to its nodes.
+
+use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    failure::Failure,
+    units::{BitRate, IpPrefix, Mac, Percent, format_duration, parse_delay},
+};
+
+/// The address of a node for which none is given.
+pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
+/// The TAP of a node for which none is given.
+pub const TAP_DEFAULT: &str = "flue0";
+/// Bytes of an Ethernet MTU.
+pub const MTU_DEFAULT_BYTES: u16 = 1500;
+/// Smallest MTU, the host stack's: IPv6 demands it of every link (RFC 8200 section 5).
+pub const MTU_MIN_BYTES: u16 = 1280;
+/// Largest MTU of a TAP: 65 535 octets less the Ethernet header.
+pub const MTU_MAX_BYTES: u16 = 65_521;
+/// Longest interface name: IFNAMSIZ less its NUL.
+pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
+/// Most addresses of a node: what the host stack is built for.
+pub const ADDRESSES_MAX: usize = 8;
+
+/// Whether TAP frames carry a virtio-net header, through which the kernel cuts and checksums
+/// super-segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Vnet {
+    /// Probe, and fall back to plain frames.
+    #[default]
+    Auto,
+    /// Fail when the kernel refuses it.
+    On,
+    /// Plain frames of at most one MTU.
+    Off,
+}
+
+/// Which connections are handed to the offload target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Offload {
+    /// Each one, as soon as it is established.
+    #[default]
+    Always,
+    /// None but those of queue pairs, which cannot run otherwise.
+    Never,
+    /// Those that have carried 64 KiB in one direction.
+    Auto,
+}
+
+/// Which segments carry PSH.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Psh {
+    /// The last one made from each net buffer list.
+    #[default]
+    List,
+    /// The last one before the send queue runs empty.
+    Empty,
+}
+
+/// Congestion control of offloaded connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CongestionControl {
+    /// RFC 5681 and 6582.
+    #[default]
+    Newreno,
+    /// No window but the peer's.
+    None,
+}
+
+/// Who makes the engine progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Progress {
+    /// A thread of its own.
+    #[default]
+    Auto,
+    /// The caller, when it polls for completions.
+    Manual,
+}
+
+/// An interface name: 1..=15 bytes, no blank, slash or colon, not "." or "..".
+fn parse_interface(text: &str) -> Result<String, String> {
+    let fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&text.len());
+    let clean = text.bytes().all(|b| b.is_ascii_graphic() && !b"/:%".contains(&b));
+    if fits && clean && text != "." && text != ".." {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "not an interface name: 1 to {INTERFACE_NAME_BYTES_MAX} visible ASCII characters, \
+             none of them / : %"
+        ))
+    }
+}
+
+/// Options of the node: its TAP, its addresses, its policies, its weather.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Node options")]
+pub struct NodeOptions {
+    /// TAP to use: created if absent, attached to if there
+    ///
+    /// A TAP that this run creates goes away with it. One that was made before ("ip tuntap add mode
+    /// tap user $USER name flue0") can be used without CAP_NET_ADMIN by the user it belongs to.
+    #[arg(long, value_name = "NAME", default_value = TAP_DEFAULT, value_parser = parse_interface)]
+    pub tap: String,
+
+    /// Address of the node and length of its prefix; repeat for more, IPv4 or IPv6, at most 8
+    /// [default: 10.77.0.2/24; lab: 10.77.0.1/24]
+    ///
+    /// In the lab it is node A's; node B gets the address after it.
+    #[arg(long, value_name = "IP/PREFIX")]
+    pub addr: Vec<IpPrefix>,
+
+    /// Router for everything outside the prefixes of --addr; at most one for each family
+    #[arg(long, value_name = "IP")]
+    pub gateway: Vec<IpAddr>,
+
+    /// Ethernet address of the node [default: locally administered, derived from TAP name, address
+    /// and --seed, if given]
+    #[arg(long, value_name = "MAC")]
+    pub mac: Option<Mac>,
+
+    /// Largest IP packet, bytes: 1280..=65521
+    #[arg(long, value_name = "BYTES", default_value_t = MTU_DEFAULT_BYTES,
+          value_parser = clap::value_parser!(u16).range(i64::from(MTU_MIN_BYTES)..=i64::from(MTU_MAX_BYTES)))]
+    pub mtu: u16,
+
+    /// Make the TAP a port of this bridge
+    #[arg(long, value_name = "BRIDGE", value_parser = parse_interface)]
+    pub bridge: Option<String>,
+
+    /// Address of the kernel's side of the TAP; the TAP is brought up
+    ///
+    /// With it the machine itself can talk to the node: ping, iperf3, tcpdump on the TAP. A TAP that
+    /// is the port of a bridge has no address: give the bridge one instead.
+    #[arg(long, value_name = "IP/PREFIX", conflicts_with = "bridge")]
+    pub host_addr: Vec<IpPrefix>,
+
+    /// Virtio-net header on the TAP: super-segments of up to 64 KiB, cut and checksummed by the kernel
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub vnet: Vnet,
+
+    /// Which connections the host stack hands to the offload target
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
+    pub offload: Offload,
+
+    /// Which segments of offloaded connections carry PSH
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
+    pub psh: Psh,
+
+    /// Congestion control of offloaded connections
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub cc: CongestionControl,
+
+    /// Capture all frames of the node into this file (pcapng; comments name net buffer lists)
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+
+    /// Seed of initial sequence numbers, STags and impairments [default: random, and printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Who makes the engine progress: a thread of its own, or the caller that polls
+    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
+    pub progress: Progress,
+
+    /// The weather on the wire.
+    #[command(flatten)]
+    pub impairment: ImpairmentOptions,
+}
+
+/// Impairments of frames, applied by the node in both directions, repeatable by `--seed`.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Impairments (both directions, repeatable with --seed)")]
+pub struct ImpairmentOptions {
+    /// Frames to lose, percent: 0..=100
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    pub drop: Percent,
+
+    /// Frames to deliver twice, percent: 0..=100
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    pub dup: Percent,
+
+    /// Frames to deliver after their successors, percent: 0..=100
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    pub reorder: Percent,
+
+    /// Frames to change one bit in, percent: 0..=100
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    pub corrupt: Percent,
+
+    /// Time to hold each frame back: 0s..=10s, unit ns, us, ms or s [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = parse_delay)]
+    pub delay: Option<Duration>,
+
+    /// Rate of the wire: 1kbit..=1Tbit, bits per second [default: unlimited]
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<BitRate>,
+}
+
+/// How a run is told. Commands that give `-v` a meaning of their own take [`Quietness`] alone.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Output")]
+pub struct Quietness {
+    /// Print results and errors only, not the configuration
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Log each step of the protocols on standard error (a lot)
+    #[arg(long, conflicts_with = "quiet")]
+    pub trace: bool,
+
+    /// Print one JSON document instead of text, also when the run fails
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The weather on the wire, checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Impairment {
+    /// Frames lost, parts per million.
+    pub drop_ppm: Percent,
+    /// Frames delivered twice, parts per million.
+    pub dup_ppm: Percent,
+    /// Frames delivered after their successors, parts per million.
+    pub reorder_ppm: Percent,
+    /// Frames with one bit changed, parts per million.
+    pub corrupt_ppm: Percent,
+    /// Time each frame is held back, nanoseconds.
+    pub delay_ns: u64,
+    /// Rate of the wire; `None`: unlimited.
+    pub rate_bps: Option<BitRate>,
+}
+
+impl Impairment {
+    /// Whether the wire is as good as it gets.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The configuration of one node, complete and consistent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeConfig {
+    /// The TAP's name.
+    pub tap: String,
+    /// The node's addresses: 1..=8, no two alike.
+    pub addresses: Vec<IpPrefix>,
+    /// Routers, at most one of each family, each within the prefix of an address.
+    pub gateways: Vec<IpAddr>,
+    /// The node's Ethernet address.
+    pub mac: Mac,
+    /// Largest IP packet, bytes.
+    pub mtu_bytes: u16,
+    /// The bridge the TAP is a port of.
+    pub bridge: Option<String>,
+    /// Addresses of the kernel's side of the TAP.
+    pub host_addresses: Vec<IpPrefix>,
+    /// Virtio-net header.
+    pub vnet: Vnet,
+    /// Offload policy.
+    pub offload: Offload,
+    /// PSH policy.
+    pub psh: Psh,
+    /// Congestion control.
+    pub congestion_control: CongestionControl,
+    /// Capture file.
+    pub pcap: Option<PathBuf>,
+    /// Seed of all randomness.
+    pub seed: u64,
+    /// Who makes the engine progress.
+    pub progress: Progress,
+    /// Weather.
+    pub impairment: Impairment,
+}
+
+impl NodeOptions {
+    /// Checks the options against each other and completes them.
+    ///
+    /// # Errors
+    /// [`Failure::usage`], naming the option and its limit.
+    pub fn resolve(&self) -> Result<NodeConfig, Failure> {
+        let addresses = if self.addr.is_empty() {
+            vec![ADDRESS_DEFAULT.parse().expect("the default is an address, see the tests")]
+        } else {
+            self.addr.clone()
+        };
+        check_addresses(&addresses)?;
+        check_gateways(&self.gateway, &addresses)?;
+        for host in &self.host_addr {
+            if addresses.iter().any(|own| own.address() == host.address()) {
+                return Err(Failure::usage(format!(
+                    "--host-addr {host}: the node itself has that address (--addr)"
+                )));
+            }
+        }
+        let mac = self.mac.unwrap_or_else(|| derived_mac(self.seed, &self.tap, addresses[0]));
+        Ok(NodeConfig {
+            tap: self.tap.clone(),
+            addresses,
+            gateways: self.gateway.clone(),
+            mac,
+            mtu_bytes: self.mtu,
+            bridge: self.bridge.clone(),
+            host_addresses: self.host_addr.clone(),
+            vnet: self.vnet,
+            offload: self.offload,
+            psh: self.psh,
+            congestion_control: self.cc,
+            pcap: self.pcap.clone(),
+            seed: self.seed.map_or_else(random_seed, Ok)?,
+            progress: self.progress,
+            impairment: self.impairment.resolve(),
+        })
+    }
+}
+
+impl ImpairmentOptions {
+    fn resolve(&self) -> Impairment {
+        let Self { drop, dup, reorder, corrupt, delay, rate } = self;
+        let delay_ns = delay.map_or(0, |delay| {
+            u64::try_from(delay.as_nanos()).expect("parse_delay bounds it to ten seconds")
+        });
+        Impairment {
+            drop_ppm: *drop,
+            dup_ppm: *dup,
+            reorder_ppm: *reorder,
+            corrupt_ppm: *corrupt,
+            delay_ns,
+            rate_bps: *rate,
+        }
+    }
+}
+
+/// The Ethernet address of a node for which none is given: the same for the same TAP and address on
+/// every run, different for two nodes of one link, for these cannot share an IP address.
+pub fn derived_mac(seed: Option<u64>, tap: &str, address: IpPrefix) -> Mac {
+    Mac::derived(format!("{}|{tap}|{address}", seed.unwrap_or(0)).as_bytes())
+}
+
+fn random_seed() -> Result<u64, Failure> {
+    let mut bytes = [0; 8];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Failure::lacking(format!("getrandom: {error}")))?;
+    if got != bytes.len() {
+        return Err(Failure::lacking("getrandom: fewer than 8 bytes"));
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn check_addresses(addresses: &[IpPrefix]) -> Result<(), Failure> {
+    if addresses.len() > ADDRESSES_MAX {
+        return Err(Failure::usage(format!(
+            "--addr: {} addresses, a node has at most {ADDRESSES_MAX}",
+            addresses.len()
+        )));
+    }
+    for (index, one) in addresses.iter().enumerate() {
+        if addresses[..index].iter().any(|other| other.address() == one.address()) {
+            return Err(Failure::usage(format!("--addr {one}: given twice")));
+        }
+    }
+    Ok(())
+}
+
+fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Failure> {
+    for (index, gateway) in gateways.iter().enumerate() {
+        let same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
+        if gateways[..index].iter().any(same_family) {
+            return Err(Failure::usage(format!(
+                "--gateway {gateway}: at most one for each address family"
+            )));
+        }
+        if !addresses.iter().any(|own| own.contains(*gateway)) {
+            return Err(Failure::usage(format!(
+                "--gateway {gateway}: not within the prefix of any --addr"
+            )));
+        }
+        if addresses.iter().any(|own| own.address() == *gateway) {
+            return Err(Failure::usage(format!("--gateway {gateway}: the node's own address")));
+        }
+    }
+    Ok(())
+}
+
+fn joined<T: fmt::Display>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The effective configuration as lines of `key: value`, as printed at start.
+impl fmt::Display for NodeConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            tap,
+            addresses,
+            gateways,
+            mac,
+            mtu_bytes,
+            bridge,
+            host_addresses,
+            vnet,
+            offload,
+            psh,
+            congestion_control,
+            pcap,
+            seed,
+            progress,
+            impairment,
+        } = self;
+        let none_if_empty = |text: String| if text.is_empty() { "none".to_owned() } else { text };
+        writeln!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {}", name(*vnet))?;
+        writeln!(f, "bridge: {}", bridge.as_deref().unwrap_or("none"))?;
+        writeln!(f, "host address: {}", none_if_empty(joined(host_addresses)))?;
+        writeln!(f, "address: {} at {mac}", joined(addresses))?;
+        writeln!(f, "gateway: {}", none_if_empty(joined(gateways)))?;
+        writeln!(
+            f,
+            "offload: {}, psh {}, congestion control {}, progress {}",
+            name(*offload),
+            name(*psh),
+            name(*congestion_control),
+            name(*progress)
+        )?;
+        writeln!(f, "impairment: {impairment}")?;
+        let pcap = pcap.as_ref().map(|path| path.display().to_string());
+        writeln!(f, "capture: {}", pcap.as_deref().unwrap_or("none"))?;
+        write!(f, "seed: {seed}")
+    }
+}
+
+impl fmt::Display for Impairment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return f.write_str("none");
+        }
+        let Self { drop_ppm, dup_ppm, reorder_ppm, corrupt_ppm, delay_ns, rate_bps } = self;
+        write!(
+            f,
+            "drop {drop_ppm}, dup {dup_ppm}, reorder {reorder_ppm}, corrupt {corrupt_ppm}, \
+             delay {}, rate ",
+            format_duration(Duration::from_nanos(*delay_ns)),
+        )?;
+        match rate_bps {
+            Some(rate) => write!(f, "{rate}"),
+            None => f.write_str("unlimited"),
+        }
+    }
+}
+
+/// The word that stands for `value` on the command line.
+fn name(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+use clap::Parser;
+
+use super::*;
+use crate::failure::Kind;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    node: NodeOptions,
+}
+
+fn options(line: &str) -> Result<NodeOptions, clap::Error> {
+    let words = std::iter::once("test").chain(line.split_whitespace());
+    Command::try_parse_from(words).map(|command| command.node)
+}
+
+fn config(line: &str) -> Result<NodeConfig, Failure> {
+    options(line).expect("each option is fine by itself").resolve()
+}
+
+/// The line is refused, as usage, by an error that holds all of `words`.
+fn refused(line: &str, words: &[&str]) {
+    let text = match options(line) {
+        Err(error) => error.to_string(),
+        Ok(options) => {
+            let failure = options.resolve().expect_err(line);
+            assert_eq!(failure.kind, Kind::Usage, "{line}");
+            failure.message
+        }
+    };
+    for word in words {
+        assert!(text.contains(word), "{line}: {word:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_help() {
+    let config = config("--seed 1").unwrap();
+    assert_eq!(config.tap, TAP_DEFAULT);
+    assert_eq!(joined(&config.addresses), ADDRESS_DEFAULT);
+    assert_eq!(config.mtu_bytes, 1500);
+    assert_eq!(config.vnet, Vnet::Auto);
+    assert_eq!(config.offload, Offload::Always);
+    assert_eq!(config.psh, Psh::List);
+    assert_eq!(config.congestion_control, CongestionControl::Newreno);
+    assert_eq!(config.progress, Progress::Auto);
+    assert!(config.impairment.is_none());
+    assert_eq!(config.pcap, None);
+    assert_eq!(config.seed, 1);
+}
+
+#[test]
+fn each_limit_is_named() {
+    refused("--mtu 1279", &["--mtu", "1280..=65521"]);
+    refused("--mtu 65522", &["--mtu", "65521"]);
+    refused("--drop 101", &["--drop", "0 to 100"]);
+    refused("--delay 11s", &["--delay", "10s"]);
+    refused("--rate 10", &["--rate", "1kbit"]);
+    refused("--addr 10.0.0.1", &["--addr", "prefix length"]);
+    refused("--addr 10.0.0.1/24 --addr 10.0.0.1/16", &["--addr", "twice"]);
+    refused("--gateway 10.78.0.1", &["--gateway", "--addr"]);
+    refused("--gateway 10.77.0.2", &["--gateway", "own"]);
+    refused("--gateway 10.77.0.1 --gateway 10.77.0.3", &["--gateway", "at most one"]);
+    refused("--host-addr 10.77.0.2/24", &["--host-addr", "--addr"]);
+    refused("--host-addr 10.77.0.1/24 --bridge br0", &["--host-addr", "--bridge"]);
+    refused("--tap 0123456789abcdef", &["--tap", "15"]);
+    refused("--tap a/b", &["--tap", "visible"]);
+    refused("--vnet maybe", &["--vnet", "auto"]);
+    refused("--seed=-1", &["--seed"]);
+    let nine: String = (1..=9).map(|host| format!("--addr 10.0.0.{host}/24 ")).collect();
+    refused(&nine, &["--addr", "at most 8"]);
+}
+
+#[test]
+fn ethernet_addresses_are_stable_and_differ_on_one_link() {
+    let a = config("--addr 10.77.0.1/24").unwrap();
+    let again = config("--addr 10.77.0.1/24").unwrap();
+    let b = config("--addr 10.77.0.2/24").unwrap();
+    assert_eq!(a.mac, again.mac, "the random seed does not change it");
+    assert_ne!(a.mac, b.mac);
+    assert_ne!(a.mac, config("--addr 10.77.0.1/24 --seed 9").unwrap().mac);
+    let given = config("--mac 02:00:00:00:00:07").unwrap();
+    assert_eq!(given.mac.to_string(), "02:00:00:00:00:07");
+}
+
+#[test]
+fn configurations_survive_json() {
+    let config = config(
+        "--addr 10.77.0.1/24 --addr fd77::1/64 --gateway 10.77.0.254 --gateway fd77::ff --drop 0.5 \
+         --delay 5ms --rate 100Mbit --pcap x.pcapng --seed 18446744073709551615 --psh empty \
+         --cc none --progress manual --offload auto --vnet off",
+    )
+    .unwrap();
+    let text = serde_json::to_string(&config).unwrap();
+    assert_eq!(serde_json::from_str::<NodeConfig>(&text).unwrap(), config);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["mtu_bytes"], 1500);
+    assert_eq!(value["impairment"]["drop_ppm"], 5000);
+    assert_eq!(value["impairment"]["delay_ns"], 5_000_000);
+    assert_eq!(value["impairment"]["rate_bps"], 100_000_000);
+}
+
+#[test]
+fn the_printed_configuration_has_everything() {
+    let text = config("--drop 1 --seed 7 --bridge br0 --gateway 10.77.0.1").unwrap().to_string();
+    for part in
+        ["flue0", "1500 bytes", "10.77.0.2/24", "gateway: 10.77.0.1", "drop 1%", "seed: 7", "br0"]
+    {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
