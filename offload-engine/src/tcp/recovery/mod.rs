@@ -292,6 +292,7 @@ impl Recovery {
                     self.episode = Episode::Open;
                     self.inferred = 0;
                     self.force = false;
+                    self.probe = None;
                 }
             }
         }
@@ -346,12 +347,17 @@ impl Recovery {
 
     /// Delay of a tail loss probe from now; `None` when none is allowed (RFC 8985 s7.2).
     pub(super) fn probe_timeout(&self, srtt: Option<Duration>, mss: u64) -> Option<Duration> {
+        let quiet = match self.episode {
+            Episode::Open => self.board.sacked() == 0,
+            // Beyond RFC 8985: in fast recovery the last retransmissions are a tail too.
+            Episode::Fast { .. } => true,
+            Episode::Timeout { .. } => false,
+        };
         let allowed = self.sack
-            && self.episode == Episode::Open
+            && quiet
             && self.probe.is_none()
-            && self.board.sacked() == 0
             && !self.board.has_lost()
-            && !self.board.is_empty();
+            && self.board.in_flight() > 0;
         let timeout = srtt.map_or(PROBE_TIMEOUT_INITIAL, |srtt| srtt * 2);
         let lone = self.board.in_flight() <= mss;
         let timeout = timeout + if lone { PEER_ACK_DELAY } else { Duration::ZERO };
@@ -363,11 +369,22 @@ impl Recovery {
         self.probe = Some(TailProbe { end, retransmission });
     }
 
-    /// The bytes that a probe without new data resends: the last segment in flight.
-    pub(super) fn tail(&self, mss: u64) -> Option<(Position, Position)> {
-        let last = self.board.last()?;
-        let skip = last.len().saturating_sub(mss.max(1));
-        Some((last.start + skip, last.end))
+    /// The bytes that a probe without new data resends: the last segment in flight, or in fast
+    /// recovery the first, because its loss would hold up everything else.
+    pub(super) fn probe_bytes(&self, mss: u64) -> Option<(Position, Position)> {
+        let mss = mss.max(1);
+        if self.episode == Episode::Open {
+            let last = self.board.last()?;
+            let skip = last.len().saturating_sub(mss);
+            return Some((last.start + skip, last.end));
+        }
+        let first = self.board.first_in_flight()?;
+        Some((first.start, first.end.min(first.start + mss)))
+    }
+
+    /// Whether a probe prefers new data to old (RFC 8985 s7.3).
+    pub(super) fn probes_with_new_data(&self) -> bool {
+        self.episode == Episode::Open
     }
 }
 

@@ -97,6 +97,10 @@ impl Scoreboard {
         self.records.front()
     }
 
+    pub(super) fn first_in_flight(&self) -> Option<&Record> {
+        self.records.iter().find(|record| record.fate == Fate::InFlight)
+    }
+
     pub(super) fn last(&self) -> Option<&Record> {
         self.records.back()
     }

@@ -5,6 +5,7 @@ mod receiving;
 mod recovery;
 mod scenario;
 mod sending;
+mod throughput;
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
@@ -153,6 +154,12 @@ impl Bench {
             self.tcp.backlog_consumed(count);
         }
         taken
+    }
+
+    /// Feeds a segment that brings no data, without touching what waits.
+    pub(super) fn input_raw(&mut self, segment: Segment<'_>) {
+        self.tcp.handle_segment(self.now, &segment);
+        self.tcp.settle(&[], false);
     }
 
     /// A pure acknowledgement of the first `count` bytes.
