@@ -40,7 +40,8 @@ enum Episode {
 /// The most recently sent segment known to be delivered (RFC 8985 s5.2).
 #[derive(Clone, Copy, Debug)]
 struct Rack {
-    sent_at: Instant,
+    /// Number of its transmission; RFC 8985 orders by time, which a batch shares.
+    number: u64,
     end: Position,
     rtt: Duration,
     /// Highest byte delivered (RACK.fack).
@@ -113,7 +114,7 @@ impl Recovery {
             duplicate_acks: 0,
             inferred: 0,
             rack: Rack {
-                sent_at: Instant::ZERO,
+                number: 0,
                 end: una,
                 rtt: Duration::ZERO,
                 highest: una,
@@ -142,6 +143,11 @@ impl Recovery {
     /// Nothing is unacknowledged.
     pub(super) fn is_idle(&self) -> bool {
         self.board.is_empty()
+    }
+
+    /// Fast recovery is under way: its reduction of the window stands for the flight.
+    pub(super) fn is_fast(&self) -> bool {
+        matches!(self.episode, Episode::Fast { .. })
     }
 
     /// A time-out is being repaired.
@@ -190,13 +196,14 @@ impl Recovery {
             }
         }
         report.rtt = newest.map(|sent| ack.now - sent);
+        let rtt_min = [ack.rtt_min, report.rtt].into_iter().flatten().min();
         self.count_duplicates(ack, report.acked, sacked);
         if self.judge_probe(ack) {
             report.reduce = true;
         }
         if self.sack {
             if !(in_order && self.board.is_in_order()) {
-                report.reordering_deadline = self.detect(ack.now, ack.mss, ack.rtt_min);
+                report.reordering_deadline = self.detect(ack.now, ack.mss, rtt_min);
             }
         } else {
             self.detect_by_duplicates(ack, report.acked);
@@ -256,7 +263,7 @@ impl Recovery {
         let rack = self.rack;
         let mut deadline = None;
         self.board.mark_lost(|record| {
-            if (record.sent_at, record.end) >= (rack.sent_at, rack.end) {
+            if (record.number, record.end) >= (rack.number, rack.end) {
                 return false;
             }
             let due = record.sent_at + rack.rtt + window;
@@ -401,8 +408,8 @@ impl Rack {
         if record.resent && rtt_min.is_some_and(|min| rtt < min) {
             return;
         }
-        if (record.sent_at, record.end) > (self.sent_at, self.end) {
-            self.sent_at = record.sent_at;
+        if (record.number, record.end) > (self.number, self.end) {
+            self.number = record.number;
             self.end = record.end;
             self.rtt = rtt;
         }
