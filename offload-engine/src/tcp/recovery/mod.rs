@@ -415,6 +415,3 @@ impl Rack {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

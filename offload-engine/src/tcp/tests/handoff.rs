@@ -77,7 +77,7 @@ fn received_data_is_carried() {
     let mut bench = Bench::new(state);
     assert_eq!(bench.tcp.backlog(), Some((&Bytes::from_static(b"old"), false)));
     let taken = bench.input(data(0, b"abc"));
-    assert_eq!(taken, b"abcolderdef", "the bench indicates the segment before the backlog");
+    assert_eq!(taken, b"olderabcdef");
     assert_eq!(bench.transmit(WIRE)[0].ack, REMOTE + 6);
 }
 

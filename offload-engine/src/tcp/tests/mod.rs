@@ -143,11 +143,18 @@ impl Bench {
         core::iter::from_fn(|| self.tcp.poll_event()).collect()
     }
 
-    /// Feeds a segment; the consumer takes everything.
+    /// Feeds a segment; the consumer takes everything, what waits first.
     pub(super) fn input(&mut self, segment: Segment<'_>) -> Vec<u8> {
+        let waiting = self.tcp.backlog().is_some();
         let received = self.tcp.handle_segment(self.now, &segment);
-        let mut taken = segment.payload[received.in_order].to_vec();
-        self.tcp.settle(&[], false);
+        let fresh = &segment.payload[received.in_order];
+        let mut taken = vec![];
+        if waiting {
+            self.tcp.settle(fresh, received.push);
+        } else {
+            taken.extend_from_slice(fresh);
+            self.tcp.settle(&[], false);
+        }
         while let Some((data, _)) = self.tcp.backlog() {
             taken.extend_from_slice(data);
             let count = data.len();
