@@ -130,17 +130,17 @@ fn a_fin_in_flight() {
 // CH-ST-1: the remaining phases.
 #[test]
 fn half_closed_connections() {
-    let mut state = super::state();
-    state.tcp.delegated.state = TcpPhase::CloseWait;
-    state.buffered_data = vec![Bytes::from_static(b"end")];
-    let mut bench = Bench::new(state);
+    let mut closing = state();
+    closing.tcp.delegated.state = TcpPhase::CloseWait;
+    closing.buffered_data = vec![Bytes::from_static(b"end")];
+    let mut bench = Bench::new(closing);
     assert!(bench.events().is_empty(), "CH-EVT-6: the data first");
     bench.tcp.backlog_consumed(3);
     assert!(matches!(bench.events()[..], [Event::PeerClosed]));
     bench.post(3);
     assert_eq!(bench.sent(), [(0, 3, Flags::ACK | Flags::PSH)]);
 
-    let mut state = super::state();
+    let mut state = state();
     state.tcp.delegated.state = TcpPhase::FinWait2;
     state.tcp.delegated.retransmit.timeout_delta = Some(5_000);
     let mut bench = Bench::new(state);

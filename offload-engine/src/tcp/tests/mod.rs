@@ -107,11 +107,6 @@ impl Bench {
         Self { tcp, now, next_context: 1 }
     }
 
-    pub(super) fn wait(&mut self, duration: Duration) {
-        self.now += duration;
-        self.tcp.handle_timeout(self.now);
-    }
-
     /// Moves to the next deadline and handles it; returns how long that took.
     pub(super) fn wait_for_timer(&mut self) -> Duration {
         let deadline = self.tcp.poll_timeout().expect("a timer runs");

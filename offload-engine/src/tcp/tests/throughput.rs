@@ -132,7 +132,7 @@ struct Bound {
 }
 
 fn bound(sack: bool, loss: u64, millis: u64, timeouts: u64) -> Bound {
-    Bound { path: Path { sack, super_segments: loss % 20 == 0, loss }, millis, timeouts }
+    Bound { path: Path { sack, super_segments: loss.is_multiple_of(20), loss }, millis, timeouts }
 }
 
 // RFC 8985, RFC 6582, RFC 6298: 16 MiB over 100 us. With SACK, time-outs are rare even at 5 %.
