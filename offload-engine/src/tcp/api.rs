@@ -115,7 +115,9 @@ pub struct Segment<'a> {
 /// What became of a received segment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Received {
-    /// The part of the payload that continues the stream: indicate it now, or settle it.
+    /// The part of the payload that continues the stream: indicate it now, or settle it. Not to be
+    /// indicated while older bytes wait in the backlog or the consumer has refused: then all of it is
+    /// settled.
     pub in_order: Range<usize>,
     /// The in-order data ends with a PSH.
     pub push: bool,
@@ -145,7 +147,8 @@ pub struct TxLimits {
     pub super_segment_max: usize,
 }
 
-/// A segment, or super-segment, to be transmitted. The payload is gathered with [`Connection::payload`].
+/// A segment, or super-segment, to be transmitted. The payload is gathered with
+/// [`Connection::payload`](super::Connection::payload).
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit {
     /// Sequence number.

@@ -50,7 +50,8 @@ impl Connection {
             return;
         }
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
-        let first = self.attempts.retransmissions == 0;
+        // One reduction for each flight, even if fast recovery did not repair it.
+        let first = self.attempts.retransmissions == 0 && !self.recovery.is_fast();
         self.congestion.on_rto(outstanding, first);
         self.recovery.on_timeout();
         self.rtt.back_off();

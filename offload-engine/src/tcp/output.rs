@@ -122,13 +122,15 @@ impl Connection {
 
     /// RFC 8985 s7.3: new data if there is any, else the last segment again.
     fn transmit_tail_probe(&mut self) -> Option<Transmit> {
-        if let Some(draft) = self.draft_new(self.mss, true) {
+        if self.recovery.probes_with_new_data()
+            && let Some(draft) = self.draft_new(self.mss, true)
+        {
             let transmit = self.transmit(draft);
             self.recovery.probe_sent(self.snd.nxt, false);
             self.timers.stop(Timer::TailProbe);
             return Some(transmit);
         }
-        let (start, end) = self.recovery.tail(self.mss)?;
+        let (start, end) = self.recovery.probe_bytes(self.mss)?;
         let draft = self.draft_again(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);

@@ -7,7 +7,8 @@
 //!
 //! An ACK is due at once after `ack_frequency` segments or [`ACK_BYTES_MAX`] bytes, after anything out
 //! of order, duplicate, or that fills a hole (RFC 5681 s4.2), after a FIN and after a refusal of
-//! data outside the window; otherwise after the delayed-ACK time.
+//! data outside the window, and for the next [`QUICK_ACKS`] segments while a sender repairs a loss
+//! with few segments in flight; otherwise after the delayed-ACK time.
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
@@ -18,6 +19,9 @@ use super::{Config, SackBlock, reassembly::Reassembly, seq::Position};
 
 /// Bytes received after which an ACK is due whatever the frequency says.
 pub(super) const ACK_BYTES_MAX: u64 = 32 * 1024;
+/// ACKs sent without delay after something arrived out of order or twice: a sender that repairs a loss
+/// may have only one segment in flight.
+const QUICK_ACKS: u8 = 16;
 /// Largest window field.
 const WINDOW_FIELD_MAX: u64 = 65_535;
 /// Waiting pieces are joined up to this size, in bytes, so that tiny segments cost little memory.
@@ -66,6 +70,8 @@ pub(super) struct Receiver {
     unacked_segments: u32,
     unacked_bytes: u64,
     duplicates_owed: u32,
+    /// ACKs that are still to go out without delay.
+    quick: u8,
     duplicate: Option<(Position, Position)>,
 }
 
@@ -90,6 +96,7 @@ impl Receiver {
             unacked_segments: 0,
             unacked_bytes: 0,
             duplicates_owed: 0,
+            quick: 0,
             duplicate: None,
         }
     }
@@ -172,6 +179,7 @@ impl Receiver {
         }
         if start < self.nxt || to < end {
             self.due = AckDue::Now;
+            self.quick = QUICK_ACKS;
         }
         if start < self.nxt && start < end {
             self.duplicate = Some((start, end.min(self.nxt)));
@@ -182,6 +190,7 @@ impl Receiver {
         let push = push && to == end;
         if from > self.nxt {
             self.due = AckDue::Now;
+            self.quick = QUICK_ACKS;
             self.duplicates_owed = (self.duplicates_owed + 1).min(DUPLICATE_ACKS_MAX);
             if self.reassembly.holds(from, to) {
                 self.duplicate = Some((from, to));
@@ -199,8 +208,9 @@ impl Receiver {
     fn count(&mut self, bytes: u64, pieces: u32) {
         self.unacked_segments = self.unacked_segments.saturating_add(pieces);
         self.unacked_bytes += bytes;
-        let now =
-            self.unacked_segments >= self.ack_frequency || self.unacked_bytes >= ACK_BYTES_MAX;
+        let now = self.unacked_segments >= self.ack_frequency
+            || self.unacked_bytes >= ACK_BYTES_MAX
+            || self.quick > 0;
         self.due = self.due.max(if now { AckDue::Now } else { AckDue::Delayed });
     }
 
@@ -333,12 +343,16 @@ impl Receiver {
         let window = self.window();
         let mut field = window.div_ceil(unit).min(WINDOW_FIELD_MAX);
         let rounded = self.nxt + field * unit;
-        if rounded <= self.edge.max(open + unit) {
+        let within_limit = rounded + self.backlog_bytes <= self.nxt + self.limit + unit;
+        if rounded <= self.edge || within_limit {
             self.edge = self.edge.max(rounded);
         } else {
             field = window / unit;
         }
         self.last_ack = self.nxt;
+        if self.unacked_segments > 0 {
+            self.quick = self.quick.saturating_sub(1);
+        }
         self.unacked_segments = 0;
         self.unacked_bytes = 0;
         self.duplicates_owed = if self.sack { 0 } else { self.duplicates_owed.saturating_sub(1) };

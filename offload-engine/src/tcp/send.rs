@@ -221,7 +221,7 @@ impl SendQueue {
             slices += 1;
             Self::advance(&mut cursor, count);
             let posted = self.get(cursor.list);
-            cut.context = cut.context.or(posted.map(|posted| posted.list.context));
+            cut.context = cut.context.or_else(|| posted.map(|posted| posted.list.context));
             cut.ends_list = posted.is_some_and(|posted| posted.end == cursor.at);
         }
         cut

@@ -33,7 +33,8 @@ pub(super) trait Congestion {
     fn on_ack(&mut self, sample: AckSample);
     /// Fast recovery starts with `in_flight` bytes outstanding: once per episode.
     fn on_loss(&mut self, in_flight: u64);
-    /// A retransmission time-out: `first` for this segment, with `in_flight` bytes outstanding.
+    /// A retransmission time-out with `in_flight` bytes outstanding; `first`: the flight was not paid
+    /// for before, by a time-out of the same segment or by fast recovery.
     fn on_rto(&mut self, in_flight: u64, first: bool);
     /// Nothing was sent for longer than an RTO (RFC 5681 s4.1).
     fn on_idle(&mut self);

@@ -40,7 +40,8 @@ enum Episode {
 /// The most recently sent segment known to be delivered (RFC 8985 s5.2).
 #[derive(Clone, Copy, Debug)]
 struct Rack {
-    sent_at: Instant,
+    /// Number of its transmission; RFC 8985 orders by time, which a batch shares.
+    number: u64,
     end: Position,
     rtt: Duration,
     /// Highest byte delivered (RACK.fack).
@@ -113,7 +114,7 @@ impl Recovery {
             duplicate_acks: 0,
             inferred: 0,
             rack: Rack {
-                sent_at: Instant::ZERO,
+                number: 0,
                 end: una,
                 rtt: Duration::ZERO,
                 highest: una,
@@ -142,6 +143,11 @@ impl Recovery {
     /// Nothing is unacknowledged.
     pub(super) fn is_idle(&self) -> bool {
         self.board.is_empty()
+    }
+
+    /// Fast recovery is under way: its reduction of the window stands for the flight.
+    pub(super) fn is_fast(&self) -> bool {
+        matches!(self.episode, Episode::Fast { .. })
     }
 
     /// A time-out is being repaired.
@@ -190,13 +196,14 @@ impl Recovery {
             }
         }
         report.rtt = newest.map(|sent| ack.now - sent);
+        let rtt_min = [ack.rtt_min, report.rtt].into_iter().flatten().min();
         self.count_duplicates(ack, report.acked, sacked);
         if self.judge_probe(ack) {
             report.reduce = true;
         }
         if self.sack {
             if !(in_order && self.board.is_in_order()) {
-                report.reordering_deadline = self.detect(ack.now, ack.mss, ack.rtt_min);
+                report.reordering_deadline = self.detect(ack.now, ack.mss, rtt_min);
             }
         } else {
             self.detect_by_duplicates(ack, report.acked);
@@ -256,7 +263,7 @@ impl Recovery {
         let rack = self.rack;
         let mut deadline = None;
         self.board.mark_lost(|record| {
-            if (record.sent_at, record.end) >= (rack.sent_at, rack.end) {
+            if (record.number, record.end) >= (rack.number, rack.end) {
                 return false;
             }
             let due = record.sent_at + rack.rtt + window;
@@ -292,6 +299,7 @@ impl Recovery {
                     self.episode = Episode::Open;
                     self.inferred = 0;
                     self.force = false;
+                    self.probe = None;
                 }
             }
         }
@@ -346,12 +354,17 @@ impl Recovery {
 
     /// Delay of a tail loss probe from now; `None` when none is allowed (RFC 8985 s7.2).
     pub(super) fn probe_timeout(&self, srtt: Option<Duration>, mss: u64) -> Option<Duration> {
+        let quiet = match self.episode {
+            Episode::Open => self.board.sacked() == 0,
+            // Beyond RFC 8985: in fast recovery the last retransmissions are a tail too.
+            Episode::Fast { .. } => true,
+            Episode::Timeout { .. } => false,
+        };
         let allowed = self.sack
-            && self.episode == Episode::Open
+            && quiet
             && self.probe.is_none()
-            && self.board.sacked() == 0
             && !self.board.has_lost()
-            && !self.board.is_empty();
+            && self.board.in_flight() > 0;
         let timeout = srtt.map_or(PROBE_TIMEOUT_INITIAL, |srtt| srtt * 2);
         let lone = self.board.in_flight() <= mss;
         let timeout = timeout + if lone { PEER_ACK_DELAY } else { Duration::ZERO };
@@ -363,11 +376,22 @@ impl Recovery {
         self.probe = Some(TailProbe { end, retransmission });
     }
 
-    /// The bytes that a probe without new data resends: the last segment in flight.
-    pub(super) fn tail(&self, mss: u64) -> Option<(Position, Position)> {
-        let last = self.board.last()?;
-        let skip = last.len().saturating_sub(mss.max(1));
-        Some((last.start + skip, last.end))
+    /// The bytes that a probe without new data resends: the last segment in flight, or in fast
+    /// recovery the first, because its loss would hold up everything else.
+    pub(super) fn probe_bytes(&self, mss: u64) -> Option<(Position, Position)> {
+        let mss = mss.max(1);
+        if self.episode == Episode::Open {
+            let last = self.board.last()?;
+            let skip = last.len().saturating_sub(mss);
+            return Some((last.start + skip, last.end));
+        }
+        let first = self.board.first_in_flight()?;
+        Some((first.start, first.end.min(first.start + mss)))
+    }
+
+    /// Whether a probe prefers new data to old (RFC 8985 s7.3).
+    pub(super) fn probes_with_new_data(&self) -> bool {
+        self.episode == Episode::Open
     }
 }
 
@@ -384,13 +408,10 @@ impl Rack {
         if record.resent && rtt_min.is_some_and(|min| rtt < min) {
             return;
         }
-        if (record.sent_at, record.end) > (self.sent_at, self.end) {
-            self.sent_at = record.sent_at;
+        if (record.number, record.end) > (self.number, self.end) {
+            self.number = record.number;
             self.end = record.end;
             self.rtt = rtt;
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

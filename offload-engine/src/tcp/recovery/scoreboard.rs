@@ -26,6 +26,9 @@ pub(super) struct Record {
     pub(super) start: Position,
     pub(super) end: Position,
     pub(super) sent_at: Instant,
+    /// Number of the transmission: a batch shares one time, and a retransmission in it does not go
+    /// before new data just because its sequence number is lower.
+    pub(super) number: u64,
     /// Sent more than once: no RTT sample without a timestamp (Karn).
     pub(super) resent: bool,
     pub(super) fate: Fate,
@@ -49,6 +52,7 @@ pub(super) struct Scoreboard {
     resent: usize,
     /// Nothing below is presumed lost.
     lost_hint: Position,
+    transmissions: u64,
 }
 
 impl Scoreboard {
@@ -61,6 +65,7 @@ impl Scoreboard {
             lost: 0,
             resent: 0,
             lost_hint: una,
+            transmissions: 0,
         }
     }
 
@@ -97,6 +102,10 @@ impl Scoreboard {
         self.records.front()
     }
 
+    pub(super) fn first_in_flight(&self) -> Option<&Record> {
+        self.records.iter().find(|record| record.fate == Fate::InFlight)
+    }
+
     pub(super) fn last(&self) -> Option<&Record> {
         self.records.back()
     }
@@ -124,6 +133,8 @@ impl Scoreboard {
     /// `start..end` was sent, now; what lies below SND.NXT was sent before.
     pub(super) fn sent(&mut self, start: Position, end: Position, resent: bool, now: Instant) {
         debug_assert!(self.una <= start && start <= self.nxt, "a hole in what was sent");
+        self.transmissions += 1;
+        let number = self.transmissions;
         if start < self.nxt {
             let first = self.split(start);
             let last = self.split(end);
@@ -134,7 +145,8 @@ impl Scoreboard {
                     Fate::Lost => self.lost -= record.len(),
                 }
                 self.resent += usize::from(!record.resent);
-                *record = Record { sent_at: now, resent: true, fate: Fate::InFlight, ..*record };
+                let (resent, fate) = (true, Fate::InFlight);
+                *record = Record { sent_at: now, number, resent, fate, ..*record };
             }
         }
         if end > self.nxt {
@@ -143,6 +155,7 @@ impl Scoreboard {
                 start,
                 end,
                 sent_at: now,
+                number,
                 resent,
                 fate: Fate::InFlight,
             });

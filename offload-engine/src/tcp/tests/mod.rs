@@ -5,6 +5,7 @@ mod receiving;
 mod recovery;
 mod scenario;
 mod sending;
+mod throughput;
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
@@ -106,11 +107,6 @@ impl Bench {
         Self { tcp, now, next_context: 1 }
     }
 
-    pub(super) fn wait(&mut self, duration: Duration) {
-        self.now += duration;
-        self.tcp.handle_timeout(self.now);
-    }
-
     /// Moves to the next deadline and handles it; returns how long that took.
     pub(super) fn wait_for_timer(&mut self) -> Duration {
         let deadline = self.tcp.poll_timeout().expect("a timer runs");
@@ -142,17 +138,30 @@ impl Bench {
         core::iter::from_fn(|| self.tcp.poll_event()).collect()
     }
 
-    /// Feeds a segment; the consumer takes everything.
+    /// Feeds a segment; the consumer takes everything, what waits first.
     pub(super) fn input(&mut self, segment: Segment<'_>) -> Vec<u8> {
+        let waiting = self.tcp.backlog().is_some();
         let received = self.tcp.handle_segment(self.now, &segment);
-        let mut taken = segment.payload[received.in_order].to_vec();
-        self.tcp.settle(&[], false);
+        let fresh = &segment.payload[received.in_order];
+        let mut taken = vec![];
+        if waiting {
+            self.tcp.settle(fresh, received.push);
+        } else {
+            taken.extend_from_slice(fresh);
+            self.tcp.settle(&[], false);
+        }
         while let Some((data, _)) = self.tcp.backlog() {
             taken.extend_from_slice(data);
             let count = data.len();
             self.tcp.backlog_consumed(count);
         }
         taken
+    }
+
+    /// Feeds a segment that brings no data, without touching what waits.
+    pub(super) fn input_raw(&mut self, segment: Segment<'_>) {
+        self.tcp.handle_segment(self.now, &segment);
+        self.tcp.settle(&[], false);
     }
 
     /// A pure acknowledgement of the first `count` bytes.

@@ -1,1 +1,452 @@
+//! Acceptability, order, windows, acknowledgements.
+
 use super::*;
+
+const ACK: Flags = Flags::ACK;
+
+fn sack_state() -> Box<ConnectionState> {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = true;
+    state
+}
+
+fn blocks(transmit: &Transmit) -> Vec<(i32, i32)> {
+    let shape = |b: &SackBlock| (b.start.distance(REMOTE), b.end.distance(REMOTE));
+    transmit.sack[..transmit.sack_count].iter().map(shape).collect()
+}
+
+/// Acknowledgement numbers and windows of everything that is sent now.
+fn acks(bench: &mut Bench) -> Vec<(i32, u16)> {
+    bench.transmit(WIRE).iter().map(|t| (t.ack.distance(REMOTE), t.window)).collect()
+}
+
+// RFC 9293 s3.8.6.3, CH s10.2: every second segment at once, a single one after the delay.
+#[test]
+fn delayed_ack() {
+    let mut bench = Bench::new(state());
+    assert_eq!(bench.input(data(0, b"one")), b"one");
+    assert!(acks(&mut bench).is_empty());
+    assert_eq!(bench.wait_for_timer(), Duration::from_millis(40));
+    assert_eq!(acks(&mut bench), [(3, 59_997)], "the edge moves by whole segments (s3.8.6.2.2)");
+    bench.input(data(3, b"two"));
+    bench.input(data(6, b"three"));
+    assert_eq!(acks(&mut bench).len(), 1);
+    assert!(bench.tcp.poll_timeout().is_none());
+    // A coalesced segment counts for as many as it holds.
+    bench.input(Segment { gso_size: 10, ..data(11, &[0; 11]) });
+    assert_eq!(acks(&mut bench).len(), 1);
+    assert_eq!(bench.tcp.info(bench.now).segs_in, 5);
+    assert_eq!(bench.tcp.info(bench.now).bytes_received, 22);
+}
+
+// However rarely segments are to be acknowledged, 32 KiB are.
+#[test]
+fn bytes_force_an_ack() {
+    let mut bench = Bench::with(state(), Config { ack_frequency: 200, ..Config::default() });
+    bench.input(data(0, &[0; 32_767]));
+    assert!(acks(&mut bench).is_empty());
+    bench.input(data(32_767, &[0; 1]));
+    assert_eq!(acks(&mut bench), [(32_768, 60_000)]);
+}
+
+// Data carries the acknowledgement.
+#[test]
+fn acknowledgements_ride_on_data() {
+    let mut bench = Bench::new(state());
+    bench.input(data(0, b"ping"));
+    bench.post(4);
+    let sent = bench.transmit(WIRE);
+    assert_eq!((sent.len(), sent[0].payload_len, sent[0].ack), (1, 4, REMOTE + 4));
+    assert_ne!(bench.tcp.poll_timeout(), None, "only the retransmission timer runs");
+    assert!(!bench.tcp.timers.is_running(Timer::DelayedAck));
+}
+
+// RFC 9293 s3.10.7.4, RFC 5681 s4.2: order is restored, each hole answered at once.
+#[test]
+fn out_of_order_data_waits_for_the_hole() {
+    let mut bench = Bench::new(state());
+    assert!(bench.input(data(6, b"ghi")).is_empty());
+    assert!(bench.input(data(3, b"def")).is_empty());
+    assert_eq!(acks(&mut bench), [(0, 60_000), (0, 60_000)], "one duplicate ACK for each segment");
+    assert_eq!(bench.input(data(0, b"abc")), b"abcdefghi");
+    assert_eq!(acks(&mut bench), [(9, 59_991)]);
+    assert_eq!(bench.tcp.info(bench.now).bytes_received, 9);
+}
+
+// Overlaps are trimmed on both sides.
+#[test]
+fn overlapping_segments_are_trimmed() {
+    let mut bench = Bench::new(state());
+    bench.input(data(4, b"efgh"));
+    assert_eq!(bench.input(data(0, b"abcdefXX")), b"abcdefXX");
+    assert_eq!(bench.input(data(2, b"cdefghijk")), b"ijk");
+    assert!(bench.input(data(0, b"abc")).is_empty());
+}
+
+// RFC 2018 s4: the newest block first; three blocks with timestamps, four without.
+#[test]
+fn sack_blocks() {
+    let mut bench = Bench::new(sack_state());
+    for start in [10, 30, 50, 70, 90] {
+        bench.input(data(start, &[1; 10]));
+    }
+    let sent = bench.transmit(WIRE);
+    assert_eq!(sent.len(), 1, "blocks say more than repetition");
+    assert_eq!(blocks(&sent[0]), [(90, 100), (70, 80), (50, 60), (30, 40)]);
+    let mut state = sack_state();
+    state.tcp.constant.timestamp_enabled = true;
+    let mut stamped = Bench::new(state);
+    for start in [10, 30, 50, 70] {
+        stamped.input(data(start, &[1; 10]));
+    }
+    assert_eq!(stamped.transmit(WIRE)[0].sack_count, 3);
+}
+
+// RFC 2883 s4: a duplicate is reported first, once.
+#[test]
+fn duplicates_are_reported() {
+    let mut bench = Bench::new(sack_state());
+    bench.input(data(0, &[1; 20]));
+    bench.input(data(30, &[1; 10]));
+    bench.transmit(WIRE);
+    bench.input(data(5, &[1; 10]));
+    assert_eq!(blocks(&bench.transmit(WIRE)[0]), [(5, 15), (30, 40)]);
+    bench.input(data(32, &[1; 4]));
+    assert_eq!(blocks(&bench.transmit(WIRE)[0]), [(32, 36), (30, 40)]);
+    bench.input(data(50, &[1; 1]));
+    assert_eq!(blocks(&bench.transmit(WIRE)[0]), [(50, 51), (30, 40)]);
+}
+
+// A data segment stays a full one: blocks go out before it, on their own.
+#[test]
+fn blocks_travel_without_data() {
+    let mut bench = Bench::new(sack_state());
+    bench.input(data(10, &[1; 10]));
+    bench.post(1460);
+    let sent = bench.transmit(WIRE);
+    let shape: Vec<_> = sent.iter().map(|t| (t.payload_len, t.sack_count)).collect();
+    assert_eq!(shape, [(0, 1), (1460, 0)]);
+}
+
+// CH-IND-6, P9: refused data shrinks the window and never its right edge; taking it opens the window.
+#[test]
+fn the_window_follows_the_consumer() {
+    let mut bench = Bench::new(state());
+    let payload = [7; 30_000];
+    for (offset, window) in [(0, 30_000), (30_000, 0)] {
+        let received = bench.tcp.handle_segment(bench.now, &data(offset, &payload));
+        assert_eq!(received.in_order, 0..30_000);
+        bench.tcp.settle(&payload, false);
+        let sent = bench.transmit(WIRE);
+        let last = sent.last().map(|t| (t.ack.distance(REMOTE), t.window));
+        assert_eq!(
+            last,
+            (offset > 0).then_some((60_000, window)),
+            "one segment is below the frequency"
+        );
+    }
+    bench.tcp.block_receive();
+    assert!(bench.tcp.receive_blocked());
+    // P7: Linux probes with an empty segment left of the window; others with a byte in it.
+    bench.tcp.handle_segment(bench.now, &data(59_999, b""));
+    assert_eq!(acks(&mut bench), [(60_000, 0)]);
+    let received = bench.tcp.handle_segment(bench.now, &data(60_000, b"p"));
+    assert!(received.in_order.is_empty());
+    assert_eq!(acks(&mut bench), [(60_000, 0)]);
+    // Less than two segments: no update yet.
+    bench.tcp.resume_receive();
+    bench.tcp.backlog_consumed(2_919);
+    assert!(acks(&mut bench).is_empty());
+    bench.tcp.backlog_consumed(1);
+    assert_eq!(acks(&mut bench), [(60_000, 2_920)]);
+    while let Some(count) = bench.tcp.backlog().map(|(data, _)| data.len()) {
+        bench.tcp.backlog_consumed(count);
+    }
+    assert_eq!(acks(&mut bench), [(60_000, 60_000)]);
+}
+
+// CH-DEL-4: the PSH stays with the data it came with.
+#[test]
+fn push_is_remembered_for_waiting_data() {
+    let mut bench = Bench::new(state());
+    let push = |offset, payload| Segment { flags: ACK | Flags::PSH, ..data(offset, payload) };
+    let received = bench.tcp.handle_segment(bench.now, &push(0, b"abc"));
+    assert_eq!(received, Received { in_order: 0..3, push: true });
+    bench.tcp.settle(b"c", received.push);
+    bench.tcp.handle_segment(bench.now, &data(3, b"de"));
+    bench.tcp.settle(b"de", false);
+    bench.tcp.handle_segment(bench.now, &push(5, b"f"));
+    bench.tcp.settle(b"f", true);
+    let mut seen = vec![];
+    while let Some((data, push)) = bench.tcp.backlog() {
+        seen.push((data.to_vec(), push));
+        let count = data.len();
+        bench.tcp.backlog_consumed(count);
+    }
+    assert_eq!(seen, [(b"c".to_vec(), true), (b"def".to_vec(), true)]);
+}
+
+// P9, RFC 7323 s2.4: rounding by the scale never moves the edge left, nor lets it creep on.
+#[test]
+fn a_scaled_window_keeps_its_edge() {
+    let mut state = state();
+    let constant = &mut state.tcp.constant;
+    (constant.window_scaling_enabled, constant.rcv_wind_scale) = (true, 7);
+    let mut bench = Bench::with(state, Config { ack_frequency: 1, ..Config::default() });
+    let mut edge = 0;
+    for offset in 0.. {
+        let received = bench.tcp.handle_segment(bench.now, &data(offset, b"x"));
+        if received.in_order.is_empty() {
+            break;
+        }
+        bench.tcp.settle(b"x", false);
+        for (ack, window) in acks(&mut bench) {
+            let told = ack + (i32::from(window) << 7);
+            assert!(
+                told >= edge - 127,
+                "the wire's edge moves left by rounding at the very end only"
+            );
+            edge = edge.max(told);
+        }
+    }
+    assert!((60_000..60_128 + 128).contains(&edge), "{edge}");
+}
+
+// CH-EVT-6: the FIN counts when everything before it has come and is consumed; exactly once.
+#[test]
+fn peer_closed_waits_for_the_data() {
+    let mut bench = Bench::new(state());
+    bench.input(Segment { flags: ACK | Flags::FIN, ..data(3, b"def") });
+    assert!(bench.events().is_empty());
+    assert_eq!(acks(&mut bench), [(0, 60_000)]);
+    bench.tcp.handle_segment(bench.now, &data(0, b"abc"));
+    bench.tcp.settle(b"abc", false);
+    assert_eq!(acks(&mut bench), [(7, 59_993)]);
+    assert!(bench.events().is_empty());
+    bench.tcp.backlog_consumed(3);
+    assert!(bench.events().is_empty());
+    bench.tcp.backlog_consumed(3);
+    assert!(matches!(bench.events()[..], [Event::PeerClosed]));
+    // Nothing follows a FIN.
+    assert!(bench.input(data(7, b"more")).is_empty());
+    assert!(bench.input(Segment { flags: ACK | Flags::FIN, ..data(3, b"def") }).is_empty());
+    assert_eq!(acks(&mut bench).len(), 1);
+    assert!(bench.events().is_empty());
+    assert_eq!(bench.tcp.info(bench.now).bytes_received, 6);
+}
+
+// RFC 5961 s3.2, CH s9.2: exactly RCV.NXT resets; in the window one challenge ACK; outside nothing.
+#[test]
+fn resets() {
+    let rst = |offset: u32| Segment { flags: Flags::RST, ..data(offset, b"") };
+    let mut bench = Bench::new(state());
+    bench.post(10);
+    bench.sent();
+    for offset in [u32::MAX, 60_000, 1 << 30] {
+        bench.input(rst(offset));
+        assert!(acks(&mut bench).is_empty());
+    }
+    bench.input(rst(1));
+    bench.input(rst(2));
+    assert_eq!(acks(&mut bench), [(0, 60_000)], "one until an acceptable segment comes");
+    bench.input(data(0, b"x"));
+    bench.sent();
+    bench.input(rst(2));
+    assert_eq!(acks(&mut bench).len(), 1);
+    assert_eq!(bench.tcp.info(bench.now).challenge_acks, 2);
+    assert!(bench.events().is_empty());
+    bench.input(rst(1));
+    let events = bench.events();
+    assert!(
+        matches!(events[..], [Event::SendComplete(_), Event::Reset, Event::Closed]),
+        "{events:?}"
+    );
+    assert_eq!(completions(&events), [(1, NdisStatus::REQUEST_ABORTED, 0)]);
+    assert!(bench.tcp.poll_timeout().is_none());
+}
+
+// CH-EVT-7: no PeerClosed after a reset, and undelivered data is gone.
+#[test]
+fn a_reset_drops_what_waits() {
+    let mut bench = Bench::new(state());
+    bench.tcp.handle_segment(bench.now, &data(0, b"abc"));
+    bench.tcp.settle(b"abc", false);
+    bench.input_raw(Segment { flags: Flags::RST, ..data(3, b"") });
+    assert!(bench.tcp.backlog().is_none());
+    assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
+}
+
+// RFC 5961 s4.2, CH s9.2: a SYN is challenged, in the window once in 3 s, and keep-alive armed.
+#[test]
+fn syns() {
+    let mut bench = Bench::new(state());
+    let syn = |offset: u32| Segment { flags: Flags::SYN, ..data(offset, b"") };
+    bench.input(syn(0));
+    assert_eq!(acks(&mut bench), [(0, 60_000)]);
+    bench.input(syn(5));
+    assert!(acks(&mut bench).is_empty());
+    bench.input(syn(1 << 30));
+    assert_eq!(acks(&mut bench).len(), 1, "outside the window");
+    bench.now += Duration::from_secs(3);
+    bench.input(syn(5));
+    assert_eq!(acks(&mut bench).len(), 1);
+    assert_eq!(bench.wait_for_timer(), Duration::from_secs(297), "keep-alive after 5 minutes");
+    assert_eq!(bench.sent(), [(u32::MAX, 0, ACK)]);
+    bench.input(ack());
+    assert!(bench.tcp.poll_timeout().is_none(), "an acceptable segment ends it");
+    assert_eq!(bench.tcp.info(bench.now).challenge_acks, 3);
+}
+
+// RFC 9293 s3.10.7.4, RFC 5961 s5.2: an acknowledgement of what was never sent, or long ago.
+#[test]
+fn impossible_acknowledgements() {
+    let mut bench = Bench::new(state());
+    bench.post(100);
+    bench.sent();
+    let carrying = |ack| Segment { ack, ..data(0, b"x") };
+    assert!(bench.input(carrying(LOCAL + 101)).is_empty());
+    assert_eq!(acks(&mut bench).len(), 1);
+    assert!(bench.input(carrying(SeqNum(LOCAL.0.wrapping_sub(60_001)))).is_empty());
+    assert_eq!(acks(&mut bench).len(), 1);
+    assert_eq!(bench.input(carrying(SeqNum(LOCAL.0.wrapping_sub(60_000)))), b"x");
+    assert!(bench.input(Segment { flags: Flags(0), ..data(1, b"y") }).is_empty(), "no ACK flag");
+    assert_eq!(bench.tcp.info(bench.now).bytes_received, 1);
+    assert_eq!(bench.tcp.send_outstanding(), 100);
+}
+
+// Two ends out of step must not answer each other for ever.
+#[test]
+fn answers_to_strays_are_limited() {
+    let mut bench = Bench::new(state());
+    let mut answers = 0;
+    for _ in 0..1000 {
+        bench.input(data(1 << 30, b""));
+        answers += acks(&mut bench).len();
+    }
+    assert_eq!(answers, 16);
+    bench.now += Duration::from_secs(1);
+    bench.input(data(u32::MAX, b""));
+    assert_eq!(acks(&mut bench).len(), 1);
+}
+
+// RFC 7323 s4.3, s5.3: the echo is the newest in order; older ones are refused.
+#[test]
+fn timestamps_and_paws() {
+    let mut state = state();
+    state.tcp.constant.timestamp_enabled = true;
+    state.tcp.delegated.ts_time = 5_000_000;
+    state.tcp.delegated.ts_recent = 100;
+    let mut bench = Bench::new(state);
+    let stamped = |offset, payload, value| Segment {
+        timestamps: Some(Timestamps { value, echo: 5_000_000 }),
+        ..data(offset, payload)
+    };
+    bench.now += Duration::from_millis(7);
+    assert_eq!(bench.input(stamped(0, b"a", 110)), b"a");
+    assert!(bench.input(stamped(1, b"b", 109)).is_empty(), "PAWS");
+    // CH s10.9: our clock, moved by what the previous owner's was ahead.
+    let echo = |bench: &mut Bench| bench.transmit(WIRE)[0].timestamps;
+    assert_eq!(echo(&mut bench), Some(Timestamps { value: 5_000_007, echo: 110 }));
+    // Out of order: not the segment that the ACK answers.
+    bench.input(stamped(2, b"c", 120));
+    assert_eq!(echo(&mut bench).map(|t| t.echo), Some(110));
+    assert_eq!(bench.input(stamped(1, b"b", 115)), b"bc");
+    assert_eq!(echo(&mut bench).map(|t| t.echo), Some(115));
+    // RFC 7323 s5.5: after 24 days the memory is worth nothing.
+    bench.now += Duration::from_secs(25 * 24 * 60 * 60);
+    assert_eq!(bench.input(stamped(3, b"d", 1)), b"d");
+}
+
+// CH s9.3: urgent data stops the connection, unacknowledged.
+#[test]
+fn urgent_data_asks_for_an_upload() {
+    let mut bench = Bench::new(state());
+    let urgent = Segment { flags: ACK | Flags::URG, ..data(0, b"!") };
+    assert!(bench.input(urgent).is_empty());
+    assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::ReceivedUrgentData)]));
+    assert!(bench.input(data(0, b"!")).is_empty());
+    assert!(acks(&mut bench).is_empty() && bench.tcp.poll_timeout().is_none());
+    assert_eq!(bench.tcp.tcp_state(bench.now).delegated.rcv_nxt, REMOTE);
+}
+
+// Reassembly is bounded; what is not kept is not acknowledged either.
+#[test]
+fn reassembly_limits() {
+    let config = Config { reassembly_gaps_max: 2, reassembly_bytes_max: 100, ..Config::default() };
+    let mut bench = Bench::with(sack_state(), config);
+    for start in [10, 30, 50] {
+        bench.input(data(start, &[1; 10]));
+    }
+    assert_eq!(blocks(&bench.transmit(WIRE)[0]), [(30, 40), (10, 20)]);
+    assert_eq!(bench.input(data(0, &[1; 60])).len(), 60);
+}
+
+mod hostile {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        // Whatever a peer sends: no panic, and the invariants of the sequence space hold.
+        #[test]
+        fn any_segment_is_survived(
+            segments in prop::collection::vec(
+                (-70_000i32..70_000, -300i32..300, any::<u8>(), any::<u16>(), 0usize..300,
+                 prop::option::of((any::<u32>(), any::<u32>())),
+                 prop::collection::vec((-400i32..400, -100i32..400), 0..4), 0usize..100, any::<bool>()),
+                1..60,
+            ),
+            sack: bool, stamps: bool, close: bool,
+        ) {
+            let mut state = state();
+            state.tcp.constant.sack_enabled = sack;
+            state.tcp.constant.timestamp_enabled = stamps;
+            let mut bench = Bench::new(state);
+            bench.post(200);
+            if close {
+                bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b"bye"));
+            }
+            for (seq, ack, flags, window, len, stamp, blocks, gso, wait) in segments {
+                let move_by = |base: SeqNum, by: i32| SeqNum(base.0.wrapping_add_signed(by));
+                let blocks: Vec<_> = blocks
+                    .iter()
+                    .map(|(s, l)| SackBlock { start: move_by(LOCAL, *s), end: move_by(LOCAL, s + l) })
+                    .collect();
+                let payload = vec![1; len];
+                // Mostly plain segments: a RST in each second one would end every case early.
+                let flags = if flags < 200 { Flags::ACK } else { Flags(flags) };
+                let segment = Segment {
+                    seq: move_by(REMOTE, seq),
+                    ack: move_by(LOCAL, ack),
+                    flags,
+                    window,
+                    timestamps: stamp.map(|(value, echo)| Timestamps { value, echo }),
+                    sack: &blocks,
+                    payload: &payload,
+                    gso_size: gso,
+                };
+                let edge = bench.tcp.receiver.edge();
+                let received = bench.tcp.handle_segment(bench.now, &segment);
+                bench.tcp.settle(&payload[received.in_order], received.push);
+                for transmit in bench.transmit(SUPER) {
+                    let gathered: usize = bench.tcp.payload(&transmit).map(<[u8]>::len).sum();
+                    prop_assert_eq!(gathered, transmit.payload_len);
+                }
+                if wait && bench.tcp.poll_timeout().is_some() {
+                    bench.wait_for_timer();
+                }
+                let SendVariables { una, nxt, max, .. } = bench.tcp.snd;
+                prop_assert!(una <= nxt && nxt <= max && max <= bench.tcp.send_end());
+                prop_assert!(bench.tcp.receiver.edge() >= edge, "P9");
+                prop_assert!(bench.tcp.receiver.nxt() <= bench.tcp.receiver.edge() + 1);
+                bench.tcp.tcp_state(bench.now);
+            }
+            // Every list comes back exactly once, in the end by force.
+            bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(10, b""));
+            bench.transmit(WIRE);
+            let events = bench.events();
+            prop_assert_eq!(completions(&events).len(), 1);
+            prop_assert!(matches!(events.last(), Some(Event::Closed)) || bench.tcp.ending == Ending::Raised);
+        }
+    }
+}

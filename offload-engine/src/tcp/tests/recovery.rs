@@ -1,1 +1,230 @@
+//! Fast retransmit, SACK recovery, probes, time-outs, as seen on the wire.
+
 use super::*;
+
+const MSS: u32 = 1460;
+
+/// Ten segments of one list in flight.
+fn flight(sack: bool) -> Bench {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = sack;
+    let mut bench = Bench::new(state);
+    bench.post(40 * MSS as usize);
+    assert_eq!(bench.sent().len(), 10);
+    bench.now += Duration::from_millis(10);
+    bench
+}
+
+/// Segment numbers of what is sent now.
+fn numbers(bench: &mut Bench) -> Vec<u32> {
+    bench
+        .sent()
+        .iter()
+        .map(|(offset, len, _)| {
+            assert_eq!(*len, MSS as usize);
+            offset / MSS
+        })
+        .collect()
+}
+
+fn block(from: u32, to: u32) -> SackBlock {
+    SackBlock { start: LOCAL + from * MSS, end: LOCAL + to * MSS }
+}
+
+fn sack(bench: &mut Bench, to: u32, blocks: &[SackBlock]) {
+    bench.input(Segment { ack: LOCAL + to * MSS, sack: blocks, ..ack() });
+}
+
+// RFC 3042: the first two duplicate ACKs send new data; RFC 5681 s3.2: the third resends the hole.
+#[test]
+fn limited_transmit_and_fast_retransmit() {
+    let mut bench = flight(false);
+    bench.ack(0);
+    assert_eq!(numbers(&mut bench), [10]);
+    bench.ack(0);
+    assert_eq!(numbers(&mut bench), [11]);
+    bench.ack(0);
+    assert_eq!(numbers(&mut bench), [0]);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.fast_retransmits, info.total_retrans, info.timeouts), (1, 1, 0));
+    assert_eq!((info.snd_ssthresh, info.snd_cwnd), (Some(5 * 1460), 5 * 1460));
+    // Inflation: nothing until half of the flight has left, then one for each duplicate.
+    for _ in 0..4 {
+        bench.ack(0);
+        assert!(numbers(&mut bench).is_empty());
+    }
+    bench.ack(0);
+    bench.ack(0);
+    assert_eq!(numbers(&mut bench), [12, 13]);
+}
+
+// RFC 6582 s3.2 step 3: a partial ACK resends the next hole at once; a full one ends the episode.
+#[test]
+fn partial_acknowledgements() {
+    let mut bench = flight(false);
+    for _ in 0..3 {
+        bench.ack(0);
+    }
+    numbers(&mut bench);
+    bench.ack(4 * MSS);
+    assert_eq!(numbers(&mut bench)[0], 4);
+    bench.ack(10 * MSS);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.fast_retransmits, info.total_retrans), (1, 2), "one reduction");
+    assert!(numbers(&mut bench).iter().all(|n| *n >= 10));
+}
+
+// A window update, data, or nothing outstanding is no duplicate ACK (RFC 5681 s2).
+#[test]
+fn what_is_no_duplicate() {
+    let mut bench = flight(false);
+    for n in 0..5 {
+        bench.input(Segment { window: 60_001 + n, ..ack() });
+        bench.input(data(u32::from(n), b"x"));
+    }
+    assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 0);
+}
+
+// RFC 6675 s5: lost bytes first, then new ones, as `pipe` allows.
+#[test]
+fn sack_recovery() {
+    let mut bench = flight(true);
+    sack(&mut bench, 0, &[block(2, 3)]);
+    assert_eq!(numbers(&mut bench), [10], "limited transmit");
+    // Three segments above the first hole: 0 and 1 are lost, as is 3 (sent before 4 to 6).
+    sack(&mut bench, 0, &[block(4, 7), block(2, 3)]);
+    assert_eq!(numbers(&mut bench)[0], 0);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.fast_retransmits, info.snd_cwnd), (1, 5 * 1460));
+    sack(&mut bench, 0, &[block(4, 11), block(2, 3)]);
+    assert_eq!(numbers(&mut bench), [1, 3, 11, 12], "not 0: it was resent after 10 was sent");
+    assert_eq!(bench.tcp.info(bench.now).total_retrans, 3);
+    sack(&mut bench, 11, &[]);
+    assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
+    assert!(numbers(&mut bench).iter().all(|n| *n > 12));
+}
+
+// RFC 8985 s6.2: a retransmission is lost when something sent after it has arrived.
+#[test]
+fn a_lost_retransmission_is_found() {
+    let mut bench = flight(true);
+    sack(&mut bench, 0, &[block(1, 6)]);
+    let first = numbers(&mut bench);
+    assert_eq!(first[0], 0);
+    bench.now += Duration::from_millis(10);
+    sack(&mut bench, 0, &[block(1, 10)]);
+    let new = numbers(&mut bench);
+    assert!(!new.is_empty() && new.iter().all(|n| *n >= 10));
+    bench.now += Duration::from_millis(10);
+    sack(&mut bench, 0, &[block(1, new[0] + 1)]);
+    assert_eq!(numbers(&mut bench)[0], 0, "again, without a time-out");
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.timeouts, info.fast_retransmits), (0, 1));
+}
+
+// RFC 8985 s6.2: one later segment is enough when time passes as well (early retransmit).
+#[test]
+fn the_reordering_timer() {
+    let mut bench = flight(true);
+    bench.ack(5 * MSS);
+    bench.tcp.post_send(bench.now, NblChain::new());
+    numbers(&mut bench);
+    bench.now += Duration::from_millis(10);
+    sack(&mut bench, 5, &[block(6, 7)]);
+    assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 0);
+    let waited = bench.wait_for_timer();
+    assert!(waited <= Duration::from_millis(20), "{waited:?}");
+    assert_eq!(numbers(&mut bench)[0], 5);
+    assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
+}
+
+// RFC 8985 s7: a lost tail is probed after two RTTs, long before the RTO.
+#[test]
+fn tail_loss_probe() {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = true;
+    let mut bench = Bench::new(state);
+    bench.post(4 * MSS as usize);
+    bench.sent();
+    bench.now += Duration::from_millis(10);
+    bench.ack(MSS);
+    assert_eq!(bench.wait_for_timer(), Duration::from_millis(20));
+    assert_eq!(numbers(&mut bench), [3]);
+    bench.now += Duration::from_millis(10);
+    sack(&mut bench, 1, &[block(3, 4)]);
+    if bench.tcp.info(bench.now).fast_retransmits == 0 {
+        bench.wait_for_timer();
+    }
+    assert_eq!(numbers(&mut bench), [1, 2]);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.timeouts, info.fast_retransmits, info.total_retrans), (0, 1, 3));
+}
+
+// RFC 6298 5.4, RFC 6675 s5.1: from SND.UNA again, one segment first; what was sacked is not resent.
+#[test]
+fn time_out() {
+    let mut bench = flight(true);
+    sack(&mut bench, 0, &[block(8, 10)]);
+    numbers(&mut bench);
+    while bench.tcp.info(bench.now).timeouts == 0 {
+        bench.wait_for_timer();
+        if bench.tcp.info(bench.now).timeouts == 0 {
+            numbers(&mut bench);
+        }
+    }
+    assert_eq!(numbers(&mut bench), [0]);
+    assert_eq!(bench.tcp.info(bench.now).snd_cwnd, 1460);
+    bench.now += Duration::from_millis(10);
+    sack(&mut bench, 1, &[block(8, 10)]);
+    assert_eq!(numbers(&mut bench), [1, 2]);
+    bench.now += Duration::from_millis(10);
+    sack(&mut bench, 3, &[block(8, 10)]);
+    assert_eq!(numbers(&mut bench), [3, 4, 5]);
+    bench.now += Duration::from_millis(10);
+    sack(&mut bench, 6, &[block(8, 10)]);
+    assert_eq!(numbers(&mut bench)[..2], [6, 7]);
+}
+
+// RFC 2018 s8: a sacked segment at SND.UNA when the timer runs out: the peer has reneged.
+#[test]
+fn reneging() {
+    let mut bench = flight(true);
+    sack(&mut bench, 0, &[block(1, 10)]);
+    numbers(&mut bench);
+    bench.ack(MSS);
+    numbers(&mut bench);
+    while bench.tcp.info(bench.now).timeouts == 0 {
+        bench.wait_for_timer();
+    }
+    assert_eq!(numbers(&mut bench), [1]);
+    bench.ack(2 * MSS);
+    assert_eq!(numbers(&mut bench)[..2], [2, 3]);
+}
+
+// RFC 6298 s3 (Karn): no sample from an ACK that covers a retransmission; timestamps give one.
+#[test]
+fn samples() {
+    let mut bench = flight(false);
+    bench.ack(MSS);
+    assert_eq!(bench.tcp.info(bench.now).rtt, Some(Duration::from_millis(10)));
+    let mut again = flight(false);
+    again.wait_for_timer();
+    again.sent();
+    again.now += Duration::from_millis(50);
+    again.ack(3 * MSS);
+    assert_eq!(again.tcp.info(again.now).rtt, None);
+
+    let mut state = state();
+    state.tcp.constant.timestamp_enabled = true;
+    state.tcp.delegated.ts_time = 77_000;
+    let mut stamped = Bench::new(state);
+    stamped.post(10);
+    stamped.sent();
+    stamped.wait_for_timer();
+    let value = stamped.transmit(WIRE)[0].timestamps.expect("on").value;
+    assert_eq!(value, 78_000);
+    stamped.now += Duration::from_millis(50);
+    let timestamps = Some(Timestamps { value: 1, echo: value });
+    stamped.input(Segment { ack: LOCAL + 10, timestamps, ..ack() });
+    assert_eq!(stamped.tcp.info(stamped.now).rtt, Some(Duration::from_millis(50)));
+}

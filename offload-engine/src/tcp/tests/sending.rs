@@ -1,1 +1,475 @@
+//! Segments, PSH, FIN, windows, completions.
+
 use super::*;
+
+const MSS: usize = 1460;
+const ACK: Flags = Flags::ACK;
+
+fn ack_push() -> Flags {
+    Flags::ACK | Flags::PSH
+}
+
+fn ack_fin() -> Flags {
+    Flags::ACK | Flags::FIN
+}
+
+fn payload(bench: &Bench, transmit: &Transmit) -> Vec<u8> {
+    bench.tcp.payload(transmit).collect::<Vec<_>>().concat()
+}
+
+// CH-SND-5, CH-SND-8: full segments, then a short one with PSH at the end of each list.
+#[test]
+fn segments_end_with_each_list_and_carry_push() {
+    let mut bench = Bench::new(state());
+    bench.post(MSS + 100);
+    bench.post(50);
+    assert_eq!(bench.sent(), [(0, MSS, ACK), (1460, 100, ack_push()), (1560, 50, ack_push())]);
+    assert_eq!(bench.tcp.info(bench.now).push_out, 2);
+    assert_eq!(bench.tcp.info(bench.now).segs_out, 3);
+}
+
+// CH-SND-5, the alternative: segments span lists, PSH before the queue runs empty.
+#[test]
+fn push_when_the_queue_runs_empty() {
+    let config = Config { push: PushPolicy::QueueEmpty, ..Config::default() };
+    let mut bench = Bench::with(state(), config);
+    bench.post(MSS + 100);
+    bench.post(MSS);
+    assert_eq!(bench.sent(), [(0, MSS, ACK), (1460, MSS, ACK), (2920, 100, ack_push())]);
+}
+
+// CH-SND-5 holds for retransmissions as well: the segment that ends at the boundary has the PSH.
+#[test]
+fn a_retransmission_repeats_the_push() {
+    let mut bench = Bench::new(state());
+    bench.post(100);
+    bench.post(100);
+    assert_eq!(bench.sent(), [(0, 100, ack_push()), (100, 100, ack_push())]);
+    bench.wait_for_timer();
+    assert_eq!(bench.sent(), [(0, 100, ack_push()), (100, 100, ack_push())]);
+    assert_eq!(bench.tcp.info(bench.now).total_retrans, 2);
+    assert_eq!(bench.tcp.info(bench.now).bytes_retrans, 200);
+}
+
+// One super-segment for each list; PSH belongs to its last piece, so it ends there.
+#[test]
+fn super_segments_end_where_a_push_is_due() {
+    let mut state = state();
+    state.tcp.delegated.cwnd = 1 << 20;
+    state.tcp.delegated.snd_wnd = 65_535;
+    let mut bench = Bench::new(state);
+    bench.post(10 * MSS + 7);
+    bench.post(3 * MSS);
+    let sent = bench.transmit(SUPER);
+    let shape: Vec<_> = sent.iter().map(|t| (t.payload_len, t.mss, t.flags)).collect();
+    assert_eq!(shape, [(10 * MSS + 7, MSS, ack_push()), (3 * MSS, MSS, ack_push())]);
+    assert_eq!(bench.tcp.info(bench.now).segs_out, 14);
+    let expected: Vec<u8> = (0..3 * MSS).map(|n| n as u8).collect();
+    assert_eq!(payload(&bench, &sent[1]), expected);
+    assert_eq!(payload(&bench, &sent[0])[..MSS], expected[..MSS]);
+    assert_eq!((sent[0].nbl_context, sent[1].nbl_context), (Some(1), Some(2)));
+}
+
+// The limit of the link, and of the window, leave a multiple of the MSS.
+#[test]
+fn super_segments_are_cut_to_full_segments() {
+    let mut state = state();
+    state.tcp.delegated.cwnd = 1 << 20;
+    let mut bench = Bench::new(state);
+    bench.post(60_000);
+    let limits = TxLimits { super_segment_max: 10_000 };
+    let lens: Vec<_> = bench.transmit(limits).iter().map(|t| t.payload_len).collect();
+    assert_eq!(lens, [8760, 8760, 8760, 8760, 8760, 8760, 7440]);
+
+    let mut slow = Bench::new(super::state());
+    slow.post(60_000);
+    assert_eq!(slow.transmit(SUPER)[0].payload_len, 10 * MSS, "the initial window (RFC 6928)");
+}
+
+// RFC 9293 s3.7.1, RFC 6691: options that every segment carries count.
+#[test]
+fn effective_mss() {
+    for (remote, path, timestamps, expected) in [
+        (1460, 1460, false, 1460),
+        (1460, 1460, true, 1448),
+        (536, 1460, true, 524),
+        (9000, 1460, true, 1448),
+        (13, 1460, true, 1),
+        (5, 1460, true, 1),
+    ] {
+        let mut state = state();
+        state.tcp.constant.remote_mss = remote;
+        state.tcp.constant.timestamp_enabled = timestamps;
+        let tcp = Connection::from_state(Instant::ZERO, state, path, Config::default()).unwrap();
+        assert_eq!(tcp.effective_mss(), expected);
+    }
+}
+
+// One byte segments work like any other size.
+#[test]
+fn segments_of_one_byte() {
+    let mut state = state();
+    state.tcp.constant.remote_mss = 1;
+    let mut bench = Bench::new(state);
+    bench.post(12);
+    assert_eq!(bench.sent().len(), 10);
+    bench.ack(10);
+    let rest = [(10, 1, ACK), (11, 1, ack_push())];
+    assert_eq!(bench.sent(), rest);
+    bench.ack(12);
+    assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 12)]);
+}
+
+// CH-SNC-1, -5: complete when SND.UNA reaches the end, in order; CH-SND-9: empty lists too.
+#[test]
+fn lists_complete_when_acknowledged() {
+    let mut bench = Bench::new(state());
+    bench.post(0);
+    assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 0)]);
+    bench.post(100);
+    bench.post(0);
+    bench.post(200);
+    assert_eq!(bench.sent().len(), 2, "an empty list causes no segment");
+    bench.ack(99);
+    assert!(bench.events().is_empty());
+    bench.ack(250);
+    assert_eq!(
+        completions(&bench.events()),
+        [(2, NdisStatus::SUCCESS, 100), (3, NdisStatus::SUCCESS, 0)]
+    );
+    assert_eq!(bench.tcp.send_outstanding(), 50);
+    bench.ack(300);
+    assert_eq!(completions(&bench.events()), [(4, NdisStatus::SUCCESS, 200)]);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.bytes_sent, info.bytes_acked, info.bytes_retrans), (300, 300, 0));
+}
+
+// CH s8.1, CH-DIS-4, -5: data, then a FIN on the last segment, without waiting for an ACK.
+#[test]
+fn graceful_disconnect() {
+    let mut bench = Bench::new(state());
+    bench.post(100);
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b"bye"));
+    assert_eq!(bench.sent(), [(0, 100, ack_push()), (100, 3, ack_push() | ack_fin())]);
+    assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::FinWait1);
+    bench.ack(103);
+    assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 100)]);
+    bench.ack(104);
+    let events = bench.events();
+    let [Event::DisconnectComplete(list)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((list.context, list.status, list.bytes_transferred), (9, NdisStatus::SUCCESS, 3));
+    assert_eq!(list.data_length(), 0);
+    assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::FinWait2);
+    assert_eq!(bench.tcp.info(bench.now).bytes_acked, 103);
+    // The receive half stays open.
+    assert_eq!(bench.input(data(0, b"late")), b"late");
+    bench.input(Segment { flags: ack_fin(), ack: LOCAL + 104, ..data(4, b"") });
+    assert!(matches!(bench.events()[..], [Event::PeerClosed]));
+    assert_eq!(bench.sent(), [(104, 0, ACK)]);
+    assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
+    assert_eq!(bench.wait_for_timer(), Config::default().time_wait);
+    assert!(matches!(bench.events()[..], [Event::Closed]));
+    assert!(bench.events().is_empty());
+}
+
+// RFC 9293 s3.6: the passive closer, and both at once.
+#[test]
+fn the_other_ways_to_close() {
+    let mut bench = Bench::new(state());
+    bench.input(Segment { flags: ack_fin(), ..ack() });
+    assert!(matches!(bench.events()[..], [Event::PeerClosed]));
+    assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::CloseWait);
+    bench.post(10);
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
+    assert_eq!(bench.sent(), [(0, 10, ack_push() | ack_fin())]);
+    assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::LastAck);
+    bench.input(Segment { seq: REMOTE + 1, ack: LOCAL + 11, ..ack() });
+    let events = bench.events();
+    assert!(
+        matches!(events[..], [Event::SendComplete(_), Event::DisconnectComplete(_), Event::Closed]),
+        "{events:?}"
+    );
+
+    let mut both = Bench::new(state());
+    both.tcp.disconnect(both.now, Disconnect::Graceful, list(9, b""));
+    assert_eq!(both.sent(), [(0, 0, ack_fin())]);
+    both.input(Segment { flags: ack_fin(), ..ack() });
+    assert_eq!(both.tcp.info(both.now).phase, TcpPhase::Closing);
+    both.input(Segment { seq: REMOTE + 1, ack: LOCAL + 1, ..ack() });
+    assert_eq!(both.tcp.info(both.now).phase, TcpPhase::TimeWait);
+    // RFC 9293 s3.10.7.4, eighth: a repeated FIN is answered and starts the 2 MSL again.
+    both.sent();
+    both.now += Duration::from_secs(50);
+    both.input(Segment { flags: ack_fin(), ack: LOCAL + 1, ..ack() });
+    assert_eq!(both.sent(), [(1, 0, ACK)]);
+    assert_eq!(both.wait_for_timer(), Duration::from_secs(60));
+}
+
+// A lost FIN is repeated, alone or with its data.
+#[test]
+fn a_lost_fin_is_sent_again() {
+    let mut bench = Bench::new(state());
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b"bye"));
+    let last = [(0, 3, ack_push() | ack_fin())];
+    assert_eq!(bench.sent(), last);
+    bench.wait_for_timer();
+    assert_eq!(bench.sent(), last);
+    bench.ack(3);
+    bench.wait_for_timer();
+    assert_eq!(bench.sent(), [(3, 0, ack_fin())]);
+    bench.ack(4);
+    assert!(matches!(bench.events()[..], [Event::DisconnectComplete(_)]));
+}
+
+// CH s8.1: outstanding sends first, REQUEST_ABORTED with what was acknowledged; RST; then the disconnect.
+#[test]
+fn abortive_disconnect() {
+    let mut bench = Bench::new(state());
+    bench.post(100);
+    bench.post(100);
+    bench.sent();
+    bench.ack(40);
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(8, b"x"));
+    bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(9, b""));
+    let events = bench.events();
+    let aborted = NdisStatus::REQUEST_ABORTED;
+    assert_eq!(completions(&events), [(1, aborted, 40), (2, aborted, 0)]);
+    let [Event::SendComplete(chain), Event::DisconnectComplete(graceful)] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(chain[0].data_length(), 60);
+    assert_eq!((graceful.context, graceful.status), (8, aborted), "CH-DIS-6");
+    assert_eq!(bench.sent(), [(200, 0, Flags::RST | ACK)]);
+    let events = bench.events();
+    let [Event::DisconnectComplete(list), Event::Closed] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!((list.context, list.status), (9, NdisStatus::SUCCESS));
+    // Nothing is processed or sent any more; requests are answered.
+    bench.post(5);
+    assert_eq!(completions(&bench.events()), [(3, aborted, 0)]);
+    assert!(bench.input(data(0, b"late")).is_empty());
+    assert!(bench.sent().is_empty() && bench.tcp.poll_timeout().is_none());
+}
+
+// CH-DIS-6: requests after a graceful disconnect.
+#[test]
+fn requests_after_a_graceful_disconnect_are_refused() {
+    let mut bench = Bench::new(state());
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(8, b"x"));
+    bench.post(5);
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b"y"));
+    let events = bench.events();
+    assert_eq!(completions(&events), [(1, NdisStatus::REQUEST_ABORTED, 0)]);
+    let [_, Event::DisconnectComplete(refused)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((refused.context, refused.status), (9, NdisStatus::REQUEST_ABORTED));
+    assert_eq!(bench.sent(), [(0, 1, ack_push() | ack_fin())]);
+    assert_eq!(bench.tcp.send_room(), 0);
+}
+
+// RFC 9293 s3.7.4: with Nagle's rule a short segment waits for the acknowledgement.
+#[test]
+fn nagle() {
+    let mut state = state();
+    state.tcp.cached.nagling_enabled = true;
+    let mut bench = Bench::new(state);
+    bench.post(10);
+    assert_eq!(bench.sent(), [(0, 10, ack_push())], "nothing is outstanding");
+    bench.post(20);
+    assert!(bench.sent().is_empty());
+    bench.ack(10);
+    assert_eq!(bench.sent(), [(10, 20, ack_push())]);
+    bench.post(MSS + 5);
+    assert_eq!(bench.sent(), [(30, MSS, ACK)]);
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
+    // What a FIN ends is not held back.
+    assert_eq!(bench.sent(), [(30 + 1460, 5, ack_push() | ack_fin())]);
+}
+
+// RFC 9293 s3.8.6.2.1, CH s10.8: no small piece into a small window; the override timer sends it.
+#[test]
+fn silly_window_avoidance() {
+    let mut bench = Bench::new(state());
+    bench.input(Segment { window: 700, ..ack() });
+    bench.post(3_000);
+    assert!(bench.sent().is_empty());
+    assert_eq!(bench.wait_for_timer(), Duration::from_millis(200));
+    assert_eq!(bench.sent(), [(0, 700, ACK)]);
+    // A list that fits is sent at once.
+    let mut fits = Bench::new(state());
+    fits.input(Segment { window: 700, ..ack() });
+    fits.post(600);
+    assert_eq!(fits.sent(), [(0, 600, ack_push())]);
+}
+
+// RFC 9293 s3.10.7.4: the window follows newer segments only, and its right edge bounds what is sent.
+#[test]
+fn the_peers_window() {
+    let mut bench = Bench::new(state());
+    bench.input(Segment { window: 2 * 1460, ..ack() });
+    bench.post(6 * MSS);
+    assert_eq!(bench.sent().len(), 2);
+    // Old: same sequence number, older acknowledgement.
+    bench.input(Segment { window: 2 * 1460, ack: LOCAL + 1460, ..ack() });
+    assert_eq!(bench.sent().len(), 1);
+    bench.input(Segment { window: 60_000, ..ack() });
+    assert!(bench.sent().is_empty(), "SND.WL2 is newer");
+    assert_eq!(bench.tcp.info(bench.now).snd_wnd, 2920);
+}
+
+// CH s10.4: rounds of probes; answers keep the connection alive for ever.
+#[test]
+fn zero_window_probes() {
+    let mut bench = Bench::new(state());
+    bench.input(Segment { window: 0, ..ack() });
+    bench.post(100);
+    assert!(bench.sent().is_empty());
+    let second = Duration::from_secs(1);
+    for round in 0..20 {
+        let base = (second * (1 << round.min(16))).min(Config::default().rto_max);
+        assert_eq!(bench.wait_for_timer(), base, "round {round}");
+        assert_eq!(bench.sent(), [(0, 1, ACK)]);
+        let limit = |n: u32| (second * (1 << n)).min(Config::default().rto_max);
+        assert_eq!(bench.wait_for_timer(), limit(0));
+        assert_eq!(bench.sent(), [(0, 1, ACK)]);
+        assert_eq!(bench.wait_for_timer(), limit(1));
+        assert_eq!(bench.sent(), [(0, 1, ACK)]);
+        bench.input(Segment { window: 0, ..ack() });
+        assert!(bench.sent().is_empty());
+    }
+    // The probe's byte may have been kept (P3).
+    bench.input(Segment { ack: LOCAL + 1, ..ack() });
+    assert_eq!(bench.sent(), [(1, 99, ack_push())]);
+    bench.ack(100);
+    assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 100)]);
+    assert!(bench.tcp.poll_timeout().is_none());
+}
+
+// CH s10.4: too many unanswered probes in one round.
+#[test]
+fn unanswered_window_probes_end_the_connection() {
+    let mut bench = Bench::new(state());
+    bench.input(Segment { window: 0, ..ack() });
+    bench.post(100);
+    bench.sent();
+    for _ in 0..Config::default().retransmissions_max {
+        bench.wait_for_timer();
+        assert_eq!(bench.sent().len(), 1);
+    }
+    bench.wait_for_timer();
+    assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]));
+}
+
+// Only a FIN is left and the window is closed: the probe is empty, left of the window (P7).
+#[test]
+fn a_fin_behind_a_closed_window() {
+    let mut bench = Bench::new(state());
+    bench.input(Segment { window: 0, ..ack() });
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
+    assert!(bench.sent().is_empty());
+    bench.wait_for_timer();
+    assert_eq!(bench.sent(), [(u32::MAX, 0, ACK)]);
+    bench.input(Segment { window: 10, ..ack() });
+    assert_eq!(bench.sent(), [(0, 0, ack_fin())]);
+}
+
+// RFC 6298 5.1 to 5.6: back-off, the limit, and what works after it.
+#[test]
+fn retransmission_backs_off_and_gives_up() {
+    let config = Config { retransmissions_max: 3, ..Config::default() };
+    let mut bench = Bench::with(state(), config);
+    bench.post(100);
+    assert_eq!(bench.sent().len(), 1);
+    for seconds in [1, 2, 4] {
+        assert_eq!(bench.wait_for_timer(), Duration::from_secs(seconds));
+        assert_eq!(bench.sent(), [(0, 100, ack_push())]);
+    }
+    assert_eq!(bench.wait_for_timer(), Duration::from_secs(8));
+    assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]));
+    assert_eq!(bench.tcp.info(bench.now).timeouts, 3);
+    // CH-EVT-1: it has stopped; an abortive disconnect still works.
+    assert!(bench.sent().is_empty() && bench.tcp.poll_timeout().is_none());
+    bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(9, b""));
+    assert_eq!(bench.sent(), [(100, 0, Flags::RST | ACK)]);
+    let events = bench.events();
+    assert!(
+        matches!(events[..], [Event::SendComplete(_), Event::DisconnectComplete(_), Event::Closed]),
+        "{events:?}"
+    );
+}
+
+// CH s3.5: MaxRT overrides the count; -1 is no limit.
+#[test]
+fn max_rt_overrides_the_count() {
+    for (max_rt, timeouts) in [(Some(10_000), 3), (None, 40)] {
+        let mut state = state();
+        state.tcp.cached.max_rt = max_rt;
+        let mut bench = Bench::with(state, Config { retransmissions_max: 2, ..Config::default() });
+        bench.post(1);
+        bench.sent();
+        for _ in 0..40 {
+            if bench.tcp.poll_timeout().is_some() {
+                bench.wait_for_timer();
+                bench.sent();
+            }
+        }
+        assert_eq!(bench.tcp.info(bench.now).timeouts, timeouts);
+    }
+}
+
+// RFC 9293 s3.8.4, CH s10.5.
+#[test]
+fn keep_alive() {
+    let mut state = state();
+    let cached = &mut state.tcp.cached;
+    (cached.keep_alive_enabled, cached.ka_timeout) = (true, 10_000);
+    (cached.ka_interval, cached.ka_probe_count) = (500, 2);
+    let mut bench = Bench::new(state);
+    assert_eq!(bench.wait_for_timer(), Duration::from_secs(10));
+    assert_eq!(bench.sent(), [(u32::MAX, 0, ACK)]);
+    bench.input(ack());
+    assert_eq!(bench.wait_for_timer(), Duration::from_secs(10));
+    bench.sent();
+    assert_eq!(bench.wait_for_timer(), Duration::from_millis(500));
+    assert_eq!(bench.sent().len(), 1);
+    assert_eq!(bench.wait_for_timer(), Duration::from_millis(500));
+    assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]));
+}
+
+// CH s10.7.
+#[test]
+fn fin_wait_2_does_not_last() {
+    let mut bench = Bench::new(state());
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
+    bench.sent();
+    bench.ack(1);
+    bench.now += Duration::from_secs(100);
+    bench.ack(1);
+    assert_eq!(bench.wait_for_timer(), Duration::from_secs(120));
+    let events = bench.events();
+    assert!(
+        matches!(
+            events[..],
+            [Event::DisconnectComplete(_), Event::Retrieve(UploadReason::TimeoutExpiration)]
+        ),
+        "{events:?}"
+    );
+}
+
+// CH-ST-2: what a lazy producer should add; never nothing for ever.
+#[test]
+fn send_room() {
+    let mut bench = Bench::new(state());
+    assert_eq!(bench.tcp.send_room(), 10 * MSS + SEND_BACKLOG);
+    bench.post(10 * MSS + SEND_BACKLOG);
+    assert_eq!(bench.tcp.send_room(), 0);
+    bench.sent();
+    assert_eq!(bench.tcp.send_room(), 0);
+    bench.ack(2 * 1460);
+    assert!(bench.tcp.send_room() > 0);
+    bench.input(Segment { window: 0, ack: LOCAL + 14_600, ..ack() });
+    bench.post(0);
+    let mut idle = Bench::new(state());
+    idle.input(Segment { window: 0, ..ack() });
+    assert_eq!(idle.tcp.send_room(), SEND_BACKLOG);
+}
