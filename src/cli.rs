@@ -44,7 +44,7 @@ pub enum Command {
     /// `flue doctor`.
     Doctor(DoctorArgs),
     /// `flue nc`.
-    Nc(NcArgs),
+    Nc(Box<NcArgs>),
 }
 
 impl Command {
