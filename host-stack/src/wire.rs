@@ -4,11 +4,11 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use etherparse::{
-    EtherType, Ethernet2Slice, IpNumber, Ipv4Slice, Ipv6Slice, PacketBuilder, TcpOptionElement,
-    TcpSlice,
+    EtherType, Ethernet2Slice, IpNumber, Ipv4Slice, Ipv6Slice, PacketBuilder, TcpSlice,
 };
 use offload_engine::{
     chimney::state::{ConnectionState, MacAddress},
+    frame::{TcpOption, TcpOptions},
     tcp::{Flags, SeqNum, Timestamps},
 };
 
@@ -46,6 +46,8 @@ pub(crate) struct TcpFrame<'a> {
     pub(crate) syn_options: SynOptions,
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) payload_len: u32,
+    /// No option has an illegal length.
+    pub(crate) is_well_formed: bool,
     segment: TcpSlice<'a>,
 }
 
@@ -102,21 +104,17 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
     };
     let mut syn_options = SynOptions::default();
     let mut timestamps = None;
-    for option in segment.options_iterator() {
-        // smoltcp drops a segment whose options do not parse; so nothing may be learned from it.
-        let Ok(option) = option else { return Frame::Other };
+    let mut is_well_formed = true;
+    for option in TcpOptions::new(segment.options()) {
         match option {
-            TcpOptionElement::MaximumSegmentSize(mss) => {
-                syn_options.mss = Some(mss).filter(|mss| *mss != 0);
-            }
-            TcpOptionElement::WindowScale(scale) => {
+            Ok(TcpOption::Mss(mss)) => syn_options.mss = Some(mss).filter(|mss| *mss != 0),
+            Ok(TcpOption::WindowScale(scale)) => {
                 syn_options.window_scale = Some(scale.min(WINDOW_SCALE_MAX));
             }
-            TcpOptionElement::SelectiveAcknowledgementPermitted => syn_options.sack = true,
-            TcpOptionElement::Timestamp(value, echo) => {
-                timestamps = Some(Timestamps { value, echo });
-            }
-            TcpOptionElement::Noop | TcpOptionElement::SelectiveAcknowledgement(..) => {}
+            Ok(TcpOption::SackPermitted) => syn_options.sack = true,
+            Ok(TcpOption::Timestamps(value)) => timestamps = Some(value),
+            Ok(TcpOption::Sack(_) | TcpOption::Unknown(_)) => {}
+            Err(_) => is_well_formed = false,
         }
     }
     Frame::Tcp(TcpFrame {
@@ -130,6 +128,7 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
         syn_options,
         timestamps,
         payload_len: segment.payload().len() as u32,
+        is_well_formed,
         segment,
     })
 }

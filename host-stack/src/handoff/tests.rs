@@ -703,7 +703,7 @@ fn close_wait_moves() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     // Any seed, family, timestamps, loss: byte-exact, no reset, closed by both sides.
     #[test]

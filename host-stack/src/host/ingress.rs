@@ -38,6 +38,8 @@ impl Host {
                 self.stats.checksum_errors += 1;
                 Verdict::Drop
             }
+            // smoltcp would drop it; so nothing may be learned from it.
+            Frame::Tcp(segment) if !segment.is_well_formed => Verdict::Drop,
             Frame::Tcp(segment) => self.judge(now, &segment),
             Frame::Fragment => {
                 self.stats.fragments_dropped += 1;

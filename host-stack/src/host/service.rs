@@ -159,14 +159,19 @@ impl Host {
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let state = socket.state();
         if state == State::Closed {
+            // Both FINs are acknowledged: a repeated segment that smoltcp answers by RST after that changes
+            // nothing any more.
+            let flow = &connection.flow;
+            let over = connection.receive.closed_told
+                && connection.send.shutdown
+                && flow.snd_una == flow.snd_max;
             // smoltcp forgets the peer after its RST, or our last ACK. What it still has to tell the peer,
             // or has told it, is that nothing was heard for too long.
-            let timed_out = connection.flow.reset_sent || socket.remote_endpoint().is_some();
-            let over = connection.receive.closed_told && connection.send.shutdown;
-            let error = match (connection.flow.reset_heard, over) {
-                _ if timed_out => Some(HostError::RetransmissionLimit),
-                (false, true) => None,
-                _ => Some(HostError::Reset),
+            let timed_out = flow.reset_sent || socket.remote_endpoint().is_some();
+            let error = match (over && !flow.reset_heard, timed_out) {
+                (true, _) => None,
+                (false, true) => Some(HostError::RetransmissionLimit),
+                (false, false) => Some(HostError::Reset),
             };
             self.tell(Notice::Closed { handle, error });
             self.forget(handle);

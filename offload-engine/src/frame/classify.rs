@@ -2,12 +2,9 @@
 
 use core::net::SocketAddr;
 
-use etherparse::{
-    EtherType, Ethernet2Slice, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpOptionElement,
-    TcpSlice,
-};
+use etherparse::{EtherType, Ethernet2Slice, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice};
 
-use super::{FlowKey, checksum, mapped};
+use super::{FlowKey, TcpOption, TcpOptions, checksum, mapped};
 use crate::tcp::{Flags, SackBlock, Segment, SeqNum, Timestamps};
 
 /// Most SACK blocks an option list can hold (RFC 2018 s3: 40 bytes of options).
@@ -147,66 +144,22 @@ impl Options {
         Self::parse_any(bytes, sack)
     }
 
-    /// Options up to the first malformed one (RFC 9293 MUST-7: survive illegal lengths).
+    /// Options up to the first of illegal length (RFC 9293 MUST-7).
     fn parse_any(bytes: &[u8], sack: &mut [SackBlock; SACK_BLOCKS_MAX]) -> Self {
         let mut options = Self { timestamps: None, sack_count: 0 };
-        for element in etherparse::TcpOptionsIterator::from_slice(bytes) {
-            match element {
-                Ok(TcpOptionElement::Timestamp(value, echo)) => {
-                    options.timestamps = Some(Timestamps { value, echo });
-                }
-                Ok(TcpOptionElement::SelectiveAcknowledgement(first, rest)) => {
+        for option in TcpOptions::new(bytes).map_while(Result::ok) {
+            match option {
+                TcpOption::Timestamps(timestamps) => options.timestamps = Some(timestamps),
+                TcpOption::Sack(blocks) => {
                     options.sack_count = 0;
-                    for (start, end) in core::iter::once(first).chain(rest.into_iter().flatten()) {
-                        sack[options.sack_count] =
-                            SackBlock { start: SeqNum(start), end: SeqNum(end) };
+                    for (slot, block) in sack.iter_mut().zip(blocks.iter()) {
+                        *slot = block;
                         options.sack_count += 1;
                     }
                 }
-                Ok(_) => {}
-                // The iterator stops at the first error, so an unknown option must be stepped over by hand.
-                Err(error) => return Self::after_unknown(bytes, error, options, sack),
+                _ => {}
             }
         }
         options
     }
-
-    /// An option that etherparse does not know ends its iteration: go on behind it (MUST-6).
-    fn after_unknown(
-        bytes: &[u8],
-        error: etherparse::TcpOptionReadError,
-        known: Self,
-        sack: &mut [SackBlock; SACK_BLOCKS_MAX],
-    ) -> Self {
-        let etherparse::TcpOptionReadError::UnknownId(kind) = error else { return known };
-        let Some(at) = find_option(bytes, kind) else { return known };
-        let length = usize::from(bytes.get(at + 1).copied().unwrap_or(0));
-        let Some(rest) = bytes.get(at + length..).filter(|_| length >= 2) else { return known };
-        let found = Self::parse_any(rest, sack);
-        Self {
-            timestamps: found.timestamps.or(known.timestamps),
-            sack_count: found.sack_count.max(known.sack_count),
-        }
-    }
-}
-
-fn find_option(bytes: &[u8], kind: u8) -> Option<usize> {
-    let mut at = 0;
-    while let Some(&here) = bytes.get(at) {
-        if here == kind {
-            return Some(at);
-        }
-        match here {
-            0 => return None,
-            1 => at += 1,
-            _ => {
-                let length = usize::from(*bytes.get(at + 1)?);
-                if length < 2 {
-                    return None;
-                }
-                at += length;
-            }
-        }
-    }
-    None
 }

@@ -7,12 +7,14 @@
 
 pub mod checksum;
 mod classify;
+mod options;
 mod template;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use self::{
     classify::{SACK_BLOCKS_MAX, TcpFrame, classify},
+    options::{IllegalLength, SackBlocks, TcpOption, TcpOptions},
     template::{HEADER_BYTES_MAX, HeaderTemplate, SegmentHeader},
 };
 

@@ -16,11 +16,13 @@
 //! | [`stream`] | bytes from a seed, and their digest |
 //! | [`kernel_peer`] | a kernel TCP socket that sends, receives, stalls, half-closes or resets |
 //! | [`process`] | a program under test: its lines, its deadline, its end |
+//! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
 //! | [`tshark`] | what Wireshark says about the same files |
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod flue;
 pub mod kernel_peer;
 pub mod needs;
 pub mod netns;

@@ -14,6 +14,8 @@ use std::{env, fmt};
 pub enum Need {
     /// Effective user 0, or user 0 of a user namespace: to make network namespaces.
     Root,
+    /// User 0 of the machine itself, who can become any other user and make device nodes.
+    InitialRoot,
     /// `/dev/net/tun` can be opened.
     Tun,
     /// A program on the `PATH` or in an `sbin` directory.
@@ -24,6 +26,7 @@ impl Need {
     fn is_met(self) -> bool {
         match self {
             Self::Root => rustix::process::geteuid().is_root(),
+            Self::InitialRoot => Self::Root.is_met() && all_users_are_mapped(),
             Self::Tun => OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok(),
             Self::Tool(name) => find_tool(name).is_some(),
         }
@@ -34,10 +37,17 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => f.write_str("needs root (or `unshare --user --map-root-user`)"),
+            Self::InitialRoot => f.write_str("needs root of the machine"),
             Self::Tun => f.write_str("/dev/net/tun cannot be opened"),
             Self::Tool(name) => write!(f, "`{name}` is not installed"),
         }
     }
+}
+
+/// In a user namespace made by an ordinary user, only that user is.
+fn all_users_are_mapped() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Where `name` is, on the `PATH` or in the `sbin` directories that a user's `PATH` leaves out.

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
 
+use crate::needs::find_tool;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A network namespace that ends with this value.
@@ -87,7 +88,11 @@ impl Namespace {
     ///
     /// When it cannot start or fails; the message has its standard error.
     pub fn output<S: AsRef<OsStr>>(&self, program: &str, args: &[S]) -> String {
-        let mut command = Command::new(program);
+        // A user's `PATH` may leave out the directory of `nft`.
+        let mut command = match find_tool(program) {
+            Some(path) => Command::new(path),
+            None => Command::new(program),
+        };
         command.args(args).stdin(Stdio::null());
         let Output { status, stdout, stderr } = self
             .run(|| command.output())

@@ -110,27 +110,22 @@ impl Process {
     ///
     /// # Panics
     ///
-    /// When it has already been waited for.
-    pub fn signal(&self, signal: Signal) {
+    /// When it has ended: its process id may be another's by now.
+    pub fn signal(&mut self, signal: Signal) {
+        assert_eq!(self.ended(), None, "{} has ended already", self.name);
         kill_process(Pid::from_child(&self.child), signal).expect("our child can be signalled");
     }
 
-    /// Waits for its end.
+    /// Waits for its end. Its standard input is closed first, if it was not taken.
     ///
     /// # Panics
     ///
     /// When it does not end within `limit`; the message has the log.
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         drop(self.child.stdin.take());
-        self.wait_with_input_open(limit)
-    }
-
-    /// As [`wait`](Self::wait), and leaves its standard input as it is.
-    ///
-    /// # Panics
-    ///
-    /// As [`wait`](Self::wait).
-    pub fn wait_with_input_open(&mut self, limit: Duration) -> ExitStatus {
+        if let Some(status) = self.ended() {
+            return status;
+        }
         let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
             .expect("our child has a descriptor");
         let mut ended = [PollFd::new(&handle, PollFlags::IN)];
@@ -153,6 +148,10 @@ impl Process {
             let signal = status.signal();
             self.fail(&format!("ended with {status} (signal {signal:?}), not {code}"));
         }
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("our child can be waited for")
     }
 
     fn fail(&mut self, why: &str) -> ! {

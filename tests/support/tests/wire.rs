@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use flue_test_support::flue::{self, Scratch};
 use flue_test_support::kernel_peer::{End, KernelPeer, Outcome, Pace, Plan};
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
@@ -209,19 +210,44 @@ fn a_missed_deadline_tells_what_the_process_said_and_kills_it() {
 }
 
 #[test]
-fn output_can_be_taken_as_bytes() {
+fn a_process_can_be_a_pipe() {
     if lacks(BENCH) {
         return;
     }
-    let ns = Namespace::new();
-    let mut process = Process::start(&ns, shell("exec cat"), Output::Bytes);
-    let mut input = process.take_input();
-    let writer = std::thread::spawn(move || {
-        use std::io::Read as _;
-        std::io::copy(&mut Stream::new(9).take(MIB), &mut input)
-    });
-    let digest = flue_test_support::stream::Summer::drain(process.take_output()).unwrap();
-    assert_eq!(writer.join().unwrap().unwrap(), MIB);
+    let mut cat = Process::start(&Namespace::new(), shell("exec cat"), Output::Bytes);
+    let (digest, error) = flue::exchange(&mut cat, 9, MIB, SOON);
+    assert!(error.is_none(), "{error:?}");
     assert_eq!(digest, Stream::new(9).digest(MIB));
+    cat.expect_exit(0, SOON);
+    // One that does not read its input to the end: the error of the pipe is told.
+    let script = "head -c 10; exit 1";
+    let mut head = Process::start(&Namespace::new(), shell(script), Output::Bytes);
+    let (digest, error) = flue::exchange(&mut head, 9, MIB, SOON);
+    assert_eq!(error.map(|error| error.kind()), Some(std::io::ErrorKind::BrokenPipe));
+    assert_eq!(digest, Stream::new(9).digest(10));
+    head.expect_exit(1, SOON);
+}
+
+#[test]
+fn an_ordinary_user_opens_tun_and_may_nothing_else() {
+    if lacks(BENCH) || lacks(&[Need::InitialRoot, Need::Tun, Need::Tool("setpriv")]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let script = scratch.file("script");
+    std::fs::write(
+        &script,
+        "#!/bin/sh\nid -u\n: <>/dev/net/tun && echo opens\n\
+         ip link add dummy0 type dummy || echo no link\necho x > $1 && echo writes\n",
+    )
+    .unwrap();
+    let out = scratch.file("out");
+    let before = std::fs::metadata("/dev/net/tun").unwrap().permissions();
+    let command = flue::as_ordinary_user(&scratch, &script, out.to_str().unwrap());
+    let mut process = Process::start(&Namespace::new(), command, Output::Lines);
     process.expect_exit(0, SOON);
+    for line in ["65534", "opens", "no link", "writes"] {
+        process.expect_line(line, SOON);
+    }
+    assert_eq!(std::fs::metadata("/dev/net/tun").unwrap().permissions(), before);
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use flue_test_support::capture::{self, Direction, Flags};
 use flue_test_support::needs::{Need, lacks};
-use flue_test_support::tshark::{self, Crc, Fpdu, Pdu, PduKind, Place, Startup, opcode};
+use flue_test_support::tshark::{
+    self, Conversation, Crc, Fpdu, Pdu, PduKind, Place, Startup, opcode,
+};
 
 const TSHARK: &[Need] = &[Need::Tool("tshark")];
 
@@ -114,6 +116,30 @@ fn a_connection_without_crc_says_so() {
     assert!(pdus[2..].iter().all(|pdu| fpdu(pdu).crc == Crc::Unused));
     let judge = || tshark::assert_crcs_good(&pdus);
     assert!(std::panic::catch_unwind(judge).is_err(), "unused CRCs must not pass for good ones");
+}
+
+#[test]
+fn conversations_of_siw_are_orderly() {
+    if lacks(TSHARK) {
+        return;
+    }
+    let mut judged = 0;
+    for name in ["siw-rping.pcap", "siw-crc.pcap", "siw-p2p-read.pcap", "siw-p2p-write.pcap"] {
+        let pdus = tshark::pdus(&data(name));
+        let connections = pdus.iter().map(|pdu| pdu.connection).max().unwrap() + 1;
+        for connection in 0..connections {
+            let talk = Conversation::of(&pdus, connection);
+            talk.assert_orderly();
+            assert!(!talk.initiator.is_empty(), "{name}");
+            judged += 1;
+        }
+    }
+    assert!(judged >= 5);
+    let talk = Conversation::of(&tshark::pdus(&data("siw-errors.pcap")), 7);
+    // read-big: 4096 octets in three responses.
+    assert_eq!(Conversation::opcodes(&talk.initiator), [opcode::READ_REQUEST]);
+    assert_eq!(Conversation::opcodes(&talk.responder), [opcode::READ_RESPONSE; 3]);
+    talk.assert_orderly();
 }
 
 #[test]

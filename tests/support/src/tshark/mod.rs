@@ -12,6 +12,7 @@
 //! - it takes markers in one direction for markers in both;
 //! - opcodes 8 and 9 (RFC 7306) are "unknown".
 
+mod conversation;
 mod pdml;
 
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +21,7 @@ use std::process::{Command, Stdio};
 
 use crate::capture::{Flags, Segment};
 use crate::needs::find_tool;
+pub use conversation::Conversation;
 use pdml::{Element, packets};
 
 /// Whatever is asked, tshark is asked with these.

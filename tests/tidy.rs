@@ -1,0 +1,171 @@
+//! House style that no other tool checks. Every finding is told at once, with file and line.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a source file; tests that outgrow their file sit in one of their own.
+const SOURCE_LINES_MAX: usize = 800;
+/// Characters of a line; comments and strings, which rustfmt leaves alone, get some more room.
+const COLUMNS_MAX: usize = 120;
+
+/// Where `unsafe` may stand: what talks to the TAP or the kernel's namespaces, and registered memory.
+const UNSAFE: &[&str] = &[
+    "offload-engine/src/link/",
+    "rdma-over-tcp/src/ndk/memory",
+    // One call: leaving the user and network namespaces of the caller.
+    "src/namespace.rs",
+];
+/// Where a thread may sleep: there the pause is the behaviour asked for.
+const SLEEP: &[&str] = &["tests/support/src/kernel_peer.rs"];
+
+/// What has no place anywhere. Cut in two, so that this file does not find itself.
+const BANNED: &[[&str; 2]] = &[
+    ["to", "do!("],
+    ["unimplement", "ed!("],
+    ["db", "g!("],
+    ["FIX", "ME"],
+    ["XX", "X"],
+    ["TO", "DO"],
+    ["allow(dead", "_code)"],
+    ["allow(missing", "_docs)"],
+    ["allow(clip", "py::all)"],
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Files of the repository with this extension; what is built, fetched or hidden is left out.
+fn files(extension: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut open = vec![root().to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
+            let path: PathBuf = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !name.starts_with('.') && name != "target" {
+                    open.push(path);
+                }
+            } else if path.extension().is_some_and(|it| it == extension) {
+                let shown = path.strip_prefix(root()).unwrap().display().to_string();
+                found.push((shown, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no file ends in .{extension}");
+    found.sort();
+    found
+}
+
+fn is_under(file: &str, places: &[&str]) -> bool {
+    places.iter().any(|place| file.starts_with(place))
+}
+
+/// The code of a line: without its comment. Strings that hold `//` lose their end, which only
+/// hides a finding.
+fn code(line: &str) -> &str {
+    line.split_once("//").map_or(line, |(code, _)| code)
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    line.split(|it: char| !it.is_alphanumeric() && it != '_').any(|it| it == word)
+}
+
+#[test]
+fn sources() {
+    let mut findings = String::new();
+    for (file, text) in files("rs") {
+        let mut find = |line: usize, what: &str| {
+            writeln!(findings, "{file}:{line}: {what}").unwrap();
+        };
+        let lines = text.lines().count();
+        let is_test = file.contains("tests");
+        if !text.starts_with("//!") && !is_test {
+            find(1, "does not open with what it is for (`//!`)");
+        }
+        if lines > SOURCE_LINES_MAX && !is_test {
+            find(lines, "is too long; which second question crept in?");
+        }
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.chars().count() > COLUMNS_MAX {
+                find(number, "is too wide");
+            }
+            if line.contains('\t') || line.ends_with(' ') {
+                find(number, "has a tab or ends in a blank");
+            }
+            for banned in BANNED.iter().map(|parts| parts.concat()) {
+                if line.contains(&banned) {
+                    find(number, &format!("`{banned}` has no place here"));
+                }
+            }
+            if has_word(code(line), "unsafe") && !is_under(&file, UNSAFE) && !is_test {
+                find(number, "`unsafe` stands only where `UNSAFE` says");
+            }
+            if code(line).contains(&["thread::", "sleep("].concat()) && !is_under(&file, SLEEP) {
+                find(number, "a wait has a deadline and a reason to end, not a nap");
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+/// `CH-SND-5` and its like in a line, of the families that `docs/conformance` defines.
+fn rule_ids(line: &str) -> Vec<&str> {
+    let is_of_id = |it: char| it.is_ascii_uppercase() || it.is_ascii_digit() || "-.".contains(it);
+    let words = line.split(|it: char| !is_of_id(it)).map(|word| word.trim_matches(['-', '.']));
+    let ends_in_number =
+        |word: &&str| word.rsplit('-').next().is_some_and(|end| end.parse::<u32>().is_ok());
+    let families = ["CH-", "NDK-", "MPA-", "MPE-", "DDP-", "RDM-"];
+    words
+        .filter(|word| families.iter().any(|family| word.starts_with(family)))
+        .filter(ends_in_number)
+        .collect()
+}
+
+#[test]
+fn every_rule_that_code_cites_is_in_the_conformance_documents() {
+    let documents = files("md");
+    let documents = documents.iter().filter(|(file, _)| file.starts_with("docs/conformance/"));
+    let defined: Vec<&str> =
+        documents.flat_map(|(_, text)| text.lines()).flat_map(rule_ids).collect();
+    let mut findings = String::new();
+    for (file, text) in files("rs") {
+        for (number, line) in (1..).zip(text.lines()) {
+            for id in rule_ids(line).into_iter().filter(|id| !defined.contains(id)) {
+                writeln!(findings, "{file}:{number}: nobody says what {id} is").unwrap();
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    let mut findings = String::new();
+    for (file, text) in files("md") {
+        let directory = root().join(&file);
+        let directory = directory.parent().unwrap();
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        for (target, _) in targets {
+            let path = target.split('#').next().unwrap_or_default();
+            let is_elsewhere = path.contains("://") || path.is_empty();
+            if !is_elsewhere && !directory.join(path).exists() {
+                writeln!(findings, "{file}: {target} is not there").unwrap();
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+#[test]
+fn the_documents_name_the_minimum_rust_version_of_the_manifest() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let (_, rest) = manifest.split_once("rust-version = \"").unwrap();
+    let (version, _) = rest.split_once('"').unwrap();
+    for document in ["README.md", "CHANGELOG.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        assert!(text.contains(version), "{document} does not name Rust {version}");
+    }
+}
