@@ -9,9 +9,7 @@ use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 use hashbrown::HashMap;
 use host_stack::socket::{HostError, ListenerId, Notice, Request, SocketPort};
 use offload_engine::{
-    chimney::client::{
-        ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle,
-    },
+    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList},
     time::Instant,
@@ -51,11 +49,7 @@ impl AdapterCore {
     /// An adapter that asks the host stack for connections through `port`. `wake` is called when a callback
     /// has returned: it makes the thread that runs the engine poll again.
     #[must_use]
-    pub fn new(
-        config: AdapterConfig,
-        port: SocketPort,
-        wake: Box<dyn Fn() + Send + Sync>,
-    ) -> Self {
+    pub fn new(config: AdapterConfig, port: SocketPort, wake: Box<dyn Fn() + Send + Sync>) -> Self {
         let objects = Objects::new(config.info, config.capabilities, config.seed, wake);
         Self {
             config,
@@ -250,11 +244,7 @@ impl AdapterCore {
         });
     }
 
-    pub(crate) fn on_disconnect_complete(
-        &mut self,
-        handle: OffloadHandle,
-        wire: &mut impl Wire,
-    ) {
+    pub(crate) fn on_disconnect_complete(&mut self, handle: OffloadHandle, wire: &mut impl Wire) {
         self.upcall(handle, wire, |stream, objects, _, _| stream.disconnect_complete(objects));
     }
 
@@ -325,7 +315,8 @@ impl AdapterCore {
     }
 
     fn end_listen(&mut self, id: Id<Listener>, status: NtStatus) {
-        let request = self.objects.listeners.get_mut(id).and_then(|listener| listener.request.take());
+        let request =
+            self.objects.listeners.get_mut(id).and_then(|listener| listener.request.take());
         if let Some(completion) = request {
             self.objects.end_request(Key::Listener(id), completion, status);
         }

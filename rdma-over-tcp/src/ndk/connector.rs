@@ -71,8 +71,7 @@ impl ConnectionData {
         let Some(buffer) = buffer else { return (NtStatus::SUCCESS, required) };
         let count = buffer.len().min(required);
         buffer[..count].copy_from_slice(&self.private_data[..count]);
-        let status =
-            if count < required { NtStatus::BUFFER_TOO_SMALL } else { NtStatus::SUCCESS };
+        let status = if count < required { NtStatus::BUFFER_TOO_SMALL } else { NtStatus::SUCCESS };
         (status, required)
     }
 }
@@ -280,10 +279,7 @@ mod tests {
                 let peer = peer.map_or(u32::MAX, u32::from);
                 assert_eq!(
                     ReadLimit::effective(own, enhanced.as_ref()),
-                    ReadLimit {
-                        inbound: wish.min(8).min(peer),
-                        outbound: wish.min(16).min(peer)
-                    }
+                    ReadLimit { inbound: wish.min(8).min(peer), outbound: wish.min(16).min(peer) }
                 );
             }
         }

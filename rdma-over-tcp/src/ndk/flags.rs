@@ -253,7 +253,11 @@ mod tests {
         for (bits, legal) in rows {
             for operation in [Send, Write, Read, Bind, FastRegister, Invalidate] {
                 let expected = legal.contains(&operation);
-                assert_eq!(OpFlags(bits).check(operation).is_ok(), expected, "{bits:#x} {operation:?}");
+                assert_eq!(
+                    OpFlags(bits).check(operation).is_ok(),
+                    expected,
+                    "{bits:#x} {operation:?}"
+                );
             }
         }
         assert!(OpFlags(0x400).check(Send).is_err());

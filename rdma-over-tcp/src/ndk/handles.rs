@@ -11,8 +11,8 @@ use core::{fmt, net::SocketAddr};
 use offload_engine::time::Instant;
 
 use super::{
-    connector::{self, DisconnectEvent, ReadLimit},
     adapter::AdapterCore,
+    connector::{self, DisconnectEvent, ReadLimit},
     cq::{CompletionQueue, NdkResult, NdkResultEx},
     flags::{CqNotify, MrFlags, OpFlags},
     info::{AdapterInfo, Counters, QpStats},
@@ -553,8 +553,7 @@ impl Connector {
         disconnect: Option<DisconnectEvent>,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        self.access
-            .with(|core, _| core.complete_connect(self.id, disconnect, Box::new(completion)))
+        self.access.with(|core, _| core.complete_connect(self.id, disconnect, Box::new(completion)))
     }
 
     /// NdkAcceptEx: PENDING, then SUCCESS once the peer's first message has come (NDK-CON-4, NDK-CON-9).

@@ -15,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use offload_engine::engine::Callback;
 
 use super::{
-    connector::Connector, cq::CompletionQueue, listener::Listener, mr::Mr, pd::Pd, qp::Qp, slab::Id,
-    status::NtStatus,
+    connector::Connector, cq::CompletionQueue, listener::Listener, mr::Mr, pd::Pd, qp::Qp,
+    slab::Id, status::NtStatus,
 };
 
 /// Ends an asynchronous request (NDK_FN_REQUEST_COMPLETION).

@@ -48,9 +48,9 @@ mod wire;
 use alloc::sync::Arc;
 
 pub use self::{
+    adapter::{AdapterCore, CLIENT_TAG},
     config::{AdapterConfig, FpduSize},
     connector::{DisconnectEvent, ReadLimit},
-    adapter::{AdapterCore, CLIENT_TAG},
     cq::{NdkResult, NdkResultEx},
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
     handles::{Adapter, Connector, CoreAccess, Cq, Listener, Mr, Pd, Qp},

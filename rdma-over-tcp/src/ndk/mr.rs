@@ -226,8 +226,7 @@ impl Regions {
     /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 5.3): it must be of the stream's
     /// protection domain and of a region that work requests registered.
     pub(crate) fn invalidate_remotely(&mut self, pd: Id<Pd>, token: u32) -> Result<(), WireError> {
-        let (id, mr, _) =
-            self.lookup(token).map_err(|_| WireError::OperationCannotInvalidate)?;
+        let (id, mr, _) = self.lookup(token).map_err(|_| WireError::OperationCannotInvalidate)?;
         if mr.pd != pd || !mr.is_fast_register {
             return Err(WireError::ProtectionCannotInvalidate);
         }
@@ -330,9 +329,8 @@ impl Regions {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         let token = Self::next_key(token);
-        let registration =
-            Registration::new(token, buffer, offset, length, base, flags.rights())
-                .ok_or(NtStatus::INVALID_PARAMETER)?;
+        let registration = Registration::new(token, buffer, offset, length, base, flags.rights())
+            .ok_or(NtStatus::INVALID_PARAMETER)?;
         mr.token = Some(token);
         Ok(registration)
     }
@@ -479,10 +477,7 @@ mod tests {
         assert_eq!(prepare(5, 2 * PAGE_SIZE - 5, 5 + 7 * page, write), None);
         assert_eq!(prepare(5, 1, 6, write), invalid, "base VA");
         assert_eq!(prepare(5, 1, 0, write), invalid, "base 0 with FBO 5");
-        assert_eq!(
-            prepare(0, 1, 0, OpFlags::ALLOW_REMOTE_READ),
-            Some(NtStatus::ACCESS_VIOLATION)
-        );
+        assert_eq!(prepare(0, 1, 0, OpFlags::ALLOW_REMOTE_READ), Some(NtStatus::ACCESS_VIOLATION));
         assert_eq!(prepare(0, 1, 0, write | OpFlags::RDMA_READ_SINK), None, "NDK-MEM-14");
         assert!(bench.regions.register(id, &buffer, 0, 1, MrFlags::NONE).is_err());
     }

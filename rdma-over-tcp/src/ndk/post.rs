@@ -119,10 +119,8 @@ impl AdapterCore {
         if self.objects.regions.slab.get(mr).is_none_or(|mr| mr.pd != pd) {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        let registration = self
-            .objects
-            .regions
-            .prepare_fast_register(mr, buffer, offset, length, base, flags)?;
+        let registration =
+            self.objects.regions.prepare_fast_register(mr, buffer, offset, length, base, flags)?;
         let token = registration.token;
         let kind = Kind::FastRegister { mr, registration: alloc::boxed::Box::new(registration) };
         self.post(id, context, kind, Data::Registered(&[]), flags)?;

@@ -137,14 +137,7 @@ pub(crate) struct InitiatorQueue {
 
 impl InitiatorQueue {
     pub(crate) fn new(cq: Id<Cq>, depth: u32) -> Self {
-        Self {
-            cq,
-            depth,
-            requests: VecDeque::new(),
-            sges: SgeRing::default(),
-            base: 0,
-            next: 0,
-        }
+        Self { cq, depth, requests: VecDeque::new(), sges: SgeRing::default(), base: 0, next: 0 }
     }
 
     pub(crate) fn is_full(&self) -> bool {

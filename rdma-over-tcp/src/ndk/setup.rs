@@ -8,8 +8,8 @@ use host_stack::socket::{ListenerId, Request};
 use offload_engine::{chimney::client::OffloadHandle, time::Instant};
 
 use super::{
-    connector::{Connector, ConnectorState, DisconnectEvent, ReadLimit},
     adapter::{AdapterCore, CLIENT_TAG},
+    connector::{Connector, ConnectorState, DisconnectEvent, ReadLimit},
     cq::CompletionQueue,
     info::AdapterInfo,
     lifetime::{CloseCompletion, Cq, Key, Life, RequestCompletion},
@@ -126,7 +126,10 @@ impl AdapterCore {
         Ok(id)
     }
 
-    pub(crate) fn create_listener(&mut self, event: ConnectEvent) -> Result<Id<Listener>, NtStatus> {
+    pub(crate) fn create_listener(
+        &mut self,
+        event: ConnectEvent,
+    ) -> Result<Id<Listener>, NtStatus> {
         self.check_open(Key::Adapter)?;
         let listener = Listener {
             life: Life::default(),
@@ -178,7 +181,8 @@ impl AdapterCore {
     /// Ends a stream from this side, abruptly, without a disconnect event (NDK-DISC-4).
     fn end_stream(&mut self, handle: OffloadHandle, status: NtStatus) {
         self.with_stream(handle, |stream, objects, _| {
-            if let Some(connector) = stream.connector.and_then(|id| objects.connectors.get_mut(id)) {
+            if let Some(connector) = stream.connector.and_then(|id| objects.connectors.get_mut(id))
+            {
                 connector.disconnect_event = None;
             }
             stream.lost(objects, status);
@@ -188,7 +192,8 @@ impl AdapterCore {
 
     /// A connect event that was not delivered.
     pub(crate) fn refuse(&mut self, id: Id<Connector>) {
-        if let Some(handle) = self.objects.connectors.get(id).and_then(|connector| connector.stream) {
+        if let Some(handle) = self.objects.connectors.get(id).and_then(|connector| connector.stream)
+        {
             self.with_stream(handle, |stream, _, _| stream.refuse());
         }
         let _inline = self.objects.close(Key::Connector(id), Box::new(|| {}));

@@ -94,7 +94,11 @@ impl<T> Slab<T> {
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = Id<T>> {
         self.places.iter().enumerate().filter(|(_, place)| place.object.is_some()).map(
-            |(index, place)| Id { index: index as u32, generation: place.generation, kind: PhantomData },
+            |(index, place)| Id {
+                index: index as u32,
+                generation: place.generation,
+                kind: PhantomData,
+            },
         )
     }
 }

@@ -317,9 +317,7 @@ impl Stream {
         let mut is_drained = true;
         if let Phase::Operating(operation) = &mut self.phase {
             let pumped = match self.qp {
-                Some(qp) if operation.may_send => {
-                    operation.transmitter.pump(objects, qp, wire)
-                }
+                Some(qp) if operation.may_send => operation.transmitter.pump(objects, qp, wire),
                 _ => Ok(Pumped::Drained),
             };
             match pumped {

@@ -85,9 +85,9 @@ impl Receiver {
             Ok(Inbound::ReadResponse { segment, payload }) => {
                 read_response(objects, id, transmitter, &segment, payload)
             }
-            Ok(Inbound::ReadRequest { segment, request }) => self
-                .read_request(objects, id, transmitter, &segment, request)
-                .map_err(Fault::from),
+            Ok(Inbound::ReadRequest { segment, request }) => {
+                self.read_request(objects, id, transmitter, &segment, request).map_err(Fault::from)
+            }
             Ok(Inbound::Send { segment, kind, payload }) => {
                 self.send(objects, id, &segment, kind, payload)
             }

@@ -147,7 +147,8 @@ impl Stream {
             limits: offered_limits(objects, offer.peer()),
             private_data: offer.private_data().clone(),
         };
-        let connector = self.listener.and_then(|id| objects.incoming(id, self.handle, self.addresses, data));
+        let connector =
+            self.listener.and_then(|id| objects.incoming(id, self.handle, self.addresses, data));
         match connector {
             Some(id) => {
                 self.connector = Some(id);

@@ -193,12 +193,7 @@ fn status_of(number: ErrorNumber) -> NtStatus {
 }
 
 /// Finds the request that the Terminate is about, if it has not completed yet, and fails it.
-fn blame(
-    objects: &mut Objects,
-    id: Id<Qp>,
-    operation: &Operation,
-    terminate: &Terminate,
-) {
+fn blame(objects: &mut Objects, id: Id<Qp>, operation: &Operation, terminate: &Terminate) {
     let Some(qp) = objects.qps.get_mut(id) else { return };
     let is_cutting = operation.transmitter.is_cutting_request();
     let mut find = |matches: &dyn Fn(&WorkRequest) -> bool| {
@@ -212,9 +207,9 @@ fn blame(
     let _found = match terminate.segment {
         Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
             let token = segment.stag.0;
-            find(&|request| {
-                matches!(request.kind, Kind::Write { token: written, .. } if written == token)
-            })
+            find(
+                &|request| matches!(request.kind, Kind::Write { token: written, .. } if written == token),
+            )
         }
         Some(Segment::Tagged(_)) => None,
         Some(Segment::Untagged(segment)) if segment.queue == QueueNumber::READ_REQUEST => {

@@ -134,12 +134,7 @@ pub(super) enum Pumped {
 }
 
 impl Transmitter {
-    pub(super) fn new(
-        crc: bool,
-        markers: bool,
-        size: FpduSize,
-        rtr: Option<RtrKind>,
-    ) -> Self {
+    pub(super) fn new(crc: bool, markers: bool, size: FpduSize, rtr: Option<RtrKind>) -> Self {
         Self {
             encoder: Encoder::new(crc, markers),
             markers,

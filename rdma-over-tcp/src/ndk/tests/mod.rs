@@ -1,0 +1,7 @@
+//! Two adapters back to back: every operation, every end, every error.
+
+mod bench;
+mod connections;
+mod errors;
+mod lifetimes;
+mod operations;
