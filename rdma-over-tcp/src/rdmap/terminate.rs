@@ -9,6 +9,8 @@
 //! decides which was meant, and keeps both readings for the log. No Terminate is invalid: any ends
 //! the stream.
 
+use core::fmt;
+
 use super::{
     Opcode, READ_REQUEST_OCTETS, ReadRequest,
     error::{ErrorNumber, WireError},
@@ -132,6 +134,15 @@ impl Terminate {
     }
 }
 
+impl fmt::Display for Terminate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number.known() {
+            Some(error) => write!(f, "{error}"),
+            None => write!(f, "unknown error ({})", self.number),
+        }
+    }
+}
+
 /// Where a stream stands when a Terminate arrives. Errors of start-up and errors of operation have
 /// numbers that an exchange of layer and type maps to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -180,6 +191,17 @@ impl ReceivedTerminate {
         match self.reading {
             Reading::Rfc => &self.rfc,
             Reading::Swapped => &self.swapped,
+        }
+    }
+}
+
+impl fmt::Display for ReceivedTerminate {
+    /// The error that was meant, and the numbers on the wire when they say something else.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rfc, swapped, reading } = self;
+        match reading {
+            Reading::Rfc => write!(f, "{rfc}"),
+            Reading::Swapped => write!(f, "{swapped}, sent as {}", rfc.number),
         }
     }
 }

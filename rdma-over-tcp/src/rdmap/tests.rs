@@ -1,6 +1,6 @@
 //! Messages on the right segments and queues, reads and their responses, Terminates in both forms.
 
-use alloc::{vec, vec::Vec};
+use alloc::{string::ToString, vec, vec::Vec};
 
 use proptest::{collection::vec as vec_of, prelude::*};
 
@@ -317,6 +317,17 @@ fn both_forms_of_a_terminate() {
             assert_eq!(received.rfc.number.swapped(), received.swapped.number);
         }
     }
+}
+
+// What a log says.
+#[test]
+fn words_for_a_terminate() {
+    let words = |octets: [u8; 4]| {
+        ReceivedTerminate::parse(&octets, TerminatePhase::Operation).unwrap().to_string()
+    };
+    assert_eq!(words([0x20, 0x02, 0, 0]), "CRC of an FPDU does not match (2/0/02)");
+    assert_eq!(words([0x02, 0x02, 0, 0]), "CRC of an FPDU does not match (2/0/02), sent as 0/2/02");
+    assert_eq!(words([0x33, 0x04, 0, 0]), "unknown error (3/3/04)");
 }
 
 // RDM-4.8-3, RDM-4.8-4: headers as far as they are there; a Terminate cut behind its control word.

@@ -28,6 +28,7 @@ pub use initiator::{Initiator, Reply};
 pub use responder::{Offer, Responder, ResponderConfig};
 use thiserror::Error;
 
+use super::{Decoder, Encoder};
 use crate::rdmap::error::WireError;
 
 /// An initiator waits so long for the Reply, in milliseconds (as Linux siw does).
@@ -91,6 +92,18 @@ pub struct Framing {
     pub send_markers: bool,
     /// This side demanded markers.
     pub receive_markers: bool,
+}
+
+impl Framing {
+    /// For what this side sends behind its start-up frame.
+    pub fn encoder(self) -> Encoder {
+        Encoder::new(self.crc, self.send_markers)
+    }
+
+    /// For what comes behind the peer's start-up frame.
+    pub fn decoder(self) -> Decoder {
+        Decoder::new(self.crc, self.receive_markers)
+    }
 }
 
 /// Who sent the Request.

@@ -5,6 +5,7 @@ use alloc::{vec, vec::Vec};
 use proptest::{collection::vec as vec_of, prelude::*};
 
 use super::*;
+use crate::mpa::Slab;
 
 fn frame(kind: FrameKind, behind_the_key: &[u8]) -> Vec<u8> {
     [kind.key(), behind_the_key].concat()
@@ -223,6 +224,17 @@ fn crc_and_markers() {
         let framing = Framing { send_markers: markers_i, receive_markers: markers_r, ..framing };
         assert_eq!(theirs.framing, framing);
         assert_eq!((ours.role, theirs.role), (Role::Initiator, Role::Responder));
+        // So that each side reads what the other writes, over several markers.
+        for (from, to) in [(ours.framing, theirs.framing), (theirs.framing, ours.framing)] {
+            let (mut encoder, mut decoder) = (from.encoder(), to.decoder());
+            for _ in 0..3 {
+                let fpdu = encoder.encode(&[5; 600], &[], &mut Slab::new());
+                let octets = fpdu.slices().collect::<Vec<_>>().concat();
+                assert_eq!(decoder.next(&mut &octets[..]), Ok(Some(&[5; 600][..])));
+            }
+            let markers = if from.send_markers { 4 } else { 0 };
+            assert_eq!(decoder.counters().markers, markers);
+        }
     }
 }
 
