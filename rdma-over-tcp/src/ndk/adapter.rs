@@ -121,11 +121,10 @@ impl AdapterCore {
 
     /// Notes that a stream has something to do.
     pub(crate) fn kick(&mut self, handle: OffloadHandle) {
-        if let Some(stream) = self.streams.get_mut(&handle) {
-            if stream.is_offloaded() && !stream.is_kicked {
-                stream.is_kicked = true;
-                self.kicks.push(handle);
-            }
+        let Some(stream) = self.streams.get_mut(&handle) else { return };
+        if stream.is_offloaded() && !stream.is_kicked {
+            stream.is_kicked = true;
+            self.kicks.push(handle);
         }
     }
 
@@ -143,11 +142,15 @@ impl AdapterCore {
         }
     }
 
-    /// Aborts a stream. One that is still with the host stack is forgotten there.
+    /// Aborts a stream. One that is still with the host stack is forgotten there: if its hand-over is
+    /// under way the abort is done when the target has it, else nothing comes of it any more.
     pub(crate) fn abort_stream(&mut self, handle: OffloadHandle) {
         self.with_stream(handle, |stream, _, _| stream.abort());
-        if self.streams.get(&handle).is_some_and(|stream| !stream.is_offloaded()) {
-            // If the hand-over is under way the abort is done when the target has it.
+        let Some(stream) = self.streams.get(&handle) else { return };
+        if !stream.is_offloaded() {
+            if !stream.is_established {
+                self.streams.remove(&handle);
+            }
             self.port.request(Request::Abort { handle });
         }
     }
@@ -210,9 +213,9 @@ impl AdapterCore {
         worked
     }
 
-    /// Moves out the streams to be kicked.
-    pub(crate) fn take_kicks(&mut self) -> Vec<OffloadHandle> {
-        core::mem::take(&mut self.kicks)
+    /// The next stream to be kicked.
+    pub(crate) fn next_kick(&mut self) -> Option<OffloadHandle> {
+        self.kicks.pop()
     }
 
     pub(crate) fn on_offloaded(&mut self, handle: OffloadHandle, wire: &mut impl Wire) {
@@ -372,7 +375,7 @@ impl NodeClient for AdapterCore {
             worked = true;
             self.handle_notice(notice);
         }
-        for handle in self.take_kicks() {
+        while let Some(handle) = self.next_kick() {
             worked = true;
             connections.kick(handle);
         }

@@ -9,7 +9,10 @@
 //! [`Returns`], which the core empties at its next poll.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::fmt;
+use core::{
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
 use std::sync::{Mutex, PoisonError};
 
 use offload_engine::engine::Callback;
@@ -106,6 +109,8 @@ pub(crate) enum Return {
 /// Callbacks that have returned since the last poll.
 pub(crate) struct Returns {
     list: Mutex<Vec<Return>>,
+    /// The list is not empty: spares the lock in most polls.
+    is_pending: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -117,16 +122,20 @@ impl fmt::Debug for Returns {
 
 impl Returns {
     pub(crate) fn new(wake: Box<dyn Fn() + Send + Sync>) -> Arc<Self> {
-        Arc::new(Self { list: Mutex::new(Vec::new()), wake })
+        Arc::new(Self { list: Mutex::new(Vec::new()), is_pending: AtomicBool::new(false), wake })
     }
 
     fn add(&self, returned: Return) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).push(returned);
+        self.is_pending.store(true, Ordering::Release);
         (self.wake)();
     }
 
     /// Moves out what has returned.
     pub(crate) fn take(&self) -> Vec<Return> {
+        if !self.is_pending.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
         core::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -196,7 +196,8 @@ impl AdapterCore {
         {
             self.with_stream(handle, |stream, _, _| stream.refuse());
         }
-        let _inline = self.objects.close(Key::Connector(id), Box::new(|| {}));
+        // Nobody has its name, so nobody waits for the close.
+        let _ = self.objects.close(Key::Connector(id), Box::new(|| {}));
     }
 
     /// NdkFlush. A connected queue pair cannot go on after it (NDK-FL-4).
@@ -281,10 +282,9 @@ impl AdapterCore {
         if remote.ip().is_unspecified() || remote.port() == 0 {
             return Err(NtStatus::INVALID_ADDRESS);
         }
-        if let Some(local) = local.filter(|local| local.port() != 0) {
-            if self.objects.endpoints.is_in_use(local) {
-                return Err(NtStatus::SHARING_VIOLATION); // NDK-EP-2
-            }
+        let explicit = local.filter(|local| local.port() != 0);
+        if explicit.is_some_and(|local| self.objects.endpoints.is_in_use(local)) {
+            return Err(NtStatus::SHARING_VIOLATION); // NDK-EP-2
         }
         let own = limits.capped(self.objects.read_limits());
         let handle = OffloadHandle(self.port.allocate());
@@ -323,8 +323,9 @@ impl AdapterCore {
             self.port.request(Request::Abort { handle });
             return;
         }
-        match self.streams.get(&handle) {
+        match self.streams.get_mut(&handle) {
             Some(stream) => {
+                stream.is_established = true;
                 let connector = stream.connector.and_then(|id| self.objects.connectors.get_mut(id));
                 if let Some(connector) = connector {
                     connector.local = Some(local);

@@ -111,6 +111,8 @@ pub(crate) struct Stream {
     /// Local and remote end, of a passive stream.
     pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
     phase: Phase,
+    /// TCP's handshake is done: an upcall, or a notice of the end, will come.
+    pub(crate) is_established: bool,
     is_offloaded: bool,
     own_limits: ReadLimits,
     /// A start-up frame that came in pieces; at most one frame and one indication.
@@ -148,6 +150,7 @@ impl Stream {
         let mut stream = Self::new(handle, Phase::Opening(None));
         stream.listener = Some(listener);
         stream.addresses = Some(addresses);
+        stream.is_established = true;
         stream
     }
 
@@ -155,6 +158,7 @@ impl Stream {
     pub(crate) fn orphan(handle: OffloadHandle) -> Self {
         let mut stream = Self::new(handle, Phase::Ended);
         stream.ending = Ending::Abort;
+        stream.is_established = true;
         stream
     }
 
@@ -166,6 +170,7 @@ impl Stream {
             listener: None,
             addresses: None,
             phase,
+            is_established: false,
             is_offloaded: false,
             own_limits: ReadLimits::default(),
             startup_octets: Vec::new(),

@@ -262,10 +262,10 @@ fn read_response(
         let Some(request) = qp.initiator.get_mut(serial) else { return Ok(()) };
         request.progress = Progress::Done(NtStatus::SUCCESS);
         // NDK-FLG-3: a success invalidates the token of the first entry.
-        if request.flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE) {
-            if let Some(region) = first.and_then(|sge| regions.find(sge.token)) {
-                regions.revoke(region);
-            }
+        let invalidates = request.flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE);
+        let region = first.filter(|_| invalidates).and_then(|sge| regions.find(sge.token));
+        if let Some(region) = region {
+            regions.revoke(region);
         }
         objects.complete_done(id);
     }

@@ -50,6 +50,10 @@ impl Stream {
                     objects.tell_disconnect(id, reason);
                     objects.connection_ended(id, status);
                 }
+                // A reset instead of a Reply is how a peer without MPA refuses.
+                Some(ConnectorState::Connecting) if status == NtStatus::CONNECTION_ABORTED => {
+                    objects.connection_failed(id, NtStatus::CONNECTION_REFUSED);
+                }
                 _ => objects.connection_failed(id, status),
             }
         } else if self.listener.is_some() {
@@ -147,11 +151,7 @@ impl Stream {
             }
             (Some(_), Some(ConnectorState::Disconnecting)) => {}
             _ => {
-                let status = match state {
-                    Some(ConnectorState::Connecting) => NtStatus::CONNECTION_REFUSED,
-                    _ => NtStatus::CONNECTION_ABORTED,
-                };
-                self.end_connector(objects, status, 0);
+                self.end_connector(objects, NtStatus::CONNECTION_ABORTED, 0);
                 if self.ending == Ending::Not {
                     self.ending = Ending::Fin;
                 }
@@ -204,7 +204,7 @@ fn blame(objects: &mut Objects, id: Id<Qp>, operation: &Operation, terminate: &T
     };
     let is_read = |request: &WorkRequest| matches!(request.kind, Kind::Read { .. });
     // No match: the request has completed already, and there is nothing to fail.
-    let _found = match terminate.segment {
+    match terminate.segment {
         Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
             let token = segment.stag.0;
             find(
