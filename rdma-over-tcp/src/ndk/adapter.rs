@@ -213,6 +213,20 @@ impl AdapterCore {
         worked
     }
 
+    /// A poll by somebody who reads the channel from the host stack itself.
+    pub(crate) fn poll_without_notices(
+        &mut self,
+        now: Instant,
+        connections: &mut Connections,
+    ) -> bool {
+        let mut worked = self.run(now);
+        while let Some(handle) = self.next_kick() {
+            worked = true;
+            connections.kick(handle);
+        }
+        worked
+    }
+
     /// The next stream to be kicked.
     pub(crate) fn next_kick(&mut self) -> Option<OffloadHandle> {
         self.kicks.pop()
@@ -286,8 +300,7 @@ impl AdapterCore {
             .collect()
     }
 
-    /// The pins that close completions wait for are gone, and no callback is under way: true once
-    /// nothing of the adapter is left.
+    /// Whether no object is left but the adapter itself.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.objects.count() == 0
@@ -370,16 +383,12 @@ impl OffloadClient for AdapterCore {
 
 impl NodeClient for AdapterCore {
     fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
-        let mut worked = self.run(now);
+        let mut worked = false;
         while let Some(notice) = self.port.notice() {
             worked = true;
             self.handle_notice(notice);
         }
-        while let Some(handle) = self.next_kick() {
-            worked = true;
-            connections.kick(handle);
-        }
-        worked
+        worked | self.poll_without_notices(now, connections)
     }
 
     fn poll_at(&self) -> Option<Instant> {

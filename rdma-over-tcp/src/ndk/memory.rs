@@ -6,6 +6,11 @@
 //!
 //! The rule between consumer and adapter is that of every RDMA device: while a work request, or a
 //! right granted to a peer, covers some bytes, their content is whatever the last writer left.
+//! Rust has no type for memory that a device and a program share by the byte, and [`Bytes`] lends plain
+//! `&[u8]`; the references that it lends live for one checksum or one gathered write, on the thread that
+//! also places received data, so no placement happens under them. A consumer that breaks the rule races
+//! with them as it would race with a device.
+//!
 //! [`RegisteredBuffer::load_last`] is the one synchronising access: it pairs with the adapter's store
 //! of the last byte of each placement (IN_ORDER_DMA_SUPPORTED).
 #![allow(unsafe_code)]

@@ -18,6 +18,8 @@
 //! Not offered yet, and answered so: memory windows, shared receive queues (`max_srq_depth` is 0),
 //! shared endpoints, logical address mappings, the privileged token, interrupt moderation.
 
+#![deny(unsafe_code)] // but in registered memory
+
 mod adapter;
 mod config;
 mod connector;

@@ -5,6 +5,9 @@
 //! stale token never fits (NDK-MEM-8). One token serves as local and as remote token; which accesses
 //! it allows is a matter of the region's rights.
 //!
+//! The generator is seeded, for runs that can be repeated: a node that faces strangers takes its seed from
+//! the system's entropy. It is no cipher; guessing from tokens seen is hard, not infeasible.
+//!
 //! Registered as a whole ([`MrFlags`], until deregistered) or through work requests (fast register,
 //! until invalidated). Only the latter can be invalidated by the consumer's or the peer's request
 //! (NDK-MEM-9): a region that other streams use too must not fall to one peer (RFC 5040 8.1.1).

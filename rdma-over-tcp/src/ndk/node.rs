@@ -93,7 +93,9 @@ impl<S: StreamClient> NodeClient for NodeClients<S> {
             }
         }
         // Both poll, whatever the other says.
-        worked | self.ndk.poll(now, connections) | self.streams.poll(now, connections)
+        worked
+            | self.ndk.poll_without_notices(now, connections)
+            | self.streams.poll(now, connections)
     }
 
     fn poll_at(&self) -> Option<Instant> {

@@ -185,8 +185,9 @@ impl InitiatorQueue {
 
     /// The entries of request `serial`.
     pub(crate) fn sges(&self, serial: u64) -> impl Iterator<Item = Sge> {
-        let index = (serial - self.base) as usize;
-        self.requests.get(index).into_iter().flat_map(|request| self.sges.get(request.sges))
+        let index = serial.checked_sub(self.base).map(|index| index as usize);
+        let request = index.and_then(|index| self.requests.get(index));
+        request.into_iter().flat_map(|request| self.sges.get(request.sges))
     }
 
     /// The next request has left the queued state.

@@ -162,7 +162,15 @@ impl AdapterCore {
 
     /// NDK-LIFE-3, -11: without a disconnect the connection is aborted, and everything flushed.
     fn release_qp(&mut self, id: Id<Qp>) {
-        match self.objects.qps.get(id).and_then(|qp| qp.stream) {
+        let handle = self.objects.qps.get(id).and_then(|qp| qp.stream);
+        let connector = handle
+            .and_then(|handle| self.streams.get(&handle)?.connector)
+            .and_then(|connector| self.objects.connectors.get(connector));
+        match handle {
+            // The flush comes with the disconnect (NDK-DISC-1).
+            Some(_)
+                if connector
+                    .is_some_and(|connector| connector.state == ConnectorState::Disconnecting) => {}
             Some(handle) => self.end_stream(handle, NtStatus::CANCELLED),
             None => self.objects.flush(id),
         }
@@ -174,6 +182,8 @@ impl AdapterCore {
         let Some(handle) = connector.stream else { return };
         match connector.state {
             ConnectorState::Pending => self.with_stream(handle, |stream, _, _| stream.refuse()),
+            // The graceful end that was asked for goes on; its completion comes before the close's.
+            ConnectorState::Disconnecting => {}
             _ => self.end_stream(handle, NtStatus::CANCELLED),
         }
     }

@@ -42,6 +42,10 @@ impl Stream {
         if let Some(id) = self.connector {
             let state = objects.connectors.get(id).map(|connector| connector.state);
             match state {
+                // What was not sent is CANCELLED; the disconnect itself is done.
+                Some(ConnectorState::Disconnecting) if status == NtStatus::CONNECTION_ABORTED => {
+                    objects.connection_ended(id, NtStatus::SUCCESS);
+                }
                 Some(ConnectorState::Connected | ConnectorState::Disconnecting) => {
                     // The flush comes before the event, the event needs the state before the end.
                     if let Some(qp) = self.qp {

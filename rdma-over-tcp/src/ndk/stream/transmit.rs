@@ -412,7 +412,9 @@ impl Transmitter {
         let right = if is_read { MrFlags::ALLOW_LOCAL_WRITE } else { MrFlags::NONE };
         let Some(request) = qp.initiator.get_mut(serial) else { return Ok(()) };
         if let Some(captured) = &request.captured {
-            self.payload.push_back(captured.clone());
+            if !captured.is_empty() {
+                self.payload.push_back(captured.clone());
+            }
             return Ok(());
         }
         let length = request.length;

@@ -8,7 +8,10 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::bench::{Bench, LIMITS, SERVER, Side, connected, disconnect_event, listen};
+use super::{
+    bench::{Bench, SERVER},
+    sides::{LIMITS, Side, connected, disconnect_event, listen},
+};
 use crate::ndk::{AdapterConfig, Counters, Data, NtStatus, OpFlags, ReadLimit};
 
 fn start_connect(side: &mut Side, private_data: &[u8], limits: ReadLimit) -> NtStatus {
@@ -322,6 +325,24 @@ fn disconnect_cancels_reads() {
     assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED), (2, NtStatus::CANCELLED)]);
     assert_eq!(active.log.take(), [("disconnect", NtStatus::IO_TIMEOUT)]);
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))], "reset");
+}
+
+// NDK-DISC-1: the peer resets while the disconnect is under way.
+#[test]
+fn reset_during_disconnect() {
+    let mut bench = Bench::new(4);
+    let (active, passive) = connected(&mut bench);
+    bench.is_cut = true;
+    active.send(1, 0, 100_000);
+    let note = active.log.note("disconnect");
+    assert_eq!(active.connector.clone().unwrap().disconnect(note), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(passive.connector.clone().unwrap().close(|| {}), NtStatus::SUCCESS);
+    bench.settle();
+    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+    assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert_eq!(active.adapter.counters().active_connection, 0);
+    assert_eq!(bench.connections(), 0);
 }
 
 // NDK-DISC-3: as NDSPI programs expect it, on wish.

@@ -4,7 +4,10 @@ use std::vec::Vec;
 
 use bytes::Bytes;
 
-use super::bench::{BUFFER, Bench, LIMITS, Side, connected, connected_with};
+use super::{
+    bench::Bench,
+    sides::{BUFFER, LIMITS, Side, connected, connected_with},
+};
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
     mpa::{Encoder, Slab},
@@ -78,7 +81,7 @@ fn foreign_protection_domain() {
         let (active, passive) = connected(&mut bench);
         let pd = passive.adapter.create_pd().unwrap();
         let mr = pd.create_mr(false).unwrap();
-        mr.register(&passive.buffer, 0, BUFFER, super::bench::ALL_RIGHTS).unwrap();
+        mr.register(&passive.buffer, 0, BUFFER, super::sides::ALL_RIGHTS).unwrap();
         let (address, token) = (passive.buffer.address(), mr.remote_token());
         let sge = active.sge(0, 300_000);
         let code = if is_read {
@@ -343,4 +346,34 @@ fn terminate_time_limit() {
     bench.advance(AdapterConfig::default().terminate_timeout);
     assert_eq!(bench.connections(), 0);
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+}
+
+// A peer's input never panics, whatever it is: ULPDUs of noise in good FPDUs, and noise instead of FPDUs.
+#[test]
+fn noise() {
+    for seed in 0..300 {
+        let mut bench = Bench::new(seed);
+        let (_active, passive) = connected(&mut bench);
+        let mut random = oorandom::Rand32::new(seed);
+        passive.receive(1, 0, 1000);
+        passive.fill(0, 1000, 1);
+        for _ in 0..20 {
+            let mut header: Vec<u8> =
+                (0..random.rand_range(1..80)).map(|_| random.rand_u32() as u8).collect();
+            // Mostly with good versions and small numbers, to get beyond the first checks.
+            if random.rand_range(0..10) > 0 {
+                header[0] = header[0] & 0xc0 | 1;
+                header.iter_mut().skip(1).take(1).for_each(|octet| *octet = *octet & 0x0f | 0x40);
+                header.iter_mut().skip(2).filter(|octet| **octet > 30).for_each(|octet| *octet = 0);
+            }
+            let bytes = if seed % 3 == 0 { header } else { fpdu(&header, b"") };
+            bench.inject(0, &bytes);
+        }
+        bench.settle();
+        // Either nothing was wrong yet, or one of the sides has said so, once.
+        let stats = passive.qp.stats();
+        let terminates = stats.terminates_out + stats.terminates_in;
+        assert_eq!(terminates, u64::from(!passive.qp.is_connected()), "seed {seed}");
+        assert_eq!(bench.connections(), usize::from(passive.qp.is_connected()));
+    }
 }

@@ -5,7 +5,10 @@ use std::{
     vec::Vec,
 };
 
-use super::bench::{Bench, LIMITS, SERVER, Side, connected, listen};
+use super::{
+    bench::{Bench, SERVER},
+    sides::{LIMITS, Side, connected, listen},
+};
 use crate::ndk::{CqNotify, NtStatus, QpLimits};
 
 /// Notes the order of close completions.
@@ -209,4 +212,26 @@ fn creation_limits() {
     let pages = info.frmr_page_count;
     assert_eq!(mr.initialize_fast_register(pages + 1, true), Err(NtStatus::IMPLEMENTATION_LIMIT));
     assert_eq!(mr.initialize_fast_register(pages, true), Ok(()));
+}
+
+// NDK-LIFE-3, -4, NDK-DISC-1: closes right behind a disconnect wait for it; nothing is cut short.
+#[test]
+fn close_behind_a_disconnect() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let order = Order::default();
+    passive.receive(1, 0, 200_000);
+    active.fill(0, 200_000, 3);
+    active.send(2, 0, 200_000);
+    let connector = active.connector.clone().unwrap();
+    let note = order.note("disconnect");
+    assert_eq!(connector.disconnect(move |_| note()), NtStatus::PENDING);
+    assert_eq!(active.qp.close(order.note("qp")), NtStatus::PENDING);
+    assert_eq!(connector.close(order.note("connector")), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(order.take(), ["disconnect", "connector", "qp"]);
+    assert_eq!(active.outcomes(), [(2, NtStatus::SUCCESS)]);
+    assert_eq!(passive.outcomes(), [(1, NtStatus::SUCCESS)]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
+    assert!(passive.content(0, 200_000) == active.content(0, 200_000));
 }

@@ -5,3 +5,4 @@ mod connections;
 mod errors;
 mod lifetimes;
 mod operations;
+mod sides;

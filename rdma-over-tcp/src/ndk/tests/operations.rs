@@ -2,8 +2,9 @@
 
 use std::{vec, vec::Vec};
 
-use super::bench::{
-    BUFFER, Bench, EMSS, LIMITS, Side, connect, connected, connected_with, pattern,
+use super::{
+    bench::{Bench, EMSS},
+    sides::{BUFFER, LIMITS, Side, connect, connected, connected_with, pattern},
 };
 use crate::ndk::{
     AdapterConfig, CqNotify, Data, FpduSize, NdkResult, NtStatus, OpFlags, OperationType, QpLimits,
