@@ -12,7 +12,10 @@ use super::{
     bench::{Bench, SERVER},
     sides::{LIMITS, Side, connected, disconnect_event, listen},
 };
-use crate::ndk::{AdapterConfig, Counters, Data, NtStatus, OpFlags, ReadLimit};
+use crate::{
+    mpa::startup::{RtrKind, RtrSet},
+    ndk::{AdapterConfig, Counters, Data, NtStatus, OpFlags, ReadLimit},
+};
 
 fn start_connect(side: &mut Side, private_data: &[u8], limits: ReadLimit) -> NtStatus {
     let connector = match side.connector.take() {
@@ -478,4 +481,46 @@ fn disconnect_inside_the_event() {
     bench.settle();
     assert_eq!(passive.log.take(), [("disconnect", NtStatus::SUCCESS)]);
     assert_eq!(bench.connections(), 0);
+}
+
+// RFC 6581 9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (takes a receive), and none: then
+// Accept waits for the first message, and nothing is sent before it.
+#[test]
+fn ready_to_receive() {
+    let none = RtrSet::NONE;
+    let read = RtrSet::only(RtrKind::Read);
+    for rtr in [none, RtrSet::only(RtrKind::Write), read, RtrSet::only(RtrKind::Send)] {
+        let mut bench = Bench::with(1, AdapterConfig { rtr, ..AdapterConfig::default() });
+        let (_listener, mailbox) = listen(&mut bench);
+        let mut active = Side::new(&bench, 0);
+        let passive = Side::new(&bench, 1);
+        passive.receive(1, 0, 10);
+        passive.receive(2, 0, 10);
+        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+        bench.settle();
+        let incoming = mailbox.lock().unwrap().pop().unwrap();
+        let note = passive.log.note("accept");
+        assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
+        bench.settle();
+        let connector = active.connector.clone().unwrap();
+        let note = active.log.note("complete");
+        assert_eq!(connector.complete_connect(None, note), NtStatus::PENDING);
+        bench.settle();
+        assert_eq!(active.log.take().last(), Some(&("complete", NtStatus::SUCCESS)));
+        let is_accepted = passive.log.take() == [("accept", NtStatus::SUCCESS)];
+        assert_eq!(is_accepted, rtr != none, "{rtr:?}");
+        assert_eq!(passive.qp.is_connected(), rtr != none);
+        let by_rtr = usize::from(rtr.send);
+        assert_eq!(passive.outcomes().len(), by_rtr, "a Send is a message like any other");
+        // Reads and sends go on with the numbers behind the RTR's.
+        let source = passive.sge(0, 10);
+        active.send(3, 0, 10);
+        let sink = active.sge(0, 10);
+        active.qp.read(4, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+        bench.settle();
+        assert_eq!(active.outcomes(), [(3, NtStatus::SUCCESS), (4, NtStatus::SUCCESS)]);
+        assert_eq!(passive.outcomes(), [(1 + by_rtr as u64, NtStatus::SUCCESS)]);
+        assert!(passive.qp.is_connected());
+        assert_eq!(active.qp.stats().reads, 1, "the RTR is not the consumer's");
+    }
 }
