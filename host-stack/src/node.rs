@@ -405,6 +405,11 @@ impl<C: NodeClient + 'static> Node<C> {
         self.shared.now()
     }
 
+    /// The doorbell that wakes the engine.
+    pub fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.shared.engine_doorbell
+    }
+
     /// Who runs the loop.
     pub fn progress(&self) -> Progress {
         self.shared.progress

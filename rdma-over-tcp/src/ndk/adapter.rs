@@ -395,6 +395,10 @@ impl NodeClient for AdapterCore {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
+    fn has_input(&self) -> bool {
+        self.port.has_notice() || self.objects.returns.is_pending()
+    }
+
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(self.callbacks());
     }

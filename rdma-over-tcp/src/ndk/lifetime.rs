@@ -131,6 +131,11 @@ impl Returns {
         (self.wake)();
     }
 
+    /// Whether anything has returned since.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.is_pending.load(Ordering::Acquire)
+    }
+
     /// Moves out what has returned.
     pub(crate) fn take(&self) -> Vec<Return> {
         if !self.is_pending.swap(false, Ordering::Acquire) {

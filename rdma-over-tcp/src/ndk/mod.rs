@@ -20,6 +20,7 @@
 
 #![deny(unsafe_code)] // but in registered memory
 
+mod access;
 mod adapter;
 mod config;
 mod connector;
@@ -50,6 +51,7 @@ mod wire;
 use alloc::sync::Arc;
 
 pub use self::{
+    access::open,
     adapter::{AdapterCore, CLIENT_TAG},
     config::{AdapterConfig, FpduSize},
     connector::{DisconnectEvent, ReadLimit},

@@ -102,6 +102,10 @@ impl<S: StreamClient> NodeClient for NodeClients<S> {
         [self.ndk.poll_at(), self.streams.poll_at()].into_iter().flatten().min()
     }
 
+    fn has_input(&self) -> bool {
+        self.ndk.has_input() || self.streams.has_input()
+    }
+
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         self.ndk.take_callbacks(callbacks);
         self.streams.take_callbacks(callbacks);
@@ -135,6 +139,10 @@ impl NodeClient for NoStreams {
 
     fn poll_at(&self) -> Option<Instant> {
         None
+    }
+
+    fn has_input(&self) -> bool {
+        false
     }
 
     fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
