@@ -29,4 +29,5 @@ pub mod simulation;
 pub mod socket;
 #[cfg(feature = "std")]
 pub mod stream;
+#[cfg(feature = "std")]
 mod wire;

@@ -543,11 +543,15 @@ impl OffloadClient for Streams {
             ConnectionEvent::SendBacklogChange(_) => {}
             ConnectionEvent::Disconnect => stream.status.peer_closed = true,
             ConnectionEvent::Abort => stream.end(Some(HostError::Reset)),
-            ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration) => {
-                stream.end(Some(HostError::RetransmissionLimit));
+            // The target has stopped (all reasons it gives today are mandatory ones), and nothing takes the
+            // connection back.
+            ConnectionEvent::Retrieve(reason) => {
+                stream.end(Some(match reason {
+                    UploadReason::TimeoutExpiration => HostError::RetransmissionLimit,
+                    _ => HostError::OffloadRefused,
+                }));
                 io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
             }
-            ConnectionEvent::Retrieve(_) => {}
             ConnectionEvent::Released => stream.end(None),
         }
     }
