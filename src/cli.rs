@@ -38,13 +38,12 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands.
+/// The commands. What the help says of one stands at its arguments.
 #[derive(Subcommand, Debug)]
+#[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
 pub enum Command {
-    /// `flue doctor`.
     Doctor(DoctorArgs),
-    /// `flue nc`.
-    Nc(NcArgs),
+    Nc(Box<NcArgs>),
 }
 
 impl Command {
@@ -96,7 +95,9 @@ fn refuse(
         return u8::from(written.is_err());
     }
     let text = error.render().to_string();
-    let failure = Failure::usage(text.trim_end().trim_start_matches("error: "));
+    // The first paragraph says what is wrong, the others how to call for help.
+    let wrong = text.split("\n\n").next().unwrap_or_default().trim_end();
+    let failure = Failure::usage(wrong.trim_start_matches("error: "));
     if arguments.iter().any(|argument| argument == "--json") {
         // Nothing else can be done about a stream that does not take it: the status tells.
         let _ = write_document(out, &Document::new(None, Some(&failure)));
@@ -149,7 +150,8 @@ mod tests {
         let document: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(document["error"]["kind"], "usage");
         assert_eq!(document["exit_status"], 2);
-        assert!(document["error"]["message"].as_str().unwrap().contains("--no-such-option"));
+        let message = document["error"]["message"].as_str().unwrap();
+        assert!(message.contains("--no-such-option") && !message.contains("--help"), "{message}");
     }
 
     #[test]
@@ -157,5 +159,8 @@ mod tests {
         let (out, err, status) = refused("--help");
         assert_eq!((err.as_str(), status), ("", 0));
         assert!(out.contains("doctor") && out.contains("Exit status"), "{out}");
+        let (out, _, _) = refused("nc --help");
+        assert!(out.starts_with("Copy standard input to a connection"), "{out}");
+        assert!(out.contains("[default: flue0]") && out.contains("1280..=65521"), "{out}");
     }
 }

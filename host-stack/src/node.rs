@@ -132,6 +132,8 @@ struct Shared<C> {
     waiting: AtomicUsize,
     /// Threads that want the core's lock; the engine's thread lets them go first.
     contenders: AtomicUsize,
+    /// Counts what [`Node::wait_until`] may want to look at again.
+    changes: AtomicU64,
     callbacks: Mutex<VecDeque<Callback>>,
     delivering: AtomicBool,
     engine_doorbell: Arc<Doorbell>,
@@ -211,8 +213,10 @@ impl<C: NodeClient> Shared<C> {
     ) -> R {
         let now = self.now();
         let result = f(&mut core.client, core.engine.connections(), now);
-        core.client.poll(now, core.engine.connections());
-        core.engine.flush(now, &mut core.client);
+        let polled = core.client.poll(now, core.engine.connections());
+        if core.engine.flush(now, &mut core.client) || polled {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
         self.collect_callbacks(core);
         let due = core.engine.poll_at(&core.client).map_or(u64::MAX, Instant::as_nanos);
         if due < self.sleeping_until.load(Ordering::SeqCst) || core.has_input() {
@@ -245,6 +249,8 @@ impl<C: NodeClient> Shared<C> {
                 callback();
             }
             self.delivering.store(false, Ordering::SeqCst);
+            self.changes.fetch_add(1, Ordering::SeqCst);
+            self.changed.notify_all();
         }
     }
 
@@ -252,6 +258,9 @@ impl<C: NodeClient> Shared<C> {
         match core.poll(self.now()) {
             Ok(busy) => {
                 self.collect_callbacks(core);
+                if busy {
+                    self.changes.fetch_add(1, Ordering::SeqCst);
+                }
                 busy
             }
             Err(error) => {
@@ -368,6 +377,7 @@ impl<C: NodeClient + 'static> Node<C> {
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
             contenders: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
             callbacks: Mutex::new(VecDeque::new()),
             delivering: AtomicBool::new(false),
             engine_doorbell,
@@ -403,6 +413,11 @@ impl<C: NodeClient + 'static> Node<C> {
     /// The node's time.
     pub fn now(&self) -> Instant {
         self.shared.now()
+    }
+
+    /// The doorbell that wakes the engine.
+    pub fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.shared.engine_doorbell
     }
 
     /// Who runs the loop.
@@ -443,8 +458,33 @@ impl<C: NodeClient + 'static> Node<C> {
         }
     }
 
+    /// Waits until `f` has a result. Unlike in [`Node::wait`] it is called with no lock held, so it may use
+    /// handles that enter the node themselves.
+    ///
+    /// # Errors
+    /// The time is over, or the link is gone.
+    pub fn wait_until<R>(
+        &self,
+        timeout: Option<Duration>,
+        mut f: impl FnMut() -> Option<R>,
+    ) -> Result<R, WaitError> {
+        let deadline = timeout.map(|timeout| self.now() + timeout);
+        let shared = &*self.shared;
+        loop {
+            let before = shared.changes.load(Ordering::SeqCst);
+            if let Some(result) = f() {
+                return Ok(result);
+            }
+            let left = deadline.map(|deadline| deadline - self.now());
+            self.wait(left, |_, _, _| {
+                (shared.changes.load(Ordering::SeqCst) != before).then_some(())
+            })?;
+        }
+    }
+
     /// Has every [`Node::wait`] look at its condition again: something outside the node has changed.
     pub fn wake(&self) {
+        self.shared.changes.fetch_add(1, Ordering::SeqCst);
         self.shared.woken.store(true, Ordering::SeqCst);
         self.shared.engine_doorbell.ring();
         drop(self.shared.enter());

@@ -90,6 +90,9 @@ struct Stream {
     to_return: usize,
     /// A shutdown was requested of the host.
     shutdown_in_host: bool,
+    /// The host has said what it took before the hand-over. The target may be quicker than that notice,
+    /// and what comes back must go first.
+    settled: bool,
     /// Delivered by the host, not yet consumed.
     host_unconsumed: usize,
     completed: VecDeque<NetBufferList>,
@@ -117,9 +120,15 @@ impl Stream {
             host_unanswered: 0,
             to_return: 0,
             shutdown_in_host: false,
+            settled: false,
             host_unconsumed: 0,
             completed: VecDeque::new(),
         }
+    }
+
+    /// Everything older than `send_queue` is with the target or in `returned`.
+    fn may_post(&self) -> bool {
+        self.settled && self.to_return == 0 && !self.shutdown_in_host
     }
 
     fn end(&mut self, error: Option<HostError>) {
@@ -319,7 +328,7 @@ impl Streams {
             OffloadState::InHost if stream.status.connected => {
                 push_to_host(&self.port, handle, stream)
             }
-            OffloadState::Offloaded if stream.to_return == 0 && !stream.shutdown_in_host => {
+            OffloadState::Offloaded if stream.may_post() => {
                 if let Some(mut io) = connections.get(now, handle) {
                     push_to_target(&mut io, stream);
                 }
@@ -366,7 +375,8 @@ impl Streams {
                         stream.status.state = OffloadState::Offloading;
                     }
                     stream.to_return = stream.host_unanswered.saturating_sub(unanswered);
-                    stream.host_unanswered = 0;
+                    stream.host_unanswered = unanswered;
+                    stream.settled = true;
                 }
                 handle
             }
@@ -407,7 +417,9 @@ impl Streams {
         remote: SocketAddr,
         offloading: bool,
     ) {
-        if let Some(listener) = listener {
+        if let Some(listener) = listener
+            && self.streams.get(&handle).is_none_or(|stream| !stream.status.connected)
+        {
             let Some(listener) = self.listeners.get_mut(&listener) else {
                 // The listener is gone, and with it whoever would have used the connection.
                 self.port.request(Request::Abort { handle });
@@ -417,9 +429,15 @@ impl Streams {
         }
         let stream =
             self.streams.entry(handle).or_insert_with(|| Stream::new(OffloadState::InHost));
-        // The target may have been quicker than this notice.
-        if offloading && stream.status.state == OffloadState::InHost {
-            stream.status.state = OffloadState::Offloading;
+        if offloading {
+            stream.settled = true;
+            // The target may have been quicker than this notice.
+            if stream.status.state == OffloadState::InHost {
+                stream.status.state = OffloadState::Offloading;
+            }
+        } else {
+            // The first word of a connection that stays, or the second of one that the target refused.
+            stream.status.state = OffloadState::InHost;
         }
         stream.status.connected = true;
         stream.status.local = Some(local);
@@ -485,7 +503,7 @@ impl OffloadClient for Streams {
         stream.status.state = OffloadState::Offloaded;
         if stream.status.error == Some(HostError::Aborted) {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
-        } else if stream.status.connected && stream.to_return == 0 && !stream.shutdown_in_host {
+        } else if stream.may_post() {
             push_to_target(io, stream);
         }
     }

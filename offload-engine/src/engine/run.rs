@@ -209,6 +209,10 @@ impl Engine {
 
     /// One connection's turn: events up, room to the client, segments out.
     fn drain(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) {
+        // Whether there is room or not: a client that was asked to act on the connection does it now.
+        if let Some(offloaded) = self.connections.slot(slot) {
+            client.send_room(&mut offloaded.io(now));
+        }
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
             if raise_events(now, offloaded, client) {

@@ -1,0 +1,379 @@
+//! Completion queues: what is in them, when an arm is satisfied, and what an overrun does.
+//!
+//! A queue has its own small lock, taken only by the engine when it completes a request and by the
+//! consumer when it polls a queue that is not empty; polling an empty queue takes none.
+//!
+//! Every entry has a serial number, counted from 1. Three of them decide about arms: the newest
+//! entry, the newest that is solicited or an error, and the newest at the time of the last
+//! notification. So no entry needs a mark of its own.
+
+use alloc::{collections::VecDeque, sync::Arc};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{
+    flags::{CqNotify, OperationType},
+    status::NtStatus,
+};
+
+/// NDK_RESULT: a completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NdkResult {
+    /// Outcome of the request.
+    pub status: NtStatus,
+    /// Bytes received; meaningful for receives only (NDK-RES-1).
+    pub bytes_transferred: u32,
+    /// The context given when the queue pair was created (NDK-RES-4).
+    pub qp_context: u64,
+    /// The context given with the request.
+    pub request_context: u64,
+}
+
+/// NDK_RESULT_EX: a completion with its type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NdkResultEx {
+    /// Outcome of the request.
+    pub status: NtStatus,
+    /// Bytes received; meaningful for receives only (NDK-RES-1).
+    pub bytes_transferred: u32,
+    /// The context given when the queue pair was created (NDK-RES-4).
+    pub qp_context: u64,
+    /// The context given with the request.
+    pub request_context: u64,
+    /// What was completed.
+    pub operation: OperationType,
+    /// On failure the Terminate's layer, type and code as `0xLTCC`, or 0 (NDK-RES-3).
+    pub provider_error_code: u32,
+    /// For [`OperationType::ReceiveAndInvalidate`]: the token that was invalidated (NDK-RES-2).
+    pub invalidated_token: u32,
+}
+
+impl From<NdkResultEx> for NdkResult {
+    fn from(result: NdkResultEx) -> Self {
+        let NdkResultEx {
+            status,
+            bytes_transferred,
+            qp_context,
+            request_context,
+            operation: _,
+            provider_error_code: _,
+            invalidated_token: _,
+        } = result;
+        Self { status, bytes_transferred, qp_context, request_context }
+    }
+}
+
+impl Default for NdkResult {
+    fn default() -> Self {
+        NdkResultEx::default().into()
+    }
+}
+
+impl Default for NdkResultEx {
+    fn default() -> Self {
+        Self {
+            status: NtStatus::PENDING,
+            bytes_transferred: 0,
+            qp_context: 0,
+            request_context: 0,
+            operation: OperationType::Receive,
+            provider_error_code: 0,
+            invalidated_token: 0,
+        }
+    }
+}
+
+/// Entries, arm and failure of one queue.
+#[derive(Debug)]
+struct State {
+    depth: usize,
+    entries: VecDeque<NdkResultEx>,
+    /// Serial of the newest entry.
+    newest: u64,
+    /// Serial of the newest entry that satisfies a SOLICITED arm.
+    newest_solicited: u64,
+    /// `newest` when an arm was last satisfied.
+    notified: u64,
+    arm: Option<CqNotify>,
+    failure: Option<NtStatus>,
+    /// An arm was satisfied; the callback has not been given out yet.
+    due: Option<NtStatus>,
+    /// A callback was given out and has not returned (NDK-CQ-3).
+    calling: bool,
+}
+
+/// A completion queue, shared between the engine and its consumer's handles.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    /// Entries present: lets an empty queue be polled without the lock.
+    len: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// The entry did not fit: the queue has failed (NDK-CQ-13).
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Overrun;
+
+impl CompletionQueue {
+    pub(crate) fn new(depth: u32) -> Arc<Self> {
+        Arc::new(Self {
+            len: AtomicUsize::new(0),
+            state: Mutex::new(State {
+                depth: depth as usize,
+                entries: VecDeque::new(),
+                newest: 0,
+                newest_solicited: 0,
+                notified: 0,
+                arm: None,
+                failure: None,
+                due: None,
+                calling: false,
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs with the lock held, but for a broken invariant.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a completion. `solicited`: it is a receive of a send with SEND_AND_SOLICIT_EVENT. A failed
+    /// queue swallows completions (NDK-CQ-13).
+    pub(crate) fn push(&self, entry: NdkResultEx, solicited: bool) -> Result<(), Overrun> {
+        let mut state = self.state();
+        if state.failure.is_some() {
+            return Ok(());
+        }
+        if state.entries.len() >= state.depth {
+            state.failure = Some(NtStatus::BUFFER_OVERFLOW);
+            state.entries.clear();
+            self.len.store(0, Ordering::Release);
+            state.satisfy();
+            return Err(Overrun);
+        }
+        state.newest += 1;
+        if solicited || entry.status != NtStatus::SUCCESS {
+            state.newest_solicited = state.newest;
+        }
+        state.entries.push_back(entry);
+        self.len.store(state.entries.len(), Ordering::Release);
+        state.satisfy();
+        Ok(())
+    }
+
+    /// Moves completions out; returns how many.
+    pub(crate) fn poll<R: From<NdkResultEx>>(&self, results: &mut [R]) -> usize {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut state = self.state();
+        let count = results.len().min(state.entries.len());
+        for (result, entry) in results.iter_mut().zip(state.entries.drain(..count)) {
+            *result = entry.into();
+        }
+        self.len.store(state.entries.len(), Ordering::Release);
+        count
+    }
+
+    /// NdkArmCq.
+    pub(crate) fn arm(&self, notify: CqNotify) {
+        let mut state = self.state();
+        state.arm = state.arm.max(Some(notify)); // NDK-CQ-6
+        state.satisfy();
+    }
+
+    /// Gives out the callback that is due, unless one is running.
+    pub(crate) fn take_due(&self) -> Option<NtStatus> {
+        let mut state = self.state();
+        if state.calling {
+            return None;
+        }
+        let due = state.due.take();
+        state.calling = due.is_some();
+        due
+    }
+
+    /// The callback given out has returned.
+    pub(crate) fn callback_returned(&self) {
+        self.state().calling = false;
+    }
+
+    /// NdkResizeCq.
+    pub(crate) fn resize(&self, depth: u32) -> NtStatus {
+        let mut state = self.state();
+        if state.entries.len() > depth as usize {
+            return NtStatus::BUFFER_OVERFLOW; // NDK-RSZ-2
+        }
+        state.depth = depth as usize;
+        NtStatus::SUCCESS
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state().failure.is_some()
+    }
+}
+
+impl State {
+    /// Whether the arm is satisfied now; if so it is cleared and a callback becomes due.
+    fn satisfy(&mut self) {
+        let Some(arm) = self.arm else { return };
+        let popped = self.newest - self.entries.len() as u64;
+        // NDK-CQ-4: newer than the last callback; polled away means seen.
+        let is_new = |serial: u64| serial > self.notified && serial > popped;
+        let status = match (self.failure, arm) {
+            (Some(failure), _) => failure, // NDK-CQ-9, NDK-CQ-15
+            (None, CqNotify::Any) if is_new(self.newest) => NtStatus::SUCCESS,
+            (None, CqNotify::Solicited) if is_new(self.newest_solicited) => NtStatus::SUCCESS,
+            _ => return,
+        };
+        self.arm = None; // NDK-CQ-2
+        self.notified = self.newest;
+        self.due = Some(status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(status: NtStatus) -> NdkResultEx {
+        NdkResultEx { status, ..NdkResultEx::default() }
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Content {
+        Nothing,
+        Old,
+        NewUnsolicited,
+        NewSolicited,
+        NewError,
+    }
+
+    fn queue(content: Content) -> Arc<CompletionQueue> {
+        let queue = CompletionQueue::new(8);
+        match content {
+            Content::Nothing => {}
+            Content::Old => {
+                queue.arm(CqNotify::Any);
+                queue.push(entry(NtStatus::CANCELLED), true).unwrap();
+                assert_eq!(queue.take_due(), Some(NtStatus::SUCCESS));
+                queue.callback_returned();
+            }
+            Content::NewUnsolicited => queue.push(entry(NtStatus::SUCCESS), false).unwrap(),
+            Content::NewSolicited => queue.push(entry(NtStatus::SUCCESS), true).unwrap(),
+            Content::NewError => queue.push(entry(NtStatus::CANCELLED), false).unwrap(),
+        }
+        queue
+    }
+
+    // NDK-CQ-4, -5, -6, -7, -8, -9, -10: the nine cells of the truth table times what is in the queue.
+    #[test]
+    fn arm_truth_table() {
+        use CqNotify::{Any, Errors, Solicited};
+        let arms = [Any, Errors, Solicited];
+        for first in arms {
+            for second in arms {
+                let expected = match (first, second) {
+                    (Any, _) | (_, Any) => Any,
+                    (Errors, Errors) => Errors,
+                    _ => Solicited,
+                };
+                for content in [
+                    Content::Nothing,
+                    Content::Old,
+                    Content::NewUnsolicited,
+                    Content::NewSolicited,
+                    Content::NewError,
+                ] {
+                    let queue = queue(content);
+                    // Both arms before anything may fire: as if the queue had been filled after.
+                    queue.state().arm = Some(first);
+                    queue.arm(second);
+                    let satisfied = match expected {
+                        Any => !matches!(content, Content::Nothing | Content::Old),
+                        Solicited => {
+                            matches!(content, Content::NewSolicited | Content::NewError)
+                        }
+                        Errors => false,
+                    };
+                    assert_eq!(
+                        queue.take_due().is_some(),
+                        satisfied,
+                        "{first:?} then {second:?} with {content:?}"
+                    );
+                    assert_eq!(queue.state().arm, (!satisfied).then_some(expected));
+                }
+            }
+        }
+    }
+
+    // NDK-CQ-2: one callback per arm, none without.
+    #[test]
+    fn one_callback_per_arm() {
+        let queue = CompletionQueue::new(8);
+        queue.push(entry(NtStatus::SUCCESS), false).unwrap();
+        assert_eq!(queue.take_due(), None, "not armed");
+        queue.arm(CqNotify::Any);
+        assert_eq!(queue.take_due(), Some(NtStatus::SUCCESS));
+        queue.callback_returned();
+        queue.push(entry(NtStatus::SUCCESS), true).unwrap();
+        assert_eq!(queue.take_due(), None, "not armed again");
+    }
+
+    // NDK-CQ-3: a callback that is due waits for the one that runs.
+    #[test]
+    fn callbacks_are_serialized() {
+        let queue = CompletionQueue::new(8);
+        queue.arm(CqNotify::Any);
+        queue.push(entry(NtStatus::SUCCESS), false).unwrap();
+        assert!(queue.take_due().is_some());
+        queue.arm(CqNotify::Any);
+        queue.push(entry(NtStatus::SUCCESS), false).unwrap();
+        assert_eq!(queue.take_due(), None, "the first one runs");
+        queue.callback_returned();
+        assert!(queue.take_due().is_some());
+    }
+
+    // NDK-CQ-11: what came between the last short poll and the arm satisfies it; what was polled does not.
+    #[test]
+    fn polled_entries_do_not_satisfy_an_arm() {
+        let queue = CompletionQueue::new(8);
+        let mut results = [NdkResult::default(); 4];
+        queue.push(entry(NtStatus::SUCCESS), true).unwrap();
+        assert_eq!(queue.poll(&mut results), 1);
+        queue.arm(CqNotify::Any);
+        assert_eq!(queue.take_due(), None);
+        queue.push(entry(NtStatus::SUCCESS), false).unwrap();
+        assert!(queue.take_due().is_some());
+    }
+
+    // NDK-CQ-13, -15, -18: entry number depth + 1 fails the queue, once; polls return 0 thereafter.
+    #[test]
+    fn overrun() {
+        let queue = CompletionQueue::new(2);
+        queue.arm(CqNotify::Errors);
+        queue.push(entry(NtStatus::SUCCESS), false).unwrap();
+        queue.push(entry(NtStatus::CANCELLED), false).unwrap();
+        assert_eq!(queue.take_due(), None, "error completions are no CQ errors");
+        assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Err(Overrun));
+        assert_eq!(queue.take_due(), Some(NtStatus::BUFFER_OVERFLOW));
+        queue.callback_returned();
+        assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Ok(()), "swallowed");
+        assert_eq!(queue.poll(&mut [NdkResultEx::default(); 4]), 0);
+        assert_eq!(queue.take_due(), None);
+        queue.arm(CqNotify::Solicited);
+        assert_eq!(queue.take_due(), Some(NtStatus::BUFFER_OVERFLOW), "told at the next arm");
+    }
+
+    // NDK-RSZ-2
+    #[test]
+    fn resize() {
+        let queue = CompletionQueue::new(2);
+        queue.push(entry(NtStatus::SUCCESS), false).unwrap();
+        queue.push(entry(NtStatus::SUCCESS), false).unwrap();
+        assert_eq!(queue.resize(1), NtStatus::BUFFER_OVERFLOW);
+        assert_eq!(queue.resize(3), NtStatus::SUCCESS);
+        assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Ok(()));
+        assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Err(Overrun));
+    }
+}

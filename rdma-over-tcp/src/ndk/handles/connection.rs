@@ -1,0 +1,164 @@
+//! Connectors and listeners.
+
+use alloc::boxed::Box;
+use core::net::SocketAddr;
+
+use super::{Access, Qp};
+use crate::ndk::{
+    connector::{self, DisconnectEvent, ReadLimit},
+    listener,
+    slab::Id,
+    status::NtStatus,
+};
+
+/// A connector.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    pub(super) access: Access,
+    pub(super) id: Id<connector::Connector>,
+}
+
+impl Connector {
+    /// NdkConnect: PENDING, then `completion` with SUCCESS once the peer has accepted; then
+    /// [`Connector::complete_connect`] or [`Connector::reject`]. After a failure it may be tried again
+    /// (NDK-CON-1). `local`: `None` or port 0 let the host stack choose.
+    ///
+    /// Inline: [`NtStatus::INVALID_BUFFER_SIZE`] (private data over the limit, NDK-CD-5),
+    /// [`NtStatus::INVALID_ADDRESS`], [`NtStatus::SHARING_VIOLATION`],
+    /// [`NtStatus::ADDRESS_ALREADY_ASSOCIATED`] (the connector is in use),
+    /// [`NtStatus::CONNECTION_ACTIVE`] (the queue pair is), [`NtStatus::INVALID_DEVICE_STATE`] (the queue
+    /// pair has been connected before, NDK-DISC-6).
+    ///
+    /// Later: CONNECTION_REFUSED, CONNECTION_ABORTED, IO_TIMEOUT, HOST_UNREACHABLE, NETWORK_UNREACHABLE,
+    /// INVALID_ADDRESS, SHARING_VIOLATION, TOO_MANY_ADDRESSES, INSUFFICIENT_RESOURCES.
+    pub fn connect(
+        &self,
+        qp: &Qp,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        limits: ReadLimit,
+        private_data: &[u8],
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        self.access.with(|core, _| {
+            let addresses = (local, remote);
+            core.connect(self.id, qp.id, addresses, limits, private_data, Box::new(completion))
+        })
+    }
+
+    /// NdkConnectWithSharedEndpoint is not offered.
+    pub const fn connect_with_shared_endpoint(&self) -> NtStatus {
+        NtStatus::NOT_SUPPORTED
+    }
+
+    /// NdkCompleteConnectEx. From the completion's SUCCESS on the queue pair takes initiator requests
+    /// (NDK-CON-12); `disconnect` is called when the connection ends otherwise than by this side.
+    ///
+    /// [`NtStatus::CONNECTION_INVALID`]: not connecting; [`NtStatus::CONNECTION_ABORTED`], inline or
+    /// later: the accepting side gave up.
+    pub fn complete_connect(
+        &self,
+        disconnect: Option<DisconnectEvent>,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        self.access.with(|core, _| core.complete_connect(self.id, disconnect, Box::new(completion)))
+    }
+
+    /// NdkAcceptEx: PENDING, then SUCCESS once the peer's first message has come (NDK-CON-4, NDK-CON-9).
+    ///
+    /// Inline as [`Connector::connect`] for private data and queue pair;
+    /// [`NtStatus::CONNECTION_ABORTED`], inline or later: the connecting peer gave up;
+    /// [`NtStatus::IO_TIMEOUT`] later: it never completed.
+    pub fn accept(
+        &self,
+        qp: &Qp,
+        limits: ReadLimit,
+        private_data: &[u8],
+        disconnect: Option<DisconnectEvent>,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        self.access.with(|core, now| {
+            let completion = Box::new(completion);
+            core.accept(now, self.id, qp.id, limits, private_data, disconnect, completion)
+        })
+    }
+
+    /// NdkReject: of an incoming request with private data, or by the active side instead of
+    /// [`Connector::complete_connect`] (NDK-CON-2). Never pends.
+    ///
+    /// [`NtStatus::CONNECTION_ABORTED`]: the peer gave up before; [`NtStatus::CONNECTION_INVALID`]: there
+    /// is nothing to reject.
+    pub fn reject(&self, private_data: &[u8]) -> NtStatus {
+        self.access.with(|core, _| core.reject(self.id, private_data))
+    }
+
+    /// NdkGetConnectionData: copies the peer's private data into `buffer` and returns status, size
+    /// required, and the read limits as they stand (NDK-CD-1, -3). `None` probes the size.
+    ///
+    /// [`NtStatus::CONNECTION_INVALID`]: outside the windows of NDK-CD-2 and NDK-CD-7.
+    pub fn connection_data(&self, buffer: Option<&mut [u8]>) -> (NtStatus, usize, ReadLimit) {
+        let data = self.access.with(|core, _| {
+            core.objects.connectors.get(self.id).and_then(|connector| connector.data.clone())
+        });
+        match data {
+            None => (NtStatus::CONNECTION_INVALID, 0, ReadLimit::default()),
+            Some(data) => {
+                let (status, required) = data.copy_out(buffer);
+                (status, required, data.limits)
+            }
+        }
+    }
+
+    /// NdkDisconnect: what was posted is sent, then FIN; the queue pair is flushed, and `completion` is
+    /// called when the FIN is acknowledged (NDK-DISC-1, -5).
+    ///
+    /// [`NtStatus::CONNECTION_INVALID`]: not connected; [`NtStatus::IO_TIMEOUT`] later.
+    pub fn disconnect(&self, completion: impl FnOnce(NtStatus) + Send + 'static) -> NtStatus {
+        self.access.with(|core, now| core.disconnect(now, self.id, Box::new(completion)))
+    }
+
+    /// NdkGetConnectorLocalAddress, while connected or connecting.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.access.with(|core, _| core.objects.connectors.get(self.id)?.local)
+    }
+
+    /// NdkGetConnectorPeerAddress, while connected or connecting.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.access.with(|core, _| core.objects.connectors.get(self.id)?.remote)
+    }
+}
+
+/// A listener.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    pub(super) access: Access,
+    pub(super) id: Id<listener::Listener>,
+}
+
+impl Listener {
+    /// NdkListen: PENDING, then `completion`. Port 0: the host stack chooses (NDK-EP-4).
+    ///
+    /// Inline: [`NtStatus::SHARING_VIOLATION`] (NDK-EP-2), [`NtStatus::ADDRESS_ALREADY_ASSOCIATED`] (the
+    /// listener listens). Later: SHARING_VIOLATION, INVALID_ADDRESS, TOO_MANY_ADDRESSES,
+    /// INSUFFICIENT_RESOURCES.
+    pub fn listen(
+        &self,
+        local: SocketAddr,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        self.access.with(|core, _| core.listen(self.id, local, Box::new(completion)))
+    }
+
+    /// NdkControlConnectEvents: while paused, peers are refused as if nobody listened (NDK-EP-6).
+    pub fn control_connect_events(&self, pause: bool) {
+        self.access.with(|core, _| core.pause(self.id, pause));
+    }
+
+    /// NdkGetListenerLocalAddress, once listening.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.access.with(|core, _| core.objects.listeners.get(self.id)?.local)
+    }
+}

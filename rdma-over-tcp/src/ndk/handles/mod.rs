@@ -1,0 +1,505 @@
+//! What consumers hold: names of objects and the way to their adapter.
+//!
+//! Handles are cheap to clone, and dropping one closes nothing: objects live until they are closed, as in
+//! NDKPI. Every call enters the core once and returns without waiting; callbacks run afterwards, when the
+//! node holds no lock. Functions that say PENDING call back exactly once, with any other status never
+//! (NDK-ASY-1).
+
+mod connection;
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::{fmt, net::SocketAddr};
+
+use offload_engine::time::Instant;
+
+pub use self::connection::{Connector, Listener};
+use super::{
+    adapter::AdapterCore,
+    cq::{CompletionQueue, NdkResult, NdkResultEx},
+    flags::{CqNotify, MrFlags, OpFlags},
+    info::{AdapterInfo, Counters, QpStats},
+    lifetime::{self, Key},
+    memory::RegisteredBuffer,
+    mr::{self, FastRegisterLimits},
+    pd,
+    post::FastRegister,
+    qp::{self, ConnectionEntry, QpLimits, QpState},
+    queue::{Data, Kind, Sge},
+    slab::Id,
+    status::NtStatus,
+};
+
+/// A way to an adapter's core. The node implements it: it takes its lock, calls `work`, has the engine
+/// poll and flush, and runs the callbacks that became due after it has let go of the lock.
+pub trait CoreAccess: Send + Sync {
+    /// Calls `work` with the core, once.
+    fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant));
+
+    /// In manual mode, runs the engine once: a consumer that polls makes its own progress. In automatic
+    /// mode, nothing.
+    fn progress(&self) {}
+}
+
+#[derive(Clone)]
+struct Access(Arc<dyn CoreAccess>);
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Access")
+    }
+}
+
+impl Access {
+    fn with<R>(&self, work: impl FnOnce(&mut AdapterCore, Instant) -> R) -> R {
+        let mut work = Some(work);
+        let mut result = None;
+        self.0.enter(&mut |core, now| {
+            if let Some(work) = work.take() {
+                result = Some(work(core, now));
+            }
+        });
+        let Some(result) = result else { unreachable!("CoreAccess::enter calls its argument") };
+        result
+    }
+}
+
+macro_rules! closable {
+    ($($name:ident as $key:ident,)*) => {$(
+        impl $name {
+            /// Closes the object: SUCCESS, or PENDING and `completion` follows, as the last callback for it
+            /// (NDK-LIFE-1, -4, -7). Antecedents may be closed before their successors (NDK-LIFE-5).
+            pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
+                let key = Key::$key(self.id);
+                self.access.with(|core, _| core.close(key, Box::new(completion)))
+            }
+        }
+    )*};
+}
+
+closable! {
+    Pd as Pd,
+    Cq as Cq,
+    Mr as Mr,
+    Qp as Qp,
+    Connector as Connector,
+    Listener as Listener,
+}
+
+/// An NDK_ADAPTER.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    access: Access,
+}
+
+impl Adapter {
+    /// Opens the adapter behind `access`.
+    #[must_use]
+    pub fn new(access: Arc<dyn CoreAccess>) -> Self {
+        Self { access: Access(access) }
+    }
+
+    /// NdkQueryAdapterInfo.
+    #[must_use]
+    pub fn info(&self) -> AdapterInfo {
+        self.access.with(|core, _| core.info())
+    }
+
+    /// NDK performance counters.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.access.with(|core, _| core.objects.counters)
+    }
+
+    /// The connections there are (OID_NDK_CONNECTIONS), with the statistics of their queue pairs.
+    #[must_use]
+    pub fn connections(&self) -> Vec<ConnectionEntry> {
+        self.access.with(|core, _| core.connections())
+    }
+
+    /// Memory to be registered: page-aligned and zeroed.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: no bytes; [`NtStatus::INSUFFICIENT_RESOURCES`]: no memory.
+    pub fn allocate(&self, len: usize) -> Result<RegisteredBuffer, NtStatus> {
+        if len == 0 {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        RegisteredBuffer::allocate(len).ok_or(NtStatus::INSUFFICIENT_RESOURCES)
+    }
+
+    /// NdkCreateCq: a queue of `depth` entries. `notification` is called once per arm that is satisfied,
+    /// never twice at a time (NDK-CQ-2, -3).
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit, or the adapter is being closed;
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn create_cq(
+        &self,
+        depth: u32,
+        notification: impl Fn(NtStatus) + Send + Sync + 'static,
+    ) -> Result<Cq, NtStatus> {
+        let notification = Arc::new(notification);
+        let (id, queue) = self.access.with(|core, _| core.create_cq(depth, notification))?;
+        Ok(Cq { access: self.access.clone(), id, queue })
+    }
+
+    /// NdkCreatePd.
+    ///
+    /// # Errors
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the adapter is being closed.
+    pub fn create_pd(&self) -> Result<Pd, NtStatus> {
+        let id = self.access.with(|core, _| core.create_pd())?;
+        Ok(Pd { access: self.access.clone(), id })
+    }
+
+    /// NdkCreateConnector.
+    ///
+    /// # Errors
+    /// As [`Adapter::create_pd`].
+    pub fn create_connector(&self) -> Result<Connector, NtStatus> {
+        let id = self.access.with(|core, _| core.create_connector())?;
+        Ok(Connector { access: self.access.clone(), id })
+    }
+
+    /// NdkCreateListener. `event` is given a connector for each incoming request, to be accepted,
+    /// rejected or closed.
+    ///
+    /// # Errors
+    /// As [`Adapter::create_pd`].
+    pub fn create_listener(
+        &self,
+        event: impl Fn(Connector) + Send + Sync + 'static,
+    ) -> Result<Listener, NtStatus> {
+        let access = self.access.clone();
+        let event = Arc::new(move |id| event(Connector { access: access.clone(), id }));
+        let id = self.access.with(|core, _| core.create_listener(event))?;
+        Ok(Listener { access: self.access.clone(), id })
+    }
+
+    /// NdkBuildLam, NdkCreateSharedEndpoint, and whatever else is not offered.
+    ///
+    /// # Errors
+    /// Always [`NtStatus::NOT_SUPPORTED`].
+    pub const fn create_shared_endpoint(&self, _local: SocketAddr) -> Result<(), NtStatus> {
+        Err(NtStatus::NOT_SUPPORTED)
+    }
+
+    /// CLOSE_NDK_ADAPTER_HANDLER: SUCCESS, or PENDING and `completion` follows when every object of the
+    /// adapter is closed and all callbacks have returned (NDK-LIFE-9). A node that offers the blocking
+    /// form waits for it.
+    pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
+        self.access.with(|core, _| core.close_adapter(Box::new(completion)))
+    }
+}
+
+/// A protection domain.
+#[derive(Clone, Debug)]
+pub struct Pd {
+    access: Access,
+    id: Id<pd::Pd>,
+}
+
+impl Pd {
+    /// NdkCreateMr: a region for [`Mr::register`], or with `fast_register` for [`Qp::fast_register`]
+    /// (NDK-MEM-5).
+    ///
+    /// # Errors
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
+    pub fn create_mr(&self, fast_register: bool) -> Result<Mr, NtStatus> {
+        let id = self.access.with(|core, _| core.create_mr(self.id, fast_register))?;
+        Ok(Mr { access: self.access.clone(), id })
+    }
+
+    /// NdkCreateQp: completions of receives go to `receive_cq`, of initiator requests to `initiator_cq`,
+    /// which may be the same; each carries `context`.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue that failed or is being
+    /// closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn create_qp(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        let id = self.access.with(|core, _| {
+            core.create_qp(self.id, receive_cq.id, initiator_cq.id, context, limits)
+        })?;
+        Ok(Qp { access: self.access.clone(), id })
+    }
+
+    /// NdkCreateMw, NdkCreateSrq.
+    ///
+    /// # Errors
+    /// Always [`NtStatus::NOT_SUPPORTED`].
+    pub const fn create_mw(&self) -> Result<(), NtStatus> {
+        Err(NtStatus::NOT_SUPPORTED)
+    }
+}
+
+/// A completion queue.
+#[derive(Clone, Debug)]
+pub struct Cq {
+    access: Access,
+    id: Id<lifetime::Cq>,
+    queue: Arc<CompletionQueue>,
+}
+
+impl Cq {
+    /// NdkGetCqResults: moves completions out, returns how many; 0 when there are none. Not to be called
+    /// concurrently for one queue (NDK-CQ-1).
+    pub fn poll(&self, results: &mut [NdkResult]) -> usize {
+        self.poll_as(results)
+    }
+
+    /// NdkGetCqResultsEx.
+    pub fn poll_ex(&self, results: &mut [NdkResultEx]) -> usize {
+        self.poll_as(results)
+    }
+
+    fn poll_as<R: From<NdkResultEx>>(&self, results: &mut [R]) -> usize {
+        match self.queue.poll(results) {
+            0 => {
+                self.access.0.progress();
+                self.queue.poll(results)
+            }
+            count => count,
+        }
+    }
+
+    /// NdkArmCq (NDK-CQ-4 to -10).
+    pub fn arm(&self, notify: CqNotify) {
+        self.queue.arm(notify);
+        self.access.with(|core, _| core.objects.notify(self.id));
+    }
+
+    /// NdkResizeCq; never pends.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
+    /// more entries are present, nothing has changed (NDK-RSZ-2).
+    pub fn resize(&self, depth: u32) -> Result<(), NtStatus> {
+        if depth > self.access.with(|core, _| core.info().max_cq_depth) {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        match self.queue.resize(depth) {
+            NtStatus::SUCCESS => Ok(()),
+            status => Err(status),
+        }
+    }
+
+    /// NdkControlCqInterruptModeration: the adapter does not advertise it (NDK-MOD-6).
+    pub const fn control_interrupt_moderation(&self, _interval_us: u32, _count: u32) -> NtStatus {
+        NtStatus::NOT_SUPPORTED
+    }
+}
+
+/// A memory region.
+#[derive(Clone, Debug)]
+pub struct Mr {
+    access: Access,
+    id: Id<mr::Mr>,
+}
+
+impl Mr {
+    /// NdkRegisterMr: `length` bytes of `buffer` from `offset` on, under their own addresses (NDK-MEM-3).
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: the span is empty or leaves the buffer, illegal flags, a region for
+    /// fast registration, or one that is registered; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn register(
+        &self,
+        buffer: &RegisteredBuffer,
+        offset: usize,
+        length: usize,
+        flags: MrFlags,
+    ) -> Result<(), NtStatus> {
+        self.access.with(|core, _| {
+            if length as u64 > core.info().max_registration_size {
+                return Err(NtStatus::INVALID_PARAMETER);
+            }
+            core.objects.regions.register(self.id, buffer, offset, length, flags)
+        })
+    }
+
+    /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 8.1.1).
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: not registered.
+    pub fn deregister(&self) -> Result<(), NtStatus> {
+        match self.access.with(|core, _| core.objects.regions.revoke(self.id)) {
+            true => Ok(()),
+            false => Err(NtStatus::INVALID_PARAMETER),
+        }
+    }
+
+    /// NdkInitializeFastRegisterMr: fast registrations may have up to `pages` pages, and remote rights only
+    /// with `remote_access` (NDK-MEM-6).
+    ///
+    /// # Errors
+    /// [`NtStatus::IMPLEMENTATION_LIMIT`]: too many pages; [`NtStatus::INVALID_PARAMETER`]: not a region
+    /// for fast registration; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn initialize_fast_register(
+        &self,
+        pages: u32,
+        remote_access: bool,
+    ) -> Result<(), NtStatus> {
+        let limits = FastRegisterLimits { pages, remote_access };
+        self.access.with(|core, _| core.initialize_fast_register(self.id, limits))
+    }
+
+    /// NdkGetLocalTokenFromMr: for scatter/gather entries. 0 before the first registration.
+    #[must_use]
+    pub fn local_token(&self) -> u32 {
+        self.access.with(|core, _| {
+            core.objects.regions.slab.get(self.id).and_then(|mr| mr.token).unwrap_or(0)
+        })
+    }
+
+    /// NdkGetRemoteTokenFromMr: for the peer. The same number; what it allows are the region's rights.
+    #[must_use]
+    pub fn remote_token(&self) -> u32 {
+        self.local_token()
+    }
+}
+
+/// A queue pair. Posts fail inline with [`NtStatus::CONNECTION_INVALID`] unless it is connected
+/// (NDK-CON-11), with [`NtStatus::NO_MORE_ENTRIES`] when the queue is at its depth, with
+/// [`NtStatus::DATA_OVERRUN`] for too many entries, with [`NtStatus::BUFFER_OVERFLOW`] for too many bytes,
+/// and with [`NtStatus::INVALID_PARAMETER`] for illegal flags or too much inline data; then no completion
+/// follows (NDK-WR-4).
+#[derive(Clone, Debug)]
+pub struct Qp {
+    access: Access,
+    id: Id<qp::Qp>,
+}
+
+impl Qp {
+    /// NdkReceive: legal in every state (NDK-CON-10).
+    ///
+    /// # Errors
+    /// As said at [`Qp`].
+    pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
+        self.access.with(|core, _| core.post_receive(self.id, context, sges))
+    }
+
+    /// NdkSend.
+    ///
+    /// # Errors
+    /// As said at [`Qp`].
+    pub fn send(&self, context: u64, data: Data<'_>, flags: OpFlags) -> Result<(), NtStatus> {
+        self.post(context, Kind::Send { invalidate: None }, data, flags)
+    }
+
+    /// NdkSendAndInvalidate: the peer's token `remote_token` is invalid before its receive completes
+    /// (NDK-RI-1).
+    ///
+    /// # Errors
+    /// As said at [`Qp`].
+    pub fn send_and_invalidate(
+        &self,
+        context: u64,
+        data: Data<'_>,
+        remote_token: u32,
+        flags: OpFlags,
+    ) -> Result<(), NtStatus> {
+        self.post(context, Kind::Send { invalidate: Some(remote_token) }, data, flags)
+    }
+
+    /// NdkWrite.
+    ///
+    /// # Errors
+    /// As said at [`Qp`].
+    pub fn write(
+        &self,
+        context: u64,
+        data: Data<'_>,
+        remote_address: u64,
+        remote_token: u32,
+        flags: OpFlags,
+    ) -> Result<(), NtStatus> {
+        let kind = Kind::Write { address: remote_address, token: remote_token };
+        self.post(context, kind, data, flags)
+    }
+
+    /// NdkRead. Beyond the outbound read limit it waits its turn.
+    ///
+    /// # Errors
+    /// As said at [`Qp`]; [`NtStatus::INVALID_DEVICE_REQUEST`]: the connection allows no reads.
+    pub fn read(
+        &self,
+        context: u64,
+        sges: &[Sge],
+        remote_address: u64,
+        remote_token: u32,
+        flags: OpFlags,
+    ) -> Result<(), NtStatus> {
+        let kind = Kind::Read { address: remote_address, token: remote_token };
+        self.post(context, kind, Data::Registered(sges), flags)
+    }
+
+    /// NdkFastRegister: `length` bytes of `buffer` from `offset` on, known as `base_address`. Returns the
+    /// token, valid for later requests of this queue pair (NDK-MEM-8).
+    ///
+    /// # Errors
+    /// As said at [`Qp`]; [`NtStatus::ACCESS_VIOLATION`]: remote rights on a region initialized without
+    /// (NDK-MEM-7).
+    #[expect(clippy::too_many_arguments, reason = "NdkFastRegister has them")]
+    pub fn fast_register(
+        &self,
+        context: u64,
+        mr: &Mr,
+        buffer: &RegisteredBuffer,
+        offset: usize,
+        length: usize,
+        base_address: u64,
+        flags: OpFlags,
+    ) -> Result<u32, NtStatus> {
+        let request = FastRegister { mr: mr.id, buffer, offset, length, base: base_address };
+        self.access.with(|core, _| core.post_fast_register(self.id, context, request, flags))
+    }
+
+    /// NdkInvalidate of a region that was registered by [`Qp::fast_register`] (NDK-MEM-9).
+    ///
+    /// # Errors
+    /// As said at [`Qp`].
+    pub fn invalidate(&self, context: u64, mr: &Mr, flags: OpFlags) -> Result<(), NtStatus> {
+        self.access.with(|core, _| core.post_invalidate(self.id, context, mr.id, flags))
+    }
+
+    fn post(
+        &self,
+        context: u64,
+        kind: Kind,
+        data: Data<'_>,
+        flags: OpFlags,
+    ) -> Result<(), NtStatus> {
+        let mut kind = Some(kind);
+        self.access.with(|core, _| match kind.take() {
+            Some(kind) => core.post(self.id, context, kind, data, flags),
+            None => Err(NtStatus::INTERNAL_ERROR),
+        })
+    }
+
+    /// NdkFlush: everything posted completes CANCELLED. A connected queue pair cannot be used after it
+    /// (NDK-FL-4).
+    pub fn flush(&self) {
+        self.access.with(|core, _| core.flush(self.id));
+    }
+
+    /// Statistics.
+    #[must_use]
+    pub fn stats(&self) -> QpStats {
+        self.access
+            .with(|core, _| core.objects.qps.get(self.id).map(|qp| qp.stats).unwrap_or_default())
+    }
+
+    /// Whether initiator requests may be posted.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.access.with(|core, _| {
+            core.objects.qps.get(self.id).is_some_and(|qp| qp.state == QpState::Connected)
+        })
+    }
+}

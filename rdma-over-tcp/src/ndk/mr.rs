@@ -1,0 +1,515 @@
+//! Memory regions: tokens, rights, and the check that every access passes.
+//!
+//! A token is an STag: a 24-bit index drawn at random from the whole space, so that tokens are sparse
+//! and hard to guess (RFC 5040 8.1.1), and an 8-bit key that changes with each registration, so that a
+//! stale token never fits (NDK-MEM-8). One token serves as local and as remote token; which accesses
+//! it allows is a matter of the region's rights.
+//!
+//! The generator is seeded, for runs that can be repeated: a node that faces strangers takes its seed from
+//! the system's entropy. It is no cipher; guessing from tokens seen is hard, not infeasible.
+//!
+//! Registered as a whole ([`MrFlags`], until deregistered) or through work requests (fast register,
+//! until invalidated). Only the latter can be invalidated by the consumer's or the peer's request
+//! (NDK-MEM-9): a region that other streams use too must not fall to one peer (RFC 5040 8.1.1).
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use oorandom::Rand64;
+
+use super::{
+    flags::{MrFlags, OpFlags},
+    lifetime::Life,
+    memory::{PAGE_SIZE, RegisteredBuffer},
+    pd::Pd,
+    slab::{Id, Slab},
+    status::NtStatus,
+};
+use crate::rdmap::error::WireError;
+
+/// Tokens in use at once, at most: keeps the 24-bit space sparse.
+const TOKENS_MAX: usize = 1 << 20;
+
+/// What is registered at the moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    pub(crate) token: u32,
+    pub(crate) buffer: RegisteredBuffer,
+    /// The whole buffer, to slice sends from.
+    bytes: Bytes,
+    /// Where the registered span starts in the buffer, bytes.
+    offset: usize,
+    /// The address that the first byte of the span has for local and remote users.
+    base: u64,
+    length: u64,
+    rights: MrFlags,
+}
+
+/// What fast registrations of a region may be (NdkInitializeFastRegisterMr).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FastRegisterLimits {
+    pub(crate) pages: u32,
+    pub(crate) remote_access: bool,
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub(crate) life: Life,
+    pub(crate) pd: Id<Pd>,
+    pub(crate) is_fast_register: bool,
+    pub(crate) limits: Option<FastRegisterLimits>,
+    /// The token told to the consumer; key and all.
+    pub(crate) token: Option<u32>,
+    pub(crate) registration: Option<Registration>,
+}
+
+/// Why an access is refused, in the order in which it is checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AccessError {
+    /// No such token, or a stale key, or not registered.
+    Invalid,
+    /// Another protection domain's.
+    NotAssociated,
+    /// The right was not granted.
+    Rights,
+    /// Address plus length wraps.
+    Wrap,
+    /// Outside the registered span.
+    Bounds,
+}
+
+impl AccessError {
+    /// For a tagged segment (RFC 5041 7.2). DDP has no code for a missing right; the invalid STag is
+    /// what other implementations send.
+    pub(crate) const fn tagged(self) -> WireError {
+        match self {
+            Self::Invalid | Self::Rights => WireError::TaggedInvalidStag,
+            Self::NotAssociated => WireError::TaggedNotAssociated,
+            Self::Wrap => WireError::TaggedWrap,
+            Self::Bounds => WireError::TaggedBounds,
+        }
+    }
+
+    /// For the source of a Read Request (RFC 5040 7.2).
+    pub(crate) const fn read_request(self) -> WireError {
+        match self {
+            Self::Invalid => WireError::ProtectionInvalidStag,
+            Self::Rights => WireError::ProtectionAccess,
+            Self::NotAssociated => WireError::ProtectionNotAssociated,
+            Self::Wrap => WireError::ProtectionWrap,
+            Self::Bounds => WireError::ProtectionBounds,
+        }
+    }
+}
+
+impl Registration {
+    /// `length` bytes of `buffer` from `offset` on, known as `base` on. `None` when the span leaves the
+    /// buffer, is empty, or wraps.
+    pub(crate) fn new(
+        token: u32,
+        buffer: &RegisteredBuffer,
+        offset: usize,
+        length: usize,
+        base: u64,
+        rights: MrFlags,
+    ) -> Option<Self> {
+        let end = offset.checked_add(length)?;
+        base.checked_add(length as u64)?;
+        if length == 0 || end > buffer.len() {
+            return None;
+        }
+        let bytes = buffer.bytes();
+        let (buffer, length) = (buffer.clone(), length as u64);
+        Some(Self { token, buffer, bytes, offset, base, length, rights })
+    }
+
+    /// The place of `address` in the buffer, if `length` bytes from it on may be used so.
+    fn locate(&self, address: u64, length: u64, right: MrFlags) -> Result<usize, AccessError> {
+        if !self.rights.contains(right) {
+            return Err(AccessError::Rights);
+        }
+        let end = address.checked_add(length).ok_or(AccessError::Wrap)?;
+        if address < self.base || end > self.base + self.length {
+            return Err(AccessError::Bounds);
+        }
+        Ok(self.offset + (address - self.base) as usize)
+    }
+}
+
+/// Bytes of a registered buffer that passed the check.
+#[derive(Debug)]
+pub(crate) struct Granted<'a> {
+    registration: &'a Registration,
+    offset: usize,
+    length: usize,
+}
+
+impl Granted<'_> {
+    /// To be sent, without a copy.
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.registration.bytes.slice(self.offset..self.offset + self.length)
+    }
+
+    /// Places received data; as long as what was asked for, or shorter.
+    pub(crate) fn place(&self, data: &[u8]) {
+        debug_assert!(data.len() <= self.length);
+        self.registration.buffer.place(self.offset, data);
+    }
+}
+
+/// Regions, and which token is whose.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    pub(crate) slab: Slab<Mr>,
+    /// 24-bit index to region; `None`: reserved for the sink of reads.
+    owners: HashMap<u32, Option<Id<Mr>>>,
+    random: Rand64,
+}
+
+impl Regions {
+    pub(crate) fn new(regions_max: u32, seed: u128) -> Self {
+        Self { slab: Slab::new(regions_max), owners: HashMap::new(), random: Rand64::new(seed) }
+    }
+
+    /// Draws an unused index for `owner` and a key.
+    ///
+    /// # Errors
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub(crate) fn draw(&mut self, owner: Option<Id<Mr>>) -> Result<u32, NtStatus> {
+        if self.owners.len() >= TOKENS_MAX {
+            return Err(NtStatus::INSUFFICIENT_RESOURCES);
+        }
+        loop {
+            let token = (self.random.rand_u64() >> 32) as u32;
+            // Index 0 stays free: adapters treat STag 0 as special, and STag 1 is what an RTR names.
+            if token >> 8 != 0 && !self.owners.contains_key(&(token >> 8)) {
+                self.owners.insert(token >> 8, owner);
+                return Ok(token);
+            }
+        }
+    }
+
+    /// Another key for the same index.
+    pub(crate) const fn next_key(token: u32) -> u32 {
+        token & !0xff | (token & 0xff).wrapping_add(1) & 0xff
+    }
+
+    /// Gives a token's index back.
+    pub(crate) fn give_back(&mut self, token: u32) {
+        self.owners.remove(&(token >> 8));
+    }
+
+    fn lookup(&self, token: u32) -> Result<(Id<Mr>, &Mr, &Registration), AccessError> {
+        let id = self.owners.get(&(token >> 8)).copied().flatten().ok_or(AccessError::Invalid)?;
+        let mr = self.slab.get(id).ok_or(AccessError::Invalid)?;
+        let registration = mr.registration.as_ref().ok_or(AccessError::Invalid)?;
+        if registration.token != token {
+            return Err(AccessError::Invalid);
+        }
+        Ok((id, mr, registration))
+    }
+
+    /// The one check of every access to memory (RFC 5042 6.2): token, protection domain, right, wrap, bounds.
+    pub(crate) fn access(
+        &self,
+        pd: Id<Pd>,
+        token: u32,
+        address: u64,
+        length: u32,
+        right: MrFlags,
+    ) -> Result<Granted<'_>, AccessError> {
+        let (_, mr, registration) = self.lookup(token)?;
+        if mr.pd != pd {
+            return Err(AccessError::NotAssociated);
+        }
+        let offset = registration.locate(address, u64::from(length), right)?;
+        Ok(Granted { registration, offset, length: length as usize })
+    }
+
+    /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 5.3): it must be of the stream's
+    /// protection domain and of a region that work requests registered.
+    pub(crate) fn invalidate_remotely(&mut self, pd: Id<Pd>, token: u32) -> Result<(), WireError> {
+        let (id, mr, _) = self.lookup(token).map_err(|_| WireError::OperationCannotInvalidate)?;
+        if mr.pd != pd || !mr.is_fast_register {
+            return Err(WireError::ProtectionCannotInvalidate);
+        }
+        self.revoke(id);
+        Ok(())
+    }
+
+    /// The region that `token` stands for now.
+    pub(crate) fn find(&self, token: u32) -> Option<Id<Mr>> {
+        self.lookup(token).ok().map(|(id, _, _)| id)
+    }
+
+    /// Takes all rights back. Returns whether there were any.
+    pub(crate) fn revoke(&mut self, id: Id<Mr>) -> bool {
+        self.slab.get_mut(id).is_some_and(|mr| mr.registration.take().is_some())
+    }
+
+    /// NdkRegisterMr: the base is the buffer's own address (NDK-MEM-3).
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: a span outside the buffer or empty, illegal flags, a region for
+    /// fast registration (NDK-MEM-1, -5, -18), or one that is registered;
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`]: no token is left.
+    pub(crate) fn register(
+        &mut self,
+        id: Id<Mr>,
+        buffer: &RegisteredBuffer,
+        offset: usize,
+        length: usize,
+        rights: MrFlags,
+    ) -> Result<(), NtStatus> {
+        rights.check()?;
+        let mr = self.slab.get(id).ok_or(NtStatus::INVALID_PARAMETER)?;
+        if mr.is_fast_register || mr.registration.is_some() {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        let token = match mr.token {
+            Some(token) => Self::next_key(token),
+            None => self.draw(Some(id))?,
+        };
+        let base = buffer.address().wrapping_add(offset as u64);
+        let registration = Registration::new(token, buffer, offset, length, base, rights);
+        let mr = self.slab.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
+        mr.token = Some(token);
+        mr.registration = Some(registration.ok_or(NtStatus::INVALID_PARAMETER)?);
+        Ok(())
+    }
+
+    /// NdkInitializeFastRegisterMr.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`] for a region that is not for fast registration,
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`] when no token is left.
+    pub(crate) fn initialize(
+        &mut self,
+        id: Id<Mr>,
+        limits: FastRegisterLimits,
+    ) -> Result<(), NtStatus> {
+        let mr = self.slab.get(id).ok_or(NtStatus::INVALID_PARAMETER)?;
+        if !mr.is_fast_register {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        let token = match mr.token {
+            Some(token) => token,
+            None => self.draw(Some(id))?,
+        };
+        let mr = self.slab.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
+        mr.token = Some(token);
+        mr.limits = Some(limits);
+        Ok(())
+    }
+
+    /// Checks a fast-register request (NDK-MEM-7), gives the region its next token at once (NDK-MEM-8)
+    /// and returns what is to be registered when the request's turn comes.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: span, base address or region unfit;
+    /// [`NtStatus::ACCESS_VIOLATION`]: remote rights on a region initialized without.
+    pub(crate) fn prepare_fast_register(
+        &mut self,
+        id: Id<Mr>,
+        buffer: &RegisteredBuffer,
+        offset: usize,
+        length: usize,
+        base: u64,
+        flags: OpFlags,
+    ) -> Result<Registration, NtStatus> {
+        let mr = self.slab.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
+        let (Some(limits), Some(token)) = (mr.limits, mr.token) else {
+            return Err(NtStatus::INVALID_PARAMETER);
+        };
+        let remote = flags.contains(OpFlags::ALLOW_REMOTE_READ)
+            || flags.contains(OpFlags::ALLOW_REMOTE_WRITE);
+        if remote && !limits.remote_access {
+            return Err(NtStatus::ACCESS_VIOLATION);
+        }
+        let first_byte_offset = offset % PAGE_SIZE;
+        let room = limits.pages as usize * PAGE_SIZE - first_byte_offset;
+        if length > room || base % PAGE_SIZE as u64 != first_byte_offset as u64 {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        let token = Self::next_key(token);
+        let registration = Registration::new(token, buffer, offset, length, base, flags.rights())
+            .ok_or(NtStatus::INVALID_PARAMETER)?;
+        mr.token = Some(token);
+        Ok(registration)
+    }
+
+    /// Carries out a fast registration. Fails when the region is still registered.
+    pub(crate) fn fast_register(&mut self, id: Id<Mr>, registration: Registration) -> bool {
+        let Some(mr) = self.slab.get_mut(id) else { return false };
+        if mr.registration.is_some() {
+            return false;
+        }
+        mr.registration = Some(registration);
+        true
+    }
+
+    /// Takes a region out of the table, with its token.
+    pub(crate) fn remove(&mut self, id: Id<Mr>) -> Option<Mr> {
+        let mr = self.slab.remove(id)?;
+        if let Some(token) = mr.token {
+            self.give_back(token);
+        }
+        Some(mr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bench {
+        regions: Regions,
+        pd: Id<Pd>,
+        other_pd: Id<Pd>,
+        buffer: RegisteredBuffer,
+    }
+
+    fn bench() -> Bench {
+        let mut pds = Slab::new(2);
+        let pd = pds.insert(Pd { life: Life::default() }).unwrap();
+        let other_pd = pds.insert(Pd { life: Life::default() }).unwrap();
+        let buffer = RegisteredBuffer::allocate(3 * PAGE_SIZE).unwrap();
+        Bench { regions: Regions::new(8, 7), pd, other_pd, buffer }
+    }
+
+    impl Bench {
+        fn region(&mut self, is_fast_register: bool) -> Id<Mr> {
+            let mr = Mr {
+                life: Life::default(),
+                pd: self.pd,
+                is_fast_register,
+                limits: None,
+                token: None,
+                registration: None,
+            };
+            self.regions.slab.insert(mr).unwrap()
+        }
+
+        fn token(&self, id: Id<Mr>) -> u32 {
+            self.regions.slab.get(id).unwrap().token.unwrap()
+        }
+    }
+
+    // RDM-7.2-3, RDM-8.1.1-1, -2, NDK-MEM-3, -15, -17: each cause with its error.
+    #[test]
+    fn access_checks() {
+        let mut bench = bench();
+        let id = bench.region(false);
+        let all = MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_LOCAL_WRITE;
+        bench.regions.register(id, &bench.buffer, 16, 100, all).unwrap();
+        let token = bench.token(id);
+        let base = bench.buffer.address() + 16;
+        let (pd, other) = (bench.pd, bench.other_pd);
+        let read = MrFlags::ALLOW_REMOTE_READ;
+        let cases = [
+            (pd, token, base, 100, read, None),
+            (pd, token, base + 99, 1, read, None),
+            (pd, token, base + 100, 0, read, None),
+            (pd, token ^ 1, base, 1, read, Some(AccessError::Invalid)),
+            (pd, token ^ 0x100, base, 1, read, Some(AccessError::Invalid)),
+            (pd, 0, base, 1, read, Some(AccessError::Invalid)),
+            (other, token, base, 1, read, Some(AccessError::NotAssociated)),
+            (pd, token, base, 1, MrFlags::ALLOW_REMOTE_WRITE, Some(AccessError::Rights)),
+            (pd, token, u64::MAX, 2, read, Some(AccessError::Wrap)),
+            (pd, token, base, 101, read, Some(AccessError::Bounds)),
+            (pd, token, base - 1, 1, read, Some(AccessError::Bounds)),
+            (pd, token, base + 100, 1, read, Some(AccessError::Bounds)),
+        ];
+        for (pd, token, address, length, right, error) in cases {
+            let result = bench.regions.access(pd, token, address, length, right);
+            assert_eq!(result.err(), error, "{token:#x} {address:#x}+{length} {right:?}");
+        }
+    }
+
+    // NDK-MEM-8, -18, RDM-8.1.1-4, -6: keys change, stale tokens fail, tokens are sparse.
+    #[test]
+    fn tokens() {
+        let mut bench = bench();
+        let id = bench.region(false);
+        let rights = MrFlags::ALLOW_REMOTE_WRITE;
+        bench.regions.register(id, &bench.buffer, 0, 10, rights).unwrap();
+        let first = bench.token(id);
+        assert_eq!(
+            bench.regions.register(id, &bench.buffer, 0, 10, rights),
+            Err(NtStatus::INVALID_PARAMETER),
+            "registered already"
+        );
+        assert!(bench.regions.revoke(id));
+        assert!(!bench.regions.revoke(id));
+        for (offset, length) in [(0, 0), (0, usize::MAX), (3 * PAGE_SIZE, 1)] {
+            let result = bench.regions.register(id, &bench.buffer, offset, length, rights);
+            assert_eq!(result, Err(NtStatus::INVALID_PARAMETER));
+        }
+        bench.regions.register(id, &bench.buffer, 0, 10, rights).unwrap();
+        assert_ne!(first, bench.token(id));
+        assert_eq!(first >> 8, bench.token(id) >> 8);
+        assert_eq!(bench.regions.find(first), None);
+        let mut sorted: std::vec::Vec<u32> =
+            (0..64).map(|_| bench.regions.draw(None).unwrap()).collect();
+        sorted.sort_unstable();
+        assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] > 0x100), "sparse");
+        assert!(sorted[63] - sorted[0] > 1 << 31, "over the whole space");
+    }
+
+    // NDK-MEM-5, -6, -7: every row of the table.
+    #[test]
+    fn fast_register_checks() {
+        let mut bench = bench();
+        let id = bench.region(true);
+        let buffer = bench.buffer.clone();
+        let write = OpFlags::ALLOW_LOCAL_WRITE;
+        let page = PAGE_SIZE as u64;
+        let mut prepare = |offset, length, base, flags| {
+            bench.regions.prepare_fast_register(id, &buffer, offset, length, base, flags).err()
+        };
+        let invalid = Some(NtStatus::INVALID_PARAMETER);
+        assert_eq!(prepare(0, 1, 0, write), invalid, "not initialized");
+        let limits = FastRegisterLimits { pages: 2, remote_access: false };
+        bench.regions.initialize(id, limits).unwrap();
+        let mut prepare = |offset, length, base, flags| {
+            bench.regions.prepare_fast_register(id, &buffer, offset, length, base, flags).err()
+        };
+        assert_eq!(prepare(0, 2 * PAGE_SIZE, 0, write), None, "base 0 with FBO 0");
+        assert_eq!(prepare(0, 2 * PAGE_SIZE + 1, 0, write), invalid, "length");
+        assert_eq!(prepare(5, 2 * PAGE_SIZE - 4, 5, write), invalid, "length with FBO");
+        assert_eq!(prepare(5, 2 * PAGE_SIZE - 5, 5 + 7 * page, write), None);
+        assert_eq!(prepare(5, 1, 6, write), invalid, "base VA");
+        assert_eq!(prepare(5, 1, 0, write), invalid, "base 0 with FBO 5");
+        assert_eq!(prepare(0, 1, 0, OpFlags::ALLOW_REMOTE_READ), Some(NtStatus::ACCESS_VIOLATION));
+        assert_eq!(prepare(0, 1, 0, write | OpFlags::RDMA_READ_SINK), None, "NDK-MEM-14");
+        assert!(bench.regions.register(id, &buffer, 0, 1, MrFlags::NONE).is_err());
+    }
+
+    // NDK-RI-1, -2, NDK-MEM-9, RDM-5.3-5, RDM-8.1.1-5
+    #[test]
+    fn remote_invalidation() {
+        let mut bench = bench();
+        let buffer = bench.buffer.clone();
+        let whole = bench.region(false);
+        bench.regions.register(whole, &buffer, 0, 1, MrFlags::ALLOW_REMOTE_READ).unwrap();
+        let fast = bench.region(true);
+        let limits = FastRegisterLimits { pages: 1, remote_access: true };
+        bench.regions.initialize(fast, limits).unwrap();
+        let registration = bench
+            .regions
+            .prepare_fast_register(fast, &buffer, 0, 9, 0, OpFlags::ALLOW_REMOTE_READ)
+            .unwrap();
+        let token = bench.token(fast);
+        assert_eq!(registration.token, token, "NDK-MEM-8: known at once");
+        let unknown = Err(WireError::OperationCannotInvalidate);
+        assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), unknown, "not yet done");
+        assert!(bench.regions.fast_register(fast, registration.clone()));
+        assert!(!bench.regions.fast_register(fast, registration), "registered already");
+        let refused = Err(WireError::ProtectionCannotInvalidate);
+        let shared = bench.token(whole);
+        assert_eq!(bench.regions.invalidate_remotely(bench.pd, shared), refused);
+        assert_eq!(bench.regions.invalidate_remotely(bench.other_pd, token), refused);
+        assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), Ok(()));
+        assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), unknown);
+    }
+}

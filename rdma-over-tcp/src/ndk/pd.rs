@@ -1,0 +1,9 @@
+//! Protection domains: which queue pairs may use which regions.
+
+use super::lifetime::Life;
+
+/// A protection domain. What it protects is in the regions: their check compares domains.
+#[derive(Debug)]
+pub(crate) struct Pd {
+    pub(crate) life: Life,
+}

@@ -1,0 +1,195 @@
+//! Queue pairs: limits, state, and how requests are completed or flushed.
+
+use core::net::SocketAddr;
+
+use offload_engine::chimney::client::OffloadHandle;
+
+use super::{
+    cq::NdkResultEx,
+    flags::{OpFlags, OperationType},
+    info::{AdapterInfo, QpStats},
+    lifetime::Life,
+    objects::Objects,
+    pd::Pd,
+    queue::{InitiatorQueue, Receive, ReceiveQueue, WorkRequest},
+    slab::Id,
+    status::NtStatus,
+};
+
+/// Limits of a queue pair, each up to the adapter's (NdkCreateQp).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpLimits {
+    /// Receives outstanding.
+    pub receive_queue_depth: u32,
+    /// Initiator requests outstanding.
+    pub initiator_queue_depth: u32,
+    /// Scatter/gather entries of a receive.
+    pub max_receive_request_sge: u32,
+    /// Scatter/gather entries of a send, write or read.
+    pub max_initiator_request_sge: u32,
+    /// Bytes of inline data.
+    pub inline_data_size: u32,
+}
+
+impl Default for QpLimits {
+    fn default() -> Self {
+        Self {
+            receive_queue_depth: 128,
+            initiator_queue_depth: 128,
+            max_receive_request_sge: 4,
+            max_initiator_request_sge: 4,
+            inline_data_size: 256,
+        }
+    }
+}
+
+impl QpLimits {
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: one of the five is over the adapter's.
+    pub(crate) const fn check(&self, info: &AdapterInfo) -> Result<(), NtStatus> {
+        if self.receive_queue_depth > info.max_receive_queue_depth
+            || self.initiator_queue_depth > info.max_initiator_queue_depth
+            || self.max_receive_request_sge > info.max_receive_request_sge
+            || self.max_initiator_request_sge > info.max_initiator_request_sge
+            || self.inline_data_size > info.max_inline_data_size
+        {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        Ok(())
+    }
+}
+
+/// Where a queue pair is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum QpState {
+    /// Not connected; may be.
+    Idle,
+    /// A connector is setting up a connection for it.
+    Connecting,
+    /// Initiator requests may be posted (NDK-CON-12).
+    Connected,
+    /// The connection is over: what is posted is flushed (NDK-DISC-6, NDK-WR-5).
+    Error,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) life: Life,
+    pub(crate) pd: Id<Pd>,
+    pub(crate) context: u64,
+    pub(crate) limits: QpLimits,
+    pub(crate) state: QpState,
+    pub(crate) initiator: InitiatorQueue,
+    pub(crate) receives: ReceiveQueue,
+    /// The token that the queue pair's Read Requests name as their sink; its key byte counts reads.
+    pub(crate) sink_token: u32,
+    /// Reads that may be outstanding (ORD).
+    pub(crate) read_limit: u32,
+    pub(crate) stream: Option<OffloadHandle>,
+    pub(crate) stats: QpStats,
+}
+
+/// What OID_NDK_CONNECTIONS would list of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionEntry {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// Statistics.
+    pub stats: QpStats,
+}
+
+/// How a receive ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveOutcome {
+    pub(crate) status: NtStatus,
+    pub(crate) bytes: u32,
+    pub(crate) invalidated_token: Option<u32>,
+    pub(crate) solicited: bool,
+    pub(crate) error_code: u32,
+}
+
+impl ReceiveOutcome {
+    pub(crate) const fn failed(status: NtStatus, error_code: u32) -> Self {
+        Self { status, bytes: 0, invalidated_token: None, solicited: false, error_code }
+    }
+}
+
+impl Objects {
+    /// Completes the initiator requests whose turn it is (NDK-WR-6).
+    pub(crate) fn complete_done(&mut self, id: Id<Qp>) {
+        while let Some(qp) = self.qps.get_mut(id) {
+            let Some((request, status)) = qp.initiator.pop_done() else { return };
+            self.complete_request(id, &request, status);
+        }
+    }
+
+    fn complete_request(&mut self, id: Id<Qp>, request: &WorkRequest, status: NtStatus) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        if status == NtStatus::CANCELLED {
+            qp.stats.flushed += 1;
+        }
+        // NDK-SIL-1: only success is silent.
+        if status == NtStatus::SUCCESS && request.flags.contains(OpFlags::SILENT_SUCCESS) {
+            return;
+        }
+        let entry = NdkResultEx {
+            status,
+            bytes_transferred: if status == NtStatus::SUCCESS { request.length } else { 0 },
+            qp_context: qp.context,
+            request_context: request.context,
+            operation: request.kind.operation(),
+            provider_error_code: request.error_code,
+            invalidated_token: 0,
+        };
+        let cq = qp.initiator.cq;
+        self.complete(cq, entry, false);
+    }
+
+    /// Completes the receive at the front.
+    pub(crate) fn complete_receive(&mut self, id: Id<Qp>, outcome: ReceiveOutcome) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let Some(receive) = qp.receives.pop() else { return };
+        self.push_receive(id, receive, outcome);
+    }
+
+    fn push_receive(&mut self, id: Id<Qp>, receive: Receive, outcome: ReceiveOutcome) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let ReceiveOutcome { status, bytes, invalidated_token, solicited, error_code } = outcome;
+        if status == NtStatus::CANCELLED {
+            qp.stats.flushed += 1;
+        }
+        let operation = match invalidated_token {
+            Some(_) => OperationType::ReceiveAndInvalidate,
+            None => OperationType::Receive,
+        };
+        let entry = NdkResultEx {
+            status,
+            bytes_transferred: bytes,
+            qp_context: qp.context,
+            request_context: receive.context,
+            operation,
+            provider_error_code: error_code,
+            invalidated_token: invalidated_token.unwrap_or(0),
+        };
+        let cq = qp.receives.cq;
+        self.complete(cq, entry, solicited);
+    }
+
+    /// Completes everything posted, in posting order: what has its outcome with it, the rest CANCELLED
+    /// (NDK-FL-1, NDK-FL-4).
+    pub(crate) fn flush(&mut self, id: Id<Qp>) {
+        while let Some(request) = self.qps.get_mut(id).and_then(|qp| qp.initiator.pop()) {
+            let status = match request.progress {
+                super::queue::Progress::Done(status) => status,
+                _ => NtStatus::CANCELLED,
+            };
+            self.complete_request(id, &request, status);
+        }
+        while let Some(receive) = self.qps.get_mut(id).and_then(|qp| qp.receives.pop()) {
+            self.push_receive(id, receive, ReceiveOutcome::failed(NtStatus::CANCELLED, 0));
+        }
+    }
+}

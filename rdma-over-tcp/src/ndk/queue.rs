@@ -1,0 +1,418 @@
+//! The two queues of a queue pair: what was posted and is not completed.
+//!
+//! Requests have serial numbers, counted from 0 per queue, so that a net buffer list can say "all
+//! before serial n are in here" with one number. Scatter/gather entries lie in one ring per queue
+//! beside the requests, because both are taken in order: posting allocates nothing in steady state.
+
+use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+
+use bytes::Bytes;
+
+use super::{
+    flags::{OpFlags, OperationType},
+    lifetime::Cq,
+    mr::{Mr, Registration},
+    slab::Id,
+    status::NtStatus,
+};
+
+/// NDK_SGE: a piece of registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sge {
+    /// Virtual address of the first byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Local token of the region.
+    pub token: u32,
+}
+
+/// The data of a send or write.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// Registered memory, read where it lies until the request completes.
+    Registered(&'a [Sge]),
+    /// Any memory, captured before the post returns: [`OpFlags::INLINE`] is implied (NDK-INL-1).
+    Inline(&'a [&'a [u8]]),
+}
+
+/// What an initiator request does.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Send { invalidate: Option<u32> },
+    Write { address: u64, token: u32 },
+    Read { address: u64, token: u32 },
+    FastRegister { mr: Id<Mr>, registration: Box<Registration> },
+    Invalidate { mr: Id<Mr> },
+}
+
+impl Kind {
+    pub(crate) const fn operation(&self) -> OperationType {
+        match self {
+            Self::Send { .. } => OperationType::Send,
+            Self::Write { .. } => OperationType::Write,
+            Self::Read { .. } => OperationType::Read,
+            Self::FastRegister { .. } => OperationType::FastRegister,
+            Self::Invalidate { .. } => OperationType::Invalidate,
+        }
+    }
+}
+
+/// How far an initiator request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// Not begun, or partly handed to TCP.
+    Queued,
+    /// All of it is with TCP; waits for the acknowledgement, or for the read response.
+    Sent,
+    /// Outcome known; completes when everything before it has.
+    Done(NtStatus),
+}
+
+/// An initiator request.
+#[derive(Debug)]
+pub(crate) struct WorkRequest {
+    pub(crate) context: u64,
+    pub(crate) flags: OpFlags,
+    pub(crate) kind: Kind,
+    pub(crate) progress: Progress,
+    /// Bytes over all entries.
+    pub(crate) length: u32,
+    /// Data captured by the post, or copied aside.
+    pub(crate) captured: Option<Bytes>,
+    /// For a send: its MSN. For a read: its MSN on queue 1. Known once begun.
+    pub(crate) msn: u32,
+    /// Layer, type and code of the error, as [`NdkResultEx`](super::NdkResultEx) tells it.
+    pub(crate) error_code: u32,
+    sges: Span,
+}
+
+/// Entries of the ring that belong to one request.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    first: u64,
+    count: u32,
+}
+
+/// Scatter/gather entries of a queue's requests, in order.
+#[derive(Debug, Default)]
+struct SgeRing {
+    entries: VecDeque<Sge>,
+    /// Serial of the front entry.
+    base: u64,
+}
+
+impl SgeRing {
+    fn push(&mut self, sges: &[Sge]) -> Span {
+        let span = Span { first: self.base + self.entries.len() as u64, count: sges.len() as u32 };
+        self.entries.extend(sges);
+        span
+    }
+
+    fn get(&self, span: Span) -> impl Iterator<Item = Sge> {
+        let first = (span.first - self.base) as usize;
+        self.entries.range(first..first + span.count as usize).copied()
+    }
+
+    /// Drops the entries of the front request.
+    fn pop(&mut self, span: Span) {
+        debug_assert_eq!(span.first, self.base);
+        self.entries.drain(..span.count as usize);
+        self.base += u64::from(span.count);
+    }
+}
+
+/// The initiator queue.
+#[derive(Debug)]
+pub(crate) struct InitiatorQueue {
+    pub(crate) cq: Id<Cq>,
+    depth: u32,
+    requests: VecDeque<WorkRequest>,
+    sges: SgeRing,
+    /// Serial of the front request.
+    base: u64,
+    /// Serial of the first request that is still [`Progress::Queued`].
+    next: u64,
+}
+
+impl InitiatorQueue {
+    pub(crate) fn new(cq: Id<Cq>, depth: u32) -> Self {
+        Self { cq, depth, requests: VecDeque::new(), sges: SgeRing::default(), base: 0, next: 0 }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.requests.len() >= self.depth as usize
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        context: u64,
+        flags: OpFlags,
+        kind: Kind,
+        length: u32,
+        sges: &[Sge],
+        captured: Option<Bytes>,
+    ) {
+        let sges = self.sges.push(sges);
+        let progress = Progress::Queued;
+        self.requests.push_back(WorkRequest {
+            context,
+            flags,
+            kind,
+            progress,
+            length,
+            captured,
+            msn: 0,
+            error_code: 0,
+            sges,
+        });
+    }
+
+    /// Serial of the first request that is not completely with TCP.
+    pub(crate) const fn next_serial(&self) -> u64 {
+        self.next
+    }
+
+    /// That request.
+    pub(crate) fn next_mut(&mut self) -> Option<&mut WorkRequest> {
+        self.get_mut(self.next)
+    }
+
+    pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut WorkRequest> {
+        let index = serial.checked_sub(self.base)?;
+        self.requests.get_mut(index as usize)
+    }
+
+    /// The entries of request `serial`.
+    pub(crate) fn sges(&self, serial: u64) -> impl Iterator<Item = Sge> {
+        let index = serial.checked_sub(self.base).map(|index| index as usize);
+        let request = index.and_then(|index| self.requests.get(index));
+        request.into_iter().flat_map(|request| self.sges.get(request.sges))
+    }
+
+    /// The next request has left the queued state.
+    pub(crate) fn advance(&mut self, progress: Progress) {
+        debug_assert_ne!(progress, Progress::Queued);
+        if let Some(request) = self.next_mut() {
+            request.progress = progress;
+            self.next += 1;
+        }
+    }
+
+    /// Everything handed to TCP before request `end` is acknowledged: sends and writes are done.
+    pub(crate) fn acknowledge(&mut self, end: u64) {
+        let count = end.saturating_sub(self.base).min(self.requests.len() as u64) as usize;
+        for request in self.requests.range_mut(..count) {
+            let is_read = matches!(request.kind, Kind::Read { .. });
+            if request.progress == Progress::Sent && !is_read {
+                request.progress = Progress::Done(NtStatus::SUCCESS);
+            }
+        }
+    }
+
+    /// The first request from the front that has begun, is not done, and that `matches`. The first
+    /// queued one has begun if `is_cutting`.
+    pub(crate) fn find_begun(
+        &mut self,
+        is_cutting: bool,
+        matches: impl Fn(&WorkRequest) -> bool,
+    ) -> Option<&mut WorkRequest> {
+        let begun = (self.next - self.base) as usize + usize::from(is_cutting);
+        self.requests
+            .iter_mut()
+            .take(begun)
+            .find(|request| !matches!(request.progress, Progress::Done(_)) && matches(request))
+    }
+
+    /// The front request with its outcome, if that is known: completions are in order (NDK-WR-6).
+    pub(crate) fn pop_done(&mut self) -> Option<(WorkRequest, NtStatus)> {
+        let Progress::Done(status) = self.requests.front()?.progress else { return None };
+        self.pop().map(|request| (request, status))
+    }
+
+    /// The front request, whatever its progress.
+    pub(crate) fn pop(&mut self) -> Option<WorkRequest> {
+        let request = self.requests.pop_front()?;
+        self.sges.pop(request.sges);
+        self.base += 1;
+        self.next = self.next.max(self.base);
+        Some(request)
+    }
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub(crate) context: u64,
+    /// Bytes over all entries.
+    pub(crate) length: u32,
+    sges: Span,
+}
+
+/// The receive queue.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    pub(crate) cq: Id<Cq>,
+    depth: u32,
+    receives: VecDeque<Receive>,
+    sges: SgeRing,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(cq: Id<Cq>, depth: u32) -> Self {
+        Self { cq, depth, receives: VecDeque::new(), sges: SgeRing::default() }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.receives.len() >= self.depth as usize
+    }
+
+    pub(crate) fn push(&mut self, context: u64, length: u32, sges: &[Sge]) {
+        let sges = self.sges.push(sges);
+        self.receives.push_back(Receive { context, length, sges });
+    }
+
+    /// The receive that the message in progress, or the next one, goes to.
+    pub(crate) fn front(&self) -> Option<Receive> {
+        self.receives.front().copied()
+    }
+
+    /// The pieces of the front receive that take `length` bytes from byte `offset` on.
+    pub(crate) fn pieces(&self, offset: u32, length: u32) -> impl Iterator<Item = Sge> {
+        let sges = self.receives.front().into_iter().flat_map(|front| self.sges.get(front.sges));
+        pieces(sges, offset, length)
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Receive> {
+        let receive = self.receives.pop_front()?;
+        self.sges.pop(receive.sges);
+        Some(receive)
+    }
+}
+
+/// Cuts `length` bytes from byte `offset` on out of a list of entries; empty pieces are left out.
+pub(crate) fn pieces(
+    sges: impl Iterator<Item = Sge>,
+    offset: u32,
+    length: u32,
+) -> impl Iterator<Item = Sge> {
+    sges.scan((offset, length), |(skip, left), sge| {
+        let skipped = sge.length.min(*skip);
+        *skip -= skipped;
+        let length = (sge.length - skipped).min(*left);
+        *left -= length;
+        let address = sge.address.wrapping_add(u64::from(skipped));
+        Some(Sge { address, length, token: sge.token })
+    })
+    .filter(|piece| piece.length > 0)
+}
+
+/// Bytes over all entries, if the list is within the limits of the queue pair.
+///
+/// # Errors
+/// [`NtStatus::DATA_OVERRUN`]: too many entries; [`NtStatus::BUFFER_OVERFLOW`]: too many bytes.
+pub(crate) fn total_length(sges: &[Sge], sges_max: u32, bytes_max: u32) -> Result<u32, NtStatus> {
+    if sges.len() > sges_max as usize {
+        return Err(NtStatus::DATA_OVERRUN);
+    }
+    let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    u32::try_from(total).ok().filter(|total| *total <= bytes_max).ok_or(NtStatus::BUFFER_OVERFLOW)
+}
+
+/// Copies inline data together (NDK-INL-1).
+///
+/// # Errors
+/// [`NtStatus::INVALID_PARAMETER`]: more than `bytes_max`.
+pub(crate) fn capture(parts: &[&[u8]], bytes_max: u32) -> Result<Bytes, NtStatus> {
+    let total: usize = parts.iter().map(|part| part.len()).sum();
+    if total > bytes_max as usize {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let mut captured = Vec::with_capacity(total);
+    parts.iter().for_each(|part| captured.extend_from_slice(part));
+    Ok(captured.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sge(address: u64, length: u32) -> Sge {
+        Sge { address, length, token: 0 }
+    }
+
+    proptest! {
+        // Cutting a list in any pieces gives the same bytes as the list.
+        #[test]
+        fn pieces_cover_the_list(
+            lengths in prop::collection::vec(0_u32..20, 0..6),
+            cuts in prop::collection::vec(1_u32..15, 1..8),
+        ) {
+            let list: Vec<Sge> = lengths.iter().zip(1_u64..).map(|(length, n)| sge(n << 16, *length)).collect();
+            let bytes = |sges: &[Sge]| -> Vec<u64> {
+                sges.iter().flat_map(|sge| (0..sge.length).map(|n| sge.address + u64::from(n))).collect()
+            };
+            let total: u32 = lengths.iter().sum();
+            let mut found = vec![];
+            let mut offset = 0;
+            for cut in cuts.iter().cycle() {
+                if offset >= total { break; }
+                let part: Vec<Sge> = pieces(list.iter().copied(), offset, *cut).collect();
+                found.extend(bytes(&part));
+                offset += *cut;
+            }
+            prop_assert_eq!(found, bytes(&list));
+        }
+    }
+
+    // NDK-WR-6, NDK-WR-7: a read that waits holds back what was posted later, and nothing else does.
+    #[test]
+    fn completions_are_in_order() {
+        let mut queue = InitiatorQueue::new(test_cq(), 4);
+        let kinds = [
+            Kind::Send { invalidate: None },
+            Kind::Read { address: 0, token: 0 },
+            Kind::Write { address: 0, token: 0 },
+        ];
+        for (context, kind) in (0..).zip(kinds) {
+            queue.push(context, OpFlags::NONE, kind, 1, &[sge(0, 1)], None);
+        }
+        for _ in 0..3 {
+            queue.advance(Progress::Sent);
+        }
+        queue.acknowledge(3);
+        assert_eq!(queue.pop_done().map(|(request, _)| request.context), Some(0));
+        assert!(queue.pop_done().is_none(), "the read's response has not come");
+        queue.get_mut(1).unwrap().progress = Progress::Done(NtStatus::SUCCESS);
+        assert_eq!(queue.pop_done().map(|(request, _)| request.context), Some(1));
+        assert_eq!(queue.pop_done().map(|(request, _)| request.context), Some(2));
+        assert!(queue.pop().is_none());
+    }
+
+    fn test_cq() -> Id<Cq> {
+        let mut cqs = super::super::slab::Slab::new(1);
+        let Ok(id) = cqs.insert(Cq {
+            life: super::super::lifetime::Life::default(),
+            queue: super::super::cq::CompletionQueue::new(1),
+            notification: alloc::sync::Arc::new(|_| {}),
+        }) else {
+            panic!("room for one")
+        };
+        id
+    }
+
+    #[test]
+    fn limits() {
+        let list = [sge(0, u32::MAX), sge(0, 2)];
+        assert_eq!(total_length(&list, 1, 9), Err(NtStatus::DATA_OVERRUN));
+        assert_eq!(total_length(&list, 2, u32::MAX), Err(NtStatus::BUFFER_OVERFLOW));
+        assert_eq!(total_length(&list[1..], 2, 2), Ok(2));
+        assert_eq!(total_length(&[], 0, 0), Ok(0), "NDK-SGE-4");
+        assert_eq!(capture(&[b"ab", b"", b"c"], 3).unwrap(), Bytes::from_static(b"abc"));
+        assert_eq!(capture(&[b"ab", b"cd"], 3), Err(NtStatus::INVALID_PARAMETER));
+    }
+}

@@ -1,0 +1,146 @@
+//! NTSTATUS values of NDKPI, numerically equal to Windows', so that traces and tests compare.
+
+use core::fmt;
+
+/// An NTSTATUS.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct NtStatus(pub u32);
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $value:literal;)*) => {
+        impl NtStatus {
+            $($(#[$doc])* pub const $name: Self = Self($value);)*
+
+            /// The name without its `STATUS_` prefix, if the value is one of ours.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($value => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+
+            /// Every status of the table, in numerical order.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+statuses! {
+    /// Done.
+    SUCCESS = 0x0000_0000;
+    /// Accepted: exactly one completion callback follows (NDK-ASY-1).
+    PENDING = 0x0000_0103;
+    /// CQ overrun; receive shorter than the incoming send (NDK-ERR-5).
+    BUFFER_OVERFLOW = 0x8000_0005;
+    /// A posted queue is at its depth.
+    NO_MORE_ENTRIES = 0x8000_001A;
+    /// A region has windows bound to it.
+    DEVICE_BUSY = 0x8000_0011;
+    /// A scatter/gather entry or the peer's memory may not be used that way.
+    ACCESS_VIOLATION = 0xC000_0005;
+    /// An argument outside its range.
+    INVALID_PARAMETER = 0xC000_000D;
+    /// A request that makes no sense in this state, such as the invalidation of an invalid token.
+    INVALID_DEVICE_REQUEST = 0xC000_0010;
+    /// The output buffer is too small; the size needed is told.
+    BUFFER_TOO_SMALL = 0xC000_0023;
+    /// Both moderation parameters out of range.
+    INVALID_PARAMETER_MIX = 0xC000_0030;
+    /// More scatter/gather entries or bytes than the queue pair takes.
+    DATA_OVERRUN = 0xC000_003C;
+    /// Remote operation error (InfiniBand providers).
+    DATA_ERROR = 0xC000_003E;
+    /// The local address is in use.
+    SHARING_VIOLATION = 0xC000_0043;
+    /// Out of memory, or an object table is full.
+    INSUFFICIENT_RESOURCES = 0xC000_009A;
+    /// The peer does not answer.
+    IO_TIMEOUT = 0xC000_00B5;
+    /// Not offered.
+    NOT_SUPPORTED = 0xC000_00BB;
+    /// The object is not in the state that the call needs.
+    INVALID_DEVICE_STATE = 0xC000_0184;
+    /// The queue pair broke while the request was processed.
+    INTERNAL_ERROR = 0xC000_00E5;
+    /// Flushed.
+    CANCELLED = 0xC000_0120;
+    /// The request caused an error at the remote queue pair.
+    REMOTE_RESOURCES = 0xC000_013D;
+    /// Not an address of this adapter.
+    INVALID_ADDRESS = 0xC000_0141;
+    /// Private data longer than the limit (NDK-CD-5).
+    INVALID_BUFFER_SIZE = 0xC000_0206;
+    /// No ephemeral port is left (NDK-EP-4).
+    TOO_MANY_ADDRESSES = 0xC000_0209;
+    /// The 4-tuple exists.
+    ADDRESS_ALREADY_EXISTS = 0xC000_020A;
+    /// No listener, or the peer rejected.
+    CONNECTION_REFUSED = 0xC000_0236;
+    /// The connector or listener has an address already.
+    ADDRESS_ALREADY_ASSOCIATED = 0xC000_0238;
+    /// Not connected (NDK-CON-11).
+    CONNECTION_INVALID = 0xC000_023A;
+    /// The queue pair is connected already (NDK-CON-7).
+    CONNECTION_ACTIVE = 0xC000_023B;
+    /// No route to the address.
+    NETWORK_UNREACHABLE = 0xC000_023C;
+    /// The next hop does not answer.
+    HOST_UNREACHABLE = 0xC000_023D;
+    /// The other side gave up.
+    CONNECTION_ABORTED = 0xC000_0241;
+    /// The adapter is gone.
+    DEVICE_REMOVED = 0xC000_02B6;
+    /// More pages than a region can have.
+    IMPLEMENTATION_LIMIT = 0xC000_042B;
+}
+
+impl NtStatus {
+    /// Whether the severity is success or informational (NT_SUCCESS).
+    #[must_use]
+    pub const fn is_success(self) -> bool {
+        self.0 >> 30 < 2
+    }
+}
+
+impl fmt::Debug for NtStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{:#010x}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for NtStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "STATUS_{name} ({:#010x})", self.0),
+            None => write!(f, "{:#010x}", self.0),
+        }
+    }
+}
+
+impl core::error::Error for NtStatus {}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, format};
+
+    use super::*;
+
+    #[test]
+    fn table_has_no_duplicates_and_prints() {
+        let numbers: BTreeSet<u32> = NtStatus::ALL.iter().map(|status| status.0).collect();
+        assert_eq!(numbers.len(), NtStatus::ALL.len());
+        assert_eq!(format!("{}", NtStatus::CANCELLED), "STATUS_CANCELLED (0xc0000120)");
+        assert_eq!(format!("{:?}", NtStatus(0xC000_1234)), "0xc0001234");
+    }
+
+    #[test]
+    fn severity() {
+        assert!(NtStatus::SUCCESS.is_success() && NtStatus::PENDING.is_success());
+        assert!(!NtStatus::BUFFER_OVERFLOW.is_success() && !NtStatus::CANCELLED.is_success());
+    }
+}

@@ -1,0 +1,526 @@
+//! Connecting, accepting, rejecting, disconnecting, losing.
+
+use std::{boxed::Box, vec};
+
+use host_stack::socket::HostError;
+use offload_engine::{
+    chimney::client::{ConnectionEvent, UploadReason},
+    time::Duration,
+};
+
+use super::{
+    bench::{Bench, SERVER},
+    sides::{LIMITS, Side, connected, disconnect_event, listen},
+};
+use crate::{
+    mpa::startup::{RtrKind, RtrSet},
+    ndk::{AdapterConfig, Counters, Data, NtStatus, OpFlags, ReadLimit},
+};
+
+fn start_connect(side: &mut Side, private_data: &[u8], limits: ReadLimit) -> NtStatus {
+    let connector = match side.connector.take() {
+        Some(connector) => connector,
+        None => side.adapter.create_connector().unwrap(),
+    };
+    let note = side.log.note("connect");
+    let remote = SERVER.parse().unwrap();
+    let status = connector.connect(&side.qp, None, remote, limits, private_data, note);
+    side.connector = Some(connector);
+    status
+}
+
+// NDK-CD-1, -2, -3, NDK-CON-2, -4, -8, -12: both consumers see the other's data, in their windows only.
+#[test]
+fn connection_data() {
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    let passive = Side::new(&bench, 1);
+    let wish = ReadLimit { inbound: 3, outbound: 200 };
+    assert_eq!(start_connect(&mut active, b"caller", wish), NtStatus::PENDING);
+    bench.settle();
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    let mut buffer = [0; 6];
+    let (status, size, limits) = incoming.connection_data(Some(&mut buffer));
+    assert_eq!((status, size, &buffer), (NtStatus::SUCCESS, 6, b"caller"));
+    assert_eq!(limits, ReadLimit { inbound: 128, outbound: 3 });
+    assert_eq!(incoming.connection_data(Some(&mut [0; 5])).0, NtStatus::BUFFER_TOO_SMALL);
+    assert_eq!(incoming.local_address(), Some(SERVER.parse().unwrap()));
+    let note = passive.log.note("accept");
+    let wish = ReadLimit { inbound: 9, outbound: 9 };
+    assert_eq!(incoming.accept(&passive.qp, wish, b"callee data", None, note), NtStatus::PENDING);
+    assert_eq!(incoming.connection_data(None).0, NtStatus::CONNECTION_INVALID);
+    bench.settle();
+    let connector = active.connector.clone().unwrap();
+    let (status, size, limits) = connector.connection_data(None);
+    assert_eq!((status, size), (NtStatus::SUCCESS, 11));
+    assert_eq!(limits, ReadLimit { inbound: 3, outbound: 9 });
+    assert!(!active.qp.is_connected(), "not before the completion");
+    assert_eq!(connector.complete_connect(None, |_| {}), NtStatus::PENDING);
+    assert_eq!(connector.complete_connect(None, |_| {}), NtStatus::CONNECTION_INVALID);
+    assert_eq!(connector.connection_data(None).0, NtStatus::CONNECTION_INVALID);
+    bench.settle();
+    assert!(active.qp.is_connected() && passive.qp.is_connected());
+    let expected = Counters { connect: 1, active_connection: 1, ..active.adapter.counters() };
+    assert_eq!(active.adapter.counters(), expected);
+    assert_eq!(passive.adapter.counters().accept, 1);
+    let entries = passive.adapter.connections();
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].local, SERVER.parse().unwrap());
+}
+
+// NDK-CON-12: inside the completion of Accept and CompleteConnect a post already works.
+#[test]
+fn posts_inside_the_completion() {
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    let passive = Side::new(&bench, 1);
+    active.receive(1, 0, 10);
+    passive.receive(1, 0, 10);
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    let (qp, sge) = (passive.qp.clone(), passive.sge(0, 5));
+    let post = move |_| qp.send(2, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
+    assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, post), NtStatus::PENDING);
+    bench.settle();
+    let (qp, sge) = (active.qp.clone(), active.sge(0, 5));
+    let post = move |_| qp.send(2, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
+    let connector = active.connector.clone().unwrap();
+    assert_eq!(connector.complete_connect(None, post), NtStatus::PENDING);
+    bench.settle();
+    for side in [&active, &passive] {
+        let mut outcomes = side.outcomes();
+        outcomes.sort_unstable_by_key(|(context, _)| *context);
+        assert_eq!(outcomes, [(1, NtStatus::SUCCESS), (2, NtStatus::SUCCESS)]);
+    }
+}
+
+// NDK-CD-5, -6: one byte too much is refused and the connector stays usable; the maximum arrives.
+#[test]
+fn private_data_limits() {
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    let passive = Side::new(&bench, 1);
+    let (most, more) = (vec![7; 508], vec![7; 509]);
+    assert_eq!(start_connect(&mut active, &more, LIMITS), NtStatus::INVALID_BUFFER_SIZE);
+    assert_eq!(start_connect(&mut active, &most, LIMITS), NtStatus::PENDING);
+    bench.settle();
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    assert_eq!(incoming.connection_data(None).1, 508);
+    let accept = |data: &[u8]| incoming.accept(&passive.qp, LIMITS, data, None, |_| {});
+    assert_eq!(accept(&more), NtStatus::INVALID_BUFFER_SIZE);
+    assert_eq!(incoming.reject(&more), NtStatus::INVALID_BUFFER_SIZE);
+    assert_eq!(accept(&most), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(active.connector.clone().unwrap().connection_data(None).1, 508);
+}
+
+// NDK-CON-1, NDK-CD-7: a rejection carries data, and the same connector and queue pair may try again.
+#[test]
+fn reject_and_retry() {
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    active.receive(1, 0, 1);
+    for _ in 0..2 {
+        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+        bench.settle();
+        let incoming = mailbox.lock().unwrap().pop().unwrap();
+        assert_eq!(incoming.reject(b"no"), NtStatus::SUCCESS);
+        assert_eq!(incoming.reject(b"no"), NtStatus::CONNECTION_ABORTED);
+        bench.settle();
+        assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
+        let mut buffer = [0; 2];
+        let connector = active.connector.clone().unwrap();
+        assert_eq!(connector.connection_data(Some(&mut buffer)).0, NtStatus::SUCCESS);
+        assert_eq!(&buffer, b"no");
+        assert_eq!(incoming.close(|| {}), NtStatus::SUCCESS);
+    }
+    assert_eq!(active.outcomes(), [], "the queue pair keeps what was posted");
+    assert_eq!(active.adapter.counters().connect_failure, 2);
+    assert_eq!(bench.connections(), 0, "both FINs went through");
+}
+
+// NDK-CON-3, NDK-CON-5, SDK NdConnReject and NdConnClose: the active side gives up after the Reply.
+#[test]
+fn active_side_gives_up() {
+    for is_reject in [true, false] {
+        let mut bench = Bench::new(1);
+        let (_listener, mailbox) = listen(&mut bench);
+        let mut active = Side::new(&bench, 0);
+        let passive = Side::new(&bench, 1);
+        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+        bench.settle();
+        let incoming = mailbox.lock().unwrap().pop().unwrap();
+        let note = passive.log.note("accept");
+        assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
+        bench.settle();
+        let connector = active.connector.clone().unwrap();
+        let status = if is_reject { connector.reject(b"") } else { connector.close(|| {}) };
+        assert_eq!(status, NtStatus::SUCCESS);
+        bench.settle();
+        assert_eq!(passive.log.take(), [("accept", NtStatus::CONNECTION_ABORTED)]);
+        assert_eq!(bench.connections(), 0);
+    }
+}
+
+// NDK-CON-3: the peer gives up before it is answered.
+#[test]
+fn peer_gives_up_before_the_answer() {
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    let passive = Side::new(&bench, 1);
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    assert_eq!(active.connector.clone().unwrap().close(|| {}), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(active.log.take(), [("connect", NtStatus::CANCELLED)]);
+    let status = incoming.accept(&passive.qp, LIMITS, b"", None, |_| {});
+    assert_eq!(status, NtStatus::CONNECTION_ABORTED);
+    assert_eq!(incoming.reject(b""), NtStatus::CONNECTION_ABORTED);
+}
+
+// Section 5.6 of the NDK sheet: what the host stack cannot do becomes the status it documents.
+#[test]
+fn host_errors() {
+    for (error, status) in [
+        (HostError::Refused, NtStatus::CONNECTION_REFUSED),
+        (HostError::TimedOut, NtStatus::IO_TIMEOUT),
+        (HostError::HostUnreachable, NtStatus::HOST_UNREACHABLE),
+        (HostError::NetworkUnreachable, NtStatus::NETWORK_UNREACHABLE),
+        (HostError::AddressNotAvailable, NtStatus::INVALID_ADDRESS),
+        (HostError::AddressInUse, NtStatus::SHARING_VIOLATION),
+        (HostError::NoPorts, NtStatus::TOO_MANY_ADDRESSES),
+        (HostError::OffloadRefused, NtStatus::INSUFFICIENT_RESOURCES),
+    ] {
+        let mut bench = Bench::new(1);
+        bench.host_error = Some(error);
+        let mut active = Side::new(&bench, 0);
+        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+        bench.settle();
+        assert_eq!(active.log.take(), [("connect", status)]);
+        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING, "again");
+    }
+}
+
+// NDK-CON-7, SDK NdDualConnection, NdInvalidIP.
+#[test]
+fn misuse() {
+    let mut bench = Bench::new(1);
+    let (mut active, _passive) = connected(&mut bench);
+    let associated = NtStatus::ADDRESS_ALREADY_ASSOCIATED;
+    assert_eq!(start_connect(&mut active, b"", LIMITS), associated);
+    active.connector = None;
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::CONNECTION_ACTIVE);
+    let other = Side::new(&bench, 0);
+    let connector = active.connector.clone().unwrap();
+    let connect = |remote: &str| {
+        connector.connect(&other.qp, None, remote.parse().unwrap(), LIMITS, b"", |_| {})
+    };
+    assert_eq!(connect("0.0.0.0:7000"), NtStatus::INVALID_ADDRESS);
+    assert_eq!(connect("10.0.0.2:0"), NtStatus::INVALID_ADDRESS);
+    assert_eq!(connector.disconnect(|_| {}), NtStatus::CONNECTION_INVALID);
+    assert_eq!(connector.complete_connect(None, |_| {}), NtStatus::CONNECTION_INVALID);
+    assert_eq!(connector.reject(b""), NtStatus::CONNECTION_INVALID);
+}
+
+// RFC 5044 7.1.2 rule 10, NDK-CON-4, NDK-CON-6: every wait of start-up has its limit.
+#[test]
+fn startup_time_limits() {
+    let config = AdapterConfig::default();
+    // The Reply does not come.
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    assert!(mailbox.lock().unwrap().pop().is_some());
+    bench.advance(config.reply_timeout - Duration::from_millis(1));
+    assert_eq!(active.log.take(), []);
+    bench.advance(Duration::from_millis(1));
+    assert_eq!(active.log.take(), [("connect", NtStatus::IO_TIMEOUT)]);
+    assert_eq!(bench.connections(), 0, "reset");
+    // The Request does not come.
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    bench.is_cut = true;
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    bench.advance(config.request_timeout);
+    assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
+    assert!(mailbox.lock().unwrap().is_empty());
+    // The first FPDU does not come.
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    let passive = Side::new(&bench, 1);
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    let note = passive.log.note("accept");
+    assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
+    bench.settle();
+    bench.advance(config.accept_timeout);
+    assert_eq!(passive.log.take(), [("accept", NtStatus::IO_TIMEOUT)]);
+    let connector = active.connector.clone().unwrap();
+    assert_eq!(connector.complete_connect(None, |_| {}), NtStatus::CONNECTION_ABORTED);
+}
+
+// NDK-DISC-1, -2, -4, -5, -6: what was posted arrives, then the flush; the peer is told and not flushed.
+#[test]
+fn disconnect() {
+    let mut bench = Bench::new(4);
+    let (active, passive) = connected(&mut bench);
+    active.receive(1, 0, 10);
+    passive.receive(2, 0, 200_000);
+    passive.receive(3, 0, 10);
+    active.fill(0, 200_000, 6);
+    active.send(4, 0, 200_000);
+    let connector = active.connector.clone().unwrap();
+    let note = active.log.note("disconnect");
+    assert_eq!(connector.disconnect(note), NtStatus::PENDING);
+    let data = Data::Registered(&[]);
+    assert_eq!(active.qp.send(5, data, OpFlags::NONE), Err(NtStatus::CONNECTION_INVALID));
+    bench.settle();
+    assert_eq!(active.outcomes(), [(4, NtStatus::SUCCESS), (1, NtStatus::CANCELLED)]);
+    assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)], "no event for oneself");
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
+    assert_eq!(passive.outcomes(), [(2, NtStatus::SUCCESS)], "3 is not flushed");
+    assert!(passive.content(0, 200_000) == active.content(0, 200_000));
+    let note = passive.log.note("disconnect");
+    assert_eq!(passive.connector.clone().unwrap().disconnect(note), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(passive.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert_eq!(passive.outcomes(), [(3, NtStatus::CANCELLED)]);
+    assert_eq!(bench.connections(), 0);
+    active.receive(6, 0, 1);
+    assert_eq!(active.outcomes(), [(6, NtStatus::CANCELLED)], "flushed at once");
+    let other = active.adapter.create_connector().unwrap();
+    let remote = SERVER.parse().unwrap();
+    let status = other.connect(&active.qp, None, remote, LIMITS, b"", |_| {});
+    assert_eq!(status, NtStatus::INVALID_DEVICE_STATE, "NDK-DISC-6");
+    for side in [&active, &passive] {
+        let counters = side.adapter.counters();
+        assert_eq!((counters.active_connection, counters.connection_error), (0, 0));
+    }
+}
+
+// NDK-DISC-5: reads that wait for responses are cancelled by a disconnect.
+#[test]
+fn disconnect_cancels_reads() {
+    let mut bench = Bench::new(4);
+    let (active, passive) = connected(&mut bench);
+    bench.is_cut = true;
+    let source = passive.sge(0, 10);
+    active.qp.read(1, &[active.sge(0, 10)], source.address, source.token, OpFlags::NONE).unwrap();
+    active.qp.send(2, Data::Registered(&[]), OpFlags::READ_FENCE).unwrap();
+    let note = active.log.note("disconnect");
+    assert_eq!(active.connector.clone().unwrap().disconnect(note), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(active.outcomes(), []);
+    bench.advance(AdapterConfig::default().disconnect_timeout);
+    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED), (2, NtStatus::CANCELLED)]);
+    assert_eq!(active.log.take(), [("disconnect", NtStatus::IO_TIMEOUT)]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))], "reset");
+}
+
+// NDK-DISC-1: the peer resets while the disconnect is under way.
+#[test]
+fn reset_during_disconnect() {
+    let mut bench = Bench::new(4);
+    let (active, passive) = connected(&mut bench);
+    bench.is_cut = true;
+    active.send(1, 0, 100_000);
+    let note = active.log.note("disconnect");
+    assert_eq!(active.connector.clone().unwrap().disconnect(note), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(passive.connector.clone().unwrap().close(|| {}), NtStatus::SUCCESS);
+    bench.settle();
+    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+    assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert_eq!(active.adapter.counters().active_connection, 0);
+    assert_eq!(bench.connections(), 0);
+}
+
+// NDK-DISC-3: as NDSPI programs expect it, on wish.
+#[test]
+fn flush_on_peer_close() {
+    let config = AdapterConfig { flush_on_peer_close: true, ..AdapterConfig::default() };
+    let mut bench = Bench::with(1, config);
+    let (active, passive) = connected(&mut bench);
+    passive.receive(1, 0, 1);
+    assert_eq!(active.connector.clone().unwrap().disconnect(|_| {}), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(passive.outcomes(), [(1, NtStatus::CANCELLED)]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
+    assert_eq!(bench.connections(), 0);
+}
+
+// NDK-DISC-3, -4, NDK-LIFE-11: a connector closed without a disconnect resets; the peer is flushed and told.
+#[test]
+fn abortive_close() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    for side in [&active, &passive] {
+        side.receive(1, 0, 1);
+    }
+    assert_eq!(active.connector.clone().unwrap().close(|| {}), NtStatus::SUCCESS);
+    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+    bench.settle();
+    assert_eq!(active.log.take(), []);
+    assert_eq!(passive.outcomes(), [(1, NtStatus::CANCELLED)]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(passive.adapter.counters().connection_error, 1);
+    assert_eq!(bench.connections(), 0);
+}
+
+// CH-EVT: the target gives a connection up; NDK aborts it.
+#[test]
+fn retrieved_connection() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    active.receive(1, 0, 1);
+    bench.event(0, ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration));
+    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(bench.connections(), 0);
+}
+
+// NDK-FL-1, -3, -4: flush on a queue pair that never was connected, and on one that is.
+#[test]
+fn flush() {
+    let mut bench = Bench::new(1);
+    let side = Side::new(&bench, 0);
+    side.receive(1, 0, 1);
+    side.receive(2, 0, 1);
+    side.arm(crate::ndk::CqNotify::Any);
+    side.qp.flush();
+    bench.settle();
+    assert_eq!(side.log.take(), [("cq", NtStatus::SUCCESS)], "one notification");
+    assert_eq!(side.outcomes(), [(1, NtStatus::CANCELLED), (2, NtStatus::CANCELLED)]);
+    let (active, passive) = connected(&mut bench);
+    active.receive(3, 0, 1);
+    let sge = active.sge(0, 100_000);
+    let silent = OpFlags::SILENT_SUCCESS | OpFlags::DEFER;
+    active.qp.send(4, Data::Registered(&[sge]), silent).unwrap();
+    active.qp.flush();
+    assert_eq!(active.outcomes(), [(4, NtStatus::CANCELLED), (3, NtStatus::CANCELLED)]);
+    bench.settle();
+    assert!(!active.qp.is_connected() && !passive.qp.is_connected());
+    assert_eq!(active.qp.stats().flushed, 2);
+}
+
+// NDK-EP-6, -7: paused listeners refuse; resumed ones accept.
+#[test]
+fn pause() {
+    let mut bench = Bench::new(1);
+    let (listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    listener.control_connect_events(true);
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
+    assert!(mailbox.lock().unwrap().is_empty());
+    listener.control_connect_events(false);
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(mailbox.lock().unwrap().len(), 1);
+}
+
+// NDK-CQ-13, RDM-8.1.1-8: the overrun of one queue ends the connections on it, and no others.
+#[test]
+fn overrun_dooms_queue_pairs() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    passive.cq.resize(2).unwrap();
+    passive.arm(crate::ndk::CqNotify::Errors);
+    for n in 0..4 {
+        passive.receive(n, 0, 1);
+        active.send(n, 0, 1);
+    }
+    bench.settle();
+    assert_eq!(
+        passive.log.take(),
+        [("cq", NtStatus::BUFFER_OVERFLOW), ("disconnect event", NtStatus(0x2001))]
+    );
+    assert_eq!(passive.outcomes(), []);
+    assert_eq!(passive.adapter.counters().cq_error, 1);
+    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert!(!active.qp.is_connected());
+}
+
+// NDK-DISC-4: a disconnect from inside the event does not deadlock.
+#[test]
+fn disconnect_inside_the_event() {
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut active = Side::new(&bench, 0);
+    let passive = Side::new(&bench, 1);
+    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    let (connector, log) = (incoming.clone(), passive.log.clone());
+    let event = Box::new(move |_| {
+        assert_eq!(connector.disconnect(log.note("disconnect")), NtStatus::PENDING);
+    });
+    let status = incoming.accept(&passive.qp, LIMITS, b"", Some(event), |_| {});
+    assert_eq!(status, NtStatus::PENDING);
+    bench.settle();
+    let connector = active.connector.clone().unwrap();
+    let event = disconnect_event(&active.log);
+    assert_eq!(connector.complete_connect(event, |_| {}), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(passive.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert_eq!(bench.connections(), 0);
+}
+
+// RFC 6581 9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (takes a receive), and none: then
+// Accept waits for the first message, and nothing is sent before it.
+#[test]
+fn ready_to_receive() {
+    let none = RtrSet::NONE;
+    let read = RtrSet::only(RtrKind::Read);
+    for rtr in [none, RtrSet::only(RtrKind::Write), read, RtrSet::only(RtrKind::Send)] {
+        let mut bench = Bench::with(1, AdapterConfig { rtr, ..AdapterConfig::default() });
+        let (_listener, mailbox) = listen(&mut bench);
+        let mut active = Side::new(&bench, 0);
+        let passive = Side::new(&bench, 1);
+        passive.receive(1, 0, 10);
+        passive.receive(2, 0, 10);
+        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+        bench.settle();
+        let incoming = mailbox.lock().unwrap().pop().unwrap();
+        let note = passive.log.note("accept");
+        assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
+        bench.settle();
+        let connector = active.connector.clone().unwrap();
+        let note = active.log.note("complete");
+        assert_eq!(connector.complete_connect(None, note), NtStatus::PENDING);
+        bench.settle();
+        assert_eq!(active.log.take().last(), Some(&("complete", NtStatus::SUCCESS)));
+        let is_accepted = passive.log.take() == [("accept", NtStatus::SUCCESS)];
+        assert_eq!(is_accepted, rtr != none, "{rtr:?}");
+        assert_eq!(passive.qp.is_connected(), rtr != none);
+        let by_rtr = usize::from(rtr.send);
+        assert_eq!(passive.outcomes().len(), by_rtr, "a Send is a message like any other");
+        // Reads and sends go on with the numbers behind the RTR's.
+        let source = passive.sge(0, 10);
+        active.send(3, 0, 10);
+        let sink = active.sge(0, 10);
+        active.qp.read(4, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+        bench.settle();
+        assert_eq!(active.outcomes(), [(3, NtStatus::SUCCESS), (4, NtStatus::SUCCESS)]);
+        assert_eq!(passive.outcomes(), [(1 + by_rtr as u64, NtStatus::SUCCESS)]);
+        assert!(passive.qp.is_connected());
+        assert_eq!(active.qp.stats().reads, 1, "the RTR is not the consumer's");
+    }
+}

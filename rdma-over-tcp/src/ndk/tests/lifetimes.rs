@@ -1,0 +1,237 @@
+//! Objects and how they go: NDK-LIFE-1 to -7, -11 to -13, endpoints.
+
+use std::{
+    sync::{Arc, Mutex},
+    vec::Vec,
+};
+
+use super::{
+    bench::{Bench, SERVER},
+    sides::{LIMITS, Side, connected, listen},
+};
+use crate::ndk::{CqNotify, NtStatus, QpLimits};
+
+/// Notes the order of close completions.
+#[derive(Clone, Default)]
+struct Order(Arc<Mutex<Vec<&'static str>>>);
+
+impl Order {
+    fn note(&self, what: &'static str) -> impl FnOnce() + Send + 'static {
+        let order = self.0.clone();
+        move || order.lock().unwrap().push(what)
+    }
+
+    fn take(&self) -> Vec<&'static str> {
+        core::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+// NDK-LIFE-1, -4, -5, -6, -9, -10: antecedents closed first all pend, and complete after their successors.
+#[test]
+fn antecedents_first() {
+    let mut bench = Bench::new(1);
+    let (active, _passive) = connected(&mut bench);
+    let order = Order::default();
+    let connector = active.connector.clone().unwrap();
+    assert_eq!(active.adapter.close(order.note("adapter")), NtStatus::PENDING);
+    assert_eq!(active.pd.close(order.note("pd")), NtStatus::PENDING);
+    assert_eq!(active.cq.close(order.note("cq")), NtStatus::PENDING);
+    assert_eq!(active.qp.close(order.note("qp")), NtStatus::PENDING, "the connector holds it");
+    bench.settle();
+    assert_eq!(order.take(), [] as [&str; 0]);
+    assert!(active.adapter.create_pd().is_err(), "closing");
+    assert_eq!(active.mr.close(order.note("mr")), NtStatus::SUCCESS, "nothing holds it");
+    assert_eq!(connector.close(order.note("connector")), NtStatus::SUCCESS);
+    bench.settle();
+    let closed = order.take();
+    assert_eq!(closed[0], "qp");
+    assert_eq!(closed[3], "adapter", "{closed:?}");
+    assert!(closed[1..3].contains(&"pd") && closed[1..3].contains(&"cq"));
+    assert!(bench.nodes[0].access.lock().is_idle());
+}
+
+// NDK-LIFE-6: the antecedent waits until the successor's completion has returned, not just begun.
+#[test]
+fn completion_must_have_returned() {
+    let mut bench = Bench::new(1);
+    let side = Side::new(&bench, 0);
+    let order = Order::default();
+    // A notification that runs pins the queue.
+    side.arm(CqNotify::Any);
+    side.receive(1, 0, 1);
+    side.qp.flush();
+    let running = core::mem::take(bench.nodes[0].access.lock().callbacks());
+    assert_eq!(running.len(), 1, "given out, not returned");
+    assert_eq!(side.qp.close(order.note("qp")), NtStatus::SUCCESS);
+    assert_eq!(side.cq.close(order.note("cq")), NtStatus::PENDING, "NDK-LIFE-8");
+    bench.settle();
+    assert_eq!(order.take(), [] as [&str; 0]);
+    running.into_iter().for_each(|callback| callback());
+    bench.settle();
+    assert_eq!(order.take(), ["cq"]);
+    assert_eq!(side.log.take(), [("cq", NtStatus::SUCCESS)]);
+}
+
+// NDK-LIFE-7, NDK-ASY-3: a close from inside the object's own completion; nothing is called after it.
+#[test]
+fn close_inside_the_own_completion() {
+    let mut bench = Bench::new(1);
+    let side = Side::new(&bench, 0);
+    let connector = side.adapter.create_connector().unwrap();
+    let order = Order::default();
+    let (own, inner) = (connector.clone(), order.clone());
+    let completion = move |status| {
+        assert_eq!(status, NtStatus::CONNECTION_REFUSED);
+        assert_eq!(own.close(inner.note("connector")), NtStatus::PENDING, "it has not returned");
+        inner.note("returns")();
+    };
+    let remote = SERVER.parse().unwrap();
+    let status = connector.connect(&side.qp, None, remote, LIMITS, b"", completion);
+    assert_eq!(status, NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(order.take(), ["returns", "connector"]);
+    assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS, "let go by the failed connect");
+}
+
+// NDK-LIFE-2: a closed object's name reaches nothing, also when its place is taken again.
+#[test]
+fn stale_handles() {
+    let mut bench = Bench::new(1);
+    let side = Side::new(&bench, 0);
+    assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS);
+    let other = side.pd.create_qp(&side.cq, &side.cq, 9, QpLimits::default()).unwrap();
+    assert_eq!(side.qp.receive(1, &[]), Err(NtStatus::INVALID_PARAMETER));
+    side.qp.flush();
+    assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS);
+    other.receive(1, &[]).unwrap();
+    bench.settle();
+    assert_eq!(side.outcomes(), []);
+}
+
+// NDK-LIFE-3, -11, -12: closing a connected queue pair resets and flushes; its completions stay.
+#[test]
+fn close_of_a_connected_queue_pair() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    active.receive(1, 0, 1);
+    let order = Order::default();
+    assert_eq!(active.qp.close(order.note("qp")), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    let connector = active.connector.clone().unwrap();
+    assert_eq!(connector.close(order.note("connector")), NtStatus::SUCCESS);
+    bench.settle();
+    assert_eq!(order.take(), ["qp"]);
+}
+
+// NDK-EP-1, -2, -5: the address stays in use until the accepted connector is closed.
+#[test]
+fn endpoint_reuse() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    // `connected` has closed its listener; the accepted connector keeps the endpoint.
+    let listener = passive.adapter.create_listener(|_| {}).unwrap();
+    let local = SERVER.parse().unwrap();
+    assert_eq!(listener.listen(local, |_| {}), NtStatus::SHARING_VIOLATION);
+    let remote = SERVER.parse().unwrap();
+    let other = Side::new(&bench, 0);
+    let connector = other.adapter.create_connector().unwrap();
+    let note = other.log.note("connect");
+    let status = connector.connect(&other.qp, None, remote, LIMITS, b"", note);
+    assert_eq!(status, NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(other.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)], "NDK-EP-5");
+    assert_eq!(passive.connector.clone().unwrap().close(|| {}), NtStatus::SUCCESS);
+    bench.settle();
+    assert_eq!(listener.listen(local, |_| {}), NtStatus::PENDING);
+    assert_eq!(listener.listen(local, |_| {}), NtStatus::ADDRESS_ALREADY_ASSOCIATED);
+    bench.settle();
+    assert_eq!(listener.local_address(), Some(local));
+    drop(active);
+}
+
+// NDK-EP-5, -7, NDK-LIFE-7: a connect event under way when the listener is closed is not delivered.
+#[test]
+fn connect_event_after_close() {
+    let mut bench = Bench::new(1);
+    let (listener, mailbox) = listen(&mut bench);
+    let active = Side::new(&bench, 0);
+    let connector = active.adapter.create_connector().unwrap();
+    let note = active.log.note("connect");
+    let remote = SERVER.parse().unwrap();
+    let status = connector.connect(&active.qp, None, remote, LIMITS, b"", note);
+    assert_eq!(status, NtStatus::PENDING);
+    // Until the event is queued, but not called.
+    let mut events = Vec::new();
+    while events.is_empty() {
+        assert!(bench.step_without_callbacks(1));
+        events.append(bench.nodes[1].access.lock().callbacks());
+    }
+    let order = Order::default();
+    assert_eq!(listener.close(order.note("listener")), NtStatus::PENDING);
+    events.into_iter().for_each(|event| event());
+    bench.settle();
+    assert!(mailbox.lock().unwrap().is_empty());
+    assert_eq!(order.take(), ["listener"]);
+    assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
+    assert!(bench.nodes[1].access.lock().is_idle());
+}
+
+// Section 5 of the NDK sheet: limits of creation.
+#[test]
+fn creation_limits() {
+    let bench = Bench::new(1);
+    let side = Side::new(&bench, 0);
+    let info = side.adapter.info();
+    let invalid = NtStatus::INVALID_PARAMETER;
+    assert_eq!(side.adapter.create_cq(info.max_cq_depth + 1, |_| {}).err(), Some(invalid));
+    assert_eq!(side.cq.resize(info.max_cq_depth + 1), Err(invalid));
+    let most = QpLimits {
+        receive_queue_depth: info.max_receive_queue_depth,
+        initiator_queue_depth: info.max_initiator_queue_depth,
+        max_receive_request_sge: info.max_receive_request_sge,
+        max_initiator_request_sge: info.max_initiator_request_sge,
+        inline_data_size: info.max_inline_data_size,
+    };
+    let create = |limits| side.pd.create_qp(&side.cq, &side.cq, 0, limits).err();
+    assert_eq!(create(most), None);
+    for over in [
+        QpLimits { receive_queue_depth: most.receive_queue_depth + 1, ..most },
+        QpLimits { initiator_queue_depth: most.initiator_queue_depth + 1, ..most },
+        QpLimits { max_receive_request_sge: most.max_receive_request_sge + 1, ..most },
+        QpLimits { max_initiator_request_sge: most.max_initiator_request_sge + 1, ..most },
+        QpLimits { inline_data_size: most.inline_data_size + 1, ..most },
+    ] {
+        assert_eq!(create(over), Some(invalid));
+    }
+    assert_eq!(info.max_srq_depth, 0, "NDK-SRQ-1");
+    assert_eq!(side.pd.create_mw(), Err(NtStatus::NOT_SUPPORTED));
+    assert_eq!(side.cq.control_interrupt_moderation(1, 2), NtStatus::NOT_SUPPORTED);
+    let mr = side.pd.create_mr(true).unwrap();
+    let pages = info.frmr_page_count;
+    assert_eq!(mr.initialize_fast_register(pages + 1, true), Err(NtStatus::IMPLEMENTATION_LIMIT));
+    assert_eq!(mr.initialize_fast_register(pages, true), Ok(()));
+}
+
+// NDK-LIFE-3, -4, NDK-DISC-1: closes right behind a disconnect wait for it; nothing is cut short.
+#[test]
+fn close_behind_a_disconnect() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let order = Order::default();
+    passive.receive(1, 0, 200_000);
+    active.fill(0, 200_000, 3);
+    active.send(2, 0, 200_000);
+    let connector = active.connector.clone().unwrap();
+    let note = order.note("disconnect");
+    assert_eq!(connector.disconnect(move |_| note()), NtStatus::PENDING);
+    assert_eq!(active.qp.close(order.note("qp")), NtStatus::PENDING);
+    assert_eq!(connector.close(order.note("connector")), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(order.take(), ["disconnect", "connector", "qp"]);
+    assert_eq!(active.outcomes(), [(2, NtStatus::SUCCESS)]);
+    assert_eq!(passive.outcomes(), [(1, NtStatus::SUCCESS)]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
+    assert!(passive.content(0, 200_000) == active.content(0, 200_000));
+}

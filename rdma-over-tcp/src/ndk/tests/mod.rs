@@ -1,0 +1,8 @@
+//! Two adapters back to back: every operation, every end, every error.
+
+mod bench;
+mod connections;
+mod errors;
+mod lifetimes;
+mod operations;
+mod sides;

@@ -1,0 +1,559 @@
+//! Data: every operation in every size, packing, ordering, limits.
+
+use std::{vec, vec::Vec};
+
+use super::{
+    bench::{Bench, EMSS},
+    sides::{BUFFER, LIMITS, Side, connect, connected, connected_with, pattern},
+};
+use crate::ndk::{
+    AdapterConfig, CqNotify, Data, FpduSize, NdkResult, NtStatus, OpFlags, OperationType, QpLimits,
+    ReadLimit, Sge,
+};
+
+const MULPDU: usize = 1442;
+const SIZES: [usize; 12] = [
+    0,
+    1,
+    2,
+    MULPDU - 19,
+    MULPDU - 18,
+    MULPDU - 17,
+    MULPDU - 14,
+    MULPDU - 13,
+    16 * 1024,
+    16 * 1024 + 1,
+    64 * 1024,
+    (1 << 20) + 3,
+];
+
+fn max() -> AdapterConfig {
+    AdapterConfig { fpdu_size: FpduSize::Max, ..AdapterConfig::default() }
+}
+
+fn marked() -> AdapterConfig {
+    AdapterConfig { markers: true, ..AdapterConfig::default() }
+}
+
+fn bare() -> AdapterConfig {
+    AdapterConfig { crc: false, ..AdapterConfig::default() }
+}
+
+/// Nothing outside `offset..offset + length` has changed, and inside is the pattern.
+fn assert_placed(side: &Side, offset: usize, length: usize, seed: u8) {
+    let content = side.content(0, BUFFER);
+    assert!(content[offset..offset + length] == pattern(length, seed), "placed data");
+    assert!(content[..offset].iter().all(|byte| *byte == 0), "before the target");
+    assert!(content[offset + length..].iter().all(|byte| *byte == 0), "behind the target");
+}
+
+// RDM-5.3-1, RDM-5.3-3, NDK-SGE-4, NDK-RES-1: sends of all sizes in all framings, byte for byte.
+#[test]
+fn send_all_sizes() {
+    for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked()), (4, bare())] {
+        for size in SIZES {
+            let mut bench = Bench::with(seed, config.clone());
+            let (active, passive) = connected(&mut bench);
+            active.fill(77, size, 9);
+            passive.receive(5, 1234, size);
+            active.send(6, 77, size);
+            bench.settle();
+            assert_eq!(active.outcomes(), [(6, NtStatus::SUCCESS)], "{size}");
+            let results = passive.poll();
+            assert_eq!(results.len(), 1);
+            assert_eq!(results[0].status, NtStatus::SUCCESS);
+            assert_eq!(results[0].bytes_transferred as usize, size);
+            assert_eq!(results[0].operation, OperationType::Receive);
+            assert_eq!((results[0].qp_context, results[0].request_context), (101, 5));
+            assert_placed(&passive, 1234, size, 9);
+            assert_eq!(passive.qp.stats().receives, 1);
+        }
+    }
+}
+
+// RDM-5.1-1, RDM-5.1-3: writes of all sizes; never delivered to the peer's consumer.
+#[test]
+fn write_all_sizes() {
+    for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked())] {
+        for size in SIZES {
+            let mut bench = Bench::with(seed, config.clone());
+            let (active, passive) = connected(&mut bench);
+            active.fill(0, size, 3);
+            let target = passive.sge(4321, size);
+            let sge = active.sge(0, size);
+            let data = Data::Registered(&[sge]);
+            active.qp.write(1, data, target.address, target.token, OpFlags::NONE).unwrap();
+            bench.settle();
+            assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)], "{size}");
+            assert_eq!(passive.outcomes(), []);
+            assert_placed(&passive, 4321, size, 3);
+        }
+    }
+}
+
+// RDM-5.2-1, RDM-5.2.1-7, RDM-5.2.2-2: reads of all sizes into a private sink.
+#[test]
+fn read_all_sizes() {
+    for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked())] {
+        for size in SIZES {
+            let mut bench = Bench::with(seed, config.clone());
+            let (active, passive) = connected(&mut bench);
+            passive.fill(99, size, 5);
+            let source = passive.sge(99, size);
+            let sink = active.sge(4096, size);
+            active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+            bench.settle();
+            assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)], "{size}");
+            assert_eq!(passive.outcomes(), []);
+            assert_placed(&active, 4096, size, 5);
+            assert_eq!(passive.qp.stats().read_responses, 1);
+        }
+    }
+}
+
+/// Uneven pieces that lie apart, and the bytes that they make up.
+fn scattered(side: &Side, lengths: &[usize]) -> (Vec<Sge>, usize) {
+    let mut offset = 64;
+    let sges = lengths
+        .iter()
+        .map(|length| {
+            let sge = side.sge(offset, *length);
+            offset += length + 33;
+            sge
+        })
+        .collect();
+    (sges, lengths.iter().sum())
+}
+
+fn gathered(side: &Side, lengths: &[usize]) -> Vec<u8> {
+    let mut offset = 64;
+    lengths
+        .iter()
+        .flat_map(|length| {
+            let part = side.content(offset, *length);
+            offset += length + 33;
+            part
+        })
+        .collect()
+}
+
+// Several entries on both sides, empty ones among them, for every operation.
+#[test]
+fn multiple_entries() {
+    for lengths in [vec![1, 0, 2, 3000, 5], vec![20_000, 1, 40_000], vec![7, 7, 7, 7, 7, 7, 7, 7]] {
+        let total: usize = lengths.iter().sum();
+        let mut bench = Bench::new(total as u64);
+        let (active, passive) = connected(&mut bench);
+        active.fill(0, 200_000, 1);
+        let (from, _) = scattered(&active, &lengths);
+        let reversed: Vec<usize> = lengths.iter().rev().copied().collect();
+        let (to, _) = scattered(&passive, &reversed);
+        passive.qp.receive(1, &to).unwrap();
+        active.qp.send(2, Data::Registered(&from), OpFlags::NONE).unwrap();
+        bench.settle();
+        assert_eq!(active.outcomes(), [(2, NtStatus::SUCCESS)]);
+        assert_eq!(passive.outcomes(), [(1, NtStatus::SUCCESS)]);
+        assert!(gathered(&active, &lengths) == gathered(&passive, &reversed));
+        let target = passive.sge(1 << 20, total);
+        let data = Data::Registered(&from);
+        active.qp.write(3, data, target.address, target.token, OpFlags::NONE).unwrap();
+        passive
+            .qp
+            .read(4, &[passive.sge(2 << 20, 9)], from[0].address, from[0].token, OpFlags::NONE)
+            .unwrap();
+        bench.settle();
+        assert!(passive.content(1 << 20, total) == gathered(&active, &lengths));
+        assert_eq!(active.outcomes(), [(3, NtStatus::SUCCESS)]);
+        assert_eq!(passive.outcomes(), [(4, NtStatus::SUCCESS)]);
+        let (sink, _) = scattered(&active, &reversed);
+        active.qp.read(5, &sink, target.address, target.token, OpFlags::NONE).unwrap();
+        bench.settle();
+        assert_eq!(active.outcomes(), [(5, NtStatus::SUCCESS)]);
+        assert!(gathered(&active, &reversed) == passive.content(1 << 20, total));
+    }
+}
+
+// NDK-INL-1: captured by the post; more than the limit is refused; the number of parts is not limited.
+#[test]
+fn inline_data() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    passive.receive(1, 0, 300);
+    let mut text = *b"inline";
+    let parts: Vec<&[u8]> = text.chunks(1).collect();
+    let flags = OpFlags::INLINE;
+    active.qp.send(2, Data::Inline(&parts), flags).unwrap();
+    text.fill(0);
+    let data = [7; 257];
+    assert_eq!(
+        active.qp.send(3, Data::Inline(&[&data]), OpFlags::NONE),
+        Err(NtStatus::INVALID_PARAMETER)
+    );
+    let registered = Data::Registered(&[]);
+    assert_eq!(active.qp.send(3, registered, OpFlags::INLINE), Err(NtStatus::INVALID_PARAMETER));
+    let target = passive.sge(1000, 4);
+    active
+        .qp
+        .write(4, Data::Inline(&[b"data"]), target.address, target.token, OpFlags::NONE)
+        .unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), [(2, NtStatus::SUCCESS), (4, NtStatus::SUCCESS)]);
+    assert_eq!(passive.content(0, 6), b"inline");
+    assert_eq!(passive.content(1000, 4), b"data", "NDK-FLG-4");
+}
+
+// Small requests that wait together share lists; every segment begins with an FPDU (MPA-5.1).
+#[test]
+fn small_requests_are_packed() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    for n in 0..100 {
+        passive.receive(n, n as usize * 64, 64);
+        active.fill(n as usize * 64, 64, n as u8);
+        let sge = active.sge(n as usize * 64, 64);
+        let flags = if n < 99 { OpFlags::DEFER } else { OpFlags::NONE };
+        active.qp.send(n, Data::Registered(&[sge]), flags).unwrap();
+    }
+    bench.posted[0].clear();
+    bench.settle();
+    // 64 bytes make an FPDU of 88; 16 of them fit a segment of 1448, and a cut one needs 128.
+    let stats = active.qp.stats();
+    assert_eq!(stats.sends, 100);
+    assert!(bench.posted[0].len() <= 8, "{:?}", bench.posted[0]);
+    for list in &bench.posted[0] {
+        assert!(list.iter().sum::<usize>() <= EMSS, "one segment per list: {list:?}");
+    }
+    assert_eq!(passive.outcomes().len(), 100);
+    assert!(passive.content(0, 6400) == active.content(0, 6400));
+}
+
+// Emss: full segments share a super-segment, because each of them is exactly one FPDU.
+#[test]
+fn aligned_fpdus_fill_super_segments() {
+    let mut bench = Bench::new(1);
+    bench.window = 1 << 20;
+    let (active, passive) = connected(&mut bench);
+    passive.receive(0, 0, 500_000);
+    bench.posted[0].clear();
+    active.send(0, 0, 500_000);
+    bench.settle();
+    let lists = &bench.posted[0];
+    assert!(lists.len() < 12, "{} lists", lists.len());
+    for (index, list) in lists.iter().enumerate() {
+        let is_last_list = index + 1 == lists.len();
+        for (at, fpdu) in list.iter().enumerate() {
+            let is_last = is_last_list && at + 1 == list.len();
+            assert!(*fpdu == EMSS || is_last, "list {index} FPDU {at} of {fpdu}");
+        }
+    }
+    assert_eq!(passive.outcomes(), [(0, NtStatus::SUCCESS)]);
+}
+
+// Max: one FPDU per super-segment.
+#[test]
+fn large_fpdus() {
+    let mut bench = Bench::with(1, max());
+    bench.window = 1 << 20;
+    let (active, passive) = connected(&mut bench);
+    passive.receive(0, 0, 1 << 20);
+    bench.posted[0].clear();
+    active.send(0, 0, 1 << 20);
+    bench.settle();
+    let largest = bench.posted[0].iter().flatten().max().copied();
+    assert_eq!(largest, Some(44 * EMSS), "fills the super-segment");
+    assert!(bench.posted[0].len() <= 17);
+    assert_eq!(passive.outcomes(), [(0, NtStatus::SUCCESS)]);
+}
+
+// Decision 7: small messages complete when TCP has them, large ones when acknowledged.
+#[test]
+fn completion_does_not_wait_for_a_delayed_acknowledgement() {
+    let mut bench = Bench::new(1);
+    bench.window = 1 << 20;
+    let (active, passive) = connected(&mut bench);
+    bench.hold_acks = true;
+    passive.receive(0, 0, 16 * 1024);
+    passive.receive(1, 100_000, 100_000);
+    active.fill(0, 16 * 1024, 1);
+    active.send(0, 0, 16 * 1024);
+    active.send(1, 0, 100_000);
+    bench.settle();
+    assert_eq!(active.outcomes(), [(0, NtStatus::SUCCESS)]);
+    // The buffer may be reused at once: what is under way was copied.
+    assert_eq!(active.qp.stats().copied_aside_bytes, 16 * 1024);
+    bench.release_acks();
+    assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)]);
+}
+
+// NDK-WR-6, NDK-SIL-1: posting order; successes of silent requests are not told.
+#[test]
+fn order_and_silence() {
+    let mut bench = Bench::new(5);
+    let (active, passive) = connected(&mut bench);
+    let target = passive.sge(0, 50_000);
+    let sge = active.sge(0, 50_000);
+    for n in 0..40 {
+        let silent = if n % 3 == 0 { OpFlags::NONE } else { OpFlags::SILENT_SUCCESS };
+        let data = Data::Registered(&[sge]);
+        match n % 2 {
+            0 => active.qp.write(n, data, target.address, target.token, silent).unwrap(),
+            _ => active.qp.read(n, &[sge], target.address, target.token, silent).unwrap(),
+        }
+    }
+    bench.settle();
+    let expected: Vec<_> = (0..40).filter(|n| n % 3 == 0).map(|n| (n, NtStatus::SUCCESS)).collect();
+    assert_eq!(active.outcomes(), expected);
+}
+
+// NDK-CD-1, RDM-6.1-2: reads beyond ORD wait and all succeed; later sends wait behind them.
+#[test]
+fn reads_beyond_the_limit_wait() {
+    for limit in [1, 3] {
+        let mut bench = Bench::new(u64::from(limit));
+        let few = ReadLimit { inbound: limit, outbound: 99 };
+        let (active, passive) = connected_with(&mut bench, LIMITS, few);
+        passive.receive(100, 0, 10);
+        for n in 0..20_u8 {
+            passive.fill(1000 + usize::from(n) * 5000, 5000, n);
+            let source = passive.sge(1000 + usize::from(n) * 5000, 5000);
+            let sink = active.sge(usize::from(n) * 5000, 5000);
+            let flags = OpFlags::NONE;
+            active.qp.read(n.into(), &[sink], source.address, source.token, flags).unwrap();
+        }
+        active.send(100, 0, 10);
+        bench.settle();
+        let expected: Vec<_> = (0..20).chain([100]).map(|n| (n, NtStatus::SUCCESS)).collect();
+        assert_eq!(active.outcomes(), expected);
+        assert!(active.content(0, 100_000) == passive.content(1000, 100_000));
+        assert_eq!(passive.qp.stats().read_responses, 20);
+    }
+}
+
+// NDK-CD-1 with 0: a read that could never start is refused.
+#[test]
+fn no_reads_allowed() {
+    let mut bench = Bench::new(1);
+    let none = ReadLimit { inbound: 0, outbound: 0 };
+    let (active, passive) = connected_with(&mut bench, LIMITS, none);
+    let source = passive.sge(0, 1);
+    let result =
+        active.qp.read(1, &[active.sge(0, 1)], source.address, source.token, OpFlags::NONE);
+    assert_eq!(result, Err(NtStatus::INVALID_DEVICE_REQUEST));
+    assert_eq!(
+        passive.qp.read(1, &[source], source.address, source.token, OpFlags::NONE),
+        Err(NtStatus::INVALID_DEVICE_REQUEST)
+    );
+}
+
+// NDK-FEN-1: a fenced send of what a read brings carries the data read.
+#[test]
+fn read_fence() {
+    let mut bench = Bench::new(3);
+    let (active, passive) = connected(&mut bench);
+    passive.fill(0, 30_000, 8);
+    passive.receive(9, 100_000, 30_000);
+    let source = passive.sge(0, 30_000);
+    let sge = active.sge(0, 30_000);
+    active.qp.read(1, &[sge], source.address, source.token, OpFlags::NONE).unwrap();
+    active.qp.send(2, Data::Registered(&[sge]), OpFlags::READ_FENCE).unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS), (2, NtStatus::SUCCESS)]);
+    assert_eq!(passive.outcomes(), [(9, NtStatus::SUCCESS)]);
+    assert!(passive.content(100_000, 30_000) == pattern(30_000, 8));
+}
+
+// NDK-CQ-8, NDK-CQ-7: solicited sends satisfy a SOLICITED arm, others do not.
+#[test]
+fn solicited_events() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    passive.arm(CqNotify::Solicited);
+    for n in 0..2 {
+        passive.receive(n, 0, 10);
+    }
+    active.send(0, 0, 1);
+    bench.settle();
+    assert_eq!(passive.log.take(), []);
+    let sge = active.sge(0, 1);
+    let flags = OpFlags::SEND_AND_SOLICIT_EVENT;
+    active.qp.send(1, Data::Registered(&[sge]), flags).unwrap();
+    bench.settle();
+    assert_eq!(passive.log.take(), [("cq", NtStatus::SUCCESS)]);
+    assert_eq!(passive.outcomes().len(), 2);
+}
+
+// NDK-DEF-1, -2, -3, -4: a deferred chain starts with its last request, or when a post fails.
+#[test]
+fn deferred_requests() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    for n in 0..3 {
+        passive.receive(n, 0, 10);
+    }
+    let sge = active.sge(0, 10);
+    let data = Data::Registered(&[sge]);
+    active.qp.send(0, data, OpFlags::DEFER).unwrap();
+    active.qp.send(1, data, OpFlags::DEFER).unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), []);
+    let bad = OpFlags::RDMA_READ_LOCAL_INVALIDATE;
+    assert_eq!(active.qp.send(2, data, bad), Err(NtStatus::INVALID_PARAMETER));
+    bench.settle();
+    assert_eq!(active.outcomes(), [(0, NtStatus::SUCCESS), (1, NtStatus::SUCCESS)]);
+}
+
+// NDK-RI-1, -4, NDK-RES-2, NDK-CQ-17, NDK-MEM-8, -9, -10: fast register, invalidate by the peer.
+#[test]
+fn fast_register_and_remote_invalidate() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let mr = passive.pd.create_mr(true).unwrap();
+    mr.initialize_fast_register(4, true).unwrap();
+    let rights = OpFlags::ALLOW_REMOTE_WRITE;
+    let token =
+        passive.qp.fast_register(1, &mr, &passive.buffer, 0, 8192, 1 << 40, rights).unwrap();
+    assert_eq!(token, mr.remote_token());
+    bench.settle();
+    let results = passive.poll();
+    assert_eq!(
+        (results[0].operation, results[0].status),
+        (OperationType::FastRegister, NtStatus::SUCCESS)
+    );
+    active.fill(0, 100, 1);
+    let sge = active.sge(0, 100);
+    let data = Data::Registered(&[sge]);
+    active.qp.write(2, data, (1 << 40) + 8000, token, OpFlags::NONE).unwrap();
+    passive.receive(3, 20_000, 100);
+    active.qp.send_and_invalidate(4, data, token, OpFlags::NONE).unwrap();
+    bench.settle();
+    let sent = active.poll();
+    assert_eq!(
+        sent.iter().map(|result| result.operation).collect::<Vec<_>>(),
+        [OperationType::Write, OperationType::Send]
+    );
+    assert!(passive.content(8000, 100) == pattern(100, 1));
+    let mut plain = [NdkResult::default(); 2];
+    passive.receive(5, 20_000, 100);
+    let results = passive.poll();
+    assert_eq!(results[0].operation, OperationType::ReceiveAndInvalidate);
+    assert_eq!(results[0].invalidated_token, token);
+    // The plain poll works as well (NDK-CQ-17).
+    let token = passive.qp.fast_register(6, &mr, &passive.buffer, 0, 8192, 0, rights).unwrap();
+    bench.settle();
+    assert_eq!(passive.cq.poll(&mut plain), 1);
+    active.qp.send_and_invalidate(7, data, token, OpFlags::NONE).unwrap();
+    bench.settle();
+    assert_eq!(passive.cq.poll(&mut plain), 1);
+    assert_eq!((plain[0].status, plain[0].bytes_transferred), (NtStatus::SUCCESS, 100));
+    // A later invalidation fails, and with it the connection (NDK-CQ-17, NDK-MEM-10).
+    passive.qp.invalidate(8, &mr, OpFlags::NONE).unwrap();
+    bench.settle();
+    assert_eq!(passive.outcomes(), [(8, NtStatus::INVALID_DEVICE_REQUEST)]);
+    assert!(!passive.qp.is_connected() && !active.qp.is_connected());
+}
+
+// NDK-FLG-3: a read with local invalidate takes the right away when it succeeds.
+#[test]
+fn read_with_local_invalidate() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let mr = active.pd.create_mr(true).unwrap();
+    mr.initialize_fast_register(1, false).unwrap();
+    let token = active
+        .qp
+        .fast_register(0, &mr, &active.buffer, 0, 100, 0, OpFlags::ALLOW_LOCAL_WRITE)
+        .unwrap();
+    passive.fill(0, 100, 4);
+    let source = passive.sge(0, 100);
+    let sink = Sge { address: 0, length: 100, token };
+    let flags = OpFlags::RDMA_READ_LOCAL_INVALIDATE;
+    active.qp.read(1, &[sink], source.address, source.token, flags).unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), [(0, NtStatus::SUCCESS), (1, NtStatus::SUCCESS)]);
+    assert!(active.content(0, 100) == pattern(100, 4));
+    active.qp.send(2, Data::Registered(&[sink]), OpFlags::NONE).unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), [(2, NtStatus::ACCESS_VIOLATION)]);
+}
+
+// Both directions at once under a small window, with reads each way: nothing is lost or mixed.
+#[test]
+fn soak() {
+    for seed in 0..6 {
+        let config = if seed % 2 == 0 { max() } else { AdapterConfig::default() };
+        let mut bench = Bench::with(seed, config);
+        bench.window = 5000;
+        let (active, passive) = connected(&mut bench);
+        let half = BUFFER / 2;
+        for n in 0..50_usize {
+            for side in [&active, &passive] {
+                side.receive(n as u64, half + n * 10_000, 10_000);
+            }
+            for (side, other) in [(&active, &passive), (&passive, &active)] {
+                side.fill(n * 20_000, 20_000, n as u8);
+                side.send(1000 + n as u64, n * 20_000, 100 + n * 190);
+                let source = other.sge(n * 20_000, 3000);
+                let sink = side.sge(half + 600_000 + n * 3000, 3000);
+                let flags = OpFlags::NONE;
+                side.qp
+                    .read(2000 + n as u64, &[sink], source.address, source.token, flags)
+                    .unwrap();
+            }
+        }
+        bench.settle();
+        for side in [&active, &passive] {
+            let outcomes = side.outcomes();
+            assert_eq!(outcomes.len(), 150, "seed {seed}");
+            assert!(outcomes.iter().all(|(_, status)| *status == NtStatus::SUCCESS));
+            for n in 0..50_usize {
+                let length = 100 + n * 190;
+                assert!(side.content(half + n * 10_000, length) == pattern(length, n as u8));
+                let read = side.content(half + 600_000 + n * 3000, 3000);
+                assert!(read == pattern(3000, n as u8), "read {n}");
+            }
+        }
+        assert_eq!(active.adapter.counters().fpdu_out, passive.adapter.counters().fpdu_in);
+    }
+}
+
+// Queue limits (NDK-WR-4): a refused post has no completion.
+#[test]
+fn post_limits() {
+    let mut bench = Bench::new(1);
+    let limits = QpLimits {
+        receive_queue_depth: 2,
+        initiator_queue_depth: 2,
+        max_initiator_request_sge: 1,
+        max_receive_request_sge: 1,
+        inline_data_size: 0,
+    };
+    let mut active = Side::with(&bench, 0, 65_536, limits);
+    let mut passive = Side::with(&bench, 1, 65_536, limits);
+    assert_eq!(
+        active.qp.send(0, Data::Registered(&[]), OpFlags::NONE),
+        Err(NtStatus::CONNECTION_INVALID),
+        "NDK-CON-11"
+    );
+    connect(&mut bench, &mut active, &mut passive, LIMITS, LIMITS);
+    let sge = active.sge(0, 1);
+    for n in 0..2 {
+        passive.receive(n, 0, 1);
+        active.qp.send(n, Data::Registered(&[sge]), OpFlags::DEFER).unwrap();
+    }
+    assert_eq!(passive.qp.receive(2, &[]), Err(NtStatus::NO_MORE_ENTRIES));
+    let data = Data::Registered(&[sge]);
+    assert_eq!(active.qp.send(2, data, OpFlags::NONE), Err(NtStatus::NO_MORE_ENTRIES));
+    bench.settle();
+    assert_eq!(active.outcomes().len(), 2);
+    assert_eq!(
+        active.qp.send(3, Data::Registered(&[sge, sge]), OpFlags::NONE),
+        Err(NtStatus::DATA_OVERRUN)
+    );
+    let huge = Sge { length: u32::MAX, ..sge };
+    assert_eq!(
+        active.qp.send(4, Data::Registered(&[huge]), OpFlags::NONE),
+        Err(NtStatus::BUFFER_OVERFLOW)
+    );
+    bench.settle();
+    assert_eq!(active.outcomes(), []);
+}

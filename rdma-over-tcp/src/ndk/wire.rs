@@ -1,0 +1,47 @@
+//! What a stream needs of its connection.
+//!
+//! A trait of our own in front of [`ConnectionIo`], which only an engine can make: so the tests can
+//! join two adapters by a pipe.
+
+use offload_engine::{
+    chimney::client::{ConnectionIo, Disconnect},
+    nbl::{NblChain, NetBufferList},
+    time::Instant,
+};
+
+/// A connection during an upcall.
+pub(crate) trait Wire {
+    fn now(&self) -> Instant;
+    fn send(&mut self, chain: NblChain);
+    fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList);
+    /// Bytes that may be posted before the backlog is full.
+    fn send_room(&self) -> usize;
+    fn effective_mss(&self) -> usize;
+    fn super_segment_max(&self) -> usize;
+}
+
+impl Wire for ConnectionIo<'_> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn send(&mut self, chain: NblChain) {
+        ConnectionIo::send(self, chain);
+    }
+
+    fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList) {
+        ConnectionIo::disconnect(self, kind, nbl);
+    }
+
+    fn send_room(&self) -> usize {
+        ConnectionIo::send_room(self)
+    }
+
+    fn effective_mss(&self) -> usize {
+        ConnectionIo::effective_mss(self)
+    }
+
+    fn super_segment_max(&self) -> usize {
+        ConnectionIo::super_segment_max(self)
+    }
+}
