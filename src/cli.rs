@@ -14,6 +14,7 @@ use crate::{
     cmd::{
         doctor::{self, DoctorArgs},
         nc::{self, NcArgs},
+        rping::{self, RpingArgs},
     },
     failure::Failure,
     options::Quietness,
@@ -44,6 +45,7 @@ pub struct Cli {
 pub enum Command {
     Doctor(DoctorArgs),
     Nc(Box<NcArgs>),
+    Rping(Box<RpingArgs>),
 }
 
 impl Command {
@@ -52,6 +54,7 @@ impl Command {
         match self {
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
+            Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
         }
     }
 
@@ -59,6 +62,7 @@ impl Command {
         match self {
             Self::Doctor(args) => doctor::run(args, console),
             Self::Nc(args) => nc::run(args, console),
+            Self::Rping(args) => rping::run(args, console),
         }
     }
 }

@@ -18,6 +18,7 @@ use offload_engine::{
     link::{Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap},
     tcp::{CongestionAlgorithm, PushPolicy},
 };
+use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
 use crate::{
     failure::Failure,
@@ -76,8 +77,30 @@ pub fn start<C: NodeClient + 'static>(
     config: &NodeConfig,
     client: impl FnOnce(SocketPort) -> C,
 ) -> Result<Node<C>, Failure> {
-    Node::start(link, settings(config), client)
-        .map_err(|error| Failure::work(format!("start of the node: {error}")))
+    Node::start(link, settings(config), client).map_err(start_failure)
+}
+
+/// Starts a node on `link` whose client is NDK, and opens its adapter.
+///
+/// # Errors
+/// No descriptor or thread is left; or the options forbid offloading, which queue pairs need.
+pub fn open_adapter(
+    link: Box<dyn Link>,
+    config: &NodeConfig,
+    fpdu_size: FpduSize,
+) -> Result<(Node<AdapterCore>, Adapter), Failure> {
+    if config.offload == Offload::Never {
+        return Err(Failure::usage(
+            "--offload never: queue pairs run on offloaded connections only",
+        ));
+    }
+    let adapter =
+        AdapterConfig { seed: u128::from(config.seed), fpdu_size, ..AdapterConfig::default() };
+    ndk::open(link, settings(config), adapter).map_err(start_failure)
+}
+
+fn start_failure(error: std::io::Error) -> Failure {
+    Failure::work(format!("start of the node: {error}"))
 }
 
 /// The configuration in the words of host stack and engine.
