@@ -235,7 +235,7 @@ mod tests {
         assert!(!MrFlags(0x1).contains(MrFlags::ALLOW_REMOTE_WRITE));
     }
 
-    // Table 4.1 of the sheet, NDK-FLG-2, -4, -5.
+    // NDK-FLG-2, -4, -5.
     #[test]
     fn legality_per_operation() {
         use OperationType::{Bind, FastRegister, Invalidate, Read, Send, Write};

@@ -99,20 +99,20 @@ wire_errors! {
     ProtectionInvalidStag        = 0/1/0x00, PeerViolated,     "source STag of a Read Request is not valid";
     ProtectionBounds             = 0/1/0x01, PeerViolated,     "Read Request leaves the bounds of its source";
     ProtectionAccess             = 0/1/0x02, PeerViolated,     "source of a Read Request may not be read remotely";
-    ProtectionNotAssociated      = 0/1/0x03, PeerViolated,     "source STag belongs to another stream or protection domain";
+    ProtectionNotAssociated      = 0/1/0x03, PeerViolated,     "source STag belongs to another stream or PD";
     ProtectionWrap               = 0/1/0x04, PeerViolated,     "source offset of a Read Request wraps";
-    ProtectionCannotInvalidate   = 0/1/0x09, PeerViolated,     "STag to invalidate belongs to another stream or protection domain";
+    ProtectionCannotInvalidate   = 0/1/0x09, PeerViolated,     "STag to invalidate is of another stream or PD";
     ProtectionUnspecified        = 0/1/0xff, PeerViolated,     "remote protection error without a reason";
     OperationVersion             = 0/2/0x05, PeerIncompatible, "RDMAP version is not 1";
     OperationUnexpectedOpcode    = 0/2/0x06, PeerViolated,     "opcode is unknown or on the wrong kind of segment";
-    OperationStreamCatastrophic  = 0/2/0x07, PeerViolated,     "stream cannot go on, as when more reads arrive than IRD allows";
+    OperationStreamCatastrophic  = 0/2/0x07, PeerViolated,     "stream cannot go on, as with more reads than IRD";
     OperationGlobalCatastrophic  = 0/2/0x08, Local,            "RDMAP cannot go on, on any stream";
     OperationCannotInvalidate    = 0/2/0x09, PeerViolated,     "STag to invalidate does not exist";
     OperationUnspecified         = 0/2/0xff, PeerViolated,     "remote operation error without a reason";
     DdpLocalCatastrophic         = 1/0/0x00, Local,            "DDP failed locally";
     TaggedInvalidStag            = 1/1/0x00, PeerViolated,     "STag of a tagged segment is not valid or not writable";
     TaggedBounds                 = 1/1/0x01, PeerViolated,     "tagged segment leaves the bounds of its buffer";
-    TaggedNotAssociated          = 1/1/0x02, PeerViolated,     "STag belongs to another stream or protection domain";
+    TaggedNotAssociated          = 1/1/0x02, PeerViolated,     "STag belongs to another stream or PD";
     TaggedWrap                   = 1/1/0x03, PeerViolated,     "tagged offset wraps";
     TaggedVersion                = 1/1/0x04, PeerIncompatible, "DDP version of a tagged segment is not 1";
     UntaggedQueue                = 1/2/0x01, PeerViolated,     "queue number is not valid for the message";
@@ -123,10 +123,10 @@ wire_errors! {
     UntaggedVersion              = 1/2/0x06, PeerIncompatible, "DDP version of an untagged segment is not 1";
     MpaConnectionLost            = 2/0/0x01, PeerViolated,     "TCP connection is closed, lost, reset or timed out";
     MpaCrc                       = 2/0/0x02, PeerViolated,     "CRC of an FPDU does not match";
-    MpaMarker                    = 2/0/0x03, PeerViolated,     "markers and ULPDU length disagree, or no header fits the length";
+    MpaMarker                    = 2/0/0x03, PeerViolated,     "markers and length disagree, or no header fits";
     MpaStartup                   = 2/0/0x04, PeerViolated,     "MPA Request or Reply is not valid";
     MpaLocalCatastrophic         = 2/0/0x05, Local,            "MPA failed locally during start-up";
-    MpaInsufficientIrd           = 2/0/0x06, PeerIncompatible, "peer wants more inbound reads than there are resources";
+    MpaInsufficientIrd           = 2/0/0x06, PeerIncompatible, "peer wants more inbound reads than there are";
     MpaNoMatchingRtr             = 2/0/0x07, PeerIncompatible, "no RTR message suits both sides";
 }
 

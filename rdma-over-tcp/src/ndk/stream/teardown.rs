@@ -185,7 +185,7 @@ fn code(number: ErrorNumber) -> u32 {
     u32::from(number.layer) << 12 | u32::from(number.etype) << 8 | u32::from(number.code)
 }
 
-/// The status of a request that a Terminate is about (section 7 of the NDK sheet).
+/// The status of a request that a Terminate is about.
 fn status_of(number: ErrorNumber) -> NtStatus {
     match (number.layer, number.etype, number.code) {
         (0, 1, 0x09) | (0, 2, 0x05 | 0x06 | 0x09) => NtStatus::REMOTE_RESOURCES,

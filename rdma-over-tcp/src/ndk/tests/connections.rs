@@ -185,7 +185,7 @@ fn peer_gives_up_before_the_answer() {
     assert_eq!(incoming.reject(b""), NtStatus::CONNECTION_ABORTED);
 }
 
-// Section 5.6 of the NDK sheet: what the host stack cannot do becomes the status it documents.
+// NdkConnect, NdkListen: what the host stack cannot do becomes the status it documents.
 #[test]
 fn host_errors() {
     for (error, status) in [

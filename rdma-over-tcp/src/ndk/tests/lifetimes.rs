@@ -178,7 +178,7 @@ fn connect_event_after_close() {
     assert!(bench.nodes[1].access.lock().is_idle());
 }
 
-// Section 5 of the NDK sheet: limits of creation.
+// NDKPI: the limits of NDK_ADAPTER_INFO are those of creation.
 #[test]
 fn creation_limits() {
     let bench = Bench::new(1);
