@@ -2,7 +2,7 @@
 //!
 //! The kernel knows nothing of the chimney. If it gets the stream and gives the stream, then
 //! hand-over (CH-INI-1), sending (CH-SND-1), receiving (CH-IND-1) and closing (CH-DIS-6) held.
-//! What flue counted tells by which way: how many segments, how many pushes, what was sent twice.
+//! What flue counted tells by which way: how many segments, how many pushes, what was sent twice, and why.
 //!
 //! Limits: [`LONG`] for a gibibyte each way and for loss, [`SHORT`] for the rest.
 
@@ -71,6 +71,8 @@ struct Counted {
     segments: u64,
     pushes: u64,
     retransmitted: u64,
+    recoveries: u64,
+    timeouts: u64,
 }
 
 impl Counted {
@@ -81,10 +83,12 @@ impl Counted {
         if counts == "never offloaded" {
             return None;
         }
-        let numbers = counts.split_whitespace().filter_map(|word| word.parse().ok());
+        let numbers = counts.split([' ', '(']).filter_map(|word| word.parse().ok());
         match numbers.collect::<Vec<u64>>()[..] {
-            [segments, pushes, retransmitted] => Some(Self { segments, pushes, retransmitted }),
-            _ => panic!("not three counts: {line}"),
+            [segments, pushes, retransmitted, recoveries, timeouts] => {
+                Some(Self { segments, pushes, retransmitted, recoveries, timeouts })
+            }
+            _ => panic!("not five counts: {line}"),
         }
     }
 }
@@ -156,13 +160,15 @@ impl Talk<'_> {
         self.run(&host, &host, &place)
     }
 
-    /// As [`Self::on_one_tap`], offloaded from its first byte and never in need of a second try.
+    /// As [`Self::on_one_tap`], offloaded from its first byte, and nothing is taken for lost. Tail loss
+    /// probes (RFC 8985 s7) are no such sign: a kernel that has to wait for a processor for 2 ms gets one.
     /// Segments hold at most `mtu` bytes; each list ends in a push (CH-SND-5).
     fn cleanly(self, mtu: u64) {
         let flue_bytes = self.flue_bytes;
         let counted = self.on_one_tap().expect("the connection was offloaded");
-        let Counted { segments, pushes, retransmitted } = counted;
-        assert_eq!(retransmitted, 0, "{counted:?}");
+        let Counted { segments, pushes, retransmitted, recoveries, timeouts } = counted;
+        assert_eq!((recoveries, timeouts), (0, 0), "{counted:?}");
+        assert!(retransmitted <= segments / 1000 + 1, "more than probes: {counted:?}");
         assert!(segments >= flue_bytes / mtu, "{counted:?}");
         assert!((flue_bytes / LIST_BYTES_MAX..=segments).contains(&pushes), "{counted:?}");
     }
@@ -177,7 +183,10 @@ fn through_loss(hundredths: u32, mtu: u32, opener: Opener, options: &str) {
     let place = format!("--bridge {} --mtu {mtu}", Switch::BRIDGE);
     let counted = talk.run(&kernel, switch.namespace(), &place).expect("it was offloaded");
     assert!(switch.lost_frames() > 0, "the loss struck nothing");
-    assert!(counted.retransmitted > 0, "what was lost arrived nevertheless: {counted:?}");
+    let Counted { segments, pushes: _, retransmitted, recoveries, timeouts } = counted;
+    assert!(recoveries + timeouts > 0, "what was lost was not missed: {counted:?}");
+    // Each loss costs little more than itself: SACK and RACK resend nothing wholesale.
+    assert!(retransmitted < segments / 5, "{counted:?}");
 }
 
 macro_rules! tests {
@@ -225,7 +234,7 @@ tests! {
         let plan = Plan { end: End::AnswerPeer, ..Plan::send(KERNEL_SEED, 64 * MIB) };
         Talk { plan, flue_bytes: 1, ..Talk::both(Opener::Kernel, "", 0) }.cleanly(1500);
     };
-    nothing_but_a_close => drop(Talk::both(Opener::Flue, "", 0).on_one_tap());
+    nothing_but_a_close => assert!(Talk::both(Opener::Flue, "", 0).on_one_tap().is_some());
     /// Windows that close and open many times.
     a_slow_reader => {
         let pace = Pace::Slow { bytes: 64 * 1024, pause: Duration::from_millis(2) };
