@@ -95,6 +95,13 @@ impl NetBuffer {
             .filter(|slice| !slice.is_empty())
     }
 
+    /// Replaces the memory that still holds data by copies of it: the poster may use its own again.
+    pub fn detach(&mut self) {
+        for mdl in self.mdls.iter_mut().skip(self.current_mdl) {
+            *mdl = Mdl::copy_from_slice(mdl);
+        }
+    }
+
     /// Removes all MDLs, keeping the chain's storage for reuse.
     pub fn clear(&mut self) {
         let Self { mdls, current_mdl, current_mdl_offset, data_offset, data_length } = self;
@@ -214,6 +221,21 @@ mod tests {
     #[should_panic(expected = "beyond")]
     fn advance_beyond_the_data_is_a_bug() {
         NetBuffer::from(Bytes::from_static(b"x")).advance(2);
+    }
+
+    // The data stays where it was, in memory of its own.
+    #[test]
+    fn detached_data_is_a_copy() {
+        let mut source = vec![1_u8, 2, 3, 4];
+        let mut net_buffer = NetBuffer::from(Bytes::copy_from_slice(&source));
+        net_buffer.push_mdl(Bytes::copy_from_slice(&source));
+        net_buffer.advance(1);
+        let before = net_buffer.mdls()[0].as_ptr();
+        net_buffer.detach();
+        source.fill(0);
+        assert_ne!(net_buffer.mdls()[0].as_ptr(), before);
+        assert_eq!(net_buffer.data_offset(), 1);
+        assert_eq!(net_buffer.slices().collect::<Vec<_>>().concat(), [2, 3, 4, 1, 2, 3, 4]);
     }
 
     // CH-SNC-1: completion advances over net buffers.

@@ -113,6 +113,12 @@ impl ConnectionIo<'_> {
         self.connection.send_outstanding()
     }
 
+    /// If at most `bytes_max` bytes wait for their acknowledgement, copies them: their memory may be used
+    /// again at once, however long the peer delays. Returns whether it did.
+    pub fn detach_tail(&mut self, bytes_max: usize) -> bool {
+        self.connection.detach_tail(bytes_max)
+    }
+
     /// Payload bytes of a full-sized segment: the effective send MSS after options (EMSS).
     pub fn effective_mss(&self) -> usize {
         self.connection.effective_mss()

@@ -359,6 +359,16 @@ impl Connection {
         saturate((allowed.saturating_add(SEND_BACKLOG as u64)).saturating_sub(unsent))
     }
 
+    /// If at most `bytes_max` bytes wait for their acknowledgement, copies them, so that their memory is
+    /// the poster's again though their lists have not completed. Returns whether it did.
+    pub fn detach_tail(&mut self, bytes_max: usize) -> bool {
+        let few = self.send_outstanding() <= bytes_max;
+        if few {
+            self.queue.detach(self.snd.una);
+        }
+        few
+    }
+
     /// Bytes posted and not yet acknowledged.
     pub fn send_outstanding(&self) -> usize {
         saturate(self.queue.end().since(self.snd.una))

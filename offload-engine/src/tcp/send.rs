@@ -114,6 +114,21 @@ impl SendQueue {
         self.spare.pop().unwrap_or_default()
     }
 
+    /// Copies what lies behind `una`, so that its memory is the poster's again. Positions and cursors stay.
+    pub(super) fn detach(&mut self, una: Position) {
+        let from = self.lists.partition_point(|posted| posted.end <= una);
+        let waiting = self.lists.range_mut(from..).chain(self.disconnect.as_mut());
+        for Posted { list, start, end: _ } in waiting {
+            let mut end = *start;
+            for net_buffer in &mut list.net_buffers {
+                end += net_buffer.data_length() as u64;
+                if end > una {
+                    net_buffer.detach();
+                }
+            }
+        }
+    }
+
     fn get(&self, number: u64) -> Option<&Posted> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         if index == self.lists.len() {
@@ -362,6 +377,22 @@ mod tests {
 
     fn bytes(queue: &SendQueue, start: Position, len: usize) -> Vec<u8> {
         queue.slices(start, len).collect::<Vec<_>>().concat()
+    }
+
+    // What is unacknowledged lies in memory of its own after a detach, and at the same positions.
+    #[test]
+    fn a_detached_tail_is_a_copy() {
+        let (mut queue, start) =
+            queue(alloc::vec![list(1, &[&[b"abc"]], 0), list(2, &[&[b"de"], &[b"f"]], 0)]);
+        let addresses = |queue: &SendQueue| -> Vec<*const u8> {
+            (0..6).map(|at| queue.slices(start + at, 1).next().unwrap().as_ptr()).collect()
+        };
+        let before = addresses(&queue);
+        queue.detach(start + 4);
+        let after = addresses(&queue);
+        assert_eq!(before[..3], after[..3], "acknowledged data is left alone");
+        assert!(before[4..].iter().zip(&after[4..]).all(|(before, after)| before != after));
+        assert_eq!(bytes(&queue, start, 6), b"abcdef");
     }
 
     // CH-SND-3, CH-BUF-1: several net buffers, MDL chains, empty MDLs, data that starts inside.

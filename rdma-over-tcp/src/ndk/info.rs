@@ -152,6 +152,8 @@ pub struct QpStats {
     pub lists_out: u64,
     /// Payload bytes copied aside so that a request could complete at once.
     pub copied_aside_bytes: u64,
+    /// Times the unacknowledged tail of large messages was copied aside so that they could complete.
+    pub tails_copied: u64,
     /// Requests completed CANCELLED.
     pub flushed: u64,
     /// Terminate messages sent.

@@ -210,6 +210,14 @@ impl InitiatorQueue {
         }
     }
 
+    /// Whether a send or write before request `end` waits for its acknowledgement.
+    pub(crate) fn awaits_acknowledgement(&self, end: u64) -> bool {
+        let count = end.saturating_sub(self.base).min(self.requests.len() as u64) as usize;
+        self.requests.range(..count).any(|request| {
+            request.progress == Progress::Sent && !matches!(request.kind, Kind::Read { .. })
+        })
+    }
+
     /// The first request from the front that has begun, is not done, and that `matches`. The first
     /// queued one has begun if `is_cutting`.
     pub(crate) fn find_begun(

@@ -16,6 +16,8 @@ pub(crate) trait Wire {
     fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList);
     /// Bytes that may be posted before the backlog is full.
     fn send_room(&self) -> usize;
+    /// Copies what is unacknowledged if it is at most `bytes_max` bytes; whether it did.
+    fn detach_tail(&mut self, bytes_max: usize) -> bool;
     fn effective_mss(&self) -> usize;
     fn super_segment_max(&self) -> usize;
 }
@@ -35,6 +37,10 @@ impl Wire for ConnectionIo<'_> {
 
     fn send_room(&self) -> usize {
         ConnectionIo::send_room(self)
+    }
+
+    fn detach_tail(&mut self, bytes_max: usize) -> bool {
+        ConnectionIo::detach_tail(self, bytes_max)
     }
 
     fn effective_mss(&self) -> usize {

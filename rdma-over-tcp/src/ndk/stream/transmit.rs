@@ -8,7 +8,7 @@
 //!
 //! A send or write of up to [`COPY_ASIDE_MAX`] bytes is copied when its turn comes and done once TCP has
 //! all of it, so that its completion never waits for a delayed acknowledgement. Larger ones are read
-//! where they lie and done when acknowledged.
+//! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -212,6 +212,7 @@ impl Transmitter {
             let filled = self.fill(objects, id, wire, &mut list);
             if list.net_buffers.is_empty() {
                 self.recycle_list(list);
+                release_tail(objects, id, wire);
                 objects.complete_done(id);
                 return filled.map(|()| Pumped::Drained);
             }
@@ -523,6 +524,17 @@ fn take_front(from: &mut VecDeque<Bytes>, mut count: usize, to: &mut Vec<Bytes>)
             to.push(front.split_to(count));
             count = 0;
         }
+    }
+}
+
+/// Nothing is left to cut: when only the tail of large messages waits for its acknowledgement it is copied
+/// aside, and they are done. A peer may delay that acknowledgement for long.
+fn release_tail(objects: &mut Objects, id: Id<Qp>, wire: &mut impl Wire) {
+    let Some(qp) = objects.qps.get_mut(id) else { return };
+    let end = qp.initiator.next_serial();
+    if qp.initiator.awaits_acknowledgement(end) && wire.detach_tail(COPY_ASIDE_MAX as usize) {
+        qp.initiator.acknowledge(end);
+        qp.stats.tails_copied += 1;
     }
 }
 

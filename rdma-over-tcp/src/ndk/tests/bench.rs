@@ -101,6 +101,11 @@ impl Wire for FakeWire {
         self.room
     }
 
+    /// The pipe's lists are complete when they are delivered; it has no tail.
+    fn detach_tail(&mut self, _bytes_max: usize) -> bool {
+        false
+    }
+
     fn effective_mss(&self) -> usize {
         EMSS
     }
