@@ -503,6 +503,7 @@ impl<C: NodeClient + 'static> Node<C> {
             shared.woken.store(false, Ordering::SeqCst);
             // Not counted while it acts itself: it needs no signal of its own doing.
             shared.waiting.fetch_sub(1, Ordering::SeqCst);
+            let before = shared.changes.load(Ordering::SeqCst);
             let result = shared.call(&mut core, &mut f);
             shared.waiting.fetch_add(1, Ordering::SeqCst);
             if let Some(result) = result {
@@ -515,7 +516,9 @@ impl<C: NodeClient + 'static> Node<C> {
             if left == Some(Duration::ZERO) {
                 break Err(WaitError::TimedOut);
             }
-            if !lock(&shared.callbacks).is_empty() {
+            // What the call took in after `f` had looked, nobody will signal.
+            let unseen = shared.changes.load(Ordering::SeqCst) != before;
+            if unseen || !lock(&shared.callbacks).is_empty() {
                 drop(core);
                 shared.deliver();
                 core = shared.enter();
@@ -545,8 +548,10 @@ impl<C: NodeClient + 'static> Node<C> {
         loop {
             shared.woken.store(false, Ordering::SeqCst);
             let mut core = shared.enter();
-            let busy = shared.iterate(&mut core);
+            let mut busy = shared.iterate(&mut core);
+            let before = shared.changes.load(Ordering::SeqCst);
             let result = shared.call(&mut core, &mut f);
+            busy |= shared.changes.load(Ordering::SeqCst) != before;
             let now = shared.now();
             let until = core.poll_at(now).into_iter().chain(deadline).min();
             let writable = core.engine.wants_writable();
@@ -599,3 +604,6 @@ impl<C> Drop for Threads<C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@
 //! [`UNACKNOWLEDGED_BYTES_MAX`] bytes are with TCP and unacknowledged.
 
 use std::{
+    fmt,
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     thread,
@@ -33,6 +34,7 @@ use host_stack::{
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
     engine::Connections,
+    tcp::Info,
     time::Instant as EngineInstant,
 };
 
@@ -282,6 +284,47 @@ pub struct Moved {
     pub received_bytes: u64,
 }
 
+/// What the offload target has counted. As last seen: with the connection its counters end, so the
+/// very last segments may be missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Counted {
+    /// Segments sent, each piece of a super-segment counted.
+    pub segments_sent: u64,
+    /// Those of them with PSH.
+    pub pushes_sent: u64,
+    /// Those of them with an octet that was sent before.
+    pub segments_retransmitted: u64,
+    /// Times that losses were found, by fast retransmit or by time.
+    pub fast_retransmits: u64,
+    /// Times that nothing was heard for a retransmission time-out.
+    pub timeouts: u64,
+}
+
+impl From<Info> for Counted {
+    fn from(info: Info) -> Self {
+        Self {
+            segments_sent: info.segs_out,
+            pushes_sent: info.push_out,
+            segments_retransmitted: info.total_retrans,
+            fast_retransmits: info.fast_retransmits,
+            timeouts: info.timeouts,
+        }
+    }
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { segments_sent, pushes_sent, segments_retransmitted, fast_retransmits, timeouts } =
+            self;
+        write!(
+            f,
+            "offloaded: {segments_sent} segments sent, {pushes_sent} with PSH, \
+             {segments_retransmitted} retransmitted ({fast_retransmits} recoveries, \
+             {timeouts} time-outs)"
+        )
+    }
+}
+
 /// Moves octets between the queues and the connection.
 #[derive(Debug)]
 pub struct Pump {
@@ -418,8 +461,12 @@ fn converse(
     let input = start_reader(io::stdin(), wake(waker)).map_err(failed)?;
     let output = start_writer(io::stdout(), wake(waker)).map_err(failed)?;
     let mut pump = Pump::new(input, output);
+    let mut counted = None;
     let ended = wait(node, waker, |streams, connections, now| {
-        pump.step(&mut NodeStream { streams, connections, now, handle })
+        let ended = pump.step(&mut NodeStream { streams, connections, now, handle });
+        let ours = connections.list(now).find(|(other, ..)| *other == handle);
+        counted = ours.map(|(_, _, info)| Counted::from(info)).or(counted);
+        ended
     });
     let last = node.with(|streams, _, _| streams.status(handle));
     let Moved { sent_bytes, received_bytes } = pump.moved();
@@ -429,9 +476,12 @@ fn converse(
         "offload_state": last.map(|status| format!("{:?}", status.state)),
         "sent_bytes": sent_bytes,
         "received_bytes": received_bytes,
+        "offloaded": counted,
     }));
     ended?;
-    console.remark(format_args!("ended: {sent_bytes} bytes sent, {received_bytes} received"));
+    let path = counted.map_or_else(|| "never offloaded".into(), |counted| counted.to_string());
+    console
+        .remark(format_args!("ended: {sent_bytes} bytes sent, {received_bytes} received; {path}"));
     let closed = |streams: &mut Streams, _: &mut Connections, _| {
         streams.status(handle).is_none_or(|status| status.closed).then_some(())
     };

@@ -1,0 +1,283 @@
+//! `flue nc` against kernel TCP: every byte, both ways, at every shape of link, through loss.
+//!
+//! The kernel knows nothing of the chimney. If it gets the stream and gives the stream, then
+//! hand-over (CH-INI-1), sending (CH-SND-1), receiving (CH-IND-1) and closing (CH-DIS-6) held.
+//! What flue counted tells by which way: how many segments, how many pushes, what was sent twice, and why.
+//!
+//! Limits: [`LONG`] for a gibibyte each way and for loss, [`SHORT`] for the rest.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use flue_test_support::flue::{command, exchange};
+use flue_test_support::kernel_peer::{End, KernelPeer, Pace, Plan};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::stream::Stream;
+use flue_test_support::switch::{Direction, Switch};
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] =
+    &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const FLUE_SEED: u64 = 1;
+const KERNEL_SEED: u64 = 2;
+const PORT: u16 = 5000;
+const START: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_secs(40);
+const LONG: Duration = Duration::from_secs(110);
+
+/// Octets of a net buffer list at most: `flue nc` posts one for each read of its input.
+const LIST_BYTES_MAX: u64 = 64 * 1024;
+
+/// Who opens the connection.
+#[derive(Clone, Copy, Debug)]
+enum Opener {
+    Kernel,
+    Flue,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// The address of the kernel (1) or of flue (2).
+    fn address(self, host: u8) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::new(10, 0, 0, host).into(),
+            Self::V6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host.into()).into(),
+        }
+    }
+
+    fn prefix(self, host: u8) -> String {
+        let length = match self {
+            Self::V4 => 24,
+            Self::V6 => 64,
+        };
+        format!("{}/{length}", self.address(host))
+    }
+}
+
+/// What flue says of its offloaded connection when it ends.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    segments: u64,
+    pushes: u64,
+    retransmitted: u64,
+    recoveries: u64,
+    timeouts: u64,
+}
+
+impl Counted {
+    /// `None`: the connection was never offloaded.
+    fn of(flue: &mut Process) -> Option<Self> {
+        let line = flue.expect_line("ended: ", START);
+        let (_, counts) = line.split_once("; ").expect("the line has two parts");
+        if counts == "never offloaded" {
+            return None;
+        }
+        let numbers = counts.split([' ', '(']).filter_map(|word| word.parse().ok());
+        match numbers.collect::<Vec<u64>>()[..] {
+            [segments, pushes, retransmitted, recoveries, timeouts] => {
+                Some(Self { segments, pushes, retransmitted, recoveries, timeouts })
+            }
+            _ => panic!("not five counts: {line}"),
+        }
+    }
+}
+
+/// One conversation.
+#[derive(Debug)]
+struct Talk<'a> {
+    opener: Opener,
+    family: Family,
+    /// More options of flue.
+    options: &'a str,
+    /// The kernel's part.
+    plan: Plan,
+    /// What flue sends.
+    flue_bytes: u64,
+    limit: Duration,
+}
+
+impl Talk<'_> {
+    /// Both send `bytes`, at the same time.
+    fn both(opener: Opener, options: &str, bytes: u64) -> Talk<'_> {
+        let plan = Plan::send(KERNEL_SEED, bytes);
+        let limit = if bytes < GIB { SHORT } else { LONG };
+        Talk { opener, family: Family::V4, options, plan, flue_bytes: bytes, limit }
+    }
+
+    /// Runs it, flue in `adapter` with `place` as options of its TAP. Both streams arrive whole,
+    /// flue ends with 0, and its TAP ends with it.
+    fn run(self, kernel: &Namespace, adapter: &Namespace, place: &str) -> Option<Counted> {
+        let Self { opener, family, options, plan, flue_bytes, limit } = self;
+        let kernel_sends = Stream::new(plan.seed).digest(plan.send_bytes);
+        let start = |what: &str| {
+            let own = family.prefix(2);
+            let line = format!("nc {what} --tap tap0 --addr {own} --seed 7 {place} {options}");
+            Process::start(adapter, command(FLUE, &line), Output::Bytes)
+        };
+        let (mut flue, peer) = match opener {
+            Opener::Kernel => {
+                let own = family.address(2);
+                let mut flue = start(&format!("-l {own} {PORT}"));
+                flue.expect_line("listening", START);
+                (flue, KernelPeer::connect(kernel, SocketAddr::new(own, PORT), plan))
+            }
+            Opener::Flue => {
+                let any: IpAddr = match family {
+                    Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+                    Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+                };
+                let peer = KernelPeer::listen(kernel, SocketAddr::new(any, 0), plan);
+                let there = family.address(1);
+                (start(&format!("{there} {}", peer.address().port())), peer)
+            }
+        };
+        let (received, input_error) = exchange(&mut flue, FLUE_SEED, flue_bytes, limit);
+        flue.expect_exit(0, limit);
+        let counted = Counted::of(&mut flue);
+        assert!(input_error.is_none(), "flue stopped reading its input: {input_error:?}");
+        assert_eq!(received, kernel_sends, "what flue wrote is not what the kernel sent");
+        peer.finish().assert_received(Stream::new(FLUE_SEED).digest(flue_bytes));
+        let links = adapter.links();
+        assert!(!links.contains(&"tap0".to_owned()), "the TAP outlived its process: {links:?}");
+        counted
+    }
+
+    /// Kernel and adapter share a TAP: nothing between them, so nothing is lost.
+    fn on_one_tap(self) -> Option<Counted> {
+        let host = Namespace::new();
+        let place = format!("--host-addr {}", self.family.prefix(1));
+        self.run(&host, &host, &place)
+    }
+
+    /// As [`Self::on_one_tap`], offloaded from its first byte, and nothing is taken for lost. Tail loss
+    /// probes (RFC 8985 s7) are no such sign: a kernel that has to wait for a processor for 2 ms gets one.
+    /// Segments hold at most `mtu` bytes; each list ends in a push (CH-SND-5).
+    fn cleanly(self, mtu: u64) {
+        let flue_bytes = self.flue_bytes;
+        let counted = self.on_one_tap().expect("the connection was offloaded");
+        let Counted { segments, pushes, retransmitted, recoveries, timeouts } = counted;
+        assert_eq!((recoveries, timeouts), (0, 0), "{counted:?}");
+        assert!(retransmitted <= segments / 1000 + 1, "more than probes: {counted:?}");
+        assert!(segments >= flue_bytes / mtu, "{counted:?}");
+        assert!((flue_bytes / LIST_BYTES_MAX..=segments).contains(&pushes), "{counted:?}");
+    }
+}
+
+/// 64 MiB each way through a switch that loses `hundredths` of a percent in each direction.
+fn through_loss(hundredths: u32, mtu: u32, opener: Opener, options: &str) {
+    let switch = Switch::new(mtu);
+    let kernel = switch.host(&Family::V4.prefix(1));
+    switch.lose(hundredths, Direction::Both);
+    let talk = Talk { limit: LONG, ..Talk::both(opener, options, 64 * MIB) };
+    let place = format!("--bridge {} --mtu {mtu}", Switch::BRIDGE);
+    let counted = talk.run(&kernel, switch.namespace(), &place).expect("it was offloaded");
+    assert!(switch.lost_frames() > 0, "the loss struck nothing");
+    let Counted { segments, pushes: _, retransmitted, recoveries, timeouts } = counted;
+    assert!(recoveries + timeouts > 0, "what was lost was not missed: {counted:?}");
+    // Each loss costs little more than itself: SACK and RACK resend nothing wholesale.
+    assert!(retransmitted < segments / 5, "{counted:?}");
+}
+
+macro_rules! tests {
+    ($($(#[$doc:meta])* $name:ident => $body:expr;)*) => {
+        $($(#[$doc])* #[test] fn $name() {
+            if !lacks(NEEDS) {
+                $body
+            }
+        })*
+    };
+}
+
+tests! {
+    a_gibibyte_each_way_at_once_the_kernel_opens =>
+        Talk::both(Opener::Kernel, "--vnet on", GIB).cleanly(1500);
+    a_gibibyte_each_way_at_once_flue_opens =>
+        Talk::both(Opener::Flue, "--vnet on", GIB).cleanly(1500);
+    plain_frames_of_1500 => Talk::both(Opener::Kernel, "--vnet off", 64 * MIB).cleanly(1500);
+    plain_frames_of_9000 =>
+        Talk::both(Opener::Flue, "--vnet off --mtu 9000", 64 * MIB).cleanly(9000);
+    the_smallest_mtu =>
+        Talk::both(Opener::Kernel, "--vnet off --mtu 1280", 4 * MIB).cleanly(1280);
+    super_segments_over_ipv6 =>
+        Talk { family: Family::V6, ..Talk::both(Opener::Kernel, "--vnet on", 64 * MIB) }.cleanly(1500);
+    plain_frames_over_ipv6 =>
+        Talk { family: Family::V6, ..Talk::both(Opener::Flue, "--vnet off", 64 * MIB) }.cleanly(1500);
+    the_caller_makes_the_progress =>
+        Talk::both(Opener::Kernel, "--progress manual", 64 * MIB).cleanly(1500);
+    never_offloaded => {
+        let counted = Talk::both(Opener::Kernel, "--offload never", 16 * MIB).on_one_tap();
+        assert!(counted.is_none(), "{counted:?}");
+    };
+    /// Each side's bytes before the hand-over come first, those after it later.
+    offloaded_once_it_has_carried_something => {
+        let counted = Talk::both(Opener::Kernel, "--offload auto", 16 * MIB).on_one_tap();
+        assert!(counted.is_some_and(|counted| counted.segments > 0), "{counted:?}");
+    };
+    /// The kernel is done before flue has said much (CH-IND-1: its FIN, while sends wait).
+    the_kernel_half_closes_first => {
+        let plan = Plan::send(KERNEL_SEED, 1);
+        Talk { plan, ..Talk::both(Opener::Kernel, "", 64 * MIB) }.cleanly(1500);
+    };
+    /// Flue's FIN leaves the other direction open (CH-DIS-6 is about a second one).
+    flue_half_closes_first => {
+        let plan = Plan { end: End::AnswerPeer, ..Plan::send(KERNEL_SEED, 64 * MIB) };
+        Talk { plan, flue_bytes: 1, ..Talk::both(Opener::Kernel, "", 0) }.cleanly(1500);
+    };
+    nothing_but_a_close => assert!(Talk::both(Opener::Flue, "", 0).on_one_tap().is_some());
+    /// Windows that close and open many times.
+    a_slow_reader => {
+        let pace = Pace::Slow { bytes: 64 * 1024, pause: Duration::from_millis(2) };
+        let receive_buffer_bytes = Some(32 * 1024);
+        let plan = Plan { pace, receive_buffer_bytes, ..Plan::send(KERNEL_SEED, 0) };
+        let talk = Talk { plan, ..Talk::both(Opener::Kernel, "", 8 * MIB) };
+        assert!(talk.on_one_tap().is_some());
+    };
+    one_percent_of_loss_mtu_1500_plain => through_loss(100, 1500, Opener::Kernel, "--vnet off");
+    one_percent_of_loss_mtu_9000_plain => through_loss(100, 9000, Opener::Flue, "--vnet off");
+    one_percent_of_loss_vnet => through_loss(100, 1500, Opener::Kernel, "--vnet on");
+    five_percent_of_loss_mtu_1500_plain => through_loss(500, 1500, Opener::Flue, "--vnet off");
+    five_percent_of_loss_mtu_9000_plain => through_loss(500, 9000, Opener::Kernel, "--vnet off");
+    five_percent_of_loss_vnet => through_loss(500, 1500, Opener::Flue, "--vnet on");
+    /// Flue's own weather, repeatable by its seed.
+    reordered_duplicated_and_corrupted_frames => {
+        let options = "--vnet off --reorder 2 --dup 2 --corrupt 1 --drop 1";
+        let counted = Talk::both(Opener::Kernel, options, 16 * MIB).on_one_tap();
+        assert!(counted.is_some_and(|counted| counted.retransmitted > 0), "{counted:?}");
+    };
+}
+
+#[test]
+fn nobody_listens_is_told_and_is_status_1() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let host = Namespace::new();
+    let line = "nc 10.0.0.1 9 --tap tap0 --addr 10.0.0.2/24 --host-addr 10.0.0.1/24";
+    let mut flue = Process::start(&host, command(FLUE, line), Output::Lines);
+    flue.expect_line("TCP: connection refused", START);
+    flue.expect_exit(1, START);
+}
+
+#[test]
+fn without_tun_the_status_is_3_and_the_reason_is_told() {
+    if lacks(&[Need::InitialRoot, Need::Tool("unshare")]) || !Path::new("/dev/net/tun").exists() {
+        return;
+    }
+    let host = Namespace::new();
+    let mut hidden = command("unshare", "--mount -- sh -c");
+    hidden.arg("mount -t tmpfs none /dev/net && exec \"$0\" nc -l 5000").arg(FLUE);
+    let mut flue = Process::start(&host, hidden, Output::Lines);
+    flue.expect_line("/dev/net/tun", START);
+    flue.expect_exit(3, START);
+}
