@@ -14,7 +14,7 @@ use offload_engine::{
 };
 use oorandom::Rand64;
 use rdma_over_tcp::{
-    mpa::startup::RtrSet,
+    mpa::startup::{RtrKind, RtrSet},
     ndk::{AdapterConfig, FpduSize, OpFlags, QpLimits, ReadLimit},
 };
 
@@ -115,9 +115,9 @@ impl Plan {
         match draw(rng, 5) {
             0 => RtrSet::NONE,
             1 => RtrSet { send: true, write: true, read: true },
-            2 => RtrSet { send: true, ..RtrSet::NONE },
-            3 => RtrSet { write: true, ..RtrSet::NONE },
-            _ => RtrSet { read: true, ..RtrSet::NONE },
+            2 => RtrSet::only(RtrKind::Send),
+            3 => RtrSet::only(RtrKind::Write),
+            _ => RtrSet::only(RtrKind::Read),
         }
     }
 
@@ -197,6 +197,8 @@ pub(crate) struct SidePlan {
     pub(crate) reads: ReadLimit,
     pub(crate) operations: Vec<Operation>,
     pub(crate) receives: Vec<Receive>,
+    /// 1 where the peer's RTR is a send: a message like any other, it takes the first receive.
+    pub(crate) rtr_receives: usize,
     /// Receives beyond the peer's sends: they are cancelled in the end.
     pub(crate) spare_receives: usize,
     pub(crate) windows: Vec<Window>,
@@ -225,6 +227,7 @@ impl SidePlan {
             },
             operations: Vec::new(),
             receives: Vec::new(),
+            rtr_receives: 0,
             spare_receives: 0,
             windows: Vec::new(),
             source: GUARD..GUARD + source_bytes,
@@ -336,6 +339,13 @@ impl Conversation {
         let mut this = Self {
             sides: [SidePlan::new(rng, source_bytes), SidePlan::new(rng, source_bytes)],
         };
+        if plan.adapters[0].rtr == RtrSet::only(RtrKind::Send) {
+            let passive = &mut this.sides[1];
+            passive.rtr_receives = 1;
+            let spans = passive.allot_pieces(rng, 9);
+            let none = Receive { spans, bytes: 0, invalidates: None, is_solicited: false };
+            passive.receives.push(none);
+        }
         for from in 0..2 {
             this.plan_side(rng, plan, from, most);
         }

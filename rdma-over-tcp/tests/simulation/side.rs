@@ -216,7 +216,7 @@ impl Side {
     fn may_post(&self, index: usize, peer: &Self, sends: usize) -> bool {
         let Some(operation) = self.plan.operations.get(index) else { return false };
         let granted = match operation.action {
-            Action::Send { .. } => sends < peer.grants.receives,
+            Action::Send { .. } => sends + peer.plan.rtr_receives < peer.grants.receives,
             Action::Write { via: Via::Window(window), .. } => peer.grants.windows[window].is_some(),
             _ => true,
         };
@@ -347,7 +347,9 @@ impl Side {
             left = left.saturating_sub(span.len());
         }
         self.solicited += usize::from(receive.is_solicited);
-        self.assert_writes_before(index, peer);
+        if let Some(send) = index.checked_sub(self.plan.rtr_receives) {
+            self.assert_writes_before(send, peer);
+        }
     }
 
     /// What the peer wrote before its send number `send` is there (RFC 5040 5.5, 12).
