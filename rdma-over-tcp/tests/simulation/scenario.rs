@@ -366,7 +366,7 @@ impl World {
             };
             assert_eq!(*own, expected);
             assert_eq!(own.fpdu_out, counters[1 - node].fpdu_in);
-            //DBG assert_eq!(own.fpdu_out_octets, counters[1 - node].fpdu_in_octets);
+            assert_eq!(own.fpdu_out_octets, counters[1 - node].fpdu_in_octets);
             let engine = bench.cores()[node].engine.stats();
             assert_eq!((engine.initiates, engine.initiate_failures), (count, 0));
         }
