@@ -31,6 +31,9 @@ pub struct DecoderCounters {
     pub fpdus: u64,
     /// Those of them that were handed out in place, without a copy.
     pub fpdus_in_place: u64,
+    /// Octets of TCP stream that these FPDUs took, markers included: what
+    /// [`Encoder::octets`](super::Encoder::octets) says at the other end.
+    pub octets: u64,
     /// Markers taken out.
     pub markers: u64,
     /// Octets copied into the staging buffer.
@@ -51,6 +54,8 @@ pub struct Decoder {
     /// The marker in progress.
     marker: [u8; MARKER_OCTETS],
     marker_have: usize,
+    /// Octets of markers taken out since the last FPDU.
+    marker_octets: usize,
     /// First marker of the FPDU in progress that points elsewhere.
     misled: Option<MpaError>,
     failed: Option<MpaError>,
@@ -69,6 +74,7 @@ impl Decoder {
             stage_delivered: false,
             marker: [0; MARKER_OCTETS],
             marker_have: 0,
+            marker_octets: 0,
             misled: None,
             failed: None,
             counters: DecoderCounters::default(),
@@ -145,6 +151,7 @@ impl Decoder {
         *input = rest;
         self.counters.fpdus += 1;
         self.counters.fpdus_in_place += 1;
+        self.counters.octets += extent.fpdu() as u64;
         Ok(Some(&body[extent.ulpdu()]))
     }
 
@@ -198,6 +205,7 @@ impl Decoder {
         }
         self.marker_have = 0;
         self.counters.markers += 1;
+        self.marker_octets += MARKER_OCTETS;
         if self.check_crc {
             self.crc.update(&self.marker);
         }
@@ -226,6 +234,8 @@ impl Decoder {
         }
         self.stage_delivered = true;
         self.counters.fpdus += 1;
+        let marker_octets = core::mem::take(&mut self.marker_octets);
+        self.counters.octets += (extent.fpdu() + marker_octets) as u64;
         Ok(())
     }
 

@@ -108,6 +108,7 @@ proptest! {
         prop_assert!(decoder.is_between_fpdus());
         let counters = decoder.counters();
         prop_assert_eq!(counters.fpdus, ulpdus.len() as u64);
+        prop_assert_eq!(counters.octets, stream.len() as u64);
         if markers {
             prop_assert_eq!(counters.markers, stream.len().div_ceil(512) as u64);
             prop_assert_eq!(counters.fpdus_in_place, 0);
@@ -209,9 +210,9 @@ fn crc_alone_and_largest_ulpdu() {
         assert!(decoder.is_between_fpdus());
     }
     assert_eq!(decoder.next(&mut &fpdu[..]), Ok(Some(&ulpdu[..])));
-    let staged = 3 * fpdu.len() as u64;
+    let (staged, octets) = (3 * fpdu.len() as u64, 4 * fpdu.len() as u64);
     let expected =
-        DecoderCounters { fpdus: 4, fpdus_in_place: 1, markers: 0, octets_staged: staged };
+        DecoderCounters { fpdus: 4, fpdus_in_place: 1, octets, markers: 0, octets_staged: staged };
     assert_eq!(decoder.counters(), expected);
     assert!(decoder.stage_capacity() <= STAGE_OCTETS_MAX);
 }

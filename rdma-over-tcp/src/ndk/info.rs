@@ -119,9 +119,9 @@ pub struct Counters {
     pub active_connection: u64,
     /// Completion queues that failed.
     pub cq_error: u64,
-    /// FPDU bytes received and accepted.
+    /// FPDU bytes received and accepted, markers included.
     pub fpdu_in_octets: u64,
-    /// FPDU bytes handed to TCP.
+    /// FPDU bytes handed to TCP, markers included.
     pub fpdu_out_octets: u64,
     /// FPDUs received and accepted.
     pub fpdu_in: u64,

@@ -40,14 +40,17 @@ impl Segmenter {
     /// header (MPA-4.5-4). A message of no octets is one segment (DDP-5.2-6).
     ///
     /// # Panics
-    /// When `mulpdu` has no room behind the header; MULPDU is at least 128.
+    /// When octets remain and `mulpdu` has no room for one behind the header, or it has none for the
+    /// header itself.
     pub fn next(&mut self, mulpdu: u16, header_octets: usize) -> Option<Cut> {
         if self.finished {
             return None;
         }
-        let room = usize::from(mulpdu).saturating_sub(header_octets) as u32;
-        assert!(room > 0, "MULPDU of {mulpdu} octets for a header of {header_octets}");
-        let octets = self.remaining().min(room);
+        // Behind other FPDUs of a segment there may be room for just the header of an empty message.
+        let room = usize::from(mulpdu).checked_sub(header_octets);
+        let octets = self.remaining().min(room.unwrap_or(0) as u32);
+        let fits = room.is_some() && (octets > 0 || self.remaining() == 0);
+        assert!(fits, "MULPDU of {mulpdu} octets for a header of {header_octets}");
         let offset = self.offset;
         self.offset += octets;
         self.finished = self.remaining() == 0;

@@ -197,6 +197,22 @@ fn empty_message() {
     assert_eq!(segmenter.next(128, 18), None);
 }
 
+// The rest of a TCP segment may have room for exactly the header of an empty message, such as a Read
+// Request, whose fields are its header.
+#[test]
+fn an_empty_message_needs_no_room_behind_its_header() {
+    for header_octets in [TAGGED_OCTETS, 46] {
+        let cut = Segmenter::new(0).next(header_octets as u16, header_octets);
+        assert_eq!(cut, Some(Cut { offset: 0, octets: 0, last: true }));
+    }
+}
+
+#[test]
+#[should_panic(expected = "for a header of 18")]
+fn a_message_needs_room_behind_its_header() {
+    Segmenter::new(1).next(18, 18);
+}
+
 fn request(octets: u32) -> ReadRequest {
     ReadRequest {
         sink_stag: Stag(7),

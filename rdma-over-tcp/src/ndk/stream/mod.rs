@@ -217,11 +217,13 @@ impl Stream {
                 return;
             };
             let Operation { decoder, receiver, transmitter, .. } = &mut **operation;
+            let octets_before = decoder.counters().octets;
             let outcome = match decoder.next(&mut input) {
                 Ok(None) => return,
                 Ok(Some(ulpdu)) => receiver.handle(objects, qp, transmitter, ulpdu),
                 Err(error) => Err(Failure::new(Terminate::new(error.wire()))),
             };
+            objects.counters.fpdu_in_octets += decoder.counters().octets - octets_before;
             match outcome {
                 Ok(Received::Nothing) => self.first_fpdu_received(objects),
                 Ok(Received::Terminate(terminate)) => {

@@ -73,7 +73,6 @@ impl Receiver {
         let is_first = self.fpdus == 0;
         self.fpdus += 1;
         objects.counters.fpdu_in += 1;
-        objects.counters.fpdu_in_octets += ulpdu.len() as u64;
         if let Some(qp) = objects.qps.get_mut(id) {
             qp.stats.fpdu_in += 1;
         }

@@ -512,7 +512,9 @@ fn soak() {
                 assert!(read == pattern(3000, n as u8), "read {n}");
             }
         }
-        assert_eq!(active.adapter.counters().fpdu_out, passive.adapter.counters().fpdu_in);
+        let (sent, received) = (active.adapter.counters(), passive.adapter.counters());
+        assert_eq!(sent.fpdu_out, received.fpdu_in);
+        assert_eq!(sent.fpdu_out_octets, received.fpdu_in_octets);
     }
 }
 

@@ -1,0 +1,214 @@
+//! Two nodes with adapters on virtual time.
+//!
+//! The pair owns the engines and polls the adapters with them; consumers reach the same adapters
+//! through a lock. Callbacks run between two rounds, when nobody holds it.
+
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use host_stack::{
+    host::HostConfig,
+    node::Core,
+    simulation::{Pair, Stall},
+    socket::OffloadPolicy,
+};
+use offload_engine::{
+    chimney::{
+        client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient},
+        state::MacAddress,
+    },
+    engine::{Callback, Connections, EngineConfig, NodeClient},
+    link::{Impaired, Impairments, Link, MemoryLink, Tee, memory_link_pair},
+    nbl::{NblChain, NetBufferList},
+    time::{Duration, Instant},
+};
+use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, CoreAccess};
+
+use crate::plan::Plan;
+
+/// Virtual time one seed may take. With a lost FIN, and the peer's TIME_WAIT behind it, minutes pass.
+const LIMIT: Instant = Instant::from_millis(1_800_000);
+
+/// An adapter shared between the engine that polls it and its consumers.
+struct Shared {
+    core: Mutex<AdapterCore>,
+    now: Mutex<Instant>,
+    /// A consumer has called since the last poll.
+    called: AtomicBool,
+    /// Connections that the target has let go of.
+    released: AtomicUsize,
+}
+
+impl Shared {
+    fn core(&self) -> MutexGuard<'_, AdapterCore> {
+        self.core.lock().unwrap()
+    }
+}
+
+impl CoreAccess for Shared {
+    fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
+        self.called.store(true, Ordering::Relaxed);
+        let now = *self.now.lock().unwrap();
+        work(&mut self.core(), now);
+    }
+}
+
+/// The adapter as its engine sees it.
+#[derive(Clone)]
+pub(crate) struct Client(Arc<Shared>);
+
+impl Client {
+    fn new(core: AdapterCore) -> Self {
+        Self(Arc::new(Shared {
+            core: Mutex::new(core),
+            now: Mutex::new(Instant::ZERO),
+            called: AtomicBool::new(false),
+            released: AtomicUsize::new(0),
+        }))
+    }
+
+    fn adapter(&self) -> Adapter {
+        Adapter::new(self.0.clone())
+    }
+}
+
+impl OffloadClient for Client {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+        self.0.core().offloaded(io, client);
+    }
+
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize {
+        self.0.core().receive(io, data, push)
+    }
+
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        self.0.core().send_complete(io, chain);
+    }
+
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        self.0.core().send_room(io);
+    }
+
+    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        self.0.core().disconnect_complete(io, nbl);
+    }
+
+    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        if event == ConnectionEvent::Released {
+            self.0.released.fetch_add(1, Ordering::Relaxed);
+        }
+        self.0.core().event(io, event);
+    }
+}
+
+impl NodeClient for Client {
+    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
+        *self.0.now.lock().unwrap() = now;
+        let called = self.0.called.swap(false, Ordering::Relaxed);
+        self.0.core().poll(now, connections) | called
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.0.core().poll_at()
+    }
+
+    fn has_input(&self) -> bool {
+        self.0.called.load(Ordering::Relaxed) || self.0.core().has_input()
+    }
+
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        self.0.core().take_callbacks(callbacks);
+    }
+}
+
+/// With FLUE_PCAP set, what crosses the wire (behind the impairment) is written to that file.
+fn captured(link: MemoryLink) -> Box<dyn Link> {
+    match std::env::var("FLUE_PCAP") {
+        Ok(path) => Box::new(Tee::new(link, File::create(path).unwrap(), "wire", 0).unwrap()),
+        Err(_) => Box::new(link),
+    }
+}
+
+fn node(
+    plan: &Plan,
+    index: usize,
+    link: impl Link + 'static,
+    seed: u64,
+) -> io::Result<Core<Client>> {
+    let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
+    let mut engine = EngineConfig::new(mac);
+    engine.tcp.push = plan.push;
+    // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
+    engine.tcp.time_wait = Duration::from_secs(240);
+    let address = plan.addresses[index];
+    let host = HostConfig {
+        mac,
+        addresses: vec![(address, if address.is_ipv4() { 24 } else { 64 })],
+        mtu: plan.link.mtu,
+        policy: OffloadPolicy::Always,
+        receive_buffer: plan.receive_buffer,
+        seed,
+        ..HostConfig::default()
+    };
+    let config: AdapterConfig = plan.adapters[index].clone();
+    Core::new(Box::new(link), engine, host, |port| {
+        Client::new(AdapterCore::new(config, port, Box::new(|| {})))
+    })
+}
+
+/// The bench.
+pub(crate) struct Bench {
+    pub(crate) pair: Pair<Client>,
+    pub(crate) adapters: [Adapter; 2],
+}
+
+impl Bench {
+    pub(crate) fn new(plan: &Plan, seeds: [u64; 2]) -> Self {
+        let (left, right) = memory_link_pair(plan.link);
+        let none = Impairments::default();
+        let left = Impaired::new(captured(left), plan.impairments[0], none).unwrap();
+        let right = Impaired::new(right, plan.impairments[1], none).unwrap();
+        let a = node(plan, 0, left, seeds[0]).unwrap();
+        let b = node(plan, 1, right, seeds[1]).unwrap();
+        let adapters = [a.client.adapter(), b.client.adapter()];
+        Self { pair: Pair::new(a, b), adapters }
+    }
+
+    /// Runs until `done`; between the rounds callbacks run, then `done` may act.
+    pub(crate) fn run(&mut self, mut done: impl FnMut() -> bool) -> Result<(), Stall> {
+        self.pair.run(LIMIT, |pair| {
+            let mut callbacks = Vec::new();
+            pair.a.client.take_callbacks(&mut callbacks);
+            pair.b.client.take_callbacks(&mut callbacks);
+            callbacks.into_iter().for_each(|callback| callback());
+            done().then_some(())
+        })
+    }
+
+    /// Runs until the target of each node has let go of `count` connections.
+    pub(crate) fn run_until_released(&mut self, count: usize) -> Result<(), Stall> {
+        let clients = [self.pair.a.client.clone(), self.pair.b.client.clone()];
+        self.run(|| clients.iter().all(|client| client.released() == count))
+    }
+
+    pub(crate) fn cores(&self) -> [&Core<Client>; 2] {
+        [&self.pair.a, &self.pair.b]
+    }
+}
+
+impl Client {
+    pub(crate) fn released(&self) -> usize {
+        self.0.released.load(Ordering::Relaxed)
+    }
+
+    /// Whether no object is left.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.core().is_idle()
+    }
+}

@@ -1,0 +1,435 @@
+//! From the first listen to the last close.
+
+use std::{
+    fmt::Write as _,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use host_stack::simulation::Stall;
+use oorandom::Rand64;
+use rdma_over_tcp::mpa::startup::{RtrKind, RtrSet};
+use rdma_over_tcp::ndk::{Connector, Counters, Cq, CqNotify, Listener, NdkResultEx, NtStatus, Pd};
+
+use crate::{
+    bench::Bench,
+    plan::{Action, Conversation, Plan, SidePlan, conversations, draw, once_in},
+    side::Side,
+};
+
+const PORT: u16 = 7000;
+
+/// A completion queue and its consumer.
+struct Queue {
+    cq: Cq,
+    /// Notifications since the beginning.
+    fired: Arc<AtomicUsize>,
+    seen: usize,
+    serves_receives: bool,
+}
+
+/// How the completion queues of a node are shared.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    One,
+    ReceivesAndRequests,
+    TwoPerQueuePair,
+}
+
+impl Layout {
+    /// The queues of queue pair `index`: for receives, for requests.
+    const fn queues(self, index: usize) -> [usize; 2] {
+        match self {
+            Self::One => [0, 0],
+            Self::ReceivesAndRequests => [0, 1],
+            Self::TwoPerQueuePair => [2 * index, 2 * index + 1],
+        }
+    }
+}
+
+/// One node's objects that its queue pairs share.
+struct Objects {
+    pd: Pd,
+    queues: Vec<Queue>,
+    layout: Layout,
+    /// Polls only when told to; else polls all the time, and arms for solicited events.
+    by_notification: bool,
+}
+
+impl Objects {
+    fn new(rng: &mut Rand64, bench: &Bench, node: usize, plans: &[&SidePlan]) -> Self {
+        let layout =
+            [Layout::One, Layout::ReceivesAndRequests, Layout::TwoPerQueuePair][draw(rng, 3)];
+        let by_notification = once_in(rng, 2);
+        // As deep as what may be outstanding, and no deeper: one completion too many is an overrun.
+        let mut depths = Vec::new();
+        for (index, plan) in plans.iter().enumerate() {
+            let parts = [plan.limits.receive_queue_depth, plan.limits.initiator_queue_depth];
+            for (queue, part) in layout.queues(index).into_iter().zip(parts) {
+                depths.resize(depths.len().max(queue + 1), 0);
+                depths[queue] += part;
+            }
+        }
+        let adapter = &bench.adapters[node];
+        let queue = |(index, depth): (usize, u32)| {
+            let fired = Arc::new(AtomicUsize::new(0));
+            let counter = fired.clone();
+            let notify = move |status| {
+                assert_eq!(status, NtStatus::SUCCESS, "a queue of depth {depth} failed");
+                counter.fetch_add(1, Ordering::Relaxed);
+            };
+            let cq = adapter.create_cq(depth, notify).unwrap();
+            cq.arm(if by_notification { CqNotify::Any } else { CqNotify::Solicited });
+            let serves_receives = index % 2 == 0;
+            Queue { cq, fired, seen: 0, serves_receives }
+        };
+        let queues = depths.into_iter().enumerate().map(queue).collect();
+        Self { pd: adapter.create_pd().unwrap(), queues, layout, by_notification }
+    }
+}
+
+/// A bench with everything on it.
+struct World {
+    plan: Plan,
+    nodes: [Objects; 2],
+    pairs: Vec<[Side; 2]>,
+    listener: Listener,
+    incoming: Arc<Mutex<Vec<Connector>>>,
+}
+
+/// In which order the ends of a connection disconnect.
+#[derive(Clone, Copy, Debug)]
+enum Parting {
+    /// This side first, the other when it is told.
+    First(usize),
+    Both,
+}
+
+impl World {
+    fn new(
+        rng: &mut Rand64,
+        bench: &Bench,
+        plan: Plan,
+        conversations: Vec<Conversation>,
+    ) -> Self {
+        let nodes = [0, 1].map(|node| {
+            let plans: Vec<_> = conversations.iter().map(|talk| &talk.sides[node]).collect();
+            Objects::new(rng, bench, node, &plans)
+        });
+        let side = |node: usize, index: usize, plan| {
+            let Objects { pd, queues, layout, .. } = &nodes[node];
+            let cqs = layout.queues(index).map(|queue| &queues[queue].cq);
+            Side::new(&bench.adapters[node], pd, cqs, index as u64, node == 0, plan)
+        };
+        let mut pairs = Vec::new();
+        for (index, Conversation { sides: [a, b] }) in conversations.into_iter().enumerate() {
+            pairs.push([side(0, index, a), side(1, index, b)]);
+        }
+        let incoming = Arc::new(Mutex::new(Vec::new()));
+        let inbox = incoming.clone();
+        let listener = bench.adapters[1]
+            .create_listener(move |connector| inbox.lock().unwrap().push(connector))
+            .unwrap();
+        Self { plan, nodes, pairs, listener, incoming }
+    }
+
+    fn server(&self) -> SocketAddr {
+        SocketAddr::new(self.plan.addresses[1], PORT)
+    }
+
+    fn describe(&self, bench: &Bench) -> String {
+        let mut text = format!("{:?}\n", self.plan);
+        for (node, core) in bench.cores().into_iter().enumerate() {
+            let (stats, link) = (core.engine.stats(), core.engine.link_stats());
+            let counters = bench.adapters[node].counters();
+            let _ = writeln!(text, "node {node}: {stats:?} {link:?} {counters:?}");
+        }
+        let _ = writeln!(text, "at {:?}", bench.pair.now);
+        text
+    }
+
+    fn check(&self, bench: &Bench, what: &str, outcome: Result<(), Stall>) {
+        if let Err(stall) = outcome {
+            panic!("{what}: {stall}\n{}\n{:#?}", self.describe(bench), self.pairs);
+        }
+    }
+
+    fn listen(&self, bench: &mut Bench) {
+        let told = Arc::new(Mutex::new(None));
+        let keep = told.clone();
+        let completion = move |status| *keep.lock().unwrap() = Some(status);
+        assert_eq!(self.listener.listen(self.server(), completion), NtStatus::PENDING);
+        let outcome = bench.run(|| told.lock().unwrap().is_some());
+        self.check(bench, "listen", outcome);
+        assert_eq!(*told.lock().unwrap(), Some(NtStatus::SUCCESS));
+    }
+
+    fn connect(&mut self, bench: &Bench) {
+        let server = self.server();
+        for (index, [active, passive]) in self.pairs.iter_mut().enumerate() {
+            // Legal before there is a connection (NDK-CON-10).
+            active.post_receives();
+            passive.post_receives();
+            let connector = bench.adapters[0].create_connector().unwrap();
+            let note = active.note(|told, status| told.connected = Some(status));
+            let (limits, name) = (active.plan.reads, [index as u8]);
+            let status = connector.connect(&active.qp, None, server, limits, &name, note);
+            assert_eq!(status, NtStatus::PENDING);
+            active.connector = Some(connector);
+        }
+    }
+
+    /// Answers connectors, polls, posts.
+    fn act(&mut self) {
+        for connector in self.incoming.lock().unwrap().drain(..) {
+            let mut name = [0];
+            let (status, required, _) = connector.connection_data(Some(&mut name));
+            assert_eq!((status, required), (NtStatus::SUCCESS, 1));
+            let side = &mut self.pairs[usize::from(name[0])][1];
+            let note = side.note(|told, status| told.completed = Some(status));
+            let (event, limits) = (side.disconnect_event(), side.plan.reads);
+            let status = connector.accept(&side.qp, limits, &[!name[0]], event, note);
+            assert_eq!(status, NtStatus::PENDING);
+            assert!(side.connector.replace(connector).is_none(), "one request per connect");
+        }
+        self.poll();
+        for (index, [active, passive]) in self.pairs.iter_mut().enumerate() {
+            complete_connect(index, active);
+            for (side, peer) in [(&mut *active, &mut *passive)] {
+                step(side, peer);
+            }
+            step(passive, active);
+        }
+    }
+
+    fn poll(&mut self) {
+        let mut results = [NdkResultEx::default(); 7];
+        for (node, Objects { queues, by_notification, layout, .. }) in
+            self.nodes.iter_mut().enumerate()
+        {
+            for (number, queue) in queues.iter_mut().enumerate() {
+                let fired = queue.fired.load(Ordering::Relaxed);
+                if *by_notification && fired == queue.seen {
+                    continue;
+                }
+                loop {
+                    let count = queue.cq.poll_ex(&mut results);
+                    if count == 0 {
+                        break;
+                    }
+                    for result in &results[..count] {
+                        let [a, b] = &mut self.pairs[result.qp_context as usize];
+                        let (side, peer) = if node == 0 { (a, b) } else { (b, a) };
+                        side.complete(result, peer);
+                    }
+                }
+                if *by_notification {
+                    assert_eq!(fired, queue.seen + 1, "one call per arm (NDK-CQ-2)");
+                    queue.seen = fired;
+                    queue.cq.arm(CqNotify::Any);
+                } else if fired > 0 {
+                    let is_served = |index: &usize| layout.queues(*index)[0] == number;
+                    let solicited: usize = (0..self.pairs.len())
+                        .filter(is_served)
+                        .map(|index| self.pairs[index][node].solicited)
+                        .sum();
+                    assert!(solicited > 0, "called without a solicited event (NDK-CQ-8)");
+                }
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.pairs.iter().flatten().all(Side::is_done)
+    }
+
+    /// Disconnects, each pair in its own way.
+    fn part(&mut self, partings: &[Parting]) -> bool {
+        self.act();
+        let mut over = true;
+        for (pair, parting) in self.pairs.iter_mut().zip(partings) {
+            for (index, side) in pair.iter_mut().enumerate() {
+                let (told, disconnected) = {
+                    let told = side.told.lock().unwrap();
+                    (!told.events.is_empty(), told.disconnected)
+                };
+                let turn = match parting {
+                    Parting::Both => true,
+                    Parting::First(first) => *first == index || told,
+                };
+                if turn && !side.is_ending {
+                    side.is_ending = true;
+                    let note = side.note(|told, status| told.disconnected = Some(status));
+                    let status = side.connector.as_ref().unwrap().disconnect(note);
+                    assert_eq!(status, NtStatus::PENDING);
+                }
+                if let Some(status) = disconnected {
+                    assert_eq!(status, NtStatus::SUCCESS);
+                }
+                over &= disconnected.is_some() && side.cancelled == side.plan.spare_receives;
+            }
+        }
+        over
+    }
+
+    fn assert_parted(&self, partings: &[Parting]) {
+        for (pair, parting) in self.pairs.iter().zip(partings) {
+            for (index, side) in pair.iter().enumerate() {
+                let expected: &[u32] = match parting {
+                    Parting::First(first) if *first != index => &[0],
+                    _ => &[],
+                };
+                assert_eq!(side.told.lock().unwrap().events, expected, "NDK-DISC-4");
+            }
+        }
+    }
+
+    /// Closes everything, in any order (NDK-LIFE-5).
+    fn close(&self, rng: &mut Rand64, bench: &mut Bench) {
+        let mut closes: Vec<Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + '_>> = Vec::new();
+        for side in self.pairs.iter().flatten() {
+            closes.push(Box::new(|done| side.qp.close(done)));
+            closes.push(Box::new(|done| side.connector.as_ref().unwrap().close(done)));
+            for mr in side.mrs() {
+                closes.push(Box::new(|done| mr.close(done)));
+            }
+        }
+        for node in &self.nodes {
+            closes.push(Box::new(|done| node.pd.close(done)));
+            for queue in &node.queues {
+                closes.push(Box::new(|done| queue.cq.close(done)));
+            }
+        }
+        closes.push(Box::new(|done| self.listener.close(done)));
+        for adapter in bench.adapters.clone() {
+            closes.push(Box::new(move |done| adapter.close(done)));
+        }
+        let (mut pending, returned) = (0, Arc::new(AtomicUsize::new(0)));
+        while !closes.is_empty() {
+            let close = closes.swap_remove(draw(rng, closes.len()));
+            let counter = returned.clone();
+            let done = move || {
+                counter.fetch_add(1, Ordering::Relaxed);
+            };
+            match close(Box::new(done)) {
+                NtStatus::PENDING => pending += 1,
+                status => assert_eq!(status, NtStatus::SUCCESS),
+            }
+        }
+        let outcome = bench.run(|| returned.load(Ordering::Relaxed) == pending);
+        self.check(bench, "close", outcome);
+        let outcome = bench.run_until_released(self.pairs.len());
+        self.check(bench, "release", outcome);
+        assert_eq!(returned.load(Ordering::Relaxed), pending, "each close once");
+        for core in bench.cores() {
+            assert!(core.client.is_idle());
+        }
+    }
+
+    /// The right results by the right path.
+    fn assert_counters(&self, bench: &Bench) {
+        let count = self.pairs.len() as u64;
+        // An RTR that is a read is answered like one (RFC 6581 9.2).
+        let is_read_rtr = self.plan.adapters[0].rtr == RtrSet::only(RtrKind::Read);
+        for [active, passive] in &self.pairs {
+            for (side, peer) in [(active, passive), (passive, active)] {
+                let planned = |which: fn(&Action) -> bool| {
+                    let of = &side.plan.operations;
+                    of.iter().filter(|operation| which(&operation.action)).count() as u64
+                };
+                let stats = side.qp.stats();
+                let reads = planned(|action| matches!(action, Action::Read { .. }));
+                let sends = planned(|action| matches!(action, Action::Send { .. }));
+                assert_eq!(stats.sends, sends);
+                assert_eq!(stats.writes, planned(|action| matches!(action, Action::Write { .. })));
+                assert_eq!(stats.reads, reads);
+                assert_eq!(peer.qp.stats().receives, sends + peer.plan.rtr_receives as u64);
+                let rtr = u64::from(side.is_active && is_read_rtr);
+                assert_eq!(peer.qp.stats().read_responses, reads + rtr);
+                assert_eq!(stats.flushed, side.plan.spare_receives as u64);
+                assert_eq!((stats.terminates_in, stats.terminates_out), (0, 0));
+            }
+        }
+        let counters = bench.adapters.each_ref().map(|adapter| adapter.counters());
+        for (node, own) in counters.iter().enumerate() {
+            let expected = Counters {
+                connect: if node == 0 { count } else { 0 },
+                accept: if node == 1 { count } else { 0 },
+                connect_failure: 0,
+                connection_error: 0,
+                active_connection: 0,
+                cq_error: 0,
+                ..*own
+            };
+            assert_eq!(*own, expected);
+            assert_eq!(own.fpdu_out, counters[1 - node].fpdu_in);
+            assert_eq!(own.fpdu_out_octets, counters[1 - node].fpdu_in_octets);
+            let engine = bench.cores()[node].engine.stats();
+            assert_eq!((engine.initiates, engine.initiate_failures), (count, 0));
+        }
+    }
+
+    /// Polling consumers armed once: queues with a solicited receive have called once, others never.
+    fn assert_notified(&self) {
+        for queue in self.nodes.iter().filter(|node| !node.by_notification).flat_map(|n| &n.queues) {
+            let expected = usize::from(queue.serves_receives);
+            assert_eq!(queue.fired.load(Ordering::Relaxed), expected, "NDK-CQ-8");
+        }
+    }
+}
+
+fn complete_connect(index: usize, active: &mut Side) {
+    let connected = active.told.lock().unwrap().connected.take();
+    let Some(status) = connected else { return };
+    assert_eq!(status, NtStatus::SUCCESS);
+    let connector = active.connector.as_ref().unwrap();
+    let mut data = [0];
+    let (status, required, _) = connector.connection_data(Some(&mut data));
+    assert_eq!((status, required, data), (NtStatus::SUCCESS, 1, [!(index as u8)]));
+    let note = active.note(|told, status| told.completed = Some(status));
+    let status = connector.complete_connect(active.disconnect_event(), note);
+    assert_eq!(status, NtStatus::PENDING);
+}
+
+fn step(side: &mut Side, peer: &mut Side) {
+    let Some(status) = side.told.lock().unwrap().completed else { return };
+    assert_eq!(status, NtStatus::SUCCESS);
+    if side.is_ending {
+        return;
+    }
+    side.post_receives();
+    side.post(peer);
+}
+
+/// One seed; returns what was counted.
+pub(crate) fn run(seed: u64) -> String {
+    let mut rng = Rand64::new(u128::from(seed));
+    let plan = Plan::new(&mut rng);
+    let conversations = conversations(&mut rng, &plan);
+    let mut bench = Bench::new(&plan, [rng.rand_u64(), rng.rand_u64()]);
+    let mut world = World::new(&mut rng, &bench, plan, conversations);
+    world.listen(&mut bench);
+    world.connect(&bench);
+    let outcome = bench.run(|| {
+        world.act();
+        world.is_done()
+    });
+    world.check(&bench, "operations", outcome);
+    world.assert_notified();
+    world.pairs.iter().flatten().for_each(Side::assert_image);
+    let partings: Vec<_> = world
+        .pairs
+        .iter()
+        .map(|_| [Parting::First(0), Parting::First(1), Parting::Both][draw(&mut rng, 3)])
+        .collect();
+    let outcome = bench.run(|| world.part(&partings));
+    world.check(&bench, "disconnect", outcome);
+    world.assert_parted(&partings);
+    world.pairs.iter().flatten().for_each(Side::assert_image);
+    world.assert_counters(&bench);
+    world.close(&mut rng, &mut bench);
+    world.describe(&bench)
+}

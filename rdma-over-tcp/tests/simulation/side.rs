@@ -1,0 +1,413 @@
+//! One end of a queue pair's connection: posts what the plan says, and checks every completion.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use rdma_over_tcp::ndk::{
+    Adapter, Connector, Cq, Data, DisconnectEvent, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags,
+    OperationType, Pd, Qp, RegisteredBuffer, Sge,
+};
+
+use crate::plan::{Action, GUARD, Operation, SidePlan, Source, Span, Via};
+
+/// What callbacks have told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) connected: Option<NtStatus>,
+    pub(crate) completed: Option<NtStatus>,
+    pub(crate) disconnected: Option<NtStatus>,
+    /// Reasons of disconnect events.
+    pub(crate) events: Vec<u32>,
+}
+
+/// What the peer of a side may use.
+#[derive(Clone, Debug)]
+struct Grants {
+    address: u64,
+    source_token: u32,
+    target_token: u32,
+    /// Tokens and first addresses of windows whose registration has completed.
+    windows: Vec<Option<(u32, u64)>>,
+    /// Receives posted since the beginning.
+    receives: usize,
+}
+
+pub(crate) struct Side {
+    pub(crate) plan: SidePlan,
+    pub(crate) qp: Qp,
+    pub(crate) connector: Option<Connector>,
+    pub(crate) told: Arc<Mutex<Told>>,
+    pub(crate) buffer: RegisteredBuffer,
+    pub(crate) regions: [Mr; 2],
+    windows: Vec<(Mr, Option<u32>)>,
+    grants: Grants,
+    /// Next operation to post.
+    next: usize,
+    /// Operations posted and not known to be complete.
+    outstanding: VecDeque<(usize, bool)>,
+    receives_posted: usize,
+    receives_done: usize,
+    pub(crate) is_active: bool,
+    /// Everything that completes from now on was flushed.
+    pub(crate) is_ending: bool,
+    pub(crate) cancelled: usize,
+    pub(crate) solicited: usize,
+}
+
+impl fmt::Debug for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Side")
+            .field("operation", &self.next)
+            .field("of", &self.plan.operations.len())
+            .field("doing", &self.plan.operations.get(self.next))
+            .field("outstanding", &self.outstanding)
+            .field("receives_posted", &self.receives_posted)
+            .field("receives_done", &self.receives_done)
+            .field("of", &self.plan.receives.len())
+            .field("told", &self.told)
+            .field("stats", &self.qp.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Side {
+    pub(crate) fn new(
+        adapter: &Adapter,
+        pd: &Pd,
+        [receive_cq, initiator_cq]: [&Cq; 2],
+        context: u64,
+        is_active: bool,
+        plan: SidePlan,
+    ) -> Self {
+        let buffer = adapter.allocate(plan.initial.len()).unwrap();
+        buffer.write_at(0, &plan.initial);
+        let register = |span: Span, flags| {
+            let mr = pd.create_mr(false).unwrap();
+            mr.register(&buffer, span.start, span.len(), flags).unwrap();
+            mr
+        };
+        let targets = plan.source.end..plan.initial.len() - GUARD;
+        let rights = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
+        let regions = [
+            register(plan.source.clone(), MrFlags::ALLOW_REMOTE_READ),
+            register(targets, rights),
+        ];
+        let windows: Vec<_> = plan
+            .windows
+            .iter()
+            .map(|window| {
+                let mr = pd.create_mr(true).unwrap();
+                // One page more: the span need not begin with one.
+                let pages = window.span.len().div_ceil(4096) as u32 + 1;
+                mr.initialize_fast_register(pages, window.is_remote).unwrap();
+                (mr, None)
+            })
+            .collect();
+        let grants = Grants {
+            address: buffer.address(),
+            source_token: regions[0].remote_token(),
+            target_token: regions[1].remote_token(),
+            windows: vec![None; windows.len()],
+            receives: 0,
+        };
+        Self {
+            qp: pd.create_qp(receive_cq, initiator_cq, context, plan.limits).unwrap(),
+            connector: None,
+            told: Arc::default(),
+            buffer,
+            regions,
+            windows,
+            grants,
+            next: 0,
+            outstanding: VecDeque::new(),
+            receives_posted: 0,
+            receives_done: 0,
+            is_active,
+            is_ending: false,
+            cancelled: 0,
+            solicited: 0,
+            plan,
+        }
+    }
+
+    /// A callback that keeps what it is told.
+    pub(crate) fn note(
+        &self,
+        keep: impl FnOnce(&mut Told, NtStatus) + Send + 'static,
+    ) -> impl FnOnce(NtStatus) + Send + 'static {
+        let told = self.told.clone();
+        move |status| keep(&mut told.lock().unwrap(), status)
+    }
+
+    pub(crate) fn disconnect_event(&self) -> Option<DisconnectEvent> {
+        let told = self.told.clone();
+        Some(Box::new(move |reason| told.lock().unwrap().events.push(reason)))
+    }
+
+    pub(crate) fn mrs(&self) -> impl Iterator<Item = &Mr> {
+        self.regions.iter().chain(self.windows.iter().map(|(mr, _)| mr))
+    }
+
+    fn region_token(&self, span: &Span) -> u32 {
+        match span.start < self.plan.source.end {
+            true => self.grants.source_token,
+            false => self.grants.target_token,
+        }
+    }
+
+    fn sges(&self, spans: &[Span]) -> Vec<Sge> {
+        let sge = |span: &Span| Sge {
+            address: self.buffer.address() + span.start as u64,
+            length: span.len() as u32,
+            token: self.region_token(span),
+        };
+        spans.iter().map(sge).collect()
+    }
+
+    pub(crate) fn content(&self, span: Span) -> Vec<u8> {
+        let mut content = vec![0; span.len()];
+        self.buffer.read_at(span.start, &mut content);
+        content
+    }
+
+    /// What is in `span` is what the plan says; only the first `bytes` of it count.
+    fn assert_placed(&self, span: &Span, bytes: usize, what: &dyn fmt::Debug) {
+        let span = span.start..span.start + bytes.min(span.len());
+        assert!(self.content(span.clone()) == self.plan.image[span.clone()], "{span:?} of {what:?}");
+    }
+
+    /// Receives up to the queue's depth: for each send of the peer one, then some more.
+    pub(crate) fn post_receives(&mut self) {
+        let depth = self.plan.limits.receive_queue_depth as usize;
+        let most = self.plan.receives.len() + self.plan.spare_receives;
+        while self.receives_posted < most && self.receives_posted - self.receives_done < depth {
+            let sges = match self.plan.receives.get(self.receives_posted) {
+                Some(receive) => self.sges(&receive.spans),
+                None => Vec::new(),
+            };
+            self.qp.receive(self.receives_posted as u64, &sges).unwrap();
+            self.receives_posted += 1;
+        }
+        self.grants.receives = self.receives_posted;
+    }
+
+    /// Posts what may be posted now.
+    pub(crate) fn post(&mut self, peer: &mut Self) {
+        let mut sends = self.sends_before(self.next);
+        while self.may_post(self.next, peer, sends) {
+            let is_send =
+                matches!(self.plan.operations[self.next].action, Action::Send { .. });
+            sends += usize::from(is_send);
+            let flags = self.flags(peer, sends);
+            self.post_one(peer, flags);
+            self.next += 1;
+        }
+    }
+
+    fn sends_before(&self, end: usize) -> usize {
+        let operations = &self.plan.operations[..end];
+        operations.iter().filter(|operation| matches!(operation.action, Action::Send { .. })).count()
+    }
+
+    /// Room, a receive for a send, and the peer's grant for its window.
+    fn may_post(&self, index: usize, peer: &Self, sends: usize) -> bool {
+        let Some(operation) = self.plan.operations.get(index) else { return false };
+        let granted = match operation.action {
+            Action::Send { .. } => sends + peer.plan.rtr_receives < peer.grants.receives,
+            Action::Write { via: Via::Window(window), .. } => peer.grants.windows[window].is_some(),
+            _ => true,
+        };
+        granted && self.outstanding.len() < self.plan.limits.initiator_queue_depth as usize
+    }
+
+    /// The plan's flags, but for two that depend on what follows: a consumer must hear of one request
+    /// per queue to know that there is room, and a deferred request needs a successor that is posted.
+    fn flags(&mut self, peer: &Self, sends: usize) -> OpFlags {
+        let depth = self.plan.limits.initiator_queue_depth as usize;
+        let mut flags = self.plan.operations[self.next].flags;
+        if self.outstanding.len() + 1 == depth || self.next + 1 == self.plan.operations.len() {
+            flags = flags.without(OpFlags::SILENT_SUCCESS);
+        }
+        self.outstanding.push_back((self.next, flags.contains(OpFlags::SILENT_SUCCESS)));
+        if !self.may_post(self.next + 1, peer, sends) {
+            flags = flags.without(OpFlags::DEFER);
+        }
+        flags
+    }
+
+    fn post_one(&mut self, peer: &Self, flags: OpFlags) {
+        let context = self.next as u64;
+        let Operation { action, .. } = &self.plan.operations[self.next];
+        let (qp, bytes) = (&self.qp, |span: &Span| self.content(span.clone()));
+        match action {
+            Action::Send { source, invalidate } => self.with_data(source, bytes, |data| {
+                match invalidate.map(|window| peer.grants.windows[window].unwrap().0) {
+                    Some(token) => qp.send_and_invalidate(context, data, token, flags).unwrap(),
+                    None => qp.send(context, data, flags).unwrap(),
+                }
+            }),
+            Action::Write { source, target, via } => self.with_data(source, bytes, |data| {
+                let (token, address) = match *via {
+                    Via::Region => {
+                        let address = peer.grants.address + target.start as u64;
+                        (peer.grants.target_token, address)
+                    }
+                    Via::Window(window) => peer.grants.windows[window].unwrap(),
+                };
+                qp.write(context, data, address, token, flags).unwrap();
+            }),
+            Action::Read { sinks, via, source } => {
+                let sges = match *via {
+                    Via::Region => self.sges(sinks),
+                    Via::Window(window) => vec![Sge {
+                        address: self.plan.windows[window].base,
+                        length: sinks[0].len() as u32,
+                        token: self.windows[window].1.unwrap(),
+                    }],
+                };
+                let address = peer.grants.address + source.start as u64;
+                qp.read(context, &sges, address, peer.grants.source_token, flags).unwrap();
+            }
+            Action::Register { window } => {
+                let (mr, _) = &self.windows[*window];
+                let plan = &self.plan.windows[*window];
+                let rights = match plan.is_remote {
+                    true => OpFlags::ALLOW_REMOTE_WRITE,
+                    false => OpFlags::ALLOW_LOCAL_WRITE,
+                };
+                let (offset, length) = (plan.span.start, plan.span.len());
+                let flags = flags | rights;
+                let token = qp
+                    .fast_register(context, mr, &self.buffer, offset, length, plan.base, flags)
+                    .unwrap();
+                let window = *window;
+                self.windows[window].1 = Some(token);
+            }
+            Action::Invalidate { window } => {
+                qp.invalidate(context, &self.windows[*window].0, flags).unwrap();
+            }
+        }
+    }
+
+    fn with_data(
+        &self,
+        source: &Source,
+        bytes: impl Fn(&Span) -> Vec<u8>,
+        post: impl FnOnce(Data<'_>),
+    ) {
+        match source {
+            Source::Registered(spans) => post(Data::Registered(&self.sges(spans))),
+            Source::Inline(span, parts) => {
+                let data = bytes(span);
+                let size = data.len().div_ceil(*parts).max(1);
+                let parts: Vec<&[u8]> = data.chunks(size).collect();
+                post(Data::Inline(&parts));
+            }
+        }
+    }
+
+    /// Checks a completion: each in its turn, with all that it should say.
+    pub(crate) fn complete(&mut self, result: &NdkResultEx, peer: &Self) {
+        match result.operation {
+            OperationType::Receive | OperationType::ReceiveAndInvalidate => {
+                self.complete_receive(result, peer);
+            }
+            _ => self.complete_request(result),
+        }
+    }
+
+    fn complete_receive(&mut self, result: &NdkResultEx, peer: &Self) {
+        let index = self.receives_done;
+        self.receives_done += 1;
+        assert_eq!(result.request_context, index as u64, "receives complete in posting order");
+        let Some(receive) = self.plan.receives.get(index) else {
+            assert!(self.is_ending, "{result:?} without a send");
+            assert_eq!(result.status, NtStatus::CANCELLED);
+            self.cancelled += 1;
+            return;
+        };
+        assert_eq!(result.status, NtStatus::SUCCESS, "receive {index}: {result:?}");
+        assert_eq!(result.bytes_transferred as usize, receive.bytes);
+        match receive.invalidates {
+            Some(window) => {
+                assert_eq!(result.operation, OperationType::ReceiveAndInvalidate);
+                assert_eq!(Some(result.invalidated_token), self.windows[window].1);
+            }
+            None => {
+                assert_eq!(result.operation, OperationType::Receive);
+                assert_eq!(result.invalidated_token, 0);
+            }
+        }
+        let mut left = receive.bytes;
+        for span in &receive.spans {
+            self.assert_placed(span, left, receive);
+            left = left.saturating_sub(span.len());
+        }
+        self.solicited += usize::from(receive.is_solicited);
+        if let Some(send) = index.checked_sub(self.plan.rtr_receives) {
+            self.assert_writes_before(send, peer);
+        }
+    }
+
+    /// What the peer wrote before its send number `send` is there (RFC 5040 5.5, 12).
+    fn assert_writes_before(&self, send: usize, peer: &Self) {
+        let mut sends = 0;
+        for operation in &peer.plan.operations {
+            match &operation.action {
+                Action::Send { .. } if sends == send => return,
+                Action::Send { .. } => sends += 1,
+                Action::Write { target, .. } if sends == send => {
+                    self.assert_placed(target, target.len(), operation);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn complete_request(&mut self, result: &NdkResultEx) {
+        let index = loop {
+            match self.outstanding.pop_front() {
+                Some((_, true)) => {}
+                Some((index, false)) => break index,
+                None => panic!("{result:?} completes nothing"),
+            }
+        };
+        let operation = &self.plan.operations[index];
+        assert_eq!(result.request_context, index as u64, "requests complete in posting order");
+        assert_eq!(result.status, NtStatus::SUCCESS, "{operation:?}: {result:?}");
+        assert_eq!(result.provider_error_code, 0);
+        let expected = match &operation.action {
+            Action::Send { .. } => OperationType::Send,
+            Action::Write { .. } => OperationType::Write,
+            Action::Read { sinks, .. } => {
+                sinks.iter().for_each(|sink| self.assert_placed(sink, sink.len(), operation));
+                OperationType::Read
+            }
+            Action::Register { window } => {
+                let token = self.windows[*window].1.unwrap();
+                self.grants.windows[*window] = Some((token, self.plan.windows[*window].base));
+                OperationType::FastRegister
+            }
+            Action::Invalidate { .. } => OperationType::Invalidate,
+        };
+        assert_eq!(result.operation, expected);
+    }
+
+    /// Whether everything planned has happened.
+    pub(crate) fn is_done(&self) -> bool {
+        self.next == self.plan.operations.len()
+            && self.outstanding.is_empty()
+            && self.receives_done >= self.plan.receives.len()
+            && self.receives_posted == self.plan.receives.len() + self.plan.spare_receives
+    }
+
+    /// Every byte of the buffer, guards and gaps and all, is what the plan says.
+    pub(crate) fn assert_image(&self) {
+        let content = self.content(0..self.plan.image.len());
+        let wrong = content.iter().zip(&self.plan.image).position(|(is, should)| is != should);
+        assert_eq!(wrong, None, "first byte that is not as planned, of {}", content.len());
+    }
+}
