@@ -336,9 +336,8 @@ impl Conversation {
         // Most conversations are short: a thousand seeds have to pass in a minute or two.
         let most = [3_000, 20_000, 60_000, 300 * 1024][draw(rng, 10).saturating_sub(6)];
         let source_bytes = most + 100;
-        let mut this = Self {
-            sides: [SidePlan::new(rng, source_bytes), SidePlan::new(rng, source_bytes)],
-        };
+        let mut this =
+            Self { sides: [SidePlan::new(rng, source_bytes), SidePlan::new(rng, source_bytes)] };
         if plan.adapters[0].rtr == RtrSet::only(RtrKind::Send) {
             let passive = &mut this.sides[1];
             passive.rtr_receives = 1;

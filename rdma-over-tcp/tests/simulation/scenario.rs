@@ -109,12 +109,7 @@ enum Parting {
 }
 
 impl World {
-    fn new(
-        rng: &mut Rand64,
-        bench: &Bench,
-        plan: Plan,
-        conversations: Vec<Conversation>,
-    ) -> Self {
+    fn new(rng: &mut Rand64, bench: &Bench, plan: Plan, conversations: Vec<Conversation>) -> Self {
         let nodes = [0, 1].map(|node| {
             let plans: Vec<_> = conversations.iter().map(|talk| &talk.sides[node]).collect();
             Objects::new(rng, bench, node, &plans)
@@ -374,7 +369,8 @@ impl World {
 
     /// Polling consumers armed once: queues with a solicited receive have called once, others never.
     fn assert_notified(&self) {
-        for queue in self.nodes.iter().filter(|node| !node.by_notification).flat_map(|n| &n.queues) {
+        for queue in self.nodes.iter().filter(|node| !node.by_notification).flat_map(|n| &n.queues)
+        {
             let expected = usize::from(queue.serves_receives);
             assert_eq!(queue.fired.load(Ordering::Relaxed), expected, "NDK-CQ-8");
         }

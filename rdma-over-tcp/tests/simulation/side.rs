@@ -91,10 +91,8 @@ impl Side {
         };
         let targets = plan.source.end..plan.initial.len() - GUARD;
         let rights = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
-        let regions = [
-            register(plan.source.clone(), MrFlags::ALLOW_REMOTE_READ),
-            register(targets, rights),
-        ];
+        let regions =
+            [register(plan.source.clone(), MrFlags::ALLOW_REMOTE_READ), register(targets, rights)];
         let windows: Vec<_> = plan
             .windows
             .iter()
@@ -176,7 +174,10 @@ impl Side {
     /// What is in `span` is what the plan says; only the first `bytes` of it count.
     fn assert_placed(&self, span: &Span, bytes: usize, what: &dyn fmt::Debug) {
         let span = span.start..span.start + bytes.min(span.len());
-        assert!(self.content(span.clone()) == self.plan.image[span.clone()], "{span:?} of {what:?}");
+        assert!(
+            self.content(span.clone()) == self.plan.image[span.clone()],
+            "{span:?} of {what:?}"
+        );
     }
 
     /// Receives up to the queue's depth: for each send of the peer one, then some more.
@@ -198,8 +199,7 @@ impl Side {
     pub(crate) fn post(&mut self, peer: &mut Self) {
         let mut sends = self.sends_before(self.next);
         while self.may_post(self.next, peer, sends) {
-            let is_send =
-                matches!(self.plan.operations[self.next].action, Action::Send { .. });
+            let is_send = matches!(self.plan.operations[self.next].action, Action::Send { .. });
             sends += usize::from(is_send);
             let flags = self.flags(peer, sends);
             self.post_one(peer, flags);
@@ -209,7 +209,10 @@ impl Side {
 
     fn sends_before(&self, end: usize) -> usize {
         let operations = &self.plan.operations[..end];
-        operations.iter().filter(|operation| matches!(operation.action, Action::Send { .. })).count()
+        operations
+            .iter()
+            .filter(|operation| matches!(operation.action, Action::Send { .. }))
+            .count()
     }
 
     /// Room, a receive for a send, and the peer's grant for its window.
