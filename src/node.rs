@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io::BufWriter,
+    io::{self, BufWriter},
     time::{Duration, SystemTime},
 };
 
@@ -18,6 +18,7 @@ use offload_engine::{
     link::{Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap},
     tcp::{CongestionAlgorithm, PushPolicy},
 };
+use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
 use crate::{
     failure::Failure,
@@ -67,6 +68,20 @@ pub fn open_link(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLink,
     Ok(OpenLink { link, vnet_header })
 }
 
+/// Starts a node on `link` whose client is NDK, and opens its adapter.
+///
+/// # Errors
+/// No descriptor or thread is left.
+pub fn start_adapter(
+    link: Box<dyn Link>,
+    config: &NodeConfig,
+    fpdu_size: FpduSize,
+) -> Result<(Node<AdapterCore>, Adapter), Failure> {
+    let adapter =
+        AdapterConfig { seed: config.seed.into(), fpdu_size, ..AdapterConfig::default() };
+    ndk::open(link, settings(config), adapter).map_err(start_failure)
+}
+
 /// Starts a node on `link`; `client` makes the layer above it.
 ///
 /// # Errors
@@ -76,8 +91,11 @@ pub fn start<C: NodeClient + 'static>(
     config: &NodeConfig,
     client: impl FnOnce(SocketPort) -> C,
 ) -> Result<Node<C>, Failure> {
-    Node::start(link, settings(config), client)
-        .map_err(|error| Failure::work(format!("start of the node: {error}")))
+    Node::start(link, settings(config), client).map_err(start_failure)
+}
+
+fn start_failure(error: io::Error) -> Failure {
+    Failure::work(format!("start of the node: {error}"))
 }
 
 /// The configuration in the words of host stack and engine.
@@ -175,8 +193,6 @@ pub fn tap_failure(error: TapError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
     use crate::failure::Kind;
 
