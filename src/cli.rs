@@ -18,6 +18,7 @@ use crate::{
             node::{self, LabNodeArgs},
         },
         nc::{self, NcArgs},
+        rping::{self, RpingArgs},
     },
     failure::Failure,
     options::Quietness,
@@ -51,6 +52,7 @@ pub enum Command {
     #[command(hide = true)]
     LabNode(LabNodeArgs),
     Nc(Box<NcArgs>),
+    Rping(Box<RpingArgs>),
 }
 
 impl Command {
@@ -63,6 +65,7 @@ impl Command {
                 (lab::NODE_COMMAND, args.voice(), DocumentTo::Stderr, args.verbose)
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
+            Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
         }
     }
 
@@ -72,6 +75,7 @@ impl Command {
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
             Self::Nc(args) => nc::run(args, console),
+            Self::Rping(args) => rping::run(args, console),
         }
     }
 }

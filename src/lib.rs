@@ -17,3 +17,4 @@ pub mod options;
 pub mod report;
 pub mod table;
 pub mod units;
+pub mod waker;

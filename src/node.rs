@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufWriter},
+    io::BufWriter,
     time::{Duration, SystemTime},
 };
 
@@ -68,20 +68,6 @@ pub fn open_link(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLink,
     Ok(OpenLink { link, vnet_header })
 }
 
-/// Starts a node on `link` whose client is NDK, and opens its adapter.
-///
-/// # Errors
-/// No descriptor or thread is left.
-pub fn start_adapter(
-    link: Box<dyn Link>,
-    config: &NodeConfig,
-    fpdu_size: FpduSize,
-) -> Result<(Node<AdapterCore>, Adapter), Failure> {
-    let adapter =
-        AdapterConfig { seed: config.seed.into(), fpdu_size, ..AdapterConfig::default() };
-    ndk::open(link, settings(config), adapter).map_err(start_failure)
-}
-
 /// Starts a node on `link`; `client` makes the layer above it.
 ///
 /// # Errors
@@ -94,7 +80,26 @@ pub fn start<C: NodeClient + 'static>(
     Node::start(link, settings(config), client).map_err(start_failure)
 }
 
-fn start_failure(error: io::Error) -> Failure {
+/// Starts a node on `link` whose client is NDK, and opens its adapter.
+///
+/// # Errors
+/// No descriptor or thread is left; or the options forbid offloading, which queue pairs need.
+pub fn open_adapter(
+    link: Box<dyn Link>,
+    config: &NodeConfig,
+    fpdu_size: FpduSize,
+) -> Result<(Node<AdapterCore>, Adapter), Failure> {
+    if config.offload == Offload::Never {
+        return Err(Failure::usage(
+            "--offload never: queue pairs run on offloaded connections only",
+        ));
+    }
+    let adapter =
+        AdapterConfig { seed: u128::from(config.seed), fpdu_size, ..AdapterConfig::default() };
+    ndk::open(link, settings(config), adapter).map_err(start_failure)
+}
+
+fn start_failure(error: std::io::Error) -> Failure {
     Failure::work(format!("start of the node: {error}"))
 }
 
@@ -193,6 +198,8 @@ pub fn tap_failure(error: TapError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
     use crate::failure::Kind;
 

@@ -11,14 +11,18 @@
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicI32, Ordering},
-    },
     thread,
     time::Duration,
 };
 
+use crate::{
+    failure::Failure,
+    net::Netlink,
+    node,
+    options::{NodeOptions, Quietness},
+    report::Console,
+    waker::Waker,
+};
 use bytes::Bytes;
 use clap::Args;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
@@ -30,18 +34,6 @@ use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
     engine::Connections,
     time::Instant as EngineInstant,
-};
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
-    iterator::Signals,
-};
-
-use crate::{
-    failure::Failure,
-    net::Netlink,
-    node,
-    options::{NodeOptions, Quietness},
-    report::Console,
 };
 
 /// Bytes of one read of standard input.
@@ -379,50 +371,6 @@ impl Pump {
     }
 }
 
-/// Wakes the node, for other threads; and the signal that has come, 0 for none.
-///
-/// Reader and writer may block for ever and with them whatever they hold. They hold this, and not the
-/// node, so that the node ends (and its capture is written out) when the run does.
-#[derive(Clone, Debug, Default)]
-struct Waker {
-    node: Arc<Mutex<Option<Node<Streams>>>>,
-    signal: Arc<AtomicI32>,
-}
-
-impl Waker {
-    fn set(&self, node: Option<Node<Streams>>) {
-        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = node;
-    }
-
-    fn wake(&self) {
-        if let Some(node) = &*self.node.lock().unwrap_or_else(PoisonError::into_inner) {
-            node.wake();
-        }
-    }
-
-    fn interrupted(&self) -> Result<(), Failure> {
-        match self.signal.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            signal => {
-                let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-                Err(Failure::work(format!("interrupted by {name}")))
-            }
-        }
-    }
-
-    fn catch_signals(&self) -> io::Result<()> {
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let waker = self.clone();
-        thread::Builder::new().name("flue-signals".into()).spawn(move || {
-            for signal in signals.forever() {
-                waker.signal.store(signal, Ordering::Relaxed);
-                waker.wake();
-            }
-        })?;
-        Ok(())
-    }
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -433,12 +381,9 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.config(&config);
     let link = node::open_link(&mut Netlink::open()?, &config)?.link;
     let node = node::start(link, &config, |port| Streams::new(port, CLIENT))?;
-    let waker = Waker::default();
+    let waker = Waker::new();
     waker.set(Some(node.clone()));
-    let ended = waker
-        .catch_signals()
-        .map_err(|error| Failure::work(format!("catch signals: {error}")))
-        .and_then(|()| converse(&node, place, &waker, console));
+    let ended = waker.catch_signals().and_then(|()| converse(&node, place, &waker, console));
     waker.set(None);
     ended
 }
@@ -446,7 +391,7 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
 fn converse(
     node: &Node<Streams>,
     place: Place,
-    waker: &Waker,
+    waker: &Waker<Streams>,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let handle = match place {
@@ -466,7 +411,7 @@ fn converse(
     let (local, remote) = (shown(established.local), shown(established.remote));
     console.remark(format_args!("connected: {local} to {remote}"));
     let failed = |error: io::Error| Failure::work(format!("start a thread: {error}"));
-    let wake = |waker: &Waker| {
+    let wake = |waker: &Waker<Streams>| {
         let waker = waker.clone();
         move || waker.wake()
     };
@@ -499,7 +444,7 @@ fn converse(
 fn accept(
     node: &Node<Streams>,
     local: SocketAddr,
-    waker: &Waker,
+    waker: &Waker<Streams>,
     console: &mut Console<'_>,
 ) -> Result<OffloadHandle, Failure> {
     let listener = node.with(|streams, _, _| streams.listen(local, BACKLOG));
@@ -516,7 +461,7 @@ fn accept(
 /// Waits for a result, or a signal.
 fn wait<T>(
     node: &Node<Streams>,
-    waker: &Waker,
+    waker: &Waker<Streams>,
     mut f: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let result = node.wait(None, |streams, connections, now| {

@@ -52,8 +52,9 @@ pub type Callback = Box<dyn FnOnce() + Send>;
 
 /// What a node asks of the one client that lives with its engine, beyond the chimney's upcalls.
 pub trait NodeClient: OffloadClient + Send {
-    /// Takes notices from the host stack, runs timers. Called once per iteration of the run loop and
-    /// after every call from outside. Returns whether there was anything to do.
+    /// Takes notices from the host stack, runs timers. Called once per iteration of the run loop, after
+    /// every call from outside, and before each [`OffloadClient::offloaded`], so that what the host stack
+    /// said of a connection is known when the target has it. Returns whether there was anything to do.
     fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool;
 
     /// When [`NodeClient::poll`] has to be called again though nothing has happened.

@@ -106,6 +106,8 @@ impl Engine {
 
     fn initiate(&mut self, now: Instant, request: InitiateOffload, client: &mut impl NodeClient) {
         let handle = request.handle;
+        // What the host stack has told the client before it sent this comes first.
+        client.poll(now, &mut self.connections);
         let (status, state) = match self.connections.insert(now, request) {
             Ok(slot) => {
                 self.stats.initiates += 1;

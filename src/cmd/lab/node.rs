@@ -12,7 +12,7 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -38,7 +38,7 @@ use super::{
     script::{Chunk, Event, Initiator, Passage, ScriptError, Target, Work},
     session::Session,
 };
-use crate::{failure::Failure, node::start_adapter, options::Quietness};
+use crate::{failure::Failure, node::open_adapter, options::Quietness, waker::Waker};
 
 /// Requests posted and not complete, of the queue pair's depth.
 pub const REQUESTS_MAX: u32 = 64;
@@ -138,9 +138,7 @@ fn off_script(error: ScriptError) -> Failure {
 /// What other threads tell the one that acts.
 #[derive(Debug, Default)]
 struct Signals {
-    /// To wake it. Others hold this and not the node, so that the node ends (and its capture is
-    /// written out) though they go on.
-    node: Mutex<Option<Node<AdapterCore>>>,
+    waker: Waker<AdapterCore>,
     /// The lab has closed the orders.
     let_go: AtomicBool,
     /// The connection has ended, or its peer has: NDK's reason.
@@ -148,18 +146,12 @@ struct Signals {
 }
 
 impl Signals {
-    fn set_node(&self, node: Option<Node<AdapterCore>>) {
-        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = node;
-    }
-
     /// Waits for the end of the orders.
     fn await_end<R: BufRead>(&self, mut orders: Orders<R>) {
         // There are none left: whatever comes means that the lab lets go.
         let _ = orders.receive();
         self.let_go.store(true, Ordering::Release);
-        if let Some(node) = &*self.node.lock().unwrap_or_else(PoisonError::into_inner) {
-            node.wake();
-        }
+        self.waker.wake();
     }
 }
 
@@ -197,7 +189,7 @@ impl LabNode {
             0 => (FpduSize::Emss, FpduCut::Emss),
             _ => (FpduSize::Max, FpduCut::SuperSegment),
         };
-        let (node, adapter) = start_adapter(link, &plan.config, fpdu_size)?;
+        let (node, adapter) = open_adapter(link, &plan.config, fpdu_size)?;
         let failed = |status| refused("create a queue pair", status);
         let receives = plan.window_receives + CONTROL_SLOTS;
         let cq = adapter.create_cq(receives + REQUESTS_MAX, |_| {}).map_err(failed)?;
@@ -319,7 +311,7 @@ impl LabNode {
     {
         let orders = session.listening()?;
         self.began = self.node.now();
-        self.signals.set_node(Some(self.node.clone()));
+        self.signals.waker.set(Some(self.node.clone()));
         let signals = self.signals.clone();
         thread::Builder::new()
             .name("flue-orders".into())
@@ -331,7 +323,9 @@ impl LabNode {
     fn disconnect_event(&self) -> DisconnectEvent {
         let signals = self.signals.clone();
         // Called once.
-        Box::new(move |reason| drop(signals.disconnected.set(reason)))
+        Box::new(move |reason| {
+            let _ = signals.disconnected.set(reason);
+        })
     }
 
     /// Waits for a result of `look`, and meanwhile watches where the connection is.
@@ -361,8 +355,10 @@ impl LabNode {
         begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
     ) -> Result<(), Failure> {
         let (sender, completed) = bounded(1);
-        // The one completion finds the channel empty.
-        let status = begin(Box::new(move |status| drop(sender.send(status))));
+        // Nobody listens any more when the lab has let go meanwhile.
+        let status = begin(Box::new(move |status| {
+            let _ = sender.send(status);
+        }));
         let status = match status {
             NtStatus::PENDING => self.wait(session, None, || completed.try_recv().ok())?,
             status => status,
@@ -622,6 +618,6 @@ impl LabNode {
 
 impl Drop for LabNode {
     fn drop(&mut self) {
-        self.signals.set_node(None);
+        self.signals.waker.set(None);
     }
 }

@@ -5,6 +5,7 @@
 //! the message, [`pattern`] the text, [`steps`] what each side does when.
 
 pub mod pattern;
+mod run;
 pub mod steps;
 pub mod wire;
 
@@ -16,6 +17,7 @@ use self::pattern::{SIZE_DEFAULT_BYTES, SIZE_MAX_BYTES, SIZE_MIN_BYTES};
 use crate::{
     failure::Failure,
     options::{NodeOptions, Quietness},
+    report::Console,
 };
 
 /// The port of rping.
@@ -82,6 +84,14 @@ pub struct RpingArgs {
     /// The node.
     #[command(flatten)]
     pub node: NodeOptions,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The node or the connection could not be had, the peer broke the rules, or data differs.
+pub fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    run::run(args, console)
 }
 
 /// Which side, and where.

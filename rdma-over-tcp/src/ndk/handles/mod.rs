@@ -170,8 +170,14 @@ impl Adapter {
         &self,
         event: impl Fn(Connector) + Send + Sync + 'static,
     ) -> Result<Listener, NtStatus> {
-        let access = self.access.clone();
-        let event = Arc::new(move |id| event(Connector { access: access.clone(), id }));
+        // The core must not hold the way to itself: a node would never end.
+        let access = Arc::downgrade(&self.access.0);
+        let event = Arc::new(move |id| {
+            // Nobody who could use the connector is left otherwise.
+            if let Some(access) = access.upgrade() {
+                event(Connector { access: Access(access), id });
+            }
+        });
         let id = self.access.with(|core, _| core.create_listener(event))?;
         Ok(Listener { access: self.access.clone(), id })
     }
