@@ -13,6 +13,10 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     cmd::{
         doctor::{self, DoctorArgs},
+        lab::{
+            self, LabArgs,
+            node::{self, LabNodeArgs},
+        },
         nc::{self, NcArgs},
         rping::{self, RpingArgs},
     },
@@ -44,6 +48,9 @@ pub struct Cli {
 #[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
 pub enum Command {
     Doctor(DoctorArgs),
+    Lab(Box<LabArgs>),
+    #[command(hide = true)]
+    LabNode(LabNodeArgs),
     Nc(Box<NcArgs>),
     Rping(Box<RpingArgs>),
 }
@@ -53,6 +60,10 @@ impl Command {
     const fn voice(&self) -> (&'static str, Quietness, DocumentTo, bool) {
         match self {
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
+            Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
+            Self::LabNode(args) => {
+                (lab::NODE_COMMAND, args.voice(), DocumentTo::Stderr, args.verbose)
+            }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
         }
@@ -61,6 +72,8 @@ impl Command {
     fn run(&self, console: &mut Console<'_>) -> Result<(), Failure> {
         match self {
             Self::Doctor(args) => doctor::run(args, console),
+            Self::Lab(args) => lab::run(args, console),
+            Self::LabNode(args) => node::run(args),
             Self::Nc(args) => nc::run(args, console),
             Self::Rping(args) => rping::run(args, console),
         }

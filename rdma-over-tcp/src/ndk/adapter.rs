@@ -24,7 +24,7 @@ use super::{
     qp::ConnectionEntry,
     slab::Id,
     status::NtStatus,
-    stream::Stream,
+    stream::{History, Stream},
     wire::Wire,
 };
 
@@ -93,13 +93,21 @@ impl AdapterCore {
         }
     }
 
+    /// How each connection came to be where it is, until it is gone.
+    pub fn histories(&self) -> impl Iterator<Item = &History> {
+        self.streams.values().map(|stream| &stream.history)
+    }
+
     /// Takes a notice of the host stack.
-    pub fn handle_notice(&mut self, notice: Notice) {
+    pub fn handle_notice(&mut self, now: Instant, notice: Notice) {
         match notice {
             Notice::Listening { listener, local } => self.listening(listener, local),
             Notice::ListenFailed { listener, error } => self.listen_failed(listener, error),
             Notice::Established { handle, listener, local, remote, offloading, .. } => {
                 self.established(handle, listener, (local, remote), offloading);
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.history.offloading = Some(now);
+                }
             }
             Notice::ConnectFailed { handle, error } => self.lose(handle, connect_status(error)),
             Notice::Closed { handle, .. } => self.lose(handle, NtStatus::CONNECTION_ABORTED),
@@ -386,7 +394,7 @@ impl NodeClient for AdapterCore {
         let mut worked = false;
         while let Some(notice) = self.port.notice() {
             worked = true;
-            self.handle_notice(notice);
+            self.handle_notice(now, notice);
         }
         worked | self.poll_without_notices(now, connections)
     }

@@ -67,7 +67,7 @@ pub use self::{
     qp::{ConnectionEntry, QpLimits},
     queue::{Data, Sge},
     status::NtStatus,
-    stream::COPY_ASIDE_MAX,
+    stream::{COPY_ASIDE_MAX, History},
 };
 
 /// Called when an arm is satisfied: SUCCESS, or why the queue failed (NDK-CQ-2, -9).

@@ -87,7 +87,7 @@ impl<S: StreamClient> NodeClient for NodeClients<S> {
         while let Some(notice) = self.ndk.port().notice() {
             worked = true;
             if self.ndk.concerns(&notice) {
-                self.ndk.handle_notice(notice);
+                self.ndk.handle_notice(now, notice);
             } else {
                 self.streams.notice(now, notice);
             }

@@ -3,6 +3,7 @@
 
 use std::{fmt, net::IpAddr, path::PathBuf};
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::script::Passage;
@@ -12,7 +13,10 @@ use crate::{failure::Failure, options::NodeConfig};
 pub const LINE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Which node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, ValueEnum,
+)]
+#[value(rename_all = "verbatim")]
 pub enum Side {
     /// Connects; has the file.
     A,
@@ -122,6 +126,25 @@ impl Counters {
     }
 }
 
+/// How FPDUs are cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FpduCut {
+    /// One for each segment.
+    Emss,
+    /// As large as a super-segment.
+    SuperSegment,
+}
+
+impl fmt::Display for FpduCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Emss => "one a segment",
+            Self::SuperSegment => "one a super-segment",
+        })
+    }
+}
+
 /// What MPA and the connection's set-up came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Negotiated {
@@ -135,6 +158,8 @@ pub struct Negotiated {
     pub inbound_reads: Option<u32>,
     /// RDMA Reads to the peer at once.
     pub outbound_reads: Option<u32>,
+    /// How this node cuts the FPDUs that it sends.
+    pub fpdus: Option<FpduCut>,
 }
 
 /// From a node to the lab.

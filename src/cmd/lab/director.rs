@@ -325,19 +325,20 @@ fn linked_text(tap: &str, bridge: Option<&str>, vnet_header: Option<bool>) -> St
 }
 
 fn negotiated_text(negotiated: &Negotiated) -> String {
-    let Negotiated { mpa_revision, crc, markers, inbound_reads, outbound_reads } = negotiated;
+    let Negotiated { mpa_revision, crc, markers, inbound_reads, outbound_reads, fpdus } = negotiated;
     let switch = |on: &Option<bool>| match on {
         Some(true) => "on",
         Some(false) => "off",
         None => "unknown",
     };
     format!(
-        "MPA negotiated: revision {}, CRC {}, markers {}, IRD {}, ORD {}",
+        "MPA negotiated: revision {}, CRC {}, markers {}, IRD {}, ORD {}; FPDUs: {}",
         cell(*mpa_revision),
         switch(crc),
         switch(markers),
         cell(*inbound_reads),
-        cell(*outbound_reads)
+        cell(*outbound_reads),
+        cell(*fpdus)
     )
 }
 

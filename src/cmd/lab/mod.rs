@@ -16,6 +16,8 @@
 pub mod children;
 pub mod control;
 pub mod director;
+pub mod memory;
+pub mod node;
 pub mod script;
 pub mod session;
 

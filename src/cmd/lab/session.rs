@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead, Write},
-    time::Instant,
+    time::Duration,
 };
 
 use rustix::thread::gettid;
@@ -25,10 +25,9 @@ pub struct Session<R: BufRead, W: Write> {
     side: Side,
     plan: NodePlan,
     netlink: Netlink,
-    orders: Orders<R>,
+    orders: Option<Orders<R>>,
     reports: Reports<W>,
     state: Option<OffloadState>,
-    began: Instant,
 }
 
 impl<R: BufRead, W: Write> Session<R, W> {
@@ -44,10 +43,9 @@ impl<R: BufRead, W: Write> Session<R, W> {
                 side,
                 plan,
                 netlink,
-                orders,
+                orders: Some(orders),
                 reports,
                 state: None,
-                began: Instant::now(),
             }),
             Err(failure) => Err((failure, reports)),
         }
@@ -95,31 +93,39 @@ impl<R: BufRead, W: Write> Session<R, W> {
         Ok(link)
     }
 
-    /// B: reports that it listens. A: waits until it may connect. Times count from here.
+    /// B: reports that it listens. A: waits until it may connect. Then gives the orders away: what comes
+    /// there now is the end, when the lab lets go of the node.
     ///
     /// # Errors
     /// The lab is gone.
-    pub fn listening(&mut self) -> Result<(), Failure> {
+    pub fn listening(&mut self) -> Result<Orders<R>, Failure> {
+        let second = || Failure::work("order: a node listens or connects once");
+        let mut orders = self.orders.take().ok_or_else(second)?;
         match self.side {
             Side::B => self.reports.send(&Report::Listening)?,
-            Side::A => match self.orders.receive()? {
+            Side::A => match orders.receive()? {
                 Order::Connect => {}
                 Order::Start { .. } => return Err(Failure::work("order: Start a second time")),
             },
         }
-        self.began = Instant::now();
-        Ok(())
+        Ok(orders)
     }
 
-    /// Reports where the connection's data path is, if that has changed.
+    /// Where the connection's data path was last.
+    pub const fn state(&self) -> Option<OffloadState> {
+        self.state
+    }
+
+    /// Reports that the connection's data path is there since `at`, from when the node connected or
+    /// listened on, if that is news.
     ///
     /// # Errors
     /// The lab is gone.
-    pub fn moved(&mut self, state: OffloadState) -> Result<(), Failure> {
+    pub fn moved(&mut self, state: OffloadState, at: Duration) -> Result<(), Failure> {
         if self.state.replace(state) == Some(state) {
             return Ok(());
         }
-        let at_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let at_ns = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
         self.reports.send(&Report::Moved { state, at_ns })
     }
 

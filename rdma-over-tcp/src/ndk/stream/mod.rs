@@ -42,7 +42,7 @@ use super::{
 use crate::{
     mpa::{
         Decoder,
-        startup::{Initiator, Offer, ReadLimits, Responder},
+        startup::{Initiator, Negotiated, Offer, ReadLimits, Responder},
     },
     rdmap::Terminate,
 };
@@ -100,6 +100,19 @@ struct Operation {
     limits: ReadLimit,
 }
 
+/// How a connection came to be where it is: for those who watch.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct History {
+    /// TCP's handshake was done, and the hand-over began; `None`: it is with the host stack.
+    pub offloading: Option<Instant>,
+    /// The target had it.
+    pub offloaded: Option<Instant>,
+    /// What MPA agreed on.
+    pub negotiated: Option<Negotiated>,
+    /// Reads in each direction, as they came to be.
+    pub limits: Option<ReadLimit>,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -124,6 +137,7 @@ pub(crate) struct Stream {
     pub(crate) deadline: Option<Instant>,
     /// A kick is under way.
     pub(crate) is_kicked: bool,
+    pub(crate) history: History,
 }
 
 impl Stream {
@@ -178,6 +192,7 @@ impl Stream {
             ending: Ending::Not,
             deadline: None,
             is_kicked: false,
+            history: History::default(),
         }
     }
 

@@ -38,6 +38,7 @@ impl Stream {
         wire: &mut impl Wire,
     ) {
         self.is_offloaded = true;
+        self.history.offloaded = Some(wire.now());
         if let Phase::Opening(initiator) = &mut self.phase {
             match initiator.take() {
                 Some(initiator) => {
@@ -110,6 +111,8 @@ impl Stream {
         let rtr = negotiated.rtr.filter(|_| negotiated.role == Role::Initiator);
         let own = ReadLimits { ord: negotiated.limits.ord, ..self.own_limits };
         let limits = ReadLimit::effective(own, peer);
+        self.history.negotiated = Some(*negotiated);
+        self.history.limits = Some(limits);
         self.phase = Phase::Operating(Box::new(Operation {
             decoder: Decoder::new(crc, receive_markers),
             // What was told to the peer binds, not the smaller of both.

@@ -298,7 +298,7 @@ impl Bench {
         while let Some(notice) = core.port().notice() {
             worked = true;
             assert!(core.concerns(&notice), "{notice:?}");
-            core.handle_notice(notice);
+            core.handle_notice(self.now, notice);
         }
         let kicks: Vec<_> = core::iter::from_fn(|| core.next_kick()).collect();
         drop(core);

@@ -4,7 +4,7 @@ use std::{
     io::{BufReader, PipeReader, PipeWriter, pipe},
     sync::mpsc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use clap::Parser;
@@ -74,7 +74,7 @@ fn receive(link: &mut dyn Link) -> Vec<u8> {
 fn node(side: Side, orders: PipeReader, reports: PipeWriter) {
     let mut session = Session::open(side, BufReader::new(orders), reports).unwrap();
     let mut link = session.open_link().unwrap().link;
-    session.listening().unwrap();
+    let _orders = session.listening().unwrap();
     let ended = match side {
         Side::A => {
             transmit(&mut *link, b"to B");

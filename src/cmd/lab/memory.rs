@@ -1,0 +1,135 @@
+//! Registered memory of a lab node: the file, and the receives of control messages.
+
+use std::{fs::File, io::Read, path::Path};
+
+use rdma_over_tcp::ndk::{Adapter, Mr, MrFlags, NtStatus, Pd, RegisteredBuffer, Sge};
+use sha2::{Digest as _, Sha256};
+
+use super::script::{CONTROL_BYTES, Chunk, Digest, Remote};
+use crate::failure::Failure;
+
+/// Bytes that are hashed, cleared or read at once.
+pub const PIECE_BYTES: usize = 1 << 20;
+
+/// What NDK says, as a failure of `what`.
+pub fn refused(what: &str, status: NtStatus) -> Failure {
+    Failure::work(format!("{what}: {status}"))
+}
+
+/// A registered region.
+#[derive(Debug)]
+pub struct Region {
+    buffer: RegisteredBuffer,
+    /// The registration; it lives as long as the adapter.
+    mr: Mr,
+}
+
+impl Region {
+    /// `length` octets of zero, registered with `rights`.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(adapter: &Adapter, pd: &Pd, length: u64, rights: MrFlags) -> Result<Self, Failure> {
+        let failed = |status| refused(&format!("register {length} bytes"), status);
+        let length = usize::try_from(length)
+            .map_err(|_| Failure::work(format!("register {length} bytes: no address space")))?;
+        let buffer = adapter.allocate(length).map_err(failed)?;
+        let mr = pd.create_mr(false).map_err(failed)?;
+        mr.register(&buffer, 0, length, rights).map_err(failed)?;
+        Ok(Self { buffer, mr })
+    }
+
+    /// Octets.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
+    /// As a peer names it.
+    pub fn remote(&self) -> Remote {
+        Remote { address: self.buffer.address(), token: self.mr.remote_token() }
+    }
+
+    /// As a scatter/gather entry.
+    pub fn sge(&self, chunk: Chunk) -> Sge {
+        let Chunk { offset, length } = chunk;
+        Sge { address: self.buffer.address() + offset, length, token: self.mr.local_token() }
+    }
+
+    /// Fills it from `file`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is shorter.
+    pub fn load(&self, path: &Path) -> Result<(), Failure> {
+        let failed = |error| Failure::work(format!("--file {}: {error}", path.display()));
+        let mut file = File::open(path).map_err(failed)?;
+        let mut piece = vec![0; PIECE_BYTES];
+        for (offset, length) in self.pieces() {
+            let piece = &mut piece[..length];
+            file.read_exact(piece).map_err(failed)?;
+            self.buffer.write_at(offset, piece);
+        }
+        Ok(())
+    }
+
+    /// Sets it to zero; calls `breathe` now and then.
+    pub fn clear(&self, breathe: impl Fn()) {
+        let zeros = vec![0; PIECE_BYTES.min(self.buffer.len())];
+        for (offset, length) in self.pieces() {
+            self.buffer.write_at(offset, &zeros[..length]);
+            breathe();
+        }
+    }
+
+    /// Its SHA-256; calls `breathe` now and then.
+    pub fn digest(&self, breathe: impl Fn()) -> Digest {
+        let mut hash = Sha256::new();
+        let mut piece = vec![0; PIECE_BYTES.min(self.buffer.len())];
+        for (offset, length) in self.pieces() {
+            let piece = &mut piece[..length];
+            self.buffer.read_at(offset, piece);
+            hash.update(&*piece);
+            breathe();
+        }
+        hash.finalize().into()
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = (usize, usize)> {
+        let end = self.buffer.len();
+        (0..end).step_by(PIECE_BYTES).map(move |offset| (offset, PIECE_BYTES.min(end - offset)))
+    }
+}
+
+/// Receives of control messages, each in its slot.
+#[derive(Debug)]
+pub struct Slots {
+    region: Region,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    /// `count` of them.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(adapter: &Adapter, pd: &Pd, count: u32) -> Result<Self, Failure> {
+        let length = u64::from(count) * CONTROL_BYTES as u64;
+        let region = Region::new(adapter, pd, length, MrFlags::ALLOW_LOCAL_WRITE)?;
+        Ok(Self { region, free: (0..count).collect() })
+    }
+
+    /// A slot to be posted, and its memory.
+    pub fn take(&mut self) -> Option<(u32, Sge)> {
+        let slot = self.free.pop()?;
+        let offset = u64::from(slot) * CONTROL_BYTES as u64;
+        Some((slot, self.region.sge(Chunk { offset, length: CONTROL_BYTES as u32 })))
+    }
+
+    /// What a receive of `length` octets has put into `slot`, which is free again.
+    pub fn give_back(&mut self, slot: u32, length: u32) -> Vec<u8> {
+        let mut octets = vec![0; CONTROL_BYTES.min(length as usize)];
+        self.region.buffer.read_at(slot as usize * CONTROL_BYTES, &mut octets);
+        self.free.push(slot);
+        octets
+    }
+}
