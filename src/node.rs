@@ -115,6 +115,7 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
         CongestionControl::Newreno => CongestionAlgorithm::NewReno,
         CongestionControl::None => CongestionAlgorithm::Unlimited,
     };
+    engine.tcp.retransmissions_max = config.max_retransmissions;
     let prefixes = config.addresses.iter();
     let host = HostConfig {
         mac,

@@ -21,6 +21,8 @@ pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
 pub const TAP_DEFAULT: &str = "flue0";
 /// Bytes of an Ethernet MTU.
 pub const MTU_DEFAULT_BYTES: u16 = 1500;
+/// TcpMaximumRetransmissions of a node for which none is given.
+pub const MAX_RETRANSMISSIONS_DEFAULT: u8 = 15;
 /// Smallest MTU, the host stack's: IPv6 demands it of every link (RFC 8200 section 5).
 pub const MTU_MIN_BYTES: u16 = 1280;
 /// Largest MTU of a TAP: 65 535 octets less the Ethernet header.
@@ -163,6 +165,14 @@ pub struct NodeOptions {
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     pub cc: CongestionControl,
 
+    /// Times that an offloaded connection sends the same segment again, or probes a closed window, before
+    /// it is given up: 1..=255
+    ///
+    /// From an RTT of a LAN: 3 are 3 seconds, 5 are 13, 8 are 100; 15 are 9 minutes.
+    #[arg(long, value_name = "N", default_value_t = MAX_RETRANSMISSIONS_DEFAULT,
+          value_parser = clap::value_parser!(u8).range(1..))]
+    pub max_retransmissions: u8,
+
     /// Capture all frames of the node into this file (pcapng; comments name net buffer lists)
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
@@ -275,6 +285,8 @@ pub struct NodeConfig {
     pub psh: Psh,
     /// Congestion control.
     pub congestion_control: CongestionControl,
+    /// TcpMaximumRetransmissions of offloaded connections: 1..=255.
+    pub max_retransmissions: u8,
     /// Capture file.
     pub pcap: Option<PathBuf>,
     /// Seed of all randomness.
@@ -318,6 +330,7 @@ impl NodeOptions {
             offload: self.offload,
             psh: self.psh,
             congestion_control: self.cc,
+            max_retransmissions: self.max_retransmissions,
             pcap: self.pcap.clone(),
             seed: self.seed.map_or_else(random_seed, Ok)?,
             progress: self.progress,
@@ -413,6 +426,7 @@ impl fmt::Display for NodeConfig {
             offload,
             psh,
             congestion_control,
+            max_retransmissions,
             pcap,
             seed,
             progress,
@@ -426,7 +440,8 @@ impl fmt::Display for NodeConfig {
         writeln!(f, "gateway: {}", none_if_empty(joined(gateways)))?;
         writeln!(
             f,
-            "offload: {}, psh {}, congestion control {}, progress {}",
+            "offload: {}, psh {}, congestion control {}, retransmissions {max_retransmissions}, \
+             progress {}",
             name(*offload),
             name(*psh),
             name(*congestion_control),

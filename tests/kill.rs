@@ -1,0 +1,169 @@
+//! Sudden deaths: whoever survives says what happened and within what limit, and nothing is left.
+//!
+//! Limits: with `--max-retransmissions 3` an offloaded connection is given up 3 s after the last answer
+//! (time-outs of 0.2, 0.4, 0.8 and 1.6 s); [`GIVES_UP`] leaves room for a loaded machine.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::process::ChildStdin;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use flue_test_support::flue::command;
+use flue_test_support::kernel_peer::{End, KernelPeer, Plan};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::stream::Stream;
+use flue_test_support::switch::{Direction, Switch};
+use rustix::process::Signal;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] =
+    &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
+const START: Duration = Duration::from_secs(20);
+const GIVES_UP: Duration = Duration::from_secs(30);
+/// The least that three retransmissions take, less what a timer may be early.
+const TRIES: Duration = Duration::from_millis(2900);
+/// Bytes after which a transfer is in its middle.
+const MIDDLE: u64 = 10 << 20;
+const NO_ANSWER: &str = "TCP: peer does not answer (retransmission limit)";
+
+fn flue_at() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 2], 5000))
+}
+
+/// `flue nc` on the switch, as host `host` of 10.0.0.0/24.
+fn start(switch: &Switch, what: &str, host: u8) -> Process {
+    let bridge = Switch::BRIDGE;
+    let node = format!("--tap tap{host} --addr 10.0.0.{host}/24 --bridge {bridge}");
+    let line = format!("nc {what} {node} --max-retransmissions 3");
+    Process::start(switch.namespace(), command(FLUE, &line), Output::Bytes)
+}
+
+/// Feeds what never ends; the error is how it ended.
+fn feed(mut input: ChildStdin) -> JoinHandle<io::Result<u64>> {
+    thread::spawn(move || io::copy(&mut Stream::new(1), &mut input))
+}
+
+fn read_to_the_middle(from: impl io::Read) {
+    let read = io::copy(&mut from.take(MIDDLE), &mut io::sink());
+    assert_eq!(read.expect("the transfer begins"), MIDDLE);
+}
+
+fn no_tap_is_left(host: &Namespace) {
+    let links = host.links();
+    assert!(!links.iter().any(|link| link.starts_with("tap")), "left: {links:?}");
+}
+
+#[test]
+fn the_kernel_survives_flue() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let switch = Switch::new(1500);
+    let kernel = switch.host("10.0.0.1/24");
+    kernel.sysctl("net/ipv4/tcp_retries2", "3");
+    let mut flue = start(&switch, "-l 5000", 2);
+    flue.expect_line("listening", START);
+    let peer = KernelPeer::connect(&kernel, flue_at(), Plan::send(1, u64::MAX));
+    read_to_the_middle(flue.take_output());
+    flue.signal(Signal::KILL);
+    flue.wait(START);
+    no_tap_is_left(switch.namespace());
+    let outcome = peer.finish();
+    assert!(outcome.send_error.is_some(), "the kernel believes that all was sent");
+    assert!(outcome.sent.bytes >= MIDDLE);
+}
+
+/// While flue sends, `vanish` takes its peer away.
+fn flue_survives_the_kernel(vanish: impl FnOnce(&Switch, &Namespace)) {
+    if lacks(NEEDS) {
+        return;
+    }
+    let switch = Switch::new(1500);
+    let kernel = switch.host("10.0.0.1/24");
+    let mut flue = start(&switch, "-l 5000", 2);
+    let feeder = feed(flue.take_input());
+    flue.expect_line("listening", START);
+    let socket = kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
+    socket.set_read_timeout(Some(START)).unwrap();
+    read_to_the_middle(&socket);
+    let begin = Instant::now();
+    vanish(&switch, &kernel);
+    flue.expect_line(NO_ANSWER, GIVES_UP);
+    let took = begin.elapsed();
+    assert!(took >= TRIES, "flue gave up after {took:?}");
+    flue.expect_exit(1, START);
+    assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
+    no_tap_is_left(switch.namespace());
+}
+
+#[test]
+fn flue_survives_a_kernel_whose_link_goes_down() {
+    flue_survives_the_kernel(|_, kernel| drop(kernel.ip("link set eth0 down")));
+}
+
+#[test]
+fn flue_survives_a_network_that_swallows_everything() {
+    flue_survives_the_kernel(|switch, _| switch.lose(10_000, Direction::Both));
+}
+
+#[test]
+fn one_adapter_survives_the_other() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let switch = Switch::new(1500);
+    let mut server = start(&switch, "-l 5000", 2);
+    server.expect_line("listening", START);
+    let mut client = start(&switch, "10.0.0.2 5000", 1);
+    let feeder = feed(client.take_input());
+    read_to_the_middle(server.take_output());
+    let begin = Instant::now();
+    server.signal(Signal::KILL);
+    server.wait(START);
+    client.expect_line(NO_ANSWER, GIVES_UP);
+    assert!(begin.elapsed() >= TRIES);
+    client.expect_exit(1, START);
+    assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
+    no_tap_is_left(switch.namespace());
+}
+
+#[test]
+fn a_reset_by_the_kernel_is_told_and_is_status_1() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let host = Namespace::new();
+    let line = "nc -l 5000 --tap tap0 --addr 10.0.0.2/24 --host-addr 10.0.0.1/24";
+    let mut flue = Process::start(&host, command(FLUE, line), Output::Lines);
+    // Held open: an input that ends would end the run in order.
+    let _input = flue.take_input();
+    flue.expect_line("listening", START);
+    let plan = Plan { end: End::Reset, ..Plan::send(1, 100) };
+    KernelPeer::connect(&host, flue_at(), plan).finish();
+    flue.expect_line("TCP: connection reset by peer", START);
+    flue.expect_exit(1, START);
+    no_tap_is_left(&host);
+}
+
+#[test]
+fn a_signal_is_told_and_is_status_1() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let switch = Switch::new(1500);
+    let kernel = switch.host("10.0.0.1/24");
+    let mut flue = start(&switch, "-l 5000", 2);
+    let feeder = feed(flue.take_input());
+    flue.expect_line("listening", START);
+    let socket = kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
+    socket.set_read_timeout(Some(START)).unwrap();
+    read_to_the_middle(&socket);
+    flue.signal(Signal::TERM);
+    flue.expect_line("interrupted by SIGTERM", START);
+    flue.expect_exit(1, START);
+    assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
+    no_tap_is_left(switch.namespace());
+}
