@@ -24,7 +24,7 @@ pub(crate) struct Told {
 }
 
 /// What the peer of a side may use.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Grants {
     address: u64,
     source_token: u32,
@@ -55,6 +55,8 @@ pub(crate) struct Side {
     pub(crate) is_ending: bool,
     pub(crate) cancelled: usize,
     pub(crate) solicited: usize,
+    /// The plan is over, an error is provoked: completions are kept as they are.
+    pub(crate) after: Option<Vec<NdkResultEx>>,
 }
 
 impl fmt::Debug for Side {
@@ -91,10 +93,8 @@ impl Side {
         };
         let targets = plan.source.end..plan.initial.len() - GUARD;
         let rights = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
-        let regions = [
-            register(plan.source.clone(), MrFlags::ALLOW_REMOTE_READ),
-            register(targets, rights),
-        ];
+        let regions =
+            [register(plan.source.clone(), MrFlags::ALLOW_REMOTE_READ), register(targets, rights)];
         let windows: Vec<_> = plan
             .windows
             .iter()
@@ -129,6 +129,7 @@ impl Side {
             is_ending: false,
             cancelled: 0,
             solicited: 0,
+            after: None,
             plan,
         }
     }
@@ -158,7 +159,7 @@ impl Side {
         }
     }
 
-    fn sges(&self, spans: &[Span]) -> Vec<Sge> {
+    pub(crate) fn sges(&self, spans: &[Span]) -> Vec<Sge> {
         let sge = |span: &Span| Sge {
             address: self.buffer.address() + span.start as u64,
             length: span.len() as u32,
@@ -176,7 +177,10 @@ impl Side {
     /// What is in `span` is what the plan says; only the first `bytes` of it count.
     fn assert_placed(&self, span: &Span, bytes: usize, what: &dyn fmt::Debug) {
         let span = span.start..span.start + bytes.min(span.len());
-        assert!(self.content(span.clone()) == self.plan.image[span.clone()], "{span:?} of {what:?}");
+        assert!(
+            self.content(span.clone()) == self.plan.image[span.clone()],
+            "{span:?} of {what:?}"
+        );
     }
 
     /// Receives up to the queue's depth: for each send of the peer one, then some more.
@@ -198,8 +202,7 @@ impl Side {
     pub(crate) fn post(&mut self, peer: &mut Self) {
         let mut sends = self.sends_before(self.next);
         while self.may_post(self.next, peer, sends) {
-            let is_send =
-                matches!(self.plan.operations[self.next].action, Action::Send { .. });
+            let is_send = matches!(self.plan.operations[self.next].action, Action::Send { .. });
             sends += usize::from(is_send);
             let flags = self.flags(peer, sends);
             self.post_one(peer, flags);
@@ -209,7 +212,10 @@ impl Side {
 
     fn sends_before(&self, end: usize) -> usize {
         let operations = &self.plan.operations[..end];
-        operations.iter().filter(|operation| matches!(operation.action, Action::Send { .. })).count()
+        operations
+            .iter()
+            .filter(|operation| matches!(operation.action, Action::Send { .. }))
+            .count()
     }
 
     /// Room, a receive for a send, and the peer's grant for its window.
@@ -311,6 +317,10 @@ impl Side {
 
     /// Checks a completion: each in its turn, with all that it should say.
     pub(crate) fn complete(&mut self, result: &NdkResultEx, peer: &Self) {
+        if let Some(after) = &mut self.after {
+            after.push(*result);
+            return;
+        }
         match result.operation {
             OperationType::Receive | OperationType::ReceiveAndInvalidate => {
                 self.complete_receive(result, peer);
