@@ -7,6 +7,7 @@
 //! `FLUE_SEEDS=20000` runs a longer campaign; `FLUE_PCAP=file` beside FLUE_SEED writes a capture.
 
 mod bench;
+mod faults;
 mod plan;
 mod scenario;
 mod side;

@@ -68,6 +68,10 @@ fn impairments(rng: &mut Rand64, is_bad: bool, may_corrupt: bool) -> Impairments
 impl Plan {
     pub(crate) fn new(rng: &mut Rand64) -> Self {
         let is_bad = !once_in(rng, 3);
+        Self::with(rng, is_bad)
+    }
+
+    pub(crate) fn with(rng: &mut Rand64, is_bad: bool) -> Self {
         // Without CRCs nothing guards what the checksum of TCP lets pass.
         let crc = !once_in(rng, 4);
         let impairments = [impairments(rng, is_bad, crc), impairments(rng, is_bad, crc)];
@@ -358,6 +362,31 @@ impl Conversation {
         this
     }
 
+    /// A word in each direction, and `source_bytes` to be sent beyond the plan.
+    pub(crate) fn greeting(rng: &mut Rand64, source_bytes: usize) -> Self {
+        let mut this =
+            Self { sides: [SidePlan::new(rng, source_bytes), SidePlan::new(rng, source_bytes)] };
+        for from in 0..2 {
+            this.sides[from].spare_receives = 0;
+            this.sides[from].limits.receive_queue_depth = 4;
+            this.sides[from].limits.initiator_queue_depth = 4;
+            this.farewell(rng, from);
+        }
+        this.sides.iter_mut().for_each(|side| side.grow(rng, GUARD));
+        this
+    }
+
+    /// What was written is there when this has come (RFC 5040 5.5).
+    fn farewell(&mut self, rng: &mut Rand64, from: usize) {
+        self.send(rng, from, 8, None);
+        if let Some(last) = self.sides[from].operations.last_mut() {
+            last.flags = OpFlags::SEND_AND_SOLICIT_EVENT;
+        }
+        if let Some(receive) = self.sides[1 - from].receives.last_mut() {
+            receive.is_solicited = true;
+        }
+    }
+
     fn plan_side(&mut self, rng: &mut Rand64, plan: &Plan, from: usize, most: usize) {
         // In the client-server model nobody sends before the active side has.
         self.send(rng, from, 8, None);
@@ -375,13 +404,7 @@ impl Conversation {
                 _ => self.write_into_window(rng, from, bytes.max(1)),
             }
         }
-        // What was written is there when this has come (RFC 5040 5.5).
-        self.send(rng, from, 8, None);
-        let last = self.sides[from].operations.last_mut().expect("just pushed");
-        last.flags = OpFlags::SEND_AND_SOLICIT_EVENT;
-        if let Some(receive) = self.sides[1 - from].receives.last_mut() {
-            receive.is_solicited = true;
-        }
+        self.farewell(rng, from);
     }
 
     fn flags(rng: &mut Rand64) -> OpFlags {

@@ -24,7 +24,7 @@ pub(crate) struct Told {
 }
 
 /// What the peer of a side may use.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Grants {
     address: u64,
     source_token: u32,
@@ -55,6 +55,8 @@ pub(crate) struct Side {
     pub(crate) is_ending: bool,
     pub(crate) cancelled: usize,
     pub(crate) solicited: usize,
+    /// The plan is over, an error is provoked: completions are kept as they are.
+    pub(crate) after: Option<Vec<NdkResultEx>>,
 }
 
 impl fmt::Debug for Side {
@@ -127,6 +129,7 @@ impl Side {
             is_ending: false,
             cancelled: 0,
             solicited: 0,
+            after: None,
             plan,
         }
     }
@@ -156,7 +159,7 @@ impl Side {
         }
     }
 
-    fn sges(&self, spans: &[Span]) -> Vec<Sge> {
+    pub(crate) fn sges(&self, spans: &[Span]) -> Vec<Sge> {
         let sge = |span: &Span| Sge {
             address: self.buffer.address() + span.start as u64,
             length: span.len() as u32,
@@ -314,6 +317,10 @@ impl Side {
 
     /// Checks a completion: each in its turn, with all that it should say.
     pub(crate) fn complete(&mut self, result: &NdkResultEx, peer: &Self) {
+        if let Some(after) = &mut self.after {
+            after.push(*result);
+            return;
+        }
         match result.operation {
             OperationType::Receive | OperationType::ReceiveAndInvalidate => {
                 self.complete_receive(result, peer);

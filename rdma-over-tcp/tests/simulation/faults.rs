@@ -1,0 +1,216 @@
+//! Errors that end a connection, on a bad network: the statuses on both sides, nothing placed, and the
+//! other queue pairs of the same adapters go on as if nothing had happened.
+
+use oorandom::Rand64;
+use rdma_over_tcp::{
+    mpa::startup::{RtrKind, RtrSet},
+    ndk::{Data, NtStatus, OpFlags, Sge},
+};
+
+use crate::{
+    bench::Bench,
+    plan::{Conversation, GUARD, Plan},
+    scenario::{Parting, World},
+    side::Side,
+};
+
+/// Networks on which each error is made.
+const SEEDS: u64 = 12;
+/// Bytes of a request that is meant to be under way when the peer gives up: more than TCP sends at once.
+const LARGE: usize = 300 * 1024;
+/// Context of the request that is at fault.
+const CULPRIT: u64 = 1000;
+/// Context of requests behind it.
+const BEHIND: u64 = 1001;
+
+/// What the active side does wrong.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fault {
+    WriteBeyond,
+    WriteWithWrongToken,
+    ReadBeyond,
+    ReadWithWrongToken,
+    SendTooLong,
+    SendWithoutReceive,
+}
+
+impl Fault {
+    /// Layer, type and code of the Terminate.
+    const fn code(self) -> u32 {
+        match self {
+            Self::WriteBeyond => 0x1101,
+            Self::WriteWithWrongToken => 0x1100,
+            Self::ReadBeyond => 0x0101,
+            Self::ReadWithWrongToken => 0x0100,
+            Self::SendTooLong => 0x1205,
+            Self::SendWithoutReceive => 0x1202,
+        }
+    }
+
+    /// What the request comes to if the Terminate finds it under way. TCP may have acknowledged all of a
+    /// write or send before: then it was SUCCESS. A read waits for its response.
+    const fn status(self) -> NtStatus {
+        match self {
+            Self::WriteBeyond
+            | Self::WriteWithWrongToken
+            | Self::ReadBeyond
+            | Self::ReadWithWrongToken => NtStatus::ACCESS_VIOLATION,
+            Self::SendTooLong => NtStatus::REMOTE_RESOURCES,
+            Self::SendWithoutReceive => NtStatus::IO_TIMEOUT,
+        }
+    }
+
+    const fn is_read(self) -> bool {
+        matches!(self, Self::ReadBeyond | Self::ReadWithWrongToken)
+    }
+
+    /// Statuses of the receives that the passive side has posted.
+    const fn receives(self) -> &'static [NtStatus] {
+        match self {
+            Self::SendTooLong => &[NtStatus::BUFFER_OVERFLOW, NtStatus::CANCELLED],
+            Self::SendWithoutReceive => &[],
+            _ => &[NtStatus::CANCELLED],
+        }
+    }
+
+    fn commit(self, active: &Side, passive: &Side) {
+        let end = passive.plan.image.len() - GUARD;
+        // The first segment already leaves the registered span by all but ten bytes.
+        let beyond = passive.buffer.address() + end as u64 - 10;
+        let source = passive.buffer.address() + passive.plan.source.start as u64;
+        let [readable, writable] = passive.regions.each_ref().map(|mr| mr.remote_token());
+        let large = active.plan.source.start..active.plan.source.start + LARGE;
+        let sges = active.sges(&[large]);
+        let data = Data::Registered(&sges);
+        let sink = || {
+            let target = active.plan.source.end..active.plan.source.end + 1;
+            let [Sge { address, token, .. }] = active.sges(&[target])[..] else { unreachable!() };
+            [Sge { address, length: 1, token }]
+        };
+        let (qp, flags) = (&active.qp, OpFlags::NONE);
+        for context in (CULPRIT..).take(self.receives().len()) {
+            let byte = passive.plan.source.end..passive.plan.source.end + 1;
+            passive.qp.receive(context, &passive.sges(&[byte])).unwrap();
+        }
+        match self {
+            Self::WriteBeyond => qp.write(CULPRIT, data, beyond, writable, flags),
+            Self::WriteWithWrongToken => qp.write(CULPRIT, data, source, writable ^ 1, flags),
+            Self::ReadBeyond => qp.read(CULPRIT, &sink(), source - 1, readable, flags),
+            Self::ReadWithWrongToken => qp.read(CULPRIT, &sink(), source, readable ^ 1, flags),
+            Self::SendTooLong | Self::SendWithoutReceive => qp.send(CULPRIT, data, flags),
+        }
+        .unwrap();
+        qp.send(BEHIND, Data::Registered(&[]), OpFlags::READ_FENCE).unwrap();
+    }
+}
+
+/// Returns whether the request at fault was told so.
+fn scenario(fault: Fault, seed: u64) -> bool {
+    let mut rng = Rand64::new(u128::from(seed) << 8);
+    let mut plan = Plan::with(&mut rng, true);
+    for adapter in &mut plan.adapters {
+        adapter.rtr = RtrSet::only(RtrKind::Write);
+    }
+    let conversations = vec![
+        Conversation::greeting(&mut rng, LARGE),
+        Conversation::new(&mut rng, &plan),
+        Conversation::new(&mut rng, &plan),
+    ];
+    let mut bench = Bench::new(&plan, [rng.rand_u64(), rng.rand_u64()]);
+    let mut world = World::new(&mut rng, &bench, plan, conversations);
+    world.listen(&mut bench);
+    world.connect(&bench);
+    let outcome = bench.run(|| {
+        world.act();
+        world.pairs[0].iter().all(Side::is_done)
+    });
+    world.check(&bench, "greeting", outcome);
+    let [active, passive] = &mut world.pairs[0];
+    (active.after, passive.after) = (Some(Vec::new()), Some(Vec::new()));
+    fault.commit(active, passive);
+    let outcome = bench.run(|| {
+        world.act();
+        let told = |side: &Side| !side.told.lock().unwrap().events.is_empty();
+        world.is_done() && world.pairs[0].iter().all(told)
+    });
+    world.check(&bench, "error", outcome);
+
+    let [active, passive] = &world.pairs[0];
+    for side in [active, passive] {
+        assert_eq!(side.told.lock().unwrap().events, [fault.code()], "{fault:?}");
+        assert!(!side.qp.is_connected());
+    }
+    assert_eq!((passive.qp.stats().terminates_out, active.qp.stats().terminates_in), (1, 1));
+    let statuses = |side: &Side| -> Vec<_> {
+        let results = side.after.iter().flatten();
+        results.map(|result| (result.request_context, result.status)).collect()
+    };
+    let receives: Vec<_> = (CULPRIT..).zip(fault.receives().iter().copied()).collect();
+    assert_eq!(statuses(passive), receives, "{fault:?}");
+    let is_told = statuses(active)[0].1 == fault.status();
+    let behind = statuses(active)[1].1;
+    match is_told {
+        true => {
+            assert_eq!(active.after.as_ref().unwrap()[0].provider_error_code, fault.code());
+            assert_eq!(behind, NtStatus::CANCELLED);
+        }
+        false => {
+            assert!(!fault.is_read(), "{:?}", statuses(active));
+            assert_eq!(statuses(active)[0].1, NtStatus::SUCCESS);
+            assert!([NtStatus::SUCCESS, NtStatus::CANCELLED].contains(&behind));
+        }
+    }
+    assert_eq!(statuses(active), [(CULPRIT, statuses(active)[0].1), (BEHIND, behind)]);
+
+    world.pairs.iter().flatten().for_each(Side::assert_image);
+    let partings = [Parting::Both; 3];
+    let outcome = bench.run(|| world.part(&partings));
+    world.check(&bench, "disconnect", outcome);
+    for adapter in &bench.adapters {
+        let counters = adapter.counters();
+        assert_eq!((counters.connection_error, counters.active_connection), (1, 0));
+    }
+    world.close(&mut rng, &mut bench);
+    is_told
+}
+
+fn on_all_networks(fault: Fault) {
+    let told = (0..SEEDS).filter(|seed| scenario(fault, *seed)).count();
+    assert!(told > 0, "{fault:?} was never told");
+}
+
+// RFC 5041 7.1, NDK-ERR-1
+#[test]
+fn write_beyond_the_region() {
+    on_all_networks(Fault::WriteBeyond);
+}
+
+// RFC 5041 7.1, NDK-ERR-1
+#[test]
+fn write_with_a_wrong_token() {
+    on_all_networks(Fault::WriteWithWrongToken);
+}
+
+// RFC 5040 7.2, NDK-ERR-2
+#[test]
+fn read_beyond_the_region() {
+    on_all_networks(Fault::ReadBeyond);
+}
+
+// RFC 5040 7.2, NDK-ERR-2
+#[test]
+fn read_with_a_wrong_token() {
+    on_all_networks(Fault::ReadWithWrongToken);
+}
+
+// RFC 5041 7.1, NDK-ERR-3, -5
+#[test]
+fn send_longer_than_the_receive() {
+    on_all_networks(Fault::SendTooLong);
+}
+
+// RFC 5041 7.1, NDK-ERR-4
+#[test]
+fn send_without_a_receive() {
+    on_all_networks(Fault::SendWithoutReceive);
+}
