@@ -171,7 +171,7 @@ pub enum Report {
         /// The process.
         pid: u32,
     },
-    /// The TAP is there and is a port of the bridge; frames pass.
+    /// The TAP is there and is a port of the bridge; frames pass, and the node is ready.
     Linked {
         /// Frames carry a virtio-net header.
         vnet_header: Option<bool>,

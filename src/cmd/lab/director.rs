@@ -47,7 +47,7 @@ pub struct Operation {
     pub time_ns: u64,
     /// Bits of the file per second.
     pub rate_bps: Option<f64>,
-    /// What the node that moved the data has sent.
+    /// What node A, from which the file comes, has sent.
     #[serde(flatten)]
     pub counters: Counters,
     /// Where the data path was.
@@ -199,20 +199,25 @@ impl Director {
             Report::Moved { state, at_ns } => {
                 self.result.moves.push(Move { node: side, offload_state: state, at_ns });
                 let at = format_duration(std::time::Duration::from_nanos(at_ns));
-                format!("connection is {state} ({at} after it was asked for)")
+                let since = if side == Side::A { "connect" } else { "listen" };
+                format!("connection is {state} ({at} after {since})")
             }
             Report::Connected { negotiated } => {
                 self.node(side).negotiated = Some(negotiated);
                 negotiated_text(&negotiated)
             }
             Report::Passed { passage, bytes, time_ns, counters, state } => {
-                if !moves_data(side, passage) {
+                // The file is A's, whichever node asks for it to move: A's counters tell of its segments.
+                if side == Side::B {
                     return Ok(());
                 }
                 self.passed(side, passage, bytes, time_ns, counters, state)?
             }
             Report::Verified { passage, sha256 } => {
-                let text = format!("{passage}: SHA-256 {sha256}");
+                let text = match side {
+                    Side::A => format!("{passage}: that is the file's"),
+                    Side::B => format!("{passage}: SHA-256 {sha256}"),
+                };
                 self.verified(side, passage, sha256)?;
                 text
             }
@@ -302,12 +307,6 @@ impl Director {
     }
 }
 
-/// Whose counters and clock tell of a passage: the node that asks for it to move. B asks for the Reads.
-/// But A waits for their end as well, and its report comes when B's has: B's is taken.
-const fn moves_data(side: Side, passage: Passage) -> bool {
-    matches!((side, passage), (Side::A, Passage::Send | Passage::Write) | (Side::B, Passage::Read))
-}
-
 fn unexpected(side: Side, what: &str) -> Failure {
     Failure::work(format!("node {side}: reports {what}"))
 }
@@ -325,7 +324,8 @@ fn linked_text(tap: &str, bridge: Option<&str>, vnet_header: Option<bool>) -> St
 }
 
 fn negotiated_text(negotiated: &Negotiated) -> String {
-    let Negotiated { mpa_revision, crc, markers, inbound_reads, outbound_reads, fpdus } = negotiated;
+    let Negotiated { mpa_revision, crc, markers, inbound_reads, outbound_reads, fpdus } =
+        negotiated;
     let switch = |on: &Option<bool>| match on {
         Some(true) => "on",
         Some(false) => "off",

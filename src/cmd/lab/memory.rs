@@ -56,20 +56,22 @@ impl Region {
         Sge { address: self.buffer.address() + offset, length, token: self.mr.local_token() }
     }
 
-    /// Fills it from `file`.
+    /// The content of `path`, for the peer to read.
     ///
     /// # Errors
-    /// The file cannot be read, or is shorter.
-    pub fn load(&self, path: &Path) -> Result<(), Failure> {
+    /// It cannot be read, or is empty.
+    pub fn of_file(adapter: &Adapter, pd: &Pd, path: &Path) -> Result<Self, Failure> {
         let failed = |error| Failure::work(format!("--file {}: {error}", path.display()));
         let mut file = File::open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        let region = Self::new(adapter, pd, length, MrFlags::ALLOW_REMOTE_READ)?;
         let mut piece = vec![0; PIECE_BYTES];
-        for (offset, length) in self.pieces() {
+        for (offset, length) in region.pieces() {
             let piece = &mut piece[..length];
             file.read_exact(piece).map_err(failed)?;
-            self.buffer.write_at(offset, piece);
+            region.buffer.write_at(offset, piece);
         }
-        Ok(())
+        Ok(region)
     }
 
     /// Sets it to zero; calls `breathe` now and then.

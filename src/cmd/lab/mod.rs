@@ -273,6 +273,7 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.result(director.result());
     if !director.result().operations.is_empty() {
         console.say(format_args!("\n{}", director.result().table()));
+        console.step("segments, retrans and PSH: what node A sent; pieces of super-segments count");
     }
     ended?;
     if let Some(capture) = &config.nodes[0].pcap {

@@ -38,7 +38,12 @@ use super::{
     script::{Chunk, Event, Initiator, Passage, ScriptError, Target, Work},
     session::Session,
 };
-use crate::{failure::Failure, node::open_adapter, options::Quietness, waker::Waker};
+use crate::{
+    failure::Failure,
+    node::{OpenLink, open_adapter},
+    options::Quietness,
+    waker::Waker,
+};
 
 /// Requests posted and not complete, of the queue pair's depth.
 pub const REQUESTS_MAX: u32 = 64;
@@ -166,6 +171,7 @@ struct LabNode {
     signals: Arc<Signals>,
     slots: Slots,
     file: Option<Region>,
+    vnet_header: bool,
     /// When it connected or listened.
     began: EngineInstant,
     /// Begin of the passage, and the counters then.
@@ -177,7 +183,7 @@ struct LabNode {
 impl LabNode {
     /// Makes TAP, adapter and queue pair.
     fn start<R: BufRead, W: Write>(session: &mut Session<R, W>) -> Result<Self, Failure> {
-        let link = session.open_link()?.link;
+        let OpenLink { link, vnet_header } = session.open_link()?;
         let plan = session.plan();
         let capabilities = link.capabilities();
         let super_segment_max = match plan.target {
@@ -212,6 +218,7 @@ impl LabNode {
             signals: Arc::default(),
             slots,
             file: None,
+            vnet_header,
             began,
             mark: None,
             counters: Counters::default(),
@@ -226,16 +233,12 @@ impl LabNode {
     {
         match session.side() {
             Side::A => {
-                let (file, chunk) = (session.plan().file.clone(), session.plan().chunk_bytes);
-                let length = std::fs::metadata(&file)
-                    .map_err(|error| Failure::work(format!("--file {}: {error}", file.display())))?
-                    .len();
-                let region =
-                    Region::new(&self.adapter, &self.pd, length, MrFlags::ALLOW_REMOTE_READ)?;
-                region.load(&file)?;
-                let digest = region.digest(|| {});
-                let source = region.remote();
-                self.file = Some(region);
+                let file = Region::of_file(&self.adapter, &self.pd, &session.plan().file)?;
+                let digest = file.digest(|| {});
+                let (length, source) = (file.len(), file.remote());
+                self.file = Some(file);
+                session.linked(self.vnet_header)?;
+                let chunk = session.plan().chunk_bytes;
                 let mut script = Initiator::new(length, chunk, REQUESTS_MAX, source, digest)
                     .map_err(off_script)?;
                 self.post_control_receives(Initiator::receives_before_connect())?;
@@ -244,6 +247,7 @@ impl LabNode {
                 self.disconnect(session, &connector)?;
             }
             Side::B => {
+                session.linked(self.vnet_header)?;
                 let window = session.plan().window_receives;
                 let mut script = Target::new(window, REQUESTS_MAX).map_err(off_script)?;
                 self.post_control_receives(Target::receives_before_accept())?;
@@ -372,8 +376,7 @@ impl LabNode {
             return Ok(());
         }
         let Some(History { offloading, offloaded, .. }) = self.history() else { return Ok(()) };
-        let moves =
-            [(OffloadState::Offloading, offloading), (OffloadState::Offloaded, offloaded)];
+        let moves = [(OffloadState::Offloading, offloading), (OffloadState::Offloaded, offloaded)];
         for (state, at) in moves {
             if let Some(at) = at {
                 session.moved(state, at - self.began)?;
@@ -453,11 +456,7 @@ impl LabNode {
         }
     }
 
-    fn complete(
-        &mut self,
-        script: &mut impl Script,
-        result: &NdkResultEx,
-    ) -> Result<(), Failure> {
+    fn complete(&mut self, script: &mut impl Script, result: &NdkResultEx) -> Result<(), Failure> {
         let NdkResultEx { status, operation, bytes_transferred, request_context, .. } = *result;
         if status != NtStatus::SUCCESS {
             return Err(refused(&format!("{operation:?}"), status));
@@ -514,9 +513,7 @@ impl LabNode {
             | Work::SendControl(_)
             | Work::SendData(_)
             | Work::Write { .. }
-            | Work::Read { .. } => self
-                .post(&work)
-                .map_err(|failure| failure.at("post")),
+            | Work::Read { .. } => self.post(&work).map_err(|failure| failure.at("post")),
             Work::Done => Ok(()),
         }
     }

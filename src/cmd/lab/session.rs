@@ -39,14 +39,9 @@ impl<R: BufRead, W: Write> Session<R, W> {
         let mut reports = Reports::new(output);
         let mut orders = Orders::new(input);
         match Self::first_order(&mut orders, &mut reports) {
-            Ok((plan, netlink)) => Ok(Self {
-                side,
-                plan,
-                netlink,
-                orders: Some(orders),
-                reports,
-                state: None,
-            }),
+            Ok((plan, netlink)) => {
+                Ok(Self { side, plan, netlink, orders: Some(orders), reports, state: None })
+            }
             Err(failure) => Err((failure, reports)),
         }
     }
@@ -75,7 +70,7 @@ impl<R: BufRead, W: Write> Session<R, W> {
         &self.plan
     }
 
-    /// Makes bridge, TAP, and the way between TAP and cable, and reports when frames pass.
+    /// Makes bridge, TAP, and the way between TAP and cable. Frames pass when it returns.
     ///
     /// # Errors
     /// The operation that failed.
@@ -89,8 +84,15 @@ impl<R: BufRead, W: Write> Session<R, W> {
         let link = open_link(&mut self.netlink, config)?;
         plumb::make_port(&mut self.netlink, cable, bridge)?;
         self.netlink.wait_forwarding(cable, plumb::FORWARDING_LIMIT)?;
-        self.reports.send(&Report::Linked { vnet_header: Some(link.vnet_header) })?;
         Ok(link)
+    }
+
+    /// Reports that frames pass, and that the node is ready for the other one.
+    ///
+    /// # Errors
+    /// The lab is gone.
+    pub fn linked(&mut self, vnet_header: bool) -> Result<(), Failure> {
+        self.reports.send(&Report::Linked { vnet_header: Some(vnet_header) })
     }
 
     /// B: reports that it listens. A: waits until it may connect. Then gives the orders away: what comes

@@ -19,10 +19,11 @@ use super::seq::Position;
 use crate::time::{Duration, Instant};
 
 /// Assumed delay of a peer's delayed ACK when one segment is in flight (RFC 8985 s7.2,
-/// TLP.max_ack_delay); Linux' smallest.
-const PEER_ACK_DELAY: Duration = Duration::from_millis(40);
-/// Smallest probe time-out: below it, scheduling noise looks like loss.
-const PROBE_TIMEOUT_MIN: Duration = Duration::from_millis(2);
+/// TLP.max_ack_delay): twice Linux' and our own 40 ms and a bit, so that an ACK sent at the last moment,
+/// by a timer that is late, is still in time.
+const PEER_ACK_DELAY: Duration = Duration::from_millis(100);
+/// Smallest probe time-out: below it, a peer's process that waits for a processor looks like loss.
+const PROBE_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 /// Probe time-out without an RTT sample (RFC 8985 s7.2).
 const PROBE_TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 

@@ -160,6 +160,22 @@ fn tail_loss_probe() {
     assert_eq!((info.timeouts, info.fast_retransmits, info.total_retrans), (0, 1, 3));
 }
 
+// RFC 8985 s7.2: the ACK of a lone segment may be delayed by 40 ms, here and in Linux, and by a late timer.
+#[test]
+fn a_lone_segment_is_not_probed_before_a_delayed_ack() {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = true;
+    let mut bench = Bench::new(state);
+    bench.post(MSS as usize);
+    bench.sent();
+    bench.now += Duration::from_micros(200);
+    bench.ack(MSS);
+    bench.post(88);
+    bench.sent();
+    let delayed = Config::default().delayed_ack;
+    assert!(bench.wait_for_timer() > delayed * 2, "the RTO or a probe");
+}
+
 // RFC 6298 5.4, RFC 6675 s5.1: from SND.UNA again, one segment first; what was sacked is not resent.
 #[test]
 fn time_out() {

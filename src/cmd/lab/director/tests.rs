@@ -79,7 +79,7 @@ fn the_order_of_things() {
 }
 
 #[test]
-fn each_passage_is_told_by_the_node_that_moves_it() {
+fn each_passage_is_told_by_the_node_that_has_the_file() {
     let mut director = director();
     for passage in Passage::ALL {
         director.handle(Side::A, passed(passage, 1)).unwrap();
@@ -92,7 +92,7 @@ fn each_passage_is_told_by_the_node_that_moves_it() {
     let told = operations.iter().map(|o| (o.operation, o.counters.segments)).collect::<Vec<_>>();
     assert_eq!(
         told,
-        [(Passage::Send, Some(1)), (Passage::Write, Some(1)), (Passage::Read, Some(2))]
+        [(Passage::Send, Some(1)), (Passage::Write, Some(1)), (Passage::Read, Some(1))]
     );
     assert_eq!(operations[0].rate_bps, Some(8e9));
     let table = director.result().table().to_string();
@@ -118,7 +118,7 @@ fn moves_are_kept_in_order() {
         director.handle(Side::A, Report::Moved { state, at_ns }).unwrap();
     }
     let text = said(&mut director);
-    assert!(text.contains("A  connection is Offloading (2.00 µs after"), "{text}");
+    assert!(text.contains("A  connection is Offloading (2.00 µs after connect)"), "{text}");
     assert_eq!(director.result().moves.len(), 3);
     let json = serde_json::to_value(director.result()).unwrap();
     assert_eq!(json["moves"][2]["offload_state"], "Offloaded");

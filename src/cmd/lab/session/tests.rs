@@ -73,7 +73,8 @@ fn receive(link: &mut dyn Link) -> Vec<u8> {
 
 fn node(side: Side, orders: PipeReader, reports: PipeWriter) {
     let mut session = Session::open(side, BufReader::new(orders), reports).unwrap();
-    let mut link = session.open_link().unwrap().link;
+    let OpenLink { mut link, vnet_header } = session.open_link().unwrap();
+    session.linked(vnet_header).unwrap();
     let _orders = session.listening().unwrap();
     let ended = match side {
         Side::A => {
