@@ -37,6 +37,7 @@ pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
 #[derive(Clone, Debug)]
 pub(crate) struct TcpFrame<'a> {
     pub(crate) source_mac: MacAddress,
+    pub(crate) destination_mac: MacAddress,
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
     pub(crate) seq: SeqNum,
@@ -119,6 +120,7 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
     }
     Frame::Tcp(TcpFrame {
         source_mac: MacAddress(ethernet.source()),
+        destination_mac: MacAddress(ethernet.destination()),
         source: SocketAddr::new(source, segment.source_port()),
         destination: SocketAddr::new(destination, segment.destination_port()),
         seq: SeqNum(segment.sequence_number()),

@@ -329,7 +329,7 @@ fn other_starts() {
 #[test]
 fn crc_in_a_segment_of_its_own() {
     let decoded = decode_file("siw-send-bw.pcap");
-    let DecoderCounters { fpdus, fpdus_in_place, octets_staged, markers: _, octets: _ } =
+    let DecoderCounters { fpdus, fpdus_in_place, octets_staged, octets: _, markers: _ } =
         decoded[1].client.counters;
     assert_eq!((fpdus, fpdus_in_place), (15, 3));
     let fpdus = decoded[1].client.ulpdus.iter().map(|ulpdu| ulpdu.len().next_multiple_of(4) + 4);

@@ -38,8 +38,10 @@ impl Host {
                 self.stats.checksum_errors += 1;
                 Verdict::Drop
             }
-            // smoltcp would drop it; so nothing may be learned from it.
+            // smoltcp would drop these; so nothing may be learned from them. A bridge floods frames of
+            // other stations, and TCP is unicast (RFC 1122 s4.2.3.10).
             Frame::Tcp(segment) if !segment.is_well_formed => Verdict::Drop,
+            Frame::Tcp(segment) if segment.destination_mac != self.config.mac => Verdict::Drop,
             Frame::Tcp(segment) => self.judge(now, &segment),
             Frame::Fragment => {
                 self.stats.fragments_dropped += 1;

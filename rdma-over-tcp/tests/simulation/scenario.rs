@@ -22,6 +22,9 @@ use crate::{
 
 const PORT: u16 = 7000;
 
+/// Closes an object, given what is to be called if that pends.
+type Close<'a> = Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + 'a>;
+
 /// A completion queue and its consumer.
 struct Queue {
     cq: Cq,
@@ -292,7 +295,7 @@ impl World {
 
     /// Closes everything, in any order (NDK-LIFE-5).
     pub(crate) fn close(&self, rng: &mut Rand64, bench: &mut Bench) {
-        let mut closes: Vec<Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + '_>> = Vec::new();
+        let mut closes: Vec<Close<'_>> = Vec::new();
         for side in self.pairs.iter().flatten() {
             closes.push(Box::new(|done| side.qp.close(done)));
             closes.push(Box::new(|done| side.connector.as_ref().unwrap().close(done)));

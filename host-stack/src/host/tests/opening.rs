@@ -253,6 +253,27 @@ fn fragments_are_dropped() {
     assert_eq!(bench.nodes[1].host.connections.len(), 0);
 }
 
+// RFC 1122 s4.2.3.10: a SYN-ACK that a bridge floods for another station teaches nothing, even if its
+// addresses and ports are those of a connection being opened: the connection is handed over as it is.
+#[test]
+fn frames_of_other_stations_are_not_heard() {
+    let mut bench = Bench::new([OffloadPolicy::Always, OffloadPolicy::Never]);
+    bench.passes = |from, frame| from == 0 || frame[12..14] != [8, 0];
+    let server = SocketAddr::new(address(2, false), 80);
+    bench.nodes[1].listen(server, 4, false);
+    bench.nodes[0].connect(server, false);
+    bench.run(Duration::from_millis(20));
+    let mut other = bench.nodes[1].sent.last().unwrap().clone();
+    assert_eq!(other[47] & 0x12, 0x12, "a SYN-ACK");
+    other[5] ^= 0x40;
+    other[38] ^= 0x40;
+    bench.nodes[0].to_host.send(ToHost::Frame { data: other, checksum_valid: true }).unwrap();
+    bench.settle();
+    bench.passes = |_, _| true;
+    bench.run(Duration::from_secs(4));
+    assert_eq!(bench.nodes[0].initiates.len(), 1);
+}
+
 /// A flood of SYNs grows nothing beyond the backlog, is not answered with RST, and ends.
 #[test]
 fn syn_flood_is_bounded() {
