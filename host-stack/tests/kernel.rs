@@ -53,7 +53,7 @@ fn counter(name: &str) -> u64 {
 }
 
 fn talk(to: SocketAddr, salt: usize) {
-    let data = (0..ECHO_BYTES).map(|at| (at * 31 + salt >> 5) as u8).collect::<Vec<_>>();
+    let data = (0..ECHO_BYTES).map(|at| ((at * 31 + salt) >> 5) as u8).collect::<Vec<_>>();
     let mut stream = TcpStream::connect(to).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let sent = data.clone();
