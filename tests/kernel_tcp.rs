@@ -34,6 +34,9 @@ const LONG: Duration = Duration::from_secs(110);
 /// Octets of a net buffer list at most: `flue nc` posts one for each read of its input.
 const LIST_BYTES_MAX: u64 = 64 * 1024;
 
+/// Octets that `flue nc` has posted and the peer has not acknowledged, at most.
+const IN_FLIGHT_BYTES_MAX: u64 = MIB + LIST_BYTES_MAX;
+
 /// Who opens the connection.
 #[derive(Clone, Copy, Debug)]
 enum Opener {
@@ -160,17 +163,18 @@ impl Talk<'_> {
         self.run(&host, &host, &place)
     }
 
-    /// As [`Self::on_one_tap`], offloaded from its first byte, and nothing is taken for lost. Tail loss
-    /// probes (RFC 8985 s7) are no such sign: a kernel that has to wait for a processor for 2 ms gets one.
-    /// Segments hold at most `mtu` bytes; each list ends in a push (CH-SND-5).
+    /// As [`Self::on_one_tap`], offloaded from its first byte, and hardly anything is sent twice: a kernel
+    /// that waits for a processor for 2 ms gets a tail loss probe (RFC 8985 s7), and a reader that does gets
+    /// its socket's backlog full, which loses a segment. Segments hold at most `mtu` bytes; each list ends
+    /// in a push (CH-SND-5). The counters may miss what was in flight last, [`IN_FLIGHT_BYTES_MAX`].
     fn cleanly(self, mtu: u64) {
-        let flue_bytes = self.flue_bytes;
+        let seen_bytes = self.flue_bytes.saturating_sub(IN_FLIGHT_BYTES_MAX);
         let counted = self.on_one_tap().expect("the connection was offloaded");
         let Counted { segments, pushes, retransmitted, recoveries, timeouts } = counted;
-        assert_eq!((recoveries, timeouts), (0, 0), "{counted:?}");
-        assert!(retransmitted <= segments / 1000 + 1, "more than probes: {counted:?}");
-        assert!(segments >= flue_bytes / mtu, "{counted:?}");
-        assert!((flue_bytes / LIST_BYTES_MAX..=segments).contains(&pushes), "{counted:?}");
+        assert!(recoveries + timeouts <= segments / 10_000 + 1, "{counted:?}");
+        assert!(retransmitted <= segments / 1000 + 1, "{counted:?}");
+        assert!(segments >= seen_bytes / mtu, "{counted:?}");
+        assert!((seen_bytes / LIST_BYTES_MAX..=segments).contains(&pushes), "{counted:?}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! Sudden deaths: whoever survives says what happened and within what limit, and nothing is left.
 //!
 //! Limits: with `--max-retransmissions 3` an offloaded connection is given up 3 s after the last answer
-//! (time-outs of 0.2, 0.4, 0.8 and 1.6 s); [`GIVES_UP`] leaves room for a loaded machine.
+//! (time-outs of 0.2, 0.4, 0.8 and 1.6 s), or 1.6 s if the window was closed then (0.2, and probes after 0.2,
+//! 0.4 and 0.8 s); [`GIVES_UP`] leaves room for a loaded machine.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -23,8 +24,8 @@ const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
 const START: Duration = Duration::from_secs(20);
 const GIVES_UP: Duration = Duration::from_secs(30);
-/// The least that three retransmissions take, less what a timer may be early.
-const TRIES: Duration = Duration::from_millis(2900);
+/// The least that three tries take, less the time since the last answer.
+const TRIES: Duration = Duration::from_millis(1400);
 /// Bytes after which a transfer is in its middle.
 const MIDDLE: u64 = 10 << 20;
 const NO_ANSWER: &str = "TCP: peer does not answer (retransmission limit)";
@@ -124,7 +125,8 @@ fn one_adapter_survives_the_other() {
     server.signal(Signal::KILL);
     server.wait(START);
     client.expect_line(NO_ANSWER, GIVES_UP);
-    assert!(begin.elapsed() >= TRIES);
+    let took = begin.elapsed();
+    assert!(took >= TRIES, "flue gave up after {took:?}");
     client.expect_exit(1, START);
     assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
     no_tap_is_left(switch.namespace());

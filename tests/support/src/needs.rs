@@ -74,7 +74,9 @@ pub fn lacks(needs: &[Need]) -> bool {
     );
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    writeln!(std::io::stderr(), "skipped: {test}: {lack}").expect("standard error is open");
+    // In one piece, for other tests write there too.
+    let line = format!("skipped: {test}: {lack}\n");
+    std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
     true
 }
 

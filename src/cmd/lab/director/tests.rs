@@ -154,8 +154,9 @@ fn what_was_negotiated_is_told() {
         markers: Some(false),
         inbound_reads: Some(16),
         outbound_reads: None,
+        fpdus: Some(super::super::control::FpduCut::Emss),
     };
     director.handle(Side::B, Report::Connected { negotiated }).unwrap();
     let text = said(&mut director);
-    assert_eq!(text, "B  MPA negotiated: revision 2, CRC on, markers off, IRD 16, ORD -");
+    assert_eq!(text, "B  MPA negotiated: revision 2, CRC on, markers off, IRD 16, ORD -; FPDUs: one a segment");
 }
