@@ -158,5 +158,8 @@ fn what_was_negotiated_is_told() {
     };
     director.handle(Side::B, Report::Connected { negotiated }).unwrap();
     let text = said(&mut director);
-    assert_eq!(text, "B  MPA negotiated: revision 2, CRC on, markers off, IRD 16, ORD -; FPDUs: one a segment");
+    assert_eq!(
+        text,
+        "B  MPA negotiated: revision 2, CRC on, markers off, IRD 16, ORD -; FPDUs: one a segment"
+    );
 }
