@@ -1,7 +1,7 @@
 use clap::Parser;
 
 use super::*;
-use crate::{failure::Kind, options::NodeOptions};
+use crate::{cmd::lab::control::FpduCut, failure::Kind, options::NodeOptions};
 
 #[derive(Parser)]
 struct Command {
@@ -154,7 +154,7 @@ fn what_was_negotiated_is_told() {
         markers: Some(false),
         inbound_reads: Some(16),
         outbound_reads: None,
-        fpdus: Some(super::super::control::FpduCut::Emss),
+        fpdus: Some(FpduCut::Emss),
     };
     director.handle(Side::B, Report::Connected { negotiated }).unwrap();
     let text = said(&mut director);
