@@ -507,6 +507,12 @@ impl Connection {
 
     /// An acceptable RST has come (CH s8.2, CH-EVT-7).
     fn on_reset(&mut self) {
+        // RFC 9293 s3.10.7.4, second: nothing is told. Both sides are through; a repeated segment of ours
+        // has met a peer that has forgotten. What the consumer has not taken yet stays.
+        if self.phase == TcpPhase::TimeWait {
+            self.end();
+            return;
+        }
         self.abort_requests();
         self.receiver.discard();
         self.peer_closed_raised = true;

@@ -276,6 +276,26 @@ fn a_reset_drops_what_waits() {
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
 }
 
+// RFC 9293 s3.10.7.4, second: in TIME-WAIT an RST ends the connection, and nothing that went well.
+#[test]
+fn a_reset_in_time_wait_changes_nothing() {
+    let mut bench = Bench::new(state());
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
+    bench.sent();
+    bench.ack(1);
+    assert!(matches!(bench.events()[..], [Event::DisconnectComplete(_)]));
+    let fin = Flags::ACK | Flags::FIN;
+    bench.tcp.handle_segment(bench.now, &Segment { flags: fin, ack: LOCAL + 1, ..data(0, b"abc") });
+    bench.tcp.settle(b"abc", false);
+    assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
+    bench.input_raw(Segment { flags: Flags::RST, ..data(4, b"") });
+    assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::Closed);
+    assert_eq!(bench.tcp.backlog().map(|(data, _)| &data[..]), Some(&b"abc"[..]));
+    bench.tcp.backlog_consumed(3);
+    assert!(matches!(bench.events()[..], [Event::PeerClosed, Event::Closed]));
+    assert!(bench.tcp.poll_timeout().is_none());
+}
+
 // RFC 5961 s4.2, CH s9.2: a SYN is challenged, in the window once in 3 s, and keep-alive armed.
 #[test]
 fn syns() {
