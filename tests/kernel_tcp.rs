@@ -1,7 +1,7 @@
 //! `flue nc` against kernel TCP: every byte, both ways, at every shape of link, through loss.
 //!
 //! The kernel knows nothing of the chimney. If it gets the stream and gives the stream, then
-//! hand-over (CH-INI-1), sending (CH-SND-1), receiving (CH-IND-1) and closing (CH-DIS-6) held.
+//! hand-over (CH-FWD-2), sending (CH-SND-1), receiving (CH-IND-1) and closing (CH-DIS-6) held.
 //! What flue counted tells by which way: how many segments, how many pushes, what was sent twice, and why.
 //!
 //! Limits: [`LONG`] for a gibibyte each way and for loss, [`SHORT`] for the rest.

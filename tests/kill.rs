@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use flue_test_support::flue::command;
-use flue_test_support::kernel_peer::{End, KernelPeer, Plan};
+use flue_test_support::kernel_peer::{KernelPeer, Plan};
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
@@ -143,8 +143,11 @@ fn a_reset_by_the_kernel_is_told_and_is_status_1() {
     // Held open: an input that ends would end the run in order.
     let _input = flue.take_input();
     flue.expect_line("listening", START);
-    let plan = Plan { end: End::Reset, ..Plan::send(1, 100) };
-    KernelPeer::connect(&host, flue_at(), plan).finish();
+    let socket = host.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
+    // A connection that is reset before flue has taken it is nobody's: flue goes on listening.
+    flue.expect_line("connected", START);
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+    drop(socket);
     flue.expect_line("TCP: connection reset by peer", START);
     flue.expect_exit(1, START);
     no_tap_is_left(&host);

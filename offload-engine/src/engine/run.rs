@@ -154,7 +154,10 @@ impl Engine {
 
     /// The switch: a segment of an offloaded connection to that connection, all else to the host.
     fn take_frame(&mut self, now: Instant, frame: &RxFrame<'_>, client: &mut impl NodeClient) {
+        // What a switch floods is another station's.
+        let ours = frame.data.get(..6) == Some(&self.config.mac.0);
         let found = classify(frame.data)
+            .filter(|_| ours)
             .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
         let Some((tcp, slot)) = found else {
             self.frame_to_host(frame);

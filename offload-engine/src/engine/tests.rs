@@ -352,6 +352,19 @@ fn a_wrong_checksum_is_dropped_and_counted() {
     assert_eq!(bench.client.received, b"dat`");
 }
 
+// A frame for another station is not the connection's, whatever its addresses above Ethernet say.
+#[test]
+fn frames_of_other_stations_are_not_taken() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    let mut frame = from_peer(80, 5000, 1000, b"data");
+    frame[5] ^= 1;
+    bench.arrives(frame);
+    bench.poll();
+    assert_eq!(bench.client.received, b"");
+    assert_eq!((bench.engine.stats().rx_segments, bench.engine.stats().rx_to_host), (0, 1));
+}
+
 // One acknowledgement per batch, and it acknowledges the batch.
 #[test]
 fn a_batch_makes_one_acknowledgement() {
