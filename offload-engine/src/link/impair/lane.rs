@@ -14,7 +14,7 @@ use oorandom::Rand64;
 
 use super::Impairments;
 use crate::{
-    link::LinkStats,
+    link::{LinkStats, device::ETHERNET_HEADER_BYTES},
     time::{Duration, Instant},
 };
 
@@ -96,10 +96,16 @@ impl Lane {
         let mut data = self.spare.pop().unwrap_or_default();
         data.clear();
         data.extend_from_slice(frame);
-        if self.roll(corrupt_pct) && !data.is_empty() {
-            let bit = self.dice.rand_range(0..data.len() as u64 * 8);
-            data[(bit / 8) as usize] ^= 1 << (bit % 8);
+        if self.roll(corrupt_pct) {
             self.corrupted += 1;
+            if !is_ip(&data) {
+                // Nothing above the FCS would notice; the FCS would have.
+                self.recycle(data);
+                return;
+            }
+            let first = ETHERNET_HEADER_BYTES as u64 * 8;
+            let bit = self.dice.rand_range(first..data.len() as u64 * 8);
+            data[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
         let copy = self.roll(duplicate_pct).then(|| data.clone());
         self.depart(now, data, comment);
@@ -202,4 +208,9 @@ impl Lane {
     fn roll(&mut self, pct: f64) -> bool {
         pct > 0.0 && self.dice.rand_float() * 100.0 < pct
     }
+}
+
+/// Whether the frame carries an IP packet, with a byte behind its Ethernet header at least.
+fn is_ip(frame: &[u8]) -> bool {
+    frame.len() > ETHERNET_HEADER_BYTES && matches!(frame[12..14], [0x08, 0x00] | [0x86, 0xdd])
 }

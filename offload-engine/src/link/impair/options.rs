@@ -24,7 +24,8 @@ pub struct Impairments {
     pub duplicate_pct: f64,
     /// Frames held back behind later ones, percent.
     pub reorder_pct: f64,
-    /// Frames with one bit flipped, percent.
+    /// Frames with one bit of their IP packet flipped, percent. What no checksum above Ethernet covers, the
+    /// FCS would: a frame without IP is lost instead.
     pub corrupt_pct: f64,
     /// Time that every frame travels; at most 60 s.
     pub delay: Duration,
