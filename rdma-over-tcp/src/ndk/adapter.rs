@@ -69,30 +69,6 @@ impl AdapterCore {
         &self.port
     }
 
-    /// Whether `handle` is a connection of this adapter.
-    #[must_use]
-    pub fn owns(&self, handle: OffloadHandle) -> bool {
-        self.streams.contains_key(&handle)
-    }
-
-    /// Whether a notice is for this adapter.
-    #[must_use]
-    pub fn concerns(&self, notice: &Notice) -> bool {
-        match notice {
-            Notice::Listening { listener, .. } | Notice::ListenFailed { listener, .. } => {
-                self.listeners.contains_key(listener)
-            }
-            Notice::Established { client, .. } => *client == CLIENT_TAG,
-            Notice::ConnectFailed { handle, .. }
-            | Notice::Offloading { handle, .. }
-            | Notice::Returned { handle, .. }
-            | Notice::Data { handle, .. }
-            | Notice::Sent { handle, .. }
-            | Notice::PeerClosed { handle }
-            | Notice::Closed { handle, .. } => self.owns(*handle),
-        }
-    }
-
     /// How each connection came to be where it is, until it is gone.
     pub fn histories(&self) -> impl Iterator<Item = &History> {
         self.streams.values().map(|stream| &stream.history)

@@ -34,7 +34,6 @@ mod lifetime;
 mod listener;
 mod memory;
 mod mr;
-mod node;
 mod objects;
 mod pd;
 mod post;
@@ -62,7 +61,6 @@ pub use self::{
     lifetime::{CloseCompletion, RequestCompletion},
     listener::BACKLOG,
     memory::{PAGE_SIZE, RegisteredBuffer},
-    node::{NoStreams, NodeClients, StreamClient},
     objects::Capabilities,
     qp::{ConnectionEntry, QpLimits},
     queue::{Data, Sge},
