@@ -3,7 +3,7 @@
 use offload_engine::time::Duration;
 
 use super::{info::AdapterInfo, objects::Capabilities};
-use crate::mpa::startup::RtrSet;
+use crate::mpa::startup::{Revision, RtrSet};
 
 /// How large FPDUs are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,6 +32,9 @@ pub struct AdapterConfig {
     pub crc: bool,
     /// Ask the peer for markers.
     pub markers: bool,
+    /// Revision of the Request. One for peers that know no other: then there is no RTR, read limits are not
+    /// negotiated, and the active consumer has to send first (NDK-CON-9).
+    pub revision: Revision,
     /// RTR messages that this side sends and understands (RFC 6581 9.2); none: the client-server model.
     pub rtr: RtrSet,
     /// TCP handshake of a connect.
@@ -59,6 +62,7 @@ impl Default for AdapterConfig {
             fpdu_size: FpduSize::default(),
             crc: true,
             markers: false,
+            revision: Revision::Two,
             rtr: RtrSet { send: false, write: true, read: true },
             connect_timeout: Duration::from_secs(30),
             reply_timeout: Duration::from_secs(10),

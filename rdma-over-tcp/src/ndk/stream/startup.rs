@@ -327,14 +327,7 @@ impl Stream {
         limits: ReadLimits,
         private_data: PrivateData,
     ) -> Initiator {
-        let AdapterConfig { crc, markers, rtr, .. } = *config;
-        Initiator::new(StartupConfig {
-            crc,
-            markers,
-            limits,
-            rtr,
-            private_data,
-            ..StartupConfig::default()
-        })
+        let AdapterConfig { crc, markers, revision, rtr, .. } = *config;
+        Initiator::new(StartupConfig { revision, crc, markers, limits, rtr, private_data })
     }
 }

@@ -13,7 +13,7 @@ use super::{
     sides::{LIMITS, Side, connected, disconnect_event, listen},
 };
 use crate::{
-    mpa::startup::{RtrKind, RtrSet},
+    mpa::startup::{Revision, RtrKind, RtrSet},
     ndk::{AdapterConfig, Counters, Data, NtStatus, OpFlags, ReadLimit},
 };
 
@@ -483,14 +483,18 @@ fn disconnect_inside_the_event() {
     assert_eq!(bench.connections(), 0);
 }
 
-// RFC 6581 9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (takes a receive), and none: then
-// Accept waits for the first message, and nothing is sent before it.
+// RFC 6581 9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (takes a receive), and none (revision 1 has
+// none): then Accept waits for the first message, and nothing is sent before it.
 #[test]
 fn ready_to_receive() {
     let none = RtrSet::NONE;
     let read = RtrSet::only(RtrKind::Read);
-    for rtr in [none, RtrSet::only(RtrKind::Write), read, RtrSet::only(RtrKind::Send)] {
-        let mut bench = Bench::with(1, AdapterConfig { rtr, ..AdapterConfig::default() });
+    let (write, send) = (RtrSet::only(RtrKind::Write), RtrSet::only(RtrKind::Send));
+    let (one, two) = (Revision::One, Revision::Two);
+    for (revision, rtr) in [(two, none), (two, write), (two, read), (two, send), (one, write)] {
+        let mut bench = Bench::with(1, AdapterConfig { revision, rtr, ..AdapterConfig::default() });
+        // Revision 1 has no word for it (MPE-6-1).
+        let rtr = if revision == one { none } else { rtr };
         let (_listener, mailbox) = listen(&mut bench);
         let mut active = Side::new(&bench, 0);
         let passive = Side::new(&bench, 1);
