@@ -128,6 +128,12 @@ fn parse_remarks(table: &str) -> Vec<Remark> {
 ///
 /// Otherwise, with the remarks.
 pub fn assert_clean(capture: &Path, allowed: &[&str]) {
+    let wrong = faults(capture, allowed);
+    assert!(wrong.is_empty(), "Wireshark finds in {}: {wrong:#?}", capture.display());
+}
+
+/// What [`assert_clean`] would not have.
+pub fn faults(capture: &Path, allowed: &[&str]) -> Vec<Remark> {
     let known = |remark: &Remark| {
         KNOWN_REMARKS.iter().chain(allowed).any(|known| remark.summary.contains(known))
     };
@@ -136,7 +142,7 @@ pub fn assert_clean(capture: &Path, allowed: &[&str]) {
     };
     let mut wrong = remarks(capture);
     wrong.retain(|remark| grave(remark) && !known(remark));
-    assert!(wrong.is_empty(), "Wireshark finds in {}: {wrong:#?}", capture.display());
+    wrong
 }
 
 /// The TCP segments of a capture as tshark reads them, to be compared with
