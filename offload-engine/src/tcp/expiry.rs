@@ -52,7 +52,7 @@ impl Connection {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         // One reduction for each flight, even if fast recovery did not repair it.
         let first = self.attempts.retransmissions == 0 && !self.recovery.is_fast();
-        self.congestion.on_rto(outstanding, first);
+        self.congestion.on_rto(self.now, outstanding, first);
         self.recovery.on_timeout();
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
@@ -77,7 +77,7 @@ impl Connection {
         let (begins, deadline) =
             self.recovery.on_reordering_timeout(self.now, self.mss, self.rtt.min());
         if begins {
-            self.congestion.on_loss(outstanding);
+            self.congestion.on_loss(self.now, outstanding);
             self.counters.fast_retransmits += 1;
         }
         if let Some(deadline) = deadline {

@@ -338,7 +338,7 @@ impl Connection {
     /// Tells the congestion controller.
     fn steer(&mut self, report: &Report, outstanding: u64) {
         if report.reduce {
-            self.congestion.on_loss(outstanding);
+            self.congestion.on_loss(self.now, outstanding);
             self.counters.fast_retransmits += 1;
         }
         if report.may_grow && report.acked > 0 {
@@ -349,9 +349,11 @@ impl Connection {
                 self.flight_peak.saturating_add(self.mss) > cwnd
             };
             self.congestion.on_ack(AckSample {
+                now: self.now,
                 acked: report.acked,
                 limited,
                 after_timeout: report.after_timeout,
+                rtt: report.rtt,
             });
         }
     }

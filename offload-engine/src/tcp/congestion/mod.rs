@@ -9,16 +9,21 @@ mod unlimited;
 
 pub(super) use self::{newreno::NewReno, unlimited::Unlimited};
 use super::CongestionAlgorithm;
+use crate::time::{Duration, Instant};
 
 /// New bytes were acknowledged outside fast recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
+    /// When it arrived.
+    pub(super) now: Instant,
     /// Bytes newly acknowledged or selectively acknowledged.
     pub(super) acked: u64,
     /// The window, not the producer or the peer, has held the sender back.
     pub(super) limited: bool,
     /// A time-out is being repaired.
     pub(super) after_timeout: bool,
+    /// Round-trip time of a segment that this acknowledgement covers and that was sent once.
+    pub(super) rtt: Option<Duration>,
 }
 
 /// A congestion controller.
@@ -32,10 +37,13 @@ pub(super) trait Congestion {
     /// New bytes are acknowledged.
     fn on_ack(&mut self, sample: AckSample);
     /// Fast recovery starts with `in_flight` bytes outstanding: once per episode.
-    fn on_loss(&mut self, in_flight: u64);
+    fn on_loss(&mut self, now: Instant, in_flight: u64);
     /// A retransmission time-out with `in_flight` bytes outstanding; `first`: the flight was not paid
     /// for before, by a time-out of the same segment or by fast recovery.
-    fn on_rto(&mut self, in_flight: u64, first: bool);
+    fn on_rto(&mut self, now: Instant, in_flight: u64, first: bool);
+    /// The last reduction, by `on_loss` or `on_rto`, answered a loss that was none: window and threshold
+    /// are again what they were before, or what they are now if that is more. Without one, nothing.
+    fn undo(&mut self);
     /// Nothing was sent for longer than an RTO (RFC 5681 s4.1).
     fn on_idle(&mut self);
     /// The effective MSS has changed.
@@ -90,12 +98,16 @@ impl Congestion for Controller {
         self.get_mut().on_ack(sample);
     }
 
-    fn on_loss(&mut self, in_flight: u64) {
-        self.get_mut().on_loss(in_flight);
+    fn on_loss(&mut self, now: Instant, in_flight: u64) {
+        self.get_mut().on_loss(now, in_flight);
     }
 
-    fn on_rto(&mut self, in_flight: u64, first: bool) {
-        self.get_mut().on_rto(in_flight, first);
+    fn on_rto(&mut self, now: Instant, in_flight: u64, first: bool) {
+        self.get_mut().on_rto(now, in_flight, first);
+    }
+
+    fn undo(&mut self) {
+        self.get_mut().undo();
     }
 
     fn on_idle(&mut self) {

@@ -7,6 +7,7 @@
 //! the peer's window, not the congestion window, limits the flight.
 
 use super::{AckSample, Congestion};
+use crate::time::Instant;
 
 /// Segments of the initial window (RFC 6928).
 const INITIAL_SEGMENTS: u64 = 10;
@@ -23,6 +24,8 @@ pub(in super::super) struct NewReno {
     ssthresh: Option<u64>,
     /// Bytes acknowledged since the window last grew in congestion avoidance.
     credit: u64,
+    /// Window and threshold before the last episode.
+    before: Option<(u64, Option<u64>)>,
 }
 
 impl NewReno {
@@ -30,7 +33,7 @@ impl NewReno {
     pub(super) fn new(mss: u64, cwnd: u32, ssthresh: u32) -> Self {
         let cwnd = if cwnd == 0 { Self::initial_window(mss) } else { u64::from(cwnd).max(mss) };
         let ssthresh = (ssthresh != u32::MAX).then(|| u64::from(ssthresh));
-        Self { mss, cwnd, ssthresh, credit: 0 }
+        Self { mss, cwnd, ssthresh, credit: 0, before: None }
     }
 
     fn initial_window(mss: u64) -> u64 {
@@ -38,6 +41,7 @@ impl NewReno {
     }
 
     fn reduce(&mut self, in_flight: u64) -> u64 {
+        self.before = Some((self.cwnd, self.ssthresh));
         let ssthresh = (in_flight / 2).max(SSTHRESH_SEGMENTS_MIN * self.mss);
         self.ssthresh = Some(ssthresh);
         self.credit = 0;
@@ -59,7 +63,7 @@ impl Congestion for NewReno {
     }
 
     fn on_ack(&mut self, sample: AckSample) {
-        let AckSample { acked, limited, after_timeout } = sample;
+        let AckSample { now: _, acked, limited, after_timeout, rtt: _ } = sample;
         if !limited {
             return;
         }
@@ -77,17 +81,27 @@ impl Congestion for NewReno {
         }
     }
 
-    fn on_loss(&mut self, in_flight: u64) {
+    fn on_loss(&mut self, _: Instant, in_flight: u64) {
         self.cwnd = self.reduce(in_flight);
     }
 
-    fn on_rto(&mut self, in_flight: u64, first: bool) {
+    fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
         // RFC 5681 s3.1: ssthresh stays when the same segment times out again.
         if first {
             self.reduce(in_flight);
         }
         self.cwnd = self.mss;
         self.credit = 0;
+    }
+
+    fn undo(&mut self) {
+        if let Some((cwnd, ssthresh)) = self.before.take() {
+            self.cwnd = self.cwnd.max(cwnd);
+            self.ssthresh = match (self.ssthresh, ssthresh) {
+                (Some(now), Some(before)) => Some(now.max(before)),
+                _ => None,
+            };
+        }
     }
 
     fn on_idle(&mut self) {
@@ -108,7 +122,7 @@ mod tests {
     const MSS: u64 = 1448;
 
     fn ack(acked: u64) -> AckSample {
-        AckSample { acked, limited: true, after_timeout: false }
+        AckSample { now: Instant::ZERO, acked, limited: true, after_timeout: false, rtt: None }
     }
 
     // RFC 6928 s2.
@@ -139,15 +153,15 @@ mod tests {
     fn losses_and_timeouts() {
         let mut reno = NewReno::new(MSS, 0, u32::MAX);
         reno.on_ack(ack(90 * MSS));
-        reno.on_loss(100 * MSS);
+        reno.on_loss(Instant::ZERO, 100 * MSS);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (50 * MSS, Some(50 * MSS)));
-        reno.on_rto(40 * MSS, true);
+        reno.on_rto(Instant::ZERO, 40 * MSS, true);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (MSS, Some(20 * MSS)));
-        reno.on_rto(MSS, false);
+        reno.on_rto(Instant::ZERO, MSS, false);
         assert_eq!(reno.ssthresh(), Some(20 * MSS));
-        reno.on_ack(AckSample { acked: 9 * MSS, limited: true, after_timeout: true });
+        reno.on_ack(AckSample { after_timeout: true, ..ack(9 * MSS) });
         assert_eq!(reno.cwnd(), 2 * MSS);
-        reno.on_loss(MSS);
+        reno.on_loss(Instant::ZERO, MSS);
         assert_eq!(reno.ssthresh(), Some(2 * MSS));
     }
 
@@ -155,10 +169,24 @@ mod tests {
     #[test]
     fn an_unused_window_does_not_grow() {
         let mut reno = NewReno::new(MSS, 0, u32::MAX);
-        reno.on_ack(AckSample { acked: 8 * MSS, limited: false, after_timeout: false });
+        reno.on_ack(AckSample { limited: false, ..ack(8 * MSS) });
         assert_eq!(reno.cwnd(), 10 * MSS);
         reno.on_ack(ack(30 * MSS));
         reno.on_idle();
         assert_eq!(reno.cwnd(), 10 * MSS);
+    }
+
+    // RFC 5682 s4: a reduction for nothing is taken back, once.
+    #[test]
+    fn undo_restores() {
+        let mut reno = NewReno::new(MSS, 0, u32::MAX);
+        reno.on_ack(ack(90 * MSS));
+        reno.on_rto(Instant::ZERO, 100 * MSS, true);
+        reno.on_rto(Instant::ZERO, MSS, false);
+        reno.undo();
+        assert_eq!((reno.cwnd(), reno.ssthresh()), (100 * MSS, None));
+        reno.on_ack(ack(MSS));
+        reno.undo();
+        assert_eq!(reno.cwnd(), 101 * MSS);
     }
 }

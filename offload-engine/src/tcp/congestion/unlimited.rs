@@ -1,6 +1,7 @@
 //! No congestion window: the peer's window alone limits what is in flight.
 
 use super::{AckSample, Congestion};
+use crate::time::Instant;
 
 /// For links that lose nothing, and to measure what the rest of the data path can do.
 #[derive(Debug)]
@@ -21,9 +22,11 @@ impl Congestion for Unlimited {
 
     fn on_ack(&mut self, _: AckSample) {}
 
-    fn on_loss(&mut self, _: u64) {}
+    fn on_loss(&mut self, _: Instant, _: u64) {}
 
-    fn on_rto(&mut self, _: u64, _: bool) {}
+    fn on_rto(&mut self, _: Instant, _: u64, _: bool) {}
+
+    fn undo(&mut self) {}
 
     fn on_idle(&mut self) {}
 
