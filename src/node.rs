@@ -112,9 +112,11 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
         Psh::Empty => PushPolicy::QueueEmpty,
     };
     engine.tcp.congestion = match config.congestion_control {
+        CongestionControl::Cubic => CongestionAlgorithm::Cubic,
         CongestionControl::Newreno => CongestionAlgorithm::NewReno,
         CongestionControl::None => CongestionAlgorithm::Unlimited,
     };
+    engine.tcp.congestion_options.pacing = config.pacing;
     engine.tcp.retransmissions_max = config.max_retransmissions;
     let prefixes = config.addresses.iter();
     let host = HostConfig {

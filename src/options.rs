@@ -74,8 +74,10 @@ pub enum Psh {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CongestionControl {
-    /// RFC 5681 and 6582.
+    /// CUBIC, RFC 9438.
     #[default]
+    Cubic,
+    /// RFC 5681 and 6582.
     Newreno,
     /// No window but the peer's.
     None,
@@ -162,8 +164,13 @@ pub struct NodeOptions {
     pub psh: Psh,
 
     /// Congestion control of offloaded connections
-    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
-    pub cc: CongestionControl,
+    #[arg(long, visible_alias = "cc", value_enum, value_name = "NAME", default_value_t)]
+    pub congestion_control: CongestionControl,
+
+    /// Spread the segments of offloaded connections over the round trip instead of sending what the
+    /// window allows at once
+    #[arg(long)]
+    pub pacing: bool,
 
     /// Times that an offloaded connection sends the same segment again, or probes a closed window, before
     /// it is given up: 1..=255
@@ -285,6 +292,8 @@ pub struct NodeConfig {
     pub psh: Psh,
     /// Congestion control.
     pub congestion_control: CongestionControl,
+    /// Offloaded connections are paced.
+    pub pacing: bool,
     /// TcpMaximumRetransmissions of offloaded connections: 1..=255.
     pub max_retransmissions: u8,
     /// Capture file.
@@ -329,7 +338,8 @@ impl NodeOptions {
             vnet: self.vnet,
             offload: self.offload,
             psh: self.psh,
-            congestion_control: self.cc,
+            congestion_control: self.congestion_control,
+            pacing: self.pacing,
             max_retransmissions: self.max_retransmissions,
             pcap: self.pcap.clone(),
             seed: self.seed.map_or_else(random_seed, Ok)?,
@@ -426,6 +436,7 @@ impl fmt::Display for NodeConfig {
             offload,
             psh,
             congestion_control,
+            pacing,
             max_retransmissions,
             pcap,
             seed,
@@ -440,11 +451,12 @@ impl fmt::Display for NodeConfig {
         writeln!(f, "gateway: {}", none_if_empty(joined(gateways)))?;
         writeln!(
             f,
-            "offload: {}, psh {}, congestion control {}, retransmissions {max_retransmissions}, \
+            "offload: {}, psh {}, congestion control {}{}, retransmissions {max_retransmissions}, \
              progress {}",
             name(*offload),
             name(*psh),
             name(*congestion_control),
+            if *pacing { " with pacing" } else { "" },
             name(*progress)
         )?;
         writeln!(f, "impairment: {impairment}")?;

@@ -188,11 +188,34 @@ pub enum PushPolicy {
 /// Which congestion controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CongestionAlgorithm {
-    /// RFC 5681 and 6582.
+    /// RFC 9438.
     #[default]
+    Cubic,
+    /// RFC 5681 and 6582.
     NewReno,
     /// No window but the peer's: for links without loss.
     Unlimited,
+}
+
+/// What a congestion controller does besides its algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionOptions {
+    /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
+    pub hystart: bool,
+    /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 s4.1).
+    pub idle_restart: bool,
+    /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 s3). That an
+    /// unused window does not grow is no option.
+    pub cwnd_validation: bool,
+    /// Spread the window over the round trip instead of sending it as ACKs allow.
+    pub pacing: bool,
+}
+
+impl Default for CongestionOptions {
+    /// All but pacing.
+    fn default() -> Self {
+        Self { hystart: true, idle_restart: true, cwnd_validation: true, pacing: false }
+    }
 }
 
 /// Limits and policies of a connection.
@@ -202,6 +225,8 @@ pub struct Config {
     pub push: PushPolicy,
     /// Congestion controller.
     pub congestion: CongestionAlgorithm,
+    /// What it does besides its algorithm.
+    pub congestion_options: CongestionOptions,
     /// Smallest RTO (RFC 6298 2.4 says one second; hosts on LANs use 200 ms).
     pub rto_min: Duration,
     /// Largest RTO.
@@ -297,6 +322,7 @@ impl Default for Config {
         Self {
             push: PushPolicy::default(),
             congestion: CongestionAlgorithm::default(),
+            congestion_options: CongestionOptions::default(),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(60),
             retransmissions_max: 15,

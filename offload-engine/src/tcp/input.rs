@@ -337,24 +337,30 @@ impl Connection {
 
     /// Tells the congestion controller.
     fn steer(&mut self, report: &Report, outstanding: u64) {
+        let round_begins = self.usage.round_begins(self.snd.una, self.snd.nxt);
         if report.reduce {
             self.congestion.on_loss(self.now, outstanding);
             self.counters.fast_retransmits += 1;
         }
-        if report.may_grow && report.acked > 0 {
-            let cwnd = self.congestion.cwnd();
-            let limited = if self.congestion.in_slow_start() {
-                self.flight_peak.saturating_mul(2) > cwnd
-            } else {
-                self.flight_peak.saturating_add(self.mss) > cwnd
-            };
-            self.congestion.on_ack(AckSample {
-                now: self.now,
-                acked: report.acked,
-                limited,
-                after_timeout: report.after_timeout,
-                rtt: report.rtt,
-            });
+        if !report.may_grow || report.acked == 0 {
+            return;
+        }
+        let slow_start = self.congestion.in_slow_start();
+        let limited = self.usage.is_limited(self.congestion.cwnd(), slow_start);
+        self.congestion.on_ack(AckSample {
+            now: self.now,
+            acked: report.acked,
+            limited,
+            after_timeout: report.after_timeout,
+            rtt: report.rtt,
+            srtt: self.rtt.srtt(),
+            round_begins,
+        });
+        let underused = self.usage.underused(self.now, self.rtt.rto(), limited);
+        if let Some(used) = underused.filter(|_| !report.after_timeout)
+            && self.config.congestion_options.cwnd_validation
+        {
+            self.congestion.on_underuse(used);
         }
     }
 

@@ -52,14 +52,14 @@ use bytes::Bytes;
 
 pub use self::{
     api::{
-        Config, CongestionAlgorithm, Event, Flags, ImportError, Info, PushPolicy, Received,
-        SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
+        PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
     send::SLICES_MAX,
     seq::SeqNum,
 };
 use self::{
-    congestion::{Congestion, Controller},
+    congestion::{Congestion, Controller, Usage},
     input::Challenges,
     receive::{AckDue, Receiver},
     recovery::Recovery,
@@ -195,8 +195,7 @@ pub struct Connection {
     receiver: Receiver,
     recovery: Recovery,
     congestion: Controller,
-    /// Bytes in flight after the last transmission: whether the congestion window is used.
-    flight_peak: u64,
+    usage: Usage,
     last_sent: Instant,
     rtt: RttEstimator,
     clock: Clock,

@@ -205,6 +205,7 @@ impl Connection {
         if self.recovery.is_idle()
             && self.snd.nxt < self.send_end()
             && self.now - self.last_sent > self.rtt.rto()
+            && self.config.congestion_options.idle_restart
         {
             self.congestion.on_idle();
             self.last_sent = self.now;
@@ -222,6 +223,9 @@ impl Connection {
                 PushPolicy::QueueEmpty => data_end == self.queue.end(),
             };
         let resent = end.min(self.snd.max).since(start);
+        if self.recovery.is_idle() {
+            self.congestion.on_resume(self.now);
+        }
         self.queue.commit(start, len);
         self.recovery.sent(start, end, resent > 0, self.now);
         self.snd.nxt = self.snd.nxt.max(end);
@@ -231,7 +235,9 @@ impl Connection {
         }
         self.count_data(start, data_end, resent, push);
         self.last_sent = self.now;
-        self.flight_peak = self.recovery.in_flight();
+        let cwnd = self.congestion.cwnd();
+        let in_flight = self.recovery.in_flight();
+        self.usage.sent((self.snd.una, self.snd.nxt), in_flight, cwnd, self.mss);
         if !self.timers.is_running(Timer::Retransmit) {
             self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
         }

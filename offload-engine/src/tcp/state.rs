@@ -10,7 +10,8 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use super::{
     Attempts, Challenges, Clock, Config, Connection, Controller, Counters, Ending, ImportError,
     Owed, Position, Receiver, Recovery, RttEstimator, SendQueue, SendVariables, TIMESTAMPS_OPTION,
-    TcpPhase, Timer, Timers, congestion::Congestion,
+    TcpPhase, Timer, Timers,
+    congestion::{Congestion, Usage},
 };
 use crate::{
     chimney::state::{ConnectionState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState},
@@ -172,8 +173,14 @@ pub(super) fn import(
         fin_requested: fin_requested(phase) || fin_acknowledged(phase),
         receiver,
         recovery,
-        congestion: Controller::new(config.congestion, mss, cwnd, ss_thresh),
-        flight_peak: 0,
+        congestion: Controller::new(
+            config.congestion,
+            config.congestion_options,
+            mss,
+            cwnd,
+            ss_thresh,
+        ),
+        usage: Usage::new(now, nxt),
         last_sent: now,
         rtt,
         clock: Clock {

@@ -1,5 +1,6 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
+mod congestion;
 mod handoff;
 mod receiving;
 mod recovery;
@@ -97,8 +98,9 @@ pub(super) struct Bench {
 }
 
 impl Bench {
+    /// With NewReno: its windows are easy to tell.
     pub(super) fn new(state: Box<ConnectionState>) -> Self {
-        Self::with(state, Config::default())
+        Self::with(state, Config { congestion: CongestionAlgorithm::NewReno, ..Config::default() })
     }
 
     pub(super) fn with(state: Box<ConnectionState>, config: Config) -> Self {
