@@ -50,6 +50,84 @@ fn bytes_force_an_ack() {
     assert_eq!(acks(&mut bench), [(32_768, 60_000)]);
 }
 
+// RFC 9293 s3.8.6.3 (SHLD-19): every second full-sized segment, whose size is learnt: the link may have
+// coalesced them without saying so, and a peer may send less than our MSS.
+#[test]
+fn the_size_of_full_segments_is_learnt() {
+    let config = Config { quick_acks: 0, ack_frequency: 2, ..Config::default() };
+    let mut bench = Bench::with(state(), config);
+    bench.input(data(0, &[0; 536]));
+    assert!(acks(&mut bench).is_empty(), "what every path carries");
+    bench.input(data(536, &[0; 1448]));
+    assert_eq!(acks(&mut bench).len(), 1);
+    assert_eq!(bench.tcp.info(bench.now).rcv_mss, 1448);
+    bench.input(data(1984, &[0; 2895]));
+    assert_eq!(bench.tcp.info(bench.now).rcv_mss, 1460, "at most our MSS");
+    assert!(acks(&mut bench).is_empty(), "one byte less than two segments");
+    bench.input(data(4879, &[0; 25]));
+    assert_eq!(acks(&mut bench).len(), 1);
+    // A smaller size counts when it comes twice in a row and does not end anything.
+    let mut at = 4904;
+    for (len, flags, size) in [(1000, Flags::PSH, 1460), (1000, ACK, 1460), (1000, ACK, 1000)] {
+        bench.input(Segment { flags: ACK | flags, ..data(at, &[0; 1460][..len]) });
+        assert_eq!(bench.tcp.info(bench.now).rcv_mss, size);
+        at += len as u32;
+    }
+}
+
+// A sender in slow start waits for its first ACKs (Linux: quick ACKs); later, and for small segments whose
+// answer will carry the ACK, the delay holds. PSH makes no difference (RFC 9293 s3.8.6.3 asks for none).
+#[test]
+fn the_first_full_segments_are_acknowledged_at_once() {
+    let mut bench = Bench::with(state(), Config { quick_acks: 3, ..Config::default() });
+    let push = Segment { flags: ACK | Flags::PSH, ..data(0, &[0; 100]) };
+    bench.input(push);
+    assert!(acks(&mut bench).is_empty());
+    for n in 0..3 {
+        bench.input(data(100 + 1460 * n, &[0; 1460]));
+        assert_eq!(acks(&mut bench).len(), 1, "{n}");
+    }
+    bench.input(data(100 + 1460 * 3, &[0; 1460]));
+    assert!(acks(&mut bench).is_empty());
+    assert_eq!(bench.wait_for_timer(), Duration::from_millis(40));
+    assert_eq!(acks(&mut bench), [(100 + 4 * 1460, 60_000)]);
+}
+
+// A batch of input makes one ACK, however much it holds.
+#[test]
+fn a_batch_makes_one_ack() {
+    let mut bench = Bench::new(state());
+    for n in 0..16 {
+        bench.input(data(1460 * n, &[0; 1460]));
+    }
+    assert_eq!(acks(&mut bench), [(16 * 1460, 60_000)]);
+}
+
+// RFC 9293 s3.8.6.2.2 (MUST-39): against a sender that uses every byte it is offered, the window opens by
+// whole segments only, however little the consumer takes at a time.
+#[test]
+fn a_greedy_sender_gets_whole_segments() {
+    let mut bench = Bench::new(state());
+    let (mut next, mut window, mut offers) = (0u32, 60_000u32, vec![]);
+    for _ in 0..600 {
+        let payload = vec![1; window as usize];
+        bench.tcp.handle_segment(bench.now, &data(next, &payload));
+        bench.tcp.settle(&payload, false);
+        next += window;
+        window = 0;
+        bench.now += Duration::from_millis(100);
+        bench.tcp.backlog_consumed(50);
+        // What fills the window is acknowledged; a probe asks again.
+        bench.input_raw(data(next - 1, b""));
+        for (ack, told) in acks(&mut bench) {
+            window = (ack as u32 + u32::from(told)).saturating_sub(next);
+            offers.extend((window > 0).then_some(window));
+        }
+    }
+    assert!(offers.len() > 15, "{offers:?}");
+    assert!(offers.iter().all(|offer| *offer >= 1460), "{offers:?}");
+}
+
 // Data carries the acknowledgement.
 #[test]
 fn acknowledgements_ride_on_data() {
