@@ -19,6 +19,7 @@
 //! | `state` | taking a connection over, and giving it back |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
+//! | `autotune` | how large the window should be |
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
 //! | `rtt`, `timers` | how long to wait |
@@ -31,6 +32,7 @@
 //! for FIN_WAIT_2 and TIME_WAIT.
 
 mod api;
+mod autotune;
 mod congestion;
 mod expiry;
 mod input;
@@ -102,6 +104,8 @@ struct SendVariables {
     wl1: SeqNum,
     /// Segment acknowledgement number used for the last window update.
     wl2: Position,
+    /// End of the last segment sent that was not full-sized (SND.SML of Minshall's rule).
+    sml: Position,
 }
 
 /// Timestamps (RFC 7323), and the clock they are counted by (CH s10.9).
@@ -186,7 +190,7 @@ pub struct Connection {
     phase: TcpPhase,
     /// The latest time any call was given.
     now: Instant,
-    /// Effective send MSS in bytes, at least 1.
+    /// Effective send MSS in bytes, never 0.
     mss: u64,
     snd: SendVariables,
     queue: SendQueue,
@@ -288,7 +292,7 @@ impl Connection {
         }
         let before = self.receiver.nxt();
         let had_fin = self.receiver.fin_reached();
-        self.receiver.settle(refused, push);
+        self.receiver.settle(self.now, refused, push);
         let fin = self.receiver.fin_reached() && !had_fin;
         self.counters.bytes_received += self.receiver.nxt().since(before) - u64::from(fin);
         if fin {
@@ -307,7 +311,7 @@ impl Connection {
     /// The consumer has taken `count` bytes of the front of the backlog, at most that piece's length.
     /// The window opens by as much.
     pub fn backlog_consumed(&mut self, count: usize) {
-        self.receiver.consumed(count);
+        self.receiver.consumed(self.now, count);
         self.raise_peer_closed();
     }
 
@@ -414,6 +418,9 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
+            rcv_mss: saturate(self.receiver.full_size()),
+            rcv_rtt: self.receiver.rtt(),
+            rcv_space: self.receiver.limit(),
         }
     }
 

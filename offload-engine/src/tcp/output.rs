@@ -5,8 +5,8 @@
 //! acknowledgement and window.
 //!
 //! Data is cut at the end of its list, or of the queue, or else to a multiple of the MSS. A short
-//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4), and by
-//! silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
+//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4; with
+//! Minshall's condition), and by silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
 
 use super::{
     Connection, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer, Timestamps,
@@ -170,18 +170,21 @@ impl Connection {
                     return None;
                 }
             }
-        } else if at_end && !fin && !probe && start >= self.snd.max && self.cached.nagling_enabled {
-            // Nagle: what is short waits while anything is unacknowledged.
-            let tail = len % self.mss;
-            if tail > 0 && (len > self.mss || !idle) {
-                len -= tail;
-            }
+        } else if at_end && !fin && !probe && self.is_nagled(start) {
+            len -= len % self.mss;
         }
         if len == 0 && !fin {
             return None;
         }
         self.owed.small_segment = false;
         Some(Draft { start, len: saturate(len), fin, context: cut.context })
+    }
+
+    /// Nagle's rule (RFC 9293 s3.7.4) as Minshall has it, and Linux: a short segment waits while another short one
+    /// is unacknowledged. Full-sized ones do not count, so the short end of a large write never waits for a delayed
+    /// ACK: the peer has at most one short segment whose ACK it delays.
+    fn is_nagled(&self, start: Position) -> bool {
+        self.cached.nagling_enabled && start >= self.snd.max && self.snd.una < self.snd.sml
     }
 
     /// CH s10.8: less than a segment, no end of a list, less than half of the peer's largest window.
@@ -230,6 +233,9 @@ impl Connection {
         self.recovery.sent(start, end, resent > 0, self.now);
         self.snd.nxt = self.snd.nxt.max(end);
         self.snd.max = self.snd.max.max(end);
+        if !(len as u64).is_multiple_of(self.mss) {
+            self.snd.sml = self.snd.sml.max(data_end);
+        }
         if fin {
             self.on_fin_sent();
         }

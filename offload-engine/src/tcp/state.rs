@@ -21,6 +21,10 @@ use crate::{
 
 /// Largest window scale (RFC 7323 s2.3).
 const WINDOW_SCALE_MAX: u8 = 14;
+/// Smallest MSS that a peer is believed to mean, in bytes with options: Linux' `tcp_min_snd_mss`, against peers
+/// that have every byte sent in a segment of its own (CVE-2019-11479). IPv4 demands no more than 536 -
+/// 40 of anybody (RFC 9293 s3.7.1), and no less than 28 fits the smallest MTU (RFC 791: 68).
+const MSS_MIN: usize = 48;
 /// Largest window that can be advertised, in bytes.
 const WINDOW_MAX: u64 = 65_535 << WINDOW_SCALE_MAX;
 
@@ -168,6 +172,7 @@ pub(super) fn import(
             max_wnd: u64::from(max_snd_wnd.max(snd_wnd)),
             wl1: snd_wl1,
             wl2: una,
+            sml: una,
         },
         queue,
         fin_requested: fin_requested(phase) || fin_acknowledged(phase),
@@ -208,8 +213,8 @@ pub(super) fn import(
 /// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
 fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
     let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
-    let mss = path_mtu_payload.min(usize::from(constant.remote_mss));
-    mss.saturating_sub(option).max(1) as u64
+    let mss = path_mtu_payload.min(usize::from(constant.remote_mss)).max(MSS_MIN);
+    (mss - option) as u64
 }
 
 const fn ticks(count: u32) -> Duration {
@@ -308,7 +313,7 @@ impl Connection {
             self.attempts.since = self.attempts.since.map(|_| now);
         }
         if old.initial_rcv_wnd != cached.initial_rcv_wnd {
-            self.receiver.set_limit(cached.initial_rcv_wnd);
+            self.receiver.fix_limit(cached.initial_rcv_wnd);
             self.receiver.ack_now();
         }
     }

@@ -7,6 +7,7 @@ mod recovery;
 mod scenario;
 mod sending;
 mod throughput;
+mod window;
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
