@@ -204,6 +204,7 @@ fn state(local_port: u16) -> ConnectionState {
                 remote_mss: 1460,
                 local_mss: 1460,
                 hash_value: 0,
+                ecn_enabled: false,
             },
             cached: TcpCached { initial_rcv_wnd: 60_000, ..TcpCached::default() },
             delegated: TcpDelegated {
@@ -228,6 +229,7 @@ fn state(local_port: u16) -> ConnectionState {
                 snd_wnd_probe_count: 0,
                 keep_alive: TimerState::default(),
                 retransmit: TimerState::default(),
+                ecn_echo: false,
             },
         },
         send_data: NblChain::new(),

@@ -9,7 +9,7 @@ use crate::{
         MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
         PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState,
     },
-    tcp::{Flags, SackBlock, SeqNum, TcpPhase, Timestamps},
+    tcp::{Ecn, Flags, SackBlock, SeqNum, TcpPhase, Timestamps},
 };
 
 const NO_SACK: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; 4];
@@ -27,6 +27,7 @@ fn tcp_state() -> TcpState {
             remote_mss: 1460,
             local_mss: 1460,
             hash_value: 0,
+            ecn_enabled: false,
         },
         cached: TcpCached::default(),
         delegated: TcpDelegated {
@@ -51,6 +52,7 @@ fn tcp_state() -> TcpState {
             snd_wnd_probe_count: 0,
             keep_alive: TimerState::default(),
             retransmit: TimerState::default(),
+            ecn_echo: false,
         },
     }
 }
@@ -113,6 +115,7 @@ proptest! {
             timestamps,
             sack: &blocks,
             payload_len: payload.len(),
+            ecn: Ecn::NotCapable,
         };
         let frame = build(&mut template, &segment, &payload);
 
@@ -158,6 +161,7 @@ proptest! {
             timestamps: None,
             sack: &[],
             payload_len: payload.len(),
+            ecn: Ecn::NotCapable,
         };
         let mut frame = build(&mut template, &segment, &payload);
         frame[at] ^= 1 << bit;
@@ -259,6 +263,7 @@ fn ip_identification_and_vlan() {
         timestamps: None,
         sack: &[],
         payload_len: 0,
+        ecn: Ecn::NotCapable,
     };
     let mut out = [0; HEADER_BYTES_MAX];
     for _ in 0..5 {
@@ -285,6 +290,7 @@ fn sack_blocks_are_cut_to_the_room() {
         timestamps: Some(Timestamps { value: 1, echo: 2 }),
         sack: &blocks,
         payload_len: 0,
+        ecn: Ecn::NotCapable,
     };
     let frame = build(&mut template, &segment, b"");
     let sliced = SlicedPacket::from_ethernet(&frame).unwrap();

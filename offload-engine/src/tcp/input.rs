@@ -63,7 +63,7 @@ impl Challenges {
 
 impl Segment<'_> {
     /// Segments that the link coalesced into this one.
-    fn pieces(&self) -> u32 {
+    pub(super) fn pieces(&self) -> u32 {
         let pieces = match self.gso_size {
             0 => 1,
             size => self.payload.len().div_ceil(size).max(1),
@@ -95,6 +95,7 @@ impl Connection {
             return Received::default();
         }
         self.note_life(segment, start);
+        self.note_marks(segment);
         let fin = segment.flags.contains(Flags::FIN);
         if self.process_ack(segment, ack, fin) {
             return Received::default();
@@ -259,6 +260,7 @@ impl Connection {
                 self.sample_rtt(segment, &report);
             }
             self.steer(&report, outstanding);
+            self.answer_echo(segment, report.acked, outstanding);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
