@@ -252,6 +252,7 @@ impl Connection {
             let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
             let cwnd = self.congestion.cwnd();
             let outstanding = self.snd.nxt.since(self.snd.una).min(cwnd);
+            self.prove_path_mtu(ack);
             let report = self.acknowledge(segment, ack, bare);
             self.snd.una = ack;
             self.snd.nxt = self.snd.nxt.max(ack);

@@ -61,8 +61,8 @@ pub use self::{
     },
     ecn::Ecn,
     path_mtu::{
-        BLACK_HOLE_TIMEOUTS, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError, PathErrorKind, PathOptions,
-        RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
+        BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
+        PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
     },
     send::SLICES_MAX,
     seq::SeqNum,

@@ -8,6 +8,7 @@
 //!
 //! A black hole drops what is too big and says nothing. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs of
 //! a full-sized segment make the segments smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220.
+//! Where one has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then.
 //!
 //! [`RAISE_AFTER`] a reduction the first size is tried again (RFC 1191 s6.3): if the path is still narrow
 //! this costs one flight, or two time-outs in a black hole.
@@ -27,8 +28,12 @@ use crate::time::{Duration, Instant};
 pub const MTU_MIN_IPV4: u32 = 552;
 /// The same over IPv6: RFC 8201 s4 discards messages that report less than the smallest link MTU.
 pub const MTU_MIN_IPV6: u32 = 1280;
-/// Consecutive time-outs of a full-sized segment after which it is made smaller.
+/// Consecutive time-outs of a full-sized segment after which it is made smaller, while none of its size has
+/// been acknowledged.
 pub const BLACK_HOLE_TIMEOUTS: u8 = 2;
+/// The same afterwards: the path has to have changed. Five percent of loss bring about two time-outs of one
+/// segment every thousand segments, and four hardly ever.
+pub const BLACK_HOLE_TIMEOUTS_PROVEN: u8 = 4;
 /// When the first size is tried again (RFC 1191 s6.3 recommends ten minutes; RFC 8201 s4 five at least).
 pub const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// Reductions by ICMP until everything that was in flight at the first is acknowledged: a path may have
@@ -112,6 +117,8 @@ pub(super) struct PathMtu {
     current: u32,
     ipv6: bool,
     raise_at: Option<Instant>,
+    /// A full-sized segment was acknowledged.
+    proven: bool,
     /// Everything up to here was in flight at the first reduction of the flight.
     flight_end: Position,
     flight_reductions: u8,
@@ -127,6 +134,7 @@ impl PathMtu {
             current: 0,
             ipv6,
             raise_at: None,
+            proven: false,
             flight_end: una,
             flight_reductions: 0,
             soft_error: None,
@@ -221,11 +229,21 @@ impl Connection {
         self.arm_tail_probe();
     }
 
-    /// RFC 2923 s2.1, RFC 4821 s7.7: a retransmission time-out has been counted. After every second one of
-    /// a full-sized segment it becomes smaller; its bytes are presumed lost already.
+    /// An acceptable acknowledgement up to `ack` has come, and SND.UNA has not moved yet.
+    pub(super) fn prove_path_mtu(&mut self, ack: Position) {
+        let path = &self.path_mtu;
+        if !path.proven && ack.since(self.snd.una) >= self.mss && self.first_is_full_sized() {
+            self.path_mtu.proven = true;
+        }
+    }
+
+    /// RFC 2923 s2.1, RFC 4821 s7.7: a retransmission time-out has been counted. After enough of a
+    /// full-sized segment it becomes smaller; its bytes are presumed lost already.
     pub(super) fn suspect_black_hole(&mut self) {
         let attempts = self.attempts.retransmissions;
-        let enough = attempts > 0 && attempts.is_multiple_of(BLACK_HOLE_TIMEOUTS);
+        let timeouts =
+            if self.path_mtu.proven { BLACK_HOLE_TIMEOUTS_PROVEN } else { BLACK_HOLE_TIMEOUTS };
+        let enough = attempts > 0 && attempts.is_multiple_of(timeouts);
         if !enough || !self.config.path.black_hole_detection || !self.first_is_full_sized() {
             return;
         }
@@ -253,6 +271,7 @@ impl Connection {
 
     fn set_path_mtu(&mut self, mtu: u32) {
         self.path_mtu.current = mtu;
+        self.path_mtu.proven = false;
         self.mss = effective_mss(&self.constant, self.path_mtu.payload(mtu));
         self.congestion.set_mss(self.mss);
     }

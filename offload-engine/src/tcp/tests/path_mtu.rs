@@ -239,13 +239,28 @@ fn a_black_hole_is_found() {
     assert_eq!((info(&bench).black_holes, info(&bench).path_mtu_reductions), (2, 2));
     assert_eq!(info(&bench).pmtu, 576);
 
-    // What passes stays.
+    // What passes stays: counting starts anew, and it has passed once.
     let mut bench = flight(Config::default());
     sizes_in_silence(&mut bench, 2);
     bench.now += Duration::from_millis(10);
     bench.ack(1024);
     assert!(bench.sent().iter().all(|(_, len, _)| *len == 1024));
-    assert_eq!(sizes_in_silence(&mut bench, 1), [1024], "counting starts anew");
+    assert_eq!(sizes_in_silence(&mut bench, 4), [1024, 1024, 1024, 536]);
+}
+
+// Two time-outs on a path that has carried full-sized segments are loss.
+#[test]
+fn loss_is_no_black_hole() {
+    let mut bench = flight(Config::default());
+    bench.ack(1460);
+    assert_eq!(sizes_in_silence(&mut bench, 6), [1460, 1460, 1460, 1024, 1024, 536]);
+    // Small ones prove nothing.
+    let mut bench = Bench::new(state());
+    (0..3).for_each(|_| bench.post(1000));
+    bench.post(5_000);
+    bench.sent();
+    bench.ack(3_000);
+    assert_eq!(sizes_in_silence(&mut bench, 2), [1460, 1024]);
 }
 
 // RFC 8200 s5: with IPv6 1280 always passes.
