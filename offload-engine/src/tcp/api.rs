@@ -2,7 +2,11 @@
 
 use core::ops::Range;
 
-use super::seq::SeqNum;
+use super::{
+    ecn::Ecn,
+    path_mtu::{PathOptions, SoftError},
+    seq::SeqNum,
+};
 use crate::{
     chimney::client::UploadReason,
     nbl::{NblChain, NetBufferList},
@@ -110,6 +114,8 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
     /// Payload bytes of each original segment if the link coalesced several; 0 if it did not.
     pub gso_size: usize,
+    /// The ECN bits of its IP header.
+    pub ecn: Ecn,
 }
 
 /// What became of a received segment.
@@ -173,6 +179,8 @@ pub struct Transmit {
     pub retransmission: bool,
     /// The context of the net buffer list that the first byte belongs to; names it in captures.
     pub nbl_context: Option<u64>,
+    /// The ECN bits for its IP header.
+    pub ecn: Ecn,
 }
 
 /// Policy of PSH (CH-SND-5).
@@ -256,6 +264,8 @@ pub struct Config {
     /// A segment without timestamps is dropped although they were agreed, as RFC 7323 s3.2 recommends.
     /// Off, it is taken, without the protection of PAWS, as Linux does: some middleboxes remove options.
     pub timestamps_required: bool,
+    /// How the path's MTU is learned.
+    pub path: PathOptions,
 }
 
 /// What TCP_INFO would say; `None` where unknown. Names are Linux'.
@@ -308,6 +318,26 @@ pub struct Info {
     pub rcv_rtt: Option<Duration>,
     /// Limit of our window, bytes: InitialRcvWnd, and what it has grown to.
     pub rcv_space: u64,
+    /// Path MTU, bytes of an IP packet.
+    pub pmtu: usize,
+    /// Times that the path MTU was reduced, by ICMP or because of a black hole.
+    pub path_mtu_reductions: u64,
+    /// Those of them that no ICMP message had asked for (RFC 2923).
+    pub black_holes: u64,
+    /// ICMP errors about bytes in flight that are no matter of size.
+    pub soft_errors: u64,
+    /// The last of them, unless there was progress since: why the connection timed out, if it did.
+    pub soft_error: Option<SoftError>,
+    /// ICMP errors that quote no byte in flight (RFC 5927 s4.1).
+    pub path_errors_ignored: u64,
+    /// ECN was agreed on (RFC 3168).
+    pub ecn: bool,
+    /// Data segments received with a CE mark.
+    pub ce_received: u64,
+    /// Segments delivered by acknowledgements with ECE.
+    pub delivered_ce: u64,
+    /// Reductions of the congestion window because of ECE.
+    pub ecn_reductions: u64,
 }
 
 /// A connection cannot be taken over.
@@ -349,6 +379,7 @@ impl Default for Config {
             rcv_wnd_max: 4 * 1024 * 1024,
             quick_acks: 16,
             timestamps_required: false,
+            path: PathOptions::default(),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Challenges {
 
 impl Segment<'_> {
     /// Segments that the link coalesced into this one.
-    fn pieces(&self) -> u32 {
+    pub(super) fn pieces(&self) -> u32 {
         let pieces = match self.gso_size {
             0 => 1,
             size => self.payload.len().div_ceil(size).max(1),
@@ -118,6 +118,7 @@ impl Connection {
             return Received::default();
         }
         self.note_life(segment, start);
+        self.note_marks(segment);
         let fin = segment.flags.contains(Flags::FIN);
         if self.process_ack(segment, ack, fin) {
             return Received::default();
@@ -287,6 +288,7 @@ impl Connection {
             let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
             let cwnd = self.congestion.cwnd();
             let outstanding = self.snd.nxt.since(self.snd.una).min(cwnd);
+            self.prove_path_mtu(ack);
             let report = self.acknowledge(segment, ack, bare);
             self.snd.una = ack;
             self.snd.nxt = self.snd.nxt.max(ack);
@@ -295,6 +297,7 @@ impl Connection {
                 self.sample_rtt(segment, &report);
             }
             self.steer(&report, outstanding);
+            self.answer_echo(segment, report.acked, outstanding);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }

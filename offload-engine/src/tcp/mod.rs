@@ -23,6 +23,8 @@
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
 //! | `rtt`, `timers` | how long to wait |
+//! | `path_mtu` | how large a segment may be, and what ICMP says |
+//! | `ecn` | marks instead of losses |
 //!
 //! Limits: 64 slices of memory in a segment; send room of [`SEND_BACKLOG`] bytes beyond what the
 //! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
@@ -34,9 +36,11 @@
 mod api;
 mod autotune;
 mod congestion;
+mod ecn;
 mod expiry;
 mod input;
 mod output;
+mod path_mtu;
 mod reassembly;
 mod receive;
 mod recovery;
@@ -57,12 +61,19 @@ pub use self::{
         Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
         PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
+    ecn::Ecn,
+    path_mtu::{
+        BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
+        PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
+    },
     send::SLICES_MAX,
     seq::SeqNum,
 };
 use self::{
     congestion::{Congestion, Controller, Usage},
+    ecn::EcnState,
     input::Challenges,
+    path_mtu::PathMtu,
     receive::{AckDue, Receiver},
     recovery::Recovery,
     rtt::RttEstimator,
@@ -177,6 +188,13 @@ struct Counters {
     timeouts: u64,
     fast_retransmits: u64,
     challenge_acks: u64,
+    path_mtu_reductions: u64,
+    black_holes: u64,
+    soft_errors: u64,
+    path_errors_ignored: u64,
+    ce_received: u64,
+    delivered_ce: u64,
+    ecn_reductions: u64,
 }
 
 /// A connection's data path.
@@ -192,6 +210,8 @@ pub struct Connection {
     now: Instant,
     /// Effective send MSS in bytes, never 0.
     mss: u64,
+    path_mtu: PathMtu,
+    ecn: EcnState,
     snd: SendVariables,
     queue: SendQueue,
     /// A FIN follows the last byte of the queue.
@@ -396,6 +416,13 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
+            path_mtu_reductions,
+            black_holes,
+            soft_errors,
+            path_errors_ignored,
+            ce_received,
+            delivered_ce,
+            ecn_reductions,
         } = self.counters;
         Info {
             phase: self.phase,
@@ -421,6 +448,16 @@ impl Connection {
             rcv_mss: saturate(self.receiver.full_size()),
             rcv_rtt: self.receiver.rtt(),
             rcv_space: self.receiver.limit(),
+            pmtu: self.path_mtu.current(),
+            path_mtu_reductions,
+            black_holes,
+            soft_errors,
+            soft_error: self.path_mtu.soft_error(self.snd.una),
+            path_errors_ignored,
+            ecn: self.ecn.is_enabled(),
+            ce_received,
+            delivered_ce,
+            ecn_reductions,
         }
     }
 

@@ -9,8 +9,8 @@
 //! Minshall's condition), and by silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
 
 use super::{
-    Connection, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer, Timestamps,
-    Transmit, TxLimits, congestion::Congestion, receive::AckDue, saturate, send::Cut,
+    Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
+    Timestamps, Transmit, TxLimits, congestion::Congestion, receive::AckDue, saturate, send::Cut,
     seq::Position,
 };
 use crate::{
@@ -72,6 +72,7 @@ impl Connection {
             self.await_window();
             return None;
         }
+        self.raise_path_mtu();
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
         if let Some((start, end, force)) = self.recovery.next_lost() {
@@ -256,10 +257,17 @@ impl Connection {
         if fin {
             flags |= Flags::FIN;
         }
+        let mut ecn = Ecn::NotCapable;
+        if len > 0 && resent == 0 {
+            let cwr;
+            (ecn, cwr) = self.ecn.on_new_data(&self.recovery);
+            flags |= if cwr { Flags::CWR } else { Flags::default() };
+        }
         Transmit {
             payload_len: len,
             retransmission: resent > 0,
             nbl_context: context,
+            ecn,
             ..self.header(start, flags)
         }
     }
@@ -305,8 +313,11 @@ impl Connection {
     }
 
     /// The header of a segment that is sent now: acknowledges what is owed.
-    fn header(&mut self, start: Position, flags: Flags) -> Transmit {
+    fn header(&mut self, start: Position, mut flags: Flags) -> Transmit {
         self.timers.stop(Timer::DelayedAck);
+        if self.ecn.echo() && !flags.contains(Flags::RST) {
+            flags |= Flags::ECE;
+        }
         let window = self.receiver.advertise();
         Transmit {
             seq: start.seq(),
@@ -323,6 +334,7 @@ impl Connection {
             mss: saturate(self.mss),
             retransmission: false,
             nbl_context: None,
+            ecn: Ecn::NotCapable,
         }
     }
 

@@ -8,9 +8,9 @@
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
-    Attempts, Challenges, Clock, Config, Connection, Controller, Counters, Ending, ImportError,
-    Owed, Position, Receiver, Recovery, RttEstimator, SendQueue, SendVariables, TIMESTAMPS_OPTION,
-    TcpPhase, Timer, Timers,
+    Attempts, Challenges, Clock, Config, Connection, Controller, Counters, EcnState, Ending,
+    ImportError, Owed, PathMtu, Position, Receiver, Recovery, RttEstimator, SendQueue,
+    SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
     congestion::{Congestion, Usage},
 };
 use crate::{
@@ -121,6 +121,7 @@ pub(super) fn import(
         snd_wnd_probe_count,
         keep_alive,
         retransmit,
+        ecn_echo,
     } = delegated;
     if !constant.window_scaling_enabled {
         constant.snd_wind_scale = 0;
@@ -164,6 +165,8 @@ pub(super) fn import(
         phase,
         now,
         mss,
+        path_mtu: PathMtu::new(path_mtu_payload, path.constant.source_address.is_ipv6(), una),
+        ecn: EcnState::new(constant.ecn_enabled, ecn_echo),
         snd: SendVariables {
             una,
             nxt,
@@ -211,7 +214,7 @@ pub(super) fn import(
 }
 
 /// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
-fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
+pub(super) fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
     let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
     let mss = path_mtu_payload.min(usize::from(constant.remote_mss)).max(MSS_MIN);
     (mss - option) as u64
@@ -292,6 +295,7 @@ impl Connection {
                     timeout_delta: self.ticks_left(Timer::KeepAlive, now),
                 },
                 retransmit: self.retransmit_state(now),
+                ecn_echo: self.ecn.echo(),
             },
         }
     }
@@ -316,13 +320,6 @@ impl Connection {
             self.receiver.fix_limit(cached.initial_rcv_wnd);
             self.receiver.ack_now();
         }
-    }
-
-    /// The path MTU has changed (CH-UPD-5); see [`Connection::from_state`] for the argument. What is lost is
-    /// resent in segments of the new size.
-    pub fn update_path_mtu(&mut self, path_mtu_payload: usize) {
-        self.mss = effective_mss(&self.constant, path_mtu_payload);
-        self.congestion.set_mss(self.mss);
     }
 
     /// The timer that the chimney's one slot stands for now (CH s10.1).
