@@ -131,7 +131,7 @@ fn the_mss_option_is_in_syns_only() {
     }
 }
 
-// RFC 9293 s3.7.1 MUST-15, MUST-16: a SYN without the option means 536, and no segment is larger.
+// RFC 9293 s3.7.1 MUST-15, MUST-16: a SYN without the option means 536, or 1220 for IPv6.
 #[test]
 fn without_an_mss_option_536_is_assumed() {
     let mut bench = listening([OffloadPolicy::Never, OffloadPolicy::Always]);
@@ -143,6 +143,31 @@ fn without_an_mss_option_536_is_assumed() {
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     assert_eq!(initiate.state.tcp.constant.remote_mss, 536);
     assert_eq!(initiate.state.tcp.delegated.state, TcpPhase::Established);
+
+    let octets = |number| match address(number, true) {
+        core::net::IpAddr::V6(address) => address.octets(),
+        core::net::IpAddr::V4(address) => unreachable!("{address}"),
+    };
+    let mut bench = Bench::new([OffloadPolicy::Never, OffloadPolicy::Always]);
+    bench.nodes[1].listen(server(true), 8, false);
+    bench.nodes[0].connect(SocketAddr::new(address(2, true), 4999), false);
+    bench.run(Duration::from_millis(100));
+    bench.nodes[1].sent.clear();
+    let send = |bench: &mut Bench, seq, ack: Option<u32>| {
+        let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], SYN.mac)
+            .ipv6(octets(1), octets(2), 64)
+            .tcp(1000, 5000, seq, 4096);
+        let builder = if let Some(ack) = ack { builder.ack(ack) } else { builder.syn() };
+        let mut frame = Vec::new();
+        builder.write(&mut frame, &[]).unwrap();
+        bench.nodes[1].frame(frame);
+        bench.settle();
+    };
+    send(&mut bench, 7_000, None);
+    let iss = segments(&bench, 1)[0].seq;
+    send(&mut bench, 7_001, Some(iss.0 + 1));
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    assert_eq!(initiate.state.tcp.constant.remote_mss, 1220);
 }
 
 // RFC 9293 s3.5 MUST-10: two SYNs that cross make one connection, and it works both ways.
@@ -405,4 +430,51 @@ fn keep_alive_in_the_host() {
         notice,
         Notice::Closed { error: Some(HostError::RetransmissionLimit), .. }
     )));
+}
+
+// RFC 9293 s3.6.1 MAY-2, s3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one
+// does not.
+#[test]
+fn a_new_syn_ends_time_wait() {
+    let mut bench = listening(NEVER);
+    bench.passes = |_, _| false;
+    bench.nodes[1].frame(SYN.frame());
+    bench.settle();
+    let iss = segments(&bench, 1)[0].seq;
+    let third = Sketch { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN };
+    bench.nodes[1].frame(third.frame());
+    bench.settle();
+    let (handle, _) = bench.nodes[1].established();
+    bench.nodes[1].shutdown(handle);
+    bench.settle();
+    let mut fin = Sketch { flags: "A", seq: 7_001, ack: iss.0 + 2, ..SYN }.frame();
+    fin[47] |= 1;
+    let fin = offload_engine::engine::port::ToHost::Frame { data: fin, checksum_valid: true };
+    bench.nodes[1].to_host.send(fin).unwrap();
+    bench.settle();
+    assert!(bench.nodes[1].has(|notice| matches!(notice, Notice::Closed { error: None, .. })));
+    bench.nodes[1].sent.clear();
+    bench.nodes[1].frame(Sketch { seq: 7_000, ..SYN }.frame());
+    bench.settle();
+    assert!(segments(&bench, 1).is_empty());
+    assert_eq!(bench.nodes[1].host.stats().duplicate_syns, 1);
+    bench.nodes[1].frame(Sketch { seq: 7_003, ..SYN }.frame());
+    bench.settle();
+    let answers = segments(&bench, 1);
+    assert_eq!((answers.len(), answers[0].flags), (1, Flags::SYN | Flags::ACK));
+    assert_eq!(answers[0].ack.0, 7_004);
+}
+
+// RFC 7323 s7.1: a peer cannot read the host's uptime from its timestamps.
+#[test]
+fn the_timestamp_clock_starts_anywhere() {
+    let first = |seed| {
+        let mut bench =
+            Bench::with([1, 2].map(|n| HostConfig { seed, ..config(n, OffloadPolicy::Never) }));
+        bench.nodes[0].connect(server(false), false);
+        bench.run(Duration::from_millis(50));
+        segments(&bench, 0)[0].timestamps.expect("offered").value
+    };
+    let (one, two) = (first(1), first(2));
+    assert!(one.abs_diff(two) > 1 << 16, "{one}, {two}");
 }

@@ -444,3 +444,22 @@ fn the_other_half_stays_open() {
     assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 3 * MSS as usize)]);
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::CloseWait);
 }
+
+// RFC 9293 s3.8.3 SHLD-11, RFC 1122 s4.2.3.5: on the shortest path too a peer has 100 s to come back.
+#[test]
+fn r2_is_at_least_100_seconds() {
+    let mut bench = Bench::new(state());
+    bench.post(MSS as usize);
+    bench.sent();
+    bench.now += Duration::from_micros(100);
+    bench.ack(MSS);
+    bench.post(MSS as usize);
+    bench.sent();
+    let start = bench.now;
+    while !bench.events().iter().any(|event| matches!(event, Event::Retrieve(_))) {
+        bench.wait_for_timer();
+        bench.sent();
+    }
+    let lasted = bench.now - start;
+    assert!(lasted >= Duration::from_secs(100), "{lasted:?}");
+}
