@@ -165,6 +165,12 @@ pub struct NodeOptions {
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     pub cc: CongestionControl,
 
+    /// Explicit congestion notification (RFC 3168): offered and accepted in handshakes
+    ///
+    /// Routers then mark instead of dropping. Data of offloaded connections is ECN-capable.
+    #[arg(long)]
+    pub ecn: bool,
+
     /// Times that an offloaded connection sends the same segment again, or probes a closed window, before
     /// it is given up: 1..=255
     ///
@@ -285,6 +291,8 @@ pub struct NodeConfig {
     pub psh: Psh,
     /// Congestion control.
     pub congestion_control: CongestionControl,
+    /// Explicit congestion notification.
+    pub ecn: bool,
     /// TcpMaximumRetransmissions of offloaded connections: 1..=255.
     pub max_retransmissions: u8,
     /// Capture file.
@@ -330,6 +338,7 @@ impl NodeOptions {
             offload: self.offload,
             psh: self.psh,
             congestion_control: self.cc,
+            ecn: self.ecn,
             max_retransmissions: self.max_retransmissions,
             pcap: self.pcap.clone(),
             seed: self.seed.map_or_else(random_seed, Ok)?,
@@ -426,6 +435,7 @@ impl fmt::Display for NodeConfig {
             offload,
             psh,
             congestion_control,
+            ecn,
             max_retransmissions,
             pcap,
             seed,
@@ -440,11 +450,12 @@ impl fmt::Display for NodeConfig {
         writeln!(f, "gateway: {}", none_if_empty(joined(gateways)))?;
         writeln!(
             f,
-            "offload: {}, psh {}, congestion control {}, retransmissions {max_retransmissions}, \
+            "offload: {}, psh {}, congestion control {}, ecn {}, retransmissions {max_retransmissions}, \
              progress {}",
             name(*offload),
             name(*psh),
             name(*congestion_control),
+            if *ecn { "on" } else { "off" },
             name(*progress)
         )?;
         writeln!(f, "impairment: {impairment}")?;
