@@ -34,6 +34,9 @@ pub struct HostConfig {
     pub mtu: usize,
     /// Which connections are offloaded.
     pub policy: OffloadPolicy,
+    /// ECN (RFC 3168) is offered by our SYNs, and accepted. smoltcp does not know of it: while a connection is
+    /// in the host its data is not ECN-capable, but marks are echoed.
+    pub ecn: bool,
     /// Receive buffer of a connection in bytes. It fixes the window scale for the connection's life, and
     /// is the target's InitialRcvWnd: 256 KiB means scale 3.
     pub receive_buffer: usize,
@@ -55,6 +58,7 @@ impl Default for HostConfig {
             gateways: Vec::new(),
             mtu: 1500,
             policy: OffloadPolicy::default(),
+            ecn: false,
             receive_buffer: 256 * 1024,
             send_buffer: 256 * 1024,
             seed: 0,
