@@ -1,5 +1,6 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
+mod endings;
 mod handoff;
 mod receiving;
 mod recovery;

@@ -33,8 +33,7 @@ fn pair(delay: Duration, timestamps: bool, change: impl Fn(&mut TcpState, &mut C
         tcp.constant.window_scaling_enabled = true;
         (tcp.constant.snd_wind_scale, tcp.constant.rcv_wind_scale) = (SCALE, SCALE);
         tcp.cached.initial_rcv_wnd = 256 * KIB as u32;
-        let mut config =
-            Config { congestion: CongestionAlgorithm::Unlimited, ..Config::default() };
+        let mut config = Config { congestion: CongestionAlgorithm::Unlimited, ..Config::default() };
         change(tcp, &mut config);
         if swap {
             let delegated = &mut tcp.delegated;
