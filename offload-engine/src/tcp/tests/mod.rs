@@ -1,12 +1,15 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
 mod congestion;
+mod ecn;
 mod handoff;
+mod path_mtu;
 mod receiving;
 mod recovery;
 mod scenario;
 mod sending;
 mod throughput;
+mod window;
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
@@ -54,6 +57,7 @@ pub(super) fn state() -> Box<ConnectionState> {
                 remote_mss: 1460,
                 local_mss: 1460,
                 hash_value: 0,
+                ecn_enabled: false,
             },
             cached: TcpCached { initial_rcv_wnd: WINDOW, ..TcpCached::default() },
             delegated: TcpDelegated {
@@ -78,6 +82,7 @@ pub(super) fn state() -> Box<ConnectionState> {
                 snd_wnd_probe_count: 0,
                 keep_alive: Default::default(),
                 retransmit: Default::default(),
+                ecn_echo: false,
             },
         },
         send_data: NblChain::new(),
@@ -183,6 +188,7 @@ pub(super) fn ack() -> Segment<'static> {
         sack: &[],
         payload: &[],
         gso_size: 0,
+        ecn: Ecn::NotCapable,
     }
 }
 
