@@ -10,7 +10,7 @@ use offload_engine::{
 use smoltcp::iface::Interface;
 
 use super::RETRANSMISSION_MAX;
-use crate::socket::OffloadPolicy;
+use crate::socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy};
 
 /// Addresses of one host: smoltcp's table (`iface-max-addr-count-8`).
 pub const ADDRESSES_MAX: usize = 8;
@@ -34,6 +34,10 @@ pub struct HostConfig {
     pub mtu: usize,
     /// Which connections are offloaded.
     pub policy: OffloadPolicy,
+    /// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
+    pub auto_offload_bytes: u64,
+    /// Whether the timestamps option is offered, and agreed to (RFC 7323 s3.2).
+    pub timestamps: bool,
     /// Receive buffer of a connection in bytes. It fixes the window scale for the connection's life, and
     /// is the target's InitialRcvWnd: 256 KiB means scale 3.
     pub receive_buffer: usize,
@@ -55,6 +59,8 @@ impl Default for HostConfig {
             gateways: Vec::new(),
             mtu: 1500,
             policy: OffloadPolicy::default(),
+            auto_offload_bytes: AUTO_OFFLOAD_BYTES,
+            timestamps: true,
             receive_buffer: 256 * 1024,
             send_buffer: 256 * 1024,
             seed: 0,
