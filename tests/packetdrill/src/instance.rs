@@ -1,11 +1,12 @@
 //! Who may let time go by, and who waits.
 //!
 //! packetdrill has two threads: one runs the script, the other makes the system calls that the script
-//! expects to block. The thread that made the instance drives the clock: in `usleep`, in
-//! `gettimeofday` (a microsecond a call, since packetdrill spins on it), in `netdev_receive`, and in calls
-//! of its own that have to wait. After each step it lets the other thread look whether its call can
-//! return now, and waits until that thread has looked and, if it returns, has read the clock: so a call
-//! ends at the moment of what ended it.
+//! expects to block; one of them stands still while the other does something. Time goes by in `usleep`,
+//! in `gettimeofday` (a microsecond a call, since packetdrill spins on it), in `netdev_receive`, and in
+//! calls that have to wait, if they come from the thread that made the instance. A call of the other
+//! thread sleeps instead. After each step of the clock it looks whether it can return, and whoever
+//! moved the clock waits until it has looked and, if it returns, has read the clock: so a call ends at the
+//! moment of what ended it.
 //!
 //! Bounds: a call of the driving thread, and the wait for a packet, end after [`PATIENCE`] of virtual time;
 //! the wait for the other thread after [`REAL_PATIENCE`].
@@ -145,7 +146,7 @@ impl Instance {
 
     /// Lets the waiting threads look, and those whose call is over go.
     fn rouse<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
-        if !is_driver(self.driver) || (state.waiting == 0 && state.leaving.is_none()) {
+        if state.waiting == 0 && state.leaving.is_none() {
             return state;
         }
         if state.waiting > 0 {
@@ -178,19 +179,17 @@ impl Instance {
 
     /// usleep(3).
     pub(crate) fn sleep_for(&self, time: Duration) {
-        if is_driver(self.driver) {
-            drop(self.advance(self.lock(), time));
-        }
+        drop(self.advance(self.lock(), time));
     }
 
     /// gettimeofday(2): seconds and microseconds since 1970.
     pub(crate) fn time(&self) -> (u64, u64) {
         let mut state = self.lock();
-        if is_driver(self.driver) {
-            state = self.advance(state, Duration::from_micros(1));
-        } else if state.leaving == Some(std::thread::current().id()) {
+        if state.leaving == Some(std::thread::current().id()) {
             state.leaving = None;
             self.looked.notify_all();
+        } else {
+            state = self.advance(state, Duration::from_micros(1));
         }
         let micros = state.sockets.machine.now().as_micros();
         (EPOCH_SECONDS + micros / 1_000_000, micros % 1_000_000)
