@@ -160,6 +160,23 @@ impl HostConfig {
         self.addresses.iter().any(|&(own, prefix)| shares_prefix(own, address, prefix))
     }
 
+    /// Whether a connection can be made to this address: to one station, on a port (RFC 9293 MUST-46).
+    pub(super) fn is_reachable(&self, remote: SocketAddr) -> bool {
+        remote.port() != 0 && is_unicast(remote.ip()) && !self.is_broadcast(remote.ip())
+    }
+
+    /// Whether `address` means every station of a subnet of ours (RFC 1122 s3.2.1.3; RFC 3021: not with
+    /// 31 bits of prefix).
+    fn is_broadcast(&self, address: IpAddr) -> bool {
+        let IpAddr::V4(address) = address else { return false };
+        self.addresses.iter().any(|&(own, prefix)| {
+            let host_bits = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+            prefix < 31
+                && shares_prefix(own, address.into(), prefix)
+                && address.to_bits() & host_bits == host_bits
+        })
+    }
+
     pub(super) fn is_ours(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|(own, _)| *own == address)
     }
@@ -180,11 +197,6 @@ impl HostConfig {
             ..self.tcp
         }
     }
-}
-
-/// Whether a connection can be made to this address.
-pub(super) fn is_reachable(remote: SocketAddr) -> bool {
-    remote.port() != 0 && is_unicast(remote.ip())
 }
 
 fn is_unicast(address: IpAddr) -> bool {
