@@ -31,7 +31,7 @@ use core::fmt;
 
 use hashbrown::HashMap;
 use offload_engine::{
-    chimney::client::OffloadHandle,
+    chimney::{client::OffloadHandle, state::TcpCached},
     engine::port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
     tcp::Flags,
     time::{Duration, Instant},
@@ -39,6 +39,7 @@ use offload_engine::{
 use smoltcp::{
     iface::{Config, Interface, SocketSet},
     phy::Medium,
+    socket::tcp,
     wire::{EthernetAddress, HardwareAddress, IpCidr},
 };
 
@@ -174,6 +175,17 @@ impl Host {
     /// once.
     pub fn poll_at(&self, _now: Instant) -> Option<Instant> {
         self.wake_at
+    }
+
+    /// Changes what the host follows itself (Nagle, keep-alive, TTL, `max_rt`), at once for the connections that
+    /// it serves, and what the target is told of connections handed over from now on.
+    pub fn set_tcp(&mut self, tcp: TcpCached) {
+        self.config.tcp = tcp;
+        for connection in self.connections.values() {
+            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
+            socket.set_nagle_enabled(tcp.nagling_enabled);
+            socket.set_hop_limit(Some(tcp.ttl_or_hop_limit));
+        }
     }
 
     /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
