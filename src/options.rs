@@ -409,7 +409,6 @@ impl NodeOptions {
             psh: self.psh,
             congestion_control: self.congestion_control,
             pacing: self.pacing,
-            congestion_control: self.cc,
             ecn: self.ecn,
             max_retransmissions: self.max_retransmissions,
             pcap: self.pcap.clone(),
@@ -539,8 +538,8 @@ impl fmt::Display for NodeConfig {
         writeln!(f, "gateway: {}", none_if_empty(joined(gateways)))?;
         writeln!(
             f,
-            "offload: {}, psh {}, congestion control {}{}, retransmissions {max_retransmissions}, \
-            "offload: {}, psh {}, congestion control {}, ecn {}, retransmissions {max_retransmissions}, \
+            "offload: {}, psh {}, congestion control {}{}, ecn {}, \
+             retransmissions {max_retransmissions}, \
              progress {}",
             name(*offload),
             name(*psh),

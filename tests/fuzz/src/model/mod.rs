@@ -225,7 +225,9 @@ impl World {
     fn fin_reached(&self) -> bool {
         let Info { phase, bytes_received, .. } = self.info();
         match phase {
-            TcpPhase::CloseWait | TcpPhase::LastAck | TcpPhase::Closing | TcpPhase::TimeWait => true,
+            TcpPhase::CloseWait | TcpPhase::LastAck | TcpPhase::Closing | TcpPhase::TimeWait => {
+                true
+            }
             TcpPhase::Established | TcpPhase::FinWait1 | TcpPhase::FinWait2 => false,
             TcpPhase::Closed => self.fin == Some(bytes_received),
         }
