@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::seq::SeqNum;
+use super::{recovery::RecoveryOptions, seq::SeqNum};
 use crate::{
     chimney::client::UploadReason,
     nbl::{NblChain, NetBufferList},
@@ -223,6 +223,8 @@ pub struct Config {
     pub fin_wait_2: Duration,
     /// TIME_WAIT length.
     pub time_wait: Duration,
+    /// Parts of loss recovery in use.
+    pub recovery: RecoveryOptions,
 }
 
 /// What TCP_INFO would say; `None` where unknown. Names are Linux'.
@@ -269,6 +271,19 @@ pub struct Info {
     pub fast_retransmits: u64,
     /// Challenge ACKs sent (RFC 5961).
     pub challenge_acks: u64,
+    /// Reductions of the congestion window taken back because a timestamp showed that the original had
+    /// arrived (RFC 3522).
+    pub undo_by_timestamp: u64,
+    /// The same, because all that was resent was reported as duplicate (RFC 2883).
+    pub undo_by_dsack: u64,
+    /// The same, by F-RTO (RFC 5682).
+    pub undo_by_f_rto: u64,
+    /// Time-outs among what was taken back.
+    pub spurious_timeouts: u64,
+    /// Reports of duplicates received (RFC 2883).
+    pub dsack_dups: u64,
+    /// Acknowledgements that told of reordering (RFC 8985 s6.2 step 3).
+    pub reord_seen: u64,
 }
 
 /// A connection cannot be taken over.
@@ -307,6 +322,7 @@ impl Default for Config {
             reassembly_gaps_max: 64,
             fin_wait_2: Duration::from_secs(120),
             time_wait: Duration::from_secs(60),
+            recovery: RecoveryOptions::default(),
         }
     }
 }

@@ -258,7 +258,11 @@ impl Connection {
             if report.acked > 0 || report.rtt.is_some() {
                 self.sample_rtt(segment, &report);
             }
+            if report.undo {
+                self.congestion.undo();
+            }
             self.steer(&report, outstanding);
+            self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
@@ -283,7 +287,9 @@ impl Connection {
                 from <= start && end <= to
             });
             if index == 0 && (end <= ack || inside_next) {
-                duplicate_report = Some((start, end));
+                // What lies so far back was sent to nobody who still reports it.
+                let recent = self.snd.una.since(start) <= self.snd.max_wnd;
+                duplicate_report = recent.then_some((start, end));
             } else if start >= ack {
                 sacks[count] = (start, end);
                 count += 1;
@@ -295,8 +301,11 @@ impl Connection {
             sacks: &sacks[..count],
             duplicate_report,
             bare,
+            can_send_new: self.snd.nxt < self.send_end().min(self.snd.una + self.snd.wnd),
+            echo: self.echo(segment).map(|echo| echo.wrapping_sub(self.clock.delta)),
             mss: self.mss,
             rtt_min: self.rtt.min(),
+            srtt: self.rtt.srtt(),
         })
     }
 
@@ -313,6 +322,7 @@ impl Connection {
         if self.snd.wnd > 0 {
             self.attempts.probe_round = 0;
             self.attempts.probes = 0;
+            self.attempts.closed_since = None;
             self.owed.window_probe = false;
         } else if self.attempts.probes > 0 {
             // CH s10.4: an answer to a probe starts the next, longer round.
@@ -322,16 +332,21 @@ impl Connection {
         }
     }
 
+    /// TSecr, if it is one of our time stamps (RFC 7323 s3.2): not 0, and not from the future.
+    fn echo(&self, segment: &Segment<'_>) -> Option<u32> {
+        let echo = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?.echo;
+        let age = self.clock.value(self.now).wrapping_sub(echo);
+        (echo != 0 && age.cast_signed() >= 0).then_some(echo)
+    }
+
     fn sample_rtt(&mut self, segment: &Segment<'_>, report: &Report) {
         let echoed = || {
-            let timestamps = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?;
-            let age = self.clock.value(self.now).wrapping_sub(timestamps.echo);
-            let sane = timestamps.echo != 0 && age.cast_signed() >= 0;
+            let age = self.clock.value(self.now).wrapping_sub(self.echo(segment)?);
             // Coarse: less than a tick reads as 0.
-            sane.then(|| Duration::from_millis(u64::from(age.max(1))))
+            Some(Duration::from_millis(u64::from(age.max(1))))
         };
         if let Some(rtt) = report.rtt.or_else(echoed) {
-            self.rtt.sample(rtt);
+            self.rtt.sample(self.now, rtt);
         }
     }
 
