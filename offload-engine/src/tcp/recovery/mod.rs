@@ -295,7 +295,8 @@ impl Recovery {
         let flight = self.board.outstanding() - self.board.sacked();
         let flight = flight.saturating_sub(self.inferred);
         let delivery = self.deliver(ack);
-        let inferred = self.count_duplicates(ack, &delivery);
+        let (repaired, answered) = self.judge_probe(ack, delivery.acked);
+        let inferred = if answered { 0 } else { self.count_duplicates(ack, &delivery) };
         let mut report = Report {
             acked: delivery.acked,
             delivered: if self.sack { delivery.bytes } else { inferred },
@@ -306,7 +307,7 @@ impl Recovery {
         let duplicate = self.hear_duplicate_report(ack);
         self.note_reordering(&delivery);
         report.undo = self.undo_spurious(ack, &delivery, duplicate);
-        report.reduce = self.judge_probe(ack, report.acked);
+        report.reduce = repaired;
         self.ask_f_rto(ack, &delivery);
         report.lost = self.detect(ack, &mut report);
         let ended = self.turn(ack.to, &mut report);
@@ -444,25 +445,19 @@ impl Recovery {
         true
     }
 
-    /// RFC 8985 s7.4.2: whether a probe has repaired a loss that nobody else noticed.
-    fn judge_probe(&mut self, ack: &Ack<'_>, acked: u64) -> bool {
-        let Some(probe) = self.probe else { return false };
-        match probe.judge(ack, acked, self.options.dsack) {
-            Verdict::Waits => false,
-            Verdict::Over => {
-                self.probe = None;
-                false
-            }
-            Verdict::Repaired => {
-                self.probe = None;
-                // In fast recovery the loss is one of the episode's.
-                let reduce = self.episode == Episode::Open;
-                if reduce {
-                    self.undo = None;
-                }
-                reduce
-            }
+    /// RFC 8985 s7.4.2: whether a probe has repaired a loss that nobody else noticed; and whether this is the
+    /// duplicate ACK that it has caused, which tells of nothing else.
+    fn judge_probe(&mut self, ack: &Ack<'_>, acked: u64) -> (bool, bool) {
+        let verdict = self.probe.map(|probe| probe.judge(ack, acked, self.options.dsack));
+        if matches!(verdict, Some(Verdict::Over | Verdict::Repaired)) {
+            self.probe = None;
         }
+        // In fast recovery the loss is one of the episode's.
+        let repaired = verdict == Some(Verdict::Repaired) && self.episode == Episode::Open;
+        if repaired {
+            self.undo = None;
+        }
+        (repaired, verdict == Some(Verdict::Over) && acked == 0)
     }
 
     /// Moves F-RTO on (RFC 5682).

@@ -172,8 +172,14 @@ fn zz_print() {
             let (time, info) = transfer(path, seed);
             std::println!(
                 "{sack} {loss} {seed} {time:?} to {} fr {} rt {} dsack {} reord {} undo {} {} {}",
-                info.timeouts, info.fast_retransmits, info.total_retrans, info.dsack_dups,
-                info.reord_seen, info.undo_by_timestamp, info.undo_by_dsack, info.undo_by_f_rto
+                info.timeouts,
+                info.fast_retransmits,
+                info.total_retrans,
+                info.dsack_dups,
+                info.reord_seen,
+                info.undo_by_timestamp,
+                info.undo_by_dsack,
+                info.undo_by_f_rto
             );
         }
     }

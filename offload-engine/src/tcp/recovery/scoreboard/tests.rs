@@ -154,7 +154,8 @@ impl Pair {
                 model.judged = model.una;
                 // What was sacked has been joined: times and numbers of its parts are forgotten.
                 for record in board.records() {
-                    let range = record.start.since(at(0)) as usize..record.end.since(at(0)) as usize;
+                    let range =
+                        record.start.since(at(0)) as usize..record.end.since(at(0)) as usize;
                     for byte in &mut model.bytes[range] {
                         (byte.number, byte.resent) = (record.number, record.resent);
                     }

@@ -1,8 +1,18 @@
 //! Fast retransmit, SACK recovery, probes, time-outs, as seen on the wire.
 
+mod count;
+mod hostile;
+mod limits;
+mod probe;
+mod properties;
+mod reordering;
+mod spurious;
+mod switches;
+
 use super::*;
 
 const MSS: u32 = 1460;
+const RTT: Duration = Duration::from_millis(10);
 
 /// Ten segments of one list in flight.
 fn flight(sack: bool) -> Bench {
