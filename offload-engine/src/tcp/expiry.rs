@@ -1,6 +1,8 @@
 //! What happens when a timer runs out.
 
-use super::{Connection, TcpPhase, Timer, congestion::Congestion, timers};
+use super::{
+    Connection, TcpPhase, Timer, congestion::Congestion, input::CHALLENGE_KEEP_ALIVE, timers,
+};
 use crate::{
     chimney::client::UploadReason,
     time::{Duration, Instant},
@@ -103,6 +105,15 @@ impl Connection {
 
     /// CH s10.5, s9.2.
     fn on_keep_alive(&mut self) {
+        if !self.recovery.is_idle() || self.window_closed() {
+            // RFC 9293 s3.8.4 (MUST-26): what is outstanding asks by itself.
+            let idle = match self.cached.keep_alive_enabled {
+                true => Duration::from_millis(u64::from(self.cached.ka_timeout)),
+                false => CHALLENGE_KEEP_ALIVE,
+            };
+            self.timers.set(Timer::KeepAlive, self.now + idle);
+            return;
+        }
         let probes_max = match self.cached.ka_probe_count {
             0 => KEEP_ALIVE_PROBES,
             count => count,

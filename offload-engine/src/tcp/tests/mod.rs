@@ -2,6 +2,7 @@
 
 mod endings;
 mod handoff;
+mod hardening;
 mod receiving;
 mod recovery;
 mod scenario;

@@ -240,6 +240,28 @@ fn the_window_follows_the_consumer() {
     assert_eq!(acks(&mut bench), [(60_000, 60_000)]);
 }
 
+// RFC 9293 s3.8.6.2.2: an update is sent when it at least doubles what is left; a sender with much window hears of
+// it with the next data, which it can still send.
+#[test]
+fn window_updates_are_few() {
+    for (waits, taken, update) in
+        [(20_000, 20_000, None), (40_000, 19_999, None), (40_000, 20_000, Some(40_000))]
+    {
+        let mut bench = Bench::new(state());
+        let payload = vec![1; waits];
+        bench.tcp.handle_segment(bench.now, &data(0, &payload));
+        bench.tcp.settle(&payload, false);
+        assert_eq!(acks(&mut bench), [(waits as i32, 60_000 - waits as u16)]);
+        bench.tcp.backlog_consumed(taken);
+        let expected: Vec<_> = update.map(|window| (waits as i32, window)).into_iter().collect();
+        assert_eq!(acks(&mut bench), expected);
+        bench.tcp.handle_segment(bench.now, &data(waits as u32, &[1; 2920]));
+        bench.tcp.settle(&[1; 2920], false);
+        let window = 60_000 - (waits - taken + 2920) as u16;
+        assert_eq!(acks(&mut bench), [(waits as i32 + 2920, window)]);
+    }
+}
+
 // CH-DEL-4: the PSH stays with the data it came with.
 #[test]
 fn push_is_remembered_for_waiting_data() {
