@@ -51,6 +51,7 @@ use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     device::QueueDevice,
     socket::{HostSocketPort, ListenerId, Notice},
+    window::raise_scale,
     wire::{self, FourTuple, Frame},
 };
 
@@ -232,12 +233,16 @@ impl Host {
 
     /// Moves what smoltcp has sent to the engine, past the observer.
     fn send_down(&mut self, now: Instant) {
-        while let Some(frame) = self.device.sent.pop_front() {
+        while let Some(mut frame) = self.device.sent.pop_front() {
             if let Frame::Tcp(segment) = wire::parse(&frame)
                 && let Some(Owner::Host(handle)) = self.owners.get(&segment.sent_on())
                 && let Some(connection) = self.connections.get_mut(handle)
             {
-                connection.flow.outgoing(now, &segment);
+                let flow = &mut connection.flow;
+                raise_scale(&mut frame, connection.scale_raise, flow.windows_are_scaled());
+                if let Frame::Tcp(segment) = wire::parse(&frame) {
+                    flow.outgoing(now, &segment);
+                }
             }
             self.stats.frames_out += 1;
             self.tell_engine(FromHost::Frame(frame));

@@ -66,8 +66,10 @@ fn the_size_of_full_segments_is_learnt() {
     assert!(acks(&mut bench).is_empty(), "one byte less than two segments");
     bench.input(data(4879, &[0; 25]));
     assert_eq!(acks(&mut bench).len(), 1);
+    bench.input(data(4904, &[0; 2920]));
+    assert_eq!(acks(&mut bench).len(), 1, "two segments in one");
     // A smaller size counts when it comes twice in a row and does not end anything.
-    let mut at = 4904;
+    let mut at = 7824;
     for (len, flags, size) in [(1000, Flags::PSH, 1460), (1000, ACK, 1460), (1000, ACK, 1000)] {
         bench.input(Segment { flags: ACK | flags, ..data(at, &[0; 1460][..len]) });
         assert_eq!(bench.tcp.info(bench.now).rcv_mss, size);
