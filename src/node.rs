@@ -116,6 +116,9 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
         CongestionControl::None => CongestionAlgorithm::Unlimited,
     };
     engine.tcp.retransmissions_max = config.max_retransmissions;
+    engine.tcp.rcv_wnd_max = config.receive_window_bytes;
+    let window = config.receive_window_bytes as usize;
+    let receive_buffer = HostConfig::default().receive_buffer.min(window);
     let prefixes = config.addresses.iter();
     let host = HostConfig {
         mac,
@@ -127,6 +130,8 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
             Offload::Never => OffloadPolicy::Never,
             Offload::Auto => OffloadPolicy::Auto,
         },
+        receive_buffer,
+        receive_window_max: window,
         seed: config.seed,
         ..HostConfig::default()
     };
