@@ -53,6 +53,7 @@ use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     device::QueueDevice,
     socket::{HostSocketPort, ListenerId, Notice},
+    window::raise_scale,
     wire::{self, FourTuple, Frame},
 };
 
@@ -246,16 +247,20 @@ impl Host {
     /// Moves what smoltcp has sent to the engine, past the observer.
     fn send_down(&mut self, now: Instant) {
         while let Some(mut frame) = self.device.sent.pop_front() {
-            if let Frame::Tcp(mut segment) = wire::parse(&frame)
+            if let Frame::Tcp(segment) = wire::parse(&frame)
                 && let Some(Owner::Host(handle)) = self.owners.get(&segment.sent_on())
                 && let Some(connection) = self.connections.get_mut(handle)
             {
-                let ecn = connection.flow.ecn_flags(&segment, self.config.ecn);
-                let tcp_at = segment.tcp_at();
-                segment.flags |= ecn;
-                connection.flow.outgoing(now, &segment);
-                if ecn != Flags::default() {
-                    wire::add_flags(&mut frame, tcp_at, ecn);
+                let flow = &mut connection.flow;
+                raise_scale(&mut frame, connection.scale_raise, flow.windows_are_scaled());
+                if let Frame::Tcp(mut segment) = wire::parse(&frame) {
+                    let ecn = flow.ecn_flags(&segment, self.config.ecn);
+                    let tcp_at = segment.tcp_at();
+                    segment.flags |= ecn;
+                    flow.outgoing(now, &segment);
+                    if ecn != Flags::default() {
+                        wire::add_flags(&mut frame, tcp_at, ecn);
+                    }
                 }
             }
             self.stats.frames_out += 1;

@@ -314,6 +314,8 @@ impl Host {
             tuple,
             socket: self.sockets.add(socket),
             flow: Flow::restored(state, now),
+            // The import has made a buffer of the wire's scale.
+            scale_raise: 0,
             must_offload,
             stays: true,
             stage: Stage::Open,
