@@ -257,7 +257,7 @@ impl Engine {
                 break;
             }
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            let limits = TxLimits { super_segment_max: offloaded.super_segment_max };
+            let limits = TxLimits { super_segment_max: offloaded.super_segment_max() };
             let Some(transmit) = offloaded.tcp.poll_transmit(now, limits) else {
                 if !raise_events(now, offloaded, client) {
                     self.connections.schedule(slot);

@@ -601,3 +601,30 @@ fn marks_pass_the_engine() {
     assert_eq!((data[15] & 3, data[47] & 0x40), (2, 0x40));
     assert!(sent.iter().all(|frame| classify(frame).is_some_and(|tcp| tcp.checksum_is_valid())));
 }
+
+// Without segmentation by the link no frame holds more than the path takes, also after the path has
+// become so narrow that two of its segments would fit into one of the link's (RFC 2923 s2.1).
+#[test]
+fn frames_follow_the_path() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.sent();
+    let now = bench.now;
+    let list = NetBufferList::from_mdl(42, Bytes::from(vec![7; 30_000]));
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    bench.engine.flush(now, &mut bench.client);
+    let mut mtus = Vec::new();
+    for _ in 0..6 {
+        let longest = bench.sent().iter().map(|frame| frame.len() - 14).max().unwrap();
+        mtus.push(longest);
+        let due = bench.engine.connections().list(bench.now).next().unwrap().2.rto;
+        bench.now = bench.now + due;
+        bench.poll();
+    }
+    assert_eq!(mtus, [1500, 1500, 1064, 1064, 576, 576]);
+    bench.arrives(from_peer(80, 5000, 1000 + 536, b""));
+    bench.poll();
+    let sent = bench.sent();
+    assert!(!sent.is_empty() && sent.iter().all(|frame| frame.len() - 14 <= 576));
+}
