@@ -223,12 +223,12 @@ fn kernel_counter(host: &Namespace, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("the kernel does not count {name}"))
 }
 
-/// Both send 16 MiB through a switch that marks one ECN-capable frame in two hundred.
+/// Both send 16 MiB through a switch that marks one ECN-capable frame in twenty: super-segments are few.
 fn marks(kernel_opens: bool, kernel_ecn: &str, options: &str) -> (Counted, Namespace, u64) {
     let switch = Switch::new(1500);
     let kernel = switch.host(&prefix(false, 0, 1));
     kernel.sysctl("net/ipv4/tcp_ecn", kernel_ecn);
-    switch.mark(50);
+    switch.mark(500);
     let own = prefix(false, 0, 2);
     let start = |what: &str| {
         let line = format!(

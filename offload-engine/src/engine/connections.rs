@@ -146,16 +146,6 @@ impl Connections {
         offloaded.is_some_and(|offloaded| vlan.is_accepted_by(offloaded.vlan_id))
     }
 
-    /// An ICMP error about the connection. Returns whether it was believed.
-    pub(super) fn path_error(&mut self, now: Instant, slot: usize, error: &PathError) -> bool {
-        let Some(offloaded) = self.slots[slot].as_deref_mut() else { return false };
-        let believed = offloaded.tcp.handle_path_error(now, error);
-        if believed {
-            self.mark_ready(slot);
-        }
-        believed
-    }
-
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }

@@ -536,8 +536,18 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     let shape: Vec<_> =
         again.iter().map(|frame| (tcp_of(frame).0, tcp_of(frame).2.len())).collect();
     assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 440)]);
-    let told = bench.port.from_engine.try_iter().count();
-    assert_eq!(told, 3, "the host gets every message");
+    let told: Vec<_> = bench.port.from_engine.try_iter().collect();
+    let frames = told.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
+    assert_eq!(frames, 3, "the host gets every frame");
+    let handle = OffloadHandle(1);
+    let mtus: Vec<_> = told
+        .iter()
+        .filter_map(|message| match message {
+            ToHost::PathMtu { handle, path_mtu } => Some((*handle, *path_mtu)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(mtus, [(handle, 1280)]);
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_path_errors, stats.rx_path_errors_ignored, stats.rx_to_host), (1, 1, 3));
 

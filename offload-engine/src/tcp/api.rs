@@ -280,7 +280,7 @@ pub struct Info {
     /// Challenge ACKs sent (RFC 5961).
     pub challenge_acks: u64,
     /// Path MTU, bytes of an IP packet.
-    pub pmtu: usize,
+    pub pmtu: u32,
     /// Times that the path MTU was reduced, by ICMP or because of a black hole.
     pub path_mtu_reductions: u64,
     /// Those of them that no ICMP message had asked for (RFC 2923).

@@ -442,7 +442,7 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
-            pmtu: self.path_mtu.current(),
+            pmtu: self.path_mtu(),
             path_mtu_reductions,
             black_holes,
             soft_errors,
