@@ -12,7 +12,8 @@
 //! connection ever meets a smoltcp without socket, which would answer RST (P1).
 //!
 //! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes a
-//! listener, [`HELD_FRAMES_MAX`] frames held for a connection whose initiate is not complete.
+//! listener, [`HELD_FRAMES_MAX`] frames held for a connection whose initiate is not complete, the MTUs of
+//! 1,024 narrow paths.
 //! Timers: [`HANDSHAKE_MAX`] for an accepted connection's handshake, [`RETRANSMISSION_MAX`] for an
 //! unanswered retransmission, those of smoltcp.
 //!
@@ -23,6 +24,7 @@ mod connection;
 mod ingress;
 mod neighbors;
 mod offload;
+mod paths;
 mod requests;
 mod service;
 
@@ -46,7 +48,10 @@ use smoltcp::{
 pub use self::config::{
     ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
 };
-use self::connection::{Connection, Listener, Offloaded, Owner};
+use self::{
+    connection::{Connection, Listener, Offloaded, Owner},
+    paths::Paths,
+};
 #[cfg(doc)]
 use crate::socket::OffloadPolicy;
 use crate::{
@@ -87,6 +92,7 @@ pub struct Host {
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
     listeners: BTreeMap<u64, Listener>,
+    paths: Paths,
     stats: HostStats,
     /// Something was queued for the engine, or for a client that lives with it.
     ring: bool,
@@ -146,6 +152,7 @@ impl Host {
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            paths: Paths::default(),
             stats: HostStats::default(),
             ring: false,
             wake_at: Some(Instant::ZERO),
@@ -224,6 +231,7 @@ impl Host {
                 ToHost::InitiateComplete { handle, status, state } => {
                     self.initiate_complete(now, handle, status, state);
                 }
+                ToHost::PathMtu { handle, path_mtu } => self.path_narrowed(now, handle, path_mtu),
                 ToHost::Released { handle } => self.released(handle),
             }
         }

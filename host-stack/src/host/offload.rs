@@ -97,7 +97,7 @@ impl Host {
             snd_una: connection.snd_una(&socket),
             rcv_nxt: connection.rcv_nxt(&socket),
             cached: self.config.cached(),
-            path_mtu: self.config.mtu as u32,
+            path_mtu: self.paths.mtu(now, connection.tuple.remote.ip(), self.config.mtu as u32),
             ts_time: self.timestamps.at(now),
         };
         match export(now, socket, &surroundings) {

@@ -322,7 +322,7 @@ pub struct Info {
     /// Limit of our window, bytes: InitialRcvWnd, and what it has grown to.
     pub rcv_space: u64,
     /// Path MTU, bytes of an IP packet.
-    pub pmtu: usize,
+    pub pmtu: u32,
     /// Times that the path MTU was reduced, by ICMP or because of a black hole.
     pub path_mtu_reductions: u64,
     /// Those of them that no ICMP message had asked for (RFC 2923).

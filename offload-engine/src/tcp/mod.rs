@@ -459,7 +459,7 @@ impl Connection {
             rcv_mss: saturate(self.receiver.full_size()),
             rcv_rtt: self.receiver.rtt(),
             rcv_space: self.receiver.limit(),
-            pmtu: self.path_mtu.current(),
+            pmtu: self.path_mtu(),
             path_mtu_reductions,
             black_holes,
             soft_errors,
