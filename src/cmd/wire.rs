@@ -86,6 +86,14 @@ pub struct WireArgs {
           value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub interval: Option<u16>,
 
+    /// Scheduling priority of the wire: -20 (served first) ..=19 [default: as started]
+    ///
+    /// Where the machine is busy a wire that waits for a processor adds delay of its own. Below 0 needs
+    /// CAP_SYS_NICE.
+    #[arg(long, value_name = "N", allow_hyphen_values = true,
+          value_parser = clap::value_parser!(i8).range(-20..=19))]
+    pub nice: Option<i8>,
+
     /// Network namespace of TAP_A: a name as of "ip netns", or a path [default: this one]
     #[arg(long, value_name = "NETNS", help_heading = "Ends")]
     pub netns_a: Option<String>,
@@ -237,6 +245,11 @@ pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let wire = offload_engine::link::Wire::new(a.take_link(), b.take_link(), a_to_b, b_to_a)
         .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
     console.step(format_args!("joined: {} and {}", a.describe(), b.describe()));
+    // Whoever wants a document alone can wait for this with -v.
+    tracing::info!("joined");
+    if let Some(nice) = args.nice {
+        pump::set_priority(nice)?;
+    }
     let mut run = pump::Run::new(wire, stop);
     let ended = run.until_told(&config, console);
     tell::summary(&run, [a.dropped(), b.dropped()], console);

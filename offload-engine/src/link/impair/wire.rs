@@ -90,12 +90,18 @@ impl<L: Link> Wire<L> {
 
     /// Takes what waits at either link. Returns the number of frames; super-segments count as one.
     ///
+    /// The clock is read when frames have been read: with an older time a frame that came since would
+    /// travel faster than the delay.
+    ///
     /// # Errors
     /// The link at that end is gone.
-    pub fn take(&mut self, now: Instant) -> Result<usize, (WireEnd, io::Error)> {
+    pub fn take(
+        &mut self,
+        mut clock: impl FnMut() -> Instant,
+    ) -> Result<usize, (WireEnd, io::Error)> {
         let Self { a, b, a_to_b, b_to_a, batch, lateness: _ } = self;
-        let from_a = a_to_b.take(now, a, b, batch).map_err(|error| (WireEnd::A, error))?;
-        let from_b = b_to_a.take(now, b, a, batch).map_err(|error| (WireEnd::B, error))?;
+        let from_a = a_to_b.take(&mut clock, a, b, batch).map_err(|error| (WireEnd::A, error))?;
+        let from_b = b_to_a.take(&mut clock, b, a, batch).map_err(|error| (WireEnd::B, error))?;
         Ok(from_a + from_b)
     }
 
@@ -142,13 +148,16 @@ impl Direction {
 
     fn take<L: Link>(
         &mut self,
-        now: Instant,
+        mut clock: impl FnMut() -> Instant,
         from: &mut L,
         to: &mut L,
         batch: &mut RxBatch,
     ) -> io::Result<usize> {
         batch.clear();
-        from.receive(now, batch)?;
+        if from.receive(clock(), batch)? == 0 {
+            return Ok(0);
+        }
+        let now = clock();
         for (data, checksum, gso_size) in batch.frames_mut() {
             self.relay(now, to, Taken { data, checksum, gso_size });
         }

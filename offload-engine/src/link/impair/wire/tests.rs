@@ -47,7 +47,7 @@ impl Bench {
 
     /// Runs the wire at `now` until nothing moves.
     fn settle(&mut self, now: Instant) {
-        while self.wire.take(now).unwrap() + self.wire.send(now) > 0 {}
+        while self.wire.take(|| now).unwrap() + self.wire.send(now) > 0 {}
     }
 
     /// Sends `count` numbered frames to the right, and runs until all have arrived or are lost.
@@ -155,6 +155,17 @@ fn a_delay_keeps_super_segments_whole_and_dice_cut_them() {
     assert_eq!(bench.wire.lateness().quantile(1.0), Some(Duration::ZERO));
 }
 
+/// A frame that came after the clock was read would have travelled less than the delay.
+#[test]
+fn frames_are_stamped_once_they_are_there() {
+    let late = Impairments { delay: Duration::from_millis(7), ..CLEAN };
+    let mut bench = Bench::new(late, CLEAN);
+    transmit(&mut bench.left, Instant::ZERO, &tcp_frame(false, 0, b"x"), TxOffload::default());
+    let mut readings = [0, 3, 3, 3].map(Instant::from_millis).into_iter();
+    bench.wire.take(|| readings.next().unwrap()).unwrap();
+    assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(10)));
+}
+
 /// A plain TAP at the other end takes complete frames of the wire's size.
 #[test]
 fn a_link_without_offloads_gets_complete_frames() {
@@ -247,7 +258,7 @@ fn a_full_link_gets_its_frames_later() {
         transmit(&mut left, Instant::ZERO, &tcp_frame(false, seq, b"x"), TxOffload::default());
     }
     let mut now = Instant::ZERO;
-    wire.take(now).unwrap();
+    wire.take(|| now).unwrap();
     let mut seqs = Vec::new();
     for _ in 0..3 {
         wire.send(now);
