@@ -143,7 +143,7 @@ fn a_delay_keeps_super_segments_whole_and_dice_cut_them() {
     bench.settle(Instant::ZERO);
     let pieces = receive_all(&mut bench.left, Instant::ZERO);
     assert_eq!(pieces.len() as u64, PIECES);
-    assert!(pieces.iter().all(|piece| parse(&piece.0).is_some() && piece.2 == 0));
+    assert!(pieces.iter().all(|piece| (piece.1, piece.2) == (RxChecksum::Valid, 0)));
     assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(7)));
     bench.settle(Instant::from_nanos(6_999_999));
     assert!(receive_all(&mut bench.right, Instant::ZERO).is_empty());
@@ -164,6 +164,31 @@ fn frames_are_stamped_once_they_are_there() {
     let mut readings = [0, 3, 3, 3].map(Instant::from_millis).into_iter();
     bench.wire.take(|| readings.next().unwrap()).unwrap();
     assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(10)));
+}
+
+/// Frames of the wire's size leave their checksums to a device that can; once finished there, they are
+/// those that are complete here. Where bits are flipped all are complete.
+#[test]
+fn checksums_of_pieces_are_left_to_the_device_unless_bits_are_flipped() {
+    let run = |settings| {
+        let mut bench = Bench::new(settings, CLEAN);
+        let (frame, offload) = super_segment(false);
+        transmit(&mut bench.left, Instant::ZERO, &frame, offload);
+        let (small, place) = partial_frame(true, 60_000, &pattern(10));
+        let offload = TxOffload { checksum: Some(place), segment: None };
+        transmit(&mut bench.left, Instant::ZERO, &small, offload);
+        bench.settle(Instant::ZERO);
+        receive_all(&mut bench.right, Instant::ZERO)
+    };
+    let left = run(Impairments { drop_pct: 1e-9, ..CLEAN });
+    let complete = run(Impairments { drop_pct: 1e-9, corrupt_pct: 1e-9, ..CLEAN });
+    assert_eq!((left.len() as u64, complete.len() as u64), (PIECES + 1, PIECES + 1));
+    for ((mut partial, checksum, _), (whole, ..)) in left.into_iter().zip(complete) {
+        assert!(parse(&partial).is_none() && parse(&whole).is_some());
+        assert_eq!(checksum, RxChecksum::Valid);
+        fill_tcp_checksum(&mut partial);
+        assert_eq!(partial, whole);
+    }
 }
 
 /// A plain TAP at the other end takes complete frames of the wire's size.
