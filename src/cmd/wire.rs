@@ -65,11 +65,11 @@ pub struct WireArgs {
     pub tap_b: String,
 
     /// What is different from A to B: KEY=VALUE,... as the impairments below, drop=1,delay=5ms say
-    #[arg(long, value_name = "SETTINGS", default_value_t)]
+    #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
     pub ab: Overrides,
 
     /// What is different from B to A
-    #[arg(long, value_name = "SETTINGS", default_value_t)]
+    #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
     pub ba: Overrides,
 
     /// Seed of the impairments [default: random, and printed]
@@ -198,7 +198,7 @@ impl WireArgs {
             b_to_a: direction("--ba", &self.ba)?,
             seed: self.seed.map_or_else(random_seed, Ok)?,
             duration_s: self.duration,
-            interval_s: self.interval.or(on_a_terminal.then_some(1)),
+            interval_s: self.interval.or(if on_a_terminal { Some(1) } else { None }),
         })
     }
 }

@@ -32,6 +32,8 @@ struct Cell {
     rate_mbit: Option<u32>,
     /// On the way of the data, percent.
     loss: f64,
+    /// In bursts of so many on average; 0: each for itself.
+    burst: u32,
     /// On the way of the data, percent.
     reorder: f64,
 }
@@ -46,12 +48,13 @@ struct Run {
 
 impl Cell {
     fn options(&self, seed: u64) -> String {
-        let Self { rtt_ms, rate_mbit, loss, reorder } = self;
-        let mut options = format!("--seed {seed} {PRIORITY} --delay {}us", rtt_ms * 500);
+        let Self { rtt_ms, rate_mbit, loss, burst, reorder } = self;
+        let mut options = format!("--seed {seed} --delay {}us", rtt_ms * 500);
         if let Some(rate) = rate_mbit {
             write!(options, " --rate {rate}mbit --queue {rtt_ms}ms").expect("memory takes it");
         }
-        write!(options, " --ab drop={loss},reorder={reorder}").expect("memory takes it");
+        write!(options, " --ab drop={loss},burst={burst},reorder={reorder}")
+            .expect("memory takes it");
         options
     }
 
@@ -67,8 +70,9 @@ impl Cell {
         self.ideal().map(|ideal| ideal.min(mbit))
     }
 
-    fn kernel_pair(&self, seed: u64, seconds: u64) -> Run {
-        let (left, wire, right) = Wire::between_kernels(Path::new(FLUE), &self.options(seed));
+    fn kernel_pair(&self, seed: u64, seconds: u64, priority: &str) -> Run {
+        let options = format!("{} {priority}", self.options(seed));
+        let (left, wire, right) = Wire::between_kernels(Path::new(FLUE), &options);
         make_roomy(&left);
         make_roomy(&right);
         let mut flows = Flows::new();
@@ -80,10 +84,11 @@ impl Cell {
         Run::new(bytes, seconds, again, sent)
     }
 
-    fn flue_pair(&self, seed: u64, seconds: u64) -> Run {
+    fn flue_pair(&self, seed: u64, seconds: u64, priority: &str) -> Run {
         let (left, right) = (Switch::new(1500), Switch::new(1500));
         let bridge = Switch::BRIDGE;
-        let options = format!("--bridge-a {bridge} --bridge-b {bridge} {}", self.options(seed));
+        let options =
+            format!("--bridge-a {bridge} --bridge-b {bridge} {} {priority}", self.options(seed));
         let wire = Wire::start(Path::new(FLUE), left.namespace(), right.namespace(), &options);
         let (source, sink) = (flue_node(&left, 1), flue_node(&right, 2));
         let mut flows = Flows::new();
@@ -102,7 +107,12 @@ impl Cell {
         for (name, share) in [("lost", self.loss), ("reordered", self.reorder)] {
             let (count, expected) = (wire.to_right(name) as f64, frames * share / 100.0);
             let error = (count - expected).abs();
-            assert!(error <= 5.0 * expected.sqrt(), "{name}: {count} of {frames}, not {expected}");
+            // What comes in bursts of a mean of b varies more: at most by sqrt(2 b).
+            let wider = f64::from(2 * self.burst).sqrt().max(1.0);
+            assert!(
+                error <= 5.0 * wider * expected.sqrt() + 1.0,
+                "{name}: {count} of {frames}, not {expected}"
+            );
         }
         assert_eq!(wire.to_left("lost"), 0, "{wire:?}");
     }
@@ -131,8 +141,8 @@ fn spread(values: Vec<f64>) -> String {
 
 /// Two pairs of runs in a little loss.
 pub(crate) fn smoke() {
-    let cell = Cell { rtt_ms: 4, rate_mbit: Some(50), loss: 0.5, reorder: 0.5 };
-    let (kernel, flue) = (cell.kernel_pair(1, 2), cell.flue_pair(1, 2));
+    let cell = Cell { rtt_ms: 4, rate_mbit: Some(50), loss: 0.5, burst: 0, reorder: 0.5 };
+    let (kernel, flue) = (cell.kernel_pair(1, 2, ""), cell.flue_pair(1, 2, ""));
     for (name, run) in [("kernel", kernel), ("flue", flue)] {
         // A flow that stalls, or a wire without a limit, is outside.
         assert!(run.mbit > 2.0 && run.mbit < 50.0, "{name}: {run:?}");
@@ -151,13 +161,16 @@ pub(crate) fn throughput(seconds: u64, runs: u64) {
          segments sent more than once, median, percent of all sent. Kernel: CUBIC, buffers of up to 64 MiB.\n"
     );
     for rtt_ms in [10, 100] {
-        let cell = |loss, reorder| Cell { rtt_ms, rate_mbit: Some(100), loss, reorder };
+        let cell = |loss, burst, reorder| {
+            let rate_mbit = Some(100);
+            Cell { rtt_ms, rate_mbit, loss, burst, reorder }
+        };
         let title = format!("100 Mbit/s, RTT {rtt_ms} ms, queue of one bandwidth-delay product");
-        let mut cells: Vec<Cell> = LOSSES.map(|loss| cell(loss, 0.0)).into();
-        cells.push(cell(0.0, 1.0));
+        let mut cells: Vec<Cell> = LOSSES.map(|loss| cell(loss, 0, 0.0)).into();
+        cells.extend([cell(0.1, 5, 0.0), cell(0.0, 0, 1.0)]);
         table(&mut text, &title, &cells, seconds, runs);
     }
-    let fast = |rate_mbit, loss| Cell { rtt_ms: 1, rate_mbit, loss, reorder: 0.0 };
+    let fast = |rate_mbit, loss| Cell { rtt_ms: 1, rate_mbit, loss, burst: 0, reorder: 0.0 };
     let title =
         "As fast as it goes, RTT 1 ms: super-segments whole; then 10 Gbit/s in frames of the MTU";
     table(&mut text, title, &[fast(None, 0.0), fast(Some(10_000), 0.0)], seconds, runs);
@@ -179,9 +192,9 @@ fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64
             for turn in 0..2 {
                 let is_flue = (turn + seed) % 2 == 0;
                 let run = if is_flue {
-                    cell.flue_pair(seed, seconds)
+                    cell.flue_pair(seed, seconds, PRIORITY)
                 } else {
-                    cell.kernel_pair(seed, seconds)
+                    cell.kernel_pair(seed, seconds, PRIORITY)
                 };
                 found[usize::from(is_flue)].push(run);
             }
@@ -195,10 +208,12 @@ fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64
 fn row(cell: &Cell, [kernel, flue]: &[Vec<Run>; 2]) -> String {
     let mbit = |runs: &[Run]| runs.iter().map(|run| run.mbit).collect::<Vec<_>>();
     let again = |runs: &[Run]| median(runs.iter().map(|run| run.again).collect());
-    let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.1}"));
+    let number =
+        |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.1}"));
     let name = match (cell.loss, cell.reorder, cell.rate_mbit) {
         (_, _, None) => "no rate".into(),
         (_, _, Some(10_000)) => "10 Gbit/s".into(),
+        (loss, 0.0, _) if cell.burst > 0 => format!("{loss} % by {}", cell.burst),
         (loss, 0.0, _) => format!("{loss} %"),
         (_, reorder, _) => format!("reorder {reorder} %"),
     };

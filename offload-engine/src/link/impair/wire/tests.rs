@@ -267,7 +267,7 @@ fn a_queue_that_is_full_loses_the_last_and_is_told_apart_from_loss() {
         assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(millis)));
         bench.settle(Instant::from_millis(millis));
         let arrived = receive_all(&mut bench.right, Instant::ZERO);
-        assert_eq!(parse(&arrived[0].0).unwrap().seq as u64, millis - 1);
+        assert_eq!(u64::from(parse(&arrived[0].0).unwrap().seq), millis - 1);
     }
     assert_eq!(bench.wire.poll_at(), None);
 }
