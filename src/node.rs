@@ -129,9 +129,11 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
         Psh::Empty => PushPolicy::QueueEmpty,
     };
     engine.tcp.congestion = match config.congestion_control {
+        CongestionControl::Cubic => CongestionAlgorithm::Cubic,
         CongestionControl::Newreno => CongestionAlgorithm::NewReno,
         CongestionControl::None => CongestionAlgorithm::Unlimited,
     };
+    engine.tcp.congestion_options.pacing = config.pacing;
     engine.tcp.retransmissions_max = config.max_retransmissions;
     let prefixes = config.addresses.iter();
     let host = HostConfig {
@@ -144,6 +146,7 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
             Offload::Never => OffloadPolicy::Never,
             Offload::Auto => OffloadPolicy::Auto,
         },
+        ecn: config.ecn,
         seed: config.seed,
         ..HostConfig::default()
     };

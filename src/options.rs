@@ -77,8 +77,10 @@ pub enum Psh {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CongestionControl {
-    /// RFC 5681 and 6582.
+    /// CUBIC, RFC 9438.
     #[default]
+    Cubic,
+    /// RFC 5681 and 6582.
     Newreno,
     /// No window but the peer's.
     None,
@@ -165,8 +167,19 @@ pub struct NodeOptions {
     pub psh: Psh,
 
     /// Congestion control of offloaded connections
-    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
-    pub cc: CongestionControl,
+    #[arg(long, visible_alias = "cc", value_enum, value_name = "NAME", default_value_t)]
+    pub congestion_control: CongestionControl,
+
+    /// Spread the segments of offloaded connections over the round trip instead of sending what the
+    /// window allows at once
+    #[arg(long)]
+    pub pacing: bool,
+
+    /// Explicit congestion notification (RFC 3168): offered and accepted in handshakes
+    ///
+    /// Routers then mark instead of dropping. Data of offloaded connections is ECN-capable.
+    #[arg(long)]
+    pub ecn: bool,
 
     /// Times that an offloaded connection sends the same segment again, or probes a closed window, before
     /// it is given up: 1..=255
@@ -346,6 +359,10 @@ pub struct NodeConfig {
     pub psh: Psh,
     /// Congestion control.
     pub congestion_control: CongestionControl,
+    /// Offloaded connections are paced.
+    pub pacing: bool,
+    /// Explicit congestion notification.
+    pub ecn: bool,
     /// TcpMaximumRetransmissions of offloaded connections: 1..=255.
     pub max_retransmissions: u8,
     /// Capture file.
@@ -390,7 +407,9 @@ impl NodeOptions {
             vnet: self.vnet,
             offload: self.offload,
             psh: self.psh,
-            congestion_control: self.cc,
+            congestion_control: self.congestion_control,
+            pacing: self.pacing,
+            ecn: self.ecn,
             max_retransmissions: self.max_retransmissions,
             pcap: self.pcap.clone(),
             seed: self.seed.map_or_else(random_seed, Ok)?,
@@ -503,6 +522,8 @@ impl fmt::Display for NodeConfig {
             offload,
             psh,
             congestion_control,
+            pacing,
+            ecn,
             max_retransmissions,
             pcap,
             seed,
@@ -517,11 +538,14 @@ impl fmt::Display for NodeConfig {
         writeln!(f, "gateway: {}", none_if_empty(joined(gateways)))?;
         writeln!(
             f,
-            "offload: {}, psh {}, congestion control {}, retransmissions {max_retransmissions}, \
+            "offload: {}, psh {}, congestion control {}{}, ecn {}, \
+             retransmissions {max_retransmissions}, \
              progress {}",
             name(*offload),
             name(*psh),
             name(*congestion_control),
+            if *pacing { " with pacing" } else { "" },
+            if *ecn { "on" } else { "off" },
             name(*progress)
         )?;
         writeln!(f, "impairment: {impairment}")?;
