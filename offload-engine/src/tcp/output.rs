@@ -10,8 +10,8 @@
 
 use super::{
     Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
-    Timestamps, Transmit, TxLimits, congestion::Congestion, receive::AckDue, saturate, send::Cut,
-    seq::Position,
+    Timestamps, Transmit, TxLimits, chrono::Occupation, congestion::Congestion, pacing::Rate,
+    receive::AckDue, saturate, send::Cut, seq::Position,
 };
 use crate::{
     status::NdisStatus,
@@ -51,6 +51,7 @@ impl Connection {
         if let Some(transmit) = self.transmit_data(limits) {
             return Some(transmit);
         }
+        self.note_occupation();
         if core::mem::take(&mut self.owed.window_probe) && self.window_closed() {
             return Some(self.transmit_window_probe());
         }
@@ -75,17 +76,63 @@ impl Connection {
         self.raise_path_mtu();
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
+        let paced = self.paced_room();
         if let Some((start, end, force)) = self.recovery.next_lost() {
-            return self.retransmit(start, end, force, most);
+            // What opens a repair does not wait.
+            return match paced {
+                Ok(room) => self.retransmit(start, end, force, most.min(room)),
+                // What opens a repair does not wait.
+                Err(_) if force => self.retransmit(start, end, force, self.mss),
+                Err(due) => self.await_pacing(due),
+            };
         }
         if core::mem::take(&mut self.owed.tail_probe)
             && let Some(probe) = self.transmit_tail_probe()
         {
             return Some(probe);
         }
+        if self.snd.nxt == self.send_end() {
+            return None;
+        }
         self.reconsider_idle();
-        let draft = self.draft_new(most, false)?;
-        Some(self.transmit(draft))
+        match paced {
+            Ok(room) => self.draft_new(most.min(room), false).map(|draft| self.transmit(draft)),
+            Err(due) => self.await_pacing(due),
+        }
+    }
+
+    /// Bytes that pacing lets go now, or when it does again.
+    fn paced_room(&mut self) -> Result<u64, Instant> {
+        match self.pacing_rate() {
+            Some(rate) => self.pacer.room(self.now, rate, self.mss),
+            None => Ok(u64::MAX),
+        }
+    }
+
+    /// The rate to pace at now; `None` when pacing is off or has nothing to go by.
+    pub(super) fn pacing_rate(&self) -> Option<Rate> {
+        let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
+        Rate::new(self.congestion.cwnd(), self.congestion.ssthresh(), srtt)
+    }
+
+    /// Something could be sent, but not before `due`.
+    fn await_pacing(&mut self, due: Instant) -> Option<Transmit> {
+        self.timers.set(Timer::Pacing, due);
+        None
+    }
+
+    /// What the sender is waiting for, now that it has nothing to send.
+    fn note_occupation(&mut self) {
+        let occupation = if self.snd.una == self.send_end() {
+            Occupation::Idle
+        } else {
+            let window = (self.snd.una + self.snd.wnd).since(self.snd.nxt);
+            let waiting = self.send_end().since(self.snd.nxt);
+            let room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+            let next = waiting.min(self.mss);
+            if window < next && next <= room { Occupation::PeerLimited } else { Occupation::Busy }
+        };
+        self.chrono.turn_to(self.now, occupation);
     }
 
     /// Sends the lost bytes at the front of `start..end` again, as the congestion window allows.
@@ -212,7 +259,6 @@ impl Connection {
             && self.config.congestion_options.idle_restart
         {
             self.congestion.on_idle();
-            self.last_sent = self.now;
         }
     }
 
@@ -242,6 +288,10 @@ impl Connection {
         }
         self.count_data(start, data_end, resent, push);
         self.last_sent = self.now;
+        self.last_data_sent = Some(self.now);
+        if let Some(rate) = self.pacing_rate() {
+            self.pacer.sent(self.now, rate, len as u64);
+        }
         let cwnd = self.congestion.cwnd();
         let in_flight = self.recovery.in_flight();
         self.usage.sent((self.snd.una, self.snd.nxt), in_flight, cwnd, self.mss);

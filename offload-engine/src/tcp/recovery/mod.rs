@@ -89,6 +89,16 @@ pub(super) struct Report {
     pub(super) reordering_deadline: Option<Instant>,
 }
 
+/// Bytes between SND.UNA and SND.NXT that are something special.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tally {
+    pub(super) sacked: u64,
+    /// Presumed lost, and not resent yet.
+    pub(super) lost: u64,
+    /// Resent, and in flight.
+    pub(super) resent: u64,
+}
+
 /// Loss recovery of one connection.
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -154,6 +164,25 @@ impl Recovery {
     /// A time-out is being repaired.
     pub(super) fn is_repairing_timeout(&self) -> bool {
         matches!(self.episode, Episode::Timeout { .. })
+    }
+
+    /// Segments are missing, but none is presumed lost yet.
+    pub(super) fn has_doubts(&self) -> bool {
+        self.duplicate_acks > 0 || self.board.sacked() > 0
+    }
+
+    /// Bytes selectively acknowledged.
+    pub(super) const fn sacked(&self) -> u64 {
+        self.board.sacked()
+    }
+
+    /// Counts for a report: a walk over everything in flight.
+    pub(super) fn tally(&self) -> Tally {
+        Tally {
+            sacked: self.board.sacked(),
+            lost: self.board.lost(),
+            resent: self.board.resent_in_flight(),
+        }
     }
 
     /// The first run of bytes to resend, and whether it may go out beyond the congestion window.

@@ -79,6 +79,17 @@ impl Scoreboard {
         self.sacked
     }
 
+    /// Bytes that wait to be resent.
+    pub(super) const fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Bytes resent and in flight.
+    pub(super) fn resent_in_flight(&self) -> u64 {
+        let resent = |record: &&Record| record.resent && record.fate == Fate::InFlight;
+        self.records.iter().filter(resent).map(Record::len).sum()
+    }
+
     /// Whether something waits to be resent.
     pub(super) const fn has_lost(&self) -> bool {
         self.lost > 0

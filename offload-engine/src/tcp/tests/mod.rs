@@ -3,6 +3,8 @@
 mod congestion;
 mod ecn;
 mod handoff;
+mod info;
+mod pacing;
 mod path_mtu;
 mod receiving;
 mod recovery;
