@@ -18,6 +18,7 @@ use crate::{
             node::{self, LabNodeArgs},
         },
         nc::{self, NcArgs},
+        plot::{self, PlotArgs},
         rping::{self, RpingArgs},
     },
     failure::Failure,
@@ -52,6 +53,7 @@ pub enum Command {
     #[command(hide = true)]
     LabNode(LabNodeArgs),
     Nc(Box<NcArgs>),
+    Plot(PlotArgs),
     Rping(Box<RpingArgs>),
 }
 
@@ -65,6 +67,7 @@ impl Command {
                 (lab::NODE_COMMAND, args.voice(), DocumentTo::Stderr, args.verbose)
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
+            Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
         }
     }
@@ -75,6 +78,7 @@ impl Command {
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
             Self::Nc(args) => nc::run(args, console),
+            Self::Plot(args) => plot::run(args, console),
             Self::Rping(args) => rping::run(args, console),
         }
     }

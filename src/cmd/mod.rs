@@ -3,4 +3,5 @@
 pub mod doctor;
 pub mod lab;
 pub mod nc;
+pub mod plot;
 pub mod rping;

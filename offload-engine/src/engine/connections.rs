@@ -33,6 +33,8 @@ pub(super) struct Offloaded {
     pub(super) tcp: Connection,
     pub(super) headers: HeaderTemplate,
     pub(super) super_segment_max: usize,
+    /// The last row of a trace.
+    pub(super) traced: Option<Box<tcp::TraceSample>>,
     /// The neighbor's; 0: any.
     vlan_id: u16,
     /// In the ready queue.
@@ -234,6 +236,7 @@ impl Connections {
             tcp,
             headers,
             super_segment_max,
+            traced: None,
             vlan_id,
             ready: false,
             scheduled: None,

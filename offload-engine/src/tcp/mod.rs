@@ -23,7 +23,7 @@
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
 //! | `pacing` | how fast it may leave |
-//! | `chrono` | what the sender waits for |
+//! | `chrono`, `trace` | what there is to tell of it |
 //! | `rtt`, `timers` | how long to wait |
 //! | `path_mtu` | how large a segment may be, and what ICMP says |
 //! | `ecn` | marks instead of losses |
@@ -55,6 +55,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod trace;
 
 use alloc::{boxed::Box, collections::VecDeque};
 
@@ -72,6 +73,7 @@ pub use self::{
     },
     send::SLICES_MAX,
     seq::SeqNum,
+    trace::TraceSample,
 };
 use self::{
     chrono::Chrono,
