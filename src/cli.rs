@@ -20,6 +20,7 @@ use crate::{
         nc::{self, NcArgs},
         plot::{self, PlotArgs},
         rping::{self, RpingArgs},
+        wire::{self, WireArgs},
     },
     failure::Failure,
     options::Quietness,
@@ -55,6 +56,7 @@ pub enum Command {
     Nc(Box<NcArgs>),
     Plot(PlotArgs),
     Rping(Box<RpingArgs>),
+    Wire(Box<WireArgs>),
 }
 
 impl Command {
@@ -69,6 +71,7 @@ impl Command {
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
+            Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
         }
     }
 
@@ -80,6 +83,7 @@ impl Command {
             Self::Nc(args) => nc::run(args, console),
             Self::Plot(args) => plot::run(args, console),
             Self::Rping(args) => rping::run(args, console),
+            Self::Wire(args) => wire::run(args, console),
         }
     }
 }

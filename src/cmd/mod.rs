@@ -5,3 +5,4 @@ pub mod lab;
 pub mod nc;
 pub mod plot;
 pub mod rping;
+pub mod wire;

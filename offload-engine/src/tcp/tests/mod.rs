@@ -1,7 +1,9 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
+mod conformance;
 mod congestion;
 mod ecn;
+mod endings;
 mod handoff;
 mod info;
 mod pacing;
