@@ -134,7 +134,12 @@ impl World {
         let control = flags.contains(Flags::RST) || flags.contains(Flags::SYN);
         let phase = self.info().phase;
         // Closed, and only what the consumer has not taken yet is left.
-        if phase == TcpPhase::Closed || control || !flags.contains(Flags::ACK) || ack > max || start > edge {
+        if phase == TcpPhase::Closed
+            || control
+            || !flags.contains(Flags::ACK)
+            || ack > max
+            || start > edge
+        {
             return Verdict::Never;
         }
         if self.setup.timestamps && stamp == Stamp::Ancient {

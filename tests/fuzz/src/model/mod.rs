@@ -210,8 +210,12 @@ impl World {
             }
             Op::Disconnect { len } => self.disconnect(len),
             Op::Abort => {
+                // CH-DIS-6: refused when only the consumer's part of the end is left.
+                let closed = self.info().phase == TcpPhase::Closed;
                 self.abort();
-                self.end = Some(End::Abort);
+                if !closed {
+                    self.end = Some(End::Abort);
+                }
             }
         }
         self.drain_events();
@@ -225,7 +229,9 @@ impl World {
     fn fin_reached(&self) -> bool {
         let Info { phase, bytes_received, .. } = self.info();
         match phase {
-            TcpPhase::CloseWait | TcpPhase::LastAck | TcpPhase::Closing | TcpPhase::TimeWait => true,
+            TcpPhase::CloseWait | TcpPhase::LastAck | TcpPhase::Closing | TcpPhase::TimeWait => {
+                true
+            }
             TcpPhase::Established | TcpPhase::FinWait1 | TcpPhase::FinWait2 => false,
             TcpPhase::Closed => self.fin == Some(bytes_received),
         }
