@@ -30,7 +30,7 @@ const HEADER: &str = "\
 #   timeouts  retransmission time-outs
 #   overflow  frames that the full queue dropped; `lost` those that chance took
 #
-# FLUE_BLESS=1 cargo test -p offload-engine --test weather   writes this file.
+# FLUE_BLESS=1 cargo test -p offload-engine --test simulation   writes this file.
 ";
 
 /// Algorithms of the table, with their names in it.

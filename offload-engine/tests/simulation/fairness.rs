@@ -17,7 +17,7 @@ const HEADER: &str = "\
 # Shares are Mbit/s of each flow over the second half of the run; the index is Jain's, (sum x)^2 / (n sum x^2): 1 is
 # fair, 1/n is one flow that has everything.
 #
-# FLUE_BLESS=1 cargo test -p offload-engine --test weather   writes this file.
+# FLUE_BLESS=1 cargo test -p offload-engine --test simulation   writes this file.
 ";
 
 /// Jain's index of flows of one kind, in thousandths: never less.
