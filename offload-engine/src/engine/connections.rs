@@ -17,10 +17,10 @@ use crate::{
         client::{ClientTag, ConnectionIo, InitiateOffload, OffloadHandle},
         state::{ConnectionState, MacAddress},
     },
-    frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate},
+    frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate, Vlan},
     link::LinkCapabilities,
     status::NdisStatus,
-    tcp::{self, Connection, Info},
+    tcp::{self, Connection, Info, PathError},
     time::Instant,
 };
 
@@ -33,6 +33,8 @@ pub(super) struct Offloaded {
     pub(super) tcp: Connection,
     pub(super) headers: HeaderTemplate,
     pub(super) super_segment_max: usize,
+    /// The neighbor's; 0: any.
+    vlan_id: u16,
     /// In the ready queue.
     ready: bool,
     /// When the timer heap wakes this connection; never later than its own time.
@@ -134,6 +136,25 @@ impl Connections {
         self.slots.get_mut(slot)?.as_deref_mut()
     }
 
+    /// Whether a frame with this tag may be the connection's (CH 9.4).
+    pub(super) fn accepts(&self, slot: usize, vlan: Vlan) -> bool {
+        let offloaded = self.slots.get(slot).and_then(Option::as_deref);
+        offloaded.is_some_and(|offloaded| vlan.is_accepted_by(offloaded.vlan_id))
+    }
+
+    /// An ICMP error about the connection. Returns whether it was believed.
+    pub(super) fn path_error(&mut self, now: Instant, slot: usize, error: &PathError) -> bool {
+        let Some(offloaded) = self.slots[slot].as_deref_mut() else { return false };
+        let believed = offloaded.tcp.handle_path_error(now, error);
+        if believed {
+            let mss = offloaded.tcp.effective_mss();
+            // Whole segments of the new size.
+            offloaded.super_segment_max = (offloaded.super_segment_max / mss * mss).max(mss);
+            self.mark_ready(slot);
+        }
+        believed
+    }
+
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -178,7 +199,7 @@ impl Connections {
             buffered_data: _,
             out_of_order: _,
         } = &*state;
-        let path = *path;
+        let (path, vlan_id) = (*path, neighbor.constant.vlan_id & 0xfff);
         if self.by_handle.len() >= self.connections_max {
             return Err((NdisStatus::OFFLOAD_TCP_ENTRIES, state));
         }
@@ -213,6 +234,7 @@ impl Connections {
             tcp,
             headers,
             super_segment_max,
+            vlan_id,
             ready: false,
             scheduled: None,
             generation: self.generation,

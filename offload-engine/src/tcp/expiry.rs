@@ -57,6 +57,7 @@ impl Connection {
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
+        self.suspect_black_hole();
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
@@ -103,6 +104,11 @@ impl Connection {
 
     /// CH s10.5, s9.2.
     fn on_keep_alive(&mut self) {
+        // RFC 9293 MUST-26: while something is outstanding, its own timer asks the peer.
+        if !self.recovery.is_idle() || self.window_closed() {
+            self.restart_keep_alive();
+            return;
+        }
         let probes_max = match self.cached.ka_probe_count {
             0 => KEEP_ALIVE_PROBES,
             count => count,

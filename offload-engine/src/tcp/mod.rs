@@ -19,9 +19,12 @@
 //! | `state` | taking a connection over, and giving it back |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
+//! | `autotune` | how large the window should be |
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
 //! | `rtt`, `timers` | how long to wait |
+//! | `path_mtu` | how large a segment may be, and what ICMP says |
+//! | `ecn` | marks instead of losses |
 //!
 //! Limits: 64 slices of memory in a segment; send room of [`SEND_BACKLOG`] bytes beyond what the
 //! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
@@ -31,10 +34,13 @@
 //! for FIN_WAIT_2 and TIME_WAIT.
 
 mod api;
+mod autotune;
 mod congestion;
+mod ecn;
 mod expiry;
 mod input;
 mod output;
+mod path_mtu;
 mod reassembly;
 mod receive;
 mod recovery;
@@ -52,15 +58,22 @@ use bytes::Bytes;
 
 pub use self::{
     api::{
-        Config, CongestionAlgorithm, Event, Flags, ImportError, Info, PushPolicy, Received,
-        SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
+        PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+    },
+    ecn::Ecn,
+    path_mtu::{
+        BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
+        PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
     },
     send::SLICES_MAX,
     seq::SeqNum,
 };
 use self::{
-    congestion::{Congestion, Controller},
+    congestion::{Congestion, Controller, Usage},
+    ecn::EcnState,
     input::Challenges,
+    path_mtu::PathMtu,
     receive::{AckDue, Receiver},
     recovery::Recovery,
     rtt::RttEstimator,
@@ -102,6 +115,8 @@ struct SendVariables {
     wl1: SeqNum,
     /// Segment acknowledgement number used for the last window update.
     wl2: Position,
+    /// End of the last segment sent that was not full-sized (SND.SML of Minshall's rule).
+    sml: Position,
 }
 
 /// Timestamps (RFC 7323), and the clock they are counted by (CH s10.9).
@@ -173,6 +188,13 @@ struct Counters {
     timeouts: u64,
     fast_retransmits: u64,
     challenge_acks: u64,
+    path_mtu_reductions: u64,
+    black_holes: u64,
+    soft_errors: u64,
+    path_errors_ignored: u64,
+    ce_received: u64,
+    delivered_ce: u64,
+    ecn_reductions: u64,
 }
 
 /// A connection's data path.
@@ -186,8 +208,10 @@ pub struct Connection {
     phase: TcpPhase,
     /// The latest time any call was given.
     now: Instant,
-    /// Effective send MSS in bytes, at least 1.
+    /// Effective send MSS in bytes, never 0.
     mss: u64,
+    path_mtu: PathMtu,
+    ecn: EcnState,
     snd: SendVariables,
     queue: SendQueue,
     /// A FIN follows the last byte of the queue.
@@ -195,8 +219,7 @@ pub struct Connection {
     receiver: Receiver,
     recovery: Recovery,
     congestion: Controller,
-    /// Bytes in flight after the last transmission: whether the congestion window is used.
-    flight_peak: u64,
+    usage: Usage,
     last_sent: Instant,
     rtt: RttEstimator,
     clock: Clock,
@@ -289,7 +312,7 @@ impl Connection {
         }
         let before = self.receiver.nxt();
         let had_fin = self.receiver.fin_reached();
-        self.receiver.settle(refused, push);
+        self.receiver.settle(self.now, refused, push);
         let fin = self.receiver.fin_reached() && !had_fin;
         self.counters.bytes_received += self.receiver.nxt().since(before) - u64::from(fin);
         if fin {
@@ -308,7 +331,7 @@ impl Connection {
     /// The consumer has taken `count` bytes of the front of the backlog, at most that piece's length.
     /// The window opens by as much.
     pub fn backlog_consumed(&mut self, count: usize) {
-        self.receiver.consumed(count);
+        self.receiver.consumed(self.now, count);
         self.raise_peer_closed();
     }
 
@@ -393,6 +416,13 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
+            path_mtu_reductions,
+            black_holes,
+            soft_errors,
+            path_errors_ignored,
+            ce_received,
+            delivered_ce,
+            ecn_reductions,
         } = self.counters;
         Info {
             phase: self.phase,
@@ -415,6 +445,19 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
+            rcv_mss: saturate(self.receiver.full_size()),
+            rcv_rtt: self.receiver.rtt(),
+            rcv_space: self.receiver.limit(),
+            pmtu: self.path_mtu.current(),
+            path_mtu_reductions,
+            black_holes,
+            soft_errors,
+            soft_error: self.path_mtu.soft_error(self.snd.una),
+            path_errors_ignored,
+            ecn: self.ecn.is_enabled(),
+            ce_received,
+            delivered_ce,
+            ecn_reductions,
         }
     }
 

@@ -5,12 +5,12 @@
 //! acknowledgement and window.
 //!
 //! Data is cut at the end of its list, or of the queue, or else to a multiple of the MSS. A short
-//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4), and by
-//! silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
+//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4; with
+//! Minshall's condition), and by silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
 
 use super::{
-    Connection, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer, Timestamps,
-    Transmit, TxLimits, congestion::Congestion, receive::AckDue, saturate, send::Cut,
+    Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
+    Timestamps, Transmit, TxLimits, congestion::Congestion, receive::AckDue, saturate, send::Cut,
     seq::Position,
 };
 use crate::{
@@ -72,6 +72,7 @@ impl Connection {
             self.await_window();
             return None;
         }
+        self.raise_path_mtu();
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
         if let Some((start, end, force)) = self.recovery.next_lost() {
@@ -170,18 +171,21 @@ impl Connection {
                     return None;
                 }
             }
-        } else if at_end && !fin && !probe && start >= self.snd.max && self.cached.nagling_enabled {
-            // Nagle: what is short waits while anything is unacknowledged.
-            let tail = len % self.mss;
-            if tail > 0 && (len > self.mss || !idle) {
-                len -= tail;
-            }
+        } else if at_end && !fin && !probe && self.is_nagled(start) {
+            len -= len % self.mss;
         }
         if len == 0 && !fin {
             return None;
         }
         self.owed.small_segment = false;
         Some(Draft { start, len: saturate(len), fin, context: cut.context })
+    }
+
+    /// Nagle's rule (RFC 9293 s3.7.4) as Minshall has it, and Linux: a short segment waits while another short one
+    /// is unacknowledged. Full-sized ones do not count, so the short end of a large write never waits for a delayed
+    /// ACK: the peer has at most one short segment whose ACK it delays.
+    fn is_nagled(&self, start: Position) -> bool {
+        self.cached.nagling_enabled && start >= self.snd.max && self.snd.una < self.snd.sml
     }
 
     /// CH s10.8: less than a segment, no end of a list, less than half of the peer's largest window.
@@ -205,6 +209,7 @@ impl Connection {
         if self.recovery.is_idle()
             && self.snd.nxt < self.send_end()
             && self.now - self.last_sent > self.rtt.rto()
+            && self.config.congestion_options.idle_restart
         {
             self.congestion.on_idle();
             self.last_sent = self.now;
@@ -222,16 +227,24 @@ impl Connection {
                 PushPolicy::QueueEmpty => data_end == self.queue.end(),
             };
         let resent = end.min(self.snd.max).since(start);
+        if self.recovery.is_idle() {
+            self.congestion.on_resume(self.now);
+        }
         self.queue.commit(start, len);
         self.recovery.sent(start, end, resent > 0, self.now);
         self.snd.nxt = self.snd.nxt.max(end);
         self.snd.max = self.snd.max.max(end);
+        if !(len as u64).is_multiple_of(self.mss) {
+            self.snd.sml = self.snd.sml.max(data_end);
+        }
         if fin {
             self.on_fin_sent();
         }
         self.count_data(start, data_end, resent, push);
         self.last_sent = self.now;
-        self.flight_peak = self.recovery.in_flight();
+        let cwnd = self.congestion.cwnd();
+        let in_flight = self.recovery.in_flight();
+        self.usage.sent((self.snd.una, self.snd.nxt), in_flight, cwnd, self.mss);
         if !self.timers.is_running(Timer::Retransmit) {
             self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
         }
@@ -244,10 +257,17 @@ impl Connection {
         if fin {
             flags |= Flags::FIN;
         }
+        let mut ecn = Ecn::NotCapable;
+        if len > 0 && resent == 0 {
+            let cwr;
+            (ecn, cwr) = self.ecn.on_new_data(&self.recovery);
+            flags |= if cwr { Flags::CWR } else { Flags::default() };
+        }
         Transmit {
             payload_len: len,
             retransmission: resent > 0,
             nbl_context: context,
+            ecn,
             ..self.header(start, flags)
         }
     }
@@ -293,8 +313,11 @@ impl Connection {
     }
 
     /// The header of a segment that is sent now: acknowledges what is owed.
-    fn header(&mut self, start: Position, flags: Flags) -> Transmit {
+    fn header(&mut self, start: Position, mut flags: Flags) -> Transmit {
         self.timers.stop(Timer::DelayedAck);
+        if self.ecn.echo() && !flags.contains(Flags::RST) {
+            flags |= Flags::ECE;
+        }
         let window = self.receiver.advertise();
         Transmit {
             seq: start.seq(),
@@ -311,6 +334,7 @@ impl Connection {
             mss: saturate(self.mss),
             retransmission: false,
             nbl_context: None,
+            ecn: Ecn::NotCapable,
         }
     }
 

@@ -232,6 +232,7 @@ impl Pair {
             sack: &transmit.sack[..transmit.sack_count],
             payload,
             gso_size: 0,
+            ecn: transmit.ecn,
         };
         let received = end.tcp.handle_segment(self.now, &segment);
         end.received.extend_from_slice(&payload[received.in_order]);

@@ -402,6 +402,7 @@ fn segment<'a>(transmit: &'a Transmit, payload: &'a [u8]) -> Segment<'a> {
         sack: &transmit.sack[..transmit.sack_count],
         payload,
         gso_size: if payload.len() > transmit.mss { transmit.mss } else { 0 },
+        ecn: transmit.ecn,
     }
 }
 
@@ -410,7 +411,6 @@ fn connection(algorithm: CongestionAlgorithm, local: SeqNum, remote: SeqNum) -> 
         congestion: algorithm,
         // Lists are a convenience of this bench: frames are full.
         push: PushPolicy::QueueEmpty,
-        reassembly_bytes_max: WINDOW as usize,
         reassembly_gaps_max: 1 << 20,
         ..Config::default()
     };

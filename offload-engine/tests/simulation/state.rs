@@ -31,6 +31,7 @@ pub(crate) fn state(shape: Shape, local: SeqNum, remote: SeqNum) -> ConnectionSt
     let constant = TcpConst {
         timestamp_enabled: timestamps,
         sack_enabled: sack,
+        ecn_enabled: false,
         window_scaling_enabled: true,
         remote_port: 1,
         local_port: 2,
@@ -62,6 +63,7 @@ pub(crate) fn state(shape: Shape, local: SeqNum, remote: SeqNum) -> ConnectionSt
         snd_wnd_probe_count: 0,
         keep_alive: Default::default(),
         retransmit: Default::default(),
+        ecn_echo: false,
     };
     ConnectionState {
         neighbor: NeighborState {

@@ -34,7 +34,8 @@ const HEADER: &str = "\
 ";
 
 /// Algorithms of the table, with their names in it.
-const ALGORITHMS: &[(CongestionAlgorithm, &str)] = &[(CongestionAlgorithm::NewReno, "newreno")];
+const ALGORITHMS: &[(CongestionAlgorithm, &str)] =
+    &[(CongestionAlgorithm::Cubic, "cubic"), (CongestionAlgorithm::NewReno, "newreno")];
 
 #[derive(Clone, Copy)]
 struct Row {

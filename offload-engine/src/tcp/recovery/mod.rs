@@ -353,6 +353,20 @@ impl Recovery {
         self.force = true;
     }
 
+    /// The path has become narrower: what is larger than `mss` payload bytes is lost, and not because of
+    /// congestion. Repaired as after a time-out, but nobody reduces the window (RFC 1191 s6.4).
+    pub(super) fn on_narrow_path(&mut self, mss: u64) {
+        // Of a super-segment the last piece may have passed: it is sent twice then.
+        self.board.mark_lost(|record| record.len() > mss);
+        let Some(last) = self.board.last().filter(|_| self.board.has_lost()) else { return };
+        if self.episode == Episode::Open {
+            self.episode = Episode::Timeout { until: last.end };
+        }
+        self.inferred = self.inferred.min(self.board.in_flight());
+        self.probe = None;
+        self.force = true;
+    }
+
     /// Delay of a tail loss probe from now; `None` when none is allowed (RFC 8985 s7.2).
     pub(super) fn probe_timeout(&self, srtt: Option<Duration>, mss: u64) -> Option<Duration> {
         let quiet = match self.episode {

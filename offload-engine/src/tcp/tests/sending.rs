@@ -94,8 +94,10 @@ fn effective_mss() {
         (1460, 1460, true, 1448),
         (536, 1460, true, 524),
         (9000, 1460, true, 1448),
-        (13, 1460, true, 1),
-        (5, 1460, true, 1),
+        (48, 1460, true, 36),
+        (13, 1460, true, 36),
+        (0, 1460, false, 48),
+        (1460, 13, false, 48),
     ] {
         let mut state = state();
         state.tcp.constant.remote_mss = remote;
@@ -105,19 +107,19 @@ fn effective_mss() {
     }
 }
 
-// One byte segments work like any other size.
+// The smallest MSS: a peer cannot ask for a segment for every byte (CVE-2019-11479).
 #[test]
-fn segments_of_one_byte() {
+fn the_smallest_segments() {
     let mut state = state();
     state.tcp.constant.remote_mss = 1;
     let mut bench = Bench::new(state);
-    bench.post(12);
+    bench.post(12 * 48);
     assert_eq!(bench.sent().len(), 10);
-    bench.ack(10);
-    let rest = [(10, 1, ACK), (11, 1, ack_push())];
+    bench.ack(480);
+    let rest = [(480, 48, ACK), (528, 48, ack_push())];
     assert_eq!(bench.sent(), rest);
-    bench.ack(12);
-    assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 12)]);
+    bench.ack(576);
+    assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 576)]);
 }
 
 // CH-SNC-1, -5: complete when SND.UNA reaches the end, in order; CH-SND-9: empty lists too.

@@ -85,6 +85,7 @@ fn receive(end: &mut End, now: Instant) -> u64 {
             sack: &transmit.sack[..transmit.sack_count],
             payload: &payload,
             gso_size: 0,
+            ecn: transmit.ecn,
         };
         received += end.tcp.handle_segment(now, &segment).in_order.len() as u64;
         end.tcp.settle(&[], false);

@@ -1,7 +1,7 @@
 //! The peer turns honest: whatever was done to the connection, both streams must still get through.
 
 use offload_engine::{
-    tcp::{Flags, Segment, SeqNum, Timestamps, TxLimits},
+    tcp::{Ecn, Flags, Segment, SeqNum, Timestamps, TxLimits},
     time::Duration,
 };
 
@@ -110,6 +110,7 @@ impl World {
             sack: &[],
             payload: &payload,
             gso_size: 0,
+            ecn: Ecn::default(),
         };
         self.feed(&segment);
         self.drain_events();

@@ -1,7 +1,7 @@
 //! A forged segment: where it lies, whether it may count, and what it may change.
 
 use offload_engine::{
-    tcp::{Flags, SackBlock, Segment, SeqNum, TcpPhase, Timestamps},
+    tcp::{Ecn, Flags, SackBlock, Segment, SeqNum, TcpPhase, Timestamps},
     time::Duration,
 };
 
@@ -58,6 +58,7 @@ impl World {
             sack: &blocks,
             payload: &payload,
             gso_size: if payload.len() > mss { mss } else { 0 },
+            ecn: Ecn::default(),
         };
         let reset =
             placed.flags.contains(Flags::RST) && placed.start == self.rcv_nxt().cast_signed();

@@ -94,6 +94,7 @@ fn state(setup: &Setup, receive: u32, send: u32, clock: u32) -> ConnectionState 
     let constant = TcpConst {
         timestamp_enabled: setup.timestamps,
         sack_enabled: setup.sack,
+        ecn_enabled: false,
         window_scaling_enabled: true,
         remote_port: 1,
         local_port: 2,
@@ -130,6 +131,7 @@ fn state(setup: &Setup, receive: u32, send: u32, clock: u32) -> ConnectionState 
         snd_wnd_probe_count: 0,
         keep_alive: Default::default(),
         retransmit: Default::default(),
+        ecn_echo: false,
     };
     ConnectionState {
         neighbor: NeighborState {
