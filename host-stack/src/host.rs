@@ -33,6 +33,7 @@ use hashbrown::HashMap;
 use offload_engine::{
     chimney::{client::OffloadHandle, state::TcpCached},
     engine::port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
+    tcp::Flags,
     time::{Duration, Instant},
 };
 use smoltcp::{
@@ -244,12 +245,18 @@ impl Host {
 
     /// Moves what smoltcp has sent to the engine, past the observer.
     fn send_down(&mut self, now: Instant) {
-        while let Some(frame) = self.device.sent.pop_front() {
-            if let Frame::Tcp(segment) = wire::parse(&frame)
+        while let Some(mut frame) = self.device.sent.pop_front() {
+            if let Frame::Tcp(mut segment) = wire::parse(&frame)
                 && let Some(Owner::Host(handle)) = self.owners.get(&segment.sent_on())
                 && let Some(connection) = self.connections.get_mut(handle)
             {
+                let ecn = connection.flow.ecn_flags(&segment, self.config.ecn);
+                let tcp_at = segment.tcp_at();
+                segment.flags |= ecn;
                 connection.flow.outgoing(now, &segment);
+                if ecn != Flags::default() {
+                    wire::add_flags(&mut frame, tcp_at, ecn);
+                }
             }
             self.stats.frames_out += 1;
             self.tell_engine(FromHost::Frame(frame));

@@ -10,6 +10,7 @@ use core::net::SocketAddr;
 use bytes::Bytes;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
+    tcp::SoftError,
     time::Duration,
 };
 
@@ -131,6 +132,9 @@ pub enum HostError {
     /// Retransmission limit.
     #[error("TCP: peer does not answer (retransmission limit)")]
     RetransmissionLimit,
+    /// Retransmission limit, and what ICMP had said (RFC 9293 SHLD-25, RFC 5461 s2).
+    #[error("TCP: peer does not answer (retransmission limit); ICMP: {0}")]
+    Unanswered(SoftError),
     /// The target refused the connection and it could not be kept in the host.
     #[error("chimney: the target refused the connection")]
     OffloadRefused,

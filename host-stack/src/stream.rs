@@ -552,7 +552,10 @@ impl OffloadClient for Streams {
             // connection back.
             ConnectionEvent::Retrieve(reason) => {
                 stream.end(Some(match reason {
-                    UploadReason::TimeoutExpiration => HostError::RetransmissionLimit,
+                    UploadReason::TimeoutExpiration => io
+                        .info()
+                        .soft_error
+                        .map_or(HostError::RetransmissionLimit, HostError::Unanswered),
                     _ => HostError::OffloadRefused,
                 }));
                 io.disconnect(Disconnect::Abortive, NetBufferList::new(0));

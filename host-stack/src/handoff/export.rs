@@ -375,7 +375,7 @@ fn describe(
 }
 
 fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
-    let Agreed { remote_mss, local_mss, window_scales, sack, timestamps } = agreed;
+    let Agreed { remote_mss, local_mss, window_scales, sack, timestamps, ecn } = agreed;
     let FourTuple { local, remote } = tuple;
     let (default_mss, headers) = match local {
         SocketAddr::V4(_) => (DEFAULT_MSS.0, 40),
@@ -397,6 +397,7 @@ fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
         local_mss: local_mss.unwrap_or(own_mss),
         // One queue per engine: no receive-side scaling.
         hash_value: 0,
+        ecn_enabled: ecn,
     }
 }
 
@@ -442,6 +443,7 @@ fn delegated(
         ecn_echo: false,
         keep_alive: TimerState::default(),
         retransmit,
+        ecn_echo: flow.ecn_echo,
     }
 }
 

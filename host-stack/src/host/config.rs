@@ -34,6 +34,9 @@ pub struct HostConfig {
     pub mtu: usize,
     /// Which connections are offloaded.
     pub policy: OffloadPolicy,
+    /// ECN (RFC 3168) is offered by our SYNs, and accepted. smoltcp does not know of it: while a connection is
+    /// in the host its data is not ECN-capable, but marks are echoed.
+    pub ecn: bool,
     /// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
     pub auto_offload_bytes: u64,
     /// Whether the timestamps option is offered, and agreed to (RFC 7323 s3.2).
@@ -59,6 +62,7 @@ impl Default for HostConfig {
             gateways: Vec::new(),
             mtu: 1500,
             policy: OffloadPolicy::default(),
+            ecn: false,
             auto_offload_bytes: AUTO_OFFLOAD_BYTES,
             timestamps: true,
             receive_buffer: 256 * 1024,
