@@ -387,8 +387,6 @@ fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
         timestamp_enabled: timestamps,
         sack_enabled: sack,
         window_scaling_enabled: window_scales.is_some(),
-        // smoltcp does not negotiate it (RFC 3168 s6.1.1).
-        ecn_enabled: false,
         remote_port: remote.port(),
         local_port: local.port(),
         snd_wind_scale,
@@ -440,7 +438,6 @@ fn delegated(
         total_rt: 0,
         dup_ack_count: 0,
         snd_wnd_probe_count: 0,
-        ecn_echo: false,
         keep_alive: TimerState::default(),
         retransmit,
         ecn_echo: flow.ecn_echo,

@@ -67,6 +67,7 @@ impl Machine {
             policy: settings.policy,
             auto_offload_bytes: settings.handover_bytes,
             timestamps: settings.timestamps,
+            ecn: settings.ecn,
             receive_buffer: settings.receive_buffer,
             send_buffer: settings.send_buffer,
             seed: settings.seed,

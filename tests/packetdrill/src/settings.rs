@@ -9,6 +9,7 @@
 //! | `options` | `linux`: options in Linux' order; `as-is` | `linux` |
 //! | `congestion` | `cubic`, `newreno`, `none` | the engine's |
 //! | `hystart`, `idle-restart`, `validation`, `pacing` | `on`, `off`: what congestion control does besides its algorithm | the engine's |
+//! | `ecn` | `on`, `off`: whether it is offered and agreed to | `off` |
 //! | `timestamps` | `on`, `off`: whether they are offered and agreed to | `on` |
 //! | `receive-buffer` | bytes | 8388608: window scale 8 |
 //! | `send-buffer` | bytes | 4194304 |
@@ -39,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) congestion: Option<CongestionAlgorithm>,
     pub(crate) congestion_options: CongestionOptions,
     pub(crate) timestamps: bool,
+    pub(crate) ecn: bool,
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
     pub(crate) mtu: usize,
@@ -58,6 +60,7 @@ impl Default for Settings {
             congestion: None,
             congestion_options: CongestionOptions::default(),
             timestamps: true,
+            ecn: false,
             receive_buffer: 8 << 20,
             send_buffer: 4 << 20,
             mtu: 1500,
@@ -102,6 +105,7 @@ impl Settings {
             "validation" => self.congestion_options.cwnd_validation = choice(value, "on", "off")?,
             "pacing" => self.congestion_options.pacing = choice(value, "on", "off")?,
             "timestamps" => self.timestamps = choice(value, "on", "off")?,
+            "ecn" => self.ecn = choice(value, "on", "off")?,
             "receive-buffer" => self.receive_buffer = value.parse().ok()?,
             "send-buffer" => self.send_buffer = value.parse().ok()?,
             "mtu" => self.mtu = value.parse().ok()?,

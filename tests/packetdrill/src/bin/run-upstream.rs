@@ -3,6 +3,8 @@
 //!     cargo build -p flue-packetdrill
 //!     cargo run -p flue-packetdrill --bin run-upstream -- --packetdrill PATH --scripts gtests/net/tcp
 //!
+//! Our own scripts run the same way: `--scripts tests/packetdrill/scripts --differences /dev/null`.
+//!
 //! `differences.txt` says what of a script does not pass and why. Beyond it nothing may fail, and what it
 //! names must fail: an unexpected pass is as wrong as an unexpected failure.
 //!
@@ -182,12 +184,25 @@ impl Drop for Stage {
     }
 }
 
-/// What a script's sysctls mean for the adapter.
+/// The value of a script's opening comment `// key: value`.
+fn comment<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(": "))
+}
+
+/// What a script's sysctls, or its own word, mean for the adapter.
 fn flags_of(text: &str) -> String {
+    if let Some(flags) = comment(text, "flags") {
+        return format!(",{flags}");
+    }
+    if !text.contains("defaults.sh") {
+        return String::new();
+    }
     // What `defaults.sh` sets, and what the scripts change of it.
     let mut flags = String::from(",idle-restart=off,validation=off");
     let sysctls = [
         ("tcp_timestamps=0", ",timestamps=off"),
+        ("tcp_ecn=1", ",ecn=on"),
+        ("tcp_ecn=2", ",ecn=on"),
         ("tcp_congestion_control=reno", ",congestion=newreno"),
         ("tcp_slow_start_after_idle=1", ",idle-restart=on,validation=on"),
     ];
@@ -286,7 +301,13 @@ fn run_all(options: &Options, known: &[Known], stage: &Stage) -> Result<Vec<Verd
             (name.contains(&options.only) && !name.ends_with("-v6.pkt")).then_some((path, name))
         })
         .flat_map(|(path, name)| {
-            options.modes.iter().map(move |mode| (path.clone(), name.clone(), mode.clone()))
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let modes = comment(&text, "modes").map(String::from);
+            let runs = move |mode: &&String| {
+                modes.as_ref().is_none_or(|modes| modes.split(' ').any(|of| of == mode.as_str()))
+            };
+            let modes = options.modes.iter().filter(runs);
+            modes.map(|mode| (path.clone(), name.clone(), mode.clone())).collect::<Vec<_>>()
         })
         .collect();
     let next = AtomicUsize::new(0);
@@ -294,7 +315,8 @@ fn run_all(options: &Options, known: &[Known], stage: &Stage) -> Result<Vec<Verd
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
-                while let Some((path, name, mode)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some((path, name, mode)) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
+                {
                     let verdict = judge(options, known, stage, path, name, mode);
                     verdicts.lock().expect("no worker panics").push(verdict);
                 }
