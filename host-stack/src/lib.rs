@@ -25,6 +25,8 @@ pub mod node;
 #[cfg(feature = "std")]
 mod observer;
 #[cfg(feature = "std")]
+mod round_trip;
+#[cfg(feature = "std")]
 pub mod simulation;
 pub mod socket;
 #[cfg(feature = "std")]

@@ -19,7 +19,10 @@ use offload_engine::{
     time::Instant,
 };
 
-use crate::wire::{ECN_OFFER, SynOptions, TcpFrame};
+use crate::{
+    round_trip::RoundTrip,
+    wire::{ECN_OFFER, SynOptions, TcpFrame},
+};
 
 /// What was agreed by the two SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +87,8 @@ pub(crate) struct Flow {
     pub(crate) last_sent_at: Instant,
     /// When the peer was last heard.
     pub(crate) last_heard_at: Instant,
+    /// The round-trip time, as the wire shows it.
+    pub(crate) round_trip: RoundTrip,
     /// An RST has gone out: ours, not the peer's, was the end.
     pub(crate) reset_sent: bool,
     /// An acceptable RST has come.
@@ -108,6 +113,7 @@ impl Flow {
             ts_recent_at: now,
             last_sent_at: now,
             last_heard_at: now,
+            round_trip: RoundTrip::default(),
             reset_sent: false,
             reset_heard: false,
         }
@@ -196,7 +202,7 @@ impl Flow {
             self.ts_recent_at = now;
         }
         if frame.flags.contains(Flags::ACK) {
-            self.acknowledge(frame);
+            self.acknowledge(now, frame);
         }
     }
 
@@ -222,6 +228,7 @@ impl Flow {
         }
         if has_ack {
             self.snd_una = frame.ack;
+            self.round_trip.acknowledged(now, frame.ack);
         }
         // A SYN's window is never scaled (P4).
         let snd_wnd = u32::from(frame.window);
@@ -236,11 +243,12 @@ impl Flow {
             && frame.seq.is_at_or_before(self.right_edge)
     }
 
-    fn acknowledge(&mut self, frame: &TcpFrame<'_>) {
+    fn acknowledge(&mut self, now: Instant, frame: &TcpFrame<'_>) {
         if frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max) {
             return;
         }
         self.snd_una = frame.ack;
+        self.round_trip.acknowledged(now, frame.ack);
         let window = &mut self.send_window;
         let newer = window.snd_wl1.is_before(frame.seq)
             || (window.snd_wl1 == frame.seq && window.snd_wl2.is_at_or_before(frame.ack));
@@ -290,6 +298,8 @@ impl Flow {
             return;
         }
         let is_syn = frame.flags.contains(Flags::SYN);
+        let begun = self.ours.is_some() || self.agreed.is_some();
+        let again = begun && frame.seq.is_before(self.snd_max);
         if is_syn && self.ours.is_none() {
             self.ours = Some(Syn {
                 seq: frame.seq,
@@ -304,6 +314,7 @@ impl Flow {
         if frame.sequence_len() > 0 {
             self.snd_max = self.snd_max.later(frame.seq + frame.sequence_len());
             self.last_sent_at = now;
+            self.round_trip.sent(now, frame.seq + frame.sequence_len(), again);
         }
         if frame.flags.contains(Flags::ACK) && (self.theirs.is_some() || self.agreed.is_some()) {
             let scale = match self.agreed.and_then(|agreed| agreed.window_scales) {

@@ -417,6 +417,7 @@ fn delegated(
         timeout_delta: waiting
             .then(|| RTO_TICKS.saturating_sub(ticks_since(now, flow.last_sent_at))),
     };
+    let (srtt, rtt_var) = flow.round_trip.export();
     TcpDelegated {
         state,
         rcv_nxt,
@@ -427,11 +428,11 @@ fn delegated(
         snd_wnd,
         max_snd_wnd,
         snd_wl1,
-        // smoltcp's congestion state and RTT are out of reach: the target starts its own.
+        // smoltcp's congestion state is out of reach: the target starts its own.
         cwnd: 0,
         ss_thresh: u32::MAX,
-        srtt: 0,
-        rtt_var: 0,
+        srtt,
+        rtt_var,
         ts_recent: flow.ts_recent,
         ts_recent_age: ticks_since(now, flow.ts_recent_at),
         ts_time,
