@@ -409,6 +409,7 @@ fn delegated(
 ) -> TcpDelegated {
     let &Opening { snd_una, snd_nxt, rcv_nxt } = opening;
     let &SendWindow { snd_wnd, max_snd_wnd, snd_wl1, .. } = &flow.send_window;
+    let (srtt, rtt_var) = flow.round_trip();
     // Whether the retransmission timer runs, or the persist timer in its place. smoltcp does not tell
     // when it is due; it was started by the last segment that held data.
     let waiting = flow.snd_max != snd_una || (queued > 0 && snd_wnd == 0);
@@ -417,7 +418,6 @@ fn delegated(
         timeout_delta: waiting
             .then(|| RTO_TICKS.saturating_sub(ticks_since(now, flow.last_sent_at))),
     };
-    let (srtt, rtt_var) = flow.round_trip.export();
     TcpDelegated {
         state,
         rcv_nxt,
