@@ -146,6 +146,7 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
             Offload::Never => OffloadPolicy::Never,
             Offload::Auto => OffloadPolicy::Auto,
         },
+        ecn: config.ecn,
         seed: config.seed,
         ..HostConfig::default()
     };

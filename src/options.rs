@@ -175,6 +175,12 @@ pub struct NodeOptions {
     #[arg(long)]
     pub pacing: bool,
 
+    /// Explicit congestion notification (RFC 3168): offered and accepted in handshakes
+    ///
+    /// Routers then mark instead of dropping. Data of offloaded connections is ECN-capable.
+    #[arg(long)]
+    pub ecn: bool,
+
     /// Times that an offloaded connection sends the same segment again, or probes a closed window, before
     /// it is given up: 1..=255
     ///
@@ -355,6 +361,8 @@ pub struct NodeConfig {
     pub congestion_control: CongestionControl,
     /// Offloaded connections are paced.
     pub pacing: bool,
+    /// Explicit congestion notification.
+    pub ecn: bool,
     /// TcpMaximumRetransmissions of offloaded connections: 1..=255.
     pub max_retransmissions: u8,
     /// Capture file.
@@ -401,6 +409,7 @@ impl NodeOptions {
             psh: self.psh,
             congestion_control: self.congestion_control,
             pacing: self.pacing,
+            ecn: self.ecn,
             max_retransmissions: self.max_retransmissions,
             pcap: self.pcap.clone(),
             seed: self.seed.map_or_else(random_seed, Ok)?,
@@ -514,6 +523,7 @@ impl fmt::Display for NodeConfig {
             psh,
             congestion_control,
             pacing,
+            ecn,
             max_retransmissions,
             pcap,
             seed,
@@ -528,12 +538,14 @@ impl fmt::Display for NodeConfig {
         writeln!(f, "gateway: {}", none_if_empty(joined(gateways)))?;
         writeln!(
             f,
-            "offload: {}, psh {}, congestion control {}{}, retransmissions {max_retransmissions}, \
+            "offload: {}, psh {}, congestion control {}{}, ecn {}, \
+             retransmissions {max_retransmissions}, \
              progress {}",
             name(*offload),
             name(*psh),
             name(*congestion_control),
             if *pacing { " with pacing" } else { "" },
+            if *ecn { "on" } else { "off" },
             name(*progress)
         )?;
         writeln!(f, "impairment: {impairment}")?;

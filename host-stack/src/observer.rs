@@ -6,17 +6,20 @@
 //! segment of one connection, in and out, in the order in which smoltcp sees them, and keeps what
 //! RFC 9293 and RFC 7323 say.
 //!
+//! It also speaks ECN for smoltcp, which does not: it says what flags a segment of smoltcp's lacks, to offer or
+//! accept ECN and to echo marks. What smoltcp sends is not ECN-capable, so no echo ever comes for it.
+//!
 //! A flow is made by our SYN, or by a SYN that a listening socket has taken; so there are never more
 //! half-open flows than the listeners' backlogs and the connects under way. It has no timers and
 //! holds no data: about 150 bytes.
 
 use offload_engine::{
     chimney::state::{ConnectionState, MacAddress},
-    tcp::{Flags, SeqNum},
+    tcp::{Ecn, Flags, SeqNum},
     time::Instant,
 };
 
-use crate::wire::{SynOptions, TcpFrame};
+use crate::wire::{ECN_OFFER, SynOptions, TcpFrame};
 
 /// What was agreed by the two SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +34,8 @@ pub(crate) struct Agreed {
     pub(crate) sack: bool,
     /// Timestamps on every segment.
     pub(crate) timestamps: bool,
+    /// ECN (RFC 3168 s6.1.1).
+    pub(crate) ecn: bool,
 }
 
 /// A SYN as it was on the wire.
@@ -39,6 +44,8 @@ struct Syn {
     seq: SeqNum,
     options: SynOptions,
     timestamps: bool,
+    /// It offers ECN, or accepts it.
+    ecn: bool,
 }
 
 /// The peer's window and what it was last taken from (RFC 9293 s3.10.7.4).
@@ -56,6 +63,8 @@ pub(crate) struct Flow {
     ours: Option<Syn>,
     theirs: Option<Syn>,
     agreed: Option<Agreed>,
+    /// A CE mark has come, and no CWR since (RFC 3168 s6.1.3).
+    pub(crate) ecn_echo: bool,
     /// Where the peer's last acceptable segment came from.
     pub(crate) peer_mac: MacAddress,
     /// Oldest unacknowledged.
@@ -88,6 +97,7 @@ impl Flow {
             ours: None,
             theirs: None,
             agreed: None,
+            ecn_echo: false,
             peer_mac: MacAddress::default(),
             snd_una: SeqNum(0),
             snd_max: SeqNum(0),
@@ -116,7 +126,9 @@ impl Flow {
                     .then_some((constant.snd_wind_scale, constant.rcv_wind_scale)),
                 sack: constant.sack_enabled,
                 timestamps: constant.timestamp_enabled,
+                ecn: constant.ecn_enabled,
             }),
+            ecn_echo: delegated.ecn_echo,
             peer_mac: state.neighbor.cached.dl_destination_address,
             snd_una: delegated.snd_una,
             snd_max: delegated.snd_max,
@@ -174,6 +186,7 @@ impl Flow {
         }
         self.peer_mac = frame.source_mac;
         self.last_heard_at = now;
+        self.note_marks(frame);
         // RFC 7323 s4.3: only a segment that Last.ACK.sent lies at or beyond may move TS.Recent.
         if let Some(timestamps) = frame.timestamps
             && SeqNum(timestamps.value).is_at_or_after(SeqNum(self.ts_recent))
@@ -197,6 +210,7 @@ impl Flow {
             seq: frame.seq,
             options: frame.syn_options,
             timestamps: frame.timestamps.is_some(),
+            ecn: if has_ack { frame.accepts_ecn() } else { frame.offers_ecn() },
         });
         self.peer_mac = frame.source_mac;
         self.last_heard_at = now;
@@ -240,6 +254,35 @@ impl Flow {
         }
     }
 
+    /// RFC 3168 s6.1.3: a mark on data, or the answer to our echo.
+    fn note_marks(&mut self, frame: &TcpFrame<'_>) {
+        if !self.agreed.is_some_and(|agreed| agreed.ecn) || frame.payload_len == 0 {
+            return;
+        }
+        self.ecn_echo &= !frame.flags.contains(Flags::CWR);
+        self.ecn_echo |= frame.ecn == Ecn::Congestion;
+    }
+
+    /// The flags that ECN adds to a segment that is about to leave; `willing`: ECN may be agreed on.
+    /// A SYN that is repeated does not offer it: somebody on the way may have dropped the first because
+    /// of it (RFC 3168 s6.1.1.1).
+    pub(crate) fn ecn_flags(&self, frame: &TcpFrame<'_>, willing: bool) -> Flags {
+        let has_ack = frame.flags.contains(Flags::ACK);
+        if frame.flags.contains(Flags::RST) {
+            Flags::default()
+        } else if !frame.flags.contains(Flags::SYN) {
+            if self.ecn_echo { Flags::ECE } else { Flags::default() }
+        } else if !willing {
+            Flags::default()
+        } else if !has_ack && self.ours.is_none() {
+            ECN_OFFER
+        } else if has_ack && self.theirs.is_some_and(|theirs| theirs.ecn) {
+            Flags::ECE
+        } else {
+            Flags::default()
+        }
+    }
+
     /// A frame of the connection leaves.
     pub(crate) fn outgoing(&mut self, now: Instant, frame: &TcpFrame<'_>) {
         if frame.flags.contains(Flags::RST) {
@@ -252,6 +295,7 @@ impl Flow {
                 seq: frame.seq,
                 options: frame.syn_options,
                 timestamps: frame.timestamps.is_some(),
+                ecn: frame.flags.contains(Flags::ECE),
             });
             self.snd_una = frame.seq;
             self.snd_max = frame.seq + 1;
@@ -279,6 +323,7 @@ impl Flow {
             window_scales: theirs.options.window_scale.zip(ours.options.window_scale),
             sack: ours.options.sack && theirs.options.sack,
             timestamps: ours.timestamps && theirs.timestamps,
+            ecn: ours.ecn && theirs.ecn,
         });
     }
 }

@@ -375,7 +375,7 @@ fn describe(
 }
 
 fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
-    let Agreed { remote_mss, local_mss, window_scales, sack, timestamps } = agreed;
+    let Agreed { remote_mss, local_mss, window_scales, sack, timestamps, ecn } = agreed;
     let FourTuple { local, remote } = tuple;
     let (default_mss, headers) = match local {
         SocketAddr::V4(_) => (DEFAULT_MSS.0, 40),
@@ -395,6 +395,7 @@ fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
         local_mss: local_mss.unwrap_or(own_mss),
         // One queue per engine: no receive-side scaling.
         hash_value: 0,
+        ecn_enabled: ecn,
     }
 }
 
@@ -439,6 +440,7 @@ fn delegated(
         snd_wnd_probe_count: 0,
         keep_alive: TimerState::default(),
         retransmit,
+        ecn_echo: flow.ecn_echo,
     }
 }
 

@@ -10,7 +10,7 @@ use offload_engine::{
 use smoltcp::iface::Interface;
 
 use super::RETRANSMISSION_MAX;
-use crate::socket::OffloadPolicy;
+use crate::socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy};
 
 /// Addresses of one host: smoltcp's table (`iface-max-addr-count-8`).
 pub const ADDRESSES_MAX: usize = 8;
@@ -34,6 +34,13 @@ pub struct HostConfig {
     pub mtu: usize,
     /// Which connections are offloaded.
     pub policy: OffloadPolicy,
+    /// ECN (RFC 3168) is offered by our SYNs, and accepted. smoltcp does not know of it: while a connection is
+    /// in the host its data is not ECN-capable, but marks are echoed.
+    pub ecn: bool,
+    /// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
+    pub auto_offload_bytes: u64,
+    /// Whether the timestamps option is offered, and agreed to (RFC 7323 s3.2).
+    pub timestamps: bool,
     /// Receive buffer of a connection in bytes. It fixes the window scale for the connection's life, and
     /// is the target's InitialRcvWnd: 256 KiB means scale 3.
     pub receive_buffer: usize,
@@ -55,6 +62,9 @@ impl Default for HostConfig {
             gateways: Vec::new(),
             mtu: 1500,
             policy: OffloadPolicy::default(),
+            ecn: false,
+            auto_offload_bytes: AUTO_OFFLOAD_BYTES,
+            timestamps: true,
             receive_buffer: 256 * 1024,
             send_buffer: 256 * 1024,
             seed: 0,

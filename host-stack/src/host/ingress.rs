@@ -185,7 +185,9 @@ impl Host {
     /// A fresh socket with the host's settings.
     pub(super) fn make_socket(&self) -> tcp::Socket<'static> {
         let mut socket = fresh_socket(self.config.receive_buffer, self.config.send_buffer);
-        socket.set_tsval_generator(Some(clock::tsval));
+        if self.config.timestamps {
+            socket.set_tsval_generator(Some(clock::tsval));
+        }
         self.configure(&mut socket);
         socket
     }

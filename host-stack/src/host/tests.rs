@@ -2,6 +2,7 @@
 
 mod bench;
 mod conformance;
+mod ecn;
 mod offloading;
 mod opening;
 mod staying;

@@ -90,22 +90,29 @@ pub enum PathErrorKind {
 }
 
 /// Why a segment did not arrive, as ICMP has it. None of them ends a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SoftError {
     /// No route.
+    #[error("network unreachable")]
     NetworkUnreachable,
     /// The last router does not reach the host.
+    #[error("host unreachable")]
     HostUnreachable,
     /// The host does not know TCP.
+    #[error("protocol unreachable")]
     ProtocolUnreachable,
     /// The host has nobody at that port.
+    #[error("port unreachable")]
     PortUnreachable,
     /// A router on the way may not pass it on.
+    #[error("communication prohibited")]
     Prohibited,
     /// TTL or hop limit has run out.
+    #[error("time to live exceeded")]
     TimeExceeded,
     /// Something in the header is wrong.
+    #[error("parameter problem")]
     ParameterProblem,
 }
 

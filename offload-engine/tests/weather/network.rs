@@ -407,6 +407,7 @@ fn segment<'a>(transmit: &'a Transmit, payload: &'a [u8]) -> Segment<'a> {
         sack: &transmit.sack[..transmit.sack_count],
         payload,
         gso_size: if payload.len() > transmit.mss { transmit.mss } else { 0 },
+        ecn: transmit.ecn,
     }
 }
 
@@ -415,7 +416,6 @@ fn connection(algorithm: CongestionAlgorithm, local: SeqNum, remote: SeqNum) -> 
         congestion: algorithm,
         // Lists are a convenience of this bench: frames are full.
         push: PushPolicy::QueueEmpty,
-        reassembly_bytes_max: WINDOW as usize,
         reassembly_gaps_max: 1 << 20,
         ..Config::default()
     };
@@ -430,6 +430,7 @@ fn state(local: SeqNum, remote: SeqNum) -> ConnectionState {
     let constant = TcpConst {
         timestamp_enabled: true,
         sack_enabled: true,
+        ecn_enabled: false,
         window_scaling_enabled: true,
         remote_port: 1,
         local_port: 2,
@@ -461,6 +462,7 @@ fn state(local: SeqNum, remote: SeqNum) -> ConnectionState {
         snd_wnd_probe_count: 0,
         keep_alive: Default::default(),
         retransmit: Default::default(),
+        ecn_echo: false,
     };
     ConnectionState {
         neighbor: NeighborState {

@@ -10,6 +10,9 @@
 //! microseconds, with the remainders of divisions carried. The results agree with the RFC's formulas
 //! in floating point, see the tests.
 
+#[cfg(test)]
+mod tests;
+
 use super::{AckSample, Congestion, window::Window};
 use crate::time::{Duration, Instant};
 
@@ -173,7 +176,7 @@ fn divide(dividend: u128, divisor: u128, carry: &mut u128) -> u64 {
 }
 
 /// The largest integer whose cube is at most `value`, by Newton's method from above.
-pub(super) fn cube_root(value: u128) -> u64 {
+fn cube_root(value: u128) -> u64 {
     if value == 0 {
         return 0;
     }

@@ -88,11 +88,17 @@ fn a_reset_may_carry_data() {
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
 }
 
+/// Time-outs are not taken for a black hole, so segments keep their size.
+fn on_a_proven_path() -> Config {
+    let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
+    Config { path, ..Config::default() }
+}
+
 // RFC 9293 s3.8.6 MUST-34, SHLD-15, SHLD-16, SHLD-17: the peer takes window back. Nothing new goes out,
 // what lies within is resent, and the connection lives on.
 #[test]
 fn a_window_that_shrinks() {
-    let mut bench = Bench::new(state());
+    let mut bench = Bench::with(state(), on_a_proven_path());
     bench.post(12 * MSS as usize);
     assert_eq!(bench.sent().len(), 10);
     let window = MSS as u16;
@@ -279,8 +285,7 @@ fn the_retransmission_timer() {
 // time-out each time.
 #[test]
 fn a_second_time_out_keeps_the_threshold() {
-    let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
-    let mut bench = Bench::with(state(), Config { path, ..Config::default() });
+    let mut bench = Bench::with(state(), on_a_proven_path());
     bench.post(10 * MSS as usize);
     bench.sent();
     let mut seen = vec![];

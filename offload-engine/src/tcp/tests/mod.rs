@@ -3,6 +3,7 @@
 mod conformance;
 mod congestion;
 mod ecn;
+mod endings;
 mod handoff;
 mod path_mtu;
 mod receiving;
