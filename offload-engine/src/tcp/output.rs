@@ -75,7 +75,19 @@ impl Connection {
         self.raise_path_mtu();
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
-        if let Some((start, end, force)) = self.recovery.next_lost() {
+        if let Some(first) = self.recovery.awaits_new_data() {
+            // RFC 5682 s2.1 step 2b.
+            let draft = if first { self.draft_new(self.mss, true) } else { None };
+            if first {
+                self.recovery.offer_new_data(draft.is_some());
+            }
+            if let Some(draft) = draft {
+                return Some(self.transmit(draft));
+            }
+        }
+        if self.recovery.awaits_new_data().is_none()
+            && let Some((start, end, force)) = self.recovery.next_lost(most)
+        {
             return self.retransmit(start, end, force, most);
         }
         if core::mem::take(&mut self.owed.tail_probe)
@@ -84,8 +96,13 @@ impl Connection {
             return Some(probe);
         }
         self.reconsider_idle();
-        let draft = self.draft_new(most, false)?;
-        Some(self.transmit(draft))
+        if let Some(draft) = self.draft_new(most, false) {
+            return Some(self.transmit(draft));
+        }
+        let (start, end) = self.recovery.next_doubtful(self.mss)?;
+        let transmit = self.retransmit(start, end, false, most)?;
+        self.recovery.doubtful_sent(start + transmit.payload_len as u64);
+        Some(transmit)
     }
 
     /// Sends the lost bytes at the front of `start..end` again, as the congestion window allows.
@@ -96,7 +113,7 @@ impl Connection {
         force: bool,
         most: u64,
     ) -> Option<Transmit> {
-        let room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+        let room = self.send_window().saturating_sub(self.recovery.in_flight());
         let force = force || self.recovery.in_flight() == 0;
         let room = if force { room.max(self.mss) } else { room };
         let window = (self.snd.una + self.snd.wnd).since(start);
@@ -149,7 +166,7 @@ impl Connection {
             return None;
         }
         let idle = self.recovery.is_idle();
-        let mut room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+        let mut room = self.send_window().saturating_sub(self.recovery.occupied());
         if probe || self.recovery.in_flight() == 0 {
             room = room.max(self.mss);
         }
@@ -297,15 +314,11 @@ impl Connection {
         self.counters.push_out += u64::from(push);
     }
 
-    /// RFC 8985 s7.2; the retransmission timer goes first when it is due sooner.
+    /// RFC 8985 s7.2.
     pub(super) fn arm_tail_probe(&mut self) {
-        let deadline = self
-            .recovery
-            .probe_timeout(self.rtt.srtt(), self.mss)
-            .map(|timeout| self.now + timeout)
-            .filter(|probe| {
-                self.timers.deadline(Timer::Retransmit).is_some_and(|rto| *probe < rto)
-            });
+        let deadline = self.timers.deadline(Timer::Retransmit).and_then(|timeout| {
+            self.recovery.probe_deadline(self.now, self.rtt.srtt(), self.mss, timeout)
+        });
         match deadline {
             Some(deadline) => self.timers.set(Timer::TailProbe, deadline),
             None => self.timers.stop(Timer::TailProbe),

@@ -149,7 +149,8 @@ pub(super) fn import(
 
     let mut rtt = RttEstimator::new(config.rto_min, config.rto_max);
     rtt.import(srtt, rtt_var);
-    let mut recovery = Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold);
+    let mut recovery =
+        Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold, config.recovery);
     let nxt = una.locate(snd_nxt);
     if nxt > una {
         // When each byte was sent is not known: no RTT sample from them.
