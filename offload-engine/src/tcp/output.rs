@@ -84,15 +84,15 @@ impl Connection {
                 return Some(self.transmit(draft));
             }
         }
-        if self.recovery.awaits_new_data().is_none()
-            && let Some((start, end, force)) = self.recovery.next_lost(most)
-        {
-            return self.retransmit(start, end, force, most);
-        }
         if core::mem::take(&mut self.owed.tail_probe)
             && let Some(probe) = self.transmit_tail_probe()
         {
             return Some(probe);
+        }
+        if self.recovery.awaits_new_data().is_none()
+            && let Some((start, end, force)) = self.recovery.next_lost(most)
+        {
+            return self.retransmit(start, end, force, most);
         }
         self.reconsider_idle();
         if let Some(draft) = self.draft_new(most, false) {
