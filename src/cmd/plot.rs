@@ -26,11 +26,11 @@ use crate::{failure::Failure, options::Quietness, report::Console};
 pub struct PlotArgs {
     /// Trace to draw
     #[arg(value_name = "FILE.csv")]
-    pub trace: PathBuf,
+    pub file: PathBuf,
 
     /// Where to write the picture [default: beside the trace, with .svg]
-    #[arg(short, long, value_name = "FILE.svg")]
-    pub output_file: Option<PathBuf>,
+    #[arg(short = 'o', long = "output", value_name = "FILE.svg")]
+    pub picture: Option<PathBuf>,
 
     /// Connection to draw, as its column says or a part of that [default: the one with most rows]
     #[arg(long, value_name = "TEXT")]
@@ -88,13 +88,13 @@ struct Connection {
 /// # Errors
 /// The trace cannot be read, or is none, or has no such connection; the picture cannot be written.
 pub fn run(args: &PlotArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let shown = args.trace.display();
-    let text = fs::read_to_string(&args.trace)
+    let shown = args.file.display();
+    let text = fs::read_to_string(&args.file)
         .map_err(|error| Failure::work(format!("{shown}: {error}")))?;
     let connections = parse(&text).map_err(|error| Failure::work(format!("{shown}: {error}")))?;
     let connection = choose(connections, args.connection.as_deref())
         .map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
-    let file = args.output_file.clone().unwrap_or_else(|| args.trace.with_extension("svg"));
+    let file = args.picture.clone().unwrap_or_else(|| args.file.with_extension("svg"));
     let picture = draw::draw(&connection)
         .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
     fs::write(&file, picture)
