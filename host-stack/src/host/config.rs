@@ -11,7 +11,7 @@ use smoltcp::iface::Interface;
 
 use super::RETRANSMISSION_MAX;
 use crate::{
-    socket::OffloadPolicy,
+    socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy},
     window::{scale_for, scale_of_buffer},
 };
 
@@ -37,6 +37,13 @@ pub struct HostConfig {
     pub mtu: usize,
     /// Which connections are offloaded.
     pub policy: OffloadPolicy,
+    /// ECN (RFC 3168) is offered by our SYNs, and accepted. smoltcp does not know of it: while a connection is
+    /// in the host its data is not ECN-capable, but marks are echoed.
+    pub ecn: bool,
+    /// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
+    pub auto_offload_bytes: u64,
+    /// Whether the timestamps option is offered, and agreed to (RFC 7323 s3.2).
+    pub timestamps: bool,
     /// Receive buffer of a connection in the host, in bytes, and the target's InitialRcvWnd.
     pub receive_buffer: usize,
     /// Bytes that a connection's receive window may grow to in the target; more than `receive_buffer`, or
@@ -61,6 +68,9 @@ impl Default for HostConfig {
             gateways: Vec::new(),
             mtu: 1500,
             policy: OffloadPolicy::default(),
+            ecn: false,
+            auto_offload_bytes: AUTO_OFFLOAD_BYTES,
+            timestamps: true,
             receive_buffer: 256 * 1024,
             receive_window_max: 4 * 1024 * 1024,
             send_buffer: 256 * 1024,
@@ -167,6 +177,23 @@ impl HostConfig {
         self.addresses.iter().any(|&(own, prefix)| shares_prefix(own, address, prefix))
     }
 
+    /// Whether a connection can be made to this address: to one station, on a port (RFC 9293 MUST-46).
+    pub(super) fn is_reachable(&self, remote: SocketAddr) -> bool {
+        remote.port() != 0 && is_unicast(remote.ip()) && !self.is_broadcast(remote.ip())
+    }
+
+    /// Whether `address` means every station of a subnet of ours (RFC 1122 s3.2.1.3; RFC 3021: not with
+    /// 31 bits of prefix).
+    fn is_broadcast(&self, address: IpAddr) -> bool {
+        let IpAddr::V4(address) = address else { return false };
+        self.addresses.iter().any(|&(own, prefix)| {
+            let host_bits = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+            prefix < 31
+                && shares_prefix(own, address.into(), prefix)
+                && address.to_bits() & host_bits == host_bits
+        })
+    }
+
     pub(super) fn is_ours(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|(own, _)| *own == address)
     }
@@ -193,11 +220,6 @@ impl HostConfig {
             ..self.tcp
         }
     }
-}
-
-/// Whether a connection can be made to this address.
-pub(super) fn is_reachable(remote: SocketAddr) -> bool {
-    remote.port() != 0 && is_unicast(remote.ip())
 }
 
 fn is_unicast(address: IpAddr) -> bool {

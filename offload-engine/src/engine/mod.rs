@@ -105,6 +105,12 @@ pub struct EngineStats {
     pub rx_segments: u64,
     /// Segments of offloaded connections with a wrong TCP checksum, dropped (InErrors).
     pub rx_checksum_errors: u64,
+    /// Segments of offloaded connections without the VLAN tag of their neighbor, dropped (CH 9.4).
+    pub rx_vlan_dropped: u64,
+    /// ICMP errors about bytes that an offloaded connection has in flight; the host gets them too.
+    pub rx_path_errors: u64,
+    /// ICMP errors about offloaded connections that quote something else (RFC 5927 s4.1).
+    pub rx_path_errors_ignored: u64,
     /// Frames passed to the host stack.
     pub rx_to_host: u64,
     /// Frames dropped because the host stack's queue was full.

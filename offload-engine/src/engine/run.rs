@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     chimney::client::{ConnectionEvent, InitiateOffload, OffloadClient},
-    frame::{HEADER_BYTES_MAX, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify},
+    frame::{
+        HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
+        classify_icmp,
+    },
     link::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
         TxOutcome, TxSegment,
@@ -160,15 +163,44 @@ impl Engine {
             .filter(|_| ours)
             .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
         let Some((tcp, slot)) = found else {
+            if ours {
+                self.take_icmp(now, frame.data);
+            }
             self.frame_to_host(frame);
             return;
         };
+        if !self.connections.accepts(slot, tcp.vlan) {
+            self.stats.rx_vlan_dropped += 1;
+            return;
+        }
         self.stats.rx_segments += 1;
         if frame.checksum == RxChecksum::Unverified && !tcp.checksum_is_valid() {
             self.stats.rx_checksum_errors += 1;
             return;
         }
         self.take_segment(now, slot, &tcp, frame.gso_size, client);
+    }
+
+    /// An ICMP error about an offloaded connection concerns it too; the frame is the host's all the same
+    /// (CH 9.1, RFC 9293 MUST-54).
+    fn take_icmp(&mut self, now: Instant, frame: &[u8]) {
+        let Some(IcmpError { flow, vlan, error }) = classify_icmp(frame) else { return };
+        let Some(slot) = self.connections.find(&flow) else { return };
+        if !self.connections.accepts(slot, vlan) {
+            return;
+        }
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        let before = offloaded.tcp.path_mtu();
+        if !offloaded.tcp.handle_path_error(now, &error) {
+            self.stats.rx_path_errors_ignored += 1;
+            return;
+        }
+        self.stats.rx_path_errors += 1;
+        let (handle, path_mtu) = (offloaded.handle, offloaded.tcp.path_mtu());
+        self.connections.mark_ready(slot);
+        if path_mtu < before {
+            self.tell_host(ToHost::PathMtu { handle, path_mtu });
+        }
     }
 
     fn frame_to_host(&mut self, frame: &RxFrame<'_>) {
@@ -232,7 +264,7 @@ impl Engine {
                 break;
             }
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            let limits = TxLimits { super_segment_max: offloaded.super_segment_max };
+            let limits = TxLimits { super_segment_max: offloaded.super_segment_max() };
             let Some(transmit) = offloaded.tcp.poll_transmit(now, limits) else {
                 if !raise_events(now, offloaded, client) {
                     self.connections.schedule(slot);
@@ -269,6 +301,7 @@ impl Engine {
                 timestamps: transmit.timestamps,
                 sack: &transmit.sack[..transmit.sack_count],
                 payload_len: transmit.payload_len,
+                ecn: transmit.ecn,
             },
             u16::try_from(pieces).unwrap_or(u16::MAX),
         );

@@ -2,7 +2,12 @@
 
 use core::ops::Range;
 
-use super::seq::SeqNum;
+use super::{
+    ecn::Ecn,
+    path_mtu::{PathOptions, SoftError},
+    recovery::RecoveryOptions,
+    seq::SeqNum,
+};
 use crate::{
     chimney::client::UploadReason,
     nbl::{NblChain, NetBufferList},
@@ -110,6 +115,8 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
     /// Payload bytes of each original segment if the link coalesced several; 0 if it did not.
     pub gso_size: usize,
+    /// The ECN bits of its IP header.
+    pub ecn: Ecn,
 }
 
 /// What became of a received segment.
@@ -173,6 +180,8 @@ pub struct Transmit {
     pub retransmission: bool,
     /// The context of the net buffer list that the first byte belongs to; names it in captures.
     pub nbl_context: Option<u64>,
+    /// The ECN bits for its IP header.
+    pub ecn: Ecn,
 }
 
 /// Policy of PSH (CH-SND-5).
@@ -188,11 +197,34 @@ pub enum PushPolicy {
 /// Which congestion controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CongestionAlgorithm {
-    /// RFC 5681 and 6582.
+    /// RFC 9438.
     #[default]
+    Cubic,
+    /// RFC 5681 and 6582.
     NewReno,
     /// No window but the peer's: for links without loss.
     Unlimited,
+}
+
+/// What a congestion controller does besides its algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionOptions {
+    /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
+    pub hystart: bool,
+    /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 s4.1).
+    pub idle_restart: bool,
+    /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 s3). That an
+    /// unused window does not grow is no option.
+    pub cwnd_validation: bool,
+    /// Spread the window over the round trip instead of sending it as ACKs allow.
+    pub pacing: bool,
+}
+
+impl Default for CongestionOptions {
+    /// All but pacing.
+    fn default() -> Self {
+        Self { hystart: true, idle_restart: true, cwnd_validation: true, pacing: false }
+    }
 }
 
 /// Limits and policies of a connection.
@@ -202,6 +234,8 @@ pub struct Config {
     pub push: PushPolicy,
     /// Congestion controller.
     pub congestion: CongestionAlgorithm,
+    /// What it does besides its algorithm.
+    pub congestion_options: CongestionOptions,
     /// Smallest RTO (RFC 6298 2.4 says one second; hosts on LANs use 200 ms).
     pub rto_min: Duration,
     /// Largest RTO.
@@ -231,6 +265,10 @@ pub struct Config {
     /// A segment without timestamps is dropped although they were agreed, as RFC 7323 s3.2 recommends.
     /// Off, it is taken, without the protection of PAWS, as Linux does: some middleboxes remove options.
     pub timestamps_required: bool,
+    /// How the path's MTU is learned.
+    pub path: PathOptions,
+    /// Parts of loss recovery in use.
+    pub recovery: RecoveryOptions,
 }
 
 /// What TCP_INFO would say; `None` where unknown. Names are Linux'.
@@ -283,6 +321,39 @@ pub struct Info {
     pub rcv_rtt: Option<Duration>,
     /// Limit of our window, bytes: InitialRcvWnd, and what it has grown to.
     pub rcv_space: u64,
+    /// Path MTU, bytes of an IP packet.
+    pub pmtu: u32,
+    /// Times that the path MTU was reduced, by ICMP or because of a black hole.
+    pub path_mtu_reductions: u64,
+    /// Those of them that no ICMP message had asked for (RFC 2923).
+    pub black_holes: u64,
+    /// ICMP errors about bytes in flight that are no matter of size.
+    pub soft_errors: u64,
+    /// The last of them, unless there was progress since: why the connection timed out, if it did.
+    pub soft_error: Option<SoftError>,
+    /// ICMP errors that quote no byte in flight (RFC 5927 s4.1).
+    pub path_errors_ignored: u64,
+    /// ECN was agreed on (RFC 3168).
+    pub ecn: bool,
+    /// Data segments received with a CE mark.
+    pub ce_received: u64,
+    /// Segments delivered by acknowledgements with ECE.
+    pub delivered_ce: u64,
+    /// Reductions of the congestion window because of ECE.
+    pub ecn_reductions: u64,
+    /// Reductions of the congestion window taken back because a timestamp showed that the original had
+    /// arrived (RFC 3522).
+    pub undo_by_timestamp: u64,
+    /// The same, because all that was resent was reported as duplicate (RFC 2883).
+    pub undo_by_dsack: u64,
+    /// The same, by F-RTO (RFC 5682).
+    pub undo_by_f_rto: u64,
+    /// Time-outs among what was taken back.
+    pub spurious_timeouts: u64,
+    /// Reports of duplicates received (RFC 2883).
+    pub dsack_dups: u64,
+    /// Acknowledgements that told of reordering (RFC 8985 s6.2 step 3).
+    pub reord_seen: u64,
 }
 
 /// A connection cannot be taken over.
@@ -311,6 +382,7 @@ impl Default for Config {
         Self {
             push: PushPolicy::default(),
             congestion: CongestionAlgorithm::default(),
+            congestion_options: CongestionOptions::default(),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(60),
             retransmissions_max: 15,
@@ -323,6 +395,8 @@ impl Default for Config {
             rcv_wnd_max: 4 * 1024 * 1024,
             quick_acks: 16,
             timestamps_required: false,
+            path: PathOptions::default(),
+            recovery: RecoveryOptions::default(),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Challenges {
 
 impl Segment<'_> {
     /// Segments that the link coalesced into this one.
-    fn pieces(&self) -> u32 {
+    pub(super) fn pieces(&self) -> u32 {
         let pieces = match self.gso_size {
             0 => 1,
             size => self.payload.len().div_ceil(size).max(1),
@@ -118,6 +118,7 @@ impl Connection {
             return Received::default();
         }
         self.note_life(segment, start);
+        self.note_marks(segment);
         let fin = segment.flags.contains(Flags::FIN);
         if self.process_ack(segment, ack, fin) {
             return Received::default();
@@ -287,6 +288,7 @@ impl Connection {
             let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
             let cwnd = self.congestion.cwnd();
             let outstanding = self.snd.nxt.since(self.snd.una).min(cwnd);
+            self.prove_path_mtu(ack);
             let report = self.acknowledge(segment, ack, bare);
             self.snd.una = ack;
             self.snd.nxt = self.snd.nxt.max(ack);
@@ -294,7 +296,12 @@ impl Connection {
             if report.acked > 0 || report.rtt.is_some() {
                 self.sample_rtt(segment, &report);
             }
+            if report.undo {
+                self.congestion.undo();
+            }
             self.steer(&report, outstanding);
+            self.answer_echo(segment, report.acked, outstanding);
+            self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
@@ -319,7 +326,9 @@ impl Connection {
                 from <= start && end <= to
             });
             if index == 0 && (end <= ack || inside_next) {
-                duplicate_report = Some((start, end));
+                // What lies so far back was sent to nobody who still reports it.
+                let recent = self.snd.una.since(start) <= self.snd.max_wnd;
+                duplicate_report = recent.then_some((start, end));
             } else if start >= ack {
                 sacks[count] = (start, end);
                 count += 1;
@@ -331,8 +340,11 @@ impl Connection {
             sacks: &sacks[..count],
             duplicate_report,
             bare,
+            can_send_new: self.snd.nxt < self.send_end().min(self.snd.una + self.snd.wnd),
+            echo: self.echo(segment).map(|echo| echo.wrapping_sub(self.clock.delta)),
             mss: self.mss,
             rtt_min: self.rtt.min(),
+            srtt: self.rtt.srtt(),
         })
     }
 
@@ -349,6 +361,7 @@ impl Connection {
         if self.snd.wnd > 0 {
             self.attempts.probe_round = 0;
             self.attempts.probes = 0;
+            self.attempts.closed_since = None;
             self.owed.window_probe = false;
         } else if self.attempts.probes > 0 {
             // CH s10.4: an answer to a probe starts the next, longer round.
@@ -363,55 +376,60 @@ impl Connection {
         if segment.payload.is_empty() {
             return;
         }
-        if let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
-            && segment.piece_size() >= self.receiver.full_size()
-            && let Some(age) = self.echo_age(timestamps.echo)
+        if segment.piece_size() >= self.receiver.full_size()
+            && let Some(echo) = self.echo(segment)
         {
-            self.receiver.on_echo(timestamps.echo, age);
+            self.receiver.on_echo(echo, self.echo_age(echo));
         }
         self.receiver.measure(self.now);
     }
 
-    /// Time since we sent the timestamp `echo`, at least the tick of 1 ms; `None` if we cannot have.
-    fn echo_age(&self, echo: u32) -> Option<Duration> {
+    /// TSecr, if it is one of our time stamps (RFC 7323 s3.2): not 0, and not from the future.
+    fn echo(&self, segment: &Segment<'_>) -> Option<u32> {
+        let echo = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?.echo;
         let age = self.clock.value(self.now).wrapping_sub(echo);
-        let sane = echo != 0 && age.cast_signed() >= 0;
-        sane.then(|| Duration::from_millis(u64::from(age.max(1))))
+        (echo != 0 && age.cast_signed() >= 0).then_some(echo)
+    }
+
+    /// Time since we sent the timestamp `echo`. Coarse: less than the tick of 1 ms reads as 0, and counts as one.
+    fn echo_age(&self, echo: u32) -> Duration {
+        let age = self.clock.value(self.now).wrapping_sub(echo);
+        Duration::from_millis(u64::from(age.max(1)))
     }
 
     fn sample_rtt(&mut self, segment: &Segment<'_>, report: &Report) {
-        let echoed = || {
-            let timestamps = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?;
-            let age = self.clock.value(self.now).wrapping_sub(timestamps.echo);
-            let sane = timestamps.echo != 0 && age.cast_signed() >= 0;
-            // Coarse: less than a tick reads as 0.
-            sane.then(|| Duration::from_millis(u64::from(age.max(1))))
-        };
+        let echoed = || self.echo(segment).map(|echo| self.echo_age(echo));
         if let Some(rtt) = report.rtt.or_else(echoed) {
-            self.rtt.sample(rtt);
+            self.rtt.sample(self.now, rtt);
         }
     }
 
     /// Tells the congestion controller.
     fn steer(&mut self, report: &Report, outstanding: u64) {
+        let round_begins = self.usage.round_begins(self.snd.una, self.snd.nxt);
         if report.reduce {
             self.congestion.on_loss(self.now, outstanding);
             self.counters.fast_retransmits += 1;
         }
-        if report.may_grow && report.acked > 0 {
-            let cwnd = self.congestion.cwnd();
-            let limited = if self.congestion.in_slow_start() {
-                self.flight_peak.saturating_mul(2) > cwnd
-            } else {
-                self.flight_peak.saturating_add(self.mss) > cwnd
-            };
-            self.congestion.on_ack(AckSample {
-                now: self.now,
-                acked: report.acked,
-                limited,
-                after_timeout: report.after_timeout,
-                rtt: report.rtt,
-            });
+        if !report.may_grow || report.acked == 0 {
+            return;
+        }
+        let slow_start = self.congestion.in_slow_start();
+        let limited = self.usage.is_limited(self.congestion.cwnd(), slow_start);
+        self.congestion.on_ack(AckSample {
+            now: self.now,
+            acked: report.acked,
+            limited,
+            after_timeout: report.after_timeout,
+            rtt: report.rtt,
+            srtt: self.rtt.srtt(),
+            round_begins,
+        });
+        let underused = self.usage.underused(self.now, self.rtt.rto(), limited);
+        if let Some(used) = underused.filter(|_| !report.after_timeout)
+            && self.config.congestion_options.cwnd_validation
+        {
+            self.congestion.on_underuse(used);
         }
     }
 

@@ -23,6 +23,8 @@
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
 //! | `rtt`, `timers` | how long to wait |
+//! | `path_mtu` | how large a segment may be, and what ICMP says |
+//! | `ecn` | marks instead of losses |
 //!
 //! Limits: 64 slices of memory in a segment; send room of [`SEND_BACKLOG`] bytes beyond what the
 //! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
@@ -34,9 +36,11 @@
 mod api;
 mod autotune;
 mod congestion;
+mod ecn;
 mod expiry;
 mod input;
 mod output;
+mod path_mtu;
 mod reassembly;
 mod receive;
 mod recovery;
@@ -54,15 +58,23 @@ use bytes::Bytes;
 
 pub use self::{
     api::{
-        Config, CongestionAlgorithm, Event, Flags, ImportError, Info, PushPolicy, Received,
-        SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
+        PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
+    ecn::Ecn,
+    path_mtu::{
+        BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
+        PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
+    },
+    recovery::RecoveryOptions,
     send::SLICES_MAX,
     seq::SeqNum,
 };
 use self::{
-    congestion::{Congestion, Controller},
+    congestion::{Congestion, Controller, Usage},
+    ecn::EcnState,
     input::Challenges,
+    path_mtu::PathMtu,
     receive::{AckDue, Receiver},
     recovery::Recovery,
     rtt::RttEstimator,
@@ -138,6 +150,8 @@ struct Attempts {
     probe_round: u8,
     /// Probes in this round.
     probes: u8,
+    /// When the first probe of the closed window was sent.
+    closed_since: Option<Instant>,
     /// Unanswered keep-alive probes.
     keep_alives: u8,
 }
@@ -177,6 +191,13 @@ struct Counters {
     timeouts: u64,
     fast_retransmits: u64,
     challenge_acks: u64,
+    path_mtu_reductions: u64,
+    black_holes: u64,
+    soft_errors: u64,
+    path_errors_ignored: u64,
+    ce_received: u64,
+    delivered_ce: u64,
+    ecn_reductions: u64,
 }
 
 /// A connection's data path.
@@ -192,6 +213,8 @@ pub struct Connection {
     now: Instant,
     /// Effective send MSS in bytes, never 0.
     mss: u64,
+    path_mtu: PathMtu,
+    ecn: EcnState,
     snd: SendVariables,
     queue: SendQueue,
     /// A FIN follows the last byte of the queue.
@@ -199,8 +222,7 @@ pub struct Connection {
     receiver: Receiver,
     recovery: Recovery,
     congestion: Controller,
-    /// Bytes in flight after the last transmission: whether the congestion window is used.
-    flight_peak: u64,
+    usage: Usage,
     last_sent: Instant,
     rtt: RttEstimator,
     clock: Clock,
@@ -357,8 +379,8 @@ impl Connection {
         if self.fin_requested || self.stopped || self.is_ended() {
             return 0;
         }
-        let window = self.congestion.cwnd().min(self.snd.wnd);
-        let allowed = window.saturating_sub(self.recovery.in_flight());
+        let window = self.send_window().min(self.snd.wnd);
+        let allowed = window.saturating_sub(self.recovery.occupied());
         let unsent = self.queue.end().since(self.snd.nxt);
         saturate((allowed.saturating_add(SEND_BACKLOG as u64)).saturating_sub(unsent))
     }
@@ -397,14 +419,29 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
+            path_mtu_reductions,
+            black_holes,
+            soft_errors,
+            path_errors_ignored,
+            ce_received,
+            delivered_ce,
+            ecn_reductions,
         } = self.counters;
+        let recovery::Counts {
+            undo_by_timestamp,
+            undo_by_dsack,
+            undo_by_f_rto,
+            spurious_timeouts,
+            dsack_dups,
+            reord_seen,
+        } = self.recovery.counts();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
             rtt: self.rtt.srtt(),
             rttvar: self.rtt.rttvar(),
             snd_mss: self.effective_mss(),
-            snd_cwnd: self.congestion.cwnd(),
+            snd_cwnd: self.send_window(),
             snd_ssthresh: self.congestion.ssthresh(),
             snd_wnd: self.snd.wnd,
             rcv_wnd: self.receiver.window(),
@@ -422,7 +459,29 @@ impl Connection {
             rcv_mss: saturate(self.receiver.full_size()),
             rcv_rtt: self.receiver.rtt(),
             rcv_space: self.receiver.limit(),
+            pmtu: self.path_mtu(),
+            path_mtu_reductions,
+            black_holes,
+            soft_errors,
+            soft_error: self.path_mtu.soft_error(self.snd.una),
+            path_errors_ignored,
+            ecn: self.ecn.is_enabled(),
+            ce_received,
+            delivered_ce,
+            ecn_reductions,
+            undo_by_timestamp,
+            undo_by_dsack,
+            undo_by_f_rto,
+            spurious_timeouts,
+            dsack_dups,
+            reord_seen,
         }
+    }
+
+    /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion
+    /// controller's.
+    fn send_window(&self) -> u64 {
+        self.recovery.window().unwrap_or_else(|| self.congestion.cwnd())
     }
 
     /// Whether no request can be served any more: closed, or a RST is about to be sent.

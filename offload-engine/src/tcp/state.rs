@@ -8,9 +8,10 @@
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
-    Attempts, Challenges, Clock, Config, Connection, Controller, Counters, Ending, ImportError,
-    Owed, Position, Receiver, Recovery, RttEstimator, SendQueue, SendVariables, TIMESTAMPS_OPTION,
-    TcpPhase, Timer, Timers, congestion::Congestion,
+    Attempts, Challenges, Clock, Config, Connection, Controller, Counters, EcnState, Ending,
+    ImportError, Owed, PathMtu, Position, Receiver, Recovery, RttEstimator, SendQueue,
+    SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
+    congestion::{Congestion, Usage},
 };
 use crate::{
     chimney::state::{ConnectionState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState},
@@ -120,6 +121,7 @@ pub(super) fn import(
         snd_wnd_probe_count,
         keep_alive,
         retransmit,
+        ecn_echo,
     } = delegated;
     if !constant.window_scaling_enabled {
         constant.snd_wind_scale = 0;
@@ -147,7 +149,8 @@ pub(super) fn import(
 
     let mut rtt = RttEstimator::new(config.rto_min, config.rto_max);
     rtt.import(srtt, rtt_var);
-    let mut recovery = Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold);
+    let mut recovery =
+        Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold, config.recovery);
     let nxt = una.locate(snd_nxt);
     if nxt > una {
         // When each byte was sent is not known: no RTT sample from them.
@@ -163,6 +166,8 @@ pub(super) fn import(
         phase,
         now,
         mss,
+        path_mtu: PathMtu::new(path_mtu_payload, path.constant.source_address.is_ipv6(), una),
+        ecn: EcnState::new(constant.ecn_enabled, ecn_echo),
         snd: SendVariables {
             una,
             nxt,
@@ -177,8 +182,14 @@ pub(super) fn import(
         fin_requested: fin_requested(phase) || fin_acknowledged(phase),
         receiver,
         recovery,
-        congestion: Controller::new(config.congestion, mss, cwnd, ss_thresh),
-        flight_peak: 0,
+        congestion: Controller::new(
+            config.congestion,
+            config.congestion_options,
+            mss,
+            cwnd,
+            ss_thresh,
+        ),
+        usage: Usage::new(now, nxt),
         last_sent: now,
         rtt,
         clock: Clock {
@@ -204,7 +215,7 @@ pub(super) fn import(
 }
 
 /// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
-fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
+pub(super) fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
     let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
     let mss = path_mtu_payload.min(usize::from(constant.remote_mss)).max(MSS_MIN);
     (mss - option) as u64
@@ -285,6 +296,7 @@ impl Connection {
                     timeout_delta: self.ticks_left(Timer::KeepAlive, now),
                 },
                 retransmit: self.retransmit_state(now),
+                ecn_echo: self.ecn.echo(),
             },
         }
     }
@@ -309,13 +321,6 @@ impl Connection {
             self.receiver.fix_limit(cached.initial_rcv_wnd);
             self.receiver.ack_now();
         }
-    }
-
-    /// The path MTU has changed (CH-UPD-5); see [`Connection::from_state`] for the argument. What is lost is
-    /// resent in segments of the new size.
-    pub fn update_path_mtu(&mut self, path_mtu_payload: usize) {
-        self.mss = effective_mss(&self.constant, path_mtu_payload);
-        self.congestion.set_mss(self.mss);
     }
 
     /// The timer that the chimney's one slot stands for now (CH s10.1).

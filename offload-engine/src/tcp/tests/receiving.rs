@@ -543,6 +543,7 @@ mod hostile {
                     sack: &blocks,
                     payload: &payload,
                     gso_size: gso,
+                    ecn: Ecn::from_bits(flags.0),
                 };
                 let edge = bench.tcp.receiver.edge();
                 let received = bench.tcp.handle_segment(bench.now, &segment);

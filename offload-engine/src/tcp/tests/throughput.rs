@@ -85,6 +85,7 @@ fn receive(end: &mut End, now: Instant) -> u64 {
             sack: &transmit.sack[..transmit.sack_count],
             payload: &payload,
             gso_size: 0,
+            ecn: transmit.ecn,
         };
         received += end.tcp.handle_segment(now, &segment).in_order.len() as u64;
         end.tcp.settle(&[], false);
@@ -159,6 +160,28 @@ fn losses_are_repaired_without_waiting() {
                 let lists = TRANSFER / LIST as u64;
                 assert_eq!((info.segs_out, info.push_out), (46 * lists, lists), "{row}");
             }
+        }
+    }
+}
+
+#[test]
+#[ignore = "prints"]
+fn zz_print() {
+    for (sack, loss) in [(true, 0), (false, 0), (true, 10), (true, 50), (false, 10), (false, 50)] {
+        for seed in 0..4 {
+            let path = Path { sack, super_segments: u64::is_multiple_of(loss, 20), loss };
+            let (time, info) = transfer(path, seed);
+            std::println!(
+                "{sack} {loss} {seed} {time:?} to {} fr {} rt {} dsack {} reord {} undo {} {} {}",
+                info.timeouts,
+                info.fast_retransmits,
+                info.total_retrans,
+                info.dsack_dups,
+                info.reord_seen,
+                info.undo_by_timestamp,
+                info.undo_by_dsack,
+                info.undo_by_f_rto
+            );
         }
     }
 }

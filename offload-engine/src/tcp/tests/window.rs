@@ -107,6 +107,7 @@ impl Pair {
             sack: &transmit.sack[..transmit.sack_count],
             payload,
             gso_size: 0,
+            ecn: transmit.ecn,
         };
         let end = if index == 0 { &mut self.receiver } else { &mut self.sender };
         let edge = end.receiver.edge();
