@@ -39,6 +39,8 @@ impl Connection {
             Timer::Persist => self.on_persist(),
             Timer::DelayedAck => self.receiver.ack_now(),
             Timer::KeepAlive => self.on_keep_alive(),
+            // It is poll_transmit that was waited for.
+            Timer::Pacing => {}
             Timer::Close => self.on_close_timeout(),
         }
     }
