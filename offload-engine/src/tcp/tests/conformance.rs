@@ -264,7 +264,8 @@ fn impatient_clone(model: &ConnectionState) -> Box<ConnectionState> {
 // stops when all is acknowledged.
 #[test]
 fn the_retransmission_timer() {
-    let mut bench = Bench::new(state());
+    let recovery = RecoveryOptions { tail_loss_probe: false, ..RecoveryOptions::default() };
+    let mut bench = Bench::with(state(), Config { recovery, ..Config::default() });
     assert!(bench.tcp.poll_timeout().is_none());
     bench.post(3 * MSS as usize);
     bench.sent();
