@@ -20,7 +20,7 @@ use crate::{
     frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate, Vlan},
     link::LinkCapabilities,
     status::NdisStatus,
-    tcp::{self, Connection, Info, PathError},
+    tcp::{self, Connection, Info},
     time::Instant,
 };
 
