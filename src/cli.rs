@@ -19,6 +19,7 @@ use crate::{
         },
         nc::{self, NcArgs},
         rping::{self, RpingArgs},
+        wire::{self, WireArgs},
     },
     failure::Failure,
     options::Quietness,
@@ -53,6 +54,7 @@ pub enum Command {
     LabNode(LabNodeArgs),
     Nc(Box<NcArgs>),
     Rping(Box<RpingArgs>),
+    Wire(Box<WireArgs>),
 }
 
 impl Command {
@@ -66,6 +68,7 @@ impl Command {
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
+            Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
         }
     }
 
@@ -76,6 +79,7 @@ impl Command {
             Self::LabNode(args) => node::run(args),
             Self::Nc(args) => nc::run(args, console),
             Self::Rping(args) => rping::run(args, console),
+            Self::Wire(args) => wire::run(args, console),
         }
     }
 }

@@ -33,7 +33,7 @@ use core::fmt;
 
 use hashbrown::HashMap;
 use offload_engine::{
-    chimney::client::OffloadHandle,
+    chimney::{client::OffloadHandle, state::TcpCached},
     engine::port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
     tcp::Flags,
     time::{Duration, Instant},
@@ -41,6 +41,7 @@ use offload_engine::{
 use smoltcp::{
     iface::{Config, Interface, SocketSet},
     phy::Medium,
+    socket::tcp,
     wire::{EthernetAddress, HardwareAddress, IpCidr},
 };
 
@@ -57,6 +58,7 @@ use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     device::QueueDevice,
     socket::{HostSocketPort, ListenerId, Notice},
+    window::raise_scale,
     wire::{self, FourTuple, Frame},
 };
 
@@ -183,6 +185,17 @@ impl Host {
         self.wake_at
     }
 
+    /// Changes what the host follows itself (Nagle, keep-alive, TTL, `max_rt`), at once for the connections that
+    /// it serves, and what the target is told of connections handed over from now on.
+    pub fn set_tcp(&mut self, tcp: TcpCached) {
+        self.config.tcp = tcp;
+        for connection in self.connections.values() {
+            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
+            socket.set_nagle_enabled(tcp.nagling_enabled);
+            socket.set_hop_limit(Some(tcp.ttl_or_hop_limit));
+        }
+    }
+
     /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
     pub fn has_input(&self) -> bool {
         !self.engine.from_engine.is_empty() || !self.clients.requests.is_empty()
@@ -242,16 +255,20 @@ impl Host {
     /// Moves what smoltcp has sent to the engine, past the observer.
     fn send_down(&mut self, now: Instant) {
         while let Some(mut frame) = self.device.sent.pop_front() {
-            if let Frame::Tcp(mut segment) = wire::parse(&frame)
+            if let Frame::Tcp(segment) = wire::parse(&frame)
                 && let Some(Owner::Host(handle)) = self.owners.get(&segment.sent_on())
                 && let Some(connection) = self.connections.get_mut(handle)
             {
-                let ecn = connection.flow.ecn_flags(&segment, self.config.ecn);
-                let tcp_at = segment.tcp_at();
-                segment.flags |= ecn;
-                connection.flow.outgoing(now, &segment);
-                if ecn != Flags::default() {
-                    wire::add_flags(&mut frame, tcp_at, ecn);
+                let flow = &mut connection.flow;
+                raise_scale(&mut frame, connection.scale_raise, flow.windows_are_scaled());
+                if let Frame::Tcp(mut segment) = wire::parse(&frame) {
+                    let ecn = flow.ecn_flags(&segment, self.config.ecn);
+                    let tcp_at = segment.tcp_at();
+                    segment.flags |= ecn;
+                    flow.outgoing(now, &segment);
+                    if ecn != Flags::default() {
+                        wire::add_flags(&mut frame, tcp_at, ecn);
+                    }
                 }
             }
             self.stats.frames_out += 1;

@@ -31,11 +31,12 @@ pub enum OffloadPolicy {
     Always,
     /// None.
     Never,
-    /// Those that have carried [`AUTO_OFFLOAD_BYTES`] in either direction, and those whose client needs it.
+    /// Those that have carried enough in either direction ([`AUTO_OFFLOAD_BYTES`] unless configured
+    /// otherwise), and those whose client needs it.
     Auto,
 }
 
-/// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
+/// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection, by default.
 pub const AUTO_OFFLOAD_BYTES: u64 = 64 * 1024;
 
 /// What a client wants.

@@ -4,3 +4,4 @@ pub mod doctor;
 pub mod lab;
 pub mod nc;
 pub mod rping;
+pub mod wire;

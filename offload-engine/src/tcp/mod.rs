@@ -19,6 +19,7 @@
 //! | `state` | taking a connection over, and giving it back |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
+//! | `autotune` | how large the window should be |
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
 //! | `rtt`, `timers` | how long to wait |
@@ -33,6 +34,7 @@
 //! for FIN_WAIT_2 and TIME_WAIT.
 
 mod api;
+mod autotune;
 mod congestion;
 mod ecn;
 mod expiry;
@@ -56,19 +58,20 @@ use bytes::Bytes;
 
 pub use self::{
     api::{
-        Config, CongestionAlgorithm, Event, Flags, ImportError, Info, PushPolicy, Received,
-        SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
+        PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
     ecn::Ecn,
     path_mtu::{
         BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
         PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
     },
+    recovery::RecoveryOptions,
     send::SLICES_MAX,
     seq::SeqNum,
 };
 use self::{
-    congestion::{Congestion, Controller},
+    congestion::{Congestion, Controller, Usage},
     ecn::EcnState,
     input::Challenges,
     path_mtu::PathMtu,
@@ -113,6 +116,8 @@ struct SendVariables {
     wl1: SeqNum,
     /// Segment acknowledgement number used for the last window update.
     wl2: Position,
+    /// End of the last segment sent that was not full-sized (SND.SML of Minshall's rule).
+    sml: Position,
 }
 
 /// Timestamps (RFC 7323), and the clock they are counted by (CH s10.9).
@@ -145,6 +150,8 @@ struct Attempts {
     probe_round: u8,
     /// Probes in this round.
     probes: u8,
+    /// When the first probe of the closed window was sent.
+    closed_since: Option<Instant>,
     /// Unanswered keep-alive probes.
     keep_alives: u8,
 }
@@ -204,7 +211,7 @@ pub struct Connection {
     phase: TcpPhase,
     /// The latest time any call was given.
     now: Instant,
-    /// Effective send MSS in bytes, at least 1.
+    /// Effective send MSS in bytes, never 0.
     mss: u64,
     path_mtu: PathMtu,
     ecn: EcnState,
@@ -215,8 +222,7 @@ pub struct Connection {
     receiver: Receiver,
     recovery: Recovery,
     congestion: Controller,
-    /// Bytes in flight after the last transmission: whether the congestion window is used.
-    flight_peak: u64,
+    usage: Usage,
     last_sent: Instant,
     rtt: RttEstimator,
     clock: Clock,
@@ -309,7 +315,7 @@ impl Connection {
         }
         let before = self.receiver.nxt();
         let had_fin = self.receiver.fin_reached();
-        self.receiver.settle(refused, push);
+        self.receiver.settle(self.now, refused, push);
         let fin = self.receiver.fin_reached() && !had_fin;
         self.counters.bytes_received += self.receiver.nxt().since(before) - u64::from(fin);
         if fin {
@@ -328,7 +334,7 @@ impl Connection {
     /// The consumer has taken `count` bytes of the front of the backlog, at most that piece's length.
     /// The window opens by as much.
     pub fn backlog_consumed(&mut self, count: usize) {
-        self.receiver.consumed(count);
+        self.receiver.consumed(self.now, count);
         self.raise_peer_closed();
     }
 
@@ -373,8 +379,8 @@ impl Connection {
         if self.fin_requested || self.stopped || self.is_ended() {
             return 0;
         }
-        let window = self.congestion.cwnd().min(self.snd.wnd);
-        let allowed = window.saturating_sub(self.recovery.in_flight());
+        let window = self.send_window().min(self.snd.wnd);
+        let allowed = window.saturating_sub(self.recovery.occupied());
         let unsent = self.queue.end().since(self.snd.nxt);
         saturate((allowed.saturating_add(SEND_BACKLOG as u64)).saturating_sub(unsent))
     }
@@ -421,13 +427,21 @@ impl Connection {
             delivered_ce,
             ecn_reductions,
         } = self.counters;
+        let recovery::Counts {
+            undo_by_timestamp,
+            undo_by_dsack,
+            undo_by_f_rto,
+            spurious_timeouts,
+            dsack_dups,
+            reord_seen,
+        } = self.recovery.counts();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
             rtt: self.rtt.srtt(),
             rttvar: self.rtt.rttvar(),
             snd_mss: self.effective_mss(),
-            snd_cwnd: self.congestion.cwnd(),
+            snd_cwnd: self.send_window(),
             snd_ssthresh: self.congestion.ssthresh(),
             snd_wnd: self.snd.wnd,
             rcv_wnd: self.receiver.window(),
@@ -442,6 +456,9 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
+            rcv_mss: saturate(self.receiver.full_size()),
+            rcv_rtt: self.receiver.rtt(),
+            rcv_space: self.receiver.limit(),
             pmtu: self.path_mtu(),
             path_mtu_reductions,
             black_holes,
@@ -452,7 +469,19 @@ impl Connection {
             ce_received,
             delivered_ce,
             ecn_reductions,
+            undo_by_timestamp,
+            undo_by_dsack,
+            undo_by_f_rto,
+            spurious_timeouts,
+            dsack_dups,
+            reord_seen,
         }
+    }
+
+    /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion
+    /// controller's.
+    fn send_window(&self) -> u64 {
+        self.recovery.window().unwrap_or_else(|| self.congestion.cwnd())
     }
 
     /// Whether no request can be served any more: closed, or a RST is about to be sent.

@@ -5,8 +5,8 @@
 //! acknowledgement and window.
 //!
 //! Data is cut at the end of its list, or of the queue, or else to a multiple of the MSS. A short
-//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4), and by
-//! silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
+//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4; with
+//! Minshall's condition), and by silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
 
 use super::{
     Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
@@ -75,7 +75,19 @@ impl Connection {
         self.raise_path_mtu();
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
-        if let Some((start, end, force)) = self.recovery.next_lost() {
+        if let Some(first) = self.recovery.awaits_new_data() {
+            // RFC 5682 s2.1 step 2b.
+            let draft = if first { self.draft_new(self.mss, true) } else { None };
+            if first {
+                self.recovery.offer_new_data(draft.is_some());
+            }
+            if let Some(draft) = draft {
+                return Some(self.transmit(draft));
+            }
+        }
+        if self.recovery.awaits_new_data().is_none()
+            && let Some((start, end, force)) = self.recovery.next_lost(most)
+        {
             return self.retransmit(start, end, force, most);
         }
         if core::mem::take(&mut self.owed.tail_probe)
@@ -84,8 +96,13 @@ impl Connection {
             return Some(probe);
         }
         self.reconsider_idle();
-        let draft = self.draft_new(most, false)?;
-        Some(self.transmit(draft))
+        if let Some(draft) = self.draft_new(most, false) {
+            return Some(self.transmit(draft));
+        }
+        let (start, end) = self.recovery.next_doubtful(self.mss)?;
+        let transmit = self.retransmit(start, end, false, most)?;
+        self.recovery.doubtful_sent(start + transmit.payload_len as u64);
+        Some(transmit)
     }
 
     /// Sends the lost bytes at the front of `start..end` again, as the congestion window allows.
@@ -96,7 +113,7 @@ impl Connection {
         force: bool,
         most: u64,
     ) -> Option<Transmit> {
-        let room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+        let room = self.send_window().saturating_sub(self.recovery.in_flight());
         let force = force || self.recovery.in_flight() == 0;
         let room = if force { room.max(self.mss) } else { room };
         let window = (self.snd.una + self.snd.wnd).since(start);
@@ -149,7 +166,7 @@ impl Connection {
             return None;
         }
         let idle = self.recovery.is_idle();
-        let mut room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+        let mut room = self.send_window().saturating_sub(self.recovery.occupied());
         if probe || self.recovery.in_flight() == 0 {
             room = room.max(self.mss);
         }
@@ -171,18 +188,21 @@ impl Connection {
                     return None;
                 }
             }
-        } else if at_end && !fin && !probe && start >= self.snd.max && self.cached.nagling_enabled {
-            // Nagle: what is short waits while anything is unacknowledged.
-            let tail = len % self.mss;
-            if tail > 0 && (len > self.mss || !idle) {
-                len -= tail;
-            }
+        } else if at_end && !fin && !probe && self.is_nagled(start) {
+            len -= len % self.mss;
         }
         if len == 0 && !fin {
             return None;
         }
         self.owed.small_segment = false;
         Some(Draft { start, len: saturate(len), fin, context: cut.context })
+    }
+
+    /// Nagle's rule (RFC 9293 s3.7.4) as Minshall has it, and Linux: a short segment waits while another short one
+    /// is unacknowledged. Full-sized ones do not count, so the short end of a large write never waits for a delayed
+    /// ACK: the peer has at most one short segment whose ACK it delays.
+    fn is_nagled(&self, start: Position) -> bool {
+        self.cached.nagling_enabled && start >= self.snd.max && self.snd.una < self.snd.sml
     }
 
     /// CH s10.8: less than a segment, no end of a list, less than half of the peer's largest window.
@@ -206,6 +226,7 @@ impl Connection {
         if self.recovery.is_idle()
             && self.snd.nxt < self.send_end()
             && self.now - self.last_sent > self.rtt.rto()
+            && self.config.congestion_options.idle_restart
         {
             self.congestion.on_idle();
             self.last_sent = self.now;
@@ -223,16 +244,24 @@ impl Connection {
                 PushPolicy::QueueEmpty => data_end == self.queue.end(),
             };
         let resent = end.min(self.snd.max).since(start);
+        if self.recovery.is_idle() {
+            self.congestion.on_resume(self.now);
+        }
         self.queue.commit(start, len);
         self.recovery.sent(start, end, resent > 0, self.now);
         self.snd.nxt = self.snd.nxt.max(end);
         self.snd.max = self.snd.max.max(end);
+        if !(len as u64).is_multiple_of(self.mss) {
+            self.snd.sml = self.snd.sml.max(data_end);
+        }
         if fin {
             self.on_fin_sent();
         }
         self.count_data(start, data_end, resent, push);
         self.last_sent = self.now;
-        self.flight_peak = self.recovery.in_flight();
+        let cwnd = self.congestion.cwnd();
+        let in_flight = self.recovery.in_flight();
+        self.usage.sent((self.snd.una, self.snd.nxt), in_flight, cwnd, self.mss);
         if !self.timers.is_running(Timer::Retransmit) {
             self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
         }
@@ -285,15 +314,11 @@ impl Connection {
         self.counters.push_out += u64::from(push);
     }
 
-    /// RFC 8985 s7.2; the retransmission timer goes first when it is due sooner.
+    /// RFC 8985 s7.2.
     pub(super) fn arm_tail_probe(&mut self) {
-        let deadline = self
-            .recovery
-            .probe_timeout(self.rtt.srtt(), self.mss)
-            .map(|timeout| self.now + timeout)
-            .filter(|probe| {
-                self.timers.deadline(Timer::Retransmit).is_some_and(|rto| *probe < rto)
-            });
+        let deadline = self.timers.deadline(Timer::Retransmit).and_then(|timeout| {
+            self.recovery.probe_deadline(self.now, self.rtt.srtt(), self.mss, timeout)
+        });
         match deadline {
             Some(deadline) => self.timers.set(Timer::TailProbe, deadline),
             None => self.timers.stop(Timer::TailProbe),

@@ -10,7 +10,8 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use super::{
     Attempts, Challenges, Clock, Config, Connection, Controller, Counters, EcnState, Ending,
     ImportError, Owed, PathMtu, Position, Receiver, Recovery, RttEstimator, SendQueue,
-    SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers, congestion::Congestion,
+    SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
+    congestion::{Congestion, Usage},
 };
 use crate::{
     chimney::state::{ConnectionState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState},
@@ -20,6 +21,10 @@ use crate::{
 
 /// Largest window scale (RFC 7323 s2.3).
 const WINDOW_SCALE_MAX: u8 = 14;
+/// Smallest MSS that a peer is believed to mean, in bytes with options: Linux' `tcp_min_snd_mss`, against peers
+/// that have every byte sent in a segment of its own (CVE-2019-11479). IPv4 demands no more than 536 -
+/// 40 of anybody (RFC 9293 s3.7.1), and no less than 28 fits the smallest MTU (RFC 791: 68).
+const MSS_MIN: usize = 48;
 /// Largest window that can be advertised, in bytes.
 const WINDOW_MAX: u64 = 65_535 << WINDOW_SCALE_MAX;
 
@@ -144,7 +149,8 @@ pub(super) fn import(
 
     let mut rtt = RttEstimator::new(config.rto_min, config.rto_max);
     rtt.import(srtt, rtt_var);
-    let mut recovery = Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold);
+    let mut recovery =
+        Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold, config.recovery);
     let nxt = una.locate(snd_nxt);
     if nxt > una {
         // When each byte was sent is not known: no RTT sample from them.
@@ -170,13 +176,20 @@ pub(super) fn import(
             max_wnd: u64::from(max_snd_wnd.max(snd_wnd)),
             wl1: snd_wl1,
             wl2: una,
+            sml: una,
         },
         queue,
         fin_requested: fin_requested(phase) || fin_acknowledged(phase),
         receiver,
         recovery,
-        congestion: Controller::new(config.congestion, mss, cwnd, ss_thresh),
-        flight_peak: 0,
+        congestion: Controller::new(
+            config.congestion,
+            config.congestion_options,
+            mss,
+            cwnd,
+            ss_thresh,
+        ),
+        usage: Usage::new(now, nxt),
         last_sent: now,
         rtt,
         clock: Clock {
@@ -204,8 +217,8 @@ pub(super) fn import(
 /// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
 pub(super) fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
     let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
-    let mss = path_mtu_payload.min(usize::from(constant.remote_mss));
-    mss.saturating_sub(option).max(1) as u64
+    let mss = path_mtu_payload.min(usize::from(constant.remote_mss)).max(MSS_MIN);
+    (mss - option) as u64
 }
 
 const fn ticks(count: u32) -> Duration {
@@ -305,7 +318,7 @@ impl Connection {
             self.attempts.since = self.attempts.since.map(|_| now);
         }
         if old.initial_rcv_wnd != cached.initial_rcv_wnd {
-            self.receiver.set_limit(cached.initial_rcv_wnd);
+            self.receiver.fix_limit(cached.initial_rcv_wnd);
             self.receiver.ack_now();
         }
     }

@@ -55,7 +55,7 @@ fn established_connections_are_initiated() {
         assert_eq!(constant.local_mss, constant.remote_mss);
         assert!(constant.sack_enabled && constant.timestamp_enabled);
         assert!(constant.window_scaling_enabled);
-        assert_eq!((constant.snd_wind_scale, constant.rcv_wind_scale), (3, 3));
+        assert_eq!((constant.snd_wind_scale, constant.rcv_wind_scale), (7, 7));
         assert_eq!(delegated.snd_una, delegated.snd_max);
         assert!(delegated.retransmit.timeout_delta.is_none());
         assert_eq!(state.neighbor.cached.dl_destination_address.0, [2, 0, 0, 0, 0, 1]);
@@ -284,7 +284,7 @@ fn delayed_acknowledgement_leaves_first() {
     });
     let (ack, window) = last.unwrap();
     assert_eq!(ack, state.tcp.delegated.rcv_nxt);
-    assert_eq!(state.tcp.delegated.rcv_wnd, u32::from(window) << 3);
+    assert_eq!(state.tcp.delegated.rcv_wnd, u32::from(window) << state.tcp.constant.rcv_wind_scale);
     assert_eq!(bench.nodes[1].host.stats().exports_refused, 0);
 }
 

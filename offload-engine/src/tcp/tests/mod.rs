@@ -1,13 +1,18 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
+mod conformance;
+mod congestion;
 mod ecn;
+mod endings;
 mod handoff;
+mod hardening;
 mod path_mtu;
 mod receiving;
 mod recovery;
 mod scenario;
 mod sending;
 mod throughput;
+mod window;
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
@@ -101,8 +106,9 @@ pub(super) struct Bench {
 }
 
 impl Bench {
+    /// With NewReno: its windows are easy to tell.
     pub(super) fn new(state: Box<ConnectionState>) -> Self {
-        Self::with(state, Config::default())
+        Self::with(state, Config { congestion: CongestionAlgorithm::NewReno, ..Config::default() })
     }
 
     pub(super) fn with(state: Box<ConnectionState>, config: Config) -> Self {

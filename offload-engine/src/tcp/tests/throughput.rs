@@ -163,3 +163,25 @@ fn losses_are_repaired_without_waiting() {
         }
     }
 }
+
+#[test]
+#[ignore = "prints"]
+fn zz_print() {
+    for (sack, loss) in [(true, 0), (false, 0), (true, 10), (true, 50), (false, 10), (false, 50)] {
+        for seed in 0..4 {
+            let path = Path { sack, super_segments: u64::is_multiple_of(loss, 20), loss };
+            let (time, info) = transfer(path, seed);
+            std::println!(
+                "{sack} {loss} {seed} {time:?} to {} fr {} rt {} dsack {} reord {} undo {} {} {}",
+                info.timeouts,
+                info.fast_retransmits,
+                info.total_retrans,
+                info.dsack_dups,
+                info.reord_seen,
+                info.undo_by_timestamp,
+                info.undo_by_dsack,
+                info.undo_by_f_rto
+            );
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Scripts from captures.

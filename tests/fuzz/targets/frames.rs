@@ -1,0 +1,2 @@
+//! libFuzzer's bytes as a script.
+#![no_main]
