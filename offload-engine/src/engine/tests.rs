@@ -577,7 +577,7 @@ fn only_the_neighbors_vlan_is_taken() {
     bench.arrives(from_peer(81, 5005, 1000, b"none"));
     bench.poll();
     assert_eq!(bench.client.received, b"five, any, none");
-    bench.now = bench.now + Duration::from_millis(40);
+    bench.now += Duration::from_millis(40);
     bench.poll();
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_vlan_dropped, stats.rx_segments, stats.rx_to_host), (2, 3, 0));
@@ -630,7 +630,7 @@ fn frames_follow_the_path() {
         let longest = bench.sent().iter().map(|frame| frame.len() - 14).max().unwrap();
         mtus.push(longest);
         let due = bench.engine.connections().list(bench.now).next().unwrap().2.rto;
-        bench.now = bench.now + due;
+        bench.now += due;
         bench.poll();
     }
     assert_eq!(mtus, [1500, 1500, 1064, 1064, 576, 576]);
