@@ -271,6 +271,19 @@ pub struct Config {
     pub recovery: RecoveryOptions,
 }
 
+/// What the sender is doing about losses (tcpi_ca_state).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossState {
+    /// Nothing: everything arrives in order.
+    Open = 0,
+    /// Something has arrived out of order; it is not decided that anything is lost.
+    Disorder = 1,
+    /// Fast recovery.
+    Recovery = 3,
+    /// Repair after a time-out.
+    Loss = 4,
+}
+
 /// What TCP_INFO would say; `None` where unknown. Names are Linux'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -354,6 +367,14 @@ pub struct Info {
     pub dsack_dups: u64,
     /// Acknowledgements that told of reordering (RFC 8985 s6.2 step 3).
     pub reord_seen: u64,
+    /// What the sender is doing about losses.
+    pub loss_state: LossState,
+    /// Bytes selectively acknowledged.
+    pub sacked: u64,
+    /// Bytes presumed lost that wait to be resent.
+    pub lost: u64,
+    /// Bytes resent that are presumed to be on the wire.
+    pub resent: u64,
 }
 
 /// A connection cannot be taken over.

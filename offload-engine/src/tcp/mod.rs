@@ -58,7 +58,7 @@ use bytes::Bytes;
 
 pub use self::{
     api::{
-        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
+        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info, LossState,
         PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
     ecn::Ecn,
@@ -435,6 +435,7 @@ impl Connection {
             dsack_dups,
             reord_seen,
         } = self.recovery.counts();
+        let recovery::Standing { loss_state, sacked, lost, resent } = self.recovery.standing();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
@@ -475,6 +476,10 @@ impl Connection {
             spurious_timeouts,
             dsack_dups,
             reord_seen,
+            loss_state,
+            sacked,
+            lost,
+            resent,
         }
     }
 

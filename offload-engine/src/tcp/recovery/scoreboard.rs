@@ -138,6 +138,12 @@ impl Scoreboard {
         self.lost
     }
 
+    /// Bytes resent that are presumed to be on the wire.
+    pub(super) fn resent(&self) -> u64 {
+        let resent = |record: &&Record| record.resent && record.fate == Fate::InFlight;
+        self.records.iter().filter(resent).map(Record::len).sum()
+    }
+
     /// Whether something waits to be resent.
     pub(super) const fn has_lost(&self) -> bool {
         self.lost > 0
