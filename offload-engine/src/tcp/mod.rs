@@ -64,6 +64,7 @@ use bytes::Bytes;
 pub use self::{
     api::{
         CaState, Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
+        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info, LossState,
         PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
     ecn::Ecn,
@@ -452,6 +453,7 @@ impl Connection {
         } = self.recovery.counts();
         let (busy_time, rwnd_limited) = self.chrono.times(now);
         let Tally { sacked, lost, resent } = self.recovery.tally();
+        let recovery::Standing { loss_state, sacked, lost, resent } = self.recovery.standing();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
@@ -506,6 +508,10 @@ impl Connection {
             last_ack_recv: self.last_ack_recv.map(|at| now - at),
             busy_time,
             rwnd_limited,
+            loss_state,
+            sacked,
+            lost,
+            resent,
         }
     }
 
