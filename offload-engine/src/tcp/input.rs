@@ -119,6 +119,10 @@ impl Connection {
         }
         self.note_life(segment, start);
         self.note_marks(segment);
+        self.last_ack_recv = Some(now);
+        if !segment.payload.is_empty() {
+            self.last_data_recv = Some(now);
+        }
         let fin = segment.flags.contains(Flags::FIN);
         if self.process_ack(segment, ack, fin) {
             return Received::default();

@@ -130,6 +130,16 @@ struct Delivery {
     reordered: bool,
 }
 
+/// Bytes between SND.UNA and SND.NXT that are something special.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tally {
+    pub(super) sacked: u64,
+    /// Presumed lost, and not resent yet.
+    pub(super) lost: u64,
+    /// Resent, and in flight.
+    pub(super) resent: u64,
+}
+
 /// Loss recovery of one connection.
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -270,6 +280,25 @@ impl Recovery {
     /// Whether there was new data for [`Recovery::awaits_new_data`]; without, recovery goes on as ever.
     pub(super) const fn offer_new_data(&mut self, sent: bool) {
         self.f_rto = if sent { FRto::Second { sent } } else { FRto::Off };
+    }
+
+    /// Segments are missing, but none is presumed lost yet.
+    pub(super) fn has_doubts(&self) -> bool {
+        self.duplicate_acks > 0 || self.board.sacked() > 0
+    }
+
+    /// Bytes selectively acknowledged.
+    pub(super) const fn sacked(&self) -> u64 {
+        self.board.sacked()
+    }
+
+    /// Counts for a report: a walk over everything in flight.
+    pub(super) fn tally(&self) -> Tally {
+        Tally {
+            sacked: self.board.sacked(),
+            lost: self.board.lost(),
+            resent: self.board.resent_in_flight(),
+        }
     }
 
     /// `start..end` was sent, now. `resent`: some of it was on the wire before.

@@ -138,6 +138,12 @@ impl Scoreboard {
         self.lost
     }
 
+    /// Bytes resent and in flight.
+    pub(super) fn resent_in_flight(&self) -> u64 {
+        let resent = |record: &&Record| record.resent && record.fate == Fate::InFlight;
+        self.records.iter().filter(resent).map(Record::len).sum()
+    }
+
     /// Whether something waits to be resent.
     pub(super) const fn has_lost(&self) -> bool {
         self.lost > 0
