@@ -150,6 +150,9 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
     };
     engine.tcp.congestion_options.pacing = config.pacing;
     engine.tcp.retransmissions_max = config.max_retransmissions;
+    engine.tcp.rcv_wnd_max = config.receive_window_bytes;
+    let window = config.receive_window_bytes as usize;
+    let receive_buffer = HostConfig::default().receive_buffer.min(window);
     let prefixes = config.addresses.iter();
     let host = HostConfig {
         mac,
@@ -162,6 +165,8 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
             Offload::Auto => OffloadPolicy::Auto,
         },
         ecn: config.ecn,
+        receive_buffer,
+        receive_window_max: window,
         seed: config.seed,
         ..HostConfig::default()
     };

@@ -191,10 +191,17 @@ impl Engine {
         if !self.connections.accepts(slot, vlan) {
             return;
         }
-        if self.connections.path_error(now, slot, &error) {
-            self.stats.rx_path_errors += 1;
-        } else {
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        let before = offloaded.tcp.path_mtu();
+        if !offloaded.tcp.handle_path_error(now, &error) {
             self.stats.rx_path_errors_ignored += 1;
+            return;
+        }
+        self.stats.rx_path_errors += 1;
+        let (handle, path_mtu) = (offloaded.handle, offloaded.tcp.path_mtu());
+        self.connections.mark_ready(slot);
+        if path_mtu < before {
+            self.tell_host(ToHost::PathMtu { handle, path_mtu });
         }
     }
 
@@ -259,7 +266,7 @@ impl Engine {
                 break;
             }
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            let limits = TxLimits { super_segment_max: offloaded.super_segment_max };
+            let limits = TxLimits { super_segment_max: offloaded.super_segment_max() };
             let Some(transmit) = offloaded.tcp.poll_transmit(now, limits) else {
                 if !raise_events(now, offloaded, client) {
                     self.connections.schedule(slot);

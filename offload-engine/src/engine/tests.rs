@@ -537,8 +537,18 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     let shape: Vec<_> =
         again.iter().map(|frame| (tcp_of(frame).0, tcp_of(frame).2.len())).collect();
     assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 440)]);
-    let told = bench.port.from_engine.try_iter().count();
-    assert_eq!(told, 3, "the host gets every message");
+    let told: Vec<_> = bench.port.from_engine.try_iter().collect();
+    let frames = told.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
+    assert_eq!(frames, 3, "the host gets every frame");
+    let handle = OffloadHandle(1);
+    let mtus: Vec<_> = told
+        .iter()
+        .filter_map(|message| match message {
+            ToHost::PathMtu { handle, path_mtu } => Some((*handle, *path_mtu)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(mtus, [(handle, 1280)]);
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_path_errors, stats.rx_path_errors_ignored, stats.rx_to_host), (1, 1, 3));
 
@@ -649,4 +659,31 @@ fn a_trace_has_a_row_for_each_change() {
     assert!(lines[3].starts_with(&row(21_000, "14600,,20000,")), "{}", lines[3]);
     assert!(lines[3].ends_with(",0,60000,60000,,3000,0,open"), "{}", lines[3]);
     assert_eq!(lines.len(), 4, "{text}");
+}
+
+// Without segmentation by the link no frame holds more than the path takes, also after the path has
+// become so narrow that two of its segments would fit into one of the link's (RFC 2923 s2.1).
+#[test]
+fn frames_follow_the_path() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.sent();
+    let now = bench.now;
+    let list = NetBufferList::from_mdl(42, Bytes::from(vec![7; 30_000]));
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    bench.engine.flush(now, &mut bench.client);
+    let mut mtus = Vec::new();
+    for _ in 0..6 {
+        let longest = bench.sent().iter().map(|frame| frame.len() - 14).max().unwrap();
+        mtus.push(longest);
+        let due = bench.engine.connections().list(bench.now).next().unwrap().2.rto;
+        bench.now = bench.now + due;
+        bench.poll();
+    }
+    assert_eq!(mtus, [1500, 1500, 1064, 1064, 576, 576]);
+    bench.arrives(from_peer(80, 5000, 1000 + 536, b""));
+    bench.poll();
+    let sent = bench.sent();
+    assert!(!sent.is_empty() && sent.iter().all(|frame| frame.len() - 14 <= 576));
 }

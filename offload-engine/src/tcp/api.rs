@@ -5,6 +5,7 @@ use core::ops::Range;
 use super::{
     ecn::Ecn,
     path_mtu::{PathOptions, SoftError},
+    recovery::RecoveryOptions,
     seq::SeqNum,
 };
 use crate::{
@@ -266,6 +267,8 @@ pub struct Config {
     pub timestamps_required: bool,
     /// How the path's MTU is learned.
     pub path: PathOptions,
+    /// Parts of loss recovery in use.
+    pub recovery: RecoveryOptions,
 }
 
 /// What congestion control and recovery are doing. Names and numbers are Linux'.
@@ -335,7 +338,7 @@ pub struct Info {
     /// Limit of our window, bytes: InitialRcvWnd, and what it has grown to.
     pub rcv_space: u64,
     /// Path MTU, bytes of an IP packet.
-    pub pmtu: usize,
+    pub pmtu: u32,
     /// Times that the path MTU was reduced, by ICMP or because of a black hole.
     pub path_mtu_reductions: u64,
     /// Those of them that no ICMP message had asked for (RFC 2923).
@@ -354,6 +357,19 @@ pub struct Info {
     pub delivered_ce: u64,
     /// Reductions of the congestion window because of ECE.
     pub ecn_reductions: u64,
+    /// Reductions of the congestion window taken back because a timestamp showed that the original had
+    /// arrived (RFC 3522).
+    pub undo_by_timestamp: u64,
+    /// The same, because all that was resent was reported as duplicate (RFC 2883).
+    pub undo_by_dsack: u64,
+    /// The same, by F-RTO (RFC 5682).
+    pub undo_by_f_rto: u64,
+    /// Time-outs among what was taken back.
+    pub spurious_timeouts: u64,
+    /// Reports of duplicates received (RFC 2883).
+    pub dsack_dups: u64,
+    /// Acknowledgements that told of reordering (RFC 8985 s6.2 step 3).
+    pub reord_seen: u64,
     /// What congestion control and recovery are doing.
     pub ca_state: CaState,
     /// Smallest round-trip time; `None` before the first sample.
@@ -424,6 +440,7 @@ impl Default for Config {
             quick_acks: 16,
             timestamps_required: false,
             path: PathOptions::default(),
+            recovery: RecoveryOptions::default(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What happens when a timer runs out.
 
-use super::{Connection, TcpPhase, Timer, congestion::Congestion, timers};
+use super::{
+    Connection, TcpPhase, Timer, congestion::Congestion, input::CHALLENGE_KEEP_ALIVE, timers,
+};
 use crate::{
     chimney::client::UploadReason,
     time::{Duration, Instant},
@@ -9,6 +11,14 @@ use crate::{
 /// Keep-alive probes and their interval when the host gave none (CH s9.2).
 const KEEP_ALIVE_PROBES: u8 = 10;
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What an attempt to get an answer has taken so far.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    spent: Duration,
+    /// Retransmissions, or probes.
+    count: u8,
+}
 
 impl Connection {
     /// Handles every timer that is due at `now`. To be followed by [`Connection::poll_transmit`].
@@ -41,16 +51,14 @@ impl Connection {
             return;
         }
         let since = *self.attempts.since.get_or_insert(self.now);
-        let spent = self.attempts.spent + (self.now - since);
-        let exhausted = match self.cached.max_rt {
-            None => false,
-            Some(0) => self.attempts.retransmissions >= self.config.retransmissions_max,
-            Some(ticks) => spent >= Duration::from_millis(u64::from(ticks)),
+        let attempt = Attempt {
+            spent: self.attempts.spent + (self.now - since),
+            count: self.attempts.retransmissions,
         };
-        if exhausted {
+        let Some(left) = self.time_left(attempt) else {
             self.stop(UploadReason::TimeoutExpiration);
             return;
-        }
+        };
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         // One reduction for each flight, even if fast recovery did not repair it.
         let first = self.attempts.retransmissions == 0 && !self.recovery.is_fast();
@@ -60,9 +68,23 @@ impl Connection {
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
         self.suspect_black_hole();
+        self.owed.tail_probe = false;
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
-        self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+        self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));
+    }
+
+    /// How long an attempt to get an answer may still take; `None` when it has failed. MaxRT (CH s3.5) is the user
+    /// timeout of RFC 9293 s3.8.3 and RFC 5482: a time, or 0 for a count, or none for no limit.
+    fn time_left(&self, attempt: Attempt) -> Option<Duration> {
+        let Attempt { spent, count } = attempt;
+        match self.cached.max_rt {
+            None => Some(Duration::MAX),
+            Some(0) => (count < self.config.retransmissions_max).then_some(Duration::MAX),
+            Some(ticks) => Duration::from_millis(u64::from(ticks))
+                .checked_sub(spent)
+                .filter(|left| !left.is_zero()),
+        }
     }
 
     /// RFC 8985 s7.3.
@@ -77,13 +99,14 @@ impl Connection {
     /// RFC 8985 s6.3.
     fn on_reordering(&mut self) {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
-        let (begins, deadline) =
-            self.recovery.on_reordering_timeout(self.now, self.mss, self.rtt.min());
-        if begins {
+        let (rtt_min, srtt) = (self.rtt.min(), self.rtt.srtt());
+        let report = self.recovery.on_reordering_timeout(self.now, self.mss, rtt_min, srtt);
+        if report.reduce {
             self.congestion.on_loss(self.now, outstanding);
             self.counters.fast_retransmits += 1;
         }
-        if let Some(deadline) = deadline {
+        self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
+        if let Some(deadline) = report.reordering_deadline {
             self.timers.set(Timer::Reordering, deadline);
         }
     }
@@ -94,21 +117,28 @@ impl Connection {
             self.owed.small_segment = true;
             return;
         }
-        if self.attempts.probes >= self.config.retransmissions_max {
+        // With a time as the limit answers do not matter: the data does not get through (RFC 5482 s3).
+        let since = *self.attempts.closed_since.get_or_insert(self.now);
+        let attempt = Attempt { spent: self.now - since, count: self.attempts.probes };
+        let Some(left) = self.time_left(attempt) else {
             self.stop(UploadReason::TimeoutExpiration);
             return;
-        }
+        };
         self.owed.window_probe = true;
-        let timeout = self.rtt.rto_shifted(u32::from(self.attempts.probes));
-        self.attempts.probes += 1;
+        let timeout = self.rtt.rto_shifted(u32::from(self.attempts.probes)).min(left);
+        self.attempts.probes = self.attempts.probes.saturating_add(1);
         self.timers.set(Timer::Persist, self.now + timeout);
     }
 
     /// CH s10.5, s9.2.
     fn on_keep_alive(&mut self) {
-        // RFC 9293 MUST-26: while something is outstanding, its own timer asks the peer.
         if !self.recovery.is_idle() || self.window_closed() {
-            self.restart_keep_alive();
+            // RFC 9293 s3.8.4 (MUST-26): what is outstanding asks by itself.
+            let idle = match self.cached.keep_alive_enabled {
+                true => Duration::from_millis(u64::from(self.cached.ka_timeout)),
+                false => CHALLENGE_KEEP_ALIVE,
+            };
+            self.timers.set(Timer::KeepAlive, self.now + idle);
             return;
         }
         let probes_max = match self.cached.ka_probe_count {

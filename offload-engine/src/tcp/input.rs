@@ -300,17 +300,38 @@ impl Connection {
             if report.acked > 0 || report.rtt.is_some() {
                 self.sample_rtt(segment, &report);
             }
-            self.steer(&report, outstanding);
+            self.follow(&report, outstanding);
             self.answer_echo(segment, report.acked, outstanding);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
             self.update_send_timers(&report);
+        } else if !segment.sack.is_empty() {
+            self.hear_old_blocks(segment, ack);
         }
         self.phase == TcpPhase::Closed
     }
 
+    /// An acknowledgement that was overtaken: its blocks may still be news.
+    fn hear_old_blocks(&mut self, segment: &Segment<'_>, ack: Position) {
+        let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
+        let report = self.acknowledge(segment, ack, false);
+        self.follow(&report, outstanding);
+        self.update_send_timers(&report);
+    }
+
+    /// What `report` means for the congestion window.
+    fn follow(&mut self, report: &Report, outstanding: u64) {
+        if report.undo {
+            self.congestion.undo();
+        }
+        self.steer(report, outstanding);
+        self.recovery.regulate(report, self.congestion.ssthresh(), self.mss);
+    }
+
+    /// Tells recovery of an acknowledgement and its blocks.
     fn acknowledge(&mut self, segment: &Segment<'_>, ack: Position, bare: bool) -> Report {
+        let to = ack.max(self.snd.una);
         let mut sacks = [(ack, ack); SACK_BLOCKS_MAX];
         let mut count = 0;
         let mut duplicate_report = None;
@@ -326,20 +347,25 @@ impl Connection {
                 from <= start && end <= to
             });
             if index == 0 && (end <= ack || inside_next) {
-                duplicate_report = Some((start, end));
+                // What lies so far back was sent to nobody who still reports it.
+                let recent = self.snd.una.since(start) <= self.snd.max_wnd;
+                duplicate_report = recent.then_some((start, end));
             } else if start >= ack {
-                sacks[count] = (start, end);
+                sacks[count] = (start.max(to), end);
                 count += 1;
             }
         }
         self.recovery.on_ack(&Ack {
             now: self.now,
-            to: ack,
+            to,
             sacks: &sacks[..count],
             duplicate_report,
             bare,
+            can_send_new: self.snd.nxt < self.send_end().min(self.snd.una + self.snd.wnd),
+            echo: self.echo(segment).map(|echo| echo.wrapping_sub(self.clock.delta)),
             mss: self.mss,
             rtt_min: self.rtt.min(),
+            srtt: self.rtt.srtt(),
         })
     }
 
@@ -356,6 +382,7 @@ impl Connection {
         if self.snd.wnd > 0 {
             self.attempts.probe_round = 0;
             self.attempts.probes = 0;
+            self.attempts.closed_since = None;
             self.owed.window_probe = false;
         } else if self.attempts.probes > 0 {
             // CH s10.4: an answer to a probe starts the next, longer round.
@@ -370,32 +397,31 @@ impl Connection {
         if segment.payload.is_empty() {
             return;
         }
-        if let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
-            && segment.piece_size() >= self.receiver.full_size()
-            && let Some(age) = self.echo_age(timestamps.echo)
+        if segment.piece_size() >= self.receiver.full_size()
+            && let Some(echo) = self.echo(segment)
         {
-            self.receiver.on_echo(timestamps.echo, age);
+            self.receiver.on_echo(echo, self.echo_age(echo));
         }
         self.receiver.measure(self.now);
     }
 
-    /// Time since we sent the timestamp `echo`, at least the tick of 1 ms; `None` if we cannot have.
-    fn echo_age(&self, echo: u32) -> Option<Duration> {
+    /// TSecr, if it is one of our time stamps (RFC 7323 s3.2): not 0, and not from the future.
+    fn echo(&self, segment: &Segment<'_>) -> Option<u32> {
+        let echo = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?.echo;
         let age = self.clock.value(self.now).wrapping_sub(echo);
-        let sane = echo != 0 && age.cast_signed() >= 0;
-        sane.then(|| Duration::from_millis(u64::from(age.max(1))))
+        (echo != 0 && age.cast_signed() >= 0).then_some(echo)
+    }
+
+    /// Time since we sent the timestamp `echo`. Coarse: less than the tick of 1 ms reads as 0, and counts as one.
+    fn echo_age(&self, echo: u32) -> Duration {
+        let age = self.clock.value(self.now).wrapping_sub(echo);
+        Duration::from_millis(u64::from(age.max(1)))
     }
 
     fn sample_rtt(&mut self, segment: &Segment<'_>, report: &Report) {
-        let echoed = || {
-            let timestamps = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?;
-            let age = self.clock.value(self.now).wrapping_sub(timestamps.echo);
-            let sane = timestamps.echo != 0 && age.cast_signed() >= 0;
-            // Coarse: less than a tick reads as 0.
-            sane.then(|| Duration::from_millis(u64::from(age.max(1))))
-        };
+        let echoed = || self.echo(segment).map(|echo| self.echo_age(echo));
         if let Some(rtt) = report.rtt.or_else(echoed) {
-            self.rtt.sample(rtt);
+            self.rtt.sample(self.now, rtt);
         }
     }
 

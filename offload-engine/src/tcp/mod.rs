@@ -71,6 +71,7 @@ pub use self::{
         BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
         PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
     },
+    recovery::RecoveryOptions,
     send::SLICES_MAX,
     seq::SeqNum,
     trace::TraceSample,
@@ -157,6 +158,8 @@ struct Attempts {
     probe_round: u8,
     /// Probes in this round.
     probes: u8,
+    /// When the first probe of the closed window was sent.
+    closed_since: Option<Instant>,
     /// Unanswered keep-alive probes.
     keep_alives: u8,
 }
@@ -391,8 +394,8 @@ impl Connection {
         if self.fin_requested || self.stopped || self.is_ended() {
             return 0;
         }
-        let window = self.congestion.cwnd().min(self.snd.wnd);
-        let allowed = window.saturating_sub(self.recovery.in_flight());
+        let window = self.send_window().min(self.snd.wnd);
+        let allowed = window.saturating_sub(self.recovery.occupied());
         let unsent = self.queue.end().since(self.snd.nxt);
         saturate((allowed.saturating_add(SEND_BACKLOG as u64)).saturating_sub(unsent))
     }
@@ -439,6 +442,14 @@ impl Connection {
             delivered_ce,
             ecn_reductions,
         } = self.counters;
+        let recovery::Counts {
+            undo_by_timestamp,
+            undo_by_dsack,
+            undo_by_f_rto,
+            spurious_timeouts,
+            dsack_dups,
+            reord_seen,
+        } = self.recovery.counts();
         let (busy_time, rwnd_limited) = self.chrono.times(now);
         let Tally { sacked, lost, resent } = self.recovery.tally();
         Info {
@@ -447,7 +458,7 @@ impl Connection {
             rtt: self.rtt.srtt(),
             rttvar: self.rtt.rttvar(),
             snd_mss: self.effective_mss(),
-            snd_cwnd: self.congestion.cwnd(),
+            snd_cwnd: self.send_window(),
             snd_ssthresh: self.congestion.ssthresh(),
             snd_wnd: self.snd.wnd,
             rcv_wnd: self.receiver.window(),
@@ -465,7 +476,7 @@ impl Connection {
             rcv_mss: saturate(self.receiver.full_size()),
             rcv_rtt: self.receiver.rtt(),
             rcv_space: self.receiver.limit(),
-            pmtu: self.path_mtu.current(),
+            pmtu: self.path_mtu(),
             path_mtu_reductions,
             black_holes,
             soft_errors,
@@ -475,6 +486,12 @@ impl Connection {
             ce_received,
             delivered_ce,
             ecn_reductions,
+            undo_by_timestamp,
+            undo_by_dsack,
+            undo_by_f_rto,
+            spurious_timeouts,
+            dsack_dups,
+            reord_seen,
             ca_state: self.ca_state(),
             min_rtt: self.rtt.min(),
             unacked: self.segments(self.snd.nxt.since(self.snd.una)),
@@ -490,6 +507,12 @@ impl Connection {
             busy_time,
             rwnd_limited,
         }
+    }
+
+    /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion
+    /// controller's.
+    fn send_window(&self) -> u64 {
+        self.recovery.window().unwrap_or_else(|| self.congestion.cwnd())
     }
 
     /// Whether no request can be served any more: closed, or a RST is about to be sent.

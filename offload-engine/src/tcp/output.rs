@@ -76,9 +76,25 @@ impl Connection {
         self.raise_path_mtu();
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
+        if let Some(first) = self.recovery.awaits_new_data() {
+            // RFC 5682 s2.1 step 2b.
+            let draft = if first { self.draft_new(self.mss, true) } else { None };
+            if first {
+                self.recovery.offer_new_data(draft.is_some());
+            }
+            if let Some(draft) = draft {
+                return Some(self.transmit(draft));
+            }
+        }
+        if core::mem::take(&mut self.owed.tail_probe)
+            && let Some(probe) = self.transmit_tail_probe()
+        {
+            return Some(probe);
+        }
         let paced = self.paced_room();
-        if let Some((start, end, force)) = self.recovery.next_lost() {
-            // What opens a repair does not wait.
+        if self.recovery.awaits_new_data().is_none()
+            && let Some((start, end, force)) = self.recovery.next_lost(most)
+        {
             return match paced {
                 Ok(room) => self.retransmit(start, end, force, most.min(room)),
                 // What opens a repair does not wait.
@@ -86,19 +102,20 @@ impl Connection {
                 Err(due) => self.await_pacing(due),
             };
         }
-        if core::mem::take(&mut self.owed.tail_probe)
-            && let Some(probe) = self.transmit_tail_probe()
-        {
-            return Some(probe);
+        if self.snd.nxt < self.send_end() {
+            self.reconsider_idle();
+            let room = match paced {
+                Ok(room) => room,
+                Err(due) => return self.await_pacing(due),
+            };
+            if let Some(draft) = self.draft_new(most.min(room), false) {
+                return Some(self.transmit(draft));
+            }
         }
-        if self.snd.nxt == self.send_end() {
-            return None;
-        }
-        self.reconsider_idle();
-        match paced {
-            Ok(room) => self.draft_new(most.min(room), false).map(|draft| self.transmit(draft)),
-            Err(due) => self.await_pacing(due),
-        }
+        let (start, end) = self.recovery.next_doubtful(self.mss)?;
+        let transmit = self.retransmit(start, end, false, most)?;
+        self.recovery.doubtful_sent(start + transmit.payload_len as u64);
+        Some(transmit)
     }
 
     /// Bytes that pacing lets go now, or when it does again.
@@ -112,7 +129,7 @@ impl Connection {
     /// The rate to pace at now; `None` when pacing is off or has nothing to go by.
     pub(super) fn pacing_rate(&self) -> Option<Rate> {
         let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
-        Rate::new(self.congestion.cwnd(), self.congestion.ssthresh(), srtt)
+        Rate::new(self.send_window(), self.congestion.ssthresh(), srtt)
     }
 
     /// Something could be sent, but not before `due`.
@@ -128,7 +145,7 @@ impl Connection {
         } else {
             let window = (self.snd.una + self.snd.wnd).since(self.snd.nxt);
             let waiting = self.send_end().since(self.snd.nxt);
-            let room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+            let room = self.send_window().saturating_sub(self.recovery.in_flight());
             let next = waiting.min(self.mss);
             if window < next && next <= room { Occupation::PeerLimited } else { Occupation::Busy }
         };
@@ -143,7 +160,7 @@ impl Connection {
         force: bool,
         most: u64,
     ) -> Option<Transmit> {
-        let room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+        let room = self.send_window().saturating_sub(self.recovery.in_flight());
         let force = force || self.recovery.in_flight() == 0;
         let room = if force { room.max(self.mss) } else { room };
         let window = (self.snd.una + self.snd.wnd).since(start);
@@ -178,7 +195,9 @@ impl Connection {
             self.timers.stop(Timer::TailProbe);
             return Some(transmit);
         }
-        let (start, end) = self.recovery.probe_bytes(self.mss)?;
+        // RFC 9293 SHLD-16: of what was sent, a peer that has shrunk its window gets what that still holds.
+        let edge = self.snd.una + self.snd.wnd;
+        let (start, end) = self.recovery.probe_bytes(self.mss).filter(|(_, end)| *end <= edge)?;
         let draft = self.draft_again(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);
@@ -196,7 +215,7 @@ impl Connection {
             return None;
         }
         let idle = self.recovery.is_idle();
-        let mut room = self.congestion.cwnd().saturating_sub(self.recovery.in_flight());
+        let mut room = self.send_window().saturating_sub(self.recovery.occupied());
         if probe || self.recovery.in_flight() == 0 {
             room = room.max(self.mss);
         }
@@ -347,15 +366,11 @@ impl Connection {
         self.counters.push_out += u64::from(push);
     }
 
-    /// RFC 8985 s7.2; the retransmission timer goes first when it is due sooner.
+    /// RFC 8985 s7.2.
     pub(super) fn arm_tail_probe(&mut self) {
-        let deadline = self
-            .recovery
-            .probe_timeout(self.rtt.srtt(), self.mss)
-            .map(|timeout| self.now + timeout)
-            .filter(|probe| {
-                self.timers.deadline(Timer::Retransmit).is_some_and(|rto| *probe < rto)
-            });
+        let deadline = self.timers.deadline(Timer::Retransmit).and_then(|timeout| {
+            self.recovery.probe_deadline(self.now, self.rtt.srtt(), self.mss, timeout)
+        });
         match deadline {
             Some(deadline) => self.timers.set(Timer::TailProbe, deadline),
             None => self.timers.stop(Timer::TailProbe),

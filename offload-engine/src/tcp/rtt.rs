@@ -3,19 +3,46 @@
 //! Times are nanoseconds inside, so a path of 100 us gets a true estimate although timestamps tick
 //! in milliseconds. The chimney carries 8 x SRTT and 4 x RTTVAR in ticks of 1 ms.
 
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 /// RTO before the first sample (RFC 6298 2.1).
 const RTO_INITIAL: Duration = Duration::from_secs(1);
 /// Largest exponent of the back-off; `rto_max` is reached long before.
 const BACKOFF_MAX: u32 = 16;
 
+/// For how long, at least, the smallest RTT is remembered; twice as long at most (RFC 8985 s6.2 step 1 asks for a
+/// window; Linux has 300 s).
+const MIN_WINDOW: Duration = Duration::from_secs(150);
+
+/// The smallest sample of the recent past: a route that has become longer is noticed.
+#[derive(Debug, Default)]
+struct RecentMin {
+    since: Instant,
+    current: Option<Duration>,
+    previous: Option<Duration>,
+}
+
+impl RecentMin {
+    fn sample(&mut self, now: Instant, rtt: Duration) {
+        let age = now - self.since;
+        if age >= MIN_WINDOW {
+            self.previous = self.current.take().filter(|_| age < MIN_WINDOW * 2);
+            self.since = now;
+        }
+        self.current = Some(self.current.map_or(rtt, |min| min.min(rtt)));
+    }
+
+    fn get(&self) -> Option<Duration> {
+        self.current.into_iter().chain(self.previous).min()
+    }
+}
+
 /// The estimator of one connection.
 #[derive(Debug)]
 pub(super) struct RttEstimator {
     srtt: Option<Duration>,
     rttvar: Duration,
-    min: Option<Duration>,
+    min: RecentMin,
     rto_min: Duration,
     rto_max: Duration,
     backoff: u32,
@@ -23,7 +50,8 @@ pub(super) struct RttEstimator {
 
 impl RttEstimator {
     pub(super) const fn new(rto_min: Duration, rto_max: Duration) -> Self {
-        Self { srtt: None, rttvar: Duration::ZERO, min: None, rto_min, rto_max, backoff: 0 }
+        let min = RecentMin { since: Instant::ZERO, current: None, previous: None };
+        Self { srtt: None, rttvar: Duration::ZERO, min, rto_min, rto_max, backoff: 0 }
     }
 
     /// Continues from a carried estimate: `srtt8` is 8 x SRTT, `rttvar4` is 4 x RTTVAR, in ms.
@@ -46,9 +74,9 @@ impl RttEstimator {
     }
 
     /// Takes a sample (RFC 6298 2.2, 2.3) and ends the back-off.
-    pub(super) fn sample(&mut self, rtt: Duration) {
+    pub(super) fn sample(&mut self, now: Instant, rtt: Duration) {
         self.backoff = 0;
-        self.min = Some(self.min.map_or(rtt, |min| min.min(rtt)));
+        self.min.sample(now, rtt);
         let Some(srtt) = self.srtt else {
             self.srtt = Some(rtt);
             self.rttvar = rtt / 2;
@@ -93,9 +121,9 @@ impl RttEstimator {
         self.srtt.map(|_| self.rttvar)
     }
 
-    /// Smallest sample so far.
-    pub(super) const fn min(&self) -> Option<Duration> {
-        self.min
+    /// Smallest sample of the last 150 s at least, 300 s at most.
+    pub(super) fn min(&self) -> Option<Duration> {
+        self.min.get()
     }
 }
 
@@ -112,10 +140,10 @@ mod tests {
     fn rto_follows_rfc_6298() {
         let mut rtt = estimator();
         assert_eq!(rtt.rto(), Duration::from_secs(1));
-        rtt.sample(Duration::from_millis(100));
+        rtt.sample(Instant::ZERO, Duration::from_millis(100));
         assert_eq!(rtt.srtt(), Some(Duration::from_millis(100)));
         assert_eq!(rtt.rto(), Duration::from_millis(300));
-        rtt.sample(Duration::from_millis(180));
+        rtt.sample(Instant::ZERO, Duration::from_millis(180));
         assert_eq!(rtt.srtt(), Some(Duration::from_millis(110)));
         assert_eq!(rtt.rttvar(), Some(Duration::from_micros(57_500)));
         assert_eq!(rtt.rto(), Duration::from_millis(340));
@@ -125,15 +153,29 @@ mod tests {
             rtt.back_off();
         }
         assert_eq!(rtt.rto(), Duration::from_secs(60));
-        rtt.sample(Duration::from_millis(110));
+        rtt.sample(Instant::ZERO, Duration::from_millis(110));
         assert_eq!(rtt.rto(), Duration::from_micros(282_500));
         assert_eq!(rtt.min(), Some(Duration::from_millis(100)));
+    }
+
+    // RFC 8985 s6.2 step 1: a longer route is noticed.
+    #[test]
+    fn the_smallest_sample_is_forgotten() {
+        let mut rtt = estimator();
+        let (short, long) = (Duration::from_millis(5), Duration::from_millis(50));
+        rtt.sample(Instant::from_millis(10), short);
+        rtt.sample(Instant::from_millis(149_000), long);
+        assert_eq!(rtt.min(), Some(short));
+        rtt.sample(Instant::from_millis(160_000), long);
+        assert_eq!(rtt.min(), Some(short), "150 s at least");
+        rtt.sample(Instant::from_millis(311_000), long);
+        assert_eq!(rtt.min(), Some(long), "and 300 s at most");
     }
 
     #[test]
     fn a_short_path_gets_the_floor() {
         let mut rtt = estimator();
-        rtt.sample(Duration::from_micros(90));
+        rtt.sample(Instant::ZERO, Duration::from_micros(90));
         assert_eq!(rtt.rto(), Duration::from_millis(200));
     }
 
@@ -146,7 +188,7 @@ mod tests {
         assert_eq!(rtt.srtt(), Some(Duration::from_millis(10)));
         assert_eq!(rtt.export(), (80, 20));
         let mut short = estimator();
-        short.sample(Duration::from_micros(90));
+        short.sample(Instant::ZERO, Duration::from_micros(90));
         assert_eq!(short.export(), (1, 1));
     }
 }

@@ -149,7 +149,8 @@ pub(super) fn import(
 
     let mut rtt = RttEstimator::new(config.rto_min, config.rto_max);
     rtt.import(srtt, rtt_var);
-    let mut recovery = Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold);
+    let mut recovery =
+        Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold, config.recovery);
     let nxt = una.locate(snd_nxt);
     if nxt > una {
         // When each byte was sent is not known: no RTT sample from them.
@@ -320,6 +321,7 @@ impl Connection {
         if old.max_rt != cached.max_rt {
             self.attempts.spent = Duration::ZERO;
             self.attempts.since = self.attempts.since.map(|_| now);
+            self.attempts.closed_since = self.attempts.closed_since.map(|_| now);
         }
         if old.initial_rcv_wnd != cached.initial_rcv_wnd {
             self.receiver.fix_limit(cached.initial_rcv_wnd);

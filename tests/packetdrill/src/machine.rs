@@ -58,6 +58,7 @@ impl Machine {
         if let Some(congestion) = settings.congestion {
             engine.tcp.congestion = congestion;
         }
+        engine.tcp.congestion_options = settings.congestion_options;
         let host = HostConfig {
             mac: OUR_MAC,
             // Every address is on the link, and the neighbor answers for all of them.
@@ -66,6 +67,7 @@ impl Machine {
             policy: settings.policy,
             auto_offload_bytes: settings.handover_bytes,
             timestamps: settings.timestamps,
+            ecn: settings.ecn,
             receive_buffer: settings.receive_buffer,
             send_buffer: settings.send_buffer,
             seed: settings.seed,

@@ -176,7 +176,11 @@ impl Sockets {
         }
         match request {
             libc::FIONREAD => Ok(clamp(self.unread(fd))),
-            libc::TIOCOUTQ => Ok(clamp(self.status(fd).map_or(0, |status| status.unacknowledged))),
+            libc::TIOCOUTQ => {
+                let status = self.status(fd).and_then(|status| Ok((self.handle(fd)?, status)));
+                let count = status.map(|(handle, status)| self.unacknowledged(handle, status));
+                Ok(clamp(count.unwrap_or(0)))
+            }
             SIOCOUTQNSD => {
                 let told = self.handle(fd).ok().and_then(|handle| self.machine.told(handle));
                 Ok(clamp(told.map_or(0, |told| told.unsent() as usize)))

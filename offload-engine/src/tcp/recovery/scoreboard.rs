@@ -4,10 +4,23 @@
 //! The records cover [SND.UNA, SND.NXT) without holes. Each knows when it was last sent, whether that
 //! was a retransmission, and which of three states it is in: in flight, selectively acknowledged, or
 //! presumed lost and not yet resent. `pipe` (RFC 6675 s4) is what is in flight.
+//!
+//! Beside the records, in order of sequence, stands a log of transmissions in order of time: who looks
+//! for what was sent too long ago reads it from its old end, and what was judged leaves it. So an
+//! acknowledgement costs what it changes, and a binary search, however large the window is.
+//!
+//! Limits: SACK blocks cut records only up to one for each full-sized segment outstanding and
+//! [`SPARE_RECORDS`] more; then their edges are rounded inward to records that are there. The log has
+//! at most two entries for each record and [`SPARE_ENTRIES`] more.
 
 use alloc::collections::VecDeque;
 
 use crate::{tcp::seq::Position, time::Instant};
+
+/// Records that SACK blocks may make beyond the number of full-sized segments outstanding.
+const SPARE_RECORDS: u64 = 1_024;
+/// Entries of the log beyond two for each record, before what is outdated is removed.
+const SPARE_ENTRIES: usize = 64;
 
 /// State of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,38 +53,79 @@ impl Record {
     }
 }
 
+/// An entry of the log.
+#[derive(Clone, Copy, Debug)]
+struct Transmission {
+    number: u64,
+    start: Position,
+    end: Position,
+    sent_at: Instant,
+}
+
 /// The scoreboard of one connection.
 #[derive(Debug)]
 pub(super) struct Scoreboard {
     records: VecDeque<Record>,
+    /// In order of `number`. Every record in flight lies in the entry of its number; an entry may have no
+    /// such record any more.
+    log: VecDeque<Transmission>,
     una: Position,
     nxt: Position,
     sacked: u64,
     lost: u64,
-    /// Records that were resent: while there are none and nothing is sacked, order is intact.
-    resent: usize,
+    /// One beyond the highest byte ever sacked.
+    sacked_to: Position,
     /// Nothing below is presumed lost.
     lost_hint: Position,
+    /// Everything below was judged by [`Scoreboard::mark_by_count`].
+    judged: Position,
     transmissions: u64,
+    /// Records and entries looked at.
+    #[cfg(test)]
+    pub(super) steps: core::cell::Cell<u64>,
 }
 
 impl Scoreboard {
     pub(super) const fn new(una: Position) -> Self {
         Self {
             records: VecDeque::new(),
+            log: VecDeque::new(),
             una,
             nxt: una,
             sacked: 0,
             lost: 0,
-            resent: 0,
+            sacked_to: una,
             lost_hint: una,
+            judged: una,
             transmissions: 0,
+            #[cfg(test)]
+            steps: core::cell::Cell::new(0),
         }
+    }
+
+    fn count_step(&self) {
+        #[cfg(test)]
+        self.steps.set(self.steps.get() + 1);
+    }
+
+    /// First byte that is not acknowledged.
+    pub(super) const fn una(&self) -> Position {
+        self.una
+    }
+
+    /// One beyond the last byte sent.
+    pub(super) const fn nxt(&self) -> Position {
+        self.nxt
+    }
+
+    /// Bytes sent and not acknowledged.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.nxt.since(self.una)
     }
 
     /// Bytes presumed to be on the wire (`pipe`, RFC 6675 s4).
     pub(super) fn in_flight(&self) -> u64 {
-        self.nxt.since(self.una) - self.sacked - self.lost
+        self.outstanding() - self.sacked - self.lost
     }
 
     /// Bytes selectively acknowledged.
@@ -95,13 +149,13 @@ impl Scoreboard {
         self.lost > 0
     }
 
-    /// Whether every record was sent once and none is sacked: then none can be overtaken.
-    pub(super) const fn is_in_order(&self) -> bool {
-        self.sacked == 0 && self.resent == 0
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty()
+    }
+
+    /// Number of the latest transmission.
+    pub(super) const fn transmissions(&self) -> u64 {
+        self.transmissions
     }
 
     #[cfg(test)]
@@ -134,7 +188,6 @@ impl Scoreboard {
         {
             let tail = Record { start: at, ..*record };
             record.end = at;
-            self.resent += usize::from(tail.resent);
             self.records.insert(index + 1, tail);
             return index + 1;
         }
@@ -155,24 +208,42 @@ impl Scoreboard {
                     Fate::Sacked => self.sacked -= record.len(),
                     Fate::Lost => self.lost -= record.len(),
                 }
-                self.resent += usize::from(!record.resent);
                 let (resent, fate) = (true, Fate::InFlight);
                 *record = Record { sent_at: now, number, resent, fate, ..*record };
             }
         }
         if end > self.nxt {
             let start = start.max(self.nxt);
-            self.records.push_back(Record {
-                start,
-                end,
-                sent_at: now,
-                number,
-                resent,
-                fate: Fate::InFlight,
-            });
-            self.resent += usize::from(resent);
+            let fate = Fate::InFlight;
+            self.records.push_back(Record { start, end, sent_at: now, number, resent, fate });
             self.nxt = end;
         }
+        self.log.push_back(Transmission { number, start, end, sent_at: now });
+        if self.log.len() > 2 * self.records.len() + SPARE_ENTRIES {
+            self.prune_log();
+        }
+    }
+
+    /// Index of the first record that is still in flight from `entry`.
+    fn live(&self, entry: &Transmission) -> Option<usize> {
+        let from = self.index_of(entry.start.max(self.una));
+        for (index, record) in self.records.range(from..).enumerate() {
+            self.count_step();
+            if record.start >= entry.end {
+                return None;
+            }
+            if record.number == entry.number && record.fate == Fate::InFlight {
+                return Some(from + index);
+            }
+        }
+        None
+    }
+
+    /// Removes entries with nothing in flight.
+    fn prune_log(&mut self) {
+        let mut log = core::mem::take(&mut self.log);
+        log.retain(|entry| self.live(entry).is_some());
+        self.log = log;
     }
 
     /// Everything before `to` is acknowledged. Calls `delivered` for each record that was not sacked
@@ -194,13 +265,17 @@ impl Scoreboard {
             if front.end > to {
                 front.start = to;
             } else {
-                self.resent -= usize::from(front.resent);
                 self.records.pop_front();
             }
         }
         self.una = self.una.max(to);
         self.nxt = self.nxt.max(to);
+        self.sacked_to = self.sacked_to.max(to);
         self.lost_hint = self.lost_hint.max(to);
+        self.judged = self.judged.max(to);
+        while self.log.front().is_some_and(|entry| entry.end <= self.una) {
+            self.log.pop_front();
+        }
         acked
     }
 
@@ -210,6 +285,7 @@ impl Scoreboard {
         &mut self,
         start: Position,
         end: Position,
+        mss: u64,
         mut delivered: impl FnMut(&Record),
     ) -> u64 {
         let (start, end) = (start.max(self.una), end.min(self.nxt));
@@ -218,18 +294,19 @@ impl Scoreboard {
         }
         // Most blocks repeat what is known: do not cut records for them.
         let known = self.index_of(start);
-        if self
-            .records
-            .range(known..)
-            .take_while(|record| record.start < end)
-            .all(|record| record.fate == Fate::Sacked)
-        {
+        let is_known = |record: &Record| {
+            self.count_step();
+            record.fate == Fate::Sacked
+        };
+        let mut covered = self.records.range(known..).take_while(|record| record.start < end);
+        if covered.all(is_known) {
             return 0;
         }
-        let first = self.split(start);
-        let last = self.split(end);
+        let (first, last) = self.cut(start, end, mss);
         let mut news = 0;
-        for record in self.records.range_mut(first..last) {
+        for index in first..last {
+            self.count_step();
+            let record = &mut self.records[index];
             match record.fate {
                 Fate::Sacked => continue,
                 Fate::InFlight => {}
@@ -238,10 +315,24 @@ impl Scoreboard {
             delivered(record);
             record.fate = Fate::Sacked;
             news += record.len();
+            self.sacked_to = self.sacked_to.max(record.end);
         }
         self.sacked += news;
-        self.merge_sacked(first, last);
+        if news > 0 {
+            self.merge_sacked(first, last);
+        }
         news
+    }
+
+    /// The records of `start..end`, made exact if there may be more of them.
+    fn cut(&mut self, start: Position, end: Position, mss: u64) -> (usize, usize) {
+        let most = self.outstanding() / mss.max(1) + SPARE_RECORDS;
+        if (self.records.len() as u64) < most {
+            return (self.split(start), self.split(end));
+        }
+        // RFC 2018 s8 lets a sender ignore what a block says: a part of a record is not worth memory.
+        let first = self.records.partition_point(|record| record.start < start);
+        (first, self.index_of(end))
     }
 
     /// Joins neighbouring sacked records around `first..last`: their times no longer matter.
@@ -249,38 +340,148 @@ impl Scoreboard {
         let from = first.saturating_sub(1);
         let mut index = (last + 1).min(self.records.len());
         while index > from + 1 {
+            self.count_step();
             index -= 1;
             let (left, right) = (self.records[index - 1], self.records[index]);
             if left.fate == Fate::Sacked && right.fate == Fate::Sacked {
-                self.resent -= usize::from(left.resent) + usize::from(right.resent);
                 let resent = left.resent || right.resent;
-                self.resent += usize::from(resent);
                 self.records[index - 1] = Record { end: right.end, resent, ..left };
                 self.records.remove(index);
             }
         }
     }
 
-    /// Presumes every record in flight lost for which `is_lost` holds; returns the bytes.
-    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Record) -> bool) -> u64 {
-        let mut news = 0;
-        for record in &mut self.records {
-            if record.fate == Fate::InFlight && is_lost(record) {
-                record.fate = Fate::Lost;
-                news += record.len();
-                self.lost_hint = self.lost_hint.min(record.start);
-            }
+    /// Presumes the record at `index` lost if it is in flight and `is_lost`; returns its bytes.
+    fn mark(&mut self, index: usize, is_lost: impl FnOnce(&Record) -> bool) -> u64 {
+        self.count_step();
+        let record = &mut self.records[index];
+        if record.fate != Fate::InFlight || !is_lost(record) {
+            return 0;
         }
-        self.lost += news;
-        news
+        record.fate = Fate::Lost;
+        let len = record.len();
+        self.lost_hint = self.lost_hint.min(record.start);
+        self.lost += len;
+        len
     }
 
-    /// Presumes `len` bytes at SND.UNA lost, if they are in flight.
-    pub(super) fn mark_first_lost(&mut self, len: u64) -> u64 {
-        let end = (self.una + len).min(self.nxt);
-        self.split(end);
-        let una = self.una;
-        self.mark_lost(|record| una <= record.start && record.start < end)
+    /// Presumes everything in flight lost.
+    pub(super) fn mark_all(&mut self) {
+        for index in 0..self.records.len() {
+            self.mark(index, |_| true);
+        }
+        self.log.clear();
+    }
+
+    /// Presumes lost what is in flight and longer than `len` bytes.
+    pub(super) fn mark_larger(&mut self, len: u64) {
+        for index in 0..self.records.len() {
+            self.mark(index, |record| record.len() > len);
+        }
+    }
+
+    /// Presumes `len` bytes at SND.UNA lost, if they are in flight; returns the bytes.
+    pub(super) fn mark_first(&mut self, len: u64) -> u64 {
+        let last = self.split((self.una + len).min(self.nxt));
+        (0..last).map(|index| self.mark(index, |_| true)).sum()
+    }
+
+    /// RFC 8985 s6.2 step 5: presumes lost what is in flight, was sent before the piece of transmission
+    /// `number` that ends at `end`, and is due by the time of its sending. Returns the bytes, and when the
+    /// oldest of those that are not due was sent.
+    pub(super) fn mark_overdue(
+        &mut self,
+        number: u64,
+        end: Position,
+        is_due: impl Fn(Instant) -> bool,
+    ) -> (u64, Option<Instant>) {
+        let mut news = 0;
+        while let Some(&entry) = self.log.front() {
+            if entry.number > number {
+                break;
+            }
+            let Some(first) = self.live(&entry) else {
+                self.log.pop_front();
+                continue;
+            };
+            // Pieces of one transmission follow each other by their place.
+            let limit = if entry.number == number { entry.end.min(end) } else { entry.end };
+            if self.records[first].start >= limit {
+                break;
+            }
+            if !is_due(entry.sent_at) {
+                return (news, Some(entry.sent_at));
+            }
+            let last = self.records.partition_point(|record| record.start < limit);
+            for index in first..last {
+                news += self.mark(index, |record| record.number == entry.number);
+            }
+            if entry.number == number {
+                break;
+            }
+            self.log.pop_front();
+        }
+        (news, None)
+    }
+
+    /// RFC 6675 s4, IsLost: presumes lost what lies below `threshold` separate runs of sacked bytes, or below
+    /// more than `threshold - 1` segments of them, unless it was resent after transmission `since`. Returns the
+    /// bytes.
+    pub(super) fn mark_by_count(&mut self, threshold: u32, mss: u64, since: u64) -> u64 {
+        if self.sacked == 0 {
+            return 0;
+        }
+        let top = self.index_of(self.sacked_to.previous());
+        let (mut runs, mut bytes, mut edge) = (0, 0, None);
+        for record in self.records.range(..=top).rev() {
+            self.count_step();
+            if record.end <= self.judged {
+                break;
+            }
+            if record.fate == Fate::Sacked {
+                runs += 1;
+                bytes += record.len();
+                if runs >= threshold || bytes > u64::from(threshold - 1) * mss {
+                    edge = Some(record.start);
+                    break;
+                }
+            }
+        }
+        let Some(edge) = edge else { return 0 };
+        let (first, last) = (self.index_of(self.judged), self.index_of(edge));
+        self.judged = edge;
+        (first..last)
+            .map(|index| self.mark(index, |record| !record.resent || record.number <= since))
+            .sum()
+    }
+
+    /// RFC 6675 s4, NextSeg rule 3: the first bytes that are in flight below a sacked byte and were not resent
+    /// after transmission `since`.
+    pub(super) fn next_doubtful(&self, since: u64) -> Option<(Position, Position)> {
+        // What lies below is lost or was resent.
+        let mut above = self.records.range(self.index_of(self.judged)..);
+        let below = above.find(|record| {
+            self.count_step();
+            record.start >= self.sacked_to
+                || record.fate == Fate::InFlight && record.number <= since
+        })?;
+        (below.start < self.sacked_to).then_some((below.start, below.end))
+    }
+
+    /// Takes back that anything is presumed lost: it is in flight, as it was.
+    pub(super) fn unmark_lost(&mut self) {
+        self.log.clear();
+        for record in &mut self.records {
+            if record.fate == Fate::Lost {
+                record.fate = Fate::InFlight;
+            }
+            if record.fate == Fate::InFlight {
+                let Record { start, end, sent_at, number, resent: _, fate: _ } = *record;
+                self.log.push_back(Transmission { number, start, end, sent_at });
+            }
+        }
+        self.log.make_contiguous().sort_unstable_by_key(|entry| (entry.number, entry.start));
+        self.lost = 0;
     }
 
     /// Forgets what was selectively acknowledged: the receiver has reneged (RFC 2018 s8).
@@ -292,20 +493,23 @@ impl Scoreboard {
             }
         }
         self.sacked = 0;
+        self.sacked_to = self.una;
+        self.judged = self.una;
         self.lost_hint = self.una;
     }
 
-    /// The first run of bytes to be resent (NextSeg rule 1, RFC 6675 s4).
-    pub(super) fn next_lost(&mut self) -> Option<(Position, Position)> {
+    /// The first run of bytes to be resent (NextSeg rule 1, RFC 6675 s4), or its first `most` bytes and more.
+    pub(super) fn next_lost(&mut self, most: u64) -> Option<(Position, Position)> {
         if self.lost == 0 {
             return None;
         }
         let from = self.index_of(self.lost_hint);
         let mut run: Option<(Position, Position)> = None;
         for record in self.records.range(from..) {
+            self.count_step();
             match (&mut run, record.fate) {
                 (None, Fate::Lost) => run = Some((record.start, record.end)),
-                (Some((_, end)), Fate::Lost) => *end = record.end,
+                (Some((start, end)), Fate::Lost) if end.since(*start) < most => *end = record.end,
                 (Some(_), _) => break,
                 (None, _) => {}
             }
@@ -318,122 +522,4 @@ impl Scoreboard {
 }
 
 #[cfg(test)]
-mod tests {
-    use alloc::{vec, vec::Vec};
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::tcp::SeqNum;
-
-    fn at(offset: u64) -> Position {
-        Position::first(SeqNum(u32::MAX - 50)) + offset
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Send(u64),
-        Ack(u64),
-        Sack(u64, u64),
-        Lose(u64, u64),
-        Resend(u64),
-        Renege,
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            (1u64..40).prop_map(Step::Send),
-            (0u64..30).prop_map(Step::Ack),
-            (0u64..200, 1u64..40).prop_map(|(s, l)| Step::Sack(s, s + l)),
-            (0u64..200, 1u64..40).prop_map(|(s, l)| Step::Lose(s, s + l)),
-            (1u64..30).prop_map(Step::Resend),
-            Just(Step::Renege),
-        ]
-    }
-
-    proptest! {
-        // RFC 6675 s4: the sums agree with a byte by byte model after any history.
-        #[test]
-        fn sums_agree_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
-            let mut board = Scoreboard::new(at(0));
-            let mut model: Vec<Fate> = vec![];
-            let mut una = 0;
-            for step in steps {
-                match step {
-                    Step::Send(len) => {
-                        let start = model.len() as u64;
-                        board.sent(at(start), at(start + len), false, Instant::ZERO);
-                        model.resize((start + len) as usize, Fate::InFlight);
-                    }
-                    Step::Ack(len) => {
-                        let to = (una + len).min(model.len() as u64);
-                        let acked = board.acknowledge(at(to), |_| {});
-                        prop_assert_eq!(acked, to - una);
-                        una = to;
-                    }
-                    Step::Sack(start, end) => {
-                        let mut heard = 0;
-                        let news = board.sack(at(start), at(end), |record| heard += record.len());
-                        let (start, end) = (start.max(una), end.min(model.len() as u64));
-                        let mut expected = 0;
-                        for n in start..end.max(start) {
-                            expected += u64::from(model[n as usize] != Fate::Sacked);
-                            model[n as usize] = Fate::Sacked;
-                        }
-                        prop_assert_eq!((news, heard), (expected, expected));
-                    }
-                    Step::Lose(start, end) => {
-                        let mut lost = vec![];
-                        board.mark_lost(|record| {
-                            let is = at(start) <= record.start && record.start < at(end);
-                            if is {
-                                lost.push((record.start.since(at(0)), record.end.since(at(0))));
-                            }
-                            is
-                        });
-                        for (start, end) in lost {
-                            for n in start..end {
-                                prop_assert_eq!(model[n as usize], Fate::InFlight);
-                                model[n as usize] = Fate::Lost;
-                            }
-                        }
-                    }
-                    Step::Resend(len) => {
-                        let first = (una..model.len() as u64).find(|n| model[*n as usize] == Fate::Lost);
-                        let next = board.next_lost();
-                        prop_assert_eq!(next.map(|(start, _)| start), first.map(at));
-                        if let Some((start, end)) = next {
-                            let end = end.min(start + len);
-                            for n in start.since(at(0))..end.since(at(0)) {
-                                prop_assert_eq!(model[n as usize], Fate::Lost);
-                                model[n as usize] = Fate::InFlight;
-                            }
-                            board.sent(start, end, true, Instant::ZERO);
-                        }
-                    }
-                    Step::Renege => {
-                        board.forget_sacks();
-                        for fate in &mut model[una as usize..] {
-                            if *fate == Fate::Sacked {
-                                *fate = Fate::Lost;
-                            }
-                        }
-                    }
-                }
-                let live = &model[una as usize..];
-                let count = |fate| live.iter().filter(|f| **f == fate).count() as u64;
-                prop_assert_eq!(board.in_flight(), count(Fate::InFlight));
-                prop_assert_eq!(board.sacked(), count(Fate::Sacked));
-                prop_assert_eq!(board.has_lost(), count(Fate::Lost) > 0);
-                prop_assert_eq!(board.resent, board.records().filter(|r| r.resent).count());
-                let mut edge = at(una);
-                for record in board.records() {
-                    prop_assert_eq!(record.start, edge);
-                    prop_assert!(record.len() > 0);
-                    edge = record.end;
-                }
-                prop_assert_eq!(edge, at(model.len() as u64));
-            }
-        }
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ mod congestion;
 mod ecn;
 mod endings;
 mod handoff;
+mod hardening;
 mod info;
 mod pacing;
 mod path_mtu;

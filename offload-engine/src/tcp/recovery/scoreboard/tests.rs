@@ -1,0 +1,299 @@
+use alloc::{vec, vec::Vec};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::tcp::SeqNum;
+
+/// What the model counts as a segment.
+const MSS: u64 = 4;
+
+fn at(offset: u64) -> Position {
+    Position::first(SeqNum(u32::MAX - 50)) + offset
+}
+
+fn moment(number: u64) -> Instant {
+    Instant::from_millis(number)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(u64),
+    Ack(u64),
+    Sack(u64, u64),
+    /// Everything sent before a transmission, and long enough ago.
+    Overdue(u64, u64),
+    Count(u32),
+    First(u64),
+    Resend(u64),
+    Unmark,
+    Renege,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1u64..40).prop_map(Step::Send),
+        2 => (0u64..30).prop_map(Step::Ack),
+        4 => (0u64..200, 1u64..40).prop_map(|(s, l)| Step::Sack(s, s + l)),
+        2 => (0u64..40, 0u64..40).prop_map(|(n, t)| Step::Overdue(n, t)),
+        1 => (1u32..4).prop_map(Step::Count),
+        1 => (1u64..20).prop_map(Step::First),
+        3 => (1u64..30).prop_map(Step::Resend),
+        1 => Just(Step::Unmark),
+        1 => Just(Step::Renege),
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Byte {
+    fate: Fate,
+    number: u64,
+    resent: bool,
+}
+
+/// The same, byte by byte.
+#[derive(Default)]
+struct Model {
+    bytes: Vec<Byte>,
+    una: u64,
+    number: u64,
+    /// Below, [`Step::Count`] has judged.
+    judged: u64,
+}
+
+impl Model {
+    fn send(&mut self, start: u64, end: u64, resent: bool) {
+        self.number += 1;
+        let byte = Byte { fate: Fate::InFlight, number: self.number, resent };
+        self.bytes.resize(self.bytes.len().max(end as usize), byte);
+        self.bytes[start as usize..end as usize].fill(byte);
+    }
+
+    fn live(&mut self) -> &mut [Byte] {
+        &mut self.bytes[self.una as usize..]
+    }
+
+    fn sum(&mut self, fate: Fate) -> u64 {
+        self.live().iter().filter(|byte| byte.fate == fate).count() as u64
+    }
+
+    fn replace(&mut self, from: Fate, to: Fate) {
+        self.live().iter_mut().filter(|b| b.fate == from).for_each(|b| b.fate = to);
+    }
+
+    /// RFC 6675 s4: the end of what lies below enough runs, or bytes.
+    fn edge(&self, threshold: u32) -> Option<u64> {
+        let sacked = |n: u64| self.bytes[n as usize].fate == Fate::Sacked;
+        let enough = |n: u64| {
+            let above = n + 1..self.bytes.len() as u64;
+            let bytes = above.clone().filter(|n| sacked(*n)).count() as u64;
+            let runs = above.filter(|m| sacked(*m) && !sacked(*m - 1)).count();
+            // A run that begins below is one only from its start.
+            !sacked(n) && (bytes > u64::from(threshold - 1) * MSS || runs >= threshold as usize)
+        };
+        (self.una..self.bytes.len() as u64).rev().find(|n| enough(*n)).map(|n| n + 1)
+    }
+}
+
+struct Pair {
+    board: Scoreboard,
+    model: Model,
+}
+
+impl Pair {
+    fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
+        let Self { board, model } = self;
+        match step {
+            Step::Send(len) => {
+                let start = model.bytes.len() as u64;
+                model.send(start, start + len, false);
+                board.sent(at(start), at(start + len), false, moment(model.number));
+            }
+            Step::Ack(len) => {
+                let to = (model.una + len).min(model.bytes.len() as u64);
+                let mut heard = 0;
+                let acked = board.acknowledge(at(to), |record| heard += record.len());
+                prop_assert_eq!(acked, to - model.una);
+                let passed = &model.bytes[model.una as usize..to as usize];
+                let news = passed.iter().filter(|b| b.fate != Fate::Sacked).count() as u64;
+                prop_assert_eq!(heard, news);
+                model.una = to;
+            }
+            Step::Sack(start, end) => {
+                let mut heard = 0;
+                let news = board.sack(at(start), at(end), 1, |record| heard += record.len());
+                let (start, end) = (start.max(model.una), end.min(model.bytes.len() as u64));
+                let mut expected = 0;
+                for n in start..end.max(start) {
+                    expected += u64::from(model.bytes[n as usize].fate != Fate::Sacked);
+                    model.bytes[n as usize].fate = Fate::Sacked;
+                }
+                prop_assert_eq!((news, heard), (expected, expected));
+            }
+            Step::Overdue(number, time) => self.overdue(number, time)?,
+            Step::Count(threshold) => self.count(threshold)?,
+            Step::First(len) => {
+                let lost = board.mark_first(len);
+                let mut expected = 0;
+                for byte in model.live().iter_mut().take(len as usize) {
+                    if byte.fate == Fate::InFlight {
+                        byte.fate = Fate::Lost;
+                        expected += 1;
+                    }
+                }
+                prop_assert_eq!(lost, expected);
+            }
+            Step::Resend(len) => self.resend(len)?,
+            Step::Unmark => {
+                board.unmark_lost();
+                model.replace(Fate::Lost, Fate::InFlight);
+            }
+            Step::Renege => {
+                board.forget_sacks();
+                model.replace(Fate::Sacked, Fate::Lost);
+                model.judged = model.una;
+                // What was sacked has been joined: times and numbers of its parts are forgotten.
+                for record in board.records() {
+                    let range =
+                        record.start.since(at(0)) as usize..record.end.since(at(0)) as usize;
+                    for byte in &mut model.bytes[range] {
+                        (byte.number, byte.resent) = (record.number, record.resent);
+                    }
+                }
+            }
+        }
+        self.compare()
+    }
+
+    fn overdue(&mut self, number: u64, time: u64) -> Result<(), TestCaseError> {
+        let Self { board, model } = self;
+        let number = number.min(model.number);
+        let (lost, waits) = board.mark_overdue(number, at(0), |sent_at| sent_at <= moment(time));
+        let (mut expected, mut youngest) = (0, None::<u64>);
+        for byte in model.live() {
+            if byte.fate == Fate::InFlight && byte.number < number {
+                if byte.number <= time {
+                    byte.fate = Fate::Lost;
+                    expected += 1;
+                } else {
+                    youngest = Some(youngest.map_or(byte.number, |n| n.min(byte.number)));
+                }
+            }
+        }
+        prop_assert_eq!((lost, waits), (expected, youngest.map(moment)));
+        Ok(())
+    }
+
+    fn count(&mut self, threshold: u32) -> Result<(), TestCaseError> {
+        let Self { board, model } = self;
+        let since = model.number / 2;
+        let lost = board.mark_by_count(threshold, MSS, since);
+        let mut expected = 0;
+        let judged = model.judged.max(model.una);
+        if let Some(edge) = model.edge(threshold)
+            && edge > judged
+        {
+            for byte in &mut model.bytes[judged as usize..edge as usize] {
+                let old = !byte.resent || byte.number <= since;
+                if byte.fate == Fate::InFlight && old {
+                    byte.fate = Fate::Lost;
+                    expected += 1;
+                }
+            }
+            model.judged = edge;
+        }
+        prop_assert_eq!(lost, expected);
+        Ok(())
+    }
+
+    fn resend(&mut self, len: u64) -> Result<(), TestCaseError> {
+        let Self { board, model } = self;
+        let all = model.una..model.bytes.len() as u64;
+        let first = all.into_iter().find(|n| model.bytes[*n as usize].fate == Fate::Lost);
+        let next = board.next_lost(len);
+        prop_assert_eq!(next.map(|(start, _)| start), first.map(at));
+        if let Some((start, end)) = next {
+            let end = end.min(start + len);
+            for n in start.since(at(0))..end.since(at(0)) {
+                prop_assert_eq!(model.bytes[n as usize].fate, Fate::Lost);
+            }
+            model.send(start.since(at(0)), end.since(at(0)), true);
+            board.sent(start, end, true, moment(model.number));
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self) -> Result<(), TestCaseError> {
+        let Self { board, model } = self;
+        prop_assert_eq!(board.in_flight(), model.sum(Fate::InFlight));
+        prop_assert_eq!(board.sacked(), model.sum(Fate::Sacked));
+        prop_assert_eq!(board.lost(), model.sum(Fate::Lost));
+        let mut edge = at(model.una);
+        for record in board.records() {
+            prop_assert_eq!(record.start, edge);
+            prop_assert!(record.len() > 0);
+            edge = record.end;
+            // Whoever is in flight is in the log.
+            let number = board.log.binary_search_by_key(&record.number, |entry| entry.number);
+            prop_assert!(record.fate != Fate::InFlight || number.is_ok() || record.number == 0);
+        }
+        prop_assert_eq!(edge, at(model.bytes.len() as u64));
+        prop_assert!(board.log.len() <= 2 * board.records.len() + SPARE_ENTRIES + 1);
+        Ok(())
+    }
+}
+
+proptest! {
+    // RFC 6675 s4, RFC 8985 s6.2 step 5: sums, losses and what is resent agree with a model, after any history.
+    #[test]
+    fn agrees_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
+        let mut pair = Pair { board: Scoreboard::new(at(0)), model: Model::default() };
+        for step in steps {
+            pair.run(step)?;
+        }
+    }
+}
+
+/// `segments` of 1,448 bytes in flight, one transmission each.
+fn flight(segments: u64) -> Scoreboard {
+    let mut board = Scoreboard::new(at(0));
+    for n in 0..segments {
+        board.sent(at(n * 1_448), at((n + 1) * 1_448), false, moment(n));
+    }
+    board
+}
+
+// RFC 2018 s8: blocks of one byte each cost bounded memory; what they say of whole records still counts.
+#[test]
+fn a_bomb_of_blocks_is_bounded() {
+    const SEGMENTS: u64 = 1_000;
+    let mut board = flight(SEGMENTS);
+    let mut most = 0;
+    for offset in (1..SEGMENTS * 1_448).step_by(2) {
+        board.sack(at(offset), at(offset + 1), 1_448, |_| {});
+        most = most.max(board.records.len() as u64);
+    }
+    assert!(most > SEGMENTS, "bytes were cut out");
+    assert!(most <= SEGMENTS + SPARE_RECORDS + 2, "{most}");
+    let sacked = board.sacked();
+    let news = board.sack(at(900 * 1_448 + 1), at(902 * 1_448 - 1), 1_448, |_| {});
+    assert_eq!(news, 0, "no whole record");
+    let news = board.sack(at(900 * 1_448 - 1), at(902 * 1_448 + 1), 1_448, |_| {});
+    assert_eq!((news, board.sacked()), (2 * 1_448, sacked + 2 * 1_448));
+}
+
+// A super-segment is one record until something is heard of its pieces; the others are lost apart.
+#[test]
+fn a_piece_of_a_super_segment_is_lost() {
+    let mut board = Scoreboard::new(at(0));
+    board.sent(at(0), at(45 * 1_448), false, moment(1));
+    let mut heard = vec![];
+    board.sack(at(3 * 1_448), at(45 * 1_448), 1_448, |record| heard.push(record.end));
+    assert_eq!(heard, [at(45 * 1_448)]);
+    assert_eq!(board.mark_overdue(1, at(45 * 1_448), |_| true), (3 * 1_448, None));
+    assert_eq!(board.next_lost(u64::MAX), Some((at(0), at(3 * 1_448))));
+    board.sent(at(0), at(1_448), true, moment(2));
+    assert_eq!((board.in_flight(), board.lost()), (1_448, 2 * 1_448));
+    // The retransmission is younger than the rest: nothing is overdue.
+    assert_eq!(board.mark_overdue(1, at(45 * 1_448), |_| true), (0, None));
+}

@@ -1,0 +1,143 @@
+//! Receivers that lie (RFC 5681 s5, RFC 2018 s8), and what a large window costs.
+
+use super::*;
+
+// RFC 9293 s3.10.7.4, RFC 5961 s5: what was never sent cannot be acknowledged: a challenge, and no growth.
+#[test]
+fn optimistic_acknowledgements() {
+    let mut bench = flight(true);
+    let before = bench.tcp.info(bench.now);
+    bench.ack(10 * MSS + 1);
+    sack(&mut bench, 0, &[block(5, 11)]);
+    sack(&mut bench, 10, &[block(11, 12)]);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.challenge_acks, before.challenge_acks), (1, 0));
+    assert_eq!(info.bytes_acked, 10 * 1460);
+    assert_eq!(bench.tcp.recovery.in_flight(), 0);
+    assert_eq!(info.fast_retransmits, 0);
+}
+
+// RFC 3465 s2.1: many acknowledgements of little open the window no further than one of all.
+#[test]
+fn acknowledgement_division() {
+    let mut divided = flight(false);
+    for bytes in (10..=MSS).step_by(10) {
+        divided.ack(bytes);
+    }
+    let mut whole = flight(false);
+    whole.ack(MSS);
+    let cwnd = |bench: &Bench| bench.tcp.info(bench.now).snd_cwnd;
+    assert_eq!(cwnd(&divided), cwnd(&whole));
+    assert_eq!(cwnd(&whole), 11 * 1460);
+}
+
+// RFC 9937 s4: duplicate ACKs beyond what is in flight let nothing more out.
+#[test]
+fn a_flood_of_duplicates() {
+    for with_prr in [false, true] {
+        let options = RecoveryOptions { prr: with_prr, ..RecoveryOptions::default() };
+        let mut bench = flight_with(false, options);
+        let mut sent = 0;
+        for _ in 0..500 {
+            bench.ack(0);
+            sent += numbers(&mut bench).len();
+        }
+        assert!(sent <= 40, "{sent}");
+        assert!(bench.tcp.recovery.in_flight() <= 10 * u64::from(MSS));
+    }
+}
+
+/// Segments of the large window.
+const SEGMENTS: u32 = 11_000;
+
+/// 16 MiB in flight, one segment in a transmission.
+fn large(options: RecoveryOptions) -> Bench {
+    let mut state = state();
+    let tcp = &mut state.tcp;
+    tcp.constant.sack_enabled = true;
+    tcp.constant.window_scaling_enabled = true;
+    tcp.constant.snd_wind_scale = 14;
+    tcp.delegated.snd_wnd = 64 << 20;
+    tcp.delegated.cwnd = SEGMENTS * MSS;
+    let mut bench = reno(state, options);
+    bench.post((SEGMENTS * MSS) as usize);
+    assert_eq!(bench.sent().len(), SEGMENTS as usize);
+    bench
+}
+
+/// Acknowledges the large window, of which every hundredth segment was lost, segment by segment; returns records
+/// looked at for each acknowledgement.
+fn steps_of_a_lossy_window(options: RecoveryOptions) -> u64 {
+    let mut bench = large(options);
+    bench.now += RTT;
+    let before = bench.tcp.recovery.steps();
+    let mut acks = 0;
+    for n in 1..SEGMENTS {
+        if n % 100 == 0 {
+            continue;
+        }
+        let run = n / 100 * 100 + 1;
+        let last = [block(run, n + 1)];
+        let window = 4_096;
+        bench.input(Segment { sack: &last, window, ..ack() });
+        bench.transmit(WIRE);
+        acks += 1;
+    }
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.timeouts, info.fast_retransmits), (0, 1));
+    assert!(info.total_retrans >= 100, "{}", info.total_retrans);
+    (bench.tcp.recovery.steps() - before) / acks
+}
+
+// A window of 16 MiB with 1 % loss: an acknowledgement looks at a handful of records, not at 11,000.
+#[test]
+fn the_cost_of_an_acknowledgement() {
+    for rack in [true, false] {
+        let options = RecoveryOptions { rack, ..RecoveryOptions::default() };
+        let steps = steps_of_a_lossy_window(options);
+        assert!(steps <= 20, "rack {rack}: {steps} records for each acknowledgement");
+    }
+}
+
+// The same after a time-out: what is resent is found where the last was.
+#[test]
+fn the_cost_of_a_time_out() {
+    let options = RecoveryOptions { f_rto: false, ..RecoveryOptions::default() };
+    let mut bench = large(options);
+    while bench.tcp.info(bench.now).timeouts == 0 {
+        bench.wait_for_timer();
+        bench.transmit(WIRE);
+    }
+    let before = bench.tcp.recovery.steps();
+    let mut sent = 1;
+    while sent < 5_000 {
+        bench.now += RTT;
+        bench.ack(sent * MSS);
+        sent += bench.transmit(WIRE).len() as u32;
+    }
+    let steps = (bench.tcp.recovery.steps() - before) / u64::from(sent);
+    assert!(steps <= 10, "{steps} records for each segment");
+}
+
+// RFC 2018 s8: alternating blocks all over a large window: bounded work for each, no time-out of ours.
+#[test]
+fn alternating_blocks() {
+    let mut bench = large(RecoveryOptions::default());
+    bench.now += RTT;
+    let before = bench.tcp.recovery.steps();
+    let mut acks = 0_u64;
+    for pass in 0..2 {
+        for n in (0..SEGMENTS - 16).step_by(8) {
+            let tiny = |n: u32| {
+                let start = LOCAL + n * MSS + 500 * pass + 7;
+                SackBlock { start, end: start + 3 }
+            };
+            let blocks = [tiny(n + 5), tiny(n + 3), tiny(n + 1), tiny(n)];
+            bench.input(Segment { sack: &blocks, window: 4_096, ..ack() });
+            acks += 1;
+        }
+    }
+    let steps = (bench.tcp.recovery.steps() - before) / acks;
+    assert!(steps <= 100, "{steps} records for each acknowledgement");
+    bench.transmit(WIRE);
+}

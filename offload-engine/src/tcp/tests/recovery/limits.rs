@@ -1,0 +1,128 @@
+//! How long the sender goes on: MaxRT and the count, with the window open and closed.
+
+use super::*;
+
+fn patient(max_rt: Option<u32>) -> Bench {
+    let mut state = state();
+    state.tcp.cached.max_rt = max_rt;
+    reno(state, RecoveryOptions::default())
+}
+
+/// Waits until the connection is given up; returns how long that took.
+fn give_up(bench: &mut Bench) -> Duration {
+    let since = bench.now;
+    for _ in 0..100 {
+        bench.wait_for_timer();
+        bench.sent();
+        let events = bench.events();
+        if let [Event::Retrieve(reason)] = events[..] {
+            assert_eq!(reason, UploadReason::TimeoutExpiration);
+            return bench.now - since;
+        }
+    }
+    panic!("goes on");
+}
+
+// RFC 9293 s3.8.3 (R2), RFC 5482 s3: MaxRT is kept to the millisecond, not to the next back-off.
+#[test]
+fn max_rt_while_retransmitting() {
+    let mut bench = patient(Some(10_000));
+    bench.post(1);
+    bench.sent();
+    // From the first time-out, which comes after 1 s.
+    assert_eq!(give_up(&mut bench), Duration::from_secs(11));
+    assert_eq!(bench.tcp.info(bench.now).timeouts, 3);
+}
+
+// CH s3.5: 0 is a count, 15 by default: 1 + 2 + ... + 32 s, then ten times 60 s.
+#[test]
+fn the_count_while_retransmitting() {
+    let mut bench = patient(Some(0));
+    bench.post(1);
+    bench.sent();
+    assert_eq!(give_up(&mut bench), Duration::from_secs(63 + 10 * 60));
+    assert_eq!(bench.tcp.info(bench.now).timeouts, 15);
+}
+
+// RFC 5482 s3: progress starts the time anew.
+#[test]
+fn progress_starts_the_time_anew() {
+    let mut bench = patient(Some(10_000));
+    bench.post(2);
+    bench.sent();
+    for _ in 0..3 {
+        bench.wait_for_timer();
+        bench.sent();
+    }
+    bench.ack(1);
+    bench.sent();
+    assert!(give_up(&mut bench) >= Duration::from_secs(10));
+}
+
+// RFC 5482 s3, RFC 9293 s3.8.6.1: a closed window does not stop MaxRT, whether probes are answered or not.
+#[test]
+fn max_rt_with_a_closed_window() {
+    for answered in [false, true] {
+        let mut bench = patient(Some(10_000));
+        bench.input(Segment { window: 0, ..ack() });
+        bench.post(100);
+        bench.sent();
+        bench.wait_for_timer();
+        let since = bench.now;
+        while bench.events().is_empty() {
+            bench.sent();
+            if answered {
+                bench.input(Segment { window: 0, ..ack() });
+                bench.sent();
+            }
+            bench.wait_for_timer();
+        }
+        let spent = bench.now - since;
+        if answered {
+            // A round's first probe waits for the whole back-off.
+            assert!(
+                spent >= Duration::from_secs(10) && spent < Duration::from_secs(20),
+                "{spent:?}"
+            );
+        } else {
+            assert_eq!(spent, Duration::from_secs(10));
+        }
+    }
+}
+
+// RFC 9293 s3.8.6.1, CH s10.4: without MaxRT a peer that answers probes may stay closed for ever.
+#[test]
+fn a_closed_window_that_answers() {
+    let mut bench = patient(Some(0));
+    bench.input(Segment { window: 0, ..ack() });
+    bench.post(100);
+    bench.sent();
+    for _ in 0..200 {
+        bench.wait_for_timer();
+        assert_eq!(bench.sent().len(), 1);
+        bench.input(Segment { window: 0, ..ack() });
+        bench.sent();
+        assert!(bench.events().is_empty());
+    }
+    bench.input(ack());
+    assert_eq!(bench.sent().len(), 1);
+}
+
+// RFC 6298 5.3: each acknowledgement of new data starts the timer anew; 5.7-like: its sample ends the back-off.
+#[test]
+fn the_timer_starts_anew() {
+    let mut bench = flight(false);
+    bench.wait_for_timer();
+    bench.wait_for_timer();
+    assert_eq!(bench.tcp.info(bench.now).rto, Duration::from_secs(4));
+    bench.sent();
+    bench.now += RTT;
+    bench.ack(MSS);
+    bench.sent();
+    assert_eq!(bench.tcp.info(bench.now).rto, Duration::from_secs(4), "Karn: no sample");
+    let deadline = bench.tcp.poll_timeout().expect("runs");
+    assert_eq!(deadline - bench.now, Duration::from_secs(4));
+    bench.now += RTT;
+    bench.ack(12 * MSS);
+    assert_eq!(bench.tcp.info(bench.now).rto, Duration::from_millis(200));
+}

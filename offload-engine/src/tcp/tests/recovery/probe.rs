@@ -1,0 +1,133 @@
+//! Tail loss probes: when, and what their answers mean (RFC 8985 s7).
+
+use super::*;
+
+/// `segments` in flight and no more to send, of which the first is acknowledged; the probe is sent.
+fn probed(with_sack: bool, segments: u32) -> Bench {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = with_sack;
+    let mut bench = reno(state, RecoveryOptions::default());
+    bench.post((segments * MSS) as usize);
+    bench.sent();
+    bench.now += RTT;
+    bench.ack(MSS);
+    assert_eq!(bench.wait_for_timer(), 2 * RTT);
+    assert_eq!(numbers(&mut bench), [segments - 1]);
+    bench.now += RTT;
+    bench
+}
+
+fn reductions(bench: &Bench) -> u64 {
+    bench.tcp.info(bench.now).fast_retransmits
+}
+
+// s7.4.2: original and probe have arrived: no loss.
+#[test]
+fn both_arrived() {
+    let mut bench = probed(true, 4);
+    bench.ack(4 * MSS);
+    sack(&mut bench, 4, &[block(3, 4)]);
+    bench.post(MSS as usize);
+    bench.sent();
+    bench.ack(5 * MSS);
+    assert_eq!(reductions(&bench), 0);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.snd_ssthresh, info.dsack_dups, info.undo_by_dsack), (None, 1, 0));
+}
+
+// s7.4.2: the same, told by a peer without DSACK.
+#[test]
+fn a_duplicate_ack_without_blocks() {
+    let mut bench = probed(true, 4);
+    bench.ack(4 * MSS);
+    bench.ack(4 * MSS);
+    bench.post(MSS as usize);
+    bench.sent();
+    bench.ack(5 * MSS);
+    assert_eq!(reductions(&bench), 0);
+}
+
+// s7.4.2: the probe alone has arrived: a loss that needs no repair any more still costs the window.
+#[test]
+fn the_probe_has_repaired_the_loss() {
+    let mut bench = probed(true, 4);
+    bench.ack(4 * MSS);
+    assert_eq!(reductions(&bench), 0, "the original may still report");
+    bench.post(MSS as usize);
+    bench.sent();
+    bench.ack(5 * MSS);
+    assert_eq!(reductions(&bench), 1);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.timeouts, info.snd_ssthresh), (0, Some(2 * 1460)));
+}
+
+// s7.3: new data if there is any; its acknowledgement says nothing about losses.
+#[test]
+fn new_data_as_a_probe() {
+    let mut bench = flight(true);
+    bench.ack(MSS);
+    numbers(&mut bench);
+    bench.wait_for_timer();
+    let probe = numbers(&mut bench);
+    assert_eq!(probe.len(), 1);
+    assert!(probe[0] > 9, "{probe:?}");
+    bench.ack((probe[0] + 1) * MSS);
+    let more = numbers(&mut bench);
+    bench.ack((more[0] + 1) * MSS);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.fast_retransmits, info.total_retrans, info.timeouts), (0, 0, 0));
+}
+
+// s7.2: one probe for each silence; then the retransmission timer, which starts anew with it (s7.3).
+#[test]
+fn one_probe_then_the_time_out() {
+    let mut bench = probed(true, 4);
+    let waited = bench.wait_for_timer();
+    assert_eq!(waited, Duration::from_millis(200) - RTT);
+    assert_eq!(bench.tcp.info(bench.now).timeouts, 1);
+    assert_eq!(numbers(&mut bench), [1]);
+}
+
+// s7.2: the probe is due with the retransmission timer at the latest, and takes its place.
+#[test]
+fn the_probe_takes_the_place_of_the_time_out() {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = true;
+    // SRTT 150 ms, no variance: two of them are more than the RTO.
+    (state.tcp.delegated.srtt, state.tcp.delegated.rtt_var) = (150 * 8, 1);
+    let mut bench = reno(state, RecoveryOptions::default());
+    bench.post(2 * MSS as usize);
+    bench.sent();
+    assert_eq!(bench.wait_for_timer(), Duration::from_millis(200));
+    assert_eq!(bench.tcp.info(bench.now).timeouts, 0);
+    assert_eq!(numbers(&mut bench), [1]);
+    assert_eq!(bench.wait_for_timer(), Duration::from_millis(200));
+    assert_eq!(bench.tcp.info(bench.now).timeouts, 1);
+}
+
+// Beyond RFC 8985: without SACK the one duplicate ACK that a probe causes repairs the tail.
+#[test]
+fn a_probe_without_sack() {
+    let mut bench = probed(false, 4);
+    bench.ack(MSS);
+    assert_eq!(numbers(&mut bench), [1], "fast retransmit");
+    bench.now += RTT;
+    bench.ack(2 * MSS);
+    assert_eq!(numbers(&mut bench), [2]);
+    bench.ack(4 * MSS);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.timeouts, info.fast_retransmits, info.total_retrans), (0, 1, 3));
+}
+
+// The same, when nothing was lost: the answer to the probe starts nothing.
+#[test]
+fn a_needless_probe_without_sack() {
+    let mut bench = probed(false, 4);
+    bench.ack(4 * MSS);
+    bench.post(2 * MSS as usize);
+    bench.sent();
+    bench.ack(4 * MSS);
+    assert!(numbers(&mut bench).is_empty());
+    bench.ack(6 * MSS);
+    assert_eq!(reductions(&bench), 0);
+}

@@ -1,0 +1,243 @@
+//! Recovery that answered no loss, and recovery that did.
+
+use super::*;
+
+/// Ten segments, and a time-out that has sent the first again.
+fn timed_out(with_sack: bool) -> Bench {
+    let mut bench = flight(with_sack);
+    while bench.tcp.info(bench.now).timeouts == 0 {
+        bench.wait_for_timer();
+        numbers(&mut bench);
+    }
+    bench
+}
+
+fn undone(bench: &Bench) -> (u64, u64, u64, u64) {
+    let info = bench.tcp.info(bench.now);
+    (info.undo_by_timestamp, info.undo_by_dsack, info.undo_by_f_rto, info.spurious_timeouts)
+}
+
+// RFC 5682 s2.1: two acknowledgements that move forward, new data between them.
+#[test]
+fn f_rto_without_sack() {
+    let mut bench = timed_out(false);
+    bench.ack(MSS);
+    assert_eq!(numbers(&mut bench), [10, 11], "step 2b");
+    assert_eq!(undone(&bench), (0, 0, 0, 0));
+    bench.ack(2 * MSS);
+    assert_eq!(undone(&bench), (0, 0, 1, 1));
+    // The window is what it was, and nothing is resent.
+    assert_eq!(bench.tcp.info(bench.now).snd_cwnd, 10 * 1460);
+    assert!(numbers(&mut bench).is_empty(), "ten are in flight");
+    bench.ack(3 * MSS);
+    assert_eq!(numbers(&mut bench)[0], 12);
+    assert_eq!(bench.tcp.info(bench.now).total_retrans, 1);
+}
+
+// RFC 5682 s2.1 step 3a: a duplicate ACK after new data says that the loss is real: slow start goes on.
+#[test]
+fn f_rto_of_a_real_loss() {
+    let mut bench = timed_out(false);
+    bench.ack(MSS);
+    assert_eq!(numbers(&mut bench), [10, 11]);
+    bench.ack(MSS);
+    assert_eq!(numbers(&mut bench)[0], 1);
+    assert_eq!(undone(&bench), (0, 0, 0, 0));
+    assert_eq!(bench.tcp.info(bench.now).snd_ssthresh, Some(5 * 1460));
+}
+
+// RFC 5682 s2.1 step 2a: everything is acknowledged at once: the retransmission has filled a hole.
+#[test]
+fn f_rto_is_not_fooled_by_a_filled_hole() {
+    for with_sack in [false, true] {
+        let mut bench = timed_out(with_sack);
+        if with_sack {
+            sack(&mut bench, 0, &[block(1, 9)]);
+            // What was never resent has arrived since: not all was lost.
+            assert_eq!(undone(&bench), (0, 0, 1, 1));
+            continue;
+        }
+        bench.ack(10 * MSS);
+        assert_eq!(undone(&bench), (0, 0, 0, 0));
+    }
+    // The same, but for SACK that came before the time-out.
+    let mut bench = flight(true);
+    sack(&mut bench, 0, &[block(9, 10)]);
+    numbers(&mut bench);
+    bench.tcp.recovery.on_timeout();
+    assert_eq!(numbers(&mut bench)[0], 0);
+    bench.ack(MSS);
+    assert_eq!(undone(&bench), (0, 0, 0, 0));
+}
+
+// RFC 5682 s2.1: without new data to send the question is not asked.
+#[test]
+fn f_rto_without_new_data() {
+    let mut bench = reno(state(), RecoveryOptions::default());
+    bench.post(4 * MSS as usize);
+    bench.sent();
+    bench.wait_for_timer();
+    assert_eq!(numbers(&mut bench), [0]);
+    bench.now += RTT;
+    bench.ack(MSS);
+    assert_eq!(numbers(&mut bench), [1, 2], "slow start");
+    bench.ack(2 * MSS);
+    assert_eq!(undone(&bench), (0, 0, 0, 0));
+}
+
+// RFC 5682 s2.1 step 1: a second time-out starts over, with the window of before the first.
+#[test]
+fn f_rto_after_two_time_outs() {
+    let mut bench = timed_out(false);
+    bench.wait_for_timer();
+    assert_eq!(numbers(&mut bench), [0]);
+    bench.ack(MSS);
+    assert_eq!(numbers(&mut bench), [10, 11]);
+    bench.ack(2 * MSS);
+    assert_eq!(undone(&bench), (0, 0, 1, 1));
+    assert_eq!(bench.tcp.info(bench.now).snd_ssthresh, None);
+    assert_eq!(bench.tcp.info(bench.now).timeouts, 2);
+}
+
+/// A flight with SACK and timestamps; its segments' stamp.
+fn stamped() -> (Bench, u32) {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = true;
+    state.tcp.constant.timestamp_enabled = true;
+    state.tcp.delegated.ts_time = u32::MAX - 1_002;
+    let mut bench = reno(state, RecoveryOptions::default());
+    bench.post(40 * 1448);
+    let sent = bench.transmit(WIRE);
+    (bench, sent[0].timestamps.expect("on").value)
+}
+
+fn stamped_ack(bench: &mut Bench, segments: u32, echo: u32) {
+    let timestamps = Some(Timestamps { value: 1, echo });
+    bench.input(Segment { timestamps, ack: LOCAL + segments * 1448, ..ack() });
+}
+
+// RFC 3522 s3.2 step 5: the echo tells which transmission is acknowledged, across the wrap of the clock.
+#[test]
+fn a_time_out_and_the_echo() {
+    for spurious in [true, false] {
+        let (mut bench, original) = stamped();
+        let mut again = None;
+        while bench.tcp.info(bench.now).timeouts == 0 {
+            bench.wait_for_timer();
+            again = bench.transmit(WIRE).first().and_then(|sent| sent.timestamps).or(again);
+        }
+        let again = again.expect("resent").value;
+        assert!(again.wrapping_sub(original) >= 1_000);
+        bench.now += RTT;
+        stamped_ack(&mut bench, 1, if spurious { original } else { again });
+        assert_eq!(undone(&bench), (u64::from(spurious), 0, 0, u64::from(spurious)));
+        let restored = bench.tcp.info(bench.now).snd_ssthresh.is_none();
+        assert_eq!(restored, spurious);
+    }
+}
+
+// RFC 3522 s3.2: only the first acknowledgement of something resent counts.
+#[test]
+fn the_echo_counts_once() {
+    let (mut bench, original) = stamped();
+    bench.now += RTT;
+    let blocks = [SackBlock { start: LOCAL + 1448, end: LOCAL + 5 * 1448 }];
+    let timestamps = Some(Timestamps { value: 1, echo: original });
+    bench.input(Segment { timestamps, sack: &blocks, ..ack() });
+    let again = bench.transmit(WIRE)[0].timestamps.expect("on").value;
+    bench.now += RTT;
+    stamped_ack(&mut bench, 5, again);
+    stamped_ack(&mut bench, 10, original);
+    assert_eq!(undone(&bench), (0, 0, 0, 0));
+}
+
+// RFC 2883, RFC 3708: one of two retransmissions was needed: nothing is taken back.
+#[test]
+fn a_report_of_half_is_not_enough() {
+    for (reports, undo) in [(1, 0), (2, 1)] {
+        let mut bench = flight(true);
+        sack(&mut bench, 0, &[block(2, 6)]);
+        sack(&mut bench, 0, &[block(2, 7)]);
+        let mut resent = numbers(&mut bench);
+        for to in 8..=10 {
+            sack(&mut bench, 0, &[block(2, to)]);
+            resent.extend(numbers(&mut bench));
+        }
+        resent.retain(|n| *n < 2);
+        assert_eq!(resent, [0, 1]);
+        bench.ack(10 * MSS);
+        for n in 0..reports {
+            sack(&mut bench, 10, &[block(n, n + 1)]);
+        }
+        assert_eq!(undone(&bench), (0, undo, 0, 0));
+        assert_eq!(bench.tcp.info(bench.now).dsack_dups, u64::from(reports));
+    }
+}
+
+// RFC 2883 s4: duplicates that the network has made are none of ours.
+#[test]
+fn the_networks_duplicates_do_not_count() {
+    let mut bench = flight(true);
+    for n in 1..=5 {
+        sack(&mut bench, 5, &[block(n - 1, n)]);
+    }
+    sack(&mut bench, 5, &[block(6, 10)]);
+    assert_eq!(numbers(&mut bench)[0], 5, "no reordering window was learnt");
+    assert_eq!(undone(&bench), (0, 0, 0, 0));
+    assert_eq!(bench.tcp.info(bench.now).dsack_dups, 5);
+}
+
+// RFC 4015 s3: an undone episode leaves nothing marked lost, and a real loss after it is repaired.
+#[test]
+fn life_goes_on_after_undo() {
+    let (mut bench, original) = stamped();
+    bench.now += RTT;
+    let timestamps = Some(Timestamps { value: 1, echo: original });
+    // 0, 2 and 3 look lost. 0 was late.
+    let blocks = [
+        SackBlock { start: LOCAL + 4 * 1448, end: LOCAL + 6 * 1448 },
+        SackBlock { start: LOCAL + 1448, end: LOCAL + 2 * 1448 },
+    ];
+    bench.input(Segment { timestamps, sack: &blocks, ..ack() });
+    let resent: Vec<_> = bench.transmit(WIRE).iter().map(|sent| sent.seq).collect();
+    assert_eq!(resent, [LOCAL]);
+    bench.now += RTT / 10;
+    bench.input(Segment { timestamps, ack: LOCAL + 2 * 1448, sack: &blocks[..1], ..ack() });
+    assert_eq!(undone(&bench), (1, 0, 0, 0));
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.fast_retransmits, info.snd_ssthresh), (1, None));
+    // 2 and 3 are given a reordering window, then a recovery of their own.
+    while bench.tcp.info(bench.now).fast_retransmits < 2 {
+        assert!(bench.wait_for_timer() < RTT);
+    }
+    let resent: Vec<_> = bench.transmit(WIRE).iter().map(|sent| sent.seq).collect();
+    assert_eq!(resent[0], LOCAL + 2 * 1448);
+    assert_eq!(bench.tcp.info(bench.now).timeouts, 0);
+}
+
+// RFC 6582 s3.2 step 2: duplicate ACKs that answer what a time-out has resent start no recovery.
+#[test]
+fn duplicates_after_a_time_out() {
+    let options = RecoveryOptions { f_rto: false, ..RecoveryOptions::default() };
+    let mut bench = flight_with(false, options);
+    while bench.tcp.info(bench.now).timeouts == 0 {
+        bench.wait_for_timer();
+    }
+    assert_eq!(numbers(&mut bench), [0]);
+    bench.now += RTT;
+    for to in [1, 3, 6] {
+        bench.ack(to * MSS);
+        numbers(&mut bench);
+    }
+    bench.ack(10 * MSS);
+    assert!(numbers(&mut bench).iter().all(|n| *n >= 10));
+    for _ in 0..3 {
+        bench.ack(10 * MSS);
+    }
+    assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 0);
+    bench.ack(11 * MSS);
+    for _ in 0..3 {
+        bench.ack(11 * MSS);
+    }
+    assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1, "but those of new data do");
+}
