@@ -577,7 +577,7 @@ fn only_the_neighbors_vlan_is_taken() {
     bench.arrives(from_peer(81, 5005, 1000, b"none"));
     bench.poll();
     assert_eq!(bench.client.received, b"five, any, none");
-    bench.now = bench.now + Duration::from_millis(40);
+    bench.now += Duration::from_millis(40);
     bench.poll();
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_vlan_dropped, stats.rx_segments, stats.rx_to_host), (2, 3, 0));
@@ -611,6 +611,33 @@ fn marks_pass_the_engine() {
     assert_eq!((ack[15] & 3, ack[47] & 0x40), (0, 0x40));
     assert_eq!((data[15] & 3, data[47] & 0x40), (2, 0x40));
     assert!(sent.iter().all(|frame| classify(frame).is_some_and(|tcp| tcp.checksum_is_valid())));
+}
+
+// Without segmentation by the link no frame holds more than the path takes, also after the path has
+// become so narrow that two of its segments would fit into one of the link's (RFC 2923 s2.1).
+#[test]
+fn frames_follow_the_path() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.sent();
+    let now = bench.now;
+    let list = NetBufferList::from_mdl(42, Bytes::from(vec![7; 30_000]));
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    bench.engine.flush(now, &mut bench.client);
+    let mut mtus = Vec::new();
+    for _ in 0..6 {
+        let longest = bench.sent().iter().map(|frame| frame.len() - 14).max().unwrap();
+        mtus.push(longest);
+        let due = bench.engine.connections().list(bench.now).next().unwrap().2.rto;
+        bench.now += due;
+        bench.poll();
+    }
+    assert_eq!(mtus, [1500, 1500, 1064, 1064, 576, 576]);
+    bench.arrives(from_peer(80, 5000, 1000 + 536, b""));
+    bench.poll();
+    let sent = bench.sent();
+    assert!(!sent.is_empty() && sent.iter().all(|frame| frame.len() - 14 <= 576));
 }
 
 /// A file that the test can read.
@@ -659,31 +686,4 @@ fn a_trace_has_a_row_for_each_change() {
     assert!(lines[3].starts_with(&row(21_000, "14600,,20000,")), "{}", lines[3]);
     assert!(lines[3].ends_with(",0,60000,60000,,3000,0,open"), "{}", lines[3]);
     assert_eq!(lines.len(), 4, "{text}");
-}
-
-// Without segmentation by the link no frame holds more than the path takes, also after the path has
-// become so narrow that two of its segments would fit into one of the link's (RFC 2923 s2.1).
-#[test]
-fn frames_follow_the_path() {
-    let mut bench = Bench::new(10);
-    bench.initiate(1, 80);
-    bench.poll();
-    bench.sent();
-    let now = bench.now;
-    let list = NetBufferList::from_mdl(42, Bytes::from(vec![7; 30_000]));
-    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-    bench.engine.flush(now, &mut bench.client);
-    let mut mtus = Vec::new();
-    for _ in 0..6 {
-        let longest = bench.sent().iter().map(|frame| frame.len() - 14).max().unwrap();
-        mtus.push(longest);
-        let due = bench.engine.connections().list(bench.now).next().unwrap().2.rto;
-        bench.now = bench.now + due;
-        bench.poll();
-    }
-    assert_eq!(mtus, [1500, 1500, 1064, 1064, 576, 576]);
-    bench.arrives(from_peer(80, 5000, 1000 + 536, b""));
-    bench.poll();
-    let sent = bench.sent();
-    assert!(!sent.is_empty() && sent.iter().all(|frame| frame.len() - 14 <= 576));
 }
