@@ -205,6 +205,11 @@ pub struct NodeOptions {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
+    /// Write congestion window, RTT and what is in flight of each offloaded connection into this file, as
+    /// CSV; "flue plot" draws it
+    #[arg(long, value_name = "FILE")]
+    pub tcp_trace: Option<PathBuf>,
+
     /// Seed of initial sequence numbers, STags and impairments [default: random, and printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -381,6 +386,8 @@ pub struct NodeConfig {
     pub receive_window_bytes: u32,
     /// Capture file.
     pub pcap: Option<PathBuf>,
+    /// Trace of congestion control.
+    pub tcp_trace: Option<PathBuf>,
     /// Seed of all randomness.
     pub seed: u64,
     /// Who makes the engine progress.
@@ -427,6 +434,7 @@ impl NodeOptions {
             max_retransmissions: self.max_retransmissions,
             receive_window_bytes: self.receive_window,
             pcap: self.pcap.clone(),
+            tcp_trace: self.tcp_trace.clone(),
             seed: self.seed.map_or_else(random_seed, Ok)?,
             progress: self.progress,
             impairment: self.impairment.resolve()?,
@@ -542,6 +550,7 @@ impl fmt::Display for NodeConfig {
             max_retransmissions,
             receive_window_bytes,
             pcap,
+            tcp_trace,
             seed,
             progress,
             impairment,
@@ -565,8 +574,10 @@ impl fmt::Display for NodeConfig {
             name(*progress)
         )?;
         writeln!(f, "impairment: {impairment}")?;
-        let pcap = pcap.as_ref().map(|path| path.display().to_string());
-        writeln!(f, "capture: {}", pcap.as_deref().unwrap_or("none"))?;
+        let shown = |path: &Option<PathBuf>| {
+            path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+        };
+        writeln!(f, "capture: {}, TCP trace: {}", shown(pcap), shown(tcp_trace))?;
         write!(f, "seed: {seed}")
     }
 }

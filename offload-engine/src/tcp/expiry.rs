@@ -39,6 +39,8 @@ impl Connection {
             Timer::Persist => self.on_persist(),
             Timer::DelayedAck => self.receiver.ack_now(),
             Timer::KeepAlive => self.on_keep_alive(),
+            // It is poll_transmit that was waited for.
+            Timer::Pacing => {}
             Timer::Close => self.on_close_timeout(),
         }
     }
@@ -66,6 +68,7 @@ impl Connection {
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
         self.suspect_black_hole();
+        self.owed.tail_probe = false;
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));

@@ -27,5 +27,6 @@ mod model;
 pub mod random;
 mod ranges;
 pub mod script;
+pub mod shrink;
 
 pub use model::{Summary, run};

@@ -210,8 +210,12 @@ impl World {
             }
             Op::Disconnect { len } => self.disconnect(len),
             Op::Abort => {
+                // CH-DIS-6: refused when only the consumer's part of the end is left.
+                let closed = self.info().phase == TcpPhase::Closed;
                 self.abort();
-                self.end = Some(End::Abort);
+                if !closed {
+                    self.end = Some(End::Abort);
+                }
             }
         }
         self.drain_events();

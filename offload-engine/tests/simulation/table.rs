@@ -30,11 +30,12 @@ const HEADER: &str = "\
 #   timeouts  retransmission time-outs
 #   overflow  frames that the full queue dropped; `lost` those that chance took
 #
-# FLUE_BLESS=1 cargo test -p offload-engine --test weather   writes this file.
+# FLUE_BLESS=1 cargo test -p offload-engine --test simulation   writes this file.
 ";
 
 /// Algorithms of the table, with their names in it.
-const ALGORITHMS: &[(CongestionAlgorithm, &str)] = &[(CongestionAlgorithm::NewReno, "newreno")];
+const ALGORITHMS: &[(CongestionAlgorithm, &str)] =
+    &[(CongestionAlgorithm::Cubic, "cubic"), (CongestionAlgorithm::NewReno, "newreno")];
 
 #[derive(Clone, Copy)]
 struct Row {
