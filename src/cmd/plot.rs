@@ -29,7 +29,6 @@ pub struct PlotArgs {
     pub file: PathBuf,
 
     /// Where to write the picture [default: beside the trace, with .svg]
-    #[arg(short, long = "output", value_name = "FILE.svg")]
     #[arg(short = 'o', long = "output", value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
 

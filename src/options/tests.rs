@@ -93,8 +93,8 @@ fn configurations_survive_json() {
     let config = config(
         "--addr 10.77.0.1/24 --addr fd77::1/64 --gateway 10.77.0.254 --gateway fd77::ff --drop 0.5 \
          --delay 5ms --rate 100Mbit --pcap x.pcapng --seed 18446744073709551615 --psh empty \
-         --cc none --max-retransmissions 255 --receive-window 65536 --progress manual --offload auto --vnet off",
-         --congestion-control none --pacing --tcp-trace t.csv --max-retransmissions 255 --progress manual --offload auto --vnet off",
+         --congestion-control none --pacing --tcp-trace t.csv --max-retransmissions 255 --receive-window 65536 \
+          --progress manual --offload auto --vnet off",
     )
     .unwrap();
     let text = serde_json::to_string(&config).unwrap();

@@ -638,6 +638,8 @@ fn frames_follow_the_path() {
     bench.poll();
     let sent = bench.sent();
     assert!(!sent.is_empty() && sent.iter().all(|frame| frame.len() - 14 <= 576));
+}
+
 /// A file that the test can read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);

@@ -284,16 +284,6 @@ pub enum CaState {
     /// Fast recovery.
     Recovery = 3,
     /// A time-out is being repaired.
-/// What the sender is doing about losses (tcpi_ca_state).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LossState {
-    /// Nothing: everything arrives in order.
-    Open = 0,
-    /// Something has arrived out of order; it is not decided that anything is lost.
-    Disorder = 1,
-    /// Fast recovery.
-    Recovery = 3,
-    /// Repair after a time-out.
     Loss = 4,
 }
 
@@ -408,14 +398,6 @@ pub struct Info {
     pub busy_time: Duration,
     /// That part of it in which the peer's window was too small for the next segment.
     pub rwnd_limited: Duration,
-    /// What the sender is doing about losses.
-    pub loss_state: LossState,
-    /// Bytes selectively acknowledged.
-    pub sacked: u64,
-    /// Bytes presumed lost that wait to be resent.
-    pub lost: u64,
-    /// Bytes resent that are presumed to be on the wire.
-    pub resent: u64,
 }
 
 /// A connection cannot be taken over.

@@ -64,7 +64,6 @@ use bytes::Bytes;
 pub use self::{
     api::{
         CaState, Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
-        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info, LossState,
         PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
     ecn::Ecn,
@@ -453,7 +452,6 @@ impl Connection {
         } = self.recovery.counts();
         let (busy_time, rwnd_limited) = self.chrono.times(now);
         let Tally { sacked, lost, resent } = self.recovery.tally();
-        let recovery::Standing { loss_state, sacked, lost, resent } = self.recovery.standing();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
@@ -508,36 +506,7 @@ impl Connection {
             last_ack_recv: self.last_ack_recv.map(|at| now - at),
             busy_time,
             rwnd_limited,
-            loss_state,
-            sacked,
-            lost,
-            resent,
         }
-    }
-
-    /// What congestion control and recovery are doing.
-    fn ca_state(&self) -> CaState {
-        if self.recovery.is_repairing_timeout() {
-            CaState::Loss
-        } else if self.recovery.is_fast() {
-            CaState::Recovery
-        } else if self.ecn.is_answering(self.snd.una) {
-            CaState::Cwr
-        } else if self.recovery.has_doubts() {
-            CaState::Disorder
-        } else {
-            CaState::Open
-        }
-    }
-
-    /// Bytes that are known to have arrived: acknowledged since the take-over, or sacked.
-    fn bytes_delivered(&self) -> u64 {
-        self.counters.bytes_acked + self.recovery.sacked()
-    }
-
-    /// `bytes` in segments of the present size.
-    fn segments(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.mss)
     }
 
     /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion

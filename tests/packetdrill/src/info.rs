@@ -96,7 +96,7 @@ fn of_target(told: &Told) -> Vec<u8> {
     let retransmit = delegated.retransmit.count;
     let mut layout = Layout::default();
     // state, ca_state, retransmits, probes, backoff, options, scales, flags
-    let loss_state = info.loss_state as u8;
+    let loss_state = info.ca_state as u8;
     layout.bytes(&[phase(info.phase), loss_state, retransmit, 0, retransmit, options]);
     layout.bytes(&[constant.snd_wind_scale | constant.rcv_wind_scale << 4, 0]);
     // rto, ato, snd_mss, rcv_mss
@@ -104,10 +104,16 @@ fn of_target(told: &Told) -> Vec<u8> {
     // unacked, sacked, lost, retrans, fackets
     // Linux counts what was resent among the lost until it arrives.
     let segments = |bytes: u64| bytes.div_ceil(mss);
-    let lost = segments(info.lost + info.resent);
-    layout.words(&[segments(in_flight), segments(info.sacked), lost, segments(info.resent), 0]);
+    let lost = info.lost + info.retrans;
+    layout.words(&[segments(in_flight), info.sacked, lost, info.retrans, 0]);
     // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv
-    layout.words(&[0; 4]);
+    let millis = |age: Option<Duration>| age.map_or(0, |age| age.as_millis() as u64);
+    layout.words(&[
+        millis(info.last_data_sent),
+        0,
+        millis(info.last_data_recv),
+        millis(info.last_ack_recv),
+    ]);
     // pmtu, rcv_ssthresh, rtt, rttvar
     layout.words(&[u64::from(info.pmtu), info.rcv_space, micros(info.rtt), micros(info.rttvar)]);
     // snd_ssthresh, snd_cwnd, advmss, reordering

@@ -36,7 +36,7 @@ use self::{
     scoreboard::{Fate, Record, Scoreboard},
     undo::{FRto, FRtoNews, Undo},
 };
-use super::{api::LossState, seq::Position};
+use super::seq::Position;
 use crate::time::{Duration, Instant};
 
 /// Largest flight in segments that early retransmit is for (RFC 5827 s3.1).
@@ -72,16 +72,6 @@ pub(super) struct Ack<'a> {
     pub(super) mss: u64,
     pub(super) rtt_min: Option<Duration>,
     pub(super) srtt: Option<Duration>,
-}
-
-/// What TCP_INFO says of losses.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
-    pub(super) loss_state: LossState,
-    /// Bytes selectively acknowledged; waiting to be resent; resent and presumed on the wire.
-    pub(super) sacked: u64,
-    pub(super) lost: u64,
-    pub(super) resent: u64,
 }
 
 /// What an acknowledgement brought.
@@ -217,22 +207,6 @@ impl Recovery {
 
     pub(super) const fn counts(&self) -> Counts {
         self.counts
-    }
-
-    pub(super) fn standing(&self) -> Standing {
-        let disorder = self.board.sacked() > 0 || self.duplicate_acks > 0;
-        let loss_state = match self.episode {
-            Episode::Fast { .. } => LossState::Recovery,
-            Episode::Timeout { .. } => LossState::Loss,
-            Episode::Open if disorder => LossState::Disorder,
-            Episode::Open => LossState::Open,
-        };
-        Standing {
-            loss_state,
-            sacked: self.board.sacked(),
-            lost: self.board.lost(),
-            resent: self.board.resent(),
-        }
     }
 
     /// Bytes presumed on the wire.
@@ -726,6 +700,8 @@ impl Recovery {
         self.inferred = self.inferred.min(self.board.in_flight());
         self.probe = None;
         self.force = true;
+    }
+
     /// Whether a tail loss probe may be sent (RFC 8985 s7.2).
     pub(super) fn may_probe(&self) -> bool {
         let quiet = match self.episode {

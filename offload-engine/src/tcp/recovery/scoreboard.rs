@@ -140,8 +140,6 @@ impl Scoreboard {
 
     /// Bytes resent and in flight.
     pub(super) fn resent_in_flight(&self) -> u64 {
-    /// Bytes resent that are presumed to be on the wire.
-    pub(super) fn resent(&self) -> u64 {
         let resent = |record: &&Record| record.resent && record.fate == Fate::InFlight;
         self.records.iter().filter(resent).map(Record::len).sum()
     }
