@@ -5,7 +5,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::{Licence, SUPER_SEGMENT, Stream, World, byte};
+use super::{Licence, SUPER_SEGMENT, World, stream::Stream};
 
 /// Time in which an honest end comes: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
 const TIME_MAX: Duration = Duration::from_secs(1_200);
@@ -96,7 +96,8 @@ impl World {
     fn say(&mut self, listener: &mut Listener, start: u64, end: u64, fin: bool) {
         listener.answer = false;
         self.sent.insert(start, end);
-        let payload: Vec<_> = (start..end).map(|at| byte(Stream::Theirs, at)).collect();
+        let mut payload = Vec::new();
+        Stream::Theirs.write(start, end - start, &mut payload);
         let value = self.peer_clock();
         self.stamps.insert(value);
         let echo = self.our_stamp.unwrap_or(0);
