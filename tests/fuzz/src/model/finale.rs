@@ -12,6 +12,9 @@ const TIME_MAX: Duration = Duration::from_secs(1_200);
 /// Turns in which it comes.
 const TURNS_MAX: u32 = 20_000;
 
+/// Full segments that arrive as one, as from a link with receive offload.
+const COALESCED: usize = 8;
+
 /// The honest peer's side of our stream.
 struct Listener {
     /// It has everything before; it keeps nothing behind a hole, whatever its forged SACK blocks said
@@ -78,7 +81,7 @@ impl World {
         let fin = self.fin_reached();
         let gap = self.sacked.first_gap(nxt, self.highest.min(self.edge)).filter(|_| !fin);
         if let Some((start, end)) = gap {
-            let end = end.min(start + self.mss() as u64);
+            let end = end.min(start + (COALESCED * self.mss()) as u64);
             self.say(listener, start, end, false);
         } else if !fin && nxt >= self.highest {
             // Everything has arrived: the stream ends here.
@@ -110,7 +113,7 @@ impl World {
             timestamps: self.setup.timestamps.then_some(Timestamps { value, echo }),
             sack: &[],
             payload: &payload,
-            gso_size: 0,
+            gso_size: if payload.len() > self.mss() { self.mss() } else { 0 },
             ecn: Ecn::default(),
         };
         self.feed(&segment);

@@ -40,6 +40,8 @@ pub(super) fn config(setup: &Setup) -> Config {
         } else {
             CongestionAlgorithm::Cubic
         },
+        // Grows, but not so far that honest ends take long.
+        rcv_wnd_max: 2 * RECEIVE_WINDOW_MAX,
         congestion_options: CongestionOptions {
             pacing: setup.pacing,
             ..CongestionOptions::default()
