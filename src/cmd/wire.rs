@@ -65,11 +65,11 @@ pub struct WireArgs {
     pub tap_b: String,
 
     /// What is different from A to B: KEY=VALUE,... as the impairments below, drop=1,delay=5ms say
-    #[arg(long, value_name = "SETTINGS", default_value_t)]
+    #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
     pub ab: Overrides,
 
     /// What is different from B to A
-    #[arg(long, value_name = "SETTINGS", default_value_t)]
+    #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
     pub ba: Overrides,
 
     /// Seed of the impairments [default: random, and printed]
@@ -85,6 +85,14 @@ pub struct WireArgs {
     #[arg(short, long, value_name = "SECONDS",
           value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub interval: Option<u16>,
+
+    /// Scheduling priority of the wire: -20 (served first) ..=19 [default: as started]
+    ///
+    /// Where the machine is busy a wire that waits for a processor adds delay of its own. Below 0 needs
+    /// CAP_SYS_NICE.
+    #[arg(long, value_name = "N", allow_hyphen_values = true,
+          value_parser = clap::value_parser!(i8).range(-20..=19))]
+    pub nice: Option<i8>,
 
     /// Network namespace of TAP_A: a name as of "ip netns", or a path [default: this one]
     #[arg(long, value_name = "NETNS", help_heading = "Ends")]
@@ -190,7 +198,7 @@ impl WireArgs {
             b_to_a: direction("--ba", &self.ba)?,
             seed: self.seed.map_or_else(random_seed, Ok)?,
             duration_s: self.duration,
-            interval_s: self.interval.or(on_a_terminal.then_some(1)),
+            interval_s: self.interval.or(if on_a_terminal { Some(1) } else { None }),
         })
     }
 }
@@ -237,6 +245,11 @@ pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let wire = offload_engine::link::Wire::new(a.take_link(), b.take_link(), a_to_b, b_to_a)
         .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
     console.step(format_args!("joined: {} and {}", a.describe(), b.describe()));
+    // Whoever wants a document alone can wait for this with -v.
+    tracing::info!("joined");
+    if let Some(nice) = args.nice {
+        pump::set_priority(nice)?;
+    }
     let mut run = pump::Run::new(wire, stop);
     let ended = run.until_told(&config, console);
     tell::summary(&run, [a.dropped(), b.dropped()], console);

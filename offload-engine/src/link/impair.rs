@@ -112,7 +112,7 @@ impl<L: Link> Impaired<L> {
                 if checksum == RxChecksum::Valid {
                     fill_tcp_checksum(frame);
                 }
-                receive.admit(now, frame, None);
+                receive.admit(now, frame, TxOffload::default(), None);
             }
             if !scratch.is_full() {
                 break;
@@ -167,9 +167,9 @@ impl<L: Link> Link for Impaired<L> {
             }
             (None, Some(place)) => {
                 checksum::finish(whole, place);
-                transmit.admit(now, whole, comment);
+                transmit.admit(now, whole, TxOffload::default(), comment);
             }
-            (None, None) => transmit.admit(now, whole, comment),
+            (None, None) => transmit.admit(now, whole, TxOffload::default(), comment),
         }
         self.flush_transmit(now);
         TxOutcome::Sent
@@ -209,7 +209,7 @@ fn admit_segments(
 ) {
     let Some(mut segments) = Segments::new(frame, size) else { return lane.count_malformed() };
     while segments.next_into(piece) {
-        lane.admit(now, piece, comment);
+        lane.admit(now, piece, TxOffload::default(), comment);
     }
 }
 

@@ -170,10 +170,6 @@ impl PathMtu {
         saturate(u64::from(mtu.saturating_sub(self.headers())))
     }
 
-    pub(super) fn current(&self) -> usize {
-        saturate(u64::from(self.current))
-    }
-
     /// The soft error that nothing has contradicted since.
     pub(super) fn soft_error(&self, una: Position) -> Option<SoftError> {
         self.soft_error.filter(|(_, then)| *then == una).map(|(error, _)| error)
@@ -289,6 +285,11 @@ impl Connection {
             self.path_mtu.raise_at = None;
             self.set_path_mtu(self.path_mtu.told);
         }
+    }
+
+    /// Path MTU in bytes of an IP packet.
+    pub fn path_mtu(&self) -> u32 {
+        self.path_mtu.current
     }
 
     /// The path MTU has changed (CH-UPD-5); see [`Connection::from_state`] for the argument. What is lost is

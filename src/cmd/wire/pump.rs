@@ -91,11 +91,13 @@ impl Run {
         let mut teller = Teller::new(config.interval());
         while !self.stop.told.load(Ordering::Relaxed) {
             let now = self.now();
+            teller.tell_if_due(now, &self.wire, console);
             if end.is_some_and(|end| now >= end) {
                 break;
             }
-            teller.tell_if_due(now, &self.wire, console);
-            let taken = self.wire.take(now).map_err(|(at, error)| gone(config, at, &error))?;
+            let origin = self.origin;
+            let clock = || WireInstant::ZERO + origin.elapsed();
+            let taken = self.wire.take(clock).map_err(|(at, error)| gone(config, at, &error))?;
             let sent = self.wire.send(self.now());
             if taken + sent > 0 {
                 continue;
@@ -127,6 +129,13 @@ impl Run {
             Err(error) => Err(failed(error)),
         }
     }
+}
+
+/// Sets the scheduling priority of the process.
+pub(super) fn set_priority(nice: i8) -> Result<(), Failure> {
+    rustix::process::setpriority_process(None, nice.into()).map_err(|errno| {
+        Failure::lacking(format!("--nice {nice}: {errno}")).with_hint("it needs CAP_SYS_NICE")
+    })
 }
 
 fn gone(config: &WireConfig, at: WireEnd, error: &io::Error) -> Failure {

@@ -32,7 +32,7 @@ const REORDERED_FRAMES_MAX: usize = 64;
 /// a TAP.
 pub const RATE_QUEUE_BYTES_MAX: u64 = 1_514_000;
 /// Frames on their way at once, whatever the delay; beyond, they are lost.
-const HELD_FRAMES_MAX: usize = 65_536;
+const HELD_FRAMES_MAX: usize = 262_144;
 /// Bytes on their way at once: 10 Gbit/s for 0.2 s; beyond, they are lost.
 const HELD_BYTES_MAX: u64 = 256 << 20;
 /// Buffers kept for later frames.
@@ -114,8 +114,21 @@ impl Lane {
         self.travelling.is_empty() && self.reordered.is_empty()
     }
 
-    /// Takes a complete frame of the wire's size.
-    pub(super) fn admit(&mut self, now: Instant, frame: &[u8], comment: Option<&str>) {
+    /// Whether the checksums of frames have to be complete when they come in: a bit that is flipped
+    /// must not be summed.
+    pub(super) fn needs_checksums(&self) -> bool {
+        self.settings.corrupt_pct > 0.0
+    }
+
+    /// Takes a frame of the wire's size; `offload` leaves its checksum to the device at the end.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        offload: TxOffload,
+        comment: Option<&str>,
+    ) {
+        debug_assert!(!self.needs_checksums() || offload == TxOffload::default());
         let Impairments { duplicate_pct, corrupt_pct, .. } = self.settings;
         self.stats.frames_in += 1;
         self.stats.bytes_in += frame.len() as u64;
@@ -137,10 +150,10 @@ impl Lane {
             data[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
         let copy = roll(&mut self.dice, duplicate_pct).then(|| self.copy(&data));
-        self.depart(now, data, comment);
+        self.depart(now, data, offload, comment);
         if let Some(copy) = copy {
             self.stats.duplicated += 1;
-            self.depart(now, copy, comment);
+            self.depart(now, copy, offload, comment);
         }
     }
 
@@ -212,10 +225,10 @@ impl Lane {
     }
 
     /// Reorders the frame or sends it on its way, and with it those that waited for it.
-    fn depart(&mut self, now: Instant, data: Vec<u8>, comment: Option<&str>) {
+    fn depart(&mut self, now: Instant, data: Vec<u8>, offload: TxOffload, comment: Option<&str>) {
         let comment = comment.map(ToString::to_string);
         let size = WireSize { frames: 1, bytes: data.len() as u64 };
-        let mut held = Held { data, offload: TxOffload::default(), comment, due: now, size };
+        let mut held = Held { data, offload, comment, due: now, size };
         let reorder = roll(&mut self.dice, self.settings.reorder_pct);
         if reorder && self.reordered.len() < REORDERED_FRAMES_MAX {
             self.stats.reordered += 1;

@@ -24,7 +24,7 @@ pub struct LaneStats {
     pub lost: u64,
     /// Frames that found the queue before the rate-limited wire full.
     pub queue_full: u64,
-    /// Frames lost because too many were on their way: 65,536, or 256 MiB.
+    /// Frames lost because too many were on their way: 262,144, or 256 MiB.
     pub overflow: u64,
     /// Super-segments that cannot be cut: no wire would carry them.
     pub malformed: u64,

@@ -102,11 +102,11 @@ fn corrupted_frames_without_ip_are_lost() {
     let mut lane = Lane::new(Impairments { corrupt_pct: 100.0, ..NONE }, 0);
     let mut arp = [0_u8; 42];
     arp[12..14].copy_from_slice(&[0x08, 0x06]);
-    lane.admit(Instant::ZERO, &arp, None);
+    lane.admit(Instant::ZERO, &arp, TxOffload::default(), None);
     assert!(lane.due(Instant::ZERO).is_none());
     let mut ip = arp;
     ip[12..14].copy_from_slice(&[0x08, 0x00]);
-    lane.admit(Instant::ZERO, &ip, None);
+    lane.admit(Instant::ZERO, &ip, TxOffload::default(), None);
     let held = lane.due(Instant::ZERO).unwrap();
     let flipped: u32 = held.data.iter().zip(&ip).map(|(a, b)| (a ^ b).count_ones()).sum();
     assert_eq!((flipped, &held.data[..14]), (1, &ip[..14]));
@@ -221,7 +221,8 @@ fn travel_times(jitter: Duration, spacing_us: u64) -> Vec<u64> {
     let mut times = Vec::new();
     for number in 0_u64..10_000 {
         frame[0..4].copy_from_slice(&(number as u32).to_be_bytes());
-        lane.admit(Instant::from_micros(number * spacing_us), &frame, None);
+        let now = Instant::from_micros(number * spacing_us);
+        lane.admit(now, &frame, TxOffload::default(), None);
     }
     while let Some(at) = lane.next_at() {
         let held = lane.due(at).unwrap();

@@ -13,7 +13,7 @@
 use std::{io, vec::Vec};
 
 use super::{
-    FULL_RETRY, Impairments, Lateness, admit_segments, fill_tcp_checksum,
+    FULL_RETRY, Impairments, Lateness, fill_tcp_checksum,
     lane::{Lane, WireSize},
     options::ImpairmentError,
     stats::LaneStats,
@@ -24,6 +24,7 @@ use crate::{
         TxSegment,
         checksum::{self, TCP_CHECKSUM_OFFSET},
         layout::TcpLayout,
+        segment::Segments,
     },
     time::Instant,
 };
@@ -59,9 +60,7 @@ struct Direction {
     lane: Lane,
     /// The link at the end was full: when to try again.
     retry_at: Option<Instant>,
-    /// A frame being made ready.
-    frame: Vec<u8>,
-    /// A piece of it.
+    /// A piece of a super-segment.
     piece: Vec<u8>,
 }
 
@@ -90,12 +89,18 @@ impl<L: Link> Wire<L> {
 
     /// Takes what waits at either link. Returns the number of frames; super-segments count as one.
     ///
+    /// The clock is read when frames have been read: with an older time a frame that came since would
+    /// travel faster than the delay.
+    ///
     /// # Errors
     /// The link at that end is gone.
-    pub fn take(&mut self, now: Instant) -> Result<usize, (WireEnd, io::Error)> {
+    pub fn take(
+        &mut self,
+        mut clock: impl FnMut() -> Instant,
+    ) -> Result<usize, (WireEnd, io::Error)> {
         let Self { a, b, a_to_b, b_to_a, batch, lateness: _ } = self;
-        let from_a = a_to_b.take(now, a, b, batch).map_err(|error| (WireEnd::A, error))?;
-        let from_b = b_to_a.take(now, b, a, batch).map_err(|error| (WireEnd::B, error))?;
+        let from_a = a_to_b.take(&mut clock, a, b, batch).map_err(|error| (WireEnd::A, error))?;
+        let from_b = b_to_a.take(&mut clock, b, a, batch).map_err(|error| (WireEnd::B, error))?;
         Ok(from_a + from_b)
     }
 
@@ -137,18 +142,21 @@ impl Direction {
     fn new(settings: Impairments, stream: u64) -> Result<Self, ImpairmentError> {
         settings.validate()?;
         let lane = Lane::new(settings, stream);
-        Ok(Self { lane, retry_at: None, frame: Vec::new(), piece: Vec::new() })
+        Ok(Self { lane, retry_at: None, piece: Vec::new() })
     }
 
     fn take<L: Link>(
         &mut self,
-        now: Instant,
+        mut clock: impl FnMut() -> Instant,
         from: &mut L,
         to: &mut L,
         batch: &mut RxBatch,
     ) -> io::Result<usize> {
         batch.clear();
-        from.receive(now, batch)?;
+        if from.receive(clock(), batch)? == 0 {
+            return Ok(0);
+        }
+        let now = clock();
         for (data, checksum, gso_size) in batch.frames_mut() {
             self.relay(now, to, Taken { data, checksum, gso_size });
         }
@@ -157,7 +165,8 @@ impl Direction {
 
     fn relay<L: Link>(&mut self, now: Instant, to: &mut L, mut taken: Taken<'_>) {
         if self.lane.cuts() || !taken.can_be_carried_by(to.capabilities()) {
-            return self.admit_cut(now, taken);
+            let leave_checksums = !self.lane.needs_checksums() && to.capabilities().tx_checksum;
+            return self.admit_cut(now, taken, leave_checksums);
         }
         let Some((offload, size)) = taken.leave_undone() else {
             return self.lane.count_malformed();
@@ -172,18 +181,33 @@ impl Direction {
         self.lane.admit_whole(now, taken.data, offload, size);
     }
 
-    fn admit_cut(&mut self, now: Instant, Taken { data, checksum, gso_size }: Taken<'_>) {
-        let Self { lane, frame, piece, retry_at: _ } = self;
+    /// Gives the lane frames of the wire's size. Their checksums are left to the device at the end if it
+    /// can and no bit is going to be flipped: it costs less than summing here, and means the same.
+    fn admit_cut(&mut self, now: Instant, taken: Taken<'_>, leave_checksums: bool) {
+        let Self { lane, piece, retry_at: _ } = self;
+        let Taken { data, checksum, gso_size } = taken;
         if gso_size != 0 {
-            return admit_segments(lane, now, data, gso_size, piece, None);
+            let Some(mut segments) = Segments::new(data, gso_size) else {
+                return lane.count_malformed();
+            };
+            let checksum = leave_checksums.then(|| segments.leave_checksums());
+            while segments.next_into(piece) {
+                lane.admit(now, piece, TxOffload { checksum, segment: None }, None);
+            }
+            return;
         }
         if checksum == RxChecksum::Unverified {
-            return lane.admit(now, data, None);
+            return lane.admit(now, data, TxOffload::default(), None);
         }
-        frame.clear();
-        frame.extend_from_slice(data);
-        fill_tcp_checksum(frame);
-        lane.admit(now, frame, None);
+        if leave_checksums {
+            let mut taken = Taken { data, checksum, gso_size };
+            if let Some((offload, _)) = taken.leave_undone() {
+                lane.admit(now, taken.data, offload, None);
+            }
+            return;
+        }
+        fill_tcp_checksum(data);
+        lane.admit(now, data, TxOffload::default(), None);
     }
 
     fn send<L: Link>(&mut self, now: Instant, to: &mut L, lateness: &mut Lateness) -> usize {

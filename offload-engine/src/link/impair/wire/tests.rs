@@ -47,7 +47,7 @@ impl Bench {
 
     /// Runs the wire at `now` until nothing moves.
     fn settle(&mut self, now: Instant) {
-        while self.wire.take(now).unwrap() + self.wire.send(now) > 0 {}
+        while self.wire.take(|| now).unwrap() + self.wire.send(now) > 0 {}
     }
 
     /// Sends `count` numbered frames to the right, and runs until all have arrived or are lost.
@@ -143,7 +143,7 @@ fn a_delay_keeps_super_segments_whole_and_dice_cut_them() {
     bench.settle(Instant::ZERO);
     let pieces = receive_all(&mut bench.left, Instant::ZERO);
     assert_eq!(pieces.len() as u64, PIECES);
-    assert!(pieces.iter().all(|piece| parse(&piece.0).is_some() && piece.2 == 0));
+    assert!(pieces.iter().all(|piece| (piece.1, piece.2) == (RxChecksum::Valid, 0)));
     assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(7)));
     bench.settle(Instant::from_nanos(6_999_999));
     assert!(receive_all(&mut bench.right, Instant::ZERO).is_empty());
@@ -153,6 +153,42 @@ fn a_delay_keeps_super_segments_whole_and_dice_cut_them() {
     assert_eq!(receive_all(&mut bench.right, Instant::ZERO), whole);
     assert_eq!(bench.wire.stats(WireEnd::A).on_their_way(), 0);
     assert_eq!(bench.wire.lateness().quantile(1.0), Some(Duration::ZERO));
+}
+
+/// A frame that came after the clock was read would have travelled less than the delay.
+#[test]
+fn frames_are_stamped_once_they_are_there() {
+    let late = Impairments { delay: Duration::from_millis(7), ..CLEAN };
+    let mut bench = Bench::new(late, CLEAN);
+    transmit(&mut bench.left, Instant::ZERO, &tcp_frame(false, 0, b"x"), TxOffload::default());
+    let mut readings = [0, 3, 3, 3].map(Instant::from_millis).into_iter();
+    bench.wire.take(|| readings.next().unwrap()).unwrap();
+    assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(10)));
+}
+
+/// Frames of the wire's size leave their checksums to a device that can; once finished there, they are
+/// those that are complete here. Where bits are flipped all are complete.
+#[test]
+fn checksums_of_pieces_are_left_to_the_device_unless_bits_are_flipped() {
+    let run = |settings| {
+        let mut bench = Bench::new(settings, CLEAN);
+        let (frame, offload) = super_segment(false);
+        transmit(&mut bench.left, Instant::ZERO, &frame, offload);
+        let (small, place) = partial_frame(true, 60_000, &pattern(10));
+        let offload = TxOffload { checksum: Some(place), segment: None };
+        transmit(&mut bench.left, Instant::ZERO, &small, offload);
+        bench.settle(Instant::ZERO);
+        receive_all(&mut bench.right, Instant::ZERO)
+    };
+    let left = run(Impairments { drop_pct: 1e-9, ..CLEAN });
+    let complete = run(Impairments { drop_pct: 1e-9, corrupt_pct: 1e-9, ..CLEAN });
+    assert_eq!((left.len() as u64, complete.len() as u64), (PIECES + 1, PIECES + 1));
+    for ((mut partial, checksum, _), (whole, ..)) in left.into_iter().zip(complete) {
+        assert!(parse(&partial).is_none() && parse(&whole).is_some());
+        assert_eq!(checksum, RxChecksum::Valid);
+        fill_tcp_checksum(&mut partial);
+        assert_eq!(partial, whole);
+    }
 }
 
 /// A plain TAP at the other end takes complete frames of the wire's size.
@@ -231,7 +267,7 @@ fn a_queue_that_is_full_loses_the_last_and_is_told_apart_from_loss() {
         assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(millis)));
         bench.settle(Instant::from_millis(millis));
         let arrived = receive_all(&mut bench.right, Instant::ZERO);
-        assert_eq!(parse(&arrived[0].0).unwrap().seq as u64, millis - 1);
+        assert_eq!(u64::from(parse(&arrived[0].0).unwrap().seq), millis - 1);
     }
     assert_eq!(bench.wire.poll_at(), None);
 }
@@ -247,7 +283,7 @@ fn a_full_link_gets_its_frames_later() {
         transmit(&mut left, Instant::ZERO, &tcp_frame(false, seq, b"x"), TxOffload::default());
     }
     let mut now = Instant::ZERO;
-    wire.take(now).unwrap();
+    wire.take(|| now).unwrap();
     let mut seqs = Vec::new();
     for _ in 0..3 {
         wire.send(now);
