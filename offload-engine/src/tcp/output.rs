@@ -86,6 +86,11 @@ impl Connection {
                 return Some(self.transmit(draft));
             }
         }
+        if core::mem::take(&mut self.owed.tail_probe)
+            && let Some(probe) = self.transmit_tail_probe()
+        {
+            return Some(probe);
+        }
         let paced = self.paced_room();
         if self.recovery.awaits_new_data().is_none()
             && let Some((start, end, force)) = self.recovery.next_lost(most)
@@ -96,11 +101,6 @@ impl Connection {
                 Err(_) if force => self.retransmit(start, end, force, self.mss),
                 Err(due) => self.await_pacing(due),
             };
-        }
-        if core::mem::take(&mut self.owed.tail_probe)
-            && let Some(probe) = self.transmit_tail_probe()
-        {
-            return Some(probe);
         }
         if self.snd.nxt < self.send_end() {
             self.reconsider_idle();
@@ -195,7 +195,9 @@ impl Connection {
             self.timers.stop(Timer::TailProbe);
             return Some(transmit);
         }
-        let (start, end) = self.recovery.probe_bytes(self.mss)?;
+        // RFC 9293 SHLD-16: of what was sent, a peer that has shrunk its window gets what that still holds.
+        let edge = self.snd.una + self.snd.wnd;
+        let (start, end) = self.recovery.probe_bytes(self.mss).filter(|(_, end)| *end <= edge)?;
         let draft = self.draft_again(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);

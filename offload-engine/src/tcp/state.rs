@@ -321,6 +321,7 @@ impl Connection {
         if old.max_rt != cached.max_rt {
             self.attempts.spent = Duration::ZERO;
             self.attempts.since = self.attempts.since.map(|_| now);
+            self.attempts.closed_since = self.attempts.closed_since.map(|_| now);
         }
         if old.initial_rcv_wnd != cached.initial_rcv_wnd {
             self.receiver.fix_limit(cached.initial_rcv_wnd);

@@ -337,6 +337,10 @@ impl Recovery {
         self.note_reordering(&delivery);
         report.undo = self.undo_spurious(ack, &delivery, duplicate);
         report.reduce = repaired;
+        if self.is_fast() && report.delivered > 0 {
+            // The silence that it asked about has ended; another may follow.
+            self.probe = None;
+        }
         self.ask_f_rto(ack, &delivery);
         report.lost = self.detect(ack, &mut report);
         let ended = self.turn(ack.to, &mut report);
@@ -445,21 +449,22 @@ impl Recovery {
         }
     }
 
-    /// Whether the last reduction of the window answered no loss; if so, its episode ends.
+    /// Whether the last reduction of the window answered no loss: its episode ends, and the window is what it was.
     fn undo_spurious(&mut self, ack: &Ack<'_>, delivery: &Delivery, duplicate: bool) -> bool {
+        // RFC 5682 s2.1 and s3.1 step 3b.
         let original = self.f_rto != FRto::Off && delivery.original;
+        let may_undo = self.options.undo;
         let Some(undo) = &mut self.undo else { return false };
-        let counter = if delivery.repaired && undo.is_echo_older(ack.echo) {
+        let counter = if may_undo && delivery.repaired && undo.is_echo_older(ack.echo) {
             &mut self.counts.undo_by_timestamp
-        } else if duplicate && undo.is_all_reported() {
+        } else if may_undo && duplicate && undo.is_all_reported() {
             &mut self.counts.undo_by_dsack
         } else if original {
-            // RFC 5682 s2.1 and s3.1 step 3b.
             &mut self.counts.undo_by_f_rto
         } else {
             return false;
         };
-        *counter += 1;
+        *counter += u64::from(may_undo);
         if undo.timeout {
             self.counts.spurious_timeouts += 1;
         } else {
@@ -471,7 +476,7 @@ impl Recovery {
             self.board.unmark_lost();
             self.close();
         }
-        true
+        may_undo
     }
 
     /// RFC 8985 s7.4.2: whether a probe has repaired a loss that nobody else noticed; and whether this is the
@@ -621,7 +626,7 @@ impl Recovery {
         self.before_episode = self.board.transmissions();
         self.rescued = false;
         self.timeout_until = None;
-        self.undo = self.options.undo.then(|| Undo::new(self.board.una(), false));
+        self.undo = Some(Undo::new(self.board.una(), false));
     }
 
     /// Brings the window in step with `report`, after the congestion controller has heard of it: `ssthresh` is its
@@ -671,14 +676,14 @@ impl Recovery {
         let until = last.end;
         let was_fast = self.is_fast();
         if self.episode == Episode::Open {
-            self.undo = self.options.undo.then(|| Undo::new(self.board.una(), true));
+            self.undo = Some(Undo::new(self.board.una(), true));
         }
         self.close();
         self.episode = Episode::Timeout { until };
         self.timeout_until = Some(until);
         self.force = true;
         // RFC 5682 s3.1: in fast recovery a loss is known already.
-        if self.options.f_rto && self.undo.is_some() && !was_fast {
+        if self.options.f_rto && !was_fast {
             self.f_rto = FRto::First;
         }
     }
@@ -708,15 +713,14 @@ impl Recovery {
         timeout: Instant,
     ) -> Option<Instant> {
         let quiet = match self.episode {
-            Episode::Open => self.board.sacked() == 0 && self.inferred == 0,
-            // Beyond RFC 8985: in fast recovery the last retransmissions are a tail too.
-            Episode::Fast { .. } => self.sack,
+            Episode::Open => self.board.sacked() == 0,
+            Episode::Fast { .. } => true,
             Episode::Timeout { .. } => false,
         };
         let allowed = self.options.tail_loss_probe
             && quiet
             && self.probe.is_none()
-            && !self.board.has_lost()
+            && (self.is_fast() || !self.board.has_lost())
             && self.board.in_flight() > 0;
         let probe = now + probe::timeout(srtt, self.board.in_flight() <= mss);
         let allowed = allowed && (self.sack || srtt.is_some() && probe < timeout);
@@ -728,17 +732,18 @@ impl Recovery {
         self.probe = Some(TailProbe { end, retransmission });
     }
 
-    /// The bytes that a probe without new data resends: the last segment in flight, or in fast
-    /// recovery the first, because its loss would hold up everything else.
-    pub(super) fn probe_bytes(&self, mss: u64) -> Option<(Position, Position)> {
+    /// The bytes that a probe without new data resends: the last segment in flight, or in fast recovery the first
+    /// that is lost and waits for the window, or the first in flight, because its loss would hold up everything.
+    pub(super) fn probe_bytes(&mut self, mss: u64) -> Option<(Position, Position)> {
         let mss = mss.max(1);
         if self.episode == Episode::Open {
             let last = self.board.last()?;
             let skip = last.len().saturating_sub(mss);
             return Some((last.start + skip, last.end));
         }
-        let first = self.board.first_in_flight()?;
-        Some((first.start, first.end.min(first.start + mss)))
+        let in_flight = |board: &Scoreboard| board.first_in_flight().map(|r| (r.start, r.end));
+        let (start, end) = self.board.next_lost(mss).or_else(|| in_flight(&self.board))?;
+        Some((start, end.min(start + mss)))
     }
 
     /// Whether a probe prefers new data to old (RFC 8985 s7.3).

@@ -73,7 +73,7 @@ fn f_rto_is_not_fooled_by_a_filled_hole() {
 // RFC 5682 s2.1: without new data to send the question is not asked.
 #[test]
 fn f_rto_without_new_data() {
-    let mut bench = Bench::new(state());
+    let mut bench = reno(state(), RecoveryOptions::default());
     bench.post(4 * MSS as usize);
     bench.sent();
     bench.wait_for_timer();
@@ -105,7 +105,7 @@ fn stamped() -> (Bench, u32) {
     state.tcp.constant.sack_enabled = true;
     state.tcp.constant.timestamp_enabled = true;
     state.tcp.delegated.ts_time = u32::MAX - 1_002;
-    let mut bench = Bench::new(state);
+    let mut bench = reno(state, RecoveryOptions::default());
     bench.post(40 * 1448);
     let sent = bench.transmit(WIRE);
     (bench, sent[0].timestamps.expect("on").value)
