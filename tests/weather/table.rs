@@ -12,6 +12,7 @@ use std::time::Duration;
 use flue_test_support::netns::Namespace;
 use flue_test_support::switch::Switch;
 use flue_test_support::wire::{Counters, Wire};
+use offload_engine::tcp::Info;
 
 use crate::FLUE;
 use crate::flow::{End, Flows};
@@ -44,6 +45,17 @@ struct Run {
     mbit: f64,
     /// Segments sent again, percent of those sent.
     again: f64,
+    /// What the wire saw on the way of the data.
+    frames: u64,
+    lost: u64,
+    reordered: u64,
+    queue_full: u64,
+    /// And on the way back.
+    lost_back: u64,
+    /// Dropped by the kernels, for the wire did not fetch them in time.
+    unfetched: u64,
+    /// How late the wire's frames were: what 99 % stayed within.
+    late: Duration,
 }
 
 impl Cell {
@@ -79,9 +91,13 @@ impl Cell {
         flows.add(End::Kernel(&left), End::Kernel(&right), 2, PORT);
         let bytes = flows.measure(Duration::from_secs(seconds))[0];
         flows.stop();
-        self.check(&wire.finish());
         let (sent, again) = (left.counter("TcpOutSegs"), left.counter("TcpRetransSegs"));
-        Run::new(bytes, seconds, again, sent)
+        let run = Run::new(bytes, seconds, again, sent, &wire.finish());
+        self.check(&run);
+        let names = ["TcpExtTCPTimeouts", "TcpExtTCPLossProbes", "TcpExtTCPFastRetrans"];
+        let counts = names.map(|name| left.counter(name));
+        run.log(&format!("kernel, seed {seed}: time-outs, probes, fast retransmits {counts:?}"));
+        run
     }
 
     fn flue_pair(&self, seed: u64, seconds: u64, priority: &str) -> Run {
@@ -95,17 +111,22 @@ impl Cell {
         let counted = flows.add(End::Flue(&source), End::Flue(&sink), 2, PORT);
         let bytes = flows.measure(Duration::from_secs(seconds))[0];
         flows.stop();
-        self.check(&wire.finish());
         let info = counted.lock().expect("nobody panics with it").take();
         let (sent, again) = info.map_or((0, 0), |info| (info.segs_out, info.total_retrans));
-        Run::new(bytes, seconds, again, sent)
+        let run = Run::new(bytes, seconds, again, sent, &wire.finish());
+        self.check(&run);
+        run.log(&format!("flue, seed {seed}: {}", info.map_or_else(String::new, |it| said(&it))));
+        run
     }
 
     /// The weather was what it should be: enough of it, and none that nobody asked for.
-    fn check(&self, wire: &Counters) {
-        let frames = wire.to_right("frames_in") as f64;
-        for (name, share) in [("lost", self.loss), ("reordered", self.reorder)] {
-            let (count, expected) = (wire.to_right(name) as f64, frames * share / 100.0);
+    fn check(&self, run: &Run) {
+        let Run { frames, lost, reordered, lost_back, .. } = *run;
+        let frames = frames as f64;
+        for (name, count, share) in
+            [("lost", lost, self.loss), ("reordered", reordered, self.reorder)]
+        {
+            let (count, expected) = (count as f64, frames * share / 100.0);
             let error = (count - expected).abs();
             // What comes in bursts of a mean of b varies more: at most by sqrt(2 b).
             let wider = f64::from(2 * self.burst).sqrt().max(1.0);
@@ -114,14 +135,50 @@ impl Cell {
                 "{name}: {count} of {frames}, not {expected}"
             );
         }
-        assert_eq!(wire.to_left("lost"), 0, "{wire:?}");
+        assert_eq!(lost_back, 0, "{run:?}");
+    }
+
+    fn name(&self) -> String {
+        match (self.loss, self.reorder, self.rate_mbit) {
+            (_, _, None) => "no rate".into(),
+            (_, _, Some(10_000)) => "10 Gbit/s".into(),
+            (loss, 0.0, _) if self.burst > 0 => format!("{loss} % by {}", self.burst),
+            (loss, 0.0, _) => format!("{loss} %"),
+            (_, reorder, _) => format!("reorder {reorder} %"),
+        }
     }
 }
 
+/// What a flue connection says of itself, for the log.
+fn said(info: &Info) -> String {
+    let Info { rtt, snd_cwnd, snd_ssthresh, snd_wnd, timeouts, fast_retransmits, .. } = info;
+    format!(
+        "rtt {rtt:.1?}, cwnd {snd_cwnd}, ssthresh {snd_ssthresh:?}, peer's window {snd_wnd}, \
+         {timeouts} time-outs, {fast_retransmits} recoveries"
+    )
+}
+
 impl Run {
-    fn new(bytes: u64, seconds: u64, again: u64, sent: u64) -> Self {
-        let mbit = bytes as f64 * 8.0 / seconds as f64 / 1e6;
-        Self { mbit, again: 100.0 * again as f64 / sent.max(1) as f64 }
+    fn new(bytes: u64, seconds: u64, again: u64, sent: u64, wire: &Counters) -> Self {
+        Self {
+            mbit: bytes as f64 * 8.0 / seconds as f64 / 1e6,
+            again: 100.0 * again as f64 / sent.max(1) as f64,
+            frames: wire.to_right("frames_in"),
+            lost: wire.to_right("lost"),
+            reordered: wire.to_right("reordered"),
+            queue_full: wire.to_right("queue_full"),
+            lost_back: wire.to_left("lost"),
+            unfetched: wire.to_right("not_fetched") + wire.to_left("not_fetched"),
+            late: wire.late()[1].unwrap_or_default(),
+        }
+    }
+
+    fn log(&self, said: &str) {
+        let Self { mbit, queue_full, unfetched, late, lost, .. } = self;
+        println!(
+            "    {mbit:.1} Mbit/s; wire: {lost} lost, {queue_full} queue full, {unfetched} not fetched, \
+             late {late:.1?}; {said}"
+        );
     }
 }
 
@@ -185,7 +242,8 @@ fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64
     let units = format!("{:>98}{:>9}{:>9}", "kernel", "again %", "again %");
     writeln!(text, "\n{title}\n\n{head}\n{}", &units[0..]).expect("memory takes it");
     println!("\n{title}\n\n{head}");
-    for cell in cells {
+    let mut late = Duration::ZERO;
+    for cell in cells.iter().filter(|cell| is_wanted(&cell.name())) {
         let mut found: [Vec<Run>; 2] = Default::default();
         for seed in 1..=runs {
             // Who comes first changes, in case the machine tires.
@@ -202,7 +260,21 @@ fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64
         let line = row(cell, &found);
         println!("{line}");
         writeln!(text, "{line}").expect("memory takes it");
+        late = found.iter().flatten().map(|run| run.late).fold(late, Duration::max);
     }
+    let line =
+        format!("99 % of the wire's frames left within {late:.1?} of their time, or better.");
+    println!("{line}");
+    writeln!(text, "{line}").expect("memory takes it");
+}
+
+/// The only cells wanted, if it is said: those in whose name it occurs.
+fn only() -> Option<String> {
+    std::env::var("FLUE_WEATHER_ONLY").ok()
+}
+
+fn is_wanted(name: &str) -> bool {
+    only().is_none_or(|only| name.contains(&only))
 }
 
 fn row(cell: &Cell, [kernel, flue]: &[Vec<Run>; 2]) -> String {
@@ -210,13 +282,7 @@ fn row(cell: &Cell, [kernel, flue]: &[Vec<Run>; 2]) -> String {
     let again = |runs: &[Run]| median(runs.iter().map(|run| run.again).collect());
     let number =
         |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.1}"));
-    let name = match (cell.loss, cell.reorder, cell.rate_mbit) {
-        (_, _, None) => "no rate".into(),
-        (_, _, Some(10_000)) => "10 Gbit/s".into(),
-        (loss, 0.0, _) if cell.burst > 0 => format!("{loss} % by {}", cell.burst),
-        (loss, 0.0, _) => format!("{loss} %"),
-        (_, reorder, _) => format!("reorder {reorder} %"),
-    };
+    let name = cell.name();
     let share = median(mbit(flue)) / median(mbit(kernel));
     format!(
         "{name:<12}{:>7}{:>7}{:>27}{:>27}{share:>9.2}{:>9.2}{:>9.2}",
@@ -299,8 +365,11 @@ fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> St
     )
 }
 
-/// Puts `text` into its part of the snapshot; the other parts stay.
+/// Puts `text` into its part of the snapshot; the other parts stay. Not if it lacks cells.
 fn write(part: &str, text: &str) {
+    if only().is_some() {
+        return;
+    }
     let path: PathBuf =
         [env!("CARGO_MANIFEST_DIR"), "docs", "measurements", "weather.txt"].iter().collect();
     let old = fs::read_to_string(&path).unwrap_or_default();

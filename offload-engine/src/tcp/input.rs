@@ -439,7 +439,8 @@ impl Connection {
         let limited = self.usage.is_limited(self.congestion.cwnd(), slow_start);
         self.congestion.on_ack(AckSample {
             now: self.now,
-            acked: report.acked,
+            // What a block had told before does not count twice.
+            acked: report.acked.min(report.delivered),
             limited,
             after_timeout: report.after_timeout,
             rtt: report.rtt,

@@ -702,6 +702,20 @@ impl Recovery {
         self.force = true;
     }
 
+    /// Whether a tail loss probe may be sent (RFC 8985 s7.2).
+    pub(super) fn may_probe(&self) -> bool {
+        let quiet = match self.episode {
+            Episode::Open => self.board.sacked() == 0,
+            Episode::Fast { .. } => true,
+            Episode::Timeout { .. } => false,
+        };
+        self.options.tail_loss_probe
+            && quiet
+            && self.probe.is_none()
+            && (self.is_fast() || !self.board.has_lost())
+            && self.board.in_flight() > 0
+    }
+
     /// When a tail loss probe is due; `None` when none is allowed (RFC 8985 s7.2). `timeout` is when the
     /// retransmission timer is: if that is sooner the probe takes its place, once. A probe without SACK is beyond
     /// the RFC and does not.
@@ -712,18 +726,8 @@ impl Recovery {
         mss: u64,
         timeout: Instant,
     ) -> Option<Instant> {
-        let quiet = match self.episode {
-            Episode::Open => self.board.sacked() == 0,
-            Episode::Fast { .. } => true,
-            Episode::Timeout { .. } => false,
-        };
-        let allowed = self.options.tail_loss_probe
-            && quiet
-            && self.probe.is_none()
-            && (self.is_fast() || !self.board.has_lost())
-            && self.board.in_flight() > 0;
         let probe = now + probe::timeout(srtt, self.board.in_flight() <= mss);
-        let allowed = allowed && (self.sack || srtt.is_some() && probe < timeout);
+        let allowed = self.may_probe() && (self.sack || srtt.is_some() && probe < timeout);
         allowed.then(|| probe.min(timeout))
     }
 
