@@ -22,11 +22,14 @@ use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
 use crate::{
     failure::Failure,
-    net::{Netlink, plumb},
+    net::{
+        Netlink,
+        plumb::{self, KernelSide},
+    },
     options::{CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh, Vnet},
 };
 
-/// Bytes of the buffer between capture and file.
+/// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
 
 /// How long an idle node polls before it sleeps: a wake-up across processors costs about as much.
@@ -52,19 +55,33 @@ impl std::fmt::Debug for OpenLink {
 /// # Errors
 /// What stands in the way, as [`Failure`]'s kind: the options, the machine, or something else.
 pub fn open_link(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLink, Failure> {
+    let side = KernelSide::of(config);
+    let OpenLink { link, vnet_header } = open_bare(netlink, &side, config.vnet)?;
+    let link = captured(link, config)?;
+    let link = impaired(link, &config.impairment, config.seed)?;
+    Ok(OpenLink { link, vnet_header })
+}
+
+/// Opens a TAP and makes the kernel's side of it ready; nothing is put before it.
+///
+/// # Errors
+/// As [`open_link`].
+pub fn open_bare(
+    netlink: &mut Netlink,
+    side: &KernelSide<'_>,
+    vnet: Vnet,
+) -> Result<OpenLink, Failure> {
     let options = TapOptions {
-        name: config.tap.clone(),
-        mtu: config.mtu_bytes.into(),
-        vnet: match config.vnet {
+        name: side.tap.to_owned(),
+        mtu: side.mtu_bytes.into(),
+        vnet: match vnet {
             Vnet::Auto => VnetMode::Auto,
             Vnet::On => VnetMode::On,
             Vnet::Off => VnetMode::Off,
         },
     };
     let OpenTap { link, name: _, vnet_header } = open_tap(&options).map_err(tap_failure)?;
-    plumb::make_tap_ready(netlink, config)?;
-    let link = captured(link, config)?;
-    let link = impaired(link, &config.impairment, config.seed)?;
+    plumb::make_ready(netlink, side)?;
     Ok(OpenLink { link, vnet_header })
 }
 
@@ -77,7 +94,9 @@ pub fn start<C: NodeClient + 'static>(
     config: &NodeConfig,
     client: impl FnOnce(SocketPort) -> C,
 ) -> Result<Node<C>, Failure> {
-    Node::start(link, settings(config), client).map_err(start_failure)
+    let node = Node::start(link, settings(config), client).map_err(start_failure)?;
+    start_trace(&node, config)?;
+    Ok(node)
 }
 
 /// Starts a node on `link` whose client is NDK, and opens its adapter.
@@ -96,7 +115,20 @@ pub fn open_adapter(
     }
     let adapter =
         AdapterConfig { seed: u128::from(config.seed), fpdu_size, ..AdapterConfig::default() };
-    ndk::open(link, settings(config), adapter).map_err(start_failure)
+    let (node, adapter) = ndk::open(link, settings(config), adapter).map_err(start_failure)?;
+    start_trace(&node, config)?;
+    Ok((node, adapter))
+}
+
+fn start_trace<C: NodeClient + 'static>(
+    node: &Node<C>,
+    config: &NodeConfig,
+) -> Result<(), Failure> {
+    let Some(path) = &config.tcp_trace else { return Ok(()) };
+    let failed = |error| Failure::work(format!("--tcp-trace {}: {error}", path.display()));
+    let file = File::create(path).map_err(failed)?;
+    let output = BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file);
+    node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
 }
 
 fn start_failure(error: std::io::Error) -> Failure {
@@ -112,10 +144,15 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
         Psh::Empty => PushPolicy::QueueEmpty,
     };
     engine.tcp.congestion = match config.congestion_control {
+        CongestionControl::Cubic => CongestionAlgorithm::Cubic,
         CongestionControl::Newreno => CongestionAlgorithm::NewReno,
         CongestionControl::None => CongestionAlgorithm::Unlimited,
     };
+    engine.tcp.congestion_options.pacing = config.pacing;
     engine.tcp.retransmissions_max = config.max_retransmissions;
+    engine.tcp.rcv_wnd_max = config.receive_window_bytes;
+    let window = config.receive_window_bytes as usize;
+    let receive_buffer = HostConfig::default().receive_buffer.min(window);
     let prefixes = config.addresses.iter();
     let host = HostConfig {
         mac,
@@ -127,6 +164,9 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
             Offload::Never => OffloadPolicy::Never,
             Offload::Auto => OffloadPolicy::Auto,
         },
+        ecn: config.ecn,
+        receive_buffer,
+        receive_window_max: window,
         seed: config.seed,
         ..HostConfig::default()
     };
@@ -157,24 +197,11 @@ fn impaired(
     if weather.is_none() {
         return Ok(link);
     }
-    let transmit = impairments(weather, seed);
+    let transmit = weather.on_a_link(seed);
     let receive = Impairments { seed: seed.wrapping_add(1), ..transmit };
     let link = Impaired::new(link, transmit, receive)
         .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
     Ok(Box::new(link))
-}
-
-fn impairments(weather: &Impairment, seed: u64) -> Impairments {
-    let Impairment { drop_ppm, dup_ppm, reorder_ppm, corrupt_ppm, delay_ns, rate_bps } = weather;
-    Impairments {
-        drop_pct: drop_ppm.percent(),
-        duplicate_pct: dup_ppm.percent(),
-        reorder_pct: reorder_ppm.percent(),
-        corrupt_pct: corrupt_ppm.percent(),
-        delay: Duration::from_nanos(*delay_ns),
-        rate_bps: rate_bps.map(|rate| rate.bits_per_second()),
-        seed,
-    }
 }
 
 /// Whose turn it is when a TAP cannot be had. The error's own text names node, mode and owner.
@@ -200,6 +227,8 @@ pub fn tap_failure(error: TapError) -> Failure {
 #[cfg(test)]
 mod tests {
     use std::io;
+
+    use offload_engine::link::QueueLimit;
 
     use super::*;
     use crate::failure::Kind;
@@ -233,15 +262,21 @@ mod tests {
             drop_ppm: "0.5".parse().unwrap(),
             corrupt_ppm: "100".parse().unwrap(),
             delay_ns: 5_000_000,
+            jitter_ns: 1_000_000,
+            burst_frames: 3,
             rate_bps: Some("100Mbit".parse().unwrap()),
+            queue: Some("20ms".parse().unwrap()),
             ..Impairment::default()
         };
-        let impairments = impairments(&weather, 7);
+        let impairments = weather.on_a_link(7);
         assert_eq!(impairments.drop_pct, 0.5);
         assert_eq!(impairments.corrupt_pct, 100.0);
         assert_eq!(impairments.duplicate_pct, 0.0);
         assert_eq!(impairments.delay, Duration::from_millis(5));
         assert_eq!(impairments.rate_bps, Some(100_000_000));
+        assert_eq!(impairments.jitter, Duration::from_millis(1));
+        assert_eq!(impairments.burst_mean, 3.0);
+        assert_eq!(impairments.queue, QueueLimit::Bytes(250_000));
         assert_eq!(impairments.seed, 7);
         assert_eq!(impairments.validate(), Ok(()));
     }

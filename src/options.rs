@@ -8,11 +8,12 @@
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
+use offload_engine::link::{Impairments, QueueLimit};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     failure::Failure,
-    units::{BitRate, IpPrefix, Mac, Percent, format_duration, parse_delay},
+    units::{BitRate, IpPrefix, Mac, Percent, QueueSize, format_duration, parse_delay},
 };
 
 /// The address of a node for which none is given.
@@ -23,10 +24,16 @@ pub const TAP_DEFAULT: &str = "flue0";
 pub const MTU_DEFAULT_BYTES: u16 = 1500;
 /// TcpMaximumRetransmissions of a node for which none is given.
 pub const MAX_RETRANSMISSIONS_DEFAULT: u8 = 15;
+/// Largest receive window of a node for which none is given: 4 MiB.
+pub const RECEIVE_WINDOW_DEFAULT_BYTES: u32 = 4 * 1024 * 1024;
+/// Largest receive windows that can be chosen, bytes; 1 GiB is what a scaled window can say (RFC 7323 s2.3).
+pub const RECEIVE_WINDOW_RANGE_BYTES: std::ops::RangeInclusive<i64> = 4096..=1 << 30;
 /// Smallest MTU, the host stack's: IPv6 demands it of every link (RFC 8200 section 5).
 pub const MTU_MIN_BYTES: u16 = 1280;
 /// Largest MTU of a TAP: 65 535 octets less the Ethernet header.
 pub const MTU_MAX_BYTES: u16 = 65_521;
+/// Least that a queue given as a time holds, bytes: a full-sized frame.
+const QUEUE_MIN_BYTES: u64 = 1514;
 /// Longest interface name: IFNAMSIZ less its NUL.
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
 /// Most addresses of a node: what the host stack is built for.
@@ -74,8 +81,10 @@ pub enum Psh {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CongestionControl {
-    /// RFC 5681 and 6582.
+    /// CUBIC, RFC 9438.
     #[default]
+    Cubic,
+    /// RFC 5681 and 6582.
     Newreno,
     /// No window but the peer's.
     None,
@@ -93,7 +102,7 @@ pub enum Progress {
 }
 
 /// An interface name: 1..=15 bytes, no blank, slash or colon, not "." or "..".
-fn parse_interface(text: &str) -> Result<String, String> {
+pub(crate) fn parse_interface(text: &str) -> Result<String, String> {
     let fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&text.len());
     let clean = text.bytes().all(|b| b.is_ascii_graphic() && !b"/:%".contains(&b));
     if fits && clean && text != "." && text != ".." {
@@ -162,8 +171,19 @@ pub struct NodeOptions {
     pub psh: Psh,
 
     /// Congestion control of offloaded connections
-    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
-    pub cc: CongestionControl,
+    #[arg(long, visible_alias = "cc", value_enum, value_name = "NAME", default_value_t)]
+    pub congestion_control: CongestionControl,
+
+    /// Spread the segments of offloaded connections over the round trip instead of sending what the
+    /// window allows at once
+    #[arg(long)]
+    pub pacing: bool,
+
+    /// Explicit congestion notification (RFC 3168): offered and accepted in handshakes
+    ///
+    /// Routers then mark instead of dropping. Data of offloaded connections is ECN-capable.
+    #[arg(long)]
+    pub ecn: bool,
 
     /// Times that an offloaded connection sends the same segment again, or probes a closed window, before
     /// it is given up: 1..=255
@@ -173,9 +193,22 @@ pub struct NodeOptions {
           value_parser = clap::value_parser!(u8).range(1..))]
     pub max_retransmissions: u8,
 
+    /// Bytes that the receive window of an offloaded connection may grow to: 4096..=1073741824
+    ///
+    /// It starts at 256 KiB, or at this if that is less, and grows with what the reader takes in a round
+    /// trip. 262144 or less: it does not grow.
+    #[arg(long, value_name = "BYTES", default_value_t = RECEIVE_WINDOW_DEFAULT_BYTES,
+          value_parser = clap::value_parser!(u32).range(RECEIVE_WINDOW_RANGE_BYTES))]
+    pub receive_window: u32,
+
     /// Capture all frames of the node into this file (pcapng; comments name net buffer lists)
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+
+    /// Write congestion window, RTT and what is in flight of each offloaded connection into this file, as
+    /// CSV; "flue plot" draws it
+    #[arg(long, value_name = "FILE")]
+    pub tcp_trace: Option<PathBuf>,
 
     /// Seed of initial sequence numbers, STags and impairments [default: random, and printed]
     #[arg(long, value_name = "N")]
@@ -190,16 +223,21 @@ pub struct NodeOptions {
     pub impairment: ImpairmentOptions,
 }
 
-/// Impairments of frames, applied by the node in both directions, repeatable by `--seed`.
-#[derive(Args, Clone, Debug)]
+/// Impairments of frames, applied in both directions, repeatable by `--seed`.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
 #[command(next_help_heading = "Impairments (both directions, repeatable with --seed)")]
 pub struct ImpairmentOptions {
     /// Frames to lose, percent: 0..=100
-    #[arg(long, value_name = "PERCENT", default_value_t)]
+    #[arg(long, value_name = "PERCENT", default_value_t, alias = "loss")]
     pub drop: Percent,
 
+    /// Lose frames in bursts of so many on average (--drop of all): 1..=10000
+    /// [default: each for itself]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub burst: Option<u16>,
+
     /// Frames to deliver twice, percent: 0..=100
-    #[arg(long, value_name = "PERCENT", default_value_t)]
+    #[arg(long, value_name = "PERCENT", default_value_t, alias = "duplicate")]
     pub dup: Percent,
 
     /// Frames to deliver after their successors, percent: 0..=100
@@ -214,9 +252,18 @@ pub struct ImpairmentOptions {
     #[arg(long, value_name = "TIME", value_parser = parse_delay)]
     pub delay: Option<Duration>,
 
+    /// Vary the delay by so much either way, in order: at most the delay [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = parse_delay)]
+    pub jitter: Option<Duration>,
+
     /// Rate of the wire: 1kbit..=1Tbit, bits per second [default: unlimited]
     #[arg(long, value_name = "RATE")]
     pub rate: Option<BitRate>,
+
+    /// What may wait before a wire with --rate: bytes (250kB, 1MiB), frames (100p), or time at that
+    /// rate (20ms); more is lost [default: 1514kB]
+    #[arg(long, value_name = "SIZE", alias = "limit")]
+    pub queue: Option<QueueSize>,
 }
 
 /// How a run is told. Commands that give `-v` a meaning of their own take [`Quietness`] alone.
@@ -241,6 +288,8 @@ pub struct Quietness {
 pub struct Impairment {
     /// Frames lost, parts per million.
     pub drop_ppm: Percent,
+    /// Frames lost in a row on average: 1..=10 000; 0: each for itself.
+    pub burst_frames: u16,
     /// Frames delivered twice, parts per million.
     pub dup_ppm: Percent,
     /// Frames delivered after their successors, parts per million.
@@ -249,14 +298,56 @@ pub struct Impairment {
     pub corrupt_ppm: Percent,
     /// Time each frame is held back, nanoseconds.
     pub delay_ns: u64,
+    /// By how much that varies either way, nanoseconds: at most the delay.
+    pub jitter_ns: u64,
     /// Rate of the wire; `None`: unlimited.
     pub rate_bps: Option<BitRate>,
+    /// What may wait before a wire with a rate; `None`: 1 514 000 bytes.
+    pub queue: Option<QueueSize>,
 }
 
 impl Impairment {
     /// Whether the wire is as good as it gets.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The same in the words of the link, with what its dice start from.
+    pub fn on_a_link(&self, seed: u64) -> Impairments {
+        let Self {
+            drop_ppm,
+            burst_frames,
+            dup_ppm,
+            reorder_ppm,
+            corrupt_ppm,
+            delay_ns,
+            jitter_ns,
+            rate_bps,
+            queue,
+        } = *self;
+        let rate_bps = rate_bps.map(|rate| rate.bits_per_second());
+        let bytes_in = |nanos: u64| {
+            let bits = u128::from(nanos) * u128::from(rate_bps.unwrap_or(0)) / 1_000_000_000;
+            // A queue that never has room for a frame would not be a short one, but none.
+            u64::try_from(bits / 8).unwrap_or(u64::MAX).max(QUEUE_MIN_BYTES)
+        };
+        Impairments {
+            drop_pct: drop_ppm.percent(),
+            burst_mean: burst_frames.into(),
+            duplicate_pct: dup_ppm.percent(),
+            reorder_pct: reorder_ppm.percent(),
+            corrupt_pct: corrupt_ppm.percent(),
+            delay: Duration::from_nanos(delay_ns),
+            jitter: Duration::from_nanos(jitter_ns),
+            rate_bps,
+            queue: match queue {
+                None => QueueLimit::default(),
+                Some(QueueSize::Bytes(bytes)) => QueueLimit::Bytes(bytes),
+                Some(QueueSize::Frames(frames)) => QueueLimit::Frames(frames),
+                Some(QueueSize::Nanos(nanos)) => QueueLimit::Bytes(bytes_in(nanos)),
+            },
+            seed,
+        }
     }
 }
 
@@ -285,10 +376,18 @@ pub struct NodeConfig {
     pub psh: Psh,
     /// Congestion control.
     pub congestion_control: CongestionControl,
+    /// Offloaded connections are paced.
+    pub pacing: bool,
+    /// Explicit congestion notification.
+    pub ecn: bool,
     /// TcpMaximumRetransmissions of offloaded connections: 1..=255.
     pub max_retransmissions: u8,
+    /// Largest receive window of offloaded connections, bytes: 4096..=1 GiB.
+    pub receive_window_bytes: u32,
     /// Capture file.
     pub pcap: Option<PathBuf>,
+    /// Trace of congestion control.
+    pub tcp_trace: Option<PathBuf>,
     /// Seed of all randomness.
     pub seed: u64,
     /// Who makes the engine progress.
@@ -329,30 +428,50 @@ impl NodeOptions {
             vnet: self.vnet,
             offload: self.offload,
             psh: self.psh,
-            congestion_control: self.cc,
+            congestion_control: self.congestion_control,
+            pacing: self.pacing,
+            ecn: self.ecn,
             max_retransmissions: self.max_retransmissions,
+            receive_window_bytes: self.receive_window,
             pcap: self.pcap.clone(),
+            tcp_trace: self.tcp_trace.clone(),
             seed: self.seed.map_or_else(random_seed, Ok)?,
             progress: self.progress,
-            impairment: self.impairment.resolve(),
+            impairment: self.impairment.resolve()?,
         })
     }
 }
 
 impl ImpairmentOptions {
-    fn resolve(&self) -> Impairment {
-        let Self { drop, dup, reorder, corrupt, delay, rate } = self;
-        let delay_ns = delay.map_or(0, |delay| {
-            u64::try_from(delay.as_nanos()).expect("parse_delay bounds it to ten seconds")
-        });
-        Impairment {
+    /// Checks the options against each other.
+    ///
+    /// # Errors
+    /// [`Failure::usage`], naming the option and its limit.
+    pub fn resolve(&self) -> Result<Impairment, Failure> {
+        let Self { drop, burst, dup, reorder, corrupt, delay, jitter, rate, queue } = self;
+        let nanos = |time: &Option<Duration>| {
+            let time = time.unwrap_or_default();
+            u64::try_from(time.as_nanos()).expect("parse_delay bounds it to ten seconds")
+        };
+        if let (Some(queue), None) = (queue, rate) {
+            return Err(Failure::usage(format!(
+                "--queue {queue}: nothing waits before a wire without --rate"
+            )));
+        }
+        let weather = Impairment {
             drop_ppm: *drop,
+            burst_frames: burst.unwrap_or(0),
             dup_ppm: *dup,
             reorder_ppm: *reorder,
             corrupt_ppm: *corrupt,
-            delay_ns,
+            delay_ns: nanos(delay),
+            jitter_ns: nanos(jitter),
             rate_bps: *rate,
-        }
+            queue: *queue,
+        };
+        let checked = weather.on_a_link(0).validate();
+        checked.map_err(|error| Failure::usage(format!("impairment: {error}")))?;
+        Ok(weather)
     }
 }
 
@@ -362,7 +481,7 @@ pub fn derived_mac(seed: Option<u64>, tap: &str, address: IpPrefix) -> Mac {
     Mac::derived(format!("{}|{tap}|{address}", seed.unwrap_or(0)).as_bytes())
 }
 
-fn random_seed() -> Result<u64, Failure> {
+pub(crate) fn random_seed() -> Result<u64, Failure> {
     let mut bytes = [0; 8];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Failure::lacking(format!("getrandom: {error}")))?;
@@ -426,8 +545,12 @@ impl fmt::Display for NodeConfig {
             offload,
             psh,
             congestion_control,
+            pacing,
+            ecn,
             max_retransmissions,
+            receive_window_bytes,
             pcap,
+            tcp_trace,
             seed,
             progress,
             impairment,
@@ -440,16 +563,21 @@ impl fmt::Display for NodeConfig {
         writeln!(f, "gateway: {}", none_if_empty(joined(gateways)))?;
         writeln!(
             f,
-            "offload: {}, psh {}, congestion control {}, retransmissions {max_retransmissions}, \
-             progress {}",
+            "offload: {}, psh {}, congestion control {}{}, ecn {}, \
+             retransmissions {max_retransmissions}, \
+             receive window {receive_window_bytes} bytes, progress {}",
             name(*offload),
             name(*psh),
             name(*congestion_control),
+            if *pacing { " with pacing" } else { "" },
+            if *ecn { "on" } else { "off" },
             name(*progress)
         )?;
         writeln!(f, "impairment: {impairment}")?;
-        let pcap = pcap.as_ref().map(|path| path.display().to_string());
-        writeln!(f, "capture: {}", pcap.as_deref().unwrap_or("none"))?;
+        let shown = |path: &Option<PathBuf>| {
+            path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+        };
+        writeln!(f, "capture: {}, TCP trace: {}", shown(pcap), shown(tcp_trace))?;
         write!(f, "seed: {seed}")
     }
 }
@@ -459,22 +587,40 @@ impl fmt::Display for Impairment {
         if self.is_none() {
             return f.write_str("none");
         }
-        let Self { drop_ppm, dup_ppm, reorder_ppm, corrupt_ppm, delay_ns, rate_bps } = self;
-        write!(
-            f,
-            "drop {drop_ppm}, dup {dup_ppm}, reorder {reorder_ppm}, corrupt {corrupt_ppm}, \
-             delay {}, rate ",
-            format_duration(Duration::from_nanos(*delay_ns)),
-        )?;
+        let Self {
+            drop_ppm,
+            burst_frames,
+            dup_ppm,
+            reorder_ppm,
+            corrupt_ppm,
+            delay_ns,
+            jitter_ns,
+            rate_bps,
+            queue,
+        } = self;
+        let time = |nanos: &u64| format_duration(Duration::from_nanos(*nanos));
+        write!(f, "drop {drop_ppm}")?;
+        if *burst_frames > 0 {
+            write!(f, " in bursts of {burst_frames}")?;
+        }
+        write!(f, ", dup {dup_ppm}, reorder {reorder_ppm}, corrupt {corrupt_ppm}, ")?;
+        write!(f, "delay {}", time(delay_ns))?;
+        if *jitter_ns > 0 {
+            write!(f, " ± {}", time(jitter_ns))?;
+        }
         match rate_bps {
-            Some(rate) => write!(f, "{rate}"),
-            None => f.write_str("unlimited"),
+            Some(rate) => write!(f, ", rate {rate}")?,
+            None => f.write_str(", rate unlimited")?,
+        }
+        match queue {
+            Some(queue) => write!(f, ", queue {queue}"),
+            None => Ok(()),
         }
     }
 }
 
 /// The word that stands for `value` on the command line.
-fn name(value: impl ValueEnum) -> String {
+pub(crate) fn name(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -134,6 +134,61 @@ impl fmt::Display for BitRate {
     }
 }
 
+/// What may wait before a rate-limited wire: bytes, frames, or as much as the wire carries in a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueSize {
+    /// Bytes of frames, each from its Ethernet header to its last byte; at least 1.
+    Bytes(u64),
+    /// Frames; at least 1.
+    Frames(u32),
+    /// Nanoseconds at the wire's rate; at most [`DELAY_MAX`].
+    Nanos(u64),
+}
+
+impl FromStr for QueueSize {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const WANTED: &str = "not a queue of 1 B to 1 GiB (kB, KiB, MB, MiB), of 1p to 1000000p (frames), \
+                              or a time at the wire's rate, such as 20ms";
+        if let Ok(time) = parse_delay(text) {
+            return Ok(Self::Nanos(time.as_nanos() as u64));
+        }
+        let Some((number, unit)) = number_and_unit(text) else { return refuse(WANTED) };
+        let factor = match unit {
+            "p" if (1.0..=1e6).contains(&number) && number.fract() == 0.0 => {
+                return Ok(Self::Frames(number as u32));
+            }
+            "B" => 1.0,
+            "kB" => 1e3,
+            "MB" => 1e6,
+            "KiB" => 1024.0,
+            "MiB" => 1024.0 * 1024.0,
+            "b" | "kb" | "mb" | "k" | "m" => {
+                return refuse("kb means bits to some tools and bytes to others; write kB or KiB");
+            }
+            _ => return refuse(WANTED),
+        };
+        let bytes = number * factor;
+        if (1.0..=f64::from(1 << 30)).contains(&bytes) {
+            Ok(Self::Bytes(bytes.round() as u64))
+        } else {
+            refuse(WANTED)
+        }
+    }
+}
+
+impl fmt::Display for QueueSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Bytes(bytes) => write!(f, "{bytes} B"),
+            Self::Frames(frames) => write!(f, "{frames} frames"),
+            Self::Nanos(nanos) => f.write_str(&format_duration(Duration::from_nanos(nanos))),
+        }
+    }
+}
+
 /// A unicast address and the length of its prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

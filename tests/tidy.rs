@@ -15,6 +15,9 @@ const UNSAFE: &[&str] = &[
     "offload-engine/src/link/tun.rs",
     // Registered memory, which consumer and adapter share.
     "rdma-over-tcp/src/ndk/memory.rs",
+    // The C interface of packetdrill, both sides of it, and what the dynamic loader is offered.
+    "tests/packetdrill/src/abi.rs",
+    "tests/packetdrill/src/caller.rs",
     // One call: leaving the user and network namespaces of the caller.
     "src/namespace.rs",
 ];
@@ -38,8 +41,15 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files of the repository with this extension; what is built, fetched or hidden is left out.
+/// Files of the repository with this extension, of which there are some; what is built, fetched or
+/// hidden is left out.
 fn files(extension: &str) -> Vec<(String, String)> {
+    let found = files_or_none(extension);
+    assert!(!found.is_empty(), "no file ends in .{extension}");
+    found
+}
+
+fn files_or_none(extension: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut open = vec![root().to_owned()];
     while let Some(directory) = open.pop() {
@@ -56,7 +66,6 @@ fn files(extension: &str) -> Vec<(String, String)> {
             }
         }
     }
-    assert!(!found.is_empty(), "no file ends in .{extension}");
     found.sort();
     found
 }
@@ -119,7 +128,8 @@ fn rule_ids(line: &str) -> Vec<&str> {
     let words = line.split(|it: char| !is_of_id(it)).map(|word| word.trim_matches(['-', '.']));
     let ends_in_number =
         |word: &&str| word.rsplit('-').next().is_some_and(|end| end.parse::<u32>().is_ok());
-    let families = ["CH-", "NDK-", "MPA-", "MPE-", "DDP-", "RDM-"];
+    let families =
+        ["CH-", "NDK-", "MPA-", "MPE-", "DDP-", "RDM-", "MUST-", "SHLD-", "MAY-", "REC-"];
     words
         .filter(|word| families.iter().any(|family| word.starts_with(family)))
         .filter(ends_in_number)
@@ -190,6 +200,96 @@ fn the_conformance_documents_name_tests_that_are_there() {
     }
     assert!(findings.is_empty(), "\n{findings}");
     assert!(named > 100, "only {named} tests are named");
+}
+
+/// Test functions: the parts of their file's path, without the extension, and their name.
+fn test_functions() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (file, text) in files("rs") {
+        let mut is_test = false;
+        for line in text.lines().map(str::trim) {
+            is_test |= line == "#[test]";
+            let Some(rest) = line.strip_prefix("fn ").filter(|_| is_test) else { continue };
+            let name = rest.split(['(', '<']).next().unwrap_or_default();
+            found.push((file.trim_end_matches(".rs").to_owned(), name.to_owned()));
+            is_test = false;
+        }
+    }
+    found
+}
+
+/// Whether `name` is a test: `file::function`, where the file or a directory above it is called so, or a
+/// script under `tests/packetdrill`.
+fn is_test(name: &str, functions: &[(String, String)], scripts: &[(String, String)]) -> bool {
+    if name.ends_with(".pkt") {
+        return scripts.iter().any(|(file, _)| file.ends_with(&format!("/{name}")));
+    }
+    let Some((place, function)) = name.rsplit_once("::") else { return false };
+    let is_there = |file: &str| file.split('/').any(|part| part == place);
+    functions.iter().any(|(file, known)| known == function && is_there(file))
+}
+
+/// The cells of a table's row whose first is a requirement: `MUST-7`, or `5961-3.2-1`.
+fn requirement(row: &str) -> Option<Vec<&str>> {
+    let cells: Vec<&str> = row.strip_prefix("| ")?.trim_end_matches('|').split('|').collect();
+    let cells: Vec<&str> = cells.into_iter().map(str::trim).collect();
+    let (family, rest) = cells[0].split_once('-')?;
+    let is_label = ["MUST", "SHLD", "MAY", "REC"].contains(&family);
+    let is_clause = family.len() == 4 && family.parse::<u16>().is_ok();
+    ((is_label || is_clause) && rest.starts_with(|it: char| it.is_ascii_digit())).then_some(cells)
+}
+
+/// What is wrong with a row of `docs/conformance/tcp.md` as such.
+fn row_errors(cells: &[&str], tests: &[&str]) -> Option<&'static str> {
+    let &[_, section, level, _, verdict, _] = cells else { return Some("has not six cells") };
+    let levels = ["must", "should", "may", "must not", "should not"];
+    if section.is_empty() || !levels.contains(&level) {
+        return Some("has no section, or no level");
+    }
+    let verdict = verdict.strip_prefix("host ").unwrap_or(verdict);
+    let reason = verdict.split_once(": ").map_or("", |(_, reason)| reason);
+    if verdict.starts_with("met") {
+        return tests.is_empty().then_some("is met, and no test proves it");
+    }
+    let is_judged = verdict.starts_with("deviates: ") || verdict.starts_with("n.a.: ");
+    (!is_judged || reason.len() < 5).then_some("has no verdict, or no reason for it")
+}
+
+/// Every label of RFC 9293 Appendix B.
+fn labels() -> impl Iterator<Item = String> {
+    let families = [("MUST", 69), ("SHLD", 31), ("MAY", 18), ("REC", 1)];
+    families
+        .into_iter()
+        .flat_map(|(family, last)| (1..=last).map(move |number| format!("{family}-{number}")))
+}
+
+#[test]
+fn the_tcp_requirements_are_judged_and_proved() {
+    let file = "docs/conformance/tcp.md";
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let rows: Vec<_> = text.lines().filter_map(requirement).collect();
+    let functions = test_functions();
+    let scripts = files_or_none("pkt");
+    let mut findings = String::new();
+    for cells in &rows {
+        let tests: Vec<&str> =
+            cells.last().map_or(vec![], |cell| cell.split('`').skip(1).step_by(2).collect());
+        let id = cells[0];
+        if let Some(error) = row_errors(cells, &tests) {
+            writeln!(findings, "{file}: {id} {error}").unwrap();
+        }
+        for name in tests.into_iter().filter(|name| !is_test(name, &functions, &scripts)) {
+            writeln!(findings, "{file}: {id}: no test is called {name}").unwrap();
+        }
+    }
+    let count = |id: &str| rows.iter().filter(|cells| cells[0] == id).count();
+    for label in labels().filter(|label| count(label) != 1) {
+        writeln!(findings, "{file}: {label} stands there {} times", count(&label)).unwrap();
+    }
+    for cells in rows.iter().filter(|cells| count(cells[0]) > 1) {
+        writeln!(findings, "{file}: {} stands there twice", cells[0]).unwrap();
+    }
+    assert!(findings.is_empty(), "\n{findings}");
 }
 
 #[test]

@@ -12,7 +12,8 @@
 //! connection ever meets a smoltcp without socket, which would answer RST (P1).
 //!
 //! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes a
-//! listener, [`HELD_FRAMES_MAX`] frames held for a connection whose initiate is not complete.
+//! listener, [`HELD_FRAMES_MAX`] frames held for a connection whose initiate is not complete, the MTUs of
+//! 1,024 narrow paths.
 //! Timers: [`HANDSHAKE_MAX`] for an accepted connection's handshake, [`RETRANSMISSION_MAX`] for an
 //! unanswered retransmission, those of smoltcp.
 //!
@@ -23,6 +24,7 @@ mod connection;
 mod ingress;
 mod neighbors;
 mod offload;
+mod paths;
 mod requests;
 mod service;
 
@@ -31,26 +33,32 @@ use core::fmt;
 
 use hashbrown::HashMap;
 use offload_engine::{
-    chimney::client::OffloadHandle,
+    chimney::{client::OffloadHandle, state::TcpCached},
     engine::port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
+    tcp::Flags,
     time::{Duration, Instant},
 };
 use smoltcp::{
     iface::{Config, Interface, SocketSet},
     phy::Medium,
+    socket::tcp,
     wire::{EthernetAddress, HardwareAddress, IpCidr},
 };
 
 pub use self::config::{
     ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
 };
-use self::connection::{Connection, Listener, Offloaded, Owner};
+use self::{
+    connection::{Connection, Listener, Offloaded, Owner},
+    paths::Paths,
+};
 #[cfg(doc)]
 use crate::socket::OffloadPolicy;
 use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     device::QueueDevice,
     socket::{HostSocketPort, ListenerId, Notice},
+    window::raise_scale,
     wire::{self, FourTuple, Frame},
 };
 
@@ -84,6 +92,7 @@ pub struct Host {
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
     listeners: BTreeMap<u64, Listener>,
+    paths: Paths,
     stats: HostStats,
     /// Something was queued for the engine, or for a client that lives with it.
     ring: bool,
@@ -143,6 +152,7 @@ impl Host {
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            paths: Paths::default(),
             stats: HostStats::default(),
             ring: false,
             wake_at: Some(Instant::ZERO),
@@ -173,6 +183,17 @@ impl Host {
     /// once.
     pub fn poll_at(&self, _now: Instant) -> Option<Instant> {
         self.wake_at
+    }
+
+    /// Changes what the host follows itself (Nagle, keep-alive, TTL, `max_rt`), at once for the connections that
+    /// it serves, and what the target is told of connections handed over from now on.
+    pub fn set_tcp(&mut self, tcp: TcpCached) {
+        self.config.tcp = tcp;
+        for connection in self.connections.values() {
+            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
+            socket.set_nagle_enabled(tcp.nagling_enabled);
+            socket.set_hop_limit(Some(tcp.ttl_or_hop_limit));
+        }
     }
 
     /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
@@ -210,6 +231,7 @@ impl Host {
                 ToHost::InitiateComplete { handle, status, state } => {
                     self.initiate_complete(now, handle, status, state);
                 }
+                ToHost::PathMtu { handle, path_mtu } => self.path_narrowed(now, handle, path_mtu),
                 ToHost::Released { handle } => self.released(handle),
             }
         }
@@ -232,12 +254,22 @@ impl Host {
 
     /// Moves what smoltcp has sent to the engine, past the observer.
     fn send_down(&mut self, now: Instant) {
-        while let Some(frame) = self.device.sent.pop_front() {
+        while let Some(mut frame) = self.device.sent.pop_front() {
             if let Frame::Tcp(segment) = wire::parse(&frame)
                 && let Some(Owner::Host(handle)) = self.owners.get(&segment.sent_on())
                 && let Some(connection) = self.connections.get_mut(handle)
             {
-                connection.flow.outgoing(now, &segment);
+                let flow = &mut connection.flow;
+                raise_scale(&mut frame, connection.scale_raise, flow.windows_are_scaled());
+                if let Frame::Tcp(mut segment) = wire::parse(&frame) {
+                    let ecn = flow.ecn_flags(&segment, self.config.ecn);
+                    let tcp_at = segment.tcp_at();
+                    segment.flags |= ecn;
+                    flow.outgoing(now, &segment);
+                    if ecn != Flags::default() {
+                        wire::add_flags(&mut frame, tcp_at, ecn);
+                    }
+                }
             }
             self.stats.frames_out += 1;
             self.tell_engine(FromHost::Frame(frame));

@@ -6,17 +6,23 @@
 //! segment of one connection, in and out, in the order in which smoltcp sees them, and keeps what
 //! RFC 9293 and RFC 7323 say.
 //!
+//! It also speaks ECN for smoltcp, which does not: it says what flags a segment of smoltcp's lacks, to offer or
+//! accept ECN and to echo marks. What smoltcp sends is not ECN-capable, so no echo ever comes for it.
+//!
+//! It takes the time of one segment in each round trip, beginning with the SYN, so that the target need not
+//! start with a time-out of one second (RFC 6298 s2). What is sent again gives no sample (Karn, s3).
+//!
 //! A flow is made by our SYN, or by a SYN that a listening socket has taken; so there are never more
 //! half-open flows than the listeners' backlogs and the connects under way. It has no timers and
 //! holds no data: about 150 bytes.
 
 use offload_engine::{
     chimney::state::{ConnectionState, MacAddress},
-    tcp::{Flags, SeqNum},
-    time::Instant,
+    tcp::{Ecn, Flags, SeqNum},
+    time::{Duration, Instant},
 };
 
-use crate::wire::{SynOptions, TcpFrame};
+use crate::wire::{ECN_OFFER, SynOptions, TcpFrame};
 
 /// What was agreed by the two SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +37,8 @@ pub(crate) struct Agreed {
     pub(crate) sack: bool,
     /// Timestamps on every segment.
     pub(crate) timestamps: bool,
+    /// ECN (RFC 3168 s6.1.1).
+    pub(crate) ecn: bool,
 }
 
 /// A SYN as it was on the wire.
@@ -39,6 +47,8 @@ struct Syn {
     seq: SeqNum,
     options: SynOptions,
     timestamps: bool,
+    /// It offers ECN, or accepts it.
+    ecn: bool,
 }
 
 /// The peer's window and what it was last taken from (RFC 9293 s3.10.7.4).
@@ -50,12 +60,63 @@ pub(crate) struct SendWindow {
     snd_wl2: SeqNum,
 }
 
+/// Round-trip time as the host sees it (RFC 6298 2.2, 2.3).
+#[derive(Clone, Copy, Debug, Default)]
+struct RoundTrips {
+    /// Smoothed, and its variance; `None` before the first sample.
+    smoothed: Option<(Duration, Duration)>,
+    /// What is being timed: one beyond its last sequence number, and when it was sent first.
+    timed: Option<(SeqNum, Instant)>,
+}
+
+impl RoundTrips {
+    /// From the form in which a state carries it.
+    fn restored(srtt8: u16, rttvar4: u16) -> Self {
+        let ticks = |value: u16, parts: u32| Duration::from_millis(u64::from(value)) / parts;
+        let smoothed = (srtt8 != 0).then(|| (ticks(srtt8, 8), ticks(rttvar4, 4)));
+        Self { smoothed, timed: None }
+    }
+
+    /// A segment up to `end` leaves; `again`: some of it has been on the wire before.
+    fn sent(&mut self, now: Instant, end: SeqNum, again: bool) {
+        if again {
+            self.timed = None;
+        } else {
+            self.timed.get_or_insert((end, now));
+        }
+    }
+
+    fn acknowledged(&mut self, now: Instant, ack: SeqNum) {
+        let Some((_, sent)) = self.timed.take_if(|(end, _)| end.is_at_or_before(ack)) else {
+            return;
+        };
+        let sample = now.saturating_since(sent);
+        self.smoothed = Some(match self.smoothed {
+            None => (sample, sample / 2),
+            Some((srtt, rttvar)) => {
+                ((srtt * 7 + sample) / 8, (rttvar * 3 + srtt.abs_diff(sample)) / 4)
+            }
+        });
+    }
+
+    /// 8 x SRTT and 4 x RTTVAR in ticks of 1 ms, rounded up; 0 stands for no sample.
+    fn carried(&self) -> (u16, u16) {
+        let ticks = |time: Duration, parts: u32| {
+            let millis = (time * parts).as_nanos().div_ceil(1_000_000);
+            u16::try_from(millis).unwrap_or(u16::MAX)
+        };
+        self.smoothed.map_or((0, 0), |(srtt, rttvar)| (ticks(srtt, 8).max(1), ticks(rttvar, 4)))
+    }
+}
+
 /// One connection as seen on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
     ours: Option<Syn>,
     theirs: Option<Syn>,
     agreed: Option<Agreed>,
+    /// A CE mark has come, and no CWR since (RFC 3168 s6.1.3).
+    pub(crate) ecn_echo: bool,
     /// Where the peer's last acceptable segment came from.
     pub(crate) peer_mac: MacAddress,
     /// Oldest unacknowledged.
@@ -71,6 +132,7 @@ pub(crate) struct Flow {
     /// TS.Recent, and when it was taken.
     pub(crate) ts_recent: u32,
     pub(crate) ts_recent_at: Instant,
+    round_trips: RoundTrips,
     /// When data was last sent.
     pub(crate) last_sent_at: Instant,
     /// When the peer was last heard.
@@ -88,6 +150,7 @@ impl Flow {
             ours: None,
             theirs: None,
             agreed: None,
+            ecn_echo: false,
             peer_mac: MacAddress::default(),
             snd_una: SeqNum(0),
             snd_max: SeqNum(0),
@@ -96,6 +159,7 @@ impl Flow {
             right_edge: SeqNum(0),
             ts_recent: 0,
             ts_recent_at: now,
+            round_trips: RoundTrips::default(),
             last_sent_at: now,
             last_heard_at: now,
             reset_sent: false,
@@ -116,7 +180,9 @@ impl Flow {
                     .then_some((constant.snd_wind_scale, constant.rcv_wind_scale)),
                 sack: constant.sack_enabled,
                 timestamps: constant.timestamp_enabled,
+                ecn: constant.ecn_enabled,
             }),
+            ecn_echo: delegated.ecn_echo,
             peer_mac: state.neighbor.cached.dl_destination_address,
             snd_una: delegated.snd_una,
             snd_max: delegated.snd_max,
@@ -130,6 +196,7 @@ impl Flow {
             acknowledged: delegated.rcv_nxt,
             right_edge: delegated.rcv_nxt + delegated.rcv_wnd,
             ts_recent: delegated.ts_recent,
+            round_trips: RoundTrips::restored(delegated.srtt, delegated.rtt_var),
             ..Self::new(now)
         }
     }
@@ -137,6 +204,16 @@ impl Flow {
     /// What the SYNs agreed on, once both have been seen.
     pub(crate) const fn agreed(&self) -> Option<Agreed> {
         self.agreed
+    }
+
+    /// 8 x SRTT and 4 x RTTVAR in ticks of 1 ms, as a state carries them; 0: no sample yet.
+    pub(crate) fn round_trip(&self) -> (u16, u16) {
+        self.round_trips.carried()
+    }
+
+    /// Whether the windows of both sides are scaled.
+    pub(crate) fn windows_are_scaled(&self) -> bool {
+        self.agreed.is_some_and(|agreed| agreed.window_scales.is_some())
     }
 
     /// Our initial sequence number.
@@ -174,6 +251,7 @@ impl Flow {
         }
         self.peer_mac = frame.source_mac;
         self.last_heard_at = now;
+        self.note_marks(frame);
         // RFC 7323 s4.3: only a segment that Last.ACK.sent lies at or beyond may move TS.Recent.
         if let Some(timestamps) = frame.timestamps
             && SeqNum(timestamps.value).is_at_or_after(SeqNum(self.ts_recent))
@@ -183,7 +261,7 @@ impl Flow {
             self.ts_recent_at = now;
         }
         if frame.flags.contains(Flags::ACK) {
-            self.acknowledge(frame);
+            self.acknowledge(now, frame);
         }
     }
 
@@ -197,6 +275,7 @@ impl Flow {
             seq: frame.seq,
             options: frame.syn_options,
             timestamps: frame.timestamps.is_some(),
+            ecn: if has_ack { frame.accepts_ecn() } else { frame.offers_ecn() },
         });
         self.peer_mac = frame.source_mac;
         self.last_heard_at = now;
@@ -208,6 +287,7 @@ impl Flow {
         }
         if has_ack {
             self.snd_una = frame.ack;
+            self.round_trips.acknowledged(now, frame.ack);
         }
         // A SYN's window is never scaled (P4).
         let snd_wnd = u32::from(frame.window);
@@ -222,11 +302,12 @@ impl Flow {
             && frame.seq.is_at_or_before(self.right_edge)
     }
 
-    fn acknowledge(&mut self, frame: &TcpFrame<'_>) {
+    fn acknowledge(&mut self, now: Instant, frame: &TcpFrame<'_>) {
         if frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max) {
             return;
         }
         self.snd_una = frame.ack;
+        self.round_trips.acknowledged(now, frame.ack);
         let window = &mut self.send_window;
         let newer = window.snd_wl1.is_before(frame.seq)
             || (window.snd_wl1 == frame.seq && window.snd_wl2.is_at_or_before(frame.ack));
@@ -240,6 +321,35 @@ impl Flow {
         }
     }
 
+    /// RFC 3168 s6.1.3: a mark on data, or the answer to our echo.
+    fn note_marks(&mut self, frame: &TcpFrame<'_>) {
+        if !self.agreed.is_some_and(|agreed| agreed.ecn) || frame.payload_len == 0 {
+            return;
+        }
+        self.ecn_echo &= !frame.flags.contains(Flags::CWR);
+        self.ecn_echo |= frame.ecn == Ecn::Congestion;
+    }
+
+    /// The flags that ECN adds to a segment that is about to leave; `willing`: ECN may be agreed on.
+    /// A SYN that is repeated does not offer it: somebody on the way may have dropped the first because
+    /// of it (RFC 3168 s6.1.1.1).
+    pub(crate) fn ecn_flags(&self, frame: &TcpFrame<'_>, willing: bool) -> Flags {
+        let has_ack = frame.flags.contains(Flags::ACK);
+        if frame.flags.contains(Flags::RST) {
+            Flags::default()
+        } else if !frame.flags.contains(Flags::SYN) {
+            if self.ecn_echo { Flags::ECE } else { Flags::default() }
+        } else if !willing {
+            Flags::default()
+        } else if !has_ack && self.ours.is_none() {
+            ECN_OFFER
+        } else if has_ack && self.theirs.is_some_and(|theirs| theirs.ecn) {
+            Flags::ECE
+        } else {
+            Flags::default()
+        }
+    }
+
     /// A frame of the connection leaves.
     pub(crate) fn outgoing(&mut self, now: Instant, frame: &TcpFrame<'_>) {
         if frame.flags.contains(Flags::RST) {
@@ -247,18 +357,22 @@ impl Flow {
             return;
         }
         let is_syn = frame.flags.contains(Flags::SYN);
+        let again = self.ours.is_some() && frame.seq.is_before(self.snd_max);
         if is_syn && self.ours.is_none() {
             self.ours = Some(Syn {
                 seq: frame.seq,
                 options: frame.syn_options,
                 timestamps: frame.timestamps.is_some(),
+                ecn: frame.flags.contains(Flags::ECE),
             });
             self.snd_una = frame.seq;
             self.snd_max = frame.seq + 1;
             self.agree();
         }
         if frame.sequence_len() > 0 {
-            self.snd_max = self.snd_max.later(frame.seq + frame.sequence_len());
+            let end = frame.seq + frame.sequence_len();
+            self.round_trips.sent(now, end, again);
+            self.snd_max = self.snd_max.later(end);
             self.last_sent_at = now;
         }
         if frame.flags.contains(Flags::ACK) && (self.theirs.is_some() || self.agreed.is_some()) {
@@ -279,6 +393,7 @@ impl Flow {
             window_scales: theirs.options.window_scale.zip(ours.options.window_scale),
             sack: ours.options.sack && theirs.options.sack,
             timestamps: ours.timestamps && theirs.timestamps,
+            ecn: ours.ecn && theirs.ecn,
         });
     }
 }

@@ -10,6 +10,7 @@ use core::net::SocketAddr;
 use bytes::Bytes;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
+    tcp::SoftError,
     time::Duration,
 };
 
@@ -30,11 +31,12 @@ pub enum OffloadPolicy {
     Always,
     /// None.
     Never,
-    /// Those that have carried [`AUTO_OFFLOAD_BYTES`] in either direction, and those whose client needs it.
+    /// Those that have carried enough in either direction ([`AUTO_OFFLOAD_BYTES`] unless configured
+    /// otherwise), and those whose client needs it.
     Auto,
 }
 
-/// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
+/// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection, by default.
 pub const AUTO_OFFLOAD_BYTES: u64 = 64 * 1024;
 
 /// What a client wants.
@@ -130,6 +132,9 @@ pub enum HostError {
     /// Retransmission limit.
     #[error("TCP: peer does not answer (retransmission limit)")]
     RetransmissionLimit,
+    /// Retransmission limit, and what ICMP had said (RFC 9293 SHLD-25, RFC 5461 s2).
+    #[error("TCP: peer does not answer (retransmission limit); ICMP: {0}")]
+    Unanswered(SoftError),
     /// The target refused the connection and it could not be kept in the host.
     #[error("chimney: the target refused the connection")]
     OffloadRefused,

@@ -216,6 +216,11 @@ impl Streams {
         self.listeners.get_mut(&listener)?.accepted.pop_front()
     }
 
+    /// Whether [`Streams::accept`] has a connection to give.
+    pub fn has_accepted(&self, listener: ListenerId) -> bool {
+        self.listeners.get(&listener).is_some_and(|listener| !listener.accepted.is_empty())
+    }
+
     /// Stops listening. Accepted connections live on.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if self.listeners.remove(&listener).is_some() {
@@ -547,7 +552,10 @@ impl OffloadClient for Streams {
             // connection back.
             ConnectionEvent::Retrieve(reason) => {
                 stream.end(Some(match reason {
-                    UploadReason::TimeoutExpiration => HostError::RetransmissionLimit,
+                    UploadReason::TimeoutExpiration => io
+                        .info()
+                        .soft_error
+                        .map_or(HostError::RetransmissionLimit, HostError::Unanswered),
                     _ => HostError::OffloadRefused,
                 }));
                 io.disconnect(Disconnect::Abortive, NetBufferList::new(0));

@@ -8,8 +8,8 @@ use etherparse::{
 };
 use offload_engine::{
     chimney::state::{ConnectionState, MacAddress},
-    frame::{TcpOption, TcpOptions},
-    tcp::{Flags, SeqNum, Timestamps},
+    frame::{TcpOption, TcpOptions, checksum},
+    tcp::{Ecn, Flags, SeqNum, Timestamps},
 };
 
 /// A connection's name on the wire, seen from our side.
@@ -30,6 +30,9 @@ pub(crate) struct SynOptions {
     pub(crate) sack: bool,
 }
 
+/// Bytes of a TCP header without options.
+const TCP_HEADER_BYTES_MIN: usize = 20;
+
 /// Largest window scale (RFC 7323 s2.3).
 pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
 
@@ -47,9 +50,28 @@ pub(crate) struct TcpFrame<'a> {
     pub(crate) syn_options: SynOptions,
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) payload_len: u32,
+    /// The ECN bits of its IP header.
+    pub(crate) ecn: Ecn,
+    /// Where its TCP header begins in the frame.
+    tcp_at: usize,
     /// No option has an illegal length.
     pub(crate) is_well_formed: bool,
     segment: TcpSlice<'a>,
+}
+
+/// The flags by which a SYN offers ECN (RFC 3168 s6.1.1).
+pub(crate) const ECN_OFFER: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
+
+/// Adds flags to the TCP header at `tcp_at` of a frame whose checksum is right, and keeps it right
+/// (RFC 1624 equation 3).
+pub(crate) fn add_flags(frame: &mut [u8], tcp_at: usize, flags: Flags) {
+    let Some(tcp) = frame.get_mut(tcp_at..tcp_at + TCP_HEADER_BYTES_MIN) else { return };
+    let before = u16::from_be_bytes([tcp[12], tcp[13]]);
+    let after = before | u16::from(flags.0);
+    let checksum = u16::from_be_bytes([tcp[16], tcp[17]]);
+    let sum = u64::from(!checksum) + u64::from(!before) + u64::from(after);
+    tcp[13] |= flags.0;
+    tcp[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
 }
 
 /// What a frame is to the host.
@@ -69,7 +91,7 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
     let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else {
         return Frame::Other;
     };
-    let (source, destination, packet) = match ethernet.ether_type() {
+    let (source, destination, ecn, packet) = match ethernet.ether_type() {
         EtherType::IPV4 => {
             let Ok(ip) = Ipv4Slice::from_slice(ethernet.payload_slice()) else {
                 return Frame::Other;
@@ -78,6 +100,7 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
             (
                 IpAddr::V4(header.source_addr()),
                 IpAddr::V4(header.destination_addr()),
+                header.ecn().value(),
                 ip.payload().clone(),
             )
         }
@@ -89,6 +112,7 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
             (
                 IpAddr::V6(header.source_addr()),
                 IpAddr::V6(header.destination_addr()),
+                header.ecn().value(),
                 ip.payload().clone(),
             )
         }
@@ -130,6 +154,9 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
         syn_options,
         timestamps,
         payload_len: segment.payload().len() as u32,
+        ecn: Ecn::from_bits(ecn),
+        // Both lie in one buffer.
+        tcp_at: packet.payload.as_ptr().addr() - frame.as_ptr().addr(),
         is_well_formed,
         segment,
     })
@@ -140,6 +167,11 @@ fn flags(segment: &TcpSlice<'_>) -> Flags {
 }
 
 impl TcpFrame<'_> {
+    /// Where its TCP header begins in the frame.
+    pub(crate) const fn tcp_at(&self) -> usize {
+        self.tcp_at
+    }
+
     /// The name of its connection, if the frame has come to us.
     pub(crate) const fn received_on(&self) -> FourTuple {
         FourTuple { local: self.destination, remote: self.source }
@@ -148,6 +180,17 @@ impl TcpFrame<'_> {
     /// The name of its connection, if the frame leaves us.
     pub(crate) const fn sent_on(&self) -> FourTuple {
         FourTuple { local: self.source, remote: self.destination }
+    }
+
+    /// Offers ECN, if it is a SYN without ACK (RFC 3168 s6.1.1: an ECN-setup SYN).
+    pub(crate) const fn offers_ecn(&self) -> bool {
+        self.flags.contains(ECN_OFFER)
+    }
+
+    /// Accepts ECN, if it is a SYN with ACK (an ECN-setup SYN-ACK): ECE without CWR, for a peer that
+    /// mirrors the flags of a SYN knows nothing of it.
+    pub(crate) const fn accepts_ecn(&self) -> bool {
+        self.flags.contains(Flags::ECE) && !self.flags.contains(Flags::CWR)
     }
 
     /// Asks for a new connection: SYN without ACK.

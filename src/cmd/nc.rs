@@ -298,6 +298,14 @@ pub struct Counted {
     pub fast_retransmits: u64,
     /// Times that nothing was heard for a retransmission time-out.
     pub timeouts: u64,
+    /// Times that segments were made smaller for the path.
+    pub path_mtu_reductions: u64,
+    /// Explicit congestion notification was agreed on.
+    pub ecn: bool,
+    /// Segments received with the mark of a router.
+    pub ecn_marks_received: u64,
+    /// Times that the window was reduced because the peer had received marks.
+    pub ecn_reductions: u64,
 }
 
 impl From<Info> for Counted {
@@ -308,20 +316,40 @@ impl From<Info> for Counted {
             segments_retransmitted: info.total_retrans,
             fast_retransmits: info.fast_retransmits,
             timeouts: info.timeouts,
+            path_mtu_reductions: info.path_mtu_reductions,
+            ecn: info.ecn,
+            ecn_marks_received: info.ce_received,
+            ecn_reductions: info.ecn_reductions,
         }
     }
 }
 
 impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { segments_sent, pushes_sent, segments_retransmitted, fast_retransmits, timeouts } =
-            self;
+        let Self {
+            segments_sent,
+            pushes_sent,
+            segments_retransmitted,
+            fast_retransmits,
+            timeouts,
+            path_mtu_reductions,
+            ecn,
+            ecn_marks_received,
+            ecn_reductions,
+        } = self;
         write!(
             f,
             "offloaded: {segments_sent} segments sent, {pushes_sent} with PSH, \
              {segments_retransmitted} retransmitted ({fast_retransmits} recoveries, \
              {timeouts} time-outs)"
-        )
+        )?;
+        if *path_mtu_reductions > 0 {
+            write!(f, ", path MTU reduced: {path_mtu_reductions}")?;
+        }
+        if *ecn {
+            write!(f, ", ECN marks: {ecn_marks_received} received, {ecn_reductions} answered")?;
+        }
+        Ok(())
     }
 }
 

@@ -100,6 +100,9 @@ pub struct LinkView {
     pub master_index: Option<u32>,
     /// The state of the bridge port; `None` when it is not one.
     pub port_forwarding: Option<bool>,
+    /// Frames that the kernel was to transmit and has dropped: on a TAP those that its reader did not
+    /// fetch in time.
+    pub tx_dropped: u64,
 }
 
 impl LinkView {
@@ -117,11 +120,13 @@ impl LinkView {
             mac: None,
             master_index: None,
             port_forwarding: None,
+            tx_dropped: 0,
         };
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::Mtu(mtu) => view.mtu_bytes = Some(*mtu),
                 LinkAttribute::Address(octets) => view.mac = octets.as_slice().try_into().ok(),
+                LinkAttribute::Stats64(stats) => view.tx_dropped = stats.tx_dropped,
                 LinkAttribute::Controller(index) => view.master_index = Some(*index),
                 LinkAttribute::LinkInfo(infos) => {
                     view.port_forwarding = view.port_forwarding.or_else(|| port_forwarding(infos));

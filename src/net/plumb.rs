@@ -3,35 +3,64 @@
 use std::time::Duration;
 
 use super::{NetError, Netlink, sysctl};
-use crate::{failure::Failure, options::NodeConfig};
+use crate::{failure::Failure, options::NodeConfig, units::IpPrefix};
 
 /// How long a link may take until frames pass it. It takes a few milliseconds; the limit is for
 /// machines that are very busy.
 pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
 
-/// Makes the TAP of a node ready, once the node holds it (a TAP has carrier only then): MTU, bridge,
-/// addresses of the kernel's side, up, and frames passing.
+/// The kernel's side of a TAP.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelSide<'a> {
+    /// The TAP.
+    pub tap: &'a str,
+    /// Largest IP packet, bytes.
+    pub mtu_bytes: u16,
+    /// The bridge the TAP is to be a port of.
+    pub bridge: Option<&'a str>,
+    /// Addresses that the kernel is to have there.
+    pub addresses: &'a [IpPrefix],
+}
+
+impl<'a> KernelSide<'a> {
+    /// Of a node's TAP.
+    pub fn of(config: &'a NodeConfig) -> Self {
+        let NodeConfig { tap, mtu_bytes, bridge, host_addresses, .. } = config;
+        Self { tap, mtu_bytes: *mtu_bytes, bridge: bridge.as_deref(), addresses: host_addresses }
+    }
+}
+
+/// Makes the TAP of a node ready: [`make_ready`].
 ///
 /// # Errors
 /// The operation that failed and the interface it failed on.
 pub fn make_tap_ready(netlink: &mut Netlink, config: &NodeConfig) -> Result<(), Failure> {
-    let NodeConfig { tap, mtu_bytes, bridge, host_addresses, .. } = config;
+    make_ready(netlink, &KernelSide::of(config))
+}
+
+/// Makes a TAP ready, once somebody holds it (a TAP has carrier only then): MTU, bridge, addresses of
+/// the kernel's side, up, and frames passing.
+///
+/// # Errors
+/// The operation that failed and the interface it failed on.
+pub fn make_ready(netlink: &mut Netlink, side: &KernelSide<'_>) -> Result<(), Failure> {
+    let KernelSide { tap, mtu_bytes, bridge, addresses } = *side;
     let current = netlink.link(tap)?;
-    if host_addresses.iter().any(|prefix| prefix.address().is_ipv6()) {
+    if addresses.iter().any(|prefix| prefix.address().is_ipv6()) {
         sysctl::calm_ipv6(tap)?;
     } else if !current.up {
         sysctl::silence_ipv6(tap)?;
     }
     // What holds already is not asked for: the owner of a TAP need not have CAP_NET_ADMIN.
-    if current.mtu_bytes != Some((*mtu_bytes).into()) {
-        netlink.set_mtu(tap, *mtu_bytes)?;
+    if current.mtu_bytes != Some(mtu_bytes.into()) {
+        netlink.set_mtu(tap, mtu_bytes)?;
     }
     if let Some(bridge) = bridge
         && current.master_index != Some(netlink.link(bridge)?.index)
     {
         netlink.set_bridge(tap, Some(bridge))?;
     }
-    for prefix in host_addresses {
+    for prefix in addresses {
         match netlink.add_address(tap, *prefix) {
             Err(error) if is_already_there(&error) => {}
             other => other?,

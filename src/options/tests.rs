@@ -44,6 +44,7 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.psh, Psh::List);
     assert_eq!(config.congestion_control, CongestionControl::Newreno);
     assert_eq!(config.max_retransmissions, 15);
+    assert_eq!(config.receive_window_bytes, 4 << 20);
     assert_eq!(config.progress, Progress::Auto);
     assert!(config.impairment.is_none());
     assert_eq!(config.pcap, None);
@@ -68,6 +69,7 @@ fn each_limit_is_named() {
     refused("--tap a/b", &["--tap", "visible"]);
     refused("--vnet maybe", &["--vnet", "auto"]);
     refused("--max-retransmissions 0", &["--max-retransmissions", "1..=255"]);
+    refused("--receive-window 4095", &["--receive-window", "4096..=1073741824"]);
     refused("--seed=-1", &["--seed"]);
     let nine: String = (1..=9).map(|host| format!("--addr 10.0.0.{host}/24 ")).collect();
     refused(&nine, &["--addr", "at most 8"]);
@@ -90,7 +92,7 @@ fn configurations_survive_json() {
     let config = config(
         "--addr 10.77.0.1/24 --addr fd77::1/64 --gateway 10.77.0.254 --gateway fd77::ff --drop 0.5 \
          --delay 5ms --rate 100Mbit --pcap x.pcapng --seed 18446744073709551615 --psh empty \
-         --cc none --max-retransmissions 255 --progress manual --offload auto --vnet off",
+         --cc none --max-retransmissions 255 --receive-window 65536 --progress manual --offload auto --vnet off",
     )
     .unwrap();
     let text = serde_json::to_string(&config).unwrap();

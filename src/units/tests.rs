@@ -150,3 +150,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn queues_in_bytes_frames_and_time() {
+    let parse = |text: &str| text.parse::<QueueSize>();
+    assert_eq!(parse("250kB"), Ok(QueueSize::Bytes(250_000)));
+    assert_eq!(parse("1.5MiB"), Ok(QueueSize::Bytes(1_572_864)));
+    assert_eq!(parse("1B"), Ok(QueueSize::Bytes(1)));
+    assert_eq!(parse("100p"), Ok(QueueSize::Frames(100)));
+    assert_eq!(parse("20ms"), Ok(QueueSize::Nanos(20_000_000)));
+    for text in ["", "0B", "0p", "1.5p", "1000001p", "2GiB", "2000MiB", "11s", "7", "-1kB"] {
+        assert!(parse(text).unwrap_err().to_string().contains("such as 20ms"), "{text}");
+    }
+    assert!(parse("100kb").unwrap_err().to_string().contains("write kB"));
+    assert_eq!(parse("100p").unwrap().to_string(), "100 frames");
+}

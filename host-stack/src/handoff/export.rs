@@ -375,7 +375,7 @@ fn describe(
 }
 
 fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
-    let Agreed { remote_mss, local_mss, window_scales, sack, timestamps } = agreed;
+    let Agreed { remote_mss, local_mss, window_scales, sack, timestamps, ecn } = agreed;
     let FourTuple { local, remote } = tuple;
     let (default_mss, headers) = match local {
         SocketAddr::V4(_) => (DEFAULT_MSS.0, 40),
@@ -395,6 +395,7 @@ fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
         local_mss: local_mss.unwrap_or(own_mss),
         // One queue per engine: no receive-side scaling.
         hash_value: 0,
+        ecn_enabled: ecn,
     }
 }
 
@@ -408,6 +409,7 @@ fn delegated(
 ) -> TcpDelegated {
     let &Opening { snd_una, snd_nxt, rcv_nxt } = opening;
     let &SendWindow { snd_wnd, max_snd_wnd, snd_wl1, .. } = &flow.send_window;
+    let (srtt, rtt_var) = flow.round_trip();
     // Whether the retransmission timer runs, or the persist timer in its place. smoltcp does not tell
     // when it is due; it was started by the last segment that held data.
     let waiting = flow.snd_max != snd_una || (queued > 0 && snd_wnd == 0);
@@ -426,11 +428,11 @@ fn delegated(
         snd_wnd,
         max_snd_wnd,
         snd_wl1,
-        // smoltcp's congestion state and RTT are out of reach: the target starts its own.
+        // smoltcp's congestion state is out of reach: the target starts its own.
         cwnd: 0,
         ss_thresh: u32::MAX,
-        srtt: 0,
-        rtt_var: 0,
+        srtt,
+        rtt_var,
         ts_recent: flow.ts_recent,
         ts_recent_age: ticks_since(now, flow.ts_recent_at),
         ts_time,
@@ -439,6 +441,7 @@ fn delegated(
         snd_wnd_probe_count: 0,
         keep_alive: TimerState::default(),
         retransmit,
+        ecn_echo: flow.ecn_echo,
     }
 }
 

@@ -148,6 +148,7 @@ impl Host {
                 tuple,
                 socket,
                 flow,
+                scale_raise: self.config.scale_raise(),
                 must_offload,
                 stays: false,
                 stage: Stage::Handshake(now + HANDSHAKE_MAX),
@@ -185,7 +186,9 @@ impl Host {
     /// A fresh socket with the host's settings.
     pub(super) fn make_socket(&self) -> tcp::Socket<'static> {
         let mut socket = fresh_socket(self.config.receive_buffer, self.config.send_buffer);
-        socket.set_tsval_generator(Some(clock::tsval));
+        if self.config.timestamps {
+            socket.set_tsval_generator(Some(clock::tsval));
+        }
         self.configure(&mut socket);
         socket
     }
@@ -195,6 +198,8 @@ impl Host {
         let tcp = &self.config.tcp;
         socket.set_nagle_enabled(tcp.nagling_enabled);
         socket.set_hop_limit(Some(tcp.ttl_or_hop_limit));
+        let idle = smoltcp::time::Duration::from_millis(tcp.ka_timeout.into());
+        socket.set_keep_alive(tcp.keep_alive_enabled.then_some(idle));
     }
 
     /// CH-FWD-2: the host got it before the hand-over was done, or because of IP options. CH-FWD-3: not

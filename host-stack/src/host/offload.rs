@@ -27,7 +27,7 @@ use crate::{
         import::{Imported, import},
     },
     observer::Flow,
-    socket::{AUTO_OFFLOAD_BYTES, HostError, Notice, OffloadPolicy},
+    socket::{HostError, Notice, OffloadPolicy},
     wire,
 };
 
@@ -68,7 +68,7 @@ impl Host {
             (Stage::Handshake(_), OffloadPolicy::Always) => Wish::AtOnce,
             (Stage::Handshake(_), _) if connection.must_offload => Wish::AtOnce,
             (Stage::Open, OffloadPolicy::Auto)
-                if carried >= AUTO_OFFLOAD_BYTES && !connection.send.shutdown =>
+                if carried >= self.config.auto_offload_bytes && !connection.send.shutdown =>
             {
                 Wish::Later
             }
@@ -97,7 +97,7 @@ impl Host {
             snd_una: connection.snd_una(&socket),
             rcv_nxt: connection.rcv_nxt(&socket),
             cached: self.config.cached(),
-            path_mtu: self.config.mtu as u32,
+            path_mtu: self.paths.mtu(now, connection.tuple.remote.ip(), self.config.mtu as u32),
             ts_time: self.timestamps.at(now),
         };
         match export(now, socket, &surroundings) {
@@ -314,6 +314,8 @@ impl Host {
             tuple,
             socket: self.sockets.add(socket),
             flow: Flow::restored(state, now),
+            // The import has made a buffer of the wire's scale.
+            scale_raise: 0,
             must_offload,
             stays: true,
             stage: Stage::Open,

@@ -11,7 +11,6 @@ use smoltcp::socket::tcp;
 
 use super::{
     BACKLOG_MAX, Host,
-    config::is_reachable,
     connection::{
         Connection, EPHEMERAL_PORTS, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified,
     },
@@ -72,7 +71,7 @@ impl Host {
         if must_offload && self.config.policy == OffloadPolicy::Never {
             return Err(HostError::OffloadRefused);
         }
-        if !is_reachable(remote) || !self.config.has_route(remote.ip()) {
+        if !self.config.is_reachable(remote) || !self.config.has_route(remote.ip()) {
             return Err(HostError::NetworkUnreachable);
         }
         let wanted = local.and_then(specified);
@@ -114,6 +113,7 @@ impl Host {
                 tuple,
                 socket,
                 flow: Flow::new(now),
+                scale_raise: self.config.scale_raise(),
                 must_offload,
                 stays: false,
                 stage: Stage::Handshake(now + timeout),

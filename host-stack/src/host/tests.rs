@@ -1,6 +1,8 @@
 //! Two hosts talk; the bench plays their engines.
 
 mod bench;
+mod conformance;
+mod ecn;
 mod offloading;
 mod opening;
 mod staying;

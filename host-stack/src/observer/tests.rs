@@ -146,3 +146,33 @@ fn right_edge_stays() {
     sketch(5001, 1101, 7_600).leaves(&mut flow, Instant::ZERO);
     assert_eq!((flow.right_edge, flow.acknowledged), (SeqNum(61_901), SeqNum(1101)));
 }
+
+// RFC 6298 2.2, 2.3: the handshake is the first sample, data go on from it; s3: nothing that was sent twice.
+#[test]
+fn round_trips_are_timed() {
+    let at = Instant::from_millis;
+    let mut flow = Flow::new(at(0));
+    syn(1000, None, 2, 77).arrives(&mut flow, at(0));
+    syn(5000, Some(1001), 3, 1).leaves(&mut flow, at(5));
+    assert_eq!(flow.round_trip(), (0, 0));
+    sketch(1001, 5001, 100).arrives(&mut flow, at(45));
+    assert_eq!(flow.round_trip(), (8 * 40, 4 * 20));
+    Sketch { payload: 10, ..sketch(5001, 1001, 100) }.leaves(&mut flow, at(50));
+    Sketch { payload: 10, ..sketch(5011, 1001, 100) }.leaves(&mut flow, at(60));
+    sketch(1001, 5021, 100).arrives(&mut flow, at(98));
+    assert_eq!(flow.round_trip(), (8 * 41, 4 * 17), "the older of the two is timed");
+    Sketch { payload: 10, ..sketch(5021, 1001, 100) }.leaves(&mut flow, at(100));
+    Sketch { payload: 10, ..sketch(5021, 1001, 100) }.leaves(&mut flow, at(300));
+    sketch(1001, 5031, 100).arrives(&mut flow, at(900));
+    assert_eq!(flow.round_trip(), (8 * 41, 4 * 17), "ambiguous");
+
+    let mut active = Flow::new(at(0));
+    syn(5000, None, 3, 1).leaves(&mut active, at(0));
+    syn(1000, Some(5001), 2, 77).arrives(&mut active, at(2));
+    assert_eq!(active.round_trip(), (16, 4));
+    let mut repeated = Flow::new(at(0));
+    syn(5000, None, 3, 1).leaves(&mut repeated, at(0));
+    syn(5000, None, 3, 1).leaves(&mut repeated, at(1_000));
+    syn(1000, Some(5001), 2, 77).arrives(&mut repeated, at(1_002));
+    assert_eq!(repeated.round_trip(), (0, 0));
+}

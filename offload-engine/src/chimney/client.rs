@@ -6,7 +6,7 @@
 
 use alloc::boxed::Box;
 
-use super::state::ConnectionState;
+use super::state::{ConnectionState, TcpCached, TcpState};
 use crate::{
     nbl::{NblChain, NetBufferList},
     tcp::{Connection, Info},
@@ -127,6 +127,16 @@ impl ConnectionIo<'_> {
     /// Payload bytes of the largest super-segment the link takes; the EMSS without segmentation offload.
     pub fn super_segment_max(&self) -> usize {
         self.super_segment_max
+    }
+
+    /// The connection's state as a query sees it (CH s5.2).
+    pub fn query(&self) -> TcpState {
+        self.connection.tcp_state(self.now)
+    }
+
+    /// Updates the cached class of the connection's state (CH s5.3).
+    pub fn update(&mut self, cached: TcpCached) {
+        self.connection.update_cached(self.now, cached);
     }
 
     /// What TCP_INFO would say.

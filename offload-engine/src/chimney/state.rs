@@ -124,6 +124,8 @@ pub struct TcpConst {
     pub local_mss: u16,
     /// RSS hash of the connection's receive data.
     pub hash_value: u32,
+    /// ECN was agreed on by the SYNs (RFC 3168 s6.1.1). Not in Windows' structure.
+    pub ecn_enabled: bool,
 }
 
 /// TCP_OFFLOAD_STATE_CACHED.
@@ -228,6 +230,8 @@ pub struct TcpDelegated {
     pub keep_alive: TimerState,
     /// Retransmit, persist or FIN_WAIT_2 timer.
     pub retransmit: TimerState,
+    /// A CE mark has come, and no CWR since: ECE is due (RFC 3168 s6.1.3). Not in Windows' structure.
+    pub ecn_echo: bool,
 }
 
 /// A TCP object.

@@ -17,7 +17,7 @@ use crate::{
         client::{ClientTag, ConnectionIo, InitiateOffload, OffloadHandle},
         state::{ConnectionState, MacAddress},
     },
-    frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate},
+    frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate, Vlan},
     link::LinkCapabilities,
     status::NdisStatus,
     tcp::{self, Connection, Info},
@@ -32,7 +32,12 @@ pub(super) struct Offloaded {
     pub(super) flow: FlowKey,
     pub(super) tcp: Connection,
     pub(super) headers: HeaderTemplate,
-    pub(super) super_segment_max: usize,
+    /// Payload bytes that the link takes in one frame for segmentation; 0: it does not segment.
+    segmentable_max: usize,
+    /// The last row of a trace.
+    pub(super) traced: Option<Box<tcp::TraceSample>>,
+    /// The neighbor's; 0: any.
+    vlan_id: u16,
     /// In the ready queue.
     ready: bool,
     /// When the timer heap wakes this connection; never later than its own time.
@@ -44,12 +49,15 @@ pub(super) struct Offloaded {
 impl Offloaded {
     /// The connection as an upcall sees it.
     pub(super) fn io(&mut self, now: Instant) -> ConnectionIo<'_> {
-        ConnectionIo {
-            handle: self.handle,
-            now,
-            connection: &mut self.tcp,
-            super_segment_max: self.super_segment_max,
-        }
+        let super_segment_max = self.super_segment_max();
+        ConnectionIo { handle: self.handle, now, connection: &mut self.tcp, super_segment_max }
+    }
+
+    /// Payload of the largest super-segment: whole segments of the present size; one without segmentation
+    /// by the link. The path MTU may change at any time.
+    pub(super) fn super_segment_max(&self) -> usize {
+        let mss = self.tcp.effective_mss();
+        (self.segmentable_max / mss * mss).max(mss)
     }
 }
 
@@ -134,6 +142,12 @@ impl Connections {
         self.slots.get_mut(slot)?.as_deref_mut()
     }
 
+    /// Whether a frame with this tag may be the connection's (CH 9.4).
+    pub(super) fn accepts(&self, slot: usize, vlan: Vlan) -> bool {
+        let offloaded = self.slots.get(slot).and_then(Option::as_deref);
+        offloaded.is_some_and(|offloaded| vlan.is_accepted_by(offloaded.vlan_id))
+    }
+
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -178,7 +192,7 @@ impl Connections {
             buffered_data: _,
             out_of_order: _,
         } = &*state;
-        let path = *path;
+        let (path, vlan_id) = (*path, neighbor.constant.vlan_id & 0xfff);
         if self.by_handle.len() >= self.connections_max {
             return Err((NdisStatus::OFFLOAD_TCP_ENTRIES, state));
         }
@@ -204,7 +218,7 @@ impl Connections {
                 return Err((NdisStatus::FAILURE, state));
             }
         };
-        let super_segment_max = self.super_segment_max_for(path.constant.source_address, &tcp);
+        let segmentable_max = self.segmentable_max_for(path.constant.source_address);
         self.generation += 1;
         let offloaded = Box::new(Offloaded {
             handle,
@@ -212,7 +226,9 @@ impl Connections {
             flow,
             tcp,
             headers,
-            super_segment_max,
+            segmentable_max,
+            traced: None,
+            vlan_id,
             ready: false,
             scheduled: None,
             generation: self.generation,
@@ -227,15 +243,13 @@ impl Connections {
         Ok(slot)
     }
 
-    /// Payload of the largest super-segment: whole segments that fit the link's largest frame.
-    fn super_segment_max_for(&self, source: IpAddr, tcp: &Connection) -> usize {
+    /// Payload that fits the link's largest frame for segmentation.
+    fn segmentable_max_for(&self, source: IpAddr) -> usize {
         let frame_max = match source {
             IpAddr::V4(_) => self.capabilities.tso4_max,
             IpAddr::V6(_) => self.capabilities.tso6_max,
         };
-        let mss = tcp.effective_mss();
-        let payload = frame_max.saturating_sub(HEADER_BYTES_MAX).min(self.super_segment_max);
-        (payload / mss * mss).max(mss)
+        frame_max.saturating_sub(HEADER_BYTES_MAX).min(self.super_segment_max)
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {

@@ -23,8 +23,9 @@ pub mod port;
 mod run;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 
-use std::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
+use std::{boxed::Box, collections::VecDeque, io::Write, sync::Arc, vec::Vec};
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -32,6 +33,7 @@ pub use self::connections::Connections;
 use self::{
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
+    trace::Trace,
 };
 use crate::{
     chimney::{client::OffloadClient, state::MacAddress},
@@ -105,6 +107,12 @@ pub struct EngineStats {
     pub rx_segments: u64,
     /// Segments of offloaded connections with a wrong TCP checksum, dropped (InErrors).
     pub rx_checksum_errors: u64,
+    /// Segments of offloaded connections without the VLAN tag of their neighbor, dropped (CH 9.4).
+    pub rx_vlan_dropped: u64,
+    /// ICMP errors about bytes that an offloaded connection has in flight; the host gets them too.
+    pub rx_path_errors: u64,
+    /// ICMP errors about offloaded connections that quote something else (RFC 5927 s4.1).
+    pub rx_path_errors_ignored: u64,
     /// Frames passed to the host stack.
     pub rx_to_host: u64,
     /// Frames dropped because the host stack's queue was full.
@@ -146,6 +154,7 @@ pub struct Engine {
     stalled: VecDeque<Stalled>,
     config: EngineConfig,
     stats: EngineStats,
+    trace: Option<Trace>,
 }
 
 impl Engine {
@@ -176,6 +185,7 @@ impl Engine {
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),
+            trace: None,
         };
         Ok((engine, port))
     }
@@ -208,6 +218,16 @@ impl Engine {
     /// The link's counters.
     pub fn link_stats(&self) -> LinkStats {
         self.link.stats()
+    }
+
+    /// Writes a row of [`trace`] to `output`, which should have a buffer, whenever a connection's
+    /// congestion control has changed, until the engine is dropped.
+    ///
+    /// # Errors
+    /// The header could not be written.
+    pub fn start_trace(&mut self, output: Box<dyn Write + Send>) -> std::io::Result<()> {
+        self.trace = Some(Trace::new(output)?);
+        Ok(())
     }
 
     /// Whether a message of the host stack waits, or a frame for a link that was full. Look before

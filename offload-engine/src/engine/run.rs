@@ -1,15 +1,19 @@
 //! One iteration of the run loop, step by step.
 
-use std::{format, io::IoSlice, string::String, vec::Vec};
+use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 
 use super::{
     Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
     connections::Offloaded,
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
+    trace::TraceRow,
 };
 use crate::{
     chimney::client::{ConnectionEvent, InitiateOffload, OffloadClient},
-    frame::{HEADER_BYTES_MAX, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify},
+    frame::{
+        HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
+        classify_icmp,
+    },
     link::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
         TxOutcome, TxSegment,
@@ -56,6 +60,7 @@ impl Engine {
         for _ in 0..turns {
             let Some(slot) = self.connections.next_ready() else { break };
             self.drain(now, slot, client);
+            self.trace(now, slot);
         }
         turns > 0
     }
@@ -160,15 +165,44 @@ impl Engine {
             .filter(|_| ours)
             .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
         let Some((tcp, slot)) = found else {
+            if ours {
+                self.take_icmp(now, frame.data);
+            }
             self.frame_to_host(frame);
             return;
         };
+        if !self.connections.accepts(slot, tcp.vlan) {
+            self.stats.rx_vlan_dropped += 1;
+            return;
+        }
         self.stats.rx_segments += 1;
         if frame.checksum == RxChecksum::Unverified && !tcp.checksum_is_valid() {
             self.stats.rx_checksum_errors += 1;
             return;
         }
         self.take_segment(now, slot, &tcp, frame.gso_size, client);
+    }
+
+    /// An ICMP error about an offloaded connection concerns it too; the frame is the host's all the same
+    /// (CH 9.1, RFC 9293 MUST-54).
+    fn take_icmp(&mut self, now: Instant, frame: &[u8]) {
+        let Some(IcmpError { flow, vlan, error }) = classify_icmp(frame) else { return };
+        let Some(slot) = self.connections.find(&flow) else { return };
+        if !self.connections.accepts(slot, vlan) {
+            return;
+        }
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        let before = offloaded.tcp.path_mtu();
+        if !offloaded.tcp.handle_path_error(now, &error) {
+            self.stats.rx_path_errors_ignored += 1;
+            return;
+        }
+        self.stats.rx_path_errors += 1;
+        let (handle, path_mtu) = (offloaded.handle, offloaded.tcp.path_mtu());
+        self.connections.mark_ready(slot);
+        if path_mtu < before {
+            self.tell_host(ToHost::PathMtu { handle, path_mtu });
+        }
     }
 
     fn frame_to_host(&mut self, frame: &RxFrame<'_>) {
@@ -221,7 +255,7 @@ impl Engine {
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
             if raise_events(now, offloaded, client) {
-                self.release(slot);
+                self.release(now, slot);
                 return;
             }
             deliver_backlog(now, offloaded, client);
@@ -232,12 +266,12 @@ impl Engine {
                 break;
             }
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            let limits = TxLimits { super_segment_max: offloaded.super_segment_max };
+            let limits = TxLimits { super_segment_max: offloaded.super_segment_max() };
             let Some(transmit) = offloaded.tcp.poll_transmit(now, limits) else {
                 if !raise_events(now, offloaded, client) {
                     self.connections.schedule(slot);
                 } else {
-                    self.release(slot);
+                    self.release(now, slot);
                 }
                 return;
             };
@@ -247,7 +281,21 @@ impl Engine {
         self.connections.mark_ready(slot);
     }
 
-    fn release(&mut self, slot: usize) {
+    fn trace(&mut self, now: Instant, slot: usize) {
+        let Some(trace) = &mut self.trace else { return };
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        let sample = offloaded.tcp.trace_sample();
+        if offloaded.traced.as_deref() != Some(&sample) {
+            match &mut offloaded.traced {
+                Some(traced) => **traced = sample,
+                none => *none = Some(Box::new(sample)),
+            }
+            trace.write(&TraceRow { time: now, flow: offloaded.flow, sample });
+        }
+    }
+
+    fn release(&mut self, now: Instant, slot: usize) {
+        self.trace(now, slot);
         if let Some(offloaded) = self.connections.remove(slot) {
             self.tell_host(ToHost::Released { handle: offloaded.handle });
         }
@@ -269,6 +317,7 @@ impl Engine {
                 timestamps: transmit.timestamps,
                 sack: &transmit.sack[..transmit.sack_count],
                 payload_len: transmit.payload_len,
+                ecn: transmit.ecn,
             },
             u16::try_from(pieces).unwrap_or(u16::MAX),
         );

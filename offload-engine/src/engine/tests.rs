@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{Icmpv4Type, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::{
     Callback, Connections, Engine, EngineConfig, NodeClient,
@@ -27,11 +27,12 @@ use crate::{
             TcpState, TimerState,
         },
     },
+    frame::classify,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,
     tcp::{SeqNum, TcpPhase},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 const OURS: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
@@ -161,10 +162,14 @@ impl Bench {
     }
 
     fn initiate(&mut self, handle: u64, local_port: u16) {
+        self.initiate_state(handle, state(local_port));
+    }
+
+    fn initiate_state(&mut self, handle: u64, state: ConnectionState) {
         let request = InitiateOffload {
             handle: OffloadHandle(handle),
             client: ClientTag(handle + 100),
-            state: Box::new(state(local_port)),
+            state: Box::new(state),
         };
         self.port.to_engine.send(FromHost::Initiate(request)).unwrap();
     }
@@ -179,9 +184,13 @@ impl Bench {
 }
 
 fn state(local_port: u16) -> ConnectionState {
+    state_in_vlan(local_port, 0)
+}
+
+fn state_in_vlan(local_port: u16, vlan_id: u16) -> ConnectionState {
     ConnectionState {
         neighbor: NeighborState {
-            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
+            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id },
             cached: NeighborCached { dl_destination_address: PEERS, host_reachability_delta: 0 },
             delegated: NeighborDelegated { nic_reachability_delta: 0 },
         },
@@ -204,6 +213,7 @@ fn state(local_port: u16) -> ConnectionState {
                 remote_mss: 1460,
                 local_mss: 1460,
                 hash_value: 0,
+                ecn_enabled: false,
             },
             cached: TcpCached { initial_rcv_wnd: 60_000, ..TcpCached::default() },
             delegated: TcpDelegated {
@@ -228,6 +238,7 @@ fn state(local_port: u16) -> ConnectionState {
                 snd_wnd_probe_count: 0,
                 keep_alive: TimerState::default(),
                 retransmit: TimerState::default(),
+                ecn_echo: false,
             },
         },
         send_data: NblChain::new(),
@@ -483,4 +494,147 @@ fn the_hosts_queue_is_bounded() {
     bench.poll();
     assert_eq!(bench.engine.stats().rx_to_host_dropped, 10);
     assert_eq!(bench.port.from_engine.len(), TO_HOST_FRAMES_MAX + 1);
+}
+
+/// "Fragmentation needed" from a router, about a frame of ours.
+fn too_big(about: &[u8], next_hop_mtu: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let [a, b] = next_hop_mtu.to_be_bytes();
+    let kind = Icmpv4Type::Unknown { type_u8: 3, code_u8: 4, bytes5to8: [0, 0, a, b] };
+    PacketBuilder::ethernet2(PEERS.0, OURS.0)
+        .ipv4([10, 0, 0, 254], [10, 0, 0, 1], 64)
+        .icmpv4(kind)
+        .write(&mut frame, &about[14..14 + 28])
+        .unwrap();
+    frame
+}
+
+// RFC 9293 MUST-54, RFC 1191 s6: an ICMP error about an offloaded connection is acted upon at once, and is
+// the host's all the same (CH 9.1, CH-UPD-5). One that quotes nothing in flight changes nothing.
+#[test]
+fn icmp_errors_reach_the_connection_and_the_host() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    let now = bench.now;
+    let list = NetBufferList::from_mdl(42, Bytes::from(vec![7; 3000]));
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    bench.engine.flush(now, &mut bench.client);
+    let sent = bench.sent();
+    assert_eq!(tcp_of(&sent[0]).2.len(), 1460);
+    bench.port.from_engine.try_iter().for_each(drop);
+
+    let mut stranger = sent[0].clone();
+    stranger[35] ^= 1; // our port
+    let mut old = sent[0].clone();
+    old[38] ^= 1; // sequence number
+    for about in [&stranger, &old, &sent[0]] {
+        bench.arrives(too_big(about, 1280));
+    }
+    bench.poll();
+    let again = bench.sent();
+    let shape: Vec<_> =
+        again.iter().map(|frame| (tcp_of(frame).0, tcp_of(frame).2.len())).collect();
+    assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 440)]);
+    let told: Vec<_> = bench.port.from_engine.try_iter().collect();
+    let frames = told.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
+    assert_eq!(frames, 3, "the host gets every frame");
+    let handle = OffloadHandle(1);
+    let mtus: Vec<_> = told
+        .iter()
+        .filter_map(|message| match message {
+            ToHost::PathMtu { handle, path_mtu } => Some((*handle, *path_mtu)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(mtus, [(handle, 1280)]);
+    let stats = bench.engine.stats();
+    assert_eq!((stats.rx_path_errors, stats.rx_path_errors_ignored, stats.rx_to_host), (1, 1, 3));
+
+    // Another station's is not ours.
+    let mut flooded = too_big(&sent[0], 1000);
+    flooded[5] ^= 1;
+    bench.arrives(flooded);
+    bench.poll();
+    assert_eq!(bench.engine.stats().rx_path_errors, 1);
+}
+
+// CH 9.4: frames with the neighbor's tag are taken, others of the connection dropped and counted.
+#[test]
+fn only_the_neighbors_vlan_is_taken() {
+    let mut bench = Bench::new(10);
+    bench.initiate_state(1, state_in_vlan(80, 5));
+    bench.initiate(2, 81);
+    bench.poll();
+    bench.port.from_engine.try_iter().for_each(drop);
+    let tagged =
+        |tag: u8, frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0, tag], &frame[12..]].concat();
+    bench.arrives(from_peer(80, 5000, 1000, b"untagged"));
+    bench.arrives(tagged(6, from_peer(80, 5000, 1000, b"six")));
+    bench.arrives(tagged(5, from_peer(80, 5000, 1000, b"five, ")));
+    bench.arrives(tagged(6, from_peer(81, 5000, 1000, b"any, ")));
+    bench.arrives(from_peer(81, 5005, 1000, b"none"));
+    bench.poll();
+    assert_eq!(bench.client.received, b"five, any, none");
+    bench.now = bench.now + Duration::from_millis(40);
+    bench.poll();
+    let stats = bench.engine.stats();
+    assert_eq!((stats.rx_vlan_dropped, stats.rx_segments, stats.rx_to_host), (2, 3, 0));
+    // What goes back has the tag.
+    let sent = bench.sent();
+    let tags: Vec<_> = sent.iter().map(|frame| frame[12..16].to_vec()).collect();
+    assert!(tags.contains(&vec![0x81, 0, 0, 5]), "{tags:?}");
+}
+
+// RFC 3168 s6.1: a mark on an IP header comes back as ECE, and data leaves ECN-capable, checksums right.
+#[test]
+fn marks_pass_the_engine() {
+    let mut bench = Bench::new(10);
+    let mut agreed = state(80);
+    agreed.tcp.constant.ecn_enabled = true;
+    bench.initiate_state(1, agreed);
+    bench.poll();
+    bench.sent();
+    let mut frame = from_peer(80, 5000, 1000, b"data");
+    frame[15] |= 3;
+    let sum = u16::from_be_bytes([frame[24], frame[25]]);
+    frame[24..26].copy_from_slice(&(sum - 3).to_be_bytes());
+    bench.arrives(frame);
+    bench.poll();
+    let now = bench.now;
+    let list = NetBufferList::from_mdl(42, Bytes::from_static(b"hello"));
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    bench.engine.flush(now, &mut bench.client);
+    let sent = bench.sent();
+    let (ack, data) = (&sent[0], &sent[1]);
+    assert_eq!((ack[15] & 3, ack[47] & 0x40), (0, 0x40));
+    assert_eq!((data[15] & 3, data[47] & 0x40), (2, 0x40));
+    assert!(sent.iter().all(|frame| classify(frame).is_some_and(|tcp| tcp.checksum_is_valid())));
+}
+
+// Without segmentation by the link no frame holds more than the path takes, also after the path has
+// become so narrow that two of its segments would fit into one of the link's (RFC 2923 s2.1).
+#[test]
+fn frames_follow_the_path() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.sent();
+    let now = bench.now;
+    let list = NetBufferList::from_mdl(42, Bytes::from(vec![7; 30_000]));
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    bench.engine.flush(now, &mut bench.client);
+    let mut mtus = Vec::new();
+    for _ in 0..6 {
+        let longest = bench.sent().iter().map(|frame| frame.len() - 14).max().unwrap();
+        mtus.push(longest);
+        let due = bench.engine.connections().list(bench.now).next().unwrap().2.rto;
+        bench.now = bench.now + due;
+        bench.poll();
+    }
+    assert_eq!(mtus, [1500, 1500, 1064, 1064, 576, 576]);
+    bench.arrives(from_peer(80, 5000, 1000 + 536, b""));
+    bench.poll();
+    let sent = bench.sent();
+    assert!(!sent.is_empty() && sent.iter().all(|frame| frame.len() - 14 <= 576));
 }

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use etherparse::{EtherType, Ethernet2Slice, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice, TcpSlice};
 
 use super::{FlowKey, TcpOption, TcpOptions, checksum, mapped};
-use crate::tcp::{Flags, SackBlock, Segment, SeqNum, Timestamps};
+use crate::tcp::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps};
 
 /// Most SACK blocks an option list can hold (RFC 2018 s3: 40 bytes of options).
 pub const SACK_BLOCKS_MAX: usize = 4;
@@ -15,8 +15,10 @@ pub const SACK_BLOCKS_MAX: usize = 4;
 pub struct TcpFrame<'a> {
     /// Its flow, as seen from this node: local is the destination.
     pub flow: FlowKey,
-    /// The two ECN bits of the IP header.
-    pub ecn: u8,
+    /// The ECN bits of the IP header.
+    pub ecn: Ecn,
+    /// Its VLAN tag.
+    pub vlan: Vlan,
     tcp: TcpView<'a>,
     pseudo_sum: u64,
 }
@@ -33,18 +35,56 @@ impl core::fmt::Debug for TcpView<'_> {
     }
 }
 
+/// The 802.1Q tag of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vlan {
+    /// None.
+    Untagged,
+    /// A tag with this VLAN id, 0..=4095; 0 is a tag for its priority alone.
+    Tagged(u16),
+}
+
+impl Vlan {
+    /// Whether a frame so tagged may belong to a neighbor with `vlan_id` (CH 9.4): 0 means no filtering,
+    /// else exactly that tag.
+    pub fn is_accepted_by(self, vlan_id: u16) -> bool {
+        vlan_id == 0 || self == Self::Tagged(vlan_id)
+    }
+}
+
+/// What follows the Ethernet header and at most one VLAN tag.
+pub(super) struct Network<'a> {
+    pub(super) vlan: Vlan,
+    pub(super) ether_type: EtherType,
+    pub(super) packet: &'a [u8],
+}
+
+/// Looks through Ethernet and 802.1Q. What is behind a second tag is the host's.
+pub(super) fn network(frame: &[u8]) -> Option<Network<'_>> {
+    let ethernet = Ethernet2Slice::from_slice_without_fcs(frame).ok()?;
+    let (ether_type, payload) = (ethernet.ether_type(), ethernet.payload_slice());
+    if ether_type != EtherType::VLAN_TAGGED_FRAME {
+        return Some(Network { vlan: Vlan::Untagged, ether_type, packet: payload });
+    }
+    let (&[tci0, tci1, type0, type1], packet) = payload.split_first_chunk()?;
+    Some(Network {
+        vlan: Vlan::Tagged(u16::from_be_bytes([tci0, tci1]) & 0xfff),
+        ether_type: EtherType(u16::from_be_bytes([type0, type1])),
+        packet,
+    })
+}
+
 /// Finds TCP over plain IP in a frame. `None`: the frame is the host's (CH 9.1).
 pub fn classify(frame: &[u8]) -> Option<TcpFrame<'_>> {
-    let ethernet = Ethernet2Slice::from_slice_without_fcs(frame).ok()?;
-    let packet = ethernet.payload_slice();
-    match ethernet.ether_type() {
-        EtherType::IPV4 => classify_ipv4(packet),
-        EtherType::IPV6 => classify_ipv6(packet),
+    let Network { vlan, ether_type, packet } = network(frame)?;
+    match ether_type {
+        EtherType::IPV4 => classify_ipv4(packet, vlan),
+        EtherType::IPV6 => classify_ipv6(packet, vlan),
         _ => None,
     }
 }
 
-fn classify_ipv4(packet: &[u8]) -> Option<TcpFrame<'_>> {
+fn classify_ipv4(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
     let ip = Ipv4HeaderSlice::from_slice(packet).ok()?;
     if ip.ihl() != 5 || ip.is_fragmenting_payload() || ip.protocol() != IpNumber::TCP {
         return None;
@@ -55,10 +95,11 @@ fn classify_ipv4(packet: &[u8]) -> Option<TcpFrame<'_>> {
     // What lies behind total_len is Ethernet padding.
     let tcp_bytes = packet.get(ip.slice().len()..usize::from(ip.total_len()))?;
     let pseudo = checksum::add(checksum::add(0, &ip.source()), &ip.destination());
-    finish(tcp_bytes, mapped(ip.destination()), mapped(ip.source()), ip.ecn().value(), pseudo)
+    let flow = Addresses { local: mapped(ip.destination()), remote: mapped(ip.source()) };
+    finish(tcp_bytes, flow, Ecn::from_bits(ip.ecn().value()), vlan, pseudo)
 }
 
-fn classify_ipv6(packet: &[u8]) -> Option<TcpFrame<'_>> {
+fn classify_ipv6(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
     let ip = Ipv6HeaderSlice::from_slice(packet).ok()?;
     if ip.next_header() != IpNumber::TCP {
         return None;
@@ -66,26 +107,32 @@ fn classify_ipv6(packet: &[u8]) -> Option<TcpFrame<'_>> {
     let header_len = ip.slice().len();
     let tcp_bytes = packet.get(header_len..header_len + usize::from(ip.payload_length()))?;
     let pseudo = checksum::add(checksum::add(0, &ip.source()), &ip.destination());
-    finish(tcp_bytes, ip.destination(), ip.source(), ip.ecn().value(), pseudo)
+    let flow = Addresses { local: ip.destination(), remote: ip.source() };
+    finish(tcp_bytes, flow, Ecn::from_bits(ip.ecn().value()), vlan, pseudo)
+}
+
+struct Addresses {
+    local: [u8; 16],
+    remote: [u8; 16],
 }
 
 fn finish(
     tcp_bytes: &[u8],
-    local_address: [u8; 16],
-    remote_address: [u8; 16],
-    ecn: u8,
+    addresses: Addresses,
+    ecn: Ecn,
+    vlan: Vlan,
     pseudo: u64,
 ) -> Option<TcpFrame<'_>> {
     let tcp = TcpSlice::from_slice(tcp_bytes).ok()?;
     let flow = FlowKey {
-        local_address,
-        remote_address,
+        local_address: addresses.local,
+        remote_address: addresses.remote,
         local_port: tcp.destination_port(),
         remote_port: tcp.source_port(),
     };
     let pseudo_sum = pseudo + u64::from(IpNumber::TCP.0) + tcp_bytes.len() as u64;
     let view = TcpView { bytes: tcp_bytes, header_len: tcp.header_slice().len() };
-    Some(TcpFrame { flow, ecn, tcp: view, pseudo_sum })
+    Some(TcpFrame { flow, ecn, vlan, tcp: view, pseudo_sum })
 }
 
 impl<'a> TcpFrame<'a> {
@@ -122,6 +169,7 @@ impl<'a> TcpFrame<'a> {
             sack: &sack[..options.sack_count],
             payload: &bytes[self.tcp.header_len..],
             gso_size,
+            ecn: self.ecn,
         }
     }
 }

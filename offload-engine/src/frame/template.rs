@@ -5,13 +5,17 @@ use core::net::IpAddr;
 use super::checksum;
 use crate::{
     chimney::state::{MacAddress, NeighborState, PathState, TcpState},
-    tcp::{Flags, SackBlock, SeqNum, Timestamps},
+    tcp::{Ecn, Flags, SackBlock, SeqNum, Timestamps},
 };
 
 const ETHERNET_BYTES: usize = 14;
 const VLAN_BYTES: usize = 4;
 const TCP_BYTES: usize = 20;
 const TCP_OPTION_BYTES_MAX: usize = 40;
+/// The bits of a TOS or traffic class that are the host's: DSCP (RFC 2474). The other two are ECN's.
+const DSCP_MASK: u8 = 0xfc;
+/// First IPv4 identification of the target (CH 6.4).
+const IP_ID_FIRST: u16 = 0x8000;
 
 /// Room for the largest header block: Ethernet, VLAN tag, IPv6, TCP with all options.
 pub const HEADER_BYTES_MAX: usize =
@@ -34,6 +38,8 @@ pub struct SegmentHeader<'a> {
     pub sack: &'a [SackBlock],
     /// Payload bytes that will follow.
     pub payload_len: usize,
+    /// The ECN bits of the IP header.
+    pub ecn: Ecn,
 }
 
 /// Prepared Ethernet, IP and TCP headers of one connection.
@@ -73,8 +79,15 @@ impl HeaderTemplate {
             bytes[12..14].copy_from_slice(&0x8100_u16.to_be_bytes());
             bytes[14..16].copy_from_slice(&tag.to_be_bytes());
         }
-        let mut template =
-            Self { bytes, ip_at, tcp_at: 0, ipv6: false, ip_sum: 0, pseudo_sum: 0, ip_id: 0x8000 };
+        let mut template = Self {
+            bytes,
+            ip_at,
+            tcp_at: 0,
+            ipv6: false,
+            ip_sum: 0,
+            pseudo_sum: 0,
+            ip_id: IP_ID_FIRST,
+        };
         template.fill_ip(path, tcp);
         let tcp_at = template.tcp_at;
         let ports = [tcp.constant.local_port, tcp.constant.remote_port];
@@ -92,7 +105,7 @@ impl HeaderTemplate {
                 self.tcp_at = at + 20;
                 let ip = &mut self.bytes[at..at + 20];
                 ip[0] = 0x45;
-                ip[1] = tcp.cached.tos_or_traffic_class;
+                ip[1] = tcp.cached.tos_or_traffic_class & DSCP_MASK;
                 ip[6] = 0x40; // DF always (CH 6.4)
                 ip[8] = tcp.cached.ttl_or_hop_limit;
                 ip[9] = 6;
@@ -105,7 +118,7 @@ impl HeaderTemplate {
                 ether_type = 0x86dd;
                 self.ipv6 = true;
                 self.tcp_at = at + 40;
-                let class = u32::from(tcp.cached.tos_or_traffic_class);
+                let class = u32::from(tcp.cached.tos_or_traffic_class & DSCP_MASK);
                 let first = 6 << 28 | class << 20 | tcp.cached.flow_label & 0xf_ffff;
                 let ip = &mut self.bytes[at..at + 40];
                 ip[0..4].copy_from_slice(&first.to_be_bytes());
@@ -144,12 +157,13 @@ impl HeaderTemplate {
         segment: &SegmentHeader<'_>,
         pieces: u16,
     ) -> usize {
-        let SegmentHeader { seq, ack, flags, window, timestamps, sack, payload_len } = *segment;
+        let SegmentHeader { seq, ack, flags, window, timestamps, sack, payload_len, ecn } =
+            *segment;
         out[..self.tcp_at + TCP_BYTES].copy_from_slice(&self.bytes[..self.tcp_at + TCP_BYTES]);
         let options_len = write_options(&mut out[self.tcp_at + TCP_BYTES..], timestamps, sack);
         let tcp_header_len = TCP_BYTES + options_len;
         let tcp_len = tcp_header_len + payload_len;
-        self.patch_ip(out, tcp_len, pieces);
+        self.patch_ip(out, tcp_len, pieces, ecn);
 
         let tcp = &mut out[self.tcp_at..self.tcp_at + TCP_BYTES];
         tcp[4..8].copy_from_slice(&seq.0.to_be_bytes());
@@ -162,19 +176,42 @@ impl HeaderTemplate {
         self.tcp_at + tcp_header_len
     }
 
-    fn patch_ip(&mut self, out: &mut [u8; HEADER_BYTES_MAX], tcp_len: usize, pieces: u16) {
+    fn patch_ip(
+        &mut self,
+        out: &mut [u8; HEADER_BYTES_MAX],
+        tcp_len: usize,
+        pieces: u16,
+        ecn: Ecn,
+    ) {
         let at = self.ip_at;
         if self.ipv6 {
+            // The traffic class lies across the first two bytes.
+            out[at + 1] |= ecn.bits() << 4;
             out[at + 4..at + 6].copy_from_slice(&(tcp_len as u16).to_be_bytes());
             return;
         }
         let total = (20 + tcp_len) as u16;
-        let id = self.ip_id;
-        self.ip_id = 0x8000 | id.wrapping_add(pieces.max(1));
-        let sum = self.ip_sum + u64::from(total) + u64::from(id);
+        let id = self.take_ids(pieces.max(1));
+        out[at + 1] |= ecn.bits();
+        let sum = self.ip_sum + u64::from(ecn.bits()) + u64::from(total) + u64::from(id);
         out[at + 2..at + 4].copy_from_slice(&total.to_be_bytes());
         out[at + 4..at + 6].copy_from_slice(&id.to_be_bytes());
         out[at + 10..at + 12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    }
+
+    /// The first of `count` identifications that follow each other: the link counts up from it and wraps
+    /// at 16 bits, into the host's half, unless there is room. Atomic datagrams may reuse ids at once (RFC 6864
+    /// s4.1).
+    const fn take_ids(&mut self, count: u16) -> u16 {
+        let first = match self.ip_id.checked_add(count - 1) {
+            Some(_) => self.ip_id,
+            None => IP_ID_FIRST,
+        };
+        self.ip_id = match first.checked_add(count) {
+            Some(next) => next,
+            None => IP_ID_FIRST,
+        };
+        first
     }
 
     /// Finishes the checksum that [`HeaderTemplate::write`] began, over TCP header and payload.

@@ -1,6 +1,8 @@
 use alloc::{vec, vec::Vec};
 
-use etherparse::{PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
+use etherparse::{
+    Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -9,7 +11,7 @@ use crate::{
         MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
         PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState,
     },
-    tcp::{Flags, SackBlock, SeqNum, TcpPhase, Timestamps},
+    tcp::{Ecn, Flags, PathErrorKind, SackBlock, SeqNum, SoftError, TcpPhase, Timestamps},
 };
 
 const NO_SACK: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; 4];
@@ -27,6 +29,7 @@ fn tcp_state() -> TcpState {
             remote_mss: 1460,
             local_mss: 1460,
             hash_value: 0,
+            ecn_enabled: false,
         },
         cached: TcpCached::default(),
         delegated: TcpDelegated {
@@ -51,11 +54,26 @@ fn tcp_state() -> TcpState {
             snd_wnd_probe_count: 0,
             keep_alive: TimerState::default(),
             retransmit: TimerState::default(),
+            ecn_echo: false,
         },
     }
 }
 
 fn template(source: &str, destination: &str, vlan_id: u16) -> HeaderTemplate {
+    make_template(source, destination, vlan_id, &tcp_state())
+}
+
+fn template_of(ipv6: bool, tcp: &TcpState) -> HeaderTemplate {
+    let (source, destination) =
+        if ipv6 { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
+    make_template(source, destination, 0, tcp)
+}
+
+fn tagged_template(vlan_id: u16, tcp: &TcpState) -> HeaderTemplate {
+    make_template("10.0.0.1", "10.0.0.2", vlan_id, tcp)
+}
+
+fn make_template(source: &str, destination: &str, vlan_id: u16, tcp: &TcpState) -> HeaderTemplate {
     let neighbor = NeighborState {
         constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id },
         cached: NeighborCached {
@@ -71,7 +89,7 @@ fn template(source: &str, destination: &str, vlan_id: u16) -> HeaderTemplate {
         },
         cached: PathCached { path_mtu: 1500 },
     };
-    HeaderTemplate::new(&neighbor, &path, &tcp_state(), MacAddress([2, 0, 0, 0, 0, 1]))
+    HeaderTemplate::new(&neighbor, &path, tcp, MacAddress([2, 0, 0, 0, 0, 1]))
 }
 
 fn build(template: &mut HeaderTemplate, segment: &SegmentHeader<'_>, payload: &[u8]) -> Vec<u8> {
@@ -113,6 +131,7 @@ proptest! {
             timestamps,
             sack: &blocks,
             payload_len: payload.len(),
+            ecn: Ecn::NotCapable,
         };
         let frame = build(&mut template, &segment, &payload);
 
@@ -158,6 +177,7 @@ proptest! {
             timestamps: None,
             sack: &[],
             payload_len: payload.len(),
+            ecn: Ecn::NotCapable,
         };
         let mut frame = build(&mut template, &segment, &payload);
         frame[at] ^= 1 << bit;
@@ -259,6 +279,7 @@ fn ip_identification_and_vlan() {
         timestamps: None,
         sack: &[],
         payload_len: 0,
+        ecn: Ecn::NotCapable,
     };
     let mut out = [0; HEADER_BYTES_MAX];
     for _ in 0..5 {
@@ -285,6 +306,7 @@ fn sack_blocks_are_cut_to_the_room() {
         timestamps: Some(Timestamps { value: 1, echo: 2 }),
         sack: &blocks,
         payload_len: 0,
+        ecn: Ecn::NotCapable,
     };
     let frame = build(&mut template, &segment, b"");
     let sliced = SlicedPacket::from_ethernet(&frame).unwrap();
@@ -310,4 +332,403 @@ fn flow_keys_keep_the_family() {
         assert_eq!(key.local(), local.parse().unwrap());
         assert_eq!(key.remote(), remote.parse().unwrap());
     }
+}
+
+fn plain_segment(payload_len: usize) -> SegmentHeader<'static> {
+    SegmentHeader {
+        seq: SeqNum(1),
+        ack: SeqNum(2),
+        flags: Flags::ACK,
+        window: 3,
+        timestamps: None,
+        sack: &[],
+        payload_len,
+        ecn: Ecn::NotCapable,
+    }
+}
+
+// CH 6.4: the kernel counts ids up over the pieces of a super-segment; none of them wraps into the
+// host's half.
+#[test]
+fn ids_of_super_segments_do_not_wrap() {
+    let mut template = template("10.0.0.1", "10.0.0.2", 0);
+    let mut out = [0; HEADER_BYTES_MAX];
+    let mut last = None;
+    for pieces in [1, 45, 0x7fd0, 2, 0x8000, 3, 0x7ffd, 1, 1] {
+        template.write(&mut out, &plain_segment(0), pieces);
+        let id = u16::from_be_bytes([out[18], out[19]]);
+        assert!(id >= 0x8000 && id.checked_add(pieces - 1).is_some(), "{id:#x}, {pieces} pieces");
+        assert!(last.is_none_or(|last| id == 0x8000 || id == last + 1), "no gap but at the wrap");
+        last = Some(id.saturating_add(pieces - 1));
+    }
+}
+
+// RFC 2474: DSCP is the host's; RFC 3168 s5: the two bits beside it are ours. RFC 6437: the flow label.
+#[test]
+fn dscp_ecn_and_flow_label() {
+    let mut state = tcp_state();
+    state.cached.tos_or_traffic_class = 0xba | 0x03;
+    state.cached.flow_label = 0xfff_abcde;
+    state.cached.ttl_or_hop_limit = 17;
+    for ipv6 in [false, true] {
+        let mut template = template_of(ipv6, &state);
+        for ecn in [Ecn::Capable0, Ecn::NotCapable, Ecn::Congestion, Ecn::Capable1] {
+            let frame = build(&mut template, &SegmentHeader { ecn, ..plain_segment(3) }, b"abc");
+            let found = classify(&frame).expect("the IPv4 checksum covers the bits");
+            assert_eq!(found.ecn, ecn);
+            assert!(found.checksum_is_valid());
+            match SlicedPacket::from_ethernet(&frame).unwrap().net.unwrap() {
+                NetSlice::Ipv4(ip) => {
+                    assert_eq!((ip.header().dcp().value(), ip.header().ttl()), (0x2e, 17));
+                }
+                NetSlice::Ipv6(ip) => {
+                    assert_eq!(ip.header().traffic_class() >> 2, 0x2e);
+                    assert_eq!(ip.header().flow_label().value(), 0xabcde);
+                    assert_eq!(ip.header().hop_limit(), 17);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+// CH 9.4, both tables.
+#[test]
+fn vlan_tags() {
+    for (vlan_id, priority, tag) in
+        [(0, 0, None), (0, 5, Some(0xa000)), (0x123, 0, Some(0x0123)), (0x123, 5, Some(0xa123))]
+    {
+        let mut state = tcp_state();
+        state.cached.user_priority = priority;
+        let mut template = tagged_template(vlan_id, &state);
+        let frame = build(&mut template, &plain_segment(3), b"abc");
+        let found = classify(&frame).unwrap();
+        assert!(found.checksum_is_valid());
+        match tag {
+            None => assert_eq!(found.vlan, Vlan::Untagged),
+            Some(tag) => {
+                assert_eq!(frame[12..16], [0x81, 0, (tag >> 8) as u8, tag as u8]);
+                assert_eq!(found.vlan, Vlan::Tagged(tag & 0xfff));
+            }
+        }
+    }
+    for (tag, vlan_id, accepted) in [
+        (Vlan::Untagged, 0, true),
+        (Vlan::Tagged(0), 0, true),
+        (Vlan::Tagged(7), 0, true),
+        (Vlan::Untagged, 7, false),
+        (Vlan::Tagged(0), 7, false),
+        (Vlan::Tagged(8), 7, false),
+        (Vlan::Tagged(7), 7, true),
+    ] {
+        assert_eq!(tag.is_accepted_by(vlan_id), accepted, "{tag:?} for {vlan_id}");
+    }
+}
+
+// One tag is looked through, two are not, and half of one is none.
+#[test]
+fn stacked_and_cut_tags_are_the_hosts() {
+    let mut template = tagged_template(0x123, &tcp_state());
+    let frame = build(&mut template, &plain_segment(0), b"");
+    let twice = [&frame[..12], &[0x81, 0, 0, 1], &frame[12..]].concat();
+    assert!(classify(&twice).is_none());
+    let service = [&frame[..12], &[0x88, 0xa8, 0, 1], &frame[16..]].concat();
+    assert!(classify(&service).is_none());
+    for length in 0..frame.len() {
+        assert!(classify(&frame[..length]).is_none(), "cut at {length}");
+    }
+}
+
+/// An ICMP error with a right checksum about the packet in `frame`, as its first router would send it;
+/// `quoted` bytes of it.
+fn icmp_about(frame: &[u8], kind: u8, code: u8, rest: u32, quoted: usize) -> Vec<u8> {
+    let packet = &frame[14..frame.len().min(14 + quoted)];
+    let mut error = Vec::new();
+    let [a, b, c, d] = rest.to_be_bytes();
+    let header = [kind, code, 0, 0, a, b, c, d];
+    if frame[12..14] == [0x08, 0x00] {
+        let bytes = Icmpv4Type::Unknown { type_u8: kind, code_u8: code, bytes5to8: [a, b, c, d] };
+        PacketBuilder::ethernet2([3; 6], [2; 6])
+            .ipv4([10, 9, 9, 9], [10, 0, 0, 1], 64)
+            .icmpv4(bytes)
+            .write(&mut error, packet)
+            .unwrap();
+    } else {
+        let bytes = Icmpv6Type::Unknown { type_u8: kind, code_u8: code, bytes5to8: [a, b, c, d] };
+        PacketBuilder::ethernet2([3; 6], [2; 6])
+            .ipv6([9; 16], "fd00::1".parse::<Ipv6Addr>().unwrap().octets(), 64)
+            .icmpv6(bytes)
+            .write(&mut error, packet)
+            .unwrap();
+    }
+    assert!(error.len() >= header.len());
+    error
+}
+
+fn frame_in_flight(ipv6: bool) -> Vec<u8> {
+    let mut template = template_of(ipv6, &tcp_state());
+    build(
+        &mut template,
+        &SegmentHeader { seq: SeqNum(0xdead_beef), ..plain_segment(100) },
+        &[7; 100],
+    )
+}
+
+fn flow_of(ipv6: bool) -> FlowKey {
+    if ipv6 {
+        FlowKey::new("[fd00::1]:40000".parse().unwrap(), "[fd00::2]:5000".parse().unwrap())
+    } else {
+        FlowKey::new("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:5000".parse().unwrap())
+    }
+}
+
+// RFC 792, RFC 1191 s4, RFC 1812 s5.2.7.1; RFC 9293 MUST-55: source quench is none.
+#[test]
+fn icmp_errors_over_ipv4() {
+    use SoftError::*;
+    let frame = frame_in_flight(false);
+    let too_big = |next_hop_mtu| PathErrorKind::TooBig { next_hop_mtu, packet_len: 140 };
+    for (kind, code, rest, expected) in [
+        (3, 4, 1280, Some(too_big(1280))),
+        (3, 4, 0, Some(too_big(0))),
+        (3, 4, 0xffff_0000, Some(too_big(0))),
+        (3, 0, 0, Some(PathErrorKind::Soft(NetworkUnreachable))),
+        (3, 1, 0, Some(PathErrorKind::Soft(HostUnreachable))),
+        (3, 2, 0, Some(PathErrorKind::Soft(ProtocolUnreachable))),
+        (3, 3, 0, Some(PathErrorKind::Soft(PortUnreachable))),
+        (3, 13, 0, Some(PathErrorKind::Soft(Prohibited))),
+        (11, 0, 0, Some(PathErrorKind::Soft(TimeExceeded))),
+        (12, 0, 0, Some(PathErrorKind::Soft(ParameterProblem))),
+        (4, 0, 0, None),
+        (5, 1, 0, None),
+        (0, 0, 0, None),
+        (8, 0, 0, None),
+    ] {
+        let found = classify_icmp(&icmp_about(&frame, kind, code, rest, 28));
+        assert_eq!(found.map(|found| found.error.kind), expected, "{kind}/{code}");
+        if let Some(IcmpError { flow, vlan, error }) = found {
+            assert_eq!((flow, vlan), (flow_of(false), Vlan::Untagged));
+            assert_eq!(error.seq, SeqNum(0xdead_beef));
+        }
+    }
+}
+
+// RFC 4443 s3; RFC 8201 s4: over IPv6 there is no router that does not tell.
+#[test]
+fn icmp_errors_over_ipv6() {
+    use SoftError::*;
+    let frame = frame_in_flight(true);
+    let too_big = |next_hop_mtu| PathErrorKind::TooBig { next_hop_mtu, packet_len: 160 };
+    for (kind, code, rest, expected) in [
+        (2, 0, 1280, Some(too_big(1280))),
+        (2, 0, 0, Some(too_big(1))),
+        (2, 0, u32::MAX, Some(too_big(u32::MAX))),
+        (1, 0, 0, Some(PathErrorKind::Soft(NetworkUnreachable))),
+        (1, 1, 0, Some(PathErrorKind::Soft(Prohibited))),
+        (1, 3, 0, Some(PathErrorKind::Soft(HostUnreachable))),
+        (1, 4, 0, Some(PathErrorKind::Soft(PortUnreachable))),
+        (3, 0, 0, Some(PathErrorKind::Soft(TimeExceeded))),
+        (4, 1, 0, Some(PathErrorKind::Soft(ParameterProblem))),
+        (128, 0, 0, None),
+        (137, 0, 0, None),
+    ] {
+        let found = classify_icmp(&icmp_about(&frame, kind, code, rest, 48));
+        assert_eq!(found.map(|found| found.error.kind), expected, "{kind}/{code}");
+        if let Some(IcmpError { flow, error, .. }) = found {
+            assert_eq!((flow, error.seq), (flow_of(true), SeqNum(0xdead_beef)));
+        }
+    }
+}
+
+// What quotes too little, something else than TCP, a later fragment, or has a wrong checksum is no
+// error of ours.
+#[test]
+fn icmp_errors_that_are_none() {
+    for ipv6 in [false, true] {
+        let (frame, header) = (frame_in_flight(ipv6), if ipv6 { 40 } else { 20 });
+        let (kind, code) = if ipv6 { (2, 0) } else { (3, 4) };
+        for quoted in 0..header + 8 {
+            assert!(classify_icmp(&icmp_about(&frame, kind, code, 1280, quoted)).is_none());
+        }
+        let good = icmp_about(&frame, kind, code, 1280, header + 8);
+        assert!(classify_icmp(&good).is_some());
+        // IPv6 has no header checksum: hop limit, flow label and traffic class may be anything.
+        for at in 14 + header..good.len() {
+            let mut flipped = good.clone();
+            flipped[at] ^= 0x10;
+            assert!(classify_icmp(&flipped).is_none(), "byte {at}");
+        }
+        let mut udp = frame.clone();
+        udp[14 + if ipv6 { 6 } else { 9 }] = 17;
+        assert!(classify_icmp(&icmp_about(&udp, kind, code, 1280, header + 8)).is_none());
+        assert!(classify(&good).is_none() && classify_icmp(&frame).is_none());
+    }
+    let mut fragment = frame_in_flight(false);
+    fragment[20..22].copy_from_slice(&[0x00, 0x08]);
+    assert!(classify_icmp(&icmp_about(&fragment, 3, 4, 1280, 28)).is_none());
+}
+
+/// One wilful change of a good frame.
+#[derive(Clone, Debug)]
+enum Abuse {
+    /// A byte is something else.
+    Byte(prop::sample::Index, u8),
+    /// The frame ends early.
+    Cut(prop::sample::Index),
+    /// Bytes follow.
+    Behind(Vec<u8>),
+    /// The IP length lies.
+    IpLength(u16),
+    /// The data offset lies.
+    DataOffset(u8),
+    /// The header length of IPv4 lies; over IPv6 the next header.
+    HeaderLength(u8),
+    /// The options are garbage.
+    Options(Vec<u8>),
+    /// A tag is put in.
+    Tag(u16),
+}
+
+fn abuse() -> impl Strategy<Value = Abuse> {
+    prop_oneof![
+        (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, to)| Abuse::Byte(at, to)),
+        any::<prop::sample::Index>().prop_map(Abuse::Cut),
+        prop::collection::vec(any::<u8>(), 0..80).prop_map(Abuse::Behind),
+        any::<u16>().prop_map(Abuse::IpLength),
+        (0_u16..200).prop_map(Abuse::IpLength),
+        any::<u8>().prop_map(Abuse::DataOffset),
+        any::<u8>().prop_map(Abuse::HeaderLength),
+        prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41).prop_map(Abuse::Options),
+        any::<u16>().prop_map(Abuse::Tag),
+    ]
+}
+
+fn set(frame: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = frame.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+impl Abuse {
+    fn apply(&self, frame: &mut Vec<u8>, ipv6: bool) {
+        let tcp = 14 + if ipv6 { 40 } else { 20 };
+        match self {
+            Self::Byte(at, to) if !frame.is_empty() => {
+                let at = at.index(frame.len());
+                frame[at] = *to;
+            }
+            Self::Cut(at) if !frame.is_empty() => frame.truncate(at.index(frame.len())),
+            Self::Byte(..) | Self::Cut(_) => {}
+            Self::Behind(bytes) => frame.extend_from_slice(bytes),
+            Self::IpLength(length) => set(frame, if ipv6 { 18 } else { 16 }, &length.to_be_bytes()),
+            Self::DataOffset(offset) => set(frame, tcp + 12, &[*offset]),
+            Self::HeaderLength(length) => set(frame, if ipv6 { 20 } else { 14 }, &[*length]),
+            Self::Options(options) => set(frame, tcp + 20, options),
+            Self::Tag(tag) => {
+                let [a, b] = tag.to_be_bytes();
+                if frame.len() >= 12 {
+                    frame.splice(12..12, [0x81, 0, a, b]);
+                }
+            }
+        }
+    }
+
+    /// Makes the sums of what it has done right again, as somebody who means it would.
+    fn repair(frame: &mut [u8], ipv6: bool) {
+        if ipv6 || frame.len() < 34 {
+            return;
+        }
+        let header = (usize::from(frame[14] & 0xf) * 4).clamp(20, frame.len() - 14);
+        frame[24..26].fill(0);
+        let sum = checksum::finish(checksum::add(0, &frame[14..14 + header]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+proptest! {
+    // MUST-7, CH 9.1: whatever is wrong with a frame, it is somebody's or nobody's, and never a panic.
+    // What is taken for TCP keeps its bounds: its payload lies in the frame, its options in its header.
+    #[test]
+    fn abused_frames_are_survived(
+        ipv6 in any::<bool>(),
+        icmp in any::<bool>(),
+        repaired in any::<bool>(),
+        abuses in prop::collection::vec(abuse(), 0..6),
+    ) {
+        let mut frame = frame_in_flight(ipv6);
+        if icmp {
+            let (kind, code) = if ipv6 { (2, 0) } else { (3, 4) };
+            frame = icmp_about(&frame, kind, code, 1280, 60);
+        }
+        for abuse in &abuses {
+            abuse.apply(&mut frame, ipv6);
+        }
+        if repaired {
+            Abuse::repair(&mut frame, ipv6);
+        }
+        let _ = classify_icmp(&frame);
+        if let Some(found) = classify(&frame) {
+            let mut sack = NO_SACK;
+            let segment = found.segment(0, &mut sack);
+            prop_assert!(segment.sack.len() <= SACK_BLOCKS_MAX);
+            let inside = frame.as_ptr_range();
+            let payload = segment.payload.as_ptr_range();
+            prop_assert!(inside.start <= payload.start && payload.end <= inside.end);
+            prop_assert!(segment.payload.len() + 54 <= frame.len());
+            let _ = found.checksum_is_valid();
+        }
+    }
+
+    // Any option list: known options are read as they stand, and the walk ends (MUST-4, MUST-6, MUST-7).
+    #[test]
+    fn any_option_list_is_survived(
+        mut options in prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41),
+    ) {
+        let walked = TcpOptions::new(&options).count();
+        prop_assert!(walked <= options.len() / 2 + 1);
+        // Behind what is legal, a timestamp is found; behind an error or an end nothing is.
+        let open = TcpOptions::new(&options).all(|option| option.is_ok())
+            && !ends(&options);
+        options.extend_from_slice(&[8, 10, 0, 0, 0, 7, 0, 0, 0, 9]);
+        let last = TcpOptions::new(&options).last();
+        let stamps = Ok(TcpOption::Timestamps(Timestamps { value: 7, echo: 9 }));
+        prop_assert_eq!(last == Some(stamps), open);
+    }
+}
+
+/// Whether a list of legal options has an end-of-list among them.
+fn ends(mut options: &[u8]) -> bool {
+    loop {
+        match *options {
+            [] => return false,
+            [0, ..] => return true,
+            [1, ref rest @ ..] => options = rest,
+            [_, length, ..] if length >= 2 && usize::from(length) <= options.len() => {
+                options = &options[usize::from(length)..];
+            }
+            _ => return false,
+        }
+    }
+}
+
+// CH 9.1: IPv4 options, IPv6 extension headers and jumbograms are the host's, whatever they hold.
+#[test]
+fn what_lies_before_tcp_is_the_hosts() {
+    let mut options = frame_in_flight(false);
+    options.splice(34..34, [1, 1, 1, 0]);
+    options[14] = 0x46;
+    options[16..18].copy_from_slice(&144_u16.to_be_bytes());
+    Abuse::repair(&mut options, false);
+    assert!(classify(&options).is_none());
+    for next_header in [0, 43, 44, 51, 60, 135] {
+        let mut extended = frame_in_flight(true);
+        extended.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
+        extended[20] = next_header;
+        extended[18..20].copy_from_slice(&128_u16.to_be_bytes());
+        assert!(classify(&extended).is_none());
+    }
+    // RFC 2675: a payload length of 0 and the real one in an option.
+    let mut jumbo = frame_in_flight(true);
+    jumbo[18..20].fill(0);
+    assert!(classify(&jumbo).is_none());
 }

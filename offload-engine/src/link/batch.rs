@@ -99,4 +99,12 @@ impl RxBatch {
             RxFrame { data: &storage[..*len], checksum: *checksum, gso_size: *gso_size }
         })
     }
+
+    /// The same, to be changed where they lie: data, checksum, segment size.
+    pub(super) fn frames_mut(&mut self) -> impl Iterator<Item = (&mut [u8], RxChecksum, usize)> {
+        self.buffers[..self.filled].iter_mut().map(|buffer| {
+            let RxBuffer { storage, len, checksum, gso_size } = buffer;
+            (&mut storage[..*len], *checksum, *gso_size)
+        })
+    }
 }

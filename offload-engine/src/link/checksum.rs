@@ -62,6 +62,13 @@ pub(super) fn fill_tcp(frame: &mut [u8], layout: &TcpLayout) {
     frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Stores what a device starts from that finishes the TCP checksum, whatever the field held.
+pub(super) fn store_pseudo_header_sum(frame: &mut [u8], layout: &TcpLayout) {
+    let field = layout.tcp + usize::from(TCP_CHECKSUM_OFFSET);
+    let partial = fold(pseudo_header_sum(frame, layout));
+    frame[field..field + 2].copy_from_slice(&partial.to_be_bytes());
+}
+
 /// Computes and stores the IPv4 header checksum; nothing for IPv6.
 pub(super) fn fill_ipv4(frame: &mut [u8], layout: &TcpLayout) {
     if layout.ipv6 {

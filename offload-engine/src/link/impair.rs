@@ -1,26 +1,34 @@
-//! Bad networks on demand: loss, duplication, reordering, corruption, delay and rate, each way,
-//! the same for the same seed.
+//! Bad networks on demand: loss (in bursts too), duplication, reordering, corruption, delay, jitter and
+//! rate, each way, the same for the same seed. [`Impaired`] is a link before which such a network lies,
+//! [`Wire`] is such a network between two links.
 //!
 //! Impairments hit what the wire would carry: a super-segment is first cut into frames of MTU
 //! size, and a TCP checksum that was left to a device is computed, so that a flipped bit can be
 //! noticed. In this order a frame may be lost, corrupted, duplicated, held back behind 1 to
 //! [`REORDER_DISTANCE_MAX`] later frames (for [`REORDER_HOLD_MAX`] at most, when fewer follow), wait
-//! for the rate-limited wire (whose queue holds [`RATE_QUEUE_BYTES_MAX`]; more is lost), and travel
-//! for the delay.
+//! for the rate-limited wire (in a queue with a [`QueueLimit`]; more is lost), and travel for the
+//! delay, give or take the jitter.
 //!
 //! Timers: [`Link::poll_at`] is the earliest moment at which a held frame becomes due, in either
 //! direction. [`Link::receive`] moves due frames both ways, so whoever calls it then needs no more.
 #![forbid(unsafe_code)]
 
 mod lane;
+mod lateness;
+mod loss;
 mod options;
+mod stats;
+mod wire;
 
 use std::{io, os::fd::BorrowedFd, vec::Vec};
 
 use self::lane::Lane;
 pub use self::{
     lane::{RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX, REORDER_HOLD_MAX},
-    options::{ImpairmentError, Impairments},
+    lateness::Lateness,
+    options::{ImpairmentError, Impairments, QueueLimit},
+    stats::LaneStats,
+    wire::{Wire, WireEnd},
 };
 use super::{
     Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, RxFrame, TxFrame, TxOffload, TxOutcome,
@@ -74,7 +82,7 @@ impl<L: Link> Impaired<L> {
         self.retry_at = None;
         while let Some(held) = self.transmit.due(now) {
             let frame = TxFrame {
-                offload: TxOffload::default(),
+                offload: held.offload,
                 head: &held.data,
                 payload: &[],
                 comment: held.comment.as_deref(),
@@ -104,7 +112,7 @@ impl<L: Link> Impaired<L> {
                 if checksum == RxChecksum::Valid {
                     fill_tcp_checksum(frame);
                 }
-                receive.admit(now, frame, None);
+                receive.admit(now, frame, TxOffload::default(), None);
             }
             if !scratch.is_full() {
                 break;
@@ -159,9 +167,9 @@ impl<L: Link> Link for Impaired<L> {
             }
             (None, Some(place)) => {
                 checksum::finish(whole, place);
-                transmit.admit(now, whole, comment);
+                transmit.admit(now, whole, TxOffload::default(), comment);
             }
-            (None, None) => transmit.admit(now, whole, comment),
+            (None, None) => transmit.admit(now, whole, TxOffload::default(), comment),
         }
         self.flush_transmit(now);
         TxOutcome::Sent
@@ -179,7 +187,7 @@ impl<L: Link> Link for Impaired<L> {
     fn stats(&self) -> LinkStats {
         let mut stats = self.link.stats();
         for lane in [&self.transmit, &self.receive] {
-            lane.add_to(&mut stats);
+            lane.stats().add_to(&mut stats);
         }
         stats
     }
@@ -199,9 +207,9 @@ fn admit_segments(
     piece: &mut Vec<u8>,
     comment: Option<&str>,
 ) {
-    let Some(mut segments) = Segments::new(frame, size) else { return lane.count_lost() };
+    let Some(mut segments) = Segments::new(frame, size) else { return lane.count_malformed() };
     while segments.next_into(piece) {
-        lane.admit(now, piece, comment);
+        lane.admit(now, piece, TxOffload::default(), comment);
     }
 }
 

@@ -32,8 +32,8 @@ pub use self::{
     batch::{RX_BUFFER_BYTES, RxBatch, RxFrame},
     capture::{Direction, PcapngWriter, Tee},
     impair::{
-        Impaired, ImpairmentError, Impairments, RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX,
-        REORDER_HOLD_MAX,
+        Impaired, ImpairmentError, Impairments, LaneStats, Lateness, QueueLimit,
+        RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX, REORDER_HOLD_MAX, Wire, WireEnd,
     },
     memory::{MemoryLink, MemoryLinkOptions, memory_link_pair},
     open::{MTU_MAX, MTU_MIN, OpenTap, TapError, TapOptions, VnetMode, open_tap},

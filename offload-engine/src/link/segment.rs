@@ -7,7 +7,11 @@
 
 use std::vec::Vec;
 
-use super::{checksum, layout::TcpLayout};
+use super::{
+    TxChecksum,
+    checksum::{self, TCP_CHECKSUM_OFFSET},
+    layout::TcpLayout,
+};
 
 const FLAG_FIN: u8 = 0x01;
 const FLAG_PSH: u8 = 0x08;
@@ -22,6 +26,8 @@ pub(super) struct Segments<'a> {
     /// Payload bytes already given out.
     done: usize,
     pieces: u16,
+    /// TCP checksums are left to a device.
+    partial: bool,
 }
 
 impl<'a> Segments<'a> {
@@ -29,7 +35,14 @@ impl<'a> Segments<'a> {
     /// payload gives itself). `None` when it is not TCP or `size` is zero.
     pub(super) fn new(frame: &'a [u8], size: usize) -> Option<Self> {
         let layout = TcpLayout::of(frame)?;
-        (size > 0).then_some(Self { frame, layout, size, done: 0, pieces: 0 })
+        (size > 0).then_some(Self { frame, layout, size, done: 0, pieces: 0, partial: false })
+    }
+
+    /// Leaves TCP checksums to a device: pieces have the pseudo-header sum. Returns where it lies.
+    pub(super) fn leave_checksums(&mut self) -> TxChecksum {
+        self.partial = true;
+        // An offset within a frame of at most 64 KiB.
+        TxChecksum { start: self.layout.tcp as u16, offset: TCP_CHECKSUM_OFFSET }
     }
 
     /// Writes the next piece, complete with checksums, over `piece`. False when there is none left.
@@ -67,7 +80,11 @@ impl<'a> Segments<'a> {
             piece[tcp + 13] &= !FLAG_CWR;
         }
         checksum::fill_ipv4(piece, &mine);
-        checksum::fill_tcp(piece, &mine);
+        if self.partial {
+            checksum::store_pseudo_header_sum(piece, &mine);
+        } else {
+            checksum::fill_tcp(piece, &mine);
+        }
 
         self.done += len;
         self.pieces += 1;

@@ -2,7 +2,12 @@
 
 use core::ops::Range;
 
-use super::{recovery::RecoveryOptions, seq::SeqNum};
+use super::{
+    ecn::Ecn,
+    path_mtu::{PathOptions, SoftError},
+    recovery::RecoveryOptions,
+    seq::SeqNum,
+};
 use crate::{
     chimney::client::UploadReason,
     nbl::{NblChain, NetBufferList},
@@ -110,6 +115,8 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
     /// Payload bytes of each original segment if the link coalesced several; 0 if it did not.
     pub gso_size: usize,
+    /// The ECN bits of its IP header.
+    pub ecn: Ecn,
 }
 
 /// What became of a received segment.
@@ -173,6 +180,8 @@ pub struct Transmit {
     pub retransmission: bool,
     /// The context of the net buffer list that the first byte belongs to; names it in captures.
     pub nbl_context: Option<u64>,
+    /// The ECN bits for its IP header.
+    pub ecn: Ecn,
 }
 
 /// Policy of PSH (CH-SND-5).
@@ -188,11 +197,34 @@ pub enum PushPolicy {
 /// Which congestion controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CongestionAlgorithm {
-    /// RFC 5681 and 6582.
+    /// RFC 9438.
     #[default]
+    Cubic,
+    /// RFC 5681 and 6582.
     NewReno,
     /// No window but the peer's: for links without loss.
     Unlimited,
+}
+
+/// What a congestion controller does besides its algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionOptions {
+    /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
+    pub hystart: bool,
+    /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 s4.1).
+    pub idle_restart: bool,
+    /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 s3). That an
+    /// unused window does not grow is no option.
+    pub cwnd_validation: bool,
+    /// Spread the window over the round trip instead of sending it as ACKs allow.
+    pub pacing: bool,
+}
+
+impl Default for CongestionOptions {
+    /// All but pacing.
+    fn default() -> Self {
+        Self { hystart: true, idle_restart: true, cwnd_validation: true, pacing: false }
+    }
 }
 
 /// Limits and policies of a connection.
@@ -202,6 +234,8 @@ pub struct Config {
     pub push: PushPolicy,
     /// Congestion controller.
     pub congestion: CongestionAlgorithm,
+    /// What it does besides its algorithm.
+    pub congestion_options: CongestionOptions,
     /// Smallest RTO (RFC 6298 2.4 says one second; hosts on LANs use 200 ms).
     pub rto_min: Duration,
     /// Largest RTO.
@@ -211,20 +245,46 @@ pub struct Config {
     pub retransmissions_max: u8,
     /// Delay of a delayed ACK.
     pub delayed_ack: Duration,
-    /// Full-sized segments, or this many times the MSS in bytes, before an ACK is sent at once (TcpAckFrequency).
+    /// Segments, or as many bytes as this many full-sized ones hold, before an ACK is sent at once
+    /// (TcpAckFrequency).
     pub ack_frequency: u8,
     /// Duplicate ACKs that start fast retransmit.
     pub duplicate_ack_threshold: u8,
-    /// Out-of-order bytes kept.
-    pub reassembly_bytes_max: usize,
     /// Out-of-order gaps kept.
     pub reassembly_gaps_max: usize,
     /// FIN_WAIT_2 limit.
     pub fin_wait_2: Duration,
     /// TIME_WAIT length.
     pub time_wait: Duration,
+    /// Bytes that the receive window may grow to, as the consumer takes them faster; what the window's
+    /// scale can say bounds it too. At or below InitialRcvWnd, for example 0: the window does not grow.
+    pub rcv_wnd_max: u32,
+    /// ACKs without delay for full-sized segments after a take-over: a sender in slow start waits for
+    /// them.
+    pub quick_acks: u8,
+    /// A segment without timestamps is dropped although they were agreed, as RFC 7323 s3.2 recommends.
+    /// Off, it is taken, without the protection of PAWS, as Linux does: some middleboxes remove options.
+    pub timestamps_required: bool,
+    /// How the path's MTU is learned.
+    pub path: PathOptions,
     /// Parts of loss recovery in use.
     pub recovery: RecoveryOptions,
+}
+
+/// What congestion control and recovery are doing. Names and numbers are Linux'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CaState {
+    /// Nothing special.
+    Open = 0,
+    /// Segments are missing, but none is presumed lost yet.
+    Disorder = 1,
+    /// The window was reduced for a mark (RFC 3168), and the flight of that time is not acknowledged.
+    Cwr = 2,
+    /// Fast recovery.
+    Recovery = 3,
+    /// A time-out is being repaired.
+    Loss = 4,
 }
 
 /// What TCP_INFO would say; `None` where unknown. Names are Linux'.
@@ -271,6 +331,32 @@ pub struct Info {
     pub fast_retransmits: u64,
     /// Challenge ACKs sent (RFC 5961).
     pub challenge_acks: u64,
+    /// Payload bytes of the peer's full-sized segments, as seen.
+    pub rcv_mss: usize,
+    /// Round-trip time as the receive side sees it; `None` before the first sample.
+    pub rcv_rtt: Option<Duration>,
+    /// Limit of our window, bytes: InitialRcvWnd, and what it has grown to.
+    pub rcv_space: u64,
+    /// Path MTU, bytes of an IP packet.
+    pub pmtu: u32,
+    /// Times that the path MTU was reduced, by ICMP or because of a black hole.
+    pub path_mtu_reductions: u64,
+    /// Those of them that no ICMP message had asked for (RFC 2923).
+    pub black_holes: u64,
+    /// ICMP errors about bytes in flight that are no matter of size.
+    pub soft_errors: u64,
+    /// The last of them, unless there was progress since: why the connection timed out, if it did.
+    pub soft_error: Option<SoftError>,
+    /// ICMP errors that quote no byte in flight (RFC 5927 s4.1).
+    pub path_errors_ignored: u64,
+    /// ECN was agreed on (RFC 3168).
+    pub ecn: bool,
+    /// Data segments received with a CE mark.
+    pub ce_received: u64,
+    /// Segments delivered by acknowledgements with ECE.
+    pub delivered_ce: u64,
+    /// Reductions of the congestion window because of ECE.
+    pub ecn_reductions: u64,
     /// Reductions of the congestion window taken back because a timestamp showed that the original had
     /// arrived (RFC 3522).
     pub undo_by_timestamp: u64,
@@ -284,6 +370,34 @@ pub struct Info {
     pub dsack_dups: u64,
     /// Acknowledgements that told of reordering (RFC 8985 s6.2 step 3).
     pub reord_seen: u64,
+    /// What congestion control and recovery are doing.
+    pub ca_state: CaState,
+    /// Smallest round-trip time; `None` before the first sample.
+    pub min_rtt: Option<Duration>,
+    /// Segments in [SND.UNA, SND.NXT), as those that follow count in segments of the present size.
+    pub unacked: u64,
+    /// Those of them selectively acknowledged.
+    pub sacked: u64,
+    /// Those of them presumed lost and not resent.
+    pub lost: u64,
+    /// Those of them resent and in flight; what was in flight at the take-over counts as resent.
+    pub retrans: u64,
+    /// Bytes acknowledged or selectively acknowledged, not in whole segments as Linux' `delivered`.
+    pub bytes_delivered: u64,
+    /// Bytes for each second; `None` without pacing, or before the first RTT sample.
+    pub pacing_rate: Option<u64>,
+    /// MSS that the peer was told.
+    pub advmss: usize,
+    /// Time since data was sent; `None` before.
+    pub last_data_sent: Option<Duration>,
+    /// Time since data was received; `None` before.
+    pub last_data_recv: Option<Duration>,
+    /// Time since an acceptable acknowledgement; `None` before.
+    pub last_ack_recv: Option<Duration>,
+    /// Time with something to send or unacknowledged.
+    pub busy_time: Duration,
+    /// That part of it in which the peer's window was too small for the next segment.
+    pub rwnd_limited: Duration,
 }
 
 /// A connection cannot be taken over.
@@ -306,22 +420,26 @@ pub enum ImportError {
 
 impl Default for Config {
     /// RFC 9293 and Linux' habits: RTO of 200 ms to 60 s, 15 retransmissions, an ACK for every second
-    /// segment or after 40 ms, 3 duplicate ACKs, 1 MiB and 64 gaps out of order, FIN_WAIT_2 of 120 s
-    /// (the chimney's value), TIME_WAIT of 60 s.
+    /// segment or after 40 ms, 3 duplicate ACKs, 256 gaps out of order, FIN_WAIT_2 of 120 s
+    /// (the chimney's value), TIME_WAIT of 60 s, a receive window that grows to 4 MiB, 16 quick ACKs.
     fn default() -> Self {
         Self {
             push: PushPolicy::default(),
             congestion: CongestionAlgorithm::default(),
+            congestion_options: CongestionOptions::default(),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(60),
             retransmissions_max: 15,
             delayed_ack: Duration::from_millis(40),
             ack_frequency: 2,
             duplicate_ack_threshold: 3,
-            reassembly_bytes_max: 1024 * 1024,
-            reassembly_gaps_max: 64,
+            reassembly_gaps_max: 256,
             fin_wait_2: Duration::from_secs(120),
             time_wait: Duration::from_secs(60),
+            rcv_wnd_max: 4 * 1024 * 1024,
+            quick_acks: 16,
+            timestamps_required: false,
+            path: PathOptions::default(),
             recovery: RecoveryOptions::default(),
         }
     }

@@ -1,13 +1,18 @@
 //! What a received segment does (RFC 9293 s3.10.7.4, RFC 5961, RFC 7323 s5).
 //!
-//! Order of checks: RST, PAWS, sequence, SYN, ACK, URG; then acknowledgement, window, payload, FIN.
-//! A RST counts only at exactly RCV.NXT; elsewhere in the window it is answered by a challenge ACK,
-//! as is a SYN (CH s9.2). An empty segment left of RCV.NXT is always acknowledged: it is how Linux
-//! probes a zero window.
+//! Order of checks: RST, SYN, timestamps, sequence, ACK, URG; then acknowledgement, window, payload,
+//! FIN. A RST counts only at exactly RCV.NXT; elsewhere in the window it is answered by a challenge ACK,
+//! as is a SYN (CH s9.2). An empty segment left of RCV.NXT is acknowledged: it is how Linux probes a zero
+//! window. RSTs are exempt from PAWS (RFC 7323 s5.2).
+//!
+//! Answers to what should not be there are limited for each connection, and for all of them together only
+//! by their number: RFC 5961 s7 leaves it open, and a count that connections share tells one peer of another
+//! (CVE-2016-5696). Data outside the window is always answered, once in a batch: it cannot make a loop.
 
 use super::{
     Connection, Flags, Received, Segment, TcpPhase, Timer,
     congestion::{AckSample, Congestion},
+    receive::Arrival,
     recovery::{Ack, Report},
     seq::Position,
 };
@@ -63,12 +68,30 @@ impl Challenges {
 
 impl Segment<'_> {
     /// Segments that the link coalesced into this one.
-    fn pieces(&self) -> u32 {
+    pub(super) fn pieces(&self) -> u32 {
         let pieces = match self.gso_size {
             0 => 1,
             size => self.payload.len().div_ceil(size).max(1),
         };
         u32::try_from(pieces).unwrap_or(u32::MAX)
+    }
+
+    /// Payload bytes of the largest of them.
+    fn piece_size(&self) -> u64 {
+        let whole = self.payload.len();
+        if self.gso_size == 0 { whole as u64 } else { whole.min(self.gso_size) as u64 }
+    }
+
+    /// What the receive side sees of it at `start`.
+    fn arrival(&self, start: Position) -> Arrival<'_> {
+        Arrival {
+            start,
+            payload: self.payload,
+            pieces: self.pieces(),
+            piece_size: self.piece_size(),
+            push: self.flags.contains(Flags::PSH),
+            fin: self.flags.contains(Flags::FIN),
+        }
     }
 }
 
@@ -95,13 +118,17 @@ impl Connection {
             return Received::default();
         }
         self.note_life(segment, start);
+        self.note_marks(segment);
+        self.last_ack_recv = Some(now);
+        if !segment.payload.is_empty() {
+            self.last_data_recv = Some(now);
+        }
         let fin = segment.flags.contains(Flags::FIN);
         if self.process_ack(segment, ack, fin) {
             return Received::default();
         }
-        let push = segment.flags.contains(Flags::PSH);
-        let (in_order, push) =
-            self.receiver.accept(start, segment.payload, segment.pieces(), push, fin);
+        let (in_order, push) = self.receiver.accept(&segment.arrival(start));
+        self.measure_receive_rtt(segment);
         self.counters.bytes_received += in_order.len() as u64;
         if in_order.is_empty() {
             self.settle(&[], false);
@@ -130,6 +157,9 @@ impl Connection {
             if allowed {
                 self.challenge(in_window);
             }
+            return false;
+        }
+        if self.lacks_timestamp(segment) {
             return false;
         }
         if self.is_outdated(segment) {
@@ -165,7 +195,8 @@ impl Connection {
     ) {
         if end > start && end <= self.receiver.nxt() {
             // A duplicate: our ACK was lost. The receiver remembers it for a report (RFC 2883).
-            self.receiver.accept(start, segment.payload, segment.pieces(), false, false);
+            let stale = Arrival { push: false, fin: false, ..segment.arrival(start) };
+            self.receiver.accept(&stale);
             self.receiver.ack_now();
             if fin && self.phase == TcpPhase::TimeWait {
                 // RFC 9293 s3.10.7.4, eighth: restart the 2 MSL.
@@ -186,7 +217,7 @@ impl Connection {
     fn challenge(&mut self, arm: bool) {
         self.receiver.ack_now();
         self.counters.challenge_acks += 1;
-        if !arm {
+        if !arm || self.phase == TcpPhase::TimeWait {
             return;
         }
         let deadline = self.now + CHALLENGE_KEEP_ALIVE;
@@ -197,6 +228,13 @@ impl Connection {
                 self.timers.set(Timer::KeepAlive, deadline);
             }
         }
+    }
+
+    /// Timestamps were agreed, are demanded, and are missing (RFC 7323 s3.2).
+    fn lacks_timestamp(&self, segment: &Segment<'_>) -> bool {
+        self.config.timestamps_required
+            && self.constant.timestamp_enabled
+            && segment.timestamps.is_none()
     }
 
     /// PAWS (RFC 7323 s5.3 R1).
@@ -237,7 +275,10 @@ impl Connection {
         self.challenges.rst_answered = false;
         self.challenges.keep_alive_armed = false;
         self.attempts.keep_alives = 0;
-        self.restart_keep_alive();
+        if self.phase != TcpPhase::TimeWait {
+            // TIME-WAIT has one timer, and nobody to keep alive.
+            self.restart_keep_alive();
+        }
         if self.phase == TcpPhase::FinWait2 {
             // CH s10.7.
             self.timers.set(Timer::Close, self.now + self.config.fin_wait_2);
@@ -251,6 +292,7 @@ impl Connection {
             let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
             let cwnd = self.congestion.cwnd();
             let outstanding = self.snd.nxt.since(self.snd.una).min(cwnd);
+            self.prove_path_mtu(ack);
             let report = self.acknowledge(segment, ack, bare);
             self.snd.una = ack;
             self.snd.nxt = self.snd.nxt.max(ack);
@@ -259,6 +301,8 @@ impl Connection {
                 self.sample_rtt(segment, &report);
             }
             self.follow(&report, outstanding);
+            self.answer_echo(segment, report.acked, outstanding);
+            self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
@@ -274,6 +318,7 @@ impl Connection {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         let report = self.acknowledge(segment, ack, false);
         self.follow(&report, outstanding);
+        self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
         self.update_send_timers(&report);
     }
 
@@ -283,7 +328,6 @@ impl Connection {
             self.congestion.undo();
         }
         self.steer(report, outstanding);
-        self.recovery.regulate(report, self.congestion.ssthresh(), self.mss);
     }
 
     /// Tells recovery of an acknowledgement and its blocks.
@@ -349,6 +393,19 @@ impl Connection {
         }
     }
 
+    /// The round trip as the receive side sees it, by a full-sized segment's echo or by RCV.NXT.
+    fn measure_receive_rtt(&mut self, segment: &Segment<'_>) {
+        if segment.payload.is_empty() {
+            return;
+        }
+        if segment.piece_size() >= self.receiver.full_size()
+            && let Some(echo) = self.echo(segment)
+        {
+            self.receiver.on_echo(echo, self.echo_age(echo));
+        }
+        self.receiver.measure(self.now);
+    }
+
     /// TSecr, if it is one of our time stamps (RFC 7323 s3.2): not 0, and not from the future.
     fn echo(&self, segment: &Segment<'_>) -> Option<u32> {
         let echo = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?.echo;
@@ -356,12 +413,14 @@ impl Connection {
         (echo != 0 && age.cast_signed() >= 0).then_some(echo)
     }
 
+    /// Time since we sent the timestamp `echo`. Coarse: less than the tick of 1 ms reads as 0, and counts as one.
+    fn echo_age(&self, echo: u32) -> Duration {
+        let age = self.clock.value(self.now).wrapping_sub(echo);
+        Duration::from_millis(u64::from(age.max(1)))
+    }
+
     fn sample_rtt(&mut self, segment: &Segment<'_>, report: &Report) {
-        let echoed = || {
-            let age = self.clock.value(self.now).wrapping_sub(self.echo(segment)?);
-            // Coarse: less than a tick reads as 0.
-            Some(Duration::from_millis(u64::from(age.max(1))))
-        };
+        let echoed = || self.echo(segment).map(|echo| self.echo_age(echo));
         if let Some(rtt) = report.rtt.or_else(echoed) {
             self.rtt.sample(self.now, rtt);
         }
@@ -369,24 +428,30 @@ impl Connection {
 
     /// Tells the congestion controller.
     fn steer(&mut self, report: &Report, outstanding: u64) {
+        let round_begins = self.usage.round_begins(self.snd.una, self.snd.nxt);
         if report.reduce {
             self.congestion.on_loss(self.now, outstanding);
             self.counters.fast_retransmits += 1;
         }
-        if report.may_grow && report.acked > 0 {
-            let cwnd = self.congestion.cwnd();
-            let limited = if self.congestion.in_slow_start() {
-                self.flight_peak.saturating_mul(2) > cwnd
-            } else {
-                self.flight_peak.saturating_add(self.mss) > cwnd
-            };
-            self.congestion.on_ack(AckSample {
-                now: self.now,
-                acked: report.acked,
-                limited,
-                after_timeout: report.after_timeout,
-                rtt: report.rtt,
-            });
+        if !report.may_grow || report.acked == 0 {
+            return;
+        }
+        let slow_start = self.congestion.in_slow_start();
+        let limited = self.usage.is_limited(self.congestion.cwnd(), slow_start);
+        self.congestion.on_ack(AckSample {
+            now: self.now,
+            acked: report.acked,
+            limited,
+            after_timeout: report.after_timeout,
+            rtt: report.rtt,
+            srtt: self.rtt.srtt(),
+            round_begins,
+        });
+        let underused = self.usage.underused(self.now, self.rtt.rto(), limited);
+        if let Some(used) = underused.filter(|_| !report.after_timeout)
+            && self.config.congestion_options.cwnd_validation
+        {
+            self.congestion.on_underuse(used);
         }
     }
 

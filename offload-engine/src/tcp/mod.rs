@@ -19,22 +19,32 @@
 //! | `state` | taking a connection over, and giving it back |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
+//! | `autotune` | how large the window should be |
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
+//! | `pacing` | how fast it may leave |
+//! | `chrono`, `trace` | what there is to tell of it |
 //! | `rtt`, `timers` | how long to wait |
+//! | `path_mtu` | how large a segment may be, and what ICMP says |
+//! | `ecn` | marks instead of losses |
 //!
 //! Limits: 64 slices of memory in a segment; send room of [`SEND_BACKLOG`] bytes beyond what the
 //! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
 //! the window, one challenge ACK for RSTs until an acceptable segment comes, one in 3 s for SYNs.
 //!
-//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, and one
-//! for FIN_WAIT_2 and TIME_WAIT.
+//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, and
+//! one for FIN_WAIT_2 and TIME_WAIT.
 
 mod api;
+mod autotune;
+mod chrono;
 mod congestion;
+mod ecn;
 mod expiry;
 mod input;
 mod output;
+mod pacing;
+mod path_mtu;
 mod reassembly;
 mod receive;
 mod recovery;
@@ -45,6 +55,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod trace;
 
 use alloc::{boxed::Box, collections::VecDeque};
 
@@ -52,18 +63,28 @@ use bytes::Bytes;
 
 pub use self::{
     api::{
-        Config, CongestionAlgorithm, Event, Flags, ImportError, Info, PushPolicy, Received,
-        SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+        CaState, Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
+        PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+    },
+    ecn::Ecn,
+    path_mtu::{
+        BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
+        PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
     },
     recovery::RecoveryOptions,
     send::SLICES_MAX,
     seq::SeqNum,
+    trace::TraceSample,
 };
 use self::{
-    congestion::{Congestion, Controller},
+    chrono::Chrono,
+    congestion::{Congestion, Controller, Usage},
+    ecn::EcnState,
     input::Challenges,
+    pacing::{Pacer, Rate},
+    path_mtu::PathMtu,
     receive::{AckDue, Receiver},
-    recovery::Recovery,
+    recovery::{Recovery, Tally},
     rtt::RttEstimator,
     send::SendQueue,
     seq::Position,
@@ -103,6 +124,8 @@ struct SendVariables {
     wl1: SeqNum,
     /// Segment acknowledgement number used for the last window update.
     wl2: Position,
+    /// End of the last segment sent that was not full-sized (SND.SML of Minshall's rule).
+    sml: Position,
 }
 
 /// Timestamps (RFC 7323), and the clock they are counted by (CH s10.9).
@@ -176,6 +199,13 @@ struct Counters {
     timeouts: u64,
     fast_retransmits: u64,
     challenge_acks: u64,
+    path_mtu_reductions: u64,
+    black_holes: u64,
+    soft_errors: u64,
+    path_errors_ignored: u64,
+    ce_received: u64,
+    delivered_ce: u64,
+    ecn_reductions: u64,
 }
 
 /// A connection's data path.
@@ -189,8 +219,10 @@ pub struct Connection {
     phase: TcpPhase,
     /// The latest time any call was given.
     now: Instant,
-    /// Effective send MSS in bytes, at least 1.
+    /// Effective send MSS in bytes, never 0.
     mss: u64,
+    path_mtu: PathMtu,
+    ecn: EcnState,
     snd: SendVariables,
     queue: SendQueue,
     /// A FIN follows the last byte of the queue.
@@ -198,9 +230,15 @@ pub struct Connection {
     receiver: Receiver,
     recovery: Recovery,
     congestion: Controller,
-    /// Bytes in flight after the last transmission: whether the congestion window is used.
-    flight_peak: u64,
+    usage: Usage,
+    pacer: Pacer,
+    chrono: Chrono,
+    /// Of data; for a connection taken over, since the take-over.
     last_sent: Instant,
+    last_data_sent: Option<Instant>,
+    /// When the peer's last data and its last acknowledgement came.
+    last_data_recv: Option<Instant>,
+    last_ack_recv: Option<Instant>,
     rtt: RttEstimator,
     clock: Clock,
     timers: Timers,
@@ -292,7 +330,7 @@ impl Connection {
         }
         let before = self.receiver.nxt();
         let had_fin = self.receiver.fin_reached();
-        self.receiver.settle(refused, push);
+        self.receiver.settle(self.now, refused, push);
         let fin = self.receiver.fin_reached() && !had_fin;
         self.counters.bytes_received += self.receiver.nxt().since(before) - u64::from(fin);
         if fin {
@@ -311,7 +349,7 @@ impl Connection {
     /// The consumer has taken `count` bytes of the front of the backlog, at most that piece's length.
     /// The window opens by as much.
     pub fn backlog_consumed(&mut self, count: usize) {
-        self.receiver.consumed(count);
+        self.receiver.consumed(self.now, count);
         self.raise_peer_closed();
     }
 
@@ -383,7 +421,7 @@ impl Connection {
     }
 
     /// What TCP_INFO would say.
-    pub fn info(&self, _now: Instant) -> Info {
+    pub fn info(&self, now: Instant) -> Info {
         let Counters {
             segs_out,
             segs_in,
@@ -396,6 +434,13 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
+            path_mtu_reductions,
+            black_holes,
+            soft_errors,
+            path_errors_ignored,
+            ce_received,
+            delivered_ce,
+            ecn_reductions,
         } = self.counters;
         let recovery::Counts {
             undo_by_timestamp,
@@ -405,6 +450,8 @@ impl Connection {
             dsack_dups,
             reord_seen,
         } = self.recovery.counts();
+        let (busy_time, rwnd_limited) = self.chrono.times(now);
+        let Tally { sacked, lost, resent } = self.recovery.tally();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
@@ -426,13 +473,65 @@ impl Connection {
             timeouts,
             fast_retransmits,
             challenge_acks,
+            rcv_mss: saturate(self.receiver.full_size()),
+            rcv_rtt: self.receiver.rtt(),
+            rcv_space: self.receiver.limit(),
+            pmtu: self.path_mtu(),
+            path_mtu_reductions,
+            black_holes,
+            soft_errors,
+            soft_error: self.path_mtu.soft_error(self.snd.una),
+            path_errors_ignored,
+            ecn: self.ecn.is_enabled(),
+            ce_received,
+            delivered_ce,
+            ecn_reductions,
             undo_by_timestamp,
             undo_by_dsack,
             undo_by_f_rto,
             spurious_timeouts,
             dsack_dups,
             reord_seen,
+            ca_state: self.ca_state(),
+            min_rtt: self.rtt.min(),
+            unacked: self.segments(self.snd.nxt.since(self.snd.una)),
+            sacked: self.segments(sacked),
+            lost: self.segments(lost),
+            retrans: self.segments(resent),
+            bytes_delivered: self.bytes_delivered(),
+            pacing_rate: self.pacing_rate().map(Rate::bytes_per_second),
+            advmss: self.constant.local_mss.into(),
+            last_data_sent: self.last_data_sent.map(|at| now - at),
+            last_data_recv: self.last_data_recv.map(|at| now - at),
+            last_ack_recv: self.last_ack_recv.map(|at| now - at),
+            busy_time,
+            rwnd_limited,
         }
+    }
+
+    /// What congestion control and recovery are doing.
+    fn ca_state(&self) -> CaState {
+        if self.recovery.is_repairing_timeout() {
+            CaState::Loss
+        } else if self.recovery.is_fast() {
+            CaState::Recovery
+        } else if self.ecn.is_answering(self.snd.una) {
+            CaState::Cwr
+        } else if self.recovery.has_doubts() {
+            CaState::Disorder
+        } else {
+            CaState::Open
+        }
+    }
+
+    /// Bytes that are known to have arrived: acknowledged since the take-over, or sacked.
+    fn bytes_delivered(&self) -> u64 {
+        self.counters.bytes_acked + self.recovery.sacked()
+    }
+
+    /// `bytes` in segments of the present size.
+    fn segments(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.mss)
     }
 
     /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion

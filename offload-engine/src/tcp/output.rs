@@ -5,13 +5,13 @@
 //! acknowledgement and window.
 //!
 //! Data is cut at the end of its list, or of the queue, or else to a multiple of the MSS. A short
-//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4), and by
-//! silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
+//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4; with
+//! Minshall's condition), and by silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
 
 use super::{
-    Connection, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer, Timestamps,
-    Transmit, TxLimits, congestion::Congestion, receive::AckDue, saturate, send::Cut,
-    seq::Position,
+    Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
+    Timestamps, Transmit, TxLimits, chrono::Occupation, congestion::Congestion, pacing::Rate,
+    receive::AckDue, saturate, send::Cut, seq::Position,
 };
 use crate::{
     status::NdisStatus,
@@ -51,6 +51,7 @@ impl Connection {
         if let Some(transmit) = self.transmit_data(limits) {
             return Some(transmit);
         }
+        self.note_occupation();
         if core::mem::take(&mut self.owed.window_probe) && self.window_closed() {
             return Some(self.transmit_window_probe());
         }
@@ -72,6 +73,7 @@ impl Connection {
             self.await_window();
             return None;
         }
+        self.raise_path_mtu();
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
         if let Some(first) = self.recovery.awaits_new_data() {
@@ -91,19 +93,65 @@ impl Connection {
         {
             return Some(probe);
         }
+        let paced = self.paced_room();
         if self.recovery.awaits_new_data().is_none()
             && let Some((start, end, force)) = self.recovery.next_lost(most)
         {
-            return self.retransmit(start, end, force, most);
+            return match paced {
+                Ok(room) => self.retransmit(start, end, force, most.min(room)),
+                // What opens a repair does not wait.
+                Err(_) if force => self.retransmit(start, end, force, self.mss),
+                Err(due) => self.await_pacing(due),
+            };
         }
-        self.reconsider_idle();
-        if let Some(draft) = self.draft_new(most, false) {
-            return Some(self.transmit(draft));
+        if self.snd.nxt < self.send_end() {
+            self.reconsider_idle();
+            let room = match paced {
+                Ok(room) => room,
+                Err(due) => return self.await_pacing(due),
+            };
+            if let Some(draft) = self.draft_new(most.min(room), false) {
+                return Some(self.transmit(draft));
+            }
         }
         let (start, end) = self.recovery.next_doubtful(self.mss)?;
         let transmit = self.retransmit(start, end, false, most)?;
         self.recovery.doubtful_sent(start + transmit.payload_len as u64);
         Some(transmit)
+    }
+
+    /// Bytes that pacing lets go now, or when it does again.
+    fn paced_room(&mut self) -> Result<u64, Instant> {
+        match self.pacing_rate() {
+            Some(rate) => self.pacer.room(self.now, rate, self.mss),
+            None => Ok(u64::MAX),
+        }
+    }
+
+    /// The rate to pace at now; `None` when pacing is off or has nothing to go by.
+    pub(super) fn pacing_rate(&self) -> Option<Rate> {
+        let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
+        Rate::new(self.send_window(), self.congestion.ssthresh(), srtt)
+    }
+
+    /// Something could be sent, but not before `due`.
+    fn await_pacing(&mut self, due: Instant) -> Option<Transmit> {
+        self.timers.set(Timer::Pacing, due);
+        None
+    }
+
+    /// What the sender is waiting for, now that it has nothing to send.
+    fn note_occupation(&mut self) {
+        let occupation = if self.snd.una == self.send_end() {
+            Occupation::Idle
+        } else {
+            let window = (self.snd.una + self.snd.wnd).since(self.snd.nxt);
+            let waiting = self.send_end().since(self.snd.nxt);
+            let room = self.send_window().saturating_sub(self.recovery.in_flight());
+            let next = waiting.min(self.mss);
+            if window < next && next <= room { Occupation::PeerLimited } else { Occupation::Busy }
+        };
+        self.chrono.turn_to(self.now, occupation);
     }
 
     /// Sends the lost bytes at the front of `start..end` again, as the congestion window allows.
@@ -150,6 +198,10 @@ impl Connection {
             return Some(transmit);
         }
         let (start, end) = self.recovery.probe_bytes(self.mss)?;
+        if end > self.snd.una + self.snd.wnd {
+            // RFC 9293 s3.8.6: the window has shrunk, and the peer would not take it.
+            return None;
+        }
         let draft = self.draft_again(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);
@@ -189,18 +241,21 @@ impl Connection {
                     return None;
                 }
             }
-        } else if at_end && !fin && !probe && start >= self.snd.max && self.cached.nagling_enabled {
-            // Nagle: what is short waits while anything is unacknowledged.
-            let tail = len % self.mss;
-            if tail > 0 && (len > self.mss || !idle) {
-                len -= tail;
-            }
+        } else if at_end && !fin && !probe && self.is_nagled(start) {
+            len -= len % self.mss;
         }
         if len == 0 && !fin {
             return None;
         }
         self.owed.small_segment = false;
         Some(Draft { start, len: saturate(len), fin, context: cut.context })
+    }
+
+    /// Nagle's rule (RFC 9293 s3.7.4) as Minshall has it, and Linux: a short segment waits while another short one
+    /// is unacknowledged. Full-sized ones do not count, so the short end of a large write never waits for a delayed
+    /// ACK: the peer has at most one short segment whose ACK it delays.
+    fn is_nagled(&self, start: Position) -> bool {
+        self.cached.nagling_enabled && start >= self.snd.max && self.snd.una < self.snd.sml
     }
 
     /// CH s10.8: less than a segment, no end of a list, less than half of the peer's largest window.
@@ -224,9 +279,9 @@ impl Connection {
         if self.recovery.is_idle()
             && self.snd.nxt < self.send_end()
             && self.now - self.last_sent > self.rtt.rto()
+            && self.config.congestion_options.idle_restart
         {
             self.congestion.on_idle();
-            self.last_sent = self.now;
         }
     }
 
@@ -241,16 +296,28 @@ impl Connection {
                 PushPolicy::QueueEmpty => data_end == self.queue.end(),
             };
         let resent = end.min(self.snd.max).since(start);
+        if self.recovery.is_idle() {
+            self.congestion.on_resume(self.now);
+        }
         self.queue.commit(start, len);
         self.recovery.sent(start, end, resent > 0, self.now);
         self.snd.nxt = self.snd.nxt.max(end);
         self.snd.max = self.snd.max.max(end);
+        if !(len as u64).is_multiple_of(self.mss) {
+            self.snd.sml = self.snd.sml.max(data_end);
+        }
         if fin {
             self.on_fin_sent();
         }
         self.count_data(start, data_end, resent, push);
         self.last_sent = self.now;
-        self.flight_peak = self.recovery.in_flight();
+        self.last_data_sent = Some(self.now);
+        if let Some(rate) = self.pacing_rate() {
+            self.pacer.sent(self.now, rate, len as u64);
+        }
+        let cwnd = self.congestion.cwnd();
+        let in_flight = self.recovery.in_flight();
+        self.usage.sent((self.snd.una, self.snd.nxt), in_flight, cwnd, self.mss);
         if !self.timers.is_running(Timer::Retransmit) {
             self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
         }
@@ -263,10 +330,17 @@ impl Connection {
         if fin {
             flags |= Flags::FIN;
         }
+        let mut ecn = Ecn::NotCapable;
+        if len > 0 && resent == 0 {
+            let cwr;
+            (ecn, cwr) = self.ecn.on_new_data(&self.recovery);
+            flags |= if cwr { Flags::CWR } else { Flags::default() };
+        }
         Transmit {
             payload_len: len,
             retransmission: resent > 0,
             nbl_context: context,
+            ecn,
             ..self.header(start, flags)
         }
     }
@@ -308,8 +382,11 @@ impl Connection {
     }
 
     /// The header of a segment that is sent now: acknowledges what is owed.
-    fn header(&mut self, start: Position, flags: Flags) -> Transmit {
+    fn header(&mut self, start: Position, mut flags: Flags) -> Transmit {
         self.timers.stop(Timer::DelayedAck);
+        if self.ecn.echo() && !flags.contains(Flags::RST) {
+            flags |= Flags::ECE;
+        }
         let window = self.receiver.advertise();
         Transmit {
             seq: start.seq(),
@@ -326,6 +403,7 @@ impl Connection {
             mss: saturate(self.mss),
             retransmission: false,
             nbl_context: None,
+            ecn: Ecn::NotCapable,
         }
     }
 

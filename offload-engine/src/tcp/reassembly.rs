@@ -1,19 +1,49 @@
 //! Data right of RCV.NXT, kept until the hole before it is filled.
 //!
-//! Pieces are copies, sorted and disjoint. Islands are the maximal runs of pieces: what SACK blocks
-//! describe (RFC 2018 s4). Limits: bytes and islands from [`super::Config`], and one piece for each
-//! [`PIECE_BYTES_MIN`] bytes of the byte limit, so that tiny segments cannot bloat the queue.
+//! Pieces are copies, sorted and disjoint; where two segments overlap, the first one's bytes stay. Islands
+//! are the maximal runs of pieces: what SACK blocks describe (RFC 2018 s4).
+//!
+//! Limits: islands from [`super::Config`]; bytes by the window, since nothing beyond it is offered. Small
+//! pieces that touch are joined, so that a flood of tiny segments makes no more than
+//! [`pieces_max`] pieces, and an insertion moves at most half of that table.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::{SackBlock, seq::Position};
 
-/// Mean piece size below which the queue counts as full, in bytes.
-const PIECE_BYTES_MIN: usize = 256;
-/// Pieces that are always allowed.
-const PIECES_MIN: usize = 64;
+/// Touching pieces are joined up to this size, in bytes: more than an Ethernet segment, less than two.
+const JOIN_MAX: usize = 2048;
+/// Pieces that a PSH may keep apart. Beyond it they are joined too: a PSH is no record mark (RFC 9293
+/// s3.9.1.2).
+const PUSHED_PIECES_MAX: usize = 1024;
+
+/// Most pieces that `bytes` of out-of-order data can lie in: of two that touch, one is large.
+const fn pieces_max(bytes: usize, islands_max: usize) -> usize {
+    PUSHED_PIECES_MAX + 2 * (bytes / JOIN_MAX + 1) + islands_max
+}
+
+/// Heap of the tables, in bytes: both may have twice the room that they need.
+pub(super) const fn tables_max(bytes: usize, islands_max: usize) -> usize {
+    2 * pieces_max(bytes, islands_max) * size_of::<Piece>() + 2 * islands_max * size_of::<Island>()
+}
+
+/// Appends `more` to `data`, in place if nobody else holds it.
+pub(super) fn append(data: &mut Bytes, more: &[u8]) {
+    let mut joined = match core::mem::take(data).try_into_mut() {
+        Ok(own) => own,
+        Err(shared) => BytesMut::from(&shared[..]),
+    };
+    joined.extend_from_slice(more);
+    *data = joined.freeze();
+}
+
+/// Bytes of the buffer that nobody but `data` holds.
+#[cfg(test)]
+pub(super) fn room(data: Bytes) -> usize {
+    data.try_into_mut().map_or(0, |own| own.capacity())
+}
 
 #[derive(Debug)]
 pub(super) struct Piece {
@@ -42,34 +72,25 @@ struct Island {
 pub(super) struct Reassembly {
     pieces: VecDeque<Piece>,
     islands: Vec<Island>,
-    bytes: usize,
     stamp: u64,
-    bytes_max: usize,
     islands_max: usize,
 }
 
 impl Reassembly {
-    pub(super) const fn new(bytes_max: usize, islands_max: usize) -> Self {
-        Self {
-            pieces: VecDeque::new(),
-            islands: Vec::new(),
-            bytes: 0,
-            stamp: 0,
-            bytes_max,
-            islands_max,
-        }
+    pub(super) const fn new(islands_max: usize) -> Self {
+        Self { pieces: VecDeque::new(), islands: Vec::new(), stamp: 0, islands_max }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    fn is_full(&self, more: usize) -> bool {
-        self.bytes + more > self.bytes_max
-            || self.pieces.len() >= PIECES_MIN.max(self.bytes_max / PIECE_BYTES_MIN)
+    /// Where the first piece begins.
+    pub(super) fn first(&self) -> Option<Position> {
+        self.pieces.front().map(|piece| piece.start)
     }
 
-    /// Copies what is new of `data`. `false` when a limit forbade keeping part of it.
+    /// Copies what is new of `data`. `false` when there is one island too many.
     pub(super) fn insert(&mut self, start: Position, data: &[u8], push: bool) -> bool {
         self.insert_with(start, data.len(), push, |from, to| {
             Bytes::copy_from_slice(&data[from..to])
@@ -79,10 +100,9 @@ impl Reassembly {
     /// Keeps what is new of `data`, beyond any limit: bytes that a hand-over brings were promised to
     /// the peer (RFC 2018 s8).
     pub(super) fn adopt(&mut self, start: Position, data: &Bytes) {
-        let limits = (self.bytes_max, self.islands_max);
-        (self.bytes_max, self.islands_max) = (usize::MAX, usize::MAX);
+        let islands_max = core::mem::replace(&mut self.islands_max, usize::MAX);
         self.insert_with(start, data.len(), false, |from, to| data.slice(from..to));
-        (self.bytes_max, self.islands_max) = limits;
+        self.islands_max = islands_max;
     }
 
     fn insert_with(
@@ -104,49 +124,65 @@ impl Reassembly {
         let mut at = start;
         let mut index = self.pieces.partition_point(|piece| piece.end() <= start);
         while at < end {
-            let next = self.pieces.get(index);
-            let gap_end = next.map_or(end, |next| next.start.min(end));
+            let next = self.pieces.get(index).map(|next| (next.start, next.end()));
+            let gap_end = next.map_or(end, |(start, _)| start.min(end));
             if at < gap_end {
-                let (from, to) = (offset(start, at), offset(start, gap_end));
-                if self.is_full(to - from) {
-                    break;
-                }
-                self.bytes += to - from;
+                let data = piece(offset(start, at), offset(start, gap_end));
                 let push = push && gap_end == end;
-                self.pieces.insert(index, Piece { start: at, data: piece(from, to), push });
-                index += 1;
-                at = gap_end;
+                self.pieces.insert(index, Piece { start: at, data, push });
+                let joined = self.join_around(index);
+                at = gap_end.max(self.pieces[joined].end());
+                index = joined + 1;
                 continue;
             }
-            let Some(next) = next else { break };
-            at = next.end();
+            let Some((_, next_end)) = next else { break };
+            at = next_end;
             index += 1;
         }
-        if at > start {
-            self.note(first, last, start, at.min(end));
+        self.note(first, last, start, end);
+        true
+    }
+
+    /// Joins the piece at `index` with its neighbours if they are small; returns where it is then.
+    fn join_around(&mut self, index: usize) -> usize {
+        self.join(index);
+        index - usize::from(index > 0 && self.join(index - 1))
+    }
+
+    /// Joins the pieces at `index` and behind, if they touch, are small, and no PSH lies between.
+    fn join(&mut self, index: usize) -> bool {
+        let many = self.pieces.len() > PUSHED_PIECES_MAX;
+        let (Some(left), Some(right)) = (self.pieces.get(index), self.pieces.get(index + 1)) else {
+            return false;
+        };
+        if left.end() != right.start
+            || left.data.len() + right.data.len() > JOIN_MAX
+            || left.push && !many
+        {
+            return false;
         }
-        at >= end
+        let Some(right) = self.pieces.remove(index + 1) else { return false };
+        let left = &mut self.pieces[index];
+        append(&mut left.data, &right.data);
+        left.push = right.push;
+        true
     }
 
     /// Merges `start..end` into the islands `first..last` that it touches.
     fn note(&mut self, first: usize, last: usize, start: Position, end: Position) {
         self.stamp += 1;
-        // A cut-off insertion may not reach the last island it would have touched.
-        let reached = self.islands[first..last].iter().filter(|island| island.start <= end).count();
-        let touched = first..first + reached;
         let mut merged = Island { start, end, stamp: self.stamp };
-        for island in &self.islands[touched.clone()] {
+        for island in &self.islands[first..last] {
             merged.start = merged.start.min(island.start);
             merged.end = merged.end.max(island.end);
         }
-        self.islands.splice(touched, [merged]);
+        self.islands.splice(first..last, [merged]);
     }
 
     /// The piece that continues the stream at `nxt`, without what lies before. Call until `None`.
     pub(super) fn pop(&mut self, nxt: Position) -> Option<Piece> {
         while self.pieces.front()?.start <= nxt {
             let mut piece = self.pieces.pop_front()?;
-            self.bytes -= piece.data.len();
             let end = piece.end();
             self.forget_before(end.max(nxt));
             if end > nxt {
@@ -169,7 +205,8 @@ impl Reassembly {
 
     /// The island that holds `start..end` entirely.
     pub(super) fn holds(&self, start: Position, end: Position) -> bool {
-        self.islands.iter().any(|island| island.start <= start && end <= island.end)
+        let after = self.islands.partition_point(|island| island.start <= start);
+        after.checked_sub(1).is_some_and(|index| end <= self.islands[index].end)
     }
 
     /// Writes SACK blocks, the island that changed last first (RFC 2018 s4); returns how many.
@@ -187,8 +224,15 @@ impl Reassembly {
     /// Everything that is kept, in order, for a hand-over.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Piece> {
         self.islands.clear();
-        self.bytes = 0;
         self.pieces.drain(..)
+    }
+
+    /// Heap in use, in bytes. Takes everything apart to see how large the buffers are.
+    #[cfg(test)]
+    pub(super) fn heap(&mut self) -> usize {
+        let tables = self.pieces.capacity() * size_of::<Piece>()
+            + self.islands.capacity() * size_of::<Island>();
+        tables + self.take().map(|piece| room(piece.data)).sum::<usize>()
     }
 
     /// Drops everything.
@@ -230,7 +274,7 @@ mod tests {
     // RFC 2018 s4: the block of the most recent arrival first, the others in order of recency.
     #[test]
     fn most_recent_block_first() {
-        let mut queue = Reassembly::new(1000, 8);
+        let mut queue = Reassembly::new(8);
         for (start, len) in [(10, 10), (30, 10), (50, 10), (70, 10)] {
             assert!(queue.insert(at(start), &[0; 10][..len], false));
         }
@@ -240,17 +284,46 @@ mod tests {
         assert!(queue.holds(at(12), at(40)) && !queue.holds(at(12), at(41)));
     }
 
+    // One gap too many is refused; what touches an island is always kept.
     #[test]
-    fn limits_hold() {
-        let mut queue = Reassembly::new(20, 2);
+    fn gaps_are_limited() {
+        let mut queue = Reassembly::new(2);
         assert!(queue.insert(at(10), &[1; 5], false));
         assert!(queue.insert(at(20), &[2; 5], false));
         assert!(!queue.insert(at(30), &[3; 5], false), "a third gap");
-        assert!(!queue.insert(at(15), &[4; 16], false), "too many bytes");
-        assert_eq!(blocks(&queue, 4), [block(10, 25)]);
-        let mut tiny = Reassembly::new(1000, 1000);
-        let kept = (0..200).filter(|n| tiny.insert(at(2 * n + 1), b"x", false)).count();
-        assert_eq!(kept, PIECES_MIN);
+        assert!(queue.insert(at(15), &[4; 16], false));
+        assert_eq!(blocks(&queue, 4), [block(10, 31)]);
+    }
+
+    // Tiny segments, forward, backward and each with a PSH, make few pieces; whole ones stay as they are.
+    #[test]
+    fn tiny_pieces_are_joined() {
+        const BYTES: u64 = 100_000;
+        let few = pieces_max(BYTES as usize, 0);
+        type Order = fn(u64) -> u64;
+        let orders: [(Order, bool, usize); 4] = [
+            (|n| n, false, 100),
+            (|n| BYTES - 1 - n, false, 100),
+            (|n| n, true, few),
+            (|n| n * 7919 % BYTES, true, few),
+        ];
+        for (order, push, most) in orders {
+            let mut queue = Reassembly::new(usize::MAX);
+            for n in 0..BYTES {
+                assert!(queue.insert(at(1 + order(n)), &[order(n) as u8], push));
+            }
+            assert!(queue.pieces.len() <= most, "{} pieces", queue.pieces.len());
+            assert_eq!(blocks(&queue, 2), [block(1, 1 + BYTES as u32)]);
+            let pieces: Vec<_> = queue.take().collect();
+            assert!(pieces.last().is_some_and(|last| last.push == push));
+            let bytes = pieces.iter().flat_map(|piece| &piece.data);
+            assert!(bytes.enumerate().all(|(n, &byte)| byte == n as u8));
+        }
+        let mut whole = Reassembly::new(8);
+        for n in 0..10 {
+            assert!(whole.insert(at(1 + 1448 * n), &[0; 1448], false));
+        }
+        assert_eq!(whole.pieces.len(), 10, "not copied again");
     }
 
     proptest! {
@@ -260,7 +333,7 @@ mod tests {
             inserts in prop::collection::vec((1u64..120, 1usize..30, any::<bool>()), 1..40),
             fill in 1u64..60,
         ) {
-            let mut queue = Reassembly::new(usize::MAX / 2, usize::MAX);
+            let mut queue = Reassembly::new(usize::MAX);
             let mut model = [None; 200];
             for (n, (start, len, push)) in inserts.iter().enumerate() {
                 let data = vec![n as u8; *len];

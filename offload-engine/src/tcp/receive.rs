@@ -1,21 +1,36 @@
 //! The receive side: RCV.NXT, the advertised window, what waits for the consumer, and when to acknowledge.
 //!
-//! The window is `limit` less what waits in the backlog (CH-IND-6). Its right edge never moves left
-//! (CH P9, RFC 9293 s3.8.6), moves right only by an MSS or half of the limit (s3.8.6.2.2), and is
-//! rounded up to the scale's unit when rounding down would move it left, never more than one unit
-//! beyond the limit.
+//! **Window.** `limit` less what waits in the backlog (CH-IND-6). The limit starts at InitialRcvWnd and
+//! grows with what the consumer takes (`autotune`). The right edge never moves left (CH P9, RFC 9293
+//! s3.8.6), moves right only by an MSS or half of the limit (s3.8.6.2.2), and is rounded up to the
+//! scale's unit when rounding down would move it left, never more than one unit beyond the limit. When
+//! the consumer takes what waited, an update is sent once it doubles what is left of the window and is worth two
+//! segments or half of the limit.
 //!
-//! An ACK is due at once after `ack_frequency` segments or [`ACK_BYTES_MAX`] bytes, after anything out
-//! of order, duplicate, or that fills a hole (RFC 5681 s4.2), after a FIN and after a refusal of
-//! data outside the window, and for the next [`QUICK_ACKS`] segments while a sender repairs a loss
-//! with few segments in flight; otherwise after the delayed-ACK time.
+//! **Acknowledgements.** One for each batch of input at most. It is due at once after `ack_frequency`
+//! segments, or as many bytes as so many full-sized ones hold, or [`ACK_BYTES_MAX`] (RFC 9293 s3.8.6.3; full
+//! size is learnt from what comes, as links coalesce segments and peers send less than our MSS); for
+//! the first [`Config::quick_acks`] times after a take-over when a segment is full-sized, since the peer may
+//! be in slow start; after anything out of order, duplicate, or that fills a hole (RFC 5681 s4.2);
+//! after a FIN and after a refusal of data outside the window; and for the next [`QUICK_ACKS`]
+//! segments while a sender repairs a loss with few segments in flight. Otherwise after the delayed-ACK time.
+//! PSH alone makes no ACK due: the consumer's answer would carry it.
+//!
+//! **Overlaps.** What came first stays: neither bytes in order nor bytes kept beyond a hole are ever
+//! replaced by later ones with the same sequence numbers.
+//!
+//! **Memory.** What waits lies left of RCV.NXT and what is out of order lies right of it, before the edge,
+//! so both together hold at most `limit` (or the window that the previous owner told, if larger) and
+//! one unit of the scale: 4 MiB by default at most. Buffers may be twice as large as their bytes. Small pieces
+//! are joined, so that tiny segments cost little more: see [`Config::receive_memory_max`].
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Config, SackBlock, reassembly::Reassembly, seq::Position};
+use super::{Config, SackBlock, autotune::Autotune, reassembly::Reassembly, seq::Position};
+use crate::time::{Duration, Instant};
 
 /// Bytes received after which an ACK is due whatever the frequency says.
 pub(super) const ACK_BYTES_MAX: u64 = 32 * 1024;
@@ -26,6 +41,11 @@ const QUICK_ACKS: u8 = 16;
 const WINDOW_FIELD_MAX: u64 = 65_535;
 /// Waiting pieces are joined up to this size, in bytes, so that tiny segments cost little memory.
 const BACKLOG_JOIN_MAX: usize = 4096;
+/// Waiting pieces that a PSH may keep apart. Beyond it they are joined too: a PSH is no record mark
+/// (RFC 9293 s3.9.1.2).
+const BACKLOG_PIECES_MAX: usize = 1024;
+/// Full size of the peer's segments before any has come (RFC 9293 s3.7.1), in bytes.
+const FULL_SIZE_DEFAULT: u64 = 536;
 /// Most duplicate ACKs owed at once to a peer without SACK.
 const DUPLICATE_ACKS_MAX: u32 = 64;
 
@@ -46,6 +66,24 @@ pub(super) enum AckDue {
     Now,
 }
 
+/// An acceptable segment, as far as the receive side is concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) start: Position,
+    pub(super) payload: &'a [u8],
+    /// Segments that the link has coalesced into it, and the payload bytes of the largest.
+    pub(super) pieces: u32,
+    pub(super) piece_size: u64,
+    pub(super) push: bool,
+    pub(super) fin: bool,
+}
+
+impl Arrival<'_> {
+    fn end(&self) -> Position {
+        self.start + self.payload.len() as u64
+    }
+}
+
 /// The receive side of one connection.
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -55,8 +93,12 @@ pub(super) struct Receiver {
     /// SEG.ACK sent last (RFC 7323 s4.3, Last.ACK.sent).
     last_ack: Position,
     limit: u64,
+    autotune: Autotune,
     scale: u8,
     mss: u64,
+    /// Payload bytes of a full-sized segment, as seen, and of the last smaller one.
+    full_size: u64,
+    small_size: u64,
     sack: bool,
     ack_frequency: u32,
     backlog: VecDeque<Waiting>,
@@ -70,8 +112,12 @@ pub(super) struct Receiver {
     unacked_segments: u32,
     unacked_bytes: u64,
     duplicates_owed: u32,
+    /// Bytes indicated and not yet settled.
+    indicated: u64,
     /// ACKs that are still to go out without delay.
     quick: u8,
+    /// The same, for full-sized segments only.
+    quick_start: u8,
     duplicate: Option<(Position, Position)>,
 }
 
@@ -82,13 +128,16 @@ impl Receiver {
             edge: nxt + u64::from(window),
             last_ack: nxt,
             limit: 0,
+            autotune: Autotune::new(config.rcv_wnd_max),
             scale,
             mss: 1,
+            full_size: FULL_SIZE_DEFAULT,
+            small_size: 0,
             sack,
             ack_frequency: u32::from(config.ack_frequency.max(1)),
             backlog: VecDeque::new(),
             backlog_bytes: 0,
-            reassembly: Reassembly::new(config.reassembly_bytes_max, config.reassembly_gaps_max),
+            reassembly: Reassembly::new(config.reassembly_gaps_max),
             fin: None,
             fin_reached: false,
             blocked: false,
@@ -96,7 +145,9 @@ impl Receiver {
             unacked_segments: 0,
             unacked_bytes: 0,
             duplicates_owed: 0,
+            indicated: 0,
             quick: 0,
+            quick_start: config.quick_acks,
             duplicate: None,
         }
     }
@@ -104,6 +155,46 @@ impl Receiver {
     /// Sets the window's limit in bytes, bounded by what the window field can say.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = u64::from(limit).min(WINDOW_FIELD_MAX << self.scale);
+    }
+
+    /// The host has chosen the limit: it grows no more (CH-UPD-5).
+    pub(super) fn fix_limit(&mut self, limit: u32) {
+        self.autotune.stop();
+        self.set_limit(limit);
+    }
+
+    /// The window's limit, in bytes.
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Payload bytes of the peer's full-sized segments, as seen.
+    pub(super) const fn full_size(&self) -> u64 {
+        self.full_size
+    }
+
+    /// The receiver's estimate of the round-trip time.
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        self.autotune.rtt()
+    }
+
+    /// A full-sized segment has echoed our timestamp of `age` ago.
+    pub(super) fn on_echo(&mut self, echo: u32, age: Duration) {
+        self.autotune.on_echo(echo, age);
+    }
+
+    /// What was accepted last counts for the window's growth.
+    pub(super) fn measure(&mut self, now: Instant) {
+        self.autotune.on_data(now, self.nxt, self.edge);
+    }
+
+    fn grow(&mut self, now: Instant, consumed: u64) {
+        if consumed == 0 {
+            return;
+        }
+        if let Some(limit) = self.autotune.on_consumed(now, consumed, self.mss) {
+            self.limit = self.limit.max(limit.min(WINDOW_FIELD_MAX << self.scale));
+        }
     }
 
     /// Sets the size of the peer's full segments, in bytes.
@@ -152,30 +243,23 @@ impl Receiver {
         self.reassembly.adopt(start, data);
     }
 
-    /// Takes the payload of an acceptable segment that starts at `start`; `pieces` segments were
-    /// coalesced into it. Returns the part that continues the stream, and whether it ends with the PSH.
-    pub(super) fn accept(
-        &mut self,
-        start: Position,
-        payload: &[u8],
-        pieces: u32,
-        push: bool,
-        fin: bool,
-    ) -> (Range<usize>, bool) {
-        let end = start + payload.len() as u64;
-        if fin && end <= self.edge && end >= self.nxt {
-            // A second opinion about the end of the stream is a peer's error: the first one stands.
-            self.fin.get_or_insert(end);
-        }
+    /// Takes the payload of an acceptable segment. Returns the part that continues the stream, and
+    /// whether it ends with the PSH.
+    pub(super) fn accept(&mut self, arrival: &Arrival<'_>) -> (Range<usize>, bool) {
+        let &Arrival { start, payload, push, fin, .. } = arrival;
+        let end = arrival.end();
         if fin {
+            if end <= self.edge && end >= self.nxt {
+                // A second opinion about the end of the stream is a peer's error: the first one stands.
+                self.fin.get_or_insert(end);
+            }
             self.due = AckDue::Now;
         }
         let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge));
         let from = self.nxt.max(start).min(end.max(start));
         let to = end.min(limit).max(from);
-        let range = index(start, from)..index(start, to);
         if !payload.is_empty() {
-            self.count(payload.len() as u64, pieces);
+            self.count(arrival);
         }
         if start < self.nxt || to < end {
             self.due = AckDue::Now;
@@ -184,45 +268,88 @@ impl Receiver {
         if start < self.nxt && start < end {
             self.duplicate = Some((start, end.min(self.nxt)));
         }
-        if range.is_empty() {
+        if from == to {
             return (0..0, false);
         }
         let push = push && to == end;
         if from > self.nxt {
-            self.due = AckDue::Now;
-            self.quick = QUICK_ACKS;
-            self.duplicates_owed = (self.duplicates_owed + 1).min(DUPLICATE_ACKS_MAX);
-            if self.reassembly.holds(from, to) {
-                self.duplicate = Some((from, to));
-            }
-            self.reassembly.insert(from, &payload[range], push);
+            self.keep(from, &payload[index(start, from)..index(start, to)], push);
             return (0..0, false);
         }
-        self.nxt = to;
-        if !self.reassembly.is_empty() {
-            self.due = AckDue::Now;
-        }
-        (range, push)
+        self.take_in_order(start, payload, (from, to), push)
     }
 
-    fn count(&mut self, bytes: u64, pieces: u32) {
-        self.unacked_segments = self.unacked_segments.saturating_add(pieces);
-        self.unacked_bytes += bytes;
+    /// Keeps data from beyond a hole.
+    fn keep(&mut self, from: Position, data: &[u8], push: bool) {
+        self.due = AckDue::Now;
+        self.quick = QUICK_ACKS;
+        self.duplicates_owed = (self.duplicates_owed + 1).min(DUPLICATE_ACKS_MAX);
+        let to = from + data.len() as u64;
+        if self.reassembly.holds(from, to) {
+            self.duplicate = Some((from, to));
+        }
+        self.reassembly.insert(from, data, push);
+    }
+
+    /// Moves RCV.NXT over the part of a segment that continues the stream, up to what was kept before.
+    fn take_in_order(
+        &mut self,
+        start: Position,
+        payload: &[u8],
+        (from, to): (Position, Position),
+        push: bool,
+    ) -> (Range<usize>, bool) {
+        let mut fresh = to;
+        if let Some(held) = self.reassembly.first() {
+            self.due = AckDue::Now;
+            fresh = held.max(from).min(to);
+            // Fills the holes behind; `settle` delivers them.
+            self.reassembly.insert(fresh, &payload[index(start, fresh)..index(start, to)], push);
+        }
+        self.nxt = fresh;
+        self.indicated = fresh.since(from);
+        (index(start, from)..index(start, fresh), push && fresh == to)
+    }
+
+    fn count(&mut self, arrival: &Arrival<'_>) {
+        self.learn(arrival.piece_size, arrival.push);
+        self.unacked_segments = self.unacked_segments.saturating_add(arrival.pieces);
+        self.unacked_bytes += arrival.payload.len() as u64;
+        let full = arrival.piece_size >= self.full_size;
+        let enough = u64::from(self.ack_frequency) * self.full_size;
         let now = self.unacked_segments >= self.ack_frequency
-            || self.unacked_bytes >= ACK_BYTES_MAX
-            || self.quick > 0;
+            || self.unacked_bytes >= enough.min(ACK_BYTES_MAX)
+            || self.quick > 0
+            || (self.quick_start > 0 && full);
         self.due = self.due.max(if now { AckDue::Now } else { AckDue::Delayed });
+    }
+
+    /// Full size is the largest seen, at most our MSS; a smaller one counts when it comes twice in a row
+    /// without a PSH, for the path may have changed.
+    fn learn(&mut self, size: u64, push: bool) {
+        let size = size.min(self.mss);
+        if size >= self.full_size || size == self.small_size {
+            self.full_size = size;
+            self.small_size = 0;
+        } else {
+            self.small_size = if push || size < FULL_SIZE_DEFAULT { 0 } else { size };
+        }
     }
 
     /// Ends the processing of a segment: what the consumer refused, then what has become contiguous,
     /// waits for it; then the FIN counts.
-    pub(super) fn settle(&mut self, refused: &[u8], push: bool) {
+    pub(super) fn settle(&mut self, now: Instant, refused: &[u8], push: bool) {
+        let indicated = core::mem::take(&mut self.indicated);
+        self.grow(now, indicated.saturating_sub(refused.len() as u64));
         if !refused.is_empty() {
             self.wait(refused, push);
         }
         while let Some(piece) = self.reassembly.pop(self.nxt) {
             self.nxt += piece.data.len() as u64;
-            self.push_waiting(piece.data, piece.push);
+            // Pieces that are large wait as they are.
+            if !self.join_waiting(&piece.data, piece.push) {
+                self.push_waiting(piece.data, piece.push);
+            }
         }
         if !self.fin_reached && self.fin == Some(self.nxt) {
             self.nxt += 1;
@@ -233,21 +360,22 @@ impl Receiver {
     }
 
     fn wait(&mut self, data: &[u8], push: bool) {
-        if let Some(last) = self.backlog.back_mut()
-            && !last.push
-            && last.data.len() + data.len() <= BACKLOG_JOIN_MAX
-        {
-            match core::mem::take(&mut last.data).try_into_mut() {
-                Ok(mut joined) => {
-                    joined.extend_from_slice(data);
-                    *last = Waiting { data: joined.freeze(), push };
-                    self.backlog_bytes += data.len() as u64;
-                    return;
-                }
-                Err(shared) => last.data = shared,
-            }
+        if !self.join_waiting(data, push) {
+            self.push_waiting(Bytes::copy_from_slice(data), push);
         }
-        self.push_waiting(Bytes::copy_from_slice(data), push);
+    }
+
+    /// Appends `data` to the last piece that waits, if both are small and no PSH lies between.
+    fn join_waiting(&mut self, data: &[u8], push: bool) -> bool {
+        let many = self.backlog.len() >= BACKLOG_PIECES_MAX;
+        let Some(last) = self.backlog.back_mut() else { return false };
+        if last.push && !many || last.data.len() + data.len() > BACKLOG_JOIN_MAX {
+            return false;
+        }
+        super::reassembly::append(&mut last.data, data);
+        last.push = push;
+        self.backlog_bytes += data.len() as u64;
+        true
     }
 
     fn push_waiting(&mut self, data: Bytes, push: bool) {
@@ -268,8 +396,9 @@ impl Receiver {
     }
 
     /// The consumer has taken `count` bytes of the front. An ACK is due when the window can reopen by
-    /// two segments or half of its limit.
-    pub(super) fn consumed(&mut self, count: usize) {
+    /// two segments or half of its limit, and at least doubles: a sender that has much window left
+    /// hears of it with the next data.
+    pub(super) fn consumed(&mut self, now: Instant, count: usize) {
         let Some(front) = self.backlog.front_mut() else { return };
         let count = count.min(front.data.len());
         self.backlog_bytes -= count as u64;
@@ -277,8 +406,10 @@ impl Receiver {
         if front.data.is_empty() {
             self.backlog.pop_front();
         }
+        self.grow(now, count as u64);
         let opening = self.open_edge().since(self.edge);
-        if opening > 0 && opening >= (2 * self.mss).min(self.limit / 2) && !self.fin_reached {
+        let worth = (2 * self.mss).min(self.limit / 2).max(1);
+        if opening >= worth.max(self.window()) && !self.fin_reached {
             self.due = AckDue::Now;
         }
     }
@@ -305,6 +436,14 @@ impl Receiver {
         self.reassembly.clear();
         self.due = AckDue::No;
         self.duplicates_owed = 0;
+    }
+
+    /// Heap in use, in bytes. Takes everything apart to see how large the buffers are.
+    #[cfg(test)]
+    pub(super) fn heap(&mut self) -> usize {
+        let table = self.backlog.capacity() * size_of::<Waiting>();
+        let waiting = self.backlog.drain(..).map(|waiting| super::reassembly::room(waiting.data));
+        table + waiting.sum::<usize>() + self.reassembly.heap()
     }
 
     // Acknowledging.
@@ -352,6 +491,7 @@ impl Receiver {
         self.last_ack = self.nxt;
         if self.unacked_segments > 0 {
             self.quick = self.quick.saturating_sub(1);
+            self.quick_start = self.quick_start.saturating_sub(1);
         }
         self.unacked_segments = 0;
         self.unacked_bytes = 0;
@@ -372,6 +512,17 @@ impl Receiver {
             }
             None => self.reassembly.blocks(blocks),
         }
+    }
+}
+
+impl Config {
+    /// Most heap that the receive side of a connection takes while its window is at most `window` bytes, in
+    /// bytes, whatever the peer sends: buffers of twice the window, and the tables of pieces, which may
+    /// have twice the room that they need. Not counted is what an allocator adds to each of the pieces.
+    pub const fn receive_memory_max(&self, window: usize) -> usize {
+        let waiting = 2 * (window / BACKLOG_JOIN_MAX + 1) + BACKLOG_PIECES_MAX;
+        let backlog = 2 * waiting * size_of::<Waiting>();
+        2 * window + backlog + super::reassembly::tables_max(window, self.reassembly_gaps_max)
     }
 }
 

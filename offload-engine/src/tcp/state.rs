@@ -8,9 +8,10 @@
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
-    Attempts, Challenges, Clock, Config, Connection, Controller, Counters, Ending, ImportError,
-    Owed, Position, Receiver, Recovery, RttEstimator, SendQueue, SendVariables, TIMESTAMPS_OPTION,
-    TcpPhase, Timer, Timers, congestion::Congestion,
+    Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
+    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, RttEstimator,
+    SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
+    congestion::{Congestion, Usage},
 };
 use crate::{
     chimney::state::{ConnectionState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState},
@@ -20,6 +21,10 @@ use crate::{
 
 /// Largest window scale (RFC 7323 s2.3).
 const WINDOW_SCALE_MAX: u8 = 14;
+/// Smallest MSS that a peer is believed to mean, in bytes with options: Linux' `tcp_min_snd_mss`, against peers
+/// that have every byte sent in a segment of its own (CVE-2019-11479). IPv4 demands no more than 536 -
+/// 40 of anybody (RFC 9293 s3.7.1), and no less than 28 fits the smallest MTU (RFC 791: 68).
+const MSS_MIN: usize = 48;
 /// Largest window that can be advertised, in bytes.
 const WINDOW_MAX: u64 = 65_535 << WINDOW_SCALE_MAX;
 
@@ -116,6 +121,7 @@ pub(super) fn import(
         snd_wnd_probe_count,
         keep_alive,
         retransmit,
+        ecn_echo,
     } = delegated;
     if !constant.window_scaling_enabled {
         constant.snd_wind_scale = 0;
@@ -160,6 +166,8 @@ pub(super) fn import(
         phase,
         now,
         mss,
+        path_mtu: PathMtu::new(path_mtu_payload, path.constant.source_address.is_ipv6(), una),
+        ecn: EcnState::new(constant.ecn_enabled, ecn_echo),
         snd: SendVariables {
             una,
             nxt,
@@ -168,14 +176,26 @@ pub(super) fn import(
             max_wnd: u64::from(max_snd_wnd.max(snd_wnd)),
             wl1: snd_wl1,
             wl2: una,
+            sml: una,
         },
         queue,
         fin_requested: fin_requested(phase) || fin_acknowledged(phase),
         receiver,
         recovery,
-        congestion: Controller::new(config.congestion, mss, cwnd, ss_thresh),
-        flight_peak: 0,
+        congestion: Controller::new(
+            config.congestion,
+            config.congestion_options,
+            mss,
+            cwnd,
+            ss_thresh,
+        ),
+        usage: Usage::new(now, nxt),
+        pacer: Pacer::new(now),
+        chrono: Chrono::new(now),
         last_sent: now,
+        last_data_sent: None,
+        last_data_recv: None,
+        last_ack_recv: None,
         rtt,
         clock: Clock {
             delta: ts_time.wrapping_sub(now.as_millis() as u32),
@@ -200,10 +220,10 @@ pub(super) fn import(
 }
 
 /// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
-fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
+pub(super) fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
     let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
-    let mss = path_mtu_payload.min(usize::from(constant.remote_mss));
-    mss.saturating_sub(option).max(1) as u64
+    let mss = path_mtu_payload.min(usize::from(constant.remote_mss)).max(MSS_MIN);
+    (mss - option) as u64
 }
 
 const fn ticks(count: u32) -> Duration {
@@ -281,6 +301,7 @@ impl Connection {
                     timeout_delta: self.ticks_left(Timer::KeepAlive, now),
                 },
                 retransmit: self.retransmit_state(now),
+                ecn_echo: self.ecn.echo(),
             },
         }
     }
@@ -303,16 +324,9 @@ impl Connection {
             self.attempts.closed_since = self.attempts.closed_since.map(|_| now);
         }
         if old.initial_rcv_wnd != cached.initial_rcv_wnd {
-            self.receiver.set_limit(cached.initial_rcv_wnd);
+            self.receiver.fix_limit(cached.initial_rcv_wnd);
             self.receiver.ack_now();
         }
-    }
-
-    /// The path MTU has changed (CH-UPD-5); see [`Connection::from_state`] for the argument. What is lost is
-    /// resent in segments of the new size.
-    pub fn update_path_mtu(&mut self, path_mtu_payload: usize) {
-        self.mss = effective_mss(&self.constant, path_mtu_payload);
-        self.congestion.set_mss(self.mss);
     }
 
     /// The timer that the chimney's one slot stands for now (CH s10.1).

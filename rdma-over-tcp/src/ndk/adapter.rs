@@ -327,7 +327,9 @@ impl AdapterCore {
 const fn connect_status(error: HostError) -> NtStatus {
     match error {
         HostError::Refused | HostError::Reset => NtStatus::CONNECTION_REFUSED,
-        HostError::TimedOut | HostError::RetransmissionLimit => NtStatus::IO_TIMEOUT,
+        HostError::TimedOut | HostError::RetransmissionLimit | HostError::Unanswered(_) => {
+            NtStatus::IO_TIMEOUT
+        }
         HostError::HostUnreachable => NtStatus::HOST_UNREACHABLE,
         HostError::NetworkUnreachable => NtStatus::NETWORK_UNREACHABLE,
         HostError::AddressNotAvailable => NtStatus::INVALID_ADDRESS,

@@ -13,6 +13,7 @@
 //! | [`needs`] | skipping by name what a machine cannot run, and refusing to skip in CI |
 //! | [`netns`] | a host: one network namespace |
 //! | [`switch`] | an Ethernet between hosts, with loss that can be counted |
+//! | [`wire`] | hosts at the ends of a `flue wire`: loss with a seed, delay, rate, queue |
 //! | [`stream`] | bytes from a seed, and their digest |
 //! | [`kernel_peer`] | a kernel TCP socket that sends, receives, stalls, half-closes or resets |
 //! | [`process`] | a program under test: its lines, its deadline, its end |
@@ -30,3 +31,4 @@ pub mod process;
 pub mod stream;
 pub mod switch;
 pub mod tshark;
+pub mod wire;

@@ -130,6 +130,27 @@ impl Namespace {
             .unwrap_or_else(|error| panic!("/proc/sys/{key} does not take {value}: {error}"));
     }
 
+    /// A counter of the kernel in here, by the name that `nstat` has for it: `TcpRetransSegs`,
+    /// `TcpExtTCPOFOQueue`.
+    ///
+    /// # Panics
+    ///
+    /// When the kernel has none of that name.
+    pub fn counter(&self, name: &str) -> u64 {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+        let text = self.run(|| Ok::<_, io::Error>(read("snmp")? + &read("netstat")?));
+        let text = text.expect("the kernel tells its counters");
+        let lines: Vec<&str> = text.lines().collect();
+        // A line of names, then a line of values, both behind the name of the group.
+        let found = lines.chunks_exact(2).find_map(|pair| {
+            let (group, names) = pair[0].split_once(": ")?;
+            let wanted = name.strip_prefix(group)?;
+            let at = names.split(' ').position(|it| it == wanted)?;
+            pair[1].split(' ').nth(at + 1)?.parse().ok()
+        });
+        found.unwrap_or_else(|| panic!("the kernel has no counter {name}"))
+    }
+
     /// Names of the links inside, loopback left out.
     pub fn links(&self) -> Vec<String> {
         let links: serde_json::Value =

@@ -106,6 +106,21 @@ impl Process {
         &self.log
     }
 
+    /// All that it says until it closes its output and error, as one text.
+    ///
+    /// # Panics
+    ///
+    /// When it says nothing for `limit` and does not close them.
+    pub fn all_lines(&mut self, limit: Duration) -> String {
+        loop {
+            match self.lines.recv_timeout(limit) {
+                Ok(line) => self.log.push(line),
+                Err(RecvTimeoutError::Timeout) => self.fail("does not close its output"),
+                Err(RecvTimeoutError::Disconnected) => return self.log.join("\n"),
+            }
+        }
+    }
+
     /// Sends a signal to it.
     ///
     /// # Panics

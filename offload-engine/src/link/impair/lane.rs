@@ -1,7 +1,7 @@
 //! One direction of an impaired link: decides each frame's fate and holds it until it is due.
 //!
-//! Delay is constant and the wire is first in, first out, so frames that wait for a moment wait in
-//! a plain queue. Reordered frames wait beside it for later frames to pass.
+//! The wire is first in, first out (jitter keeps order), so frames that wait for a moment wait in a
+//! plain queue. Reordered frames wait beside it for later frames to pass.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -12,9 +12,12 @@ use std::{
 
 use oorandom::Rand64;
 
-use super::Impairments;
+use super::{
+    Impairments, LaneStats, QueueLimit,
+    loss::{Loss, roll},
+};
 use crate::{
-    link::{LinkStats, device::ETHERNET_HEADER_BYTES},
+    link::{TxOffload, device::ETHERNET_HEADER_BYTES},
     time::{Duration, Instant},
 };
 
@@ -25,19 +28,33 @@ pub const REORDER_DISTANCE_MAX: u64 = 5;
 pub const REORDER_HOLD_MAX: Duration = Duration::from_millis(5);
 /// Frames that wait to be passed at once; beyond, frames keep their place.
 const REORDERED_FRAMES_MAX: usize = 64;
-/// Bytes that wait for a rate-limited wire: 1000 frames of 1514, the queue of a TAP.
+/// Bytes that wait for a rate-limited wire if nothing else is said: 1000 frames of 1514, the queue of
+/// a TAP.
 pub const RATE_QUEUE_BYTES_MAX: u64 = 1_514_000;
 /// Frames on their way at once, whatever the delay; beyond, they are lost.
-const HELD_FRAMES_MAX: usize = 65_536;
+const HELD_FRAMES_MAX: usize = 262_144;
+/// Bytes on their way at once: 10 Gbit/s for 0.2 s; beyond, they are lost.
+const HELD_BYTES_MAX: u64 = 256 << 20;
 /// Buffers kept for later frames.
 const SPARE_BUFFERS_MAX: usize = 1024;
 
-/// A frame on its way: complete, checksums and all.
+/// A frame on its way. Complete, checksums and all, unless `offload` says what is still to be done.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) data: Vec<u8>,
+    pub(super) offload: TxOffload,
     pub(super) comment: Option<String>,
-    due: Instant,
+    pub(super) due: Instant,
+    /// What it is on the wire.
+    pub(super) size: WireSize,
+}
+
+/// What a frame, or a super-segment once it is cut, is on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct WireSize {
+    pub(super) frames: u64,
+    /// From Ethernet headers to last bytes.
+    pub(super) bytes: u64,
 }
 
 /// A frame that lets others pass.
@@ -52,16 +69,17 @@ struct Waiting {
 pub(super) struct Lane {
     settings: Impairments,
     dice: Rand64,
+    loss: Loss,
     /// When the last bit of the last frame has left the rate-limited wire.
     wire_free_at: Instant,
+    /// When those frames leave it that had not left it yet; kept for a limit in frames alone.
+    departures: VecDeque<Instant>,
     /// In order of `due`.
     travelling: VecDeque<Held>,
+    travelling_bytes: u64,
     reordered: Vec<Waiting>,
     spare: Vec<Vec<u8>>,
-    dropped: u64,
-    duplicated: u64,
-    reorder_count: u64,
-    corrupted: u64,
+    stats: LaneStats,
 }
 
 impl Lane {
@@ -70,14 +88,14 @@ impl Lane {
         Self {
             settings,
             dice: Rand64::new(u128::from(stream) << 64 | u128::from(settings.seed)),
+            loss: Loss::new(settings.drop_pct, settings.burst_mean),
             wire_free_at: Instant::ZERO,
+            departures: VecDeque::new(),
             travelling: VecDeque::new(),
+            travelling_bytes: 0,
             reordered: Vec::new(),
             spare: Vec::new(),
-            dropped: 0,
-            duplicated: 0,
-            reorder_count: 0,
-            corrupted: 0,
+            stats: LaneStats::default(),
         }
     }
 
@@ -86,20 +104,44 @@ impl Lane {
         self.settings.is_none()
     }
 
-    /// Takes a complete frame.
-    pub(super) fn admit(&mut self, now: Instant, frame: &[u8], comment: Option<&str>) {
-        let Impairments { drop_pct, duplicate_pct, corrupt_pct, .. } = self.settings;
-        if self.roll(drop_pct) {
-            self.dropped += 1;
+    /// Whether super-segments have to be cut before they come in.
+    pub(super) fn cuts(&self) -> bool {
+        self.settings.cuts()
+    }
+
+    /// Whether no frame is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.travelling.is_empty() && self.reordered.is_empty()
+    }
+
+    /// Whether the checksums of frames have to be complete when they come in: a bit that is flipped
+    /// must not be summed.
+    pub(super) fn needs_checksums(&self) -> bool {
+        self.settings.corrupt_pct > 0.0
+    }
+
+    /// Takes a frame of the wire's size; `offload` leaves its checksum to the device at the end.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        offload: TxOffload,
+        comment: Option<&str>,
+    ) {
+        debug_assert!(!self.needs_checksums() || offload == TxOffload::default());
+        let Impairments { duplicate_pct, corrupt_pct, .. } = self.settings;
+        self.stats.frames_in += 1;
+        self.stats.bytes_in += frame.len() as u64;
+        if self.loss.strikes(&mut self.dice) {
+            self.stats.lost += 1;
             return;
         }
-        let mut data = self.spare.pop().unwrap_or_default();
-        data.clear();
-        data.extend_from_slice(frame);
-        if self.roll(corrupt_pct) {
-            self.corrupted += 1;
+        let mut data = self.copy(frame);
+        if roll(&mut self.dice, corrupt_pct) {
+            self.stats.corrupted += 1;
             if !is_ip(&data) {
                 // Nothing above the FCS would notice; the FCS would have.
+                self.stats.corrupted_lost += 1;
                 self.recycle(data);
                 return;
             }
@@ -107,17 +149,51 @@ impl Lane {
             let bit = self.dice.rand_range(first..data.len() as u64 * 8);
             data[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
-        let copy = self.roll(duplicate_pct).then(|| data.clone());
-        self.depart(now, data, comment);
+        let copy = roll(&mut self.dice, duplicate_pct).then(|| self.copy(&data));
+        self.depart(now, data, offload, comment);
         if let Some(copy) = copy {
-            self.duplicated += 1;
-            self.depart(now, copy, comment);
+            self.stats.duplicated += 1;
+            self.depart(now, copy, offload, comment);
+        }
+    }
+
+    /// Takes a frame as it is, of any size, with what is still to be done to it. Only for a lane that
+    /// does not cut.
+    pub(super) fn admit_whole(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        offload: TxOffload,
+        size: WireSize,
+    ) {
+        debug_assert!(!self.cuts());
+        self.stats.frames_in += size.frames;
+        self.stats.bytes_in += size.bytes;
+        let data = self.copy(frame);
+        self.travel(now, Held { data, offload, comment: None, due: now, size });
+    }
+
+    /// Counts a frame that passed the lane by, taken by the device or refused.
+    pub(super) fn count_passed(&mut self, size: WireSize, taken: bool) {
+        self.stats.frames_in += size.frames;
+        self.stats.bytes_in += size.bytes;
+        self.count_end(size, taken);
+    }
+
+    /// Counts what became of a frame that [`Lane::due`] gave.
+    pub(super) fn count_end(&mut self, size: WireSize, taken: bool) {
+        if taken {
+            self.stats.frames_out += size.frames;
+            self.stats.bytes_out += size.bytes;
+        } else {
+            self.stats.refused += size.frames;
         }
     }
 
     /// Counts a frame that never came to the wire.
-    pub(super) fn count_lost(&mut self) {
-        self.dropped += 1;
+    pub(super) fn count_malformed(&mut self) {
+        self.stats.frames_in += 1;
+        self.stats.malformed += 1;
     }
 
     /// The next frame that has arrived by `now`.
@@ -133,6 +209,7 @@ impl Lane {
     /// Forgets the frame that [`Lane::due`] gave.
     pub(super) fn release(&mut self) {
         if let Some(held) = self.travelling.pop_front() {
+            self.travelling_bytes -= held.data.len() as u64;
             self.recycle(held.data);
         }
     }
@@ -143,19 +220,18 @@ impl Lane {
         self.travelling.front().map(|held| held.due).into_iter().chain(waiting).min()
     }
 
-    pub(super) fn add_to(&self, stats: &mut LinkStats) {
-        stats.impaired_dropped += self.dropped;
-        stats.impaired_duplicated += self.duplicated;
-        stats.impaired_reordered += self.reorder_count;
-        stats.impaired_corrupted += self.corrupted;
+    pub(super) fn stats(&self) -> LaneStats {
+        self.stats
     }
 
     /// Reorders the frame or sends it on its way, and with it those that waited for it.
-    fn depart(&mut self, now: Instant, data: Vec<u8>, comment: Option<&str>) {
-        let mut held = Held { data, comment: comment.map(ToString::to_string), due: now };
-        let reorder = self.roll(self.settings.reorder_pct);
+    fn depart(&mut self, now: Instant, data: Vec<u8>, offload: TxOffload, comment: Option<&str>) {
+        let comment = comment.map(ToString::to_string);
+        let size = WireSize { frames: 1, bytes: data.len() as u64 };
+        let mut held = Held { data, offload, comment, due: now, size };
+        let reorder = roll(&mut self.dice, self.settings.reorder_pct);
         if reorder && self.reordered.len() < REORDERED_FRAMES_MAX {
-            self.reorder_count += 1;
+            self.stats.reordered += 1;
             held.due = now + REORDER_HOLD_MAX;
             let behind = self.dice.rand_range(1..REORDER_DISTANCE_MAX + 1);
             self.reordered.push(Waiting { held, behind });
@@ -173,40 +249,80 @@ impl Lane {
 
     /// Puts the frame on the wire at `now`: from here on, order is kept.
     fn travel(&mut self, now: Instant, mut held: Held) {
-        let mut departure = now;
-        if let Some(rate_bps) = self.settings.rate_bps {
-            let backlog = self.wire_free_at.saturating_since(now);
-            let backlog_bytes = backlog.as_nanos() * u128::from(rate_bps) / 8_000_000_000;
-            let queued = backlog_bytes + held.data.len() as u128;
-            if queued > u128::from(RATE_QUEUE_BYTES_MAX) {
-                return self.lose(held);
-            }
-            let nanos = held.data.len() as u128 * 8_000_000_000 / u128::from(rate_bps);
-            // A frame fits the queue, so even at 1 bit/s the time fits 64 bits.
-            departure = self.wire_free_at.max(now) + Duration::from_nanos(nanos as u64);
-            self.wire_free_at = departure;
+        let departure = match self.settings.rate_bps {
+            None => now,
+            Some(rate_bps) => match self.departure(now, rate_bps, held.data.len()) {
+                Some(departure) => departure,
+                None => {
+                    self.stats.queue_full += held.size.frames;
+                    return self.recycle(held.data);
+                }
+            },
+        };
+        let bytes = held.data.len() as u64;
+        if self.travelling.len() >= HELD_FRAMES_MAX
+            || self.travelling_bytes + bytes > HELD_BYTES_MAX
+        {
+            self.stats.overflow += held.size.frames;
+            return self.recycle(held.data);
         }
-        if self.travelling.len() >= HELD_FRAMES_MAX {
-            return self.lose(held);
-        }
-        held.due = departure + self.settings.delay;
+        let arrival = departure + self.travel_time();
+        held.due = self.travelling.back().map_or(arrival, |before| before.due.max(arrival));
+        self.travelling_bytes += bytes;
         self.travelling.push_back(held);
     }
 
-    fn lose(&mut self, held: Held) {
-        self.dropped += 1;
-        self.recycle(held.data);
+    /// When the last bit of a frame that comes `now` leaves the wire; `None`: the queue is full.
+    fn departure(&mut self, now: Instant, rate_bps: u64, frame_len: usize) -> Option<Instant> {
+        let room = match self.settings.queue {
+            QueueLimit::Bytes(limit) => {
+                let backlog = self.wire_free_at.saturating_since(now);
+                let backlog_bytes = backlog.as_nanos() * u128::from(rate_bps) / 8_000_000_000;
+                backlog_bytes + frame_len as u128 <= u128::from(limit)
+            }
+            QueueLimit::Frames(limit) => {
+                while self.departures.front().is_some_and(|&departure| departure <= now) {
+                    self.departures.pop_front();
+                }
+                self.departures.len() < limit as usize
+            }
+        };
+        if !room {
+            return None;
+        }
+        let nanos = frame_len as u128 * 8_000_000_000 / u128::from(rate_bps);
+        // A frame has at most 64 KiB: even at 1 bit/s the time fits 64 bits.
+        let departure = self.wire_free_at.max(now) + Duration::from_nanos(nanos as u64);
+        self.wire_free_at = departure;
+        if let QueueLimit::Frames(_) = self.settings.queue {
+            self.departures.push_back(departure);
+        }
+        Some(departure)
+    }
+
+    /// The delay, give or take the jitter.
+    fn travel_time(&mut self) -> Duration {
+        let Impairments { delay, jitter, .. } = self.settings;
+        if jitter.is_zero() {
+            return delay;
+        }
+        // Validated: jitter <= delay <= 60 s, so both fit 64 bits.
+        let range = 2 * jitter.as_nanos() as u64;
+        delay - jitter + Duration::from_nanos(self.dice.rand_range(0..range + 1))
+    }
+
+    /// The frame in a buffer of ours.
+    fn copy(&mut self, frame: &[u8]) -> Vec<u8> {
+        let mut data = self.spare.pop().unwrap_or_default();
+        data.clear();
+        data.extend_from_slice(frame);
+        data
     }
 
     fn recycle(&mut self, data: Vec<u8>) {
         if self.spare.len() < SPARE_BUFFERS_MAX {
             self.spare.push(data);
         }
-    }
-
-    /// Whether something that happens in `pct` of all cases happens.
-    fn roll(&mut self, pct: f64) -> bool {
-        pct > 0.0 && self.dice.rand_float() * 100.0 < pct
     }
 }
 

@@ -12,11 +12,14 @@ use crate::link::{
 
 const NONE: Impairments = Impairments {
     drop_pct: 0.0,
+    burst_mean: 0.0,
     duplicate_pct: 0.0,
     reorder_pct: 0.0,
     corrupt_pct: 0.0,
     delay: Duration::ZERO,
+    jitter: Duration::ZERO,
     rate_bps: None,
+    queue: QueueLimit::Bytes(RATE_QUEUE_BYTES_MAX),
     seed: 1,
 };
 
@@ -99,11 +102,11 @@ fn corrupted_frames_without_ip_are_lost() {
     let mut lane = Lane::new(Impairments { corrupt_pct: 100.0, ..NONE }, 0);
     let mut arp = [0_u8; 42];
     arp[12..14].copy_from_slice(&[0x08, 0x06]);
-    lane.admit(Instant::ZERO, &arp, None);
+    lane.admit(Instant::ZERO, &arp, TxOffload::default(), None);
     assert!(lane.due(Instant::ZERO).is_none());
     let mut ip = arp;
     ip[12..14].copy_from_slice(&[0x08, 0x00]);
-    lane.admit(Instant::ZERO, &ip, None);
+    lane.admit(Instant::ZERO, &ip, TxOffload::default(), None);
     let held = lane.due(Instant::ZERO).unwrap();
     let flipped: u32 = held.data.iter().zip(&ip).map(|(a, b)| (a ^ b).count_ones()).sum();
     assert_eq!((flipped, &held.data[..14]), (1, &ip[..14]));
@@ -188,6 +191,78 @@ fn the_queue_before_a_slow_wire_is_bounded() {
     assert_eq!(a.stats().impaired_dropped, 200);
 }
 
+/// A limit in frames counts the one that is being sent, whatever their size.
+#[test]
+fn the_queue_may_be_limited_in_frames() {
+    // 86-byte frames at 688 kbit/s take 1 ms each.
+    let queue = QueueLimit::Frames(10);
+    let (mut a, mut b) = pair(Impairments { rate_bps: Some(688_000), queue, ..NONE }, false);
+    let frame = tcp_frame(false, 1, &pattern(20));
+    for _ in 0..15 {
+        transmit(&mut a, Instant::ZERO, &frame, TxOffload::default());
+    }
+    assert_eq!(a.stats().impaired_dropped, 5);
+    // At 3 ms three have left.
+    for _ in 0..5 {
+        transmit(&mut a, Instant::from_millis(3), &frame, TxOffload::default());
+    }
+    assert_eq!(a.stats().impaired_dropped, 7);
+    let end = Instant::from_millis(13);
+    assert_eq!(receive_all(&mut b, end).len(), 3);
+    receive_all(&mut a, end);
+    assert_eq!((receive_all(&mut b, end).len(), a.poll_at()), (10, None));
+}
+
+/// Arrivals of frames a millisecond apart that travel 10 ms give or take 4: microseconds of travel.
+fn travel_times(jitter: Duration, spacing_us: u64) -> Vec<u64> {
+    let settings = Impairments { delay: Duration::from_millis(10), jitter, ..NONE };
+    let mut lane = Lane::new(settings, 0);
+    let mut frame = tcp_frame(false, 0, b"x");
+    let mut times = Vec::new();
+    for number in 0_u64..10_000 {
+        frame[0..4].copy_from_slice(&(number as u32).to_be_bytes());
+        let now = Instant::from_micros(number * spacing_us);
+        lane.admit(now, &frame, TxOffload::default(), None);
+    }
+    while let Some(at) = lane.next_at() {
+        let held = lane.due(at).unwrap();
+        let number = u64::from(u32::from_be_bytes(held.data[..4].try_into().unwrap()));
+        assert_eq!(number, times.len() as u64, "jitter keeps order");
+        times.push(at.as_micros() - number * spacing_us);
+        lane.release();
+    }
+    assert_eq!(times.len(), 10_000);
+    times
+}
+
+/// Far apart, frames do not push each other: uniform within the limits, mean the delay (the deviation of
+/// a mean of 10 000 is 23 us). Close together they keep their order all the same.
+#[test]
+fn jitter_is_uniform_and_keeps_order() {
+    let times = travel_times(Duration::from_millis(4), 8_001);
+    assert!(times.iter().all(|time| (6_000..=14_000).contains(time)));
+    let mean = times.iter().sum::<u64>() / 10_000;
+    assert!((9_880..=10_120).contains(&mean), "{mean}");
+    for quarter in 0..4 {
+        let range: std::ops::Range<u64> = 6_000 + quarter * 2_000..8_000 + quarter * 2_000;
+        let count = times.iter().filter(|&&time| range.contains(&time)).count();
+        assert!((2_283..=2_717).contains(&count), "{count} in {range:?}");
+    }
+    let pushed = travel_times(Duration::from_millis(4), 100);
+    assert!(pushed.iter().all(|time| (6_000..=14_000).contains(time)));
+    assert!(pushed.iter().sum::<u64>() / 10_000 > 12_000, "late ones hold up those behind");
+    assert!(travel_times(Duration::ZERO, 100).iter().all(|&time| time == 10_000));
+}
+
+/// As many as asked for, in runs: [`super::loss`] proves the numbers.
+#[test]
+fn bursts_lose_frames_in_a_row() {
+    let (numbers, stats) = fates(Impairments { drop_pct: 5.0, burst_mean: 10.0, ..NONE }, 20_000);
+    assert!((500..=1500).contains(&stats.impaired_dropped), "{stats:?}");
+    let gaps = numbers.windows(2).filter(|pair| pair[1] - pair[0] > 1).count() as u64;
+    assert!((6..=16).contains(&(stats.impaired_dropped / gaps)), "{gaps} gaps, {stats:?}");
+}
+
 #[test]
 fn super_segments_are_cut_before_they_are_hit() {
     for ipv6 in [false, true] {
@@ -266,9 +341,12 @@ fn without_impairment_frames_pass_untouched() {
 fn settings_out_of_range_are_refused_and_named() {
     let good = Impairments {
         drop_pct: 100.0,
+        burst_mean: 10_000.0,
         duplicate_pct: 0.0,
         delay: Duration::from_secs(60),
+        jitter: Duration::from_secs(60),
         rate_bps: Some(1),
+        queue: QueueLimit::Frames(1),
         ..NONE
     };
     assert_eq!(good.validate(), Ok(()));
@@ -282,6 +360,17 @@ fn settings_out_of_range_are_refused_and_named() {
         ),
         (Impairments { delay: Duration::from_secs(61), ..good }, "delay of 61s is longer than 60s"),
         (Impairments { rate_bps: Some(0), ..good }, "rate of 0 bit/s carries nothing"),
+        (Impairments { queue: QueueLimit::Bytes(0), ..good }, "queue of 0 lets nothing pass"),
+        (Impairments { queue: QueueLimit::Frames(0), ..good }, "queue of 0 lets nothing pass"),
+        (Impairments { burst_mean: 0.5, ..good }, "burst of 0.5 frames is not within 1 to 10000"),
+        (
+            Impairments { drop_pct: 80.0, burst_mean: 3.0, ..good },
+            "drop of 80 % in bursts of 3 frames cannot be: at most 75.0 %",
+        ),
+        (
+            Impairments { jitter: Duration::from_secs(61), ..good },
+            "jitter of 61s is more than the delay of 60s",
+        ),
     ];
     for (settings, message) in errors {
         assert_eq!(format!("{}", settings.validate().unwrap_err()), message);

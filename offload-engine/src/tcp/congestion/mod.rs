@@ -2,13 +2,29 @@
 //!
 //! A controller sees acknowledged bytes, losses and time-outs, and answers with a window in bytes.
 //! It knows nothing of sequence numbers: what is lost, and when an episode begins and ends, is
-//! decided in `recovery`. Bytes are those of [`super::CongestionAlgorithm`]'s connection: payload.
+//! decided in `recovery`; where a round trip begins, and whether the window was used, in `usage`.
+//! Bytes are payload.
+//!
+//! | file | rule |
+//! |---|---|
+//! | `cubic` | RFC 9438 |
+//! | `newreno` | RFC 5681, RFC 6582 |
+//! | `unlimited` | none |
+//! | `window` | what the first two share: initial window, slow start, restart after idleness |
+//! | `hystart` | RFC 9406: when slow start has gone far enough |
+//! | `usage` | RFC 2861, RFC 9438 s5.8: whether the window is used |
 
+mod cubic;
+mod hystart;
 mod newreno;
+#[cfg(test)]
+mod tests;
 mod unlimited;
+mod usage;
+mod window;
 
-pub(super) use self::{newreno::NewReno, unlimited::Unlimited};
-use super::CongestionAlgorithm;
+pub(super) use self::{cubic::Cubic, newreno::NewReno, unlimited::Unlimited, usage::Usage};
+use super::{CongestionAlgorithm, CongestionOptions};
 use crate::time::{Duration, Instant};
 
 /// New bytes were acknowledged outside fast recovery.
@@ -24,6 +40,10 @@ pub(super) struct AckSample {
     pub(super) after_timeout: bool,
     /// Round-trip time of a segment that this acknowledgement covers and that was sent once.
     pub(super) rtt: Option<Duration>,
+    /// Smoothed round-trip time.
+    pub(super) srtt: Option<Duration>,
+    /// A round trip begins: this is the first acknowledgement of what was sent in the last one.
+    pub(super) round_begins: bool,
 }
 
 /// A congestion controller.
@@ -46,6 +66,10 @@ pub(super) trait Congestion {
     fn undo(&mut self);
     /// Nothing was sent for longer than an RTO (RFC 5681 s4.1).
     fn on_idle(&mut self);
+    /// For an RTO at most `used` bytes were in flight, and less than the window (RFC 2861 s3).
+    fn on_underuse(&mut self, used: u64);
+    /// Something is sent with nothing in flight before.
+    fn on_resume(&mut self, now: Instant);
     /// The effective MSS has changed.
     fn set_mss(&mut self, mss: u64);
 }
@@ -53,21 +77,32 @@ pub(super) trait Congestion {
 /// The controllers there are.
 #[derive(Debug)]
 pub(super) enum Controller {
+    Cubic(Cubic),
     NewReno(NewReno),
     Unlimited(Unlimited),
 }
 
 impl Controller {
-    /// Starts with the carried window, or with an initial window of its own when `cwnd` is 0.
-    pub(super) fn new(algorithm: CongestionAlgorithm, mss: u64, cwnd: u32, ssthresh: u32) -> Self {
+    /// Starts with the carried window, or with an initial window of its own when `cwnd` is 0;
+    /// `ssthresh` is `u32::MAX` when there is none yet.
+    pub(super) fn new(
+        algorithm: CongestionAlgorithm,
+        options: CongestionOptions,
+        mss: u64,
+        cwnd: u32,
+        ssthresh: u32,
+    ) -> Self {
+        let window = window::Window::new(mss, cwnd, ssthresh, options);
         match algorithm {
-            CongestionAlgorithm::NewReno => Self::NewReno(NewReno::new(mss, cwnd, ssthresh)),
+            CongestionAlgorithm::Cubic => Self::Cubic(Cubic::new(window)),
+            CongestionAlgorithm::NewReno => Self::NewReno(NewReno::new(window)),
             CongestionAlgorithm::Unlimited => Self::Unlimited(Unlimited),
         }
     }
 
     fn get(&self) -> &dyn Congestion {
         match self {
+            Self::Cubic(controller) => controller,
             Self::NewReno(controller) => controller,
             Self::Unlimited(controller) => controller,
         }
@@ -75,6 +110,7 @@ impl Controller {
 
     fn get_mut(&mut self) -> &mut dyn Congestion {
         match self {
+            Self::Cubic(controller) => controller,
             Self::NewReno(controller) => controller,
             Self::Unlimited(controller) => controller,
         }
@@ -112,6 +148,14 @@ impl Congestion for Controller {
 
     fn on_idle(&mut self) {
         self.get_mut().on_idle();
+    }
+
+    fn on_underuse(&mut self, used: u64) {
+        self.get_mut().on_underuse(used);
+    }
+
+    fn on_resume(&mut self, now: Instant) {
+        self.get_mut().on_resume(now);
     }
 
     fn set_mss(&mut self, mss: u64) {

@@ -30,5 +30,9 @@ impl Congestion for Unlimited {
 
     fn on_idle(&mut self) {}
 
+    fn on_underuse(&mut self, _: u64) {}
+
+    fn on_resume(&mut self, _: Instant) {}
+
     fn set_mss(&mut self, _: u64) {}
 }

@@ -130,6 +130,16 @@ struct Delivery {
     reordered: bool,
 }
 
+/// Bytes between SND.UNA and SND.NXT that are something special.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tally {
+    pub(super) sacked: u64,
+    /// Presumed lost, and not resent yet.
+    pub(super) lost: u64,
+    /// Resent, and in flight.
+    pub(super) resent: u64,
+}
+
 /// Loss recovery of one connection.
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -230,7 +240,7 @@ impl Recovery {
     }
 
     /// A time-out is being repaired.
-    const fn is_repairing_timeout(&self) -> bool {
+    pub(super) const fn is_repairing_timeout(&self) -> bool {
         matches!(self.episode, Episode::Timeout { .. })
     }
 
@@ -270,6 +280,25 @@ impl Recovery {
     /// Whether there was new data for [`Recovery::awaits_new_data`]; without, recovery goes on as ever.
     pub(super) const fn offer_new_data(&mut self, sent: bool) {
         self.f_rto = if sent { FRto::Second { sent } } else { FRto::Off };
+    }
+
+    /// Segments are missing, but none is presumed lost yet.
+    pub(super) fn has_doubts(&self) -> bool {
+        self.duplicate_acks > 0 || self.board.sacked() > 0
+    }
+
+    /// Bytes selectively acknowledged.
+    pub(super) const fn sacked(&self) -> u64 {
+        self.board.sacked()
+    }
+
+    /// Counts for a report: a walk over everything in flight.
+    pub(super) fn tally(&self) -> Tally {
+        Tally {
+            sacked: self.board.sacked(),
+            lost: self.board.lost(),
+            resent: self.board.resent_in_flight(),
+        }
     }
 
     /// `start..end` was sent, now. `resent`: some of it was on the wire before.
@@ -571,7 +600,8 @@ impl Recovery {
                 self.begin();
                 report.reduce = true;
             } else {
-                report.may_grow = !report.reduce;
+                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
+                report.may_grow = !report.reduce && (!ended || report.after_timeout);
             }
         }
         ended
@@ -636,13 +666,21 @@ impl Recovery {
         report
     }
 
-    /// The retransmission timer has run out: everything in flight is presumed lost (RFC 6675 s5.1).
-    pub(super) fn on_timeout(&mut self) {
+    /// The retransmission timer has run out. With RACK what was sent lately stays in flight (RFC 8985 s6.3), else
+    /// everything is presumed lost (RFC 6675 s5.1).
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        rtt_min: Option<Duration>,
+        srtt: Option<Duration>,
+    ) {
         // RFC 2018 s8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
         if self.board.first().is_some_and(|record| record.fate == Fate::Sacked) {
             self.board.forget_sacks();
         }
-        self.board.mark_all();
+        let by_time = self.sack && self.options.rack;
+        let patience = self.rack.rtt + self.rack.window(true, rtt_min, srtt);
+        self.board.mark_due(|sent_at| !by_time || sent_at + patience <= now);
         let Some(last) = self.board.last() else { return };
         let until = last.end;
         let was_fast = self.is_fast();
@@ -657,6 +695,21 @@ impl Recovery {
         if self.options.f_rto && !was_fast {
             self.f_rto = FRto::First;
         }
+    }
+
+    /// The path has become narrower: what is larger than `mss` payload bytes is lost, and not because of
+    /// congestion. Repaired as after a time-out, but nobody reduces the window (RFC 1191 s6.4).
+    pub(super) fn on_narrow_path(&mut self, mss: u64) {
+        // Of a super-segment the last piece may have passed: it is sent twice then.
+        self.board.mark_larger(mss);
+        let Some(last) = self.board.last().filter(|_| self.board.has_lost()) else { return };
+        if self.episode == Episode::Open {
+            self.episode = Episode::Timeout { until: last.end };
+            self.undo = None;
+        }
+        self.inferred = self.inferred.min(self.board.in_flight());
+        self.probe = None;
+        self.force = true;
     }
 
     /// Whether a tail loss probe may be sent (RFC 8985 s7.2).

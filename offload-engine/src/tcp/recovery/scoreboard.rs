@@ -138,6 +138,12 @@ impl Scoreboard {
         self.lost
     }
 
+    /// Bytes resent and in flight.
+    pub(super) fn resent_in_flight(&self) -> u64 {
+        let resent = |record: &&Record| record.resent && record.fate == Fate::InFlight;
+        self.records.iter().filter(resent).map(Record::len).sum()
+    }
+
     /// Whether something waits to be resent.
     pub(super) const fn has_lost(&self) -> bool {
         self.lost > 0
@@ -359,12 +365,18 @@ impl Scoreboard {
         len
     }
 
-    /// Presumes everything in flight lost.
-    pub(super) fn mark_all(&mut self) {
+    /// Presumes lost what is at SND.UNA, and all that is in flight and `is_due` by the time of its sending.
+    pub(super) fn mark_due(&mut self, is_due: impl Fn(Instant) -> bool) {
         for index in 0..self.records.len() {
-            self.mark(index, |_| true);
+            self.mark(index, |record| index == 0 || is_due(record.sent_at));
         }
-        self.log.clear();
+    }
+
+    /// Presumes lost what is in flight and longer than `len` bytes.
+    pub(super) fn mark_larger(&mut self, len: u64) {
+        for index in 0..self.records.len() {
+            self.mark(index, |record| record.len() > len);
+        }
     }
 
     /// Presumes `len` bytes at SND.UNA lost, if they are in flight; returns the bytes.

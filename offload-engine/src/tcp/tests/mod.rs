@@ -1,11 +1,20 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
+mod conformance;
+mod congestion;
+mod ecn;
+mod endings;
 mod handoff;
+mod hardening;
+mod info;
+mod pacing;
+mod path_mtu;
 mod receiving;
 mod recovery;
 mod scenario;
 mod sending;
 mod throughput;
+mod window;
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
@@ -53,6 +62,7 @@ pub(super) fn state() -> Box<ConnectionState> {
                 remote_mss: 1460,
                 local_mss: 1460,
                 hash_value: 0,
+                ecn_enabled: false,
             },
             cached: TcpCached { initial_rcv_wnd: WINDOW, ..TcpCached::default() },
             delegated: TcpDelegated {
@@ -77,6 +87,7 @@ pub(super) fn state() -> Box<ConnectionState> {
                 snd_wnd_probe_count: 0,
                 keep_alive: Default::default(),
                 retransmit: Default::default(),
+                ecn_echo: false,
             },
         },
         send_data: NblChain::new(),
@@ -97,8 +108,9 @@ pub(super) struct Bench {
 }
 
 impl Bench {
+    /// With NewReno: its windows are easy to tell.
     pub(super) fn new(state: Box<ConnectionState>) -> Self {
-        Self::with(state, Config::default())
+        Self::with(state, Config { congestion: CongestionAlgorithm::NewReno, ..Config::default() })
     }
 
     pub(super) fn with(state: Box<ConnectionState>, config: Config) -> Self {
@@ -181,6 +193,7 @@ pub(super) fn ack() -> Segment<'static> {
         sack: &[],
         payload: &[],
         gso_size: 0,
+        ecn: Ecn::NotCapable,
     }
 }
 

@@ -259,6 +259,7 @@ impl Scenario {
                 sack: &transmit.sack[..transmit.sack_count],
                 payload: &payload,
                 gso_size,
+                ecn: transmit.ecn,
             };
             let host = &mut self.hosts[to];
             let waiting = host.tcp.backlog().is_some() || host.tcp.receive_blocked();

@@ -1,0 +1,288 @@
+//! A bad network between two links: what one receives the other transmits.
+//!
+//! A lane that throws dice, or whose rate is limited, sees frames of the wire's size: super-segments are
+//! cut for it. One that only delays takes them whole, and one that does nothing is passed by without a
+//! copy; then the device at the other end cuts, or nobody. What lies undone in a frame that goes on whole
+//! (checksum, segmentation) is left to that device again, if it can; otherwise it is done here.
+//!
+//! Whoever runs it calls [`Wire::take`] and [`Wire::send`] when a link is readable and at
+//! [`Wire::poll_at`]. Neither waits. Limits: [`TAKE_FRAMES_MAX`] frames from each link, [`SEND_FRAMES_MAX`]
+//! to each, per call.
+#![forbid(unsafe_code)]
+
+use std::{io, vec::Vec};
+
+use super::{
+    FULL_RETRY, Impairments, Lateness, fill_tcp_checksum,
+    lane::{Lane, WireSize},
+    options::ImpairmentError,
+    stats::LaneStats,
+};
+use crate::{
+    link::{
+        Link, LinkCapabilities, RxBatch, RxChecksum, TxChecksum, TxFrame, TxOffload, TxOutcome,
+        TxSegment,
+        checksum::{self, TCP_CHECKSUM_OFFSET},
+        layout::TcpLayout,
+        segment::Segments,
+    },
+    time::Instant,
+};
+
+/// Frames that one [`Wire::take`] takes from each link.
+const TAKE_FRAMES_MAX: usize = 16;
+/// Frames that one [`Wire::send`] gives to each link.
+const SEND_FRAMES_MAX: usize = 256;
+
+/// One of the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WireEnd {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+/// Two links joined through weather.
+#[derive(Debug)]
+pub struct Wire<L> {
+    a: L,
+    b: L,
+    a_to_b: Direction,
+    b_to_a: Direction,
+    batch: RxBatch,
+    lateness: Lateness,
+}
+
+/// What lies between one link and the other.
+#[derive(Debug)]
+struct Direction {
+    lane: Lane,
+    /// The link at the end was full: when to try again.
+    retry_at: Option<Instant>,
+    /// A piece of a super-segment.
+    piece: Vec<u8>,
+}
+
+/// A received frame, to be sent on.
+struct Taken<'a> {
+    data: &'a mut [u8],
+    checksum: RxChecksum,
+    gso_size: usize,
+}
+
+impl<L: Link> Wire<L> {
+    /// Joins `a` and `b`.
+    ///
+    /// # Errors
+    /// A setting out of its range.
+    pub fn new(
+        a: L,
+        b: L,
+        a_to_b: Impairments,
+        b_to_a: Impairments,
+    ) -> Result<Self, ImpairmentError> {
+        let (a_to_b, b_to_a) = (Direction::new(a_to_b, 0)?, Direction::new(b_to_a, 1)?);
+        let (batch, lateness) = (RxBatch::new(TAKE_FRAMES_MAX), Lateness::default());
+        Ok(Self { a, b, a_to_b, b_to_a, batch, lateness })
+    }
+
+    /// Takes what waits at either link. Returns the number of frames; super-segments count as one.
+    ///
+    /// The clock is read when frames have been read: with an older time a frame that came since would
+    /// travel faster than the delay.
+    ///
+    /// # Errors
+    /// The link at that end is gone.
+    pub fn take(
+        &mut self,
+        mut clock: impl FnMut() -> Instant,
+    ) -> Result<usize, (WireEnd, io::Error)> {
+        let Self { a, b, a_to_b, b_to_a, batch, lateness: _ } = self;
+        let from_a = a_to_b.take(&mut clock, a, b, batch).map_err(|error| (WireEnd::A, error))?;
+        let from_b = b_to_a.take(&mut clock, b, a, batch).map_err(|error| (WireEnd::B, error))?;
+        Ok(from_a + from_b)
+    }
+
+    /// Gives to either link what is due. Returns the number of frames; super-segments count as one.
+    pub fn send(&mut self, now: Instant) -> usize {
+        let Self { a, b, a_to_b, b_to_a, batch: _, lateness } = self;
+        a_to_b.send(now, b, lateness) + b_to_a.send(now, a, lateness)
+    }
+
+    /// When a frame is due next.
+    pub fn poll_at(&self) -> Option<Instant> {
+        let links = [self.a.poll_at(), self.b.poll_at()].into_iter().flatten();
+        links.chain(self.a_to_b.next_at()).chain(self.b_to_a.next_at()).min()
+    }
+
+    /// What has become of the frames that came in at `from`.
+    pub fn stats(&self, from: WireEnd) -> LaneStats {
+        match from {
+            WireEnd::A => self.a_to_b.lane.stats(),
+            WireEnd::B => self.b_to_a.lane.stats(),
+        }
+    }
+
+    /// How late frames were sent that had been held.
+    pub fn lateness(&self) -> &Lateness {
+        &self.lateness
+    }
+
+    /// The link at that end.
+    pub fn link(&self, end: WireEnd) -> &L {
+        match end {
+            WireEnd::A => &self.a,
+            WireEnd::B => &self.b,
+        }
+    }
+}
+
+impl Direction {
+    fn new(settings: Impairments, stream: u64) -> Result<Self, ImpairmentError> {
+        settings.validate()?;
+        let lane = Lane::new(settings, stream);
+        Ok(Self { lane, retry_at: None, piece: Vec::new() })
+    }
+
+    fn take<L: Link>(
+        &mut self,
+        mut clock: impl FnMut() -> Instant,
+        from: &mut L,
+        to: &mut L,
+        batch: &mut RxBatch,
+    ) -> io::Result<usize> {
+        batch.clear();
+        if from.receive(clock(), batch)? == 0 {
+            return Ok(0);
+        }
+        let now = clock();
+        for (data, checksum, gso_size) in batch.frames_mut() {
+            self.relay(now, to, Taken { data, checksum, gso_size });
+        }
+        Ok(batch.len())
+    }
+
+    fn relay<L: Link>(&mut self, now: Instant, to: &mut L, mut taken: Taken<'_>) {
+        if self.lane.cuts() || !taken.can_be_carried_by(to.capabilities()) {
+            let leave_checksums = !self.lane.needs_checksums() && to.capabilities().tx_checksum;
+            return self.admit_cut(now, taken, leave_checksums);
+        }
+        let Some((offload, size)) = taken.leave_undone() else {
+            return self.lane.count_malformed();
+        };
+        if self.lane.is_transparent() && self.lane.is_idle() {
+            match to.transmit(now, &whole(taken.data, offload)) {
+                TxOutcome::Sent => return self.lane.count_passed(size, true),
+                TxOutcome::Dropped => return self.lane.count_passed(size, false),
+                TxOutcome::Full => {}
+            }
+        }
+        self.lane.admit_whole(now, taken.data, offload, size);
+    }
+
+    /// Gives the lane frames of the wire's size. Their checksums are left to the device at the end if it
+    /// can and no bit is going to be flipped: it costs less than summing here, and means the same.
+    fn admit_cut(&mut self, now: Instant, taken: Taken<'_>, leave_checksums: bool) {
+        let Self { lane, piece, retry_at: _ } = self;
+        let Taken { data, checksum, gso_size } = taken;
+        if gso_size != 0 {
+            let Some(mut segments) = Segments::new(data, gso_size) else {
+                return lane.count_malformed();
+            };
+            let checksum = leave_checksums.then(|| segments.leave_checksums());
+            while segments.next_into(piece) {
+                lane.admit(now, piece, TxOffload { checksum, segment: None }, None);
+            }
+            return;
+        }
+        if checksum == RxChecksum::Unverified {
+            return lane.admit(now, data, TxOffload::default(), None);
+        }
+        if leave_checksums {
+            let mut taken = Taken { data, checksum, gso_size };
+            if let Some((offload, _)) = taken.leave_undone() {
+                lane.admit(now, taken.data, offload, None);
+            }
+            return;
+        }
+        fill_tcp_checksum(data);
+        lane.admit(now, data, TxOffload::default(), None);
+    }
+
+    fn send<L: Link>(&mut self, now: Instant, to: &mut L, lateness: &mut Lateness) -> usize {
+        self.retry_at = None;
+        for sent in 0..SEND_FRAMES_MAX {
+            let Some(held) = self.lane.due(now) else { return sent };
+            let (size, late) = (held.size, now.saturating_since(held.due));
+            let outcome = to.transmit(now, &whole(&held.data, held.offload));
+            if outcome == TxOutcome::Full {
+                self.retry_at = Some(now + FULL_RETRY);
+                return sent;
+            }
+            lateness.add(late);
+            self.lane.count_end(size, outcome == TxOutcome::Sent);
+            self.lane.release();
+        }
+        SEND_FRAMES_MAX
+    }
+
+    fn next_at(&self) -> Option<Instant> {
+        self.retry_at.or_else(|| self.lane.next_at())
+    }
+}
+
+/// A frame without payload slices.
+fn whole(data: &[u8], offload: TxOffload) -> TxFrame<'_> {
+    TxFrame { offload, head: data, payload: &[], comment: None }
+}
+
+impl Taken<'_> {
+    /// Whether a link of these capabilities takes the frame as it came.
+    fn can_be_carried_by(&self, capabilities: LinkCapabilities) -> bool {
+        let LinkCapabilities { mtu: _, tx_checksum, tso4_max, tso6_max } = capabilities;
+        match (self.gso_size, self.checksum) {
+            (0, RxChecksum::Unverified) => true,
+            (0, RxChecksum::Valid) => tx_checksum,
+            // Ask for the smaller: it is the same number wherever both are offered.
+            _ => tx_checksum && self.data.len() <= tso4_max.min(tso6_max),
+        }
+    }
+
+    /// What the device at the end has to do to the frame, and what the frame is on the wire. The checksum
+    /// field gets the pseudo-header sum, whether the kernel had put it there or a sum that is complete.
+    /// `None`: a super-segment that cannot be cut.
+    fn leave_undone(&mut self) -> Option<(TxOffload, WireSize)> {
+        let length = self.data.len() as u64;
+        let complete = (TxOffload::default(), WireSize { frames: 1, bytes: length });
+        if self.gso_size == 0 && self.checksum == RxChecksum::Unverified {
+            return Some(complete);
+        }
+        let layout = match TcpLayout::of(self.data) {
+            Some(layout) => layout,
+            None if self.gso_size == 0 => return Some(complete),
+            None => return None,
+        };
+        if layout.end != self.data.len() {
+            // Padding may not be summed, so no device is asked.
+            checksum::fill_tcp(self.data, &layout);
+            return (self.gso_size == 0).then_some(complete);
+        }
+        checksum::store_pseudo_header_sum(self.data, &layout);
+        // Offsets within a frame of at most 64 KiB.
+        let place = TxChecksum { start: layout.tcp as u16, offset: TCP_CHECKSUM_OFFSET };
+        let mut offload = TxOffload { checksum: Some(place), segment: None };
+        let Some(gso_size) = u16::try_from(self.gso_size).ok().filter(|&size| size > 0) else {
+            return (self.gso_size == 0).then_some((offload, complete.1));
+        };
+        let header_len = layout.payload as u16;
+        offload.segment = Some(TxSegment { size: gso_size, header_len, ipv6: layout.ipv6 });
+        let payload = layout.end - layout.payload;
+        let frames = payload.div_ceil(self.gso_size).max(1) as u64;
+        let bytes = length + (frames - 1) * u64::from(header_len);
+        Some((offload, WireSize { frames, bytes }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! How large the receive window should be: dynamic right-sizing, with Linux' rules
+//! (`tcp_rcv_space_adjust`).
+//!
+//! A window of what the path carries in a round trip keeps a sender busy, twice that also while a lost
+//! segment is repaired. So the limit grows to twice what the consumer takes in a round trip, and
+//! ahead of a sender in slow start, up to [`super::Config::rcv_wnd_max`]. What a consumer takes
+//! slowly counts by its rate: one that lags behind gets no larger window to lag in. The limit
+//! never falls, and it grows no more once the host has set it (CH-UPD-5; Linux: SO_RCVBUF).
+//!
+//! The round trip is the smaller of two estimates, both of which err upward: the age of the timestamp
+//! echoed by a full-sized segment, smoothed (RFC 7323 s4.1; at least its tick, 1 ms), and the time in
+//! which the peer crosses a window that it has just been told.
+
+use super::seq::Position;
+use crate::time::{Duration, Instant};
+
+/// Bytes taken in a round trip that every window allows for: the initial window of RFC 6928.
+const INITIAL_SPACE: u64 = 14_600;
+/// Segments of slack on top of twice the bytes of a round trip.
+const SLACK_SEGMENTS: u64 = 16;
+
+/// The receiver's idea of the round trip.
+#[derive(Debug, Default)]
+struct RoundTrip {
+    /// By timestamps, smoothed.
+    echoed: Option<Duration>,
+    /// TSecr of the last sample: one sample for each.
+    last_echo: Option<u32>,
+    /// By windows, the smallest.
+    window: Option<Duration>,
+    /// Right edge of the window that is being crossed, and when it was told.
+    crossing: Option<(Position, Instant)>,
+}
+
+impl RoundTrip {
+    fn estimate(&self) -> Option<Duration> {
+        match (self.echoed, self.window) {
+            (Some(echoed), Some(window)) => Some(echoed.min(window)),
+            (echoed, window) => echoed.or(window),
+        }
+    }
+}
+
+/// Growth of one connection's receive window.
+#[derive(Debug)]
+pub(super) struct Autotune {
+    /// Largest limit in bytes; 0 when the limit does not grow.
+    limit_max: u64,
+    rtt: RoundTrip,
+    /// When the round began, in which `consumed` bytes were taken.
+    since: Option<Instant>,
+    consumed: u64,
+    /// Most bytes taken in a round trip so far.
+    space: u64,
+}
+
+impl Autotune {
+    pub(super) fn new(limit_max: u32) -> Self {
+        Self {
+            limit_max: u64::from(limit_max),
+            rtt: RoundTrip::default(),
+            since: None,
+            consumed: 0,
+            space: INITIAL_SPACE,
+        }
+    }
+
+    /// The limit is the host's from now on.
+    pub(super) fn stop(&mut self) {
+        self.limit_max = 0;
+    }
+
+    /// The receiver's estimate of the round-trip time.
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        self.rtt.estimate()
+    }
+
+    /// A full-sized segment has echoed `echo`, which we sent `age` ago.
+    pub(super) fn on_echo(&mut self, echo: u32, age: Duration) {
+        if self.rtt.last_echo == Some(echo) {
+            return;
+        }
+        self.rtt.last_echo = Some(echo);
+        self.rtt.echoed = Some(self.rtt.echoed.map_or(age, |rtt| (rtt * 7 + age) / 8));
+    }
+
+    /// RCV.NXT has moved to `nxt`, and the window's right edge is `edge`.
+    pub(super) fn on_data(&mut self, now: Instant, nxt: Position, edge: Position) {
+        match self.rtt.crossing {
+            Some((told, _)) if nxt < told => return,
+            Some((_, since)) if now > since => {
+                let time = now - since;
+                self.rtt.window = Some(self.rtt.window.map_or(time, |rtt| rtt.min(time)));
+            }
+            _ => {}
+        }
+        self.rtt.crossing = (edge > nxt).then_some((edge, now));
+    }
+
+    /// The consumer has taken `bytes`. Returns the limit that the window deserves, once in a round trip,
+    /// if it takes faster than ever.
+    pub(super) fn on_consumed(&mut self, now: Instant, bytes: u64, mss: u64) -> Option<u64> {
+        if self.limit_max == 0 {
+            return None;
+        }
+        self.consumed = self.consumed.saturating_add(bytes);
+        let since = *self.since.get_or_insert(now);
+        let rtt = self.rtt.estimate()?;
+        let elapsed = now - since;
+        if elapsed < rtt || elapsed == Duration::ZERO {
+            return None;
+        }
+        let consumed = core::mem::take(&mut self.consumed);
+        self.since = Some(now);
+        let taken = u128::from(consumed) * rtt.as_nanos() as u128 / elapsed.as_nanos() as u128;
+        let taken = u64::try_from(taken).unwrap_or(u64::MAX);
+        if taken <= self.space {
+            return None;
+        }
+        let wanted = taken.saturating_mul(2).saturating_add(SLACK_SEGMENTS * mss);
+        // A sender in slow start takes twice as much in the next round: be ahead of it.
+        let growth = wanted.saturating_mul(taken - self.space) / self.space;
+        self.space = taken;
+        Some(wanted.saturating_add(growth.saturating_mul(2)).min(self.limit_max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::SeqNum;
+
+    const MAX: u32 = 4 * 1024 * 1024;
+
+    fn at(offset: u64) -> Position {
+        Position::first(SeqNum(7)) + offset
+    }
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    // Twice the bytes of a round trip, 16 segments, and the growth that slow start will have.
+    #[test]
+    fn grows_with_what_is_taken() {
+        let mut tune = Autotune::new(MAX);
+        tune.on_echo(1, Duration::from_millis(10));
+        assert_eq!(tune.on_consumed(ms(0), 14_600, 1000), None, "the round begins");
+        assert_eq!(tune.on_consumed(ms(9), 0, 1000), None, "less than a round trip");
+        assert_eq!(tune.on_consumed(ms(10), 14_600, 1000), Some((29_200 * 2 + 16_000) * 3));
+        assert_eq!(tune.on_consumed(ms(20), 29_200, 1000), None, "no faster than before");
+        assert_eq!(tune.on_consumed(ms(30), 10 << 20, 1000), Some(u64::from(MAX)));
+    }
+
+    // A consumer that takes much at once, rarely, is slow: bytes count by the round trip.
+    #[test]
+    fn a_slow_consumer_gets_no_larger_window() {
+        let mut tune = Autotune::new(MAX);
+        tune.on_echo(1, Duration::from_millis(10));
+        assert_eq!(tune.on_consumed(ms(0), 0, 1000), None);
+        for second in 1..10 {
+            assert_eq!(tune.on_consumed(ms(1000 * second), 256 * 1024, 1000), None);
+        }
+    }
+
+    // Without an estimate, and after the host has chosen, nothing grows.
+    #[test]
+    fn grows_only_with_an_estimate_and_while_on() {
+        let mut tune = Autotune::new(MAX);
+        assert_eq!(tune.on_consumed(ms(0), 1 << 20, 1000), None);
+        assert_eq!(tune.on_consumed(ms(10), 1 << 20, 1000), None);
+        tune.on_echo(1, Duration::from_millis(1));
+        tune.stop();
+        assert_eq!(tune.on_consumed(ms(20), 1 << 20, 1000), None);
+    }
+
+    // RFC 7323 s4.1: one sample for each echo, smoothed; the time of a window counts when it is less.
+    #[test]
+    fn two_estimates_of_the_round_trip() {
+        let mut tune = Autotune::new(MAX);
+        tune.on_data(ms(5), at(0), at(1000));
+        tune.on_data(ms(6), at(999), at(2000));
+        assert_eq!(tune.rtt(), None);
+        tune.on_data(ms(9), at(1000), at(2000));
+        assert_eq!(tune.rtt(), Some(Duration::from_millis(4)));
+        tune.on_data(ms(20), at(2000), at(3000));
+        assert_eq!(tune.rtt(), Some(Duration::from_millis(4)), "the peer had less to send");
+        tune.on_echo(1, Duration::from_millis(1));
+        tune.on_echo(1, Duration::from_millis(3));
+        assert_eq!(tune.rtt(), Some(Duration::from_millis(1)));
+        tune.on_echo(2, Duration::from_millis(3));
+        assert_eq!(tune.rtt(), Some(Duration::from_micros(1_250)));
+    }
+}

@@ -1,0 +1,269 @@
+//! CUBIC (RFC 9438), counted in bytes.
+//!
+//! After a loss the window follows `W_cubic(t) = C (t - K)^3 + W_max`: quickly back toward the window
+//! at which the loss happened, slowly past it, then faster again. The curve depends on the time since
+//! the stage began, not on the RTT. Where Reno would have a larger window (short RTTs), the window is
+//! Reno's estimate instead (s4.3). A loss leaves seven tenths of the flight.
+//!
+//! The time `t` stands still while the window is not used, and while nothing is in flight (s4.2,
+//! s5.8); so the curve is shifted, not jumped along. Integers throughout: windows in bytes, times in
+//! microseconds, with the remainders of divisions carried. The results agree with the RFC's formulas
+//! in floating point, see the tests.
+
+#[cfg(test)]
+mod tests;
+
+use super::{AckSample, Congestion, window::Window};
+use crate::time::{Duration, Instant};
+
+/// beta_cubic, in tenths: what a loss leaves of the flight (s4.6).
+const BETA_TENTHS: u64 = 7;
+/// C, in tenths of a segment for each cubed second (s5.1).
+const C_TENTHS: u64 = 4;
+/// alpha_cubic = 3 (1 - beta) / (1 + beta) (s4.3), as a fraction.
+const ALPHA: (u64, u64) = (9, 17);
+/// Farthest from K that the curve is computed: a window is never that old.
+const DISTANCE_MAX_US: u64 = 1_000_000_000;
+/// Microseconds of a second, cubed.
+const CUBED_SECOND: u128 = 1_000_000_000_000_000_000;
+
+/// A stage of congestion avoidance (s4.1).
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    /// The time t of the curve.
+    elapsed: Duration,
+    /// Up to when it was counted.
+    counted: Instant,
+    /// K in microseconds: when the curve reaches the plateau.
+    k_us: u64,
+    /// W_max as this stage began, in bytes.
+    plateau: u64,
+    /// W_est in bytes.
+    reno: u64,
+    /// Remainder of the last growth of `reno`.
+    reno_carry: u128,
+    /// Remainder of the last growth of the window.
+    carry: u128,
+}
+
+/// What a reduction changed (s4.9.2).
+#[derive(Clone, Copy, Debug)]
+struct Saved {
+    cwnd: u64,
+    ssthresh: Option<u64>,
+    prior: u64,
+    w_max: Option<u64>,
+    epoch: Option<Epoch>,
+}
+
+/// The controller.
+#[derive(Debug)]
+pub(in super::super) struct Cubic {
+    window: Window,
+    /// cwnd_prior: the window when the threshold was last set.
+    prior: u64,
+    /// The window at the last loss, less with fast convergence. `None`: the next stage begins at its
+    /// plateau.
+    w_max: Option<u64>,
+    epoch: Option<Epoch>,
+    before: Option<Saved>,
+}
+
+impl Cubic {
+    pub(super) const fn new(window: Window) -> Self {
+        let prior = window.cwnd;
+        Self { window, prior, w_max: None, epoch: None, before: None }
+    }
+
+    /// s4.6 and s4.7, without the window.
+    fn reduce(&mut self, in_flight: u64) {
+        let Self { window, prior, w_max, epoch, before } = self;
+        let (cwnd, ssthresh) = (window.cwnd, window.ssthresh);
+        *before = Some(Saved { cwnd, ssthresh, prior: *prior, w_max: *w_max, epoch: *epoch });
+        // Fast convergence: a window that did not get back to where it was makes room for others.
+        let shrinking = w_max.is_some_and(|w_max| cwnd < w_max);
+        *w_max = Some(if shrinking { cwnd * (10 + BETA_TENTHS) / 20 } else { cwnd });
+        *prior = cwnd;
+        *epoch = None;
+        window.lower_threshold(in_flight * BETA_TENTHS / 10);
+    }
+
+    /// A stage ends where slow start begins again.
+    fn leave_stage(&mut self) {
+        if self.in_slow_start() {
+            self.epoch = None;
+        }
+    }
+
+    /// Congestion avoidance (s4.2 to s4.5).
+    fn avoid(&mut self, acked: u64, sample: &AckSample) {
+        let Self { window, prior, w_max, epoch, before: _ } = self;
+        let epoch = epoch.get_or_insert_with(|| {
+            // s4.8, s4.10: without a loss to return from, the stage begins on the plateau.
+            Epoch::new(sample.now, window.cwnd, w_max.unwrap_or(window.cwnd), window.mss)
+        });
+        epoch.advance(sample.now, sample.limited);
+        if !sample.limited {
+            return;
+        }
+        let acked = acked.min(window.cwnd);
+        epoch.follow_reno(acked, window.cwnd, window.mss, *prior);
+        if epoch.curve(Duration::ZERO, window.mss) < epoch.reno {
+            window.cwnd = window.cwnd.max(epoch.reno);
+            return;
+        }
+        let target = epoch.curve(sample.srtt.unwrap_or_default(), window.mss);
+        let target = target.clamp(window.cwnd, window.cwnd.saturating_add(window.cwnd / 2));
+        // (target - cwnd) / cwnd for each segment acknowledged (s4.4, s4.5).
+        let growth = u128::from(target - window.cwnd) * u128::from(acked);
+        window.cwnd += divide(growth, window.cwnd.into(), &mut epoch.carry);
+    }
+}
+
+impl Epoch {
+    /// A stage that begins with a window of `cwnd` bytes.
+    fn new(now: Instant, cwnd: u64, w_max: u64, mss: u64) -> Self {
+        // K = cbrt((W_max - cwnd_epoch) / C), s4.2 figure 2. Above W_max the curve begins on its plateau.
+        let distance = u128::from(w_max.saturating_sub(cwnd)) * 10;
+        let cubed = distance * CUBED_SECOND / u128::from(C_TENTHS * mss);
+        Self {
+            elapsed: Duration::ZERO,
+            counted: now,
+            k_us: cube_root(cubed),
+            plateau: w_max.max(cwnd),
+            reno: cwnd,
+            reno_carry: 0,
+            carry: 0,
+        }
+    }
+
+    /// Time goes on; it counts while the window was used (s4.2, s5.8).
+    fn advance(&mut self, now: Instant, used: bool) {
+        if used {
+            self.elapsed = self.elapsed.saturating_add(now - self.counted);
+        }
+        self.counted = now;
+    }
+
+    /// W_cubic in bytes, `ahead` of t (s4.2 figure 1).
+    fn curve(&self, ahead: Duration, mss: u64) -> u64 {
+        let at = self.elapsed.saturating_add(ahead).as_micros();
+        let at = u64::try_from(at).unwrap_or(u64::MAX);
+        let distance = u128::from(at.abs_diff(self.k_us).min(DISTANCE_MAX_US));
+        let cubed = distance * distance * distance * u128::from(C_TENTHS * mss);
+        let height = u64::try_from(cubed / (10 * CUBED_SECOND)).unwrap_or(u64::MAX);
+        if at < self.k_us {
+            self.plateau.saturating_sub(height)
+        } else {
+            self.plateau.saturating_add(height)
+        }
+    }
+
+    /// W_est (s4.3 figure 4): what Reno's window would be.
+    fn follow_reno(&mut self, acked: u64, cwnd: u64, mss: u64, prior: u64) {
+        let alpha = if self.reno >= prior { (1, 1) } else { ALPHA };
+        let growth = u128::from(acked) * u128::from(mss * alpha.0);
+        self.reno += divide(growth, u128::from(cwnd) * u128::from(alpha.1), &mut self.reno_carry);
+    }
+}
+
+/// `(dividend + carry) / divisor`; what is left is carried.
+fn divide(dividend: u128, divisor: u128, carry: &mut u128) -> u64 {
+    // A divisor that has shrunk since must not make more than was carried of it.
+    let dividend = dividend + (*carry).min(divisor - 1);
+    *carry = dividend % divisor;
+    u64::try_from(dividend / divisor).unwrap_or(u64::MAX)
+}
+
+/// The largest integer whose cube is at most `value`, by Newton's method from above.
+fn cube_root(value: u128) -> u64 {
+    if value == 0 {
+        return 0;
+    }
+    // 2^ceil(bits / 3) is not below the root, and its square not beyond 2^86.
+    let bits = u128::BITS - value.leading_zeros();
+    let mut root = 1u128 << bits.div_ceil(3);
+    loop {
+        let next = (2 * root + value / (root * root)) / 3;
+        if next >= root {
+            return u64::try_from(root).unwrap_or(u64::MAX);
+        }
+        root = next;
+    }
+}
+
+impl Congestion for Cubic {
+    fn cwnd(&self) -> u64 {
+        self.window.cwnd
+    }
+
+    fn ssthresh(&self) -> Option<u64> {
+        self.window.ssthresh
+    }
+
+    fn in_slow_start(&self) -> bool {
+        self.window.in_slow_start()
+    }
+
+    fn on_ack(&mut self, sample: AckSample) {
+        let first = self.window.ssthresh.is_none();
+        let acked = self.window.slow_start(&sample);
+        if self.in_slow_start() {
+            return;
+        }
+        if first {
+            // s4.10: slow start has ended without a loss.
+            self.prior = self.window.cwnd;
+        }
+        self.avoid(acked, &sample);
+    }
+
+    fn on_loss(&mut self, _: Instant, in_flight: u64) {
+        self.reduce(in_flight);
+        self.window.cwnd = self.window.ssthresh.unwrap_or(self.window.cwnd);
+    }
+
+    fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
+        // RFC 5681 s3.1: ssthresh stays when the same segment times out again.
+        if first {
+            self.reduce(in_flight);
+        }
+        // s4.8.
+        self.w_max = None;
+        self.epoch = None;
+        self.window.cwnd = self.window.mss;
+    }
+
+    fn undo(&mut self) {
+        let Some(Saved { cwnd, ssthresh, prior, w_max, epoch }) = self.before.take() else {
+            return;
+        };
+        // s4.9.2: a window that has grown beyond what it was keeps its own curve.
+        if self.window.cwnd < cwnd {
+            self.prior = prior;
+            self.w_max = w_max;
+            self.epoch = epoch;
+        }
+        self.window.restore(cwnd, ssthresh);
+    }
+
+    fn on_idle(&mut self) {
+        self.window.restart();
+        self.leave_stage();
+    }
+
+    fn on_underuse(&mut self, used: u64) {
+        self.window.decay(used);
+        self.leave_stage();
+    }
+
+    fn on_resume(&mut self, now: Instant) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.advance(now, false);
+        }
+    }
+
+    fn set_mss(&mut self, mss: u64) {
+        self.window.set_mss(mss);
+    }
+}

@@ -1,0 +1,111 @@
+//! HyStart++ (RFC 9406): slow start ends before it has filled the queue of the bottleneck.
+//!
+//! The smallest RTT of each round trip is compared with that of the round before. When it has risen by
+//! an eighth, but by 4 to 16 ms, the window grows only a quarter as fast (conservative slow start).
+//! If the RTT falls again within five rounds, the rise was jitter and slow start resumes; else
+//! congestion avoidance begins with the window reached. Used in the first slow start only (s4.3).
+
+use crate::time::Duration;
+
+/// MIN_RTT_THRESH.
+const RISE_MIN: Duration = Duration::from_millis(4);
+/// MAX_RTT_THRESH.
+const RISE_MAX: Duration = Duration::from_millis(16);
+/// MIN_RTT_DIVISOR.
+const RISE_DIVISOR: u32 = 8;
+/// N_RTT_SAMPLE: a round with fewer says nothing.
+const SAMPLES_MIN: u32 = 8;
+/// CSS_GROWTH_DIVISOR.
+const CONSERVATIVE_DIVISOR: u64 = 4;
+/// CSS_ROUNDS.
+const CONSERVATIVE_ROUNDS: u32 = 5;
+/// L without pacing, in segments: what one ACK may add to the window, because it leaves as a burst.
+const GROWTH_SEGMENTS_MAX: u64 = 8;
+/// L in bytes where that is more. The RFC has senders in mind that burst by segments. A sender of
+/// super-segments bursts by these anyhow, and its peer acknowledges one with one ACK: with 8 segments
+/// for each ACK the window would not double but grow by a fifth in a round.
+const GROWTH_BYTES_MAX: u64 = 64 * 1024;
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    SlowStart,
+    Conservative {
+        /// cssBaselineMinRtt.
+        baseline: Duration,
+        /// Rounds that ended in this phase.
+        rounds: u32,
+    },
+}
+
+/// The state of one slow start.
+#[derive(Debug)]
+pub(super) struct HyStart {
+    phase: Phase,
+    /// lastRoundMinRTT.
+    last: Option<Duration>,
+    /// currentRoundMinRTT.
+    current: Option<Duration>,
+    /// rttSampleCount.
+    samples: u32,
+    /// The sender is paced: L is infinite (s4.3).
+    paced: bool,
+}
+
+impl HyStart {
+    pub(super) const fn new(paced: bool) -> Self {
+        Self { phase: Phase::SlowStart, last: None, current: None, samples: 0, paced }
+    }
+
+    /// Bytes that an ACK of `acked` bytes adds to the window.
+    pub(super) fn growth(&self, acked: u64, mss: u64) -> u64 {
+        let most = (GROWTH_SEGMENTS_MAX * mss).max(GROWTH_BYTES_MAX);
+        let growth = if self.paced { acked } else { acked.min(most) };
+        match self.phase {
+            Phase::SlowStart => growth,
+            Phase::Conservative { .. } => growth / CONSERVATIVE_DIVISOR,
+        }
+    }
+
+    /// Takes the sample that an ACK brings; `round_begins`: it is the first of a round. Returns whether
+    /// slow start is over.
+    pub(super) fn observe(&mut self, rtt: Option<Duration>, round_begins: bool) -> bool {
+        let over = round_begins && self.begin_round();
+        if let Some(rtt) = rtt {
+            self.current = Some(self.current.map_or(rtt, |current| current.min(rtt)));
+            self.samples = self.samples.saturating_add(1);
+        }
+        if self.samples >= SAMPLES_MIN {
+            self.judge();
+        }
+        over
+    }
+
+    fn begin_round(&mut self) -> bool {
+        self.last = self.current.take();
+        self.samples = 0;
+        match &mut self.phase {
+            Phase::SlowStart => false,
+            // The round in which the phase began counts, though it was not whole.
+            Phase::Conservative { rounds, .. } => {
+                *rounds += 1;
+                *rounds >= CONSERVATIVE_ROUNDS
+            }
+        }
+    }
+
+    fn judge(&mut self) {
+        let Some(current) = self.current else { return };
+        match (self.phase, self.last) {
+            (Phase::SlowStart, Some(last)) => {
+                let rise = (last / RISE_DIVISOR).clamp(RISE_MIN, RISE_MAX);
+                if current >= last + rise {
+                    self.phase = Phase::Conservative { baseline: current, rounds: 0 };
+                }
+            }
+            (Phase::Conservative { baseline, .. }, _) if current < baseline => {
+                self.phase = Phase::SlowStart;
+            }
+            (Phase::SlowStart | Phase::Conservative { .. }, _) => {}
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The controllers alone: samples in, windows out. Those of CUBIC stand beside it.
+
+use alloc::vec::Vec;
+
+use super::{window::Window, *};
+
+pub(super) const MSS: u64 = 1448;
+
+pub(super) fn window(cwnd: u64, ssthresh: Option<u64>) -> Window {
+    let ssthresh = ssthresh.map_or(u32::MAX, |ssthresh| ssthresh as u32);
+    let options = CongestionOptions { hystart: false, ..CongestionOptions::default() };
+    Window::new(MSS, cwnd as u32, ssthresh, options)
+}
+
+pub(super) fn ack(acked: u64) -> AckSample {
+    AckSample {
+        now: Instant::ZERO,
+        acked,
+        limited: true,
+        after_timeout: false,
+        rtt: None,
+        srtt: None,
+        round_begins: false,
+    }
+}
+
+pub(super) fn ack_at(now: Instant, acked: u64, rtt: Duration) -> AckSample {
+    AckSample { now, rtt: Some(rtt), srtt: Some(rtt), ..ack(acked) }
+}
+
+mod shared {
+    use super::*;
+
+    // RFC 6928 s2.
+    #[test]
+    fn initial_window() {
+        let first = |mss, cwnd| {
+            let options = CongestionOptions::default();
+            NewReno::new(Window::new(mss, cwnd, u32::MAX, options)).cwnd()
+        };
+        assert_eq!(first(MSS, 0), 10 * MSS);
+        assert_eq!(first(1460, 0), 14_600);
+        assert_eq!(first(8960, 0), 2 * 8960);
+        assert_eq!(first(1, 0), 10);
+        assert_eq!(first(MSS, 5_000), 5_000);
+    }
+
+    // RFC 5681 s4.1, RFC 2861 s3: the restart window, and a threshold that leads back.
+    #[test]
+    fn restart() {
+        for mut controller in [
+            Controller::NewReno(NewReno::new(window(100 * MSS, Some(50 * MSS)))),
+            Controller::Cubic(Cubic::new(window(100 * MSS, Some(50 * MSS)))),
+        ] {
+            controller.on_idle();
+            assert_eq!((controller.cwnd(), controller.ssthresh()), (10 * MSS, Some(75 * MSS)));
+            controller.on_idle();
+            assert_eq!((controller.cwnd(), controller.ssthresh()), (10 * MSS, Some(75 * MSS)));
+        }
+        let mut never_lost = NewReno::new(window(100 * MSS, None));
+        never_lost.on_idle();
+        assert_eq!((never_lost.cwnd(), never_lost.ssthresh()), (10 * MSS, None));
+    }
+
+    // RFC 2861 s3: halfway for each RTO, not below the initial window.
+    #[test]
+    fn decay() {
+        for mut controller in [
+            Controller::NewReno(NewReno::new(window(100 * MSS, Some(40 * MSS)))),
+            Controller::Cubic(Cubic::new(window(100 * MSS, Some(40 * MSS)))),
+        ] {
+            controller.on_underuse(20 * MSS);
+            assert_eq!((controller.cwnd(), controller.ssthresh()), (60 * MSS, Some(75 * MSS)));
+            controller.on_underuse(0);
+            assert_eq!(controller.cwnd(), 35 * MSS);
+            for _ in 0..20 {
+                controller.on_underuse(0);
+            }
+            assert_eq!((controller.cwnd(), controller.ssthresh()), (10 * MSS, Some(75 * MSS)));
+        }
+    }
+
+    // RFC 5681 s3.1, RFC 9438 s5.8: an unused window does not grow, in either phase.
+    #[test]
+    fn an_unused_window_does_not_grow() {
+        for ssthresh in [None, Some(5 * MSS)] {
+            for mut controller in [
+                Controller::NewReno(NewReno::new(window(10 * MSS, ssthresh))),
+                Controller::Cubic(Cubic::new(window(10 * MSS, ssthresh))),
+            ] {
+                let rtt = Duration::from_millis(100);
+                for n in 1..200 {
+                    let now = Instant::from_millis(100 * n);
+                    controller.on_ack(AckSample { limited: false, ..ack_at(now, 8 * MSS, rtt) });
+                }
+                assert_eq!((controller.cwnd(), controller.ssthresh()), (10 * MSS, ssthresh));
+            }
+        }
+    }
+}
+
+mod newreno {
+    use super::*;
+
+    // RFC 5681 s3.1: exponential below ssthresh, one MSS for each window above.
+    #[test]
+    fn slow_start_then_avoidance() {
+        let mut reno = NewReno::new(window(0, Some(20 * MSS)));
+        reno.on_ack(ack(10 * MSS));
+        assert_eq!(reno.cwnd(), 20 * MSS);
+        assert!(!reno.in_slow_start());
+        reno.on_ack(ack(19 * MSS));
+        assert_eq!(reno.cwnd(), 20 * MSS);
+        reno.on_ack(ack(MSS));
+        assert_eq!(reno.cwnd(), 21 * MSS);
+    }
+
+    // RFC 5681 s3.2 and equation 4; RFC 3465 s2.3.
+    #[test]
+    fn losses_and_timeouts() {
+        let mut reno = NewReno::new(window(100 * MSS, None));
+        reno.on_loss(Instant::ZERO, 100 * MSS);
+        assert_eq!((reno.cwnd(), reno.ssthresh()), (50 * MSS, Some(50 * MSS)));
+        reno.on_rto(Instant::ZERO, 40 * MSS, true);
+        assert_eq!((reno.cwnd(), reno.ssthresh()), (MSS, Some(20 * MSS)));
+        reno.on_rto(Instant::ZERO, MSS, false);
+        assert_eq!(reno.ssthresh(), Some(20 * MSS));
+        reno.on_ack(AckSample { after_timeout: true, ..ack(9 * MSS) });
+        assert_eq!(reno.cwnd(), 2 * MSS);
+        reno.on_loss(Instant::ZERO, MSS);
+        assert_eq!(reno.ssthresh(), Some(2 * MSS));
+    }
+
+    // RFC 5682 s4: a reduction for nothing is taken back, once.
+    #[test]
+    fn undo_restores() {
+        let mut reno = NewReno::new(window(100 * MSS, None));
+        reno.on_rto(Instant::ZERO, 100 * MSS, true);
+        reno.on_rto(Instant::ZERO, MSS, false);
+        reno.undo();
+        assert_eq!((reno.cwnd(), reno.ssthresh()), (100 * MSS, None));
+        reno.on_ack(ack(MSS));
+        reno.undo();
+        assert_eq!(reno.cwnd(), 101 * MSS);
+    }
+}
+
+mod hystart {
+    use super::{super::hystart::HyStart, *};
+
+    fn millis(count: u64) -> Option<Duration> {
+        Some(Duration::from_millis(count))
+    }
+
+    /// A round of `samples` samples; returns whether slow start has ended.
+    fn round(hystart: &mut HyStart, samples: u32, rtt_ms: u64) -> bool {
+        (1..=samples).fold(false, |ended, n| ended | hystart.observe(millis(rtt_ms), n == 1))
+    }
+
+    fn is_conservative(hystart: &HyStart) -> bool {
+        hystart.growth(4, 1) == 1
+    }
+
+    // RFC 9406 s4.2: an eighth, within 4 and 16 ms, is a rise.
+    #[test]
+    fn what_is_a_rise() {
+        for (before, after, rise) in [
+            (10, 13, false),
+            (10, 14, true),
+            (80, 89, false),
+            (80, 90, true),
+            (400, 415, false),
+            (400, 416, true),
+        ] {
+            let mut hystart = HyStart::new(false);
+            round(&mut hystart, 8, before);
+            round(&mut hystart, 8, after);
+            assert_eq!(is_conservative(&hystart), rise, "{before} to {after} ms");
+        }
+    }
+
+    // RFC 9406 s4.2: a rise, then five rounds of a quarter of the growth, counting the one in which it
+    // was seen.
+    #[test]
+    fn five_conservative_rounds_end_slow_start() {
+        let mut hystart = HyStart::new(false);
+        assert!(!round(&mut hystart, 8, 50));
+        assert!(!round(&mut hystart, 20, 60));
+        assert_eq!(hystart.growth(4 * MSS, MSS), MSS);
+        for _ in 0..4 {
+            assert!(!round(&mut hystart, 8, 70));
+        }
+        assert!(round(&mut hystart, 1, 70), "as the sixth begins");
+    }
+
+    // RFC 9406 s4.2: the RTT falls below where it was when the phase began: it was jitter.
+    #[test]
+    fn jitter_resumes_slow_start() {
+        let mut hystart = HyStart::new(false);
+        round(&mut hystart, 8, 50);
+        round(&mut hystart, 8, 60);
+        assert!(is_conservative(&hystart));
+        round(&mut hystart, 8, 60);
+        assert!(is_conservative(&hystart));
+        round(&mut hystart, 8, 59);
+        assert!(!is_conservative(&hystart));
+    }
+
+    // RFC 9406 s4.2: seven samples say nothing; the smallest counts.
+    #[test]
+    fn a_round_needs_eight_samples() {
+        let mut hystart = HyStart::new(false);
+        round(&mut hystart, 8, 50);
+        round(&mut hystart, 7, 200);
+        assert!(!is_conservative(&hystart));
+        let mut hystart = HyStart::new(false);
+        round(&mut hystart, 8, 50);
+        hystart.observe(millis(50), true);
+        for _ in 0..30 {
+            hystart.observe(millis(200), false);
+        }
+        assert!(!is_conservative(&hystart));
+    }
+
+    // RFC 9406 s4.2, L: what one ACK adds is bounded, unless it is paced out.
+    #[test]
+    fn growth_of_one_ack() {
+        let (unpaced, paced) = (HyStart::new(false), HyStart::new(true));
+        assert_eq!(unpaced.growth(20 * MSS, MSS), 20 * MSS);
+        assert_eq!(unpaced.growth(100 * MSS, MSS), 64 * 1024);
+        assert_eq!(unpaced.growth(100 * 8960, 8960), 8 * 8960);
+        assert_eq!(paced.growth(100 * MSS, MSS), 100 * MSS);
+    }
+
+    /// Rounds of twice as much each, on a path whose queue grows from 100 segments on.
+    fn first_slow_start(options: CongestionOptions, ssthresh: u32) -> Cubic {
+        let mut cubic = Cubic::new(Window::new(MSS, 0, ssthresh, options));
+        for round in 0..7 {
+            let acks = cubic.cwnd() / MSS;
+            let queue = acks.saturating_sub(100);
+            for n in 1..=acks {
+                let rtt = Duration::from_micros(50_000 + 500 * queue);
+                let now = Instant::from_millis(60 * round);
+                let sample = AckSample { round_begins: n == 1, ..ack_at(now, MSS, rtt) };
+                cubic.on_ack(sample);
+            }
+        }
+        cubic
+    }
+
+    // RFC 9406 s1, s4.3: it stops near where the queue begins; without it, or after a loss, not.
+    #[test]
+    fn the_first_slow_start_stops_before_the_queue_is_full() {
+        let on = CongestionOptions::default();
+        let off = CongestionOptions { hystart: false, ..on };
+        let stopped = first_slow_start(on, u32::MAX);
+        assert!(stopped.cwnd() < 500 * MSS, "{} segments", stopped.cwnd() / MSS);
+        assert_eq!(first_slow_start(off, u32::MAX).cwnd(), 1280 * MSS);
+        assert_eq!(first_slow_start(on, u32::MAX - 1).cwnd(), 1280 * MSS);
+    }
+}
+
+// A controller that is told to do nothing does nothing.
+#[test]
+fn unlimited_stays_unlimited() {
+    let mut controller = Unlimited;
+    let windows: Vec<_> = (0..3)
+        .map(|n| {
+            match n {
+                0 => controller.on_loss(Instant::ZERO, 1),
+                1 => controller.on_rto(Instant::ZERO, 1, true),
+                _ => controller.on_underuse(0),
+            }
+            controller.cwnd()
+        })
+        .collect();
+    assert_eq!(windows, [u64::MAX; 3]);
+}

@@ -1,0 +1,112 @@
+//! Window, threshold and slow start: what RFC 5681's controllers have in common.
+//!
+//! Initial window: 10 segments, at most 14,600 bytes where segments are large (RFC 6928). In slow
+//! start the window grows by all bytes that an ACK covers, because coalescing receivers acknowledge
+//! many segments at once (RFC 3465; `hystart` bounds what one ACK adds); while a time-out is repaired
+//! by one MSS for each ACK (RFC 3465 s2.3).
+
+use super::{AckSample, hystart::HyStart};
+use crate::tcp::CongestionOptions;
+
+/// Segments of the initial window (RFC 6928).
+const INITIAL_SEGMENTS: u64 = 10;
+/// Bytes of the initial window where that is less (RFC 6928).
+const INITIAL_BYTES: u64 = 14_600;
+/// Smallest slow start threshold in segments (RFC 5681 equation 4, RFC 9438 figure 5).
+const SSTHRESH_SEGMENTS_MIN: u64 = 2;
+
+/// Congestion window and slow start threshold.
+#[derive(Debug)]
+pub(super) struct Window {
+    pub(super) mss: u64,
+    pub(super) cwnd: u64,
+    /// `None` before the first loss.
+    pub(super) ssthresh: Option<u64>,
+    hystart: Option<HyStart>,
+}
+
+impl Window {
+    /// Continues with `cwnd` and `ssthresh` bytes; 0 and `u32::MAX` stand for none yet.
+    pub(super) fn new(mss: u64, cwnd: u32, ssthresh: u32, options: CongestionOptions) -> Self {
+        let CongestionOptions { hystart, idle_restart: _, cwnd_validation: _, pacing } = options;
+        let cwnd = if cwnd == 0 { initial_window(mss) } else { u64::from(cwnd).max(mss) };
+        let ssthresh = (ssthresh != u32::MAX).then(|| u64::from(ssthresh));
+        Self { mss, cwnd, ssthresh, hystart: hystart.then(|| HyStart::new(pacing)) }
+    }
+
+    pub(super) fn in_slow_start(&self) -> bool {
+        self.ssthresh.is_none_or(|ssthresh| self.cwnd < ssthresh)
+    }
+
+    /// The slow start part of an acknowledgement. Returns the bytes that are left for congestion
+    /// avoidance.
+    pub(super) fn slow_start(&mut self, sample: &AckSample) -> u64 {
+        if !self.in_slow_start() {
+            return sample.acked;
+        }
+        let left = if sample.limited { self.grow(sample) } else { 0 };
+        // RFC 9406 s4.3: only the first slow start has to find out how far to go.
+        if self.ssthresh.is_none()
+            && let Some(hystart) = &mut self.hystart
+            && hystart.observe(sample.rtt, sample.round_begins)
+        {
+            self.ssthresh = Some(self.cwnd);
+        }
+        left
+    }
+
+    fn grow(&mut self, sample: &AckSample) -> u64 {
+        let growth = match (&self.hystart, self.ssthresh) {
+            _ if sample.after_timeout => sample.acked.min(self.mss),
+            (Some(hystart), None) => hystart.growth(sample.acked, self.mss),
+            _ => sample.acked,
+        };
+        let room = self.ssthresh.map_or(u64::MAX, |ssthresh| ssthresh - self.cwnd);
+        self.cwnd = self.cwnd.saturating_add(growth.min(room));
+        growth.saturating_sub(room)
+    }
+
+    /// Sets the threshold to a reduced flight, at least two segments; the window stays.
+    pub(super) fn lower_threshold(&mut self, reduced: u64) {
+        self.ssthresh = Some(reduced.max(SSTHRESH_SEGMENTS_MIN * self.mss));
+    }
+
+    /// Window and threshold are at least these again.
+    pub(super) fn restore(&mut self, cwnd: u64, ssthresh: Option<u64>) {
+        self.cwnd = self.cwnd.max(cwnd);
+        self.ssthresh = match (self.ssthresh, ssthresh) {
+            (Some(now), Some(before)) => Some(now.max(before)),
+            _ => None,
+        };
+    }
+
+    /// RFC 5681 s4.1: at most the restart window, which is the initial one. The threshold remembers
+    /// where the window was (RFC 2861 s3), so slow start leads back there.
+    pub(super) fn restart(&mut self) {
+        self.remember();
+        self.cwnd = self.cwnd.min(initial_window(self.mss));
+    }
+
+    /// RFC 2861 s3: halfway from the window down to what was used of it, not below the initial one.
+    pub(super) fn decay(&mut self, used: u64) {
+        let used = used.max(initial_window(self.mss));
+        if used < self.cwnd {
+            self.remember();
+            self.cwnd = self.cwnd.midpoint(used);
+        }
+    }
+
+    fn remember(&mut self) {
+        let known = self.cwnd / 4 * 3;
+        self.ssthresh = self.ssthresh.map(|ssthresh| ssthresh.max(known));
+    }
+
+    pub(super) fn set_mss(&mut self, mss: u64) {
+        self.mss = mss;
+        self.cwnd = self.cwnd.max(mss);
+    }
+}
+
+fn initial_window(mss: u64) -> u64 {
+    (INITIAL_SEGMENTS * mss).min(INITIAL_BYTES.max(2 * mss))
+}

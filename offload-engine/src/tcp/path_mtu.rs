@@ -1,0 +1,301 @@
+//! The path below: what ICMP says of it, and what silence does (RFC 1191, 8201, 2923, 5927, 5461).
+//!
+//! An ICMP error counts only if it quotes a byte in flight (RFC 5927 s4.1). *Too big* narrows the path
+//! MTU, never widens it, and what was too big is sent again at once, in smaller segments and without a
+//! reduction of the congestion window: a router has dropped it for its size. Every other error is soft:
+//! counted, kept as the reason should the connection time out, and never its end (RFC 9293 s3.9.2.2
+//! MUST-56; for the "hard" ones RFC 5461 s4.1, RFC 5927 s5.2).
+//!
+//! A black hole drops what is too big and says nothing. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs of
+//! a full-sized segment make the segments smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220.
+//! Where one has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then.
+//!
+//! [`RAISE_AFTER`] a reduction the first size is tried again (RFC 1191 s6.3): if the path is still narrow
+//! this costs one flight, or two time-outs in a black hole.
+//!
+//! Limits: [`MTU_MIN_IPV4`], [`MTU_MIN_IPV6`]; [`REDUCTIONS_PER_FLIGHT_MAX`]. The path MTU as such is the
+//! host's cached variable (CH-UPD-5): what is found here concerns this connection alone, and the host
+//! gets the same ICMP message.
+
+use super::{
+    Connection, SeqNum, Timer, congestion::Congestion, saturate, seq::Position,
+    state::effective_mss,
+};
+use crate::time::{Duration, Instant};
+
+/// Smallest path MTU that an ICMP message can bring about over IPv4, in bytes. Less is refused, as a
+/// forgery costs less than it does harm (RFC 5927 s7.2): 552 is Linux' `min_pmtu`.
+pub const MTU_MIN_IPV4: u32 = 552;
+/// The same over IPv6: RFC 8201 s4 discards messages that report less than the smallest link MTU.
+pub const MTU_MIN_IPV6: u32 = 1280;
+/// Consecutive time-outs of a full-sized segment after which it is made smaller, while none of its size has
+/// been acknowledged.
+pub const BLACK_HOLE_TIMEOUTS: u8 = 2;
+/// The same afterwards: the path has to have changed. Five percent of loss bring about two time-outs of one
+/// segment every thousand segments, and four hardly ever.
+pub const BLACK_HOLE_TIMEOUTS_PROVEN: u8 = 4;
+/// When the first size is tried again (RFC 1191 s6.3 recommends ten minutes; RFC 8201 s4 five at least).
+pub const RAISE_AFTER: Duration = Duration::from_secs(600);
+/// Reductions by ICMP until everything that was in flight at the first is acknowledged: a path may have
+/// several links, each narrower than the one before it, but not many.
+pub const REDUCTIONS_PER_FLIGHT_MAX: u8 = 4;
+
+/// MTUs that links have, for routers that do not tell theirs (RFC 1191 s7.1), at or above
+/// [`MTU_MIN_IPV4`].
+const PLATEAUS: [u32; 9] = [65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 576];
+/// Path MTUs to try in a black hole: payload of 1024 bytes (RFC 4821 s7.2), and of 536 (RFC 9293 MUST-15).
+const FALLBACKS_IPV4: [u32; 2] = [1024 + HEADERS_IPV4, 536 + HEADERS_IPV4];
+const FALLBACKS_IPV6: [u32; 1] = [MTU_MIN_IPV6];
+/// Bytes of IP and TCP headers without options.
+const HEADERS_IPV4: u32 = 40;
+const HEADERS_IPV6: u32 = 60;
+
+/// How a connection learns of its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathOptions {
+    /// ICMP "too big" narrows the path MTU (RFC 1191, RFC 8201).
+    pub icmp_too_big: bool,
+    /// Repeated time-outs of full-sized segments do (RFC 2923 s2.1, RFC 4821 s7.7).
+    pub black_hole_detection: bool,
+}
+
+impl Default for PathOptions {
+    /// Both.
+    fn default() -> Self {
+        Self { icmp_too_big: true, black_hole_detection: true }
+    }
+}
+
+/// An ICMP error about a segment of ours, as far as it concerns TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathError {
+    /// Sequence number of the quoted segment.
+    pub seq: SeqNum,
+    /// What it says.
+    pub kind: PathErrorKind,
+}
+
+/// What an ICMP error says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathErrorKind {
+    /// "Fragmentation needed and DF set" (RFC 1191 s4), "packet too big" (RFC 4443 s3.2).
+    TooBig {
+        /// MTU of the next hop, in bytes; 0: a router that does not tell (RFC 1191 s5).
+        next_hop_mtu: u32,
+        /// Bytes of the quoted IP packet, as its header has them.
+        packet_len: u32,
+    },
+    /// Anything else.
+    Soft(SoftError),
+}
+
+/// Why a segment did not arrive, as ICMP has it. None of them ends a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SoftError {
+    /// No route.
+    #[error("network unreachable")]
+    NetworkUnreachable,
+    /// The last router does not reach the host.
+    #[error("host unreachable")]
+    HostUnreachable,
+    /// The host does not know TCP.
+    #[error("protocol unreachable")]
+    ProtocolUnreachable,
+    /// The host has nobody at that port.
+    #[error("port unreachable")]
+    PortUnreachable,
+    /// A router on the way may not pass it on.
+    #[error("communication prohibited")]
+    Prohibited,
+    /// TTL or hop limit has run out.
+    #[error("time to live exceeded")]
+    TimeExceeded,
+    /// Something in the header is wrong.
+    #[error("parameter problem")]
+    ParameterProblem,
+}
+
+/// What a connection knows of its path's MTU. All MTUs are bytes of an IP packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathMtu {
+    /// As the host, and the link, have it.
+    told: u32,
+    current: u32,
+    ipv6: bool,
+    raise_at: Option<Instant>,
+    /// A full-sized segment was acknowledged.
+    proven: bool,
+    /// Everything up to here was in flight at the first reduction of the flight.
+    flight_end: Position,
+    flight_reductions: u8,
+    /// The last soft error, and SND.UNA then: with progress it is out of date.
+    soft_error: Option<(SoftError, Position)>,
+}
+
+impl PathMtu {
+    /// `payload`: what a packet holds besides IP and TCP headers without options.
+    pub(super) fn new(payload: usize, ipv6: bool, una: Position) -> Self {
+        let mut path = Self {
+            told: 0,
+            current: 0,
+            ipv6,
+            raise_at: None,
+            proven: false,
+            flight_end: una,
+            flight_reductions: 0,
+            soft_error: None,
+        };
+        path.tell(payload);
+        path
+    }
+
+    /// The host has a new one.
+    fn tell(&mut self, payload: usize) {
+        let payload = u32::try_from(payload).unwrap_or(u32::MAX);
+        self.told = payload.saturating_add(self.headers());
+        self.current = self.told;
+        self.raise_at = None;
+    }
+
+    const fn headers(&self) -> u32 {
+        if self.ipv6 { HEADERS_IPV6 } else { HEADERS_IPV4 }
+    }
+
+    const fn floor(&self) -> u32 {
+        if self.ipv6 { MTU_MIN_IPV6 } else { MTU_MIN_IPV4 }
+    }
+
+    fn payload(&self, mtu: u32) -> usize {
+        saturate(u64::from(mtu.saturating_sub(self.headers())))
+    }
+
+    /// The soft error that nothing has contradicted since.
+    pub(super) fn soft_error(&self, una: Position) -> Option<SoftError> {
+        self.soft_error.filter(|(_, then)| *then == una).map(|(error, _)| error)
+    }
+
+    /// The MTU that a too-big message stands for; `None`: no news, or not to be believed.
+    fn reported(&self, next_hop_mtu: u32, packet_len: u32) -> Option<u32> {
+        // RFC 1191 s5: a packet sent before the last reduction says nothing new.
+        let below = |mtu: &&u32| **mtu < packet_len;
+        let mtu = match next_hop_mtu {
+            0 => *PLATEAUS.iter().find(below)?,
+            mtu => mtu,
+        };
+        (self.floor() <= mtu && mtu < self.current).then_some(mtu)
+    }
+}
+
+impl Connection {
+    /// An ICMP error has come that quotes a segment of this connection. Returns whether it was believed:
+    /// its sequence number is in flight (RFC 5927 s4.1). To be followed by
+    /// [`Connection::poll_transmit`].
+    pub fn handle_path_error(&mut self, now: Instant, error: &PathError) -> bool {
+        self.now = now;
+        let at = self.snd.una.locate(error.seq);
+        let in_flight = self.snd.una <= at && at < self.snd.max;
+        if self.stopped || self.is_ended() || !in_flight {
+            self.counters.path_errors_ignored += 1;
+            return false;
+        }
+        match error.kind {
+            PathErrorKind::TooBig { next_hop_mtu, packet_len } => {
+                self.on_too_big(next_hop_mtu, packet_len);
+            }
+            PathErrorKind::Soft(soft) => {
+                self.counters.soft_errors += 1;
+                self.path_mtu.soft_error = Some((soft, self.snd.una));
+            }
+        }
+        true
+    }
+
+    fn on_too_big(&mut self, next_hop_mtu: u32, packet_len: u32) {
+        let Some(mtu) = self.path_mtu.reported(next_hop_mtu, packet_len) else { return };
+        let path = &mut self.path_mtu;
+        if self.snd.una >= path.flight_end {
+            path.flight_end = self.snd.max;
+            path.flight_reductions = 0;
+        }
+        if !self.config.path.icmp_too_big || path.flight_reductions >= REDUCTIONS_PER_FLIGHT_MAX {
+            return;
+        }
+        path.flight_reductions += 1;
+        self.narrow(mtu);
+        // RFC 1191 s6.4, RFC 8201 s5.4: not congestion, so the window stays. As in Linux all of it goes out
+        // at once, not a segment alone: what was dropped has left the path.
+        self.recovery.on_narrow_path(self.mss);
+        if !self.recovery.is_idle() {
+            self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+        }
+        self.arm_tail_probe();
+    }
+
+    /// An acceptable acknowledgement up to `ack` has come, and SND.UNA has not moved yet.
+    pub(super) fn prove_path_mtu(&mut self, ack: Position) {
+        let path = &self.path_mtu;
+        if !path.proven && ack.since(self.snd.una) >= self.mss && self.first_is_full_sized() {
+            self.path_mtu.proven = true;
+        }
+    }
+
+    /// RFC 2923 s2.1, RFC 4821 s7.7: a retransmission time-out has been counted. After enough of a
+    /// full-sized segment it becomes smaller; its bytes are presumed lost already.
+    pub(super) fn suspect_black_hole(&mut self) {
+        let attempts = self.attempts.retransmissions;
+        let timeouts =
+            if self.path_mtu.proven { BLACK_HOLE_TIMEOUTS_PROVEN } else { BLACK_HOLE_TIMEOUTS };
+        let enough = attempts > 0 && attempts.is_multiple_of(timeouts);
+        if !enough || !self.config.path.black_hole_detection || !self.first_is_full_sized() {
+            return;
+        }
+        let fallbacks: &[u32] = if self.path_mtu.ipv6 { &FALLBACKS_IPV6 } else { &FALLBACKS_IPV4 };
+        let smaller =
+            |mtu: &&u32| effective_mss(&self.constant, self.path_mtu.payload(**mtu)) < self.mss;
+        if let Some(&mtu) = fallbacks.iter().find(smaller) {
+            self.counters.black_holes += 1;
+            self.narrow(mtu);
+        }
+    }
+
+    /// Whether the segment at SND.UNA fills the MSS when it is sent again.
+    fn first_is_full_sized(&self) -> bool {
+        let each_list = self.config.push == super::PushPolicy::EachList;
+        let cut = self.queue.measure(self.snd.una, saturate(self.mss), each_list);
+        cut.len as u64 >= self.mss
+    }
+
+    fn narrow(&mut self, mtu: u32) {
+        self.counters.path_mtu_reductions += 1;
+        self.path_mtu.raise_at = Some(self.now + RAISE_AFTER);
+        self.set_path_mtu(mtu);
+    }
+
+    fn set_path_mtu(&mut self, mtu: u32) {
+        self.path_mtu.current = mtu;
+        self.path_mtu.proven = false;
+        self.mss = effective_mss(&self.constant, self.path_mtu.payload(mtu));
+        self.congestion.set_mss(self.mss);
+    }
+
+    /// Tries the first size again when it is time (RFC 1191 s6.3).
+    pub(super) fn raise_path_mtu(&mut self) {
+        if self.path_mtu.raise_at.is_some_and(|at| at <= self.now) {
+            self.path_mtu.raise_at = None;
+            self.set_path_mtu(self.path_mtu.told);
+        }
+    }
+
+    /// Path MTU in bytes of an IP packet.
+    pub fn path_mtu(&self) -> u32 {
+        self.path_mtu.current
+    }
+
+    /// The path MTU has changed (CH-UPD-5); see [`Connection::from_state`] for the argument. What is lost is
+    /// resent in segments of the new size.
+    pub fn update_path_mtu(&mut self, path_mtu_payload: usize) {
+        self.path_mtu.tell(path_mtu_payload);
+        self.set_path_mtu(self.path_mtu.told);
+    }
+}

@@ -1,0 +1,187 @@
+//! ECN: marks, their echo, and the answer.
+
+use super::*;
+
+fn ecn_state() -> Box<ConnectionState> {
+    let mut state = state();
+    state.tcp.constant.ecn_enabled = true;
+    state
+}
+
+/// Ten full segments in flight, and thirty more to come.
+fn flight() -> Bench {
+    let mut state = ecn_state();
+    state.tcp.constant.sack_enabled = true;
+    let mut bench = Bench::new(state);
+    bench.post(40 * 1460);
+    let sent = bench.transmit(WIRE);
+    assert_eq!(sent.len(), 10);
+    assert!(sent.iter().all(|t| t.ecn == Ecn::Capable0 && !t.flags.contains(Flags::CWR)));
+    bench.now += Duration::from_millis(10);
+    bench
+}
+
+fn echo(bench: &mut Bench, count: u32) {
+    bench.input(Segment { ack: LOCAL + count, flags: Flags::ACK | Flags::ECE, ..ack() });
+}
+
+fn marked(offset: u32, payload: &[u8]) -> Segment<'_> {
+    Segment { ecn: Ecn::Congestion, ..data(offset, payload) }
+}
+
+/// Whether each segment sent now says CWR.
+fn cwr(bench: &mut Bench) -> Vec<bool> {
+    bench.transmit(WIRE).iter().map(|t| t.flags.contains(Flags::CWR)).collect()
+}
+
+// RFC 3168 s6.1.3: ECE on every acknowledgement from a mark until CWR.
+#[test]
+fn marks_are_echoed_until_cwr() {
+    let mut bench = Bench::new(ecn_state());
+    bench.input(marked(0, b"a"));
+    let echoed = Flags::ACK | Flags::ECE;
+    assert_eq!(bench.sent(), [(0, 0, echoed)], "at once, not delayed");
+    for offset in [1, 3] {
+        bench.input(data(offset, b"bb"));
+        bench.input(data(offset, b"bb"));
+        assert_eq!(bench.sent(), [(0, 0, echoed)]);
+    }
+    // On data too.
+    bench.post(10);
+    assert_eq!(bench.sent(), [(0, 10, echoed | Flags::PSH)]);
+    bench.input(Segment { flags: Flags::ACK | Flags::CWR, ..data(5, b"c") });
+    bench.input(data(6, b"d"));
+    assert_eq!(bench.sent(), [(0 + 10, 0, Flags::ACK)]);
+    // A mark on the segment that says CWR is a new one.
+    bench.input(Segment { flags: Flags::ACK | Flags::CWR, ..marked(7, b"e") });
+    assert_eq!(bench.sent(), [(10, 0, echoed)]);
+    assert_eq!(bench.tcp.info(bench.now).ce_received, 2);
+}
+
+// RFC 3168 s6.1.4, s6.1.5: a pure ACK is never marked in earnest, and what lies outside the window is not ours.
+#[test]
+fn marks_that_do_not_count() {
+    let mut bench = Bench::new(ecn_state());
+    bench.input(Segment { ecn: Ecn::Congestion, ..ack() });
+    bench.input(marked(70_000, b"far"));
+    bench.input(data(0, b"ab"));
+    bench.sent();
+    bench.input(marked(0, b"a"));
+    assert_eq!(bench.sent(), [(0, 0, Flags::ACK)], "a duplicate");
+    assert_eq!(bench.tcp.info(bench.now).ce_received, 0);
+
+    let mut without = Bench::new(state());
+    without.input(marked(0, b"a"));
+    without.input(data(1, b"a"));
+    assert_eq!(without.sent(), [(0, 0, Flags::ACK)], "not agreed on");
+    without.post(2 * 1460);
+    assert!(without.transmit(WIRE).iter().all(|t| t.ecn == Ecn::NotCapable));
+}
+
+// A coalesced frame counts its pieces.
+#[test]
+fn coalesced_marks() {
+    let mut bench = Bench::new(ecn_state());
+    bench.input(Segment { gso_size: 10, ..marked(0, &[0; 35]) });
+    assert_eq!(bench.tcp.info(bench.now).ce_received, 4);
+}
+
+// RFC 3168 s6.1.2: as a loss, once for the bytes in flight; CWR on the first new data.
+#[test]
+fn echoes_reduce_the_window_once() {
+    let mut bench = flight();
+    let before = bench.tcp.info(bench.now).snd_cwnd;
+    echo(&mut bench, 1460);
+    let reduced = bench.tcp.info(bench.now);
+    assert!(reduced.snd_cwnd < before);
+    assert_eq!(reduced.snd_ssthresh, Some(reduced.snd_cwnd));
+    assert_eq!((reduced.ecn_reductions, reduced.delivered_ce), (1, 1));
+    assert!(cwr(&mut bench).is_empty(), "more is in flight than may be");
+    for acked in 2..=6 {
+        echo(&mut bench, acked * 1460);
+    }
+    let sent = cwr(&mut bench);
+    assert!(sent[0] && sent[1..].iter().all(|cwr| !cwr), "{sent:?}");
+    for acked in 7..=10 {
+        // The last of them was sent before the peer could see CWR.
+        echo(&mut bench, acked * 1460);
+    }
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.ecn_reductions, info.fast_retransmits, info.total_retrans), (1, 0, 0));
+    assert_eq!(info.delivered_ce, 10);
+    cwr(&mut bench);
+    // Beyond it, an echo is a new mark.
+    echo(&mut bench, 11 * 1460);
+    assert_eq!(bench.tcp.info(bench.now).ecn_reductions, 2);
+}
+
+// Without the agreement ECE means nothing; nor does one when nothing is in flight.
+#[test]
+fn echoes_that_do_not_count() {
+    let mut without = Bench::new(state());
+    without.post(20 * 1460);
+    without.sent();
+    echo(&mut without, 1460);
+    assert_eq!(without.tcp.info(without.now).ecn_reductions, 0);
+    let mut idle = Bench::new(ecn_state());
+    echo(&mut idle, 0);
+    assert_eq!(idle.tcp.info(idle.now).ecn_reductions, 0);
+}
+
+// RFC 3168 s6.1.5: retransmissions are not ECT. s6.1.2: after a loss too CWR is said, once, by new data.
+#[test]
+fn retransmissions_are_not_capable() {
+    let mut bench = flight();
+    for hole in [2, 3, 4] {
+        let sack = [SackBlock { start: LOCAL + 1460, end: LOCAL + hole * 1460 }];
+        bench.input(Segment { sack: &sack, ..ack() });
+    }
+    let sent = bench.transmit(WIRE);
+    let again = sent.iter().find(|t| t.retransmission).expect("the hole is resent");
+    assert_eq!((again.ecn, again.flags.contains(Flags::CWR)), (Ecn::NotCapable, false));
+    // An echo in the same episode has been answered.
+    let sack = [SackBlock { start: LOCAL + 1460, end: LOCAL + 10 * 1460 }];
+    bench.input(Segment { sack: &sack, flags: Flags::ACK | Flags::ECE, ..ack() });
+    let mut news: Vec<_> = sent.into_iter().chain(bench.transmit(WIRE)).collect();
+    assert_eq!(bench.tcp.info(bench.now).ecn_reductions, 0);
+    bench.ack(10 * 1460);
+    news.extend(bench.transmit(WIRE));
+    news.retain(|t| !t.retransmission);
+    assert_eq!(news.iter().filter(|t| t.flags.contains(Flags::CWR)).count(), 1);
+    assert!(news.iter().all(|t| t.ecn == Ecn::Capable0));
+}
+
+// RFC 3168 s6.1.4, s6.1.6: window probes, keep-alives and a FIN without data are not ECT.
+#[test]
+fn control_segments_are_not_capable() {
+    let mut bench = Bench::new(ecn_state());
+    bench.input(Segment { window: 0, ..ack() });
+    bench.post(10);
+    assert!(bench.transmit(WIRE).is_empty());
+    bench.wait_for_timer();
+    let probe = bench.transmit(WIRE);
+    assert_eq!((probe.len(), probe[0].payload_len, probe[0].ecn), (1, 1, Ecn::NotCapable));
+
+    let mut state = ecn_state();
+    state.tcp.cached.keep_alive_enabled = true;
+    let mut bench = Bench::new(state);
+    bench.wait_for_timer();
+    assert_eq!(bench.transmit(WIRE)[0].ecn, Ecn::NotCapable);
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, NetBufferList::new(1));
+    let fin = bench.transmit(WIRE);
+    assert!(fin[0].flags.contains(Flags::FIN));
+    assert_eq!((fin[0].payload_len, fin[0].ecn), (0, Ecn::NotCapable));
+}
+
+// The echo that is due moves with the connection.
+#[test]
+fn an_echo_is_carried() {
+    let mut bench = Bench::new(ecn_state());
+    bench.input(marked(0, b"a"));
+    bench.sent();
+    assert!(bench.tcp.tcp_state(bench.now).delegated.ecn_echo);
+    let (state, _) = bench.tcp.into_state(bench.now);
+    let mut again = Bench::new(state);
+    again.post(1);
+    assert!(again.sent()[0].2.contains(Flags::ECE));
+}

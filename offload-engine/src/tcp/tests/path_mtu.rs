@@ -1,0 +1,342 @@
+//! ICMP errors, black holes, and what becomes of the MSS.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Ten full segments of 1460 bytes in flight, and thirty more to come.
+fn flight(config: Config) -> Bench {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = true;
+    let mut bench = Bench::with(state, config);
+    bench.post(40 * 1460);
+    assert_eq!(bench.sent().len(), 10);
+    bench.now += Duration::from_millis(10);
+    bench
+}
+
+/// "Fragmentation needed" about the segment `offset` bytes from the first, of 1500 bytes.
+fn too_big(bench: &mut Bench, offset: u32, next_hop_mtu: u32) -> bool {
+    too_big_of(bench, offset, next_hop_mtu, 1500)
+}
+
+fn too_big_of(bench: &mut Bench, offset: u32, next_hop_mtu: u32, packet_len: u32) -> bool {
+    let kind = PathErrorKind::TooBig { next_hop_mtu, packet_len };
+    bench.tcp.handle_path_error(bench.now, &PathError { seq: LOCAL + offset, kind })
+}
+
+fn info(bench: &Bench) -> Info {
+    bench.tcp.info(bench.now)
+}
+
+// RFC 1191 s6.4, RFC 8201 s5.4: the path MTU is the next hop's; what was too big is sent again at once in
+// segments that fit, and the congestion window stays.
+#[test]
+fn too_big_resends_smaller_at_once() {
+    let mut bench = flight(Config::default());
+    let before = info(&bench);
+    assert!(too_big(&mut bench, 0, 1280));
+    let sent = bench.sent();
+    assert_eq!(sent[0], (0, 1240, Flags::ACK));
+    assert!(sent.iter().all(|(_, len, _)| *len <= 1240), "{sent:?}");
+    assert_eq!(sent.iter().map(|(_, len, _)| len).sum::<usize>() / 1240, 14_600 / 1240);
+    let after = info(&bench);
+    assert_eq!((after.snd_mss, after.pmtu, after.path_mtu_reductions), (1240, 1280, 1));
+    assert_eq!((after.snd_cwnd, after.snd_ssthresh), (before.snd_cwnd, before.snd_ssthresh));
+    // Neither a loss nor a time-out, also not when the acknowledgements come.
+    bench.now += Duration::from_millis(10);
+    bench.ack(14_600);
+    assert_eq!(bench.sent()[0], (14_600, 1240, Flags::ACK));
+    let end = info(&bench);
+    assert_eq!((end.timeouts, end.fast_retransmits, end.black_holes), (0, 0, 0));
+    assert!(end.snd_cwnd >= before.snd_cwnd);
+}
+
+// The other routers' messages about the same flight are no news (RFC 1191 s6.3: only a decrease counts).
+#[test]
+fn one_reduction_for_a_flight_of_messages() {
+    let mut bench = flight(Config::default());
+    for segment in 0..10 {
+        assert!(too_big(&mut bench, segment * 1460, 1280));
+        assert!(too_big(&mut bench, segment * 1460, 1400), "an increase is refused");
+        // A router that tells no MTU quotes the length: a packet from before the reduction.
+        assert!(too_big(&mut bench, segment * 1460, 0));
+    }
+    let info = info(&bench);
+    assert_eq!((info.pmtu, info.path_mtu_reductions), (1280, 1));
+}
+
+// RFC 1191 s5, s7.1: without a next-hop MTU the next lower plateau of the packet's length.
+#[test]
+fn plateaus() {
+    for (packet_len, expected) in [(1500, 1492), (1492, 1006), (1006, 576), (577, 576), (576, 1500)]
+    {
+        let mut bench = flight(Config::default());
+        too_big_of(&mut bench, 0, 0, packet_len);
+        assert_eq!(info(&bench).pmtu, expected, "after a packet of {packet_len}");
+    }
+}
+
+// RFC 5927 s7.2, RFC 8201 s4: what no link has is no message.
+#[test]
+fn the_floor() {
+    for (mtu, expected) in
+        [(552, 552), (551, 1500), (68, 1500), (1, 1500), (1500, 1500), (9000, 1500)]
+    {
+        let mut bench = flight(Config::default());
+        assert!(too_big(&mut bench, 0, mtu));
+        assert_eq!(info(&bench).pmtu, expected, "after a report of {mtu}");
+        assert_eq!(bench.sent().is_empty(), expected == 1500);
+    }
+    let mut state = state();
+    state.path.constant.source_address = core::net::Ipv6Addr::LOCALHOST.into();
+    let mut bench = Bench::new(state);
+    bench.post(5_000);
+    bench.sent();
+    assert_eq!(info(&bench).pmtu, 1460 + 60);
+    too_big(&mut bench, 0, 1279);
+    assert_eq!(info(&bench).pmtu, 1520);
+    too_big(&mut bench, 0, 1280);
+    assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1280, 1220));
+}
+
+// RFC 5927 s4.1: SND.UNA <= SEG.SEQ < SND.MAX, or it was forged or is late.
+#[test]
+fn only_bytes_in_flight_are_believed() {
+    let mut bench = flight(Config::default());
+    bench.ack(1460);
+    let unbelieved = [0, 1459, u32::MAX, 1 << 31, 14_600, 1 << 30];
+    for offset in unbelieved {
+        assert!(!too_big(&mut bench, offset, 1280), "{offset}");
+    }
+    assert_eq!((info(&bench).pmtu, info(&bench).path_errors_ignored), (1500, 6));
+    assert!(too_big(&mut bench, 1460, 1280));
+    assert_eq!(info(&bench).pmtu, 1280);
+
+    let mut idle = Bench::new(state());
+    assert!(!too_big(&mut idle, 0, 1280));
+}
+
+// RFC 5927 s7: a forger who has guessed the sequence number narrows it a few times in a flight, no more.
+#[test]
+fn reductions_of_a_flight_are_bounded() {
+    let mut bench = flight(Config::default());
+    for step in 1..100 {
+        too_big(&mut bench, 0, 1500 - step);
+    }
+    let reductions = u64::from(REDUCTIONS_PER_FLIGHT_MAX);
+    assert_eq!(info(&bench).path_mtu_reductions, reductions);
+    let sent = bench.sent();
+    assert_eq!(sent.iter().map(|(_, len, _)| len).sum::<usize>(), 14_600, "and resends it once");
+    // A new flight, a new count.
+    bench.ack(14_600);
+    bench.sent();
+    too_big(&mut bench, 14_600, 1000);
+    assert_eq!((info(&bench).pmtu, info(&bench).path_mtu_reductions), (1000, reductions + 1));
+}
+
+// A segment that fits is not sent again: it may have arrived.
+#[test]
+fn what_fits_is_left_alone() {
+    let mut bench = Bench::new(state());
+    bench.post(500);
+    bench.post(1460);
+    bench.post(700);
+    assert_eq!(bench.sent().len(), 3);
+    too_big(&mut bench, 500, 1000);
+    let again: Vec<_> = bench.sent().iter().map(|(offset, len, _)| (*offset, *len)).collect();
+    assert_eq!(again, [(500, 960), (1460, 500)]);
+}
+
+// A super-segment is cut anew, whole, and its pieces fit.
+#[test]
+fn super_segments_are_cut_anew() {
+    let mut bench = Bench::new(state());
+    bench.post(10 * 1460);
+    assert_eq!(bench.transmit(SUPER).len(), 1);
+    too_big(&mut bench, 0, 1280);
+    let sent = bench.transmit(SUPER);
+    assert_eq!(sent.iter().map(|t| t.payload_len).sum::<usize>(), 14_600);
+    assert!(sent.iter().all(|t| t.mss == 1240 && t.retransmission), "{sent:?}");
+    assert!(sent.len() <= 3, "still super-segments: {sent:?}");
+}
+
+// RFC 1191 s6.3: ten minutes later the first size is tried again; the host's word counts at once.
+#[test]
+fn the_first_size_is_tried_again() {
+    let mut bench = flight(Config::default());
+    too_big(&mut bench, 0, 1280);
+    bench.sent();
+    bench.ack(14_600);
+    bench.sent();
+    bench.now += RAISE_AFTER - Duration::from_millis(21);
+    bench.ack(20_000);
+    bench.sent();
+    assert_eq!(info(&bench).pmtu, 1280);
+    bench.now += Duration::from_millis(21);
+    bench.ack(25_000);
+    bench.sent();
+    assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1500, 1460));
+    // CH-UPD-5.
+    bench.tcp.update_path_mtu(1000);
+    assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1040, 1000));
+}
+
+// The switch.
+#[test]
+fn too_big_may_be_switched_off() {
+    let path = PathOptions { icmp_too_big: false, ..PathOptions::default() };
+    let mut bench = flight(Config { path, ..Config::default() });
+    too_big(&mut bench, 0, 1280);
+    assert_eq!((info(&bench).pmtu, info(&bench).path_mtu_reductions), (1500, 0));
+}
+
+// RFC 9293 s3.9.2.2 MUST-56, SHLD-25; RFC 5461 s4.1: soft, also the hard ones; known as the reason until
+// something is acknowledged.
+#[test]
+fn other_errors_are_soft() {
+    let mut bench = flight(Config { retransmissions_max: 3, ..Config::default() });
+    let soft = |bench: &mut Bench, offset, error| {
+        let error = PathError { seq: LOCAL + offset, kind: PathErrorKind::Soft(error) };
+        bench.tcp.handle_path_error(bench.now, &error)
+    };
+    assert!(soft(&mut bench, 0, SoftError::PortUnreachable));
+    assert_eq!(info(&bench).soft_error, Some(SoftError::PortUnreachable));
+    bench.ack(1460);
+    assert_eq!(info(&bench).soft_error, None, "it was not so");
+    assert!(soft(&mut bench, 1460, SoftError::HostUnreachable));
+    assert!(!soft(&mut bench, 0, SoftError::TimeExceeded));
+    assert_eq!((info(&bench).phase, info(&bench).soft_errors), (TcpPhase::Established, 2));
+    assert_eq!((info(&bench).pmtu, info(&bench).timeouts), (1500, 0));
+    while !matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]) {
+        bench.sent();
+        bench.wait_for_timer();
+    }
+    assert_eq!(info(&bench).soft_error, Some(SoftError::HostUnreachable));
+}
+
+/// Lets time-outs happen without an answer; returns the size of the first segment after each.
+fn sizes_in_silence(bench: &mut Bench, count: u64) -> Vec<usize> {
+    let mut sizes = vec![];
+    let from = info(bench).timeouts;
+    while info(bench).timeouts < from + count {
+        let before = info(bench).timeouts;
+        bench.wait_for_timer();
+        let sent = bench.sent();
+        if info(bench).timeouts > before {
+            assert_eq!(sent.len(), 1, "one segment in a time-out");
+            sizes.push(sent[0].1);
+        }
+    }
+    sizes
+}
+
+// RFC 2923 s2.1, RFC 4821 s7.7: silence about what is large.
+#[test]
+fn a_black_hole_is_found() {
+    let mut bench = flight(Config::default());
+    assert_eq!(sizes_in_silence(&mut bench, 6), [1460, 1024, 1024, 536, 536, 536]);
+    assert_eq!((info(&bench).black_holes, info(&bench).path_mtu_reductions), (2, 2));
+    assert_eq!(info(&bench).pmtu, 576);
+
+    // What passes stays: counting starts anew, and it has passed once.
+    let mut bench = flight(Config::default());
+    sizes_in_silence(&mut bench, 2);
+    bench.now += Duration::from_millis(10);
+    bench.ack(1024);
+    assert!(bench.sent().iter().all(|(_, len, _)| *len == 1024));
+    assert_eq!(sizes_in_silence(&mut bench, 4), [1024, 1024, 1024, 536]);
+}
+
+// Two time-outs on a path that has carried full-sized segments are loss.
+#[test]
+fn loss_is_no_black_hole() {
+    let mut bench = flight(Config::default());
+    bench.ack(1460);
+    assert_eq!(sizes_in_silence(&mut bench, 6), [1460, 1460, 1460, 1024, 1024, 536]);
+    // Small ones prove nothing.
+    let mut bench = Bench::new(state());
+    (0..3).for_each(|_| bench.post(1000));
+    bench.post(5_000);
+    bench.sent();
+    bench.ack(3_000);
+    assert_eq!(sizes_in_silence(&mut bench, 2), [1460, 1024]);
+}
+
+// RFC 8200 s5: with IPv6 1280 always passes.
+#[test]
+fn a_black_hole_of_ipv6() {
+    let mut state = state();
+    state.path.constant.source_address = core::net::Ipv6Addr::LOCALHOST.into();
+    let mut bench = Bench::new(state);
+    bench.post(5_000);
+    bench.sent();
+    assert_eq!(sizes_in_silence(&mut bench, 4), [1460, 1220, 1220, 1220]);
+    assert_eq!((info(&bench).pmtu, info(&bench).black_holes), (1280, 1));
+}
+
+// Small segments that are lost say nothing of the path; nor does a host that is switched off.
+#[test]
+fn what_is_no_black_hole() {
+    let mut small = Bench::new(state());
+    small.post(1459);
+    small.sent();
+    assert_eq!(sizes_in_silence(&mut small, 4), [1459; 4]);
+    assert_eq!(info(&small).path_mtu_reductions, 0);
+
+    let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
+    let mut off = flight(Config { path, ..Config::default() });
+    assert_eq!(sizes_in_silence(&mut off, 4), [1460; 4]);
+
+    // A peer with a small MSS: nothing smaller is left to try.
+    let mut state = state();
+    state.tcp.constant.remote_mss = 536;
+    let mut tiny = Bench::new(state);
+    tiny.post(5_000);
+    tiny.sent();
+    assert_eq!(sizes_in_silence(&mut tiny, 4), [536; 4]);
+    assert_eq!(info(&tiny).path_mtu_reductions, 0);
+}
+
+proptest! {
+    // Whatever ICMP says, in the middle of whatever goes on: nothing panics, the MSS stays between the floor
+    // and what the host told, and all bytes arrive in the end.
+    #[test]
+    fn any_message_is_survived(
+        sack in any::<bool>(),
+        steps in prop::collection::vec((0_u32..60_000, 0_u32..2_000, 0_u32..3_000, 0_u32..6), 1..40),
+    ) {
+        let mut state = state();
+        state.tcp.constant.sack_enabled = sack;
+        let mut bench = Bench::new(state);
+        bench.post(50_000);
+        let (mut acked, mut sent_to) = (0, 0);
+        for (offset, mtu, packet_len, action) in steps {
+            for transmit in bench.transmit(SUPER) {
+                prop_assert!(transmit.mss <= 1460 && transmit.mss >= 512);
+                let end = transmit.seq.distance(LOCAL) as u32 + transmit.payload_len as u32;
+                sent_to = sent_to.max(end);
+            }
+            match action {
+                0..=2 => { too_big_of(&mut bench, offset, mtu, packet_len); }
+                3 => {
+                    acked = (acked + offset).min(sent_to);
+                    bench.ack(acked);
+                }
+                4 if bench.tcp.poll_timeout().is_some() => { bench.wait_for_timer(); }
+                _ => bench.ack(acked),
+            }
+        }
+        for _ in 0..200 {
+            for transmit in bench.transmit(WIRE) {
+                let end = transmit.seq.distance(LOCAL) as u32 + transmit.payload_len as u32;
+                prop_assert!(end <= 50_000);
+                sent_to = sent_to.max(end);
+            }
+            bench.now += Duration::from_millis(1);
+            bench.ack(sent_to);
+        }
+        prop_assert_eq!(sent_to, 50_000);
+        prop_assert_eq!(bench.tcp.send_outstanding(), 0);
+    }
+}

@@ -1,0 +1,260 @@
+//! `flue wire`: two TAPs joined through weather, for whatever kernel or node hangs on them.
+//!
+//! What netem is to a qdisc this is to a cable: the same loss, delay, rate and queue, on kernels that have
+//! no netem, seeded, and the same for kernel pairs and flue pairs. [`weather`] is what each direction does,
+//! [`ends`] are the TAPs, [`pump`] runs the wire, [`tell`] says what it did.
+
+mod ends;
+mod pump;
+mod tell;
+mod weather;
+
+use std::{fmt, time::Duration};
+
+use clap::Args;
+use serde::Serialize;
+
+use self::{ends::EndConfig, weather::Overrides};
+use crate::{
+    failure::Failure,
+    options::{
+        Impairment, ImpairmentOptions, MTU_DEFAULT_BYTES, MTU_MAX_BYTES, MTU_MIN_BYTES, Quietness,
+        Vnet, name, parse_interface, random_seed,
+    },
+    report::Console,
+    units::IpPrefix,
+};
+
+/// Join two TAPs through a wire with loss, delay, rate and queue
+///
+/// Frames that the kernel sends to TAP_A come out of TAP_B, and the other way round, after what the
+/// impairments do to them: in this order a frame may be lost, changed, doubled and held back behind 1 to 5
+/// later ones; then it waits for the wire (--rate, --queue), and travels (--delay, --jitter). The options
+/// below hold for both directions; --ab and --ba change them for one.
+///
+/// Rates and queues count a frame from its Ethernet header to its last byte. With loss or a rate frames have
+/// the MTU's size on the wire; a wire that only delays passes super-segments whole.
+///
+/// Ends with -D, SIGINT or SIGTERM, and says then what it did.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = "Examples:
+  flue wire w0 w1 --delay 10ms --rate 100mbit --queue 20ms --ab drop=0.1,burst=5
+      a line of 100 Mbit/s and 20 ms RTT that loses frames on their way from w0 to w1, five in a row
+
+  ip netns add left; ip netns add right
+  flue wire w0 w1 --netns-a left --addr-a 10.0.0.1/24 --netns-b right --addr-b 10.0.0.2/24 --delay 5ms
+  ip netns exec left ping 10.0.0.2
+      two kernels, each in its namespace
+
+  flue wire w0 w1 --bridge-a br0 --bridge-b br1
+      two bridges; whatever else is a port of them, a node's TAP say, talks through the wire
+
+As tc-netem(8) says it:
+  netem loss 1%                       --drop 1
+  netem loss gemodel p r              --drop 100*p/(p+r) --burst 1/r
+  netem duplicate 1%, corrupt 1%      --dup 1, --corrupt 1
+  netem delay 10ms 2ms                --delay 10ms --jitter 2ms (in order; netem's overtakes)
+  netem rate 100mbit limit 100        --rate 100mbit --queue 100p")]
+pub struct WireArgs {
+    /// TAP of end A: created if absent, attached to if there
+    #[arg(value_name = "TAP_A", value_parser = parse_interface)]
+    pub tap_a: String,
+
+    /// TAP of end B
+    #[arg(value_name = "TAP_B", value_parser = parse_interface)]
+    pub tap_b: String,
+
+    /// What is different from A to B: KEY=VALUE,... as the impairments below, drop=1,delay=5ms say
+    #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
+    pub ab: Overrides,
+
+    /// What is different from B to A
+    #[arg(long, value_name = "SETTINGS", default_value_t, hide_default_value = true)]
+    pub ba: Overrides,
+
+    /// Seed of the impairments [default: random, and printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// End after so many seconds: 1..=604800 [default: when interrupted]
+    #[arg(short = 'D', long, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u32).range(1..=604_800))]
+    pub duration: Option<u32>,
+
+    /// Say every so many seconds what passes: 1..=3600 [default: 1 on a terminal, else never]
+    #[arg(short, long, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub interval: Option<u16>,
+
+    /// Scheduling priority of the wire: -20 (served first) ..=19 [default: as started]
+    ///
+    /// Where the machine is busy a wire that waits for a processor adds delay of its own. Below 0 needs
+    /// CAP_SYS_NICE.
+    #[arg(long, value_name = "N", allow_hyphen_values = true,
+          value_parser = clap::value_parser!(i8).range(-20..=19))]
+    pub nice: Option<i8>,
+
+    /// Network namespace of TAP_A: a name as of "ip netns", or a path [default: this one]
+    #[arg(long, value_name = "NETNS", help_heading = "Ends")]
+    pub netns_a: Option<String>,
+
+    /// Network namespace of TAP_B
+    #[arg(long, value_name = "NETNS", help_heading = "Ends")]
+    pub netns_b: Option<String>,
+
+    /// Address of the kernel at TAP_A; repeat for more
+    #[arg(long, value_name = "IP/PREFIX", conflicts_with = "bridge_a", help_heading = "Ends")]
+    pub addr_a: Vec<IpPrefix>,
+
+    /// Address of the kernel at TAP_B; repeat for more
+    #[arg(long, value_name = "IP/PREFIX", conflicts_with = "bridge_b", help_heading = "Ends")]
+    pub addr_b: Vec<IpPrefix>,
+
+    /// Make TAP_A a port of this bridge
+    #[arg(long, value_name = "BRIDGE", value_parser = parse_interface, help_heading = "Ends")]
+    pub bridge_a: Option<String>,
+
+    /// Make TAP_B a port of this bridge
+    #[arg(long, value_name = "BRIDGE", value_parser = parse_interface, help_heading = "Ends")]
+    pub bridge_b: Option<String>,
+
+    /// Largest IP packet, bytes: 1280..=65521
+    #[arg(long, value_name = "BYTES", default_value_t = MTU_DEFAULT_BYTES, help_heading = "Ends",
+          value_parser = clap::value_parser!(u16).range(i64::from(MTU_MIN_BYTES)..=i64::from(MTU_MAX_BYTES)))]
+    pub mtu: u16,
+
+    /// Virtio-net header on the TAPs: super-segments of up to 64 KiB come in one piece
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Ends")]
+    pub vnet: Vnet,
+
+    /// What the wire does to frames.
+    #[command(flatten)]
+    pub impairment: ImpairmentOptions,
+
+    /// Log what happens on standard error
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+
+    /// How the run is told.
+    #[command(flatten)]
+    pub output: Quietness,
+}
+
+/// The configuration of a wire, complete and consistent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct WireConfig {
+    /// End A.
+    pub a: EndConfig,
+    /// End B.
+    pub b: EndConfig,
+    /// Largest IP packet, bytes.
+    pub mtu_bytes: u16,
+    /// Virtio-net header.
+    pub vnet: Vnet,
+    /// What happens from A to B.
+    pub a_to_b: Impairment,
+    /// What happens from B to A.
+    pub b_to_a: Impairment,
+    /// What the dice start from.
+    pub seed: u64,
+    /// When it ends by itself, seconds.
+    pub duration_s: Option<u32>,
+    /// How often it speaks, seconds.
+    pub interval_s: Option<u16>,
+}
+
+impl WireArgs {
+    /// Checks the options against each other and completes them.
+    ///
+    /// # Errors
+    /// [`Failure::usage`], naming the option and its limit.
+    pub fn resolve(&self) -> Result<WireConfig, Failure> {
+        if (&self.tap_a, &self.netns_a) == (&self.tap_b, &self.netns_b) {
+            return Err(Failure::usage(format!(
+                "TAP_B {}: the same as TAP_A; a wire has two ends",
+                self.tap_b
+            )));
+        }
+        let direction = |name: &str, overrides: &Overrides| {
+            let settings = overrides.applied_to(&self.impairment);
+            settings.resolve().map_err(|failure| failure.at(name))
+        };
+        let end =
+            |tap: &String, netns: &Option<String>, bridge: &Option<String>, addresses: &[_]| {
+                EndConfig {
+                    tap: tap.clone(),
+                    netns: netns.as_deref().map(ends::namespace_path),
+                    bridge: bridge.clone(),
+                    addresses: addresses.to_vec(),
+                }
+            };
+        let on_a_terminal = rustix::termios::isatty(std::io::stdout()) && !self.output.json;
+        Ok(WireConfig {
+            a: end(&self.tap_a, &self.netns_a, &self.bridge_a, &self.addr_a),
+            b: end(&self.tap_b, &self.netns_b, &self.bridge_b, &self.addr_b),
+            mtu_bytes: self.mtu,
+            vnet: self.vnet,
+            a_to_b: direction("--ab", &self.ab)?,
+            b_to_a: direction("--ba", &self.ba)?,
+            seed: self.seed.map_or_else(random_seed, Ok)?,
+            duration_s: self.duration,
+            interval_s: self.interval.or(if on_a_terminal { Some(1) } else { None }),
+        })
+    }
+}
+
+impl WireConfig {
+    fn duration(&self) -> Option<Duration> {
+        self.duration_s.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        self.interval_s.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+}
+
+/// The effective configuration as lines of `key: value`, as printed at start.
+impl fmt::Display for WireConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { a, b, mtu_bytes, vnet, a_to_b, b_to_a, seed, duration_s, interval_s: _ } = self;
+        writeln!(f, "end A: {a}")?;
+        writeln!(f, "end B: {b}")?;
+        writeln!(f, "mtu {mtu_bytes} bytes, vnet {}", name(*vnet))?;
+        writeln!(f, "A to B: {a_to_b}")?;
+        writeln!(f, "B to A: {b_to_a}")?;
+        match duration_s {
+            Some(seconds) => writeln!(f, "for {seconds} s")?,
+            None => writeln!(f, "until interrupted")?,
+        }
+        write!(f, "seed: {seed}")
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A TAP could not be had or is gone, or the options do not fit each other.
+pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let config = args.resolve()?;
+    console.config(&config);
+    let stop = pump::Stop::on_signals()?;
+    let mut a = ends::open(&config.a, config.mtu_bytes, config.vnet)?;
+    let mut b = ends::open(&config.b, config.mtu_bytes, config.vnet)?;
+    let (a_to_b, b_to_a) =
+        (config.a_to_b.on_a_link(config.seed), config.b_to_a.on_a_link(config.seed));
+    let wire = offload_engine::link::Wire::new(a.take_link(), b.take_link(), a_to_b, b_to_a)
+        .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
+    console.step(format_args!("joined: {} and {}", a.describe(), b.describe()));
+    // Whoever wants a document alone can wait for this with -v.
+    tracing::info!("joined");
+    if let Some(nice) = args.nice {
+        pump::set_priority(nice)?;
+    }
+    let mut run = pump::Run::new(wire, stop);
+    let ended = run.until_told(&config, console);
+    tell::summary(&run, [a.dropped(), b.dropped()], console);
+    ended
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! The ends of a wire: a TAP each, in this network namespace or in another.
+//!
+//! A namespace is entered by a thread that ends as soon as the TAP is there. TAP and rtnetlink socket go on
+//! to belong to the namespace in which they were opened.
+
+use std::{
+    fmt,
+    fs::File,
+    io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use offload_engine::link::Link;
+use rustix::{
+    io::Errno,
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use serde::Serialize;
+
+use crate::{
+    failure::Failure,
+    net::{Netlink, plumb::KernelSide},
+    node::{self, OpenLink},
+    options::Vnet,
+    units::IpPrefix,
+};
+
+/// Where `ip netns` keeps the namespaces that have a name.
+const NAMED_NAMESPACES: &str = "/run/netns";
+
+/// One end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct EndConfig {
+    /// The TAP.
+    pub tap: String,
+    /// Its network namespace; `None`: the caller's.
+    pub netns: Option<PathBuf>,
+    /// The bridge it is a port of.
+    pub bridge: Option<String>,
+    /// Addresses of the kernel there.
+    pub addresses: Vec<IpPrefix>,
+}
+
+impl fmt::Display for EndConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tap, netns, bridge, addresses } = self;
+        write!(f, "tap {tap}")?;
+        if let Some(path) = netns {
+            write!(f, " in {}", path.display())?;
+        }
+        if let Some(bridge) = bridge {
+            write!(f, ", port of {bridge}")?;
+        }
+        addresses.iter().try_for_each(|address| write!(f, ", {address}"))
+    }
+}
+
+/// What a namespace's name stands for: a path with a slash for itself.
+pub(super) fn namespace_path(name: &str) -> PathBuf {
+    if name.contains('/') { name.into() } else { Path::new(NAMED_NAMESPACES).join(name) }
+}
+
+/// An end that frames pass.
+pub(super) struct End {
+    tap: String,
+    vnet_header: bool,
+    link: Option<Box<dyn Link>>,
+    netlink: Netlink,
+}
+
+/// Opens the TAP of an end and makes the kernel's side of it ready.
+pub(super) fn open(end: &EndConfig, mtu_bytes: u16, vnet: Vnet) -> Result<End, Failure> {
+    let opened = match &end.netns {
+        None => open_here(end, mtu_bytes, vnet),
+        Some(path) => thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                enter(path).map_err(|error| entering_failed(path, &error))?;
+                open_here(end, mtu_bytes, vnet)
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        }),
+    };
+    opened.map_err(|failure| failure.at(&end.tap))
+}
+
+fn open_here(end: &EndConfig, mtu_bytes: u16, vnet: Vnet) -> Result<End, Failure> {
+    let EndConfig { tap, netns: _, bridge, addresses } = end;
+    let mut netlink = Netlink::open()?;
+    let side = KernelSide { tap, mtu_bytes, bridge: bridge.as_deref(), addresses };
+    let OpenLink { link, vnet_header } = node::open_bare(&mut netlink, &side, vnet)?;
+    Ok(End { tap: tap.clone(), vnet_header, link: Some(link), netlink })
+}
+
+fn enter(path: &Path) -> io::Result<()> {
+    let namespace = File::open(path)?;
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
+fn entering_failed(path: &Path, error: &io::Error) -> Failure {
+    let text = format!("network namespace {}: {error}", path.display());
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            Failure::lacking(text).with_hint("entering a namespace needs CAP_SYS_ADMIN there")
+        }
+        Some(Errno::INVAL) => Failure::work(format!("{text} (it is no network namespace)")),
+        _ => Failure::work(text),
+    }
+}
+
+impl End {
+    /// The link; the end keeps telling of the TAP.
+    pub(super) fn take_link(&mut self) -> Box<dyn Link> {
+        self.link.take().expect("it is taken once")
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let header = if self.vnet_header { "super-segments" } else { "plain frames" };
+        format!("{} ({header})", self.tap)
+    }
+
+    /// Frames that the kernel dropped because the wire did not fetch them in time; `None`: not to be had.
+    pub(super) fn dropped(&mut self) -> Option<u64> {
+        Some(self.netlink.link(&self.tap).ok()?.tx_dropped)
+    }
+}

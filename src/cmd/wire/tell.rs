@@ -1,0 +1,178 @@
+//! What a wire says: a line at intervals, a table at the end, or one document.
+
+use std::time::Duration;
+
+use offload_engine::{
+    link::{LaneStats, Link, Wire, WireEnd},
+    time::Instant,
+};
+use serde_json::{Value, json};
+
+use super::pump::Run;
+use crate::{
+    report::Console,
+    table::{Align, Table, cell},
+    units::{format_duration, format_rate, rate_of},
+};
+
+type Ends = Wire<Box<dyn Link>>;
+
+const DIRECTIONS: [(WireEnd, &str); 2] = [(WireEnd::A, "A to B"), (WireEnd::B, "B to A")];
+
+/// Says at intervals what has passed since the last time.
+#[derive(Debug)]
+pub(super) struct Teller {
+    interval: Option<Duration>,
+    told_at: Instant,
+    before: [LaneStats; 2],
+}
+
+impl Teller {
+    /// `None`: never.
+    pub(super) fn new(interval: Option<Duration>) -> Self {
+        Self { interval, told_at: Instant::ZERO, before: Default::default() }
+    }
+
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.interval.map(|interval| self.told_at + interval)
+    }
+
+    pub(super) fn tell_if_due(&mut self, now: Instant, wire: &Ends, console: &mut Console<'_>) {
+        if self.next_at().is_none_or(|next| now < next) {
+            return;
+        }
+        let stats = DIRECTIONS.map(|(from, _)| wire.stats(from));
+        let passed = now.saturating_since(self.told_at);
+        let parts = [0, 1].map(|at| line(DIRECTIONS[at].1, stats[at], self.before[at], passed));
+        let seconds = now.as_nanos() as f64 / 1e9;
+        console.step(format_args!("{seconds:7.1} s  {}", parts.join("  |  ")));
+        (self.told_at, self.before) = (now, stats);
+    }
+}
+
+/// `A to B 94.1 Mbit/s, 8123 frames, 3 lost, 0 full`.
+fn line(name: &str, now: LaneStats, before: LaneStats, passed: Duration) -> String {
+    let rate =
+        rate_of(now.bytes_out - before.bytes_out, passed).map_or_else(String::new, format_rate);
+    let (frames, lost) = (now.frames_out - before.frames_out, now.lost - before.lost);
+    let full = now.queue_full - before.queue_full;
+    format!("{name} {rate:>11}, {frames:>7} frames, {lost:>5} lost, {full:>5} queue full")
+}
+
+/// Says what the wire did. `unfetched`: frames that the kernel dropped before either end.
+pub(super) fn summary(run: &Run, unfetched: [Option<u64>; 2], console: &mut Console<'_>) {
+    let elapsed = run.elapsed();
+    let right = Align::Right;
+    let mut table = Table::new(&[
+        ("direction", Align::Left),
+        ("frames in", right),
+        ("bytes in", right),
+        ("frames out", right),
+        ("bytes out", right),
+        ("lost", right),
+        ("queue full", right),
+        ("doubled", right),
+        ("reordered", right),
+        ("corrupted", right),
+        ("other loss", right),
+        ("on the way", right),
+        ("not fetched", right),
+    ]);
+    let mut document = json!({ "duration_ns": nanos(elapsed) });
+    for ((from, name), unfetched) in DIRECTIONS.into_iter().zip(unfetched) {
+        let stats = run.wire.stats(from);
+        table.row(row(name, stats, unfetched));
+        document[name.replace(' ', "_").to_lowercase()] = as_json(stats, unfetched);
+    }
+    let late = run.wire.lateness();
+    let quantile = |share| late.quantile(share);
+    document["late"] = json!({
+        "frames": late.count(),
+        "p50_ns": quantile(0.5).map(nanos),
+        "p99_ns": quantile(0.99).map(nanos),
+        "max_ns": nanos(late.max()),
+    });
+    console.say(format_args!("{table}in {}", format_duration(elapsed)));
+    if let (Some(half), Some(most)) = (quantile(0.5), quantile(0.99)) {
+        console.say(format_args!(
+            "{} frames were held; half of them left within {} of their time, 99 % within {}, all within {}",
+            late.count(),
+            format_duration(half),
+            format_duration(most),
+            format_duration(late.max()),
+        ));
+    }
+    console.result(&document);
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn row(name: &str, stats: LaneStats, unfetched: Option<u64>) -> Vec<String> {
+    let LaneStats {
+        frames_in,
+        bytes_in,
+        frames_out,
+        bytes_out,
+        lost,
+        queue_full,
+        overflow,
+        malformed,
+        refused,
+        duplicated,
+        reordered,
+        corrupted,
+        corrupted_lost,
+    } = stats;
+    let numbers = [
+        frames_in,
+        bytes_in,
+        frames_out,
+        bytes_out,
+        lost,
+        queue_full,
+        duplicated,
+        reordered,
+        corrupted,
+        overflow + malformed + refused + corrupted_lost,
+        stats.on_their_way(),
+    ];
+    let numbers = numbers.iter().map(ToString::to_string);
+    std::iter::once(name.into()).chain(numbers).chain([cell(unfetched)]).collect()
+}
+
+fn as_json(stats: LaneStats, unfetched: Option<u64>) -> Value {
+    let LaneStats {
+        frames_in,
+        bytes_in,
+        frames_out,
+        bytes_out,
+        lost,
+        queue_full,
+        overflow,
+        malformed,
+        refused,
+        duplicated,
+        reordered,
+        corrupted,
+        corrupted_lost,
+    } = stats;
+    json!({
+        "frames_in": frames_in,
+        "bytes_in": bytes_in,
+        "frames_out": frames_out,
+        "bytes_out": bytes_out,
+        "lost": lost,
+        "queue_full": queue_full,
+        "overflow": overflow,
+        "malformed": malformed,
+        "refused": refused,
+        "duplicated": duplicated,
+        "reordered": reordered,
+        "corrupted": corrupted,
+        "corrupted_lost": corrupted_lost,
+        "on_their_way": stats.on_their_way(),
+        "not_fetched": unfetched,
+    })
+}

@@ -1,0 +1,120 @@
+//! The peer turns honest: whatever was done to the connection, both streams must still get through.
+
+use offload_engine::{
+    tcp::{Ecn, Flags, Segment, SeqNum, Timestamps, TxLimits},
+    time::Duration,
+};
+
+use super::{Licence, SUPER_SEGMENT, Stream, World, byte};
+
+/// Time in which an honest end comes: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
+const TIME_MAX: Duration = Duration::from_secs(1_200);
+/// Turns in which it comes.
+const TURNS_MAX: u32 = 20_000;
+
+/// The honest peer's side of our stream.
+struct Listener {
+    /// It has everything before; it keeps nothing behind a hole, whatever its forged SACK blocks said
+    /// (RFC 2018 s8 allows that, and the sender has to live with it).
+    next: u64,
+    answer: bool,
+}
+
+impl World {
+    pub(super) fn make_peace(&mut self) {
+        let started = self.now;
+        let mut listener = Listener { next: self.una, answer: true };
+        self.licence = Licence::default();
+        self.resume();
+        self.disconnect(0);
+        for turn in 0.. {
+            assert!(turn < TURNS_MAX, "chatter: {:?}", self.info());
+            assert!(self.now - started < TIME_MAX, "a stall: {:?}", self.info());
+            self.tick();
+            let heard = self.listen(&mut listener);
+            let spoke = self.speak(&mut listener);
+            self.drain_events();
+            self.check_quiet();
+            if self.end.is_some() {
+                break;
+            }
+            if !heard && !spoke {
+                self.check_timers();
+                let deadline = self.tcp.poll_timeout().expect("an open connection has a timer");
+                self.now = self.now.max(deadline);
+            }
+            if self.tcp.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
+                self.tcp.handle_timeout(self.now);
+            }
+        }
+        assert_eq!(listener.next, self.requests.end(), "our stream is not whole");
+        assert_eq!(self.delivered, self.highest, "the peer's stream is not whole");
+        assert!(self.peer_closed && self.requests.is_closed_gracefully());
+    }
+
+    /// The connection's turn. Returns whether it sent anything.
+    fn listen(&mut self, listener: &mut Listener) -> bool {
+        let mut heard = false;
+        let limits = TxLimits { super_segment_max: SUPER_SEGMENT };
+        while let Some(transmit) = self.tcp.poll_transmit(self.now, limits) {
+            heard = true;
+            self.check_transmit(&transmit, SUPER_SEGMENT);
+            let from = SeqNum(self.setup.local_isn) + listener.next as u32;
+            let ahead = i64::from(transmit.seq.distance(from));
+            let fin = transmit.flags.contains(Flags::FIN);
+            let len = transmit.payload_len as i64 + i64::from(fin);
+            if ahead <= 0 && ahead + len > 0 {
+                listener.next += (ahead + len).cast_unsigned();
+            }
+            // An honest peer answers data, and what lies before its window.
+            listener.answer |= len > 0 || ahead < 0;
+        }
+        heard
+    }
+
+    /// The peer's turn: what is missing and no SACK block has covered, then a FIN, then acknowledgements.
+    fn speak(&mut self, listener: &mut Listener) -> bool {
+        let nxt = self.rcv_nxt();
+        let fin = self.fin_reached();
+        let gap = self.sacked.first_gap(nxt, self.highest.min(self.edge)).filter(|_| !fin);
+        if let Some((start, end)) = gap {
+            let end = end.min(start + self.mss() as u64);
+            self.say(listener, start, end, false);
+        } else if !fin && nxt >= self.highest {
+            // Everything has arrived: the stream ends here.
+            self.fin = Some(self.highest);
+            self.say(listener, self.highest, self.highest, true);
+        } else if core::mem::take(&mut listener.answer) {
+            let end = self.highest + u64::from(fin);
+            self.say(listener, end, end, false);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn say(&mut self, listener: &mut Listener, start: u64, end: u64, fin: bool) {
+        listener.answer = false;
+        self.sent.insert(start, end);
+        let payload: Vec<_> = (start..end).map(|at| byte(Stream::Theirs, at)).collect();
+        let value = self.peer_clock();
+        self.stamps.insert(value);
+        let echo = self.our_stamp.unwrap_or(0);
+        let flags = if fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
+        let segment = Segment {
+            seq: SeqNum(self.setup.remote_isn) + start as u32,
+            ack: SeqNum(self.setup.local_isn) + listener.next as u32,
+            flags,
+            window: u16::MAX,
+            timestamps: self.setup.timestamps.then_some(Timestamps { value, echo }),
+            sack: &[],
+            payload: &payload,
+            gso_size: 0,
+            ecn: Ecn::default(),
+        };
+        self.feed(&segment);
+        self.drain_events();
+        self.wnd = self.info().snd_wnd;
+        self.check_quiet();
+    }
+}

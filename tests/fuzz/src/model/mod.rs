@@ -1,0 +1,438 @@
+//! The connection under test, and what must be true of it.
+
+mod finale;
+mod forge;
+mod requests;
+mod setup;
+mod wire;
+
+use std::collections::HashSet;
+
+use offload_engine::{
+    chimney::client::{Disconnect, UploadReason},
+    tcp::{Connection, Event, Info, TcpPhase, TxLimits},
+    time::{Duration, Instant},
+};
+
+use self::requests::Requests;
+use crate::{
+    ranges::Ranges,
+    script::{Op, Setup},
+};
+
+/// Largest super-segment, in bytes.
+const SUPER_SEGMENT: usize = 65_160;
+/// Bytes that a run posts at most, so that it ends soon.
+const POSTED_MAX: u64 = 300_000;
+/// Time without progress in which no connection may be given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a run has exercised.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Summary {
+    /// Segments that the connection sent.
+    pub sent: u64,
+    /// Segments that it got.
+    pub segments: u64,
+    /// Of those: to be dropped.
+    pub dropped: u64,
+    /// Bytes that its consumer got.
+    pub delivered: u64,
+    /// Bytes that it sent again.
+    pub resent: u64,
+    /// Retransmission time-outs.
+    pub timeouts: u64,
+    /// Window probes.
+    pub window_probes: u64,
+    /// SACK blocks checked.
+    pub sack_blocks: u64,
+    /// Challenge ACKs.
+    pub challenges: u64,
+    /// The run ended with a reset, an upload, an abort; or both streams were whole and closed.
+    pub resets: u64,
+    /// As above.
+    pub uploads: u64,
+    /// As above.
+    pub aborts: u64,
+    /// As above.
+    pub closed: u64,
+}
+
+impl Summary {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            sent,
+            segments,
+            dropped,
+            delivered,
+            resent,
+            timeouts,
+            window_probes,
+            sack_blocks,
+            challenges,
+            resets,
+            uploads,
+            aborts,
+            closed,
+        } = other;
+        self.sent += sent;
+        self.segments += segments;
+        self.dropped += dropped;
+        self.delivered += delivered;
+        self.resent += resent;
+        self.timeouts += timeouts;
+        self.window_probes += window_probes;
+        self.sack_blocks += sack_blocks;
+        self.challenges += challenges;
+        self.resets += resets;
+        self.uploads += uploads;
+        self.aborts += aborts;
+        self.closed += closed;
+    }
+}
+
+/// Why nothing more can happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Reset,
+    Upload,
+    Abort,
+    Closed,
+}
+
+/// What the step that is being taken may bring about.
+#[derive(Clone, Copy, Default, Debug)]
+struct Licence {
+    reset: bool,
+    urgent: bool,
+    timeout: bool,
+}
+
+/// Which of the two streams a byte belongs to.
+#[derive(Clone, Copy)]
+enum Stream {
+    Ours,
+    Theirs,
+}
+
+/// The true byte at a place of a stream.
+fn byte(stream: Stream, at: u64) -> u8 {
+    let salt = match stream {
+        Stream::Ours => 0x9e37_79b9_7f4a_7c15,
+        Stream::Theirs => 0xc2b2_ae3d_27d4_eb4f,
+    };
+    (at.wrapping_add(1).wrapping_mul(salt) >> 56) as u8
+}
+
+/// A connection, its surroundings, and the model of both. Offsets count from the first sequence numbers.
+struct World {
+    tcp: Connection,
+    setup: Setup,
+    now: Instant,
+    summary: Summary,
+    end: Option<End>,
+    licence: Licence,
+
+    // What we receive.
+    delivered: u64,
+    /// Right edge of the window that was advertised.
+    edge: u64,
+    /// True bytes that the peer has sent inside the window, in segments that need not be dropped.
+    sent: Ranges,
+    /// What SACK blocks have told of.
+    sacked: Ranges,
+    /// The peer's stream reaches this far: the highest place it has named inside the window.
+    highest: u64,
+    /// Where its FIN stands.
+    fin: Option<u64>,
+    peer_closed: bool,
+    /// Bytes that the consumer will still take; `None`: all.
+    appetite: Option<u64>,
+
+    // What we send.
+    requests: Requests,
+    una: u64,
+    snd_max: u64,
+    wnd: u64,
+    fin_sent: bool,
+    progress_at: Instant,
+
+    // The peer.
+    /// The newest place and acknowledgement that it has named.
+    newest: (i64, u64),
+    wnd_max: u64,
+    /// What its clock is ahead of the time, in milliseconds.
+    clock: u32,
+    jumped: bool,
+    stamps: HashSet<u32>,
+    /// The newest timestamp of ours.
+    our_stamp: Option<u32>,
+}
+
+/// Carries a script out and judges it.
+///
+/// # Panics
+/// When the connection breaks a rule.
+pub fn run(setup: &Setup, ops: &[Op]) -> Summary {
+    let mut world = World::new(setup);
+    for op in ops {
+        world.apply(*op);
+        world.check_quiet();
+        if world.end.is_some() {
+            break;
+        }
+    }
+    if world.end.is_none() {
+        world.make_peace();
+    }
+    world.conclude()
+}
+
+impl World {
+    fn apply(&mut self, op: Op) {
+        self.licence = Licence::default();
+        match op {
+            Op::Segment(forged) => self.forge(forged),
+            Op::Post { lists, len } => self.post(lists, len),
+            Op::Transmit { count, super_segments } => {
+                self.transmit(usize::from(count), super_segments);
+            }
+            Op::Timer => self.fire_next_timer(),
+            Op::Wait { micros } => {
+                self.now += Duration::from_micros(u64::from(micros));
+                self.fire_due_timers();
+            }
+            Op::Refuse { after } => self.appetite = Some(u64::from(after)),
+            Op::Resume => self.resume(),
+            Op::Detach => {
+                self.tcp.detach_tail(4_096);
+            }
+            Op::Disconnect { len } => self.disconnect(len),
+            Op::Abort => {
+                // CH-DIS-6: refused when only the consumer's part of the end is left.
+                let closed = self.info().phase == TcpPhase::Closed;
+                self.abort();
+                if !closed {
+                    self.end = Some(End::Abort);
+                }
+            }
+        }
+        self.drain_events();
+    }
+
+    fn info(&self) -> Info {
+        self.tcp.info(self.now)
+    }
+
+    /// The peer's FIN lies left of RCV.NXT.
+    fn fin_reached(&self) -> bool {
+        let Info { phase, bytes_received, .. } = self.info();
+        match phase {
+            TcpPhase::CloseWait | TcpPhase::LastAck | TcpPhase::Closing | TcpPhase::TimeWait => {
+                true
+            }
+            TcpPhase::Established | TcpPhase::FinWait1 | TcpPhase::FinWait2 => false,
+            TcpPhase::Closed => self.fin == Some(bytes_received),
+        }
+    }
+
+    /// RCV.NXT.
+    fn rcv_nxt(&self) -> u64 {
+        self.info().bytes_received + u64::from(self.fin_reached())
+    }
+
+    /// Everything that is due, or at most `count` segments.
+    fn transmit(&mut self, count: usize, super_segments: bool) -> usize {
+        let super_segment_max = if super_segments { SUPER_SEGMENT } else { 0 };
+        for sent in 0..count {
+            let limits = TxLimits { super_segment_max };
+            let Some(transmit) = self.tcp.poll_transmit(self.now, limits) else {
+                self.check_timers();
+                return sent;
+            };
+            assert!(sent < 10_000, "poll_transmit does not come to an end");
+            self.check_transmit(&transmit, super_segment_max);
+        }
+        count
+    }
+
+    fn fire_next_timer(&mut self) {
+        self.transmit(usize::MAX, true);
+        if let Some(deadline) = self.tcp.poll_timeout() {
+            self.now = self.now.max(deadline);
+            self.fire_due_timers();
+        }
+    }
+
+    fn fire_due_timers(&mut self) {
+        if self.tcp.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
+            self.licence.timeout = self.now - self.progress_at >= PATIENCE;
+            self.tcp.handle_timeout(self.now);
+        }
+    }
+
+    // The consumer.
+
+    /// What the consumer takes of `data`, which must be what comes next.
+    fn offer(&mut self, data: &[u8]) -> usize {
+        let wanted = self.appetite.unwrap_or(u64::MAX).min(data.len() as u64);
+        for (at, &value) in (self.delivered..).zip(&data[..wanted as usize]) {
+            assert_eq!(
+                value,
+                byte(Stream::Theirs, at),
+                "a false byte at {at} of the peer's stream"
+            );
+        }
+        self.delivered += wanted;
+        assert!(self.delivered <= self.edge, "bytes from beyond the advertised window");
+        assert!(self.fin.is_none_or(|fin| self.delivered <= fin), "bytes from behind the FIN");
+        if let Some(appetite) = &mut self.appetite {
+            *appetite -= wanted;
+        }
+        if (wanted as usize) < data.len() {
+            self.tcp.block_receive();
+        }
+        wanted as usize
+    }
+
+    fn take_backlog(&mut self) {
+        while !self.tcp.receive_blocked()
+            && let Some((data, _)) = self.tcp.backlog()
+        {
+            let data = data.clone();
+            let taken = self.offer(&data);
+            self.tcp.backlog_consumed(taken);
+        }
+    }
+
+    fn resume(&mut self) {
+        self.appetite = None;
+        self.tcp.resume_receive();
+        self.take_backlog();
+    }
+
+    // What it tells.
+
+    fn drain_events(&mut self) {
+        while let Some(event) = self.tcp.poll_event() {
+            assert!(self.end != Some(End::Closed), "something follows Closed: {event:?}");
+            match event {
+                Event::SendComplete(chain) => {
+                    let acked = self.info().bytes_acked;
+                    self.requests.complete(chain, acked, self.end.is_some() || self.licence.reset);
+                }
+                Event::DisconnectComplete(list) => {
+                    self.requests.complete_disconnect(&list, self.licence.reset);
+                }
+                Event::PeerClosed => {
+                    // CH-EVT-6: once, and after all data.
+                    assert!(!self.peer_closed, "PeerClosed twice");
+                    assert_eq!(self.fin, Some(self.delivered), "PeerClosed before the end");
+                    self.peer_closed = true;
+                }
+                Event::Reset => {
+                    // RFC 5961 s3.2.
+                    assert!(self.licence.reset, "reset without a RST at RCV.NXT");
+                    self.end = Some(End::Reset);
+                }
+                Event::Retrieve(reason) => {
+                    let allowed = match reason {
+                        UploadReason::ReceivedUrgentData => self.licence.urgent,
+                        UploadReason::TimeoutExpiration => self.licence.timeout,
+                        _ => false,
+                    };
+                    assert!(allowed, "given up without a reason: {reason:?}");
+                    self.end = Some(End::Upload);
+                }
+                Event::Closed => {
+                    let ended = self.end.is_some();
+                    let graceful = self.requests.is_closed_gracefully() && self.peer_closed;
+                    assert!(ended || graceful || self.licence.reset, "closed without a reason");
+                    if !ended {
+                        self.end = Some(End::Closed);
+                    }
+                }
+            }
+        }
+    }
+
+    // What holds after every step.
+
+    fn check_quiet(&mut self) {
+        let info = self.info();
+        let una = info.bytes_acked + u64::from(self.requests.is_closed_gracefully());
+        assert!(una >= self.una, "SND.UNA moves back");
+        if una > self.una {
+            self.una = una;
+            self.progress_at = self.now;
+        }
+        assert!(self.una <= self.snd_max, "acknowledged {} of {}", self.una, self.snd_max);
+        if self.end.is_some() {
+            return;
+        }
+        assert_eq!(self.tcp.send_outstanding() as u64, self.requests.posted() - info.bytes_acked);
+        if self.tcp.backlog().is_none() {
+            assert_eq!(info.bytes_received, self.delivered, "received bytes got lost");
+        }
+    }
+
+    /// RFC 9293 s3.8.1, s3.8.6.1: nothing that the peer owes an answer to may wait for ever.
+    fn check_timers(&self) {
+        let owed = self.requests.end() > self.una;
+        if !owed || self.end.is_some() {
+            return;
+        }
+        let deadline = self.tcp.poll_timeout();
+        let rto_max = setup::config(&self.setup).rto_max;
+        assert!(
+            deadline.is_some_and(|deadline| deadline <= self.now + rto_max),
+            "unacknowledged data, and the next deadline is {deadline:?} at {:?}: {:?}",
+            self.now,
+            self.info(),
+        );
+    }
+
+    // The end.
+
+    /// Whatever happened: everything that was asked for is answered, once, and nothing is sent any more.
+    fn conclude(mut self) -> Summary {
+        if self.end == Some(End::Upload) {
+            // CH-EVT-1: an abort still works.
+            self.abort();
+        }
+        self.licence = Licence { reset: true, ..Licence::default() };
+        let resets = self.transmit(usize::MAX, true);
+        let aborted = matches!(self.end, Some(End::Abort | End::Upload));
+        assert_eq!(resets, usize::from(aborted), "segments after the end");
+        self.resume();
+        self.drain_events();
+        self.requests.check_answered();
+        assert_eq!(self.info().phase, TcpPhase::Closed);
+        assert_eq!(self.tcp.poll_timeout(), None, "a closed connection has no timers");
+        self.summarise()
+    }
+
+    fn abort(&mut self) {
+        let list = self.requests.abort();
+        self.licence.reset = true;
+        self.tcp.disconnect(self.now, Disconnect::Abortive, list);
+    }
+
+    fn summarise(&self) -> Summary {
+        let Info { segs_out, bytes_retrans, timeouts, challenge_acks, .. } = self.info();
+        let ended = |end| u64::from(self.end == Some(end));
+        Summary {
+            sent: segs_out,
+            delivered: self.delivered,
+            resent: bytes_retrans,
+            timeouts,
+            challenges: challenge_acks,
+            resets: ended(End::Reset),
+            uploads: ended(End::Upload),
+            aborts: ended(End::Abort),
+            closed: ended(End::Closed),
+            ..self.summary
+        }
+    }
+}

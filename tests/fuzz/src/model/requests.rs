@@ -1,0 +1,159 @@
+//! What was posted, and what has come back: everything once, in order (CH-SND-1, -2, CH-DIS-6).
+
+use std::collections::{HashSet, VecDeque};
+
+use bytes::Bytes;
+use offload_engine::{
+    chimney::client::Disconnect,
+    nbl::{NblChain, NetBufferList},
+    status::NdisStatus,
+};
+
+use super::{POSTED_MAX, Stream, World, byte};
+
+/// Contexts of the two disconnects.
+const GRACEFUL: u64 = u64::MAX;
+const ABORTIVE: u64 = u64::MAX - 1;
+
+/// How a disconnect request stands.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Request {
+    #[default]
+    None,
+    Pending,
+    Done(NdisStatus),
+}
+
+/// Where a list ends in our stream.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    context: u64,
+    len: u64,
+    end: u64,
+}
+
+/// Requests and their completions.
+#[derive(Default, Debug)]
+pub(super) struct Requests {
+    posted: u64,
+    lists: VecDeque<Posted>,
+    next_context: u64,
+    /// Posted after the disconnect: refused.
+    refused: HashSet<u64>,
+    graceful: Request,
+    abortive: Request,
+}
+
+fn list(context: u64, start: u64, len: u64) -> NetBufferList {
+    let data: Bytes = (start..start + len).map(|at| byte(Stream::Ours, at)).collect();
+    // Two pieces of memory, so that segments gather.
+    let cut = data.len() / 3;
+    let mut list = NetBufferList::new(context);
+    for part in [data.slice(..cut), data.slice(cut..)] {
+        list.net_buffers.push(part.into());
+    }
+    list
+}
+
+impl Requests {
+    /// Bytes posted.
+    pub(super) fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Whether a FIN follows what was posted.
+    pub(super) fn wants_fin(&self) -> bool {
+        self.graceful != Request::None
+    }
+
+    /// Everything that the peer has to acknowledge ends here, FIN included.
+    pub(super) fn end(&self) -> u64 {
+        self.posted + u64::from(self.wants_fin())
+    }
+
+    /// Our FIN is acknowledged.
+    pub(super) fn is_closed_gracefully(&self) -> bool {
+        self.graceful == Request::Done(NdisStatus::SUCCESS)
+    }
+
+    fn build(&mut self, lens: impl Iterator<Item = u64>) -> NblChain {
+        let mut chain = NblChain::new();
+        for len in lens {
+            let context = self.next_context;
+            self.next_context += 1;
+            chain.push_back(list(context, self.posted, len));
+            if self.wants_fin() {
+                self.refused.insert(context);
+                continue;
+            }
+            self.posted += len;
+            self.lists.push_back(Posted { context, len, end: self.posted });
+        }
+        chain
+    }
+
+    /// Lists have come back; `ended`: the connection was torn down.
+    pub(super) fn complete(&mut self, chain: NblChain, acked: u64, ended: bool) {
+        assert!(!chain.is_empty(), "a completion of nothing");
+        for list in chain {
+            if self.refused.remove(&list.context) {
+                assert_eq!(list.status, NdisStatus::REQUEST_ABORTED);
+                continue;
+            }
+            let expected = self.lists.pop_front().expect("completions for lists that were posted");
+            assert_eq!(list.context, expected.context, "completions in order");
+            if list.status == NdisStatus::SUCCESS {
+                assert!(expected.end <= acked, "complete before it is acknowledged");
+                assert_eq!(list.bytes_transferred as u64, expected.len);
+            } else {
+                assert_eq!(list.status, NdisStatus::REQUEST_ABORTED);
+                assert!(ended, "aborted for no reason");
+            }
+        }
+    }
+
+    pub(super) fn complete_disconnect(&mut self, list: &NetBufferList, ended: bool) {
+        let request = match list.context {
+            GRACEFUL => &mut self.graceful,
+            ABORTIVE => &mut self.abortive,
+            other => panic!("a disconnect {other} that nobody asked for"),
+        };
+        assert_eq!(*request, Request::Pending, "completed once");
+        *request = Request::Done(list.status);
+        assert!(self.lists.is_empty(), "lists complete before the disconnect");
+        assert!(list.status == NdisStatus::SUCCESS || ended, "{:?}", list.status);
+    }
+
+    /// The request for an abort.
+    pub(super) fn abort(&mut self) -> NetBufferList {
+        self.abortive = Request::Pending;
+        NetBufferList::new(ABORTIVE)
+    }
+
+    /// Nothing is pending.
+    pub(super) fn check_answered(&self) {
+        assert!(self.lists.is_empty() && self.refused.is_empty(), "lists that never completed");
+        assert_ne!(self.graceful, Request::Pending, "a disconnect that never completed");
+        assert_ne!(self.abortive, Request::Pending, "an abort that never completed");
+    }
+}
+
+impl World {
+    pub(super) fn post(&mut self, lists: u8, len: u16) {
+        let room = POSTED_MAX.saturating_sub(self.requests.posted);
+        let len = u64::from(len).min(room / 2);
+        let chain = self.requests.build((0..lists.min(8)).map(|n| len >> n));
+        self.tcp.post_send(self.now, chain);
+    }
+
+    pub(super) fn disconnect(&mut self, len: u16) {
+        if self.requests.wants_fin() {
+            return;
+        }
+        let len = u64::from(len).min(POSTED_MAX.saturating_sub(self.requests.posted));
+        let list = list(GRACEFUL, self.requests.posted, len);
+        self.requests.posted += len;
+        self.requests.graceful = Request::Pending;
+        self.tcp.disconnect(self.now, Disconnect::Graceful, list);
+    }
+}

@@ -1,0 +1,154 @@
+//! The connection that a run starts with.
+
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use offload_engine::{
+    chimney::state::{
+        ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
+        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
+        TcpState,
+    },
+    nbl::NblChain,
+    tcp::{Config, CongestionAlgorithm, Connection, PushPolicy, SeqNum, TcpPhase},
+    time::Instant,
+};
+
+use super::{Licence, Requests, Summary, World};
+use crate::{ranges::Ranges, script::Setup};
+
+/// MSS of both directions.
+const MSS: [u16; 6] = [1460, 1460, 536, 8960, 100, 64];
+/// Bytes of the largest receive window, so that honest ends come soon.
+const RECEIVE_WINDOW_MAX: u32 = 200_000;
+/// Path MTU less headers.
+const PATH_PAYLOAD: usize = 8_960;
+/// When a run starts.
+const START: Instant = Instant::from_millis(1_000);
+
+pub(super) fn config(setup: &Setup) -> Config {
+    Config {
+        push: if setup.push_at_end { PushPolicy::QueueEmpty } else { PushPolicy::EachList },
+        congestion: if setup.unlimited {
+            CongestionAlgorithm::Unlimited
+        } else {
+            CongestionAlgorithm::default()
+        },
+        ..Config::default()
+    }
+}
+
+impl World {
+    pub(super) fn new(setup: &Setup) -> Self {
+        // Whole units of the scale: what the handshake's windows can be.
+        let unscale = |bytes: u32| (bytes >> setup.scale << setup.scale).max(1 << setup.scale);
+        let receive = u32::from(setup.receive_window) << setup.scale;
+        let receive = unscale(receive.min(RECEIVE_WINDOW_MAX));
+        let send = unscale(u32::from(setup.send_window) << setup.scale);
+        let clock = setup.remote_isn.rotate_left(7);
+        let state = state(setup, receive, send, clock);
+        let tcp = Connection::from_state(START, Box::new(state), PATH_PAYLOAD, config(setup))
+            .unwrap_or_else(|(error, _)| panic!("{error}: {setup:?}"));
+        Self {
+            tcp,
+            setup: *setup,
+            now: START,
+            summary: Summary::default(),
+            end: None,
+            licence: Licence::default(),
+            delivered: 0,
+            edge: u64::from(receive),
+            sent: Ranges::default(),
+            sacked: Ranges::default(),
+            highest: 0,
+            fin: None,
+            peer_closed: false,
+            appetite: None,
+            requests: Requests::default(),
+            una: 0,
+            snd_max: 0,
+            wnd: u64::from(send),
+            fin_sent: false,
+            progress_at: START,
+            newest: (0, 0),
+            wnd_max: u64::from(send),
+            clock,
+            jumped: false,
+            stamps: HashSet::from([clock]),
+            our_stamp: None,
+        }
+    }
+
+    /// The size of a full segment, of both directions.
+    pub(super) fn mss(&self) -> usize {
+        self.tcp.effective_mss()
+    }
+}
+
+fn state(setup: &Setup, receive: u32, send: u32, clock: u32) -> ConnectionState {
+    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let mss = MSS[usize::from(setup.mss) % MSS.len()];
+    let (local, remote) = (SeqNum(setup.local_isn), SeqNum(setup.remote_isn));
+    let constant = TcpConst {
+        timestamp_enabled: setup.timestamps,
+        sack_enabled: setup.sack,
+        ecn_enabled: false,
+        window_scaling_enabled: true,
+        remote_port: 1,
+        local_port: 2,
+        snd_wind_scale: setup.scale,
+        rcv_wind_scale: setup.scale,
+        remote_mss: mss,
+        local_mss: mss,
+        hash_value: 0,
+    };
+    let cached = TcpCached {
+        nagling_enabled: setup.nagle,
+        initial_rcv_wnd: receive,
+        ..TcpCached::default()
+    };
+    let delegated = TcpDelegated {
+        state: TcpPhase::Established,
+        rcv_nxt: remote,
+        rcv_wnd: receive,
+        snd_una: local,
+        snd_nxt: local,
+        snd_max: local,
+        snd_wnd: send,
+        max_snd_wnd: send,
+        snd_wl1: remote,
+        cwnd: 0,
+        ss_thresh: u32::MAX,
+        srtt: 0,
+        rtt_var: 0,
+        ts_recent: clock,
+        ts_recent_age: 0,
+        ts_time: setup.local_isn.rotate_left(9),
+        total_rt: 0,
+        dup_ack_count: 0,
+        snd_wnd_probe_count: 0,
+        keep_alive: Default::default(),
+        retransmit: Default::default(),
+        ecn_echo: false,
+    };
+    ConnectionState {
+        neighbor: NeighborState {
+            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
+            cached: NeighborCached {
+                dl_destination_address: MacAddress([2, 0, 0, 0, 0, 1]),
+                host_reachability_delta: 0,
+            },
+            delegated: NeighborDelegated { nic_reachability_delta: 0 },
+        },
+        path: PathState {
+            constant: PathConst { source_address: address, destination_address: address },
+            cached: PathCached { path_mtu: 9_000 },
+        },
+        tcp: TcpState { constant, cached, delegated },
+        send_data: NblChain::new(),
+        buffered_data: Vec::new(),
+        out_of_order: Vec::new(),
+    }
+}

@@ -1,0 +1,142 @@
+//! The client of the node under test: [`Streams`], with a gate before what the target receives.
+//!
+//! A stream takes what comes as fast as it comes. A socket leaves it with TCP until somebody reads, so
+//! that the window shows what is unread. So the gate refuses what nobody has asked for; TCP keeps it
+//! and closes the window by as much (CH-IND-1). In the host stack data goes up on credit instead.
+
+use std::collections::HashMap;
+
+use host_stack::stream::Streams;
+use offload_engine::{
+    chimney::client::{
+        ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
+    },
+    engine::{Callback, Connections, NodeClient},
+    nbl::{NblChain, NetBufferList},
+    time::Instant,
+};
+
+/// What is known of one connection with the target.
+#[derive(Default, Debug)]
+struct Gate {
+    /// Bytes that a reader waits for.
+    wanted: usize,
+    /// Something was refused since.
+    refused: bool,
+    /// Bytes that have passed.
+    passed: u64,
+    /// The application has closed: nobody will read what comes.
+    abandoned: bool,
+}
+
+/// The layer above host stack and target.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) streams: Streams,
+    gates: HashMap<OffloadHandle, Gate>,
+}
+
+impl Client {
+    pub(crate) fn new(streams: Streams) -> Self {
+        Self { streams, gates: HashMap::new() }
+    }
+
+    /// Lets at most `count` bytes through; they come with the next poll of the node.
+    pub(crate) fn want(
+        &mut self,
+        now: Instant,
+        connections: &mut Connections,
+        handle: OffloadHandle,
+        count: usize,
+    ) {
+        if let Some(gate) = self.gates.get_mut(&handle) {
+            gate.wanted = count;
+            gate.refused = false;
+            if let Some(mut io) = connections.get(now, handle) {
+                io.resume_receive();
+            }
+        }
+    }
+
+    /// Closes the gate again.
+    pub(crate) fn enough(&mut self, handle: OffloadHandle) {
+        if let Some(gate) = self.gates.get_mut(&handle) {
+            gate.wanted = 0;
+        }
+    }
+
+    /// Whether the target has data for a reader.
+    pub(crate) fn has_refused(&self, handle: OffloadHandle) -> bool {
+        self.gates.get(&handle).is_some_and(|gate| gate.refused)
+    }
+
+    /// Bytes that have come through the gate.
+    pub(crate) fn passed(&self, handle: OffloadHandle) -> u64 {
+        self.gates.get(&handle).map_or(0, |gate| gate.passed)
+    }
+
+    /// The application has closed: data that still comes is answered by an RST (RFC 1122 s4.2.2.13).
+    pub(crate) fn abandon(&mut self, handle: OffloadHandle) {
+        self.gates.entry(handle).or_default().abandoned = true;
+    }
+}
+
+impl OffloadClient for Client {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+        self.gates.entry(io.handle).or_default();
+        self.streams.offloaded(io, client);
+    }
+
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize {
+        let gate = self.gates.entry(io.handle).or_default();
+        if gate.abandoned {
+            io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
+            return data.len();
+        }
+        let open = gate.wanted.min(data.len());
+        gate.wanted -= open;
+        let taken = match open {
+            0 => 0,
+            open => OffloadClient::receive(&mut self.streams, io, &data[..open], push),
+        };
+        if let Some(gate) = self.gates.get_mut(&io.handle) {
+            gate.passed += taken as u64;
+            gate.refused |= taken < data.len();
+        }
+        taken
+    }
+
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        self.streams.send_complete(io, chain);
+    }
+
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        self.streams.send_room(io);
+    }
+
+    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        self.streams.disconnect_complete(io, nbl);
+    }
+
+    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        self.streams.event(io, event);
+    }
+}
+
+impl NodeClient for Client {
+    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
+        self.streams.poll(now, connections)
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.streams.poll_at()
+    }
+
+    fn has_input(&self) -> bool {
+        self.streams.has_input()
+    }
+
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        self.streams.take_callbacks(callbacks);
+    }
+}

@@ -1,0 +1,155 @@
+//! The node under test and its clock.
+//!
+//! Time is virtual: it stands still while anything is left to be done, and moves when packetdrill waits.
+//! The node is made when its first socket listens or connects, since what was set on that socket until
+//! then is how the node is to be set up.
+
+use core::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use host_stack::{host::HostConfig, node::Core, simulation::ITERATIONS_MAX, stream::Streams};
+use offload_engine::{
+    chimney::{
+        client::{ClientTag, OffloadHandle},
+        state::TcpCached,
+    },
+    engine::EngineConfig,
+    tcp::Info,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    client::Client,
+    info::Told,
+    settings::Settings,
+    wire::{self, OUR_MAC, Wire, WireLink},
+};
+
+/// The node under test and its clock.
+pub(crate) struct Machine {
+    pub(crate) settings: Settings,
+    pub(crate) core: Option<Core<Client>>,
+    wire: Arc<Mutex<Wire>>,
+    now: Instant,
+}
+
+impl Machine {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let wire = Arc::new(Mutex::new(Wire::new(settings.habits)));
+        Self { settings, core: None, wire, now: Instant::ZERO }
+    }
+
+    /// Virtual time.
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Makes the node, if it is not there yet: with this address, and this state for its connections.
+    pub(crate) fn start(&mut self, local: IpAddr, tcp: TcpCached) {
+        if self.core.is_some() {
+            return;
+        }
+        let settings = &self.settings;
+        let tso = settings.super_segment_max > 0;
+        let link = WireLink::new(self.wire.clone(), settings.mtu, tso);
+        let mut engine = EngineConfig::new(OUR_MAC);
+        engine.super_segment_max = settings.super_segment_max;
+        engine.tcp.push = settings.push;
+        if let Some(congestion) = settings.congestion {
+            engine.tcp.congestion = congestion;
+        }
+        engine.tcp.congestion_options = settings.congestion_options;
+        let host = HostConfig {
+            mac: OUR_MAC,
+            // Every address is on the link, and the neighbor answers for all of them.
+            addresses: vec![(local, 0)],
+            mtu: settings.mtu,
+            policy: settings.policy,
+            auto_offload_bytes: settings.handover_bytes,
+            timestamps: settings.timestamps,
+            ecn: settings.ecn,
+            receive_buffer: settings.receive_buffer,
+            send_buffer: settings.send_buffer,
+            seed: settings.seed,
+            tcp,
+            ..HostConfig::default()
+        };
+        let client = |port| Client::new(Streams::new(port, ClientTag(1)));
+        let core = Core::new(Box::new(link), engine, host, client);
+        self.core = Some(core.expect("so_flags that the host stack can work with"));
+    }
+
+    /// Runs what can be done without time moving.
+    ///
+    /// # Panics
+    /// When that does not end: a bug of ours.
+    pub(crate) fn settle(&mut self) {
+        let Some(core) = &mut self.core else { return };
+        // The neighbor's answer is no work of the node's: it has to look once more.
+        let mut idle = 0;
+        for _ in 0..ITERATIONS_MAX {
+            let busy = core.poll(self.now).expect("the wire is always there");
+            idle = if busy || core.has_input() { 0 } else { idle + 1 };
+            if idle == 2 {
+                return;
+            }
+        }
+        panic!("livelock at {:?}", self.now);
+    }
+
+    /// When something happens by itself.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.core.as_ref()?.poll_at(self.now)
+    }
+
+    /// Moves the clock to `until`, or to what is due before. Returns whether it is there.
+    pub(crate) fn step(&mut self, until: Instant) -> bool {
+        match self.due() {
+            Some(due) if due <= until => {
+                // Due in the past is due now. Time must move in the end, whatever asks to be looked at.
+                self.now = due.max(self.now + Duration::from_micros(1)).min(until.max(self.now));
+            }
+            _ => self.now = self.now.max(until),
+        }
+        self.settle();
+        self.now >= until
+    }
+
+    /// A packet from packetdrill.
+    pub(crate) fn inject(&mut self, packet: &[u8]) {
+        wire::lock(&self.wire).inject(packet);
+        self.settle();
+    }
+
+    /// The next packet for packetdrill, and when it was sent.
+    pub(crate) fn sniff(&mut self) -> Option<(Instant, Vec<u8>)> {
+        wire::lock(&self.wire).sniff()
+    }
+
+    /// What the target knows of a connection; `None`: it is not the target's.
+    pub(crate) fn info(&mut self, handle: OffloadHandle) -> Option<Info> {
+        let core = self.core.as_mut()?;
+        Some(core.engine.connections().get(self.now, handle)?.info())
+    }
+
+    /// All that the target tells of a connection.
+    pub(crate) fn told(&mut self, handle: OffloadHandle) -> Option<Told> {
+        let core = self.core.as_mut()?;
+        let io = core.engine.connections().get(self.now, handle)?;
+        let outstanding = io.send_outstanding() as u64;
+        Some(Told { info: io.info(), state: io.query(), outstanding })
+    }
+
+    /// Changes a connection's settings, wherever it is.
+    pub(crate) fn update(&mut self, handle: Option<OffloadHandle>, tcp: TcpCached) {
+        let Some(core) = &mut self.core else { return };
+        if let Some(host) = &mut core.host {
+            host.set_tcp(tcp);
+        }
+        let connections = core.engine.connections();
+        if let Some(mut io) = handle.and_then(|handle| connections.get(self.now, handle)) {
+            io.update(tcp);
+        }
+        self.settle();
+    }
+}

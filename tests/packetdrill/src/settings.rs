@@ -1,0 +1,181 @@
+//! `--so_flags`: how the adapter under test is set up, as `key=value,key=value`.
+//!
+//! | key | value | default |
+//! |---|---|---|
+//! | `mode` | `host`: connections stay in the host stack; `offload`: handed over when ESTABLISHED; `handover[:BYTES]`: once BYTES have been received, or sent and acknowledged | `offload`; 1 byte |
+//! | `seed` | of initial sequence numbers, ports, timestamps | 1 |
+//! | `tso` | `off`, or the payload bytes of a super-segment at most | 2920 |
+//! | `push` | `linux`: when the queue runs empty, and on super-segments; `queue-empty`; `each-list` | `linux` |
+//! | `options` | `linux`: options in Linux' order; `as-is` | `linux` |
+//! | `congestion` | `cubic`, `newreno`, `none` | the engine's |
+//! | `hystart`, `idle-restart`, `validation`, `pacing` | `on`, `off`: what congestion control does besides its algorithm | the engine's |
+//! | `ecn` | `on`, `off`: whether it is offered and agreed to | `off` |
+//! | `timestamps` | `on`, `off`: whether they are offered and agreed to | `on` |
+//! | `receive-buffer` | bytes | 8388608: window scale 8 |
+//! | `send-buffer` | bytes | 4194304 |
+//! | `mtu` | bytes of an IP packet | 1500 |
+//! | `local` | address to connect from | 192.168.0.1, fd3d:a0b:17d6::1 |
+
+use core::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+use host_stack::socket::OffloadPolicy;
+use offload_engine::tcp::{CongestionAlgorithm, CongestionOptions, PushPolicy};
+
+use crate::wire::Habits;
+
+/// How the adapter under test is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) policy: OffloadPolicy,
+    /// Bytes in one direction after which a connection is handed over, policy Auto.
+    pub(crate) handover_bytes: u64,
+    pub(crate) seed: u64,
+    /// Payload of a super-segment, bytes; 0: none.
+    pub(crate) super_segment_max: usize,
+    pub(crate) push: PushPolicy,
+    pub(crate) habits: Habits,
+    pub(crate) congestion: Option<CongestionAlgorithm>,
+    pub(crate) congestion_options: CongestionOptions,
+    pub(crate) timestamps: bool,
+    pub(crate) ecn: bool,
+    pub(crate) receive_buffer: usize,
+    pub(crate) send_buffer: usize,
+    pub(crate) mtu: usize,
+    /// Where a socket that is not bound connects from, for its family.
+    local: Option<IpAddr>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            policy: OffloadPolicy::Always,
+            handover_bytes: 1,
+            seed: 1,
+            super_segment_max: 2 * 1460,
+            push: PushPolicy::QueueEmpty,
+            habits: Habits { options: true, push: true },
+            congestion: None,
+            congestion_options: CongestionOptions::default(),
+            timestamps: true,
+            ecn: false,
+            receive_buffer: 8 << 20,
+            send_buffer: 4 << 20,
+            mtu: 1500,
+            local: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads `--so_flags`; empty: the defaults.
+    ///
+    /// # Errors
+    /// Names the flag that is unknown or has a value it cannot have.
+    pub(crate) fn parse(flags: &str) -> Result<Self, String> {
+        let mut settings = Self::default();
+        for flag in flags.split(',').map(str::trim).filter(|flag| !flag.is_empty()) {
+            let (key, value) = flag.split_once('=').unwrap_or((flag, ""));
+            settings
+                .set(key, value)
+                .ok_or_else(|| format!("so_flags: {flag} is not understood"))?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        match key {
+            "mode" => self.set_mode(value)?,
+            "seed" => self.seed = value.parse().ok()?,
+            "tso" => self.super_segment_max = off_or(value)?,
+            "push" => {
+                self.habits.push = value == "linux";
+                self.push = match value {
+                    "linux" | "queue-empty" => PushPolicy::QueueEmpty,
+                    "each-list" => PushPolicy::EachList,
+                    _ => return None,
+                };
+            }
+            "options" => self.habits.options = choice(value, "linux", "as-is")?,
+            "congestion" => self.congestion = Some(congestion(value)?),
+            "hystart" => self.congestion_options.hystart = choice(value, "on", "off")?,
+            "idle-restart" => self.congestion_options.idle_restart = choice(value, "on", "off")?,
+            "validation" => self.congestion_options.cwnd_validation = choice(value, "on", "off")?,
+            "pacing" => self.congestion_options.pacing = choice(value, "on", "off")?,
+            "timestamps" => self.timestamps = choice(value, "on", "off")?,
+            "ecn" => self.ecn = choice(value, "on", "off")?,
+            "receive-buffer" => self.receive_buffer = value.parse().ok()?,
+            "send-buffer" => self.send_buffer = value.parse().ok()?,
+            "mtu" => self.mtu = value.parse().ok()?,
+            "local" => self.local = Some(IpAddr::from_str(value).ok()?),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn set_mode(&mut self, mode: &str) -> Option<()> {
+        self.policy = match mode.split_once(':').unwrap_or((mode, "")) {
+            ("host", "") => OffloadPolicy::Never,
+            ("offload", "") => OffloadPolicy::Always,
+            ("handover", "") => OffloadPolicy::Auto,
+            ("handover", bytes) => {
+                self.handover_bytes = bytes.parse().ok()?;
+                OffloadPolicy::Auto
+            }
+            _ => return None,
+        };
+        Some(())
+    }
+
+    /// Our address of `family`'s family.
+    pub(crate) fn local(&self, family: IpAddr) -> IpAddr {
+        match (self.local, family) {
+            (Some(local), _) if local.is_ipv4() == family.is_ipv4() => local,
+            (_, IpAddr::V4(_)) => Ipv4Addr::new(192, 168, 0, 1).into(),
+            (_, IpAddr::V6(_)) => Ipv6Addr::new(0xfd3d, 0xa0b, 0x17d6, 0, 0, 0, 0, 1).into(),
+        }
+    }
+}
+
+/// A congestion controller by the name that TCP_CONGESTION and the flag have for it.
+pub(crate) fn congestion(name: &str) -> Option<CongestionAlgorithm> {
+    match name {
+        "cubic" => Some(CongestionAlgorithm::Cubic),
+        "newreno" | "reno" => Some(CongestionAlgorithm::NewReno),
+        "none" => Some(CongestionAlgorithm::Unlimited),
+        _ => None,
+    }
+}
+
+fn choice(value: &str, yes: &str, no: &str) -> Option<bool> {
+    (value == yes || value == no).then_some(value == yes)
+}
+
+fn off_or(value: &str) -> Option<usize> {
+    if value == "off" { Some(0) } else { value.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_say_what_they_mean() {
+        let settings =
+            Settings::parse("mode=handover:4000, tso=off,push=each-list,seed=7").unwrap();
+        assert_eq!(settings.policy, OffloadPolicy::Auto);
+        assert_eq!((settings.handover_bytes, settings.super_segment_max), (4000, 0));
+        assert_eq!((settings.push, settings.habits.push), (PushPolicy::EachList, false));
+        assert_eq!(settings.seed, 7);
+    }
+
+    #[test]
+    fn a_flag_that_is_not_understood_is_named() {
+        for flags in ["mode=nowhere", "mode=host:3", "tso=much", "colour=red", "seed"] {
+            let error = Settings::parse(flags).unwrap_err();
+            assert!(error.contains(flags), "{error}");
+        }
+    }
+}

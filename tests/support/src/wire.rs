@@ -1,0 +1,161 @@
+//! Hosts at the two ends of a `flue wire`: weather with a seed, and with counters of its own.
+//!
+//! Unlike the loss of a [`Switch`](crate::switch::Switch) the wire's is told apart by cause, comes in
+//! bursts if asked to, and has a rate and a queue. Which of the frames that two kernels send is struck
+//! still differs from run to run, for the kernels' timing does.
+
+use std::io::Read as _;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::ChildStdout;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::flue::command;
+use crate::netns::Namespace;
+use crate::process::{Output, Process};
+
+/// How long a wire may take to come up, or to end.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How long one echo is waited for before it is asked for again.
+const ECHO_WAIT: Duration = Duration::from_secs(2);
+
+/// A running `flue wire`.
+#[derive(Debug)]
+pub struct Wire {
+    process: Process,
+    output: ChildStdout,
+}
+
+impl Wire {
+    /// The TAPs' names.
+    pub const TAPS: [&'static str; 2] = ["wire0", "wire1"];
+    /// Options that give the kernels at both ends addresses.
+    pub const ADDRESSES: &'static str = "--addr-a 10.0.0.1/24 --addr-a fd00::1/64 \
+                                         --addr-b 10.0.0.2/24 --addr-b fd00::2/64";
+
+    /// Joins `left` (end A) and `right` (end B) by `program`, and waits until frames pass.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up.
+    pub fn start(program: &Path, left: &Namespace, right: &Namespace, options: &str) -> Self {
+        let [a, b] = Self::TAPS;
+        let (left_path, right_path) = (left.path(), right.path());
+        let line = format!(
+            "wire {a} {b} --json -v --netns-a {} --netns-b {} {options}",
+            left_path.display(),
+            right_path.display()
+        );
+        let mut process = Process::start(left, command(program, &line), Output::Bytes);
+        let output = process.take_output();
+        process.expect_line("joined", LIMIT);
+        Self { process, output }
+    }
+
+    /// Two kernels, 10.0.0.1 (fd00::1) on the left and 10.0.0.2 (fd00::2) on the right, and the wire.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn between_kernels(program: &Path, options: &str) -> (Namespace, Self, Namespace) {
+        let (left, right) = (Namespace::new(), Namespace::new());
+        let options = format!("{} {options}", Self::ADDRESSES);
+        let wire = Self::start(program, &left, &right, &options);
+        (left, wire, right)
+    }
+
+    /// Ends it by a signal, as its users do, and returns the `result` of its document.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end with 0.
+    pub fn finish(self) -> Counters {
+        let Self { mut process, mut output } = self;
+        process.signal(Signal::TERM);
+        let mut text = String::new();
+        output.read_to_string(&mut text).expect("a pipe can be read");
+        process.expect_exit(0, LIMIT);
+        let mut document: Value = serde_json::from_str(&text).expect("the wire prints a document");
+        Counters(document["result"].take())
+    }
+}
+
+/// What a wire counted.
+#[derive(Debug)]
+pub struct Counters(Value);
+
+impl Counters {
+    /// Of the frames that came in on the left: `lost`, `queue_full`, `frames_out`, …
+    ///
+    /// # Panics
+    ///
+    /// When there is no counter of this name.
+    pub fn to_right(&self, name: &str) -> u64 {
+        self.count("a_to_b", name)
+    }
+
+    /// Of those that came in on the right.
+    ///
+    /// # Panics
+    ///
+    /// When there is no counter of this name.
+    pub fn to_left(&self, name: &str) -> u64 {
+        self.count("b_to_a", name)
+    }
+
+    fn count(&self, direction: &str, name: &str) -> u64 {
+        let count = self.0[direction][name].as_u64();
+        count.unwrap_or_else(|| panic!("no {direction}.{name} in {}", self.0))
+    }
+
+    /// How late frames left that were held: what half and what 99 % of them stayed within.
+    pub fn late(&self) -> [Option<Duration>; 2] {
+        ["p50_ns", "p99_ns"].map(|name| self.0["late"][name].as_u64().map(Duration::from_nanos))
+    }
+}
+
+/// Times that `count` datagrams take from `from` to `to` and back, each sent when the one before is back.
+/// Those that get lost are sent again.
+///
+/// # Panics
+///
+/// When nothing comes back for long.
+pub fn echo_times(from: &Namespace, to: &Namespace, address: &str, count: usize) -> Vec<Duration> {
+    let server = to.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a port");
+    let port = server.local_addr().expect("a bound socket has an address").port();
+    server.set_read_timeout(Some(LIMIT)).expect("a time limit is possible");
+    let thread = std::thread::spawn(move || {
+        let mut datagram = [0; 64];
+        // Until the datagram that says so, or nothing more comes.
+        while let Ok((length, peer)) = server.recv_from(&mut datagram) {
+            if length == 0 || server.send_to(&datagram[..length], peer).is_err() {
+                return;
+            }
+        }
+    });
+    let socket = from.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a port");
+    socket.connect((address, port)).expect("there is a way");
+    socket.set_read_timeout(Some(ECHO_WAIT)).expect("a time limit is possible");
+    let times = (0..count as u32).map(|number| echo(&socket, number)).collect();
+    socket.send(&[]).expect("the socket is connected");
+    thread.join().expect("the echo does not panic");
+    times
+}
+
+fn echo(socket: &UdpSocket, number: u32) -> Duration {
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
+        let sent = Instant::now();
+        socket.send(&number.to_be_bytes()).expect("the socket is connected");
+        let mut answer = [0; 64];
+        while let Ok(length) = socket.recv(&mut answer) {
+            if answer[..length] == number.to_be_bytes() {
+                return sent.elapsed();
+            }
+        }
+    }
+    panic!("no echo in {LIMIT:?}");
+}

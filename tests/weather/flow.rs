@@ -1,0 +1,253 @@
+//! One connection that carries zeros for a time, and how many of them have arrived.
+//!
+//! A *sink* accepts a connection and counts, a *source* connects and sends. Both run on a thread until they
+//! are told to stop; what goes wrong before that ends the measurement at once.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flue_test_support::netns::Namespace;
+use host_stack::node::{Node, WaitError};
+use host_stack::socket::ListenerId;
+use host_stack::stream::Streams;
+use offload_engine::chimney::client::OffloadHandle;
+use offload_engine::engine::Connections;
+use offload_engine::tcp::Info;
+use offload_engine::time::Instant as EngineInstant;
+use rustix::net::sockopt::set_tcp_congestion;
+
+use crate::hosts::LIMIT;
+
+/// Bytes of one write, and of one list of a flue source.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Congestion control of the kernel's sources: Linux's default.
+const KERNEL_CONGESTION: &str = "cubic";
+/// How often a thread that has nothing to do looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(100);
+/// Bytes that a flue source has posted and the peer has not acknowledged, at most.
+const POSTED_BYTES_MAX: usize = 16 << 20;
+
+/// Flows that are measured together.
+pub(crate) struct Flows {
+    stop: Arc<AtomicBool>,
+    failed: Receiver<String>,
+    failing: Sender<String>,
+    threads: Vec<JoinHandle<()>>,
+    sinks: Vec<Arc<AtomicU64>>,
+}
+
+/// The kernel's or flue's end of a connection.
+pub(crate) enum End<'a> {
+    Kernel(&'a Namespace),
+    Flue(&'a Node<Streams>),
+}
+
+/// What a flue source's connection counted, the last time that it was looked at.
+pub(crate) type Counted = Arc<std::sync::Mutex<Option<Info>>>;
+
+impl Flows {
+    pub(crate) fn new() -> Self {
+        let (failing, failed) = mpsc::channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        Self { stop, failed, failing, threads: Vec::new(), sinks: Vec::new() }
+    }
+
+    /// Starts one more connection, from `source` to `sink` at 10.0.0.`host`, port `port`.
+    pub(crate) fn add(&mut self, source: End<'_>, sink: End<'_>, host: u8, port: u16) -> Counted {
+        let address = SocketAddr::from(([10, 0, 0, host], port));
+        let (arrived, counted) = (Arc::new(AtomicU64::new(0)), Counted::default());
+        self.sinks.push(arrived.clone());
+        match sink {
+            End::Kernel(kernel) => {
+                let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+                let listener = kernel.run(|| TcpListener::bind(any)).expect("the port is free");
+                self.spawn("kernel sink", move |stop| kernel_sink(&listener, &arrived, stop));
+            }
+            End::Flue(node) => {
+                let node = node.clone();
+                let listener = listen(&node, address);
+                self.spawn("flue sink", move |stop| flue_sink(&node, listener, &arrived, stop));
+            }
+        }
+        match source {
+            End::Kernel(kernel) => {
+                // A socket belongs to the namespace it is made in.
+                let connect = || TcpStream::connect_timeout(&address, LIMIT);
+                let socket = kernel.run(connect).expect("somebody listens");
+                // A namespace may not have it as its default, a socket of root's may.
+                set_tcp_congestion(&socket, KERNEL_CONGESTION).expect("Linux has CUBIC");
+                self.spawn("kernel source", move |stop| kernel_source(&socket, stop));
+            }
+            End::Flue(node) => {
+                let (node, counted) = (node.clone(), counted.clone());
+                let source = move |stop: &AtomicBool| flue_source(&node, address, &counted, stop);
+                self.spawn("flue source", source);
+            }
+        }
+        counted
+    }
+
+    fn spawn(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce(&AtomicBool) -> Result<(), String> + Send + 'static,
+    ) {
+        let (stop, failing) = (self.stop.clone(), self.failing.clone());
+        self.threads.push(std::thread::spawn(move || {
+            if let Err(why) = work(&stop) {
+                // After the end of the measurement nobody listens.
+                let _ = failing.send(format!("{name}: {why}"));
+            }
+        }));
+    }
+
+    /// Bytes that arrive for each flow within `time`.
+    pub(crate) fn measure(&self, time: Duration) -> Vec<u64> {
+        let read = || self.sinks.iter().map(|sink| sink.load(Ordering::Relaxed));
+        let before: Vec<u64> = read().collect();
+        // The time is what is asked for; a flow that dies ends it early.
+        match self.failed.recv_timeout(time) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(why) => panic!("{why}"),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender"),
+        }
+        read().zip(before).map(|(now, before)| now - before).collect()
+    }
+
+    /// Ends the flows, in whatever state they are.
+    pub(crate) fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    }
+}
+
+/// Whether a call on a socket is to be made again: its time was over.
+fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn kernel_sink(
+    listener: &TcpListener,
+    arrived: &AtomicU64,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    let (mut socket, _) = listener.accept().map_err(|error| error.to_string())?;
+    socket.set_read_timeout(Some(LOOK)).map_err(|error| error.to_string())?;
+    let mut chunk = vec![0; 4 * CHUNK_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        match socket.read(&mut chunk) {
+            Ok(0) if stop.load(Ordering::Relaxed) => break,
+            Ok(0) => return Err("the peer has closed".into()),
+            Ok(bytes) => drop(arrived.fetch_add(bytes as u64, Ordering::Relaxed)),
+            Err(error) if is_pause(&error) => {}
+            Err(_) if stop.load(Ordering::Relaxed) => break,
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(())
+}
+
+fn kernel_source(mut socket: &TcpStream, stop: &AtomicBool) -> Result<(), String> {
+    socket.set_write_timeout(Some(LOOK)).map_err(|error| error.to_string())?;
+    let chunk = vec![0; CHUNK_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        match socket.write(&chunk) {
+            Ok(_) => {}
+            Err(error) if is_pause(&error) => {}
+            Err(_) if stop.load(Ordering::Relaxed) => break,
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(())
+}
+
+fn listen(node: &Node<Streams>, address: SocketAddr) -> ListenerId {
+    let listener = node.with(|streams, _, _| streams.listen(address, 1));
+    let listening = node.wait(Some(LIMIT), |streams, _, _| streams.listening(listener));
+    listening.expect("the node answers").expect("the port is free");
+    listener
+}
+
+/// Calls `step` with the stream of `handle` until it is to stop. `step` returns whether it did something.
+fn drive(
+    node: &Node<Streams>,
+    stop: &AtomicBool,
+    mut step: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Result<bool, String>,
+) -> Result<(), String> {
+    while !stop.load(Ordering::Relaxed) {
+        let stepped = node.wait(Some(LOOK), |streams, connections, now| {
+            match step(streams, connections, now) {
+                Ok(false) => None,
+                other => Some(other),
+            }
+        });
+        match stepped {
+            Ok(result) => drop(result?),
+            Err(WaitError::TimedOut) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(())
+}
+
+fn flue_sink(
+    node: &Node<Streams>,
+    listener: ListenerId,
+    arrived: &AtomicU64,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    let mut accepted: Option<OffloadHandle> = None;
+    drive(node, stop, |streams, connections, now| {
+        let Some(handle) = accepted else {
+            accepted = streams.accept(listener);
+            return Ok(accepted.is_some());
+        };
+        let mut bytes = 0;
+        while let Some(data) = streams.receive(now, connections, handle) {
+            bytes += data.len() as u64;
+        }
+        arrived.fetch_add(bytes, Ordering::Relaxed);
+        match streams.status(handle) {
+            Some(status) if status.closed => Err(format!("closed: {:?}", status.error)),
+            _ => Ok(bytes > 0),
+        }
+    })
+}
+
+fn flue_source(
+    node: &Node<Streams>,
+    address: SocketAddr,
+    counted: &Counted,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    let handle = node.with(|streams, _, _| streams.connect(None, address, LIMIT));
+    let chunk = Bytes::from(vec![0; CHUNK_BYTES]);
+    let mut looked = Instant::now();
+    drive(node, stop, |streams, connections, now| {
+        let Some(status) = streams.status(handle) else { return Err("forgotten".into()) };
+        if status.closed {
+            return Err(format!("closed: {:?}", status.error));
+        }
+        if looked.elapsed() > LOOK {
+            looked = Instant::now();
+            let ours = connections.list(now).find(|(other, ..)| *other == handle);
+            *counted.lock().expect("nobody panics with it") = ours.map(|(_, _, info)| info);
+        }
+        let room = POSTED_BYTES_MAX.saturating_sub(status.unacknowledged) / CHUNK_BYTES;
+        if !status.connected || room == 0 {
+            return Ok(false);
+        }
+        for _ in 0..room.min(64) {
+            streams.send(now, connections, handle, chunk.clone());
+        }
+        Ok(true)
+    })
+}

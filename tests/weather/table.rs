@@ -1,0 +1,320 @@
+//! The measurements, and the text file that keeps them.
+//!
+//! Each cell is measured by turns, kernel pair and flue pair with the same settings and seed of the wire,
+//! over a wire and hosts of their own. What is counted is payload that the receiving application has read,
+//! from the moment the connection is asked for.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flue_test_support::netns::Namespace;
+use flue_test_support::switch::Switch;
+use flue_test_support::wire::{Counters, Wire};
+
+use crate::FLUE;
+use crate::flow::{End, Flows};
+use crate::hosts::{flue_node, make_roomy};
+
+/// Bytes of a full-sized frame, and of payload in it: timestamps take 12 of 1460.
+const FRAME_BYTES: f64 = 1514.0;
+const PAYLOAD_BYTES: f64 = 1448.0;
+const PORT: u16 = 5001;
+/// A wire that is not late where the machine is busy.
+const PRIORITY: &str = "--nice -20";
+
+/// The weather of a cell.
+#[derive(Clone, Copy)]
+struct Cell {
+    rtt_ms: u32,
+    /// `None`: as fast as the wire can.
+    rate_mbit: Option<u32>,
+    /// On the way of the data, percent.
+    loss: f64,
+    /// In bursts of so many on average; 0: each for itself.
+    burst: u32,
+    /// On the way of the data, percent.
+    reorder: f64,
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    mbit: f64,
+    /// Segments sent again, percent of those sent.
+    again: f64,
+}
+
+impl Cell {
+    fn options(&self, seed: u64) -> String {
+        let Self { rtt_ms, rate_mbit, loss, burst, reorder } = self;
+        let mut options = format!("--seed {seed} --delay {}us", rtt_ms * 500);
+        if let Some(rate) = rate_mbit {
+            write!(options, " --rate {rate}mbit --queue {rtt_ms}ms").expect("memory takes it");
+        }
+        write!(options, " --ab drop={loss},burst={burst},reorder={reorder}")
+            .expect("memory takes it");
+        options
+    }
+
+    /// Payload that the wire can carry without loss.
+    fn ideal(&self) -> Option<f64> {
+        self.rate_mbit.map(|rate| f64::from(rate) * PAYLOAD_BYTES / FRAME_BYTES)
+    }
+
+    /// What one Reno flow would get from these losses (Mathis et al. 1997), at most the ideal.
+    fn reno(&self) -> Option<f64> {
+        let bits = PAYLOAD_BYTES * 8.0;
+        let mbit = bits / (f64::from(self.rtt_ms) * 1e3) * (1.5 / (self.loss / 100.0)).sqrt();
+        self.ideal().map(|ideal| ideal.min(mbit))
+    }
+
+    fn kernel_pair(&self, seed: u64, seconds: u64, priority: &str) -> Run {
+        let options = format!("{} {priority}", self.options(seed));
+        let (left, wire, right) = Wire::between_kernels(Path::new(FLUE), &options);
+        make_roomy(&left);
+        make_roomy(&right);
+        let mut flows = Flows::new();
+        flows.add(End::Kernel(&left), End::Kernel(&right), 2, PORT);
+        let bytes = flows.measure(Duration::from_secs(seconds))[0];
+        flows.stop();
+        self.check(&wire.finish());
+        let (sent, again) = (left.counter("TcpOutSegs"), left.counter("TcpRetransSegs"));
+        Run::new(bytes, seconds, again, sent)
+    }
+
+    fn flue_pair(&self, seed: u64, seconds: u64, priority: &str) -> Run {
+        let (left, right) = (Switch::new(1500), Switch::new(1500));
+        let bridge = Switch::BRIDGE;
+        let options =
+            format!("--bridge-a {bridge} --bridge-b {bridge} {} {priority}", self.options(seed));
+        let wire = Wire::start(Path::new(FLUE), left.namespace(), right.namespace(), &options);
+        let (source, sink) = (flue_node(&left, 1), flue_node(&right, 2));
+        let mut flows = Flows::new();
+        let counted = flows.add(End::Flue(&source), End::Flue(&sink), 2, PORT);
+        let bytes = flows.measure(Duration::from_secs(seconds))[0];
+        flows.stop();
+        self.check(&wire.finish());
+        let info = counted.lock().expect("nobody panics with it").take();
+        let (sent, again) = info.map_or((0, 0), |info| (info.segs_out, info.total_retrans));
+        Run::new(bytes, seconds, again, sent)
+    }
+
+    /// The weather was what it should be: enough of it, and none that nobody asked for.
+    fn check(&self, wire: &Counters) {
+        let frames = wire.to_right("frames_in") as f64;
+        for (name, share) in [("lost", self.loss), ("reordered", self.reorder)] {
+            let (count, expected) = (wire.to_right(name) as f64, frames * share / 100.0);
+            let error = (count - expected).abs();
+            // What comes in bursts of a mean of b varies more: at most by sqrt(2 b).
+            let wider = f64::from(2 * self.burst).sqrt().max(1.0);
+            assert!(
+                error <= 5.0 * wider * expected.sqrt() + 1.0,
+                "{name}: {count} of {frames}, not {expected}"
+            );
+        }
+        assert_eq!(wire.to_left("lost"), 0, "{wire:?}");
+    }
+}
+
+impl Run {
+    fn new(bytes: u64, seconds: u64, again: u64, sent: u64) -> Self {
+        let mbit = bytes as f64 * 8.0 / seconds as f64 / 1e6;
+        Self { mbit, again: 100.0 * again as f64 / sent.max(1) as f64 }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
+}
+
+/// `94.3 (93.9..94.6)`
+fn spread(values: Vec<f64>) -> String {
+    let (least, most) = values
+        .iter()
+        .fold((f64::MAX, 0.0_f64), |(least, most), &value| (least.min(value), most.max(value)));
+    format!("{:.1} ({least:.1}..{most:.1})", median(values))
+}
+
+/// Two pairs of runs in a little loss.
+pub(crate) fn smoke() {
+    let cell = Cell { rtt_ms: 4, rate_mbit: Some(50), loss: 0.5, burst: 0, reorder: 0.5 };
+    let (kernel, flue) = (cell.kernel_pair(1, 2, ""), cell.flue_pair(1, 2, ""));
+    for (name, run) in [("kernel", kernel), ("flue", flue)] {
+        // A flow that stalls, or a wire without a limit, is outside.
+        assert!(run.mbit > 2.0 && run.mbit < 50.0, "{name}: {run:?}");
+        assert!(run.again > 0.0, "{name} sent nothing again: {run:?}");
+    }
+}
+
+const LOSSES: [f64; 5] = [0.0, 0.01, 0.1, 1.0, 5.0];
+
+/// The whole table.
+pub(crate) fn throughput(seconds: u64, runs: u64) {
+    let mut text = format!(
+        "Goodput of one connection, Mbit/s: median of {runs} runs of {seconds} s each from the first SYN on\n\
+         (least..most), kernel and flue by turns, seeds 1 to {runs}. Loss and reordering strike the data alone.\n\
+         ideal: rate x {PAYLOAD_BYTES}/{FRAME_BYTES}; reno: the smaller of that and Mathis' formula; again:\n\
+         segments sent more than once, median, percent of all sent. Kernel: CUBIC, buffers of up to 64 MiB.\n"
+    );
+    for rtt_ms in [10, 100] {
+        let cell = |loss, burst, reorder| {
+            let rate_mbit = Some(100);
+            Cell { rtt_ms, rate_mbit, loss, burst, reorder }
+        };
+        let title = format!("100 Mbit/s, RTT {rtt_ms} ms, queue of one bandwidth-delay product");
+        let mut cells: Vec<Cell> = LOSSES.map(|loss| cell(loss, 0, 0.0)).into();
+        cells.extend([cell(0.1, 5, 0.0), cell(0.0, 0, 1.0)]);
+        table(&mut text, &title, &cells, seconds, runs);
+    }
+    let fast = |rate_mbit, loss| Cell { rtt_ms: 1, rate_mbit, loss, burst: 0, reorder: 0.0 };
+    let title =
+        "As fast as it goes, RTT 1 ms: super-segments whole; then 10 Gbit/s in frames of the MTU";
+    table(&mut text, title, &[fast(None, 0.0), fast(Some(10_000), 0.0)], seconds, runs);
+    write("throughput", &text);
+}
+
+fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
+    let head = format!(
+        "{:<12}{:>7}{:>7}{:>27}{:>27}{:>9}{:>9}{:>9}",
+        "loss", "ideal", "reno", "kernel", "flue", "flue/", "kernel", "flue"
+    );
+    let units = format!("{:>98}{:>9}{:>9}", "kernel", "again %", "again %");
+    writeln!(text, "\n{title}\n\n{head}\n{}", &units[0..]).expect("memory takes it");
+    println!("\n{title}\n\n{head}");
+    for cell in cells {
+        let mut found: [Vec<Run>; 2] = Default::default();
+        for seed in 1..=runs {
+            // Who comes first changes, in case the machine tires.
+            for turn in 0..2 {
+                let is_flue = (turn + seed) % 2 == 0;
+                let run = if is_flue {
+                    cell.flue_pair(seed, seconds, PRIORITY)
+                } else {
+                    cell.kernel_pair(seed, seconds, PRIORITY)
+                };
+                found[usize::from(is_flue)].push(run);
+            }
+        }
+        let line = row(cell, &found);
+        println!("{line}");
+        writeln!(text, "{line}").expect("memory takes it");
+    }
+}
+
+fn row(cell: &Cell, [kernel, flue]: &[Vec<Run>; 2]) -> String {
+    let mbit = |runs: &[Run]| runs.iter().map(|run| run.mbit).collect::<Vec<_>>();
+    let again = |runs: &[Run]| median(runs.iter().map(|run| run.again).collect());
+    let number =
+        |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.1}"));
+    let name = match (cell.loss, cell.reorder, cell.rate_mbit) {
+        (_, _, None) => "no rate".into(),
+        (_, _, Some(10_000)) => "10 Gbit/s".into(),
+        (loss, 0.0, _) if cell.burst > 0 => format!("{loss} % by {}", cell.burst),
+        (loss, 0.0, _) => format!("{loss} %"),
+        (_, reorder, _) => format!("reorder {reorder} %"),
+    };
+    let share = median(mbit(flue)) / median(mbit(kernel));
+    format!(
+        "{name:<12}{:>7}{:>7}{:>27}{:>27}{share:>9.2}{:>9.2}{:>9.2}",
+        number(cell.ideal()),
+        number(cell.reno()),
+        spread(mbit(kernel)),
+        spread(mbit(flue)),
+        again(kernel),
+        again(flue),
+    )
+}
+
+/// Who sends over the bottleneck.
+#[derive(Clone, Copy, PartialEq)]
+enum Sender {
+    Kernel,
+    Flue,
+}
+
+/// Flows that share a bottleneck: two of flue's and one of the kernel's, and for comparison three of the
+/// kernel's.
+pub(crate) fn fairness(seconds: u64, runs: u64) {
+    let warm_up = Duration::from_secs(seconds.div_ceil(4));
+    let mut text = format!(
+        "Three flows from one side to kernels on the other, 100 Mbit/s, RTT 20 ms, queue of one\n\
+         bandwidth-delay product, started together. Goodput in {seconds} s after {warm_up:?}, Mbit/s; Jain's index\n\
+         is 1 when all are equal and 1/3 when one has everything. Seeds 1 to {runs}.\n\n\
+         {:<26}{:>7}{:>8}{:>8}{:>8}{:>8}{:>8}\n",
+        "flows", "seed", "first", "second", "third", "sum", "Jain"
+    );
+    use Sender::{Flue, Kernel};
+    for senders in [[Flue, Flue, Kernel], [Kernel, Kernel, Kernel]] {
+        for seed in 1..=runs {
+            let line = share(senders, seed, warm_up, seconds);
+            println!("{line}");
+            writeln!(text, "{line}").expect("memory takes it");
+        }
+    }
+    write("fairness", &text);
+}
+
+fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> String {
+    let (left, right) = (Switch::new(1500), Namespace::new());
+    let options = format!(
+        "--bridge-a {} --addr-b 10.0.0.2/24 --seed {seed} {PRIORITY} --delay 10ms --rate 100mbit --queue 20ms",
+        Switch::BRIDGE
+    );
+    let wire = Wire::start(Path::new(FLUE), left.namespace(), &right, &options);
+    left.namespace().ip(&format!("addr add 10.0.0.1/24 dev {}", Switch::BRIDGE));
+    make_roomy(left.namespace());
+    make_roomy(&right);
+    let nodes: Vec<_> = [3, 4]
+        .into_iter()
+        .take(senders.iter().filter(|&&sender| sender == Sender::Flue).count())
+        .map(|host| flue_node(&left, host))
+        .collect();
+    let mut flows = Flows::new();
+    let mut free = nodes.iter();
+    for (port, sender) in (PORT..).zip(senders) {
+        let source = match sender {
+            Sender::Kernel => End::Kernel(left.namespace()),
+            Sender::Flue => End::Flue(free.next().expect("one for each")),
+        };
+        flows.add(source, End::Kernel(&right), 2, port);
+    }
+    flows.measure(warm_up);
+    let bytes = flows.measure(Duration::from_secs(seconds));
+    flows.stop();
+    drop(wire.finish());
+    let rates: Vec<f64> =
+        bytes.iter().map(|&bytes| bytes as f64 * 8.0 / seconds as f64 / 1e6).collect();
+    let (sum, squares) =
+        rates.iter().fold((0.0, 0.0), |(sum, squares), rate| (sum + rate, squares + rate * rate));
+    let names = senders.map(|sender| if sender == Sender::Flue { "flue" } else { "kernel" });
+    let [first, second, third] = [rates[0], rates[1], rates[2]];
+    format!(
+        "{:<26}{seed:>7}{first:>8.1}{second:>8.1}{third:>8.1}{sum:>8.1}{:>8.3}",
+        names.join(", "),
+        sum * sum / (3.0 * squares)
+    )
+}
+
+/// Puts `text` into its part of the snapshot; the other parts stay.
+fn write(part: &str, text: &str) {
+    let path: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "docs", "measurements", "weather.txt"].iter().collect();
+    let old = fs::read_to_string(&path).unwrap_or_default();
+    let mark = |part: &str| format!("== {part} ==\n");
+    let kept = |part: &str| {
+        let (_, rest) = old.split_once(&mark(part))?;
+        Some(rest.split("\n== ").next().unwrap_or(rest).trim_end().to_owned())
+    };
+    let mut parts = vec![];
+    for name in ["throughput", "fairness"] {
+        let body = if name == part { Some(text.trim_end().to_owned()) } else { kept(name) };
+        parts.extend(body.map(|body| format!("{}{body}\n", mark(name))));
+    }
+    fs::create_dir_all(path.parent().expect("it has one")).expect("docs can be written");
+    fs::write(&path, parts.join("\n")).expect("docs can be written");
+    println!("written: {}", path.display());
+}
