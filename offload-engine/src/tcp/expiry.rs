@@ -63,12 +63,14 @@ impl Connection {
         // One reduction for each flight, even if fast recovery did not repair it.
         let first = self.attempts.retransmissions == 0 && !self.recovery.is_fast();
         self.congestion.on_rto(self.now, outstanding, first);
-        self.recovery.on_timeout();
+        self.recovery.on_timeout(self.now, self.rtt.min(), self.rtt.srtt());
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
         self.suspect_black_hole();
         self.owed.tail_probe = false;
+        self.owed.tail_probe = false;
+        self.suspect_black_hole();
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));

@@ -621,6 +621,8 @@ impl Recovery {
                 report.reduce = true;
             } else {
                 report.may_grow = !report.reduce && !deflated;
+                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
+                report.may_grow = !report.reduce && (!ended || report.after_timeout);
             }
         }
         ended
@@ -685,13 +687,21 @@ impl Recovery {
         report
     }
 
-    /// The retransmission timer has run out: everything in flight is presumed lost (RFC 6675 s5.1).
-    pub(super) fn on_timeout(&mut self) {
+    /// The retransmission timer has run out. With RACK what was sent lately stays in flight (RFC 8985 s6.3), else
+    /// everything is presumed lost (RFC 6675 s5.1).
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        rtt_min: Option<Duration>,
+        srtt: Option<Duration>,
+    ) {
         // RFC 2018 s8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
         if self.board.first().is_some_and(|record| record.fate == Fate::Sacked) {
             self.board.forget_sacks();
         }
-        self.board.mark_all();
+        let by_time = self.sack && self.options.rack;
+        let patience = self.rack.rtt + self.rack.window(true, rtt_min, srtt);
+        self.board.mark_due(|sent_at| !by_time || sent_at + patience <= now);
         let Some(last) = self.board.last() else { return };
         let until = last.end;
         let was_fast = self.is_fast();
@@ -716,6 +726,7 @@ impl Recovery {
         let Some(last) = self.board.last().filter(|_| self.board.has_lost()) else { return };
         if self.episode == Episode::Open {
             self.episode = Episode::Timeout { until: last.end };
+            self.undo = None;
         }
         self.inferred = self.inferred.min(self.board.in_flight());
         self.probe = None;

@@ -31,6 +31,11 @@ fn f_rto_without_sack() {
     assert_eq!(numbers(&mut bench), [12], "eleven are in flight");
     bench.ack(3 * MSS);
     assert_eq!(numbers(&mut bench)[0], 13);
+    // The window is what it was, and nothing is resent.
+    assert!(bench.tcp.info(bench.now).snd_cwnd >= 10 * 1460);
+    assert!(numbers(&mut bench).iter().all(|n| *n == 12), "ten are in flight");
+    bench.ack(3 * MSS);
+    assert!(numbers(&mut bench)[0] >= 12);
     assert_eq!(bench.tcp.info(bench.now).total_retrans, 1);
 }
 
@@ -64,7 +69,7 @@ fn f_rto_is_not_fooled_by_a_filled_hole() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(9, 10)]);
     numbers(&mut bench);
-    bench.tcp.recovery.on_timeout();
+    bench.tcp.recovery.on_timeout(bench.now, None, None);
     assert_eq!(numbers(&mut bench)[0], 0);
     bench.ack(MSS);
     assert_eq!(undone(&bench), (0, 0, 0, 0));
