@@ -86,7 +86,9 @@ impl Connection {
                 return Some(self.transmit(draft));
             }
         }
+        // An acknowledgement may have come since it was due.
         if core::mem::take(&mut self.owed.tail_probe)
+            && self.recovery.may_probe()
             && let Some(probe) = self.transmit_tail_probe()
         {
             return Some(probe);
