@@ -60,12 +60,13 @@ impl Connection {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         // One reduction for each flight, even if fast recovery did not repair it.
         let first = self.attempts.retransmissions == 0 && !self.recovery.is_fast();
+        // First, because the window after a time-out is one segment.
+        self.suspect_black_hole(self.attempts.retransmissions.saturating_add(1));
         self.congestion.on_rto(self.now, outstanding, first);
         self.recovery.on_timeout();
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
-        self.suspect_black_hole();
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));
