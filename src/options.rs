@@ -26,6 +26,10 @@ pub const TAP_DEFAULT: &str = "flue0";
 pub const MTU_DEFAULT_BYTES: u16 = 1500;
 /// TcpMaximumRetransmissions of a node for which none is given.
 pub const MAX_RETRANSMISSIONS_DEFAULT: u8 = 15;
+/// Largest receive window of a node for which none is given: 4 MiB.
+pub const RECEIVE_WINDOW_DEFAULT_BYTES: u32 = 4 * 1024 * 1024;
+/// Largest receive windows that can be chosen, bytes; 1 GiB is what a scaled window can say (RFC 7323 s2.3).
+pub const RECEIVE_WINDOW_RANGE_BYTES: std::ops::RangeInclusive<i64> = 4096..=1 << 30;
 /// Smallest MTU, the host stack's: IPv6 demands it of every link (RFC 8200 section 5).
 pub const MTU_MIN_BYTES: u16 = 1280;
 /// Largest MTU of a TAP: 65 535 octets less the Ethernet header.
@@ -189,9 +193,22 @@ pub struct NodeOptions {
           value_parser = clap::value_parser!(u8).range(1..))]
     pub max_retransmissions: u8,
 
+    /// Bytes that the receive window of an offloaded connection may grow to: 4096..=1073741824
+    ///
+    /// It starts at 256 KiB, or at this if that is less, and grows with what the reader takes in a round
+    /// trip. 262144 or less: it does not grow.
+    #[arg(long, value_name = "BYTES", default_value_t = RECEIVE_WINDOW_DEFAULT_BYTES,
+          value_parser = clap::value_parser!(u32).range(RECEIVE_WINDOW_RANGE_BYTES))]
+    pub receive_window: u32,
+
     /// Capture all frames of the node into this file (pcapng; comments name net buffer lists)
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+
+    /// Write congestion window, RTT and what is in flight of each offloaded connection into this file, as
+    /// CSV; "flue plot" draws it
+    #[arg(long, value_name = "FILE")]
+    pub tcp_trace: Option<PathBuf>,
 
     /// Seed of initial sequence numbers, STags and impairments [default: random, and printed]
     #[arg(long, value_name = "N")]
@@ -254,8 +271,12 @@ pub struct NodeConfig {
     pub ecn: bool,
     /// TcpMaximumRetransmissions of offloaded connections: 1..=255.
     pub max_retransmissions: u8,
+    /// Largest receive window of offloaded connections, bytes: 4096..=1 GiB.
+    pub receive_window_bytes: u32,
     /// Capture file.
     pub pcap: Option<PathBuf>,
+    /// Trace of congestion control.
+    pub tcp_trace: Option<PathBuf>,
     /// Seed of all randomness.
     pub seed: u64,
     /// Who makes the engine progress.
@@ -300,7 +321,9 @@ impl NodeOptions {
             pacing: self.pacing,
             ecn: self.ecn,
             max_retransmissions: self.max_retransmissions,
+            receive_window_bytes: self.receive_window,
             pcap: self.pcap.clone(),
+            tcp_trace: self.tcp_trace.clone(),
             seed: self.seed.map_or_else(random_seed, Ok)?,
             progress: self.progress,
             impairment: self.impairment.resolve()?,
@@ -381,7 +404,9 @@ impl fmt::Display for NodeConfig {
             pacing,
             ecn,
             max_retransmissions,
+            receive_window_bytes,
             pcap,
+            tcp_trace,
             seed,
             progress,
             impairment,
@@ -396,7 +421,7 @@ impl fmt::Display for NodeConfig {
             f,
             "offload: {}, psh {}, congestion control {}{}, ecn {}, \
              retransmissions {max_retransmissions}, \
-             progress {}",
+             receive window {receive_window_bytes} bytes, progress {}",
             name(*offload),
             name(*psh),
             name(*congestion_control),
@@ -405,8 +430,10 @@ impl fmt::Display for NodeConfig {
             name(*progress)
         )?;
         writeln!(f, "impairment: {impairment}")?;
-        let pcap = pcap.as_ref().map(|path| path.display().to_string());
-        writeln!(f, "capture: {}", pcap.as_deref().unwrap_or("none"))?;
+        let shown = |path: &Option<PathBuf>| {
+            path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+        };
+        writeln!(f, "capture: {}, TCP trace: {}", shown(pcap), shown(tcp_trace))?;
         write!(f, "seed: {seed}")
     }
 }

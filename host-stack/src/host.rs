@@ -12,7 +12,8 @@
 //! connection ever meets a smoltcp without socket, which would answer RST (P1).
 //!
 //! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes a
-//! listener, [`HELD_FRAMES_MAX`] frames held for a connection whose initiate is not complete.
+//! listener, [`HELD_FRAMES_MAX`] frames held for a connection whose initiate is not complete, the MTUs of
+//! 1,024 narrow paths.
 //! Timers: [`HANDSHAKE_MAX`] for an accepted connection's handshake, [`RETRANSMISSION_MAX`] for an
 //! unanswered retransmission, those of smoltcp.
 //!
@@ -23,6 +24,7 @@ mod connection;
 mod ingress;
 mod neighbors;
 mod offload;
+mod paths;
 mod requests;
 mod service;
 
@@ -46,13 +48,17 @@ use smoltcp::{
 pub use self::config::{
     ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
 };
-use self::connection::{Connection, Listener, Offloaded, Owner};
+use self::{
+    connection::{Connection, Listener, Offloaded, Owner},
+    paths::Paths,
+};
 #[cfg(doc)]
 use crate::socket::OffloadPolicy;
 use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     device::QueueDevice,
     socket::{HostSocketPort, ListenerId, Notice},
+    window::raise_scale,
     wire::{self, FourTuple, Frame},
 };
 
@@ -86,6 +92,7 @@ pub struct Host {
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
     listeners: BTreeMap<u64, Listener>,
+    paths: Paths,
     stats: HostStats,
     /// Something was queued for the engine, or for a client that lives with it.
     ring: bool,
@@ -145,6 +152,7 @@ impl Host {
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            paths: Paths::default(),
             stats: HostStats::default(),
             ring: false,
             wake_at: Some(Instant::ZERO),
@@ -223,6 +231,7 @@ impl Host {
                 ToHost::InitiateComplete { handle, status, state } => {
                     self.initiate_complete(now, handle, status, state);
                 }
+                ToHost::PathMtu { handle, path_mtu } => self.path_narrowed(now, handle, path_mtu),
                 ToHost::Released { handle } => self.released(handle),
             }
         }
@@ -246,16 +255,20 @@ impl Host {
     /// Moves what smoltcp has sent to the engine, past the observer.
     fn send_down(&mut self, now: Instant) {
         while let Some(mut frame) = self.device.sent.pop_front() {
-            if let Frame::Tcp(mut segment) = wire::parse(&frame)
+            if let Frame::Tcp(segment) = wire::parse(&frame)
                 && let Some(Owner::Host(handle)) = self.owners.get(&segment.sent_on())
                 && let Some(connection) = self.connections.get_mut(handle)
             {
-                let ecn = connection.flow.ecn_flags(&segment, self.config.ecn);
-                let tcp_at = segment.tcp_at();
-                segment.flags |= ecn;
-                connection.flow.outgoing(now, &segment);
-                if ecn != Flags::default() {
-                    wire::add_flags(&mut frame, tcp_at, ecn);
+                let flow = &mut connection.flow;
+                raise_scale(&mut frame, connection.scale_raise, flow.windows_are_scaled());
+                if let Frame::Tcp(mut segment) = wire::parse(&frame) {
+                    let ecn = flow.ecn_flags(&segment, self.config.ecn);
+                    let tcp_at = segment.tcp_at();
+                    segment.flags |= ecn;
+                    flow.outgoing(now, &segment);
+                    if ecn != Flags::default() {
+                        wire::add_flags(&mut frame, tcp_at, ecn);
+                    }
                 }
             }
             self.stats.frames_out += 1;

@@ -5,6 +5,7 @@
 //! * [`socket`]: what its clients ask and are told.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
 //! * `observer`: what only the wire can tell of a connection.
+//! * `window`: a larger window scale on the wire than smoltcp's.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -29,5 +30,7 @@ pub mod simulation;
 pub mod socket;
 #[cfg(feature = "std")]
 pub mod stream;
+#[cfg(feature = "std")]
+mod window;
 #[cfg(feature = "std")]
 mod wire;

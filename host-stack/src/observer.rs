@@ -211,6 +211,11 @@ impl Flow {
         self.round_trips.carried()
     }
 
+    /// Whether the windows of both sides are scaled.
+    pub(crate) fn windows_are_scaled(&self) -> bool {
+        self.agreed.is_some_and(|agreed| agreed.window_scales.is_some())
+    }
+
     /// Our initial sequence number.
     pub(crate) fn iss(&self) -> Option<SeqNum> {
         self.ours.map(|syn| syn.seq)

@@ -10,7 +10,10 @@ use offload_engine::{
 use smoltcp::iface::Interface;
 
 use super::RETRANSMISSION_MAX;
-use crate::socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy};
+use crate::{
+    socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy},
+    window::{scale_for, scale_of_buffer},
+};
 
 /// Addresses of one host: smoltcp's table (`iface-max-addr-count-8`).
 pub const ADDRESSES_MAX: usize = 8;
@@ -41,9 +44,12 @@ pub struct HostConfig {
     pub auto_offload_bytes: u64,
     /// Whether the timestamps option is offered, and agreed to (RFC 7323 s3.2).
     pub timestamps: bool,
-    /// Receive buffer of a connection in bytes. It fixes the window scale for the connection's life, and
-    /// is the target's InitialRcvWnd: 256 KiB means scale 3.
+    /// Receive buffer of a connection in the host, in bytes, and the target's InitialRcvWnd.
     pub receive_buffer: usize,
+    /// Bytes that a connection's receive window may grow to in the target; more than `receive_buffer`, or
+    /// the buffer counts. It fixes the window scale for the connection's life: 4 MiB mean scale 7. The engine
+    /// has a limit of its own ([`offload_engine::tcp::Config::rcv_wnd_max`]), and the smaller one counts.
+    pub receive_window_max: usize,
     /// Send buffer of a connection in the host, in bytes.
     pub send_buffer: usize,
     /// Seed of ISNs, ephemeral ports and the timestamp offset. Draw it from the OS outside of
@@ -66,6 +72,7 @@ impl Default for HostConfig {
             auto_offload_bytes: AUTO_OFFLOAD_BYTES,
             timestamps: true,
             receive_buffer: 256 * 1024,
+            receive_window_max: 4 * 1024 * 1024,
             send_buffer: 256 * 1024,
             seed: 0,
             tcp: TcpCached::default(),
@@ -95,6 +102,9 @@ pub enum ConfigError {
     /// Outside of [`BUFFER_RANGE`].
     #[error("a buffer of {0} bytes is outside of 4 KiB to 1 GiB")]
     Buffer(usize),
+    /// Larger than a scaled window can be.
+    #[error("a receive window of {0} bytes is larger than 1 GiB")]
+    ReceiveWindow(usize),
     /// 0 would never leave the machine (RFC 1122 s3.2.1.7).
     #[error("TTL 0")]
     Ttl,
@@ -128,6 +138,9 @@ impl HostConfig {
             if !BUFFER_RANGE.contains(&buffer) {
                 return Err(ConfigError::Buffer(buffer));
             }
+        }
+        if self.receive_window_max > *BUFFER_RANGE.end() {
+            return Err(ConfigError::ReceiveWindow(self.receive_window_max));
         }
         if self.tcp.ttl_or_hop_limit == 0 {
             return Err(ConfigError::Ttl);
@@ -192,6 +205,12 @@ impl HostConfig {
             Some(ticks) => Some(Duration::from_millis(u64::from(ticks))),
             None => None,
         }
+    }
+
+    /// How much larger the scale of windows is on the wire than smoltcp's.
+    pub(super) fn scale_raise(&self) -> u8 {
+        let smoltcp = scale_of_buffer(self.receive_buffer);
+        scale_for(self.receive_window_max).saturating_sub(smoltcp)
     }
 
     /// The host's part of a connection's state.

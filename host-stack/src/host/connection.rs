@@ -50,6 +50,8 @@ pub(super) struct Connection {
     pub(super) tuple: FourTuple,
     pub(super) socket: SocketHandle,
     pub(super) flow: Flow,
+    /// How much larger the scale of its windows is on the wire than in smoltcp.
+    pub(super) scale_raise: u8,
     pub(super) must_offload: bool,
     /// The target, or we, have refused to offload it: do not try again.
     pub(super) stays: bool,

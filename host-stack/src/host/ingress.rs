@@ -148,6 +148,7 @@ impl Host {
                 tuple,
                 socket,
                 flow,
+                scale_raise: self.config.scale_raise(),
                 must_offload,
                 stays: false,
                 stage: Stage::Handshake(now + HANDSHAKE_MAX),

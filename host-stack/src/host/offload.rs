@@ -97,7 +97,7 @@ impl Host {
             snd_una: connection.snd_una(&socket),
             rcv_nxt: connection.rcv_nxt(&socket),
             cached: self.config.cached(),
-            path_mtu: self.config.mtu as u32,
+            path_mtu: self.paths.mtu(now, connection.tuple.remote.ip(), self.config.mtu as u32),
             ts_time: self.timestamps.at(now),
         };
         match export(now, socket, &surroundings) {
@@ -314,6 +314,8 @@ impl Host {
             tuple,
             socket: self.sockets.add(socket),
             flow: Flow::restored(state, now),
+            // The import has made a buffer of the wire's scale.
+            scale_raise: 0,
             must_offload,
             stays: true,
             stage: Stage::Open,

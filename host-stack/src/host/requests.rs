@@ -113,6 +113,7 @@ impl Host {
                 tuple,
                 socket,
                 flow: Flow::new(now),
+                scale_raise: self.config.scale_raise(),
                 must_offload,
                 stays: false,
                 stage: Stage::Handshake(now + timeout),

@@ -20,7 +20,7 @@ use crate::{
     frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate, Vlan},
     link::LinkCapabilities,
     status::NdisStatus,
-    tcp::{self, Connection, Info, PathError},
+    tcp::{self, Connection, Info},
     time::Instant,
 };
 
@@ -32,7 +32,10 @@ pub(super) struct Offloaded {
     pub(super) flow: FlowKey,
     pub(super) tcp: Connection,
     pub(super) headers: HeaderTemplate,
-    pub(super) super_segment_max: usize,
+    /// Payload bytes that the link takes in one frame for segmentation; 0: it does not segment.
+    segmentable_max: usize,
+    /// The last row of a trace.
+    pub(super) traced: Option<Box<tcp::TraceSample>>,
     /// The neighbor's; 0: any.
     vlan_id: u16,
     /// In the ready queue.
@@ -46,12 +49,15 @@ pub(super) struct Offloaded {
 impl Offloaded {
     /// The connection as an upcall sees it.
     pub(super) fn io(&mut self, now: Instant) -> ConnectionIo<'_> {
-        ConnectionIo {
-            handle: self.handle,
-            now,
-            connection: &mut self.tcp,
-            super_segment_max: self.super_segment_max,
-        }
+        let super_segment_max = self.super_segment_max();
+        ConnectionIo { handle: self.handle, now, connection: &mut self.tcp, super_segment_max }
+    }
+
+    /// Payload of the largest super-segment: whole segments of the present size; one without segmentation
+    /// by the link. The path MTU may change at any time.
+    pub(super) fn super_segment_max(&self) -> usize {
+        let mss = self.tcp.effective_mss();
+        (self.segmentable_max / mss * mss).max(mss)
     }
 }
 
@@ -142,19 +148,6 @@ impl Connections {
         offloaded.is_some_and(|offloaded| vlan.is_accepted_by(offloaded.vlan_id))
     }
 
-    /// An ICMP error about the connection. Returns whether it was believed.
-    pub(super) fn path_error(&mut self, now: Instant, slot: usize, error: &PathError) -> bool {
-        let Some(offloaded) = self.slots[slot].as_deref_mut() else { return false };
-        let believed = offloaded.tcp.handle_path_error(now, error);
-        if believed {
-            let mss = offloaded.tcp.effective_mss();
-            // Whole segments of the new size.
-            offloaded.super_segment_max = (offloaded.super_segment_max / mss * mss).max(mss);
-            self.mark_ready(slot);
-        }
-        believed
-    }
-
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -225,7 +218,7 @@ impl Connections {
                 return Err((NdisStatus::FAILURE, state));
             }
         };
-        let super_segment_max = self.super_segment_max_for(path.constant.source_address, &tcp);
+        let segmentable_max = self.segmentable_max_for(path.constant.source_address);
         self.generation += 1;
         let offloaded = Box::new(Offloaded {
             handle,
@@ -233,7 +226,8 @@ impl Connections {
             flow,
             tcp,
             headers,
-            super_segment_max,
+            segmentable_max,
+            traced: None,
             vlan_id,
             ready: false,
             scheduled: None,
@@ -249,15 +243,13 @@ impl Connections {
         Ok(slot)
     }
 
-    /// Payload of the largest super-segment: whole segments that fit the link's largest frame.
-    fn super_segment_max_for(&self, source: IpAddr, tcp: &Connection) -> usize {
+    /// Payload that fits the link's largest frame for segmentation.
+    fn segmentable_max_for(&self, source: IpAddr) -> usize {
         let frame_max = match source {
             IpAddr::V4(_) => self.capabilities.tso4_max,
             IpAddr::V6(_) => self.capabilities.tso6_max,
         };
-        let mss = tcp.effective_mss();
-        let payload = frame_max.saturating_sub(HEADER_BYTES_MAX).min(self.super_segment_max);
-        (payload / mss * mss).max(mss)
+        frame_max.saturating_sub(HEADER_BYTES_MAX).min(self.super_segment_max)
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {

@@ -52,6 +52,15 @@ pub enum ToHost {
         /// The state, handed back when the status is a failure.
         state: Option<Box<ConnectionState>>,
     },
+    /// An ICMP message, which the host gets as a frame too, has narrowed the connection's path: it quoted bytes
+    /// in flight, which only the target can tell (RFC 5927 s4.1). No message of the chimney; without it
+    /// the host could not keep its cached variable (CH-UPD-5).
+    PathMtu {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// The path MTU in bytes.
+        path_mtu: u32,
+    },
     /// The connection has ended while offloaded, and the target has let go of it.
     Released {
         /// Which connection.

@@ -1,6 +1,8 @@
 //! What happens when a timer runs out.
 
-use super::{Connection, TcpPhase, Timer, congestion::Congestion, timers};
+use super::{
+    Connection, TcpPhase, Timer, congestion::Congestion, input::CHALLENGE_KEEP_ALIVE, timers,
+};
 use crate::{
     chimney::client::UploadReason,
     time::{Duration, Instant},
@@ -37,6 +39,8 @@ impl Connection {
             Timer::Persist => self.on_persist(),
             Timer::DelayedAck => self.receiver.ack_now(),
             Timer::KeepAlive => self.on_keep_alive(),
+            // It is poll_transmit that was waited for.
+            Timer::Pacing => {}
             Timer::Close => self.on_close_timeout(),
         }
     }
@@ -64,6 +68,7 @@ impl Connection {
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
         self.suspect_black_hole();
+        self.owed.tail_probe = false;
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));
@@ -127,9 +132,13 @@ impl Connection {
 
     /// CH s10.5, s9.2.
     fn on_keep_alive(&mut self) {
-        // RFC 9293 MUST-26: while something is outstanding, its own timer asks the peer.
         if !self.recovery.is_idle() || self.window_closed() {
-            self.restart_keep_alive();
+            // RFC 9293 s3.8.4 (MUST-26): what is outstanding asks by itself.
+            let idle = match self.cached.keep_alive_enabled {
+                true => Duration::from_millis(u64::from(self.cached.ka_timeout)),
+                false => CHALLENGE_KEEP_ALIVE,
+            };
+            self.timers.set(Timer::KeepAlive, self.now + idle);
             return;
         }
         let probes_max = match self.cached.ka_probe_count {

@@ -39,6 +39,12 @@ pub(super) fn append(data: &mut Bytes, more: &[u8]) {
     *data = joined.freeze();
 }
 
+/// Bytes of the buffer that nobody but `data` holds.
+#[cfg(test)]
+pub(super) fn room(data: Bytes) -> usize {
+    data.try_into_mut().map_or(0, |own| own.capacity())
+}
+
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) start: Position,
@@ -219,6 +225,14 @@ impl Reassembly {
     pub(super) fn take(&mut self) -> impl Iterator<Item = Piece> {
         self.islands.clear();
         self.pieces.drain(..)
+    }
+
+    /// Heap in use, in bytes. Takes everything apart to see how large the buffers are.
+    #[cfg(test)]
+    pub(super) fn heap(&mut self) -> usize {
+        let tables = self.pieces.capacity() * size_of::<Piece>()
+            + self.islands.capacity() * size_of::<Island>();
+        tables + self.take().map(|piece| room(piece.data)).sum::<usize>()
     }
 
     /// Drops everything.

@@ -438,6 +438,14 @@ impl Receiver {
         self.duplicates_owed = 0;
     }
 
+    /// Heap in use, in bytes. Takes everything apart to see how large the buffers are.
+    #[cfg(test)]
+    pub(super) fn heap(&mut self) -> usize {
+        let table = self.backlog.capacity() * size_of::<Waiting>();
+        let waiting = self.backlog.drain(..).map(|waiting| super::reassembly::room(waiting.data));
+        table + waiting.sum::<usize>() + self.reassembly.heap()
+    }
+
     // Acknowledging.
 
     /// How urgent an ACK is.

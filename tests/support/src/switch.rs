@@ -3,6 +3,7 @@
 //! Loss is the kernel's, an `nft` rule in the bridge's forward path, so it strikes whatever flue
 //! believes about the wire. It is random without a seed: a test may ask for "some", never for a
 //! certain frame. Only TCP is struck: a lost ARP request costs a second and proves nothing.
+//! Marks of congestion (RFC 3168) are made in the same way.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +39,7 @@ impl Switch {
         namespace.nft("add table bridge bench");
         namespace.nft("add chain bridge bench crossing { type filter hook forward priority 0; }");
         namespace.nft("add counter bridge bench lost");
+        namespace.nft("add counter bridge bench marked");
         Self { namespace, mtu, ports: AtomicU32::new(0) }
     }
 
@@ -79,9 +81,28 @@ impl Switch {
         ));
     }
 
+    /// From now on marks `hundredths` of a percent (1..=9999) of the ECN-capable IPv4 packets that cross the
+    /// switch as having met congestion.
+    pub fn mark(&self, hundredths: u32) {
+        assert!((1..10_000).contains(&hundredths), "{hundredths} hundredths of a percent");
+        self.namespace.nft(&format!(
+            "add rule bridge bench crossing ip ecn ect0 numgen random mod 10000 < {hundredths} \
+             counter name marked ip ecn set ce"
+        ));
+    }
+
+    /// Frames marked so far by the rules of [`mark`](Self::mark); a super-segment counts as one.
+    pub fn marked_frames(&self) -> u64 {
+        self.counter("marked")
+    }
+
     /// Frames lost so far to the rules of [`lose`](Self::lose).
     pub fn lost_frames(&self) -> u64 {
-        let listing = self.namespace.nft("list counter bridge bench lost");
+        self.counter("lost")
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let listing = self.namespace.nft(&format!("list counter bridge bench {name}"));
         let listing: serde_json::Value = serde_json::from_str(&listing).expect("nft prints JSON");
         let objects = listing["nftables"].as_array().expect("a list of objects");
         let counter = objects.iter().find_map(|object| object.get("counter"));

@@ -55,7 +55,7 @@ fn established_connections_are_initiated() {
         assert_eq!(constant.local_mss, constant.remote_mss);
         assert!(constant.sack_enabled && constant.timestamp_enabled);
         assert!(constant.window_scaling_enabled);
-        assert_eq!((constant.snd_wind_scale, constant.rcv_wind_scale), (3, 3));
+        assert_eq!((constant.snd_wind_scale, constant.rcv_wind_scale), (7, 7));
         assert_eq!(delegated.snd_una, delegated.snd_max);
         assert!(delegated.retransmit.timeout_delta.is_none());
         assert_eq!(state.neighbor.cached.dl_destination_address.0, [2, 0, 0, 0, 0, 1]);
@@ -284,6 +284,25 @@ fn delayed_acknowledgement_leaves_first() {
     });
     let (ack, window) = last.unwrap();
     assert_eq!(ack, state.tcp.delegated.rcv_nxt);
-    assert_eq!(state.tcp.delegated.rcv_wnd, u32::from(window) << 3);
+    assert_eq!(state.tcp.delegated.rcv_wnd, u32::from(window) << state.tcp.constant.rcv_wind_scale);
     assert_eq!(bench.nodes[1].host.stats().exports_refused, 0);
+}
+
+// CH-UPD-5, RFC 8201 s5.3: what the target has learnt of a path, the next connection on it starts with.
+#[test]
+fn the_next_connection_knows_the_path() {
+    let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
+    let first = bench.nodes[1].initiates.pop_front().unwrap();
+    assert_eq!(first.state.path.cached.path_mtu, 1500);
+    bench.nodes[1].complete(first.handle, None);
+    let narrow = |handle| ToHost::PathMtu { handle, path_mtu: 1280 };
+    bench.nodes[1].to_host.send(narrow(OffloadHandle(9_999))).unwrap();
+    let path_mtu_of_next = |bench: &mut Bench| {
+        bench.nodes[0].connect(remote(false), false);
+        bench.run(Duration::from_millis(100));
+        bench.nodes[1].initiates.pop_front().unwrap().state.path.cached.path_mtu
+    };
+    assert_eq!(path_mtu_of_next(&mut bench), 1500, "of a connection that nobody has");
+    bench.nodes[1].to_host.send(narrow(first.handle)).unwrap();
+    assert_eq!(path_mtu_of_next(&mut bench), 1280);
 }

@@ -138,6 +138,12 @@ impl Scoreboard {
         self.lost
     }
 
+    /// Bytes resent and in flight.
+    pub(super) fn resent_in_flight(&self) -> u64 {
+        let resent = |record: &&Record| record.resent && record.fate == Fate::InFlight;
+        self.records.iter().filter(resent).map(Record::len).sum()
+    }
+
     /// Whether something waits to be resent.
     pub(super) const fn has_lost(&self) -> bool {
         self.lost > 0
@@ -426,20 +432,22 @@ impl Scoreboard {
             return 0;
         }
         let top = self.index_of(self.sacked_to.previous());
-        let (mut runs, mut bytes, mut edge) = (0, 0, None);
+        let (mut runs, mut bytes, mut edge, mut above) = (0, 0, None, Fate::InFlight);
         for record in self.records.range(..=top).rev() {
             self.count_step();
             if record.end <= self.judged {
                 break;
             }
             if record.fate == Fate::Sacked {
-                runs += 1;
+                // A resent or cut record may have left neighbours.
+                runs += u32::from(above != Fate::Sacked);
                 bytes += record.len();
                 if runs >= threshold || bytes > u64::from(threshold - 1) * mss {
                     edge = Some(record.start);
                     break;
                 }
             }
+            above = record.fate;
         }
         let Some(edge) = edge else { return 0 };
         let (first, last) = (self.index_of(self.judged), self.index_of(edge));

@@ -66,8 +66,10 @@ fn the_size_of_full_segments_is_learnt() {
     assert!(acks(&mut bench).is_empty(), "one byte less than two segments");
     bench.input(data(4879, &[0; 25]));
     assert_eq!(acks(&mut bench).len(), 1);
+    bench.input(data(4904, &[0; 2920]));
+    assert_eq!(acks(&mut bench).len(), 1, "two segments in one");
     // A smaller size counts when it comes twice in a row and does not end anything.
-    let mut at = 4904;
+    let mut at = 7824;
     for (len, flags, size) in [(1000, Flags::PSH, 1460), (1000, ACK, 1460), (1000, ACK, 1000)] {
         bench.input(Segment { flags: ACK | flags, ..data(at, &[0; 1460][..len]) });
         assert_eq!(bench.tcp.info(bench.now).rcv_mss, size);
@@ -238,6 +240,28 @@ fn the_window_follows_the_consumer() {
         bench.tcp.backlog_consumed(count);
     }
     assert_eq!(acks(&mut bench), [(60_000, 60_000)]);
+}
+
+// RFC 9293 s3.8.6.2.2: an update is sent when it at least doubles what is left; a sender with much window hears of
+// it with the next data, which it can still send.
+#[test]
+fn window_updates_are_few() {
+    for (waits, taken, update) in
+        [(20_000, 20_000, None), (40_000, 19_999, None), (40_000, 20_000, Some(40_000))]
+    {
+        let mut bench = Bench::new(state());
+        let payload = vec![1; waits];
+        bench.tcp.handle_segment(bench.now, &data(0, &payload));
+        bench.tcp.settle(&payload, false);
+        assert_eq!(acks(&mut bench), [(waits as i32, 60_000 - waits as u16)]);
+        bench.tcp.backlog_consumed(taken);
+        let expected: Vec<_> = update.map(|window| (waits as i32, window)).into_iter().collect();
+        assert_eq!(acks(&mut bench), expected);
+        bench.tcp.handle_segment(bench.now, &data(waits as u32, &[1; 2920]));
+        bench.tcp.settle(&[1; 2920], false);
+        let window = 60_000 - (waits - taken + 2920) as u16;
+        assert_eq!(acks(&mut bench), [(waits as i32 + 2920, window)]);
+    }
 }
 
 // CH-DEL-4: the PSH stays with the data it came with.

@@ -288,6 +288,79 @@ fn nagle() {
     assert_eq!(bench.sent(), [(30 + 1460, 5, ack_push() | ack_fin())]);
 }
 
+// Minshall's condition: the short end of a large write does not wait for the delayed ACK of its full-sized
+// segments (RFC 9293 s3.7.4 and s3.8.6.3 together would cost the peer's delay for each write); a second
+// short segment waits for the first one's.
+#[test]
+fn nagle_and_delayed_acks() {
+    let mut state = state();
+    state.tcp.cached.nagling_enabled = true;
+    let mut bench = Bench::new(state);
+    bench.post(MSS + 5);
+    assert_eq!(bench.sent(), [(0, MSS, ACK), (1460, 5, ack_push())]);
+    bench.post(10);
+    assert!(bench.sent().is_empty());
+    bench.ack(1460);
+    assert!(bench.sent().is_empty(), "the short one is still outstanding");
+    bench.ack(1465);
+    assert_eq!(bench.sent(), [(1465, 10, ack_push())]);
+}
+
+// RFC 9293 s3.8.6.2.1 (MUST-38): a window that opens by and by is used when a full segment fits, or
+// half of the largest window that the peer ever had.
+#[test]
+fn a_window_that_opens_by_and_by() {
+    for (largest, used) in [(60_000, 1460), (1_000, 500)] {
+        let mut state = state();
+        (state.tcp.delegated.snd_wnd, state.tcp.delegated.max_snd_wnd) = (0, largest);
+        let mut bench = Bench::new(state);
+        bench.post(10 * MSS);
+        for window in (20..used).step_by(20) {
+            bench.input(Segment { window, ..ack() });
+            assert!(bench.sent().is_empty(), "{window} of {largest}");
+        }
+        bench.input(Segment { window: used, ..ack() });
+        assert_eq!(bench.sent(), [(0, usize::from(used), ACK)]);
+    }
+}
+
+// RFC 9293 s3.8.6 (MUST-34, SHLD-15, SHLD-16, MUST-35): a window that shrinks below what is outstanding. Nothing
+// new is sent, what lies within is sent again, zero is probed, and in the end everything arrives.
+#[test]
+fn a_window_that_shrinks() {
+    let mut bench = Bench::new(state());
+    bench.post(20 * MSS);
+    assert_eq!(bench.sent().len(), 10);
+    bench.input(Segment { ack: LOCAL + 1460, window: 2 * 1460, ..ack() });
+    assert!(bench.sent().is_empty());
+    let mut again = vec![];
+    while bench.tcp.info(bench.now).timeouts == 0 {
+        bench.wait_for_timer();
+        again = bench.sent();
+    }
+    assert_eq!(again, [(1460, MSS, ACK)]);
+    bench.input(Segment { ack: LOCAL + 2920, window: 0, ..ack() });
+    for _ in 0..40 {
+        assert!(bench.sent().is_empty());
+        bench.wait_for_timer();
+        assert_eq!(bench.sent(), [(2920, 1, ACK)]);
+        bench.input(Segment { ack: LOCAL + 2920, window: 0, ..ack() });
+    }
+    let mut expected = 2920;
+    while expected < 20 * 1460 {
+        bench.input(Segment { ack: LOCAL + expected, ..ack() });
+        let sent = bench.sent();
+        if sent.is_empty() {
+            bench.wait_for_timer();
+        }
+        for (at, len, _) in sent {
+            expected += if at == expected { len as u32 } else { 0 };
+        }
+    }
+    bench.input(Segment { ack: LOCAL + expected, ..ack() });
+    assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 20 * MSS)]);
+}
+
 // RFC 9293 s3.8.6.2.1, CH s10.8: no small piece into a small window; the override timer sends it.
 #[test]
 fn silly_window_avoidance() {
@@ -436,6 +509,26 @@ fn keep_alive() {
     assert_eq!(bench.sent().len(), 1);
     assert_eq!(bench.wait_for_timer(), Duration::from_millis(500));
     assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]));
+}
+
+// RFC 9293 s3.8.4 (MUST-26): no keep-alive while anything is outstanding; that is asked after by itself.
+#[test]
+fn keep_alive_waits_for_what_is_outstanding() {
+    let mut state = state();
+    let cached = &mut state.tcp.cached;
+    (cached.keep_alive_enabled, cached.ka_timeout, cached.ka_probe_count) = (true, 500, 1);
+    let mut bench = Bench::with(state, Config { retransmissions_max: 5, ..Config::default() });
+    bench.post(10);
+    bench.sent();
+    let end = bench.now + Duration::from_secs(30);
+    while bench.now < end {
+        bench.wait_for_timer();
+        assert!(bench.sent().iter().all(|segment| *segment == (0, 10, ack_push())));
+    }
+    assert!(bench.events().is_empty());
+    bench.ack(10);
+    bench.wait_for_timer();
+    assert_eq!(bench.sent(), [(9, 0, ACK)]);
 }
 
 // CH s10.7.

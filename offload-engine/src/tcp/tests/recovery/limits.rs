@@ -5,7 +5,7 @@ use super::*;
 fn patient(max_rt: Option<u32>) -> Bench {
     let mut state = state();
     state.tcp.cached.max_rt = max_rt;
-    Bench::new(state)
+    reno(state, RecoveryOptions::default())
 }
 
 /// Waits until the connection is given up; returns how long that took.

@@ -6,7 +6,7 @@ use super::*;
 fn probed(with_sack: bool, segments: u32) -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = with_sack;
-    let mut bench = Bench::new(state);
+    let mut bench = reno(state, RecoveryOptions::default());
     bench.post((segments * MSS) as usize);
     bench.sent();
     bench.now += RTT;
@@ -95,7 +95,7 @@ fn the_probe_takes_the_place_of_the_time_out() {
     state.tcp.constant.sack_enabled = true;
     // SRTT 150 ms, no variance: two of them are more than the RTO.
     (state.tcp.delegated.srtt, state.tcp.delegated.rtt_var) = (150 * 8, 1);
-    let mut bench = Bench::new(state);
+    let mut bench = reno(state, RecoveryOptions::default());
     bench.post(2 * MSS as usize);
     bench.sent();
     assert_eq!(bench.wait_for_timer(), Duration::from_millis(200));

@@ -1,0 +1,103 @@
+//! Paths that are narrower than our link (RFC 1191 s6.3, RFC 8201 s5.3).
+//!
+//! The target tells what ICMP has said of a connection's path, since only it knows what is in flight. The
+//! host, whose cached variable the path MTU is (CH-UPD-5), gives it to connections that are offloaded to
+//! the same address later, so that not each of them has to find out. After [`RAISE_AFTER`] it is
+//! forgotten: the path may have become wider. A connection keeps what it was told at its initiate.
+//!
+//! Limit: [`PATHS_MAX`]; beyond it the oldest is forgotten.
+
+use alloc::collections::BTreeMap;
+use core::net::IpAddr;
+
+use offload_engine::{chimney::client::OffloadHandle, tcp::RAISE_AFTER, time::Instant};
+
+use super::Host;
+
+/// Addresses whose path MTU is remembered.
+pub(super) const PATHS_MAX: usize = 1024;
+
+/// What is known of paths, by the address at their end.
+#[derive(Debug, Default)]
+pub(super) struct Paths(BTreeMap<IpAddr, Narrow>);
+
+#[derive(Clone, Copy, Debug)]
+struct Narrow {
+    mtu: u32,
+    since: Instant,
+}
+
+impl Paths {
+    fn learn(&mut self, now: Instant, remote: IpAddr, mtu: u32) {
+        if self.0.len() >= PATHS_MAX && !self.0.contains_key(&remote) {
+            let oldest = self.0.iter().min_by_key(|(_, narrow)| narrow.since);
+            if let Some(oldest) = oldest.map(|(address, _)| *address) {
+                self.0.remove(&oldest);
+            }
+        }
+        self.0.insert(remote, Narrow { mtu, since: now });
+    }
+
+    /// Path MTU to `remote` in bytes, at most `link`.
+    pub(super) fn mtu(&mut self, now: Instant, remote: IpAddr, link: u32) -> u32 {
+        match self.0.get(&remote) {
+            Some(narrow) if now - narrow.since < RAISE_AFTER => narrow.mtu.min(link),
+            Some(_) => {
+                self.0.remove(&remote);
+                link
+            }
+            None => link,
+        }
+    }
+}
+
+impl Host {
+    /// The path of an offloaded connection has become narrower.
+    pub(super) fn path_narrowed(&mut self, now: Instant, handle: OffloadHandle, mtu: u32) {
+        if let Some(offloaded) = self.offloaded.get(&handle) {
+            self.paths.learn(now, offloaded.tuple.remote.ip(), mtu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_engine::time::Duration;
+
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        core::net::Ipv4Addr::from_bits(number).into()
+    }
+
+    // RFC 1191 s6.3: ten minutes; never more than the link takes.
+    #[test]
+    fn a_narrow_path_is_remembered_for_ten_minutes() {
+        let mut paths = Paths::default();
+        let start = Instant::from_millis(5);
+        paths.learn(start, address(1), 1280);
+        assert_eq!(paths.mtu(start, address(1), 1500), 1280);
+        assert_eq!(paths.mtu(start, address(1), 1000), 1000);
+        assert_eq!(paths.mtu(start, address(2), 1500), 1500);
+        let almost = start + (RAISE_AFTER - Duration::from_millis(1));
+        assert_eq!(paths.mtu(almost, address(1), 1500), 1280);
+        assert_eq!(paths.mtu(start + RAISE_AFTER, address(1), 1500), 1500);
+        assert!(paths.0.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_path_is_forgotten_first() {
+        let mut paths = Paths::default();
+        let now = Instant::from_millis(5);
+        for number in 0..PATHS_MAX as u32 {
+            paths.learn(now + Duration::from_millis(number.into()), address(number), 1280);
+        }
+        paths.learn(now + Duration::from_secs(2), address(0), 1000);
+        assert_eq!(paths.0.len(), PATHS_MAX);
+        paths.learn(now + Duration::from_secs(3), address(9_999), 1280);
+        assert_eq!(paths.0.len(), PATHS_MAX);
+        let now = now + Duration::from_secs(3);
+        let known = [0, 1, 2, 9_999].map(|number| paths.mtu(now, address(number), 1500));
+        assert_eq!(known, [1000, 1500, 1280, 1280]);
+    }
+}

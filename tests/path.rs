@@ -1,0 +1,292 @@
+//! Offloaded connections through a routed network: narrow links, routers that tell and routers that do
+//! not, and routers that mark.
+//!
+//! ```text
+//! flue --TAP-- near --narrow veth-- far --veth-- host
+//! ```
+//!
+//! The host's MSS is that of its own link, so only ICMP tells flue of the narrow one (RFC 1191, RFC 8201),
+//! or silence does (RFC 2923). Routers and ICMP are the kernel's. What flue counted tells how it found out.
+//!
+//! ECN is marked by `nft` on a bridge, on frames that are ECN-capable and no others (RFC 3168).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use flue_test_support::flue::{command, exchange};
+use flue_test_support::kernel_peer::{KernelPeer, Plan};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::stream::Stream;
+use flue_test_support::switch::Switch;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] =
+    &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
+
+const MIB: u64 = 1 << 20;
+const FLUE_SEED: u64 = 1;
+const KERNEL_SEED: u64 = 2;
+const PORT: u16 = 5000;
+const START: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What flue says of its offloaded connection when it ends.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    segments: u64,
+    retransmitted: u64,
+    recoveries: u64,
+    timeouts: u64,
+    path_mtu_reductions: u64,
+    /// ECN marks received and answered; `None`: it was not agreed on.
+    marks: Option<(u64, u64)>,
+}
+
+impl Counted {
+    fn of(flue: &mut Process) -> Self {
+        let line = flue.expect_line("ended: ", START);
+        // The number that follows, or goes before, the words.
+        let words: Vec<&str> = line.split([' ', ',', '(', ')', ':']).collect();
+        let near = |what: &str, by: isize| {
+            let at = words.iter().position(|word| *word == what)?;
+            words.get(at.checked_add_signed(by)?)?.parse().ok()
+        };
+        let told = |what| near(what, -1).unwrap_or_else(|| panic!("no {what}: {line}"));
+        Self {
+            segments: told("segments"),
+            retransmitted: told("retransmitted"),
+            recoveries: told("recoveries"),
+            timeouts: told("time-outs"),
+            path_mtu_reductions: near("reduced", 2).unwrap_or(0),
+            marks: near("received", -1).zip(near("answered", -1)),
+        }
+    }
+}
+
+/// A routed network.
+struct Routed {
+    near: Namespace,
+    /// Ends with the test.
+    _far: Namespace,
+    host: Namespace,
+    v6: bool,
+}
+
+/// `host` of network `net`.
+fn address(v6: bool, net: u8, host: u8) -> IpAddr {
+    if v6 {
+        Ipv6Addr::new(0xfd00, 0, 0, net.into(), 0, 0, 0, host.into()).into()
+    } else {
+        Ipv4Addr::new(10, 0, net, host).into()
+    }
+}
+
+fn prefix(v6: bool, net: u8, host: u8) -> String {
+    format!("{}/{}", address(v6, net, host), if v6 { 64 } else { 24 })
+}
+
+impl Routed {
+    /// The link between the routers carries `mtu` bytes, all others 1500.
+    fn new(v6: bool, mtu: u32) -> Self {
+        let [near, far, host] = [Namespace::new(), Namespace::new(), Namespace::new()];
+        for router in [&near, &far] {
+            router.sysctl("net/ipv4/ip_forward", "1");
+            router.sysctl("net/ipv6/conf/all/forwarding", "1");
+        }
+        let path = |namespace: &Namespace| namespace.path().display().to_string();
+        near.ip(&format!(
+            "link add narrow mtu {mtu} type veth peer name narrow mtu {mtu} netns {}",
+            path(&far)
+        ));
+        far.ip(&format!("link add wide type veth peer name eth0 netns {}", path(&host)));
+        let link = |at: &Namespace, name: &str, net, number| {
+            at.ip(&format!("addr add {} dev {name}", prefix(v6, net, number)));
+            at.ip(&format!("link set {name} up"));
+        };
+        link(&near, "narrow", 1, 1);
+        link(&far, "narrow", 1, 2);
+        link(&far, "wide", 2, 1);
+        link(&host, "eth0", 2, 2);
+        let route = |at: &Namespace, to: &str, via| at.ip(&format!("route add {to} via {via}"));
+        let net =
+            |net| if v6 { format!("fd00:0:0:{net}::/64") } else { format!("10.0.{net}.0/24") };
+        route(&near, &net(2), address(v6, 1, 2));
+        route(&far, &net(0), address(v6, 1, 1));
+        route(&host, "default", address(v6, 2, 1));
+        Self { near, _far: far, host, v6 }
+    }
+
+    /// From now on the near router keeps to itself what does not fit.
+    fn silence(&self) {
+        self.near.nft("add table inet bench");
+        self.near.nft("add chain inet bench said { type filter hook output priority 0; }");
+        self.near.nft("add rule inet bench said icmp type destination-unreachable drop");
+        self.near.nft("add rule inet bench said icmpv6 type packet-too-big drop");
+    }
+
+    /// flue sends `flue_bytes` to a kernel that sends `kernel_bytes`; both arrive whole.
+    fn talk(&self, options: &str, flue_bytes: u64, kernel_bytes: u64) -> Counted {
+        let (own, gateway) = (prefix(self.v6, 0, 2), address(self.v6, 0, 1));
+        let line = format!(
+            "nc -l {} {PORT} --tap tap0 --addr {own} --gateway {gateway} --host-addr {} --seed 7 {options}",
+            address(self.v6, 0, 2),
+            prefix(self.v6, 0, 1)
+        );
+        let mut flue = Process::start(&self.near, command(FLUE, &line), Output::Bytes);
+        flue.expect_line("listening", START);
+        let there = SocketAddr::new(address(self.v6, 0, 2), PORT);
+        let peer = KernelPeer::connect(&self.host, there, Plan::send(KERNEL_SEED, kernel_bytes));
+        finish(flue, peer, flue_bytes, kernel_bytes)
+    }
+}
+
+fn finish(mut flue: Process, peer: KernelPeer, flue_bytes: u64, kernel_bytes: u64) -> Counted {
+    let (received, input_error) = exchange(&mut flue, FLUE_SEED, flue_bytes, LIMIT);
+    flue.expect_exit(0, LIMIT);
+    assert!(input_error.is_none(), "flue stopped reading its input: {input_error:?}");
+    assert_eq!(received, Stream::new(KERNEL_SEED).digest(kernel_bytes));
+    peer.finish().assert_received(Stream::new(FLUE_SEED).digest(flue_bytes));
+    Counted::of(&mut flue)
+}
+
+/// RFC 1191 s6, RFC 8201 s5: the router's message is enough. One reduction, one flight sent again, and
+/// neither a time-out nor a recovery that is not loss's.
+fn a_router_that_tells(v6: bool, mtu: u32, options: &str) {
+    if lacks(NEEDS) {
+        return;
+    }
+    let counted = Routed::new(v6, mtu).talk(options, 8 * MIB, 8 * MIB);
+    assert_eq!(counted.path_mtu_reductions, 1, "{counted:?}");
+    assert!(counted.timeouts + counted.recoveries <= counted.segments / 2_000 + 1, "{counted:?}");
+    assert!((1..counted.segments / 20).contains(&counted.retransmitted), "{counted:?}");
+    assert!(counted.segments >= 7 * MIB / u64::from(mtu), "{counted:?}");
+}
+
+/// RFC 2923 s2.1: three time-outs find out what nobody tells; with a link below 1064 bytes three more.
+fn a_router_that_is_silent(v6: bool, mtu: u32, options: &str, reductions: u64) {
+    if lacks(NEEDS) {
+        return;
+    }
+    let network = Routed::new(v6, mtu);
+    network.silence();
+    let counted = network.talk(options, 4 * MIB, 0);
+    assert_eq!(counted.path_mtu_reductions, reductions, "{counted:?}");
+    assert!((3 * reductions..=3 * reductions + 2).contains(&counted.timeouts), "{counted:?}");
+}
+
+#[test]
+fn too_big_over_ipv4_super_segments() {
+    a_router_that_tells(false, 1280, "--vnet on");
+}
+
+#[test]
+fn too_big_over_ipv4_plain_frames() {
+    a_router_that_tells(false, 1000, "--vnet off");
+}
+
+#[test]
+fn too_big_over_ipv6_super_segments() {
+    a_router_that_tells(true, 1280, "--vnet on");
+}
+
+#[test]
+fn too_big_over_ipv6_plain_frames() {
+    a_router_that_tells(true, 1400, "--vnet off");
+}
+
+#[test]
+fn a_black_hole_over_ipv4_super_segments() {
+    a_router_that_is_silent(false, 1280, "--vnet on", 1);
+}
+
+#[test]
+fn a_narrow_black_hole_over_ipv4_plain_frames() {
+    a_router_that_is_silent(false, 1000, "--vnet off", 2);
+}
+
+#[test]
+fn a_black_hole_over_ipv6() {
+    a_router_that_is_silent(true, 1280, "--vnet on", 1);
+}
+
+/// A counter of the kernel's TCP or IP in a namespace, as `nstat` names it.
+fn kernel_counter(host: &Namespace, name: &str) -> u64 {
+    let netstat = host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat"));
+    let netstat = netstat.expect("the kernel counts");
+    let lines: Vec<&str> = netstat.lines().collect();
+    let found = lines.chunks(2).find_map(|pair| {
+        let at = pair[0].split(' ').position(|word| word == name)?;
+        pair.get(1)?.split(' ').nth(at)?.parse().ok()
+    });
+    found.unwrap_or_else(|| panic!("the kernel does not count {name}"))
+}
+
+/// Both send 16 MiB through a switch that marks one ECN-capable frame in twenty: super-segments are few.
+fn marks(kernel_opens: bool, kernel_ecn: &str, options: &str) -> (Counted, Namespace, u64) {
+    let switch = Switch::new(1500);
+    let kernel = switch.host(&prefix(false, 0, 1));
+    kernel.sysctl("net/ipv4/tcp_ecn", kernel_ecn);
+    switch.mark(500);
+    let own = prefix(false, 0, 2);
+    let start = |what: &str| {
+        let line = format!(
+            "nc {what} --tap tap0 --addr {own} --bridge {} --seed 7 {options}",
+            Switch::BRIDGE
+        );
+        Process::start(switch.namespace(), command(FLUE, &line), Output::Bytes)
+    };
+    let plan = Plan::send(KERNEL_SEED, 16 * MIB);
+    let (flue, peer) = if kernel_opens {
+        let mut flue = start(&format!("-l {PORT}"));
+        flue.expect_line("listening", START);
+        let there = SocketAddr::new(address(false, 0, 2), PORT);
+        (flue, KernelPeer::connect(&kernel, there, plan))
+    } else {
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let peer = KernelPeer::listen(&kernel, any, plan);
+        (start(&format!("{} {}", address(false, 0, 1), peer.address().port())), peer)
+    };
+    let counted = finish(flue, peer, 16 * MIB, 16 * MIB);
+    let marked = switch.marked_frames();
+    (counted, kernel, marked)
+}
+
+/// RFC 3168 s6.1: each side's marks are echoed to the other, answered, and ended by CWR; nothing is lost.
+fn marks_are_answered(kernel_opens: bool, kernel_ecn: &str, options: &str) {
+    if lacks(NEEDS) {
+        return;
+    }
+    let (counted, kernel, marked) = marks(kernel_opens, kernel_ecn, options);
+    let (received, answered) = counted.marks.expect("ECN was agreed on");
+    assert!(received > 0 && answered > 0, "{counted:?}, {marked} marked");
+    // Without CWR on either side every acknowledgement would be an echo.
+    assert!(answered <= marked, "{counted:?}, {marked} marked");
+    assert!(kernel_counter(&kernel, "InCEPkts") > 0, "the kernel saw no mark");
+    let echoed = kernel_counter(&kernel, "TCPDeliveredCE");
+    assert!(echoed > 0, "the kernel heard no echo");
+    assert!(kernel_counter(&kernel, "InECT0Pkts") > 0);
+    assert!(counted.recoveries + counted.timeouts <= counted.segments / 2_000 + 1, "{counted:?}");
+}
+
+#[test]
+fn marks_are_answered_by_both_the_kernel_opens() {
+    marks_are_answered(true, "1", "--ecn --vnet on");
+}
+
+#[test]
+fn marks_are_answered_by_both_flue_opens() {
+    marks_are_answered(false, "2", "--ecn --vnet off");
+}
+
+#[test]
+fn without_agreement_nothing_is_marked() {
+    if lacks(NEEDS) {
+        return;
+    }
+    for (kernel_opens, kernel_ecn, options) in [(true, "1", ""), (false, "0", "--ecn")] {
+        let (counted, _, marked) = marks(kernel_opens, kernel_ecn, options);
+        assert_eq!((counted.marks, marked), (None, 0), "{counted:?}");
+    }
+}
