@@ -88,10 +88,13 @@ fn of_target(told: &Told) -> Vec<u8> {
     let Told { info, state, outstanding: _ } = told;
     let (constant, delegated) = (&state.constant, &state.delegated);
     let mss = (info.snd_mss as u64).max(1);
-    let options = u8::from(constant.timestamp_enabled) * OPTION_TIMESTAMPS
-        | u8::from(constant.sack_enabled) * OPTION_SACK
-        | u8::from(constant.window_scaling_enabled) * OPTION_WINDOW_SCALE
-        | u8::from(info.ecn) * OPTION_ECN;
+    let agreed = [
+        (constant.timestamp_enabled, OPTION_TIMESTAMPS),
+        (constant.sack_enabled, OPTION_SACK),
+        (constant.window_scaling_enabled, OPTION_WINDOW_SCALE),
+        (info.ecn, OPTION_ECN),
+    ];
+    let options = agreed.iter().filter(|(agreed, _)| *agreed).fold(0, |all, (_, one)| all | one);
     let retransmit = delegated.retransmit.count;
     let mut layout = Layout::default();
     // state, ca_state, retransmits, probes, backoff, options, scales, flags
