@@ -439,8 +439,7 @@ impl Connection {
         let limited = self.usage.is_limited(self.congestion.cwnd(), slow_start);
         self.congestion.on_ack(AckSample {
             now: self.now,
-            // What a block had told before does not count twice.
-            acked: report.acked.min(report.delivered),
+            acked: report.acked,
             limited,
             after_timeout: report.after_timeout,
             rtt: report.rtt,

@@ -615,12 +615,14 @@ impl Recovery {
                 self.close();
             }
         }
+        // RFC 6675 s5: fast recovery ends with the window that it has aimed at.
+        let deflated = ended && !report.after_timeout;
         if self.episode == Episode::Open {
             if self.board.has_lost() {
                 self.begin();
                 report.reduce = true;
             } else {
-                report.may_grow = !report.reduce;
+                report.may_grow = !report.reduce && !deflated;
             }
         }
         ended

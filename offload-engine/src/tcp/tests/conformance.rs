@@ -98,9 +98,7 @@ fn on_a_proven_path() -> Config {
 // what lies within is resent, and the connection lives on.
 #[test]
 fn a_window_that_shrinks() {
-    // MAY-7: a tail loss probe repeats the last segment, wherever the edge is.
-    let recovery = RecoveryOptions { tail_loss_probe: false, ..RecoveryOptions::default() };
-    let mut bench = Bench::with(state(), Config { recovery, ..on_a_proven_path() });
+    let mut bench = Bench::with(state(), on_a_proven_path());
     bench.post(12 * MSS as usize);
     assert_eq!(bench.sent().len(), 10);
     let window = MSS as u16;

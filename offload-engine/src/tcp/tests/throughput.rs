@@ -143,7 +143,7 @@ fn losses_are_repaired_without_waiting() {
         bound(true, 0, 10, 0),
         bound(false, 0, 10, 0),
         bound(true, 10, 350, 1),
-        bound(true, 50, 4_000, 12),
+        bound(true, 50, 5_000, 14),
         bound(false, 10, 2_500, 6),
         bound(false, 50, 9_000, 30),
     ] {
