@@ -131,7 +131,9 @@ impl Connection {
     /// The rate to pace at now; `None` when pacing is off or has nothing to go by.
     pub(super) fn pacing_rate(&self) -> Option<Rate> {
         let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
-        Rate::new(self.send_window(), self.congestion.ssthresh(), srtt)
+        // Recovery's window says what may be sent for this ACK, and is often 0.
+        let window = self.send_window().max(self.congestion.cwnd());
+        Rate::new(window, self.congestion.ssthresh(), srtt)
     }
 
     /// Something could be sent, but not before `due`.

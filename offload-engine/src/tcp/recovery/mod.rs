@@ -504,22 +504,24 @@ impl Recovery {
             duplicate: delivery.sacked > 0 || ack.bare && delivery.acked == 0,
             sack: self.sack,
         });
-        if before == (FRto::Second { sent: true }) && self.f_rto == FRto::Off {
-            self.resume_repair(delivery.sacked > 0);
+        let failed = before == (FRto::Second { sent: true })
+            && self.f_rto == FRto::Off
+            && delivery.acked == 0;
+        let told = !ack.sacks.is_empty() || ack.duplicate_report.is_some();
+        if failed && !told {
+            self.resume_repair();
         }
     }
 
-    /// RFC 5682 s2.1 step 3a: the loss was real. Room for a retransmission beside the two new segments,
-    /// which fill the window; and unless a SACK block tells of them they count as unacknowledged as the rest:
-    /// a peer need not keep what is out of order.
-    fn resume_repair(&mut self, kept: bool) {
+    /// RFC 5682 s2.1 step 3a: the loss was real, and no block tells of the two new segments. They count as
+    /// unacknowledged as the rest, for a peer need not keep what is out of order; else they would fill the
+    /// window, and the repair would stand still until the next, longer time-out.
+    fn resume_repair(&mut self) {
         self.force = true;
-        if !kept {
-            self.board.mark_all();
-            self.inferred = 0;
-            if let Some(last) = self.board.last() {
-                self.episode = Episode::Timeout { until: last.end };
-            }
+        self.inferred = 0;
+        self.board.mark_all();
+        if let Some(last) = self.board.last() {
+            self.episode = Episode::Timeout { until: last.end };
         }
     }
 
