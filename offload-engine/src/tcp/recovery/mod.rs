@@ -519,7 +519,7 @@ impl Recovery {
     fn resume_repair(&mut self) {
         self.force = true;
         self.inferred = 0;
-        self.board.mark_all();
+        self.board.mark_due(|_| true);
         if let Some(last) = self.board.last() {
             self.episode = Episode::Timeout { until: last.end };
         }
@@ -615,14 +615,11 @@ impl Recovery {
                 self.close();
             }
         }
-        // RFC 6675 s5: fast recovery ends with the window that it has aimed at.
-        let deflated = ended && !report.after_timeout;
         if self.episode == Episode::Open {
             if self.board.has_lost() {
                 self.begin();
                 report.reduce = true;
             } else {
-                report.may_grow = !report.reduce && !deflated;
                 // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
                 report.may_grow = !report.reduce && (!ended || report.after_timeout);
             }
