@@ -29,7 +29,7 @@ pub struct PlotArgs {
     pub file: PathBuf,
 
     /// Where to write the picture [default: beside the trace, with .svg]
-    #[arg(short, long = "output", value_name = "FILE.svg")]
+    #[arg(short = 'o', long = "output", value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
 
     /// Connection to draw, as its column says or a part of that [default: the one with most rows]

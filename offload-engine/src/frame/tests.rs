@@ -354,7 +354,7 @@ fn ids_of_super_segments_do_not_wrap() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0);
     let mut out = [0; HEADER_BYTES_MAX];
     let mut last = None;
-    for pieces in [1, 45, 0x7fd0, 2, 0x8000, 3, 0x7ffd, 1, 1] {
+    for pieces in [1, 45, 0x7fd0, 3, 0x7ffd, 0x8000, 2, 0x7fff, 1] {
         template.write(&mut out, &plain_segment(0), pieces);
         let id = u16::from_be_bytes([out[18], out[19]]);
         assert!(id >= 0x8000 && id.checked_add(pieces - 1).is_some(), "{id:#x}, {pieces} pieces");

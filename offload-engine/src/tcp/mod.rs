@@ -509,31 +509,6 @@ impl Connection {
         }
     }
 
-    /// What congestion control and recovery are doing.
-    fn ca_state(&self) -> CaState {
-        if self.recovery.is_repairing_timeout() {
-            CaState::Loss
-        } else if self.recovery.is_fast() {
-            CaState::Recovery
-        } else if self.ecn.is_answering(self.snd.una) {
-            CaState::Cwr
-        } else if self.recovery.has_doubts() {
-            CaState::Disorder
-        } else {
-            CaState::Open
-        }
-    }
-
-    /// Bytes that are known to have arrived: acknowledged since the take-over, or sacked.
-    fn bytes_delivered(&self) -> u64 {
-        self.counters.bytes_acked + self.recovery.sacked()
-    }
-
-    /// `bytes` in segments of the present size.
-    fn segments(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.mss)
-    }
-
     /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion
     /// controller's.
     fn send_window(&self) -> u64 {

@@ -8,7 +8,8 @@
 //!
 //! A black hole drops what is too big and says nothing. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs of
 //! a full-sized segment make the segments smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220.
-//! Where one has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then.
+//! Where one has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then. An
+//! acknowledgement of more than the small segment shows that the large ones were late, not lost.
 //!
 //! [`RAISE_AFTER`] a reduction the first size is tried again (RFC 1191 s6.3): if the path is still narrow
 //! this costs one flight, or two time-outs in a black hole.
@@ -29,11 +30,11 @@ pub const MTU_MIN_IPV4: u32 = 552;
 /// The same over IPv6: RFC 8201 s4 discards messages that report less than the smallest link MTU.
 pub const MTU_MIN_IPV6: u32 = 1280;
 /// Consecutive time-outs of a full-sized segment after which it is made smaller, while none of its size has
-/// been acknowledged.
-pub const BLACK_HOLE_TIMEOUTS: u8 = 2;
-/// The same afterwards: the path has to have changed. Five percent of loss bring about two time-outs of one
-/// segment every thousand segments, and four hardly ever.
-pub const BLACK_HOLE_TIMEOUTS_PROVEN: u8 = 4;
+/// been acknowledged: R1 of RFC 9293 s3.8.3, at which the path is to be doubted.
+pub const BLACK_HOLE_TIMEOUTS: u8 = 3;
+/// The same afterwards: the path has to have changed. With five percent of loss both ways one time-out in a
+/// hundred is followed by two more, and hardly any by four.
+pub const BLACK_HOLE_TIMEOUTS_PROVEN: u8 = 5;
 /// When the first size is tried again (RFC 1191 s6.3 recommends ten minutes; RFC 8201 s4 five at least).
 pub const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// Reductions by ICMP until everything that was in flight at the first is acknowledged: a path may have
@@ -126,6 +127,10 @@ pub(super) struct PathMtu {
     raise_at: Option<Instant>,
     /// A full-sized segment was acknowledged.
     proven: bool,
+    /// The path MTU before silence narrowed it, until something is acknowledged.
+    doubted: Option<u32>,
+    /// Time-outs of the present segment that have been answered by a reduction.
+    timeouts_answered: u8,
     /// Everything up to here was in flight at the first reduction of the flight.
     flight_end: Position,
     flight_reductions: u8,
@@ -142,6 +147,8 @@ impl PathMtu {
             ipv6,
             raise_at: None,
             proven: false,
+            doubted: None,
+            timeouts_answered: 0,
             flight_end: una,
             flight_reductions: 0,
             soft_error: None,
@@ -222,6 +229,7 @@ impl Connection {
             return;
         }
         path.flight_reductions += 1;
+        self.path_mtu.doubted = None;
         self.narrow(mtu);
         // RFC 1191 s6.4, RFC 8201 s5.4: not congestion, so the window stays. As in Linux all of it goes out
         // at once, not a segment alone: what was dropped has left the path.
@@ -234,8 +242,16 @@ impl Connection {
 
     /// An acceptable acknowledgement up to `ack` has come, and SND.UNA has not moved yet.
     pub(super) fn prove_path_mtu(&mut self, ack: Position) {
-        let path = &self.path_mtu;
-        if !path.proven && ack.since(self.snd.una) >= self.mss && self.first_is_full_sized() {
+        let acked = ack.since(self.snd.una);
+        if acked == 0 {
+            return;
+        }
+        // A time-out resends one segment, and that was of the smaller size.
+        if let Some(before) = self.path_mtu.doubted.take().filter(|_| acked > self.mss) {
+            self.path_mtu.raise_at = None;
+            self.set_path_mtu(before);
+        }
+        if !self.path_mtu.proven && acked >= self.mss && self.first_is_full_sized() {
             self.path_mtu.proven = true;
         }
     }
@@ -244,9 +260,12 @@ impl Connection {
     /// full-sized segment it becomes smaller; its bytes are presumed lost already.
     pub(super) fn suspect_black_hole(&mut self) {
         let attempts = self.attempts.retransmissions;
+        if attempts == 1 {
+            self.path_mtu.timeouts_answered = 0;
+        }
         let timeouts =
             if self.path_mtu.proven { BLACK_HOLE_TIMEOUTS_PROVEN } else { BLACK_HOLE_TIMEOUTS };
-        let enough = attempts > 0 && attempts.is_multiple_of(timeouts);
+        let enough = attempts.saturating_sub(self.path_mtu.timeouts_answered) >= timeouts;
         if !enough || !self.config.path.black_hole_detection || !self.first_is_full_sized() {
             return;
         }
@@ -255,6 +274,8 @@ impl Connection {
             |mtu: &&u32| effective_mss(&self.constant, self.path_mtu.payload(**mtu)) < self.mss;
         if let Some(&mtu) = fallbacks.iter().find(smaller) {
             self.counters.black_holes += 1;
+            self.path_mtu.doubted.get_or_insert(self.path_mtu.current);
+            self.path_mtu.timeouts_answered = attempts;
             self.narrow(mtu);
         }
     }

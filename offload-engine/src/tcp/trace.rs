@@ -51,4 +51,29 @@ impl Connection {
             ca_state: self.ca_state(),
         }
     }
+
+    /// What congestion control and recovery are doing.
+    pub(super) fn ca_state(&self) -> CaState {
+        if self.recovery.is_repairing_timeout() {
+            CaState::Loss
+        } else if self.recovery.is_fast() {
+            CaState::Recovery
+        } else if self.ecn.is_answering(self.snd.una) {
+            CaState::Cwr
+        } else if self.recovery.has_doubts() {
+            CaState::Disorder
+        } else {
+            CaState::Open
+        }
+    }
+
+    /// Bytes that are known to have arrived: acknowledged since the take-over, or sacked.
+    pub(super) fn bytes_delivered(&self) -> u64 {
+        self.counters.bytes_acked + self.recovery.sacked()
+    }
+
+    /// `bytes` in segments of the present size.
+    pub(super) fn segments(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.mss)
+    }
 }

@@ -15,8 +15,8 @@ use super::{Connection, Row, State};
 const SIZE: (u32, u32) = (1200, 900);
 /// Pixels of the panels, from the top; the last one gets what is left.
 const HEIGHTS: [u32; 2] = [400, 250];
-/// Points of a line: more are thinned out, keeping the extremes.
-const POINTS_MAX: usize = 2_400;
+/// Columns of a line: of each only the first, lowest, highest and last point are kept.
+const COLUMNS: f64 = 2_400.0;
 /// Steps of the delivery rate.
 const RATE_STEPS: usize = 240;
 
@@ -38,6 +38,16 @@ struct Axis {
     /// The first row, on the node's clock.
     origin: f64,
     end: f64,
+}
+
+/// Which panel it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// With the names of the bands.
+    Top,
+    Middle,
+    /// With the name of the time axis.
+    Bottom,
 }
 
 /// A line of a panel.
@@ -94,7 +104,7 @@ fn draw_windows(
         line("cwnd", BLUE, false, |row| row.cwnd),
     ];
     let units = [("bytes", 1.0), ("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)];
-    draw_panel(panel, "windows", rows, axis, &lines, &units, false)
+    draw_panel(panel, "windows", rows, axis, &lines, &units, Place::Top)
 }
 
 fn draw_rtt(panel: &Panel<'_>, rows: &[Row], axis: Axis) -> Result<(), Box<dyn std::error::Error>> {
@@ -113,7 +123,7 @@ fn draw_rtt(panel: &Panel<'_>, rows: &[Row], axis: Axis) -> Result<(), Box<dyn s
         },
     ];
     let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    draw_panel(panel, "round trip", rows, axis, &lines, &units, false)
+    draw_panel(panel, "round trip", rows, axis, &lines, &units, Place::Middle)
 }
 
 fn draw_rate(
@@ -131,7 +141,7 @@ fn draw_rate(
         Line { name: "delivered", color: PURPLE, dashed: false, points: axis.rates(rows) },
     ];
     let units = [("bit/s", 1.0), ("kbit/s", 1e3), ("Mbit/s", 1e6), ("Gbit/s", 1e9)];
-    draw_panel(panel, "rate", rows, axis, &lines, &units, true)
+    draw_panel(panel, "rate", rows, axis, &lines, &units, Place::Bottom)
 }
 
 fn draw_panel(
@@ -141,23 +151,24 @@ fn draw_panel(
     axis: Axis,
     lines: &[Line],
     units: &[(&'static str, f64)],
-    last: bool,
+    place: Place,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y).fold(0.0, f64::max);
     let unit = Unit::for_values_to(most, units);
     let top = if most > 0.0 { most / unit.size * 1.08 } else { 1.0 };
     let mut chart = ChartBuilder::on(panel)
         .margin_right(20)
+        .margin_left(16)
         .margin_top(12)
-        .x_label_area_size(if last { 45 } else { 24 })
+        .x_label_area_size(if place == Place::Bottom { 45 } else { 24 })
         .y_label_area_size(80)
         .build_cartesian_2d(0.0..axis.end, 0.0..top)?;
-    draw_bands(&mut chart, rows, axis, top)?;
+    draw_bands(&mut chart, rows, axis, top, place)?;
     chart
         .configure_mesh()
         .light_line_style(WHITE.mix(0.0))
         .bold_line_style(GREY.mix(0.15))
-        .x_desc(if last { "seconds" } else { "" })
+        .x_desc(if place == Place::Bottom { "seconds" } else { "" })
         .y_desc(format!("{what}, {}", unit.name))
         .x_label_formatter(&|x| number(*x))
         .y_label_formatter(&|y| number(*y))
@@ -202,8 +213,9 @@ fn draw_bands(
     rows: &[Row],
     axis: Axis,
     top: f64,
+    place: Place,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    // The legend names a band only where there is one.
+    // The legend names a band where there is one, once in the picture.
     for (state, name, color) in [
         (State::Cwr, "ECN answered", YELLOW),
         (State::Recovery, "fast recovery", RED),
@@ -214,12 +226,14 @@ fn draw_bands(
         if bands.is_empty() {
             continue;
         }
-        chart
-            .draw_series(
-                bands.into_iter().map(|(from, to)| Rectangle::new([(from, 0.0), (to, top)], style)),
-            )?
-            .label(name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], style));
+        let series = chart.draw_series(
+            bands.into_iter().map(|(from, to)| Rectangle::new([(from, 0.0), (to, top)], style)),
+        )?;
+        if place == Place::Top {
+            series
+                .label(name)
+                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], style));
+        }
     }
     Ok(())
 }
@@ -243,7 +257,7 @@ impl Axis {
             }
             points.push((at, value));
         }
-        thin(points)
+        thin(&points, self.end)
     }
 
     /// Bits delivered for each second, in equal steps of time.
@@ -301,27 +315,20 @@ fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// At most [`POINTS_MAX`] points, about: of each stretch the first, the lowest, the highest and the last.
-fn thin(points: Points) -> Points {
-    if points.len() <= POINTS_MAX {
-        return points;
-    }
-    let stretch = points.len().div_ceil(POINTS_MAX / 4);
+/// The points that a picture of [`COLUMNS`] columns up to `end` can show.
+fn thin(points: &[(f64, f64)], end: f64) -> Points {
+    let column = |point: &(f64, f64)| (point.0 / end * COLUMNS) as u64;
     let mut kept = Points::new();
-    for stretch in points.chunks(stretch) {
-        let by_value = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
-        let mut few: Points = [
-            stretch.first(),
-            stretch.iter().min_by(by_value),
-            stretch.iter().max_by(by_value),
-            stretch.last(),
-        ]
-        .into_iter()
-        .flatten()
-        .copied()
-        .collect();
-        few.sort_by(|a, b| a.0.total_cmp(&b.0));
-        kept.extend(few);
+    for points in points.chunk_by(|a, b| column(a) == column(b)) {
+        let (first, last) = (points[0], points[points.len() - 1]);
+        let lowest =
+            points.iter().fold(first, |low, point| if point.1 < low.1 { *point } else { low });
+        let highest =
+            points.iter().fold(first, |high, point| if point.1 > high.1 { *point } else { high });
+        kept.push(first);
+        if points.len() > 1 {
+            kept.extend([lowest, highest, last]);
+        }
     }
     kept
 }

@@ -131,13 +131,6 @@ impl Run {
     }
 }
 
-/// Sets the scheduling priority of the process.
-pub(super) fn set_priority(nice: i8) -> Result<(), Failure> {
-    rustix::process::setpriority_process(None, nice.into()).map_err(|errno| {
-        Failure::lacking(format!("--nice {nice}: {errno}")).with_hint("it needs CAP_SYS_NICE")
-    })
-}
-
 fn gone(config: &WireConfig, at: WireEnd, error: &io::Error) -> Failure {
     let end = match at {
         WireEnd::A => &config.a,

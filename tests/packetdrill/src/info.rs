@@ -96,16 +96,26 @@ fn of_target(told: &Told) -> Vec<u8> {
     let retransmit = delegated.retransmit.count;
     let mut layout = Layout::default();
     // state, ca_state, retransmits, probes, backoff, options, scales, flags
-    layout.bytes(&[phase(info.phase), 0, retransmit, 0, retransmit, options]);
+    let loss_state = info.ca_state as u8;
+    layout.bytes(&[phase(info.phase), loss_state, retransmit, 0, retransmit, options]);
     layout.bytes(&[constant.snd_wind_scale | constant.rcv_wind_scale << 4, 0]);
     // rto, ato, snd_mss, rcv_mss
     layout.words(&[micros(Some(info.rto)), 0, mss, info.rcv_mss as u64]);
     // unacked, sacked, lost, retrans, fackets
-    layout.words(&[in_flight.div_ceil(mss), 0, 0, 0, 0]);
+    // Linux counts what was resent among the lost until it arrives.
+    let segments = |bytes: u64| bytes.div_ceil(mss);
+    let lost = info.lost + info.retrans;
+    layout.words(&[segments(in_flight), info.sacked, lost, info.retrans, 0]);
     // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv
-    layout.words(&[0; 4]);
+    let millis = |age: Option<Duration>| age.map_or(0, |age| age.as_millis() as u64);
+    layout.words(&[
+        millis(info.last_data_sent),
+        0,
+        millis(info.last_data_recv),
+        millis(info.last_ack_recv),
+    ]);
     // pmtu, rcv_ssthresh, rtt, rttvar
-    layout.words(&[info.pmtu as u64, info.rcv_space, micros(info.rtt), micros(info.rttvar)]);
+    layout.words(&[u64::from(info.pmtu), info.rcv_space, micros(info.rtt), micros(info.rttvar)]);
     // snd_ssthresh, snd_cwnd, advmss, reordering
     let ssthresh = info.snd_ssthresh.map_or(SSTHRESH_INFINITE, |bytes| bytes / mss);
     layout.words(&[ssthresh, info.snd_cwnd / mss, u64::from(constant.local_mss), 0]);
@@ -121,7 +131,7 @@ fn of_target(told: &Told) -> Vec<u8> {
     layout.words(&[0, info.delivered_ce]);
     layout.longs(&[info.bytes_sent, info.bytes_retrans]);
     // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd, rehash
-    layout.words(&[0, 0, 0, info.snd_wnd, info.rcv_wnd, 0]);
+    layout.words(&[info.dsack_dups, info.reord_seen, 0, info.snd_wnd, info.rcv_wnd, 0]);
     // total_rto, total_rto_recoveries (16 bits each); total_rto_time; eight words of accurate ECN
     let timeouts = u16::try_from(info.timeouts).unwrap_or(u16::MAX).to_ne_bytes();
     layout.bytes(&timeouts).bytes(&[0; 2]).words(&[0, info.ce_received]).words(&[0; 7]);

@@ -11,7 +11,7 @@
 //! | `hystart`, `idle-restart`, `validation`, `pacing` | `on`, `off`: what congestion control does besides its algorithm | the engine's |
 //! | `ecn` | `on`, `off`: whether it is offered and agreed to | `off` |
 //! | `timestamps` | `on`, `off`: whether they are offered and agreed to | `on` |
-//! | `receive-buffer` | bytes | 8388608: window scale 8 |
+//! | `receive-buffer` | bytes, and the window does not grow | 524288, and the window grows to 8 MiB: scale 8 |
 //! | `send-buffer` | bytes | 4194304 |
 //! | `mtu` | bytes of an IP packet | 1500 |
 //! | `local` | address to connect from | 192.168.0.1, fd3d:a0b:17d6::1 |
@@ -42,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) timestamps: bool,
     pub(crate) ecn: bool,
     pub(crate) receive_buffer: usize,
+    pub(crate) receive_window_max: usize,
     pub(crate) send_buffer: usize,
     pub(crate) mtu: usize,
     /// Where a socket that is not bound connects from, for its family.
@@ -61,7 +62,8 @@ impl Default for Settings {
             congestion_options: CongestionOptions::default(),
             timestamps: true,
             ecn: false,
-            receive_buffer: 8 << 20,
+            receive_buffer: 512 * 1024,
+            receive_window_max: 8 << 20,
             send_buffer: 4 << 20,
             mtu: 1500,
             local: None,
@@ -106,13 +108,19 @@ impl Settings {
             "pacing" => self.congestion_options.pacing = choice(value, "on", "off")?,
             "timestamps" => self.timestamps = choice(value, "on", "off")?,
             "ecn" => self.ecn = choice(value, "on", "off")?,
-            "receive-buffer" => self.receive_buffer = value.parse().ok()?,
+            "receive-buffer" => self.set_receive_buffer(value.parse().ok()?),
             "send-buffer" => self.send_buffer = value.parse().ok()?,
             "mtu" => self.mtu = value.parse().ok()?,
             "local" => self.local = Some(IpAddr::from_str(value).ok()?),
             _ => return None,
         }
         Some(())
+    }
+
+    /// A buffer that was asked for stays as it is.
+    pub(crate) fn set_receive_buffer(&mut self, bytes: usize) {
+        self.receive_buffer = bytes;
+        self.receive_window_max = bytes;
     }
 
     fn set_mode(&mut self, mode: &str) -> Option<()> {

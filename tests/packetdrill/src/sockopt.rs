@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use host_stack::host::BUFFER_RANGE;
 use offload_engine::chimney::state::TcpCached;
 use rustix::io::Errno;
 
@@ -95,10 +96,8 @@ impl Sockets {
         // Before the node is made the buffer also decides the window scale.
         if name == libc::SO_RCVBUF && self.machine.core.is_none() {
             let buffer = tcp.initial_rcv_wnd as usize;
-            self.machine.settings.receive_buffer = buffer.clamp(
-                *host_stack::host::BUFFER_RANGE.start(),
-                *host_stack::host::BUFFER_RANGE.end(),
-            );
+            let (least, most) = BUFFER_RANGE.into_inner();
+            self.machine.settings.set_receive_buffer(buffer.clamp(least, most));
         }
         Ok(())
     }

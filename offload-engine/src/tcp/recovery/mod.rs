@@ -497,12 +497,30 @@ impl Recovery {
     /// Moves F-RTO on (RFC 5682).
     fn ask_f_rto(&mut self, ack: &Ack<'_>, delivery: &Delivery) {
         let Episode::Timeout { until } = self.episode else { return };
-        self.f_rto = self.f_rto.next(FRtoNews {
+        let before = self.f_rto;
+        self.f_rto = before.next(FRtoNews {
             advanced: delivery.acked > 0,
             complete: ack.to >= until,
             duplicate: delivery.sacked > 0 || ack.bare && delivery.acked == 0,
             sack: self.sack,
         });
+        if before == (FRto::Second { sent: true }) && self.f_rto == FRto::Off {
+            self.resume_repair(delivery.sacked > 0);
+        }
+    }
+
+    /// RFC 5682 s2.1 step 3a: the loss was real. Room for a retransmission beside the two new segments,
+    /// which fill the window; and unless a SACK block tells of them they count as unacknowledged as the rest:
+    /// a peer need not keep what is out of order.
+    fn resume_repair(&mut self, kept: bool) {
+        self.force = true;
+        if !kept {
+            self.board.mark_all();
+            self.inferred = 0;
+            if let Some(last) = self.board.last() {
+                self.episode = Episode::Timeout { until: last.end };
+            }
+        }
     }
 
     /// Finds losses; returns the bytes.
@@ -595,13 +613,14 @@ impl Recovery {
                 self.close();
             }
         }
+        // RFC 6675 s5: fast recovery ends with the window that it has aimed at.
+        let deflated = ended && !report.after_timeout;
         if self.episode == Episode::Open {
             if self.board.has_lost() {
                 self.begin();
                 report.reduce = true;
             } else {
-                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
-                report.may_grow = !report.reduce && (!ended || report.after_timeout);
+                report.may_grow = !report.reduce && !deflated;
             }
         }
         ended

@@ -264,21 +264,22 @@ fn impatient_clone(model: &ConnectionState) -> Box<ConnectionState> {
 // stops when all is acknowledged.
 #[test]
 fn the_retransmission_timer() {
+    let timer = |bench: &Bench| bench.tcp.timers.deadline(Timer::Retransmit);
     let mut bench = Bench::new(state());
-    assert!(bench.tcp.poll_timeout().is_none());
+    assert!(timer(&bench).is_none());
     bench.post(3 * MSS as usize);
     bench.sent();
-    assert_eq!(bench.tcp.poll_timeout(), Some(bench.now + Duration::from_secs(1)), "5.1");
+    assert_eq!(timer(&bench), Some(bench.now + Duration::from_secs(1)), "5.1");
     bench.now += Duration::from_millis(100);
     bench.ack(MSS);
     // A first sample of 100 ms makes 100 + 4 * 50.
-    assert_eq!(bench.tcp.poll_timeout(), Some(bench.now + Duration::from_millis(300)), "5.3");
-    let running = bench.tcp.poll_timeout();
+    assert_eq!(timer(&bench), Some(bench.now + Duration::from_millis(300)), "5.3");
+    let running = timer(&bench);
     bench.now += Duration::from_millis(100);
     bench.ack(MSS);
-    assert_eq!(bench.tcp.poll_timeout(), running, "not by a duplicate");
+    assert_eq!(timer(&bench), running, "not by a duplicate");
     bench.ack(3 * MSS);
-    assert!(bench.tcp.poll_timeout().is_none(), "5.2");
+    assert!(timer(&bench).is_none(), "5.2");
 }
 
 // RFC 5681 s3.1: a segment that times out twice lowers the threshold once; RFC 6298 5.5: and doubles the

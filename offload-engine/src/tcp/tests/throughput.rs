@@ -145,7 +145,7 @@ fn losses_are_repaired_without_waiting() {
         bound(true, 10, 450, 1),
         bound(true, 50, 5_000, 14),
         bound(false, 10, 2_500, 6),
-        bound(false, 50, 20_000, 30),
+        bound(false, 50, 20_000, 40),
     ] {
         for seed in 0..4 {
             let (time, info) = transfer(path, seed);

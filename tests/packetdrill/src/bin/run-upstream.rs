@@ -87,22 +87,28 @@ struct Known {
 }
 
 enum What {
-    /// It does not pass, for this reason.
+    /// It does not pass, for this reason: a difference that is meant.
     Differs(String),
+    /// It does not pass, for want of this.
+    Unsupported(String),
     /// It needs these flags.
     Flags(String),
+    /// It passes, whatever a line before says.
+    Passes,
 }
 
 impl Known {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(4, '|').map(str::trim);
         let (scripts, modes) = (fields.next()?, fields.next()?);
-        let (what, text) = (fields.next()?, fields.next()?.to_owned());
+        let (what, text) = (fields.next()?, fields.next().unwrap_or_default().to_owned());
         let modes: Vec<String> = modes.split_whitespace().map(String::from).collect();
         let good_modes = modes.iter().all(|mode| mode == "*" || MODES.contains(&mode.as_str()));
         let what = match what {
             "flags" => What::Flags(text),
-            "differs" | "unsupported" if !text.is_empty() => What::Differs(text),
+            "passes" => What::Passes,
+            "differs" if !text.is_empty() => What::Differs(text),
+            "unsupported" if !text.is_empty() => What::Unsupported(text),
             _ => return None,
         };
         (good_modes && !scripts.is_empty()).then(|| Self { scripts: scripts.into(), modes, what })
@@ -117,15 +123,29 @@ impl Known {
     }
 }
 
+/// The lines of `differences.txt`. `@name | text` gives a reason a name, which stands for it below.
 fn read_known(path: &Path) -> Result<Vec<Known>, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let lines = (1..).zip(text.lines());
-    let lines = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
-    lines
-        .map(|(number, line)| {
-            Known::parse(line).ok_or_else(|| format!("{}:{number}: {line}", path.display()))
-        })
-        .collect()
+    let mut reasons: BTreeMap<String, String> = BTreeMap::new();
+    let mut known = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some((name, reason)) = line.split_once('|').filter(|_| line.starts_with('@')) {
+            reasons.insert(name.trim().into(), reason.trim().into());
+            continue;
+        }
+        let wrong = || format!("{}:{number}: {line}", path.display());
+        let mut entry = Known::parse(line).ok_or_else(wrong)?;
+        if let What::Differs(reason) = &mut entry.what
+            && reason.starts_with('@')
+        {
+            *reason = reasons.get(reason).ok_or_else(wrong)?.clone();
+        }
+        known.push(entry);
+    }
+    Ok(known)
 }
 
 fn find_scripts(directory: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -263,7 +283,7 @@ struct Verdict {
     mode: String,
     result: Result<(), String>,
     /// Why it may fail.
-    known: Option<String>,
+    known: Option<(&'static str, String)>,
 }
 
 impl Verdict {
@@ -276,7 +296,7 @@ impl Verdict {
             (Ok(()), None) => "pass",
             (Ok(()), Some(_)) => "UNEXPECTED PASS",
             (Err(_), None) => "FAIL",
-            (Err(_), Some(_)) => "differs",
+            (Err(_), Some((word, _))) => word,
         }
     }
 
@@ -341,11 +361,13 @@ fn judge(
     let mut reason = None;
     for known in known.iter().filter(|known| known.is_of(name, mode)) {
         match &known.what {
-            What::Differs(why) => reason = Some(why.clone()),
+            What::Differs(why) => reason = Some(("differs", why.clone())),
+            What::Unsupported(why) => reason = Some(("unsupported", why.clone())),
             What::Flags(more) => {
                 flags.push(',');
                 flags.push_str(more);
             }
+            What::Passes => reason = None,
         }
     }
     let result = run(options, stage, path, &flags);
@@ -361,7 +383,7 @@ fn report(options: &Options, verdicts: &[Verdict]) -> bool {
     for verdict in verdicts {
         let Verdict { script, mode, known, .. } = verdict;
         let why = match (verdict.is_expected(), known) {
-            (true, Some(known)) => known.clone(),
+            (true, Some((_, why))) => why.clone(),
             _ => verdict.message(),
         };
         println!("{:<16}{mode:<10}{script}  {why}", verdict.word());
@@ -371,10 +393,11 @@ fn report(options: &Options, verdicts: &[Verdict]) -> bool {
         let of_mode = || verdicts.iter().filter(|verdict| verdict.mode == *mode);
         let count = |word| of_mode().filter(|verdict| verdict.word() == word).count();
         println!(
-            "{mode:<10}{} scripts: {} pass, {} differ as known, {} fail, {} pass unexpectedly",
+            "{mode:<10}{} scripts: {} pass, {} differ, {} unsupported, {} fail, {} pass unexpectedly",
             of_mode().count(),
             count("pass"),
             count("differs"),
+            count("unsupported"),
             count("FAIL"),
             count("UNEXPECTED PASS"),
         );
