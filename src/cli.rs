@@ -18,6 +18,7 @@ use crate::{
             node::{self, LabNodeArgs},
         },
         nc::{self, NcArgs},
+        plot::{self, PlotArgs},
         rping::{self, RpingArgs},
         wire::{self, WireArgs},
     },
@@ -53,6 +54,7 @@ pub enum Command {
     #[command(hide = true)]
     LabNode(LabNodeArgs),
     Nc(Box<NcArgs>),
+    Plot(PlotArgs),
     Rping(Box<RpingArgs>),
     Wire(Box<WireArgs>),
 }
@@ -67,6 +69,7 @@ impl Command {
                 (lab::NODE_COMMAND, args.voice(), DocumentTo::Stderr, args.verbose)
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
+            Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
             Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
         }
@@ -78,6 +81,7 @@ impl Command {
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
             Self::Nc(args) => nc::run(args, console),
+            Self::Plot(args) => plot::run(args, console),
             Self::Rping(args) => rping::run(args, console),
             Self::Wire(args) => wire::run(args, console),
         }

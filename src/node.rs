@@ -29,7 +29,7 @@ use crate::{
     options::{CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh, Vnet},
 };
 
-/// Bytes of the buffer between capture and file.
+/// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
 
 /// How long an idle node polls before it sleeps: a wake-up across processors costs about as much.
@@ -94,7 +94,9 @@ pub fn start<C: NodeClient + 'static>(
     config: &NodeConfig,
     client: impl FnOnce(SocketPort) -> C,
 ) -> Result<Node<C>, Failure> {
-    Node::start(link, settings(config), client).map_err(start_failure)
+    let node = Node::start(link, settings(config), client).map_err(start_failure)?;
+    start_trace(&node, config)?;
+    Ok(node)
 }
 
 /// Starts a node on `link` whose client is NDK, and opens its adapter.
@@ -113,7 +115,20 @@ pub fn open_adapter(
     }
     let adapter =
         AdapterConfig { seed: u128::from(config.seed), fpdu_size, ..AdapterConfig::default() };
-    ndk::open(link, settings(config), adapter).map_err(start_failure)
+    let (node, adapter) = ndk::open(link, settings(config), adapter).map_err(start_failure)?;
+    start_trace(&node, config)?;
+    Ok((node, adapter))
+}
+
+fn start_trace<C: NodeClient + 'static>(
+    node: &Node<C>,
+    config: &NodeConfig,
+) -> Result<(), Failure> {
+    let Some(path) = &config.tcp_trace else { return Ok(()) };
+    let failed = |error| Failure::work(format!("--tcp-trace {}: {error}", path.display()));
+    let file = File::create(path).map_err(failed)?;
+    let output = BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file);
+    node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
 }
 
 fn start_failure(error: std::io::Error) -> Failure {

@@ -42,7 +42,8 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.vnet, Vnet::Auto);
     assert_eq!(config.offload, Offload::Always);
     assert_eq!(config.psh, Psh::List);
-    assert_eq!(config.congestion_control, CongestionControl::Newreno);
+    assert_eq!(config.congestion_control, CongestionControl::Cubic);
+    assert!(!config.pacing && config.tcp_trace.is_none());
     assert_eq!(config.max_retransmissions, 15);
     assert_eq!(config.receive_window_bytes, 4 << 20);
     assert_eq!(config.progress, Progress::Auto);
@@ -92,16 +93,29 @@ fn configurations_survive_json() {
     let config = config(
         "--addr 10.77.0.1/24 --addr fd77::1/64 --gateway 10.77.0.254 --gateway fd77::ff --drop 0.5 \
          --delay 5ms --rate 100Mbit --pcap x.pcapng --seed 18446744073709551615 --psh empty \
-         --cc none --max-retransmissions 255 --receive-window 65536 --progress manual --offload auto --vnet off",
+         --congestion-control none --pacing --tcp-trace t.csv --max-retransmissions 255 --receive-window 65536 \
+          --progress manual --offload auto --vnet off",
     )
     .unwrap();
     let text = serde_json::to_string(&config).unwrap();
     assert_eq!(serde_json::from_str::<NodeConfig>(&text).unwrap(), config);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(value["mtu_bytes"], 1500);
+    assert_eq!((&value["congestion_control"], &value["pacing"]), (&"none".into(), &true.into()));
     assert_eq!(value["impairment"]["drop_ppm"], 5000);
     assert_eq!(value["impairment"]["delay_ns"], 5_000_000);
     assert_eq!(value["impairment"]["rate_bps"], 100_000_000);
+}
+
+#[test]
+fn congestion_control_has_a_short_name() {
+    for (word, algorithm) in [
+        ("cubic", CongestionControl::Cubic),
+        ("newreno", CongestionControl::Newreno),
+        ("none", CongestionControl::None),
+    ] {
+        assert_eq!(config(&format!("--cc {word}")).unwrap().congestion_control, algorithm);
+    }
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(super) struct Offloaded {
     pub(super) headers: HeaderTemplate,
     /// Payload bytes that the link takes in one frame for segmentation; 0: it does not segment.
     segmentable_max: usize,
+    /// The last row of a trace.
+    pub(super) traced: Option<Box<tcp::TraceSample>>,
     /// The neighbor's; 0: any.
     vlan_id: u16,
     /// In the ready queue.
@@ -225,6 +227,7 @@ impl Connections {
             tcp,
             headers,
             segmentable_max,
+            traced: None,
             vlan_id,
             ready: false,
             scheduled: None,

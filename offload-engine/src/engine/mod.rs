@@ -23,8 +23,9 @@ pub mod port;
 mod run;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 
-use std::{boxed::Box, collections::VecDeque, sync::Arc, vec::Vec};
+use std::{boxed::Box, collections::VecDeque, io::Write, sync::Arc, vec::Vec};
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -32,6 +33,7 @@ pub use self::connections::Connections;
 use self::{
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
+    trace::Trace,
 };
 use crate::{
     chimney::{client::OffloadClient, state::MacAddress},
@@ -152,6 +154,7 @@ pub struct Engine {
     stalled: VecDeque<Stalled>,
     config: EngineConfig,
     stats: EngineStats,
+    trace: Option<Trace>,
 }
 
 impl Engine {
@@ -182,6 +185,7 @@ impl Engine {
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),
+            trace: None,
         };
         Ok((engine, port))
     }
@@ -214,6 +218,16 @@ impl Engine {
     /// The link's counters.
     pub fn link_stats(&self) -> LinkStats {
         self.link.stats()
+    }
+
+    /// Writes a row of [`trace`] to `output`, which should have a buffer, whenever a connection's
+    /// congestion control has changed, until the engine is dropped.
+    ///
+    /// # Errors
+    /// The header could not be written.
+    pub fn start_trace(&mut self, output: Box<dyn Write + Send>) -> std::io::Result<()> {
+        self.trace = Some(Trace::new(output)?);
+        Ok(())
     }
 
     /// Whether a message of the host stack waits, or a frame for a link that was full. Look before

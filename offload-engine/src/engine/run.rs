@@ -1,11 +1,12 @@
 //! One iteration of the run loop, step by step.
 
-use std::{format, io::IoSlice, string::String, vec::Vec};
+use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 
 use super::{
     Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
     connections::Offloaded,
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
+    trace::TraceRow,
 };
 use crate::{
     chimney::client::{ConnectionEvent, InitiateOffload, OffloadClient},
@@ -59,6 +60,7 @@ impl Engine {
         for _ in 0..turns {
             let Some(slot) = self.connections.next_ready() else { break };
             self.drain(now, slot, client);
+            self.trace(now, slot);
         }
         turns > 0
     }
@@ -253,7 +255,7 @@ impl Engine {
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
             if raise_events(now, offloaded, client) {
-                self.release(slot);
+                self.release(now, slot);
                 return;
             }
             deliver_backlog(now, offloaded, client);
@@ -269,7 +271,7 @@ impl Engine {
                 if !raise_events(now, offloaded, client) {
                     self.connections.schedule(slot);
                 } else {
-                    self.release(slot);
+                    self.release(now, slot);
                 }
                 return;
             };
@@ -279,7 +281,21 @@ impl Engine {
         self.connections.mark_ready(slot);
     }
 
-    fn release(&mut self, slot: usize) {
+    fn trace(&mut self, now: Instant, slot: usize) {
+        let Some(trace) = &mut self.trace else { return };
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        let sample = offloaded.tcp.trace_sample();
+        if offloaded.traced.as_deref() != Some(&sample) {
+            match &mut offloaded.traced {
+                Some(traced) => **traced = sample,
+                none => *none = Some(Box::new(sample)),
+            }
+            trace.write(&TraceRow { time: now, flow: offloaded.flow, sample });
+        }
+    }
+
+    fn release(&mut self, now: Instant, slot: usize) {
+        self.trace(now, slot);
         if let Some(offloaded) = self.connections.remove(slot) {
             self.tell_host(ToHost::Released { handle: offloaded.handle });
         }

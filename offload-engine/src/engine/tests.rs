@@ -1,8 +1,9 @@
 use std::{
     boxed::Box,
     collections::VecDeque,
-    io,
+    format, io,
     os::fd::BorrowedFd,
+    string::String,
     sync::{Arc, Mutex},
     vec,
     vec::Vec,
@@ -637,4 +638,52 @@ fn frames_follow_the_path() {
     bench.poll();
     let sent = bench.sent();
     assert!(!sent.is_empty() && sent.iter().all(|frame| frame.len() - 14 <= 576));
+}
+
+/// A file that the test can read.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+// One row for each batch that changes something, and none for one that does not.
+#[test]
+fn a_trace_has_a_row_for_each_change() {
+    let mut bench = Bench::new(8);
+    let file = Shared::default();
+    bench.engine.start_trace(Box::new(io::BufWriter::new(file.clone()))).unwrap();
+    bench.initiate(7, 80);
+    bench.poll();
+    let list = NetBufferList::from_mdl(1, Bytes::from(vec![1; 3000]));
+    let now = bench.now;
+    let connections = bench.engine.connections();
+    connections.get(now, OffloadHandle(7)).unwrap().send([list].into());
+    bench.poll();
+    bench.poll();
+    bench.engine.connections().kick(OffloadHandle(7));
+    bench.poll();
+    bench.now += Duration::from_millis(20);
+    for acked in [1460, 2920, 3000] {
+        bench.arrives(from_peer(80, 5000, 1000 + acked, b""));
+    }
+    bench.poll();
+    drop(bench.engine);
+    let text = String::from_utf8(file.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let name = "10.0.0.1:80-10.0.0.2:9000";
+    let row = |time: u32, rest: &str| format!("{time},{name},{rest}");
+    assert_eq!(lines[0], super::trace::TRACE_HEADER);
+    assert_eq!(lines[1], row(1_000, "14600,,,,1000000,0,60000,60000,,0,0,open"));
+    assert_eq!(lines[2], row(1_000, "14600,,,,1000000,3000,60000,60000,,0,0,open"));
+    assert!(lines[3].starts_with(&row(21_000, "14600,,20000,")), "{}", lines[3]);
+    assert!(lines[3].ends_with(",0,60000,60000,,3000,0,open"), "{}", lines[3]);
+    assert_eq!(lines.len(), 4, "{text}");
 }

@@ -271,6 +271,22 @@ pub struct Config {
     pub recovery: RecoveryOptions,
 }
 
+/// What congestion control and recovery are doing. Names and numbers are Linux'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CaState {
+    /// Nothing special.
+    Open = 0,
+    /// Segments are missing, but none is presumed lost yet.
+    Disorder = 1,
+    /// The window was reduced for a mark (RFC 3168), and the flight of that time is not acknowledged.
+    Cwr = 2,
+    /// Fast recovery.
+    Recovery = 3,
+    /// A time-out is being repaired.
+    Loss = 4,
+}
+
 /// What TCP_INFO would say; `None` where unknown. Names are Linux'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -354,6 +370,34 @@ pub struct Info {
     pub dsack_dups: u64,
     /// Acknowledgements that told of reordering (RFC 8985 s6.2 step 3).
     pub reord_seen: u64,
+    /// What congestion control and recovery are doing.
+    pub ca_state: CaState,
+    /// Smallest round-trip time; `None` before the first sample.
+    pub min_rtt: Option<Duration>,
+    /// Segments in [SND.UNA, SND.NXT), as those that follow count in segments of the present size.
+    pub unacked: u64,
+    /// Those of them selectively acknowledged.
+    pub sacked: u64,
+    /// Those of them presumed lost and not resent.
+    pub lost: u64,
+    /// Those of them resent and in flight; what was in flight at the take-over counts as resent.
+    pub retrans: u64,
+    /// Bytes acknowledged or selectively acknowledged, not in whole segments as Linux' `delivered`.
+    pub bytes_delivered: u64,
+    /// Bytes for each second; `None` without pacing, or before the first RTT sample.
+    pub pacing_rate: Option<u64>,
+    /// MSS that the peer was told.
+    pub advmss: usize,
+    /// Time since data was sent; `None` before.
+    pub last_data_sent: Option<Duration>,
+    /// Time since data was received; `None` before.
+    pub last_data_recv: Option<Duration>,
+    /// Time since an acceptable acknowledgement; `None` before.
+    pub last_ack_recv: Option<Duration>,
+    /// Time with something to send or unacknowledged.
+    pub busy_time: Duration,
+    /// That part of it in which the peer's window was too small for the next segment.
+    pub rwnd_limited: Duration,
 }
 
 /// A connection cannot be taken over.

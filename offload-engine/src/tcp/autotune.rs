@@ -112,7 +112,7 @@ impl Autotune {
         }
         let consumed = core::mem::take(&mut self.consumed);
         self.since = Some(now);
-        let taken = u128::from(consumed) * rtt.as_nanos() as u128 / elapsed.as_nanos() as u128;
+        let taken = u128::from(consumed) * rtt.as_nanos() / elapsed.as_nanos();
         let taken = u64::try_from(taken).unwrap_or(u64::MAX);
         if taken <= self.space {
             return None;

@@ -75,6 +75,11 @@ impl EcnState {
         self.echo
     }
 
+    /// Whether the window was reduced, and some of the flight is still in flight (Linux' CWR).
+    pub(super) fn is_answering(&self, una: Position) -> bool {
+        self.answered.is_some_and(|until| una < until)
+    }
+
     /// New data is being sent: its codepoint, and whether it says CWR.
     pub(super) fn on_new_data(&mut self, recovery: &Recovery) -> (Ecn, bool) {
         if !self.enabled {

@@ -39,6 +39,8 @@ impl Connection {
             Timer::Persist => self.on_persist(),
             Timer::DelayedAck => self.receiver.ack_now(),
             Timer::KeepAlive => self.on_keep_alive(),
+            // It is poll_transmit that was waited for.
+            Timer::Pacing => {}
             Timer::Close => self.on_close_timeout(),
         }
     }
@@ -63,10 +65,11 @@ impl Connection {
         // First, because the window after a time-out is one segment.
         self.suspect_black_hole(self.attempts.retransmissions.saturating_add(1));
         self.congestion.on_rto(self.now, outstanding, first);
-        self.recovery.on_timeout();
+        self.recovery.on_timeout(self.now, self.rtt.min(), self.rtt.srtt());
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
+        self.owed.tail_probe = false;
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));

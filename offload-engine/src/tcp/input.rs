@@ -119,6 +119,10 @@ impl Connection {
         }
         self.note_life(segment, start);
         self.note_marks(segment);
+        self.last_ack_recv = Some(now);
+        if !segment.payload.is_empty() {
+            self.last_data_recv = Some(now);
+        }
         let fin = segment.flags.contains(Flags::FIN);
         if self.process_ack(segment, ack, fin) {
             return Received::default();
@@ -296,21 +300,39 @@ impl Connection {
             if report.acked > 0 || report.rtt.is_some() {
                 self.sample_rtt(segment, &report);
             }
-            if report.undo {
-                self.congestion.undo();
-            }
-            self.steer(&report, outstanding);
+            self.follow(&report, outstanding);
             self.answer_echo(segment, report.acked, outstanding);
             self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
             self.update_send_timers(&report);
+        } else if !segment.sack.is_empty() {
+            self.hear_old_blocks(segment, ack);
         }
         self.phase == TcpPhase::Closed
     }
 
+    /// An acknowledgement that was overtaken: its blocks may still be news.
+    fn hear_old_blocks(&mut self, segment: &Segment<'_>, ack: Position) {
+        let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
+        let report = self.acknowledge(segment, ack, false);
+        self.follow(&report, outstanding);
+        self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
+        self.update_send_timers(&report);
+    }
+
+    /// What `report` means for the congestion window.
+    fn follow(&mut self, report: &Report, outstanding: u64) {
+        if report.undo {
+            self.congestion.undo();
+        }
+        self.steer(report, outstanding);
+    }
+
+    /// Tells recovery of an acknowledgement and its blocks.
     fn acknowledge(&mut self, segment: &Segment<'_>, ack: Position, bare: bool) -> Report {
+        let to = ack.max(self.snd.una);
         let mut sacks = [(ack, ack); SACK_BLOCKS_MAX];
         let mut count = 0;
         let mut duplicate_report = None;
@@ -330,13 +352,13 @@ impl Connection {
                 let recent = self.snd.una.since(start) <= self.snd.max_wnd;
                 duplicate_report = recent.then_some((start, end));
             } else if start >= ack {
-                sacks[count] = (start, end);
+                sacks[count] = (start.max(to), end);
                 count += 1;
             }
         }
         self.recovery.on_ack(&Ack {
             now: self.now,
-            to: ack,
+            to,
             sacks: &sacks[..count],
             duplicate_report,
             bare,

@@ -22,6 +22,8 @@
 //! | `autotune` | how large the window should be |
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
+//! | `pacing` | how fast it may leave |
+//! | `chrono`, `trace` | what there is to tell of it |
 //! | `rtt`, `timers` | how long to wait |
 //! | `path_mtu` | how large a segment may be, and what ICMP says |
 //! | `ecn` | marks instead of losses |
@@ -30,16 +32,18 @@
 //! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
 //! the window, one challenge ACK for RSTs until an acceptable segment comes, one in 3 s for SYNs.
 //!
-//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, and one
-//! for FIN_WAIT_2 and TIME_WAIT.
+//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, and
+//! one for FIN_WAIT_2 and TIME_WAIT.
 
 mod api;
 mod autotune;
+mod chrono;
 mod congestion;
 mod ecn;
 mod expiry;
 mod input;
 mod output;
+mod pacing;
 mod path_mtu;
 mod reassembly;
 mod receive;
@@ -51,6 +55,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod trace;
 
 use alloc::{boxed::Box, collections::VecDeque};
 
@@ -58,7 +63,7 @@ use bytes::Bytes;
 
 pub use self::{
     api::{
-        Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
+        CaState, Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
         PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
     ecn::Ecn,
@@ -69,14 +74,17 @@ pub use self::{
     recovery::RecoveryOptions,
     send::SLICES_MAX,
     seq::SeqNum,
+    trace::TraceSample,
 };
 use self::{
+    chrono::Chrono,
     congestion::{Congestion, Controller, Usage},
     ecn::EcnState,
     input::Challenges,
+    pacing::{Pacer, Rate},
     path_mtu::PathMtu,
     receive::{AckDue, Receiver},
-    recovery::Recovery,
+    recovery::{Recovery, Tally},
     rtt::RttEstimator,
     send::SendQueue,
     seq::Position,
@@ -223,7 +231,14 @@ pub struct Connection {
     recovery: Recovery,
     congestion: Controller,
     usage: Usage,
+    pacer: Pacer,
+    chrono: Chrono,
+    /// Of data; for a connection taken over, since the take-over.
     last_sent: Instant,
+    last_data_sent: Option<Instant>,
+    /// When the peer's last data and its last acknowledgement came.
+    last_data_recv: Option<Instant>,
+    last_ack_recv: Option<Instant>,
     rtt: RttEstimator,
     clock: Clock,
     timers: Timers,
@@ -406,7 +421,7 @@ impl Connection {
     }
 
     /// What TCP_INFO would say.
-    pub fn info(&self, _now: Instant) -> Info {
+    pub fn info(&self, now: Instant) -> Info {
         let Counters {
             segs_out,
             segs_in,
@@ -435,6 +450,8 @@ impl Connection {
             dsack_dups,
             reord_seen,
         } = self.recovery.counts();
+        let (busy_time, rwnd_limited) = self.chrono.times(now);
+        let Tally { sacked, lost, resent } = self.recovery.tally();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
@@ -475,6 +492,20 @@ impl Connection {
             spurious_timeouts,
             dsack_dups,
             reord_seen,
+            ca_state: self.ca_state(),
+            min_rtt: self.rtt.min(),
+            unacked: self.segments(self.snd.nxt.since(self.snd.una)),
+            sacked: self.segments(sacked),
+            lost: self.segments(lost),
+            retrans: self.segments(resent),
+            bytes_delivered: self.bytes_delivered(),
+            pacing_rate: self.pacing_rate().map(Rate::bytes_per_second),
+            advmss: self.constant.local_mss.into(),
+            last_data_sent: self.last_data_sent.map(|at| now - at),
+            last_data_recv: self.last_data_recv.map(|at| now - at),
+            last_ack_recv: self.last_ack_recv.map(|at| now - at),
+            busy_time,
+            rwnd_limited,
         }
     }
 

@@ -10,8 +10,8 @@
 
 use super::{
     Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
-    Timestamps, Transmit, TxLimits, congestion::Congestion, receive::AckDue, saturate, send::Cut,
-    seq::Position,
+    Timestamps, Transmit, TxLimits, chrono::Occupation, congestion::Congestion, pacing::Rate,
+    receive::AckDue, saturate, send::Cut, seq::Position,
 };
 use crate::{
     status::NdisStatus,
@@ -51,6 +51,7 @@ impl Connection {
         if let Some(transmit) = self.transmit_data(limits) {
             return Some(transmit);
         }
+        self.note_occupation();
         if core::mem::take(&mut self.owed.window_probe) && self.window_closed() {
             return Some(self.transmit_window_probe());
         }
@@ -85,24 +86,74 @@ impl Connection {
                 return Some(self.transmit(draft));
             }
         }
-        if self.recovery.awaits_new_data().is_none()
-            && let Some((start, end, force)) = self.recovery.next_lost(most)
-        {
-            return self.retransmit(start, end, force, most);
-        }
+        // An acknowledgement may have come since it was due.
         if core::mem::take(&mut self.owed.tail_probe)
+            && self.recovery.may_probe()
             && let Some(probe) = self.transmit_tail_probe()
         {
             return Some(probe);
         }
-        self.reconsider_idle();
-        if let Some(draft) = self.draft_new(most, false) {
-            return Some(self.transmit(draft));
+        let paced = self.paced_room();
+        if self.recovery.awaits_new_data().is_none()
+            && let Some((start, end, force)) = self.recovery.next_lost(most)
+        {
+            return match paced {
+                Ok(room) => self.retransmit(start, end, force, most.min(room)),
+                // What opens a repair does not wait.
+                Err(_) if force => self.retransmit(start, end, force, self.mss),
+                Err(due) => self.await_pacing(due),
+            };
+        }
+        if self.snd.nxt < self.send_end() {
+            self.reconsider_idle();
+            let room = match paced {
+                Ok(room) => room,
+                Err(due) => return self.await_pacing(due),
+            };
+            if let Some(draft) = self.draft_new(most.min(room), false) {
+                return Some(self.transmit(draft));
+            }
         }
         let (start, end) = self.recovery.next_doubtful(self.mss)?;
         let transmit = self.retransmit(start, end, false, most)?;
         self.recovery.doubtful_sent(start + transmit.payload_len as u64);
         Some(transmit)
+    }
+
+    /// Bytes that pacing lets go now, or when it does again.
+    fn paced_room(&mut self) -> Result<u64, Instant> {
+        match self.pacing_rate() {
+            Some(rate) => self.pacer.room(self.now, rate, self.mss),
+            None => Ok(u64::MAX),
+        }
+    }
+
+    /// The rate to pace at now; `None` when pacing is off or has nothing to go by.
+    pub(super) fn pacing_rate(&self) -> Option<Rate> {
+        let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
+        // Recovery's window says what may be sent for this ACK, and is often 0.
+        let window = self.send_window().max(self.congestion.cwnd());
+        Rate::new(window, self.congestion.ssthresh(), srtt)
+    }
+
+    /// Something could be sent, but not before `due`.
+    fn await_pacing(&mut self, due: Instant) -> Option<Transmit> {
+        self.timers.set(Timer::Pacing, due);
+        None
+    }
+
+    /// What the sender is waiting for, now that it has nothing to send.
+    fn note_occupation(&mut self) {
+        let occupation = if self.snd.una == self.send_end() {
+            Occupation::Idle
+        } else {
+            let window = (self.snd.una + self.snd.wnd).since(self.snd.nxt);
+            let waiting = self.send_end().since(self.snd.nxt);
+            let room = self.send_window().saturating_sub(self.recovery.in_flight());
+            let next = waiting.min(self.mss);
+            if window < next && next <= room { Occupation::PeerLimited } else { Occupation::Busy }
+        };
+        self.chrono.turn_to(self.now, occupation);
     }
 
     /// Sends the lost bytes at the front of `start..end` again, as the congestion window allows.
@@ -149,6 +200,10 @@ impl Connection {
             return Some(transmit);
         }
         let (start, end) = self.recovery.probe_bytes(self.mss)?;
+        if end > self.snd.una + self.snd.wnd {
+            // RFC 9293 s3.8.6: the window has shrunk, and the peer would not take it.
+            return None;
+        }
         let draft = self.draft_again(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);
@@ -229,7 +284,6 @@ impl Connection {
             && self.config.congestion_options.idle_restart
         {
             self.congestion.on_idle();
-            self.last_sent = self.now;
         }
     }
 
@@ -259,6 +313,10 @@ impl Connection {
         }
         self.count_data(start, data_end, resent, push);
         self.last_sent = self.now;
+        self.last_data_sent = Some(self.now);
+        if let Some(rate) = self.pacing_rate() {
+            self.pacer.sent(self.now, rate, len as u64);
+        }
         let cwnd = self.congestion.cwnd();
         let in_flight = self.recovery.in_flight();
         self.usage.sent((self.snd.una, self.snd.nxt), in_flight, cwnd, self.mss);

@@ -8,9 +8,9 @@
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
-    Attempts, Challenges, Clock, Config, Connection, Controller, Counters, EcnState, Ending,
-    ImportError, Owed, PathMtu, Position, Receiver, Recovery, RttEstimator, SendQueue,
-    SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
+    Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
+    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, RttEstimator,
+    SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
     congestion::{Congestion, Usage},
 };
 use crate::{
@@ -190,7 +190,12 @@ pub(super) fn import(
             ss_thresh,
         ),
         usage: Usage::new(now, nxt),
+        pacer: Pacer::new(now),
+        chrono: Chrono::new(now),
         last_sent: now,
+        last_data_sent: None,
+        last_data_recv: None,
+        last_ack_recv: None,
         rtt,
         clock: Clock {
             delta: ts_time.wrapping_sub(now.as_millis() as u32),
@@ -316,6 +321,7 @@ impl Connection {
         if old.max_rt != cached.max_rt {
             self.attempts.spent = Duration::ZERO;
             self.attempts.since = self.attempts.since.map(|_| now);
+            self.attempts.closed_since = self.attempts.closed_since.map(|_| now);
         }
         if old.initial_rcv_wnd != cached.initial_rcv_wnd {
             self.receiver.fix_limit(cached.initial_rcv_wnd);

@@ -18,18 +18,21 @@ pub(super) enum Timer {
     DelayedAck,
     /// Keep-alive (RFC 9293 s3.8.4).
     KeepAlive,
+    /// The next quantum of paced data.
+    Pacing,
     /// FIN_WAIT_2 or TIME_WAIT.
     Close,
 }
 
 /// Every timer, in the order in which those that are due at once are handled.
-pub(super) const ALL: [Timer; 7] = [
+pub(super) const ALL: [Timer; 8] = [
     Timer::DelayedAck,
     Timer::Reordering,
     Timer::TailProbe,
     Timer::Retransmit,
     Timer::Persist,
     Timer::KeepAlive,
+    Timer::Pacing,
     Timer::Close,
 ];
 

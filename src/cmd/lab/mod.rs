@@ -74,7 +74,7 @@ pub const NODE_COMMAND: &str = "lab-node";
 /// with the processes, also on Ctrl-C.
 ///
 /// Node options go for both nodes, but for --addr, which is A's (B gets the address after it), and
-/// --pcap, which is A's.
+/// --pcap and --tcp-trace, which are A's.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue lab
@@ -199,6 +199,7 @@ impl LabArgs {
         };
         options.addr = options.addr.iter().map(following).collect::<Result<_, _>>()?;
         options.pcap = None;
+        options.tcp_trace = None;
         // The same seed twice would give both nodes the same dice.
         options.seed = Some(a.seed.wrapping_add(1));
         let mut b = options.resolve()?;

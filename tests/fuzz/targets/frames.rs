@@ -1,2 +1,6 @@
-//! libFuzzer's bytes as a script.
+//! libFuzzer's bytes as a frame.
 #![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    flue_fuzz::frames::check(data);
+});

@@ -2,10 +2,7 @@
 
 use std::{env, panic};
 
-use flue_fuzz::{
-    Summary, random, run,
-    script::{self, Op, Setup},
-};
+use flue_fuzz::{Summary, random, run, script, shrink::shrink};
 
 /// Seeds of a plain run of the tests.
 const SEEDS: u64 = 1_000;
@@ -13,38 +10,6 @@ const SEEDS: u64 = 1_000;
 fn number(name: &str) -> Option<u64> {
     let value = env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
-
-/// How a run fails: the beginning of what the panic says.
-fn failure(setup: &Setup, ops: &[Op]) -> Option<String> {
-    let panic = panic::catch_unwind(|| run(setup, ops)).err()?;
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
-    let parts: Vec<_> = text.split([':', '\n', '{']).take(2).collect();
-    Some(parts.concat().chars().filter(|it| !it.is_ascii_digit()).collect())
-}
-
-/// Leaves out whatever the failure does not need.
-fn shrink(setup: &Setup, mut ops: Vec<Op>) -> Vec<Op> {
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| {}));
-    let first = failure(setup, &ops);
-    let mut chunk = ops.len().div_ceil(2);
-    while chunk > 0 {
-        let mut at = 0;
-        while at < ops.len() {
-            let mut fewer = ops.clone();
-            fewer.drain(at..ops.len().min(at + chunk));
-            if failure(setup, &fewer) == first {
-                ops = fewer;
-            } else {
-                at += chunk;
-            }
-        }
-        chunk /= 2;
-    }
-    panic::set_hook(hook);
-    ops
 }
 
 fn try_seed(seed: u64) -> Summary {

@@ -15,6 +15,7 @@ const SSTHRESH_INFINITE: u64 = 0x7fff_ffff;
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_WINDOW_SCALE: u8 = 4;
+const OPTION_ECN: u8 = 8;
 
 /// Bytes in the order of the structure's members, in the machine's byte order.
 #[derive(Default)]
@@ -87,47 +88,60 @@ fn of_target(told: &Told) -> Vec<u8> {
     let Told { info, state, outstanding: _ } = told;
     let (constant, delegated) = (&state.constant, &state.delegated);
     let mss = (info.snd_mss as u64).max(1);
-    let in_flight = told.in_flight();
-    let options = u8::from(constant.timestamp_enabled) * OPTION_TIMESTAMPS
-        | u8::from(constant.sack_enabled) * OPTION_SACK
-        | u8::from(constant.window_scaling_enabled) * OPTION_WINDOW_SCALE;
+    let agreed = [
+        (constant.timestamp_enabled, OPTION_TIMESTAMPS),
+        (constant.sack_enabled, OPTION_SACK),
+        (constant.window_scaling_enabled, OPTION_WINDOW_SCALE),
+        (info.ecn, OPTION_ECN),
+    ];
+    let options = agreed.iter().filter(|(agreed, _)| *agreed).fold(0, |all, (_, one)| all | one);
     let retransmit = delegated.retransmit.count;
     let mut layout = Layout::default();
     // state, ca_state, retransmits, probes, backoff, options, scales, flags
-    layout.bytes(&[phase(info.phase), 0, retransmit, 0, retransmit, options]);
+    let ca_state = info.ca_state as u8;
+    layout.bytes(&[phase(info.phase), ca_state, retransmit, 0, retransmit, options]);
     layout.bytes(&[constant.snd_wind_scale | constant.rcv_wind_scale << 4, 0]);
     // rto, ato, snd_mss, rcv_mss
-    layout.words(&[micros(Some(info.rto)), 0, mss, u64::from(constant.local_mss)]);
-    // unacked, sacked, lost, retrans, fackets
-    layout.words(&[in_flight.div_ceil(mss), 0, 0, 0, 0]);
+    layout.words(&[micros(Some(info.rto)), 0, mss, info.rcv_mss as u64]);
+    // unacked, sacked, lost, retrans, fackets: Linux counts what was resent among the lost until it arrives.
+    let lost = info.lost + info.retrans;
+    layout.words(&[info.unacked, info.sacked, lost, info.retrans, 0]);
     // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv
-    layout.words(&[0; 4]);
+    layout.words(&[millis(info.last_data_sent), 0, millis(info.last_data_recv)]);
+    layout.words(&[millis(info.last_ack_recv)]);
     // pmtu, rcv_ssthresh, rtt, rttvar
-    layout.words(&[0, 0, micros(info.rtt), micros(info.rttvar)]);
+    layout.words(&[u64::from(info.pmtu), info.rcv_space, micros(info.rtt), micros(info.rttvar)]);
     // snd_ssthresh, snd_cwnd, advmss, reordering
     let ssthresh = info.snd_ssthresh.map_or(SSTHRESH_INFINITE, |bytes| bytes / mss);
-    layout.words(&[ssthresh, info.snd_cwnd / mss, u64::from(constant.local_mss), 0]);
+    layout.words(&[ssthresh, info.snd_cwnd / mss, info.advmss as u64, 0]);
     // rcv_rtt, rcv_space, total_retrans
-    layout.words(&[0, 0, info.total_retrans]);
+    layout.words(&[micros(info.rcv_rtt), info.rcv_space, info.total_retrans]);
     // pacing_rate, max_pacing_rate, bytes_acked, bytes_received
-    layout.longs(&[0, 0, info.bytes_acked, info.bytes_received]);
+    let pacing_rate = info.pacing_rate.unwrap_or(0);
+    layout.longs(&[pacing_rate, 0, info.bytes_acked, info.bytes_received]);
     // segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out
-    layout.words(&[info.segs_out, info.segs_in, told.unsent(), 0, 0, 0]);
+    let min_rtt = micros(info.min_rtt);
+    layout.words(&[info.segs_out, info.segs_in, told.unsent(), min_rtt, 0, 0]);
     // delivery_rate, busy_time, rwnd_limited, sndbuf_limited
-    layout.longs(&[0; 4]);
+    let (busy, limited) = (micros(Some(info.busy_time)), micros(Some(info.rwnd_limited)));
+    layout.longs(&[0, busy, limited, 0]);
     // delivered, delivered_ce
-    layout.words(&[0, 0]);
+    layout.words(&[info.bytes_delivered / mss, info.delivered_ce]);
     layout.longs(&[info.bytes_sent, info.bytes_retrans]);
     // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd, rehash
-    layout.words(&[0, 0, 0, info.snd_wnd, info.rcv_wnd, 0]);
-    // total_rto, total_rto_recoveries (16 bits each); total_rto_time; eight words of accurate ECN
+    layout.words(&[info.dsack_dups, info.reord_seen, 0, info.snd_wnd, info.rcv_wnd, 0]);
+    // total_rto, total_rto_recoveries (16 bits each); total_rto_time, received_ce; seven more of accurate ECN
     let timeouts = u16::try_from(info.timeouts).unwrap_or(u16::MAX).to_ne_bytes();
-    layout.bytes(&timeouts).bytes(&[0; 2]).words(&[0; 9]);
+    layout.bytes(&timeouts).bytes(&[0; 2]).words(&[0, info.ce_received]).words(&[0; 7]);
     layout.0
 }
 
 fn micros(time: Option<Duration>) -> u64 {
     time.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn millis(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Linux' numbers.

@@ -58,6 +58,8 @@ impl Machine {
         if let Some(congestion) = settings.congestion {
             engine.tcp.congestion = congestion;
         }
+        engine.tcp.rcv_wnd_max = u32::try_from(settings.receive_window_max).unwrap_or(u32::MAX);
+        engine.tcp.congestion_options = settings.congestion_options;
         let host = HostConfig {
             mac: OUR_MAC,
             // Every address is on the link, and the neighbor answers for all of them.
@@ -66,7 +68,9 @@ impl Machine {
             policy: settings.policy,
             auto_offload_bytes: settings.handover_bytes,
             timestamps: settings.timestamps,
+            ecn: settings.ecn,
             receive_buffer: settings.receive_buffer,
+            receive_window_max: settings.receive_window_max,
             send_buffer: settings.send_buffer,
             seed: settings.seed,
             tcp,

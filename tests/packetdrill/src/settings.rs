@@ -8,8 +8,10 @@
 //! | `push` | `linux`: when the queue runs empty, and on super-segments; `queue-empty`; `each-list` | `linux` |
 //! | `options` | `linux`: options in Linux' order; `as-is` | `linux` |
 //! | `congestion` | `cubic`, `newreno`, `none` | the engine's |
+//! | `hystart`, `idle-restart`, `validation`, `pacing` | `on`, `off`: what congestion control does besides its algorithm | the engine's |
+//! | `ecn` | `on`, `off`: whether it is offered and agreed to | `off` |
 //! | `timestamps` | `on`, `off`: whether they are offered and agreed to | `on` |
-//! | `receive-buffer` | bytes | 8388608: window scale 8 |
+//! | `receive-buffer` | bytes, and the window does not grow | 524288, and the window grows to 8 MiB: scale 8 |
 //! | `send-buffer` | bytes | 4194304 |
 //! | `mtu` | bytes of an IP packet | 1500 |
 //! | `local` | address to connect from | 192.168.0.1, fd3d:a0b:17d6::1 |
@@ -20,7 +22,7 @@ use core::{
 };
 
 use host_stack::socket::OffloadPolicy;
-use offload_engine::tcp::{CongestionAlgorithm, PushPolicy};
+use offload_engine::tcp::{CongestionAlgorithm, CongestionOptions, PushPolicy};
 
 use crate::wire::Habits;
 
@@ -36,8 +38,11 @@ pub(crate) struct Settings {
     pub(crate) push: PushPolicy,
     pub(crate) habits: Habits,
     pub(crate) congestion: Option<CongestionAlgorithm>,
+    pub(crate) congestion_options: CongestionOptions,
     pub(crate) timestamps: bool,
+    pub(crate) ecn: bool,
     pub(crate) receive_buffer: usize,
+    pub(crate) receive_window_max: usize,
     pub(crate) send_buffer: usize,
     pub(crate) mtu: usize,
     /// Where a socket that is not bound connects from, for its family.
@@ -54,8 +59,11 @@ impl Default for Settings {
             push: PushPolicy::QueueEmpty,
             habits: Habits { options: true, push: true },
             congestion: None,
+            congestion_options: CongestionOptions::default(),
             timestamps: true,
-            receive_buffer: 8 << 20,
+            ecn: false,
+            receive_buffer: 512 * 1024,
+            receive_window_max: 8 << 20,
             send_buffer: 4 << 20,
             mtu: 1500,
             local: None,
@@ -94,14 +102,25 @@ impl Settings {
             }
             "options" => self.habits.options = choice(value, "linux", "as-is")?,
             "congestion" => self.congestion = Some(congestion(value)?),
+            "hystart" => self.congestion_options.hystart = choice(value, "on", "off")?,
+            "idle-restart" => self.congestion_options.idle_restart = choice(value, "on", "off")?,
+            "validation" => self.congestion_options.cwnd_validation = choice(value, "on", "off")?,
+            "pacing" => self.congestion_options.pacing = choice(value, "on", "off")?,
             "timestamps" => self.timestamps = choice(value, "on", "off")?,
-            "receive-buffer" => self.receive_buffer = value.parse().ok()?,
+            "ecn" => self.ecn = choice(value, "on", "off")?,
+            "receive-buffer" => self.set_receive_buffer(value.parse().ok()?),
             "send-buffer" => self.send_buffer = value.parse().ok()?,
             "mtu" => self.mtu = value.parse().ok()?,
             "local" => self.local = Some(IpAddr::from_str(value).ok()?),
             _ => return None,
         }
         Some(())
+    }
+
+    /// A buffer that was asked for stays as it is.
+    pub(crate) fn set_receive_buffer(&mut self, bytes: usize) {
+        self.receive_buffer = bytes;
+        self.receive_window_max = bytes;
     }
 
     fn set_mode(&mut self, mode: &str) -> Option<()> {
@@ -131,6 +150,7 @@ impl Settings {
 /// A congestion controller by the name that TCP_CONGESTION and the flag have for it.
 pub(crate) fn congestion(name: &str) -> Option<CongestionAlgorithm> {
     match name {
+        "cubic" => Some(CongestionAlgorithm::Cubic),
         "newreno" | "reno" => Some(CongestionAlgorithm::NewReno),
         "none" => Some(CongestionAlgorithm::Unlimited),
         _ => None,

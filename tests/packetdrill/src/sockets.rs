@@ -15,7 +15,7 @@ use std::{
 use bytes::{Buf, Bytes};
 use host_stack::{
     socket::{HostError, ListenerId},
-    stream::StreamStatus,
+    stream::{OffloadState, StreamStatus},
 };
 use offload_engine::{
     chimney::{client::OffloadHandle, state::TcpCached},
@@ -317,7 +317,8 @@ impl Sockets {
         if socket.write_shut || status.closed {
             return Err(Errno::PIPE);
         }
-        let room = socket.send_buffer.saturating_sub(status.unacknowledged);
+        let send_buffer = socket.send_buffer;
+        let room = send_buffer.saturating_sub(self.unacknowledged(handle, status));
         let count = data.len().min(room);
         if !status.connected || (count == 0 && !data.is_empty()) {
             return Ok(None);
@@ -329,6 +330,13 @@ impl Sockets {
             self.machine.settle();
         }
         Ok(Some(count))
+    }
+
+    /// Bytes written and not acknowledged. Streams count whole lists; the target knows the bytes.
+    pub(crate) fn unacknowledged(&mut self, handle: OffloadHandle, status: StreamStatus) -> usize {
+        let told = self.machine.told(handle).filter(|_| status.state == OffloadState::Offloaded);
+        let outstanding = told.map_or(usize::MAX, |told| told.outstanding as usize);
+        status.unacknowledged.min(outstanding)
     }
 
     /// read(2): at most `count` bytes; none at the end of the stream.
@@ -470,14 +478,14 @@ impl Sockets {
                 let any = streams.is_some_and(|streams| streams.has_accepted(listener));
                 ready.set(PollFlags::IN | PollFlags::RDNORM, any);
             }
-            Kind::Stream(_) => {
+            Kind::Stream(handle) => {
                 let (shut, room) = (socket.write_shut, socket.send_buffer);
                 let (read_shut, told) = (socket.read_shut, socket.error_told);
                 let Ok(status) = self.status(fd) else { return PollFlags::HUP };
                 let ended = status.peer_closed || status.closed || read_shut;
                 ready.set(PollFlags::IN | PollFlags::RDNORM, ended || self.unread(fd) > 0);
                 ready.set(PollFlags::RDHUP, ended);
-                let writable = status.connected && status.unacknowledged < room;
+                let writable = status.connected && self.unacknowledged(handle, status) < room;
                 let out = PollFlags::OUT | PollFlags::WRNORM;
                 ready.set(out, writable || shut || status.closed);
                 ready.set(PollFlags::HUP, status.closed || (shut && ended));

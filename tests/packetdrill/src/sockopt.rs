@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use host_stack::host::BUFFER_RANGE;
 use offload_engine::chimney::state::TcpCached;
 use rustix::io::Errno;
 
@@ -95,10 +96,8 @@ impl Sockets {
         // Before the node is made the buffer also decides the window scale.
         if name == libc::SO_RCVBUF && self.machine.core.is_none() {
             let buffer = tcp.initial_rcv_wnd as usize;
-            self.machine.settings.receive_buffer = buffer.clamp(
-                *host_stack::host::BUFFER_RANGE.start(),
-                *host_stack::host::BUFFER_RANGE.end(),
-            );
+            let (least, most) = BUFFER_RANGE.into_inner();
+            self.machine.settings.set_receive_buffer(buffer.clamp(least, most));
         }
         Ok(())
     }
@@ -176,7 +175,11 @@ impl Sockets {
         }
         match request {
             libc::FIONREAD => Ok(clamp(self.unread(fd))),
-            libc::TIOCOUTQ => Ok(clamp(self.status(fd).map_or(0, |status| status.unacknowledged))),
+            libc::TIOCOUTQ => {
+                let status = self.status(fd).and_then(|status| Ok((self.handle(fd)?, status)));
+                let count = status.map(|(handle, status)| self.unacknowledged(handle, status));
+                Ok(clamp(count.unwrap_or(0)))
+            }
             SIOCOUTQNSD => {
                 let told = self.handle(fd).ok().and_then(|handle| self.machine.told(handle));
                 Ok(clamp(told.map_or(0, |told| told.unsent() as usize)))

@@ -130,6 +130,16 @@ struct Delivery {
     reordered: bool,
 }
 
+/// Bytes between SND.UNA and SND.NXT that are something special.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tally {
+    pub(super) sacked: u64,
+    /// Presumed lost, and not resent yet.
+    pub(super) lost: u64,
+    /// Resent, and in flight.
+    pub(super) resent: u64,
+}
+
 /// Loss recovery of one connection.
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -272,6 +282,25 @@ impl Recovery {
         self.f_rto = if sent { FRto::Second { sent } } else { FRto::Off };
     }
 
+    /// Segments are missing, but none is presumed lost yet.
+    pub(super) fn has_doubts(&self) -> bool {
+        self.duplicate_acks > 0 || self.board.sacked() > 0
+    }
+
+    /// Bytes selectively acknowledged.
+    pub(super) const fn sacked(&self) -> u64 {
+        self.board.sacked()
+    }
+
+    /// Counts for a report: a walk over everything in flight.
+    pub(super) fn tally(&self) -> Tally {
+        Tally {
+            sacked: self.board.sacked(),
+            lost: self.board.lost(),
+            resent: self.board.resent_in_flight(),
+        }
+    }
+
     /// `start..end` was sent, now. `resent`: some of it was on the wire before.
     pub(super) fn sent(&mut self, start: Position, end: Position, resent: bool, now: Instant) {
         let again = end.since(start) - end.since(self.board.nxt().max(start));
@@ -308,6 +337,10 @@ impl Recovery {
         self.note_reordering(&delivery);
         report.undo = self.undo_spurious(ack, &delivery, duplicate);
         report.reduce = repaired;
+        if self.is_fast() && report.delivered > 0 {
+            // The silence that it asked about has ended; another may follow.
+            self.probe = None;
+        }
         self.ask_f_rto(ack, &delivery);
         report.lost = self.detect(ack, &mut report);
         let ended = self.turn(ack.to, &mut report);
@@ -416,21 +449,22 @@ impl Recovery {
         }
     }
 
-    /// Whether the last reduction of the window answered no loss; if so, its episode ends.
+    /// Whether the last reduction of the window answered no loss: its episode ends, and the window is what it was.
     fn undo_spurious(&mut self, ack: &Ack<'_>, delivery: &Delivery, duplicate: bool) -> bool {
+        // RFC 5682 s2.1 and s3.1 step 3b.
         let original = self.f_rto != FRto::Off && delivery.original;
+        let may_undo = self.options.undo;
         let Some(undo) = &mut self.undo else { return false };
-        let counter = if delivery.repaired && undo.is_echo_older(ack.echo) {
+        let counter = if may_undo && delivery.repaired && undo.is_echo_older(ack.echo) {
             &mut self.counts.undo_by_timestamp
-        } else if duplicate && undo.is_all_reported() {
+        } else if may_undo && duplicate && undo.is_all_reported() {
             &mut self.counts.undo_by_dsack
         } else if original {
-            // RFC 5682 s2.1 and s3.1 step 3b.
             &mut self.counts.undo_by_f_rto
         } else {
             return false;
         };
-        *counter += 1;
+        *counter += u64::from(may_undo);
         if undo.timeout {
             self.counts.spurious_timeouts += 1;
         } else {
@@ -442,7 +476,7 @@ impl Recovery {
             self.board.unmark_lost();
             self.close();
         }
-        true
+        may_undo
     }
 
     /// RFC 8985 s7.4.2: whether a probe has repaired a loss that nobody else noticed; and whether this is the
@@ -463,12 +497,32 @@ impl Recovery {
     /// Moves F-RTO on (RFC 5682).
     fn ask_f_rto(&mut self, ack: &Ack<'_>, delivery: &Delivery) {
         let Episode::Timeout { until } = self.episode else { return };
-        self.f_rto = self.f_rto.next(FRtoNews {
+        let before = self.f_rto;
+        self.f_rto = before.next(FRtoNews {
             advanced: delivery.acked > 0,
             complete: ack.to >= until,
             duplicate: delivery.sacked > 0 || ack.bare && delivery.acked == 0,
             sack: self.sack,
         });
+        let failed = before == (FRto::Second { sent: true })
+            && self.f_rto == FRto::Off
+            && delivery.acked == 0;
+        let told = !ack.sacks.is_empty() || ack.duplicate_report.is_some();
+        if failed && !told {
+            self.resume_repair();
+        }
+    }
+
+    /// RFC 5682 s2.1 step 3a: the loss was real, and no block tells of the two new segments. They count as
+    /// unacknowledged as the rest, for a peer need not keep what is out of order; else they would fill the
+    /// window, and the repair would stand still until the next, longer time-out.
+    fn resume_repair(&mut self) {
+        self.force = true;
+        self.inferred = 0;
+        self.board.mark_due(|_| true);
+        if let Some(last) = self.board.last() {
+            self.episode = Episode::Timeout { until: last.end };
+        }
     }
 
     /// Finds losses; returns the bytes.
@@ -566,7 +620,8 @@ impl Recovery {
                 self.begin();
                 report.reduce = true;
             } else {
-                report.may_grow = !report.reduce;
+                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
+                report.may_grow = !report.reduce && (!ended || report.after_timeout);
             }
         }
         ended
@@ -592,7 +647,7 @@ impl Recovery {
         self.before_episode = self.board.transmissions();
         self.rescued = false;
         self.timeout_until = None;
-        self.undo = self.options.undo.then(|| Undo::new(self.board.una(), false));
+        self.undo = Some(Undo::new(self.board.una(), false));
     }
 
     /// Brings the window in step with `report`, after the congestion controller has heard of it: `ssthresh` is its
@@ -631,25 +686,33 @@ impl Recovery {
         report
     }
 
-    /// The retransmission timer has run out: everything in flight is presumed lost (RFC 6675 s5.1).
-    pub(super) fn on_timeout(&mut self) {
+    /// The retransmission timer has run out. With RACK what was sent lately stays in flight (RFC 8985 s6.3), else
+    /// everything is presumed lost (RFC 6675 s5.1).
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        rtt_min: Option<Duration>,
+        srtt: Option<Duration>,
+    ) {
         // RFC 2018 s8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
         if self.board.first().is_some_and(|record| record.fate == Fate::Sacked) {
             self.board.forget_sacks();
         }
-        self.board.mark_all();
+        let by_time = self.sack && self.options.rack;
+        let patience = self.rack.rtt + self.rack.window(true, rtt_min, srtt);
+        self.board.mark_due(|sent_at| !by_time || sent_at + patience <= now);
         let Some(last) = self.board.last() else { return };
         let until = last.end;
         let was_fast = self.is_fast();
         if self.episode == Episode::Open {
-            self.undo = self.options.undo.then(|| Undo::new(self.board.una(), true));
+            self.undo = Some(Undo::new(self.board.una(), true));
         }
         self.close();
         self.episode = Episode::Timeout { until };
         self.timeout_until = Some(until);
         self.force = true;
         // RFC 5682 s3.1: in fast recovery a loss is known already.
-        if self.options.f_rto && self.undo.is_some() && !was_fast {
+        if self.options.f_rto && !was_fast {
             self.f_rto = FRto::First;
         }
     }
@@ -662,10 +725,25 @@ impl Recovery {
         let Some(last) = self.board.last().filter(|_| self.board.has_lost()) else { return };
         if self.episode == Episode::Open {
             self.episode = Episode::Timeout { until: last.end };
+            self.undo = None;
         }
         self.inferred = self.inferred.min(self.board.in_flight());
         self.probe = None;
         self.force = true;
+    }
+
+    /// Whether a tail loss probe may be sent (RFC 8985 s7.2).
+    pub(super) fn may_probe(&self) -> bool {
+        let quiet = match self.episode {
+            Episode::Open => self.board.sacked() == 0,
+            Episode::Fast { .. } => true,
+            Episode::Timeout { .. } => false,
+        };
+        self.options.tail_loss_probe
+            && quiet
+            && self.probe.is_none()
+            && (self.is_fast() || !self.board.has_lost())
+            && self.board.in_flight() > 0
     }
 
     /// When a tail loss probe is due; `None` when none is allowed (RFC 8985 s7.2). `timeout` is when the
@@ -678,19 +756,8 @@ impl Recovery {
         mss: u64,
         timeout: Instant,
     ) -> Option<Instant> {
-        let quiet = match self.episode {
-            Episode::Open => self.board.sacked() == 0 && self.inferred == 0,
-            // Beyond RFC 8985: in fast recovery the last retransmissions are a tail too.
-            Episode::Fast { .. } => self.sack,
-            Episode::Timeout { .. } => false,
-        };
-        let allowed = self.options.tail_loss_probe
-            && quiet
-            && self.probe.is_none()
-            && !self.board.has_lost()
-            && self.board.in_flight() > 0;
         let probe = now + probe::timeout(srtt, self.board.in_flight() <= mss);
-        let allowed = allowed && (self.sack || srtt.is_some() && probe < timeout);
+        let allowed = self.may_probe() && (self.sack || srtt.is_some() && probe < timeout);
         allowed.then(|| probe.min(timeout))
     }
 
@@ -699,17 +766,18 @@ impl Recovery {
         self.probe = Some(TailProbe { end, retransmission });
     }
 
-    /// The bytes that a probe without new data resends: the last segment in flight, or in fast
-    /// recovery the first, because its loss would hold up everything else.
-    pub(super) fn probe_bytes(&self, mss: u64) -> Option<(Position, Position)> {
+    /// The bytes that a probe without new data resends: the last segment in flight, or in fast recovery the first
+    /// that is lost and waits for the window, or the first in flight, because its loss would hold up everything.
+    pub(super) fn probe_bytes(&mut self, mss: u64) -> Option<(Position, Position)> {
         let mss = mss.max(1);
         if self.episode == Episode::Open {
             let last = self.board.last()?;
             let skip = last.len().saturating_sub(mss);
             return Some((last.start + skip, last.end));
         }
-        let first = self.board.first_in_flight()?;
-        Some((first.start, first.end.min(first.start + mss)))
+        let in_flight = |board: &Scoreboard| board.first_in_flight().map(|r| (r.start, r.end));
+        let (start, end) = self.board.next_lost(mss).or_else(|| in_flight(&self.board))?;
+        Some((start, end.min(start + mss)))
     }
 
     /// Whether a probe prefers new data to old (RFC 8985 s7.3).

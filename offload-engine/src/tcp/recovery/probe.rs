@@ -1,10 +1,14 @@
 //! Tail loss probes (RFC 8985 s7).
 //!
-//! Two numbers go beyond the RFC. Both guard against peers whose TCP runs in a process: it may wait for a
-//! processor for a scheduler's slice, several ms, and a probe sent meanwhile is wasted; a card that probes
-//! 200 us after the last segment of each message would send most of them twice. And without SACK there are
-//! probes too: a duplicate ACK that comes after one, for less than it, can only be its answer, and
-//! counts for as many as fast retransmit needs.
+//! What differs from the RFC:
+//!
+//! - Two numbers are larger. They guard against peers whose TCP runs in a process: it may wait for a
+//!   processor for a scheduler's slice, several ms, and a probe sent meanwhile is wasted. A card that probes
+//!   200 us after the last segment of each message would send most of them twice.
+//! - In fast recovery silence is asked about too, once each time: the last retransmissions are a tail like any
+//!   other, and PRR may hold the next one back for an acknowledgement that cannot come.
+//! - There are probes without SACK: a duplicate ACK that comes after one, for less than it, is taken for its
+//!   answer, and counts for as many as fast retransmit needs.
 
 use super::Ack;
 use crate::{tcp::seq::Position, time::Duration};

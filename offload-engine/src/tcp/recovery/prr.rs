@@ -99,4 +99,33 @@ mod tests {
         prr.update(9 * MSS, 2 * MSS, true, MSS);
         assert_eq!(prr.window(), 10 * MSS);
     }
+
+    // The course of Linux' script fast_recovery/prr-ss-30pkt-lost-1_4-11_16: ten segments and two by limited
+    // transmit, of which the first four are lost; then a retransmission is.
+    #[test]
+    fn as_linux_does() {
+        let mut prr = Prr::new(7 * MSS, 10 * MSS);
+        let mut in_flight = 10 * MSS;
+        let script = [
+            // Delivered, lost, progress; sent.
+            (1, 4, false, 1),
+            (1, 0, false, 1),
+            (1, 0, false, 1),
+            (1, 0, false, 1),
+            (1, 0, false, 1),
+            (1, 0, false, 1),
+            (1, 0, true, 2),
+            (2, 1, false, 2),
+            (1, 0, false, 1),
+            (1, 0, false, 1),
+        ];
+        for (turn, (delivered, lost, safe, sent)) in script.into_iter().enumerate() {
+            in_flight -= (delivered + lost) * MSS;
+            prr.update(delivered * MSS, in_flight, safe, MSS);
+            let count = (prr.window() - in_flight) / MSS;
+            assert_eq!(count, sent, "turn {turn}");
+            prr.sent(count * MSS);
+            in_flight += count * MSS;
+        }
+    }
 }

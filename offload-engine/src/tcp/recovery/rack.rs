@@ -107,3 +107,51 @@ impl Rack {
 pub(super) const fn is_older(echo: u32, sent_at: Instant) -> bool {
     echo.wrapping_sub(sent_at.as_millis() as u32).cast_signed() < 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::{SeqNum, recovery::scoreboard::Fate};
+
+    fn at(offset: u64) -> Position {
+        Position::first(SeqNum(7)) + offset
+    }
+
+    // RFC 8985 s6.2 step 2: what was resent is delivered only if neither time nor timestamp contradicts.
+    #[test]
+    fn whose_acknowledgement() {
+        let sent_at = Instant::from_millis(1_000);
+        let ms = Duration::from_millis;
+        for (resent, rtt, echo, counts) in [
+            (false, 1, Some(900), true),
+            (true, 1, None, false),
+            (true, 10, None, true),
+            (true, 10, Some(999), false),
+            (true, 10, Some(1_000), true),
+        ] {
+            let record = Record {
+                start: at(0),
+                end: at(10),
+                sent_at,
+                number: 5,
+                resent,
+                fate: Fate::InFlight,
+            };
+            let ack = Ack {
+                now: sent_at + ms(rtt),
+                to: at(10),
+                sacks: &[],
+                duplicate_report: None,
+                bare: true,
+                can_send_new: false,
+                echo,
+                mss: 10,
+                rtt_min: Some(ms(10)),
+                srtt: None,
+            };
+            let mut rack = Rack::new(at(0));
+            rack.deliver(&record, &ack);
+            assert_eq!(rack.number == 5, counts, "{resent} {rtt} {echo:?}");
+        }
+    }
+}

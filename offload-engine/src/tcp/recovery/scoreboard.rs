@@ -138,6 +138,12 @@ impl Scoreboard {
         self.lost
     }
 
+    /// Bytes resent and in flight.
+    pub(super) fn resent_in_flight(&self) -> u64 {
+        let resent = |record: &&Record| record.resent && record.fate == Fate::InFlight;
+        self.records.iter().filter(resent).map(Record::len).sum()
+    }
+
     /// Whether something waits to be resent.
     pub(super) const fn has_lost(&self) -> bool {
         self.lost > 0
@@ -359,12 +365,11 @@ impl Scoreboard {
         len
     }
 
-    /// Presumes everything in flight lost.
-    pub(super) fn mark_all(&mut self) {
+    /// Presumes lost what is at SND.UNA, and all that is in flight and `is_due` by the time of its sending.
+    pub(super) fn mark_due(&mut self, is_due: impl Fn(Instant) -> bool) {
         for index in 0..self.records.len() {
-            self.mark(index, |_| true);
+            self.mark(index, |record| index == 0 || is_due(record.sent_at));
         }
-        self.log.clear();
     }
 
     /// Presumes lost what is in flight and longer than `len` bytes.
@@ -426,20 +431,22 @@ impl Scoreboard {
             return 0;
         }
         let top = self.index_of(self.sacked_to.previous());
-        let (mut runs, mut bytes, mut edge) = (0, 0, None);
+        let (mut runs, mut bytes, mut edge, mut above) = (0, 0, None, Fate::InFlight);
         for record in self.records.range(..=top).rev() {
             self.count_step();
             if record.end <= self.judged {
                 break;
             }
             if record.fate == Fate::Sacked {
-                runs += 1;
+                // A resent or cut record may have left neighbours.
+                runs += u32::from(above != Fate::Sacked);
                 bytes += record.len();
                 if runs >= threshold || bytes > u64::from(threshold - 1) * mss {
                     edge = Some(record.start);
                     break;
                 }
             }
+            above = record.fate;
         }
         let Some(edge) = edge else { return 0 };
         let (first, last) = (self.index_of(self.judged), self.index_of(edge));

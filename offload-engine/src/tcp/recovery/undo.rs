@@ -48,7 +48,8 @@ impl Undo {
     /// Bytes `start..end` have arrived twice.
     pub(super) fn duplicate(&mut self, start: Position, end: Position) {
         if end > self.marker {
-            self.unreported = self.unreported.saturating_sub(end.since(start));
+            let bytes = end.since(start.max(self.marker));
+            self.unreported = self.unreported.saturating_sub(bytes);
         }
     }
 

@@ -6,6 +6,8 @@ mod ecn;
 mod endings;
 mod handoff;
 mod hardening;
+mod info;
+mod pacing;
 mod path_mtu;
 mod receiving;
 mod recovery;

@@ -136,16 +136,16 @@ fn bound(sack: bool, loss: u64, millis: u64, timeouts: u64) -> Bound {
     Bound { path: Path { sack, super_segments: loss.is_multiple_of(20), loss }, millis, timeouts }
 }
 
-// RFC 8985, RFC 6582, RFC 6298: 16 MiB over 100 us. With SACK, time-outs are rare even at 5 %.
+// RFC 8985, RFC 6582, RFC 6298: 16 MiB over 100 us. Time-outs are rare, even at 5 % and without SACK.
 #[test]
 fn losses_are_repaired_without_waiting() {
     for Bound { path, millis, timeouts } in [
         bound(true, 0, 10, 0),
         bound(false, 0, 10, 0),
-        bound(true, 10, 400, 1),
-        bound(true, 50, 4_000, 15),
-        bound(false, 10, 6_000, 25),
-        bound(false, 50, 60_000, 250),
+        bound(true, 10, 450, 1),
+        bound(true, 50, 5_000, 14),
+        bound(false, 10, 2_500, 6),
+        bound(false, 50, 20_000, 40),
     ] {
         for seed in 0..4 {
             let (time, info) = transfer(path, seed);
@@ -160,28 +160,6 @@ fn losses_are_repaired_without_waiting() {
                 let lists = TRANSFER / LIST as u64;
                 assert_eq!((info.segs_out, info.push_out), (46 * lists, lists), "{row}");
             }
-        }
-    }
-}
-
-#[test]
-#[ignore = "prints"]
-fn zz_print() {
-    for (sack, loss) in [(true, 0), (false, 0), (true, 10), (true, 50), (false, 10), (false, 50)] {
-        for seed in 0..4 {
-            let path = Path { sack, super_segments: u64::is_multiple_of(loss, 20), loss };
-            let (time, info) = transfer(path, seed);
-            std::println!(
-                "{sack} {loss} {seed} {time:?} to {} fr {} rt {} dsack {} reord {} undo {} {} {}",
-                info.timeouts,
-                info.fast_retransmits,
-                info.total_retrans,
-                info.dsack_dups,
-                info.reord_seen,
-                info.undo_by_timestamp,
-                info.undo_by_dsack,
-                info.undo_by_f_rto
-            );
         }
     }
 }

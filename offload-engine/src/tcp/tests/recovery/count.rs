@@ -17,7 +17,7 @@ const COUNT: RecoveryOptions = RecoveryOptions {
 fn all_sent() -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
-    let mut bench = Bench::with(state, Config { recovery: COUNT, ..Config::default() });
+    let mut bench = reno(state, COUNT);
     bench.post(10 * MSS as usize);
     assert_eq!(bench.sent().len(), 10);
     bench.now += RTT;

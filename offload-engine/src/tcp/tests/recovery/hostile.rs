@@ -59,7 +59,7 @@ fn large(options: RecoveryOptions) -> Bench {
     tcp.constant.snd_wind_scale = 14;
     tcp.delegated.snd_wnd = 64 << 20;
     tcp.delegated.cwnd = SEGMENTS * MSS;
-    let mut bench = Bench::with(state, Config { recovery: options, ..Config::default() });
+    let mut bench = reno(state, options);
     bench.post((SEGMENTS * MSS) as usize);
     assert_eq!(bench.sent().len(), SEGMENTS as usize);
     bench

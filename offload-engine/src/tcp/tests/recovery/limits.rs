@@ -5,7 +5,7 @@ use super::*;
 fn patient(max_rt: Option<u32>) -> Bench {
     let mut state = state();
     state.tcp.cached.max_rt = max_rt;
-    Bench::new(state)
+    reno(state, RecoveryOptions::default())
 }
 
 /// Waits until the connection is given up; returns how long that took.
@@ -124,5 +124,5 @@ fn the_timer_starts_anew() {
     assert_eq!(deadline - bench.now, Duration::from_secs(4));
     bench.now += RTT;
     bench.ack(12 * MSS);
-    assert_eq!(bench.tcp.info(bench.now).rto, Duration::from_millis(200));
+    assert_eq!(bench.tcp.info(bench.now).rto, Duration::from_millis(200) + RTT);
 }

@@ -3,6 +3,7 @@
 mod count;
 mod hostile;
 mod limits;
+mod linux;
 mod probe;
 mod properties;
 mod reordering;
@@ -14,6 +15,13 @@ use super::*;
 const MSS: u32 = 1460;
 const RTT: Duration = Duration::from_millis(10);
 
+/// A connection whose window halves, and whose segments keep their size, so that figures are round.
+fn reno(state: Box<ConnectionState>, recovery: RecoveryOptions) -> Bench {
+    let congestion = CongestionAlgorithm::NewReno;
+    let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
+    Bench::with(state, Config { congestion, recovery, path, ..Config::default() })
+}
+
 /// Ten segments of one list in flight.
 fn flight(sack: bool) -> Bench {
     flight_with(sack, RecoveryOptions::default())
@@ -23,7 +31,7 @@ fn flight(sack: bool) -> Bench {
 fn flight_with(sack: bool, recovery: RecoveryOptions) -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = sack;
-    let mut bench = Bench::with(state, Config { recovery, ..Config::default() });
+    let mut bench = reno(state, recovery);
     bench.post(40 * MSS as usize);
     assert_eq!(bench.sent().len(), 10);
     bench.now += Duration::from_millis(10);
@@ -159,7 +167,7 @@ fn the_reordering_timer() {
 fn tail_loss_probe() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
-    let mut bench = Bench::new(state);
+    let mut bench = reno(state, RecoveryOptions::default());
     bench.post(4 * MSS as usize);
     bench.sent();
     bench.now += Duration::from_millis(10);
@@ -183,7 +191,7 @@ fn tail_loss_probe() {
 fn a_lone_segment_is_not_probed_before_a_delayed_ack() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
-    let mut bench = Bench::new(state);
+    let mut bench = reno(state, RecoveryOptions::default());
     bench.post(MSS as usize);
     bench.sent();
     bench.now += Duration::from_micros(200);
@@ -251,7 +259,7 @@ fn samples() {
     let mut state = state();
     state.tcp.constant.timestamp_enabled = true;
     state.tcp.delegated.ts_time = 77_000;
-    let mut stamped = Bench::new(state);
+    let mut stamped = reno(state, RecoveryOptions::default());
     stamped.post(10);
     stamped.sent();
     stamped.wait_for_timer();
@@ -261,4 +269,27 @@ fn samples() {
     let timestamps = Some(Timestamps { value: 1, echo: value });
     stamped.input(Segment { ack: LOCAL + 10, timestamps, ..ack() });
     assert_eq!(stamped.tcp.info(stamped.now).rtt, Some(Duration::from_millis(50)));
+}
+
+// RFC 8985 s5.1: a super-segment is one transmission; of its pieces only those are resent that did not arrive.
+#[test]
+fn a_piece_of_a_super_segment() {
+    let mut state = state();
+    state.tcp.constant.sack_enabled = true;
+    let mut bench = reno(state, RecoveryOptions::default());
+    bench.post(20 * MSS as usize);
+    let first = bench.transmit(SUPER);
+    assert_eq!(first.iter().map(|sent| sent.payload_len).collect::<Vec<_>>(), [10 * 1460]);
+    bench.now += RTT;
+    sack(&mut bench, 3, &[block(5, 10)]);
+    let again = bench.transmit(SUPER);
+    let shape: Vec<_> = again.iter().map(|t| (t.seq, t.payload_len, t.retransmission)).collect();
+    assert_eq!(shape[0], (LOCAL + 3 * MSS, 2 * 1460, true));
+    assert!(shape[1..].iter().all(|(_, _, resent)| !resent));
+    bench.now += RTT;
+    sack(&mut bench, 4, &[block(5, 10)]);
+    assert_eq!(bench.tcp.info(bench.now).total_retrans, 2);
+    bench.ack(10 * MSS);
+    let info = bench.tcp.info(bench.now);
+    assert_eq!((info.timeouts, info.fast_retransmits, info.reord_seen), (0, 1, 0));
 }

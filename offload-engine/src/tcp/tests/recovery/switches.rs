@@ -58,7 +58,7 @@ fn tail_loss_probe() {
         |options| {
             let mut state = state();
             state.tcp.constant.sack_enabled = true;
-            let mut bench = Bench::with(state, Config { recovery: options, ..Config::default() });
+            let mut bench = reno(state, options);
             bench.post(4 * MSS as usize);
             bench.sent();
             bench.now += RTT;
@@ -67,7 +67,7 @@ fn tail_loss_probe() {
         },
     );
     assert_eq!(on, (2 * RTT, vec![3], 0));
-    assert_eq!(off, (Duration::from_millis(200), vec![1], 1));
+    assert_eq!(off, (Duration::from_millis(200) + RTT, vec![1], 1));
 }
 
 // RFC 9937 s3: the flight shrinks evenly, one segment for two that arrive; RFC 6675 pauses for half of it. Both
@@ -123,7 +123,7 @@ fn early_retransmit() {
     let [on, off] = compare(
         |options| options.early_retransmit = false,
         |options| {
-            let mut bench = Bench::with(state(), Config { recovery: options, ..Config::default() });
+            let mut bench = reno(state(), options);
             bench.post(4 * MSS as usize);
             bench.sent();
             bench.now += RTT;
@@ -169,7 +169,7 @@ fn overtaken(options: RecoveryOptions, timestamps: bool) -> Bench {
     state.tcp.constant.sack_enabled = true;
     state.tcp.constant.timestamp_enabled = timestamps;
     state.tcp.delegated.ts_time = 77_000;
-    let mut bench = Bench::with(state, Config { recovery: options, ..Config::default() });
+    let mut bench = reno(state, options);
     bench.post(40 * bench.tcp.effective_mss());
     let sent = bench.transmit(WIRE);
     let echo = sent[0].timestamps.map(|stamp| Timestamps { value: 1, echo: stamp.value });

@@ -8,24 +8,19 @@
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, BinaryHeap},
-    net::{IpAddr, Ipv4Addr},
 };
 
 use bytes::Bytes;
 use offload_engine::{
-    chimney::state::{
-        ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
-        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
-        TcpState,
-    },
     nbl::{NblChain, NetBufferList},
     tcp::{
-        Config, CongestionAlgorithm, Connection, PushPolicy, Segment, SeqNum, TcpPhase, Transmit,
-        TxLimits,
+        Config, CongestionAlgorithm, Connection, PushPolicy, Segment, SeqNum, Transmit, TxLimits,
     },
     time::{Duration, Instant},
 };
 use oorandom::Rand64;
+
+use super::state::{Shape, state};
 
 /// Payload bytes of a full frame: an MTU of 1500 less IPv4, TCP and timestamps.
 pub(crate) const MSS: u64 = 1448;
@@ -419,73 +414,11 @@ fn connection(algorithm: CongestionAlgorithm, local: SeqNum, remote: SeqNum) -> 
         reassembly_gaps_max: 1 << 20,
         ..Config::default()
     };
+    let shape =
+        Shape { sack: true, timestamps: true, mss: MSS as u16 + 12, scale: SCALE, window: WINDOW };
     let payload = (MSS + 12) as usize;
-    Connection::from_state(Instant::ZERO, Box::new(state(local, remote)), payload, config)
+    Connection::from_state(Instant::ZERO, Box::new(state(shape, local, remote)), payload, config)
         .expect("a state without contradictions")
-}
-
-/// Established, with SACK, timestamps and the largest window.
-fn state(local: SeqNum, remote: SeqNum) -> ConnectionState {
-    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let constant = TcpConst {
-        timestamp_enabled: true,
-        sack_enabled: true,
-        ecn_enabled: false,
-        window_scaling_enabled: true,
-        remote_port: 1,
-        local_port: 2,
-        snd_wind_scale: SCALE,
-        rcv_wind_scale: SCALE,
-        remote_mss: 1460,
-        local_mss: 1460,
-        hash_value: 0,
-    };
-    let delegated = TcpDelegated {
-        state: TcpPhase::Established,
-        rcv_nxt: remote,
-        rcv_wnd: WINDOW,
-        snd_una: local,
-        snd_nxt: local,
-        snd_max: local,
-        snd_wnd: WINDOW,
-        max_snd_wnd: WINDOW,
-        snd_wl1: remote,
-        cwnd: 0,
-        ss_thresh: u32::MAX,
-        srtt: 0,
-        rtt_var: 0,
-        ts_recent: 0,
-        ts_recent_age: 0,
-        ts_time: 0,
-        total_rt: 0,
-        dup_ack_count: 0,
-        snd_wnd_probe_count: 0,
-        keep_alive: Default::default(),
-        retransmit: Default::default(),
-        ecn_echo: false,
-    };
-    ConnectionState {
-        neighbor: NeighborState {
-            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
-            cached: NeighborCached {
-                dl_destination_address: MacAddress([2, 0, 0, 0, 0, 1]),
-                host_reachability_delta: 0,
-            },
-            delegated: NeighborDelegated { nic_reachability_delta: 0 },
-        },
-        path: PathState {
-            constant: PathConst { source_address: address, destination_address: address },
-            cached: PathCached { path_mtu: 1500 },
-        },
-        tcp: TcpState {
-            constant,
-            cached: TcpCached { initial_rcv_wnd: WINDOW, ..TcpCached::default() },
-            delegated,
-        },
-        send_data: NblChain::new(),
-        buffered_data: Vec::new(),
-        out_of_order: Vec::new(),
-    }
 }
 
 #[cfg(test)]

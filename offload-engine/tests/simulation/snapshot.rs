@@ -27,6 +27,6 @@ pub(crate) fn check(name: &str, text: &str) {
     }
     panic!(
         "{name} differs:\n{changes}if this is meant: \
-         FLUE_BLESS=1 cargo test -p offload-engine --test weather"
+         FLUE_BLESS=1 cargo test -p offload-engine --test simulation"
     );
 }

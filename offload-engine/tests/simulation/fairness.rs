@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use offload_engine::{
-    tcp::CongestionAlgorithm::{self, NewReno},
+    tcp::CongestionAlgorithm::{self, Cubic, NewReno},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ const HEADER: &str = "\
 # Shares are Mbit/s of each flow over the second half of the run; the index is Jain's, (sum x)^2 / (n sum x^2): 1 is
 # fair, 1/n is one flow that has everything.
 #
-# FLUE_BLESS=1 cargo test -p offload-engine --test weather   writes this file.
+# FLUE_BLESS=1 cargo test -p offload-engine --test simulation   writes this file.
 ";
 
 /// Jain's index of flows of one kind, in thousandths: never less.
@@ -56,7 +56,8 @@ fn index(shares: impl Iterator<Item = u64> + Clone) -> u64 {
 fn cases() -> Vec<Share> {
     let link = |rate, rtt| Link { rate, rtt: Duration::from_millis(rtt), loss: 0, late: 0 };
     let mut cases = Vec::new();
-    for kind in [(NewReno, "newreno")] {
+    let (cubic, newreno) = ((Cubic, "cubic"), (NewReno, "newreno"));
+    for kind in [cubic, newreno] {
         for count in [2, 4, 8] {
             cases.push(Share {
                 link: link(100, 20),
@@ -65,6 +66,14 @@ fn cases() -> Vec<Share> {
                 flows: vec![kind; count],
             });
         }
+    }
+    for flows in [vec![cubic, newreno], vec![newreno, cubic, newreno, cubic]] {
+        cases.push(Share {
+            link: link(100, 20),
+            stagger: Duration::from_secs(1),
+            time: Duration::from_secs(60),
+            flows,
+        });
     }
     cases
 }

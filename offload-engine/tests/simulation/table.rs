@@ -30,11 +30,12 @@ const HEADER: &str = "\
 #   timeouts  retransmission time-outs
 #   overflow  frames that the full queue dropped; `lost` those that chance took
 #
-# FLUE_BLESS=1 cargo test -p offload-engine --test weather   writes this file.
+# FLUE_BLESS=1 cargo test -p offload-engine --test simulation   writes this file.
 ";
 
 /// Algorithms of the table, with their names in it.
-const ALGORITHMS: &[(CongestionAlgorithm, &str)] = &[(CongestionAlgorithm::NewReno, "newreno")];
+const ALGORITHMS: &[(CongestionAlgorithm, &str)] =
+    &[(CongestionAlgorithm::Cubic, "cubic"), (CongestionAlgorithm::NewReno, "newreno")];
 
 #[derive(Clone, Copy)]
 struct Row {
@@ -52,7 +53,7 @@ fn rows() -> Vec<Row> {
                 for (loss, late) in [(0, 0), (1, 0), (10, 0), (100, 0), (500, 0), (0, 100)] {
                     let link = Link { rate, rtt: Duration::from_millis(rtt), loss, late };
                     // A lossy path needs time to show its mean, and costs little.
-                    let time = Duration::from_secs(if loss > 0 { 100 } else { 20 });
+                    let time = Duration::from_secs(if loss > 0 { 100 } else { 10 });
                     rows.push(Row { link, algorithm, name, time });
                 }
             }

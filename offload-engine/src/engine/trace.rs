@@ -1,0 +1,110 @@
+//! A trace of congestion control: one row of CSV when a connection's turn is over and something has
+//! changed since its last row.
+//!
+//! Off unless an output is set, and then without cost but for a test in each turn of a connection. Rows are
+//! written on the engine's thread, into whatever buffer the output has; one that fails is closed, and
+//! the log says so.
+
+use core::fmt;
+use std::{
+    boxed::Box,
+    io::{self, Write},
+};
+
+use crate::{
+    frame::FlowKey,
+    tcp::{CaState, TraceSample},
+    time::{Duration, Instant},
+};
+
+/// The first line: names of the columns. Bytes where no unit is named; an empty cell is unknown.
+pub const TRACE_HEADER: &str = "time_us,connection,cwnd,ssthresh,srtt_us,rttvar_us,rto_us,in_flight,\
+                                snd_wnd,rcv_wnd,pacing_rate,delivered,retrans,ca_state";
+
+/// A row: a connection at one moment. Its text is a line of CSV without the line's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TraceRow {
+    /// The moment, on the node's clock.
+    pub time: Instant,
+    /// Which connection.
+    pub flow: FlowKey,
+    /// What there is to tell.
+    pub sample: TraceSample,
+}
+
+impl fmt::Display for TraceRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { time, flow, sample } = self;
+        let TraceSample {
+            cwnd,
+            ssthresh,
+            srtt,
+            rttvar,
+            rto,
+            in_flight,
+            snd_wnd,
+            rcv_wnd,
+            pacing_rate,
+            delivered,
+            retrans,
+            ca_state,
+        } = *sample;
+        // Without a congestion window there is none to draw.
+        let cwnd = Cell((cwnd != u64::MAX).then_some(cwnd));
+        let (ssthresh, pacing_rate) = (Cell(ssthresh), Cell(pacing_rate));
+        let micros =
+            |duration: Option<Duration>| Cell(duration.map(|duration| duration.as_micros()));
+        let (srtt, rttvar, rto) = (micros(srtt), micros(rttvar), micros(Some(rto)));
+        let state = match ca_state {
+            CaState::Open => "open",
+            CaState::Disorder => "disorder",
+            CaState::Cwr => "cwr",
+            CaState::Recovery => "recovery",
+            CaState::Loss => "loss",
+        };
+        write!(
+            f,
+            "{},{}-{},{cwnd},{ssthresh},{srtt},{rttvar},{rto},{in_flight},{snd_wnd},{rcv_wnd},\
+             {pacing_rate},{delivered},{retrans},{state}",
+            time.as_micros(),
+            flow.local(),
+            flow.remote()
+        )
+    }
+}
+
+/// A number, or nothing.
+struct Cell<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for Cell<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |value| value.fmt(f))
+    }
+}
+
+/// Where rows go. What is in the buffer at its end is written then.
+pub(super) struct Trace(Option<Box<dyn Write + Send>>);
+
+impl Trace {
+    /// Writes the header.
+    pub(super) fn new(mut output: Box<dyn Write + Send>) -> io::Result<Self> {
+        writeln!(output, "{TRACE_HEADER}")?;
+        Ok(Self(Some(output)))
+    }
+
+    pub(super) fn write(&mut self, row: &TraceRow) {
+        let written = self.0.as_mut().map_or(Ok(()), |output| writeln!(output, "{row}"));
+        if let Err(error) = written {
+            tracing::warn!(%error, "the TCP trace ends here");
+            self.0 = None;
+        }
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.0.as_mut().map(|output| output.flush()) {
+            tracing::warn!(%error, "the end of the TCP trace is missing");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `flue plot`: draws what `--tcp-trace` has written, as SVG.
+//!
+//! One connection in three panels over one time axis: windows and what is in flight, RTT, rate. Loss
+//! recovery, repair after a time-out and answers to ECN stand behind them as coloured bands.
+
+mod draw;
+#[cfg(test)]
+mod tests;
+
+use std::{fs, path::PathBuf};
+
+use clap::Args;
+use offload_engine::engine::trace::TRACE_HEADER;
+use serde::Serialize;
+
+use crate::{failure::Failure, options::Quietness, report::Console};
+
+/// Draw a trace of congestion control as SVG
+///
+/// The trace is what a command with --tcp-trace has written. Three panels: congestion window, threshold
+/// and bytes in flight; smoothed RTT; the rate of delivery, and of pacing if there is one.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = "Example:
+  flue nc --tcp-trace tcp.csv --drop 0.1 --delay 5ms 10.77.0.1 5001 <bigfile
+  flue plot tcp.csv")]
+pub struct PlotArgs {
+    /// Trace to draw
+    #[arg(value_name = "FILE.csv")]
+    pub file: PathBuf,
+
+    /// Where to write the picture [default: beside the trace, with .svg]
+    #[arg(short = 'o', long = "output", value_name = "FILE.svg")]
+    pub picture: Option<PathBuf>,
+
+    /// Connection to draw, as its column says or a part of that [default: the one with most rows]
+    #[arg(long, value_name = "TEXT")]
+    pub connection: Option<String>,
+
+    /// How the run is told.
+    #[command(flatten)]
+    pub output: Quietness,
+}
+
+/// What was drawn.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Drawn {
+    /// The picture.
+    pub file: PathBuf,
+    /// The connection.
+    pub connection: String,
+    /// Its rows.
+    pub rows: usize,
+}
+
+/// A row of the trace, as far as it is drawn. Seconds and bytes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Row {
+    time: f64,
+    cwnd: Option<f64>,
+    ssthresh: Option<f64>,
+    srtt: Option<f64>,
+    rttvar: Option<f64>,
+    in_flight: f64,
+    pacing_rate: Option<f64>,
+    delivered: f64,
+    state: State,
+}
+
+/// What the sender was doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Open or disorder.
+    Usual,
+    Cwr,
+    Recovery,
+    Loss,
+}
+
+/// One connection of a trace.
+#[derive(Clone, PartialEq, Debug)]
+struct Connection {
+    name: String,
+    rows: Vec<Row>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The trace cannot be read, or is none, or has no such connection; the picture cannot be written.
+pub fn run(args: &PlotArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let shown = args.file.display();
+    let text = fs::read_to_string(&args.file)
+        .map_err(|error| Failure::work(format!("{shown}: {error}")))?;
+    let connections = parse(&text).map_err(|error| Failure::work(format!("{shown}: {error}")))?;
+    let connection = choose(connections, args.connection.as_deref())
+        .map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
+    let file = args.picture.clone().unwrap_or_else(|| args.file.with_extension("svg"));
+    let picture = draw::draw(&connection)
+        .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
+    fs::write(&file, picture)
+        .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
+    let drawn = Drawn { file, connection: connection.name, rows: connection.rows.len() };
+    console.say(format_args!(
+        "{}: {} rows of {}",
+        drawn.file.display(),
+        drawn.rows,
+        drawn.connection
+    ));
+    console.result(&drawn);
+    Ok(())
+}
+
+/// The connections of a trace, in the order in which they appear.
+fn parse(text: &str) -> Result<Vec<Connection>, String> {
+    let mut lines = text.lines();
+    let header = lines.next().unwrap_or_default();
+    let names: Vec<&str> = header.split(',').collect();
+    let columns = Columns::find(&names)
+        .map_err(|column| format!("no column {column:?}: not a trace ({TRACE_HEADER})"))?;
+    let mut connections: Vec<Connection> = Vec::new();
+    for (index, line) in lines.enumerate() {
+        let cells: Vec<&str> = line.split(',').collect();
+        if cells.len() != names.len() {
+            // The end of a trace that is still being written.
+            if index + 2 == text.lines().count() && !text.ends_with('\n') {
+                break;
+            }
+            return Err(format!("line {}: {} cells, not {}", index + 2, cells.len(), names.len()));
+        }
+        let row = columns.read(&cells).map_err(|error| format!("line {}: {error}", index + 2))?;
+        let name = cells[columns.connection];
+        match connections.iter_mut().find(|connection| connection.name == name) {
+            Some(connection) => connection.rows.push(row),
+            None => connections.push(Connection { name: name.to_owned(), rows: vec![row] }),
+        }
+    }
+    Ok(connections)
+}
+
+/// The connection that was asked for, or the one with most rows.
+fn choose(connections: Vec<Connection>, asked: Option<&str>) -> Result<Connection, String> {
+    let names: Vec<_> = connections.iter().map(|connection| connection.name.clone()).collect();
+    let mut found: Vec<_> = connections
+        .into_iter()
+        .filter(|connection| asked.is_none_or(|asked| connection.name.contains(asked)))
+        .collect();
+    match (asked, found.len()) {
+        (_, 1) => Ok(found.remove(0)),
+        (None, 2..) => Ok(found.swap_remove(most_rows(&found))),
+        (None, _) => Err("no rows".to_owned()),
+        (Some(asked), 0) => Err(format!("no connection {asked:?} among {}", names.join(", "))),
+        (Some(asked), count) => Err(format!("{asked:?} is in the names of {count} connections")),
+    }
+}
+
+fn most_rows(connections: &[Connection]) -> usize {
+    let rows = connections.iter().map(|connection| connection.rows.len()).enumerate();
+    rows.max_by_key(|(_, rows)| *rows).map_or(0, |(index, _)| index)
+}
+
+/// Where the columns are.
+struct Columns {
+    time: usize,
+    connection: usize,
+    cwnd: usize,
+    ssthresh: usize,
+    srtt: usize,
+    rttvar: usize,
+    in_flight: usize,
+    pacing_rate: usize,
+    delivered: usize,
+    state: usize,
+}
+
+impl Columns {
+    /// Errors with the name that is missing.
+    fn find(names: &[&str]) -> Result<Self, &'static str> {
+        let find = |wanted| names.iter().position(|name| *name == wanted).ok_or(wanted);
+        Ok(Self {
+            time: find("time_us")?,
+            connection: find("connection")?,
+            cwnd: find("cwnd")?,
+            ssthresh: find("ssthresh")?,
+            srtt: find("srtt_us")?,
+            rttvar: find("rttvar_us")?,
+            in_flight: find("in_flight")?,
+            pacing_rate: find("pacing_rate")?,
+            delivered: find("delivered")?,
+            state: find("ca_state")?,
+        })
+    }
+
+    fn read(&self, cells: &[&str]) -> Result<Row, String> {
+        let number = |index: usize| match cells[index] {
+            "" => Ok(None),
+            cell => match cell.parse::<u64>() {
+                Ok(number) => Ok(Some(number as f64)),
+                Err(_) => Err(format!("{cell:?} is no number")),
+            },
+        };
+        let known = |index: usize| number(index)?.ok_or_else(|| "an empty cell".to_owned());
+        let seconds = |index: usize| number(index).map(|micros| micros.map(|micros| micros / 1e6));
+        Ok(Row {
+            time: known(self.time)? / 1e6,
+            cwnd: number(self.cwnd)?,
+            ssthresh: number(self.ssthresh)?,
+            srtt: seconds(self.srtt)?,
+            rttvar: seconds(self.rttvar)?,
+            in_flight: known(self.in_flight)?,
+            pacing_rate: number(self.pacing_rate)?,
+            delivered: known(self.delivered)?,
+            state: match cells[self.state] {
+                "open" | "disorder" => State::Usual,
+                "cwr" => State::Cwr,
+                "recovery" => State::Recovery,
+                "loss" => State::Loss,
+                other => return Err(format!("{other:?} is no state")),
+            },
+        })
+    }
+}

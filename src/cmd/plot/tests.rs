@@ -1,0 +1,148 @@
+use clap::Parser;
+use offload_engine::{
+    engine::trace::TraceRow,
+    frame::FlowKey,
+    tcp::{CaState, TraceSample},
+    time::{Duration, Instant},
+};
+
+use super::*;
+
+/// A sawtooth of 10 s: slow start, two losses, a time-out.
+fn sawtooth() -> String {
+    let flow = FlowKey::new("10.77.0.2:5001".parse().unwrap(), "10.77.0.1:40000".parse().unwrap());
+    let mut text = format!("{TRACE_HEADER}\n");
+    let (mut cwnd, mut ssthresh, mut delivered) = (14_480.0, None, 0);
+    for n in 0..1_000u64 {
+        let ca_state = match n {
+            300..310 | 600..610 => CaState::Recovery,
+            800..820 => CaState::Loss,
+            900..905 => CaState::Cwr,
+            _ => CaState::Open,
+        };
+        match n {
+            300 | 600 => {
+                cwnd *= 0.7;
+                ssthresh = Some(cwnd as u64);
+            }
+            800 => cwnd = 1448.0,
+            _ if n < 40 => cwnd *= 1.1,
+            _ => cwnd += 1_000.0,
+        }
+        delivered += cwnd as u64;
+        let sample = TraceSample {
+            cwnd: cwnd as u64,
+            ssthresh,
+            srtt: Some(Duration::from_micros(10_000 + 5 * n)),
+            rttvar: Some(Duration::from_micros(500)),
+            rto: Duration::from_millis(200),
+            in_flight: cwnd as u64 * 9 / 10,
+            snd_wnd: 4 << 20,
+            rcv_wnd: 65_536,
+            pacing_rate: None,
+            delivered,
+            retrans: 0,
+            ca_state,
+        };
+        let time = Instant::from_millis(5_000 + 10 * n);
+        text += &format!("{}\n", TraceRow { time, flow, sample });
+    }
+    text
+}
+
+#[test]
+fn a_trace_is_read_as_it_is_written() {
+    let text = sawtooth();
+    let connections = parse(&text).unwrap();
+    let [connection] = &connections[..] else { panic!("{} connections", connections.len()) };
+    assert_eq!(connection.name, "10.77.0.2:5001-10.77.0.1:40000");
+    assert_eq!(connection.rows.len(), 1_000);
+    let row = connection.rows[0];
+    assert_eq!((row.time, row.cwnd, row.ssthresh), (5.0, Some(15_928.0), None));
+    assert_eq!((row.srtt, row.rttvar, row.pacing_rate), (Some(0.01), Some(0.0005), None));
+    assert_eq!(connection.rows[305].state, State::Recovery);
+    assert_eq!(connection.rows[810].state, State::Loss);
+    assert_eq!(connection.rows[902].state, State::Cwr);
+    // Still being written: the last line is cut.
+    let cut = &text[..text.len() - 20];
+    assert_eq!(parse(cut).unwrap()[0].rows.len(), 999);
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    let error = |text: &str| parse(text).unwrap_err();
+    assert!(error("").contains("time_us"));
+    assert!(error("a,b\n1,2\n").contains("not a trace"));
+    let good = sawtooth();
+    assert!(error(&good.replacen(",open\n", ",asleep\n", 1)).contains("line 2: \"asleep\""));
+    assert!(error(&good.replacen("\n5000000,", "\nfive,", 1)).contains("line 2: \"five\""));
+    assert!(error(&good.replacen("\n5000000,", "\n,", 1)).contains("line 2"));
+    assert!(error(&good.replacen(",open\n", "\n", 1)).contains("line 2: 13 cells, not 14"));
+}
+
+#[test]
+fn connections_are_chosen_by_rows_or_name() {
+    let row = parse(&sawtooth()).unwrap()[0].rows[0];
+    let connection = |name: &str, rows| Connection { name: name.to_owned(), rows: vec![row; rows] };
+    let three = || vec![connection("a-b", 2), connection("a-c", 3), connection("d-c", 1)];
+    assert_eq!(choose(three(), None).unwrap().name, "a-c");
+    assert_eq!(choose(three(), Some("d-")).unwrap().name, "d-c");
+    assert!(choose(three(), Some("a-")).unwrap_err().contains("2 connections"));
+    assert!(choose(three(), Some("x")).unwrap_err().contains("a-b, a-c, d-c"));
+    assert_eq!(choose(Vec::new(), None).unwrap_err(), "no rows");
+}
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    plot: PlotArgs,
+}
+
+// The picture stands beside the trace, has the three panels and names only what is there.
+#[test]
+fn a_picture_is_drawn() {
+    let directory = std::env::temp_dir().join(format!("flue-plot-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let trace = directory.join("tcp.csv");
+    fs::write(&trace, sawtooth()).unwrap();
+    let args = Line::try_parse_from(["plot", &trace.display().to_string()]).unwrap().plot;
+    let mut out = Vec::new();
+    let style = crate::report::Style::default();
+    let mut console = Console::on("plot", style, Box::new(&mut out), Box::new(std::io::sink()));
+    run(&args, &mut console).unwrap();
+    drop(console);
+    let told = String::from_utf8(out).unwrap();
+    assert!(told.contains("tcp.svg: 1000 rows of 10.77.0.2:5001-10.77.0.1:40000"), "{told}");
+    let svg = fs::read_to_string(directory.join("tcp.svg")).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    for word in [
+        "windows, KiB",
+        "round trip, ms",
+        "rate, Mbit/s",
+        "cwnd",
+        "ssthresh",
+        "in flight",
+        "delivered",
+        "fast recovery",
+        "after a time-out",
+        "ECN answered",
+    ] {
+        assert!(svg.contains(word), "{word:?} is not in the picture");
+    }
+    assert!(!svg.contains("pacing"), "nothing was paced");
+}
+
+// A trace of one row, or of a node without a congestion window, is a picture too.
+#[test]
+fn little_to_draw() {
+    let text = sawtooth();
+    let one = text.lines().take(2).collect::<Vec<_>>().join("\n") + "\n";
+    draw::draw(&parse(&one).unwrap()[0]).unwrap();
+    let mut connection = parse(&text).unwrap().remove(0);
+    for row in &mut connection.rows {
+        (row.cwnd, row.ssthresh, row.srtt, row.rttvar) = (None, None, None, None);
+    }
+    let svg = draw::draw(&connection).unwrap();
+    assert!(!svg.contains("cwnd") && svg.contains("in flight"));
+}

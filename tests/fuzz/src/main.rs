@@ -1,0 +1,70 @@
+//! Seeds for the fuzzer, and inputs of the fuzzer as runs without it.
+//!
+//!     flue-fuzz seeds DIR        writes DIR/segments and DIR/frames
+//!     flue-fuzz replay FILE...   says what each file does, and does it; of a failure only what it needs
+
+use std::{env, error::Error, fs, path::Path, process::ExitCode};
+
+use flue_fuzz::{capture, random, run, script, shrink};
+
+/// Seeded scripts among the seeds.
+const RANDOM: u64 = 100;
+
+fn captures() -> Result<Vec<capture::Frame>, Box<dyn Error>> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data");
+    let mut paths: Vec<_> =
+        fs::read_dir(data)?.map(|it| it.map(|it| it.path())).collect::<Result<_, _>>()?;
+    paths.retain(|path| path.extension().is_some_and(|it| it == "pcap"));
+    paths.sort();
+    let mut frames = Vec::new();
+    for path in paths {
+        frames.extend(capture::read(&path)?);
+    }
+    Ok(frames)
+}
+
+fn write_seeds(directory: &Path) -> Result<(), Box<dyn Error>> {
+    let frames = captures()?;
+    let mut scripts = capture::scripts(&frames);
+    scripts.extend((0..RANDOM).map(random::script));
+    for kind in ["segments", "frames"] {
+        fs::create_dir_all(directory.join(kind))?;
+    }
+    for (number, (setup, ops)) in scripts.iter().enumerate() {
+        let path = directory.join(format!("segments/{number:03}"));
+        fs::write(path, script::write(setup, ops))?;
+    }
+    for (number, frame) in frames.iter().enumerate() {
+        fs::write(directory.join(format!("frames/{number:04}")), &frame.bytes)?;
+    }
+    println!("{} scripts, {} frames", scripts.len(), frames.len());
+    Ok(())
+}
+
+fn replay(path: &Path) -> Result<(), Box<dyn Error>> {
+    let Some((setup, ops)) = script::read(&fs::read(path)?) else {
+        return Err("shorter than a setup".into());
+    };
+    let ops = shrink::shrink(&setup, ops);
+    println!("{setup:#?}");
+    ops.iter().for_each(|op| println!("    {op:?}"));
+    println!("{:#?}", run(&setup, &ops));
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments[..] {
+        ["seeds", directory] => write_seeds(Path::new(directory)),
+        ["replay", ref files @ ..] => files.iter().try_for_each(|file| replay(Path::new(file))),
+        _ => Err("flue-fuzz seeds DIR | flue-fuzz replay FILE...".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flue-fuzz: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
