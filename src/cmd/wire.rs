@@ -35,7 +35,8 @@ use crate::{
 /// Rates and queues count a frame from its Ethernet header to its last byte. With loss or a rate frames have
 /// the MTU's size on the wire; a wire that only delays passes super-segments whole.
 ///
-/// Ends with -D, SIGINT or SIGTERM, and says then what it did.
+/// Ends with -D, SIGINT or SIGTERM, and says then what it did, and how late frames were. Where others need
+/// the processors too, give it a real-time priority: chrt -r 1 flue wire ...
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue wire w0 w1 --delay 10ms --rate 100mbit --queue 20ms --ab drop=0.1,burst=5
@@ -85,14 +86,6 @@ pub struct WireArgs {
     #[arg(short, long, value_name = "SECONDS",
           value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub interval: Option<u16>,
-
-    /// Scheduling priority of the wire: -20 (served first) ..=19 [default: as started]
-    ///
-    /// Where the machine is busy a wire that waits for a processor adds delay of its own. Below 0 needs
-    /// CAP_SYS_NICE.
-    #[arg(long, value_name = "N", allow_hyphen_values = true,
-          value_parser = clap::value_parser!(i8).range(-20..=19))]
-    pub nice: Option<i8>,
 
     /// Network namespace of TAP_A: a name as of "ip netns", or a path [default: this one]
     #[arg(long, value_name = "NETNS", help_heading = "Ends")]
@@ -247,10 +240,7 @@ pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.step(format_args!("joined: {} and {}", a.describe(), b.describe()));
     // Whoever wants a document alone can wait for this with -v.
     tracing::info!("joined");
-    if let Some(nice) = args.nice {
-        pump::set_priority(nice)?;
-    }
-    let mut run = pump::Run::new(wire, stop);
+    let mut run = pump::Run::new(wire, stop)?;
     let ended = run.until_told(&config, console);
     tell::summary(&run, [a.dropped(), b.dropped()], console);
     ended

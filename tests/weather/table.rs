@@ -22,8 +22,11 @@ use crate::hosts::{flue_node, make_roomy};
 const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1448.0;
 const PORT: u16 = 5001;
-/// A wire that is not late where the machine is busy.
-const PRIORITY: &str = "--nice -20";
+
+/// A run is made again when the wire was later than this: it measured the machine's other work.
+const LATE_MAX: Duration = Duration::from_millis(1);
+/// Runs that are made again for that at most; the last one counts then, and the snapshot says so.
+const AGAIN_MAX: usize = 12;
 
 /// The weather of a cell.
 #[derive(Clone, Copy)]
@@ -82,9 +85,8 @@ impl Cell {
         self.ideal().map(|ideal| ideal.min(mbit))
     }
 
-    fn kernel_pair(&self, seed: u64, seconds: u64, priority: &str) -> Run {
-        let options = format!("{} {priority}", self.options(seed));
-        let (left, wire, right) = Wire::between_kernels(Path::new(FLUE), &options);
+    fn kernel_pair(&self, seed: u64, seconds: u64) -> Run {
+        let (left, wire, right) = Wire::between_kernels(Path::new(FLUE), &self.options(seed));
         make_roomy(&left);
         make_roomy(&right);
         let mut flows = Flows::new();
@@ -100,11 +102,10 @@ impl Cell {
         run
     }
 
-    fn flue_pair(&self, seed: u64, seconds: u64, priority: &str) -> Run {
+    fn flue_pair(&self, seed: u64, seconds: u64) -> Run {
         let (left, right) = (Switch::new(1500), Switch::new(1500));
         let bridge = Switch::BRIDGE;
-        let options =
-            format!("--bridge-a {bridge} --bridge-b {bridge} {} {priority}", self.options(seed));
+        let options = format!("--bridge-a {bridge} --bridge-b {bridge} {}", self.options(seed));
         let wire = Wire::start(Path::new(FLUE), left.namespace(), right.namespace(), &options);
         let (source, sink) = (flue_node(&left, 1), flue_node(&right, 2));
         let mut flows = Flows::new();
@@ -136,6 +137,20 @@ impl Cell {
             );
         }
         assert_eq!(lost_back, 0, "{run:?}");
+    }
+
+    /// `run`, again while the wire was late; counts those in `repeated`. A wire that has more to carry than
+    /// it can is late by itself.
+    fn in_time(&self, mut run: impl FnMut() -> Run, repeated: &mut usize) -> Run {
+        let mut found = run();
+        for _ in 0..AGAIN_MAX {
+            if found.late <= LATE_MAX || self.rate_mbit.is_none_or(|rate| rate > 1000) {
+                break;
+            }
+            *repeated += 1;
+            found = run();
+        }
+        found
     }
 
     fn name(&self) -> String {
@@ -199,7 +214,7 @@ fn spread(values: Vec<f64>) -> String {
 /// Two pairs of runs in a little loss.
 pub(crate) fn smoke() {
     let cell = Cell { rtt_ms: 4, rate_mbit: Some(50), loss: 0.5, burst: 0, reorder: 0.5 };
-    let (kernel, flue) = (cell.kernel_pair(1, 2, ""), cell.flue_pair(1, 2, ""));
+    let (kernel, flue) = (cell.kernel_pair(1, 2), cell.flue_pair(1, 2));
     for (name, run) in [("kernel", kernel), ("flue", flue)] {
         // A flow that stalls, or a wire without a limit, is outside.
         assert!(run.mbit > 2.0 && run.mbit < 50.0, "{name}: {run:?}");
@@ -242,19 +257,18 @@ fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64
     let units = format!("{:>98}{:>9}{:>9}", "kernel", "again %", "again %");
     writeln!(text, "\n{title}\n\n{head}\n{}", &units[0..]).expect("memory takes it");
     println!("\n{title}\n\n{head}");
-    let mut late = Duration::ZERO;
+    let (mut late, mut repeated) = (Duration::ZERO, 0);
     for cell in cells.iter().filter(|cell| is_wanted(&cell.name())) {
         let mut found: [Vec<Run>; 2] = Default::default();
         for seed in 1..=runs {
             // Who comes first changes, in case the machine tires.
             for turn in 0..2 {
                 let is_flue = (turn + seed) % 2 == 0;
-                let run = if is_flue {
-                    cell.flue_pair(seed, seconds, PRIORITY)
-                } else {
-                    cell.kernel_pair(seed, seconds, PRIORITY)
+                let run = || match is_flue {
+                    true => cell.flue_pair(seed, seconds),
+                    false => cell.kernel_pair(seed, seconds),
                 };
-                found[usize::from(is_flue)].push(run);
+                found[usize::from(is_flue)].push(cell.in_time(run, &mut repeated));
             }
         }
         let line = row(cell, &found);
@@ -310,13 +324,21 @@ pub(crate) fn fairness(seconds: u64, runs: u64) {
         "Three flows from one side to kernels on the other, 100 Mbit/s, RTT 20 ms, queue of one\n\
          bandwidth-delay product, started together. Goodput in {seconds} s after {warm_up:?}, Mbit/s; Jain's index\n\
          is 1 when all are equal and 1/3 when one has everything. Seeds 1 to {runs}.\n\n\
-         {:<26}{:>7}{:>8}{:>8}{:>8}{:>8}{:>8}\n",
-        "flows", "seed", "first", "second", "third", "sum", "Jain"
+         {:<26}{:>7}{:>8}{:>8}{:>8}{:>8}{:>8}{:>12}\n",
+        "flows", "seed", "first", "second", "third", "sum", "Jain", "wire late"
     );
     use Sender::{Flue, Kernel};
     for senders in [[Flue, Flue, Kernel], [Kernel, Kernel, Kernel]] {
         for seed in 1..=runs {
-            let line = share(senders, seed, warm_up, seconds);
+            let mut shared = share(senders, seed, warm_up, seconds);
+            for _ in 0..AGAIN_MAX {
+                if shared.1 <= LATE_MAX {
+                    break;
+                }
+                println!("    late {:.1?}, again: {}", shared.1, shared.0);
+                shared = share(senders, seed, warm_up, seconds);
+            }
+            let line = format!("{}{:>12}", shared.0, format!("{:.1?}", shared.1));
             println!("{line}");
             writeln!(text, "{line}").expect("memory takes it");
         }
@@ -324,10 +346,11 @@ pub(crate) fn fairness(seconds: u64, runs: u64) {
     write("fairness", &text);
 }
 
-fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> String {
+/// The line of the table, and how late the wire was.
+fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> (String, Duration) {
     let (left, right) = (Switch::new(1500), Namespace::new());
     let options = format!(
-        "--bridge-a {} --addr-b 10.0.0.2/24 --seed {seed} {PRIORITY} --delay 10ms --rate 100mbit --queue 20ms",
+        "--bridge-a {} --addr-b 10.0.0.2/24 --seed {seed} --delay 10ms --rate 100mbit --queue 20ms",
         Switch::BRIDGE
     );
     let wire = Wire::start(Path::new(FLUE), left.namespace(), &right, &options);
@@ -351,18 +374,19 @@ fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> St
     flows.measure(warm_up);
     let bytes = flows.measure(Duration::from_secs(seconds));
     flows.stop();
-    drop(wire.finish());
+    let late = wire.finish().late()[1].unwrap_or_default();
     let rates: Vec<f64> =
         bytes.iter().map(|&bytes| bytes as f64 * 8.0 / seconds as f64 / 1e6).collect();
     let (sum, squares) =
         rates.iter().fold((0.0, 0.0), |(sum, squares), rate| (sum + rate, squares + rate * rate));
     let names = senders.map(|sender| if sender == Sender::Flue { "flue" } else { "kernel" });
     let [first, second, third] = [rates[0], rates[1], rates[2]];
-    format!(
+    let line = format!(
         "{:<26}{seed:>7}{first:>8.1}{second:>8.1}{third:>8.1}{sum:>8.1}{:>8.3}",
         names.join(", "),
         sum * sum / (3.0 * squares)
-    )
+    );
+    (line, late)
 }
 
 /// Puts `text` into its part of the snapshot; the other parts stay. Not if it lacks cells.

@@ -53,7 +53,7 @@ fn rows() -> Vec<Row> {
                 for (loss, late) in [(0, 0), (1, 0), (10, 0), (100, 0), (500, 0), (0, 100)] {
                     let link = Link { rate, rtt: Duration::from_millis(rtt), loss, late };
                     // A lossy path needs time to show its mean, and costs little.
-                    let time = Duration::from_secs(if loss > 0 { 100 } else { 20 });
+                    let time = Duration::from_secs(if loss > 0 { 100 } else { 10 });
                     rows.push(Row { link, algorithm, name, time });
                 }
             }

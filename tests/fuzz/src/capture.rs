@@ -154,6 +154,9 @@ fn script(frames: &[Frame], local: SocketAddr, remote: SocketAddr) -> Option<(Se
         nagle: false,
         push_at_end: false,
         unlimited: false,
+        newreno: false,
+        ecn: false,
+        pacing: false,
         scale: 7,
         mss: 0,
         receive_window: 1_024,
@@ -194,6 +197,7 @@ impl Progress {
             len: seen.len,
             stamp: Stamp::Current,
             blocks: seen.sack.len() as u8,
+            ecn: 0,
             echo: 0,
             block: [block, len, len.saturating_mul(2)],
         }));

@@ -10,6 +10,8 @@ const RST: u8 = 0x04;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 const URG: u8 = 0x20;
+const ECE: u8 = 0x40;
+const CWR: u8 = 0x80;
 
 /// How one seed's adversary behaves.
 struct Temper {
@@ -48,6 +50,9 @@ pub fn script(seed: u64) -> (Setup, Vec<Op>) {
         nagle: chance(random, 300),
         push_at_end: chance(random, 500),
         unlimited: chance(random, 200),
+        newreno: chance(random, 400),
+        ecn: chance(random, 300),
+        pacing: chance(random, 200),
         scale: [0, 0, 1, 3, 7, 14][below(random, 6) as usize],
         mss: below(random, 256) as u8,
         receive_window: random.rand_u32() as u16,
@@ -156,6 +161,8 @@ fn honest(random: &mut Rand32, temper: &Temper) -> Forged {
     let flags = match below(random, 60) {
         0 => ACK | FIN,
         1..20 => ACK | PSH,
+        20..25 => ACK | ECE,
+        25..28 => ACK | CWR,
         _ => ACK,
     };
     let window = match below(random, 12) {
@@ -177,6 +184,7 @@ fn honest(random: &mut Rand32, temper: &Temper) -> Forged {
         len,
         stamp,
         blocks,
+        ecn: [0, 2, 2, 3][below(random, 4) as usize],
         echo: 0,
         block,
     }

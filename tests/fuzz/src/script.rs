@@ -5,7 +5,7 @@
 //! [`RECORD`] bytes for the setup and one for each operation; every sequence of bytes is a script.
 
 /// Bytes of a record.
-pub const RECORD: usize = 26;
+pub const RECORD: usize = 28;
 /// Most operations of one run; a longer script is cut.
 pub const OPS_MAX: usize = 2_000;
 
@@ -22,6 +22,12 @@ pub struct Setup {
     pub push_at_end: bool,
     /// No window but the peer's.
     pub unlimited: bool,
+    /// NewReno instead of CUBIC.
+    pub newreno: bool,
+    /// ECN is on.
+    pub ecn: bool,
+    /// Bytes are sent in the measure of the round trip.
+    pub pacing: bool,
     /// Window scale of both directions, 0 to 14.
     pub scale: u8,
     /// MSS of both directions, from a short list.
@@ -98,6 +104,8 @@ pub struct Forged {
     pub stamp: Stamp,
     /// SACK blocks, at most 4.
     pub blocks: u8,
+    /// The IP header's ECN bits.
+    pub ecn: u8,
     /// What is added to the newest timestamp of ours to make the echo.
     pub echo: i16,
     /// Where the first block starts, counted from SND.UNA; how long each is; from block to block.
@@ -166,6 +174,9 @@ impl Setup {
             nagle: bit(2),
             push_at_end: bit(3),
             unlimited: bit(4),
+            newreno: bit(5),
+            ecn: bit(6),
+            pacing: bit(7),
             scale: record[1] % 15,
             mss: record[2],
             receive_window: half(record, 4),
@@ -183,6 +194,9 @@ impl Setup {
             nagle,
             push_at_end,
             unlimited,
+            newreno,
+            ecn,
+            pacing,
             scale,
             mss,
             receive_window,
@@ -191,7 +205,7 @@ impl Setup {
             remote_isn,
         } = *self;
         let mut record = [0; RECORD];
-        let bits = [timestamps, sack, nagle, push_at_end, unlimited];
+        let bits = [timestamps, sack, nagle, push_at_end, unlimited, newreno, ecn, pacing];
         record[0] = (0..).zip(bits).map(|(n, bit)| u8::from(bit) << n).sum();
         record[1] = scale;
         record[2] = mss;
@@ -230,12 +244,25 @@ impl Forged {
             blocks: record[17] % 5,
             block: [18, 20, 22].map(|at| half(record, at).cast_signed()),
             echo: half(record, 24).cast_signed(),
+            ecn: record[26] & 3,
         }
     }
 
     fn write(&self, record: &mut [u8; RECORD]) {
-        let Self { seq_from, seq, ack_from, ack, flags, window, len, stamp, blocks, echo, block } =
-            *self;
+        let Self {
+            seq_from,
+            seq,
+            ack_from,
+            ack,
+            flags,
+            window,
+            len,
+            stamp,
+            blocks,
+            ecn,
+            echo,
+            block,
+        } = *self;
         record[1] = place(seq_from, &SEQ_FROM);
         record[2] = place(ack_from, &ACK_FROM);
         record[3] = flags;
@@ -245,6 +272,7 @@ impl Forged {
         record[14..16].copy_from_slice(&len.to_le_bytes());
         record[16] = place(stamp, &STAMPS);
         record[17] = blocks;
+        record[26] = ecn;
         let [first, second, third] = block;
         for (at, value) in [(18, first), (20, second), (22, third), (24, echo)] {
             record[at..at + 2].copy_from_slice(&value.to_le_bytes());

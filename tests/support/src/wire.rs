@@ -19,6 +19,8 @@ use crate::process::{Output, Process};
 
 /// How long a wire may take to come up, or to end.
 const LIMIT: Duration = Duration::from_secs(20);
+/// When a wire ends by itself whose test was killed.
+const ALIVE_SECONDS: u32 = 1800;
 /// How long one echo is waited for before it is asked for again.
 const ECHO_WAIT: Duration = Duration::from_secs(2);
 
@@ -45,7 +47,7 @@ impl Wire {
         let [a, b] = Self::TAPS;
         let (left_path, right_path) = (left.path(), right.path());
         let line = format!(
-            "wire {a} {b} --json -v --netns-a {} --netns-b {} {options}",
+            "wire {a} {b} --json -v -D {ALIVE_SECONDS} --netns-a {} --netns-b {} {options}",
             left_path.display(),
             right_path.display()
         );

@@ -497,12 +497,32 @@ impl Recovery {
     /// Moves F-RTO on (RFC 5682).
     fn ask_f_rto(&mut self, ack: &Ack<'_>, delivery: &Delivery) {
         let Episode::Timeout { until } = self.episode else { return };
-        self.f_rto = self.f_rto.next(FRtoNews {
+        let before = self.f_rto;
+        self.f_rto = before.next(FRtoNews {
             advanced: delivery.acked > 0,
             complete: ack.to >= until,
             duplicate: delivery.sacked > 0 || ack.bare && delivery.acked == 0,
             sack: self.sack,
         });
+        let failed = before == (FRto::Second { sent: true })
+            && self.f_rto == FRto::Off
+            && delivery.acked == 0;
+        let told = !ack.sacks.is_empty() || ack.duplicate_report.is_some();
+        if failed && !told {
+            self.resume_repair();
+        }
+    }
+
+    /// RFC 5682 s2.1 step 3a: the loss was real, and no block tells of the two new segments. They count as
+    /// unacknowledged as the rest, for a peer need not keep what is out of order; else they would fill the
+    /// window, and the repair would stand still until the next, longer time-out.
+    fn resume_repair(&mut self) {
+        self.force = true;
+        self.inferred = 0;
+        self.board.mark_due(|_| true);
+        if let Some(last) = self.board.last() {
+            self.episode = Episode::Timeout { until: last.end };
+        }
     }
 
     /// Finds losses; returns the bytes.
@@ -600,7 +620,8 @@ impl Recovery {
                 self.begin();
                 report.reduce = true;
             } else {
-                report.may_grow = !report.reduce;
+                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
+                report.may_grow = !report.reduce && (!ended || report.after_timeout);
             }
         }
         ended
@@ -665,13 +686,21 @@ impl Recovery {
         report
     }
 
-    /// The retransmission timer has run out: everything in flight is presumed lost (RFC 6675 s5.1).
-    pub(super) fn on_timeout(&mut self) {
+    /// The retransmission timer has run out. With RACK what was sent lately stays in flight (RFC 8985 s6.3), else
+    /// everything is presumed lost (RFC 6675 s5.1).
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        rtt_min: Option<Duration>,
+        srtt: Option<Duration>,
+    ) {
         // RFC 2018 s8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
         if self.board.first().is_some_and(|record| record.fate == Fate::Sacked) {
             self.board.forget_sacks();
         }
-        self.board.mark_all();
+        let by_time = self.sack && self.options.rack;
+        let patience = self.rack.rtt + self.rack.window(true, rtt_min, srtt);
+        self.board.mark_due(|sent_at| !by_time || sent_at + patience <= now);
         let Some(last) = self.board.last() else { return };
         let until = last.end;
         let was_fast = self.is_fast();
@@ -696,6 +725,7 @@ impl Recovery {
         let Some(last) = self.board.last().filter(|_| self.board.has_lost()) else { return };
         if self.episode == Episode::Open {
             self.episode = Episode::Timeout { until: last.end };
+            self.undo = None;
         }
         self.inferred = self.inferred.min(self.board.in_flight());
         self.probe = None;

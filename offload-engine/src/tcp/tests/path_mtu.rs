@@ -235,32 +235,57 @@ fn sizes_in_silence(bench: &mut Bench, count: u64) -> Vec<usize> {
 #[test]
 fn a_black_hole_is_found() {
     let mut bench = flight(Config::default());
-    assert_eq!(sizes_in_silence(&mut bench, 6), [1460, 1024, 1024, 536, 536, 536]);
+    let sizes = sizes_in_silence(&mut bench, 9);
+    assert_eq!(sizes, [1460, 1460, 1024, 1024, 1024, 536, 536, 536, 536]);
     assert_eq!((info(&bench).black_holes, info(&bench).path_mtu_reductions), (2, 2));
     assert_eq!(info(&bench).pmtu, 576);
 
     // What passes stays: counting starts anew, and it has passed once.
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 2);
+    sizes_in_silence(&mut bench, 3);
     bench.now += Duration::from_millis(10);
     bench.ack(1024);
     assert!(bench.sent().iter().all(|(_, len, _)| *len == 1024));
-    assert_eq!(sizes_in_silence(&mut bench, 4), [1024, 1024, 1024, 536]);
+    assert_eq!(sizes_in_silence(&mut bench, 5), [1024, 1024, 1024, 1024, 536]);
 }
 
-// Two time-outs on a path that has carried full-sized segments are loss.
+// Three time-outs on a path that has carried full-sized segments are loss.
 #[test]
 fn loss_is_no_black_hole() {
     let mut bench = flight(Config::default());
     bench.ack(1460);
-    assert_eq!(sizes_in_silence(&mut bench, 6), [1460, 1460, 1460, 1024, 1024, 536]);
+    let sizes = sizes_in_silence(&mut bench, 8);
+    assert_eq!(sizes, [1460, 1460, 1460, 1460, 1024, 1024, 1024, 536]);
     // Small ones prove nothing.
     let mut bench = Bench::new(state());
     (0..3).for_each(|_| bench.post(1000));
     bench.post(5_000);
     bench.sent();
     bench.ack(3_000);
-    assert_eq!(sizes_in_silence(&mut bench, 2), [1460, 1024]);
+    assert_eq!(sizes_in_silence(&mut bench, 3), [1460, 1460, 1024]);
+}
+
+// RFC 5682: the time-outs were spurious, and so was what they said of the path.
+#[test]
+fn late_acknowledgements_clear_the_path() {
+    let mut bench = flight(Config::default());
+    sizes_in_silence(&mut bench, 3);
+    assert_eq!(info(&bench).pmtu, 1064);
+    bench.now += Duration::from_millis(1);
+    bench.ack(1460);
+    assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1500, 1460));
+    // Also of two reductions.
+    let mut bench = flight(Config::default());
+    sizes_in_silence(&mut bench, 6);
+    assert_eq!(info(&bench).pmtu, 576);
+    bench.ack(1460);
+    assert_eq!(info(&bench).pmtu, 1500);
+    // What the small segment brings does not.
+    let mut bench = flight(Config::default());
+    sizes_in_silence(&mut bench, 3);
+    bench.ack(1024);
+    bench.ack(2048 + 10_000);
+    assert_eq!(info(&bench).pmtu, 1064);
 }
 
 // RFC 8200 s5: with IPv6 1280 always passes.
@@ -271,18 +296,24 @@ fn a_black_hole_of_ipv6() {
     let mut bench = Bench::new(state);
     bench.post(5_000);
     bench.sent();
-    assert_eq!(sizes_in_silence(&mut bench, 4), [1460, 1220, 1220, 1220]);
+    assert_eq!(sizes_in_silence(&mut bench, 5), [1460, 1460, 1220, 1220, 1220]);
     assert_eq!((info(&bench).pmtu, info(&bench).black_holes), (1280, 1));
 }
 
-// Small segments that are lost say nothing of the path; nor does a host that is switched off.
+// Small segments that are lost say nothing of the path; nor does anything when it is switched off.
 #[test]
 fn what_is_no_black_hole() {
     let mut small = Bench::new(state());
-    small.post(1459);
+    small.post(536);
     small.sent();
-    assert_eq!(sizes_in_silence(&mut small, 4), [1459; 4]);
+    assert_eq!(sizes_in_silence(&mut small, 4), [536; 4]);
     assert_eq!(info(&small).path_mtu_reductions, 0);
+    // A message that is larger than what passes, though no full segment, is.
+    let mut message = Bench::new(state());
+    message.post(537);
+    message.sent();
+    assert_eq!(sizes_in_silence(&mut message, 4), [537, 537, 536, 536]);
+    assert_eq!((info(&message).pmtu, info(&message).black_holes), (576, 1));
 
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
     let mut off = flight(Config { path, ..Config::default() });

@@ -5,7 +5,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::{Licence, Stream, World, byte};
+use super::{Licence, World, stream::Stream};
 use crate::script::{AckFrom, Forged, SeqFrom, Stamp};
 
 /// Payload bytes of the largest segment, coalesced ones included.
@@ -58,7 +58,7 @@ impl World {
             sack: &blocks,
             payload: &payload,
             gso_size: if payload.len() > mss { mss } else { 0 },
-            ecn: Ecn::default(),
+            ecn: Ecn::from_bits(forged.ecn),
         };
         let reset =
             placed.flags.contains(Flags::RST) && placed.start == self.rcv_nxt().cast_signed();
@@ -67,13 +67,16 @@ impl World {
             urgent: placed.flags.contains(Flags::URG) && verdict != Verdict::Never,
             timeout: false,
         };
+        self.marked |= verdict != Verdict::Never && forged.ecn == 3 && !payload.is_empty();
         self.summary.segments += 1;
         self.summary.dropped += u64::from(verdict == Verdict::Never);
         let before = self.rcv_nxt();
         self.feed(&segment);
         let upload = segment.flags.contains(Flags::URG) && verdict == Verdict::Take;
         self.drain_events();
-        assert!(!reset || self.end.is_some(), "a RST at RCV.NXT was ignored (RFC 5961 s3.2)");
+        // In TIME_WAIT it ends the connection without a word (RFC 9293 s3.10.7.4, second).
+        let closed = self.info().phase == TcpPhase::Closed;
+        assert!(!reset || closed, "a RST at RCV.NXT was ignored (RFC 5961 s3.2)");
         assert!(!upload || self.end.is_some(), "urgent data was ignored (CH-EVT-1)");
         if self.end.is_none() {
             self.check_received(&placed, verdict, before);
@@ -171,9 +174,11 @@ impl World {
         let repeated = placed.end >= 0 && self.fin == Some(at);
         let first =
             verdict == Verdict::Take && self.fin.is_none() && at >= self.highest && at < self.edge;
+        // Behind the edge it does not count (RFC 9293 s3.10.7.4, first), and comes again.
+        let outside = verdict == Verdict::Take && at > self.edge;
         if first {
             self.fin = Some(at);
-        } else if !repeated {
+        } else if !repeated && !outside {
             placed.flags = Flags(placed.flags.0 & !Flags::FIN.0);
         }
     }
@@ -216,11 +221,18 @@ impl World {
             self.sent.insert(low.cast_unsigned(), high.max(low).cast_unsigned());
             self.highest = self.highest.max(low.max(high).cast_unsigned());
         }
-        let value = |at: i64| {
-            let truth = byte(Stream::Theirs, at.cast_unsigned());
-            if counts && (low..high).contains(&at) { truth } else { !truth }
-        };
-        (placed.start..placed.end).map(value).collect()
+        let mut text = Vec::new();
+        // Before the beginning of the stream, any bytes are false.
+        let before = placed.end.min(0) - placed.start.min(0);
+        text.resize(before as usize, 0x55);
+        let start = placed.start.max(0).cast_unsigned();
+        Stream::Theirs.write(start, placed.end.max(0).cast_unsigned() - start, &mut text);
+        for (at, value) in (placed.start..).zip(&mut text) {
+            if !(counts && (low..high).contains(&at)) {
+                *value = !*value;
+            }
+        }
+        text
     }
 
     fn blocks(&self, forged: &Forged) -> Vec<SackBlock> {

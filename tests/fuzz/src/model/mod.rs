@@ -4,6 +4,7 @@ mod finale;
 mod forge;
 mod requests;
 mod setup;
+mod stream;
 mod wire;
 
 use std::collections::HashSet;
@@ -14,7 +15,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use self::requests::Requests;
+use self::{requests::Requests, stream::Stream};
 use crate::{
     ranges::Ranges,
     script::{Op, Setup},
@@ -109,22 +110,6 @@ struct Licence {
     timeout: bool,
 }
 
-/// Which of the two streams a byte belongs to.
-#[derive(Clone, Copy)]
-enum Stream {
-    Ours,
-    Theirs,
-}
-
-/// The true byte at a place of a stream.
-fn byte(stream: Stream, at: u64) -> u8 {
-    let salt = match stream {
-        Stream::Ours => 0x9e37_79b9_7f4a_7c15,
-        Stream::Theirs => 0xc2b2_ae3d_27d4_eb4f,
-    };
-    (at.wrapping_add(1).wrapping_mul(salt) >> 56) as u8
-}
-
 /// A connection, its surroundings, and the model of both. Offsets count from the first sequence numbers.
 struct World {
     tcp: Connection,
@@ -165,6 +150,8 @@ struct World {
     /// What its clock is ahead of the time, in milliseconds.
     clock: u32,
     jumped: bool,
+    /// It has marked data with CE.
+    marked: bool,
     stamps: HashSet<u32>,
     /// The newest timestamp of ours.
     our_stamp: Option<u32>,
@@ -277,12 +264,8 @@ impl World {
     /// What the consumer takes of `data`, which must be what comes next.
     fn offer(&mut self, data: &[u8]) -> usize {
         let wanted = self.appetite.unwrap_or(u64::MAX).min(data.len() as u64);
-        for (at, &value) in (self.delivered..).zip(&data[..wanted as usize]) {
-            assert_eq!(
-                value,
-                byte(Stream::Theirs, at),
-                "a false byte at {at} of the peer's stream"
-            );
+        if let Err(at) = Stream::Theirs.check(self.delivered, &data[..wanted as usize]) {
+            panic!("a false byte at {at} of the peer's stream");
         }
         self.delivered += wanted;
         assert!(self.delivered <= self.edge, "bytes from beyond the advertised window");

@@ -12,7 +12,9 @@ use offload_engine::{
         TcpState,
     },
     nbl::NblChain,
-    tcp::{Config, CongestionAlgorithm, Connection, PushPolicy, SeqNum, TcpPhase},
+    tcp::{
+        Config, CongestionAlgorithm, CongestionOptions, Connection, PushPolicy, SeqNum, TcpPhase,
+    },
     time::Instant,
 };
 
@@ -33,8 +35,16 @@ pub(super) fn config(setup: &Setup) -> Config {
         push: if setup.push_at_end { PushPolicy::QueueEmpty } else { PushPolicy::EachList },
         congestion: if setup.unlimited {
             CongestionAlgorithm::Unlimited
+        } else if setup.newreno {
+            CongestionAlgorithm::NewReno
         } else {
-            CongestionAlgorithm::default()
+            CongestionAlgorithm::Cubic
+        },
+        // Grows, but not so far that honest ends take long.
+        rcv_wnd_max: 2 * RECEIVE_WINDOW_MAX,
+        congestion_options: CongestionOptions {
+            pacing: setup.pacing,
+            ..CongestionOptions::default()
         },
         ..Config::default()
     }
@@ -76,6 +86,7 @@ impl World {
             wnd_max: u64::from(send),
             clock,
             jumped: false,
+            marked: false,
             stamps: HashSet::from([clock]),
             our_stamp: None,
         }
@@ -94,7 +105,7 @@ fn state(setup: &Setup, receive: u32, send: u32, clock: u32) -> ConnectionState 
     let constant = TcpConst {
         timestamp_enabled: setup.timestamps,
         sack_enabled: setup.sack,
-        ecn_enabled: false,
+        ecn_enabled: setup.ecn,
         window_scaling_enabled: true,
         remote_port: 1,
         local_port: 2,

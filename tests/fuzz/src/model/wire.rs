@@ -1,8 +1,8 @@
 //! Whether a segment that the connection sends is legal.
 
-use offload_engine::tcp::{Flags, SackBlock, SeqNum, Transmit};
+use offload_engine::tcp::{Ecn, Flags, SackBlock, SeqNum, Transmit};
 
-use super::{End, Stream, World, byte};
+use super::{End, World, stream::Stream};
 
 impl World {
     pub(super) fn check_transmit(&mut self, transmit: &Transmit, super_segment_max: usize) {
@@ -17,6 +17,7 @@ impl World {
             assert!(start >= una.cast_signed() - 1 && start <= self.snd_max.cast_signed());
             return;
         }
+        self.check_ecn(transmit);
         assert!(transmit.flags.contains(Flags::ACK), "{transmit:?}");
         assert!(!transmit.flags.contains(Flags::SYN), "{transmit:?}");
         let fin = transmit.flags.contains(Flags::FIN);
@@ -51,10 +52,10 @@ impl World {
         }
         let mut at = start;
         for slice in self.tcp.payload(transmit) {
-            for &value in slice {
-                assert_eq!(value, byte(Stream::Ours, at), "another byte than was posted at {at}");
-                at += 1;
+            if let Err(at) = Stream::Ours.check(at, slice) {
+                panic!("another byte than was posted at {at}");
             }
+            at += slice.len() as u64;
         }
         assert_eq!(at, data_end, "the payload has another length than the header says");
         self.snd_max = self.snd_max.max(end);
@@ -66,6 +67,7 @@ impl World {
         let expected = SeqNum(self.setup.remote_isn) + nxt as u32;
         assert_eq!(transmit.ack, expected, "the acknowledgement is RCV.NXT");
         let edge = nxt + (u64::from(transmit.window) << self.setup.scale);
+        // RFC 7323 s2.4: less than a unit of the scale may be retracted, if what was ever told is honoured.
         let unit = 1 << self.setup.scale;
         assert!(edge + unit > self.edge, "the right edge moves left by {} bytes", self.edge - edge);
         self.edge = self.edge.max(edge);
@@ -102,6 +104,18 @@ impl World {
             self.sacked.insert(start, end);
             self.summary.sack_blocks += 1;
         }
+    }
+
+    /// RFC 3168 s6.1.2 to s6.1.6: only new data is ECN-capable and says CWR; an echo has a cause.
+    fn check_ecn(&self, transmit: &Transmit) {
+        let probe = self.wnd == 0;
+        let fresh = transmit.payload_len > 0 && !transmit.retransmission && !probe;
+        let capable = self.setup.ecn && fresh;
+        assert_eq!(transmit.ecn != Ecn::NotCapable, capable, "{transmit:?}");
+        assert_ne!(transmit.ecn, Ecn::Congestion, "{transmit:?}");
+        assert!(!transmit.flags.contains(Flags::CWR) || capable, "{transmit:?}");
+        let echo = transmit.flags.contains(Flags::ECE);
+        assert!(!echo || self.setup.ecn && self.marked, "an echo of no mark: {transmit:?}");
     }
 
     fn locate(&self, block: &SackBlock) -> (i64, i64) {

@@ -26,7 +26,8 @@ use std::{
 };
 
 const USAGE: &str = "run-upstream --packetdrill PATH --scripts DIRECTORY \
-                     [--mode MODE] [--only TEXT] [--so PATH] [--differences PATH] [--verbose]";
+                     [--mode MODE] [--ip ipv4|ipv6|ipv4-mapped-ipv6] [--only TEXT] \
+                     [--so PATH] [--differences PATH] [--verbose]";
 const MODES: [&str; 3] = ["host", "offload", "handover"];
 /// A script that hangs is a failure; the longest one computes for a few seconds.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -34,10 +35,71 @@ const WORKERS: usize = 2;
 /// Commands that set up a kernel.
 const SILENT: [&str; 5] = ["sysctl", "ip", "tc", "ethtool", "nstat"];
 
+/// The addresses that packetdrill's own runner uses, and what a script's name ends in if it is not for them.
+#[derive(Clone, Copy)]
+enum Ip {
+    V4,
+    V6,
+    Mapped,
+}
+
+impl Ip {
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            "ipv4" => Some(Self::V4),
+            "ipv6" => Some(Self::V6),
+            "ipv4-mapped-ipv6" => Some(Self::Mapped),
+            _ => None,
+        }
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::V4 => &[
+                "--ip_version=ipv4",
+                "--local_ip=192.168.0.1",
+                "--gateway_ip=192.168.0.1",
+                "--netmask_ip=255.255.0.0",
+                "--remote_ip=192.0.2.1",
+            ],
+            Self::V6 => &[
+                "--ip_version=ipv6",
+                "--mtu=1520",
+                "--local_ip=fd3d:a0b:17d6::1",
+                "--gateway_ip=fd3d:a0b:17d6:8888::1",
+                "--remote_ip=fd3d:fa7b:d17d::1",
+            ],
+            Self::Mapped => &[
+                "--ip_version=ipv4-mapped-ipv6",
+                "--local_ip=192.168.0.1",
+                "--gateway_ip=192.168.0.1",
+                "--netmask_ip=255.255.0.0",
+                "--remote_ip=192.0.2.1",
+            ],
+        }
+    }
+
+    /// IPv6 takes 20 bytes more for its header, and the scripts' MSS is the same.
+    fn flags(self) -> &'static str {
+        match self {
+            Self::V6 => ",mtu=1520",
+            Self::V4 | Self::Mapped => "",
+        }
+    }
+
+    fn excludes(self) -> &'static str {
+        match self {
+            Self::V6 => "v4.pkt",
+            Self::V4 | Self::Mapped => "v6.pkt",
+        }
+    }
+}
+
 struct Options {
     packetdrill: PathBuf,
     scripts: PathBuf,
     modes: Vec<String>,
+    ip: Ip,
     only: String,
     so: PathBuf,
     differences: PathBuf,
@@ -53,7 +115,8 @@ impl Options {
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--verbose" => verbose = true,
-                "--packetdrill" | "--scripts" | "--mode" | "--only" | "--so" | "--differences" => {
+                "--packetdrill" | "--scripts" | "--mode" | "--ip" | "--only" | "--so"
+                | "--differences" => {
                     let value = arguments.next().ok_or(USAGE)?;
                     values.entry(argument).or_default().push(value);
                 }
@@ -71,6 +134,7 @@ impl Options {
             packetdrill: absolute(path("--packetdrill").ok_or(USAGE)?)?,
             scripts: absolute(path("--scripts").ok_or(USAGE)?)?,
             modes: values.get("--mode").cloned().unwrap_or_else(|| MODES.map(String::from).into()),
+            ip: one("--ip").map_or(Some(Ip::V4), |name| Ip::parse(&name)).ok_or(USAGE)?,
             only: one("--only").unwrap_or_default(),
             so: absolute(path("--so").unwrap_or(so))?,
             differences: path("--differences").unwrap_or(data),
@@ -87,22 +151,28 @@ struct Known {
 }
 
 enum What {
-    /// It does not pass, for this reason.
+    /// It does not pass, for this reason: a difference that is meant.
     Differs(String),
+    /// It does not pass, for want of this.
+    Unsupported(String),
     /// It needs these flags.
     Flags(String),
+    /// It passes, whatever a line before says.
+    Passes,
 }
 
 impl Known {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(4, '|').map(str::trim);
         let (scripts, modes) = (fields.next()?, fields.next()?);
-        let (what, text) = (fields.next()?, fields.next()?.to_owned());
+        let (what, text) = (fields.next()?, fields.next().unwrap_or_default().to_owned());
         let modes: Vec<String> = modes.split_whitespace().map(String::from).collect();
         let good_modes = modes.iter().all(|mode| mode == "*" || MODES.contains(&mode.as_str()));
         let what = match what {
             "flags" => What::Flags(text),
-            "differs" | "unsupported" if !text.is_empty() => What::Differs(text),
+            "passes" => What::Passes,
+            "differs" if !text.is_empty() => What::Differs(text),
+            "unsupported" if !text.is_empty() => What::Unsupported(text),
             _ => return None,
         };
         (good_modes && !scripts.is_empty()).then(|| Self { scripts: scripts.into(), modes, what })
@@ -117,15 +187,29 @@ impl Known {
     }
 }
 
+/// The lines of `differences.txt`. `@name | text` gives a reason a name, which stands for it below.
 fn read_known(path: &Path) -> Result<Vec<Known>, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let lines = (1..).zip(text.lines());
-    let lines = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
-    lines
-        .map(|(number, line)| {
-            Known::parse(line).ok_or_else(|| format!("{}:{number}: {line}", path.display()))
-        })
-        .collect()
+    let mut reasons: BTreeMap<String, String> = BTreeMap::new();
+    let mut known = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some((name, reason)) = line.split_once('|').filter(|_| line.starts_with('@')) {
+            reasons.insert(name.trim().into(), reason.trim().into());
+            continue;
+        }
+        let wrong = || format!("{}:{number}: {line}", path.display());
+        let mut entry = Known::parse(line).ok_or_else(wrong)?;
+        if let What::Differs(reason) = &mut entry.what
+            && reason.starts_with('@')
+        {
+            *reason = reasons.get(reason).ok_or_else(wrong)?.clone();
+        }
+        known.push(entry);
+    }
+    Ok(known)
 }
 
 fn find_scripts(directory: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -219,8 +303,8 @@ fn run(options: &Options, stage: &Stage, script: &Path, flags: &str) -> Result<(
     let output = stage.0.join(format!("output-{:?}", std::thread::current().id()));
     let file = fs::File::create(&output).map_err(|error| error.to_string())?;
     let mut child = Command::new(&options.packetdrill)
-        .args(["--ip_version=ipv4", "--local_ip=192.168.0.1", "--gateway_ip=192.168.0.1"])
-        .args(["--netmask_ip=255.255.0.0", "--remote_ip=192.0.2.1", "--send_omit_free"])
+        .args(options.ip.arguments())
+        .arg("--send_omit_free")
         .args(["-D", "CMSG_LEVEL_IP=SOL_IP", "-D", "CMSG_TYPE_RECVERR=IP_RECVERR"])
         .args(["-D", "TFO_COOKIE=3021b9d889017eeb", "-D", "CODE=host_unreachable"])
         .arg(format!("--so_filename={}", options.so.display()))
@@ -263,7 +347,7 @@ struct Verdict {
     mode: String,
     result: Result<(), String>,
     /// Why it may fail.
-    known: Option<String>,
+    known: Option<(&'static str, String)>,
 }
 
 impl Verdict {
@@ -276,7 +360,7 @@ impl Verdict {
             (Ok(()), None) => "pass",
             (Ok(()), Some(_)) => "UNEXPECTED PASS",
             (Err(_), None) => "FAIL",
-            (Err(_), Some(_)) => "differs",
+            (Err(_), Some((word, _))) => word,
         }
     }
 
@@ -297,8 +381,8 @@ fn run_all(options: &Options, known: &[Known], stage: &Stage) -> Result<Vec<Verd
         .iter()
         .filter_map(|path| {
             let name = path.strip_prefix(&options.scripts).ok()?.display().to_string();
-            // Those of IPv6 need other addresses.
-            (name.contains(&options.only) && !name.ends_with("-v6.pkt")).then_some((path, name))
+            let fits = name.contains(&options.only) && !name.ends_with(options.ip.excludes());
+            fits.then_some((path, name))
         })
         .flat_map(|(path, name)| {
             let text = fs::read_to_string(path).unwrap_or_default();
@@ -337,15 +421,17 @@ fn judge(
     mode: &str,
 ) -> Verdict {
     let text = fs::read_to_string(path).unwrap_or_default();
-    let mut flags = format!("mode={mode}{}", flags_of(&text));
+    let mut flags = format!("mode={mode}{}{}", options.ip.flags(), flags_of(&text));
     let mut reason = None;
     for known in known.iter().filter(|known| known.is_of(name, mode)) {
         match &known.what {
-            What::Differs(why) => reason = Some(why.clone()),
+            What::Differs(why) => reason = Some(("differs", why.clone())),
+            What::Unsupported(why) => reason = Some(("unsupported", why.clone())),
             What::Flags(more) => {
                 flags.push(',');
                 flags.push_str(more);
             }
+            What::Passes => reason = None,
         }
     }
     let result = run(options, stage, path, &flags);
@@ -361,7 +447,7 @@ fn report(options: &Options, verdicts: &[Verdict]) -> bool {
     for verdict in verdicts {
         let Verdict { script, mode, known, .. } = verdict;
         let why = match (verdict.is_expected(), known) {
-            (true, Some(known)) => known.clone(),
+            (true, Some((_, why))) => why.clone(),
             _ => verdict.message(),
         };
         println!("{:<16}{mode:<10}{script}  {why}", verdict.word());
@@ -371,10 +457,11 @@ fn report(options: &Options, verdicts: &[Verdict]) -> bool {
         let of_mode = || verdicts.iter().filter(|verdict| verdict.mode == *mode);
         let count = |word| of_mode().filter(|verdict| verdict.word() == word).count();
         println!(
-            "{mode:<10}{} scripts: {} pass, {} differ as known, {} fail, {} pass unexpectedly",
+            "{mode:<10}{} scripts: {} pass, {} differ, {} unsupported, {} fail, {} pass unexpectedly",
             of_mode().count(),
             count("pass"),
             count("differs"),
+            count("unsupported"),
             count("FAIL"),
             count("UNEXPECTED PASS"),
         );

@@ -1,0 +1,78 @@
+//! The true bytes of the two streams.
+
+use std::sync::LazyLock;
+
+/// Bytes after which a stream repeats itself: a prime, so that no size of segments and no window hides a
+/// byte that has slipped.
+const PERIOD: u64 = 65_521;
+/// Bytes that are compared or copied at once.
+const CHUNK: usize = 4_096;
+
+/// Which of the two.
+#[derive(Clone, Copy)]
+pub(super) enum Stream {
+    Ours,
+    Theirs,
+}
+
+/// A period of both streams, and a chunk more.
+static TRUTH: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+    [0x9e37_79b9_7f4a_7c15_u64, 0xc2b2_ae3d_27d4_eb4f].map(|salt| {
+        let places = 0..PERIOD + CHUNK as u64;
+        places.map(|at| ((at % PERIOD + 1).wrapping_mul(salt) >> 56) as u8).collect()
+    })
+});
+
+impl Stream {
+    /// The bytes from `at` on, at most [`CHUNK`] of them.
+    fn chunk(self, at: u64, len: usize) -> &'static [u8] {
+        let from = (at % PERIOD) as usize;
+        &TRUTH[self as usize][from..from + len.min(CHUNK)]
+    }
+
+    /// Appends `len` bytes from `at` on.
+    pub(super) fn write(self, at: u64, len: u64, out: &mut Vec<u8>) {
+        let mut at = at;
+        let end = at + len;
+        while at < end {
+            let chunk = self.chunk(at, (end - at) as usize);
+            out.extend_from_slice(chunk);
+            at += chunk.len() as u64;
+        }
+    }
+
+    /// Whether `data` are the bytes from `at` on.
+    ///
+    /// # Errors
+    /// The place of the first that is not.
+    pub(super) fn check(self, at: u64, data: &[u8]) -> Result<(), u64> {
+        let mut at = at;
+        for part in data.chunks(CHUNK) {
+            let truth = self.chunk(at, part.len());
+            if truth != part {
+                let same = truth.iter().zip(part).take_while(|(a, b)| a == b).count();
+                return Err(at + same as u64);
+            }
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_knows_its_bytes() {
+        for at in [0, PERIOD - 10, 3 * PERIOD - 5_000] {
+            let mut data = Vec::new();
+            Stream::Ours.write(at, 9_000, &mut data);
+            assert_eq!((data.len(), Stream::Ours.check(at, &data)), (9_000, Ok(())));
+            assert!(Stream::Theirs.check(at, &data).is_err());
+            data[8_000] ^= 1;
+            assert_eq!(Stream::Ours.check(at, &data), Err(at + 8_000));
+            assert!(Stream::Ours.check(at + 1, &data).is_err());
+        }
+    }
+}
