@@ -69,7 +69,6 @@ impl Connection {
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
-        self.suspect_black_hole();
         self.owed.tail_probe = false;
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);

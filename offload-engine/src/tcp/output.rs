@@ -204,9 +204,6 @@ impl Connection {
             // RFC 9293 s3.8.6: the window has shrunk, and the peer would not take it.
             return None;
         }
-        // RFC 9293 SHLD-16: of what was sent, a peer that has shrunk its window gets what that still holds.
-        let edge = self.snd.una + self.snd.wnd;
-        let (start, end) = self.recovery.probe_bytes(self.mss).filter(|(_, end)| *end <= edge)?;
         let draft = self.draft_again(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);

@@ -622,7 +622,6 @@ impl Recovery {
             } else {
                 // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
                 report.may_grow = !report.reduce && (!ended || report.after_timeout);
-                report.may_grow = !report.reduce && !deflated;
             }
         }
         ended

@@ -365,11 +365,6 @@ impl Scoreboard {
         len
     }
 
-    /// Presumes everything in flight lost.
-    pub(super) fn mark_all(&mut self) {
-        self.mark_due(|_| true);
-    }
-
     /// Presumes lost what is at SND.UNA, and all that is in flight and `is_due` by the time of its sending.
     pub(super) fn mark_due(&mut self, is_due: impl Fn(Instant) -> bool) {
         for index in 0..self.records.len() {

@@ -20,11 +20,6 @@ fn reno(state: Box<ConnectionState>, recovery: RecoveryOptions) -> Bench {
     let congestion = CongestionAlgorithm::NewReno;
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
     Bench::with(state, Config { congestion, recovery, path, ..Config::default() })
-/// A connection whose window halves, so that figures are round, and whose segments keep their size.
-fn reno(state: Box<ConnectionState>, recovery: RecoveryOptions) -> Bench {
-    let congestion = CongestionAlgorithm::NewReno;
-    let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
-    Bench::with(state, Config { congestion, path, recovery, ..Config::default() })
 }
 
 /// Ten segments of one list in flight.
