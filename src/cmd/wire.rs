@@ -240,7 +240,7 @@ pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.step(format_args!("joined: {} and {}", a.describe(), b.describe()));
     // Whoever wants a document alone can wait for this with -v.
     tracing::info!("joined");
-    let mut run = pump::Run::new(wire, stop);
+    let mut run = pump::Run::new(wire, stop)?;
     let ended = run.until_told(&config, console);
     tell::summary(&run, [a.dropped(), b.dropped()], console);
     ended

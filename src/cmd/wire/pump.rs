@@ -7,7 +7,7 @@
 use std::{
     io,
     num::NonZeroU64,
-    os::unix::net::UnixStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -58,13 +58,24 @@ impl Stop {
 /// A wire at work.
 pub(super) struct Run {
     pub(super) wire: Wire<Box<dyn Link>>,
+    /// Readable when a frame waits at that end.
+    ends: [OwnedFd; 2],
     stop: Stop,
     origin: Instant,
 }
 
 impl Run {
-    pub(super) fn new(wire: Wire<Box<dyn Link>>, stop: Stop) -> Self {
-        Self { wire, stop, origin: Instant::now() }
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn new(wire: Wire<Box<dyn Link>>, stop: Stop) -> Result<Self, Failure> {
+        let descriptor = |end| {
+            let descriptor = wire.link(end).descriptor().ok_or(io::ErrorKind::Unsupported)?;
+            descriptor.try_clone_to_owned()
+        };
+        let failed = |error: io::Error| Failure::work(format!("descriptor of a TAP: {error}"));
+        let ends =
+            [descriptor(WireEnd::A).map_err(failed)?, descriptor(WireEnd::B).map_err(failed)?];
+        Ok(Self { wire, ends, stop, origin: Instant::now() })
     }
 
     /// Time since it began.
@@ -119,11 +130,12 @@ impl Run {
         let failed = |error: Errno| Failure::work(format!("wait for frames: {error}"));
         let timeout =
             sleep.map(Timespec::try_from).transpose().map_err(|_| failed(Errno::INVAL))?;
-        let ends = [self.wire.link(WireEnd::A), self.wire.link(WireEnd::B)];
-        let descriptors = ends.into_iter().filter_map(|link| link.descriptor());
-        let mut ready: Vec<PollFd<'_>> =
-            descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        ready.push(PollFd::new(&self.stop.bell, PollFlags::IN));
+        let [a, b] = &self.ends;
+        let mut ready = [
+            PollFd::new(a, PollFlags::IN),
+            PollFd::new(b, PollFlags::IN),
+            PollFd::new(&self.stop.bell, PollFlags::IN),
+        ];
         match poll(&mut ready, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(failed(error)),
