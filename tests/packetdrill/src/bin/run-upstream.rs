@@ -178,9 +178,10 @@ impl Known {
         (good_modes && !scripts.is_empty()).then(|| Self { scripts: scripts.into(), modes, what })
     }
 
-    /// A directory stands for all scripts in it.
+    /// A directory stands for all scripts in it, `*` for all there are.
     fn is_of(&self, script: &str, mode: &str) -> bool {
-        let script_fits = self.scripts == script
+        let script_fits = self.scripts == "*"
+            || self.scripts == script
             || (self.scripts.ends_with('/') && script.starts_with(&self.scripts));
         let mode = mode.split(':').next().unwrap_or(mode);
         script_fits && self.modes.iter().any(|of| of == "*" || of == mode)
@@ -386,9 +387,12 @@ fn run_all(options: &Options, known: &[Known], stage: &Stage) -> Result<Vec<Verd
         })
         .flat_map(|(path, name)| {
             let text = fs::read_to_string(path).unwrap_or_default();
+            let of_ip = comment(&text, "ip").and_then(Ip::parse);
+            let fits = of_ip.is_none_or(|ip| ip.excludes() == options.ip.excludes());
             let modes = comment(&text, "modes").map(String::from);
             let runs = move |mode: &&String| {
-                modes.as_ref().is_none_or(|modes| modes.split(' ').any(|of| of == mode.as_str()))
+                let named = |modes: &String| modes.split(' ').any(|of| of == mode.as_str());
+                fits && modes.as_ref().is_none_or(named)
             };
             let modes = options.modes.iter().filter(runs);
             modes.map(|mode| (path.clone(), name.clone(), mode.clone())).collect::<Vec<_>>()
