@@ -137,7 +137,8 @@ impl Scenario {
             tcp.delegated.ts_time = random.rand_u64() as u32;
             let config = Config {
                 push: [PushPolicy::EachList, PushPolicy::QueueEmpty][pick(&mut random, 0, 1)],
-                fin_wait_2: Duration::from_secs(600),
+                // A peer that finds out about a black hole with time-outs of a minute needs many of them.
+                fin_wait_2: Duration::from_secs(1_800),
                 time_wait: Duration::from_secs(30),
                 ..Config::default()
             };

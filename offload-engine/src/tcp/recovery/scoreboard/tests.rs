@@ -246,7 +246,7 @@ impl Pair {
 proptest! {
     // RFC 6675 s4, RFC 8985 s6.2 step 5: sums, losses and what is resent agree with a model, after any history.
     #[test]
-    fn sums_agree_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
+    fn agrees_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
         let mut pair = Pair { board: Scoreboard::new(at(0)), model: Model::default() };
         for step in steps {
             pair.run(step)?;
