@@ -9,7 +9,8 @@
 //!   advertised window, none from a segment that had to be dropped (RFC 9293 s3.10.7.4);
 //! - what is sent is legal: within the peer's window but for a probe of one byte, never more than was
 //!   posted, exactly what was posted; the acknowledgement is RCV.NXT; the right edge never moves left
-//!   (RFC 9293 s3.8.6) but for the scale's rounding, and what was told is honoured (RFC 7323 s2.4); SACK blocks tell of bytes that are held, and that stay held (RFC 2018 s8);
+//!   (RFC 9293 s3.8.6) but for the scale's rounding, and what was told is honoured (RFC 7323 s2.4); SACK
+//!   blocks tell of bytes that are held, and that stay held (RFC 2018 s8);
 //! - completions come once and in order; only a RST at exactly RCV.NXT resets (RFC 5961 s3.2);
 //! - what is unacknowledged has a timer, at most the largest RTO away;
 //! - at the end the peer turns honest, and resends nothing that a SACK block ever covered: both streams
