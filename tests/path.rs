@@ -10,8 +10,9 @@
 //!
 //! ECN is marked by `nft` on a bridge, on frames that are ECN-capable and no others (RFC 3168).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use flue_test_support::flue::{command, exchange};
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
@@ -115,7 +116,23 @@ impl Routed {
         route(&near, &net(2), address(v6, 1, 2));
         route(&far, &net(0), address(v6, 1, 1));
         route(&host, "default", address(v6, 2, 1));
-        Self { near, _far: far, host, v6 }
+        let network = Self { near, _far: far, host, v6 };
+        network.await_routes();
+        network
+    }
+
+    /// A link is up some time after it was told to be: until then its routes lead nowhere. The near router
+    /// refuses a connection once the way there and back is open.
+    fn await_routes(&self) {
+        let discard = SocketAddr::new(address(self.v6, 1, 1), 9);
+        let deadline = Instant::now() + START;
+        let refused = || {
+            let tried = TcpStream::connect_timeout(&discard, Duration::from_secs(1));
+            tried.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        };
+        while !self.host.run(refused) {
+            assert!(Instant::now() < deadline, "no way to {discard} in {START:?}");
+        }
     }
 
     /// From now on the near router keeps to itself what does not fit.

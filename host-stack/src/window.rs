@@ -139,7 +139,7 @@ mod tests {
                 assert_eq!(segment.syn_options.window_scale, Some(7));
                 assert!(segment.checksum_is_right() && segment.window == 64_000);
             }
-            let plain = frame(v6, true, 64_000, &[mss.clone()]);
+            let plain = frame(v6, true, 64_000, core::slice::from_ref(&mss));
             let mut same = plain.clone();
             raise_scale(&mut same, 4, true);
             assert_eq!(same, plain, "a SYN without the option");

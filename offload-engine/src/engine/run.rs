@@ -12,7 +12,7 @@ use crate::{
     chimney::client::{ConnectionEvent, InitiateOffload, OffloadClient},
     frame::{
         HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
-        classify_icmp,
+        classify_forwarded, classify_icmp,
     },
     link::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
@@ -98,8 +98,8 @@ impl Engine {
     /// CH-FWD-5: as if from the wire; the host has verified the checksum. What is no connection's is
     /// dropped: the host has it from us, so giving it back would go in circles.
     fn take_forwarded(&mut self, now: Instant, data: &[u8], client: &mut impl NodeClient) {
-        let found =
-            classify(data).and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
+        let found = classify_forwarded(data)
+            .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
         match found {
             Some((tcp, slot)) => {
                 self.stats.forwards += 1;

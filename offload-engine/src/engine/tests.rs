@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use etherparse::{Icmpv4Type, PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::{
     Callback, Connections, Engine, EngineConfig, NodeClient,
@@ -346,6 +346,29 @@ fn forwarded_segments_are_processed() {
     bench.poll();
     assert!(bench.port.from_engine.try_recv().is_err());
     assert_eq!(bench.engine.stats().forwards_dropped, 1);
+}
+
+// RFC 9293 MUST-50: the host gets what has IP options, and its way back to the connection is open.
+#[test]
+fn segments_with_ip_options_take_the_hosts_way() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.port.from_engine.try_iter().for_each(drop);
+    let mut frame = from_peer(80, 5000, 1000, b"optional");
+    frame.splice(34..34, [1, 1, 1, 0]);
+    frame[14] = 0x46;
+    let length = u16::from_be_bytes([frame[16], frame[17]]) + 4;
+    frame[16..18].copy_from_slice(&length.to_be_bytes());
+    let header = Ipv4HeaderSlice::from_slice(&frame[14..]).unwrap().to_header();
+    frame[24..26].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
+    bench.arrives(frame.clone());
+    bench.poll();
+    assert!(bench.client.received.is_empty());
+    assert!(matches!(bench.port.from_engine.try_recv(), Ok(ToHost::Frame { .. })));
+    bench.port.to_engine.send(FromHost::Forward(frame)).unwrap();
+    bench.poll();
+    assert_eq!(bench.client.received, b"optional");
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod template;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use self::{
-    classify::{SACK_BLOCKS_MAX, TcpFrame, Vlan, classify},
+    classify::{SACK_BLOCKS_MAX, TcpFrame, Vlan, classify, classify_forwarded},
     icmp::{IcmpError, classify_icmp},
     options::{IllegalLength, SackBlocks, TcpOption, TcpOptions},
     template::{HEADER_BYTES_MAX, HeaderTemplate, SegmentHeader},

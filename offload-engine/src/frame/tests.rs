@@ -159,6 +159,7 @@ proptest! {
     // A peer's frame never panics, and a flipped bit never passes as valid TCP.
     #[test]
     fn any_bytes_are_survived(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = classify_forwarded(&frame);
         if let Some(found) = classify(&frame) {
             let mut sack = NO_SACK;
             let _ = found.segment(0, &mut sack);
@@ -720,12 +721,19 @@ fn what_lies_before_tcp_is_the_hosts() {
     options[16..18].copy_from_slice(&144_u16.to_be_bytes());
     Abuse::repair(&mut options, false);
     assert!(classify(&options).is_none());
+    let back = classify_forwarded(&options).expect("the host has seen the options");
+    assert_eq!(back.flow, classify(&frame_in_flight(false)).expect("plain").flow);
+    assert!(back.checksum_is_valid());
+    options[24] ^= 1;
+    assert!(classify_forwarded(&options).is_none(), "its IPv4 header checksum is wrong");
     for next_header in [0, 43, 44, 51, 60, 135] {
         let mut extended = frame_in_flight(true);
         extended.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
         extended[20] = next_header;
         extended[18..20].copy_from_slice(&128_u16.to_be_bytes());
         assert!(classify(&extended).is_none());
+        let is_skipped = [0, 43, 60].contains(&next_header);
+        assert_eq!(classify_forwarded(&extended).is_some(), is_skipped, "{next_header}");
     }
     // RFC 2675: a payload length of 0 and the real one in an option.
     let mut jumbo = frame_in_flight(true);

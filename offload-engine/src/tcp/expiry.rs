@@ -62,12 +62,13 @@ impl Connection {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         // One reduction for each flight, even if fast recovery did not repair it.
         let first = self.attempts.retransmissions == 0 && !self.recovery.is_fast();
+        // First, because the window after a time-out is one segment.
+        self.suspect_black_hole(self.attempts.retransmissions.saturating_add(1));
         self.congestion.on_rto(self.now, outstanding, first);
-        self.recovery.on_timeout();
+        self.recovery.on_timeout(self.now, self.rtt.min(), self.rtt.srtt());
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
-        self.suspect_black_hole();
         self.owed.tail_probe = false;
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);

@@ -302,6 +302,7 @@ impl Connection {
             }
             self.follow(&report, outstanding);
             self.answer_echo(segment, report.acked, outstanding);
+            self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
@@ -317,6 +318,7 @@ impl Connection {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         let report = self.acknowledge(segment, ack, false);
         self.follow(&report, outstanding);
+        self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
         self.update_send_timers(&report);
     }
 
@@ -326,7 +328,6 @@ impl Connection {
             self.congestion.undo();
         }
         self.steer(report, outstanding);
-        self.recovery.regulate(report, self.congestion.ssthresh(), self.mss);
     }
 
     /// Tells recovery of an acknowledgement and its blocks.

@@ -131,7 +131,9 @@ impl Connection {
     /// The rate to pace at now; `None` when pacing is off or has nothing to go by.
     pub(super) fn pacing_rate(&self) -> Option<Rate> {
         let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
-        Rate::new(self.send_window(), self.congestion.ssthresh(), srtt)
+        // Recovery's window says what may be sent for this ACK, and is often 0.
+        let window = self.send_window().max(self.congestion.cwnd());
+        Rate::new(window, self.congestion.ssthresh(), srtt)
     }
 
     /// Something could be sent, but not before `due`.
@@ -197,9 +199,11 @@ impl Connection {
             self.timers.stop(Timer::TailProbe);
             return Some(transmit);
         }
-        // RFC 9293 SHLD-16: of what was sent, a peer that has shrunk its window gets what that still holds.
-        let edge = self.snd.una + self.snd.wnd;
-        let (start, end) = self.recovery.probe_bytes(self.mss).filter(|(_, end)| *end <= edge)?;
+        let (start, end) = self.recovery.probe_bytes(self.mss)?;
+        if end > self.snd.una + self.snd.wnd {
+            // RFC 9293 s3.8.6: the window has shrunk, and the peer would not take it.
+            return None;
+        }
         let draft = self.draft_again(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);

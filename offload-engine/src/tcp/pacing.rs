@@ -17,6 +17,9 @@ const QUANTUM_BYTES_MAX: u64 = 64 * 1024;
 const QUANTUM_SEGMENTS_MIN: u64 = 2;
 /// Quanta in a second.
 const QUANTA_PER_SECOND: u64 = 1_000;
+/// Longest time that a transmission keeps the next one waiting: an RTT that a peer's echo has made up, or a
+/// window of one segment, must not stop a connection.
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Percent of a window for each RTT while the window doubles.
 const SLOW_START_PERCENT: u128 = 200;
 /// The same in congestion avoidance, and in the last round before.
@@ -85,7 +88,7 @@ impl Pacer {
 
     /// `bytes` are sent now.
     pub(super) fn sent(&mut self, now: Instant, rate: Rate, bytes: u64) {
-        let interval = rate.time_for(bytes);
+        let interval = rate.time_for(bytes).min(INTERVAL_MAX);
         let shorter = self.late.min(interval / 2);
         self.late -= shorter;
         self.sent = self.sent.saturating_add(bytes);
@@ -121,6 +124,16 @@ mod tests {
         assert_eq!(Rate(10_000_000).quantum(MSS), 10_000);
         assert_eq!(Rate(10_000_000_000).quantum(MSS), 65_536);
         assert_eq!(Rate(1).quantum(60_000), 120_000);
+    }
+
+    // A rate of next to nothing delays by a second at most.
+    #[test]
+    fn the_slowest() {
+        let mut pacer = Pacer::new(Instant::ZERO);
+        pacer.sent(Instant::ZERO, Rate(1), 2 * MSS);
+        let due = Instant::ZERO + INTERVAL_MAX;
+        assert_eq!(pacer.room(Instant::from_millis(999), Rate(1), MSS), Err(due));
+        assert_eq!(pacer.room(due, Rate(1), MSS), Ok(2 * MSS));
     }
 
     proptest! {

@@ -7,8 +7,8 @@
 //! MUST-56; for the "hard" ones RFC 5461 s4.1, RFC 5927 s5.2).
 //!
 //! A black hole drops what is too big and says nothing. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs of
-//! a full-sized segment make the segments smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220.
-//! Where one has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then. An
+//! a segment make it smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220. Where one of its size
+//! has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then. An
 //! acknowledgement of more than the small segment shows that the large ones were late, not lost.
 //!
 //! [`RAISE_AFTER`] a reduction the first size is tried again (RFC 1191 s6.3): if the path is still narrow
@@ -29,8 +29,8 @@ use crate::time::{Duration, Instant};
 pub const MTU_MIN_IPV4: u32 = 552;
 /// The same over IPv6: RFC 8201 s4 discards messages that report less than the smallest link MTU.
 pub const MTU_MIN_IPV6: u32 = 1280;
-/// Consecutive time-outs of a full-sized segment after which it is made smaller, while none of its size has
-/// been acknowledged: R1 of RFC 9293 s3.8.3, at which the path is to be doubted.
+/// Consecutive time-outs of a segment after which it is made smaller, while none of its size has been
+/// acknowledged: R1 of RFC 9293 s3.8.3, at which the path is to be doubted.
 pub const BLACK_HOLE_TIMEOUTS: u8 = 3;
 /// The same afterwards: the path has to have changed. With five percent of loss both ways one time-out in a
 /// hundred is followed by two more, and hardly any by four.
@@ -56,7 +56,7 @@ const HEADERS_IPV6: u32 = 60;
 pub struct PathOptions {
     /// ICMP "too big" narrows the path MTU (RFC 1191, RFC 8201).
     pub icmp_too_big: bool,
-    /// Repeated time-outs of full-sized segments do (RFC 2923 s2.1, RFC 4821 s7.7).
+    /// Repeated time-outs of large segments do (RFC 2923 s2.1, RFC 4821 s7.7).
     pub black_hole_detection: bool,
 }
 
@@ -125,8 +125,8 @@ pub(super) struct PathMtu {
     current: u32,
     ipv6: bool,
     raise_at: Option<Instant>,
-    /// A full-sized segment was acknowledged.
-    proven: bool,
+    /// Payload bytes of the largest segment that was acknowledged since the path MTU has changed.
+    proven: u64,
     /// The path MTU before silence narrowed it, until something is acknowledged.
     doubted: Option<u32>,
     /// Time-outs of the present segment that have been answered by a reduction.
@@ -146,7 +146,7 @@ impl PathMtu {
             current: 0,
             ipv6,
             raise_at: None,
-            proven: false,
+            proven: 0,
             doubted: None,
             timeouts_answered: 0,
             flight_end: una,
@@ -251,27 +251,33 @@ impl Connection {
             self.path_mtu.raise_at = None;
             self.set_path_mtu(before);
         }
-        if !self.path_mtu.proven && acked >= self.mss && self.first_is_full_sized() {
-            self.path_mtu.proven = true;
+        if self.path_mtu.proven < self.mss.min(acked) {
+            let first = self.first_len();
+            if first <= acked {
+                self.path_mtu.proven = self.path_mtu.proven.max(first);
+            }
         }
     }
 
-    /// RFC 2923 s2.1, RFC 4821 s7.7: a retransmission time-out has been counted. After enough of a
-    /// full-sized segment it becomes smaller; its bytes are presumed lost already.
-    pub(super) fn suspect_black_hole(&mut self) {
-        let attempts = self.attempts.retransmissions;
+    /// RFC 2923 s2.1, RFC 4821 s7.7: the retransmission timer has run out, for the same segment for the
+    /// `attempts`th time. After enough of them it becomes smaller, if there is a smaller size.
+    pub(super) fn suspect_black_hole(&mut self, attempts: u8) {
         if attempts == 1 {
             self.path_mtu.timeouts_answered = 0;
         }
-        let timeouts =
-            if self.path_mtu.proven { BLACK_HOLE_TIMEOUTS_PROVEN } else { BLACK_HOLE_TIMEOUTS };
+        let first = self.first_len();
+        let timeouts = if first <= self.path_mtu.proven {
+            BLACK_HOLE_TIMEOUTS_PROVEN
+        } else {
+            BLACK_HOLE_TIMEOUTS
+        };
         let enough = attempts.saturating_sub(self.path_mtu.timeouts_answered) >= timeouts;
-        if !enough || !self.config.path.black_hole_detection || !self.first_is_full_sized() {
+        if !enough || !self.config.path.black_hole_detection {
             return;
         }
         let fallbacks: &[u32] = if self.path_mtu.ipv6 { &FALLBACKS_IPV6 } else { &FALLBACKS_IPV4 };
         let smaller =
-            |mtu: &&u32| effective_mss(&self.constant, self.path_mtu.payload(**mtu)) < self.mss;
+            |mtu: &&u32| effective_mss(&self.constant, self.path_mtu.payload(**mtu)) < first;
         if let Some(&mtu) = fallbacks.iter().find(smaller) {
             self.counters.black_holes += 1;
             self.path_mtu.doubted.get_or_insert(self.path_mtu.current);
@@ -280,11 +286,11 @@ impl Connection {
         }
     }
 
-    /// Whether the segment at SND.UNA fills the MSS when it is sent again.
-    fn first_is_full_sized(&self) -> bool {
+    /// Payload bytes of the segment at SND.UNA when it is sent again.
+    fn first_len(&self) -> u64 {
         let each_list = self.config.push == super::PushPolicy::EachList;
         let cut = self.queue.measure(self.snd.una, saturate(self.mss), each_list);
-        cut.len as u64 >= self.mss
+        cut.len as u64
     }
 
     fn narrow(&mut self, mtu: u32) {
@@ -295,7 +301,7 @@ impl Connection {
 
     fn set_path_mtu(&mut self, mtu: u32) {
         self.path_mtu.current = mtu;
-        self.path_mtu.proven = false;
+        self.path_mtu.proven = 0;
         self.mss = effective_mss(&self.constant, self.path_mtu.payload(mtu));
         self.congestion.set_mss(self.mss);
     }

@@ -134,6 +134,13 @@ impl Row {
         let row = self.text(outcome);
         assert!(tenths(outcome.delivered, self.time) <= self.ideal(), "more than the link: {row}");
         assert!(outcome.spurious <= outcome.retransmitted, "{row}");
+        let steady = tenths(outcome.delivered_late, self.time / 2);
+        if loss == 0 && late == 0 {
+            assert!(steady * 100 >= self.ideal() * 95, "the link is idle: {row}");
+            assert_eq!(outcome.timeouts, 0, "{row}");
+        } else if late == 0 {
+            assert!(steady * 100 >= self.formula() * 60, "far below the response function: {row}");
+        }
         assert_eq!(outcome.lost > 0, loss > 0, "{row}");
         if late == 0 {
             // A frame that was dropped is sent again at least once, unless the run ends before.

@@ -304,7 +304,7 @@ impl Unit {
     /// The largest unit in which `most` is at least two.
     fn for_values_to(most: f64, units: &[(&'static str, f64)]) -> Self {
         let fits = units.iter().rfind(|(_, size)| most >= 2.0 * size);
-        let (name, size) = *fits.or(units.first()).unwrap_or(&("", 1.0));
+        let (name, size) = *fits.or_else(|| units.first()).unwrap_or(&("", 1.0));
         Self { name, size }
     }
 }

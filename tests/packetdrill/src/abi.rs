@@ -37,7 +37,6 @@ type User = *mut c_void;
 /// `struct packetdrill_interface`: the order of the members is the interface.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_debug_implementations)]
 pub(crate) struct Table {
     pub(crate) userdata: User,
     pub(crate) free: extern "C" fn(User),
@@ -375,6 +374,16 @@ unsafe fn receive_to(
 }
 
 /// # Safety
+/// `vectors` is valid for `count` elements.
+unsafe fn vectors_of<'a>(vectors: *const iovec, count: usize) -> &'a [iovec] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's contract.
+    unsafe { core::slice::from_raw_parts(vectors, count) }
+}
+
+/// # Safety
 /// `vectors` is valid for `count` elements, each of which names memory that may be written.
 unsafe fn receive_scattered(
     user: User,
@@ -384,8 +393,7 @@ unsafe fn receive_scattered(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: the caller's contract.
-    let vectors =
-        if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(vectors, count) } };
+    let vectors = unsafe { vectors_of(vectors, count) };
     let room = vectors.iter().map(|vector| vector.iov_len).sum();
     counted(receive(user, fd, room, flags).map(|data| {
         let mut rest = &data[..];
@@ -402,8 +410,7 @@ unsafe fn receive_scattered(
 /// `vectors` is valid for `count` elements, each of which names memory that may be read.
 unsafe fn gather(vectors: *const iovec, count: usize) -> Vec<u8> {
     // SAFETY: the caller's contract.
-    let vectors =
-        if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(vectors, count) } };
+    let vectors = unsafe { vectors_of(vectors, count) };
     let mut data = Vec::new();
     for vector in vectors {
         // SAFETY: the caller's contract.
@@ -455,7 +462,7 @@ unsafe extern "C" fn recvmsg(user: User, fd: c_int, message: *mut msghdr, flags:
     unsafe {
         (*message).msg_controllen = 0;
         (*message).msg_flags = 0;
-        receive_scattered(user, fd, (*message).msg_iov, (*message).msg_iovlen as usize, flags)
+        receive_scattered(user, fd, (*message).msg_iov, (*message).msg_iovlen, flags)
     }
 }
 
@@ -501,7 +508,7 @@ unsafe extern "C" fn sendmsg(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: sendmsg(2)'s contract.
-    let data = unsafe { gather((*message).msg_iov, (*message).msg_iovlen as usize) };
+    let data = unsafe { gather((*message).msg_iov, (*message).msg_iovlen) };
     transmit(user, fd, &data, flags)
 }
 

@@ -88,51 +88,49 @@ fn of_target(told: &Told) -> Vec<u8> {
     let Told { info, state, outstanding: _ } = told;
     let (constant, delegated) = (&state.constant, &state.delegated);
     let mss = (info.snd_mss as u64).max(1);
-    let in_flight = told.in_flight();
-    let options = u8::from(constant.timestamp_enabled) * OPTION_TIMESTAMPS
-        | u8::from(constant.sack_enabled) * OPTION_SACK
-        | u8::from(constant.window_scaling_enabled) * OPTION_WINDOW_SCALE
-        | u8::from(info.ecn) * OPTION_ECN;
+    let agreed = [
+        (constant.timestamp_enabled, OPTION_TIMESTAMPS),
+        (constant.sack_enabled, OPTION_SACK),
+        (constant.window_scaling_enabled, OPTION_WINDOW_SCALE),
+        (info.ecn, OPTION_ECN),
+    ];
+    let options = agreed.iter().filter(|(agreed, _)| *agreed).fold(0, |all, (_, one)| all | one);
     let retransmit = delegated.retransmit.count;
     let mut layout = Layout::default();
     // state, ca_state, retransmits, probes, backoff, options, scales, flags
-    let loss_state = info.ca_state as u8;
-    layout.bytes(&[phase(info.phase), loss_state, retransmit, 0, retransmit, options]);
+    let ca_state = info.ca_state as u8;
+    layout.bytes(&[phase(info.phase), ca_state, retransmit, 0, retransmit, options]);
     layout.bytes(&[constant.snd_wind_scale | constant.rcv_wind_scale << 4, 0]);
     // rto, ato, snd_mss, rcv_mss
     layout.words(&[micros(Some(info.rto)), 0, mss, info.rcv_mss as u64]);
-    // unacked, sacked, lost, retrans, fackets
-    // Linux counts what was resent among the lost until it arrives.
-    let segments = |bytes: u64| bytes.div_ceil(mss);
+    // unacked, sacked, lost, retrans, fackets: Linux counts what was resent among the lost until it arrives.
     let lost = info.lost + info.retrans;
-    layout.words(&[segments(in_flight), info.sacked, lost, info.retrans, 0]);
+    layout.words(&[info.unacked, info.sacked, lost, info.retrans, 0]);
     // last_data_sent, last_ack_sent, last_data_recv, last_ack_recv
-    let millis = |age: Option<Duration>| age.map_or(0, |age| age.as_millis() as u64);
-    layout.words(&[
-        millis(info.last_data_sent),
-        0,
-        millis(info.last_data_recv),
-        millis(info.last_ack_recv),
-    ]);
+    layout.words(&[millis(info.last_data_sent), 0, millis(info.last_data_recv)]);
+    layout.words(&[millis(info.last_ack_recv)]);
     // pmtu, rcv_ssthresh, rtt, rttvar
     layout.words(&[u64::from(info.pmtu), info.rcv_space, micros(info.rtt), micros(info.rttvar)]);
     // snd_ssthresh, snd_cwnd, advmss, reordering
     let ssthresh = info.snd_ssthresh.map_or(SSTHRESH_INFINITE, |bytes| bytes / mss);
-    layout.words(&[ssthresh, info.snd_cwnd / mss, u64::from(constant.local_mss), 0]);
+    layout.words(&[ssthresh, info.snd_cwnd / mss, info.advmss as u64, 0]);
     // rcv_rtt, rcv_space, total_retrans
     layout.words(&[micros(info.rcv_rtt), info.rcv_space, info.total_retrans]);
     // pacing_rate, max_pacing_rate, bytes_acked, bytes_received
-    layout.longs(&[0, 0, info.bytes_acked, info.bytes_received]);
+    let pacing_rate = info.pacing_rate.unwrap_or(0);
+    layout.longs(&[pacing_rate, 0, info.bytes_acked, info.bytes_received]);
     // segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out
-    layout.words(&[info.segs_out, info.segs_in, told.unsent(), 0, 0, 0]);
+    let min_rtt = micros(info.min_rtt);
+    layout.words(&[info.segs_out, info.segs_in, told.unsent(), min_rtt, 0, 0]);
     // delivery_rate, busy_time, rwnd_limited, sndbuf_limited
-    layout.longs(&[0; 4]);
+    let (busy, limited) = (micros(Some(info.busy_time)), micros(Some(info.rwnd_limited)));
+    layout.longs(&[0, busy, limited, 0]);
     // delivered, delivered_ce
-    layout.words(&[0, info.delivered_ce]);
+    layout.words(&[info.bytes_delivered / mss, info.delivered_ce]);
     layout.longs(&[info.bytes_sent, info.bytes_retrans]);
     // dsack_dups, reord_seen, rcv_ooopack, snd_wnd, rcv_wnd, rehash
     layout.words(&[info.dsack_dups, info.reord_seen, 0, info.snd_wnd, info.rcv_wnd, 0]);
-    // total_rto, total_rto_recoveries (16 bits each); total_rto_time; eight words of accurate ECN
+    // total_rto, total_rto_recoveries (16 bits each); total_rto_time, received_ce; seven more of accurate ECN
     let timeouts = u16::try_from(info.timeouts).unwrap_or(u16::MAX).to_ne_bytes();
     layout.bytes(&timeouts).bytes(&[0; 2]).words(&[0, info.ce_received]).words(&[0; 7]);
     layout.0
@@ -140,6 +138,10 @@ fn of_target(told: &Told) -> Vec<u8> {
 
 fn micros(time: Option<Duration>) -> u64 {
     time.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn millis(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Linux' numbers.

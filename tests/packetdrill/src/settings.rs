@@ -1,20 +1,5 @@
-//! `--so_flags`: how the adapter under test is set up, as `key=value,key=value`.
-//!
-//! | key | value | default |
-//! |---|---|---|
-//! | `mode` | `host`: connections stay in the host stack; `offload`: handed over when ESTABLISHED; `handover[:BYTES]`: once BYTES have been received, or sent and acknowledged | `offload`; 1 byte |
-//! | `seed` | of initial sequence numbers, ports, timestamps | 1 |
-//! | `tso` | `off`, or the payload bytes of a super-segment at most | 2920 |
-//! | `push` | `linux`: when the queue runs empty, and on super-segments; `queue-empty`; `each-list` | `linux` |
-//! | `options` | `linux`: options in Linux' order; `as-is` | `linux` |
-//! | `congestion` | `cubic`, `newreno`, `none` | the engine's |
-//! | `hystart`, `idle-restart`, `validation`, `pacing` | `on`, `off`: what congestion control does besides its algorithm | the engine's |
-//! | `ecn` | `on`, `off`: whether it is offered and agreed to | `off` |
-//! | `timestamps` | `on`, `off`: whether they are offered and agreed to | `on` |
-//! | `receive-buffer` | bytes, and the window does not grow | 524288, and the window grows to 8 MiB: scale 8 |
-//! | `send-buffer` | bytes | 4194304 |
-//! | `mtu` | bytes of an IP packet | 1500 |
-//! | `local` | address to connect from | 192.168.0.1, fd3d:a0b:17d6::1 |
+//! `--so_flags`: how the adapter under test is set up, as `key=value,key=value`. `docs/packetdrill.md` has the
+//! table of keys; [`Settings::default`] has their defaults.
 
 use core::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

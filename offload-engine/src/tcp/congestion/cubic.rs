@@ -41,9 +41,9 @@ struct Epoch {
     /// W_est in bytes.
     reno: u64,
     /// Remainder of the last growth of `reno`.
-    reno_carry: u128,
+    reno_carry: u64,
     /// Remainder of the last growth of the window.
-    carry: u128,
+    carry: u64,
 }
 
 /// What a reduction changed (s4.9.2).
@@ -116,7 +116,7 @@ impl Cubic {
         let target = target.clamp(window.cwnd, window.cwnd.saturating_add(window.cwnd / 2));
         // (target - cwnd) / cwnd for each segment acknowledged (s4.4, s4.5).
         let growth = u128::from(target - window.cwnd) * u128::from(acked);
-        window.cwnd += divide(growth, window.cwnd.into(), &mut epoch.carry);
+        window.cwnd += divide(growth, window.cwnd, &mut epoch.carry);
     }
 }
 
@@ -163,15 +163,16 @@ impl Epoch {
     fn follow_reno(&mut self, acked: u64, cwnd: u64, mss: u64, prior: u64) {
         let alpha = if self.reno >= prior { (1, 1) } else { ALPHA };
         let growth = u128::from(acked) * u128::from(mss * alpha.0);
-        self.reno += divide(growth, u128::from(cwnd) * u128::from(alpha.1), &mut self.reno_carry);
+        self.reno += divide(growth, cwnd.saturating_mul(alpha.1), &mut self.reno_carry);
     }
 }
 
 /// `(dividend + carry) / divisor`; what is left is carried.
-fn divide(dividend: u128, divisor: u128, carry: &mut u128) -> u64 {
+fn divide(dividend: u128, divisor: u64, carry: &mut u64) -> u64 {
     // A divisor that has shrunk since must not make more than was carried of it.
-    let dividend = dividend + (*carry).min(divisor - 1);
-    *carry = dividend % divisor;
+    let dividend = dividend + u128::from((*carry).min(divisor - 1));
+    let divisor = u128::from(divisor);
+    *carry = (dividend % divisor) as u64;
     u64::try_from(dividend / divisor).unwrap_or(u64::MAX)
 }
 

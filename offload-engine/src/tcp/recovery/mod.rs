@@ -504,22 +504,24 @@ impl Recovery {
             duplicate: delivery.sacked > 0 || ack.bare && delivery.acked == 0,
             sack: self.sack,
         });
-        if before == (FRto::Second { sent: true }) && self.f_rto == FRto::Off {
-            self.resume_repair(delivery.sacked > 0);
+        let failed = before == (FRto::Second { sent: true })
+            && self.f_rto == FRto::Off
+            && delivery.acked == 0;
+        let told = !ack.sacks.is_empty() || ack.duplicate_report.is_some();
+        if failed && !told {
+            self.resume_repair();
         }
     }
 
-    /// RFC 5682 s2.1 step 3a: the loss was real. Room for a retransmission beside the two new segments,
-    /// which fill the window; and unless a SACK block tells of them they count as unacknowledged as the rest:
-    /// a peer need not keep what is out of order.
-    fn resume_repair(&mut self, kept: bool) {
+    /// RFC 5682 s2.1 step 3a: the loss was real, and no block tells of the two new segments. They count as
+    /// unacknowledged as the rest, for a peer need not keep what is out of order; else they would fill the
+    /// window, and the repair would stand still until the next, longer time-out.
+    fn resume_repair(&mut self) {
         self.force = true;
-        if !kept {
-            self.board.mark_all();
-            self.inferred = 0;
-            if let Some(last) = self.board.last() {
-                self.episode = Episode::Timeout { until: last.end };
-            }
+        self.inferred = 0;
+        self.board.mark_due(|_| true);
+        if let Some(last) = self.board.last() {
+            self.episode = Episode::Timeout { until: last.end };
         }
     }
 
@@ -613,14 +615,13 @@ impl Recovery {
                 self.close();
             }
         }
-        // RFC 6675 s5: fast recovery ends with the window that it has aimed at.
-        let deflated = ended && !report.after_timeout;
         if self.episode == Episode::Open {
             if self.board.has_lost() {
                 self.begin();
                 report.reduce = true;
             } else {
-                report.may_grow = !report.reduce && !deflated;
+                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
+                report.may_grow = !report.reduce && (!ended || report.after_timeout);
             }
         }
         ended
@@ -685,13 +686,21 @@ impl Recovery {
         report
     }
 
-    /// The retransmission timer has run out: everything in flight is presumed lost (RFC 6675 s5.1).
-    pub(super) fn on_timeout(&mut self) {
+    /// The retransmission timer has run out. With RACK what was sent lately stays in flight (RFC 8985 s6.3), else
+    /// everything is presumed lost (RFC 6675 s5.1).
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        rtt_min: Option<Duration>,
+        srtt: Option<Duration>,
+    ) {
         // RFC 2018 s8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
         if self.board.first().is_some_and(|record| record.fate == Fate::Sacked) {
             self.board.forget_sacks();
         }
-        self.board.mark_all();
+        let by_time = self.sack && self.options.rack;
+        let patience = self.rack.rtt + self.rack.window(true, rtt_min, srtt);
+        self.board.mark_due(|sent_at| !by_time || sent_at + patience <= now);
         let Some(last) = self.board.last() else { return };
         let until = last.end;
         let was_fast = self.is_fast();
@@ -716,6 +725,7 @@ impl Recovery {
         let Some(last) = self.board.last().filter(|_| self.board.has_lost()) else { return };
         if self.episode == Episode::Open {
             self.episode = Episode::Timeout { until: last.end };
+            self.undo = None;
         }
         self.inferred = self.inferred.min(self.board.in_flight());
         self.probe = None;

@@ -365,12 +365,11 @@ impl Scoreboard {
         len
     }
 
-    /// Presumes everything in flight lost.
-    pub(super) fn mark_all(&mut self) {
+    /// Presumes lost what is at SND.UNA, and all that is in flight and `is_due` by the time of its sending.
+    pub(super) fn mark_due(&mut self, is_due: impl Fn(Instant) -> bool) {
         for index in 0..self.records.len() {
-            self.mark(index, |_| true);
+            self.mark(index, |record| index == 0 || is_due(record.sent_at));
         }
-        self.log.clear();
     }
 
     /// Presumes lost what is in flight and longer than `len` bytes.

@@ -114,7 +114,7 @@ fn idle_restart() {
         (with_options(|options| options.idle_restart = false), 30),
     ] {
         let mut bench = bench(30, config);
-        bench.now += Duration::from_millis(201);
+        bench.now += Duration::from_millis(221);
         bench.post(39 * MSS as usize);
         assert_eq!(bytes_sent(&mut bench, WIRE), expected * MSS as usize, "{config:?}");
     }

@@ -300,6 +300,7 @@ fn time_wait_has_one_timer() {
     bench.input(Segment { ack: LOCAL + una, ..data(nxt, b"") });
     bench.input(Segment { flags: Flags::SYN, ..data(nxt, b"") });
     bench.sent();
+    assert!(!bench.tcp.timers.is_running(Timer::KeepAlive));
     assert_eq!(bench.wait_for_timer(), Config::default().time_wait);
     assert!(matches!(bench.events()[..], [Event::Closed]));
 }

@@ -300,14 +300,20 @@ fn a_black_hole_of_ipv6() {
     assert_eq!((info(&bench).pmtu, info(&bench).black_holes), (1280, 1));
 }
 
-// Small segments that are lost say nothing of the path; nor does a host that is switched off.
+// Small segments that are lost say nothing of the path; nor does anything when it is switched off.
 #[test]
 fn what_is_no_black_hole() {
     let mut small = Bench::new(state());
-    small.post(1459);
+    small.post(536);
     small.sent();
-    assert_eq!(sizes_in_silence(&mut small, 4), [1459; 4]);
+    assert_eq!(sizes_in_silence(&mut small, 4), [536; 4]);
     assert_eq!(info(&small).path_mtu_reductions, 0);
+    // A message that is larger than what passes, though no full segment, is.
+    let mut message = Bench::new(state());
+    message.post(537);
+    message.sent();
+    assert_eq!(sizes_in_silence(&mut message, 4), [537, 537, 536, 536]);
+    assert_eq!((info(&message).pmtu, info(&message).black_holes), (576, 1));
 
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
     let mut off = flight(Config { path, ..Config::default() });

@@ -33,6 +33,21 @@ struct Weather {
     reorder: f64,
     delay: Duration,
     jitter: Duration,
+    /// ECN-capable frames marked.
+    mark: f64,
+    /// Largest IP packet, and whether the router says so (RFC 1191) or not (RFC 2923).
+    narrow: Option<(usize, bool)>,
+}
+
+impl Weather {
+    /// Choices that came later, by a generator of their own: the others stay what they were.
+    fn more(&mut self, random: &mut Rand64) {
+        self.mark = [0.0, 0.02, 0.3][pick(random, 0, 2)];
+        if chance(random, 0.3) {
+            let mtu = [1280, 1000, 576][pick(random, 0, 2)];
+            self.narrow = Some((mtu, chance(random, 0.6)));
+        }
+    }
 }
 
 struct Host {
@@ -64,6 +79,9 @@ struct Scenario {
     moves: f64,
     wire: BTreeMap<(Instant, u64), Frame>,
     frames: u64,
+    /// Messages of the router to an end.
+    errors: Vec<(usize, PathError)>,
+    more: Rand64,
     hosts: [Host; 2],
 }
 
@@ -83,7 +101,11 @@ impl Scenario {
         let (loss, duplicate, reorder) = (rate(0.12), rate(0.05), rate(0.1));
         let delay = Duration::from_micros(pick(&mut random, 5, 20_000) as u64);
         let jitter = Duration::from_micros(pick(&mut random, 0, 3_000) as u64);
-        let weather = Weather { loss, duplicate, reorder, delay, jitter };
+        let mut weather =
+            Weather { loss, duplicate, reorder, delay, jitter, mark: 0.0, narrow: None };
+        let mut more = Rand64::new(u128::from(seed) << 64 | 1);
+        weather.more(&mut more);
+        let ecn = chance(&mut more, 0.5);
         let isns = [
             SeqNum(random.rand_u64() as u32),
             SeqNum(u32::MAX - pick(&mut random, 0, 9_000) as u32),
@@ -97,6 +119,7 @@ impl Scenario {
             let tcp = &mut state.tcp;
             tcp.constant.timestamp_enabled = timestamps;
             tcp.constant.sack_enabled = sack;
+            tcp.constant.ecn_enabled = ecn;
             tcp.constant.window_scaling_enabled = true;
             tcp.constant.snd_wind_scale = scale;
             tcp.constant.rcv_wind_scale = scale;
@@ -114,7 +137,8 @@ impl Scenario {
             tcp.delegated.ts_time = random.rand_u64() as u32;
             let config = Config {
                 push: [PushPolicy::EachList, PushPolicy::QueueEmpty][pick(&mut random, 0, 1)],
-                fin_wait_2: Duration::from_secs(600),
+                // A peer that finds out about a black hole with time-outs of a minute needs many of them.
+                fin_wait_2: Duration::from_secs(1_800),
                 time_wait: Duration::from_secs(30),
                 ..Config::default()
             };
@@ -155,6 +179,8 @@ impl Scenario {
             moves,
             wire: BTreeMap::new(),
             frames: 0,
+            errors: Vec::new(),
+            more,
             hosts,
         }
     }
@@ -168,6 +194,7 @@ impl Scenario {
                 self.drain(index);
                 self.hand_over(index);
             }
+            self.tell_errors();
             if self.hosts.iter().all(|host| host.closed) {
                 break;
             }
@@ -287,6 +314,7 @@ impl Scenario {
                 && plain(next.transmit.flags)
                 && frame.transmit.flags == Flags::ACK
                 && next.transmit.ack == frame.transmit.ack
+                && next.transmit.ecn == frame.transmit.ecn
                 && next.transmit.timestamps == frame.transmit.timestamps
                 && next.transmit.seq == frame.transmit.seq + frame.payload.len() as u32
                 && frame.payload.len().is_multiple_of(frame.transmit.mss)
@@ -398,8 +426,37 @@ impl Scenario {
         }
     }
 
-    fn send_frame(&mut self, frame: Frame) {
-        let Weather { loss, duplicate, reorder, delay, jitter } = self.weather;
+    /// What the router has to say of packets that were too big.
+    fn tell_errors(&mut self) {
+        while let Some((index, error)) = self.errors.pop() {
+            self.hosts[index].tcp.handle_path_error(self.now, &error);
+            self.drain(index);
+        }
+    }
+
+    /// Whether the narrow link of the path takes the frame.
+    fn fits(&mut self, frame: &Frame) -> bool {
+        let Some((mtu, tells)) = self.weather.narrow else { return true };
+        let Frame { to, transmit, payload, gso_size: _ } = frame;
+        let options = if transmit.timestamps.is_some() { 12 } else { 0 };
+        let packet_len = 40 + options + payload.len();
+        let fits = packet_len <= mtu;
+        if !fits && tells {
+            let (next_hop_mtu, packet_len) = (mtu as u32, packet_len as u32);
+            let kind = PathErrorKind::TooBig { next_hop_mtu, packet_len };
+            self.errors.push((1 - to, PathError { seq: transmit.seq, kind }));
+        }
+        fits
+    }
+
+    fn send_frame(&mut self, mut frame: Frame) {
+        let Weather { loss, duplicate, reorder, delay, jitter, mark, narrow: _ } = self.weather;
+        if !self.fits(&frame) {
+            return;
+        }
+        if frame.transmit.ecn == Ecn::Capable0 && chance(&mut self.more, mark) {
+            frame.transmit.ecn = Ecn::Congestion;
+        }
         let copies = 1 + usize::from(chance(&mut self.random, duplicate));
         for _ in 0..copies {
             if chance(&mut self.random, loss) {
@@ -430,7 +487,7 @@ impl Scenario {
             assert_eq!(info.bytes_acked, host.to_send.len() as u64);
             assert_eq!(info.bytes_received, host.received.len() as u64);
             let quiet = self.weather.loss == 0.0 && self.weather.duplicate == 0.0;
-            if quiet && self.weather.reorder == 0.0 {
+            if quiet && self.weather.reorder == 0.0 && self.weather.narrow.is_none() {
                 assert_eq!(info.fast_retransmits, 0, "nothing was lost");
             }
         }
@@ -463,13 +520,31 @@ impl Drop for Repeat {
     }
 }
 
-/// Runs one scenario; returns whether an end was handed over on the way.
-fn run(seed: u64) -> bool {
+/// What a scenario has seen.
+#[derive(Clone, Copy, Default, Debug)]
+struct Seen {
+    moved: u32,
+    narrowed: u32,
+    black_holes: u32,
+    marked: u32,
+}
+
+/// Runs one scenario.
+fn run(seed: u64) -> Seen {
     let repeat = Repeat(seed);
     let mut scenario = Scenario::new(seed);
     scenario.run();
     drop(repeat);
-    scenario.hosts.iter().any(|host| host.moved)
+    let any = |what: fn(&Info) -> bool| {
+        let mut infos = scenario.hosts.iter().map(|host| host.tcp.info(scenario.now));
+        u32::from(infos.any(|info| what(&info)))
+    };
+    Seen {
+        moved: u32::from(scenario.hosts.iter().any(|host| host.moved)),
+        narrowed: any(|info| info.path_mtu_reductions > info.black_holes),
+        black_holes: any(|info| info.black_holes > 0),
+        marked: any(|info| info.ecn_reductions > 0),
+    }
 }
 
 // RFC 9293 as a whole; CH-SND-1, -2, CH-SNC-1, -5, CH-IND-6, CH-EVT-6, CH-DIS-4, CH-TRM-5.
@@ -479,6 +554,13 @@ fn streams_survive_the_weather() {
         run(seed.parse().expect("FLUE_SEED is a number"));
         return;
     }
-    let moved = (0..600).filter(|seed| run(*seed)).count();
-    assert!(moved > 100, "only {moved} scenarios handed a connection over");
+    let seen = (0..600).map(run).fold(Seen::default(), |sum, seen| Seen {
+        moved: sum.moved + seen.moved,
+        narrowed: sum.narrowed + seen.narrowed,
+        black_holes: sum.black_holes + seen.black_holes,
+        marked: sum.marked + seen.marked,
+    });
+    let Seen { moved, narrowed, black_holes, marked } = seen;
+    let enough = moved > 100 && narrowed > 20 && black_holes > 10 && marked > 50;
+    assert!(enough, "of 600 scenarios too few were of a kind: {seen:?}");
 }

@@ -142,10 +142,10 @@ fn losses_are_repaired_without_waiting() {
     for Bound { path, millis, timeouts } in [
         bound(true, 0, 10, 0),
         bound(false, 0, 10, 0),
-        bound(true, 10, 350, 1),
+        bound(true, 10, 450, 1),
         bound(true, 50, 5_000, 14),
         bound(false, 10, 2_500, 6),
-        bound(false, 50, 9_000, 30),
+        bound(false, 50, 20_000, 40),
     ] {
         for seed in 0..4 {
             let (time, info) = transfer(path, seed);

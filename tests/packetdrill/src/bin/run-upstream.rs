@@ -26,7 +26,8 @@ use std::{
 };
 
 const USAGE: &str = "run-upstream --packetdrill PATH --scripts DIRECTORY \
-                     [--mode MODE] [--only TEXT] [--so PATH] [--differences PATH] [--verbose]";
+                     [--mode MODE] [--ip ipv4|ipv6|ipv4-mapped-ipv6] [--only TEXT] \
+                     [--so PATH] [--differences PATH] [--verbose]";
 const MODES: [&str; 3] = ["host", "offload", "handover"];
 /// A script that hangs is a failure; the longest one computes for a few seconds.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -34,10 +35,71 @@ const WORKERS: usize = 2;
 /// Commands that set up a kernel.
 const SILENT: [&str; 5] = ["sysctl", "ip", "tc", "ethtool", "nstat"];
 
+/// The addresses that packetdrill's own runner uses, and what a script's name ends in if it is not for them.
+#[derive(Clone, Copy)]
+enum Ip {
+    V4,
+    V6,
+    Mapped,
+}
+
+impl Ip {
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            "ipv4" => Some(Self::V4),
+            "ipv6" => Some(Self::V6),
+            "ipv4-mapped-ipv6" => Some(Self::Mapped),
+            _ => None,
+        }
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::V4 => &[
+                "--ip_version=ipv4",
+                "--local_ip=192.168.0.1",
+                "--gateway_ip=192.168.0.1",
+                "--netmask_ip=255.255.0.0",
+                "--remote_ip=192.0.2.1",
+            ],
+            Self::V6 => &[
+                "--ip_version=ipv6",
+                "--mtu=1520",
+                "--local_ip=fd3d:a0b:17d6::1",
+                "--gateway_ip=fd3d:a0b:17d6:8888::1",
+                "--remote_ip=fd3d:fa7b:d17d::1",
+            ],
+            Self::Mapped => &[
+                "--ip_version=ipv4-mapped-ipv6",
+                "--local_ip=192.168.0.1",
+                "--gateway_ip=192.168.0.1",
+                "--netmask_ip=255.255.0.0",
+                "--remote_ip=192.0.2.1",
+            ],
+        }
+    }
+
+    /// IPv6 takes 20 bytes more for its header, and the scripts' MSS is the same.
+    fn flags(self) -> &'static str {
+        match self {
+            Self::V6 => ",mtu=1520",
+            Self::V4 | Self::Mapped => "",
+        }
+    }
+
+    fn excludes(self) -> &'static str {
+        match self {
+            Self::V6 => "v4.pkt",
+            Self::V4 | Self::Mapped => "v6.pkt",
+        }
+    }
+}
+
 struct Options {
     packetdrill: PathBuf,
     scripts: PathBuf,
     modes: Vec<String>,
+    ip: Ip,
     only: String,
     so: PathBuf,
     differences: PathBuf,
@@ -53,7 +115,8 @@ impl Options {
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--verbose" => verbose = true,
-                "--packetdrill" | "--scripts" | "--mode" | "--only" | "--so" | "--differences" => {
+                "--packetdrill" | "--scripts" | "--mode" | "--ip" | "--only" | "--so"
+                | "--differences" => {
                     let value = arguments.next().ok_or(USAGE)?;
                     values.entry(argument).or_default().push(value);
                 }
@@ -71,6 +134,7 @@ impl Options {
             packetdrill: absolute(path("--packetdrill").ok_or(USAGE)?)?,
             scripts: absolute(path("--scripts").ok_or(USAGE)?)?,
             modes: values.get("--mode").cloned().unwrap_or_else(|| MODES.map(String::from).into()),
+            ip: one("--ip").map_or(Some(Ip::V4), |name| Ip::parse(&name)).ok_or(USAGE)?,
             only: one("--only").unwrap_or_default(),
             so: absolute(path("--so").unwrap_or(so))?,
             differences: path("--differences").unwrap_or(data),
@@ -114,9 +178,10 @@ impl Known {
         (good_modes && !scripts.is_empty()).then(|| Self { scripts: scripts.into(), modes, what })
     }
 
-    /// A directory stands for all scripts in it.
+    /// A directory stands for all scripts in it, `*` for all there are.
     fn is_of(&self, script: &str, mode: &str) -> bool {
-        let script_fits = self.scripts == script
+        let script_fits = self.scripts == "*"
+            || self.scripts == script
             || (self.scripts.ends_with('/') && script.starts_with(&self.scripts));
         let mode = mode.split(':').next().unwrap_or(mode);
         script_fits && self.modes.iter().any(|of| of == "*" || of == mode)
@@ -239,8 +304,8 @@ fn run(options: &Options, stage: &Stage, script: &Path, flags: &str) -> Result<(
     let output = stage.0.join(format!("output-{:?}", std::thread::current().id()));
     let file = fs::File::create(&output).map_err(|error| error.to_string())?;
     let mut child = Command::new(&options.packetdrill)
-        .args(["--ip_version=ipv4", "--local_ip=192.168.0.1", "--gateway_ip=192.168.0.1"])
-        .args(["--netmask_ip=255.255.0.0", "--remote_ip=192.0.2.1", "--send_omit_free"])
+        .args(options.ip.arguments())
+        .arg("--send_omit_free")
         .args(["-D", "CMSG_LEVEL_IP=SOL_IP", "-D", "CMSG_TYPE_RECVERR=IP_RECVERR"])
         .args(["-D", "TFO_COOKIE=3021b9d889017eeb", "-D", "CODE=host_unreachable"])
         .arg(format!("--so_filename={}", options.so.display()))
@@ -317,14 +382,17 @@ fn run_all(options: &Options, known: &[Known], stage: &Stage) -> Result<Vec<Verd
         .iter()
         .filter_map(|path| {
             let name = path.strip_prefix(&options.scripts).ok()?.display().to_string();
-            // Those of IPv6 need other addresses.
-            (name.contains(&options.only) && !name.ends_with("-v6.pkt")).then_some((path, name))
+            let fits = name.contains(&options.only) && !name.ends_with(options.ip.excludes());
+            fits.then_some((path, name))
         })
         .flat_map(|(path, name)| {
             let text = fs::read_to_string(path).unwrap_or_default();
+            let of_ip = comment(&text, "ip").and_then(Ip::parse);
+            let fits = of_ip.is_none_or(|ip| ip.excludes() == options.ip.excludes());
             let modes = comment(&text, "modes").map(String::from);
             let runs = move |mode: &&String| {
-                modes.as_ref().is_none_or(|modes| modes.split(' ').any(|of| of == mode.as_str()))
+                let named = |modes: &String| modes.split(' ').any(|of| of == mode.as_str());
+                fits && modes.as_ref().is_none_or(named)
             };
             let modes = options.modes.iter().filter(runs);
             modes.map(|mode| (path.clone(), name.clone(), mode.clone())).collect::<Vec<_>>()
@@ -357,7 +425,7 @@ fn judge(
     mode: &str,
 ) -> Verdict {
     let text = fs::read_to_string(path).unwrap_or_default();
-    let mut flags = format!("mode={mode}{}", flags_of(&text));
+    let mut flags = format!("mode={mode}{}{}", options.ip.flags(), flags_of(&text));
     let mut reason = None;
     for known in known.iter().filter(|known| known.is_of(name, mode)) {
         match &known.what {

@@ -25,7 +25,7 @@ impl Live {
     /// The options do not fill words of 32 bits.
     pub(super) fn build(&self) -> Result<Vec<u8>, String> {
         let options = option_bytes(&self.options);
-        if options.len() % 4 != 0 {
+        if !options.len().is_multiple_of(4) {
             return Err(format!("{} bytes of options: pad with nop", options.len()));
         }
         let header = 20 + options.len();

@@ -410,7 +410,7 @@ impl LiveCall {
                 same(i32::from_ne_bytes(value).into())?
             }
             "setsockopt" => {
-                let (first, second) = self.linger.unwrap_or((at(3), 0));
+                let (first, second) = self.linger.unwrap_or_else(|| (at(3), 0));
                 let mut value = first.to_ne_bytes().to_vec();
                 value.extend(second.to_ne_bytes());
                 value.truncate(size(4));

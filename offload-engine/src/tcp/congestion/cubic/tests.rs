@@ -184,7 +184,7 @@ fn average_windows_are_those_of_the_rfc() {
             cubic.on_loss(now, cubic.cwnd());
         }
         let rounds = (now - measured_since).as_secs_f64() / rtt.as_secs_f64();
-        let average = measured as f64 / rounds;
+        let average = f64::from(measured) / rounds;
         let off = (average - expected).abs() / expected;
         assert!(off < 0.1, "{rtt_ms} ms, {losses_per_million} ppm: {average}, not {expected}");
     }

@@ -124,5 +124,5 @@ fn the_timer_starts_anew() {
     assert_eq!(deadline - bench.now, Duration::from_secs(4));
     bench.now += RTT;
     bench.ack(12 * MSS);
-    assert_eq!(bench.tcp.info(bench.now).rto, Duration::from_millis(200));
+    assert_eq!(bench.tcp.info(bench.now).rto, Duration::from_millis(200) + RTT);
 }

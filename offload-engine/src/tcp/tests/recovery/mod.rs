@@ -15,11 +15,11 @@ use super::*;
 const MSS: u32 = 1460;
 const RTT: Duration = Duration::from_millis(10);
 
-/// A connection whose window halves, so that figures are round, and whose segments keep their size.
+/// A connection whose window halves, and whose segments keep their size, so that figures are round.
 fn reno(state: Box<ConnectionState>, recovery: RecoveryOptions) -> Bench {
     let congestion = CongestionAlgorithm::NewReno;
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
-    Bench::with(state, Config { congestion, path, recovery, ..Config::default() })
+    Bench::with(state, Config { congestion, recovery, path, ..Config::default() })
 }
 
 /// Ten segments of one list in flight.

@@ -64,7 +64,7 @@ fn f_rto_is_not_fooled_by_a_filled_hole() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(9, 10)]);
     numbers(&mut bench);
-    bench.tcp.recovery.on_timeout();
+    bench.tcp.recovery.on_timeout(bench.now, None, None);
     assert_eq!(numbers(&mut bench)[0], 0);
     bench.ack(MSS);
     assert_eq!(undone(&bench), (0, 0, 0, 0));

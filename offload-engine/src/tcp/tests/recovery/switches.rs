@@ -67,7 +67,7 @@ fn tail_loss_probe() {
         },
     );
     assert_eq!(on, (2 * RTT, vec![3], 0));
-    assert_eq!(off, (Duration::from_millis(200), vec![1], 1));
+    assert_eq!(off, (Duration::from_millis(200) + RTT, vec![1], 1));
 }
 
 // RFC 9937 s3: the flight shrinks evenly, one segment for two that arrive; RFC 6675 pauses for half of it. Both
