@@ -254,8 +254,8 @@ fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64
         "{:<12}{:>7}{:>7}{:>27}{:>27}{:>9}{:>9}{:>9}",
         "loss", "ideal", "reno", "kernel", "flue", "flue/", "kernel", "flue"
     );
-    let units = format!("{:>98}{:>9}{:>9}", "kernel", "again %", "again %");
-    writeln!(text, "\n{title}\n\n{head}\n{}", &units[0..]).expect("memory takes it");
+    let units = format!("{:>89}{:>9}{:>9}", "kernel", "again %", "again %");
+    writeln!(text, "\n{title}\n\n{head}\n{units}").expect("memory takes it");
     println!("\n{title}\n\n{head}");
     let (mut late, mut repeated) = (Duration::ZERO, 0);
     for cell in cells.iter().filter(|cell| is_wanted(&cell.name())) {

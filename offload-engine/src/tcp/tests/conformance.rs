@@ -471,3 +471,32 @@ fn r2_is_at_least_100_seconds() {
     let lasted = bench.now - start;
     assert!(lasted >= Duration::from_secs(100), "{lasted:?}");
 }
+
+// RFC 7323 s2.4: rounding by the scale may tell less than before, by less than a unit; but what was in any
+// window that was told is taken.
+#[test]
+fn what_was_told_is_honoured() {
+    let mut coarse = state();
+    let constant = &mut coarse.tcp.constant;
+    (constant.window_scaling_enabled, constant.rcv_wind_scale) = (true, 14);
+    coarse.tcp.cached.initial_rcv_wnd = 12 << 14;
+    coarse.tcp.delegated.rcv_wnd = 12 << 14;
+    let config = Config { ack_frequency: 1, rcv_wnd_max: 0, ..Config::default() };
+    let mut bench = Bench::with(coarse, config);
+    let mut edges = vec![];
+    // The consumer takes one byte and no more.
+    let mut arrive = |bench: &mut Bench, from: u32, to: u32, taken: usize| {
+        let payload = vec![7; (to - from) as usize];
+        let received = bench.tcp.handle_segment(bench.now, &data(from, &payload));
+        assert_eq!(received.in_order, 0..payload.len(), "all of it");
+        bench.tcp.settle(&payload[taken..], false);
+        let edge =
+            |t: Transmit| t.ack.distance(REMOTE).cast_unsigned() + (u32::from(t.window) << 14);
+        edges.extend(bench.transmit(WIRE).into_iter().map(edge));
+        edges.iter().copied().max().unwrap_or(0)
+    };
+    arrive(&mut bench, 0, 7_373, 1);
+    let told = arrive(&mut bench, 7_373, 17_106, 0);
+    arrive(&mut bench, 17_106, told, 0);
+    assert!(edges[1] < edges[0] && edges[0] - edges[1] < 1 << 14, "{edges:?}");
+}
