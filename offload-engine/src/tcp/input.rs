@@ -440,7 +440,8 @@ impl Connection {
         let limited = self.usage.is_limited(self.congestion.cwnd(), slow_start);
         self.congestion.on_ack(AckSample {
             now: self.now,
-            acked: report.acked,
+            // As in Linux, what a block had told before does not count again.
+            acked: report.acked.min(report.delivered),
             limited,
             after_timeout: report.after_timeout,
             rtt: report.rtt,

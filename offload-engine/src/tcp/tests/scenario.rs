@@ -223,12 +223,14 @@ impl Scenario {
         if !movable || !chance(&mut self.random, self.moves) {
             return;
         }
+        // What the target has learned of the path, the host keeps: it gives it down again.
+        let payload = host.tcp.path_mtu() as usize - 40;
         let empty = Connection::from_state(self.now, state(), 9000, host.config).expect("good");
         let (state, disconnect) = core::mem::replace(&mut host.tcp, empty).into_state(self.now);
         // The previous owner completes it UPLOAD_IN_PROGRESS; its data and the FIN have moved.
         host.disconnect_complete |= disconnect.is_some();
         host.moved = true;
-        host.tcp = Connection::from_state(self.now, state, 9000, host.config)
+        host.tcp = Connection::from_state(self.now, state, payload, host.config)
             .unwrap_or_else(|(error, state)| panic!("{error}: {state:?}"));
         self.drain(index);
     }
