@@ -179,13 +179,16 @@ impl Objects {
     }
 
     /// Completes everything posted, in posting order: what has its outcome with it, the rest CANCELLED
-    /// (NDK-FL-1, NDK-FL-4).
+    /// (NDK-FL-1, NDK-FL-4). Behind a request that has failed nothing has succeeded, though its buffers may
+    /// have been done with.
     pub(crate) fn flush(&mut self, id: Id<Qp>) {
+        let mut failed = false;
         while let Some(request) = self.qps.get_mut(id).and_then(|qp| qp.initiator.pop()) {
             let status = match request.progress {
-                super::queue::Progress::Done(status) => status,
+                super::queue::Progress::Done(status) if !failed => status,
                 _ => NtStatus::CANCELLED,
             };
+            failed |= !status.is_success() && status != NtStatus::CANCELLED;
             self.complete_request(id, &request, status);
         }
         while let Some(receive) = self.qps.get_mut(id).and_then(|qp| qp.receives.pop()) {
