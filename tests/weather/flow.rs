@@ -58,7 +58,8 @@ impl Flows {
         Self { stop, failed, failing, threads: Vec::new(), sinks: Vec::new() }
     }
 
-    /// Starts one more connection, from `source` to `sink` at 10.0.0.`host`, port `port`.
+    /// Starts one more connection, from `source` to `sink` at 10.0.0.`host`, port `port`; returns when it
+    /// stands, so that nobody's handshake is measured.
     pub(crate) fn add(&mut self, source: End<'_>, sink: End<'_>, host: u8, port: u16) -> Counted {
         let address = SocketAddr::from(([10, 0, 0, host], port));
         let (arrived, counted) = (Arc::new(AtomicU64::new(0)), Counted::default());
@@ -85,8 +86,9 @@ impl Flows {
                 self.spawn("kernel source", move |stop| kernel_source(&socket, stop));
             }
             End::Flue(node) => {
+                let handle = connect(node, address);
                 let (node, counted) = (node.clone(), counted.clone());
-                let source = move |stop: &AtomicBool| flue_source(&node, address, &counted, stop);
+                let source = move |stop: &AtomicBool| flue_source(&node, handle, &counted, stop);
                 self.spawn("flue source", source);
             }
         }
@@ -176,6 +178,16 @@ fn listen(node: &Node<Streams>, address: SocketAddr) -> ListenerId {
     listener
 }
 
+fn connect(node: &Node<Streams>, address: SocketAddr) -> OffloadHandle {
+    let handle = node.with(|streams, _, _| streams.connect(None, address, LIMIT));
+    let connected = node.wait(Some(LIMIT), |streams, _, _| {
+        streams.status(handle).filter(|status| status.connected || status.closed)
+    });
+    let status = connected.expect("the node answers");
+    assert!(status.connected, "somebody listens: {:?}", status.error);
+    handle
+}
+
 /// Calls `step` with the stream of `handle` until it is to stop. `step` returns whether it did something.
 fn drive(
     node: &Node<Streams>,
@@ -224,11 +236,10 @@ fn flue_sink(
 
 fn flue_source(
     node: &Node<Streams>,
-    address: SocketAddr,
+    handle: OffloadHandle,
     counted: &Counted,
     stop: &AtomicBool,
 ) -> Result<(), String> {
-    let handle = node.with(|streams, _, _| streams.connect(None, address, LIMIT));
     let chunk = Bytes::from(vec![0; CHUNK_BYTES]);
     let mut looked = Instant::now();
     drive(node, stop, |streams, connections, now| {
@@ -242,7 +253,7 @@ fn flue_source(
             *counted.lock().expect("nobody panics with it") = ours.map(|(_, _, info)| info);
         }
         let room = POSTED_BYTES_MAX.saturating_sub(status.unacknowledged) / CHUNK_BYTES;
-        if !status.connected || room == 0 {
+        if room == 0 {
             return Ok(false);
         }
         for _ in 0..room.min(64) {

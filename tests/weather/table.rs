@@ -227,7 +227,7 @@ const LOSSES: [f64; 5] = [0.0, 0.01, 0.1, 1.0, 5.0];
 /// The whole table.
 pub(crate) fn throughput(seconds: u64, runs: u64) {
     let mut text = format!(
-        "Goodput of one connection, Mbit/s: median of {runs} runs of {seconds} s each from the first SYN on\n\
+        "Goodput of one connection, Mbit/s: median of {runs} runs of {seconds} s each from the handshake on\n\
          (least..most), kernel and flue by turns, seeds 1 to {runs}. Loss and reordering strike the data alone.\n\
          ideal: rate x {PAYLOAD_BYTES}/{FRAME_BYTES}; reno: the smaller of that and Mathis' formula; again:\n\
          segments sent more than once, median, percent of all sent. Kernel: CUBIC, buffers of up to 64 MiB.\n"
