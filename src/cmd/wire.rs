@@ -1,8 +1,8 @@
 //! `flue wire`: two TAPs joined through weather, for whatever kernel or node hangs on them.
 //!
 //! What netem is to a qdisc this is to a cable: the same loss, delay, rate and queue, on kernels that have
-//! no netem, seeded, and the same for kernel pairs and flue pairs. [`weather`] is what each direction does,
-//! [`ends`] are the TAPs, [`pump`] runs the wire, [`tell`] says what it did.
+//! no netem, seeded, and the same for kernel pairs and flue pairs. `weather` is what each direction does,
+//! `ends` are the TAPs, `pump` runs the wire, `tell` says what it did.
 
 mod ends;
 mod pump;
