@@ -42,6 +42,10 @@ use crate::time::{Duration, Instant};
 /// Largest flight in segments that early retransmit is for (RFC 5827 s3.1).
 const EARLY_SEGMENTS_MAX: u64 = 3;
 
+/// Probes of one fast recovery. Each repairs a segment at least; a peer that has thrown away what it had
+/// selectively acknowledged needs a time-out, which repairs all (RFC 2018 s8).
+const EPISODE_PROBES_MAX: u8 = 8;
+
 /// What the sender is doing about losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Episode {
@@ -153,6 +157,8 @@ pub(super) struct Recovery {
     inferred: u64,
     rack: Rack,
     probe: Option<TailProbe>,
+    /// Probes since fast recovery began.
+    episode_probes: u8,
     prr: Option<Prr>,
     undo: Option<Undo>,
     f_rto: FRto,
@@ -182,6 +188,7 @@ impl Recovery {
             inferred: 0,
             rack: Rack::new(una),
             probe: None,
+            episode_probes: 0,
             prr: None,
             undo: None,
             f_rto: FRto::Off,
@@ -646,6 +653,7 @@ impl Recovery {
         self.probe = None;
         self.before_episode = self.board.transmissions();
         self.rescued = false;
+        self.episode_probes = 0;
         self.timeout_until = None;
         self.undo = Some(Undo::new(self.board.una(), false));
     }
@@ -736,7 +744,7 @@ impl Recovery {
     pub(super) fn may_probe(&self) -> bool {
         let quiet = match self.episode {
             Episode::Open => self.board.sacked() == 0,
-            Episode::Fast { .. } => true,
+            Episode::Fast { .. } => self.episode_probes < EPISODE_PROBES_MAX,
             Episode::Timeout { .. } => false,
         };
         self.options.tail_loss_probe
@@ -764,6 +772,7 @@ impl Recovery {
     /// A tail loss probe was sent that ends at `end`.
     pub(super) fn probe_sent(&mut self, end: Position, retransmission: bool) {
         self.probe = Some(TailProbe { end, retransmission });
+        self.episode_probes = self.episode_probes.saturating_add(1);
     }
 
     /// The bytes that a probe without new data resends: the last segment in flight, or in fast recovery the first
