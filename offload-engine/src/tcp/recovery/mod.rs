@@ -42,10 +42,6 @@ use crate::time::{Duration, Instant};
 /// Largest flight in segments that early retransmit is for (RFC 5827 s3.1).
 const EARLY_SEGMENTS_MAX: u64 = 3;
 
-/// Probes of one fast recovery. Each repairs a segment at least; a peer that has thrown away what it had
-/// selectively acknowledged needs a time-out, which repairs all (RFC 2018 s8).
-const EPISODE_PROBES_MAX: u8 = 8;
-
 /// What the sender is doing about losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Episode {
@@ -738,60 +734,6 @@ impl Recovery {
         self.inferred = self.inferred.min(self.board.in_flight());
         self.probe = None;
         self.force = true;
-    }
-
-    /// Whether a tail loss probe may be sent (RFC 8985 s7.2).
-    pub(super) fn may_probe(&self) -> bool {
-        let quiet = match self.episode {
-            Episode::Open => self.board.sacked() == 0,
-            Episode::Fast { .. } => self.episode_probes < EPISODE_PROBES_MAX,
-            Episode::Timeout { .. } => false,
-        };
-        self.options.tail_loss_probe
-            && quiet
-            && self.probe.is_none()
-            && (self.is_fast() || !self.board.has_lost())
-            && self.board.in_flight() > 0
-    }
-
-    /// When a tail loss probe is due; `None` when none is allowed (RFC 8985 s7.2). `timeout` is when the
-    /// retransmission timer is: if that is sooner the probe takes its place, once. A probe without SACK is beyond
-    /// the RFC and does not.
-    pub(super) fn probe_deadline(
-        &self,
-        now: Instant,
-        srtt: Option<Duration>,
-        mss: u64,
-        timeout: Instant,
-    ) -> Option<Instant> {
-        let probe = now + probe::timeout(srtt, self.board.in_flight() <= mss);
-        let allowed = self.may_probe() && (self.sack || srtt.is_some() && probe < timeout);
-        allowed.then(|| probe.min(timeout))
-    }
-
-    /// A tail loss probe was sent that ends at `end`.
-    pub(super) fn probe_sent(&mut self, end: Position, retransmission: bool) {
-        self.probe = Some(TailProbe { end, retransmission });
-        self.episode_probes = self.episode_probes.saturating_add(1);
-    }
-
-    /// The bytes that a probe without new data resends: the last segment in flight, or in fast recovery the first
-    /// that is lost and waits for the window, or the first in flight, because its loss would hold up everything.
-    pub(super) fn probe_bytes(&mut self, mss: u64) -> Option<(Position, Position)> {
-        let mss = mss.max(1);
-        if self.episode == Episode::Open {
-            let last = self.board.last()?;
-            let skip = last.len().saturating_sub(mss);
-            return Some((last.start + skip, last.end));
-        }
-        let in_flight = |board: &Scoreboard| board.first_in_flight().map(|r| (r.start, r.end));
-        let (start, end) = self.board.next_lost(mss).or_else(|| in_flight(&self.board))?;
-        Some((start, end.min(start + mss)))
-    }
-
-    /// Whether a probe prefers new data to old (RFC 8985 s7.3).
-    pub(super) fn probes_with_new_data(&self) -> bool {
-        self.episode == Episode::Open
     }
 
     /// Records and log entries looked at since the start.

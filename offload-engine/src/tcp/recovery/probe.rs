@@ -10,8 +10,11 @@
 //! - There are probes without SACK: a duplicate ACK that comes after one, for less than it, is taken for its
 //!   answer, and counts for as many as fast retransmit needs.
 
-use super::Ack;
-use crate::{tcp::seq::Position, time::Duration};
+use super::{Ack, Episode, Recovery, Scoreboard};
+use crate::{
+    tcp::seq::Position,
+    time::{Duration, Instant},
+};
 
 /// TLP.max_ack_delay: assumed delay of a peer's delayed ACK when one segment is in flight. Twice Linux' and our
 /// own 40 ms and a bit, so that an ACK sent at the last moment, by a timer that is late, is still in time.
@@ -20,6 +23,10 @@ const PEER_ACK_DELAY: Duration = Duration::from_millis(100);
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 /// Probe time-out without an RTT sample (RFC 8985 s7.2).
 const TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
+
+/// Probes of one fast recovery. Each repairs a segment at least; a peer that has thrown away what it had
+/// selectively acknowledged needs a time-out, which repairs all (RFC 2018 s8).
+const EPISODE_PROBES_MAX: u8 = 8;
 
 /// A probe that is not answered yet.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +69,64 @@ impl TailProbe {
 }
 
 /// Delay of a probe (RFC 8985 s7.2); `lone`: one segment is in flight.
-pub(super) fn timeout(srtt: Option<Duration>, lone: bool) -> Duration {
+fn delay(srtt: Option<Duration>, lone: bool) -> Duration {
     let timeout = srtt.map_or(TIMEOUT_INITIAL, |srtt| srtt * 2);
     let timeout = timeout + if lone { PEER_ACK_DELAY } else { Duration::ZERO };
     timeout.max(TIMEOUT_MIN)
+}
+
+impl Recovery {
+    /// Whether a tail loss probe may be sent (RFC 8985 s7.2).
+    pub(in super::super) fn may_probe(&self) -> bool {
+        let quiet = match self.episode {
+            Episode::Open => self.board.sacked() == 0,
+            Episode::Fast { .. } => self.episode_probes < EPISODE_PROBES_MAX,
+            Episode::Timeout { .. } => false,
+        };
+        self.options.tail_loss_probe
+            && quiet
+            && self.probe.is_none()
+            && (self.is_fast() || !self.board.has_lost())
+            && self.board.in_flight() > 0
+    }
+
+    /// When a tail loss probe is due; `None` when none is allowed (RFC 8985 s7.2). `timeout` is when the
+    /// retransmission timer is: if that is sooner the probe takes its place, once. A probe without SACK is beyond
+    /// the RFC and does not.
+    pub(in super::super) fn probe_deadline(
+        &self,
+        now: Instant,
+        srtt: Option<Duration>,
+        mss: u64,
+        timeout: Instant,
+    ) -> Option<Instant> {
+        let probe = now + delay(srtt, self.board.in_flight() <= mss);
+        let allowed = self.may_probe() && (self.sack || srtt.is_some() && probe < timeout);
+        allowed.then(|| probe.min(timeout))
+    }
+
+    /// A tail loss probe was sent that ends at `end`.
+    pub(in super::super) fn probe_sent(&mut self, end: Position, retransmission: bool) {
+        self.probe = Some(TailProbe { end, retransmission });
+        self.episode_probes = self.episode_probes.saturating_add(1);
+    }
+
+    /// The bytes that a probe without new data resends: the last segment in flight, or in fast recovery the first
+    /// that is lost and waits for the window, or the first in flight, because its loss would hold up everything.
+    pub(in super::super) fn probe_bytes(&mut self, mss: u64) -> Option<(Position, Position)> {
+        let mss = mss.max(1);
+        if self.episode == Episode::Open {
+            let last = self.board.last()?;
+            let skip = last.len().saturating_sub(mss);
+            return Some((last.start + skip, last.end));
+        }
+        let in_flight = |board: &Scoreboard| board.first_in_flight().map(|r| (r.start, r.end));
+        let (start, end) = self.board.next_lost(mss).or_else(|| in_flight(&self.board))?;
+        Some((start, end.min(start + mss)))
+    }
+
+    /// Whether a probe prefers new data to old (RFC 8985 s7.3).
+    pub(in super::super) fn probes_with_new_data(&self) -> bool {
+        self.episode == Episode::Open
+    }
 }
