@@ -46,6 +46,9 @@ const BACKLOG_JOIN_MAX: usize = 4096;
 const BACKLOG_PIECES_MAX: usize = 1024;
 /// Full size of the peer's segments before any has come (RFC 9293 s3.7.1), in bytes.
 const FULL_SIZE_DEFAULT: u64 = 536;
+/// How far back a duplicate is reported (RFC 2883): the largest window (RFC 7323 s2.3). What lies farther back
+/// is none: half of the sequence space away, before and behind cannot be told apart.
+const DUPLICATE_AGE_MAX: u64 = 1 << 30;
 /// Most duplicate ACKs owed at once to a peer without SACK.
 const DUPLICATE_ACKS_MAX: u32 = 64;
 
@@ -265,7 +268,7 @@ impl Receiver {
             self.due = AckDue::Now;
             self.quick = QUICK_ACKS;
         }
-        if start < self.nxt && start < end {
+        if start < self.nxt && start < end && self.nxt.since(start) <= DUPLICATE_AGE_MAX {
             self.duplicate = Some((start, end.min(self.nxt)));
         }
         if from == to {
