@@ -97,6 +97,10 @@ pub struct Host {
     /// Something was queued for the engine, or for a client that lives with it.
     ring: bool,
     wake_at: Option<Instant>,
+    /// `config.tcp` has changed since the last poll.
+    tcp_changed: bool,
+    /// Since when `config.tcp` holds: silence before that says nothing about the peer.
+    tcp_since: Instant,
 }
 
 impl fmt::Debug for Host {
@@ -156,6 +160,8 @@ impl Host {
             stats: HostStats::default(),
             ring: false,
             wake_at: Some(Instant::ZERO),
+            tcp_changed: false,
+            tcp_since: Instant::ZERO,
         })
     }
 
@@ -163,6 +169,9 @@ impl Host {
     pub fn poll(&mut self, now: Instant) -> bool {
         self.timestamps.show(now);
         let due = self.wake_at.is_some_and(|at| at <= now);
+        if core::mem::take(&mut self.tcp_changed) {
+            self.tcp_since = now;
+        }
         let took = self.take_requests(now) | self.take_from_engine(now);
         let mut work = took;
         if due || took {
@@ -187,13 +196,20 @@ impl Host {
 
     /// Changes what the host follows itself (Nagle, keep-alive, TTL, `max_rt`), at once for the connections that
     /// it serves, and what the target is told of connections handed over from now on.
-    pub fn set_tcp(&mut self, tcp: TcpCached) {
+    ///
+    /// # Errors
+    /// [`ConfigError::Ttl`], and nothing has changed.
+    pub fn set_tcp(&mut self, tcp: TcpCached) -> Result<(), ConfigError> {
+        HostConfig { tcp, ..self.config.clone() }.check()?;
         self.config.tcp = tcp;
         for connection in self.connections.values() {
             let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
-            socket.set_nagle_enabled(tcp.nagling_enabled);
-            socket.set_hop_limit(Some(tcp.ttl_or_hop_limit));
+            ingress::configure(socket, &tcp);
         }
+        // What is due changes with them; the next poll looks.
+        self.tcp_changed = true;
+        self.wake_at = Some(Instant::ZERO);
+        Ok(())
     }
 
     /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.

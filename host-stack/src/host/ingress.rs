@@ -3,7 +3,11 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use offload_engine::{chimney::client::OffloadHandle, engine::port::FromHost, time::Instant};
+use offload_engine::{
+    chimney::{client::OffloadHandle, state::TcpCached},
+    engine::port::FromHost,
+    time::Instant,
+};
 use smoltcp::socket::tcp;
 
 use super::{
@@ -189,17 +193,8 @@ impl Host {
         if self.config.timestamps {
             socket.set_tsval_generator(Some(clock::tsval));
         }
-        self.configure(&mut socket);
+        configure(&mut socket, &self.config.tcp);
         socket
-    }
-
-    /// The host's settings for a socket in its own set.
-    pub(super) fn configure(&self, socket: &mut tcp::Socket<'_>) {
-        let tcp = &self.config.tcp;
-        socket.set_nagle_enabled(tcp.nagling_enabled);
-        socket.set_hop_limit(Some(tcp.ttl_or_hop_limit));
-        let idle = smoltcp::time::Duration::from_millis(tcp.ka_timeout.into());
-        socket.set_keep_alive(tcp.keep_alive_enabled.then_some(idle));
     }
 
     /// CH-FWD-2: the host got it before the hand-over was done, or because of IP options. CH-FWD-3: not
@@ -235,4 +230,12 @@ impl Host {
             self.replenish(id);
         }
     }
+}
+
+/// The host's settings for a socket in its own set.
+pub(super) fn configure(socket: &mut tcp::Socket<'_>, tcp: &TcpCached) {
+    socket.set_nagle_enabled(tcp.nagling_enabled);
+    socket.set_hop_limit(Some(tcp.ttl_or_hop_limit));
+    let idle = tcp.keep_alive_idle().into();
+    socket.set_keep_alive(tcp.keep_alive_enabled.then_some(idle));
 }

@@ -18,6 +18,7 @@ use smoltcp::socket::tcp::{self, State};
 use super::{
     Host,
     connection::{Connection, Initiating, Offloaded, Owner, ReceiveHalf, SendHalf, Stage},
+    ingress::configure,
 };
 use crate::{
     clock::{self, to_smoltcp},
@@ -305,7 +306,7 @@ impl Host {
     ) {
         let Offloaded { tuple, client, listener, must_offload, initiating: _ } = offloaded;
         let Imported { mut socket, rest, written, close } = imported;
-        self.configure(&mut socket);
+        configure(&mut socket, &self.config.tcp);
         let undelivered = socket.recv_queue() as u32;
         let fin = u32::from(socket.state() == State::CloseWait);
         let connection = Connection {

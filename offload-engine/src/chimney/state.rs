@@ -18,6 +18,7 @@ use bytes::Bytes;
 use crate::{
     nbl::NblChain,
     tcp::{SeqNum, TcpPhase},
+    time::Duration,
 };
 
 /// Ticks of the chimney's timers: milliseconds.
@@ -139,11 +140,11 @@ pub struct TcpCached {
     pub initial_rcv_wnd: u32,
     /// Hint for bytes per receive indication; 0: as much as possible.
     pub rcv_indication_size: u32,
-    /// Most keep-alive probes.
+    /// Most keep-alive probes; 0: 10.
     pub ka_probe_count: u8,
-    /// Idle ticks before the first keep-alive probe.
+    /// Idle ticks before the first keep-alive probe; 0: one second.
     pub ka_timeout: Ticks,
-    /// Ticks between unanswered probes.
+    /// Ticks between unanswered probes; 0: one second.
     pub ka_interval: Ticks,
     /// Most ticks to spend retransmitting one segment: `Some(0)` uses the count limit, `None` (-1) is no limit.
     pub max_rt: Option<Ticks>,
@@ -155,6 +156,31 @@ pub struct TcpCached {
     pub tos_or_traffic_class: u8,
     /// 3-bit 802.1p priority.
     pub user_priority: u8,
+}
+
+/// What stands for 0 in the keep-alive variables (CH s9.2). With an idle time of nothing probes would never end.
+const KEEP_ALIVE_TICKS: Ticks = 1_000;
+const KEEP_ALIVE_PROBES: u8 = 10;
+
+impl TcpCached {
+    /// How long a connection is idle before the first keep-alive probe.
+    pub const fn keep_alive_idle(&self) -> Duration {
+        Self::or_a_second(self.ka_timeout)
+    }
+
+    /// Time between unanswered keep-alive probes.
+    pub const fn keep_alive_interval(&self) -> Duration {
+        Self::or_a_second(self.ka_interval)
+    }
+
+    /// Unanswered keep-alive probes after which a connection ends.
+    pub const fn keep_alive_probes(&self) -> u8 {
+        if self.ka_probe_count == 0 { KEEP_ALIVE_PROBES } else { self.ka_probe_count }
+    }
+
+    const fn or_a_second(ticks: Ticks) -> Duration {
+        Duration::from_millis(if ticks == 0 { KEEP_ALIVE_TICKS } else { ticks } as u64)
+    }
 }
 
 impl Default for TcpCached {

@@ -8,10 +8,6 @@ use crate::{
     time::{Duration, Instant},
 };
 
-/// Keep-alive probes and their interval when the host gave none (CH s9.2).
-const KEEP_ALIVE_PROBES: u8 = 10;
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
-
 /// What an attempt to get an answer has taken so far.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
@@ -136,26 +132,19 @@ impl Connection {
         if !self.recovery.is_idle() || self.window_closed() {
             // RFC 9293 s3.8.4 (MUST-26): what is outstanding asks by itself.
             let idle = match self.cached.keep_alive_enabled {
-                true => Duration::from_millis(u64::from(self.cached.ka_timeout)),
+                true => self.cached.keep_alive_idle(),
                 false => CHALLENGE_KEEP_ALIVE,
             };
             self.timers.set(Timer::KeepAlive, self.now + idle);
             return;
         }
-        let probes_max = match self.cached.ka_probe_count {
-            0 => KEEP_ALIVE_PROBES,
-            count => count,
-        };
-        if self.attempts.keep_alives >= probes_max {
+        if self.attempts.keep_alives >= self.cached.keep_alive_probes() {
             self.stop(UploadReason::TimeoutExpiration);
             return;
         }
         self.attempts.keep_alives += 1;
         self.owed.keep_alive = true;
-        let interval = match self.cached.ka_interval {
-            0 => KEEP_ALIVE_INTERVAL,
-            ticks => Duration::from_millis(u64::from(ticks)),
-        };
+        let interval = self.cached.keep_alive_interval();
         self.timers.set(Timer::KeepAlive, self.now + interval);
     }
 
@@ -171,8 +160,7 @@ impl Connection {
     /// The peer was heard: keep-alive starts over, if it is on (RFC 9293 s3.8.4).
     pub(super) fn restart_keep_alive(&mut self) {
         if self.cached.keep_alive_enabled {
-            let idle = Duration::from_millis(u64::from(self.cached.ka_timeout));
-            self.timers.set(Timer::KeepAlive, self.now + idle);
+            self.timers.set(Timer::KeepAlive, self.now + self.cached.keep_alive_idle());
         } else {
             self.timers.stop(Timer::KeepAlive);
         }

@@ -146,7 +146,8 @@ impl Machine {
     pub(crate) fn update(&mut self, handle: Option<OffloadHandle>, tcp: TcpCached) {
         let Some(core) = &mut self.core else { return };
         if let Some(host) = &mut core.host {
-            host.set_tcp(tcp);
+            // No socket option sets the TTL, which alone can be refused.
+            host.set_tcp(tcp).expect("a TTL");
         }
         let connections = core.engine.connections();
         if let Some(mut io) = handle.and_then(|handle| connections.get(self.now, handle)) {

@@ -6,14 +6,14 @@ use core::net::SocketAddr;
 
 use etherparse::PacketBuilder;
 use offload_engine::{
-    chimney::client::OffloadHandle,
+    chimney::{client::OffloadHandle, state::TcpCached},
     tcp::{Flags, TcpPhase},
     time::Duration,
 };
 
 use super::bench::{Bench, CLIENT, address, config};
 use crate::{
-    host::HostConfig,
+    host::{ConfigError, HostConfig},
     socket::{HostError, Notice, OffloadPolicy, Request},
     wire::{self, Frame, TcpFrame},
 };
@@ -411,7 +411,7 @@ fn initial_sequence_numbers_are_drawn() {
 // was asked for, and lives as long as it is answered.
 #[test]
 fn keep_alive_in_the_host() {
-    let tcp = offload_engine::chimney::state::TcpCached {
+    let tcp = TcpCached {
         keep_alive_enabled: true,
         ka_timeout: 10_000,
         ka_probe_count: 3,
@@ -434,6 +434,27 @@ fn keep_alive_in_the_host() {
         notice,
         Notice::Closed { error: Some(HostError::RetransmissionLimit), .. }
     )));
+}
+
+// The same with an idle time of 0, which a consumer may ask for: smoltcp would send probes without end. And
+// settings that change hold for connections that are there; those that cannot be are refused.
+#[test]
+fn settings_change_while_connections_stand() {
+    let mut bench = Bench::new(NEVER);
+    bench.nodes[1].listen(server(false), 4, false);
+    bench.nodes[0].connect(server(false), false);
+    bench.run(Duration::from_secs(1));
+    bench.nodes[0].established();
+    bench.nodes[0].sent.clear();
+    bench.run(Duration::from_secs(30));
+    assert!(segments(&bench, 0).is_empty(), "keep-alive is off");
+    let tcp = TcpCached { keep_alive_enabled: true, ka_timeout: 0, ..TcpCached::default() };
+    bench.nodes[0].host.set_tcp(tcp).unwrap();
+    bench.run(Duration::from_secs(30));
+    let probes = segments(&bench, 0).len();
+    assert!((25..=35).contains(&probes), "{probes} in 30 s");
+    let error = bench.nodes[0].host.set_tcp(TcpCached { ttl_or_hop_limit: 0, ..tcp });
+    assert_eq!(error, Err(ConfigError::Ttl));
 }
 
 // RFC 9293 s3.6.1 MAY-2, s3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one

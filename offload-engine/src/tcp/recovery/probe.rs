@@ -24,8 +24,8 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 /// Probe time-out without an RTT sample (RFC 8985 s7.2).
 const TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
-/// Probes of one fast recovery. Each repairs a segment at least; a peer that has thrown away what it had
-/// selectively acknowledged needs a time-out, which repairs all (RFC 2018 s8).
+/// Probes of one fast recovery. One repairs a segment at most; a peer that has thrown away what it had selectively
+/// acknowledged needs a time-out, which repairs all (RFC 2018 s8).
 const EPISODE_PROBES_MAX: u8 = 8;
 
 /// A probe that is not answered yet.

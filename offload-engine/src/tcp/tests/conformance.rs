@@ -254,6 +254,25 @@ fn keep_alive_waits_for_silence_on_both_sides() {
     }
 }
 
+// The same with an idle time of 0, which a consumer may ask for: the timer is never due again at once, or a
+// run loop that handles what is due would not come back.
+#[test]
+fn an_idle_time_of_nothing_is_a_second() {
+    let mut impatient = state();
+    let cached = &mut impatient.tcp.cached;
+    (cached.keep_alive_enabled, cached.ka_timeout, cached.ka_interval) = (true, 0, 0);
+    for len in [0, 100] {
+        let mut bench = Bench::new(impatient_clone(&impatient));
+        bench.post(len);
+        bench.sent();
+        for _ in 0..4 {
+            bench.wait_for_timer();
+            bench.sent();
+            assert!(bench.tcp.poll_timeout() > Some(bench.now), "{len} bytes outstanding");
+        }
+    }
+}
+
 fn impatient_clone(model: &ConnectionState) -> Box<ConnectionState> {
     let mut copy = state();
     copy.tcp = model.tcp;
