@@ -211,6 +211,8 @@ pub enum CongestionAlgorithm {
 pub struct CongestionOptions {
     /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
     pub hystart: bool,
+    /// With `hystart`, end it as well when acknowledgements come without a gap for half of the RTT (HyStart).
+    pub ack_train: bool,
     /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 s4.1).
     pub idle_restart: bool,
     /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 s3). That an
@@ -223,7 +225,13 @@ pub struct CongestionOptions {
 impl Default for CongestionOptions {
     /// All but pacing.
     fn default() -> Self {
-        Self { hystart: true, idle_restart: true, cwnd_validation: true, pacing: false }
+        Self {
+            hystart: true,
+            ack_train: true,
+            idle_restart: true,
+            cwnd_validation: true,
+            pacing: false,
+        }
     }
 }
 

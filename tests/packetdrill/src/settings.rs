@@ -88,6 +88,7 @@ impl Settings {
             "options" => self.habits.options = choice(value, "linux", "as-is")?,
             "congestion" => self.congestion = Some(congestion(value)?),
             "hystart" => self.congestion_options.hystart = choice(value, "on", "off")?,
+            "ack-train" => self.congestion_options.ack_train = choice(value, "on", "off")?,
             "idle-restart" => self.congestion_options.idle_restart = choice(value, "on", "off")?,
             "validation" => self.congestion_options.cwnd_validation = choice(value, "on", "off")?,
             "pacing" => self.congestion_options.pacing = choice(value, "on", "off")?,

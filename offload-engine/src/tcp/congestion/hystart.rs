@@ -4,8 +4,14 @@
 //! an eighth, but by 4 to 16 ms, the window grows only a quarter as fast (conservative slow start).
 //! If the RTT falls again within five rounds, the rise was jitter and slow start resumes; else
 //! congestion avoidance begins with the window reached. Used in the first slow start only (s4.3).
+//!
+//! The RTT rises when the queue is there already: with no more of it than one bandwidth-delay product,
+//! the round in which the rise is seen overflows it. So acknowledgements are timed too, as HyStart (Ha
+//! and Rhee, 2008) and Linux do: they come at the rate of the bottleneck, and when a round's have come
+//! without a gap for half of the least RTT, the window has about reached the bandwidth-delay product.
 
-use crate::time::Duration;
+use super::AckSample;
+use crate::time::{Duration, Instant};
 
 /// MIN_RTT_THRESH.
 const RISE_MIN: Duration = Duration::from_millis(4);
@@ -25,6 +31,31 @@ const GROWTH_SEGMENTS_MAX: u64 = 8;
 /// super-segments bursts by these anyhow, and its peer acknowledges one with one ACK: with 8 segments
 /// for each ACK the window would not double but grow by a fifth in a round.
 const GROWTH_BYTES_MAX: u64 = 64 * 1024;
+
+/// Acknowledgements farther apart are two trains.
+const TRAIN_GAP_MAX: Duration = Duration::from_millis(2);
+/// On a shorter path a gap cannot be told from a round.
+const TRAIN_RTT_MIN: Duration = Duration::from_millis(4);
+
+/// The acknowledgements of one round, as long as they come without a gap.
+#[derive(Debug, Default)]
+struct Train {
+    began: Instant,
+    /// The last one; `None`: there was a gap, and the round says no more.
+    last: Option<Instant>,
+}
+
+impl Train {
+    /// Takes an acknowledgement and returns how long the train has got. `full`: the window, not the
+    /// producer, has made the train that is answered.
+    fn take(&mut self, now: Instant, round_begins: bool, full: bool) -> Duration {
+        if round_begins {
+            (self.began, self.last) = (now, Some(now));
+        }
+        self.last = self.last.filter(|last| full && now - *last <= TRAIN_GAP_MAX).map(|_| now);
+        self.last.map_or(Duration::ZERO, |last| last - self.began)
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
@@ -49,11 +80,23 @@ pub(super) struct HyStart {
     samples: u32,
     /// The sender is paced: L is infinite (s4.3).
     paced: bool,
+    /// `None`: acknowledgements are not timed.
+    train: Option<Train>,
+    /// Least RTT of all.
+    least: Option<Duration>,
 }
 
 impl HyStart {
-    pub(super) const fn new(paced: bool) -> Self {
-        Self { phase: Phase::SlowStart, last: None, current: None, samples: 0, paced }
+    pub(super) fn new(paced: bool, ack_train: bool) -> Self {
+        Self {
+            phase: Phase::SlowStart,
+            last: None,
+            current: None,
+            samples: 0,
+            paced,
+            train: ack_train.then(Train::default),
+            least: None,
+        }
     }
 
     /// Bytes that an ACK of `acked` bytes adds to the window.
@@ -66,18 +109,26 @@ impl HyStart {
         }
     }
 
-    /// Takes the sample that an ACK brings; `round_begins`: it is the first of a round. Returns whether
-    /// slow start is over.
-    pub(super) fn observe(&mut self, rtt: Option<Duration>, round_begins: bool) -> bool {
-        let over = round_begins && self.begin_round();
-        if let Some(rtt) = rtt {
+    /// Takes what an ACK brings. Returns whether slow start is over.
+    pub(super) fn observe(&mut self, sample: &AckSample) -> bool {
+        let over = sample.round_begins && self.begin_round();
+        if let Some(rtt) = sample.rtt {
+            self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
             self.current = Some(self.current.map_or(rtt, |current| current.min(rtt)));
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= SAMPLES_MIN {
             self.judge();
         }
-        over
+        over || self.train_is_long(sample)
+    }
+
+    fn train_is_long(&mut self, sample: &AckSample) -> bool {
+        let Some(train) = &mut self.train else { return false };
+        let length = train.take(sample.now, sample.round_begins, sample.limited);
+        let Some(least) = self.least.filter(|least| *least >= TRAIN_RTT_MIN) else { return false };
+        // A paced sender spreads the window over the round itself.
+        length > if self.paced { least } else { least / 2 }
     }
 
     fn begin_round(&mut self) -> bool {

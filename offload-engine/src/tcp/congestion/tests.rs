@@ -152,9 +152,13 @@ mod hystart {
         Some(Duration::from_millis(count))
     }
 
+    fn observe(hystart: &mut HyStart, rtt_ms: u64, round_begins: bool) -> bool {
+        hystart.observe(&AckSample { rtt: millis(rtt_ms), round_begins, ..ack(MSS) })
+    }
+
     /// A round of `samples` samples; returns whether slow start has ended.
     fn round(hystart: &mut HyStart, samples: u32, rtt_ms: u64) -> bool {
-        (1..=samples).fold(false, |ended, n| ended | hystart.observe(millis(rtt_ms), n == 1))
+        (1..=samples).fold(false, |ended, n| ended | observe(hystart, rtt_ms, n == 1))
     }
 
     fn is_conservative(hystart: &HyStart) -> bool {
@@ -172,7 +176,7 @@ mod hystart {
             (400, 415, false),
             (400, 416, true),
         ] {
-            let mut hystart = HyStart::new(false);
+            let mut hystart = HyStart::new(false, true);
             round(&mut hystart, 8, before);
             round(&mut hystart, 8, after);
             assert_eq!(is_conservative(&hystart), rise, "{before} to {after} ms");
@@ -183,7 +187,7 @@ mod hystart {
     // was seen.
     #[test]
     fn five_conservative_rounds_end_slow_start() {
-        let mut hystart = HyStart::new(false);
+        let mut hystart = HyStart::new(false, true);
         assert!(!round(&mut hystart, 8, 50));
         assert!(!round(&mut hystart, 20, 60));
         assert_eq!(hystart.growth(4 * MSS, MSS), MSS);
@@ -196,7 +200,7 @@ mod hystart {
     // RFC 9406 s4.2: the RTT falls below where it was when the phase began: it was jitter.
     #[test]
     fn jitter_resumes_slow_start() {
-        let mut hystart = HyStart::new(false);
+        let mut hystart = HyStart::new(false, true);
         round(&mut hystart, 8, 50);
         round(&mut hystart, 8, 60);
         assert!(is_conservative(&hystart));
@@ -209,23 +213,49 @@ mod hystart {
     // RFC 9406 s4.2: seven samples say nothing; the smallest counts.
     #[test]
     fn a_round_needs_eight_samples() {
-        let mut hystart = HyStart::new(false);
+        let mut hystart = HyStart::new(false, true);
         round(&mut hystart, 8, 50);
         round(&mut hystart, 7, 200);
         assert!(!is_conservative(&hystart));
-        let mut hystart = HyStart::new(false);
+        let mut hystart = HyStart::new(false, true);
         round(&mut hystart, 8, 50);
-        hystart.observe(millis(50), true);
+        observe(&mut hystart, 50, true);
         for _ in 0..30 {
-            hystart.observe(millis(200), false);
+            observe(&mut hystart, 200, false);
         }
         assert!(!is_conservative(&hystart));
+    }
+
+    /// Whether slow start ends in a round of `acks` ACKs, `gap_us` apart, over an RTT of `rtt_ms`.
+    fn train(mut hystart: HyStart, rtt_ms: u64, acks: u64, gap_us: u64, limited: bool) -> bool {
+        (0..acks).any(|n| {
+            let now = Instant::from_micros(1_000_000 + n * gap_us);
+            let rtt = Duration::from_millis(rtt_ms);
+            let sample = AckSample { round_begins: n == 0, limited, ..ack_at(now, MSS, rtt) };
+            hystart.observe(&sample)
+        })
+    }
+
+    // HyStart: ACKs without a gap for more than half of the least RTT, all of it for a paced sender; nothing
+    // that the producer has spread, and nothing on short paths.
+    #[test]
+    fn a_train_of_acknowledgements_as_long_as_half_of_the_path() {
+        let new = HyStart::new;
+        assert!(train(new(false, true), 50, 27, 1_000, true));
+        assert!(!train(new(false, true), 50, 26, 1_000, true), "25 ms");
+        assert!(!train(new(true, true), 50, 51, 1_000, true), "50 ms, paced");
+        assert!(train(new(true, true), 50, 52, 1_000, true), "paced");
+        assert!(train(new(false, true), 50, 14, 2_000, true));
+        assert!(!train(new(false, true), 50, 100, 2_001, true), "gaps");
+        assert!(!train(new(false, true), 50, 100, 1_000, false), "not the window's train");
+        assert!(!train(new(false, true), 3, 100, 1_000, true), "a short path");
+        assert!(!train(new(false, false), 50, 100, 1_000, true), "switched off");
     }
 
     // RFC 9406 s4.2, L: what one ACK adds is bounded, unless it is paced out.
     #[test]
     fn growth_of_one_ack() {
-        let (unpaced, paced) = (HyStart::new(false), HyStart::new(true));
+        let (unpaced, paced) = (HyStart::new(false, true), HyStart::new(true, true));
         assert_eq!(unpaced.growth(20 * MSS, MSS), 20 * MSS);
         assert_eq!(unpaced.growth(100 * MSS, MSS), 64 * 1024);
         assert_eq!(unpaced.growth(100 * 8960, 8960), 8 * 8960);

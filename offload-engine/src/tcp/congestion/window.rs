@@ -28,10 +28,11 @@ pub(super) struct Window {
 impl Window {
     /// Continues with `cwnd` and `ssthresh` bytes; 0 and `u32::MAX` stand for none yet.
     pub(super) fn new(mss: u64, cwnd: u32, ssthresh: u32, options: CongestionOptions) -> Self {
-        let CongestionOptions { hystart, idle_restart: _, cwnd_validation: _, pacing } = options;
+        let CongestionOptions { hystart, ack_train, idle_restart: _, cwnd_validation: _, pacing } =
+            options;
         let cwnd = if cwnd == 0 { initial_window(mss) } else { u64::from(cwnd).max(mss) };
         let ssthresh = (ssthresh != u32::MAX).then(|| u64::from(ssthresh));
-        Self { mss, cwnd, ssthresh, hystart: hystart.then(|| HyStart::new(pacing)) }
+        Self { mss, cwnd, ssthresh, hystart: hystart.then(|| HyStart::new(pacing, ack_train)) }
     }
 
     pub(super) fn in_slow_start(&self) -> bool {
@@ -48,7 +49,7 @@ impl Window {
         // RFC 9406 s4.3: only the first slow start has to find out how far to go.
         if self.ssthresh.is_none()
             && let Some(hystart) = &mut self.hystart
-            && hystart.observe(sample.rtt, sample.round_begins)
+            && hystart.observe(sample)
         {
             self.ssthresh = Some(self.cwnd);
         }
