@@ -1,8 +1,12 @@
 //! The chimney's contract: offload state, and the calls between host, target and upper layer.
 //!
 //! * [`state`]: neighbor, path and TCP state in its three classes (const, cached, delegated).
+//! * [`tree`]: the trees of objects that state operations carry.
+//! * [`provider`]: state operations and their completions, between host and target.
 //! * [`client`]: what the target calls in the layer above (send and receive completion, indication,
 //!   events), and what that layer may do from inside such a call.
 
 pub mod client;
+pub mod provider;
 pub mod state;
+pub mod tree;
