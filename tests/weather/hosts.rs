@@ -34,11 +34,13 @@ struct Line {
     node: NodeOptions,
 }
 
-/// A flue node at 10.0.0.`host` on the bridge of `switch`. It ends with its value.
+/// A flue node at 10.0.0.`host` on the bridge of `switch`. It ends with its value. Its streams are streams, as
+/// the kernel's are: a PSH at the end of each list would make a short segment of each.
 pub(crate) fn flue_node(switch: &Switch, host: u8) -> Node<Streams> {
     let bridge = Switch::BRIDGE;
-    let line =
-        format!("node --tap tap{host} --addr 10.0.0.{host}/24 --bridge {bridge} --seed {host}");
+    let line = format!(
+        "node --tap tap{host} --addr 10.0.0.{host}/24 --bridge {bridge} --seed {host} --psh empty"
+    );
     let options = Line::try_parse_from(line.split(' ')).expect("the line is right").node;
     let config = options.resolve().expect("the options fit each other");
     // The TAP belongs to the namespace it is opened in; the node's threads need not live there.

@@ -230,7 +230,8 @@ pub(crate) fn throughput(seconds: u64, runs: u64) {
         "Goodput of one connection, Mbit/s: median of {runs} runs of {seconds} s each from the handshake on\n\
          (least..most), kernel and flue by turns, seeds 1 to {runs}. Loss and reordering strike the data alone.\n\
          ideal: rate x {PAYLOAD_BYTES}/{FRAME_BYTES}; reno: the smaller of that and Mathis' formula; again:\n\
-         segments sent more than once, median, percent of all sent. Kernel: CUBIC, buffers of up to 64 MiB.\n"
+         segments sent more than once, median, percent of all sent. Kernel: CUBIC, buffers of up to 64 MiB.\n\
+         flue: PSH when the queue is empty, segments span what was posted, as the kernel's do.\n"
     );
     for rtt_ms in [10, 100] {
         let cell = |loss, burst, reorder| {
