@@ -49,6 +49,26 @@ pub enum UploadReason {
     HardwareFailure = 11,
 }
 
+impl UploadReason {
+    /// Whether the target has stopped the connection, so that the host has to upload it. Otherwise it may, or
+    /// not (CH s8.2).
+    pub const fn is_mandatory(self) -> bool {
+        match self {
+            Self::ReceivedUrgentData
+            | Self::TimeoutExpiration
+            | Self::InvalidState
+            | Self::UploadRequested
+            | Self::HardwareFailure => true,
+            Self::LowActivity
+            | Self::HighDropRate
+            | Self::SmallIo
+            | Self::NoBufferPreposting
+            | Self::HighFragmentation
+            | Self::HighOutOfOrderPackets => false,
+        }
+    }
+}
+
 /// TCP events of an offloaded connection (TCP_OFFLOAD_EVENT_TYPE).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectionEvent {

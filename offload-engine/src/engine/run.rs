@@ -462,6 +462,9 @@ fn raise_events(now: Instant, offloaded: &mut Offloaded, client: &mut impl Offlo
             Event::ReceiveComplete(chain) => client.receive_complete(io, chain),
             Event::SendComplete(chain) => client.send_complete(io, chain),
             Event::DisconnectComplete(nbl) => client.disconnect_complete(io, nbl),
+            Event::SendBacklogChange(size) => {
+                client.event(io, ConnectionEvent::SendBacklogChange(size));
+            }
             Event::PeerClosed => client.event(io, ConnectionEvent::Disconnect),
             Event::Reset => client.event(io, ConnectionEvent::Abort),
             Event::Retrieve(reason) => client.event(io, ConnectionEvent::Retrieve(reason)),

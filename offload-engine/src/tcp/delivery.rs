@@ -112,6 +112,12 @@ impl Requests {
         !self.queue.is_empty()
     }
 
+    /// How many wait.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Fills requests in order and completes those that are full (CH-RCV-2). Returns the bytes placed, and whether a
     /// request was completed.
     fn fill(&mut self, data: &[u8]) -> (usize, bool) {
@@ -176,6 +182,11 @@ impl Connection {
             // CH-RCV-5: the timer runs for bytes that the poster has put there.
             if chain.iter().any(|list| list.bytes_transferred > 0 && !list.no_push) {
                 self.start_push_timer();
+            }
+            for list in &chain {
+                self.watch_post(
+                    list.data_length() - list.bytes_transferred.min(list.data_length()),
+                );
             }
             self.requests.post(chain);
             self.receiver.set_blocked(false);
@@ -317,6 +328,7 @@ impl Connection {
         };
         let whole = count == data.len();
         let taken = consumer.indicate(self, &data[..count], push && whole).min(count);
+        self.watch_indication(taken);
         (&data[taken..], taken < count)
     }
 

@@ -10,7 +10,8 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use super::{
     Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
     Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, Requests,
-    RttEstimator, SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
+    RttEstimator, SendBacklog, SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer,
+    Timers, Watch,
     congestion::{Congestion, Usage},
 };
 use crate::{
@@ -216,7 +217,10 @@ pub(super) fn import(
         ending: Ending::No,
         events: VecDeque::new(),
         counters: Counters::default(),
+        watch: Watch::default(),
+        send_backlog: SendBacklog::default(),
     };
+    connection.start_watch();
     connection.import_timers(keep_alive, retransmit, snd_wnd_probe_count);
     connection.complete_sends();
     connection.settle(&[], false);
