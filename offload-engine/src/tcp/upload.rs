@@ -39,6 +39,7 @@ impl Connection {
         if self.is_ended() {
             return;
         }
+        self.return_receives();
         self.surrender_disconnect();
         if !self.stopped && self.receiver.ack_due() != AckDue::No {
             self.receiver.ack_now();
@@ -100,13 +101,8 @@ impl Connection {
             list.complete(NdisStatus::REQUEST_ABORTED, 0);
             self.events.push_back(Event::DisconnectComplete(list));
         }
-        self.receiver.discard();
+        self.abort_receives();
         self.end();
-    }
-
-    /// Whether a mandatory upload reason was raised: segments are not processed any more (CH-EVT-1).
-    pub const fn is_stopped(&self) -> bool {
-        self.stopped
     }
 
     /// Whether an object that the connection depends on is invalid: nothing may go out.
@@ -119,19 +115,19 @@ impl Connection {
         core::mem::replace(&mut self.cached_changed, false)
     }
 
-    /// SendBacklogSize (CH-ST-2): bytes that a poster should keep outstanding, whatever is outstanding now.
-    pub fn send_backlog_size(&self) -> u32 {
-        u32::try_from(self.send_window().min(self.snd.wnd)).unwrap_or(u32::MAX)
-    }
-
-    /// ReceiveBacklogSize (CH-ST-3): bytes that wait for the consumer.
-    pub fn receive_backlog_size(&self) -> u32 {
-        u32::try_from(self.receiver.backlog_bytes()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether there is no connection any more.
+    /// Whether there is no connection any more, but what is still to be told.
     pub fn is_closed(&self) -> bool {
-        self.phase == TcpPhase::Closed
+        self.is_ended()
+    }
+
+    /// Whether [`Connection::prepare_upload`] was called.
+    pub(super) const fn is_uploading(&self) -> bool {
+        self.hold.uploading
+    }
+
+    /// Bytes that the peer has acknowledged, and bytes received in order, since the take-over.
+    pub const fn bytes_moved(&self) -> (u64, u64) {
+        (self.counters.bytes_acked, self.counters.bytes_received)
     }
 
     /// Its state in the sense of RFC 9293.

@@ -1,5 +1,6 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
+mod chimney_receive;
 mod conformance;
 mod congestion;
 mod ecn;
