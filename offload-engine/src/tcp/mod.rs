@@ -16,6 +16,7 @@
 //! | `output` | what is the next segment |
 //! | `expiry` | what happens when a timer runs out |
 //! | `state` | taking a connection over, and giving it back |
+//! | `upload` | what still happens on a connection that is about to go back, or may not send |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
 //! | `delivery` | who gets the bytes: posted requests, or indications |
@@ -59,6 +60,7 @@ mod state;
 mod tests;
 mod timers;
 mod trace;
+mod upload;
 
 use alloc::{boxed::Box, collections::VecDeque};
 
@@ -257,6 +259,10 @@ pub struct Connection {
     aborting: Option<NetBufferList>,
     /// A mandatory upload reason was raised: nothing is processed any more (CH-EVT-1).
     stopped: bool,
+    /// What keeps it from sending although it is alive.
+    hold: upload::Hold,
+    /// The cached class was updated, and nobody has asked yet.
+    cached_changed: bool,
     peer_closed_raised: bool,
     /// A RST has come, or was asked for: what is undelivered is dropped, and receives complete REQUEST_ABORTED.
     aborted: bool,
@@ -320,6 +326,7 @@ impl Connection {
             Disconnect::Graceful => {
                 self.queue.post_disconnect(nbl);
                 self.fin_requested = true;
+                self.surrender_disconnect();
             }
             Disconnect::Abortive => {
                 self.abort_requests();
@@ -405,7 +412,7 @@ impl Connection {
     /// is queued, and [`SEND_BACKLOG`]. Posting more is legal. Not 0 once everything is acknowledged;
     /// 0 after a disconnect.
     pub fn send_room(&self) -> usize {
-        if self.fin_requested || self.stopped || self.is_ended() {
+        if self.fin_requested || self.stopped || self.hold.any() || self.is_ended() {
             return 0;
         }
         let window = self.send_window().min(self.snd.wnd);
