@@ -74,7 +74,7 @@ impl Engine {
     ) -> Option<Box<TcpObject>> {
         let slot = self.connections.find_context(context)?;
         let offloaded = self.connections.slot(slot)?;
-        // CH-TRM-6.
+        // CH-TRM-6: requests that were posted a moment ago take what waits.
         deliver_backlog(now, offloaded, client);
         if offloaded.failed {
             self.fail(now, slot, client);

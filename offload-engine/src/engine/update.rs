@@ -101,8 +101,8 @@ impl Engine {
         let TcpState { constant, cached, delegated } = offloaded.tcp.tcp_state(now);
         let queried = TcpQueried {
             delegated,
-            send_backlog_size: clamp(offloaded.tcp.send_backlog_size()),
-            receive_backlog_size: clamp(offloaded.tcp.receive_backlog_size()),
+            send_backlog_size: offloaded.tcp.send_backlog_size(),
+            receive_backlog_size: offloaded.tcp.receive_backlog_size(),
         };
         answer(query, constant, cached, queried);
         Some(())
@@ -283,9 +283,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// The member as the chimney has it. Its largest value says that there is none (CH s3.6).
-fn clamp(bytes: usize) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX).min(u32::MAX - 1)
 }

@@ -171,14 +171,14 @@ impl Requests {
 impl Connection {
     /// Posts receive requests: always accepted (PENDING), completed in order and once each (CH-RCV-1, -2, -8). What
     /// waits is placed by the next [`Connection::deliver_waiting`]. Behind the event of the peer's FIN they complete
-    /// INVALID_STATE (CH-RCV-9), behind an abort REQUEST_ABORTED.
+    /// INVALID_STATE (CH-RCV-9), behind an abort REQUEST_ABORTED, in the middle of an upload UPLOAD_IN_PROGRESS.
     pub fn post_receive(&mut self, now: Instant, chain: ReceiveChain) {
         self.now = now;
         if self.aborted {
             self.requests.refuse(chain, NdisStatus::REQUEST_ABORTED);
         } else if self.peer_closed_raised {
             self.requests.refuse(chain, NdisStatus::INVALID_STATE);
-        } else if self.is_uploading() {
+        } else if self.hold.uploading {
             self.requests.refuse(chain, NdisStatus::UPLOAD_IN_PROGRESS);
         } else {
             // CH-RCV-5: the timer runs for bytes that the poster has put there.

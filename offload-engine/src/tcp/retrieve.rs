@@ -87,7 +87,7 @@ pub(super) struct Watch {
 /// What the poster was told to keep outstanding.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SendBacklog {
-    told: usize,
+    told: u32,
     told_at: Option<Instant>,
 }
 
@@ -102,12 +102,6 @@ impl Connection {
         if reason.is_mandatory() { self.stop(reason) } else { self.ask(reason) }
     }
 
-    /// A mandatory reason was raised: no segment is processed any more. Those that come belong to the host once it has the
-    /// connection back (CH s9.3).
-    pub fn is_stopped(&self) -> bool {
-        self.stopped
-    }
-
     /// A fragment of a datagram from this connection's peer went to the host (CH s9.1, HighFragmentation).
     pub fn note_fragment(&mut self, now: Instant) {
         self.now = now;
@@ -118,13 +112,14 @@ impl Connection {
     /// SendBacklogSize: bytes that the poster should keep posted and not completed (CH-ST-2). What the congestion controller
     /// takes for bandwidth times delay, as far as the peer's window goes; and [`SEND_BACKLOG`], so that there is something to
     /// send when it is acknowledged. How much is posted does not matter.
-    pub fn send_backlog_size(&self) -> usize {
-        saturate(self.congestion.cwnd().min(self.snd.wnd)).saturating_add(SEND_BACKLOG)
+    pub fn send_backlog_size(&self) -> u32 {
+        let window = self.congestion.cwnd().min(self.snd.wnd);
+        u32::try_from(window + SEND_BACKLOG as u64).unwrap_or(u32::MAX)
     }
 
     /// ReceiveBacklogSize: bytes received that wait for the consumer (CH-ST-3).
-    pub fn receive_backlog_size(&self) -> usize {
-        saturate(self.receiver.backlog_bytes())
+    pub fn receive_backlog_size(&self) -> u32 {
+        u32::try_from(self.receiver.backlog_bytes()).unwrap_or(u32::MAX)
     }
 
     /// Sets out from a take-over.
@@ -143,7 +138,7 @@ impl Connection {
             return;
         }
         self.send_backlog = SendBacklog { told: size, told_at: Some(self.now) };
-        self.events.push_back(Event::SendBacklogChange(size));
+        self.events.push_back(Event::SendBacklogChange(saturate(size.into())));
     }
 
     /// An optional reason (CH-EVT-1, -2).

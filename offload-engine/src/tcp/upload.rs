@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Hold {
     /// It is being uploaded: nothing but the ACK that is owed.
-    uploading: bool,
+    pub(super) uploading: bool,
     /// An object that it depends on was invalidated: nothing at all.
     invalid: bool,
 }
@@ -32,7 +32,8 @@ impl Hold {
 
 impl Connection {
     /// The host takes the connection back. Everything that must be completed UPLOAD_IN_PROGRESS becomes events, an ACK
-    /// that was delayed is due now (CH-TRM-3, -11). Outstanding sends stay: they go back as they are (CH-TRM-5).
+    /// that was delayed is due now (CH-TRM-3, -11). Outstanding sends stay: they go back as they are (CH-TRM-5). Receive requests do not; to be called when what
+    /// waits has been delivered as far as they take it (CH-TRM-6).
     pub fn prepare_upload(&mut self, now: Instant) {
         self.now = now;
         self.hold.uploading = true;
@@ -89,7 +90,6 @@ impl Connection {
         }
         self.stop(UploadReason::HardwareFailure);
         self.receiver.discard();
-        self.peer_closed_raised = true;
         self.events.push_back(Event::Reset);
     }
 
@@ -105,6 +105,12 @@ impl Connection {
         self.end();
     }
 
+    /// A mandatory reason was raised: no segment is processed any more. Those that come belong to the host once it has the
+    /// connection back (CH s9.3).
+    pub const fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
     /// Whether an object that the connection depends on is invalid: nothing may go out.
     pub const fn is_invalid(&self) -> bool {
         self.hold.invalid
@@ -118,11 +124,6 @@ impl Connection {
     /// Whether there is no connection any more, but what is still to be told.
     pub fn is_closed(&self) -> bool {
         self.is_ended()
-    }
-
-    /// Whether [`Connection::prepare_upload`] was called.
-    pub(super) const fn is_uploading(&self) -> bool {
-        self.hold.uploading
     }
 
     /// Bytes that the peer has acknowledged, and bytes received in order, since the take-over.

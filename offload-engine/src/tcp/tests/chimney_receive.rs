@@ -381,7 +381,7 @@ fn an_upload_returns_requests() {
     bench.request(&mut taker, [room(1, 2), room(2, 10), whole(3, 10)]);
     assert_eq!(bench.feed(&mut taker, data(0, b"abcde")), ["1 SUCCESS ab"]);
     bench.input_raw(data(6, b"gh"));
-    bench.tcp.return_receives();
+    bench.tcp.prepare_upload(bench.now);
     let told = bench.drain(&mut taker);
     assert_eq!(told, ["2 UPLOAD_IN_PROGRESS cde", "3 UPLOAD_IN_PROGRESS "]);
     bench.sent();
