@@ -39,7 +39,8 @@ fn abortive(bench: &mut Bench, context: u64) {
 #[test]
 fn graceful_with_sends_and_data_pending() {
     let mut bench = Bench::new(state());
-    (bench.post(3_000), bench.post(0));
+    bench.post(3_000);
+    bench.post(0);
     graceful(&mut bench, 9, b"last words");
     let sent = bench.sent();
     assert_eq!(sent.last(), Some(&(3_000, 10, ack_fin() | Flags::PSH)), "no waiting for an ACK");
@@ -100,7 +101,8 @@ fn abortive_after_graceful() {
 #[test]
 fn abortive_with_data_pending() {
     let mut bench = Bench::new(state());
-    (bench.post(100), bench.post(50));
+    bench.post(100);
+    bench.post(50);
     bench.sent();
     bench.tcp.handle_segment(bench.now, &data(0, b"unread"));
     bench.tcp.settle(b"unread", false);
@@ -112,7 +114,8 @@ fn abortive_with_data_pending() {
     assert_eq!(bench.sent(), [(150, 0, RST)]);
     assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 0", "Closed"]);
     assert!(bench.input(data(6, b"more")).is_empty() && bench.sent().is_empty());
-    (abortive(&mut bench, 10), graceful(&mut bench, 11, b""));
+    abortive(&mut bench, 10);
+    graceful(&mut bench, 11, b"");
     let refused = ["disconnect 10 REQUEST_ABORTED 0", "disconnect 11 REQUEST_ABORTED 0"];
     assert_eq!(words(&mut bench), refused);
     assert!(bench.sent().is_empty(), "no second RST");

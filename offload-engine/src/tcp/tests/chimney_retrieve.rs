@@ -220,7 +220,8 @@ fn mandatory_reasons_stop() {
     ] {
         assert!(reason.is_mandatory());
         let mut bench = Bench::new(state());
-        (bench.post(10), bench.sent());
+        bench.post(10);
+        bench.sent();
         bench.tcp.request_upload(bench.now, reason);
         bench.tcp.request_upload(bench.now, Reason::UploadRequested);
         bench.tcp.request_upload(bench.now, Reason::SmallIo);
@@ -262,7 +263,8 @@ fn urgent_data() {
 fn blind(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
     let mut bench = Bench::with(state(), Config { syn_uploads, ..Config::default() });
     bench.input(data(0, &[1; 100]));
-    (bench.wait_for_timer(), bench.sent());
+    bench.wait_for_timer();
+    bench.sent();
     bench.input(segment);
     let sent = bench.sent();
     assert!(sent.iter().all(|s| *s == (0, 0, Flags::ACK)), "{sent:?}");
@@ -364,7 +366,8 @@ fn time_wait_may_be_the_hosts() {
     for time_wait_uploads in [false, true] {
         let mut bench = Bench::with(state(), Config { time_wait_uploads, ..Config::default() });
         bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
-        (bench.sent(), bench.ack(1));
+        bench.sent();
+        bench.ack(1);
         let fin = Segment { flags: ack_fin(), ack: LOCAL + 1, ..data(0, b"") };
         bench.input(fin);
         let asked = if time_wait_uploads { &[Reason::UploadRequested][..] } else { &[] };

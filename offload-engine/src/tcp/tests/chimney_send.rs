@@ -85,7 +85,9 @@ fn completions_across_the_wrap() {
     let delegated = &mut state.tcp.delegated;
     (delegated.snd_una, delegated.snd_nxt, delegated.snd_max) = (start, start, start);
     let mut bench = Bench::new(state);
-    (bench.post(3), bench.post(3), bench.post(0));
+    bench.post(3);
+    bench.post(3);
+    bench.post(0);
     assert_eq!(bench.transmit(WIRE).len(), 2);
     bench.input(Segment { ack: start + 5, ..ack() });
     assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 3)]);
@@ -98,7 +100,10 @@ fn completions_across_the_wrap() {
 #[test]
 fn empty_lists_keep_their_place() {
     let mut bench = Bench::new(state());
-    (bench.post(0), bench.post(5), bench.post(0), bench.post(0));
+    bench.post(0);
+    bench.post(5);
+    bench.post(0);
+    bench.post(0);
     assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 0)]);
     assert_eq!(bench.sent().len(), 1);
     bench.ack(4);
@@ -112,7 +117,8 @@ fn empty_lists_keep_their_place() {
 #[test]
 fn sends_behind_a_stop_go_back() {
     let mut bench = Bench::new(state());
-    (bench.post(10), bench.post(20));
+    bench.post(10);
+    bench.post(20);
     bench.sent();
     bench.ack(4);
     bench.input_raw(Segment { flags: Flags::ACK | Flags::URG, ack: LOCAL + 4, ..data(0, b"!") });

@@ -285,8 +285,10 @@ fn retransmission_goes_on() {
         let mut bench = Bench::with(first, config);
         bench.post(10);
         bench.sent();
-        (bench.wait_for_timer(), bench.sent());
-        (bench.wait_for_timer(), bench.sent());
+        bench.wait_for_timer();
+        bench.sent();
+        bench.wait_for_timer();
+        bench.sent();
         bench.now += Duration::from_millis(500);
         let (state, _) = bench.tcp.into_state(bench.now);
         let delegated = &state.tcp.delegated;
@@ -320,7 +322,8 @@ fn the_time_of_a_closed_window_goes_on() {
     bench.input(Segment { window: 0, ..ack() });
     bench.post(10);
     bench.sent();
-    (bench.wait_for_timer(), bench.sent());
+    bench.wait_for_timer();
+    bench.sent();
     bench.now += Duration::from_millis(700);
     bench.input(Segment { window: 0, ..ack() });
     bench.sent();
@@ -346,7 +349,8 @@ fn duplicate_acknowledgements_go_on() {
     bench.sent();
     bench.ack(1_460);
     bench.sent();
-    (bench.ack(1_460), bench.ack(1_460));
+    bench.ack(1_460);
+    bench.ack(1_460);
     bench.sent();
     bench.events();
     let (state, _) = bench.tcp.into_state(bench.now);
