@@ -1,3 +1,8 @@
+//! Tests of the engine with a link and a client in the test's hands. This file: the run loop; one file for each other question.
+
+mod terminate;
+mod trees;
+
 use std::{
     boxed::Box,
     collections::VecDeque,
@@ -13,7 +18,7 @@ use bytes::Bytes;
 use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::{
-    Callback, Connections, Engine, EngineConfig, NodeClient,
+    Callback, Connections, Engine, EngineConfig, HELD_FRAMES_MAX, NodeClient,
     port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
 };
 use crate::{
@@ -30,7 +35,7 @@ use crate::{
     },
     frame::classify,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
     tcp::{SeqNum, TcpPhase},
     time::{Duration, Instant},
@@ -97,11 +102,15 @@ struct Client {
     takes: usize,
     indications: usize,
     completed: Vec<NetBufferList>,
+    receives: Vec<ReceiveBufferList>,
     events: Vec<ConnectionEvent>,
+    disconnected: Vec<NetBufferList>,
+    uploaded: Vec<OffloadHandle>,
 }
 
 impl OffloadClient for Client {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+        io.resume_receive();
         self.offloaded.push((io.handle, client));
     }
 
@@ -112,13 +121,23 @@ impl OffloadClient for Client {
         taken
     }
 
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        self.receives.extend(chain);
+    }
+
     fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, chain: NblChain) {
         self.completed.extend(chain);
     }
 
     fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {}
 
-    fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {}
+    fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        self.disconnected.push(nbl);
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.uploaded.push(handle);
+    }
 
     fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
         self.events.push(event);
@@ -178,6 +197,11 @@ impl Bench {
             state: Box::new(state),
         };
         self.port.to_engine.send(FromHost::InitiateConnection(request)).unwrap();
+    }
+
+    /// What the engine has told the host since this was asked last.
+    fn told(&self) -> Vec<ToHost> {
+        self.port.from_engine.try_iter().collect()
     }
 
     fn arrives(&self, frame: Vec<u8>) {
