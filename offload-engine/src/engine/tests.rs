@@ -1,5 +1,6 @@
 //! Tests of the engine with a link and a client in the test's hands. This file: the run loop; one file for each other question.
 
+mod receives;
 mod terminate;
 mod trees;
 
