@@ -9,7 +9,9 @@ use super::{
     trace::TraceRow,
 };
 use crate::{
-    chimney::client::{ConnectionEvent, InitiateOffload, OffloadClient},
+    chimney::client::{
+        ConnectionEvent, ConnectionIo, InitiateOffload, OffloadClient, OffloadHandle,
+    },
     frame::{
         HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
         classify_forwarded, classify_icmp,
@@ -18,8 +20,9 @@ use crate::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
         TxOutcome, TxSegment,
     },
+    nbl::ReceiveChain,
     status::NdisStatus,
-    tcp::{self, Event, SackBlock, Segment, SeqNum, Transmit, TxLimits},
+    tcp::{self, Consumer, Event, SackBlock, Segment, SeqNum, Transmit, TxLimits},
     time::Instant,
 };
 
@@ -407,34 +410,47 @@ fn receive(
     segment: &Segment<'_>,
     client: &mut impl OffloadClient,
 ) {
-    let waiting = offloaded.tcp.backlog().is_some() || offloaded.tcp.receive_blocked();
     let received = offloaded.tcp.handle_segment(now, segment);
     let data = &segment.payload[received.in_order];
-    let consumed = if waiting || data.is_empty() {
-        0
-    } else {
-        let consumed = client.receive(&mut offloaded.io(now), data, received.push).min(data.len());
-        if consumed < data.len() {
-            offloaded.tcp.block_receive();
-        }
-        consumed
-    };
-    offloaded.tcp.settle(&data[consumed..], received.push);
-    deliver_backlog(now, offloaded, client);
+    let mut upcalls = Upcalls::new(now, offloaded, client);
+    offloaded.tcp.deliver(now, data, received.push, &mut upcalls);
 }
 
-/// Indicates buffered data until it is gone or refused (CH 7.4).
+/// Places and indicates buffered data until it is gone or refused (CH 7.4).
 fn deliver_backlog(now: Instant, offloaded: &mut Offloaded, client: &mut impl OffloadClient) {
-    while !offloaded.tcp.receive_blocked() {
-        let Some((data, push)) = offloaded.tcp.backlog().map(|(data, push)| (data.clone(), push))
-        else {
-            return;
-        };
-        let consumed = client.receive(&mut offloaded.io(now), &data, push).min(data.len());
-        offloaded.tcp.backlog_consumed(consumed);
-        if consumed < data.len() {
-            offloaded.tcp.block_receive();
-        }
+    let mut upcalls = Upcalls::new(now, offloaded, client);
+    offloaded.tcp.deliver_waiting(now, &mut upcalls);
+}
+
+/// A connection's way to its client while bytes are delivered.
+struct Upcalls<'c, C> {
+    handle: OffloadHandle,
+    now: Instant,
+    super_segment_max: usize,
+    client: &'c mut C,
+}
+
+impl<'c, C> Upcalls<'c, C> {
+    fn new(now: Instant, offloaded: &Offloaded, client: &'c mut C) -> Self {
+        let super_segment_max = offloaded.super_segment_max();
+        Self { handle: offloaded.handle, now, super_segment_max, client }
+    }
+
+    fn io<'a>(&self, connection: &'a mut tcp::Connection) -> ConnectionIo<'a> {
+        let &Self { handle, now, super_segment_max, client: _ } = self;
+        ConnectionIo { handle, now, connection, super_segment_max }
+    }
+}
+
+impl<C: OffloadClient> Consumer for Upcalls<'_, C> {
+    fn receive_complete(&mut self, connection: &mut tcp::Connection, chain: ReceiveChain) {
+        let io = &mut self.io(connection);
+        self.client.receive_complete(io, chain);
+    }
+
+    fn indicate(&mut self, connection: &mut tcp::Connection, data: &[u8], push: bool) -> usize {
+        let io = &mut self.io(connection);
+        self.client.receive(io, data, push)
     }
 }
 
@@ -443,6 +459,7 @@ fn raise_events(now: Instant, offloaded: &mut Offloaded, client: &mut impl Offlo
     while let Some(event) = offloaded.tcp.poll_event() {
         let io = &mut offloaded.io(now);
         match event {
+            Event::ReceiveComplete(chain) => client.receive_complete(io, chain),
             Event::SendComplete(chain) => client.send_complete(io, chain),
             Event::DisconnectComplete(nbl) => client.disconnect_complete(io, nbl),
             Event::PeerClosed => client.event(io, ConnectionEvent::Disconnect),

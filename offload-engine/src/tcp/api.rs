@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     chimney::client::UploadReason,
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     time::Duration,
 };
 
@@ -133,6 +133,8 @@ pub struct Received {
 /// What a connection tells its surroundings.
 #[derive(Debug)]
 pub enum Event {
+    /// Receive requests are complete, in order.
+    ReceiveComplete(ReceiveChain),
     /// Lists are complete, in order.
     SendComplete(NblChain),
     /// The disconnect request is complete.
@@ -278,6 +280,9 @@ pub struct Config {
     pub path: PathOptions,
     /// Parts of loss recovery in use.
     pub recovery: RecoveryOptions,
+
+    /// How long a receive request in push mode that holds some bytes waits for more (TcpPushTicks).
+    pub push_delay: Duration,
 }
 
 /// What congestion control and recovery are doing. Names and numbers are Linux'.
@@ -430,7 +435,8 @@ pub enum ImportError {
 impl Default for Config {
     /// RFC 9293 and Linux' habits: RTO of 200 ms to 60 s, 15 retransmissions, an ACK for every second
     /// segment or after 40 ms, 3 duplicate ACKs, 2,048 gaps out of order, FIN_WAIT_2 of 120 s
-    /// (the chimney's value), TIME_WAIT of 60 s, a receive window that grows to 4 MiB, 16 quick ACKs.
+    /// (the chimney's value), TIME_WAIT of 60 s, a receive window that grows to 4 MiB, 16 quick ACKs,
+    /// a push timer of 500 ms (the chimney's value).
     fn default() -> Self {
         Self {
             push: PushPolicy::default(),
@@ -450,6 +456,7 @@ impl Default for Config {
             timestamps_required: false,
             path: PathOptions::default(),
             recovery: RecoveryOptions::default(),
+            push_delay: Duration::from_millis(500),
         }
     }
 }

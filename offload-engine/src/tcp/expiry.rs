@@ -37,6 +37,7 @@ impl Connection {
             Timer::KeepAlive => self.on_keep_alive(),
             // It is poll_transmit that was waited for.
             Timer::Pacing => {}
+            Timer::Push => self.on_push_timeout(),
             Timer::Close => self.on_close_timeout(),
         }
     }

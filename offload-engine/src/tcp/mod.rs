@@ -3,9 +3,8 @@
 //! A [`Connection`] is pure: segments, requests and the time go in, segments, events and deadlines
 //! come out. One input, then drain:
 //!
-//! 1. [`Connection::handle_segment`] for each received segment; then the in-order bytes go to the
-//!    consumer, and [`Connection::settle`] says what it refused.
-//! 2. [`Connection::backlog`] and [`Connection::backlog_consumed`] for what waits.
+//! 1. [`Connection::handle_segment`] for each received segment, then [`Connection::deliver`] of what it has found.
+//! 2. [`Connection::deliver_waiting`] after calls of the consumer.
 //! 3. [`Connection::poll_transmit`] until `None`, once for each batch of input: a batch makes one ACK.
 //! 4. [`Connection::poll_event`] until `None`, then [`Connection::poll_timeout`].
 //!
@@ -19,6 +18,7 @@
 //! | `state` | taking a connection over, and giving it back |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
+//! | `delivery` | who gets the bytes: posted requests, or indications |
 //! | `autotune` | how large the window should be |
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
@@ -32,13 +32,14 @@
 //! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
 //! the window, one challenge ACK for RSTs until an acceptable segment comes, one in 3 s for SYNs.
 //!
-//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, and
+//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, push, and
 //! one for FIN_WAIT_2 and TIME_WAIT.
 
 mod api;
 mod autotune;
 mod chrono;
 mod congestion;
+mod delivery;
 mod ecn;
 mod expiry;
 mod input;
@@ -66,6 +67,7 @@ pub use self::{
         CaState, Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
         PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
+    delivery::Consumer,
     ecn::Ecn,
     path_mtu::{
         BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
@@ -79,6 +81,7 @@ pub use self::{
 use self::{
     chrono::Chrono,
     congestion::{Congestion, Controller, Usage},
+    delivery::Requests,
     ecn::EcnState,
     input::Challenges,
     pacing::{Pacer, Rate},
@@ -228,6 +231,7 @@ pub struct Connection {
     /// A FIN follows the last byte of the queue.
     fin_requested: bool,
     receiver: Receiver,
+    requests: Requests,
     recovery: Recovery,
     congestion: Controller,
     usage: Usage,
@@ -250,6 +254,8 @@ pub struct Connection {
     /// A mandatory upload reason was raised: nothing is processed any more (CH-EVT-1).
     stopped: bool,
     peer_closed_raised: bool,
+    /// A RST has come, or was asked for: what is undelivered is dropped, and receives complete REQUEST_ABORTED.
+    aborted: bool,
     ending: Ending,
     events: VecDeque<Event>,
     counters: Counters,
@@ -311,8 +317,7 @@ impl Connection {
             }
             Disconnect::Abortive => {
                 self.abort_requests();
-                self.receiver.discard();
-                self.peer_closed_raised = true;
+                self.abort_receives();
                 self.timers.stop_all();
                 self.aborting = Some(nbl);
                 self.owed = Owed { reset: true, ..Owed::default() };
@@ -368,9 +373,12 @@ impl Connection {
         self.receiver.set_blocked(false);
     }
 
-    /// The next thing to tell. [`Event::Closed`] comes once, after everything else and after the backlog
-    /// is consumed.
+    /// The next thing to tell, receive requests that are complete first. [`Event::Closed`] comes once, after
+    /// everything else and after the backlog is consumed.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if let Some(chain) = self.poll_receive_complete() {
+            return Some(Event::ReceiveComplete(chain));
+        }
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
@@ -611,8 +619,7 @@ impl Connection {
             return;
         }
         self.abort_requests();
-        self.receiver.discard();
-        self.peer_closed_raised = true;
+        self.abort_receives();
         self.events.push_back(Event::Reset);
         self.end();
     }
@@ -631,6 +638,7 @@ impl Connection {
         let reached = self.receiver.fin_reached() && self.receiver.backlog_bytes() == 0;
         if reached && !self.peer_closed_raised {
             self.peer_closed_raised = true;
+            self.end_receives();
             self.events.push_back(Event::PeerClosed);
         }
     }

@@ -9,8 +9,8 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
     Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
-    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, RttEstimator,
-    SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
+    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, Requests,
+    RttEstimator, SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
     congestion::{Congestion, Usage},
 };
 use crate::{
@@ -139,6 +139,8 @@ pub(super) fn import(
         Receiver::new(rcv_nxt, rcv_wnd, constant.rcv_wind_scale, constant.sack_enabled, &config);
     receiver.set_limit(cached.initial_rcv_wnd);
     receiver.set_mss(u64::from(constant.local_mss));
+    // CH-DEL-3: it waits for posts, as if refused.
+    receiver.set_blocked(!buffered_data.is_empty());
     buffered_data.into_iter().for_each(|data| receiver.adopt_buffered(data));
     for (start, data) in &out_of_order {
         receiver.adopt_out_of_order(rcv_nxt.locate(*start), data);
@@ -181,6 +183,7 @@ pub(super) fn import(
         queue,
         fin_requested: fin_requested(phase) || fin_acknowledged(phase),
         receiver,
+        requests: Requests::default(),
         recovery,
         congestion: Controller::new(
             config.congestion,
@@ -209,6 +212,7 @@ pub(super) fn import(
         aborting: None,
         stopped: false,
         peer_closed_raised: false,
+        aborted: false,
         ending: Ending::No,
         events: VecDeque::new(),
         counters: Counters::default(),

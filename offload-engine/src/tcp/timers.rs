@@ -20,12 +20,14 @@ pub(super) enum Timer {
     KeepAlive,
     /// The next quantum of paced data.
     Pacing,
+    /// A partly filled receive request has waited long enough (CH s10.6).
+    Push,
     /// FIN_WAIT_2 or TIME_WAIT.
     Close,
 }
 
 /// Every timer, in the order in which those that are due at once are handled.
-pub(super) const ALL: [Timer; 8] = [
+pub(super) const ALL: [Timer; 9] = [
     Timer::DelayedAck,
     Timer::Reordering,
     Timer::TailProbe,
@@ -33,6 +35,7 @@ pub(super) const ALL: [Timer; 8] = [
     Timer::Persist,
     Timer::KeepAlive,
     Timer::Pacing,
+    Timer::Push,
     Timer::Close,
 ];
 

@@ -136,6 +136,7 @@ fn outcome(phase: TcpPhase, input: &str) -> String {
 
 fn event_name(event: &Event) -> &'static str {
     match event {
+        Event::ReceiveComplete(_) => "ReceiveComplete",
         Event::SendComplete(_) => "SendComplete",
         Event::DisconnectComplete(list) if list.status == NdisStatus::SUCCESS => "Disconnected",
         Event::DisconnectComplete(_) => "DisconnectAborted",
