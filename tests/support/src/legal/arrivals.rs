@@ -80,7 +80,6 @@ impl Connection {
     /// RFC 3168 s6.1.3: marks count on data; CWR comes on new data and ends the echo.
     fn note_marks(&mut self, time_ns: u64, packet: &Packet<'_>, is_binding: bool) {
         const CE: u8 = 3;
-        self.marks.echo_came |= packet.ece;
         if packet.cwr {
             self.marks.owed_since = None;
         }

@@ -148,8 +148,6 @@ pub(super) struct Marks {
     pub(super) came: bool,
     /// When one came that the host must echo, until CWR comes.
     pub(super) owed_since: Option<u64>,
-    /// ECE has come.
-    pub(super) echo_came: bool,
 }
 
 /// What stays the same in all frames of a connection.
@@ -217,6 +215,12 @@ impl Connection {
             // RFC 3168 s6.1.1.
             ecn: offer.ece && offer.cwr && answer.ece && !answer.cwr,
         })
+    }
+
+    /// Whether both FINs have been sent and acknowledged.
+    pub(super) fn is_closed(&self) -> bool {
+        let is_acknowledged = self.sending.fin.is_some_and(|fin| self.sending.una > fin);
+        is_acknowledged && self.receiving.fin.is_some_and(|fin| self.receiving.acknowledged > fin)
     }
 
     /// Remembers a segment for whoever has to understand a violation.

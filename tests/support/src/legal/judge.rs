@@ -43,7 +43,8 @@ impl Connection {
         self.judge_ip(packet, rules)?;
         if packet.rst {
             counts.resets += 1;
-            return ensure(rules.resets, Clause::Reset, || "nobody asked for it".into());
+            let is_legal = rules.resets || self.is_closed();
+            return ensure(is_legal, Clause::Reset, || "nobody asked for it".into());
         }
         self.judge_timestamps(time_ns, packet, rules)?;
         if packet.syn {
@@ -291,10 +292,10 @@ impl Connection {
         ensure(counted.abs_diff(passed) <= CLOCK_SLACK_MS + lag_ms, Clause::Timestamps, || {
             format!("TSval counts {counted} ms, and {passed} have passed")
         })?;
-        self.judge_echo(packet, echo)
+        self.judge_echo(packet, echo, rules.any_echo)
     }
 
-    fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32) -> Result<(), Wrong> {
+    fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Wrong> {
         // Without ACK the field means nothing.
         if packet.ack.is_none() {
             return Ok(());
@@ -302,7 +303,7 @@ impl Connection {
         let stamps = &mut self.stamps;
         ensure(stamps.arrived.contains(&echo), Clause::Echo, || format!("{echo} has never come"))?;
         let step = stamps.echoed.map_or(0, |before| echo.wrapping_sub(before).cast_signed());
-        ensure(step >= 0, Clause::Echo, || format!("TSecr goes back by {}", -i64::from(step)))?;
+        ensure(any || step >= 0, Clause::Echo, || format!("TSecr goes back by {}", -i64::from(step)))?;
         stamps.echoed = Some(echo);
         Ok(())
     }
@@ -365,8 +366,9 @@ impl Connection {
         if bits == CE || bits != NOT_ECT && kind != Kind::New {
             return wrong("ECN-capable, and no new data");
         }
-        if packet.cwr && (kind != Kind::New || !self.marks.echo_came) {
-            return wrong("CWR without new data, or without an echo that had come");
+        // For whatever reason the congestion window was reduced (s6.1.2).
+        if packet.cwr && kind != Kind::New {
+            return wrong("CWR without new data");
         }
         if packet.ece && !self.marks.came {
             return wrong("an echo of no mark");

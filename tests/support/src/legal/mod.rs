@@ -64,8 +64,10 @@ pub struct Rules {
     /// How long it may take until it has looked at what it was sent. Zero in virtual time: what came at an
     /// earlier moment is known.
     pub lag: Duration,
-    /// Whether it may send RST.
+    /// Whether it may send RST on a connection that is not over.
     pub resets: bool,
+    /// Whether it echoes the timestamp of whatever has come last, as smoltcp does, and not TS.Recent.
+    pub any_echo: bool,
 }
 
 /// What a segment can violate.
@@ -95,7 +97,7 @@ pub enum Clause {
     WindowLimit,
     /// Timestamps on all segments or on none, TSval never goes back and counts milliseconds (RFC 7323 s3.2, s5.4).
     Timestamps,
-    /// TSecr is the latest TSval that has come in order, never older than one before (RFC 7323 s4.3).
+    /// TSecr is a TSval that has come, and never older than one before (RFC 7323 s4.3).
     Echo,
     /// SACK blocks were agreed on and name what has come (RFC 2018 s4, RFC 2883 s4).
     Sack,
@@ -105,7 +107,8 @@ pub enum Clause {
     Ip,
     /// ECN bits where RFC 3168 s6.1 has them, and echoes of what has come.
     Ecn,
-    /// RST although nobody asked for it.
+    /// RST although nobody asked for it. What comes for a connection that both have closed is answered so (RFC 9293
+    /// s3.10.7.1).
     Reset,
 }
 

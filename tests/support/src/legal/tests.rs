@@ -105,6 +105,7 @@ impl Trace {
             window_max: 16_000,
             lag: Duration::ZERO,
             resets: false,
+            any_echo: false,
         };
         Self { monitor: Monitor::new(rules), now_ms: 1, timestamps: false, echo: 0, v6 }
     }
@@ -528,11 +529,18 @@ fn echoes_of_timestamps() {
     // The SYN-ACK's was THEIR_CLOCK + 3.
     legal(ALL, |trace| echo(THEIR_CLOCK + 3, trace));
     violates(Clause::Echo, ALL, |trace| echo(THEIR_CLOCK + 4, trace));
-    violates(Clause::Echo, ALL, |trace| {
+    let back = |trace: &mut Trace| {
         trace.heard(theirs("", 1, 1, &[]));
         echo(THEIR_CLOCK + 5, trace);
         echo(THEIR_CLOCK + 3, trace);
-    });
+    };
+    violates(Clause::Echo, ALL, back);
+    let mut trace = Trace::open(ALL);
+    trace.monitor.rules.any_echo = true;
+    back(&mut trace);
+    assert_eq!(trace.clauses(), []);
+    echo(THEIR_CLOCK + 4, &mut trace);
+    assert_eq!(trace.clauses(), [Clause::Echo]);
 }
 
 // RFC 2018 s4, RFC 2883 s4.
@@ -626,9 +634,9 @@ fn congestion_marks() {
     violates(Clause::Ecn, ALL, |trace| {
         trace.sent(Forged { ecn: IpEcn::CongestionExperienced, ..ours("", 1, 1, b"a") });
     });
-    // An echo and a CWR without a reason; no echo.
+    // An echo of nothing; CWR without new data; no echo.
     violates(Clause::Ecn, ALL, |trace| trace.sent(ours("E", 1, 1, &[])));
-    violates(Clause::Ecn, ALL, |trace| trace.sent(ours("W", 1, 1, b"a")));
+    violates(Clause::Ecn, ALL, |trace| trace.sent(ours("W", 1, 1, &[])));
     violates(Clause::Ecn, ALL, |trace| {
         marked(trace, 1);
         trace.sent(ours("", 1, 2, &[]));
@@ -642,6 +650,20 @@ fn resets() {
     trace.monitor.rules.resets = true;
     trace.sent(ours("R", 1, 1, &[]));
     assert_eq!(trace.monitor.expect_legal("the forged host").resets, 1);
+    // A segment of a connection that is over meets nobody; one of a connection that is not does.
+    let close = |trace: &mut Trace| {
+        trace.heard(theirs("F", 1, 1, &[]));
+        trace.sent(ours("F", 1, 2, &[]));
+    };
+    legal(PLAIN, |trace| {
+        close(trace);
+        trace.heard(theirs("", 2, 2, &[]));
+        trace.sent(ours("R", 2, 2, &[]));
+    });
+    violates(Clause::Reset, PLAIN, |trace| {
+        close(trace);
+        trace.sent(ours("R", 2, 2, &[]));
+    });
 }
 
 #[test]
