@@ -6,7 +6,10 @@
 
 use alloc::boxed::Box;
 
-use super::state::{ConnectionState, TcpCached, TcpState};
+use super::{
+    state::{ConnectionState, TcpCached, TcpState},
+    tree::TcpUpdate,
+};
 use crate::{
     nbl::{NblChain, NetBufferList, ReceiveChain},
     tcp::{Connection, Info},
@@ -47,6 +50,26 @@ pub enum UploadReason {
     UploadRequested = 10,
     /// The connection's state is corrupt (mandatory).
     HardwareFailure = 11,
+}
+
+impl UploadReason {
+    /// Whether the target has stopped the connection, so that the host has to upload it. Otherwise it may, or
+    /// not (CH s8.2).
+    pub const fn is_mandatory(self) -> bool {
+        match self {
+            Self::ReceivedUrgentData
+            | Self::TimeoutExpiration
+            | Self::InvalidState
+            | Self::UploadRequested
+            | Self::HardwareFailure => true,
+            Self::LowActivity
+            | Self::HighDropRate
+            | Self::SmallIo
+            | Self::NoBufferPreposting
+            | Self::HighFragmentation
+            | Self::HighOutOfOrderPackets => false,
+        }
+    }
 }
 
 /// TCP events of an offloaded connection (TCP_OFFLOAD_EVENT_TYPE).
@@ -142,9 +165,10 @@ impl ConnectionIo<'_> {
         self.connection.tcp_state(self.now)
     }
 
-    /// Updates the cached class of the connection's state (CH s5.3).
+    /// Updates the cached class of the connection's state (CH s5.3); what has changed takes effect at once.
     pub fn update(&mut self, cached: TcpCached) {
-        self.connection.update_cached(self.now, cached);
+        let update = TcpUpdate::of(&self.query().cached, cached);
+        self.connection.update_cached(self.now, &update);
     }
 
     /// What TCP_INFO would say.
@@ -185,6 +209,13 @@ pub trait OffloadClient {
 
     /// Something happened to the connection.
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent);
+
+    /// The connection went back to the host (terminate, CH s5.5): the last upcall of it, as
+    /// [`ConnectionEvent::Released`] is of one that has ended. Lists that had not completed went along: the host
+    /// completes them.
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        let _ = handle;
+    }
 }
 
 /// A request to offload one connection (MiniportInitiateOffload with a neighbor, a path and a TCP object).

@@ -6,6 +6,7 @@ use super::{
     ecn::Ecn,
     path_mtu::{PathOptions, SoftError},
     recovery::RecoveryOptions,
+    retrieve::UploadThresholds,
     seq::SeqNum,
 };
 use crate::{
@@ -143,7 +144,9 @@ pub enum Event {
     PeerClosed,
     /// An acceptable RST has come.
     Reset,
-    /// A mandatory upload reason; the connection has stopped.
+    /// The bytes to keep posted have doubled or halved (CH-ST-2).
+    SendBacklogChange(usize),
+    /// An upload is wanted. With a mandatory reason the connection has stopped.
     Retrieve(UploadReason),
     /// The state is Closed and nothing is left to do.
     Closed,
@@ -283,6 +286,14 @@ pub struct Config {
 
     /// How long a receive request in push mode that holds some bytes waits for more (TcpPushTicks).
     pub push_delay: Duration,
+    /// When to ask for an upload though the connection could go on.
+    pub upload: UploadThresholds,
+    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target sits it out itself, and
+    /// the host need not know.
+    pub time_wait_uploads: bool,
+    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED, as CH s9.2 says. Off, it gets a challenge
+    /// ACK as every SYN does (RFC 5961 s4.2): who guesses one number ends nobody's connection.
+    pub syn_uploads: bool,
 }
 
 /// What congestion control and recovery are doing. Names and numbers are Linux'.
@@ -457,6 +468,9 @@ impl Default for Config {
             path: PathOptions::default(),
             recovery: RecoveryOptions::default(),
             push_delay: Duration::from_millis(500),
+            upload: UploadThresholds::default(),
+            time_wait_uploads: false,
+            syn_uploads: false,
         }
     }
 }

@@ -112,6 +112,12 @@ impl Requests {
         !self.queue.is_empty()
     }
 
+    /// How many wait.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Fills requests in order and completes those that are full (CH-RCV-2). Returns the bytes placed, and whether a
     /// request was completed.
     fn fill(&mut self, data: &[u8]) -> (usize, bool) {
@@ -165,17 +171,24 @@ impl Requests {
 impl Connection {
     /// Posts receive requests: always accepted (PENDING), completed in order and once each (CH-RCV-1, -2, -8). What
     /// waits is placed by the next [`Connection::deliver_waiting`]. Behind the event of the peer's FIN they complete
-    /// INVALID_STATE (CH-RCV-9), behind an abort REQUEST_ABORTED.
+    /// INVALID_STATE (CH-RCV-9), behind an abort REQUEST_ABORTED, in the middle of an upload UPLOAD_IN_PROGRESS.
     pub fn post_receive(&mut self, now: Instant, chain: ReceiveChain) {
         self.now = now;
         if self.aborted {
             self.requests.refuse(chain, NdisStatus::REQUEST_ABORTED);
         } else if self.peer_closed_raised {
             self.requests.refuse(chain, NdisStatus::INVALID_STATE);
+        } else if self.hold.uploading {
+            self.requests.refuse(chain, NdisStatus::UPLOAD_IN_PROGRESS);
         } else {
             // CH-RCV-5: the timer runs for bytes that the poster has put there.
             if chain.iter().any(|list| list.bytes_transferred > 0 && !list.no_push) {
                 self.start_push_timer();
+            }
+            for list in &chain {
+                self.watch_post(
+                    list.data_length() - list.bytes_transferred.min(list.data_length()),
+                );
             }
             self.requests.post(chain);
             self.receiver.set_blocked(false);
@@ -317,6 +330,7 @@ impl Connection {
         };
         let whole = count == data.len();
         let taken = consumer.indicate(self, &data[..count], push && whole).min(count);
+        self.watch_indication(taken);
         (&data[taken..], taken < count)
     }
 
@@ -353,7 +367,6 @@ impl Connection {
 
     /// The connection goes back to the host: requests complete with the bytes they have, which count as delivered
     /// (CH-TRM-3, CH-TRM-10).
-    #[expect(dead_code, reason = "the upload calls it")]
     pub(super) fn return_receives(&mut self) {
         self.timers.stop(Timer::Push);
         self.requests.complete_all(NdisStatus::UPLOAD_IN_PROGRESS);

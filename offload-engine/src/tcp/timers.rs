@@ -22,12 +22,14 @@ pub(super) enum Timer {
     Pacing,
     /// A partly filled receive request has waited long enough (CH s10.6).
     Push,
+    /// A sample of the traffic is complete (LowActivity).
+    Activity,
     /// FIN_WAIT_2 or TIME_WAIT.
     Close,
 }
 
 /// Every timer, in the order in which those that are due at once are handled.
-pub(super) const ALL: [Timer; 9] = [
+pub(super) const ALL: [Timer; 10] = [
     Timer::DelayedAck,
     Timer::Reordering,
     Timer::TailProbe,
@@ -36,6 +38,7 @@ pub(super) const ALL: [Timer; 9] = [
     Timer::KeepAlive,
     Timer::Pacing,
     Timer::Push,
+    Timer::Activity,
     Timer::Close,
 ];
 
