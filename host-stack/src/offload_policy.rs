@@ -16,9 +16,7 @@
 
 use alloc::vec::Vec;
 
-use offload_engine::{
-    chimney::client::UploadReason, status::NdisStatus, time::Duration,
-};
+use offload_engine::{chimney::client::UploadReason, status::NdisStatus, time::Duration};
 
 #[cfg(doc)]
 use crate::socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy};

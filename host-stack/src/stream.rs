@@ -381,6 +381,17 @@ impl Streams {
         }
     }
 
+    /// Has the connection handed to the target, whatever the policy says. [`StreamStatus::state`] tells how it
+    /// goes; what is sent meanwhile waits.
+    pub fn offload(&mut self, handle: OffloadHandle) {
+        self.port.request(Request::Offload { handle });
+    }
+
+    /// Has the connection taken back from the target. It stays in the host until [`Streams::offload`].
+    pub fn upload(&mut self, handle: OffloadHandle) {
+        self.port.request(Request::Upload { handle });
+    }
+
     /// Resets a connection.
     pub fn abort(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         let Some(stream) = self.streams.get_mut(&handle) else { return };

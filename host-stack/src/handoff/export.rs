@@ -124,7 +124,9 @@ const fn phase(state: State, closing: bool) -> Option<TcpPhase> {
         State::FinWait2 => Some(TcpPhase::FinWait2),
         State::Closing => Some(TcpPhase::Closing),
         State::LastAck => Some(TcpPhase::LastAck),
-        State::Closed | State::Listen | State::SynSent | State::SynReceived | State::TimeWait => None,
+        State::Closed | State::Listen | State::SynSent | State::SynReceived | State::TimeWait => {
+            None
+        }
     }
 }
 

@@ -229,9 +229,8 @@ impl<'a> Replay<'a> {
             return None;
         }
         let scale = scale_of_buffer(self.receive_buffer);
-        let scale_matches = |said: &Said| {
-            !self.constant.window_scaling_enabled || said.window_scale == Some(scale)
-        };
+        let scale_matches =
+            |said: &Said| !self.constant.window_scaling_enabled || said.window_scale == Some(scale);
         let said = stage.listen(now);
         let syn = said.first()?;
         (syn.control == TcpControl::Syn && syn.seq == isn && scale_matches(syn))
@@ -397,7 +396,8 @@ impl<'a> Replay<'a> {
             return Err(ImportError::Replay("the connection's state"));
         }
         let mut socket = stage.leave(socket);
-        let unsent = self.send_data.iter().map(NetBufferList::data_length).sum::<usize>() > self.in_flight;
+        let unsent =
+            self.send_data.iter().map(NetBufferList::data_length).sum::<usize>() > self.in_flight;
         let written = if unsent {
             self.write(&mut socket, self.in_flight, send_buffer.max(self.in_flight))
         } else {

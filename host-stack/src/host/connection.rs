@@ -213,21 +213,29 @@ impl SendHalf {
     /// The lists of which the peer has acknowledged the last byte, at `acknowledged` (CH-SNC-5).
     pub(super) fn take_complete(&mut self, acknowledged: u64) -> NblChain {
         let complete = self.lists.partition_point(|parked| parked.end <= acknowledged);
-        self.lists.drain(..complete).map(|parked| parked.complete(NdisStatus::SUCCESS, u64::MAX)).collect()
+        self.lists
+            .drain(..complete)
+            .map(|parked| parked.complete(NdisStatus::SUCCESS, u64::MAX))
+            .collect()
     }
 
     /// Fails every list that is left: the first keeps the count of its acknowledged bytes (CH-SNC-1, -2).
     pub(super) fn abort(&mut self, acknowledged: u64) -> NblChain {
         let mut chain = self.take_complete(acknowledged);
         let failed = self.lists.drain(..);
-        chain.extend(failed.map(|parked| parked.complete(NdisStatus::REQUEST_ABORTED, acknowledged)));
+        chain.extend(
+            failed.map(|parked| parked.complete(NdisStatus::REQUEST_ABORTED, acknowledged)),
+        );
         chain
     }
 
     /// The lists as a hand-over takes them along: the first starts at the first byte that is not acknowledged
     /// (CH-SNB-2).
     pub(super) fn into_send_data(self, acknowledged: u64) -> NblChain {
-        self.lists.into_iter().map(|parked| parked.complete(NdisStatus::PENDING, acknowledged)).collect()
+        self.lists
+            .into_iter()
+            .map(|parked| parked.complete(NdisStatus::PENDING, acknowledged))
+            .collect()
     }
 }
 

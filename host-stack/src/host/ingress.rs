@@ -57,7 +57,10 @@ impl Host {
                 self.stats.fragments_dropped += 1;
                 Verdict::Drop
             }
-            Frame::Other => Verdict::Process,
+            Frame::Other => {
+                self.hear_of_neighbor(now, &frame);
+                Verdict::Process
+            }
         };
         match verdict {
             Verdict::Process => self.process(now, frame),

@@ -14,8 +14,8 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         state::{
-            MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
-            PathConst, PathState, Ticks,
+            MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState,
+            PathCached, PathConst, PathState, Ticks,
         },
         tree::TargetContext,
     },
@@ -69,6 +69,7 @@ pub(super) struct Neighbor {
 /// A neighbor under suspicion (CH s9.7).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probing {
+    pub(super) since: Instant,
     pub(super) next_at: Instant,
     pub(super) sent: u32,
 }
@@ -113,13 +114,35 @@ impl<S> Object<S> {
         }
     }
 
-    /// Called when its last dependent is gone. Returns what has to be terminated; `None`: the target has
-    /// never had it.
-    fn leave(&mut self) -> Option<(OffloadHandle, TargetContext)> {
-        let context = self.context()?;
-        self.link = Link::Terminating;
-        Some((self.handle, context))
+    /// If the target has to be told something, and can be now: its name. From now on an update is in progress.
+    pub(super) fn begin_update(&mut self) -> Option<TargetContext> {
+        let context = self.context().filter(|_| self.stale && !self.updating)?;
+        self.stale = false;
+        self.updating = true;
+        Some(context)
     }
+
+    /// What becomes of it if nothing depends on it.
+    fn leave(&mut self) -> Leave {
+        match self.link {
+            _ if self.dependents > 0 || self.updating => Leave::No,
+            Link::Initiating => Leave::Forget,
+            Link::There(context) => {
+                self.link = Link::Terminating;
+                Leave::Terminate((self.handle, context))
+            }
+            Link::Terminating => Leave::No,
+        }
+    }
+}
+
+/// How an object goes.
+enum Leave {
+    /// Something depends on it, or an update has to be complete first (CH-TRM-1).
+    No,
+    /// The target has never had it.
+    Forget,
+    Terminate((OffloadHandle, TargetContext)),
 }
 
 impl Objects {
@@ -129,41 +152,51 @@ impl Objects {
         let mut unused = Unused::default();
         let Some(object) = self.paths.get_mut(path) else { return unused };
         object.dependents -= 1;
-        if object.dependents > 0 {
-            return unused;
-        }
-        let next_hop = object.state.next_hop;
-        match object.leave() {
-            Some(path) => unused.paths.push(path),
-            None => {
-                self.paths.remove(path);
-            }
-        }
-        self.release_neighbor(next_hop, &mut unused);
+        self.drop_path_if_unused(path, &mut unused);
         unused
     }
 
-    /// One path less depends on the neighbor.
-    pub(super) fn release_neighbor(&mut self, next_hop: IpAddr, unused: &mut Unused) {
-        let Some(object) = self.neighbors.get_mut(&next_hop) else { return };
-        object.dependents -= 1;
-        if object.dependents > 0 {
-            return;
-        }
+    /// Lets go of a path that nothing depends on, and of its neighbor.
+    pub(super) fn drop_path_if_unused(&mut self, key: &PathKey, unused: &mut Unused) {
+        let Some(object) = self.paths.get_mut(key) else { return };
+        let next_hop = object.state.next_hop;
         match object.leave() {
-            Some(neighbor) => unused.neighbors.push(neighbor),
-            None => {
+            Leave::No => return,
+            Leave::Forget => {
+                self.paths.remove(key);
+            }
+            Leave::Terminate(path) => unused.paths.push(path),
+        }
+        if let Some(neighbor) = self.neighbors.get_mut(&next_hop) {
+            neighbor.dependents -= 1;
+        }
+        self.drop_neighbor_if_unused(next_hop, unused);
+    }
+
+    /// Lets go of a neighbor that nothing depends on.
+    pub(super) fn drop_neighbor_if_unused(&mut self, next_hop: IpAddr, unused: &mut Unused) {
+        let Some(object) = self.neighbors.get_mut(&next_hop) else { return };
+        match object.leave() {
+            Leave::No => {}
+            Leave::Forget => {
                 self.neighbors.remove(&next_hop);
             }
+            Leave::Terminate(neighbor) => unused.neighbors.push(neighbor),
         }
     }
 
-    pub(super) fn neighbor_by(&mut self, handle: OffloadHandle) -> Option<(IpAddr, &mut Object<Neighbor>)> {
+    pub(super) fn neighbor_by(
+        &mut self,
+        handle: OffloadHandle,
+    ) -> Option<(IpAddr, &mut Object<Neighbor>)> {
         let mut all = self.neighbors.iter_mut();
         all.find(|(_, object)| object.handle == handle).map(|(key, object)| (*key, object))
     }
 
-    pub(super) fn path_by(&mut self, handle: OffloadHandle) -> Option<(PathKey, &mut Object<Path>)> {
+    pub(super) fn path_by(
+        &mut self,
+        handle: OffloadHandle,
+    ) -> Option<(PathKey, &mut Object<Path>)> {
         let mut all = self.paths.iter_mut();
         all.find(|(_, object)| object.handle == handle).map(|(key, object)| (*key, object))
     }

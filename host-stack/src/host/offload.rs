@@ -115,18 +115,19 @@ impl Host {
         let state = self.sockets.get::<tcp::Socket<'_>>(connection.socket).state();
         let open = matches!(state, State::Established | State::CloseWait);
         // CH-ST-1: also half closed, but that pays only if somebody asks.
-        let closing = matches!(
-            state,
-            State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck
-        );
+        let closing =
+            matches!(state, State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck);
         if self.paused || !(open || closing) {
             return None;
         }
-        if connection.wanted || (connection.must_offload && self.config.policy != OffloadPolicy::Never) {
+        if connection.wanted
+            || (connection.must_offload && self.config.policy != OffloadPolicy::Never)
+        {
             return Some(Instant::ZERO);
         }
         let (local, remote) = (connection.tuple.local.port(), connection.tuple.remote.port());
-        if closing || connection.send.shutdown && connection.stage == Stage::Open
+        if closing
+            || connection.send.shutdown && connection.stage == Stage::Open
             || !self.config.rules.covers(local, remote)
         {
             return None;
@@ -434,6 +435,10 @@ impl Host {
 
     /// How long a connection stays that the target has refused with `status`.
     pub(super) fn rest_after(&self, now: Instant, status: NdisStatus) -> Stay {
-        if may_change(status) { Stay::Until(now + self.config.rules.rest) } else { Stay::UntilAsked }
+        if may_change(status) {
+            Stay::Until(now + self.config.rules.rest)
+        } else {
+            Stay::UntilAsked
+        }
     }
 }

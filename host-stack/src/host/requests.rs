@@ -216,8 +216,8 @@ impl Host {
             return;
         }
         let connection = self.connections.get_mut(&handle);
-        let Some(connection) = connection
-            .filter(|found| found.stage != Stage::Lingering && !found.send.shutdown)
+        let Some(connection) =
+            connection.filter(|found| found.stage != Stage::Lingering && !found.send.shutdown)
         else {
             self.refuse(handle, list);
             return;

@@ -9,6 +9,7 @@ use smoltcp::socket::tcp::{self, State};
 use super::{
     Host,
     connection::{Connection, Stage, fin_received},
+    objects::PathKey,
     offload::Wish,
 };
 use crate::socket::{HostError, Notice, RECEIVE_CREDIT_BYTES};
@@ -21,7 +22,7 @@ impl Host {
         for handle in handles {
             work |= match self.connections.get(&handle).map(|connection| connection.stage) {
                 Some(Stage::Handshake(deadline)) => self.serve_handshake(now, handle, deadline),
-                Some(Stage::Open) => self.serve_open(handle),
+                Some(Stage::Open) => self.serve_open(now, handle),
                 Some(Stage::Lingering) => self.serve_lingering(handle),
                 None => false,
             };
@@ -37,8 +38,8 @@ impl Host {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let error = match self.state_of(connection) {
             // `hand_over` came first: what is still here stays in the host, or is tried again.
-            State::Established | State::CloseWait if self.wish(connection) != Wish::AtOnce => {
-                self.announce(handle);
+            State::Established | State::CloseWait if self.wish(now, connection) != Wish::AtOnce => {
+                self.announce(now, handle);
                 return true;
             }
             State::Closed | State::Listen if connection.flow.syn_heard() => HostError::Reset,
@@ -57,14 +58,20 @@ impl Host {
     }
 
     /// The handshake is done, and the connection stays in the host.
-    fn announce(&mut self, handle: OffloadHandle) {
+    fn announce(&mut self, now: Instant, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
+        if connection.must_offload {
+            // The target is paused: its client cannot use it here.
+            self.end_unoffloaded(handle);
+            return;
+        }
+        connection.history.opened_at = now;
         self.stats.passive_opens += u64::from(connection.listener.is_some());
         connection.establish();
         let notice = connection.established(handle, false);
         self.enter(handle, Stage::Open);
         self.tell(notice);
-        self.serve_open(handle);
+        self.serve_open(now, handle);
     }
 
     /// A connection goes on, and frees its place in the listener's backlog if it held one.
@@ -75,8 +82,13 @@ impl Host {
         self.left(listener, left);
     }
 
-    fn serve_open(&mut self, handle: OffloadHandle) -> bool {
-        self.answer_sends(handle) | self.write(handle) | self.deliver(handle) | self.see_end(handle)
+    fn serve_open(&mut self, now: Instant, handle: OffloadHandle) -> bool {
+        let answered = self.answer_sends(handle);
+        if answered && let Some(connection) = self.connections.get(&handle) {
+            let path = PathKey::of(&connection.tuple);
+            self.hear_through(now, &path);
+        }
+        answered | self.write(handle) | self.deliver(handle) | self.see_end(handle)
     }
 
     /// Gives back the lists that the peer has acknowledged.

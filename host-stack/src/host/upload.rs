@@ -265,20 +265,20 @@ impl Host {
         let fin = u32::from(fin_received(socket.state()));
         let delegated = &state.tcp.delegated;
         let fin_acknowledged = matches!(delegated.state, TcpPhase::FinWait2 | TcpPhase::TimeWait);
-        let (mut history, mut stay) = (offloaded.history, Stay::No);
-        match origin {
+        let mut history = offloaded.history;
+        let stay = match origin {
             Origin::Refused(status) => {
                 tracing::warn!(?tuple, %status, "the target refused a connection");
                 history.refusal = Some(status);
-                stay = self.rest_after(now, status);
+                self.rest_after(now, status)
             }
             Origin::Uploaded(reason) => {
                 history.uploads += 1;
                 history.upload_reason = reason;
                 // Who has taken it back will say when it may go again.
-                stay = reason.map_or(Stay::UntilAsked, |_| Stay::Until(now + self.config.rules.rest));
+                reason.map_or(Stay::UntilAsked, |_| Stay::Until(now + self.config.rules.rest))
             }
-        }
+        };
         let connection = Connection {
             client,
             listener,
