@@ -4,10 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::BytesMut;
-use host_stack::{
-    socket::{Request, SocketPort},
-    stream::{OffloadState, StreamStatus, Streams},
-};
+use host_stack::stream::{OffloadState, StreamStatus, Streams};
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
@@ -77,7 +74,6 @@ struct Ear {
 pub(crate) struct Walker {
     pub(crate) streams: Streams,
     pub(crate) tally: Tally,
-    port: SocketPort,
     habits: Habits,
     rng: Rand64,
     ears: BTreeMap<OffloadHandle, Ear>,
@@ -86,15 +82,10 @@ pub(crate) struct Walker {
 }
 
 impl Walker {
-    pub(crate) fn new(streams: Streams, port: SocketPort, habits: Habits, seed: u64) -> Self {
+    pub(crate) fn new(streams: Streams, habits: Habits, seed: u64) -> Self {
         let rng = Rand64::new(u128::from(seed));
         let (tally, ears, next_context) = (Tally::default(), BTreeMap::new(), 1);
-        Self { streams, tally, port, habits, rng, ears, next_context, polled_at: Instant::ZERO }
-    }
-
-    /// Asks the host for a move.
-    pub(crate) fn ask(&self, request: Request) {
-        self.port.request(request);
+        Self { streams, tally, habits, rng, ears, next_context, polled_at: Instant::ZERO }
     }
 
     /// This connection is to be read.

@@ -185,7 +185,7 @@ impl Plan {
         };
         let (habits, seed) = (self.habits[index], rng.rand_u64());
         Core::new(Box::new(link), engine, host, |port| {
-            Walker::new(Streams::new(port.clone(), ClientTag(1)), port, habits, seed)
+            Walker::new(Streams::new(port, ClientTag(1)), habits, seed)
         })
         .unwrap()
     }

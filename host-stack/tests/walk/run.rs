@@ -14,7 +14,6 @@ use flue_test_support::legal::{Counts, Feed, Monitor, Rules};
 use host_stack::{
     node::Core,
     simulation::{Pair, Stall},
-    socket::Request,
     stream::{OffloadState, StreamStatus},
 };
 use offload_engine::{
@@ -156,8 +155,8 @@ impl End {
             return;
         }
         match status.state {
-            OffloadState::InHost => core.client.ask(Request::Offload { handle }),
-            OffloadState::Offloaded => core.client.ask(Request::Upload { handle }),
+            OffloadState::InHost => core.client.streams.offload(handle),
+            OffloadState::Offloaded => core.client.streams.upload(handle),
             OffloadState::Offloading | OffloadState::Uploading => return,
         }
         self.moves += 1;
