@@ -143,7 +143,8 @@ impl Walker {
             return;
         }
         let ear = self.ears.entry(handle).or_default();
-        let (refused, has_room) = (core::mem::take(&mut ear.refused), ear.posted.len() < POSTED_MAX);
+        let (refused, has_room) =
+            (core::mem::take(&mut ear.refused), ear.posted.len() < POSTED_MAX);
         let posts = has_room && self.chance(self.habits.posts);
         if !refused && !posts {
             return;
@@ -202,7 +203,11 @@ impl OffloadClient for Walker {
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
         for list in chain {
             let ear = self.ears.entry(io.handle).or_default();
-            assert_eq!(ear.posted.pop_front(), Some(list.context), "in order, each once (CH-RCV-8)");
+            assert_eq!(
+                ear.posted.pop_front(),
+                Some(list.context),
+                "in order, each once (CH-RCV-8)"
+            );
             for slice in list.slices() {
                 ear.received.extend_from_slice(slice);
             }

@@ -130,9 +130,9 @@ impl Plan {
 
     /// Whether nothing is lost, doubled, reordered or damaged.
     pub(crate) fn is_clean(&self) -> bool {
-        self.impairments.iter().all(|one| {
-            one.drop_pct + one.duplicate_pct + one.reorder_pct + one.corrupt_pct == 0.0
-        })
+        self.impairments
+            .iter()
+            .all(|one| one.drop_pct + one.duplicate_pct + one.reorder_pct + one.corrupt_pct == 0.0)
     }
 
     /// The largest window that node `index` may advertise: it may grow to what its scale can say, and the scale

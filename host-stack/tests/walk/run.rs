@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     fmt::Write as _,
     fs::File,
-    io,
+    io::{self, Write as _},
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -196,8 +196,8 @@ fn watched(
         window_max: plan.window_limit(index),
         lag: core::time::Duration::ZERO,
         resets: false,
-        // smoltcp does not choose by order (RFC 7323 s4.3), and only where nothing overtakes it makes no difference.
-        any_echo: !plan.is_clean() && plan.walks(index),
+        // Each connection begins there.
+        like_smoltcp: true,
     };
     let monitor = Arc::new(Mutex::new(Monitor::new(rules)));
     let file = std::env::var("FLUE_PCAP")
@@ -228,9 +228,8 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let (left, left_monitor) = watched(&plan, 0, left);
     let (right, right_monitor) = watched(&plan, 1, right);
     let mut pair = Pair::new(plan.node(0, left, &mut rng), plan.node(1, right, &mut rng));
-    let mut ends: [Vec<End>; 2] = [0, 1].map(|node| {
-        plan.bytes.iter().map(|bytes| End::new(node, bytes[node], &mut rng)).collect()
-    });
+    let mut ends: [Vec<End>; 2] = [0, 1]
+        .map(|node| plan.bytes.iter().map(|bytes| End::new(node, bytes[node], &mut rng)).collect());
     let outcome = talk(&mut pair, &plan, &mut ends);
     let text = describe(&plan, &ends, &pair);
     let tallies = [pair.a.client.tally, pair.b.client.tally];

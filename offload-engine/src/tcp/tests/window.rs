@@ -249,7 +249,10 @@ fn the_window_belongs_to_its_acknowledgement() {
     bench.input(Segment { ack: LOCAL + 2_000, window: 1_000, ..data(0, &[7; 1_000]) });
     bench.post(3_000);
     assert_eq!(bench.tcp.info(bench.now).snd_wnd, 1_000);
-    assert_eq!(bench.sent().iter().map(|(offset, len, _)| *offset as usize + len).max(), Some(3_000));
+    assert_eq!(
+        bench.sent().iter().map(|(offset, len, _)| *offset as usize + len).max(),
+        Some(3_000)
+    );
     // Later bytes, but older news.
     bench.input(Segment { ack: LOCAL + 1_500, window: 30_000, ..data(1_010, &[7; 10]) });
     assert_eq!(bench.tcp.info(bench.now).snd_wnd, 1_000);

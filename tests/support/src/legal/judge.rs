@@ -55,7 +55,7 @@ impl Connection {
         };
         let lag_ns = u64::try_from(rules.lag.as_nanos()).unwrap_or(u64::MAX);
         self.sending.learn(time_ns, lag_ns);
-        let kind = self.judge_sequence(packet, counts)?;
+        let kind = self.judge_sequence(packet, rules, counts)?;
         self.judge_size(packet, rules)?;
         let was_idle = self.judge_acknowledgement(packet, agreed, rules)?;
         self.judge_sack(packet, agreed)?;
@@ -115,7 +115,12 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_sequence(&mut self, packet: &Packet<'_>, counts: &mut Counts) -> Result<Kind, Wrong> {
+    fn judge_sequence(
+        &mut self,
+        packet: &Packet<'_>,
+        rules: &Rules,
+        counts: &mut Counts,
+    ) -> Result<Kind, Wrong> {
         let sending = &self.sending;
         let (una, max) = (sending.una_known, sending.max);
         let start = unwrap(max, packet.seq);
@@ -136,7 +141,7 @@ impl Connection {
         })?;
         self.judge_fin(packet, end)?;
         self.judge_content(packet, start, end)?;
-        let is_probe = self.judge_peer_window(start, end)?;
+        let is_probe = self.judge_peer_window(start, end, rules.like_smoltcp)?;
         let kind = match start < max {
             _ if is_probe => Kind::WindowProbe,
             true => Kind::Again,
@@ -203,9 +208,10 @@ impl Connection {
     }
 
     /// Returns whether it is a probe of a closed window. A FIN needs no room.
-    fn judge_peer_window(&self, start: u64, end: u64) -> Result<bool, Wrong> {
+    fn judge_peer_window(&self, start: u64, end: u64, like_smoltcp: bool) -> Result<bool, Wrong> {
         let edge = self.sending.edge;
-        if end <= edge {
+        let is_retransmission = start < self.sending.max && start <= self.sending.una;
+        if end <= edge || like_smoltcp && is_retransmission {
             return Ok(false);
         }
         let is_closed = edge <= self.sending.una;
@@ -292,7 +298,7 @@ impl Connection {
         ensure(counted.abs_diff(passed) <= CLOCK_SLACK_MS + lag_ms, Clause::Timestamps, || {
             format!("TSval counts {counted} ms, and {passed} have passed")
         })?;
-        self.judge_echo(packet, echo, rules.any_echo)
+        self.judge_echo(packet, echo, rules.like_smoltcp)
     }
 
     fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Wrong> {
@@ -303,7 +309,9 @@ impl Connection {
         let stamps = &mut self.stamps;
         ensure(stamps.arrived.contains(&echo), Clause::Echo, || format!("{echo} has never come"))?;
         let step = stamps.echoed.map_or(0, |before| echo.wrapping_sub(before).cast_signed());
-        ensure(any || step >= 0, Clause::Echo, || format!("TSecr goes back by {}", -i64::from(step)))?;
+        ensure(any || step >= 0, Clause::Echo, || {
+            format!("TSecr goes back by {}", -i64::from(step))
+        })?;
         stamps.echoed = Some(echo);
         Ok(())
     }
