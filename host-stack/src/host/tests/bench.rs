@@ -322,7 +322,11 @@ impl Node {
             }
         }
         self.shapes.push(shape(&tree));
-        self.trees.push(tree);
+        if connections(&tree).next().is_some() {
+            self.trees.push(tree);
+        } else {
+            self.to_host.send(ToHost::InitiateComplete(tree)).unwrap();
+        }
     }
 
     /// Lets go of neighbors and paths; connections wait for [`Node::terminated`].
