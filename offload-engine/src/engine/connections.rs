@@ -100,8 +100,6 @@ pub(super) struct Offloaded {
     pub(super) retrieves: Vec<UploadReason>,
     pub(super) held: HeldFrames,
     brought: Brought,
-    /// Its path and neighbor are its own, and go with it.
-    pub(super) owns_path: bool,
     /// Its hardware has failed; the next operation on it finds out.
     pub(super) failed: bool,
     /// Client and host know.
@@ -327,8 +325,8 @@ impl Connections {
         handle: OffloadHandle,
         generation: u32,
         below: &Below,
-        object: TcpObject,
-    ) -> Result<TargetContext, (NdisStatus, TcpObject)> {
+        object: Box<TcpObject>,
+    ) -> Result<TargetContext, (NdisStatus, Box<TcpObject>)> {
         let Below { path, neighbor_state, path_state } = *below;
         let constant = &object.tcp.constant;
         let flow = FlowKey::new(
@@ -348,7 +346,7 @@ impl Connections {
             Err((error, state)) => {
                 tracing::warn!(?flow, %error, "initiate refused");
                 let (_, _, object) = TcpObject::split(client, *state);
-                return Err((NdisStatus::FAILURE, object));
+                return Err((NdisStatus::FAILURE, Box::new(object)));
             }
         };
         let context = TargetContext { index: slot as u32, generation };
@@ -365,7 +363,6 @@ impl Connections {
             retrieves: Vec::new(),
             held: HeldFrames::default(),
             brought,
-            owns_path: false,
             failed: false,
             failure_told: false,
             progress: false,
