@@ -432,7 +432,7 @@ impl Host {
                     self.receive(now, frame, true);
                 }
                 let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
-                let recall = offloaded.recall.take().or(offloaded.aborted.then_some(None));
+                let recall = offloaded.recall.take().or_else(|| offloaded.aborted.then_some(None));
                 if let Some(reason) = recall {
                     self.terminate([handle], reason);
                 }
