@@ -11,7 +11,7 @@ use host_stack::socket::{HostError, ListenerId, Notice, Request, SocketPort};
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     time::Instant,
 };
 
@@ -90,13 +90,14 @@ impl AdapterCore {
             // What only connections have that stay in the host.
             Notice::Offloading { .. }
             | Notice::Returned { .. }
+            | Notice::Uploaded { .. }
             | Notice::Data { .. }
             | Notice::Sent { .. }
             | Notice::PeerClosed { .. } => {}
         }
     }
 
-    /// A connection ended before it was offloaded.
+    /// A connection ended in the host: before it was offloaded, or after it had come back.
     fn lose(&mut self, handle: OffloadHandle, status: NtStatus) {
         if let Some(mut stream) = self.streams.remove(&handle) {
             stream.lost(&mut self.objects, status);
@@ -263,6 +264,12 @@ impl AdapterCore {
         }
     }
 
+    /// The host has taken a connection back because the target is rid of all (UPLOAD_ALL, CH s5.7). NDK runs on offloaded
+    /// connections only, so it ends: the host resets it, and nobody reads its lists any more.
+    pub(crate) fn on_uploaded(&mut self, handle: OffloadHandle) {
+        self.lose(handle, NtStatus::CONNECTION_ABORTED);
+    }
+
     /// Callbacks that became due.
     pub(crate) fn callbacks(&mut self) -> &mut Vec<Callback> {
         &mut self.objects.outbox.0
@@ -342,12 +349,18 @@ const fn connect_status(error: HostError) -> NtStatus {
 
 impl OffloadClient for AdapterCore {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>, _client: ClientTag) {
+        // What the connection brought along is wanted (CH-DEL-3).
+        io.resume_receive();
         self.on_offloaded(io.handle, io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         self.on_receive(io.handle, io, data);
         data.len()
+    }
+
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
+        // Posts no receive requests.
     }
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
@@ -360,6 +373,10 @@ impl OffloadClient for AdapterCore {
 
     fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {
         self.on_disconnect_complete(io.handle, io);
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.on_uploaded(handle);
     }
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {

@@ -1,0 +1,118 @@
+//! Random hand-over walks: two nodes over a bad network on virtual time. At every event a seed decides whether a
+//! connection changes stacks, while data flows both ways.
+//!
+//! A run passes if every byte arrives in order, every list comes back once and in order, nothing is left in any
+//! table, and no peer could tell: a monitor on each side's wire finds only what one legal stack may send
+//! ([`flue_test_support::legal`]).
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`plan`] | what a seed chooses: weather, options, windows, how a client behaves |
+//! | [`client`] | indications accepted, refused and accepted in part; posted buffers |
+//! | [`middlebox`] | options that get lost on the way |
+//! | [`run`] | connections, moves, and what must hold in the end |
+//!
+//! Everything is a function of the seed. A failure prints it with the command that repeats it:
+//! `FLUE_SEED=17 cargo test -p host-stack --test walk`. `FLUE_SEEDS=5000` runs the campaign; `FLUE_PCAP=file`
+//! beside FLUE_SEED writes what each node's monitor sees to `file.0` and `file.1`.
+
+mod client;
+mod middlebox;
+mod plan;
+mod run;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::run::{Summary, walk};
+
+/// Seeds of a run in CI.
+const SEEDS: u64 = 150;
+
+fn environment(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
+}
+
+// CH-INI, CH-TRM, CH-FWD-2, CH-SND-2, CH-RCV-8: no byte is lost, doubled or moved by any number of hand-overs, and
+// nobody can tell.
+#[test]
+fn streams_survive_random_walks() {
+    let seeds = match environment("FLUE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..environment("FLUE_SEEDS").unwrap_or(SEEDS),
+    };
+    let (mut total, mut failed, mut first) = (Total::default(), Vec::new(), None);
+    for seed in seeds {
+        match catch_unwind(AssertUnwindSafe(|| walk(seed))) {
+            Ok(summary) => total.add(&summary),
+            Err(panic) => {
+                eprintln!("repeat: FLUE_SEED={seed} cargo test -p host-stack --test walk");
+                failed.push(seed);
+                first.get_or_insert(panic);
+            }
+        }
+    }
+    println!("{total:?}; failed: {failed:?}");
+    if let Some(panic) = first {
+        resume_unwind(panic);
+    }
+    total.check();
+}
+
+/// What all seeds together have done.
+#[derive(Debug, Default)]
+struct Total {
+    seeds: u64,
+    offloads: u64,
+    uploads: u64,
+    receives_posted: u64,
+    receives_uploaded: u64,
+    refused: u64,
+    with_sack: u64,
+    /// Those whose link treats all frames well.
+    clean_seeds: u64,
+    clean_segments: u64,
+    clean_retransmitted: u64,
+    clean_idle_acks: u64,
+}
+
+impl Total {
+    fn add(&mut self, summary: &Summary) {
+        self.seeds += 1;
+        self.clean_seeds += u64::from(summary.is_clean);
+        for tally in &summary.tallies {
+            self.offloads += tally.offloads;
+            self.uploads += tally.uploads;
+            self.receives_posted += tally.receives_posted;
+            self.receives_uploaded += tally.receives_uploaded;
+            self.refused += tally.refused;
+        }
+        for counts in &summary.counts {
+            self.with_sack += counts.with_sack;
+            if summary.is_clean {
+                self.clean_segments += counts.segments;
+                self.clean_retransmitted += counts.retransmitted;
+                self.clean_idle_acks += counts.idle_acks;
+            }
+        }
+    }
+
+    /// All that the chimney has was in it; and no hand-over made anybody say anything twice. What a clean link still
+    /// sees twice is smoltcp's, which probes a window that has just opened, and sends the probe's byte again.
+    fn check(&self) {
+        if self.seeds < SEEDS {
+            return;
+        }
+        assert!(self.offloads.min(self.uploads) > 5 * self.seeds, "{self:?}");
+        let rare = [self.receives_posted, self.receives_uploaded, self.refused, self.with_sack];
+        assert!(rare.into_iter().all(|count| count > self.seeds / 2), "{self:?}");
+        let most = self.clean_seeds / 20;
+        assert!(self.clean_retransmitted <= most && self.clean_idle_acks <= most, "{self:?}");
+    }
+}
+
+// The bench is what it says: the same seed, the same run.
+#[test]
+fn a_seed_is_a_run() {
+    assert_eq!(walk(3), walk(3));
+}
