@@ -22,6 +22,7 @@
 mod config;
 mod connection;
 mod ingress;
+mod list;
 mod neighbors;
 mod offload;
 mod paths;
@@ -48,6 +49,7 @@ use smoltcp::{
 pub use self::config::{
     ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
 };
+pub use self::list::{ConnectionRow, Moves, Refusal, SocketState};
 use self::{
     connection::{Connection, Listener, Offloaded, Owner},
     paths::Paths,

@@ -17,6 +17,7 @@ use smoltcp::{
     socket::tcp::{Socket, State},
 };
 
+use super::list::Moves;
 use crate::{observer::Flow, socket::ListenerId, wire::FourTuple};
 
 /// Ports given to who asks for none (RFC 6335 s6).
@@ -58,6 +59,7 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     /// When the host next solicits the next hop, while our SYN has not left.
     pub(super) solicit_at: Instant,
+    pub(super) moves: Moves,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
 }
@@ -162,6 +164,7 @@ pub(super) struct Offloaded {
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,
     pub(super) must_offload: bool,
+    pub(super) moves: Moves,
     /// The initiate is not complete: what the host would need to take the connection back.
     pub(super) initiating: Option<Box<Initiating>>,
 }

@@ -13,6 +13,7 @@ use smoltcp::socket::tcp;
 use super::{
     BACKLOG_MAX, CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_FRAMES_MAX, Host,
     connection::{Connection, Owner, ReceiveHalf, SendHalf, Stage, specified},
+    list::Moves,
     neighbors::SOLICIT_DELAY,
 };
 use crate::{
@@ -157,6 +158,7 @@ impl Host {
                 stays: false,
                 stage: Stage::Handshake(now + HANDSHAKE_MAX),
                 solicit_at: now + SOLICIT_DELAY,
+                moves: Moves::default(),
                 send: SendHalf::default(),
                 receive: ReceiveHalf::default(),
             },

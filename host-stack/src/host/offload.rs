@@ -19,6 +19,7 @@ use super::{
     Host,
     connection::{Connection, Initiating, Offloaded, Owner, ReceiveHalf, SendHalf, Stage},
     ingress::configure,
+    list::Refusal,
 };
 use crate::{
     clock::{self, to_smoltcp},
@@ -131,7 +132,8 @@ impl Host {
         let Some(connection) = self.connections.remove(&handle) else { return false };
         self.left(connection.listener, connection.stage);
         let notice = connection.established(handle, true);
-        let Connection { client, listener, tuple, must_offload, send, receive, .. } = connection;
+        let Connection { client, listener, tuple, must_offload, moves, send, receive, .. } =
+            connection;
         // The frames that come from now on are the target's.
         self.owners.insert(tuple, Owner::Target(handle));
         let unanswered = send.unanswered();
@@ -144,6 +146,7 @@ impl Host {
                 client,
                 listener,
                 must_offload,
+                moves,
                 initiating: Some(Box::new(initiating)),
             },
         );
@@ -184,6 +187,7 @@ impl Host {
             }
             ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
+        connection.moves.refused(Refusal::Host(error.reason()));
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");
         connection.stays = true;
         self.stats.exports_refused += 1;
@@ -219,6 +223,7 @@ impl Host {
         let Some(initiating) = offloaded.initiating.take() else { return };
         match state {
             None if status == NdisStatus::SUCCESS => {
+                offloaded.moves.offloads += 1;
                 for frame in initiating.frames {
                     self.stats.forwards += 1;
                     self.tell_engine(FromHost::Forward(frame));
@@ -233,6 +238,7 @@ impl Host {
             }
             Some(state) => {
                 tracing::warn!(tuple = ?offloaded.tuple, %status, "the target refused a connection");
+                offloaded.moves.refused(Refusal::Target(status));
                 self.stats.initiates_refused += 1;
                 self.take_back(now, handle, &state, *initiating);
             }
@@ -304,7 +310,7 @@ impl Host {
         imported: Imported,
         unconsumed: usize,
     ) {
-        let Offloaded { tuple, client, listener, must_offload, initiating: _ } = offloaded;
+        let Offloaded { tuple, client, listener, must_offload, moves, initiating: _ } = offloaded;
         let Imported { mut socket, rest, written, close } = imported;
         configure(&mut socket, &self.config.tcp);
         let undelivered = socket.recv_queue() as u32;
@@ -321,6 +327,7 @@ impl Host {
             stays: true,
             stage: Stage::Open,
             solicit_at: now,
+            moves,
             send: SendHalf {
                 first: state.tcp.delegated.snd_una,
                 written,

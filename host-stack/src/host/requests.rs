@@ -14,6 +14,7 @@ use super::{
     connection::{
         Connection, EPHEMERAL_PORTS, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified,
     },
+    list::Moves,
     neighbors::SOLICIT_DELAY,
 };
 use crate::{
@@ -57,6 +58,8 @@ impl Host {
             }
             Request::Shutdown { handle } => self.shutdown(handle),
             Request::Abort { handle } => self.abort(handle),
+            // Who has asked may have gone meanwhile.
+            Request::List { reply } => drop(reply.try_send(self.list())),
         }
     }
 
@@ -118,6 +121,7 @@ impl Host {
                 stays: false,
                 stage: Stage::Handshake(now + timeout),
                 solicit_at: now + SOLICIT_DELAY,
+                moves: Moves::default(),
                 send: SendHalf::default(),
                 receive: ReceiveHalf::default(),
             },

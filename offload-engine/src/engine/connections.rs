@@ -104,6 +104,12 @@ impl Connections {
         self.slots[slot].as_deref_mut().map(|offloaded| offloaded.io(now))
     }
 
+    /// The connection `handle` as it stands, undisturbed.
+    pub fn look(&self, handle: OffloadHandle) -> Option<&Connection> {
+        let slot = *self.by_handle.get(&handle)?;
+        self.slots[slot].as_deref().map(|offloaded| &offloaded.tcp)
+    }
+
     /// Has the engine call `OffloadClient::send_room` for `handle` soon: the client has data to make.
     pub fn kick(&mut self, handle: OffloadHandle) {
         if let Some(&slot) = self.by_handle.get(&handle) {
