@@ -102,6 +102,18 @@ pub enum Request {
         /// Which connection.
         handle: OffloadHandle,
     },
+    /// Hand this connection to the target, whatever the policy says, as soon as that is possible. Nothing
+    /// answers but what follows from it: `Offloading`.
+    Offload {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
+    /// Take this connection back from the target. Followed by `OffloadClient::uploaded`, then `Uploaded`. Not
+    /// for one that must be offloaded.
+    Upload {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
     /// What listeners and connections there are, by handle.
     #[cfg(feature = "std")]
     List {

@@ -58,6 +58,7 @@ impl Host {
             }
             Request::Shutdown { handle } => self.shutdown(handle),
             Request::Abort { handle } => self.abort(handle),
+            Request::Offload { handle: _ } | Request::Upload { handle: _ } => {}
             // Who has asked may have gone meanwhile.
             Request::List { reply } => drop(reply.try_send(self.list())),
         }

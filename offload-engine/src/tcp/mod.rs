@@ -346,6 +346,11 @@ impl Connection {
         self.receiver.backlog()
     }
 
+    /// The neighbor and the path that it depends on.
+    pub const fn depends_on(&self) -> (&NeighborState, &PathState) {
+        (&self.neighbor, &self.path)
+    }
+
     /// Bytes that wait for the consumer (ReceiveBacklogSize, CH-ST-3).
     pub fn receive_backlog(&self) -> u64 {
         self.receiver.backlog_bytes()
