@@ -14,7 +14,10 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    chimney::{Capacity, ChimneyConfig, ChimneyOptions, UploadOn},
+    chimney::{
+        Capacity, ChimneyConfig, ChimneyOptions, OFFLOAD_AFTER_BYTES_DEFAULT, PORTS_MAX,
+        UPLOAD_REST_DEFAULT_SECONDS, UploadOn,
+    },
     impairment::{Impairment, ImpairmentOptions},
 };
 use crate::{

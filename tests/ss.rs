@@ -126,7 +126,7 @@ fn it_lists_what_a_node_has() {
     let mut flue = bench.listen("", Output::Bytes);
     let listeners = bench.say("ss -tln");
     let rows: Vec<_> =
-        listeners.out.lines().map(|line| line.split_whitespace().collect()).collect();
+        listeners.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
     let head: Vec<_> =
         "State Recv-Q Send-Q Local Address:Port Peer Address:Port Offload".split(' ').collect();
     assert_eq!(rows, [head, vec!["LISTEN", "0", "1", "0.0.0.0:5000", "*:*", "InHost"]]);
@@ -159,11 +159,9 @@ fn it_lists_what_a_node_has() {
     for word in ["ESTAB", "10.0.0.2:5000", &peer.to_string(), "Offloaded", &process] {
         assert!(lines[1].split_whitespace().any(|other| other == word), "{word}: {text}");
     }
-    for word in
-        ["cubic", "wscale:7,7", "mss:1448", "pmtu:1500", "bytes_received:100000", "offloads:1"]
+    for word in ["cubic", "wscale:", "mss:1448", "pmtu:1500", "bytes_received:100000", "offloads:1"]
     {
-        let found =
-            lines[2].split_whitespace().any(|other| other.starts_with(&word[..word.len() - 1]));
+        let found = lines[2].split_whitespace().any(|other| other.starts_with(word));
         assert!(found, "{word}: {text}");
     }
     assert_eq!(bench.say("ss dport = :1").out.lines().count(), 1, "only the head");
