@@ -6,7 +6,10 @@
 
 use alloc::boxed::Box;
 
-use super::state::{ConnectionState, TcpCached, TcpState};
+use super::{
+    state::{ConnectionState, TcpCached, TcpState},
+    tree::TcpUpdate,
+};
 use crate::{
     nbl::{NblChain, NetBufferList},
     tcp::{Connection, Info},
@@ -134,9 +137,10 @@ impl ConnectionIo<'_> {
         self.connection.tcp_state(self.now)
     }
 
-    /// Updates the cached class of the connection's state (CH s5.3).
+    /// Updates the cached class of the connection's state (CH s5.3); what has changed takes effect at once.
     pub fn update(&mut self, cached: TcpCached) {
-        self.connection.update_cached(self.now, cached);
+        let update = TcpUpdate::of(&self.query().cached, cached);
+        self.connection.update_cached(self.now, &update);
     }
 
     /// What TCP_INFO would say.
@@ -168,6 +172,13 @@ pub trait OffloadClient {
 
     /// Something happened to the connection.
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent);
+
+    /// The connection went back to the host (terminate, CH s5.5): the last upcall of it, as
+    /// [`ConnectionEvent::Released`] is of one that has ended. Lists that had not completed went along: the host
+    /// completes them.
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        let _ = handle;
+    }
 }
 
 /// A request to offload one connection (MiniportInitiateOffload with a neighbor, a path and a TCP object).

@@ -17,6 +17,7 @@
 //! | `output` | what is the next segment |
 //! | `expiry` | what happens when a timer runs out |
 //! | `state` | taking a connection over, and giving it back |
+//! | `upload` | what still happens on a connection that is about to go back, or may not send |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
 //! | `autotune` | how large the window should be |
@@ -56,6 +57,7 @@ mod state;
 mod tests;
 mod timers;
 mod trace;
+mod upload;
 
 use alloc::{boxed::Box, collections::VecDeque};
 
@@ -249,6 +251,10 @@ pub struct Connection {
     aborting: Option<NetBufferList>,
     /// A mandatory upload reason was raised: nothing is processed any more (CH-EVT-1).
     stopped: bool,
+    /// What keeps it from sending although it is alive.
+    hold: upload::Hold,
+    /// The cached class was updated, and nobody has asked yet.
+    cached_changed: bool,
     peer_closed_raised: bool,
     ending: Ending,
     events: VecDeque<Event>,
@@ -308,6 +314,7 @@ impl Connection {
             Disconnect::Graceful => {
                 self.queue.post_disconnect(nbl);
                 self.fin_requested = true;
+                self.surrender_disconnect();
             }
             Disconnect::Abortive => {
                 self.abort_requests();
@@ -401,7 +408,7 @@ impl Connection {
     /// is queued, and [`SEND_BACKLOG`]. Posting more is legal. Not 0 once everything is acknowledged;
     /// 0 after a disconnect.
     pub fn send_room(&self) -> usize {
-        if self.fin_requested || self.stopped || self.is_ended() {
+        if self.fin_requested || self.stopped || self.hold.any() || self.is_ended() {
             return 0;
         }
         let window = self.send_window().min(self.snd.wnd);
