@@ -7,18 +7,19 @@ use std::{
 };
 
 use host_stack::{
-    socket::{ConnectionRow, Moves, Refusal},
+    socket::{ConnectionRow, Moves, Refusal, SocketState},
     stream::OffloadState,
 };
 use offload_engine::{
     chimney::{client::UploadReason, state::TcpConst},
+    engine::Look,
     status::NdisStatus,
     tcp::{CaState, Info},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::server::Look;
+use super::state;
 
 /// The Offload State column of Windows' netstat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -111,8 +112,9 @@ pub struct Record {
 }
 
 impl Record {
-    /// From what the host stack says, and the target if it has the connection.
-    pub fn new(row: &ConnectionRow, look: Option<Look>) -> Self {
+    /// From what the host stack says, and the target if it has the connection; `tree`: with the three classes of
+    /// offload state.
+    pub fn new(row: &ConnectionRow, look: Option<Look>, tree: bool) -> Self {
         let ConnectionRow {
             handle,
             local,
@@ -142,15 +144,23 @@ impl Record {
             info: None,
             state_tree: None,
         };
-        if let Some(Look { info, constant, recv_q, send_q, state_tree }) = look {
-            let phase = host_stack::socket::SocketState::from(info.phase);
-            record.state.get_or_insert_with(|| phase.name().to_owned());
-            record.recv_q.get_or_insert(recv_q);
-            record.send_q.get_or_insert(send_q);
-            record.info = Some(Box::new(TcpInfo::new(&info, &constant)));
-            record.state_tree = state_tree;
+        if let Some(look) = look {
+            record.complete(&look, tree);
         }
         record
+    }
+
+    /// Adds what only the target knows.
+    fn complete(&mut self, look: &Look, tree: bool) {
+        let Look { info, neighbor, path, tcp, queried, send_outstanding } = look;
+        let phase = SocketState::from(info.phase);
+        self.state.get_or_insert_with(|| phase.name().to_owned());
+        self.recv_q.get_or_insert(queried.receive_backlog_size.into());
+        self.send_q.get_or_insert(*send_outstanding as u64);
+        self.info = Some(Box::new(TcpInfo::new(info, &tcp.constant)));
+        self.state_tree = tree.then(|| {
+            state::tree(neighbor.as_ref(), path.as_ref(), &tcp.constant, &tcp.cached, queried)
+        });
     }
 
     /// Listens.

@@ -23,12 +23,10 @@ use host_stack::{
     socket::{ConnectionRow, Request as HostRequest},
 };
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpConst},
-    engine::NodeClient,
-    tcp::Info,
+    chimney::client::OffloadHandle,
+    engine::{Look, NodeClient},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde_json::Value;
 
 use super::{
     ANSWER_LIMIT, BACKLOG, HOST_LIMIT, LOOK_MAX, MOVE_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT,
@@ -36,7 +34,6 @@ use super::{
     message::{Answer, Ask, Destination, Move, NodeName, Page, Reply, Request},
     place::{self, ControlPlace, PATH_BYTES_MAX},
     record::{Place, Record},
-    state::{self, Backlogs},
 };
 use crate::{failure::Failure, options::NodeConfig};
 
@@ -47,21 +44,6 @@ const REST_MIN: Duration = Duration::from_millis(1);
 /// Rest after an accept that failed: without descriptors it would fail again at once.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// What the target says of a connection it has.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Look {
-    /// TCP_INFO.
-    pub info: Info,
-    /// What never changes.
-    pub constant: TcpConst,
-    /// Bytes that wait for the client.
-    pub recv_q: u64,
-    /// Bytes posted and not acknowledged.
-    pub send_q: u64,
-    /// All state, if asked for.
-    pub state_tree: Option<Value>,
-}
-
 /// A node, as the server needs it.
 pub trait Controlled: Send + 'static {
     /// Its listeners and connections, by handle.
@@ -71,7 +53,7 @@ pub trait Controlled: Send + 'static {
     fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String>;
 
     /// What the target says of these; `None`: it does not have that one.
-    fn look(&self, handles: &[OffloadHandle], state: bool) -> Vec<Option<Look>>;
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>>;
 
     /// Has the host stack hand a connection over.
     fn move_to(&self, handle: OffloadHandle, to: Destination);
@@ -82,25 +64,9 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
         self.list(limit).map_err(|error| format!("host stack: {error} ({limit:?})"))
     }
 
-    fn look(&self, handles: &[OffloadHandle], state: bool) -> Vec<Option<Look>> {
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
         self.with_engine(|engine, now| {
-            let connections = engine.connections();
-            let look = |handle: &OffloadHandle| {
-                let connection = connections.look(*handle)?;
-                let tcp = connection.tcp_state(now);
-                let receive = connection.receive_backlog();
-                let (neighbor, path) = connection.depends_on();
-                let backlogs =
-                    Backlogs { send: None, receive: u32::try_from(receive).unwrap_or(u32::MAX) };
-                Some(Look {
-                    info: connection.info(now),
-                    constant: tcp.constant,
-                    recv_q: receive,
-                    send_q: connection.send_outstanding() as u64,
-                    state_tree: state.then(|| state::tree(neighbor, path, &tcp, backlogs)),
-                })
-            };
-            handles.iter().map(look).collect()
+            handles.iter().map(|handle| engine.look(now, *handle)).collect()
         })
     }
 
@@ -383,8 +349,9 @@ impl<N: Controlled> Server<N> {
         let mut connections = Vec::with_capacity(rows.len());
         for rows in rows.chunks(LOOK_MAX) {
             let handles: Vec<_> = rows.iter().map(|row| row.handle).collect();
-            let looks = self.node.look(&handles, state);
-            connections.extend(rows.iter().zip(looks).map(|(row, look)| Record::new(row, look)));
+            let looks = self.node.look(&handles);
+            connections
+                .extend(rows.iter().zip(looks).map(|(row, look)| Record::new(row, look, state)));
         }
         Ok(Answer::List(Box::new(Page { node: self.name.clone(), connections, more })))
     }
@@ -402,7 +369,7 @@ impl<N: Controlled> Server<N> {
         loop {
             let rows = self.node.rows(HOST_LIMIT)?;
             let row = rows.iter().find(|row| row.handle.0 == handle);
-            let record = row.map(|row| Box::new(Record::new(row, None)));
+            let record = row.map(|row| Box::new(Record::new(row, None, false)));
             let settled = record
                 .as_ref()
                 .is_none_or(|record| record.offload_state == goal || record.refusals > refusals);

@@ -3,31 +3,34 @@
 //! value and RttVar four times. Members that Windows does not have stand apart, under "extensions".
 
 use offload_engine::{
-    chimney::state::{
-        NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached, PathConst,
-        PathState, TcpCached, TcpConst, TcpDelegated, TcpState, Ticks, TimerState,
+    chimney::{
+        state::{
+            NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached, PathConst,
+            PathState, TcpCached, TcpConst, TcpDelegated, Ticks, TimerState,
+        },
+        tree::TcpQueried,
     },
     tcp::SeqNum,
 };
 use serde_json::{Value, json};
 
-/// Sizes that a query of a TCP object answers besides its variables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Backlogs {
-    /// SendBacklogSize, bytes; `None`: not known.
-    pub send: Option<u32>,
-    /// ReceiveBacklogSize, bytes.
-    pub receive: u32,
-}
-
-/// The three objects of a connection.
+/// The three objects of a connection; one that nobody can tell is null.
 pub fn tree(
-    neighbor: &NeighborState,
-    path: &PathState,
-    tcp: &TcpState,
-    backlogs: Backlogs,
+    neighbor: Option<&NeighborState>,
+    path: Option<&PathState>,
+    constant: &TcpConst,
+    cached: &TcpCached,
+    queried: &TcpQueried,
 ) -> Value {
-    json!({ "neighbor": neighbor_object(neighbor), "path": path_object(path), "tcp": tcp_object(tcp, backlogs) })
+    json!({
+        "neighbor": neighbor.map(neighbor_object),
+        "path": path.map(path_object),
+        "tcp": {
+            "const": tcp_const(constant),
+            "cached": tcp_cached(cached),
+            "delegated": tcp_delegated(queried),
+        },
+    })
 }
 
 fn neighbor_object(state: &NeighborState) -> Value {
@@ -53,15 +56,6 @@ fn path_object(state: &PathState) -> Value {
         "const": { "SourceAddress": source_address, "DestinationAddress": destination_address },
         "cached": { "PathMtu": path_mtu },
         "delegated": {},
-    })
-}
-
-fn tcp_object(state: &TcpState, backlogs: Backlogs) -> Value {
-    let TcpState { constant, cached, delegated } = state;
-    json!({
-        "const": tcp_const(constant),
-        "cached": tcp_cached(cached),
-        "delegated": tcp_delegated(delegated, backlogs),
     })
 }
 
@@ -125,7 +119,8 @@ fn tcp_cached(cached: &TcpCached) -> Value {
     })
 }
 
-fn tcp_delegated(delegated: &TcpDelegated, backlogs: Backlogs) -> Value {
+fn tcp_delegated(queried: &TcpQueried) -> Value {
+    let TcpQueried { delegated, send_backlog_size, receive_backlog_size } = *queried;
     let TcpDelegated {
         state,
         rcv_nxt,
@@ -149,8 +144,7 @@ fn tcp_delegated(delegated: &TcpDelegated, backlogs: Backlogs) -> Value {
         keep_alive,
         retransmit,
         ecn_echo,
-    } = *delegated;
-    let Backlogs { send, receive } = backlogs;
+    } = delegated;
     let TimerState { count: probes, timeout_delta: keep_alive_due } = keep_alive;
     let TimerState { count: retransmissions, timeout_delta: retransmit_due } = retransmit;
     let number = |SeqNum(number): SeqNum| number;
@@ -176,8 +170,8 @@ fn tcp_delegated(delegated: &TcpDelegated, backlogs: Backlogs) -> Value {
         "SndWndProbeCount": snd_wnd_probe_count,
         "KeepAlive": { "ProbeCount": probes, "TimeoutDelta": ticks(keep_alive_due) },
         "Retransmit": { "Count": retransmissions, "TimeoutDelta": ticks(retransmit_due) },
-        "SendBacklogSize": send,
-        "ReceiveBacklogSize": receive,
+        "SendBacklogSize": send_backlog_size,
+        "ReceiveBacklogSize": receive_backlog_size,
         "extensions": { "ecn_echo": ecn_echo },
     })
 }
@@ -220,11 +214,14 @@ mod tests {
         }
     }
 
+    fn queried() -> TcpQueried {
+        TcpQueried { delegated: delegated(), send_backlog_size: 22, receive_backlog_size: 21 }
+    }
+
     // CH s3.6, in the order of declaration; a timer that does not run is -1, one that is due 0.
     #[test]
     fn delegated_members_have_windows_names() {
-        let backlogs = Backlogs { send: None, receive: 21 };
-        let document = tcp_delegated(&delegated(), backlogs);
+        let document = tcp_delegated(&queried());
         let members = [
             "RcvWnd",
             "SndUna",
@@ -252,7 +249,7 @@ mod tests {
         assert_eq!(document["KeepAlive"], json!({ "ProbeCount": 19, "TimeoutDelta": -1 }));
         assert_eq!(document["Retransmit"], json!({ "Count": 20, "TimeoutDelta": 0 }));
         assert_eq!(document["ReceiveBacklogSize"], 21);
-        assert!(document["SendBacklogSize"].is_null());
+        assert_eq!(document["SendBacklogSize"], 22);
     }
 
     // CH s3.1 to s3.5: three objects, each in its classes.
@@ -285,8 +282,7 @@ mod tests {
             ecn_enabled: false,
         };
         let cached = TcpCached { max_rt: None, ..TcpCached::default() };
-        let tcp = TcpState { constant, cached, delegated: delegated() };
-        let document = tree(&neighbor, &path, &tcp, Backlogs { send: Some(9), receive: 0 });
+        let document = tree(Some(&neighbor), Some(&path), &constant, &cached, &queried());
         for (object, class, member, value) in [
             ("neighbor", "const", "DlSourceAddress", json!("02:00:00:00:00:01")),
             ("neighbor", "const", "VlanId", json!(5)),
@@ -303,11 +299,12 @@ mod tests {
             ("tcp", "const", "RemoteMss", json!(1460)),
             ("tcp", "cached", "MaxRT", json!(-1)),
             ("tcp", "cached", "TtlOrHopLimit", json!(64)),
-            ("tcp", "delegated", "SendBacklogSize", json!(9)),
+            ("tcp", "delegated", "SendBacklogSize", json!(22)),
         ] {
             assert_eq!(document[object][class][member], value, "{object}.{class}.{member}");
         }
         assert_eq!(document["path"]["delegated"], json!({}));
         assert_eq!(document["tcp"]["const"]["Flags"]["SACK_ENABLED"], false);
+        assert!(tree(None, None, &constant, &cached, &queried())["path"].is_null());
     }
 }

@@ -175,9 +175,8 @@ impl Connections {
     }
 
     /// The connection `handle` as it stands, undisturbed.
-    pub fn look(&self, handle: OffloadHandle) -> Option<&Connection> {
-        let slot = *self.by_handle.get(&handle)?;
-        self.slots[slot].as_deref().map(|offloaded| &offloaded.tcp)
+    pub(super) fn look(&self, handle: OffloadHandle) -> Option<&Offloaded> {
+        self.slots[*self.by_handle.get(&handle)?].as_deref()
     }
 
     /// Has the engine call `OffloadClient::send_room` for `handle` soon: the client has data to make.

@@ -20,6 +20,7 @@
 mod connections;
 pub mod doorbell;
 mod initiate;
+mod look;
 pub mod port;
 mod run;
 mod terminate;
@@ -35,6 +36,7 @@ use crossbeam_channel::{Receiver, Sender};
 pub use self::{
     connections::{Connections, HELD_BYTES_MAX, HELD_FRAMES_MAX},
     initiate::HELD_TREES_MAX,
+    look::Look,
 };
 use self::{
     doorbell::Doorbell,

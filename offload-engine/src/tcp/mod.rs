@@ -353,16 +353,6 @@ impl Connection {
         self.receiver.backlog()
     }
 
-    /// The neighbor and the path that it depends on.
-    pub const fn depends_on(&self) -> (&NeighborState, &PathState) {
-        (&self.neighbor, &self.path)
-    }
-
-    /// Bytes that wait for the consumer (ReceiveBacklogSize, CH-ST-3).
-    pub fn receive_backlog(&self) -> u64 {
-        self.receiver.backlog_bytes()
-    }
-
     /// The consumer has taken `count` bytes of the front of the backlog, at most that piece's length.
     /// The window opens by as much.
     pub fn backlog_consumed(&mut self, count: usize) {

@@ -57,7 +57,7 @@ impl Controlled for Fake {
         Ok(state.rows.clone())
     }
 
-    fn look(&self, handles: &[OffloadHandle], _state: bool) -> Vec<Option<Look>> {
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
         assert!(handles.len() <= LOOK_MAX, "the node is held for too many");
         vec![None; handles.len()]
     }
