@@ -202,8 +202,13 @@ fn hand_over(
         Destination::Target => Place::Offloaded,
         Destination::Host => Place::InHost,
     };
-    let began = Instant::now();
     let mut now = Some(record.clone());
+    if to == Destination::Host && record.must_offload && record.offload_state != goal {
+        let message = "host stack: a queue pair runs on it, which needs it offloaded".into();
+        let refused = Refused { message, ndis_status: None, ndis_status_name: None };
+        return Ok(outcome(control, record, goal, now, Some(refused), Duration::ZERO));
+    }
+    let began = Instant::now();
     let mut begin = true;
     let refused = |now: &Record| now.refusals > record.refusals;
     while let Some(current) = &now
@@ -222,18 +227,31 @@ fn hand_over(
         now = connection.map(|connection| *connection);
         begin = false;
     }
-    let took = began.elapsed();
-    Ok(Moved {
+    let why = now.clone().filter(refused).and_then(|now| now.last_refusal);
+    Ok(outcome(control, record, goal, now, why, began.elapsed()))
+}
+
+/// What became of `record`, which is `now` what it is.
+fn outcome(
+    control: &Path,
+    record: &Record,
+    goal: Place,
+    now: Option<Record>,
+    refused: Option<Refused>,
+    took: Duration,
+) -> Moved {
+    let to = now.map(|now| now.offload_state);
+    Moved {
         control: control.to_owned(),
         handle: record.handle,
         local: record.local,
         remote: record.remote,
         from: record.offload_state,
-        to: now.as_ref().map(|now| now.offload_state),
-        ok: now.as_ref().is_some_and(|now| now.offload_state == goal),
-        refused: now.filter(refused).and_then(|now| now.last_refusal),
+        to,
+        ok: to == Some(goal),
+        refused,
         took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
-    })
+    }
 }
 
 fn tell(moved: &Moved, console: &mut Console<'_>) {
@@ -282,6 +300,19 @@ mod tests {
         }
         let six: Selector = "[fd00::2]:1-[fd00::1]:2".parse().unwrap();
         assert!(matches!(six, Selector::Between(..)));
+    }
+
+    // Nobody needs to be asked: a queue pair has no other place.
+    #[test]
+    fn a_queue_pairs_connection_is_not_uploaded() {
+        let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
+        let record = Record { must_offload: true, ..record };
+        let wait = Duration::from_secs(1);
+        let moved = hand_over(Path::new("/nowhere"), &record, Destination::Host, wait).unwrap();
+        assert!(!moved.ok && moved.to == Some(Place::Offloaded));
+        assert!(reason(&moved).contains("queue pair"), "{}", reason(&moved));
+        let moved = hand_over(Path::new("/nowhere"), &record, Destination::Target, wait).unwrap();
+        assert!(moved.ok, "it is there already");
     }
 
     #[test]

@@ -65,9 +65,13 @@ impl std::fmt::Display for ControlPlace {
 /// The directory of this user's sockets.
 pub fn directory() -> PathBuf {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match runtime.filter(|path| path.is_absolute() && path.is_dir()) {
+    let own = rustix::process::geteuid().as_raw();
+    // Who has changed user may still have the former one's.
+    let is_ours =
+        |path: &Path| fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == own);
+    match runtime.filter(|path| path.is_absolute() && is_ours(path)) {
         Some(path) => path.join("flue"),
-        None => format!("/tmp/flue-{}", rustix::process::geteuid().as_raw()).into(),
+        None => format!("/tmp/flue-{own}").into(),
     }
 }
 
