@@ -40,6 +40,7 @@ impl From<OffloadState> for Place {
             OffloadState::InHost => Self::InHost,
             OffloadState::Offloading => Self::Offloading,
             OffloadState::Offloaded => Self::Offloaded,
+            OffloadState::Uploading => Self::Uploading,
         }
     }
 }

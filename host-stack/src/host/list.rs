@@ -16,7 +16,7 @@ use smoltcp::socket::tcp::{self, State};
 
 use super::{
     Host,
-    connection::{Connection, Listener, Offloaded},
+    connection::{Connection, History, Listener, OffloadStage, Offloaded},
 };
 use crate::stream::OffloadState;
 
@@ -132,11 +132,19 @@ pub struct Moves {
     pub last_refusal: Option<Refusal>,
 }
 
-impl Moves {
-    /// Counts a hand-over that was not done.
-    pub(super) fn refused(&mut self, refusal: Refusal) {
-        self.refusals += 1;
-        self.last_refusal = Some(refusal);
+impl From<History> for Moves {
+    fn from(history: History) -> Self {
+        let History {
+            opened_at: _,
+            offloads,
+            uploads,
+            upload_reason,
+            // The one that counts for the policy.
+            refusal: _,
+            refusals,
+            last_refusal,
+        } = history;
+        Self { offloads, uploads, last_upload_reason: upload_reason, refusals, last_refusal }
     }
 }
 
@@ -204,18 +212,19 @@ impl Connection {
             state: Some(socket.state().into()),
             offload: OffloadState::InHost,
             recv_q: Some(socket.recv_queue() + self.receive.unconsumed),
-            send_q: Some(self.send.unanswered()),
+            send_q: Some(self.send.outstanding() as usize),
             must_offload: self.must_offload,
-            moves: self.moves,
+            moves: self.history.into(),
         }
     }
 }
 
 impl Offloaded {
     fn row(&self, handle: OffloadHandle) -> ConnectionRow {
-        let offload = match self.initiating {
-            Some(_) => OffloadState::Offloading,
-            None => OffloadState::Offloaded,
+        let offload = match self.stage {
+            OffloadStage::Initiating => OffloadState::Offloading,
+            OffloadStage::With(_) => OffloadState::Offloaded,
+            OffloadStage::Terminating(_) => OffloadState::Uploading,
         };
         ConnectionRow {
             handle,
@@ -226,7 +235,7 @@ impl Offloaded {
             recv_q: None,
             send_q: None,
             must_offload: self.must_offload,
-            moves: self.moves,
+            moves: self.history.into(),
         }
     }
 }
