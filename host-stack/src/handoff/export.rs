@@ -27,7 +27,7 @@ use smoltcp::{
     time::{Duration, Instant as SmolInstant},
 };
 
-use super::{PIECE_MAX, stage::Stage, take};
+use super::{PIECE_MAX, RTO_TICKS, stage::Stage, take};
 use crate::{
     clock::to_smoltcp,
     device::QueueDevice,
@@ -40,8 +40,6 @@ const CHALLENGE_PAUSE: Duration = Duration::from_secs(2);
 /// Out-of-order blocks asked for: as many as the assembler holds
 /// (`assembler-max-segment-count-32`).
 const BLOCKS_MAX: usize = 32;
-/// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4), in ticks.
-const RTO_TICKS: Ticks = 1_000;
 /// MSS assumed when the peer announced none (RFC 9293 s3.7.1), IPv4 and IPv6.
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
 

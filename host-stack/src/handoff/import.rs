@@ -12,6 +12,10 @@
 //! | FIN-WAIT-2 | our FIN, and its acknowledgement |
 //! | CLOSING, TIME-WAIT | the peer's FIN comes after ours. A CLOSING whose FIN has never left is a CLOSE-WAIT to be closed |
 //!
+//! The replay's clock lies before the present, by what the connection has already waited for an acknowledgement: so
+//! smoltcp's retransmission timer, an RTO of one second, is due when the carried one is (CH s10.1), or earlier if that had backed
+//! off. However often a connection moves, what is lost is sent again in time.
+//!
 //! The receive buffer covers the edge that was advertised, and no more than is needed for that: its scale may be
 //! smaller than the wire's, and then every window is divided on its way out ([`crate::window`]).
 //!
@@ -28,12 +32,12 @@ use offload_engine::{
 use smoltcp::{
     iface::SocketHandle,
     socket::tcp::{CongestionControl, Socket, SocketBuffer, State},
-    time::Instant,
+    time::{Duration, Instant},
     wire::{TcpControl, TcpRepr, TcpTimestampGenerator, TcpTimestampRepr},
 };
 
 use super::{
-    PIECE_MAX,
+    PIECE_MAX, RTO_TICKS,
     isn::{SALTS, seed_for},
     stage::{Said, Stage},
 };
@@ -98,7 +102,10 @@ pub(crate) fn import(
     send_buffer: usize,
     generator: TcpTimestampGenerator,
 ) -> Result<Imported, ImportError> {
-    Replay::plan(state)?.run(now, send_buffer, generator)
+    let left = state.tcp.delegated.retransmit.timeout_delta.unwrap_or(RTO_TICKS);
+    let waited = RTO_TICKS.saturating_sub(left);
+    let began = now - Duration::from_millis(waited.into());
+    Replay::plan(state)?.run(began, send_buffer, generator)
 }
 
 /// Everything the replay has to bring about.

@@ -74,6 +74,8 @@ impl Engine {
     ) -> Option<Box<TcpObject>> {
         let slot = self.connections.find_context(context)?;
         let offloaded = self.connections.slot(slot)?;
+        // CH-TRM-6: requests that were posted a moment ago take what waits.
+        deliver_backlog(now, offloaded, client);
         if offloaded.failed {
             self.fail(now, slot, client);
             self.connections.slot(slot)?.tcp.give_up(now);
@@ -86,7 +88,8 @@ impl Engine {
         }
         self.trace(now, slot);
         let offloaded = self.remove(now, slot)?;
-        let Offloaded { handle, client: tag, tcp, held, .. } = *offloaded;
+        let Offloaded { handle, client: tag, flow, tcp, held, .. } = *offloaded;
+        self.note_given_back(flow);
         frames.extend(held.into_frames());
         let (state, disconnect) = tcp.into_state(now);
         debug_assert!(disconnect.is_none(), "prepare_upload has given it back");
@@ -101,7 +104,6 @@ impl Engine {
         // An ACK or a RST; the bound is for what upcalls add to it.
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return true };
-            deliver_backlog(now, offloaded, client);
             if raise_events(now, offloaded, client) {
                 return true;
             }

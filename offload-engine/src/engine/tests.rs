@@ -35,7 +35,7 @@ use crate::{
     },
     frame::classify,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
     tcp::{SeqNum, TcpPhase},
     time::{Duration, Instant},
@@ -102,6 +102,7 @@ struct Client {
     takes: usize,
     indications: usize,
     completed: Vec<NetBufferList>,
+    receives: Vec<ReceiveBufferList>,
     events: Vec<ConnectionEvent>,
     disconnected: Vec<NetBufferList>,
     uploaded: Vec<OffloadHandle>,
@@ -109,6 +110,7 @@ struct Client {
 
 impl OffloadClient for Client {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+        io.resume_receive();
         self.offloaded.push((io.handle, client));
     }
 
@@ -117,6 +119,10 @@ impl OffloadClient for Client {
         let taken = self.takes.min(data.len());
         self.received.extend_from_slice(&data[..taken]);
         taken
+    }
+
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        self.receives.extend(chain);
     }
 
     fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, chain: NblChain) {

@@ -9,8 +9,9 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
     Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
-    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, RttEstimator,
-    SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
+    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, Requests,
+    RttEstimator, SendBacklog, SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer,
+    Timers, Watch,
     congestion::{Congestion, Usage},
     upload::Hold,
 };
@@ -143,6 +144,8 @@ pub(super) fn import(
         Receiver::new(rcv_nxt, rcv_wnd, constant.rcv_wind_scale, constant.sack_enabled, &config);
     receiver.set_limit(cached.initial_rcv_wnd);
     receiver.set_mss(u64::from(constant.local_mss));
+    // CH-DEL-3: it waits for posts, as if refused.
+    receiver.set_blocked(!buffered_data.is_empty());
     buffered_data.into_iter().for_each(|data| receiver.adopt_buffered(data));
     for (start, data) in &out_of_order {
         receiver.adopt_out_of_order(rcv_nxt.locate(*start), data);
@@ -185,6 +188,7 @@ pub(super) fn import(
         queue,
         fin_requested: fin_requested(phase) || fin_acknowledged(phase),
         receiver,
+        requests: Requests::default(),
         recovery,
         congestion: Controller::new(
             config.congestion,
@@ -215,10 +219,14 @@ pub(super) fn import(
         hold: Hold::default(),
         cached_changed: false,
         peer_closed_raised: false,
+        aborted: false,
         ending: Ending::No,
         events: VecDeque::new(),
         counters: Counters::default(),
+        watch: Watch::default(),
+        send_backlog: SendBacklog::default(),
     };
+    connection.start_watch();
     connection.import_timers(keep_alive, retransmit, snd_wnd_probe_count);
     connection.complete_sends();
     connection.settle(&[], false);
@@ -248,6 +256,8 @@ impl Connection {
         self.attempts.keep_alives = keep_alive.count;
         match keep_alive.timeout_delta {
             Some(left) => self.timers.set(Timer::KeepAlive, now + ticks(left)),
+            // TIME-WAIT has one timer.
+            None if self.phase == TcpPhase::TimeWait => {}
             None => self.restart_keep_alive(),
         }
         let deadline = |default: Duration| now + retransmit.timeout_delta.map_or(default, ticks);
@@ -261,9 +271,12 @@ impl Connection {
             | TcpPhase::LastAck
             | TcpPhase::Closed => {}
         }
-        if self.window_closed() {
+        if self.snd.wnd == 0 {
             self.attempts.probe_round = round;
+        }
+        if self.window_closed() {
             self.attempts.probes = retransmit.count;
+            self.attempts.closed_since = (!self.attempts.spent.is_zero()).then_some(now);
             let default = self.rtt.rto_shifted(u32::from(round));
             self.timers.set(Timer::Persist, deadline(default));
         } else if !self.recovery.is_idle() {
@@ -278,7 +291,9 @@ impl Connection {
     /// The connection's state in its three classes, as a query sees it at `now` (CH s5.2).
     pub fn tcp_state(&self, now: Instant) -> TcpState {
         let (srtt, rtt_var) = self.rtt.export();
-        let spent = self.attempts.since.map_or(Duration::ZERO, |since| now - since);
+        let Attempts { since, closed_since, .. } = self.attempts;
+        let since = if self.window_closed() { closed_since } else { since };
+        let spent = since.map_or(Duration::ZERO, |since| now - since);
         TcpState {
             constant: self.constant,
             cached: self.cached,

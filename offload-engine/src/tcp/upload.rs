@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Hold {
     /// It is being uploaded: nothing but the ACK that is owed.
-    uploading: bool,
+    pub(super) uploading: bool,
     /// An object that it depends on was invalidated: nothing at all.
     invalid: bool,
 }
@@ -32,13 +32,15 @@ impl Hold {
 
 impl Connection {
     /// The host takes the connection back. Everything that must be completed UPLOAD_IN_PROGRESS becomes events, an ACK
-    /// that was delayed is due now (CH-TRM-3, -11). Outstanding sends stay: they go back as they are (CH-TRM-5).
+    /// that was delayed is due now (CH-TRM-3, -11). Outstanding sends stay: they go back as they are (CH-TRM-5). Receive requests do not; to be called when what
+    /// waits has been delivered as far as they take it (CH-TRM-6).
     pub fn prepare_upload(&mut self, now: Instant) {
         self.now = now;
         self.hold.uploading = true;
         if self.is_ended() {
             return;
         }
+        self.return_receives();
         self.surrender_disconnect();
         if !self.stopped && self.receiver.ack_due() != AckDue::No {
             self.receiver.ack_now();
@@ -88,7 +90,6 @@ impl Connection {
         }
         self.stop(UploadReason::HardwareFailure);
         self.receiver.discard();
-        self.peer_closed_raised = true;
         self.events.push_back(Event::Reset);
     }
 
@@ -100,11 +101,12 @@ impl Connection {
             list.complete(NdisStatus::REQUEST_ABORTED, 0);
             self.events.push_back(Event::DisconnectComplete(list));
         }
-        self.receiver.discard();
+        self.abort_receives();
         self.end();
     }
 
-    /// Whether a mandatory upload reason was raised: segments are not processed any more (CH-EVT-1).
+    /// A mandatory reason was raised: no segment is processed any more. Those that come belong to the host once it has the
+    /// connection back (CH s9.3).
     pub const fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -119,19 +121,14 @@ impl Connection {
         core::mem::replace(&mut self.cached_changed, false)
     }
 
-    /// SendBacklogSize (CH-ST-2): bytes that a poster should keep outstanding, whatever is outstanding now.
-    pub fn send_backlog_size(&self) -> u32 {
-        u32::try_from(self.send_window().min(self.snd.wnd)).unwrap_or(u32::MAX)
-    }
-
-    /// ReceiveBacklogSize (CH-ST-3): bytes that wait for the consumer.
-    pub fn receive_backlog_size(&self) -> u32 {
-        u32::try_from(self.receiver.backlog_bytes()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether there is no connection any more.
+    /// Whether there is no connection any more, but what is still to be told.
     pub fn is_closed(&self) -> bool {
-        self.phase == TcpPhase::Closed
+        self.is_ended()
+    }
+
+    /// Bytes that the peer has acknowledged, and bytes received in order, since the take-over.
+    pub const fn bytes_moved(&self) -> (u64, u64) {
+        (self.counters.bytes_acked, self.counters.bytes_received)
     }
 
     /// Its state in the sense of RFC 9293.
