@@ -80,11 +80,6 @@ impl UploadReasons {
     }
 }
 
-/// Whether the target has stopped (CH-EVT-1): the host has to take the connection back.
-pub(crate) fn is_mandatory(reason: UploadReason) -> bool {
-    !UploadReasons::OPTIONAL.contains(&reason)
-}
-
 /// Whether what the target has refused with `status` may be accepted later: a table was full, memory was short, or
 /// its judgement may change. What is wrong with the connection itself stays wrong.
 pub(crate) fn may_change(status: NdisStatus) -> bool {
@@ -111,8 +106,8 @@ mod tests {
             UploadReason::UploadRequested,
             UploadReason::HardwareFailure,
         ];
-        assert!(mandatory.into_iter().all(is_mandatory));
-        assert!(!UploadReasons::OPTIONAL.into_iter().any(is_mandatory));
+        assert!(mandatory.into_iter().all(UploadReason::is_mandatory));
+        assert!(!UploadReasons::OPTIONAL.into_iter().any(UploadReason::is_mandatory));
         assert_eq!(mandatory.len() + UploadReasons::OPTIONAL.len(), 11);
         let some = UploadReasons::default().with(UploadReason::SmallIo);
         let named = UploadReasons::OPTIONAL.into_iter().filter(|reason| some.contains(*reason));

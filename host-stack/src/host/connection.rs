@@ -10,7 +10,7 @@ use offload_engine::{
     chimney::{
         client::{ClientTag, OffloadHandle, UploadReason},
         state::TcpCached,
-        tree::TargetContext,
+        tree::{TargetContext, TcpObject},
     },
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,
@@ -214,19 +214,17 @@ impl SendHalf {
     /// The lists of which the peer has acknowledged the last byte, at `acknowledged` (CH-SNC-5).
     pub(super) fn take_complete(&mut self, acknowledged: u64) -> NblChain {
         let complete = self.lists.partition_point(|parked| parked.end <= acknowledged);
-        self.lists
-            .drain(..complete)
-            .map(|parked| parked.complete(NdisStatus::SUCCESS, u64::MAX))
-            .collect()
+        let complete = self.lists.drain(..complete);
+        owned(complete.map(|parked| parked.complete(NdisStatus::SUCCESS, u64::MAX)))
     }
 
     /// Fails every list that is left: the first keeps the count of its acknowledged bytes (CH-SNC-1, -2).
     pub(super) fn abort(&mut self, acknowledged: u64) -> NblChain {
         let mut chain = self.take_complete(acknowledged);
         let failed = self.lists.drain(..);
-        chain.extend(
+        chain.extend(owned(
             failed.map(|parked| parked.complete(NdisStatus::REQUEST_ABORTED, acknowledged)),
-        );
+        ));
         chain
     }
 
@@ -238,6 +236,11 @@ impl SendHalf {
             .map(|parked| parked.complete(NdisStatus::PENDING, acknowledged))
             .collect()
     }
+}
+
+/// The lists that somebody waits for.
+pub(super) fn owned(lists: impl IntoIterator<Item = NetBufferList>) -> NblChain {
+    lists.into_iter().filter(|list| list.context != TcpObject::DISCONNECT_DATA).collect()
 }
 
 impl Parked {

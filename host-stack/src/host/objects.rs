@@ -72,6 +72,8 @@ pub(super) struct Probing {
     pub(super) since: Instant,
     pub(super) next_at: Instant,
     pub(super) sent: u32,
+    /// The target is being asked whether it has heard of it.
+    pub(super) asked: bool,
 }
 
 /// A path's variables.

@@ -384,20 +384,29 @@ impl Host {
     pub(super) fn initiate_complete(&mut self, now: Instant, tree: InitiateTree) {
         // What clients had asked before they knew of the hand-over goes back to them first.
         self.take_requests(now);
-        for Block { handle, payload, status: _, dependents: paths } in tree {
-            if let (InitiateNode::New { context: Some(context), .. }, Some((_, object))) =
-                (payload, self.objects.neighbor_by(handle))
-            {
-                object.link = Link::There(context);
-            }
-            for Block { handle, payload, status: _, dependents: connections } in paths {
-                if let (InitiateNode::New { context: Some(context), .. }, Some((_, object))) =
-                    (payload, self.objects.path_by(handle))
-                {
+        for Block { handle, payload, status: neighbor_status, dependents: paths } in tree {
+            let mut root = None;
+            match (payload, self.objects.neighbor_by(handle)) {
+                (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
                     object.link = Link::There(context);
                 }
+                (InitiateNode::New { context: None, .. }, _) => root = Some(neighbor_status),
+                _ => {}
+            }
+            for Block { handle, payload, status: path_status, dependents: connections } in paths {
+                let mut cause = root;
+                match (payload, self.objects.path_by(handle)) {
+                    (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
+                        object.link = Link::There(context);
+                    }
+                    (InitiateNode::New { context: None, .. }, _) => {
+                        cause = cause.or(Some(path_status));
+                    }
+                    _ => {}
+                }
                 for Block { handle, payload, status, dependents: _ } in connections {
-                    self.connection_initiated(now, handle, status, payload);
+                    // CH-TREE-6: below a node that has failed FAILURE says no more than that.
+                    self.connection_initiated(now, handle, cause.unwrap_or(status), payload);
                 }
             }
         }

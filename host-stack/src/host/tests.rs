@@ -7,3 +7,5 @@ mod listing;
 mod offloading;
 mod opening;
 mod staying;
+mod upkeep;
+mod uploading;

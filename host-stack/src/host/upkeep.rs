@@ -206,7 +206,8 @@ impl Host {
         let delta = object.state.host_reachability_delta(now);
         let is_stale = now.saturating_since(object.state.heard_at) > NEIGHBOR_STALE;
         if is_stale && object.state.probing.is_none() {
-            object.state.probing = Some(Probing { since: now, next_at: now, sent: 0 });
+            object.state.probing =
+                Some(Probing { since: now, next_at: now, sent: 0, asked: false });
             self.wake_at = Some(now);
         }
         // Another update in progress carries a delta too.
@@ -229,7 +230,7 @@ impl Host {
         for (next_hop, object) in &mut self.objects.neighbors {
             let context = object.context();
             let Some(probing) = &mut object.state.probing else { continue };
-            if probing.next_at > now {
+            if probing.next_at > now || probing.asked {
                 continue;
             }
             probing.next_at = now + SOLICIT_INTERVAL;
@@ -237,6 +238,7 @@ impl Host {
                 probing.sent += 1;
                 solicit.push(*next_hop);
             } else if let Some(context) = context {
+                probing.asked = true;
                 ask.push((object.handle, context));
             }
         }
@@ -259,7 +261,7 @@ impl Host {
     /// When [`Host::probe_neighbors`] has something to do.
     pub(super) fn next_probe(&self) -> Option<Instant> {
         let probing = self.objects.neighbors.values().filter_map(|object| object.state.probing);
-        probing.map(|probing| probing.next_at).min()
+        probing.filter(|probing| !probing.asked).map(|probing| probing.next_at).min()
     }
 
     /// NdisMQueryOffloadStateComplete: whether connections of the target's have gone forward through neighbors that answer

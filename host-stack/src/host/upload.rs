@@ -15,7 +15,6 @@ use offload_engine::{
         tree::{Block, ObjectNode, TcpObject, TerminateTree},
     },
     engine::port::FromHost,
-    nbl::NblChain,
     status::NdisStatus,
     tcp::TcpPhase,
     time::Instant,
@@ -25,7 +24,7 @@ use super::{
     Host,
     connection::{
         Connection, OffloadStage, Offloaded, Owner, ReceiveHalf, SendHalf, Stage, Stay,
-        fin_received,
+        fin_received, owned,
     },
     ingress::configure,
     list::Refusal,
@@ -35,7 +34,6 @@ use crate::{
     clock::{self, to_smoltcp},
     handoff::import::{Imported, import},
     observer::Flow,
-    offload_policy::is_mandatory,
     socket::{HostError, Notice},
     wire,
 };
@@ -65,7 +63,7 @@ impl Host {
         self.stats.retrieves += 1;
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let wanted = self.config.rules.upload_on.contains(reason) && !offloaded.must_offload;
-        if is_mandatory(reason) || wanted {
+        if reason.is_mandatory() || wanted {
             self.terminate([handle], Some(reason));
         } else {
             self.stats.retrieves_ignored += 1;
@@ -241,7 +239,7 @@ impl Host {
             self.stats.frames_out += 1;
             self.tell_engine(FromHost::Frame(frame));
         }
-        let mut chain = own_lists(state.send_data);
+        let mut chain = owned(state.send_data);
         if !chain.is_empty() {
             chain.iter_mut().for_each(|list| list.complete(NdisStatus::REQUEST_ABORTED, 0));
             self.tell(Notice::Sent { handle, chain });
@@ -333,9 +331,4 @@ fn verdict(offloaded: &Offloaded, origin: Origin, phase: TcpPhase) -> Option<Hos
         _ if offloaded.must_offload => Some(HostError::OffloadRefused),
         _ => None,
     }
-}
-
-/// The lists that somebody waits for.
-fn own_lists(chain: NblChain) -> NblChain {
-    chain.into_iter().filter(|list| list.context != TcpObject::DISCONNECT_DATA).collect()
 }

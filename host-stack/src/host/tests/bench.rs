@@ -228,6 +228,42 @@ impl Node {
         }
     }
 
+    /// A refusal at the level that `status` speaks of: nothing below that node is tried (CH-TREE-6).
+    pub(super) fn refuse_at(
+        &mut self,
+        handle: OffloadHandle,
+        state: ConnectionState,
+        status: NdisStatus,
+    ) {
+        let (neighbor, path) = (state.neighbor, state.path);
+        let refuses_neighbor = matches!(
+            status,
+            NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES
+                | NdisStatus::OFFLOAD_HW_ADDRESS_ENTRIES
+                | NdisStatus::OFFLOAD_VLAN_ENTRIES
+                | NdisStatus::OFFLOAD_VLAN_MISMATCH
+        );
+        let refuses_path = refuses_neighbor
+            || matches!(
+                status,
+                NdisStatus::OFFLOAD_PATH_ENTRIES
+                    | NdisStatus::OFFLOAD_IP_ADDRESS_ENTRIES
+                    | NdisStatus::OFFLOAD_PATH_MTU
+            );
+        for root in self.trees.iter_mut().flatten() {
+            if refuses_neighbor {
+                (root.status, root.payload) = (status, InitiateNode::new(neighbor));
+                self.neighbors.remove(&root.handle);
+            }
+            for below in root.dependents.iter_mut().filter(|_| refuses_path) {
+                below.status = if refuses_neighbor { NdisStatus::FAILURE } else { status };
+                below.payload = InitiateNode::new(path);
+                self.paths.remove(&below.handle);
+            }
+        }
+        self.refuse(handle, state, if refuses_path { NdisStatus::FAILURE } else { status });
+    }
+
     /// The answer for a connection that is not taken over.
     pub(super) fn refuse(
         &mut self,

@@ -18,12 +18,16 @@ use crate::{
     socket::{AUTO_OFFLOAD_BYTES, HostError, Notice, OffloadPolicy, Request},
 };
 
-fn remote(v6: bool) -> SocketAddr {
+pub(super) fn remote(v6: bool) -> SocketAddr {
     SocketAddr::new(address(2, v6), 5000)
 }
 
 /// Host 1 connects to host 2, of which the second has `policy`.
-fn connected(policy: OffloadPolicy, must_offload: bool, v6: bool) -> (Bench, OffloadHandle) {
+pub(super) fn connected(
+    policy: OffloadPolicy,
+    must_offload: bool,
+    v6: bool,
+) -> (Bench, OffloadHandle) {
     let mut bench = Bench::new([OffloadPolicy::Never, policy]);
     bench.nodes[1].listen(remote(v6), 4, must_offload);
     let active = bench.nodes[0].connect(remote(v6), false);
@@ -31,11 +35,11 @@ fn connected(policy: OffloadPolicy, must_offload: bool, v6: bool) -> (Bench, Off
     (bench, active)
 }
 
-fn pattern(length: usize, salt: u8) -> Vec<u8> {
+pub(super) fn pattern(length: usize, salt: u8) -> Vec<u8> {
     (0..length).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ salt).collect()
 }
 
-fn state_data(state: &ConnectionState) -> Vec<u8> {
+pub(super) fn state_data(state: &ConnectionState) -> Vec<u8> {
     state.send_data.iter().flat_map(|list| list.slices()).flatten().copied().collect()
 }
 
