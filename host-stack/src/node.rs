@@ -43,7 +43,7 @@ use rustix::{
 
 use crate::{
     host::{Host, HostConfig},
-    socket::SocketPort,
+    socket::{ConnectionRow, Request, RequestPort, SocketPort},
 };
 
 /// Who runs the loop.
@@ -140,6 +140,7 @@ struct Shared<C> {
     host_doorbell: Arc<Doorbell>,
     /// The link's descriptor, to sleep on without holding the lock.
     descriptor: Option<OwnedFd>,
+    requests: RequestPort,
     /// Until when the engine's thread sleeps, in nanoseconds; 0: it does not.
     sleeping_until: AtomicU64,
     started: std::time::Instant,
@@ -365,7 +366,12 @@ impl<C: NodeClient + 'static> Node<C> {
     ) -> io::Result<Self> {
         let NodeConfig { engine, host, progress, spin } = config;
         let descriptor = link.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let mut core = Core::new(link, engine, host, client)?;
+        let mut requests = None;
+        let mut core = Core::new(link, engine, host, |port| {
+            requests = Some(port.requests());
+            client(port)
+        })?;
+        let requests = requests.expect("a core makes its client");
         let own_host = match progress {
             Progress::Automatic => core.host.take(),
             Progress::Manual => None,
@@ -383,6 +389,7 @@ impl<C: NodeClient + 'static> Node<C> {
             engine_doorbell,
             host_doorbell,
             descriptor,
+            requests,
             sleeping_until: AtomicU64::new(0),
             started: std::time::Instant::now(),
             spin,
@@ -439,6 +446,24 @@ impl<C: NodeClient + 'static> Node<C> {
     pub fn with_engine<R>(&self, f: impl FnOnce(&mut Engine, Instant) -> R) -> R {
         let mut core = self.shared.enter();
         f(&mut core.engine, self.shared.now())
+    }
+
+    /// Asks the host stack. With manual progress nothing happens until somebody runs the loop.
+    pub fn request(&self, request: Request) {
+        self.shared.requests.request(request);
+        if self.shared.progress == Progress::Manual {
+            self.shared.engine_doorbell.ring();
+        }
+    }
+
+    /// What listeners and connections the host stack knows, by handle.
+    ///
+    /// # Errors
+    /// It has not answered within `timeout`: with manual progress because nobody runs the loop.
+    pub fn list(&self, timeout: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
+        let (reply, rows) = crossbeam_channel::bounded(1);
+        self.request(Request::List { reply });
+        rows.recv_timeout(timeout).map_err(|_| WaitError::TimedOut)
     }
 
     /// Waits until `f` has a result; it is called after each change, and may act as in

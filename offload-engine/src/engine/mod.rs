@@ -38,6 +38,7 @@ mod connections;
 pub mod doorbell;
 mod forward;
 mod initiate;
+mod look;
 pub mod port;
 mod run;
 mod terminate;
@@ -59,6 +60,7 @@ use self::{
 pub use self::{
     connections::{Connections, HELD_BYTES_MAX, HELD_FRAMES_MAX},
     initiate::HELD_TREES_MAX,
+    look::Look,
 };
 use crate::{
     chimney::{
