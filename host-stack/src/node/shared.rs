@@ -242,11 +242,7 @@ impl<K> Shared<K> {
 impl<K: Passive> Shared<K> {
     /// Runs `f` and what follows from it: notices taken, segments sent. Also says whether there was
     /// anything of that.
-    fn call<R>(
-        &self,
-        state: &mut State<K>,
-        f: impl FnOnce(&mut K, Instant) -> R,
-    ) -> (R, bool) {
+    fn call<R>(&self, state: &mut State<K>, f: impl FnOnce(&mut K, Instant) -> R) -> (R, bool) {
         let now = self.now();
         let result = f(&mut state.core, now);
         let settled = state.core.settle(now);
@@ -377,6 +373,13 @@ impl<K: Passive> Shared<K> {
         }
         let is_over = deadline.is_some_and(|deadline| deadline <= self.now());
         is_over.then_some(Err(WaitError::TimedOut))
+    }
+
+    /// Whether a thread sleeps on the link, and how many wait for it.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn sleepers(&self) -> (bool, usize) {
+        let state = self.state.lock();
+        (state.has_sleeper, state.waiting)
     }
 
     fn left(&self, deadline: Option<Instant>) -> Option<Duration> {

@@ -68,7 +68,10 @@ impl Plan {
         Self {
             policies,
             // Every other seed has a node whose loop runs inside the workers' waits.
-            progress: [Progress::Automatic, [Progress::Automatic, Progress::Manual][(seed % 2) as usize]],
+            progress: [
+                Progress::Automatic,
+                [Progress::Automatic, Progress::Manual][(seed % 2) as usize],
+            ],
             loss: seed % 4 >= 2,
             spin: Duration::from_micros(rng.rand_range(0..2) * 50),
         }
@@ -150,7 +153,8 @@ fn a_thread_for_each_connection() {
         let plan = Plan::new(seed);
         let (one, other) = bell_links(MemoryLinkOptions::default());
         let one: Box<dyn Link> = if plan.loss {
-            let impairments = Impairments { drop_pct: 1.0, reorder_pct: 1.0, seed, ..Default::default() };
+            let impairments =
+                Impairments { drop_pct: 1.0, reorder_pct: 1.0, seed, ..Default::default() };
             Box::new(Impaired::new(one, impairments, impairments).unwrap())
         } else {
             Box::new(one)
@@ -163,8 +167,8 @@ fn a_thread_for_each_connection() {
         for index in 0..CONNECTIONS {
             let (near, far) = (near.clone(), far.clone());
             threads.push(thread::spawn(move || {
-                let handle = near
-                    .with(|client, _, _| client.streams.connect(None, address(1), LIMIT));
+                let handle =
+                    near.with(|client, _, _| client.streams.connect(None, address(1), LIMIT));
                 Worker::new(near, handle, Role::Connects, seed, index).run()
             }));
             threads.push(thread::spawn(move || {

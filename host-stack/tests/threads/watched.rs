@@ -7,9 +7,7 @@ use std::{
 
 use host_stack::{socket::SocketPort, stream::Streams};
 use offload_engine::{
-    chimney::client::{
-        ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle,
-    },
+    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,

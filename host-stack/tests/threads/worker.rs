@@ -158,9 +158,9 @@ impl Worker {
     }
 
     fn wait(&self, what: &str, is_so: impl Fn(&StreamStatus) -> bool) -> StreamStatus {
-        let waited = self.node.wait(Some(LIMIT), |client, _, _| {
-            client.streams.status(self.handle).filter(&is_so)
-        });
+        let waited = self
+            .node
+            .wait(Some(LIMIT), |client, _, _| client.streams.status(self.handle).filter(&is_so));
         waited.unwrap_or_else(|error| {
             panic!("{:?} {:?}: {what}: {error}; {:?}", self.role, self.handle, self.status())
         })

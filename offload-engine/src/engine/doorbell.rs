@@ -2,15 +2,16 @@
 //!
 //! The order that loses no wake-up: the sleeper announces sleep, then looks at its queues once more,
 //! then sleeps; the ringer queues its message, then takes the announcement and, if there was one,
-//! writes the eventfd. A sequentially consistent fence stands between the two steps on each side.
-//! [`Doorbell::sleep`] and [`Doorbell::ring`] are these orders; `models.rs` proves them. The announcement is
-//! only ever swapped: so each change of it follows the one that it has seen.
+//! writes the eventfd. Both swap one flag, so one of them comes after the other there: a later ringer finds
+//! the announcement, a later sleeper (Acquire) sees what was queued before the ring (Release). The flag is never
+//! plainly stored: swaps carry what earlier ringers have released on. [`Doorbell::sleep`] and
+//! [`Doorbell::ring`] are these orders; `models.rs` proves them.
 
 use std::{io, os::fd::BorrowedFd};
 
 use self::bell::Bell;
 use crate::{
-    sync::atomic::{AtomicBool, Ordering, fence},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -44,8 +45,7 @@ impl Doorbell {
     /// Sleeps until somebody rings, or what `look` says. It looks at every queue that is rung for; `None`:
     /// something is there already, do not sleep.
     pub fn sleep<'a>(&self, look: impl FnOnce() -> Option<Sleep<'a>>) {
-        self.asleep.swap(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.asleep.swap(true, Ordering::Acquire);
         if let Some(sleep) = look() {
             self.bell.wait(sleep);
         }
@@ -55,8 +55,7 @@ impl Doorbell {
 
     /// Wakes the sleeper if it sleeps. Call after the message is in its queue.
     pub fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.asleep.swap(false, Ordering::Relaxed) {
+        if self.asleep.swap(false, Ordering::Release) {
             self.bell.strike();
         }
     }

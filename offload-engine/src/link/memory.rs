@@ -6,13 +6,7 @@
 //! lost, which is what [`super::Impaired`] is for.
 #![forbid(unsafe_code)]
 
-use std::{
-    collections::VecDeque,
-    io,
-    os::fd::BorrowedFd,
-    sync::Arc,
-    vec::Vec,
-};
+use std::{collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, vec::Vec};
 
 use super::{
     Link, LinkCapabilities, LinkStats, RX_BUFFER_BYTES, RxBatch, RxChecksum, TxFrame, TxOffload,

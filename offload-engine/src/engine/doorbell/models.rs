@@ -9,21 +9,21 @@ use loom::thread;
 use super::*;
 use crate::sync::{Mutex, atomic::AtomicUsize};
 
-/// A queue as little ordered as a channel may be: what counts is seen only when the fences say so.
+/// A queue as little ordered as a channel may be: what is sent is seen only when the doorbell says so.
 #[derive(Default)]
 struct Counter(AtomicUsize);
 
 impl Counter {
     fn send(&self) {
-        self.0.fetch_add(1, Ordering::Release);
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 
     fn take(&self) -> usize {
-        self.0.swap(0, Ordering::Acquire)
+        self.0.swap(0, Ordering::Relaxed)
     }
 
     fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
+        self.0.load(Ordering::Relaxed) == 0
     }
 }
 

@@ -1,5 +1,7 @@
 //! Every interleaving of a queue's consumer and the engine. `tests/loom` runs them.
 
+use alloc::vec::Vec;
+
 use loom::thread;
 use offload_engine::sync::Condvar;
 
@@ -71,21 +73,30 @@ impl Bench {
     }
 }
 
-// NDK-CQ-2, -3, -4, -11: what comes between an empty poll and the arm satisfies it, whoever is quicker.
+/// A consumer, and `threads` that push two completions between them.
+fn explore(threads: usize, preemptions: usize) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
+        let bench = Bench::new();
+        let pushes = 2 / threads;
+        let push = |bench: Arc<Bench>| move || (0..pushes).for_each(|_| bench.push());
+        let engines: Vec<_> = (0..threads).map(|_| thread::spawn(push(bench.clone()))).collect();
+        bench.consume(2);
+        for engine in engines {
+            engine.join().unwrap();
+        }
+    });
+}
+
+// NDK-CQ-2, -4, -11: what comes between an empty poll and the arm satisfies it, whoever is quicker.
 #[test]
 fn no_completion_is_waited_for_in_vain() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
-        let bench = Bench::new();
-        let engine = thread::spawn({
-            let bench = bench.clone();
-            move || {
-                bench.push();
-                bench.push();
-            }
-        });
-        bench.consume(2);
-        engine.join().unwrap();
-    });
+    explore(1, 3);
+}
+
+// NDK-CQ-3: the engine's thread and a consumer's may both complete requests and call back.
+#[test]
+fn notifications_of_two_threads_do_not_run_at_once() {
+    explore(2, 2);
 }
