@@ -35,7 +35,7 @@ use offload_engine::{
 use self::shared::{Passive, Shared};
 use crate::{
     host::{Host, HostConfig},
-    socket::SocketPort,
+    socket::{ConnectionRow, Request, RequestPort, SocketPort},
 };
 
 /// Who runs the loop.
@@ -126,6 +126,7 @@ pub struct Node<C: NodeClient + 'static> {
 struct Threads<C> {
     shared: Arc<Shared<Core<C>>>,
     host_doorbell: Arc<Doorbell>,
+    requests: RequestPort,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -198,7 +199,12 @@ impl<C: NodeClient + 'static> Node<C> {
     ) -> io::Result<Self> {
         let NodeConfig { engine, host, progress, spin } = config;
         let descriptor = link.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let mut core = Core::new(link, engine, host, client)?;
+        let mut requests = None;
+        let mut core = Core::new(link, engine, host, |port| {
+            requests = Some(port.requests());
+            client(port)
+        })?;
+        let requests = requests.expect("a core makes its client");
         let own_host = match progress {
             Progress::Automatic => core.host.take(),
             Progress::Manual => None,
@@ -210,6 +216,7 @@ impl<C: NodeClient + 'static> Node<C> {
             threads: Arc::new(Threads {
                 shared: shared.clone(),
                 host_doorbell: host_doorbell.clone(),
+                requests,
                 handles: Mutex::default(),
             }),
             shared,
@@ -258,6 +265,24 @@ impl<C: NodeClient + 'static> Node<C> {
     pub fn with_engine<R>(&self, f: impl FnOnce(&mut Engine, Instant) -> R) -> R {
         let mut state = self.shared.enter();
         f(&mut state.core.engine, self.shared.now())
+    }
+
+    /// Asks the host stack. With manual progress nothing happens until somebody runs the loop.
+    pub fn request(&self, request: Request) {
+        self.threads.requests.request(request);
+        if self.shared.progress == Progress::Manual {
+            self.shared.engine_doorbell.ring();
+        }
+    }
+
+    /// What listeners and connections the host stack knows, by handle.
+    ///
+    /// # Errors
+    /// It has not answered within `timeout`: with manual progress because nobody runs the loop.
+    pub fn list(&self, timeout: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
+        let (reply, rows) = crossbeam_channel::bounded(1);
+        self.request(Request::List { reply });
+        rows.recv_timeout(timeout).map_err(|_| WaitError::TimedOut)
     }
 
     /// Waits until `f` has a result; it is called after each change, and may act as in

@@ -1,5 +1,6 @@
 //! Many threads on two nodes: one for each end of each connection, which sends, receives, queries, updates,
-//! looks at and ends its connection at random, while others list the connections and callbacks post.
+//! looks at and ends its connection at random, while others list all connections and have them handed over
+//! and back, and callbacks post.
 //!
 //! The threads are real, so a seed fixes what each of them does and not who comes first. It is meant for a
 //! race detector as well: `tests/race`. Repeat a failure with
@@ -94,8 +95,7 @@ impl Plan {
             spin: self.spin,
         };
         let ledger = Arc::new(Ledger::default());
-        let ordered = self.policies[index] == OffloadPolicy::Always;
-        let watched = |port| Watched::new(port, ordered, ledger.clone());
+        let watched = |port| Watched::new(port, ledger.clone());
         let node = Node::start(link, config, watched).unwrap();
         ledger.attach(Some(node.clone()));
         (node, ledger)
@@ -145,6 +145,27 @@ fn list_until(node: &TestNode, over: &AtomicBool) -> u64 {
     found
 }
 
+/// Has connections handed over and back until told to stop; returns how many were asked for.
+fn move_until(node: &TestNode, over: &AtomicBool, seed: u64) -> u64 {
+    let mut rng = Rand64::new(u128::from(seed) << 8);
+    let mut asked = 0;
+    while !over.load(Ordering::Acquire) {
+        let rows = node.list(LIMIT);
+        // With manual progress it is answered when a worker waits.
+        let Ok(rows) = rows else { continue };
+        for row in &rows {
+            let up = rng.rand_range(0..2) == 0;
+            node.with(|client, _, _| match up {
+                true => client.streams.upload(row.handle),
+                false => client.streams.offload(row.handle),
+            });
+            asked += 1;
+        }
+        thread::yield_now();
+    }
+    asked
+}
+
 // CH-SND-4, CH-RCV-3 (calls of one connection are serialised, those of different ones come at any time),
 // CH-RCC-2 (completions neither nest nor run at once), CH-SND-1, -2 (each list completes once, in order).
 #[test]
@@ -164,6 +185,7 @@ fn a_thread_for_each_connection() {
         let listener = listen(&far);
 
         let mut threads = Vec::new();
+        let seed = (seed, !plan.loss);
         for index in 0..CONNECTIONS {
             let (near, far) = (near.clone(), far.clone());
             threads.push(thread::spawn(move || {
@@ -183,10 +205,15 @@ fn a_thread_for_each_connection() {
             let (node, over) = (node.clone(), over.clone());
             thread::spawn(move || list_until(&node, &over))
         });
+        let movers = [&near, &far].map(|node| {
+            let (node, over) = (node.clone(), over.clone());
+            thread::spawn(move || move_until(&node, &over, seed.0))
+        });
         let ends: Vec<End> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         over.store(true, Ordering::Release);
         let found: Vec<u64> = listers.into_iter().map(|lister| lister.join().unwrap()).collect();
-        judge(&plan, &ends, &found);
+        let moves: u64 = movers.into_iter().map(|mover| mover.join().unwrap()).sum();
+        judge(&plan, &ends, &found, moves);
         for (node, ledger) in [(&near, &near_ledger), (&far, &far_ledger)] {
             ledger.settle(node, LIMIT);
             ledger.attach(None);
@@ -195,7 +222,7 @@ fn a_thread_for_each_connection() {
 }
 
 /// The counters that show that the run was what it was to be.
-fn judge(plan: &Plan, ends: &[End], found: &[u64]) {
+fn judge(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
     let sum = |count: fn(&End) -> u64| ends.iter().map(count).sum::<u64>();
     let (calls, lists) = (sum(|end| end.queries), sum(|end| end.lists));
     assert!(lists >= 2 * CONNECTIONS, "{lists} lists sent");
@@ -204,5 +231,6 @@ fn judge(plan: &Plan, ends: &[End], found: &[u64]) {
     assert!(!offloads || calls > 0, "no query met an offloaded connection");
     assert!(!offloads || found.iter().any(|found| *found > 0), "no listing met a connection");
     let updates = sum(|end| end.updates);
-    eprintln!("{plan:?}: {lists} lists, {calls} queries, {updates} updates, listings {found:?}");
+    eprintln!("{plan:?}: {lists} lists, {calls} queries, {updates} updates, {moves} moves, listings {found:?}");
+    assert!(moves > 0, "nothing was handed over");
 }

@@ -1,15 +1,12 @@
 //! Streams that are watched: each completion makes a callback, and the callbacks keep a ledger.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use host_stack::{socket::SocketPort, stream::Streams};
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
     sync::{
         Mutex,
@@ -80,9 +77,10 @@ impl Ledger {
 #[derive(Debug, Default)]
 struct Completions {
     made: u64,
-    /// Contexts of what was completed, and the last one.
-    contexts: HashSet<u64>,
+    /// Of the list that was completed last.
     context: u64,
+    /// Receive requests that were completed.
+    receives: u64,
     released: bool,
 }
 
@@ -90,8 +88,6 @@ struct Completions {
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) streams: Streams,
-    /// Every list goes to the target, in the order of contexts: none comes back from the host stack.
-    ordered: bool,
     ledger: Arc<Ledger>,
     completions: HashMap<OffloadHandle, Completions>,
     callbacks: Callbacks,
@@ -107,10 +103,9 @@ impl std::fmt::Debug for Callbacks {
 }
 
 impl Watched {
-    pub(crate) fn new(port: SocketPort, ordered: bool, ledger: Arc<Ledger>) -> Self {
+    pub(crate) fn new(port: SocketPort, ledger: Arc<Ledger>) -> Self {
         Self {
             streams: Streams::new(port, ClientTag(1)),
-            ordered,
             ledger,
             completions: HashMap::new(),
             callbacks: Callbacks::default(),
@@ -121,9 +116,7 @@ impl Watched {
     fn watch(&mut self, handle: OffloadHandle, list: &NetBufferList) {
         let seen = self.completions.entry(handle).or_default();
         assert!(!seen.released, "a completion after the last upcall");
-        assert!(seen.contexts.insert(list.context), "{} twice", list.context);
-        let follows = list.context > seen.context;
-        assert!(follows || !self.ordered, "{} after {}", list.context, seen.context);
+        assert!(list.context > seen.context, "{} after {}", list.context, seen.context);
         assert!(matches!(list.status, NdisStatus::SUCCESS | NdisStatus::REQUEST_ABORTED));
         seen.context = list.context;
         let (serial, ledger) = (seen.made, self.ledger.clone());
@@ -142,6 +135,19 @@ impl OffloadClient for Watched {
         OffloadClient::receive(&mut self.streams, io, data, push)
     }
 
+    /// CH-RCC-1, -3: in posting order; what it brings is the stream's next data, whatever its status.
+    fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        for list in chain {
+            let seen = self.completions.entry(io.handle).or_default();
+            assert_eq!(list.context, seen.receives, "a receive request overtook another");
+            seen.receives += 1;
+            for data in list.slices() {
+                let taken = OffloadClient::receive(&mut self.streams, io, data, false);
+                assert_eq!(taken, data.len(), "more is unread than a worker leaves");
+            }
+        }
+    }
+
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
         // Context 0: bytes that were with the host stack when the connection was handed over.
         for list in chain.iter().filter(|list| list.context != 0) {
@@ -156,6 +162,10 @@ impl OffloadClient for Watched {
 
     fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
         self.streams.disconnect_complete(io, nbl);
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.streams.uploaded(handle);
     }
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {

@@ -1,10 +1,10 @@
 //! One end of one connection, on a thread of its own.
 
-use bytes::Bytes;
-use host_stack::stream::{OffloadState, StreamStatus};
+use bytes::{Bytes, BytesMut};
+use host_stack::stream::StreamStatus;
 use offload_engine::{
     chimney::client::{ConnectionIo, OffloadHandle},
-    nbl::{NblChain, NetBuffer, NetBufferList},
+    nbl::{NblChain, NetBuffer, NetBufferList, ReceiveBufferList, ReceiveChain},
 };
 use oorandom::Rand64;
 
@@ -44,11 +44,12 @@ struct Direction {
 }
 
 impl Direction {
-    fn new(seed: u64, port: u16, from: Role) -> Self {
+    /// `aborts`: it may end with a reset. One that is lost nobody repeats, so not where frames are lost.
+    fn new(seed: u64, port: u16, from: Role, aborts: bool) -> Self {
         let from = u128::from(from == Role::Connects);
         let mut rng = Rand64::new((u128::from(seed) << 32) | (u128::from(port) << 1) | from);
         let total = 1 + rng.rand_range(0..BYTES_MAX);
-        let aborts = rng.rand_range(0..ABORTS_ONE_IN) == 0;
+        let aborts = rng.rand_range(0..ABORTS_ONE_IN) == 0 && aborts;
         Self { rng, total, at: 0, aborts }
     }
 
@@ -68,9 +69,22 @@ pub(crate) struct Worker {
     handle: OffloadHandle,
     role: Role,
     seed: u64,
+    aborts: bool,
     /// Decides what it does next.
     rng: Rand64,
+    lists: Lists,
     end: End,
+}
+
+/// Lists that a worker has posted, and what has come back.
+#[derive(Debug, Default)]
+struct Lists {
+    posted: usize,
+    completed: usize,
+    /// The context of the last one.
+    context: u64,
+    /// Receive requests posted.
+    receives: u64,
 }
 
 impl Worker {
@@ -78,12 +92,12 @@ impl Worker {
         node: TestNode,
         handle: OffloadHandle,
         role: Role,
-        seed: u64,
+        (seed, aborts): (u64, bool),
         index: u64,
     ) -> Self {
         let side = u64::from(role == Role::Connects);
         let rng = Rand64::new((u128::from(seed) << 64) | u128::from(index * 2 + side));
-        Self { node, handle, role, seed, rng, end: End::default() }
+        Self { node, handle, role, seed, aborts, rng, lists: Lists::default(), end: End::default() }
     }
 
     /// The whole life of the connection.
@@ -95,8 +109,8 @@ impl Worker {
         let port = named.unwrap().port();
         assert_ne!(port, PORT);
         let peer = if self.role == Role::Connects { Role::Accepts } else { Role::Connects };
-        let mut out = Direction::new(self.seed, port, self.role);
-        let mut inward = Direction::new(self.seed, port, peer);
+        let mut out = Direction::new(self.seed, port, self.role, self.aborts);
+        let mut inward = Direction::new(self.seed, port, peer, self.aborts);
         // Whoever may be reset must expect it.
         let reset = out.aborts || inward.aborts;
         let aborts_at = if out.aborts { out.total / 2 } else { u64::MAX };
@@ -108,6 +122,7 @@ impl Worker {
         while out.left() > 0 && out.at < aborts_at {
             self.act(&mut out);
             self.receive(&mut inward);
+            self.take_completed();
             let status = self.status();
             if status.closed {
                 break;
@@ -142,15 +157,15 @@ impl Worker {
                 break status;
             }
         };
+        self.take_completed();
         self.end.expected = if status.error.is_some() { self.end.received } else { inward.total };
         if reset {
             return;
         }
         assert_eq!(status.error, None, "{:?} {status:?}", self.role);
         assert_eq!(inward.left(), 0, "{:?} {status:?}", self.role);
-        if status.state == OffloadState::Offloaded {
-            assert_eq!(status.unacknowledged, 0, "{:?} {status:?}", self.role);
-        }
+        assert_eq!(status.unacknowledged, 0, "{:?} {status:?}", self.role);
+        assert_eq!(self.lists.completed, self.lists.posted, "{:?} {status:?}", self.lists);
     }
 
     fn status(&self) -> StreamStatus {
@@ -168,14 +183,15 @@ impl Worker {
 
     /// One call, at random.
     fn act(&mut self, out: &mut Direction) {
-        match self.rng.rand_range(0..8) {
+        match self.rng.rand_range(0..10) {
             0 => self.with_io(|io, end| {
                 let delegated = io.query().delegated;
                 assert!(delegated.snd_una.is_at_or_before(delegated.snd_max));
                 end.queries += 1;
             }),
             1 => self.update(),
-            2 => self.with_io(|io, _| assert!(io.info().bytes_acked <= BYTES_MAX)),
+            2 => self.post_receive(),
+            3 => self.with_io(|io, _| assert!(io.info().bytes_acked <= BYTES_MAX)),
             _ => self.send(out),
         }
     }
@@ -188,6 +204,7 @@ impl Worker {
             buffer.push_mdl(Bytes::from(out.next(count)));
         }
         self.end.lists += 1;
+        self.lists.posted += 1;
         let mut list = NetBufferList::new(0);
         list.net_buffers.push(buffer);
         self.node.with(|client, connections, now| {
@@ -217,6 +234,31 @@ impl Worker {
             assert_eq!(io.query().cached, cached, "a query says what an update has said");
             end.updates += 1;
         });
+    }
+
+    /// A request that every PSH completes, or that waits until it is full.
+    fn post_receive(&mut self) {
+        let length = self.rng.rand_range(0..4_000) as usize;
+        let no_push = self.rng.rand_range(0..4) == 0;
+        let context = self.lists.receives;
+        let mut posted = false;
+        self.with_io(|io, _| {
+            let mut list = ReceiveBufferList::from_mdl(context, BytesMut::zeroed(length));
+            list.no_push = no_push;
+            io.post_receive(ReceiveChain::from([list]));
+            posted = true;
+        });
+        self.lists.receives += u64::from(posted);
+    }
+
+    /// CH-SNC-1: each list comes back once, in the order of its post, whichever stack it went through.
+    fn take_completed(&mut self) {
+        let chain = self.node.with(|client, _, _| client.streams.completed(self.handle));
+        for list in chain {
+            assert!(list.context > self.lists.context, "{:?} {list:?}", self.lists);
+            self.lists.context = list.context;
+            self.lists.completed += 1;
+        }
     }
 
     /// Takes what has come: the peer's bytes, in order.

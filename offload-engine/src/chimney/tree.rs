@@ -32,6 +32,13 @@ pub struct TargetContext {
     pub(crate) generation: u32,
 }
 
+impl TargetContext {
+    /// A name that a target gives: for targets other than [`Engine`](crate::engine::Engine).
+    pub const fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+}
+
 /// A node of a tree.
 #[derive(Debug)]
 pub struct Block<P, D> {
@@ -110,6 +117,10 @@ pub struct TcpObject {
 }
 
 impl TcpObject {
+    /// Context of the last list of `send_data` if it holds the data of a graceful disconnect whose own list has come back
+    /// UPLOAD_IN_PROGRESS: nobody waits for it, and no completion of it reaches a client. Clients do not use it.
+    pub const DISCONNECT_DATA: u64 = u64::MAX;
+
     /// The connection's part of `state`, apart from the objects it depends on.
     pub fn split(client: ClientTag, state: ConnectionState) -> (NeighborState, PathState, Self) {
         let ConnectionState { neighbor, path, tcp, send_data, buffered_data, out_of_order } = state;
@@ -198,7 +209,7 @@ pub type QueryTree = Tree<
 >;
 
 /// A node's role at update (CH s5.3).
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum UpdateNode<S> {
     /// Only what is below counts.
     Placeholder,

@@ -37,6 +37,8 @@ impl Connection {
             Timer::KeepAlive => self.on_keep_alive(),
             // It is poll_transmit that was waited for.
             Timer::Pacing => {}
+            Timer::Push => self.on_push_timeout(),
+            Timer::Activity => self.on_activity_timeout(),
             Timer::Close => self.on_close_timeout(),
         }
     }
@@ -116,7 +118,10 @@ impl Connection {
         }
         // With a time as the limit answers do not matter: the data does not get through (RFC 5482 s3).
         let since = *self.attempts.closed_since.get_or_insert(self.now);
-        let attempt = Attempt { spent: self.now - since, count: self.attempts.probes };
+        let attempt = Attempt {
+            spent: self.attempts.spent + (self.now - since),
+            count: self.attempts.probes,
+        };
         let Some(left) = self.time_left(attempt) else {
             self.stop(UploadReason::TimeoutExpiration);
             return;
@@ -139,7 +144,12 @@ impl Connection {
             return;
         }
         if self.attempts.keep_alives >= self.cached.keep_alive_probes() {
-            self.stop(UploadReason::TimeoutExpiration);
+            // CH s9.2: it was not the consumer's wish to find out.
+            if self.challenges.keep_alive_armed {
+                self.stop_closed(UploadReason::TimeoutExpiration);
+            } else {
+                self.stop(UploadReason::TimeoutExpiration);
+            }
             return;
         }
         self.attempts.keep_alives += 1;
@@ -153,7 +163,8 @@ impl Connection {
         if self.phase == TcpPhase::TimeWait {
             self.end();
         } else {
-            self.stop(UploadReason::TimeoutExpiration);
+            // CH s10.7.
+            self.stop_closed(UploadReason::TimeoutExpiration);
         }
     }
 

@@ -9,13 +9,13 @@ use super::*;
 
 const ACK: Flags = Flags::ACK;
 
-fn ack_fin() -> Flags {
+pub(super) fn ack_fin() -> Flags {
     ACK | Flags::FIN
 }
 
 /// A connection in a state, reached by segments; 10 bytes have gone each way before.
-struct Scene {
-    bench: Bench,
+pub(super) struct Scene {
+    pub(super) bench: Bench,
     /// Offsets of SND.UNA, SND.MAX and RCV.NXT from the first sequence numbers.
     una: u32,
     max: u32,
@@ -32,7 +32,7 @@ const PHASES: [TcpPhase; 7] = [
     TcpPhase::TimeWait,
 ];
 
-fn scene(phase: TcpPhase) -> Scene {
+pub(super) fn scene(phase: TcpPhase) -> Scene {
     let mut bench = Bench::new(state());
     bench.post(10);
     bench.sent();
@@ -134,8 +134,10 @@ fn outcome(phase: TcpPhase, input: &str) -> String {
     said.join(", ")
 }
 
-fn event_name(event: &Event) -> &'static str {
+pub(super) fn event_name(event: &Event) -> &'static str {
     match event {
+        Event::SendBacklogChange(_) => "SendBacklogChange",
+        Event::ReceiveComplete(_) => "ReceiveComplete",
         Event::SendComplete(_) => "SendComplete",
         Event::DisconnectComplete(list) if list.status == NdisStatus::SUCCESS => "Disconnected",
         Event::DisconnectComplete(_) => "DisconnectAborted",
