@@ -12,6 +12,7 @@ mod watched;
 mod worker;
 
 use std::{
+    collections::HashMap,
     net::{Ipv4Addr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
@@ -22,6 +23,7 @@ use host_stack::{
     host::HostConfig,
     node::{Node, NodeConfig, Progress},
     socket::{ListenerId, OffloadPolicy},
+    stream::OffloadState,
 };
 use offload_engine::{
     chimney::{client::OffloadHandle, state::MacAddress},
@@ -44,6 +46,8 @@ const SEEDS: u64 = 4;
 const CONNECTIONS: u64 = 8;
 /// No step of a worker takes longer, under a race detector either.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Time between two rounds of hand-overs.
+const MOVE_INTERVAL: Duration = Duration::from_millis(2);
 const PORT: u16 = 7;
 
 type TestNode = Node<Watched>;
@@ -145,25 +149,25 @@ fn list_until(node: &TestNode, over: &AtomicBool) -> u64 {
     found
 }
 
-/// Has connections handed over and back until told to stop; returns how many were asked for.
+/// Has connections handed over and back until told to stop; returns how often they came back.
 fn move_until(node: &TestNode, over: &AtomicBool, seed: u64) -> u64 {
     let mut rng = Rand64::new(u128::from(seed) << 8);
-    let mut asked = 0;
+    let mut uploads = HashMap::new();
     while !over.load(Ordering::Acquire) {
-        let rows = node.list(LIMIT);
-        // With manual progress it is answered when a worker waits.
-        let Ok(rows) = rows else { continue };
-        for row in &rows {
-            let up = rng.rand_range(0..2) == 0;
-            node.with(|client, _, _| match up {
-                true => client.streams.upload(row.handle),
-                false => client.streams.offload(row.handle),
+        // Not more often than the connections can do some work in between. The time limit is no failure.
+        let _ = node.wait(Some(MOVE_INTERVAL), |_, _, _| None::<()>);
+        // With manual progress it is answered while somebody waits.
+        let Ok(rows) = node.list(LIMIT) else { continue };
+        for row in rows.iter().filter(|_| rng.rand_range(0..4) == 0) {
+            node.with(|client, _, _| match row.offload {
+                OffloadState::InHost => client.streams.offload(row.handle),
+                OffloadState::Offloaded => client.streams.upload(row.handle),
+                _ => {}
             });
-            asked += 1;
+            uploads.insert(row.handle, u64::from(row.moves.uploads));
         }
-        thread::yield_now();
     }
-    asked
+    uploads.values().sum()
 }
 
 // CH-SND-4, CH-RCV-3 (calls of one connection are serialised, those of different ones come at any time),
@@ -223,6 +227,10 @@ fn a_thread_for_each_connection() {
 
 /// The counters that show that the run was what it was to be.
 fn judge(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
+    for end in ends.iter().filter(|end| !end.reset) {
+        let peer = ends.iter().find(|peer| peer.port == end.port && peer.role != end.role);
+        assert_eq!(end.status.unwrap().error, None, "{end:?}, {peer:?}");
+    }
     let sum = |count: fn(&End) -> u64| ends.iter().map(count).sum::<u64>();
     let (calls, lists) = (sum(|end| end.queries), sum(|end| end.lists));
     assert!(lists >= 2 * CONNECTIONS, "{lists} lists sent");
@@ -231,6 +239,8 @@ fn judge(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
     assert!(!offloads || calls > 0, "no query met an offloaded connection");
     assert!(!offloads || found.iter().any(|found| *found > 0), "no listing met a connection");
     let updates = sum(|end| end.updates);
-    eprintln!("{plan:?}: {lists} lists, {calls} queries, {updates} updates, {moves} moves, listings {found:?}");
+    eprintln!(
+        "{plan:?}: {lists} lists, {calls} queries, {updates} updates, {moves} moves, listings {found:?}"
+    );
     assert!(moves > 0, "nothing was handed over");
 }

@@ -25,8 +25,15 @@ pub(crate) enum Role {
 }
 
 /// What a worker has done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
+    pub(crate) role: Role,
+    /// The connecting side's: names the connection on both sides.
+    pub(crate) port: u16,
+    /// One of both ends resets it.
+    pub(crate) reset: bool,
+    /// How it ended.
+    pub(crate) status: Option<StreamStatus>,
     pub(crate) lists: u64,
     pub(crate) queries: u64,
     pub(crate) updates: u64,
@@ -97,14 +104,24 @@ impl Worker {
     ) -> Self {
         let side = u64::from(role == Role::Connects);
         let rng = Rand64::new((u128::from(seed) << 64) | u128::from(index * 2 + side));
-        Self { node, handle, role, seed, aborts, rng, lists: Lists::default(), end: End::default() }
+        let end = End {
+            role,
+            port: 0,
+            reset: false,
+            status: None,
+            lists: 0,
+            queries: 0,
+            updates: 0,
+            received: 0,
+            expected: 0,
+        };
+        Self { node, handle, role, seed, aborts, rng, lists: Lists::default(), end }
     }
 
     /// The whole life of the connection.
     pub(crate) fn run(mut self) -> End {
         let status = self.wait("established", |status| status.connected || status.closed);
         assert!(status.connected, "{status:?}");
-        // The connecting side's port names the connection on both sides.
         let named = if self.role == Role::Connects { status.local } else { status.remote };
         let port = named.unwrap().port();
         assert_ne!(port, PORT);
@@ -113,6 +130,7 @@ impl Worker {
         let mut inward = Direction::new(self.seed, port, peer, self.aborts);
         // Whoever may be reset must expect it.
         let reset = out.aborts || inward.aborts;
+        (self.end.port, self.end.reset) = (port, reset);
         let aborts_at = if out.aborts { out.total / 2 } else { u64::MAX };
         if out.aborts {
             // A reset may overtake the end of the handshake; then nobody ever accepts.
@@ -159,10 +177,10 @@ impl Worker {
         };
         self.take_completed();
         self.end.expected = if status.error.is_some() { self.end.received } else { inward.total };
-        if reset {
+        self.end.status = Some(status);
+        if reset || status.error.is_some() {
             return;
         }
-        assert_eq!(status.error, None, "{:?} {status:?}", self.role);
         assert_eq!(inward.left(), 0, "{:?} {status:?}", self.role);
         assert_eq!(status.unacknowledged, 0, "{:?} {status:?}", self.role);
         assert_eq!(self.lists.completed, self.lists.posted, "{:?} {status:?}", self.lists);
