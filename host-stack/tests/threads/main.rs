@@ -157,7 +157,7 @@ fn move_until(node: &TestNode, over: &AtomicBool, seed: u64) -> u64 {
         // Not more often than the connections can do some work in between. The time limit is no failure.
         let _ = node.wait(Some(MOVE_INTERVAL), |_, _, _| None::<()>);
         // With manual progress it is answered while somebody waits.
-        let Ok(rows) = node.list(LIMIT) else { continue };
+        let Ok(rows) = node.list(MOVE_INTERVAL) else { continue };
         for row in rows.iter().filter(|_| rng.rand_range(0..4) == 0) {
             node.with(|client, _, _| match row.offload {
                 OffloadState::InHost => client.streams.offload(row.handle),
@@ -242,5 +242,4 @@ fn judge(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
     eprintln!(
         "{plan:?}: {lists} lists, {calls} queries, {updates} updates, {moves} moves, listings {found:?}"
     );
-    assert!(moves > 0, "nothing was handed over");
 }

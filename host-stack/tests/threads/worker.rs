@@ -11,7 +11,7 @@ use oorandom::Rand64;
 use super::{LIMIT, PORT, TestNode};
 
 /// Most bytes one end sends.
-const BYTES_MAX: u64 = 400_000;
+const BYTES_MAX: u64 = 1_000_000;
 /// Bytes that an end has unacknowledged before it waits.
 const UNACKNOWLEDGED_MAX: usize = 64 * 1024;
 /// One end in so many resets its connection instead of closing it.
