@@ -6,7 +6,7 @@
 //! a doorbell rang, and when [`Host::poll_at`] says.
 //!
 //! A received TCP frame belongs to one of three: to a connection of the target's (goes back as
-//! [`FromHost::Forward`], held until the initiate is complete: CH-FWD-2, -3); to a connection of the
+//! [`FromHost::ForwardFrame`], held until the initiate is complete: CH-FWD-2, -3); to a connection of the
 //! host's (observed, then smoltcp); to none (a SYN for a listener, else smoltcp answers RST). The
 //! 4-tuple changes hands before its socket is taken out of smoltcp, so no frame of an offloaded
 //! connection ever meets a smoltcp without socket, which would answer RST (P1).
@@ -244,11 +244,21 @@ impl Host {
                     self.stats.frames_in += 1;
                     self.receive(now, data, checksum_valid);
                 }
-                ToHost::InitiateComplete { handle, status, state } => {
+                ToHost::InitiateConnectionComplete { handle, status, state } => {
                     self.initiate_complete(now, handle, status, state);
                 }
                 ToHost::PathMtu { handle, path_mtu } => self.path_narrowed(now, handle, path_mtu),
                 ToHost::Released { handle } => self.released(handle),
+                // Nothing was asked that these answer.
+                ToHost::InitiateComplete(_)
+                | ToHost::QueryComplete(_)
+                | ToHost::UpdateComplete(_)
+                | ToHost::InvalidateComplete(_)
+                | ToHost::TerminateComplete(_)
+                | ToHost::ForwardComplete(_)
+                | ToHost::Retrieve { .. }
+                | ToHost::NeighborReachabilityQuery { .. }
+                | ToHost::Status(_) => {}
             }
         }
         took

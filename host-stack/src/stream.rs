@@ -20,7 +20,7 @@ use offload_engine::{
         UploadReason,
     },
     engine::{Callback, Connections, NodeClient},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
     time::{Duration, Instant},
 };
@@ -506,6 +506,8 @@ impl OffloadClient for Streams {
         let stream =
             self.streams.entry(io.handle).or_insert_with(|| Stream::new(OffloadState::Offloading));
         stream.status.state = OffloadState::Offloaded;
+        // What the connection brought along is wanted (CH-DEL-3).
+        io.resume_receive();
         if stream.status.error == Some(HostError::Aborted) {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
         } else if stream.may_post() {
@@ -523,6 +525,10 @@ impl OffloadClient for Streams {
         }
         stream.refused = taken < data.len();
         taken
+    }
+
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
+        // Posts no receive requests.
     }
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {

@@ -91,16 +91,17 @@ impl Engine {
             work = true;
             match message {
                 FromHost::Frame(frame) => drop(self.tap.send(&frame)),
-                FromHost::Initiate(initiate) => {
+                FromHost::InitiateConnection(initiate) => {
                     self.refused += 1;
-                    let answer = ToHost::InitiateComplete {
+                    let answer = ToHost::InitiateConnectionComplete {
                         handle: initiate.handle,
                         status: NdisStatus::OFFLOAD_TCP_ENTRIES,
                         state: Some(initiate.state),
                     };
                     self.pending.push_back((Clock::now() + Duration::from_millis(2), answer));
                 }
-                FromHost::Forward(_) => panic!("nothing was accepted"),
+                FromHost::ForwardFrame(_) => panic!("nothing was accepted"),
+                other => panic!("not asked for: {other:?}"),
             }
         }
         while self.pending.front().is_some_and(|(due, _)| *due <= Clock::now()) {

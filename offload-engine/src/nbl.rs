@@ -11,7 +11,7 @@
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::status::NdisStatus;
 
@@ -174,6 +174,67 @@ impl NetBufferList {
 
 /// A chain of net buffer lists, in order.
 pub type NblChain = VecDeque<NetBufferList>;
+
+/// A receive request: a NET_BUFFER_LIST of one NET_BUFFER of memory that the target writes (CH-RCV-1). The
+/// memory moves into the target with the post and back with the completion, so nobody else can see it half written.
+#[derive(Clone, Debug)]
+pub struct ReceiveBufferList {
+    /// The memory, in order; each piece is usable as far as its length. None of it: a zero-byte request, which asks
+    /// for indications again and holds no data (CH-RCV-7).
+    pub mdls: Vec<BytesMut>,
+    /// TcpReceiveNoPush: completes when full. Otherwise it completes with what it holds when a PSH comes or
+    /// the push timer runs out, too (CH-RCV-5).
+    pub no_push: bool,
+    /// Completion status; [`NdisStatus::PENDING`] until completed.
+    pub status: NdisStatus,
+    /// TcpReceiveBytesTransferred: bytes of data at the front of the memory. Not 0 when posted: the target
+    /// continues behind them. As the memory comes back whole, this stands for the data start that NDIS advances
+    /// (CH-RCC-1).
+    pub bytes_transferred: usize,
+    /// The poster's own value; comes back untouched.
+    pub context: u64,
+}
+
+impl ReceiveBufferList {
+    /// A zero-byte request in push mode.
+    pub const fn new(context: u64) -> Self {
+        Self {
+            mdls: Vec::new(),
+            no_push: false,
+            status: NdisStatus::PENDING,
+            bytes_transferred: 0,
+            context,
+        }
+    }
+
+    /// A request of one piece of memory in push mode.
+    pub fn from_mdl(context: u64, mdl: BytesMut) -> Self {
+        let mut list = Self::new(context);
+        list.mdls.push(mdl);
+        list
+    }
+
+    /// Bytes of memory, written or not.
+    pub fn data_length(&self) -> usize {
+        self.mdls.iter().map(BytesMut::len).sum()
+    }
+
+    /// The data received so far, in order: the first `bytes_transferred` bytes of the memory.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let mut left = self.bytes_transferred;
+        self.mdls
+            .iter()
+            .map(move |mdl| {
+                let count = left.min(mdl.len());
+                left -= count;
+                &mdl[..count]
+            })
+            .filter(|slice| !slice.is_empty())
+    }
+}
+
+/// A chain of receive requests, in order.
+pub type ReceiveChain = VecDeque<ReceiveBufferList>;
 
 #[cfg(test)]
 mod tests {

@@ -208,7 +208,7 @@ impl Host {
             Some(_) => self.stats.forwards_dropped += 1,
             None => {
                 self.stats.forwards += 1;
-                self.tell_engine(FromHost::Forward(frame));
+                self.tell_engine(FromHost::ForwardFrame(frame));
             }
         }
     }

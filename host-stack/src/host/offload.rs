@@ -164,7 +164,7 @@ impl Host {
             }
             self.tell(Notice::Offloading { handle, unanswered });
         }
-        self.tell_engine(FromHost::Initiate(InitiateOffload { handle, client, state }));
+        self.tell_engine(FromHost::InitiateConnection(InitiateOffload { handle, client, state }));
         true
     }
 
@@ -221,7 +221,7 @@ impl Host {
             None if status == NdisStatus::SUCCESS => {
                 for frame in initiating.frames {
                     self.stats.forwards += 1;
-                    self.tell_engine(FromHost::Forward(frame));
+                    self.tell_engine(FromHost::ForwardFrame(frame));
                 }
             }
             None => {

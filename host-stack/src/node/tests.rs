@@ -6,7 +6,7 @@ use offload_engine::{
         state::MacAddress,
     },
     link::{MemoryLinkOptions, memory_link_pair},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
 };
 
 use super::*;
@@ -25,6 +25,7 @@ impl OffloadClient for Listener {
     fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         data.len()
     }
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {}
     fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: NblChain) {}
     fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {}
     fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {}

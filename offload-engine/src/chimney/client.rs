@@ -6,9 +6,12 @@
 
 use alloc::boxed::Box;
 
-use super::state::{ConnectionState, TcpCached, TcpState};
+use super::{
+    state::{ConnectionState, TcpCached, TcpState},
+    tree::TcpUpdate,
+};
 use crate::{
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     tcp::{Connection, Info},
     time::Instant,
 };
@@ -47,6 +50,26 @@ pub enum UploadReason {
     UploadRequested = 10,
     /// The connection's state is corrupt (mandatory).
     HardwareFailure = 11,
+}
+
+impl UploadReason {
+    /// Whether the target has stopped the connection, so that the host has to upload it. Otherwise it may, or
+    /// not (CH s8.2).
+    pub const fn is_mandatory(self) -> bool {
+        match self {
+            Self::ReceivedUrgentData
+            | Self::TimeoutExpiration
+            | Self::InvalidState
+            | Self::UploadRequested
+            | Self::HardwareFailure => true,
+            Self::LowActivity
+            | Self::HighDropRate
+            | Self::SmallIo
+            | Self::NoBufferPreposting
+            | Self::HighFragmentation
+            | Self::HighOutOfOrderPackets => false,
+        }
+    }
 }
 
 /// TCP events of an offloaded connection (TCP_OFFLOAD_EVENT_TYPE).
@@ -96,6 +119,14 @@ impl ConnectionIo<'_> {
         self.connection.disconnect(self.now, kind, nbl);
     }
 
+    /// Posts receive requests: always accepted (PENDING), filled and completed in order, each once (CH-RCV-1, -2, -8). They
+    /// come before indications, and lift the stop that a refused one has set (CH-RCV-4, CH-IND-2). A post only queues:
+    /// what it makes complete is told when this upcall has returned (CH-RCC-2). After the disconnect event they complete
+    /// INVALID_STATE, after an abort REQUEST_ABORTED (CH-RCV-9).
+    pub fn post_receive(&mut self, chain: ReceiveChain) {
+        self.connection.post_receive(self.now, chain);
+    }
+
     /// Lifts the stop that a refused or partly accepted receive indication set (a zero-byte receive
     /// request in chimney words, CH-IND-2).
     pub fn resume_receive(&mut self) {
@@ -134,9 +165,10 @@ impl ConnectionIo<'_> {
         self.connection.tcp_state(self.now)
     }
 
-    /// Updates the cached class of the connection's state (CH s5.3).
+    /// Updates the cached class of the connection's state (CH s5.3); what has changed takes effect at once.
     pub fn update(&mut self, cached: TcpCached) {
-        self.connection.update_cached(self.now, cached);
+        let update = TcpUpdate::of(&self.query().cached, cached);
+        self.connection.update_cached(self.now, &update);
     }
 
     /// What TCP_INFO would say.
@@ -153,8 +185,17 @@ pub trait OffloadClient {
     /// In-order data (NdisTcpOffloadReceiveHandler). Returns the bytes consumed: all means SUCCESS, 0
     /// OFFLOAD_DATA_NOT_ACCEPTED, else OFFLOAD_DATA_PARTIALLY_ACCEPTED. What is not consumed is
     /// buffered by the target, the window shrinks by it, and no further indication comes until
-    /// [`ConnectionIo::resume_receive`] (CH-IND-1, -2, -6). `push`: the data ends with a PSH.
+    /// [`ConnectionIo::resume_receive`] or [`ConnectionIo::post_receive`] (CH-IND-1, -2, -6). Bytes that the connection
+    /// brought along count as refused: they wait for one of the two (CH-DEL-3). `push`: the data ends with a PSH.
+    ///
+    /// MiniportTcpOffloadReceiveReturn (CH-IND-5) has no counterpart: the data is lent for the call, out of the frame it came
+    /// in, and what is accepted has been copied or used when the call returns.
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize;
+
+    /// Receive requests are complete, in posting order; each carries its status and bytes
+    /// (NdisTcpOffloadReceiveComplete, CH s7.2). Never called inside [`OffloadClient::receive`], nor the reverse (CH-RCC-2).
+    /// Not for a client that posts none.
+    fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain);
 
     /// Posted lists are complete, in posting order; each carries its status and bytes.
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain);
@@ -168,6 +209,13 @@ pub trait OffloadClient {
 
     /// Something happened to the connection.
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent);
+
+    /// The connection went back to the host (terminate, CH s5.5): the last upcall of it, as
+    /// [`ConnectionEvent::Released`] is of one that has ended. Lists that had not completed went along: the host
+    /// completes them.
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        let _ = handle;
+    }
 }
 
 /// A request to offload one connection (MiniportInitiateOffload with a neighbor, a path and a TCP object).

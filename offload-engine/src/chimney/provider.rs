@@ -113,6 +113,30 @@ pub struct OffloadCapabilities {
     pub path_mtu_max: u32,
 }
 
+impl Default for OffloadCapabilities {
+    /// Everything supported, and limits that memory sets first: 65,536 objects of each kind, 4,096 VLANs, 1 GiB of data
+    /// each way brought along, the largest windows and packets there are.
+    fn default() -> Self {
+        const OBJECTS: usize = 65_536;
+        const DATA: usize = 1 << 30;
+        Self {
+            support_ipv4: true,
+            support_ipv6: true,
+            support_sack: true,
+            connections_max: OBJECTS,
+            paths_max: OBJECTS,
+            neighbors_max: OBJECTS,
+            ip_addresses_max: OBJECTS,
+            hw_addresses_max: OBJECTS,
+            vlans_max: 4096,
+            transmit_buffer_max: DATA,
+            receive_buffer_max: DATA,
+            receive_window_max: u32::MAX,
+            path_mtu_max: 65_535,
+        }
+    }
+}
+
 /// What the target tells the host.
 pub trait OffloadHost {
     /// NdisMInitiateOffloadComplete.

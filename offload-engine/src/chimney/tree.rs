@@ -110,6 +110,10 @@ pub struct TcpObject {
 }
 
 impl TcpObject {
+    /// Context of the last list of `send_data` if it holds the data of a graceful disconnect whose own list has come back
+    /// UPLOAD_IN_PROGRESS: nobody waits for it, and no completion of it reaches a client. Clients do not use it.
+    pub const DISCONNECT_DATA: u64 = u64::MAX;
+
     /// The connection's part of `state`, apart from the objects it depends on.
     pub fn split(client: ClientTag, state: ConnectionState) -> (NeighborState, PathState, Self) {
         let ConnectionState { neighbor, path, tcp, send_data, buffered_data, out_of_order } = state;
@@ -198,7 +202,7 @@ pub type QueryTree = Tree<
 >;
 
 /// A node's role at update (CH s5.3).
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum UpdateNode<S> {
     /// Only what is below counts.
     Placeholder,

@@ -14,8 +14,10 @@ use hashbrown::HashMap;
 use super::EngineConfig;
 use crate::{
     chimney::{
-        client::{ClientTag, ConnectionIo, InitiateOffload, OffloadHandle},
-        state::{ConnectionState, MacAddress},
+        client::{ClientTag, ConnectionIo, OffloadHandle, UploadReason},
+        provider::OffloadCapabilities,
+        state::{MacAddress, NeighborState, PathState, TcpState},
+        tree::{TargetContext, TcpObject},
     },
     frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate, Vlan},
     link::LinkCapabilities,
@@ -23,6 +25,62 @@ use crate::{
     tcp::{self, Connection, Info},
     time::Instant,
 };
+
+/// Frames kept of a connection that has stopped, until the host takes it back (CH s9.3). More are dropped and
+/// counted: the peer sends them again.
+pub const HELD_FRAMES_MAX: usize = 64;
+/// Bytes of these frames.
+pub const HELD_BYTES_MAX: usize = 256 * 1024;
+
+/// Frames of a connection that has stopped: the host's, once it has the connection.
+#[derive(Debug, Default)]
+pub(super) struct HeldFrames {
+    frames: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl HeldFrames {
+    /// Keeps a copy. Returns whether there was room.
+    pub(super) fn push(&mut self, frame: &[u8]) -> bool {
+        let room = self.frames.len() < HELD_FRAMES_MAX;
+        let room = room && self.bytes + frame.len() <= HELD_BYTES_MAX;
+        if room {
+            self.bytes += frame.len();
+            self.frames.push(frame.to_vec());
+        }
+        room
+    }
+
+    pub(super) fn into_frames(self) -> Vec<Vec<u8>> {
+        self.frames
+    }
+}
+
+/// Bytes of data that came with connections (CH s2.1: XMIT_BUFFER, RCV_BUFFER).
+#[derive(Clone, Copy, Default, Debug)]
+struct Brought {
+    send: usize,
+    receive: usize,
+}
+
+impl Brought {
+    fn by(object: &TcpObject) -> Self {
+        let buffered = object.buffered_data.iter().map(|data| data.len());
+        let out_of_order = object.out_of_order.iter().map(|(_, data)| data.len());
+        Self {
+            send: object.send_data.iter().map(|list| list.data_length()).sum(),
+            receive: buffered.chain(out_of_order).sum(),
+        }
+    }
+}
+
+/// The objects that a connection depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Below {
+    pub(super) path: TargetContext,
+    pub(super) neighbor_state: NeighborState,
+    pub(super) path_state: PathState,
+}
 
 /// One offloaded connection with what surrounds its TCP object.
 #[derive(Debug)]
@@ -32,6 +90,22 @@ pub(super) struct Offloaded {
     pub(super) flow: FlowKey,
     pub(super) tcp: Connection,
     pub(super) headers: HeaderTemplate,
+    /// The target's name for it.
+    pub(super) context: TargetContext,
+    /// The path that it depends on.
+    pub(super) path: TargetContext,
+    /// It was itself invalidated.
+    pub(super) invalid: bool,
+    /// What the host has not been told of the connection's wish to be uploaded.
+    pub(super) retrieves: Vec<UploadReason>,
+    pub(super) held: HeldFrames,
+    brought: Brought,
+    /// Its path and neighbor are its own, and go with it.
+    pub(super) owns_path: bool,
+    /// Its hardware has failed; the next operation on it finds out.
+    pub(super) failed: bool,
+    /// Client and host know.
+    pub(super) failure_told: bool,
     /// Payload bytes that the link takes in one frame for segmentation; 0: it does not segment.
     segmentable_max: usize,
     /// The last row of a trace.
@@ -42,8 +116,6 @@ pub(super) struct Offloaded {
     ready: bool,
     /// When the timer heap wakes this connection; never later than its own time.
     scheduled: Option<Instant>,
-    /// Distinguishes this connection from a former one in the same slot.
-    generation: u64,
 }
 
 impl Offloaded {
@@ -69,10 +141,9 @@ pub struct Connections {
     by_flow: HashMap<FlowKey, usize>,
     by_handle: HashMap<OffloadHandle, usize>,
     ready: VecDeque<usize>,
-    timers: BinaryHeap<Reverse<(Instant, usize, u64)>>,
-    generation: u64,
+    timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
+    brought: Brought,
     mac: MacAddress,
-    connections_max: usize,
     super_segment_max: usize,
     capabilities: LinkCapabilities,
     tcp: tcp::Config,
@@ -87,9 +158,8 @@ impl Connections {
             by_handle: HashMap::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
-            generation: 0,
+            brought: Brought::default(),
             mac: config.mac,
-            connections_max: config.connections_max,
             super_segment_max: config.super_segment_max,
             capabilities,
             tcp: config.tcp,
@@ -134,6 +204,10 @@ impl Connections {
         self.tcp = config;
     }
 
+    pub(super) fn by_handle(&mut self, handle: OffloadHandle) -> Option<&mut Offloaded> {
+        self.slot(*self.by_handle.get(&handle)?)
+    }
+
     pub(super) fn find(&self, flow: &FlowKey) -> Option<usize> {
         self.by_flow.get(flow).copied()
     }
@@ -176,71 +250,159 @@ impl Connections {
         self.ready.len()
     }
 
-    /// Takes a connection over (MiniportInitiateOffload). On failure the state comes back, untouched
+    /// The connection that the target calls `context`.
+    pub(super) fn find_context(&self, context: TargetContext) -> Option<usize> {
+        let slot = context.index as usize;
+        let offloaded = self.slots.get(slot)?.as_deref()?;
+        (offloaded.context == context).then_some(slot)
+    }
+
+    /// The slots in use. Walks all of them: for state operations, not for packets.
+    pub(super) fn occupied(&self) -> impl Iterator<Item = (usize, &Offloaded)> {
+        self.slots.iter().enumerate().filter_map(|(slot, found)| Some((slot, found.as_deref()?)))
+    }
+
+    /// Whether one more connection may be taken over, and why not.
+    pub(super) fn admit(
+        &self,
+        capabilities: &OffloadCapabilities,
+        object: &TcpObject,
+    ) -> Result<(), NdisStatus> {
+        let OffloadCapabilities {
+            support_ipv4: _,
+            support_ipv6: _,
+            support_sack,
+            connections_max,
+            paths_max: _,
+            neighbors_max: _,
+            ip_addresses_max: _,
+            hw_addresses_max: _,
+            vlans_max: _,
+            transmit_buffer_max,
+            receive_buffer_max,
+            receive_window_max,
+            path_mtu_max: _,
+        } = *capabilities;
+        let TcpState { constant, cached, delegated: _ } = &object.tcp;
+        let brought = Brought::by(object);
+        if self.by_handle.len() >= connections_max {
+            return Err(NdisStatus::OFFLOAD_TCP_ENTRIES);
+        }
+        if constant.sack_enabled && !support_sack {
+            return Err(NdisStatus::FAILURE);
+        }
+        if cached.initial_rcv_wnd > receive_window_max {
+            return Err(NdisStatus::OFFLOAD_TCP_RCV_WINDOW);
+        }
+        if brought.send > transmit_buffer_max.saturating_sub(self.brought.send) {
+            return Err(NdisStatus::OFFLOAD_TCP_XMIT_BUFFER);
+        }
+        if brought.receive > receive_buffer_max.saturating_sub(self.brought.receive) {
+            return Err(NdisStatus::OFFLOAD_TCP_RCV_BUFFER);
+        }
+        Ok(())
+    }
+
+    /// Takes a connection over. `generation` is to be new. On failure the object comes back, untouched
     /// (CH-INI-4).
     pub(super) fn insert(
         &mut self,
         now: Instant,
-        request: InitiateOffload,
-    ) -> Result<usize, (NdisStatus, Box<ConnectionState>)> {
-        let InitiateOffload { handle, client, state } = request;
-        let ConnectionState {
-            neighbor,
-            path,
-            tcp,
-            send_data: _,
-            buffered_data: _,
-            out_of_order: _,
-        } = &*state;
-        let (path, vlan_id) = (*path, neighbor.constant.vlan_id & 0xfff);
-        if self.by_handle.len() >= self.connections_max {
-            return Err((NdisStatus::OFFLOAD_TCP_ENTRIES, state));
-        }
+        handle: OffloadHandle,
+        generation: u32,
+        below: &Below,
+        object: TcpObject,
+    ) -> Result<TargetContext, (NdisStatus, TcpObject)> {
+        let Below { path, neighbor_state, path_state } = *below;
+        let constant = &object.tcp.constant;
         let flow = FlowKey::new(
-            (path.constant.source_address, tcp.constant.local_port).into(),
-            (path.constant.destination_address, tcp.constant.remote_port).into(),
+            (path_state.constant.source_address, constant.local_port).into(),
+            (path_state.constant.destination_address, constant.remote_port).into(),
         );
         if self.by_flow.contains_key(&flow) || self.by_handle.contains_key(&handle) {
-            return Err((NdisStatus::FAILURE, state));
+            return Err((NdisStatus::FAILURE, object));
         }
-        let headers = HeaderTemplate::new(neighbor, &path, tcp, self.mac);
-        let ip_header = if headers.is_ipv6() { 40 } else { 20 };
-        let path_mtu = (path.cached.path_mtu as usize).min(self.capabilities.mtu);
-        let tcp = match Connection::from_state(
-            now,
-            state,
-            path_mtu.saturating_sub(ip_header + 20),
-            self.tcp,
-        ) {
+        let Some(slot) = self.next_slot() else { return Err((NdisStatus::RESOURCES, object)) };
+        let headers = HeaderTemplate::new(&neighbor_state, &path_state, &object.tcp, self.mac);
+        let payload = self.path_mtu_payload(&path_state);
+        let brought = Brought::by(&object);
+        let (client, state) = object.join(neighbor_state, path_state);
+        let tcp = match Connection::from_state(now, Box::new(state), payload, self.tcp) {
             Ok(tcp) => tcp,
             Err((error, state)) => {
                 tracing::warn!(?flow, %error, "initiate refused");
-                return Err((NdisStatus::FAILURE, state));
+                let (_, _, object) = TcpObject::split(client, *state);
+                return Err((NdisStatus::FAILURE, object));
             }
         };
-        let segmentable_max = self.segmentable_max_for(path.constant.source_address);
-        self.generation += 1;
-        let offloaded = Box::new(Offloaded {
+        let context = TargetContext { index: slot as u32, generation };
+        let segmentable_max = self.segmentable_max_for(path_state.constant.source_address);
+        let offloaded = Offloaded {
             handle,
             client,
             flow,
             tcp,
             headers,
+            context,
+            path,
+            invalid: false,
+            retrieves: Vec::new(),
+            held: HeldFrames::default(),
+            brought,
+            owns_path: false,
+            failed: false,
+            failure_told: false,
             segmentable_max,
             traced: None,
-            vlan_id,
+            vlan_id: neighbor_state.constant.vlan_id & 0xfff,
             ready: false,
             scheduled: None,
-            generation: self.generation,
-        });
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        });
+        };
+        self.put(slot, Box::new(offloaded));
+        Ok(context)
+    }
+
+    fn next_slot(&mut self) -> Option<usize> {
+        if let Some(slot) = self.free.last() {
+            return Some(*slot);
+        }
+        u32::try_from(self.slots.len()).ok()?;
+        self.slots.try_reserve(1).ok()?;
+        self.slots.push(None);
+        self.free.push(self.slots.len() - 1);
+        self.free.last().copied()
+    }
+
+    /// Puts a connection into the slot that [`Connections::next_slot`] gave.
+    fn put(&mut self, slot: usize, offloaded: Box<Offloaded>) {
+        self.free.pop();
+        self.by_flow.insert(offloaded.flow, slot);
+        self.by_handle.insert(offloaded.handle, slot);
+        self.brought.send += offloaded.brought.send;
+        self.brought.receive += offloaded.brought.receive;
         self.slots[slot] = Some(offloaded);
-        self.by_flow.insert(flow, slot);
-        self.by_handle.insert(handle, slot);
-        Ok(slot)
+    }
+
+    /// New headers; IPv4 identifications go on.
+    pub(super) fn relabel(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        neighbor: &NeighborState,
+        path: &PathState,
+    ) {
+        let mac = self.mac;
+        if let Some(offloaded) = self.slot(slot) {
+            offloaded.headers.renew(neighbor, path, &offloaded.tcp.tcp_state(now), mac);
+            offloaded.vlan_id = neighbor.constant.vlan_id & 0xfff;
+        }
+    }
+
+    /// What a packet on `path` holds besides IP and TCP headers without options: the path's MTU, at most the link's.
+    pub(super) fn path_mtu_payload(&self, path: &PathState) -> usize {
+        let ip_header = if path.constant.source_address.is_ipv6() { 40 } else { 20 };
+        let path_mtu = (path.cached.path_mtu as usize).min(self.capabilities.mtu);
+        path_mtu.saturating_sub(ip_header + 20)
     }
 
     /// Payload that fits the link's largest frame for segmentation.
@@ -256,6 +418,8 @@ impl Connections {
         let offloaded = self.slots[slot].take()?;
         self.by_flow.remove(&offloaded.flow);
         self.by_handle.remove(&offloaded.handle);
+        self.brought.send -= offloaded.brought.send;
+        self.brought.receive -= offloaded.brought.receive;
         self.free.push(slot);
         Some(offloaded)
     }
@@ -267,7 +431,7 @@ impl Connections {
         let Some(at) = offloaded.tcp.poll_timeout() else { return };
         if offloaded.scheduled.is_none_or(|scheduled| at < scheduled) {
             offloaded.scheduled = Some(at);
-            self.timers.push(Reverse((at, slot, offloaded.generation)));
+            self.timers.push(Reverse((at, slot, offloaded.context.generation)));
         }
     }
 
@@ -280,7 +444,7 @@ impl Connections {
             }
             self.timers.pop();
             let Some(offloaded) = self.slots[slot].as_deref_mut() else { continue };
-            if offloaded.generation != generation || offloaded.scheduled != Some(at) {
+            if offloaded.context.generation != generation || offloaded.scheduled != Some(at) {
                 continue;
             }
             offloaded.scheduled = None;

@@ -19,27 +19,39 @@
 
 mod connections;
 pub mod doorbell;
+mod initiate;
 pub mod port;
 mod run;
+mod terminate;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+mod update;
 
 use std::{boxed::Box, collections::VecDeque, io::Write, sync::Arc, vec::Vec};
 
 use crossbeam_channel::{Receiver, Sender};
 
-pub use self::connections::Connections;
+pub use self::{
+    connections::{Connections, HELD_BYTES_MAX, HELD_FRAMES_MAX},
+    initiate::HELD_TREES_MAX,
+};
 use self::{
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
     trace::Trace,
 };
 use crate::{
-    chimney::{client::OffloadClient, state::MacAddress},
+    chimney::{
+        client::{OffloadClient, OffloadHandle},
+        objects::Objects,
+        provider::OffloadCapabilities,
+        state::{MacAddress, PathState, TcpState},
+        tree::InitiateTree,
+    },
     link::{Link, LinkCapabilities, LinkStats, RxBatch, TxOffload},
     tcp,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Messages taken from the host stack in one iteration.
@@ -75,9 +87,10 @@ pub trait NodeClient: OffloadClient + Send {
 pub struct EngineConfig {
     /// The interface's address.
     pub mac: MacAddress,
-    /// TcpConnectionOffloadCapacity: offloaded connections at once; one more is answered
-    /// OFFLOAD_TCP_ENTRIES.
-    pub connections_max: usize,
+    /// What is supported, and how much of it; each limit has its status at initiate.
+    pub capabilities: OffloadCapabilities,
+    /// NceStaleTicks: how long a neighbor is believed to be reachable after it was heard of (CH s9.7).
+    pub nce_stale: Duration,
     /// Frames taken from the link in one iteration.
     pub rx_batch_frames_max: usize,
     /// Payload bytes of a super-segment, at most what the link takes.
@@ -91,7 +104,9 @@ impl EngineConfig {
     pub fn new(mac: MacAddress) -> Self {
         Self {
             mac,
-            connections_max: 65_536,
+            capabilities: OffloadCapabilities::default(),
+            // REACHABLE_TIME of RFC 4861 s10.
+            nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 16,
             super_segment_max: 64 * 1024,
             tcp: tcp::Config::default(),
@@ -121,6 +136,8 @@ pub struct EngineStats {
     pub tx_from_host: u64,
     /// Super-segments and segments sent.
     pub tx_segments: u64,
+    /// Segments not sent because an object below their connection is invalid (CH-INV-2).
+    pub tx_invalid: u64,
     /// Segments that a full link made wait.
     pub tx_stalled: u64,
     /// Segments that neither the link nor the queue before it took; retransmission repairs it.
@@ -129,11 +146,20 @@ pub struct EngineStats {
     pub initiates: u64,
     /// Connections refused.
     pub initiate_failures: u64,
+    /// Connections given back.
+    pub terminates: u64,
+    /// Frames kept of connections that had stopped, for the host (CH s9.3).
+    pub rx_held: u64,
+    /// Frames of such connections dropped because [`HELD_FRAMES_MAX`] or [`HELD_BYTES_MAX`] was reached.
+    pub rx_held_dropped: u64,
     /// Segments that the host handed back (CH-FWD-2).
     pub forwards: u64,
     /// Frames handed back that belong to no offloaded connection, or are none that the target reads.
     pub forwards_dropped: u64,
 }
+
+/// Whether a connection is a good candidate; if not, it is answered OFFLOAD_CONNECTION_REJECTED.
+pub type Admission = Box<dyn FnMut(&PathState, &TcpState) -> bool + Send>;
 
 struct Stalled {
     frame: Vec<u8>,
@@ -146,6 +172,10 @@ pub struct Engine {
     link: Box<dyn Link>,
     capabilities: LinkCapabilities,
     connections: Connections,
+    objects: Objects,
+    paused: bool,
+    held_trees: VecDeque<InitiateTree>,
+    admission: Option<Admission>,
     to_host: Sender<ToHost>,
     from_host: Receiver<FromHost>,
     doorbell: Arc<Doorbell>,
@@ -177,6 +207,10 @@ impl Engine {
             link,
             capabilities,
             connections: Connections::new(&config, capabilities),
+            objects: Objects::new(config.mac, config.capabilities, config.nce_stale),
+            paused: false,
+            held_trees: VecDeque::new(),
+            admission: None,
             to_host,
             from_host,
             doorbell: port.engine_doorbell.clone(),
@@ -193,6 +227,28 @@ impl Engine {
     /// The offloaded connections.
     pub fn connections(&mut self) -> &mut Connections {
         &mut self.connections
+    }
+
+    /// The neighbor and path objects.
+    pub const fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    /// Has `admission` judge every connection that is to be taken over.
+    pub fn set_admission(&mut self, admission: Admission) {
+        self.admission = Some(admission);
+    }
+
+    /// The VLAN ids of the interface, without 0; none: a neighbor may have any (CH s9.4).
+    pub fn set_interface_vlans(&mut self, vlans: Vec<u16>) {
+        self.objects.set_interface_vlans(vlans);
+    }
+
+    /// The hardware behind a connection fails, for tests of what follows (CH s5.6): the next query, invalidate or
+    /// terminate finds out. Returns whether there is such a connection.
+    pub fn inject_failure(&mut self, handle: OffloadHandle) -> bool {
+        let offloaded = self.connections.by_handle(handle);
+        offloaded.map(|offloaded| offloaded.failed = true).is_some()
     }
 
     /// The link.
@@ -233,7 +289,8 @@ impl Engine {
     /// Whether a message of the host stack waits, or a frame for a link that was full. Look before
     /// sleeping.
     pub fn has_input(&self) -> bool {
-        !self.from_host.is_empty() || self.connections.has_ready()
+        let held = !self.paused && !self.held_trees.is_empty();
+        held || !self.from_host.is_empty() || self.connections.has_ready()
     }
 
     /// Whether a frame waits for the link to become writable.

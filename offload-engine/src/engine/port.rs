@@ -11,8 +11,10 @@ use crossbeam_channel::{Receiver, Sender};
 use super::doorbell::Doorbell;
 use crate::{
     chimney::{
-        client::{InitiateOffload, OffloadHandle},
-        state::ConnectionState,
+        client::{InitiateOffload, OffloadHandle, UploadReason},
+        provider::{AdapterStatus, Forward, OffloadProvider},
+        state::{ConnectionState, Ticks},
+        tree::{InitiateTree, InvalidateTree, QueryTree, TerminateTree, UpdateTree},
     },
     link::LinkCapabilities,
     status::NdisStatus,
@@ -21,19 +23,33 @@ use crate::{
 /// Frames that may wait toward the host stack; beyond it they are dropped and counted.
 pub const TO_HOST_FRAMES_MAX: usize = 4096;
 
-/// From the host stack down to the engine.
+/// From the host stack down to the engine: the calls of [`OffloadProvider`], and frames.
 #[derive(Debug)]
 pub enum FromHost {
     /// A frame to transmit, complete with checksums.
     Frame(Vec<u8>),
-    /// Take this connection over (MiniportInitiateOffload).
-    Initiate(InitiateOffload),
-    /// A frame of an offloaded connection that had reached the host before the hand-over was done
-    /// (MiniportTcpOffloadForward; CH-FWD-2). Its checksum was verified.
-    Forward(Vec<u8>),
+    /// [`OffloadProvider::initiate`].
+    Initiate(InitiateTree),
+    /// [`OffloadProvider::query`].
+    Query(QueryTree),
+    /// [`OffloadProvider::update`].
+    Update(UpdateTree),
+    /// [`OffloadProvider::invalidate`].
+    Invalidate(InvalidateTree),
+    /// [`OffloadProvider::terminate`].
+    Terminate(TerminateTree),
+    /// [`OffloadProvider::forward`].
+    Forward(Forward),
+    /// Take this connection over, with a neighbor and a path of its own that go when it goes.
+    InitiateConnection(InitiateOffload),
+    /// A frame of an offloaded connection that had reached the host before the hand-over was done (CH-FWD-2).
+    /// Its checksum was verified.
+    ForwardFrame(Vec<u8>),
 }
 
-/// From the engine up to the host stack.
+/// From the engine up to the host stack: the calls of [`OffloadHost`], and frames.
+///
+/// [`OffloadHost`]: crate::chimney::provider::OffloadHost
 #[derive(Debug)]
 pub enum ToHost {
     /// A received frame of a connection that is not offloaded, or of none.
@@ -43,8 +59,39 @@ pub enum ToHost {
         /// Its TCP checksum needs no verification (see `RxChecksum::Valid`), and may not be filled in.
         checksum_valid: bool,
     },
-    /// The answer to [`FromHost::Initiate`] (NdisMInitiateOffloadComplete).
-    InitiateComplete {
+    /// `OffloadHost::initiate_complete`.
+    InitiateComplete(InitiateTree),
+    /// `OffloadHost::query_complete`.
+    QueryComplete(QueryTree),
+    /// `OffloadHost::update_complete`.
+    UpdateComplete(UpdateTree),
+    /// `OffloadHost::invalidate_complete`.
+    InvalidateComplete(InvalidateTree),
+    /// `OffloadHost::terminate_complete`. Frames that the target has kept of a connection that had stopped follow
+    /// (CH s9.3).
+    TerminateComplete(TerminateTree),
+    /// `OffloadHost::forward_complete`.
+    ForwardComplete(Forward),
+    /// `OffloadHost::retrieve`.
+    Retrieve {
+        /// Which connection.
+        handle: OffloadHandle,
+        /// Why.
+        reason: UploadReason,
+    },
+    /// `OffloadHost::neighbor_reachability_query`.
+    NeighborReachabilityQuery {
+        /// Which neighbor.
+        neighbor: OffloadHandle,
+        /// Ticks since the host last confirmed that it is reachable.
+        host_reachability_delta: Ticks,
+        /// Ticks since the target last confirmed it.
+        nic_reachability_delta: Ticks,
+    },
+    /// `OffloadHost::status`.
+    Status(AdapterStatus),
+    /// The answer to [`FromHost::InitiateConnection`].
+    InitiateConnectionComplete {
         /// Which connection.
         handle: OffloadHandle,
         /// SUCCESS, or why not.
@@ -81,4 +128,38 @@ pub struct HostPort {
     pub host_doorbell: Arc<Doorbell>,
     /// What the link can do.
     pub capabilities: LinkCapabilities,
+}
+
+impl HostPort {
+    fn call(&self, message: FromHost) {
+        // An engine that is gone completes nothing any more.
+        let _ = self.to_engine.send(message);
+        self.engine_doorbell.ring();
+    }
+}
+
+impl OffloadProvider for HostPort {
+    fn initiate(&mut self, tree: InitiateTree) {
+        self.call(FromHost::Initiate(tree));
+    }
+
+    fn query(&mut self, tree: QueryTree) {
+        self.call(FromHost::Query(tree));
+    }
+
+    fn update(&mut self, tree: UpdateTree) {
+        self.call(FromHost::Update(tree));
+    }
+
+    fn invalidate(&mut self, tree: InvalidateTree) {
+        self.call(FromHost::Invalidate(tree));
+    }
+
+    fn terminate(&mut self, tree: TerminateTree) {
+        self.call(FromHost::Terminate(tree));
+    }
+
+    fn forward(&mut self, segment: Forward) {
+        self.call(FromHost::Forward(segment));
+    }
 }

@@ -9,7 +9,11 @@ use super::{
     trace::TraceRow,
 };
 use crate::{
-    chimney::client::{ConnectionEvent, InitiateOffload, OffloadClient},
+    chimney::{
+        client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+        provider::Forward,
+        tree::TcpObject,
+    },
     frame::{
         HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
         classify_forwarded, classify_icmp,
@@ -18,8 +22,9 @@ use crate::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
         TxOutcome, TxSegment,
     },
+    nbl::{NblChain, ReceiveChain},
     status::NdisStatus,
-    tcp::{self, Event, SackBlock, Segment, SeqNum, Transmit, TxLimits},
+    tcp::{self, Consumer, Event, SackBlock, Segment, SeqNum, Transmit, TxLimits},
     time::Instant,
 };
 
@@ -34,6 +39,7 @@ impl Engine {
     /// The link is gone.
     pub fn poll(&mut self, now: Instant, client: &mut impl NodeClient) -> std::io::Result<bool> {
         let mut busy = self.resend_stalled(now);
+        busy |= self.take_held_trees(now, client);
         busy |= self.take_from_host(now, client);
         busy |= self.take_from_link(now, client)?;
         busy |= self.run_timers(now);
@@ -88,8 +94,16 @@ impl Engine {
                     self.stats.tx_from_host += 1;
                     self.transmit_or_stall(now, TxOffload::default(), &data, &[], None);
                 }
-                FromHost::Initiate(request) => self.initiate(now, request, client),
-                FromHost::Forward(data) => self.take_forwarded(now, &data, client),
+                FromHost::Initiate(tree) => self.take_initiate(now, tree, client),
+                FromHost::Query(tree) => self.query(now, tree, client),
+                FromHost::Update(tree) => self.update(now, tree),
+                FromHost::Invalidate(tree) => self.invalidate(now, tree, client),
+                FromHost::Terminate(tree) => self.terminate(now, tree, client),
+                FromHost::Forward(segment) => self.forward(now, segment, client),
+                FromHost::InitiateConnection(request) => {
+                    self.initiate_connection(now, request, client);
+                }
+                FromHost::ForwardFrame(data) => self.take_forwarded(now, &data, client),
             }
         }
         true
@@ -109,29 +123,47 @@ impl Engine {
         }
     }
 
-    fn initiate(&mut self, now: Instant, request: InitiateOffload, client: &mut impl NodeClient) {
-        let handle = request.handle;
-        // What the host stack has told the client before it sent this comes first.
-        client.poll(now, &mut self.connections);
-        let (status, state) = match self.connections.insert(now, request) {
-            Ok(slot) => {
-                self.stats.initiates += 1;
-                if let Some(offloaded) = self.connections.slot(slot) {
-                    let tag = offloaded.client;
-                    client.offloaded(&mut offloaded.io(now), tag);
-                }
-                self.connections.mark_ready(slot);
-                (NdisStatus::SUCCESS, None)
-            }
-            Err((status, state)) => {
-                self.stats.initiate_failures += 1;
-                (status, Some(state))
-            }
-        };
-        self.tell_host(ToHost::InitiateComplete { handle, status, state });
+    /// CH-FWD-5: a segment that the host hands back, to the connection that it names. Completed at once.
+    fn forward(&mut self, now: Instant, mut segment: Forward, client: &mut impl NodeClient) {
+        segment.status = self.take_forward(now, &segment, client);
+        match segment.status {
+            NdisStatus::SUCCESS => self.stats.forwards += 1,
+            _ => self.stats.forwards_dropped += 1,
+        }
+        self.tell_host(ToHost::ForwardComplete(segment));
     }
 
-    fn tell_host(&self, message: ToHost) {
+    /// SUCCESS: processed. UPLOAD_IN_PROGRESS: it is the host's, now or after the terminate. REQUEST_ABORTED: to be
+    /// dropped, because the connection was reset or it is no segment of this connection.
+    fn take_forward(
+        &mut self,
+        now: Instant,
+        segment: &Forward,
+        client: &mut impl NodeClient,
+    ) -> NdisStatus {
+        let Forward { connection, frame, status: _ } = segment;
+        let Some(slot) = self.connections.find_context(*connection) else {
+            return NdisStatus::UPLOAD_IN_PROGRESS;
+        };
+        let found = classify_forwarded(frame);
+        let Some(offloaded) = self.connections.slot(slot) else {
+            return NdisStatus::UPLOAD_IN_PROGRESS;
+        };
+        let Some(tcp) = found.filter(|tcp| tcp.flow == offloaded.flow) else {
+            return NdisStatus::REQUEST_ABORTED;
+        };
+        if offloaded.tcp.is_closed() {
+            return NdisStatus::REQUEST_ABORTED;
+        }
+        if !offloaded.tcp.is_stopped() {
+            self.take_segment(now, slot, &tcp, 0, client);
+        }
+        // What stops a connection is the host's to process, and so is what comes behind it (CH s9.3).
+        let stopped = self.connections.slot(slot).is_some_and(|found| found.tcp.is_stopped());
+        if stopped { NdisStatus::UPLOAD_IN_PROGRESS } else { NdisStatus::SUCCESS }
+    }
+
+    pub(super) fn tell_host(&self, message: ToHost) {
         // A host stack that is gone needs no telling.
         let _ = self.to_host.send(message);
         self.host_doorbell.ring();
@@ -160,7 +192,7 @@ impl Engine {
     /// The switch: a segment of an offloaded connection to that connection, all else to the host.
     fn take_frame(&mut self, now: Instant, frame: &RxFrame<'_>, client: &mut impl NodeClient) {
         // What a switch floods is another station's.
-        let ours = frame.data.get(..6) == Some(&self.config.mac.0);
+        let ours = frame.data.first_chunk().is_some_and(|to| self.objects.is_ours(to));
         let found = classify(frame.data)
             .filter(|_| ours)
             .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
@@ -181,6 +213,19 @@ impl Engine {
             return;
         }
         self.take_segment(now, slot, &tcp, frame.gso_size, client);
+        self.hold(slot, frame.data);
+    }
+
+    /// CH s9.3: the segment that stopped a connection, and all that come behind it, wait for the host.
+    fn hold(&mut self, slot: usize, frame: &[u8]) {
+        let offloaded = self.connections.slot(slot);
+        let Some(offloaded) = offloaded.filter(|offloaded| offloaded.tcp.is_stopped()) else {
+            return;
+        };
+        match offloaded.held.push(frame) {
+            true => self.stats.rx_held += 1,
+            false => self.stats.rx_held_dropped += 1,
+        }
     }
 
     /// An ICMP error about an offloaded connection concerns it too; the frame is the host's all the same
@@ -248,16 +293,22 @@ impl Engine {
 
     /// One connection's turn: events up, room to the client, segments out.
     fn drain(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) {
+        if self.connections.slot(slot).is_some_and(|found| found.tcp.take_cached_changed()) {
+            self.renew_headers(now, slot);
+        }
         // Whether there is room or not: a client that was asked to act on the connection does it now.
         if let Some(offloaded) = self.connections.slot(slot) {
             client.send_room(&mut offloaded.io(now));
         }
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            if raise_events(now, offloaded, client) {
+            let ended = raise_events(now, offloaded, client);
+            self.tell_retrieves(slot);
+            if ended {
                 self.release(now, slot);
                 return;
             }
+            let Some(offloaded) = self.connections.slot(slot) else { return };
             deliver_backlog(now, offloaded, client);
             if offloaded.tcp.send_room() > 0 {
                 client.send_room(&mut offloaded.io(now));
@@ -268,7 +319,9 @@ impl Engine {
             let Some(offloaded) = self.connections.slot(slot) else { return };
             let limits = TxLimits { super_segment_max: offloaded.super_segment_max() };
             let Some(transmit) = offloaded.tcp.poll_transmit(now, limits) else {
-                if !raise_events(now, offloaded, client) {
+                let ended = raise_events(now, offloaded, client);
+                self.tell_retrieves(slot);
+                if !ended {
                     self.connections.schedule(slot);
                 } else {
                     self.release(now, slot);
@@ -281,7 +334,7 @@ impl Engine {
         self.connections.mark_ready(slot);
     }
 
-    fn trace(&mut self, now: Instant, slot: usize) {
+    pub(super) fn trace(&mut self, now: Instant, slot: usize) {
         let Some(trace) = &mut self.trace else { return };
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let sample = offloaded.tcp.trace_sample();
@@ -294,14 +347,12 @@ impl Engine {
         }
     }
 
-    fn release(&mut self, now: Instant, slot: usize) {
-        self.trace(now, slot);
-        if let Some(offloaded) = self.connections.remove(slot) {
-            self.tell_host(ToHost::Released { handle: offloaded.handle });
+    pub(super) fn transmit_segment(&mut self, now: Instant, slot: usize, transmit: &Transmit) {
+        if self.connections.slot(slot).is_none_or(|found| found.tcp.is_invalid()) {
+            // The RST of an abortive disconnect.
+            self.stats.tx_invalid += 1;
+            return;
         }
-    }
-
-    fn transmit_segment(&mut self, now: Instant, slot: usize, transmit: &Transmit) {
         self.stats.tx_segments += 1;
         let comment = (self.link.wants_comments()).then(|| note(transmit)).flatten();
         let Some(offloaded) = self.connections.slot(slot) else { return };
@@ -407,44 +458,76 @@ fn receive(
     segment: &Segment<'_>,
     client: &mut impl OffloadClient,
 ) {
-    let waiting = offloaded.tcp.backlog().is_some() || offloaded.tcp.receive_blocked();
     let received = offloaded.tcp.handle_segment(now, segment);
     let data = &segment.payload[received.in_order];
-    let consumed = if waiting || data.is_empty() {
-        0
-    } else {
-        let consumed = client.receive(&mut offloaded.io(now), data, received.push).min(data.len());
-        if consumed < data.len() {
-            offloaded.tcp.block_receive();
-        }
-        consumed
-    };
-    offloaded.tcp.settle(&data[consumed..], received.push);
-    deliver_backlog(now, offloaded, client);
+    let mut upcalls = Upcalls::new(now, offloaded, client);
+    offloaded.tcp.deliver(now, data, received.push, &mut upcalls);
 }
 
-/// Indicates buffered data until it is gone or refused (CH 7.4).
-fn deliver_backlog(now: Instant, offloaded: &mut Offloaded, client: &mut impl OffloadClient) {
-    while !offloaded.tcp.receive_blocked() {
-        let Some((data, push)) = offloaded.tcp.backlog().map(|(data, push)| (data.clone(), push))
-        else {
-            return;
-        };
-        let consumed = client.receive(&mut offloaded.io(now), &data, push).min(data.len());
-        offloaded.tcp.backlog_consumed(consumed);
-        if consumed < data.len() {
-            offloaded.tcp.block_receive();
-        }
+/// Places and indicates buffered data until it is gone or refused (CH 7.4).
+pub(super) fn deliver_backlog(
+    now: Instant,
+    offloaded: &mut Offloaded,
+    client: &mut impl OffloadClient,
+) {
+    let mut upcalls = Upcalls::new(now, offloaded, client);
+    offloaded.tcp.deliver_waiting(now, &mut upcalls);
+}
+
+/// A connection's way to its client while bytes are delivered.
+struct Upcalls<'c, C> {
+    handle: OffloadHandle,
+    now: Instant,
+    super_segment_max: usize,
+    client: &'c mut C,
+}
+
+impl<'c, C> Upcalls<'c, C> {
+    fn new(now: Instant, offloaded: &Offloaded, client: &'c mut C) -> Self {
+        let super_segment_max = offloaded.super_segment_max();
+        Self { handle: offloaded.handle, now, super_segment_max, client }
+    }
+
+    fn io<'a>(&self, connection: &'a mut tcp::Connection) -> ConnectionIo<'a> {
+        let &Self { handle, now, super_segment_max, client: _ } = self;
+        ConnectionIo { handle, now, connection, super_segment_max }
+    }
+}
+
+impl<C: OffloadClient> Consumer for Upcalls<'_, C> {
+    fn receive_complete(&mut self, connection: &mut tcp::Connection, chain: ReceiveChain) {
+        let io = &mut self.io(connection);
+        self.client.receive_complete(io, chain);
+    }
+
+    fn indicate(&mut self, connection: &mut tcp::Connection, data: &[u8], push: bool) -> usize {
+        let io = &mut self.io(connection);
+        self.client.receive(io, data, push)
     }
 }
 
 /// Events to the client. Returns whether the connection is over.
-fn raise_events(now: Instant, offloaded: &mut Offloaded, client: &mut impl OffloadClient) -> bool {
+pub(super) fn raise_events(
+    now: Instant,
+    offloaded: &mut Offloaded,
+    client: &mut impl OffloadClient,
+) -> bool {
     while let Some(event) = offloaded.tcp.poll_event() {
+        if let Event::Retrieve(reason) = event {
+            offloaded.retrieves.push(reason);
+        }
         let io = &mut offloaded.io(now);
         match event {
-            Event::SendComplete(chain) => client.send_complete(io, chain),
+            Event::ReceiveComplete(chain) => client.receive_complete(io, chain),
+            Event::SendComplete(chain) => {
+                if let Some(chain) = without_disconnect_data(chain) {
+                    client.send_complete(io, chain);
+                }
+            }
             Event::DisconnectComplete(nbl) => client.disconnect_complete(io, nbl),
+            Event::SendBacklogChange(size) => {
+                client.event(io, ConnectionEvent::SendBacklogChange(size));
+            }
             Event::PeerClosed => client.event(io, ConnectionEvent::Disconnect),
             Event::Reset => client.event(io, ConnectionEvent::Abort),
             Event::Retrieve(reason) => client.event(io, ConnectionEvent::Retrieve(reason)),
@@ -455,4 +538,13 @@ fn raise_events(now: Instant, offloaded: &mut Offloaded, client: &mut impl Offlo
         }
     }
     false
+}
+
+/// A chain without the data of a disconnect that has completed before (see [`TcpObject::DISCONNECT_DATA`]).
+fn without_disconnect_data(mut chain: NblChain) -> Option<NblChain> {
+    if chain.back().is_some_and(|list| list.context == TcpObject::DISCONNECT_DATA) {
+        chain.pop_back();
+        return (!chain.is_empty()).then_some(chain);
+    }
+    Some(chain)
 }

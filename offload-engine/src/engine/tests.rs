@@ -30,7 +30,7 @@ use crate::{
     },
     frame::classify,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
     tcp::{SeqNum, TcpPhase},
     time::{Duration, Instant},
@@ -97,11 +97,13 @@ struct Client {
     takes: usize,
     indications: usize,
     completed: Vec<NetBufferList>,
+    receives: Vec<ReceiveBufferList>,
     events: Vec<ConnectionEvent>,
 }
 
 impl OffloadClient for Client {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+        io.resume_receive();
         self.offloaded.push((io.handle, client));
     }
 
@@ -110,6 +112,10 @@ impl OffloadClient for Client {
         let taken = self.takes.min(data.len());
         self.received.extend_from_slice(&data[..taken]);
         taken
+    }
+
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        self.receives.extend(chain);
     }
 
     fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, chain: NblChain) {
@@ -151,8 +157,13 @@ struct Bench {
 
 impl Bench {
     fn new(connections_max: usize) -> Self {
+        let mut config = EngineConfig::new(OURS);
+        config.capabilities.connections_max = connections_max;
+        Self::with(config)
+    }
+
+    fn with(config: EngineConfig) -> Self {
         let wire = Arc::new(Mutex::new(Wire::default()));
-        let config = EngineConfig { connections_max, ..EngineConfig::new(OURS) };
         let (engine, port) = Engine::new(Box::new(TestLink(wire.clone())), config).unwrap();
         let client = Client { takes: usize::MAX, ..Client::default() };
         Self { engine, port, wire, client, now: Instant::from_millis(1) }
@@ -172,7 +183,7 @@ impl Bench {
             client: ClientTag(handle + 100),
             state: Box::new(state),
         };
-        self.port.to_engine.send(FromHost::Initiate(request)).unwrap();
+        self.port.to_engine.send(FromHost::InitiateConnection(request)).unwrap();
     }
 
     fn arrives(&self, frame: Vec<u8>) {
@@ -277,7 +288,8 @@ fn the_switch_turns_with_the_initiate() {
     bench.initiate(7, 80);
     bench.poll();
     assert_eq!(bench.client.offloaded, [(OffloadHandle(7), ClientTag(107))]);
-    let Ok(ToHost::InitiateComplete { handle, status, state }) = bench.port.from_engine.try_recv()
+    let Ok(ToHost::InitiateConnectionComplete { handle, status, state }) =
+        bench.port.from_engine.try_recv()
     else {
         panic!("no completion")
     };
@@ -309,7 +321,7 @@ fn refused_state_comes_back() {
         .from_engine
         .try_iter()
         .map(|message| {
-            let ToHost::InitiateComplete { handle, status, state } = message else {
+            let ToHost::InitiateConnectionComplete { handle, status, state } = message else {
                 panic!("{message:?}")
             };
             assert_eq!(status == NdisStatus::SUCCESS, state.is_none());
@@ -335,14 +347,14 @@ fn refused_state_comes_back() {
 fn forwarded_segments_are_processed() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
-    bench.port.to_engine.send(FromHost::Forward(from_peer(80, 5000, 1000, b"late"))).unwrap();
+    bench.port.to_engine.send(FromHost::ForwardFrame(from_peer(80, 5000, 1000, b"late"))).unwrap();
     bench.poll();
     assert_eq!(bench.client.received, b"late");
     assert_eq!(bench.engine.stats().forwards, 1);
 
     // One that is no connection's does not go round in circles.
     bench.port.from_engine.try_iter().for_each(drop);
-    bench.port.to_engine.send(FromHost::Forward(from_peer(81, 5000, 1000, b"lost"))).unwrap();
+    bench.port.to_engine.send(FromHost::ForwardFrame(from_peer(81, 5000, 1000, b"lost"))).unwrap();
     bench.poll();
     assert!(bench.port.from_engine.try_recv().is_err());
     assert_eq!(bench.engine.stats().forwards_dropped, 1);
@@ -366,7 +378,7 @@ fn segments_with_ip_options_take_the_hosts_way() {
     bench.poll();
     assert!(bench.client.received.is_empty());
     assert!(matches!(bench.port.from_engine.try_recv(), Ok(ToHost::Frame { .. })));
-    bench.port.to_engine.send(FromHost::Forward(frame)).unwrap();
+    bench.port.to_engine.send(FromHost::ForwardFrame(frame)).unwrap();
     bench.poll();
     assert_eq!(bench.client.received, b"optional");
 }

@@ -142,9 +142,15 @@ impl HeaderTemplate {
         self.tcp_at
     }
 
-    /// Replaces the next hop's address.
-    pub fn set_destination(&mut self, destination: MacAddress) {
-        self.bytes[0..6].copy_from_slice(&destination.0);
+    /// Headers for new values of what the connection depends on. IPv4 identifications go on.
+    pub fn renew(
+        &mut self,
+        neighbor: &NeighborState,
+        path: &PathState,
+        tcp: &TcpState,
+        interface_mac: MacAddress,
+    ) {
+        *self = Self { ip_id: self.ip_id, ..Self::new(neighbor, path, tcp, interface_mac) };
     }
 
     /// Writes the headers of one segment into `out` and returns their length. The checksum field

@@ -6,11 +6,12 @@ use super::{
     ecn::Ecn,
     path_mtu::{PathOptions, SoftError},
     recovery::RecoveryOptions,
+    retrieve::UploadThresholds,
     seq::SeqNum,
 };
 use crate::{
     chimney::client::UploadReason,
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     time::Duration,
 };
 
@@ -133,6 +134,8 @@ pub struct Received {
 /// What a connection tells its surroundings.
 #[derive(Debug)]
 pub enum Event {
+    /// Receive requests are complete, in order.
+    ReceiveComplete(ReceiveChain),
     /// Lists are complete, in order.
     SendComplete(NblChain),
     /// The disconnect request is complete.
@@ -141,7 +144,9 @@ pub enum Event {
     PeerClosed,
     /// An acceptable RST has come.
     Reset,
-    /// A mandatory upload reason; the connection has stopped.
+    /// The bytes to keep posted have doubled or halved (CH-ST-2).
+    SendBacklogChange(usize),
+    /// An upload is wanted. With a mandatory reason the connection has stopped.
     Retrieve(UploadReason),
     /// The state is Closed and nothing is left to do.
     Closed,
@@ -278,6 +283,17 @@ pub struct Config {
     pub path: PathOptions,
     /// Parts of loss recovery in use.
     pub recovery: RecoveryOptions,
+
+    /// How long a receive request in push mode that holds some bytes waits for more (TcpPushTicks).
+    pub push_delay: Duration,
+    /// When to ask for an upload though the connection could go on.
+    pub upload: UploadThresholds,
+    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target sits it out itself, and
+    /// the host need not know.
+    pub time_wait_uploads: bool,
+    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED, as CH s9.2 says. Off, it gets a challenge
+    /// ACK as every SYN does (RFC 5961 s4.2): who guesses one number ends nobody's connection.
+    pub syn_uploads: bool,
 }
 
 /// What congestion control and recovery are doing. Names and numbers are Linux'.
@@ -430,7 +446,8 @@ pub enum ImportError {
 impl Default for Config {
     /// RFC 9293 and Linux' habits: RTO of 200 ms to 60 s, 15 retransmissions, an ACK for every second
     /// segment or after 40 ms, 3 duplicate ACKs, 2,048 gaps out of order, FIN_WAIT_2 of 120 s
-    /// (the chimney's value), TIME_WAIT of 60 s, a receive window that grows to 4 MiB, 16 quick ACKs.
+    /// (the chimney's value), TIME_WAIT of 60 s, a receive window that grows to 4 MiB, 16 quick ACKs,
+    /// a push timer of 500 ms (the chimney's value).
     fn default() -> Self {
         Self {
             push: PushPolicy::default(),
@@ -450,6 +467,10 @@ impl Default for Config {
             timestamps_required: false,
             path: PathOptions::default(),
             recovery: RecoveryOptions::default(),
+            push_delay: Duration::from_millis(500),
+            upload: UploadThresholds::default(),
+            time_wait_uploads: false,
+            syn_uploads: false,
         }
     }
 }

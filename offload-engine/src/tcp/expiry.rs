@@ -37,6 +37,8 @@ impl Connection {
             Timer::KeepAlive => self.on_keep_alive(),
             // It is poll_transmit that was waited for.
             Timer::Pacing => {}
+            Timer::Push => self.on_push_timeout(),
+            Timer::Activity => self.on_activity_timeout(),
             Timer::Close => self.on_close_timeout(),
         }
     }
@@ -139,7 +141,12 @@ impl Connection {
             return;
         }
         if self.attempts.keep_alives >= self.cached.keep_alive_probes() {
-            self.stop(UploadReason::TimeoutExpiration);
+            // CH s9.2: it was not the consumer's wish to find out.
+            if self.challenges.keep_alive_armed {
+                self.stop_closed(UploadReason::TimeoutExpiration);
+            } else {
+                self.stop(UploadReason::TimeoutExpiration);
+            }
             return;
         }
         self.attempts.keep_alives += 1;
@@ -153,7 +160,8 @@ impl Connection {
         if self.phase == TcpPhase::TimeWait {
             self.end();
         } else {
-            self.stop(UploadReason::TimeoutExpiration);
+            // CH s10.7.
+            self.stop_closed(UploadReason::TimeoutExpiration);
         }
     }
 

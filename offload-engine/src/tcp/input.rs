@@ -127,6 +127,8 @@ impl Connection {
         if self.process_ack(segment, ack, fin) {
             return Received::default();
         }
+        let beyond = start > self.receiver.nxt();
+        self.watch_arrival(segment.pieces(), !segment.payload.is_empty(), beyond);
         let (in_order, push) = self.receiver.accept(&segment.arrival(start));
         self.measure_receive_rtt(segment);
         self.counters.bytes_received += in_order.len() as u64;
@@ -148,6 +150,11 @@ impl Connection {
             return false;
         }
         if segment.flags.contains(Flags::SYN) {
+            if self.config.syn_uploads && start == nxt && self.phase != TcpPhase::TimeWait {
+                // CH s9.2; in TIME_WAIT it may be the peer's next connection.
+                self.stop_closed(UploadReason::UploadRequested);
+                return false;
+            }
             // RFC 5961 s4.2, whatever the sequence number; CH s9.2 throttles those in the window.
             let allowed = if in_window {
                 self.challenges.allow_syn(self.now)
@@ -307,6 +314,8 @@ impl Connection {
                 self.on_progress(report.acked);
             }
             self.update_send_timers(&report);
+            self.watch_drops();
+            self.tell_send_backlog();
         } else if !segment.sack.is_empty() {
             self.hear_old_blocks(segment, ack);
         }

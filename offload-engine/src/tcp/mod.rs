@@ -3,9 +3,8 @@
 //! A [`Connection`] is pure: segments, requests and the time go in, segments, events and deadlines
 //! come out. One input, then drain:
 //!
-//! 1. [`Connection::handle_segment`] for each received segment; then the in-order bytes go to the
-//!    consumer, and [`Connection::settle`] says what it refused.
-//! 2. [`Connection::backlog`] and [`Connection::backlog_consumed`] for what waits.
+//! 1. [`Connection::handle_segment`] for each received segment, then [`Connection::deliver`] of what it has found.
+//! 2. [`Connection::deliver_waiting`] after calls of the consumer.
 //! 3. [`Connection::poll_transmit`] until `None`, once for each batch of input: a batch makes one ACK.
 //! 4. [`Connection::poll_event`] until `None`, then [`Connection::poll_timeout`].
 //!
@@ -17,12 +16,15 @@
 //! | `output` | what is the next segment |
 //! | `expiry` | what happens when a timer runs out |
 //! | `state` | taking a connection over, and giving it back |
+//! | `upload` | what still happens on a connection that is about to go back, or may not send |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
+//! | `delivery` | who gets the bytes: posted requests, or indications |
 //! | `autotune` | how large the window should be |
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
 //! | `pacing` | how fast it may leave |
+//! | `retrieve` | when to ask the host to take the connection back, and how much it should post |
 //! | `chrono`, `trace` | what there is to tell of it |
 //! | `rtt`, `timers` | how long to wait |
 //! | `path_mtu` | how large a segment may be, and what ICMP says |
@@ -32,13 +34,14 @@
 //! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
 //! the window, one challenge ACK for RSTs until an acceptable segment comes, one in 3 s for SYNs.
 //!
-//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, and
+//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, push, low activity, and
 //! one for FIN_WAIT_2 and TIME_WAIT.
 
 mod api;
 mod autotune;
 mod chrono;
 mod congestion;
+mod delivery;
 mod ecn;
 mod expiry;
 mod input;
@@ -48,6 +51,7 @@ mod path_mtu;
 mod reassembly;
 mod receive;
 mod recovery;
+mod retrieve;
 mod rtt;
 mod send;
 mod seq;
@@ -56,6 +60,7 @@ mod state;
 mod tests;
 mod timers;
 mod trace;
+mod upload;
 
 use alloc::{boxed::Box, collections::VecDeque};
 
@@ -66,12 +71,14 @@ pub use self::{
         CaState, Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
         PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
     },
+    delivery::Consumer,
     ecn::Ecn,
     path_mtu::{
         BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
         PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
     },
     recovery::RecoveryOptions,
+    retrieve::{ASK_INTERVAL, Activity, Share, SmallIo, UploadThresholds},
     send::SLICES_MAX,
     seq::SeqNum,
     trace::TraceSample,
@@ -79,12 +86,14 @@ pub use self::{
 use self::{
     chrono::Chrono,
     congestion::{Congestion, Controller, Usage},
+    delivery::Requests,
     ecn::EcnState,
     input::Challenges,
     pacing::{Pacer, Rate},
     path_mtu::PathMtu,
     receive::{AckDue, Receiver},
     recovery::{Recovery, Tally},
+    retrieve::{SendBacklog, Watch},
     rtt::RttEstimator,
     send::SendQueue,
     seq::Position,
@@ -228,6 +237,7 @@ pub struct Connection {
     /// A FIN follows the last byte of the queue.
     fin_requested: bool,
     receiver: Receiver,
+    requests: Requests,
     recovery: Recovery,
     congestion: Controller,
     usage: Usage,
@@ -249,10 +259,18 @@ pub struct Connection {
     aborting: Option<NetBufferList>,
     /// A mandatory upload reason was raised: nothing is processed any more (CH-EVT-1).
     stopped: bool,
+    /// What keeps it from sending although it is alive.
+    hold: upload::Hold,
+    /// The cached class was updated, and nobody has asked yet.
+    cached_changed: bool,
     peer_closed_raised: bool,
+    /// A RST has come, or was asked for: what is undelivered is dropped, and receives complete REQUEST_ABORTED.
+    aborted: bool,
     ending: Ending,
     events: VecDeque<Event>,
     counters: Counters,
+    watch: Watch,
+    send_backlog: SendBacklog,
 }
 
 impl Connection {
@@ -308,11 +326,11 @@ impl Connection {
             Disconnect::Graceful => {
                 self.queue.post_disconnect(nbl);
                 self.fin_requested = true;
+                self.surrender_disconnect();
             }
             Disconnect::Abortive => {
                 self.abort_requests();
-                self.receiver.discard();
-                self.peer_closed_raised = true;
+                self.abort_receives();
                 self.timers.stop_all();
                 self.aborting = Some(nbl);
                 self.owed = Owed { reset: true, ..Owed::default() };
@@ -368,9 +386,12 @@ impl Connection {
         self.receiver.set_blocked(false);
     }
 
-    /// The next thing to tell. [`Event::Closed`] comes once, after everything else and after the backlog
-    /// is consumed.
+    /// The next thing to tell, receive requests that are complete first. [`Event::Closed`] comes once, after
+    /// everything else and after the backlog is consumed.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if let Some(chain) = self.poll_receive_complete() {
+            return Some(Event::ReceiveComplete(chain));
+        }
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
@@ -391,7 +412,7 @@ impl Connection {
     /// is queued, and [`SEND_BACKLOG`]. Posting more is legal. Not 0 once everything is acknowledged;
     /// 0 after a disconnect.
     pub fn send_room(&self) -> usize {
-        if self.fin_requested || self.stopped || self.is_ended() {
+        if self.fin_requested || self.stopped || self.hold.any() || self.is_ended() {
             return 0;
         }
         let window = self.send_window().min(self.snd.wnd);
@@ -517,7 +538,8 @@ impl Connection {
 
     /// Whether no request can be served any more: closed, or a RST is about to be sent.
     fn is_ended(&self) -> bool {
-        self.phase == TcpPhase::Closed || self.aborting.is_some()
+        // A connection that has stopped in CLOSED still has its requests, for the upload.
+        self.phase == TcpPhase::Closed && !self.stopped || self.aborting.is_some()
     }
 
     /// Whether our FIN has been on the wire.
@@ -590,11 +612,16 @@ impl Connection {
         self.phase = TcpPhase::TimeWait;
         self.timers.stop_all();
         self.timers.set(Timer::Close, self.now + self.config.time_wait);
+        if self.config.time_wait_uploads {
+            // CH-EVT-3. Until the host takes it, the state is kept here.
+            self.events.push_back(Event::Retrieve(UploadReason::UploadRequested));
+        }
     }
 
     /// No connection any more.
     fn end(&mut self) {
         self.phase = TcpPhase::Closed;
+        self.stopped = false;
         self.timers.stop_all();
         self.owed = Owed::default();
         if self.ending == Ending::No {
@@ -611,8 +638,7 @@ impl Connection {
             return;
         }
         self.abort_requests();
-        self.receiver.discard();
-        self.peer_closed_raised = true;
+        self.abort_receives();
         self.events.push_back(Event::Reset);
         self.end();
     }
@@ -626,11 +652,18 @@ impl Connection {
         self.events.push_back(Event::Retrieve(reason));
     }
 
+    /// A mandatory upload reason of a connection that is over: it is uploaded in state CLOSED (CH s9.2, s10.7).
+    fn stop_closed(&mut self, reason: UploadReason) {
+        self.stop(reason);
+        self.phase = TcpPhase::Closed;
+    }
+
     /// CH-EVT-6: once, and after everything before the FIN is consumed.
     fn raise_peer_closed(&mut self) {
         let reached = self.receiver.fin_reached() && self.receiver.backlog_bytes() == 0;
         if reached && !self.peer_closed_raised {
             self.peer_closed_raised = true;
+            self.end_receives();
             self.events.push_back(Event::PeerClosed);
         }
     }

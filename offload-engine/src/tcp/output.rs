@@ -45,6 +45,9 @@ impl Connection {
         if self.stopped || self.is_ended() {
             return None;
         }
+        if self.hold.any() {
+            return self.poll_transmit_held();
+        }
         if self.receiver.wants_bare_ack() {
             return Some(self.transmit_bare(self.acceptable_seq()));
         }
@@ -410,7 +413,7 @@ impl Connection {
     }
 
     /// An ACK without data.
-    fn transmit_bare(&mut self, seq: Position) -> Transmit {
+    pub(super) fn transmit_bare(&mut self, seq: Position) -> Transmit {
         let mut sack = NO_BLOCKS;
         let room = SACK_BLOCKS_MAX - usize::from(self.constant.timestamp_enabled);
         let sack_count = self.receiver.sack_blocks(&mut sack[..room]);
@@ -419,7 +422,7 @@ impl Connection {
     }
 
     /// The sequence number of a segment without data: SND.MAX, unless the peer's window ends before it.
-    fn acceptable_seq(&self) -> Position {
+    pub(super) fn acceptable_seq(&self) -> Position {
         let edge = self.snd.una + self.snd.wnd;
         if self.snd.max <= edge { self.snd.max } else { self.snd.nxt.min(edge).max(self.snd.una) }
     }

@@ -302,6 +302,26 @@ impl SendQueue {
         self.disconnect.take().map(fail)
     }
 
+    /// Gives a disconnect's list back because of an upload (CH-TRM-3). What it holds stays to be sent, in a list
+    /// that has `context` and is nobody's.
+    pub(super) fn surrender_disconnect(
+        &mut self,
+        una: Position,
+        context: u64,
+    ) -> Option<NetBufferList> {
+        let Posted { mut list, start, end } = self.disconnect.take()?;
+        if start < end {
+            // It keeps its number, so the cursors hold.
+            self.lists.push_back(Posted {
+                list: NetBufferList { context, ..list.clone() },
+                start,
+                end,
+            });
+        }
+        list.complete(NdisStatus::UPLOAD_IN_PROGRESS, length(start, una.min(end).max(start)));
+        Some(list)
+    }
+
     /// Takes everything that is not complete, advanced to `una` (CH-SNB-2), and apart from it a
     /// disconnect's list.
     pub(super) fn take(&mut self, una: Position) -> (NblChain, Option<NetBufferList>) {

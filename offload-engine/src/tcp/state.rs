@@ -9,12 +9,17 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
     Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
-    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, RttEstimator,
-    SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer, Timers,
+    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, Requests,
+    RttEstimator, SendBacklog, SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer,
+    Timers, Watch,
     congestion::{Congestion, Usage},
+    upload::Hold,
 };
 use crate::{
-    chimney::state::{ConnectionState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState},
+    chimney::{
+        state::{ConnectionState, TcpConst, TcpDelegated, TcpState, TimerState},
+        tree::TcpUpdate,
+    },
     nbl::{NblChain, NetBufferList},
     time::{Duration, Instant},
 };
@@ -139,6 +144,8 @@ pub(super) fn import(
         Receiver::new(rcv_nxt, rcv_wnd, constant.rcv_wind_scale, constant.sack_enabled, &config);
     receiver.set_limit(cached.initial_rcv_wnd);
     receiver.set_mss(u64::from(constant.local_mss));
+    // CH-DEL-3: it waits for posts, as if refused.
+    receiver.set_blocked(!buffered_data.is_empty());
     buffered_data.into_iter().for_each(|data| receiver.adopt_buffered(data));
     for (start, data) in &out_of_order {
         receiver.adopt_out_of_order(rcv_nxt.locate(*start), data);
@@ -181,6 +188,7 @@ pub(super) fn import(
         queue,
         fin_requested: fin_requested(phase) || fin_acknowledged(phase),
         receiver,
+        requests: Requests::default(),
         recovery,
         congestion: Controller::new(
             config.congestion,
@@ -208,11 +216,17 @@ pub(super) fn import(
         owed: Owed::default(),
         aborting: None,
         stopped: false,
+        hold: Hold::default(),
+        cached_changed: false,
         peer_closed_raised: false,
+        aborted: false,
         ending: Ending::No,
         events: VecDeque::new(),
         counters: Counters::default(),
+        watch: Watch::default(),
+        send_backlog: SendBacklog::default(),
     };
+    connection.start_watch();
     connection.import_timers(keep_alive, retransmit, snd_wnd_probe_count);
     connection.complete_sends();
     connection.settle(&[], false);
@@ -306,25 +320,27 @@ impl Connection {
         }
     }
 
-    /// Applies an update of the cached class (CH s5.3). A changed receive window limit is honoured at
-    /// once, changed keep-alive members restart that timer (CH-UPD-6), and a changed MaxRT starts counting
-    /// from zero.
-    pub fn update_cached(&mut self, now: Instant, cached: TcpCached) {
+    /// Applies an update of the cached class (CH s5.3): what its flags say happens at once, the values count from
+    /// now on.
+    pub fn update_cached(&mut self, now: Instant, update: &TcpUpdate) {
         self.now = now;
+        let TcpUpdate { cached, keep_alive_restart, max_rt_restart, update_rcv_wnd } = *update;
         let old = core::mem::replace(&mut self.cached, cached);
-        let keep_alive =
-            |c: &TcpCached| (c.keep_alive_enabled, c.ka_timeout, c.ka_interval, c.ka_probe_count);
-        if keep_alive(&old) != keep_alive(&cached) && !self.stopped && !self.is_ended() {
+        self.cached_changed = true;
+        if keep_alive_restart && !self.stopped && !self.is_ended() {
+            // CH-UPD-6.
             self.attempts.keep_alives = 0;
             self.restart_keep_alive();
         }
-        if old.max_rt != cached.max_rt {
+        if max_rt_restart {
             self.attempts.spent = Duration::ZERO;
             self.attempts.since = self.attempts.since.map(|_| now);
             self.attempts.closed_since = self.attempts.closed_since.map(|_| now);
         }
         if old.initial_rcv_wnd != cached.initial_rcv_wnd {
             self.receiver.fix_limit(cached.initial_rcv_wnd);
+        }
+        if update_rcv_wnd {
             self.receiver.ack_now();
         }
     }
@@ -342,9 +358,9 @@ impl Connection {
     }
 
     /// Gives the connection back (terminate, CH s5.5): its state with everything that was not
-    /// acknowledged or not delivered, and the list of a graceful disconnect that is not complete, to be
-    /// completed UPLOAD_IN_PROGRESS. The data of that list is part of the send data, and the state is one
-    /// in which a FIN follows them.
+    /// acknowledged or not delivered, and, without [`Connection::prepare_upload`] before, the list of a graceful
+    /// disconnect that is not complete, to be completed UPLOAD_IN_PROGRESS. The data of that list is part of
+    /// the send data, and the state is one in which a FIN follows them.
     ///
     /// Events must have been drained, and an ACK that is owed sent (CH-TRM-3).
     pub fn into_state(mut self, now: Instant) -> (Box<ConnectionState>, Option<NetBufferList>) {

@@ -20,12 +20,16 @@ pub(super) enum Timer {
     KeepAlive,
     /// The next quantum of paced data.
     Pacing,
+    /// A partly filled receive request has waited long enough (CH s10.6).
+    Push,
+    /// A sample of the traffic is complete (LowActivity).
+    Activity,
     /// FIN_WAIT_2 or TIME_WAIT.
     Close,
 }
 
 /// Every timer, in the order in which those that are due at once are handled.
-pub(super) const ALL: [Timer; 8] = [
+pub(super) const ALL: [Timer; 10] = [
     Timer::DelayedAck,
     Timer::Reordering,
     Timer::TailProbe,
@@ -33,6 +37,8 @@ pub(super) const ALL: [Timer; 8] = [
     Timer::Persist,
     Timer::KeepAlive,
     Timer::Pacing,
+    Timer::Push,
+    Timer::Activity,
     Timer::Close,
 ];
 

@@ -371,6 +371,8 @@ impl End {
                 }
             }
             Event::DisconnectComplete(list) => self.disconnected = Some(list.status),
+            Event::SendBacklogChange(_) => {}
+            Event::ReceiveComplete(_) => panic!("nothing is posted"),
             Event::PeerClosed => {
                 assert!(!self.peer_closed, "PeerClosed twice");
                 self.peer_closed = true;

@@ -11,7 +11,7 @@ use host_stack::socket::{HostError, ListenerId, Notice, Request, SocketPort};
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     time::Instant,
 };
 
@@ -342,12 +342,18 @@ const fn connect_status(error: HostError) -> NtStatus {
 
 impl OffloadClient for AdapterCore {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>, _client: ClientTag) {
+        // What the connection brought along is wanted (CH-DEL-3).
+        io.resume_receive();
         self.on_offloaded(io.handle, io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         self.on_receive(io.handle, io, data);
         data.len()
+    }
+
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
+        // Posts no receive requests.
     }
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {

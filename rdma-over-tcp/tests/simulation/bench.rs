@@ -25,7 +25,7 @@ use offload_engine::{
     },
     engine::{Callback, Connections, EngineConfig, NodeClient},
     link::{Impaired, Impairments, Link, MemoryLink, Tee, memory_link_pair},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     time::{Duration, Instant},
 };
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, CoreAccess};
@@ -85,6 +85,10 @@ impl OffloadClient for Client {
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize {
         self.0.core().receive(io, data, push)
+    }
+
+    fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        self.0.core().receive_complete(io, chain);
     }
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {

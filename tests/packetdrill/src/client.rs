@@ -12,7 +12,7 @@ use offload_engine::{
         ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
     },
     engine::{Callback, Connections, NodeClient},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     time::Instant,
 };
 
@@ -104,6 +104,10 @@ impl OffloadClient for Client {
             gate.refused |= taken < data.len();
         }
         taken
+    }
+
+    fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        self.streams.receive_complete(io, chain);
     }
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {

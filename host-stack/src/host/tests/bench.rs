@@ -125,7 +125,7 @@ impl Node {
         let status =
             if state.is_some() { NdisStatus::OFFLOAD_TCP_ENTRIES } else { NdisStatus::SUCCESS };
         let state = state.map(alloc::boxed::Box::new);
-        self.to_host.send(ToHost::InitiateComplete { handle, status, state }).unwrap();
+        self.to_host.send(ToHost::InitiateConnectionComplete { handle, status, state }).unwrap();
     }
 
     /// The handle of the only `Established` so far, and whether it was offloading.
@@ -192,8 +192,9 @@ impl Bench {
                             self.wire.push_back((self.now + LATENCY, 1 - index, frame));
                         }
                     }
-                    FromHost::Initiate(initiate) => node.initiates.push_back(initiate),
-                    FromHost::Forward(frame) => node.forwards.push(frame),
+                    FromHost::InitiateConnection(initiate) => node.initiates.push_back(initiate),
+                    FromHost::ForwardFrame(frame) => node.forwards.push(frame),
+                    other => panic!("not asked for: {other:?}"),
                 }
             }
             while let Some(notice) = node.port.notice() {

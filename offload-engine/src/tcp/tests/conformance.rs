@@ -227,9 +227,9 @@ fn keep_alive_is_off_until_asked_for() {
     bench.input(ack());
     assert!(bench.tcp.poll_timeout().is_none());
     let on = TcpCached { keep_alive_enabled: true, ka_timeout: 30_000, ..bench.tcp.cached };
-    bench.tcp.update_cached(bench.now, on);
+    bench.tcp.set_cached(bench.now, on);
     assert_eq!(bench.tcp.poll_timeout(), Some(bench.now + Duration::from_secs(30)));
-    bench.tcp.update_cached(bench.now, TcpCached { keep_alive_enabled: false, ..on });
+    bench.tcp.set_cached(bench.now, TcpCached { keep_alive_enabled: false, ..on });
     assert!(bench.tcp.poll_timeout().is_none());
 }
 

@@ -9,7 +9,7 @@ use super::*;
 
 const ACK: Flags = Flags::ACK;
 
-fn ack_fin() -> Flags {
+pub(super) fn ack_fin() -> Flags {
     ACK | Flags::FIN
 }
 
@@ -134,8 +134,10 @@ fn outcome(phase: TcpPhase, input: &str) -> String {
     said.join(", ")
 }
 
-fn event_name(event: &Event) -> &'static str {
+pub(super) fn event_name(event: &Event) -> &'static str {
     match event {
+        Event::SendBacklogChange(_) => "SendBacklogChange",
+        Event::ReceiveComplete(_) => "ReceiveComplete",
         Event::SendComplete(_) => "SendComplete",
         Event::DisconnectComplete(list) if list.status == NdisStatus::SUCCESS => "Disconnected",
         Event::DisconnectComplete(_) => "DisconnectAborted",

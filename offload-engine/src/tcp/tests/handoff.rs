@@ -226,10 +226,10 @@ fn out_and_in_again() {
 fn updates() {
     let mut bench = Bench::new(state());
     let cached = TcpCached { initial_rcv_wnd: 65_000, ..TcpCached::default() };
-    bench.tcp.update_cached(bench.now, TcpCached { keep_alive_enabled: true, ..cached });
+    bench.tcp.set_cached(bench.now, TcpCached { keep_alive_enabled: true, ..cached });
     assert_eq!(bench.transmit(WIRE)[0].window, 65_000);
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(7_200));
-    bench.tcp.update_cached(bench.now, cached);
+    bench.tcp.set_cached(bench.now, cached);
     assert_eq!(bench.tcp.poll_timeout(), None);
     bench.tcp.update_path_mtu(1_000);
     bench.sent();

@@ -1,5 +1,6 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
+mod chimney_receive;
 mod conformance;
 mod congestion;
 mod ecn;
@@ -20,10 +21,21 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use crate::chimney::state::{
-    MacAddress, NeighborCached, NeighborConst, NeighborDelegated, PathCached, PathConst,
-    TcpDelegated, TcpState,
+use crate::chimney::{
+    state::{
+        MacAddress, NeighborCached, NeighborConst, NeighborDelegated, PathCached, PathConst,
+        TcpDelegated, TcpState,
+    },
+    tree::TcpUpdate,
 };
+
+impl Connection {
+    /// An update of the cached class with the flags that a host would set.
+    pub(super) fn set_cached(&mut self, now: Instant, cached: TcpCached) {
+        let update = TcpUpdate::of(&self.cached, cached);
+        self.update_cached(now, &update);
+    }
+}
 
 /// Path MTU of 1500 less IPv4 and TCP headers.
 pub(super) const PATH_PAYLOAD: usize = 1460;

@@ -377,6 +377,7 @@ impl Scenario {
                     host.peer_closed = true;
                 }
                 // The other end left TIME_WAIT's last ACK unheard: its FIN is repeated in vain.
+                Event::SendBacklogChange(_) => {}
                 Event::Retrieve(UploadReason::TimeoutExpiration) => panic!("gave up"),
                 Event::Closed => host.closed = true,
                 other => panic!("{other:?}"),

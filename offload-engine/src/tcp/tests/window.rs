@@ -188,7 +188,7 @@ fn the_host_has_the_last_word() {
     let grown = pair.rcv_space();
     assert!(grown > 512 * KIB, "{grown}");
     let cached = TcpCached { initial_rcv_wnd: 512 * KIB as u32, ..pair.receiver.cached };
-    pair.receiver.update_cached(pair.now, cached);
+    pair.receiver.set_cached(pair.now, cached);
     pair.transfer(24 * MIB);
     assert_eq!(pair.rcv_space(), 512 * KIB);
     assert_eq!(pair.sender.info(pair.now).snd_wnd, 512 * KIB as u64);

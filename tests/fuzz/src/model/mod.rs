@@ -308,6 +308,8 @@ impl World {
                 Event::DisconnectComplete(list) => {
                     self.requests.complete_disconnect(&list, self.licence.reset);
                 }
+                Event::SendBacklogChange(_) => {}
+                Event::ReceiveComplete(_) => panic!("nothing is posted"),
                 Event::PeerClosed => {
                     // CH-EVT-6: once, and after all data.
                     assert!(!self.peer_closed, "PeerClosed twice");

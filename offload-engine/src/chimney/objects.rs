@@ -1,0 +1,550 @@
+//! The target's neighbor and path objects (CH s4): tables, names, reference counts, limits.
+//!
+//! Links point upward only, from a connection to its path and from a path to its neighbor (CH-TREE-9): sending
+//! walks them, receiving finds the connection directly. Downward there is a count of dependents; an object
+//! that has any cannot be terminated. A name is an index and a generation ([`TargetContext`]), and no two objects
+//! of whatever layer had the same one, until the generation has gone round after 2^32 objects.
+//!
+//! Limits are those of [`OffloadCapabilities`]; each has its status. Nothing here is looked at per packet.
+
+use alloc::vec::Vec;
+use core::{hash::Hash, net::IpAddr};
+
+use hashbrown::HashMap;
+
+use super::{
+    client::OffloadHandle,
+    provider::OffloadCapabilities,
+    state::{
+        MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
+        PathConst, PathState, Ticks,
+    },
+    tree::TargetContext,
+};
+use crate::{
+    status::NdisStatus,
+    time::{Duration, Instant},
+};
+
+/// Objects of one kind.
+#[derive(Debug)]
+struct Table<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Table<T> {
+    const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), len: 0 }
+    }
+
+    /// `None`: there is no room for another.
+    fn insert(&mut self, generation: u32, value: T) -> Option<TargetContext> {
+        let slot = Slot { generation, value: Some(value) };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = slot;
+                index
+            }
+            None => {
+                let index = u32::try_from(self.slots.len()).ok()?;
+                self.slots.try_reserve(1).ok()?;
+                self.slots.push(slot);
+                index
+            }
+        };
+        self.len += 1;
+        Some(TargetContext { index, generation })
+    }
+
+    fn get(&self, context: TargetContext) -> Option<&T> {
+        let slot = self.slots.get(context.index as usize)?;
+        slot.value.as_ref().filter(|_| slot.generation == context.generation)
+    }
+
+    fn get_mut(&mut self, context: TargetContext) -> Option<&mut T> {
+        let slot = self.slots.get_mut(context.index as usize)?;
+        slot.value.as_mut().filter(|_| slot.generation == context.generation)
+    }
+
+    fn remove(&mut self, context: TargetContext) -> Option<T> {
+        self.get(context)?;
+        let value = self.slots[context.index as usize].value.take();
+        self.free.push(context.index);
+        self.len -= 1;
+        value
+    }
+}
+
+/// Different values in use, and how often each.
+#[derive(Debug)]
+struct InUse<K>(HashMap<K, u32>);
+
+impl<K: Eq + Hash> InUse<K> {
+    fn new() -> Self {
+        Self(HashMap::new())
+    }
+
+    /// Whether `key` fits when at most `max` different ones do.
+    fn fits(&self, key: &K, max: usize) -> bool {
+        self.0.len() < max || self.0.contains_key(key)
+    }
+
+    fn add(&mut self, key: K) {
+        *self.0.entry(key).or_insert(0) += 1;
+    }
+
+    fn remove(&mut self, key: &K) {
+        if let Some(count) = self.0.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(key);
+            }
+        }
+    }
+}
+
+/// A moment in ticks, modulo 2^32 as the chimney counts.
+type TickCount = u32;
+
+const fn tick_count(now: Instant) -> TickCount {
+    now.as_millis() as u32
+}
+
+#[derive(Debug)]
+struct Neighbor {
+    handle: OffloadHandle,
+    constant: NeighborConst,
+    dl_destination_address: MacAddress,
+    /// HRT: when the host last confirmed that it is reachable.
+    host_reachable: TickCount,
+    /// NRT: when the target did.
+    nic_reachable: TickCount,
+    /// When the host was asked, and has not answered since.
+    asked: Option<TickCount>,
+    paths: u32,
+    invalid: bool,
+}
+
+#[derive(Debug)]
+struct Path {
+    constant: PathConst,
+    cached: PathCached,
+    neighbor: TargetContext,
+    connections: u32,
+    invalid: bool,
+}
+
+/// A question to the host (CH s9.7): what [`OffloadHost::neighbor_reachability_query`] carries.
+///
+/// [`OffloadHost::neighbor_reachability_query`]: super::provider::OffloadHost::neighbor_reachability_query
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReachabilityQuery {
+    /// Which neighbor.
+    pub neighbor: OffloadHandle,
+    /// Ticks since the host last confirmed that it is reachable.
+    pub host_reachability_delta: Ticks,
+    /// Ticks since the target last confirmed it.
+    pub nic_reachability_delta: Ticks,
+}
+
+/// The neighbor and path objects of a target.
+#[derive(Debug)]
+pub struct Objects {
+    neighbors: Table<Neighbor>,
+    paths: Table<Path>,
+    generation: u32,
+    interface_mac: MacAddress,
+    interface_vlans: Vec<u16>,
+    nce_stale: Duration,
+    capabilities: OffloadCapabilities,
+    hw_addresses: InUse<MacAddress>,
+    vlans: InUse<u16>,
+    ip_addresses: InUse<IpAddr>,
+}
+
+impl Objects {
+    /// No objects yet. `nce_stale` is NceStaleTicks (CH s9.7).
+    pub fn new(
+        interface_mac: MacAddress,
+        capabilities: OffloadCapabilities,
+        nce_stale: Duration,
+    ) -> Self {
+        Self {
+            neighbors: Table::new(),
+            paths: Table::new(),
+            generation: 0,
+            interface_mac,
+            interface_vlans: Vec::new(),
+            nce_stale,
+            capabilities,
+            hw_addresses: InUse::new(),
+            vlans: InUse::new(),
+            ip_addresses: InUse::new(),
+        }
+    }
+
+    /// The limits.
+    pub const fn capabilities(&self) -> &OffloadCapabilities {
+        &self.capabilities
+    }
+
+    /// Other limits from now on. What is offloaded stays.
+    pub const fn set_capabilities(&mut self, capabilities: OffloadCapabilities) {
+        self.capabilities = capabilities;
+    }
+
+    /// The VLAN ids of the interface, without 0. None: any neighbor's id is accepted (CH s9.4).
+    pub fn set_interface_vlans(&mut self, vlans: Vec<u16>) {
+        self.interface_vlans = vlans;
+    }
+
+    /// How many neighbors are offloaded.
+    pub const fn neighbors(&self) -> usize {
+        self.neighbors.len
+    }
+
+    /// How many paths are offloaded.
+    pub const fn paths(&self) -> usize {
+        self.paths.len
+    }
+
+    /// Whether frames to `address` are ours: the interface's, or a neighbor's source address.
+    pub fn is_ours(&self, address: &[u8; 6]) -> bool {
+        *address == self.interface_mac.0
+            || !self.hw_addresses.0.is_empty()
+                && self.hw_addresses.0.contains_key(&MacAddress(*address))
+    }
+
+    /// A generation that no object had yet.
+    pub const fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+
+    /// The source address of a neighbor that takes an entry.
+    fn explicit_source(&self, constant: &NeighborConst) -> Option<MacAddress> {
+        let source = constant.dl_source_address;
+        (source != MacAddress::default() && source != self.interface_mac).then_some(source)
+    }
+
+    /// CH s9.4.
+    fn check_vlan(&self, vlan_id: u16) -> Result<(), NdisStatus> {
+        if vlan_id == 0 {
+            return Ok(());
+        }
+        if !self.interface_vlans.is_empty() && !self.interface_vlans.contains(&vlan_id) {
+            return Err(NdisStatus::OFFLOAD_VLAN_MISMATCH);
+        }
+        match self.vlans.fits(&vlan_id, self.capabilities.vlans_max) {
+            true => Ok(()),
+            false => Err(NdisStatus::OFFLOAD_VLAN_ENTRIES),
+        }
+    }
+
+    /// A new neighbor.
+    ///
+    /// # Errors
+    /// OFFLOAD_NEIGHBOR_ENTRIES, OFFLOAD_VLAN_MISMATCH, OFFLOAD_VLAN_ENTRIES, OFFLOAD_HW_ADDRESS_ENTRIES, RESOURCES.
+    pub fn add_neighbor(
+        &mut self,
+        now: Instant,
+        handle: OffloadHandle,
+        state: &NeighborState,
+    ) -> Result<TargetContext, NdisStatus> {
+        let NeighborState { constant, cached, delegated } = *state;
+        let NeighborCached { dl_destination_address, host_reachability_delta } = cached;
+        let NeighborDelegated { nic_reachability_delta } = delegated;
+        if self.neighbors.len >= self.capabilities.neighbors_max {
+            return Err(NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES);
+        }
+        let vlan_id = constant.vlan_id & 0xfff;
+        self.check_vlan(vlan_id)?;
+        let source = self.explicit_source(&constant);
+        if let Some(source) = &source
+            && !self.hw_addresses.fits(source, self.capabilities.hw_addresses_max)
+        {
+            return Err(NdisStatus::OFFLOAD_HW_ADDRESS_ENTRIES);
+        }
+        let neighbor = Neighbor {
+            handle,
+            constant,
+            dl_destination_address,
+            host_reachable: tick_count(now).wrapping_sub(host_reachability_delta),
+            nic_reachable: tick_count(now).wrapping_sub(nic_reachability_delta),
+            asked: None,
+            paths: 0,
+            invalid: false,
+        };
+        let generation = self.next_generation();
+        let context = self.neighbors.insert(generation, neighbor).ok_or(NdisStatus::RESOURCES)?;
+        if vlan_id != 0 {
+            self.vlans.add(vlan_id);
+        }
+        if let Some(source) = source {
+            self.hw_addresses.add(source);
+        }
+        Ok(context)
+    }
+
+    /// A new path to `neighbor`.
+    ///
+    /// # Errors
+    /// FAILURE: no such neighbor, or an invalidated one; addresses of two families, or of one that is not
+    /// supported. OFFLOAD_PATH_ENTRIES, OFFLOAD_PATH_MTU, OFFLOAD_IP_ADDRESS_ENTRIES, RESOURCES.
+    pub fn add_path(
+        &mut self,
+        neighbor: TargetContext,
+        state: &PathState,
+    ) -> Result<TargetContext, NdisStatus> {
+        let PathState { constant, cached } = *state;
+        let PathConst { source_address, destination_address } = constant;
+        let supported = match (source_address, destination_address) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => self.capabilities.support_ipv4,
+            (IpAddr::V6(_), IpAddr::V6(_)) => self.capabilities.support_ipv6,
+            _ => false,
+        };
+        if !supported || !self.neighbor_is_valid(neighbor) {
+            return Err(NdisStatus::FAILURE);
+        }
+        if self.paths.len >= self.capabilities.paths_max {
+            return Err(NdisStatus::OFFLOAD_PATH_ENTRIES);
+        }
+        if cached.path_mtu > self.capabilities.path_mtu_max {
+            return Err(NdisStatus::OFFLOAD_PATH_MTU);
+        }
+        if !self.ip_addresses.fits(&source_address, self.capabilities.ip_addresses_max) {
+            return Err(NdisStatus::OFFLOAD_IP_ADDRESS_ENTRIES);
+        }
+        let path = Path { constant, cached, neighbor, connections: 0, invalid: false };
+        let generation = self.next_generation();
+        let context = self.paths.insert(generation, path).ok_or(NdisStatus::RESOURCES)?;
+        self.ip_addresses.add(source_address);
+        if let Some(neighbor) = self.neighbors.get_mut(neighbor) {
+            neighbor.paths += 1;
+        }
+        Ok(context)
+    }
+
+    /// Lets go of a neighbor, and says what it comes back with (CH-TRM-4).
+    ///
+    /// # Errors
+    /// FAILURE: there is no such neighbor, or paths depend on it (CH-TRM-2).
+    pub fn remove_neighbor(
+        &mut self,
+        now: Instant,
+        context: TargetContext,
+    ) -> Result<NeighborDelegated, NdisStatus> {
+        let state = self.neighbor(now, context).ok_or(NdisStatus::FAILURE)?;
+        if self.neighbors.get(context).is_none_or(|neighbor| neighbor.paths > 0) {
+            return Err(NdisStatus::FAILURE);
+        }
+        self.neighbors.remove(context);
+        let vlan_id = state.constant.vlan_id & 0xfff;
+        if vlan_id != 0 {
+            self.vlans.remove(&vlan_id);
+        }
+        if let Some(source) = self.explicit_source(&state.constant) {
+            self.hw_addresses.remove(&source);
+        }
+        Ok(state.delegated)
+    }
+
+    /// Lets go of a path.
+    ///
+    /// # Errors
+    /// FAILURE: there is no such path, or connections depend on it (CH-TRM-2).
+    pub fn remove_path(&mut self, context: TargetContext) -> Result<(), NdisStatus> {
+        if self.paths.get(context).is_none_or(|path| path.connections > 0) {
+            return Err(NdisStatus::FAILURE);
+        }
+        if let Some(path) = self.paths.remove(context) {
+            self.ip_addresses.remove(&path.constant.source_address);
+            self.unlink(path.neighbor);
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self, neighbor: TargetContext) {
+        if let Some(neighbor) = self.neighbors.get_mut(neighbor) {
+            neighbor.paths -= 1;
+        }
+    }
+
+    /// A connection on this path has gone in.
+    pub fn attach(&mut self, path: TargetContext) {
+        if let Some(path) = self.paths.get_mut(path) {
+            path.connections += 1;
+        }
+    }
+
+    /// A connection on this path has gone out.
+    pub fn detach(&mut self, path: TargetContext) {
+        if let Some(path) = self.paths.get_mut(path) {
+            path.connections -= 1;
+        }
+    }
+
+    /// A neighbor's state as of `now`.
+    pub fn neighbor(&self, now: Instant, context: TargetContext) -> Option<NeighborState> {
+        let Neighbor {
+            handle: _,
+            constant,
+            dl_destination_address,
+            host_reachable,
+            nic_reachable,
+            asked: _,
+            paths: _,
+            invalid: _,
+        } = *self.neighbors.get(context)?;
+        Some(NeighborState {
+            constant,
+            cached: NeighborCached {
+                dl_destination_address,
+                host_reachability_delta: tick_count(now).wrapping_sub(host_reachable),
+            },
+            delegated: NeighborDelegated {
+                nic_reachability_delta: tick_count(now).wrapping_sub(nic_reachable),
+            },
+        })
+    }
+
+    /// A path's state.
+    pub fn path(&self, context: TargetContext) -> Option<PathState> {
+        let Path { constant, cached, neighbor: _, connections: _, invalid: _ } =
+            *self.paths.get(context)?;
+        Some(PathState { constant, cached })
+    }
+
+    /// The neighbor that a path is linked to.
+    pub fn neighbor_of(&self, path: TargetContext) -> Option<TargetContext> {
+        self.paths.get(path).map(|path| path.neighbor)
+    }
+
+    /// A path and its neighbor.
+    pub fn joined(&self, now: Instant, path: TargetContext) -> Option<(NeighborState, PathState)> {
+        let neighbor = self.neighbor(now, self.neighbor_of(path)?)?;
+        Some((neighbor, self.path(path)?))
+    }
+
+    /// Whether there is such a neighbor, and it was not invalidated.
+    pub fn neighbor_is_valid(&self, context: TargetContext) -> bool {
+        self.neighbors.get(context).is_some_and(|neighbor| !neighbor.invalid)
+    }
+
+    /// Whether there is such a path, and neither it nor its neighbor was invalidated.
+    pub fn path_is_valid(&self, context: TargetContext) -> bool {
+        self.paths
+            .get(context)
+            .is_some_and(|path| !path.invalid && self.neighbor_is_valid(path.neighbor))
+    }
+
+    /// New values of a neighbor's cached class (CH s5.3).
+    ///
+    /// # Errors
+    /// FAILURE: no such neighbor, or an invalidated one (CH-UPD-3).
+    pub fn update_neighbor(
+        &mut self,
+        now: Instant,
+        context: TargetContext,
+        cached: NeighborCached,
+    ) -> Result<(), NdisStatus> {
+        let NeighborCached { dl_destination_address, host_reachability_delta } = cached;
+        let neighbor = self.neighbors.get_mut(context).filter(|neighbor| !neighbor.invalid);
+        let neighbor = neighbor.ok_or(NdisStatus::FAILURE)?;
+        neighbor.dl_destination_address = dl_destination_address;
+        neighbor.host_reachable = tick_count(now).wrapping_sub(host_reachability_delta);
+        neighbor.asked = None;
+        Ok(())
+    }
+
+    /// New values of a path's cached class.
+    ///
+    /// # Errors
+    /// FAILURE: no such path, or an invalidated one; a path MTU above the limit.
+    pub fn update_path(
+        &mut self,
+        context: TargetContext,
+        cached: PathCached,
+    ) -> Result<(), NdisStatus> {
+        let path = self.paths.get_mut(context).filter(|path| !path.invalid);
+        let path = path.ok_or(NdisStatus::FAILURE)?;
+        if cached.path_mtu > self.capabilities.path_mtu_max {
+            return Err(NdisStatus::FAILURE);
+        }
+        path.cached = cached;
+        Ok(())
+    }
+
+    /// Links a path to another neighbor (CH-UPD-2). Its former neighbor may be invalid: that is when it is done.
+    ///
+    /// # Errors
+    /// FAILURE: no such path or neighbor, or an invalidated one; the path stays where it is.
+    pub fn relink(
+        &mut self,
+        path: TargetContext,
+        neighbor: TargetContext,
+    ) -> Result<(), NdisStatus> {
+        if !self.neighbor_is_valid(neighbor) {
+            return Err(NdisStatus::FAILURE);
+        }
+        let moved = self.paths.get_mut(path).filter(|path| !path.invalid);
+        let moved = moved.ok_or(NdisStatus::FAILURE)?;
+        let former = core::mem::replace(&mut moved.neighbor, neighbor);
+        self.unlink(former);
+        if let Some(neighbor) = self.neighbors.get_mut(neighbor) {
+            neighbor.paths += 1;
+        }
+        Ok(())
+    }
+
+    /// Marks a neighbor invalid (CH-INV-2). Returns whether there is such a neighbor.
+    pub fn invalidate_neighbor(&mut self, context: TargetContext) -> bool {
+        let neighbor = self.neighbors.get_mut(context);
+        neighbor.map(|neighbor| neighbor.invalid = true).is_some()
+    }
+
+    /// Marks a path invalid. Returns whether there is such a path.
+    pub fn invalidate_path(&mut self, context: TargetContext) -> bool {
+        self.paths.get_mut(context).map(|path| path.invalid = true).is_some()
+    }
+
+    /// The neighbor of `path` has shown that it is reachable (CH s9.7).
+    pub fn confirm(&mut self, now: Instant, path: TargetContext) {
+        if let Some(neighbor) = self.neighbor_of(path)
+            && let Some(neighbor) = self.neighbors.get_mut(neighbor)
+        {
+            neighbor.nic_reachable = tick_count(now);
+        }
+    }
+
+    /// Before something is sent on `path`: the question to the host, if neither side has heard of the neighbor
+    /// for longer than NceStaleTicks (CH s9.7). Asked again after as long without an answer.
+    pub fn question(&mut self, now: Instant, path: TargetContext) -> Option<ReachabilityQuery> {
+        let neighbor = self.neighbor_of(path)?;
+        let neighbor = self.neighbors.get_mut(neighbor)?;
+        let ticks = tick_count(now);
+        let stale = |since: TickCount| {
+            Duration::from_millis(ticks.wrapping_sub(since).into()) > self.nce_stale
+        };
+        if !stale(neighbor.nic_reachable)
+            || !stale(neighbor.host_reachable)
+            || neighbor.asked.is_some_and(|asked| !stale(asked))
+        {
+            return None;
+        }
+        neighbor.asked = Some(ticks);
+        Some(ReachabilityQuery {
+            neighbor: neighbor.handle,
+            host_reachability_delta: ticks.wrapping_sub(neighbor.host_reachable),
+            nic_reachability_delta: ticks.wrapping_sub(neighbor.nic_reachable),
+        })
+    }
+}

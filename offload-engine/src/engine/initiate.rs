@@ -1,0 +1,346 @@
+//! MiniportInitiateOffload: a walk over a state tree (CH s4, s5.1).
+//!
+//! Depth first, then breadth (CH-TREE-1). What depends on a node that has failed is not tried (CH-TREE-6); a neighbor
+//! is the root of a tree of its own, so another neighbor's tree is tried all the same (CH-TREE-2, -9). A connection is
+//! live the moment its node is in (CH-TREE-4), and its client hears of it when all are and the host was told
+//! (CH-INI-2, -3).
+
+use std::{boxed::Box, vec, vec::Vec};
+
+use super::{Engine, NodeClient, connections::Below, port::ToHost};
+use crate::{
+    chimney::{
+        client::{InitiateOffload, OffloadHandle},
+        state::{NeighborState, PathState},
+        tree::{
+            Block, InitiateNode, InitiateTree, NeighborBlock, PathBlock, TargetContext, TcpBlock,
+            TcpObject,
+        },
+    },
+    status::NdisStatus,
+    time::Instant,
+};
+
+type Neighbor = NeighborBlock<
+    InitiateNode<NeighborState>,
+    InitiateNode<PathState>,
+    InitiateNode<Box<TcpObject>>,
+>;
+type Path = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>;
+type Tcp = TcpBlock<InitiateNode<Box<TcpObject>>>;
+
+/// Trees that wait for the end of a pause (CH s5.7). One more is answered RESOURCES.
+pub const HELD_TREES_MAX: usize = 1024;
+
+/// What a node finds above it.
+#[derive(Clone, Copy)]
+enum Above {
+    /// A node that has failed.
+    Failed,
+    /// A placeholder.
+    Nothing,
+    /// An offloaded object.
+    Object(TargetContext),
+}
+
+/// A node's own outcome, before what is below it counts.
+struct Placed {
+    status: NdisStatus,
+    below: Above,
+}
+
+impl Placed {
+    const PLACEHOLDER: Self = Self { status: NdisStatus::SUCCESS, below: Above::Nothing };
+
+    fn new(result: Result<TargetContext, NdisStatus>) -> Self {
+        match result {
+            Ok(context) => Self { status: NdisStatus::SUCCESS, below: Above::Object(context) },
+            Err(status) => Self { status, below: Above::Failed },
+        }
+    }
+}
+
+/// A new object's node: its state is gone if `add` took it, and untouched otherwise (CH-INI-4, CH-TREE-3).
+fn place<S>(
+    state: &mut Option<S>,
+    context: &mut Option<TargetContext>,
+    add: impl FnOnce(&S) -> Result<TargetContext, NdisStatus>,
+) -> Placed {
+    let result = state.as_ref().ok_or(NdisStatus::FAILURE).and_then(add);
+    if let Ok(taken) = result {
+        *state = None;
+        *context = Some(taken);
+    }
+    Placed::new(result)
+}
+
+/// A node's status from its own outcome and its direct dependents' (CH s4.2, CH-TREE-5, -8).
+fn conclude<S, D>(
+    node: &InitiateNode<S>,
+    own: NdisStatus,
+    dependents: &[Block<D, impl Sized>],
+) -> NdisStatus {
+    let failures = dependents.iter().filter(|dependent| !is_in(dependent.status)).count();
+    match node {
+        _ if own != NdisStatus::SUCCESS => own,
+        InitiateNode::Placeholder => own,
+        InitiateNode::Linker(_) if failures > 0 && failures == dependents.len() => {
+            NdisStatus::FAILURE
+        }
+        InitiateNode::Linker(_) | InitiateNode::New { .. } => match failures {
+            0 => NdisStatus::SUCCESS,
+            _ => NdisStatus::OFFLOAD_PARTIAL_SUCCESS,
+        },
+    }
+}
+
+/// Whether this is the status of an object that went in.
+fn is_in(status: NdisStatus) -> bool {
+    status == NdisStatus::SUCCESS || status == NdisStatus::OFFLOAD_PARTIAL_SUCCESS
+}
+
+impl Engine {
+    /// CH s5.7: while offloading is paused, what was already under way waits.
+    pub(super) fn take_initiate(
+        &mut self,
+        now: Instant,
+        mut tree: InitiateTree,
+        client: &mut impl NodeClient,
+    ) {
+        if !self.paused {
+            self.initiate(now, tree, client);
+        } else if self.held_trees.len() < HELD_TREES_MAX {
+            self.held_trees.push_back(tree);
+        } else {
+            refuse(&mut tree);
+            self.tell_host(ToHost::InitiateComplete(tree));
+        }
+    }
+
+    /// Does what a pause has made wait. Returns whether there was anything.
+    pub(super) fn take_held_trees(&mut self, now: Instant, client: &mut impl NodeClient) -> bool {
+        let mut busy = false;
+        while !self.paused
+            && let Some(tree) = self.held_trees.pop_front()
+        {
+            self.initiate(now, tree, client);
+            busy = true;
+        }
+        busy
+    }
+
+    fn initiate(&mut self, now: Instant, mut tree: InitiateTree, client: &mut impl NodeClient) {
+        let taken = self.initiate_tree(now, &mut tree, client);
+        self.tell_host(ToHost::InitiateComplete(tree));
+        self.introduce(now, taken, client);
+    }
+
+    /// Returns the slots of the connections that went in.
+    fn initiate_tree(
+        &mut self,
+        now: Instant,
+        tree: &mut InitiateTree,
+        client: &mut impl NodeClient,
+    ) -> Vec<usize> {
+        // What the host stack has told the client before it sent this comes first.
+        client.poll(now, &mut self.connections);
+        let mut taken = Vec::new();
+        for neighbor in tree {
+            self.initiate_neighbor(now, neighbor, &mut taken);
+        }
+        taken
+    }
+
+    /// CH-INI-2: the clients of what went in hear of it.
+    fn introduce(&mut self, now: Instant, taken: Vec<usize>, client: &mut impl NodeClient) {
+        for slot in taken {
+            if let Some(offloaded) = self.connections.slot(slot) {
+                let tag = offloaded.client;
+                client.offloaded(&mut offloaded.io(now), tag);
+            }
+            self.connections.mark_ready(slot);
+        }
+    }
+
+    fn initiate_neighbor(&mut self, now: Instant, block: &mut Neighbor, taken: &mut Vec<usize>) {
+        let Block { handle, payload, status, dependents } = block;
+        let placed = match payload {
+            InitiateNode::Placeholder => Placed::PLACEHOLDER,
+            InitiateNode::Linker(context) => {
+                let valid = self.objects.neighbor_is_valid(*context);
+                Placed::new(valid.then_some(*context).ok_or(NdisStatus::FAILURE))
+            }
+            InitiateNode::New { state, context } => {
+                place(state, context, |state| self.objects.add_neighbor(now, *handle, state))
+            }
+        };
+        for path in dependents.iter_mut() {
+            self.initiate_path(now, placed.below, path, taken);
+        }
+        *status = conclude(payload, placed.status, dependents);
+    }
+
+    fn initiate_path(
+        &mut self,
+        now: Instant,
+        above: Above,
+        block: &mut Path,
+        taken: &mut Vec<usize>,
+    ) {
+        let Block { handle: _, payload, status, dependents } = block;
+        let placed = match (payload, above) {
+            (InitiateNode::Placeholder, Above::Failed) => {
+                Placed { below: Above::Failed, ..Placed::PLACEHOLDER }
+            }
+            (InitiateNode::Placeholder, _) => Placed::PLACEHOLDER,
+            (InitiateNode::Linker(context), above) => {
+                Placed::new(self.find_path(*context, above).ok_or(NdisStatus::FAILURE))
+            }
+            (InitiateNode::New { state, context }, Above::Object(neighbor)) => {
+                place(state, context, |state| self.objects.add_path(neighbor, state))
+            }
+            // CH-TREE-6, and a path needs a neighbor.
+            (InitiateNode::New { .. }, Above::Failed | Above::Nothing) => {
+                Placed::new(Err(NdisStatus::FAILURE))
+            }
+        };
+        for tcp in dependents.iter_mut() {
+            tcp.status = self.initiate_connection_node(now, placed.below, tcp, taken);
+        }
+        *status = conclude(&block.payload, placed.status, &block.dependents);
+    }
+
+    /// The path that a linker names; a neighbor above it has to be its own: linking anew is an update's business.
+    fn find_path(&self, context: TargetContext, above: Above) -> Option<TargetContext> {
+        let linked = match above {
+            Above::Failed => false,
+            Above::Nothing => true,
+            Above::Object(neighbor) => self.objects.neighbor_of(context) == Some(neighbor),
+        };
+        (linked && self.objects.path_is_valid(context)).then_some(context)
+    }
+
+    fn initiate_connection_node(
+        &mut self,
+        now: Instant,
+        above: Above,
+        block: &mut Tcp,
+        taken: &mut Vec<usize>,
+    ) -> NdisStatus {
+        let (state, context) = match &mut block.payload {
+            InitiateNode::Placeholder => return NdisStatus::SUCCESS,
+            InitiateNode::Linker(context) => {
+                return match self.connections.find_context(*context) {
+                    Some(_) => NdisStatus::SUCCESS,
+                    None => NdisStatus::FAILURE,
+                };
+            }
+            InitiateNode::New { state, context } => (state, context),
+        };
+        let (Above::Object(path), Some(object)) = (above, state.take()) else {
+            self.stats.initiate_failures += 1;
+            return NdisStatus::FAILURE;
+        };
+        match self.take_over(now, block.handle, path, *object) {
+            Ok((slot, name)) => {
+                *context = Some(name);
+                taken.push(slot);
+                self.stats.initiates += 1;
+                NdisStatus::SUCCESS
+            }
+            Err((status, object)) => {
+                *state = Some(Box::new(object));
+                self.stats.initiate_failures += 1;
+                status
+            }
+        }
+    }
+
+    fn take_over(
+        &mut self,
+        now: Instant,
+        handle: OffloadHandle,
+        path: TargetContext,
+        object: TcpObject,
+    ) -> Result<(usize, TargetContext), (NdisStatus, TcpObject)> {
+        if let Err(status) = self.connections.admit(self.objects.capabilities(), &object) {
+            return Err((status, object));
+        }
+        let Some((neighbor_state, path_state)) = self.objects.joined(now, path) else {
+            return Err((NdisStatus::FAILURE, object));
+        };
+        if let Some(admission) = &mut self.admission
+            && !admission(&path_state, &object.tcp)
+        {
+            return Err((NdisStatus::OFFLOAD_CONNECTION_REJECTED, object));
+        }
+        let below = Below { path, neighbor_state, path_state };
+        let generation = self.objects.next_generation();
+        let context = self.connections.insert(now, handle, generation, &below, object)?;
+        self.objects.attach(path);
+        Ok((context.index as usize, context))
+    }
+
+    /// A connection with a neighbor and a path of its own.
+    pub(super) fn initiate_connection(
+        &mut self,
+        now: Instant,
+        request: InitiateOffload,
+        client: &mut impl NodeClient,
+    ) {
+        let InitiateOffload { handle, client: tag, state } = request;
+        let (neighbor, path, object) = TcpObject::split(tag, *state);
+        let tcp = Block::new(handle, InitiateNode::new(Box::new(object)));
+        let below = Block::new(handle, InitiateNode::new(path)).with(vec![tcp]);
+        let mut tree = vec![Block::new(handle, InitiateNode::new(neighbor)).with(vec![below])];
+        let taken = self.initiate_tree(now, &mut tree, client);
+        for slot in &taken {
+            if let Some(offloaded) = self.connections.slot(*slot) {
+                offloaded.owns_path = true;
+            }
+        }
+        let (status, object) = self.take_apart(now, tree);
+        let state = object.map(|object| Box::new(object.join(neighbor, path).1));
+        self.tell_host(ToHost::InitiateConnectionComplete { handle, status, state });
+        self.introduce(now, taken, client);
+    }
+
+    /// The connection's status in a tree of one, and its object if it was refused.
+    fn take_apart(&mut self, now: Instant, tree: InitiateTree) -> (NdisStatus, Option<TcpObject>) {
+        let mut status = NdisStatus::SUCCESS;
+        let mut object = None;
+        for Block { handle: _, payload: neighbor, status: outcome, dependents } in tree {
+            status = outcome;
+            for Block { handle: _, payload: path, status: outcome, dependents } in dependents {
+                status = if is_in(status) { outcome } else { status };
+                for tcp in dependents {
+                    status = if is_in(status) { tcp.status } else { status };
+                    if let InitiateNode::New { state, .. } = tcp.payload {
+                        object = state.map(|state| *state);
+                    }
+                }
+                if let (InitiateNode::New { context: Some(context), .. }, Some(_)) = (path, &object)
+                {
+                    let _ = self.objects.remove_path(context);
+                }
+            }
+            if let (InitiateNode::New { context: Some(context), .. }, Some(_)) = (neighbor, &object)
+            {
+                let _ = self.objects.remove_neighbor(now, context);
+            }
+        }
+        (status, object)
+    }
+}
+
+/// There is no room to let this wait.
+fn refuse(tree: &mut InitiateTree) {
+    let refuse = NdisStatus::RESOURCES;
+    for neighbor in tree {
+        neighbor.status = refuse;
+        for path in &mut neighbor.dependents {
+            path.status = refuse;
+            path.dependents.iter_mut().for_each(|tcp| tcp.status = refuse);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! MiniportTerminateOffload (CH s5.5), and the end of what is not terminated.
+//!
+//! What depends on an object goes before it, so that one tree can take back a neighbor with everything behind it
+//! (CH-TRM-2). A connection comes back in one go, between two segments: what it owes is said, what it has for its
+//! client is delivered or comes along, and from then on its frames are the host's (CH-TRM-7, -11). Forwarded segments
+//! and the other state operations are done as they come, so none of them is ever outstanding (CH-TRM-3).
+
+use std::{boxed::Box, vec::Vec};
+
+use super::{
+    Engine, NodeClient, TRANSMIT_SEGMENTS_MAX,
+    connections::Offloaded,
+    port::ToHost,
+    run::{deliver_backlog, raise_events},
+};
+use crate::{
+    chimney::tree::{Block, ObjectNode, TargetContext, TcpObject, TerminateTree},
+    status::NdisStatus,
+    tcp::TxLimits,
+    time::Instant,
+};
+
+impl Engine {
+    pub(super) fn terminate(
+        &mut self,
+        now: Instant,
+        mut tree: TerminateTree,
+        client: &mut impl NodeClient,
+    ) {
+        // What the client has heard of and not acted upon is acted upon first.
+        client.poll(now, &mut self.connections);
+        let mut frames = Vec::new();
+        for neighbor in &mut tree {
+            for path in &mut neighbor.dependents {
+                for Block { handle: _, payload, status, dependents: _ } in &mut path.dependents {
+                    *status = match payload {
+                        ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                        ObjectNode::Object { context, payload } => {
+                            *payload = self.upload(now, *context, client, &mut frames);
+                            outcome(payload.is_some())
+                        }
+                    };
+                }
+                path.status = match path.payload {
+                    ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                    ObjectNode::Object { context, payload: () } => {
+                        outcome(self.objects.remove_path(context).is_ok())
+                    }
+                };
+            }
+            neighbor.status = match &mut neighbor.payload {
+                ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                ObjectNode::Object { context, payload } => {
+                    *payload = self.objects.remove_neighbor(now, *context).ok();
+                    outcome(payload.is_some())
+                }
+            };
+        }
+        self.tell_host(ToHost::TerminateComplete(tree));
+        for data in frames {
+            // Its checksum was looked at when it came.
+            self.tell_host(ToHost::Frame { data, checksum_valid: true });
+        }
+    }
+
+    /// Takes a connection out of the target. `None`: there is no such connection (any more), or its state is
+    /// lost (CH-TRM-9).
+    fn upload(
+        &mut self,
+        now: Instant,
+        context: TargetContext,
+        client: &mut impl NodeClient,
+        frames: &mut Vec<Vec<u8>>,
+    ) -> Option<Box<TcpObject>> {
+        let slot = self.connections.find_context(context)?;
+        let offloaded = self.connections.slot(slot)?;
+        // CH-TRM-6: requests that were posted a moment ago take what waits.
+        deliver_backlog(now, offloaded, client);
+        if offloaded.failed {
+            self.fail(now, slot, client);
+            self.connections.slot(slot)?.tcp.give_up(now);
+        } else {
+            offloaded.tcp.prepare_upload(now);
+        }
+        if self.quiesce(now, slot, client) {
+            self.release(now, slot);
+            return None;
+        }
+        self.trace(now, slot);
+        let offloaded = self.remove(now, slot)?;
+        let Offloaded { handle, client: tag, tcp, held, .. } = *offloaded;
+        frames.extend(held.into_frames());
+        let (state, disconnect) = tcp.into_state(now);
+        debug_assert!(disconnect.is_none(), "prepare_upload has given it back");
+        let (_, _, object) = TcpObject::split(tag, *state);
+        self.stats.terminates += 1;
+        client.uploaded(handle);
+        Some(Box::new(object))
+    }
+
+    /// CH-TRM-3, -6, -11: what is due goes out, what has come is delivered. Returns whether the connection ended with it.
+    fn quiesce(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) -> bool {
+        // An ACK or a RST; the bound is for what upcalls add to it.
+        for _ in 0..TRANSMIT_SEGMENTS_MAX {
+            let Some(offloaded) = self.connections.slot(slot) else { return true };
+            deliver_backlog(now, offloaded, client);
+            if raise_events(now, offloaded, client) {
+                return true;
+            }
+            let limits = TxLimits { super_segment_max: offloaded.super_segment_max() };
+            let Some(transmit) = offloaded.tcp.poll_transmit(now, limits) else { return false };
+            self.transmit_segment(now, slot, &transmit);
+        }
+        false
+    }
+
+    /// The connection has ended: the target lets go of it.
+    pub(super) fn release(&mut self, now: Instant, slot: usize) {
+        self.trace(now, slot);
+        if let Some(offloaded) = self.remove(now, slot) {
+            self.tell_host(ToHost::Released { handle: offloaded.handle });
+        }
+    }
+
+    /// Takes a connection out of the tables.
+    fn remove(&mut self, now: Instant, slot: usize) -> Option<Box<Offloaded>> {
+        self.tell_retrieves(slot);
+        let offloaded = self.connections.remove(slot)?;
+        let path = offloaded.path;
+        let neighbor = self.objects.neighbor_of(path);
+        self.objects.detach(path);
+        if offloaded.owns_path
+            && self.objects.remove_path(path).is_ok()
+            && let Some(neighbor) = neighbor
+        {
+            let _ = self.objects.remove_neighbor(now, neighbor);
+        }
+        Some(offloaded)
+    }
+
+    /// CH s8.2: what a connection wants is said to the host too.
+    pub(super) fn tell_retrieves(&mut self, slot: usize) {
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        if offloaded.retrieves.is_empty() {
+            return;
+        }
+        let handle = offloaded.handle;
+        for reason in core::mem::take(&mut offloaded.retrieves) {
+            self.tell_host(ToHost::Retrieve { handle, reason });
+        }
+    }
+
+    /// The hardware behind a connection has failed, and an operation has just found out (CH s5.6).
+    pub(super) fn fail(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) {
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        if core::mem::replace(&mut offloaded.failure_told, true) {
+            return;
+        }
+        offloaded.tcp.fail(now);
+        raise_events(now, offloaded, client);
+        self.tell_retrieves(slot);
+    }
+}
+
+pub(super) const fn outcome(success: bool) -> NdisStatus {
+    if success { NdisStatus::SUCCESS } else { NdisStatus::FAILURE }
+}

@@ -1,0 +1,286 @@
+//! MiniportQueryOffload, MiniportUpdateOffload and MiniportInvalidateOffload (CH s5.2 to s5.4).
+//!
+//! Each node stands for itself: that one fails says nothing of the others. What concerns a neighbor or a path concerns
+//! every connection behind it; they are found by walking all connections, since these operations are rare and
+//! the links point the other way.
+
+use std::vec::Vec;
+
+use super::{Engine, NodeClient, port::ToHost, terminate::outcome};
+use crate::{
+    chimney::{
+        state::{NeighborState, PathCached, PathState, TcpCached, TcpConst, TcpState},
+        tree::{
+            Asked, InvalidateTree, ObjectNode, PathDelegated, Query, QueryTree, TargetContext,
+            TcpQueried, TcpUpdate, UpdateNode, UpdateTree,
+        },
+    },
+    status::NdisStatus,
+    time::Instant,
+};
+
+/// What stands below a neighbor node at update.
+#[derive(Clone, Copy)]
+enum Link {
+    /// The paths of linker nodes are to depend on this neighbor.
+    To(TargetContext),
+    /// They cannot: the neighbor is unknown or invalid.
+    Refused,
+    /// The neighbor node is no linker.
+    No,
+}
+
+fn answer<C, A, D>(query: &mut Query<C, A, D>, constant: C, cached: A, delegated: D) {
+    fn fill<T>(asked: &mut Asked<T>, value: T) {
+        if !matches!(asked, Asked::No) {
+            *asked = Asked::Answer(value);
+        }
+    }
+    fill(&mut query.constant, constant);
+    fill(&mut query.cached, cached);
+    fill(&mut query.delegated, delegated);
+}
+
+impl Engine {
+    pub(super) fn query(
+        &mut self,
+        now: Instant,
+        mut tree: QueryTree,
+        client: &mut impl NodeClient,
+    ) {
+        for neighbor in &mut tree {
+            for path in &mut neighbor.dependents {
+                for tcp in &mut path.dependents {
+                    tcp.status = match &mut tcp.payload {
+                        ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                        ObjectNode::Object { context, payload } => {
+                            outcome(self.query_connection(now, *context, payload, client).is_some())
+                        }
+                    };
+                }
+                path.status = match &mut path.payload {
+                    ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                    ObjectNode::Object { context, payload } => {
+                        let state = self.objects.path(*context);
+                        outcome(
+                            state
+                                .map(|PathState { constant, cached }| {
+                                    answer(payload, constant, cached, PathDelegated);
+                                })
+                                .is_some(),
+                        )
+                    }
+                };
+            }
+            neighbor.status = match &mut neighbor.payload {
+                ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                ObjectNode::Object { context, payload } => {
+                    let state = self.objects.neighbor(now, *context);
+                    outcome(
+                        state
+                            .map(|NeighborState { constant, cached, delegated }| {
+                                answer(payload, constant, cached, delegated);
+                            })
+                            .is_some(),
+                    )
+                }
+            };
+        }
+        self.tell_host(ToHost::QueryComplete(tree));
+    }
+
+    fn query_connection(
+        &mut self,
+        now: Instant,
+        context: TargetContext,
+        query: &mut Query<TcpConst, TcpCached, TcpQueried>,
+        client: &mut impl NodeClient,
+    ) -> Option<()> {
+        let slot = self.working(now, context, client)?;
+        let offloaded = self.connections.slot(slot)?;
+        let TcpState { constant, cached, delegated } = offloaded.tcp.tcp_state(now);
+        let queried = TcpQueried {
+            delegated,
+            send_backlog_size: offloaded.tcp.send_backlog_size(),
+            receive_backlog_size: offloaded.tcp.receive_backlog_size(),
+        };
+        answer(query, constant, cached, queried);
+        Some(())
+    }
+
+    /// The slot of a connection whose hardware works. That it does not comes out here (CH s5.6).
+    fn working(
+        &mut self,
+        now: Instant,
+        context: TargetContext,
+        client: &mut impl NodeClient,
+    ) -> Option<usize> {
+        let slot = self.connections.find_context(context)?;
+        if self.connections.slot(slot)?.failed {
+            self.fail(now, slot, client);
+            return None;
+        }
+        Some(slot)
+    }
+
+    pub(super) fn update(&mut self, now: Instant, mut tree: UpdateTree) {
+        for neighbor in &mut tree {
+            let (status, link) = match neighbor.payload {
+                UpdateNode::Placeholder => (NdisStatus::SUCCESS, Link::No),
+                UpdateNode::Linker(context) if self.objects.neighbor_is_valid(context) => {
+                    (NdisStatus::SUCCESS, Link::To(context))
+                }
+                UpdateNode::Linker(_) => (NdisStatus::FAILURE, Link::Refused),
+                UpdateNode::Cached { context, cached } => {
+                    let updated = self.objects.update_neighbor(now, context, cached).is_ok();
+                    if updated {
+                        self.renew(now, |engine, path| {
+                            engine.objects.neighbor_of(path) == Some(context)
+                        });
+                    }
+                    (outcome(updated), Link::No)
+                }
+            };
+            neighbor.status = status;
+            for path in &mut neighbor.dependents {
+                path.status = self.update_path(now, link, &path.payload);
+                for tcp in &mut path.dependents {
+                    tcp.status = match &tcp.payload {
+                        UpdateNode::Placeholder => NdisStatus::SUCCESS,
+                        UpdateNode::Linker(context) => {
+                            outcome(self.connections.find_context(*context).is_some())
+                        }
+                        UpdateNode::Cached { context, cached } => {
+                            outcome(self.update_connection(now, *context, cached).is_some())
+                        }
+                    };
+                }
+            }
+        }
+        self.tell_host(ToHost::UpdateComplete(tree));
+    }
+
+    fn update_path(
+        &mut self,
+        now: Instant,
+        link: Link,
+        node: &UpdateNode<PathCached>,
+    ) -> NdisStatus {
+        match (*node, link) {
+            (UpdateNode::Placeholder, _) => NdisStatus::SUCCESS,
+            (UpdateNode::Linker(_), Link::Refused) => NdisStatus::FAILURE,
+            (UpdateNode::Linker(path), Link::No) => outcome(self.objects.path(path).is_some()),
+            (UpdateNode::Linker(path), Link::To(neighbor)) => {
+                let relinked = self.objects.relink(path, neighbor).is_ok();
+                if relinked {
+                    self.renew(now, |_, other| other == path);
+                    self.judge(now);
+                }
+                outcome(relinked)
+            }
+            (UpdateNode::Cached { context, cached }, _) => {
+                let updated = self.objects.update_path(context, cached).is_ok();
+                if updated {
+                    self.set_path_mtu(context);
+                }
+                outcome(updated)
+            }
+        }
+    }
+
+    /// `None`: no such connection, or an invalidated one (CH-UPD-3).
+    fn update_connection(
+        &mut self,
+        now: Instant,
+        context: TargetContext,
+        update: &TcpUpdate,
+    ) -> Option<()> {
+        let slot = self.connections.find_context(context)?;
+        let offloaded = self.connections.slot(slot).filter(|offloaded| !offloaded.invalid)?;
+        offloaded.tcp.update_cached(now, update);
+        self.connections.mark_ready(slot);
+        Some(())
+    }
+
+    /// New headers for the connections on the paths that `concerned` picks.
+    fn renew(&mut self, now: Instant, concerned: impl Fn(&Self, TargetContext) -> bool) {
+        let slots = self.slots_where(|path| concerned(self, path));
+        for slot in slots {
+            self.renew_headers(now, slot);
+        }
+    }
+
+    /// New headers for a connection whose neighbor, path or cached variables have changed.
+    pub(super) fn renew_headers(&mut self, now: Instant, slot: usize) {
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        let joined = self.objects.joined(now, offloaded.path);
+        if let Some((neighbor, path)) = joined {
+            self.connections.relabel(now, slot, &neighbor, &path);
+        }
+    }
+
+    /// CH-UPD-5: what the host has learnt of a path concerns every connection on it.
+    fn set_path_mtu(&mut self, path: TargetContext) {
+        let Some(state) = self.objects.path(path) else { return };
+        let payload = self.connections.path_mtu_payload(&state);
+        for slot in self.slots_where(|other| other == path) {
+            if let Some(offloaded) = self.connections.slot(slot) {
+                offloaded.tcp.update_path_mtu(payload);
+            }
+            self.connections.mark_ready(slot);
+        }
+    }
+
+    fn slots_where(&self, concerned: impl Fn(TargetContext) -> bool) -> Vec<usize> {
+        let concerned = self.connections.occupied().filter(|(_, found)| concerned(found.path));
+        concerned.map(|(slot, _)| slot).collect()
+    }
+
+    pub(super) fn invalidate(
+        &mut self,
+        now: Instant,
+        mut tree: InvalidateTree,
+        client: &mut impl NodeClient,
+    ) {
+        for neighbor in &mut tree {
+            neighbor.status = match neighbor.payload {
+                ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                ObjectNode::Object { context, payload: () } => {
+                    outcome(self.objects.invalidate_neighbor(context))
+                }
+            };
+            for path in &mut neighbor.dependents {
+                path.status = match path.payload {
+                    ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                    ObjectNode::Object { context, payload: () } => {
+                        outcome(self.objects.invalidate_path(context))
+                    }
+                };
+                for tcp in &mut path.dependents {
+                    tcp.status = match tcp.payload {
+                        ObjectNode::Placeholder => NdisStatus::SUCCESS,
+                        ObjectNode::Object { context, payload: () } => {
+                            let slot = self.working(now, context, client);
+                            let found = slot.and_then(|slot| self.connections.slot(slot));
+                            outcome(found.map(|found| found.invalid = true).is_some())
+                        }
+                    };
+                }
+            }
+        }
+        self.judge(now);
+        self.tell_host(ToHost::InvalidateComplete(tree));
+    }
+
+    /// Tells every connection whether what it depends on is valid (CH-INV-2).
+    fn judge(&mut self, now: Instant) {
+        for slot in self.slots_where(|_| true) {
+            let Some(offloaded) = self.connections.slot(slot) else { continue };
+            let invalid = offloaded.invalid || !self.objects.path_is_valid(offloaded.path);
+            if offloaded.tcp.is_invalid() != invalid {
+                offloaded.tcp.set_invalid(now, invalid);
+                self.connections.mark_ready(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! When the target asks for a connection to be uploaded (CH s8.2), and how much it wants posted (CH-ST-2).
+//!
+//! Mandatory reasons stop the connection where it is: nothing is processed, acknowledged or sent any more, and what is
+//! posted waits for the upload (CH-EVT-1). Optional ones are matters of taste, so they are off until
+//! [`UploadThresholds`] says how much is too much; the connection carries on, whatever the host does. They are raised in
+//! ESTABLISHED alone: CH-EVT-2 rules out FIN_WAIT_1, FIN_WAIT_2 and CLOSE_WAIT, and behind those a connection is
+//! about to end. At most one of them in a round trip, and in [`ASK_INTERVAL`].
+//!
+//! SendBacklogChange is raised when the optimum has doubled or halved since it was told, at most once in a round trip.
+
+use super::{Connection, Event, SEND_BACKLOG, TcpPhase, Timer, congestion::Congestion, saturate};
+use crate::{
+    chimney::client::UploadReason,
+    time::{Duration, Instant},
+};
+
+/// Least time between two optional requests for an upload.
+pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A share of segments that is too large.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Segments in a sample; after each the count starts anew. 0 counts as 1.
+    pub sample: u32,
+    /// Of 1,000 segments in a sample, so many are too many.
+    pub per_mille: u32,
+}
+
+impl Share {
+    /// Whether `count` of `total` is too many; `None` while the sample is not complete.
+    fn judge(self, count: u64, total: u64) -> Option<bool> {
+        let complete = total >= u64::from(self.sample.max(1));
+        complete.then(|| count.saturating_mul(1_000) >= total.saturating_mul(self.per_mille.into()))
+    }
+}
+
+/// Traffic that is too little.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Activity {
+    /// How long each sample is; at least a millisecond.
+    pub interval: Duration,
+    /// Fewer bytes than these in a sample, acknowledged and received together, are too few.
+    pub bytes: u64,
+}
+
+/// Receive requests that are too small.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SmallIo {
+    /// Less room than this, in bytes, is too small. Zero-byte requests do not count.
+    pub bytes: usize,
+    /// How many in a row.
+    pub requests: u32,
+}
+
+/// When to ask for an upload that is not necessary; `None`: never, which is the default of all.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct UploadThresholds {
+    /// LowActivity.
+    pub low_activity: Option<Activity>,
+    /// HighDropRate: data segments sent again, of all sent, both counted as bytes of full size.
+    pub high_drop_rate: Option<Share>,
+    /// SmallIO.
+    pub small_io: Option<SmallIo>,
+    /// NoBufferPreposting: bytes indicated since a receive request was posted last.
+    pub no_buffer_preposting: Option<u64>,
+    /// HighFragmentation: fragments, of fragments and segments received.
+    pub high_fragmentation: Option<Share>,
+    /// HighOutOfOrderPackets: data segments that arrived beyond a hole, of all data segments.
+    pub high_out_of_order: Option<Share>,
+}
+
+/// What the thresholds are compared with, since the last sample.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Watch {
+    asked_at: Option<Instant>,
+    bytes_moved: u64,
+    bytes_sent: u64,
+    bytes_resent: u64,
+    small_requests: u32,
+    bytes_indicated: u64,
+    segments: u64,
+    fragments: u64,
+    data_segments: u64,
+    out_of_order: u64,
+}
+
+/// What the poster was told to keep outstanding.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct SendBacklog {
+    told: u32,
+    told_at: Option<Instant>,
+}
+
+impl Connection {
+    /// Asks for an upload: with a mandatory reason the connection stops, once; an optional one is told unless the
+    /// connection's state or an earlier one forbids it.
+    pub fn request_upload(&mut self, now: Instant, reason: UploadReason) {
+        self.now = now;
+        if self.stopped || self.is_ended() {
+            return;
+        }
+        if reason.is_mandatory() { self.stop(reason) } else { self.ask(reason) }
+    }
+
+    /// A fragment of a datagram from this connection's peer went to the host (CH s9.1, HighFragmentation).
+    pub fn note_fragment(&mut self, now: Instant) {
+        self.now = now;
+        self.watch.fragments += 1;
+        self.watch_fragments();
+    }
+
+    /// SendBacklogSize: bytes that the poster should keep posted and not completed (CH-ST-2). What the congestion controller
+    /// takes for bandwidth times delay, as far as the peer's window goes; and [`SEND_BACKLOG`], so that there is something to
+    /// send when it is acknowledged. How much is posted does not matter.
+    pub fn send_backlog_size(&self) -> u32 {
+        let window = self.congestion.cwnd().min(self.snd.wnd);
+        u32::try_from(window + SEND_BACKLOG as u64).unwrap_or(u32::MAX)
+    }
+
+    /// ReceiveBacklogSize: bytes received that wait for the consumer (CH-ST-3).
+    pub fn receive_backlog_size(&self) -> u32 {
+        u32::try_from(self.receiver.backlog_bytes()).unwrap_or(u32::MAX)
+    }
+
+    /// Sets out from a take-over.
+    pub(super) fn start_watch(&mut self) {
+        self.send_backlog = SendBacklog { told: self.send_backlog_size(), told_at: None };
+        self.await_activity();
+    }
+
+    /// CH-ST-2, SendBacklogChange: no storm of small changes.
+    pub(super) fn tell_send_backlog(&mut self) {
+        let SendBacklog { told, told_at } = self.send_backlog;
+        let size = self.send_backlog_size();
+        let same = size < told.saturating_mul(2) && size.saturating_mul(2) > told;
+        let round_trip = self.rtt.srtt().unwrap_or_default();
+        if same || told_at.is_some_and(|at| self.now - at < round_trip) {
+            return;
+        }
+        self.send_backlog = SendBacklog { told: size, told_at: Some(self.now) };
+        self.events.push_back(Event::SendBacklogChange(saturate(size.into())));
+    }
+
+    /// An optional reason (CH-EVT-1, -2).
+    fn ask(&mut self, reason: UploadReason) {
+        let interval = self.rtt.srtt().unwrap_or_default().max(ASK_INTERVAL);
+        let soon = self.watch.asked_at.is_some_and(|at| self.now - at < interval);
+        if soon || self.phase != TcpPhase::Established || self.stopped {
+            return;
+        }
+        self.watch.asked_at = Some(self.now);
+        self.events.push_back(Event::Retrieve(reason));
+    }
+
+    fn await_activity(&mut self) {
+        if let Some(Activity { interval, bytes: _ }) = self.config.upload.low_activity {
+            let interval = interval.max(Duration::from_millis(1));
+            self.timers.set(Timer::Activity, self.now + interval);
+        }
+    }
+
+    /// A sample of the traffic is complete.
+    pub(super) fn on_activity_timeout(&mut self) {
+        let moved = self.counters.bytes_acked + self.counters.bytes_received;
+        let recent = moved - self.watch.bytes_moved;
+        self.watch.bytes_moved = moved;
+        if self.config.upload.low_activity.is_some_and(|least| recent < least.bytes) {
+            self.ask(UploadReason::LowActivity);
+        }
+        self.await_activity();
+    }
+
+    /// An acknowledgement has come: what was sent is looked at.
+    pub(super) fn watch_drops(&mut self) {
+        let Some(share) = self.config.upload.high_drop_rate else { return };
+        let (sent, resent) = (self.counters.bytes_sent, self.counters.bytes_retrans);
+        let again = resent - self.watch.bytes_resent;
+        let all = sent - self.watch.bytes_sent + again;
+        let Some(bad) = share.judge(again.div_ceil(self.mss), all / self.mss) else { return };
+        (self.watch.bytes_sent, self.watch.bytes_resent) = (sent, resent);
+        if bad {
+            self.ask(UploadReason::HighDropRate);
+        }
+    }
+
+    /// `pieces` segments have come; `data`: with payload; `beyond`: beyond a hole.
+    pub(super) fn watch_arrival(&mut self, pieces: u32, data: bool, beyond: bool) {
+        self.watch.segments += u64::from(pieces);
+        self.watch_fragments();
+        let Some(share) = self.config.upload.high_out_of_order.filter(|_| data) else { return };
+        self.watch.data_segments += u64::from(pieces);
+        self.watch.out_of_order += if beyond { u64::from(pieces) } else { 0 };
+        let Watch { out_of_order, data_segments, .. } = self.watch;
+        let Some(bad) = share.judge(out_of_order, data_segments) else { return };
+        (self.watch.out_of_order, self.watch.data_segments) = (0, 0);
+        if bad {
+            self.ask(UploadReason::HighOutOfOrderPackets);
+        }
+    }
+
+    fn watch_fragments(&mut self) {
+        let Some(share) = self.config.upload.high_fragmentation else { return };
+        let Watch { fragments, segments, .. } = self.watch;
+        let Some(bad) = share.judge(fragments, fragments + segments) else { return };
+        (self.watch.fragments, self.watch.segments) = (0, 0);
+        if bad {
+            self.ask(UploadReason::HighFragmentation);
+        }
+    }
+
+    /// A receive request with `room` bytes of room was posted.
+    pub(super) fn watch_post(&mut self, room: usize) {
+        self.watch.bytes_indicated = 0;
+        let Some(SmallIo { bytes, requests }) = self.config.upload.small_io else { return };
+        if room == 0 {
+            return;
+        }
+        self.watch.small_requests = if room < bytes { self.watch.small_requests + 1 } else { 0 };
+        if self.watch.small_requests >= requests.max(1) {
+            self.watch.small_requests = 0;
+            self.ask(UploadReason::SmallIo);
+        }
+    }
+
+    /// `count` bytes were indicated.
+    pub(super) fn watch_indication(&mut self, count: usize) {
+        let Some(most) = self.config.upload.no_buffer_preposting else { return };
+        self.watch.bytes_indicated += count as u64;
+        if self.watch.bytes_indicated > most {
+            self.watch.bytes_indicated = 0;
+            self.ask(UploadReason::NoBufferPreposting);
+        }
+    }
+}

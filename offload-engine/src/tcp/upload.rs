@@ -1,0 +1,132 @@
+//! A connection that is about to go back to the host, or that may not send because an object below it was invalidated.
+//!
+//! A terminate (CH s5.5) is: [`Connection::prepare_upload`]; then events up and segments out until there are none, which
+//! are the ACK that is owed and no data; then [`Connection::into_state`]. No segment is processed in between
+//! (CH-TRM-7). What the client posts in between goes back with the rest.
+//!
+//! Invalidated (CH s5.4), a connection sends nothing. As soon as it has something to send it stops with
+//! Retrieve(InvalidState), once. One that has nothing to send waits, and goes on if its path is linked to
+//! another neighbor.
+
+use super::{Connection, Event, Owed, TcpPhase, Transmit, receive::AckDue};
+use crate::{
+    chimney::{client::UploadReason, tree::TcpObject},
+    status::NdisStatus,
+    time::Instant,
+};
+
+/// What keeps a connection from sending.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Hold {
+    /// It is being uploaded: nothing but the ACK that is owed.
+    pub(super) uploading: bool,
+    /// An object that it depends on was invalidated: nothing at all.
+    invalid: bool,
+}
+
+impl Hold {
+    pub(super) const fn any(self) -> bool {
+        self.uploading || self.invalid
+    }
+}
+
+impl Connection {
+    /// The host takes the connection back. Everything that must be completed UPLOAD_IN_PROGRESS becomes events, an ACK
+    /// that was delayed is due now (CH-TRM-3, -11). Outstanding sends stay: they go back as they are (CH-TRM-5). Receive requests do not; to be called when what
+    /// waits has been delivered as far as they take it (CH-TRM-6).
+    pub fn prepare_upload(&mut self, now: Instant) {
+        self.now = now;
+        self.hold.uploading = true;
+        if self.is_ended() {
+            return;
+        }
+        self.return_receives();
+        self.surrender_disconnect();
+        if !self.stopped && self.receiver.ack_due() != AckDue::No {
+            self.receiver.ack_now();
+        }
+    }
+
+    /// CH-TRM-3, CH-DIS-1: a graceful disconnect of a connection that is being uploaded is the host's to finish.
+    pub(super) fn surrender_disconnect(&mut self) {
+        if !self.hold.uploading {
+            return;
+        }
+        let list = self.queue.surrender_disconnect(self.snd.una, TcpObject::DISCONNECT_DATA);
+        self.events.extend(list.map(Event::DisconnectComplete));
+    }
+
+    /// An object that the connection depends on has become invalid, or valid again (CH-INV-2).
+    pub fn set_invalid(&mut self, now: Instant, invalid: bool) {
+        self.now = now;
+        self.hold.invalid = invalid;
+    }
+
+    /// The next segment of a connection that is held back.
+    pub(super) fn poll_transmit_held(&mut self) -> Option<Transmit> {
+        if !self.hold.invalid {
+            let due = self.receiver.ack_due() == AckDue::Now;
+            return due.then(|| self.transmit_bare(self.acceptable_seq()));
+        }
+        let Owed { reset: _, window_probe, tail_probe, keep_alive, small_segment: _ } = self.owed;
+        let wants = self.snd.una < self.send_end()
+            || self.receiver.ack_due() != AckDue::No
+            || window_probe
+            || tail_probe
+            || keep_alive;
+        if wants && !self.hold.uploading {
+            // CH s13 #10: raised once, at the first attempt to send.
+            self.stop(UploadReason::InvalidState);
+        }
+        None
+    }
+
+    /// The connection's state cannot be trusted any more (CH s5.6): it stops, and the client hears first that it
+    /// is to be uploaded, then that it is lost. To be followed by [`Connection::give_up`] when the host terminates.
+    pub fn fail(&mut self, now: Instant) {
+        self.now = now;
+        if self.is_ended() {
+            return;
+        }
+        self.stop(UploadReason::HardwareFailure);
+        self.receiver.discard();
+        self.events.push_back(Event::Reset);
+    }
+
+    /// Ends a connection that has failed: outstanding requests complete REQUEST_ABORTED (CH s5.6), nothing goes out.
+    pub fn give_up(&mut self, now: Instant) {
+        self.now = now;
+        self.abort_requests();
+        if let Some(mut list) = self.aborting.take() {
+            list.complete(NdisStatus::REQUEST_ABORTED, 0);
+            self.events.push_back(Event::DisconnectComplete(list));
+        }
+        self.abort_receives();
+        self.end();
+    }
+
+    /// Whether a mandatory upload reason was raised: segments are not processed any more (CH-EVT-1).
+    pub const fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Whether an object that the connection depends on is invalid: nothing may go out.
+    pub const fn is_invalid(&self) -> bool {
+        self.hold.invalid
+    }
+
+    /// Whether cached variables have changed since this was asked last.
+    pub const fn take_cached_changed(&mut self) -> bool {
+        core::mem::replace(&mut self.cached_changed, false)
+    }
+
+    /// Whether there is no connection any more.
+    pub fn is_closed(&self) -> bool {
+        self.phase == TcpPhase::Closed
+    }
+
+    /// Its state in the sense of RFC 9293.
+    pub const fn phase(&self) -> TcpPhase {
+        self.phase
+    }
+}
