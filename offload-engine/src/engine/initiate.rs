@@ -237,10 +237,11 @@ impl Engine {
             }
             InitiateNode::New { state, context } => (state, context),
         };
-        let (Above::Object(path), Some(object)) = (above, state.take()) else {
+        let Above::Object(path) = above else {
             self.stats.initiate_failures += 1;
             return NdisStatus::FAILURE;
         };
+        let Some(object) = state.take() else { return NdisStatus::FAILURE };
         match self.take_over(now, block.handle, path, *object) {
             Ok((slot, name)) => {
                 *context = Some(name);

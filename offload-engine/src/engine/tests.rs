@@ -1,3 +1,8 @@
+//! Tests of the engine with a link and a client in the test's hands. This file: the run loop; one file for each other question.
+
+mod terminate;
+mod trees;
+
 use std::{
     boxed::Box,
     collections::VecDeque,
@@ -13,7 +18,7 @@ use bytes::Bytes;
 use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::{
-    Callback, Connections, Engine, EngineConfig, NodeClient,
+    Callback, Connections, Engine, EngineConfig, HELD_FRAMES_MAX, NodeClient,
     port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
 };
 use crate::{
@@ -99,6 +104,8 @@ struct Client {
     completed: Vec<NetBufferList>,
     receives: Vec<ReceiveBufferList>,
     events: Vec<ConnectionEvent>,
+    disconnected: Vec<NetBufferList>,
+    uploaded: Vec<OffloadHandle>,
 }
 
 impl OffloadClient for Client {
@@ -124,7 +131,13 @@ impl OffloadClient for Client {
 
     fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {}
 
-    fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {}
+    fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        self.disconnected.push(nbl);
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.uploaded.push(handle);
+    }
 
     fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
         self.events.push(event);
@@ -184,6 +197,11 @@ impl Bench {
             state: Box::new(state),
         };
         self.port.to_engine.send(FromHost::InitiateConnection(request)).unwrap();
+    }
+
+    /// What the engine has told the host since this was asked last.
+    fn told(&self) -> Vec<ToHost> {
+        self.port.from_engine.try_iter().collect()
     }
 
     fn arrives(&self, frame: Vec<u8>) {

@@ -1,0 +1,315 @@
+//! Terminate (CH s5.5), urgent data (s9.3), hardware failure (s5.6).
+
+use super::{trees::*, *};
+use crate::{
+    chimney::{
+        client::UploadReason,
+        provider::{Forward, OffloadProvider},
+        tree::{Block, InitiateNode, ObjectNode, TargetContext, TcpObject, TerminateTree},
+    },
+    tcp::Flags,
+};
+
+fn node<P, D>(
+    context: Option<TargetContext>,
+    payload: P,
+    below: Vec<D>,
+) -> Block<ObjectNode<P>, D> {
+    let node = match context {
+        Some(context) => ObjectNode::Object { context, payload },
+        None => ObjectNode::Placeholder,
+    };
+    Block::new(OffloadHandle(0), node).with(below)
+}
+
+/// What is to be terminated; `None` is a placeholder.
+fn terminate_tree(
+    neighbor: Option<TargetContext>,
+    path: Option<TargetContext>,
+    tcps: &[TargetContext],
+) -> TerminateTree {
+    let tcps = tcps.iter().map(|tcp| node(Some(*tcp), None, Vec::new())).collect();
+    vec![node(neighbor, None, vec![node(path, (), tcps)])]
+}
+
+/// The first connection of a tree that has come back.
+fn object(tree: TerminateTree) -> Box<TcpObject> {
+    let tcp = tree.into_iter().next().unwrap().dependents.remove(0).dependents.remove(0);
+    assert_eq!(tcp.status, NdisStatus::SUCCESS);
+    match tcp.payload {
+        ObjectNode::Object { payload, .. } => payload.expect("a state"),
+        ObjectNode::Placeholder => panic!("a placeholder"),
+    }
+}
+
+impl Bench {
+    fn terminate(&mut self, tree: TerminateTree) -> (TerminateTree, Vec<ToHost>) {
+        self.port.terminate(tree);
+        self.poll();
+        let mut told = self.told();
+        let at = told.iter().position(|told| matches!(told, ToHost::TerminateComplete(_)));
+        let ToHost::TerminateComplete(tree) = told.remove(at.expect("a completion")) else {
+            unreachable!("it was found")
+        };
+        (tree, told)
+    }
+
+    fn upload(&mut self, tcp: TargetContext) -> (Box<TcpObject>, Vec<ToHost>) {
+        let (tree, told) = self.terminate(terminate_tree(None, None, &[tcp]));
+        (object(tree), told)
+    }
+
+    fn io(&mut self, handle: u64) -> ConnectionIo<'_> {
+        let now = self.now;
+        self.engine.connections().get(now, OffloadHandle(handle)).unwrap()
+    }
+
+    fn retrieved(told: &[ToHost]) -> Vec<(u64, UploadReason)> {
+        told.iter()
+            .filter_map(|told| match told {
+                ToHost::Retrieve { handle, reason } => Some((handle.0, *reason)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+fn list(context: u64, text: &'static [u8]) -> NetBufferList {
+    NetBufferList::from_mdl(context, Bytes::from_static(text))
+}
+
+// CH-TRM-2, -4, -7: one tree takes a neighbor back with all that depends on it. From then on frames are the host's.
+#[test]
+fn one_tree_takes_all_back() {
+    let mut bench = Bench::new(10);
+    let (n, p, tcps) = bench.offload(&[80, 81]);
+    bench.now += Duration::from_secs(2);
+    let (tree, told) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
+    assert_eq!(statuses(&tree), [NdisStatus::SUCCESS; 4]);
+    let ObjectNode::Object { payload: Some(delegated), .. } = tree[0].payload else {
+        panic!("the neighbor's state is missing")
+    };
+    assert_eq!(delegated.nic_reachability_delta, 2_000);
+    assert!(told.is_empty(), "{told:?}");
+    assert_eq!(bench.client.uploaded, [OffloadHandle(80), OffloadHandle(81)]);
+    assert!(bench.client.events.is_empty(), "uploaded, not released");
+    let objects = bench.engine.objects();
+    assert_eq!((objects.neighbors(), objects.paths()), (0, 0));
+    assert!(bench.engine.connections().is_empty());
+    bench.arrives(from_peer(80, 5000, 1000, b"yours"));
+    bench.poll();
+    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    assert!(bench.client.received.is_empty());
+    assert_eq!(bench.engine.stats().terminates, 2);
+}
+
+// CH-TRM-2: what has dependents stays. CH-TREE-10: a name that has ceased to hold answers FAILURE, also when its
+// place is taken again.
+#[test]
+fn what_is_needed_stays_and_old_names_fail() {
+    let mut bench = Bench::new(10);
+    let (n, p, tcps) = bench.offload(&[80, 81]);
+    let (failure, success) = (NdisStatus::FAILURE, NdisStatus::SUCCESS);
+    let (tree, _) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps[..1]));
+    assert_eq!(statuses(&tree), [failure, failure, success]);
+    let (tree, _) = bench.terminate(terminate_tree(Some(n), None, &[]));
+    assert_eq!(statuses(&tree), [failure, success]);
+    let (tree, _) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
+    assert_eq!(statuses(&tree), [success, success, failure, success], "the first was gone");
+
+    let (n2, p2, tcps2) = bench.offload(&[80, 81]);
+    assert_eq!((n2.index, p2.index), (n.index, p.index));
+    let (tree, _) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
+    assert_eq!(statuses(&tree), [failure; 4]);
+    assert_eq!(bench.engine.connections().len(), 2);
+    let (tree, _) = bench.terminate(terminate_tree(Some(n2), Some(p2), &tcps2));
+    assert_eq!(statuses(&tree), [success; 4]);
+}
+
+// CH-TRM-3 to -6, -11, CH-SNB-1 to -4: half of what was sent is acknowledged, received data waits, an ACK is owed and a
+// disconnect pending. The ACK goes out, the disconnect completes UPLOAD_IN_PROGRESS, lists go back as they are.
+#[test]
+fn everything_pending_goes_back() {
+    let mut bench = Bench::new(10);
+    let (_, _, tcps) = bench.offload(&[80]);
+    let mut split = NetBufferList::new(2);
+    for part in [&b"cd"[..], b"", b"ef"] {
+        split.net_buffers.push(Bytes::from_static(part).into());
+    }
+    bench.io(80).send([list(1, b"ab"), split, list(3, b"gh")].into());
+    bench.poll();
+    bench.client.takes = 3;
+    bench.arrives(from_peer(80, 5000, 1003, b"hello"));
+    bench.poll();
+    assert_eq!(bench.client.completed.iter().map(|list| list.context).collect::<Vec<_>>(), [1]);
+    bench.io(80).disconnect(Disconnect::Graceful, list(9, b"bye"));
+    bench.sent();
+
+    let (object, told) = bench.upload(tcps[0]);
+    assert!(told.is_empty(), "{told:?}");
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1, "the ACK and nothing else");
+    assert_eq!(tcp_of(&sent[0]), (1008, 5005, Vec::new()));
+    let done: Vec<_> = bench.client.disconnected.iter().map(|l| (l.context, l.status)).collect();
+    assert_eq!(done, [(9, NdisStatus::UPLOAD_IN_PROGRESS)]);
+    assert_eq!(bench.client.completed.len(), 1, "sends complete in the host");
+    assert_eq!(bench.client.uploaded, [OffloadHandle(80)]);
+
+    let delegated = object.tcp.delegated;
+    assert_eq!(delegated.state, TcpPhase::FinWait1);
+    let edges = (delegated.snd_una.0, delegated.snd_nxt.0, delegated.snd_max.0);
+    assert_eq!((edges, delegated.rcv_nxt.0), ((1003, 1008, 1008), 5005));
+    let lists: Vec<_> = object
+        .send_data
+        .iter()
+        .map(|list| (list.context, list.status, list.slices().collect::<Vec<_>>().concat()))
+        .collect();
+    let pending = NdisStatus::PENDING;
+    assert_eq!(
+        lists,
+        [
+            (2, pending, b"def".to_vec()),
+            (3, pending, b"gh".to_vec()),
+            (TcpObject::DISCONNECT_DATA, pending, b"bye".to_vec()),
+        ]
+    );
+    assert_eq!(object.buffered_data.concat(), b"lo");
+    assert_eq!(object.client, ClientTag(80));
+}
+
+// CH-SNB-4, CH-SNC-3: offloaded again, the same lists complete once each and in order, and the disconnect's data, whose
+// list has completed before, is nobody's.
+#[test]
+fn what_came_back_can_be_offloaded_again() {
+    let mut bench = Bench::new(10);
+    let (n, p, tcps) = bench.offload(&[80]);
+    bench.io(80).send([list(1, b"ab"), list(2, b"cd")].into());
+    bench.io(80).disconnect(Disconnect::Graceful, list(9, b"bye"));
+    let (object, _) = bench.upload(tcps[0]);
+    assert!(bench.sent().is_empty(), "terminate came first");
+    let again = Block::new(OffloadHandle(80), InitiateNode::new(object));
+    let tree = bench.initiate_tree(vec![linker(n, vec![linker(p, vec![again])])]);
+    assert_eq!(statuses(&tree), [NdisStatus::SUCCESS; 3]);
+    let stream: Vec<u8> = bench.sent().iter().flat_map(|frame| tcp_of(frame).2).collect();
+    assert_eq!(stream, b"abcdbye");
+    bench.arrives(from_peer(80, 5000, 1008, b""));
+    bench.poll();
+    let done: Vec<_> = bench.client.completed.iter().map(|l| (l.context, l.status)).collect();
+    assert_eq!(done, [(1, NdisStatus::SUCCESS), (2, NdisStatus::SUCCESS)]);
+    assert_eq!(bench.client.disconnected.len(), 1);
+}
+
+// CH s8.1: a RST that is owed goes out before the connection could go back, which it then cannot.
+#[test]
+fn an_aborted_connection_has_no_state() {
+    let mut bench = Bench::new(10);
+    let (_, _, tcps) = bench.offload(&[80]);
+    bench.io(80).disconnect(Disconnect::Abortive, NetBufferList::new(7));
+    let (tree, told) = bench.terminate(terminate_tree(None, None, &tcps));
+    assert_eq!(tree[0].dependents[0].dependents[0].status, NdisStatus::FAILURE);
+    assert!(matches!(told[..], [ToHost::Released { .. }]), "{told:?}");
+    let sent = bench.sent();
+    assert!(sent.len() == 1 && Flags(sent[0][47]).contains(Flags::RST));
+    assert_eq!(bench.client.disconnected[0].status, NdisStatus::SUCCESS);
+    assert_eq!(bench.client.events, [ConnectionEvent::Released]);
+    assert!(bench.client.uploaded.is_empty());
+}
+
+fn urgent(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[47] |= Flags::URG.0;
+    let sum = u16::from_be_bytes([frame[50], frame[51]]);
+    frame[50..52].copy_from_slice(&(sum - u16::from(Flags::URG.0)).to_be_bytes());
+    frame
+}
+
+// CH s9.3: nothing is acknowledged from the urgent segment on; its frames, as many as there is room for, reach the host
+// behind the state.
+#[test]
+fn urgent_data_waits_for_the_host() {
+    let mut bench = Bench::new(10);
+    let (_, _, tcps) = bench.offload(&[80, 81]);
+    bench.arrives(from_peer(80, 5000, 1000, b"before"));
+    bench.poll();
+    bench.arrives(urgent(from_peer(80, 5006, 1000, b"urgent")));
+    for index in 0..HELD_FRAMES_MAX as u32 {
+        bench.arrives(from_peer(80, 5012 + index, 1000, b"x"));
+    }
+    bench.now += Duration::from_millis(500);
+    while bench.poll() {}
+    assert!(bench.sent().is_empty(), "no ACK");
+    let told = bench.told();
+    assert_eq!(Bench::retrieved(&told), [(80, UploadReason::ReceivedUrgentData)]);
+    assert_eq!(told.len(), 1, "{told:?}");
+    let stopped = ConnectionEvent::Retrieve(UploadReason::ReceivedUrgentData);
+    assert_eq!(bench.client.events, [stopped]);
+    let stats = bench.engine.stats();
+    assert_eq!((stats.rx_held, stats.rx_held_dropped), (HELD_FRAMES_MAX as u64, 1));
+    // CH-FWD: what the host has of it stays the host's.
+    let frame = urgent(from_peer(80, 5006, 1000, b"urgent"));
+    bench.port.forward(Forward { connection: tcps[0], frame, status: NdisStatus::PENDING });
+    let frame = urgent(from_peer(81, 5000, 1000, b"urgent"));
+    bench.port.forward(Forward { connection: tcps[1], frame, status: NdisStatus::PENDING });
+    bench.poll();
+    for told in bench.told() {
+        if let ToHost::ForwardComplete(forward) = told {
+            assert_eq!(forward.status, NdisStatus::UPLOAD_IN_PROGRESS);
+        }
+    }
+
+    let (object, told) = bench.upload(tcps[0]);
+    assert_eq!(object.tcp.delegated.rcv_nxt.0, 5006);
+    let frames: Vec<_> = told
+        .iter()
+        .map(|told| match told {
+            ToHost::Frame { data, checksum_valid: true } => tcp_of(data).0,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        frames,
+        (0..HELD_FRAMES_MAX as u32)
+            .map(|index| 5006 + index + 5 * u32::from(index > 0))
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(bench.client.received, b"before");
+}
+
+// CH s5.6: an operation finds out, fails, and raises Retrieve, then Abort; at terminate requests complete
+// REQUEST_ABORTED, and there is no state (CH-TRM-9). Once is enough (CH s13 #26).
+#[test]
+fn failed_hardware_loses_the_connection() {
+    for terminate_first in [false, true] {
+        let mut bench = Bench::new(10);
+        let (_, _, tcps) = bench.offload(&[80, 81]);
+        bench.io(80).send([list(1, b"lost")].into());
+        bench.poll();
+        assert!(bench.engine.inject_failure(OffloadHandle(80)));
+        assert!(bench.client.events.is_empty());
+        let mut told = Vec::new();
+        if !terminate_first {
+            let tree = vec![node(
+                None,
+                (),
+                vec![node(None, (), vec![node(Some(tcps[0]), (), Vec::new())])],
+            )];
+            bench.port.invalidate(tree);
+            bench.poll();
+            told.extend(bench.told());
+            let Some(ToHost::InvalidateComplete(tree)) = told.pop() else { panic!("{told:?}") };
+            assert_eq!(tree[0].dependents[0].dependents[0].status, NdisStatus::FAILURE);
+        }
+        let (tree, rest) = bench.terminate(terminate_tree(None, None, &tcps));
+        told.extend(rest);
+        assert_eq!(statuses(&tree)[2..], [NdisStatus::FAILURE, NdisStatus::SUCCESS]);
+        let failure = UploadReason::HardwareFailure;
+        assert_eq!(Bench::retrieved(&told), [(80, failure)]);
+        assert!(matches!(told[1..], [ToHost::Released { handle: OffloadHandle(80) }]), "{told:?}");
+        assert_eq!(
+            bench.client.events,
+            [ConnectionEvent::Retrieve(failure), ConnectionEvent::Abort, ConnectionEvent::Released]
+        );
+        let done: Vec<_> = bench.client.completed.iter().map(|l| (l.context, l.status)).collect();
+        assert_eq!(done, [(1, NdisStatus::REQUEST_ABORTED)]);
+        assert_eq!(bench.client.uploaded, [OffloadHandle(81)]);
+    }
+}

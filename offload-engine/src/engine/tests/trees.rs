@@ -1,0 +1,250 @@
+//! Initiate: trees, node roles, partial success (CH s4, s5.1).
+
+use super::*;
+use crate::chimney::{
+    provider::{Forward, OffloadProvider},
+    tree::{Block, InitiateNode, InitiateTree, PathBlock, TargetContext, TcpBlock, TcpObject},
+};
+
+pub(super) type Tcp = TcpBlock<InitiateNode<Box<TcpObject>>>;
+pub(super) type Path = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>;
+
+pub(super) const PARTIAL: NdisStatus = NdisStatus::OFFLOAD_PARTIAL_SUCCESS;
+
+/// The parts of [`state`]: neighbor, path, connection.
+pub(super) fn parts(local_port: u16) -> (NeighborState, PathState, TcpObject) {
+    TcpObject::split(ClientTag(u64::from(local_port)), state(local_port))
+}
+
+/// A new connection node, named after its port.
+pub(super) fn tcp(local_port: u16) -> Tcp {
+    Block::new(OffloadHandle(local_port.into()), InitiateNode::new(Box::new(parts(local_port).2)))
+}
+
+pub(super) fn path(dependents: Vec<Tcp>) -> Path {
+    Block::new(OffloadHandle(2), InitiateNode::new(parts(1).1)).with(dependents)
+}
+
+pub(super) fn neighbor(dependents: Vec<Path>) -> InitiateTree {
+    vec![Block::new(OffloadHandle(1), InitiateNode::new(parts(1).0)).with(dependents)]
+}
+
+/// An object that is offloaded already, with new ones below it.
+pub(super) fn linker<S, D>(
+    context: TargetContext,
+    dependents: Vec<D>,
+) -> Block<InitiateNode<S>, D> {
+    Block::new(OffloadHandle(0), InitiateNode::Linker(context)).with(dependents)
+}
+
+fn placeholder<S, D>(dependents: Vec<D>) -> Block<InitiateNode<S>, D> {
+    Block::new(OffloadHandle(0), InitiateNode::Placeholder).with(dependents)
+}
+
+/// A path between two families: refused with FAILURE.
+fn broken_path(dependents: Vec<Tcp>) -> Path {
+    let mut state = parts(1).1;
+    state.constant.destination_address = "fe80::1".parse().unwrap();
+    Block::new(OffloadHandle(2), InitiateNode::new(state)).with(dependents)
+}
+
+/// The target's name for a node, if it has given one.
+pub(super) fn context<S, D>(block: &Block<InitiateNode<S>, D>) -> Option<TargetContext> {
+    match &block.payload {
+        InitiateNode::Placeholder => None,
+        InitiateNode::Linker(context) => Some(*context),
+        InitiateNode::New { state, context } => {
+            // CH-TREE-3, CH-INI-4.
+            assert_ne!(state.is_some(), context.is_some(), "state or name, never both");
+            *context
+        }
+    }
+}
+
+impl Bench {
+    /// Initiates a tree, and returns it as it comes back.
+    pub(super) fn initiate_tree(&mut self, tree: InitiateTree) -> InitiateTree {
+        let port = &mut self.port;
+        port.initiate(tree);
+        self.poll();
+        let mut told = self.told();
+        let Some(ToHost::InitiateComplete(tree)) = told.pop() else { panic!("{told:?}") };
+        tree
+    }
+
+    /// Offloads a neighbor, a path and connections with these ports. Returns what the target calls them.
+    pub(super) fn offload(
+        &mut self,
+        ports: &[u16],
+    ) -> (TargetContext, TargetContext, Vec<TargetContext>) {
+        let tcps = ports.iter().map(|port| tcp(*port)).collect();
+        let tree = self.initiate_tree(neighbor(vec![path(tcps)]));
+        assert_eq!(statuses(&tree), vec![NdisStatus::SUCCESS; 2 + ports.len()]);
+        let path = &tree[0].dependents[0];
+        let tcps = path.dependents.iter().map(|tcp| context(tcp).unwrap()).collect();
+        (context(&tree[0]).unwrap(), context(path).unwrap(), tcps)
+    }
+}
+
+/// All statuses in the order of traversal.
+pub(super) fn statuses<N, P, T>(tree: &crate::chimney::tree::Tree<N, P, T>) -> Vec<NdisStatus> {
+    let mut all = Vec::new();
+    for neighbor in tree {
+        all.push(neighbor.status);
+        for path in &neighbor.dependents {
+            all.push(path.status);
+            all.extend(path.dependents.iter().map(|tcp| tcp.status));
+        }
+    }
+    all
+}
+
+// CH-TREE-5, -6, -7: the worked example. CH-TREE-3, CH-INI-4: what failed has its state and no name.
+#[test]
+fn the_worked_example_of_partial_success() {
+    let mut bench = Bench::new(1);
+    let tree = neighbor(vec![path(vec![tcp(80), tcp(81)]), broken_path(vec![tcp(82)])]);
+    let tree = bench.initiate_tree(tree);
+    let (n1, p1, p2) = (&tree[0], &tree[0].dependents[0], &tree[0].dependents[1]);
+    assert_eq!((n1.status, p1.status), (PARTIAL, PARTIAL));
+    assert_eq!(p1.dependents[0].status, NdisStatus::SUCCESS);
+    assert_eq!(p1.dependents[1].status, NdisStatus::OFFLOAD_TCP_ENTRIES);
+    assert_eq!((p2.status, p2.dependents[0].status), (NdisStatus::FAILURE, NdisStatus::FAILURE));
+    assert!(context(n1).is_some() && context(p1).is_some() && context(p2).is_none());
+    let named: Vec<_> = [&p1.dependents[0], &p1.dependents[1], &p2.dependents[0]]
+        .map(|tcp| context(tcp).is_some())
+        .into();
+    assert_eq!(named, [true, false, false]);
+    let objects = bench.engine.objects();
+    assert_eq!((objects.neighbors(), objects.paths()), (1, 1));
+    assert_eq!(bench.client.offloaded, [(OffloadHandle(80), ClientTag(80))]);
+    // CH-TREE-4.
+    bench.arrives(from_peer(80, 5000, 1000, b"live"));
+    bench.poll();
+    assert_eq!(bench.client.received, b"live");
+}
+
+// CH-TREE-1: depth first, then breadth, seen in the names that are given out.
+#[test]
+fn the_walk_goes_down_before_it_goes_on() {
+    let mut bench = Bench::new(10);
+    let mut tree = neighbor(vec![path(vec![tcp(80), tcp(81)]), path(vec![tcp(82)])]);
+    tree.extend(neighbor(vec![path(vec![tcp(83)])]));
+    let tree = bench.initiate_tree(tree);
+    let mut order = Vec::new();
+    for neighbor in &tree {
+        order.push(context(neighbor).unwrap().generation);
+        for path in &neighbor.dependents {
+            order.push(context(path).unwrap().generation);
+            order.extend(path.dependents.iter().map(|tcp| context(tcp).unwrap().generation));
+        }
+    }
+    assert_eq!(order, (1..=9).collect::<Vec<_>>());
+    let told: Vec<_> = bench.client.offloaded.iter().map(|(handle, _)| handle.0).collect();
+    assert_eq!(told, [80, 81, 82, 83]);
+}
+
+// CH s4.2, CH-TREE-8: a linker's status is what became of its direct dependents; a placeholder's says nothing.
+#[test]
+fn linkers_and_placeholders() {
+    let mut bench = Bench::new(4);
+    let (n, p, _) = bench.offload(&[80]);
+    let tree = bench.initiate_tree(vec![linker(n, vec![linker(p, vec![tcp(81)])])]);
+    assert_eq!(statuses(&tree), [NdisStatus::SUCCESS; 3]);
+
+    // The second connection is one too many.
+    let mut some = linker(n, vec![linker(p, vec![tcp(82), tcp(82)])]);
+    some.dependents.push(broken_path(Vec::new()));
+    let tree = bench.initiate_tree(vec![some]);
+    let failure = NdisStatus::FAILURE;
+    assert_eq!(statuses(&tree), [PARTIAL, PARTIAL, NdisStatus::SUCCESS, failure, failure]);
+
+    let tree = bench.initiate_tree(vec![linker(n, vec![linker(p, vec![tcp(82), tcp(80)])])]);
+    assert_eq!(statuses(&tree), [failure; 4], "all failed");
+
+    let tree = bench.initiate_tree(vec![placeholder(vec![
+        linker(p, vec![tcp(83)]),
+        path(vec![tcp(84)]),
+        placeholder(vec![tcp(84), placeholder(Vec::new())]),
+    ])]);
+    let success = NdisStatus::SUCCESS;
+    assert_eq!(
+        statuses(&tree),
+        [success, success, success, failure, failure, success, failure, success]
+    );
+    assert_eq!(bench.engine.connections().len(), 4);
+}
+
+// CH-TREE-2, -9: nothing of a neighbor's tree is tried without the neighbor; the next tree is another matter.
+#[test]
+fn without_its_root_a_tree_stays_out() {
+    let mut config = EngineConfig::new(OURS);
+    config.capabilities.neighbors_max = 1;
+    let mut bench = Bench::with(config);
+    let (n, p, _) = bench.offload(&[80]);
+    let mut tree =
+        neighbor(vec![path(vec![tcp(81)]), linker(p, vec![tcp(82)]), placeholder(vec![tcp(83)])]);
+    tree.push(linker(n, vec![linker(p, vec![tcp(84)])]));
+    let tree = bench.initiate_tree(tree);
+    let (entries, failure, success) =
+        (NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES, NdisStatus::FAILURE, NdisStatus::SUCCESS);
+    assert_eq!(
+        statuses(&tree),
+        [entries, failure, failure, failure, failure, success, failure, success, success, success]
+    );
+    assert_eq!(bench.engine.connections().len(), 2);
+    assert_eq!(bench.engine.objects().paths(), 1);
+}
+
+// CH-TREE-9, -10, CH-UPD-2: a path is only found below its own neighbor, and by no other object's name.
+#[test]
+fn names_are_not_mixed_up() {
+    let mut bench = Bench::new(10);
+    let (n1, p1, tcps) = bench.offload(&[80]);
+    let (n2, _, _) = bench.offload(&[81]);
+    let failure = NdisStatus::FAILURE;
+    for (neighbor, path) in [(n2, p1), (p1, p1), (n1, n1), (tcps[0], p1), (n1, tcps[0])] {
+        let tree = bench.initiate_tree(vec![linker(neighbor, vec![linker(path, vec![tcp(90)])])]);
+        let all = statuses(&tree);
+        assert_eq!((all[1], all[2]), (failure, failure), "{neighbor:?} {path:?}");
+    }
+    assert_eq!(bench.engine.connections().len(), 2);
+    assert_eq!(bench.engine.stats().initiate_failures, 5);
+}
+
+// CH-INI-5, CH-DEL-3: data that came with the connection is delivered from the target's memory.
+#[test]
+fn buffered_data_comes_before_new_data() {
+    let mut bench = Bench::new(10);
+    let mut object = parts(80).2;
+    object.buffered_data = vec![Bytes::from_static(b"left "), Bytes::from_static(b"behind ")];
+    let node = Block::new(OffloadHandle(80), InitiateNode::new(Box::new(object)));
+    bench.initiate_tree(neighbor(vec![path(vec![node])]));
+    bench.arrives(from_peer(80, 5000, 1000, b"and new"));
+    bench.poll();
+    assert_eq!(bench.client.received, b"left behind and new");
+}
+
+// CH-FWD-2, -5: to the connection that the host names, and completed once, with what became of it.
+#[test]
+fn forwarded_segments_complete() {
+    let mut bench = Bench::new(10);
+    let (_, _, tcps) = bench.offload(&[80, 81]);
+    let mut forward = |connection, frame| {
+        bench.port.forward(Forward { connection, frame, status: NdisStatus::PENDING });
+        bench.poll();
+        match bench.told().pop() {
+            Some(ToHost::ForwardComplete(done)) => done.status,
+            other => panic!("{other:?}"),
+        }
+    };
+    let frame = from_peer(80, 5000, 1000, b"late");
+    assert_eq!(forward(tcps[0], frame.clone()), NdisStatus::SUCCESS);
+    assert_eq!(forward(tcps[1], frame.clone()), NdisStatus::REQUEST_ABORTED, "another's");
+    assert_eq!(forward(tcps[0], vec![0; 20]), NdisStatus::REQUEST_ABORTED, "no segment");
+    let gone = TargetContext { generation: tcps[0].generation + 100, ..tcps[0] };
+    assert_eq!(forward(gone, frame), NdisStatus::UPLOAD_IN_PROGRESS, "not the target's");
+    assert_eq!(bench.client.received, b"late");
+    let stats = bench.engine.stats();
+    assert_eq!((stats.forwards, stats.forwards_dropped), (1, 3));
+}
