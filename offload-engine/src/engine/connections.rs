@@ -106,6 +106,12 @@ pub(super) struct Offloaded {
     pub(super) failed: bool,
     /// Client and host know.
     pub(super) failure_told: bool,
+    /// Something came that shows that the neighbor is reachable (CH s9.7).
+    pub(super) progress: bool,
+    /// Something was sent since data came last: more data answers it.
+    pub(super) spoken: bool,
+    /// What the next frame's comment says of a hand-over.
+    pub(super) note: Option<&'static str>,
     /// Payload bytes that the link takes in one frame for segmentation; 0: it does not segment.
     segmentable_max: usize,
     /// The last row of a trace.
@@ -352,6 +358,9 @@ impl Connections {
             owns_path: false,
             failed: false,
             failure_told: false,
+            progress: false,
+            spoken: false,
+            note: Some("initiate complete"),
             segmentable_max,
             traced: None,
             vlan_id: neighbor_state.constant.vlan_id & 0xfff,

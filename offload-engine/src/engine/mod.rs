@@ -17,6 +17,7 @@
 //! [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host, [`STALLED_FRAMES_MAX`] frames waiting
 //! for a full link.
 
+mod adapter;
 mod connections;
 pub mod doorbell;
 mod initiate;
@@ -32,14 +33,15 @@ use std::{boxed::Box, collections::VecDeque, io::Write, sync::Arc, vec::Vec};
 
 use crossbeam_channel::{Receiver, Sender};
 
-pub use self::{
-    connections::{Connections, HELD_BYTES_MAX, HELD_FRAMES_MAX},
-    initiate::HELD_TREES_MAX,
-};
 use self::{
+    adapter::Statistics,
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
     trace::Trace,
+};
+pub use self::{
+    connections::{Connections, HELD_BYTES_MAX, HELD_FRAMES_MAX},
+    initiate::HELD_TREES_MAX,
 };
 use crate::{
     chimney::{
@@ -49,6 +51,7 @@ use crate::{
         state::{MacAddress, PathState, TcpState},
         tree::InitiateTree,
     },
+    frame::FlowKey,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, TxOffload},
     tcp,
     time::{Duration, Instant},
@@ -176,6 +179,10 @@ pub struct Engine {
     paused: bool,
     held_trees: VecDeque<InitiateTree>,
     admission: Option<Admission>,
+    /// Of IPv4 and of IPv6.
+    statistics: [Statistics; 2],
+    /// Whose next frame gets a comment.
+    given_back: VecDeque<FlowKey>,
     to_host: Sender<ToHost>,
     from_host: Receiver<FromHost>,
     doorbell: Arc<Doorbell>,
@@ -211,6 +218,8 @@ impl Engine {
             paused: false,
             held_trees: VecDeque::new(),
             admission: None,
+            statistics: [Statistics::default(); 2],
+            given_back: VecDeque::new(),
             to_host,
             from_host,
             doorbell: port.engine_doorbell.clone(),

@@ -4,6 +4,7 @@ use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 
 use super::{
     Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
+    adapter::{Counted, is_established},
     connections::Offloaded,
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
     trace::TraceRow,
@@ -92,7 +93,8 @@ impl Engine {
             match message {
                 FromHost::Frame(data) => {
                     self.stats.tx_from_host += 1;
-                    self.transmit_or_stall(now, TxOffload::default(), &data, &[], None);
+                    let comment = self.hand_over_note(&data);
+                    self.transmit_or_stall(now, TxOffload::default(), &data, &[], comment);
                 }
                 FromHost::Initiate(tree) => self.take_initiate(now, tree, client),
                 FromHost::Query(tree) => self.query(now, tree, client),
@@ -203,13 +205,25 @@ impl Engine {
             self.frame_to_host(frame);
             return;
         };
-        if !self.connections.accepts(slot, tcp.vlan) {
+        let counted = received(&tcp, frame.gso_size);
+        let accepted = self.connections.accepts(slot, tcp.vlan);
+        let statistics = self.statistics(tcp.is_ipv6());
+        statistics.received(counted);
+        if !accepted {
+            statistics.discarded(counted);
             self.stats.rx_vlan_dropped += 1;
             return;
         }
+        statistics.delivered(counted);
         self.stats.rx_segments += 1;
         if frame.checksum == RxChecksum::Unverified && !tcp.checksum_is_valid() {
+            self.statistics(tcp.is_ipv6()).failed(counted);
             self.stats.rx_checksum_errors += 1;
+            return;
+        }
+        if self.connections.slot(slot).is_some_and(|found| found.tcp.is_closed()) {
+            // CH 9.1: it ends as soon as its client has taken the rest.
+            self.frame_to_host(frame);
             return;
         }
         self.take_segment(now, slot, &tcp, frame.gso_size, client);
@@ -274,7 +288,18 @@ impl Engine {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let mut sack = NO_SACK;
         let segment = frame.segment(gso_size, &mut sack);
+        let established = is_established(offloaded.tcp.phase());
+        let (acked, received) = offloaded.tcp.bytes_moved();
         receive(now, offloaded, &segment, client);
+        let (acked_now, received_now) = offloaded.tcp.bytes_moved();
+        // CH s9.7: what we sent has arrived, be it data or an acknowledgement that data answers.
+        if acked_now != acked || (received_now != received && offloaded.spoken) {
+            offloaded.progress = true;
+            offloaded.spoken = false;
+        }
+        if established && offloaded.tcp.is_closed() {
+            self.statistics(frame.is_ipv6()).reset_established();
+        }
         self.connections.mark_ready(slot);
     }
 
@@ -293,9 +318,15 @@ impl Engine {
 
     /// One connection's turn: events up, room to the client, segments out.
     fn drain(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) {
-        if self.connections.slot(slot).is_some_and(|found| found.tcp.take_cached_changed()) {
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        let path = offloaded.path;
+        if core::mem::take(&mut offloaded.progress) {
+            self.objects.confirm(now, path);
+        }
+        if offloaded.tcp.take_cached_changed() {
             self.renew_headers(now, slot);
         }
+        let mut asked = false;
         // Whether there is room or not: a client that was asked to act on the connection does it now.
         if let Some(offloaded) = self.connections.slot(slot) {
             client.send_room(&mut offloaded.io(now));
@@ -328,6 +359,9 @@ impl Engine {
                 }
                 return;
             };
+            if !core::mem::replace(&mut asked, true) {
+                self.ask_reachability(now, path);
+            }
             self.transmit_segment(now, slot, &transmit);
         }
         self.connections.schedule(slot);
@@ -348,31 +382,26 @@ impl Engine {
     }
 
     pub(super) fn transmit_segment(&mut self, now: Instant, slot: usize, transmit: &Transmit) {
-        if self.connections.slot(slot).is_none_or(|found| found.tcp.is_invalid()) {
-            // The RST of an abortive disconnect.
-            self.stats.tx_invalid += 1;
-            return;
-        }
-        self.stats.tx_segments += 1;
-        let comment = (self.link.wants_comments()).then(|| note(transmit)).flatten();
+        let wants_comments = self.link.wants_comments();
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let pieces = transmit.payload_len.div_ceil(transmit.mss.max(1)).max(1);
         let mut header = [0; HEADER_BYTES_MAX];
-        let header_len = offloaded.headers.write(
-            &mut header,
-            &SegmentHeader {
-                seq: transmit.seq,
-                ack: transmit.ack,
-                flags: transmit.flags,
-                window: transmit.window,
-                timestamps: transmit.timestamps,
-                sack: &transmit.sack[..transmit.sack_count],
-                payload_len: transmit.payload_len,
-                ecn: transmit.ecn,
-            },
-            u16::try_from(pieces).unwrap_or(u16::MAX),
-        );
+        let header_len = write_header(offloaded, transmit, pieces, &mut header);
         let header = &mut header[..header_len];
+        let ipv6 = offloaded.headers.is_ipv6();
+        let counted = Counted {
+            segments: pieces,
+            header_octets: header_len - offloaded.headers.ip_offset(),
+            payload_octets: transmit.payload_len,
+        };
+        if offloaded.tcp.is_invalid() {
+            // CH-INV-2: the RST of an abortive disconnect.
+            self.stats.tx_invalid += 1;
+            self.statistics(ipv6).sent(transmit, counted, None);
+            return;
+        }
+        offloaded.spoken = true;
+        let comment = wants_comments.then(|| note(offloaded.note.take(), transmit)).flatten();
         let offload = if self.capabilities.tx_checksum {
             offload_of(offloaded, transmit, header_len)
         } else {
@@ -391,14 +420,15 @@ impl Engine {
             payload: &slices[..count],
             comment: comment.as_deref(),
         };
-        match self.link.transmit(now, &frame) {
-            TxOutcome::Sent | TxOutcome::Dropped => {}
-            TxOutcome::Full => {
-                self.stats.tx_stalled += 1;
-                let copy = Stalled { frame: gather(&frame), head_len: header_len, offload };
-                self.stalled.push_back(copy);
-            }
+        let outcome = self.link.transmit(now, &frame);
+        if outcome == TxOutcome::Full {
+            self.stats.tx_stalled += 1;
+            let copy = Stalled { frame: gather(&frame), head_len: header_len, offload };
+            self.stalled.push_back(copy);
         }
+        self.stats.tx_segments += 1;
+        let statistics = self.statistics(ipv6);
+        statistics.sent(transmit, counted, Some(outcome));
     }
 
     /// Sends a frame of the host stack, or keeps it while the link is full.
@@ -444,11 +474,48 @@ fn offload_of(offloaded: &Offloaded, transmit: &Transmit, header_len: usize) -> 
     TxOffload { checksum, segment }
 }
 
-/// What a capture says of a segment: whose bytes it carries.
-fn note(transmit: &Transmit) -> Option<String> {
-    let context = transmit.nbl_context?;
+/// Writes the headers of a segment, or of one that the link cuts into `pieces`. Returns their length.
+fn write_header(
+    offloaded: &mut Offloaded,
+    transmit: &Transmit,
+    pieces: usize,
+    header: &mut [u8; HEADER_BYTES_MAX],
+) -> usize {
+    offloaded.headers.write(
+        header,
+        &SegmentHeader {
+            seq: transmit.seq,
+            ack: transmit.ack,
+            flags: transmit.flags,
+            window: transmit.window,
+            timestamps: transmit.timestamps,
+            sack: &transmit.sack[..transmit.sack_count],
+            payload_len: transmit.payload_len,
+            ecn: transmit.ecn,
+        },
+        u16::try_from(pieces).unwrap_or(u16::MAX),
+    )
+}
+
+/// What a received frame counts for.
+fn received(frame: &TcpFrame<'_>, gso_size: usize) -> Counted {
+    let (header_octets, payload_octets) = frame.octets();
+    let segments = match gso_size {
+        0 => 1,
+        size => payload_octets.div_ceil(size).max(1),
+    };
+    Counted { segments, header_octets, payload_octets }
+}
+
+/// What a capture says of a segment: that it is the first after a hand-over, and whose bytes it carries.
+fn note(hand_over: Option<&str>, transmit: &Transmit) -> Option<String> {
     let again = if transmit.retransmission { ", retransmission" } else { "" };
-    Some(format!("NBL {context:#x}{again}"))
+    match (hand_over, transmit.nbl_context) {
+        (None, None) => None,
+        (Some(hand_over), None) => Some(hand_over.into()),
+        (None, Some(context)) => Some(format!("NBL {context:#x}{again}")),
+        (Some(hand_over), Some(context)) => Some(format!("{hand_over}; NBL {context:#x}{again}")),
+    }
 }
 
 /// A segment through TCP and up to the client.

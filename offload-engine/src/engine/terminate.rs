@@ -88,7 +88,8 @@ impl Engine {
         }
         self.trace(now, slot);
         let offloaded = self.remove(now, slot)?;
-        let Offloaded { handle, client: tag, tcp, held, .. } = *offloaded;
+        let Offloaded { handle, client: tag, flow, tcp, held, .. } = *offloaded;
+        self.note_given_back(flow);
         frames.extend(held.into_frames());
         let (state, disconnect) = tcp.into_state(now);
         debug_assert!(disconnect.is_none(), "prepare_upload has given it back");
@@ -103,7 +104,6 @@ impl Engine {
         // An ACK or a RST; the bound is for what upcalls add to it.
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return true };
-            deliver_backlog(now, offloaded, client);
             if raise_events(now, offloaded, client) {
                 return true;
             }

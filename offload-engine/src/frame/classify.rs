@@ -175,6 +175,17 @@ impl<'a> TcpFrame<'a> {
         checksum::fold(checksum::add(self.pseudo_sum, self.tcp.bytes)) == 0xffff
     }
 
+    /// Whether it came over IPv6.
+    pub fn is_ipv6(&self) -> bool {
+        self.flow.is_ipv6()
+    }
+
+    /// Octets of the IP header, which has no options, and of the TCP header; and of the payload.
+    pub fn octets(&self) -> (usize, usize) {
+        let ip = if self.is_ipv6() { 40 } else { 20 };
+        (ip + self.tcp.header_len, self.tcp.bytes.len() - self.tcp.header_len)
+    }
+
     /// Where the segment came from.
     pub fn remote(&self) -> SocketAddr {
         self.flow.remote()

@@ -63,6 +63,22 @@ impl FlowKey {
         SocketAddr::new(address(self.local_address), self.local_port)
     }
 
+    /// Whether its addresses are IPv6's.
+    pub fn is_ipv6(&self) -> bool {
+        self.local_address[..12] != mapped([0; 4])[..12]
+    }
+
+    /// The same connection as its other end sees it.
+    #[must_use]
+    pub const fn reversed(&self) -> Self {
+        Self {
+            local_address: self.remote_address,
+            remote_address: self.local_address,
+            local_port: self.remote_port,
+            remote_port: self.local_port,
+        }
+    }
+
     /// The peer's end.
     pub fn remote(&self) -> SocketAddr {
         SocketAddr::new(address(self.remote_address), self.remote_port)

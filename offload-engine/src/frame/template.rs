@@ -137,6 +137,11 @@ impl HeaderTemplate {
         self.ipv6
     }
 
+    /// Bytes in front of the IP header.
+    pub const fn ip_offset(&self) -> usize {
+        self.ip_at
+    }
+
     /// Bytes in front of the TCP header.
     pub const fn tcp_offset(&self) -> usize {
         self.tcp_at

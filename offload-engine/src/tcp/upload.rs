@@ -105,7 +105,8 @@ impl Connection {
         self.end();
     }
 
-    /// Whether a mandatory upload reason was raised: segments are not processed any more (CH-EVT-1).
+    /// A mandatory reason was raised: no segment is processed any more. Those that come belong to the host once it has the
+    /// connection back (CH s9.3).
     pub const fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -120,9 +121,14 @@ impl Connection {
         core::mem::replace(&mut self.cached_changed, false)
     }
 
-    /// Whether there is no connection any more.
+    /// Whether there is no connection any more, but what is still to be told.
     pub fn is_closed(&self) -> bool {
-        self.phase == TcpPhase::Closed
+        self.is_ended()
+    }
+
+    /// Bytes that the peer has acknowledged, and bytes received in order, since the take-over.
+    pub const fn bytes_moved(&self) -> (u64, u64) {
+        (self.counters.bytes_acked, self.counters.bytes_received)
     }
 
     /// Its state in the sense of RFC 9293.
