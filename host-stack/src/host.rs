@@ -5,14 +5,14 @@
 //! came of it. Time is its argument; it owns no thread and never waits. Whoever drives it calls it when
 //! a doorbell rang, and when [`Host::poll_at`] says.
 //!
-//! A received TCP frame belongs to one of three: to a connection of the target's (goes back as
-//! [`FromHost::ForwardFrame`], held until the initiate is complete: CH-FWD-2, -3); to a connection of the
-//! host's (observed, then smoltcp); to none (a SYN for a listener, else smoltcp answers RST). The
-//! 4-tuple changes hands before its socket is taken out of smoltcp, so no frame of an offloaded
-//! connection ever meets a smoltcp without socket, which would answer RST (P1).
+//! A received TCP frame belongs to one of three: to a connection of the target's (goes back by
+//! [`OffloadProvider::forward`](offload_engine::chimney::provider::OffloadProvider::forward), held while the connection
+//! changes hands: CH-FWD-2, -3); to a connection of the host's (observed, then smoltcp); to none (a SYN for a listener, else
+//! smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of smoltcp, and after it has been put
+//! in, so no frame of a connection ever meets a smoltcp without its socket, which would answer RST (P1).
 //!
 //! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes a
-//! listener, [`HELD_FRAMES_MAX`] frames held for a connection whose initiate is not complete, the MTUs of
+//! listener, [`HELD_FRAMES_MAX`] frames held for a connection that changes hands, the MTUs of
 //! 1,024 narrow paths.
 //! Timers: [`HANDSHAKE_MAX`] for an accepted connection's handshake, [`RETRANSMISSION_MAX`] for an
 //! unanswered retransmission, those of smoltcp.
@@ -23,10 +23,13 @@ mod config;
 mod connection;
 mod ingress;
 mod neighbors;
+mod objects;
 mod offload;
 mod paths;
 mod requests;
 mod service;
+mod upkeep;
+mod upload;
 
 use alloc::{collections::BTreeMap, vec};
 use core::fmt;
@@ -50,6 +53,7 @@ pub use self::config::{
 };
 use self::{
     connection::{Connection, Listener, Offloaded, Owner},
+    objects::Objects,
     paths::Paths,
 };
 #[cfg(doc)]
@@ -66,15 +70,13 @@ use crate::{
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Most connections of one listener in their handshake, whatever its backlog.
 pub const BACKLOG_MAX: usize = 128;
-/// Frames held for one connection until its initiate is complete; beyond it they are dropped and
-/// counted, and the peer retransmits.
+/// Frames held for one connection while it changes hands; beyond it they are dropped and counted, and the peer
+/// retransmits.
 pub const HELD_FRAMES_MAX: usize = 256;
 /// How long an accepted connection's handshake may take: SYN-ACK and three retransmissions.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long a connection in the host retransmits without an answer (RFC 9293 s3.8.3, R2).
 pub const RETRANSMISSION_MAX: Duration = Duration::from_secs(100);
-/// Requests taken in one poll.
-const REQUESTS_PER_POLL_MAX: usize = 256;
 
 /// The host stack of one node.
 pub struct Host {
@@ -92,6 +94,10 @@ pub struct Host {
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
     listeners: BTreeMap<u64, Listener>,
+    /// What the target has besides connections.
+    objects: Objects,
+    /// The target has asked that nothing be offloaded.
+    paused: bool,
     paths: Paths,
     stats: HostStats,
     /// Something was queued for the engine, or for a client that lives with it.
@@ -156,6 +162,8 @@ impl Host {
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            objects: Objects::default(),
+            paused: false,
             paths: Paths::default(),
             stats: HostStats::default(),
             ring: false,
@@ -171,13 +179,14 @@ impl Host {
         let due = self.wake_at.is_some_and(|at| at <= now);
         if core::mem::take(&mut self.tcp_changed) {
             self.tcp_since = now;
+            self.push_updates(now);
         }
         let took = self.take_requests(now) | self.take_from_engine(now);
         let mut work = took;
         if due || took {
             self.interface.poll_maintenance(to_smoltcp(now));
             work |= self.transmit(now);
-            work |= self.hand_over(now) | self.serve(now);
+            work |= self.hand_over(now) | self.serve(now) | self.probe_neighbors(now);
             // Closing, consuming and writing above may have given smoltcp something to send.
             work |= self.transmit(now);
             self.wake_at = self.next_wake(now);
@@ -195,7 +204,7 @@ impl Host {
     }
 
     /// Changes what the host follows itself (Nagle, keep-alive, TTL, `max_rt`), at once for the connections that
-    /// it serves, and what the target is told of connections handed over from now on.
+    /// it serves, and by an update for those of the target's (CH-UPD-5).
     ///
     /// # Errors
     /// [`ConfigError::Ttl`], and nothing has changed.
@@ -222,14 +231,14 @@ impl Host {
         self.stats
     }
 
+    /// Takes everything that clients had asked for up to now.
     fn take_requests(&mut self, now: Instant) -> bool {
-        let mut took = false;
-        for _ in 0..REQUESTS_PER_POLL_MAX {
-            let Ok(request) = self.clients.requests.try_recv() else { break };
-            took = true;
-            self.request(now, request);
+        let waiting = self.clients.requests.len();
+        for request in 0..waiting {
+            let Ok(next) = self.clients.requests.try_recv() else { return request > 0 };
+            self.request(now, next);
         }
-        took
+        waiting > 0
     }
 
     /// Drains the engine's channel: what it queued before a hand-over is decided is seen by smoltcp
@@ -244,21 +253,22 @@ impl Host {
                     self.stats.frames_in += 1;
                     self.receive(now, data, checksum_valid);
                 }
-                ToHost::InitiateConnectionComplete { handle, status, state } => {
-                    self.initiate_complete(now, handle, status, state);
+                ToHost::InitiateComplete(tree) => self.initiate_complete(now, tree),
+                ToHost::QueryComplete(tree) => self.query_complete(now, tree),
+                ToHost::UpdateComplete(tree) => self.update_complete(now, tree),
+                // What it stops says so itself: Retrieve(InvalidState).
+                ToHost::InvalidateComplete(_) => {}
+                ToHost::TerminateComplete(tree) => self.terminate_complete(now, tree),
+                ToHost::ForwardComplete(segment) => self.forwarded(now, segment),
+                ToHost::Retrieve { handle, reason } => self.retrieve(handle, reason),
+                ToHost::NeighborReachabilityQuery { neighbor, .. } => {
+                    self.reachability_query(now, neighbor);
                 }
+                ToHost::Status(status) => self.adapter_status(status),
                 ToHost::PathMtu { handle, path_mtu } => self.path_narrowed(now, handle, path_mtu),
                 ToHost::Released { handle } => self.released(handle),
-                // Nothing was asked that these answer.
-                ToHost::InitiateComplete(_)
-                | ToHost::QueryComplete(_)
-                | ToHost::UpdateComplete(_)
-                | ToHost::InvalidateComplete(_)
-                | ToHost::TerminateComplete(_)
-                | ToHost::ForwardComplete(_)
-                | ToHost::Retrieve { .. }
-                | ToHost::NeighborReachabilityQuery { .. }
-                | ToHost::Status(_) => {}
+                // Nothing was asked that this answers.
+                ToHost::InitiateConnectionComplete { .. } => {}
             }
         }
         took
@@ -316,8 +326,12 @@ impl Host {
 
     fn next_wake(&mut self, now: Instant) -> Option<Instant> {
         let smoltcp = self.interface.poll_at(to_smoltcp(now), &self.sockets).map(from_smoltcp);
-        let deadlines = self.connections.values().filter_map(Connection::deadline);
-        smoltcp.into_iter().chain(deadlines).min()
+        let deadlines = self.connections.values().filter_map(|connection| {
+            // What is due already, and was not done, waits for something to happen.
+            let offload_at = self.offload_at(connection).filter(|at| *at > now);
+            connection.deadline(offload_at)
+        });
+        smoltcp.into_iter().chain(deadlines).chain(self.next_probe()).min()
     }
 
     fn listener(&self, id: ListenerId) -> Option<&Listener> {

@@ -2,6 +2,7 @@
 //! after offload, and the host's half of the chimney.
 //!
 //! * [`host`]: the host stack as a passive object, and its policy of what is offloaded when.
+//! * [`offload_policy`]: the policy's details, and how long what came back stays.
 //! * [`socket`]: what its clients ask and are told.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
 //! * `observer`: what only the wire can tell of a connection.
@@ -25,6 +26,7 @@ pub mod host;
 pub mod node;
 #[cfg(feature = "std")]
 mod observer;
+pub mod offload_policy;
 #[cfg(feature = "std")]
 pub mod simulation;
 pub mod socket;

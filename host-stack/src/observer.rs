@@ -22,7 +22,10 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use crate::wire::{ECN_OFFER, SynOptions, TcpFrame};
+use crate::{
+    handoff::RTO_TICKS,
+    wire::{ECN_OFFER, SynOptions, TcpFrame},
+};
 
 /// What was agreed by the two SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,7 +174,13 @@ impl Flow {
     pub(crate) fn restored(state: &ConnectionState, now: Instant) -> Self {
         let constant = &state.tcp.constant;
         let delegated = &state.tcp.delegated;
+        let left = delegated.retransmit.timeout_delta.unwrap_or(RTO_TICKS);
+        let waited = Duration::from_millis(RTO_TICKS.saturating_sub(left).into());
         Self {
+            // As if nothing had been lost on the way: the time that is left counts from there.
+            last_sent_at: Instant::from_nanos(
+                now.as_nanos().saturating_sub(waited.as_nanos() as u64),
+            ),
             agreed: Some(Agreed {
                 remote_mss: Some(constant.remote_mss),
                 local_mss: Some(constant.local_mss),

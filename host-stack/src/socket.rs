@@ -2,19 +2,25 @@
 //!
 //! A client (an upper layer that lives with the engine) sends [`Request`]s down a channel and takes
 //! [`Notice`]s from another. Data of an offloaded connection never passes here: it goes straight
-//! through the chimney. Data of a connection that stays in the host does, under credits: the client
+//! through the chimney. Data of a connection that is in the host does, under credits: the client
 //! has at most [`SEND_CREDIT_BYTES`] unanswered bytes out, the host at most [`RECEIVE_CREDIT_BYTES`].
+//!
+//! A net buffer list is given once and comes back once, complete, however often its connection changes
+//! hands meanwhile: by [`Notice::Sent`] if the host has it in the end, by
+//! [`OffloadClient::send_complete`](offload_engine::chimney::client::OffloadClient::send_complete) if the target has.
 
 use core::net::SocketAddr;
 
 use bytes::Bytes;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
+    nbl::{NblChain, NetBufferList},
     tcp::SoftError,
     time::Duration,
 };
 
-/// Bytes a client may have sent ([`Request::Send`]) without a [`Notice::Sent`] for them.
+/// Bytes a client may have sent ([`Request::Send`]) without a [`Notice::Sent`] for them; what an upload has
+/// brought counts. A single list may be larger, if nothing else is unanswered.
 pub const SEND_CREDIT_BYTES: usize = 256 * 1024;
 /// Bytes the host may have delivered ([`Notice::Data`]) without a [`Request::Consumed`] for them.
 pub const RECEIVE_CREDIT_BYTES: usize = 256 * 1024;
@@ -75,12 +81,12 @@ pub enum Request {
         /// Which.
         listener: ListenerId,
     },
-    /// Data for a connection that stays in the host.
+    /// Data for a connection that is in the host. The list comes back by `Sent`, or by `Returned`.
     Send {
         /// Which connection.
         handle: OffloadHandle,
         /// The data.
-        data: Bytes,
+        list: NetBufferList,
     },
     /// The client has used up that much of what `Data` brought.
     Consumed {
@@ -89,13 +95,26 @@ pub enum Request {
         /// Bytes.
         count: usize,
     },
-    /// No more data from us (FIN after what was sent), for a connection that stays in the host.
+    /// No more data from us (FIN after what was sent), for a connection that is in the host.
     Shutdown {
         /// Which connection.
         handle: OffloadHandle,
     },
-    /// Reset a connection that stays in the host, or forget one that is being set up.
+    /// Reset a connection that is in the host, or forget one that is being set up. One that is on its way to
+    /// the host or the target is reset if the host is where it arrives.
     Abort {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
+    /// Hand this connection to the target, whatever the policy says, as soon as that is possible. Nothing
+    /// answers but what follows from it: `Offloading`.
+    Offload {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
+    /// Take this connection back from the target. Followed by `OffloadClient::uploaded`, then `Uploaded`. Not
+    /// for one that must be offloaded.
+    Upload {
         /// Which connection.
         handle: OffloadHandle,
     },
@@ -138,6 +157,9 @@ pub enum HostError {
     /// The target refused the connection and it could not be kept in the host.
     #[error("chimney: the target refused the connection")]
     OffloadRefused,
+    /// The target has lost the connection's state, or the host could not put it back.
+    #[error("chimney: the connection's state was lost between target and host")]
+    StateLost,
     /// The client has asked for it.
     #[error("TCP: aborted by the client")]
     Aborted,
@@ -164,7 +186,7 @@ pub enum Notice {
     /// `OffloadClient::offloaded`; else its data comes as `Data`.
     ///
     /// Comes again, with `offloading` false, when the target has refused a connection that was being
-    /// handed to it: the connection is back in the host. `Sent` answers what `Offloading` had counted
+    /// handed to it: the connection is back in the host, which answers by `Sent` what `Offloading` had counted
     /// as unanswered; what came back by `Returned` is the client's to send again.
     Established {
         /// Which connection; chosen by the host for an accepted one.
@@ -187,25 +209,34 @@ pub enum Notice {
         /// Why.
         error: HostError,
     },
-    /// A connection that lived in the host is being handed to the target (policy Auto). Data sent by
-    /// `Send` so far goes along; `Sent` comes no more; what the client sends from now on it posts
-    /// after `OffloadClient::offloaded`.
+    /// A connection that lived in the host is being handed to the target. The lists of `Send` that are not
+    /// complete go along, and `Sent` comes no more; what the client sends from now on it posts after
+    /// `OffloadClient::offloaded`. Follows an `Established` that is `offloading` too, if there is something to be counted.
     Offloading {
         /// Which connection.
         handle: OffloadHandle,
-        /// Bytes given by `Send` that have not been answered by `Sent`: they are with the target now.
+        /// Lists given by `Send`, or brought by an upload, that have not been answered by `Sent`: they are with
+        /// the target now.
         unanswered: usize,
+        /// So is a `Shutdown`.
+        shutdown: bool,
     },
     /// `Send` or `Shutdown` that reached the host after the hand-over had begun: not done. The client
-    /// posts it itself, after `OffloadClient::offloaded`, in the order it comes back. Every byte sent
+    /// posts it itself, after `OffloadClient::offloaded`, in the order it comes back. Every list sent
     /// and not among `Offloading::unanswered` comes back this way.
     Returned {
         /// Which connection.
         handle: OffloadHandle,
-        /// The data, empty for a shutdown.
-        data: Bytes,
+        /// The lists as they were given; empty for a shutdown.
+        chain: NblChain,
         /// It was a shutdown.
         shutdown: bool,
+    },
+    /// The connection has come back from the target, and the host serves it: lists that the target had not
+    /// completed are answered by `Sent`, data that it had not delivered comes as `Data`.
+    Uploaded {
+        /// Which connection.
+        handle: OffloadHandle,
     },
     /// In-order data.
     Data {
@@ -214,12 +245,13 @@ pub enum Notice {
         /// The data.
         data: Bytes,
     },
-    /// That much of what `Send` brought has left the host's buffer (the peer has acknowledged it).
+    /// Lists are complete, in order: SUCCESS, the peer has acknowledged their bytes; REQUEST_ABORTED, the connection
+    /// has ended before (CH s6.2).
     Sent {
         /// Which connection.
         handle: OffloadHandle,
-        /// Bytes.
-        count: usize,
+        /// The lists.
+        chain: NblChain,
     },
     /// The peer's FIN, after all its data.
     PeerClosed {

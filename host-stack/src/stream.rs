@@ -4,8 +4,15 @@
 //! straight through the chimney while the connection is offloaded, and through the host stack while it
 //! is not; around a hand-over it waits until it is settled who has taken what, so order never breaks.
 //!
-//! Limits: a stream holds at most [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has read; beyond it
-//! data is refused and the peer's window closes.
+//! | state | what is sent meanwhile |
+//! |---|---|
+//! | InHost | goes to the host by `Request::Send`, as credit allows |
+//! | Offloading | waits; what reached the host too late comes back by `Notice::Returned`, and goes first |
+//! | Offloaded | is posted to the target |
+//! | Uploading | waits |
+//!
+//! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has
+//! read, and the peer's window closes; of the host's it holds at most [`RECEIVE_CREDIT_BYTES`].
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,6 +29,7 @@ use offload_engine::{
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
+    tcp::{SoftError, TcpPhase},
     time::{Duration, Instant},
 };
 
@@ -41,6 +49,8 @@ pub enum OffloadState {
     Offloading,
     /// With the target.
     Offloaded,
+    /// On its way back to the host.
+    Uploading,
 }
 
 /// What a stream looks like from outside.
@@ -84,18 +94,43 @@ struct Stream {
     send_queue: VecDeque<Item>,
     /// Come back from the host at a hand-over: older than all of `send_queue`.
     returned: VecDeque<Item>,
-    /// Given to the host by `Request::Send`, not answered by `Sent`.
-    host_unanswered: usize,
-    /// At a hand-over: bytes on their way to the host that will come back as `Returned`.
+    /// With the host or the target, not complete.
+    below: Outstanding,
+    /// At a hand-over: lists on their way to the host that will come back as `Returned`.
     to_return: usize,
-    /// A shutdown was requested of the host.
+    /// A shutdown was requested of the host, and it is not known that it has gone on to the target.
     shutdown_in_host: bool,
+    /// The target or the host has been asked for FIN.
+    closing: bool,
+    /// What ICMP had said before the target gave up.
+    soft_error: Option<SoftError>,
     /// The host has said what it took before the hand-over. The target may be quicker than that notice,
     /// and what comes back must go first.
     settled: bool,
     /// Delivered by the host, not yet consumed.
     host_unconsumed: usize,
     completed: VecDeque<NetBufferList>,
+}
+
+/// Lists and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outstanding {
+    lists: usize,
+    bytes: usize,
+}
+
+impl Outstanding {
+    fn add(&mut self, list: &NetBufferList) {
+        self.lists += 1;
+        self.bytes += list.data_length();
+    }
+
+    /// `list` is complete, or has come back as it went.
+    fn remove(&mut self, list: &NetBufferList) {
+        debug_assert!(self.lists > 0, "a list that nobody has");
+        self.lists = self.lists.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(list.bytes_transferred + list.data_length());
+    }
 }
 
 impl Stream {
@@ -117,9 +152,11 @@ impl Stream {
             refused: false,
             send_queue: VecDeque::new(),
             returned: VecDeque::new(),
-            host_unanswered: 0,
+            below: Outstanding::default(),
             to_return: 0,
             shutdown_in_host: false,
+            closing: false,
+            soft_error: None,
             settled: false,
             host_unconsumed: 0,
             completed: VecDeque::new(),
@@ -132,17 +169,52 @@ impl Stream {
     }
 
     fn end(&mut self, error: Option<HostError>) {
+        let error = match (error, self.soft_error) {
+            (Some(HostError::RetransmissionLimit), Some(soft)) => Some(HostError::Unanswered(soft)),
+            (error, _) => error,
+        };
         self.status.closed = true;
         if self.status.error.is_none() {
             self.status.error = error;
         }
+        // Nobody will ever be given these.
+        for item in self.returned.drain(..).chain(self.send_queue.drain(..)) {
+            let Item::Chain(chain) = item else { continue };
+            for mut list in chain {
+                let length = list.data_length();
+                self.status.unacknowledged = self.status.unacknowledged.saturating_sub(length);
+                list.complete(NdisStatus::REQUEST_ABORTED, 0);
+                self.completed.push_back(list);
+            }
+        }
     }
 
-    fn acknowledged(&mut self, list: NetBufferList) {
+    /// A list has come back, complete.
+    fn complete(&mut self, list: NetBufferList) {
+        self.below.remove(&list);
         let length = list.bytes_transferred + list.data_length();
         self.status.unacknowledged = self.status.unacknowledged.saturating_sub(length);
         if list.context != 0 {
             self.completed.push_back(list);
+        }
+    }
+
+    /// The host serves the connection, from now on or again. What had come back goes first.
+    fn enter_host(&mut self) {
+        debug_assert_eq!(self.to_return, 0, "the host returns before it takes back");
+        self.status.state = OffloadState::InHost;
+        self.settled = false;
+        while let Some(item) = self.returned.pop_back() {
+            self.send_queue.push_front(item);
+        }
+    }
+
+    /// Whether our FIN is acknowledged, where no disconnect request of ours will tell: the FIN was asked for
+    /// before the target had the connection.
+    fn see_fin(&mut self, io: &ConnectionIo<'_>) {
+        if self.closing && !self.status.shut_down {
+            let phase = io.query().delegated.state;
+            self.status.shut_down = matches!(phase, TcpPhase::FinWait2 | TcpPhase::TimeWait);
         }
     }
 
@@ -263,10 +335,13 @@ impl Streams {
             stream.status.unacknowledged += list.data_length();
         }
         stream.send_queue.push_back(Item::Chain(chain));
+        if stream.status.closed {
+            stream.end(None);
+        }
         self.push(now, connections, handle);
     }
 
-    /// Completed lists of a stream, in order. Lists that went through the host stack are not given back.
+    /// Completed lists of a stream, in order.
     pub fn completed(&mut self, handle: OffloadHandle) -> VecDeque<NetBufferList> {
         self.streams
             .get_mut(&handle)
@@ -306,11 +381,21 @@ impl Streams {
         }
     }
 
+    /// Has the connection handed to the target, whatever the policy says. [`StreamStatus::state`] tells how it
+    /// goes; what is sent meanwhile waits.
+    pub fn offload(&mut self, handle: OffloadHandle) {
+        self.port.request(Request::Offload { handle });
+    }
+
+    /// Has the connection taken back from the target. It stays in the host until [`Streams::offload`].
+    pub fn upload(&mut self, handle: OffloadHandle) {
+        self.port.request(Request::Upload { handle });
+    }
+
     /// Resets a connection.
     pub fn abort(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         stream.end(Some(HostError::Aborted));
-        stream.send_queue.clear();
         if let Some(mut io) = connections.get(now, handle) {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
         } else {
@@ -374,19 +459,27 @@ impl Streams {
                 }
                 return;
             }
-            Notice::Offloading { handle, unanswered } => {
+            Notice::Offloading { handle, unanswered, shutdown } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
                     if stream.status.state == OffloadState::InHost {
                         stream.status.state = OffloadState::Offloading;
                     }
-                    stream.to_return = stream.host_unanswered.saturating_sub(unanswered);
-                    stream.host_unanswered = unanswered;
+                    stream.to_return = stream.below.lists.saturating_sub(unanswered);
+                    stream.shutdown_in_host &= !shutdown;
                     stream.settled = true;
                 }
                 handle
             }
-            Notice::Returned { handle, data, shutdown } => {
-                self.returned(handle, data, shutdown);
+            Notice::Returned { handle, chain, shutdown } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    returned(stream, chain, shutdown);
+                }
+                handle
+            }
+            Notice::Uploaded { handle } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.enter_host();
+                }
                 handle
             }
             Notice::Data { handle, data } => {
@@ -396,11 +489,9 @@ impl Streams {
                 }
                 return;
             }
-            Notice::Sent { handle, count } => {
+            Notice::Sent { handle, chain } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.host_unanswered = stream.host_unanswered.saturating_sub(count);
-                    stream.status.unacknowledged =
-                        stream.status.unacknowledged.saturating_sub(count);
+                    chain.into_iter().for_each(|list| stream.complete(list));
                 }
                 handle
             }
@@ -442,26 +533,24 @@ impl Streams {
             }
         } else {
             // The first word of a connection that stays, or the second of one that the target refused.
-            stream.status.state = OffloadState::InHost;
+            stream.enter_host();
         }
         stream.status.connected = true;
         stream.status.local = Some(local);
         stream.status.remote = Some(remote);
     }
+}
 
-    /// What reached the host too late goes to the target, before all that came after it.
-    fn returned(&mut self, handle: OffloadHandle, data: Bytes, shutdown: bool) {
-        let Some(stream) = self.streams.get_mut(&handle) else { return };
-        stream.to_return = stream.to_return.saturating_sub(data.len());
-        let item = if shutdown {
-            stream.shutdown_in_host = false;
-            Item::Shutdown
-        } else {
-            let context = self.next_context;
-            self.next_context += 1;
-            Item::Chain(NblChain::from([NetBufferList::from_mdl(context, data)]))
-        };
-        stream.returned.push_back(item);
+/// What reached the host too late goes to the target, before all that came after it.
+fn returned(stream: &mut Stream, chain: NblChain, shutdown: bool) {
+    stream.to_return = stream.to_return.saturating_sub(chain.len());
+    chain.iter().for_each(|list| stream.below.remove(list));
+    if !chain.is_empty() {
+        stream.returned.push_back(Item::Chain(chain));
+    }
+    if shutdown {
+        stream.shutdown_in_host = false;
+        stream.returned.push_back(Item::Shutdown);
     }
 }
 
@@ -469,22 +558,20 @@ fn push_to_host(port: &SocketPort, handle: OffloadHandle, stream: &mut Stream) {
     while let Some(item) = stream.send_queue.front_mut() {
         match item {
             Item::Chain(chain) => {
-                while let Some(list) = chain.front_mut() {
-                    let length = list.data_length();
-                    if stream.host_unanswered > 0
-                        && stream.host_unanswered + length > SEND_CREDIT_BYTES
-                    {
+                while let Some(list) = chain.front() {
+                    let below = stream.below.bytes;
+                    if below > 0 && below + list.data_length() > SEND_CREDIT_BYTES {
                         return;
                     }
-                    stream.host_unanswered += length;
-                    let pieces: Vec<&[u8]> = list.slices().collect();
-                    let data = Bytes::from(pieces.concat());
-                    port.request(Request::Send { handle, data });
-                    chain.pop_front();
+                    stream.below.add(list);
+                    if let Some(list) = chain.pop_front() {
+                        port.request(Request::Send { handle, list });
+                    }
                 }
             }
             Item::Shutdown => {
                 stream.shutdown_in_host = true;
+                stream.closing = true;
                 port.request(Request::Shutdown { handle });
             }
         }
@@ -495,8 +582,14 @@ fn push_to_host(port: &SocketPort, handle: OffloadHandle, stream: &mut Stream) {
 fn push_to_target(io: &mut ConnectionIo<'_>, stream: &mut Stream) {
     for item in stream.returned.drain(..).chain(stream.send_queue.drain(..)) {
         match item {
-            Item::Chain(chain) => io.send(chain),
-            Item::Shutdown => io.disconnect(Disconnect::Graceful, NetBufferList::new(0)),
+            Item::Chain(chain) => {
+                chain.iter().for_each(|list| stream.below.add(list));
+                io.send(chain);
+            }
+            Item::Shutdown => {
+                stream.closing = true;
+                io.disconnect(Disconnect::Graceful, NetBufferList::new(0));
+            }
         }
     }
 }
@@ -510,8 +603,11 @@ impl OffloadClient for Streams {
         io.resume_receive();
         if stream.status.error == Some(HostError::Aborted) {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
-        } else if stream.may_post() {
-            push_to_target(io, stream);
+        } else {
+            stream.see_fin(io);
+            if stream.may_post() {
+                push_to_target(io, stream);
+            }
         }
     }
 
@@ -534,17 +630,29 @@ impl OffloadClient for Streams {
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
         let Some(stream) = self.streams.get_mut(&io.handle) else { return };
         for list in chain {
-            stream.acknowledged(list);
+            stream.complete(list);
         }
     }
 
-    fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {
-        // Streams are given whole lists; nothing is made lazily.
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        // Streams are given whole lists, so nothing is made lazily. But this is called whenever something has
+        // happened to the connection.
+        if let Some(stream) = self.streams.get_mut(&io.handle) {
+            stream.see_fin(io);
+        }
     }
 
     fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
         if let Some(stream) = self.streams.get_mut(&io.handle) {
-            stream.status.shut_down = nbl.status == NdisStatus::SUCCESS;
+            // With UPLOAD_IN_PROGRESS the FIN goes back to the host as part of the state.
+            stream.status.shut_down |= nbl.status == NdisStatus::SUCCESS;
+        }
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        if let Some(stream) = self.streams.get_mut(&handle) {
+            stream.status.state = OffloadState::Uploading;
+            stream.refused = false;
         }
     }
 
@@ -554,19 +662,15 @@ impl OffloadClient for Streams {
             ConnectionEvent::SendBacklogChange(_) => {}
             ConnectionEvent::Disconnect => stream.status.peer_closed = true,
             ConnectionEvent::Abort => stream.end(Some(HostError::Reset)),
-            // The target has stopped (all reasons it gives today are mandatory ones), and nothing takes the
-            // connection back.
-            ConnectionEvent::Retrieve(reason) => {
-                stream.end(Some(match reason {
-                    UploadReason::TimeoutExpiration => io
-                        .info()
-                        .soft_error
-                        .map_or(HostError::RetransmissionLimit, HostError::Unanswered),
-                    _ => HostError::OffloadRefused,
-                }));
-                io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
+            // The host hears of it too, and decides. Only the target knows what ICMP had said of a silent peer.
+            ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration) => {
+                stream.soft_error = io.info().soft_error;
             }
-            ConnectionEvent::Released => stream.end(None),
+            ConnectionEvent::Retrieve(_) => {}
+            ConnectionEvent::Released => {
+                stream.status.shut_down |= stream.closing && stream.status.error.is_none();
+                stream.end(None);
+            }
         }
     }
 }

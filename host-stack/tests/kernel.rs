@@ -18,7 +18,6 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
-use bytes::Bytes;
 use host_stack::{
     host::{Host, HostConfig},
     socket::{ListenerId, Notice, OffloadPolicy, Request, SocketPort},
@@ -30,6 +29,7 @@ use offload_engine::{
         port::{FromHost, HostPort, ToHost},
     },
     link::LinkCapabilities,
+    nbl::{NblChain, NetBufferList},
     status::NdisStatus,
     time::Instant,
 };
@@ -91,16 +91,21 @@ impl Engine {
             work = true;
             match message {
                 FromHost::Frame(frame) => drop(self.tap.send(&frame)),
-                FromHost::InitiateConnection(initiate) => {
-                    self.refused += 1;
-                    let answer = ToHost::InitiateConnectionComplete {
-                        handle: initiate.handle,
-                        status: NdisStatus::OFFLOAD_TCP_ENTRIES,
-                        state: Some(initiate.state),
-                    };
+                FromHost::Initiate(mut tree) => {
+                    // CH-TREE-6: no neighbor, hence nothing behind it.
+                    for neighbor in &mut tree {
+                        neighbor.status = NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES;
+                        for path in &mut neighbor.dependents {
+                            path.status = NdisStatus::FAILURE;
+                            for tcp in &mut path.dependents {
+                                tcp.status = NdisStatus::FAILURE;
+                                self.refused += 1;
+                            }
+                        }
+                    }
+                    let answer = ToHost::InitiateComplete(tree);
                     self.pending.push_back((Clock::now() + Duration::from_millis(2), answer));
                 }
-                FromHost::ForwardFrame(_) => panic!("nothing was accepted"),
                 other => panic!("not asked for: {other:?}"),
             }
         }
@@ -114,25 +119,31 @@ impl Engine {
 }
 
 /// Echoes what comes.
-fn serve(port: &SocketPort, late: &mut Vec<(OffloadHandle, Bytes, bool)>) -> bool {
+fn serve(port: &SocketPort, late: &mut Vec<(OffloadHandle, NblChain, bool)>) -> bool {
     let mut work = false;
     while let Some(notice) = port.notice() {
         work = true;
         match notice {
             // What is consumed is what has been echoed: so both credits hold.
-            Notice::Data { handle, data } => port.request(Request::Send { handle, data }),
-            Notice::Sent { handle, count } => port.request(Request::Consumed { handle, count }),
+            Notice::Data { handle, data } => {
+                port.request(Request::Send { handle, list: NetBufferList::from_mdl(1, data) });
+            }
+            Notice::Sent { handle, chain } => {
+                let count = chain.iter().map(|list| list.bytes_transferred).sum();
+                port.request(Request::Consumed { handle, count });
+            }
             Notice::PeerClosed { handle } => port.request(Request::Shutdown { handle }),
-            Notice::Returned { handle, data, shutdown } => late.push((handle, data, shutdown)),
+            Notice::Returned { handle, chain, shutdown } => late.push((handle, chain, shutdown)),
             Notice::Established { handle, .. } => {
                 // Back in the host: what it had returned is sent again, in order.
-                for (of, data, shutdown) in std::mem::take(late) {
+                for (of, chain, shutdown) in std::mem::take(late) {
                     assert_eq!(of, handle, "one connection at a time");
-                    port.request(if shutdown {
-                        Request::Shutdown { handle }
-                    } else {
-                        Request::Send { handle, data }
-                    });
+                    for list in chain {
+                        port.request(Request::Send { handle, list });
+                    }
+                    if shutdown {
+                        port.request(Request::Shutdown { handle });
+                    }
                 }
             }
             Notice::Closed { error, .. } => assert_eq!(error, None),

@@ -157,11 +157,11 @@ impl NetBufferList {
         self.net_buffers.iter().flat_map(NetBuffer::slices)
     }
 
-    /// Completes the list: sets status and bytes transferred, and advances the data starts by that
-    /// many bytes (CH-SNC-1).
+    /// Completes the list: sets the status, and advances the data starts by the bytes transferred (CH-SNC-1).
+    /// Those add to what was transferred before: a list may change hands, partly acknowledged.
     pub fn complete(&mut self, status: NdisStatus, bytes_transferred: usize) {
         self.status = status;
-        self.bytes_transferred = bytes_transferred;
+        self.bytes_transferred += bytes_transferred;
         let mut left = bytes_transferred;
         for net_buffer in &mut self.net_buffers {
             let count = left.min(net_buffer.data_length());

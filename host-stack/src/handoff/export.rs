@@ -2,12 +2,12 @@
 //!
 //! The first question, a challenge ACK, takes nothing from the socket; its answer is compared with
 //! what the wire and the caller's count say. Where they disagree the connection is refused, and lives
-//! on in the host. Only then the socket is emptied.
+//! on in the host. Only then the socket is emptied of what it has received. What it has to send is not asked of it:
+//! the caller has the net buffer lists out of which it was written.
 //!
-//! Clock: the socket's time jumps ahead by 2 s (over the limit of one challenge ACK a second, P6) and
-//! then by 65 s a round (over the largest RTO, 60 s).
+//! Clock: the socket's time jumps ahead by 2 s, over the limit of one challenge ACK a second (P6).
 
-use alloc::{boxed::Box, collections::VecDeque, vec, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::SocketAddr;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use offload_engine::{
         NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
         TcpState, Ticks, TimerState,
     },
-    nbl::{NblChain, NetBufferList},
+    nbl::NblChain,
     tcp::{SeqNum, TcpPhase},
     time::Instant,
 };
@@ -27,7 +27,7 @@ use smoltcp::{
     time::{Duration, Instant as SmolInstant},
 };
 
-use super::{PIECE_MAX, stage::Stage, take};
+use super::{PIECE_MAX, RTO_TICKS, stage::Stage, take};
 use crate::{
     clock::to_smoltcp,
     device::QueueDevice,
@@ -37,16 +37,9 @@ use crate::{
 
 /// Beyond smoltcp's limit of one challenge ACK a second.
 const CHALLENGE_PAUSE: Duration = Duration::from_secs(2);
-/// Beyond smoltcp's largest RTO, 60 s.
-const RTO_PAUSE: Duration = Duration::from_secs(65);
-/// Rounds of asking for unacknowledged data. Two do when its retransmission timer runs, four when a
-/// window of zero had stopped it.
-const ROUNDS_MAX: usize = 16;
 /// Out-of-order blocks asked for: as many as the assembler holds
 /// (`assembler-max-segment-count-32`).
 const BLOCKS_MAX: usize = 32;
-/// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4), in ticks.
-const RTO_TICKS: Ticks = 1_000;
 /// MSS assumed when the peer announced none (RFC 9293 s3.7.1), IPv4 and IPv6.
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
 
@@ -60,6 +53,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) snd_una: SeqNum,
     /// RCV.NXT by counting: first sequence number + bytes read + bytes in the receive queue + FIN.
     pub(crate) rcv_nxt: SeqNum,
+    /// Our FIN is wanted, though the socket may not know yet.
+    pub(crate) closing: bool,
     /// The host's part of the state.
     pub(crate) cached: TcpCached,
     /// Bytes of the largest IP packet on the path.
@@ -78,7 +73,7 @@ pub(crate) enum ExportError {
     /// that it has already. The next segment tells it; try again then.
     #[error("an acknowledgement was overlooked")]
     AcknowledgementOverlooked,
-    /// Only ESTABLISHED and CLOSE-WAIT are exported: before our FIN.
+    /// Before ESTABLISHED, or over (CH-ST-1).
     #[error("connection is in state {0}")]
     Phase(State),
     /// The socket and the wire tell different stories.
@@ -89,17 +84,15 @@ pub(crate) enum ExportError {
     Lost(&'static str),
 }
 
-/// Takes a connection out of `socket`. A refused one is handed back unharmed, unless the error is
+/// Takes a connection out of `socket`, all but its send data. A refused one is handed back unharmed, unless the error is
 /// [`ExportError::Lost`].
 pub(crate) fn export(
     now: Instant,
     socket: Socket<'static>,
     surroundings: &Surroundings<'_>,
 ) -> Result<Box<ConnectionState>, Box<(ExportError, Socket<'static>)>> {
-    let phase = match socket.state() {
-        State::Established => TcpPhase::Established,
-        State::CloseWait => TcpPhase::CloseWait,
-        other => return Err(Box::new((ExportError::Phase(other), socket))),
+    let Some(phase) = phase(socket.state(), surroundings.closing) else {
+        return Err(Box::new((ExportError::Phase(socket.state()), socket)));
     };
     let Some(agreed) = surroundings.flow.agreed() else {
         return Err(Box::new((ExportError::Disagreement("the handshake"), socket)));
@@ -115,6 +108,23 @@ pub(crate) fn export(
     match interview.empty(&opening, agreed, surroundings) {
         Ok(data) => Ok(Box::new(describe(now, phase, &opening, agreed, data, surroundings))),
         Err(error) => Err(Box::new((error, interview.end()))),
+    }
+}
+
+/// CH-ST-1. A FIN that is wanted, but waits for room in the socket's buffer, is the state's all the same.
+const fn phase(state: State, closing: bool) -> Option<TcpPhase> {
+    match state {
+        State::Established if closing => Some(TcpPhase::FinWait1),
+        State::Established => Some(TcpPhase::Established),
+        State::CloseWait if closing => Some(TcpPhase::LastAck),
+        State::CloseWait => Some(TcpPhase::CloseWait),
+        State::FinWait1 => Some(TcpPhase::FinWait1),
+        State::FinWait2 => Some(TcpPhase::FinWait2),
+        State::Closing => Some(TcpPhase::Closing),
+        State::LastAck => Some(TcpPhase::LastAck),
+        State::Closed | State::Listen | State::SynSent | State::SynReceived | State::TimeWait => {
+            None
+        }
     }
 }
 
@@ -157,11 +167,12 @@ struct Opening {
     snd_una: SeqNum,
     snd_nxt: SeqNum,
     rcv_nxt: SeqNum,
+    /// Something waits for an acknowledgement, or to be sent.
+    has_unacknowledged: bool,
 }
 
-/// What was in the socket's buffers.
+/// What the socket has received.
 struct Data {
-    unacknowledged: Vec<u8>,
     undelivered: Vec<Bytes>,
     out_of_order: Vec<(SeqNum, Bytes)>,
 }
@@ -195,7 +206,10 @@ impl Interview {
             return Err(ExportError::Disagreement("SND.MAX"));
         };
         let snd_una = surroundings.snd_una;
-        let queued = self.stage.socket(self.socket).send_queue() as u32;
+        let socket = self.stage.socket(self.socket);
+        // A FIN counts as soon as the socket knows of it.
+        let fin = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
+        let queued = socket.send_queue() as u32 + u32::from(fin);
         let sent = flow.snd_max.distance(snd_una);
         if rcv_nxt != surroundings.rcv_nxt {
             Err(ExportError::Disagreement("RCV.NXT"))
@@ -204,7 +218,7 @@ impl Interview {
         } else if snd_nxt.is_before(snd_una) || snd_nxt.is_after(flow.snd_max) {
             Err(ExportError::Disagreement("SND.NXT"))
         } else {
-            Ok(Opening { snd_una, snd_nxt, rcv_nxt })
+            Ok(Opening { snd_una, snd_nxt, rcv_nxt, has_unacknowledged: queued > 0 })
         }
     }
 
@@ -216,16 +230,20 @@ impl Interview {
     ) -> Result<Data, ExportError> {
         self.silence();
         let undelivered = self.receive_all();
-        let unacknowledged = self.unacknowledged(opening)?;
-        let snd_end = opening.snd_una + unacknowledged.len() as u32;
         // Nothing was promised of what no SACK has reported: without SACK it may be dropped.
         let ahead = surroundings.flow.right_edge.is_after(opening.rcv_nxt);
-        let out_of_order = if agreed.sack && ahead {
-            self.out_of_order(opening.rcv_nxt, snd_end)?
+        let out_of_order = if agreed.sack && ahead && self.may_receive() {
+            self.out_of_order(opening.rcv_nxt, opening.snd_una)?
         } else {
             Vec::new()
         };
-        Ok(Data { unacknowledged, undelivered, out_of_order })
+        Ok(Data { undelivered, out_of_order })
+    }
+
+    /// Before the peer's FIN; behind it nothing can be.
+    fn may_receive(&mut self) -> bool {
+        let state = self.stage.socket(self.socket).state();
+        matches!(state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
     /// Nothing may delay or limit an answer from now on (P2).
@@ -244,53 +262,11 @@ impl Interview {
         while socket.can_recv() {
             match socket.recv(|data| (data.len(), Bytes::copy_from_slice(data))) {
                 Ok(piece) => pieces.push(piece),
-                // ESTABLISHED and CLOSE-WAIT may receive while anything is there.
+                // Every state that is exported may receive while anything is there.
                 Err(_) => break,
             }
         }
         pieces
-    }
-
-    /// Has the socket send everything from SND.UNA on, and acknowledges it.
-    fn unacknowledged(&mut self, opening: &Opening) -> Result<Vec<u8>, ExportError> {
-        let total = self.stage.socket(self.socket).send_queue();
-        let mut data = Vec::with_capacity(total);
-        let mut window = u16::MAX;
-        for _ in 0..ROUNDS_MAX {
-            // Acknowledges what has come and opens the window. A window that differs from the last one
-            // also ends a run of duplicate acknowledgements.
-            let next = opening.snd_una + data.len() as u32;
-            window ^= 1;
-            let line = self.stage.line(opening.rcv_nxt, next, window);
-            self.stage.say(self.clock, &line);
-            if data.len() == total {
-                return Ok(data);
-            }
-            self.clock += RTO_PAUSE;
-            let before = data.len();
-            self.gather(opening.snd_una, &mut data);
-            if data.len() == before {
-                // A zero window has replaced the retransmission timer, and nothing runs: three
-                // duplicates make a fast retransmission, which starts at SND.UNA.
-                for _ in 0..3 {
-                    self.stage.say(self.clock, &line);
-                }
-                self.gather(opening.snd_una, &mut data);
-            }
-        }
-        Err(ExportError::Lost("unacknowledged data"))
-    }
-
-    /// Appends what continues `data`.
-    fn gather(&mut self, snd_una: SeqNum, data: &mut Vec<u8>) {
-        for said in self.stage.listen(self.clock) {
-            let next = snd_una + data.len() as u32;
-            if let Ok(known) = usize::try_from(next.distance(said.seq))
-                && known < said.payload.len()
-            {
-                data.extend_from_slice(&said.payload[known..]);
-            }
-        }
     }
 
     /// Has the socket report its lowest block, fills the gap before it with zeros, and receives both;
@@ -342,9 +318,9 @@ fn describe(
     data: Data,
     surroundings: &Surroundings<'_>,
 ) -> ConnectionState {
-    let Surroundings { tuple, flow, snd_una: _, rcv_nxt: _, cached, path_mtu, ts_time } =
+    let Surroundings { tuple, flow, snd_una: _, rcv_nxt: _, closing: _, cached, path_mtu, ts_time } =
         surroundings;
-    let Data { unacknowledged, undelivered, out_of_order } = data;
+    let Data { undelivered, out_of_order } = data;
     ConnectionState {
         neighbor: NeighborState {
             constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
@@ -366,9 +342,9 @@ fn describe(
         tcp: TcpState {
             constant: constant(*tuple, agreed, *path_mtu),
             cached: *cached,
-            delegated: delegated(now, phase, opening, flow, unacknowledged.len(), *ts_time),
+            delegated: delegated(now, phase, opening, flow, *ts_time),
         },
-        send_data: chain(unacknowledged),
+        send_data: NblChain::new(),
         buffered_data: undelivered,
         out_of_order,
     }
@@ -404,15 +380,14 @@ fn delegated(
     state: TcpPhase,
     opening: &Opening,
     flow: &Flow,
-    queued: usize,
     ts_time: u32,
 ) -> TcpDelegated {
-    let &Opening { snd_una, snd_nxt, rcv_nxt } = opening;
+    let &Opening { snd_una, snd_nxt, rcv_nxt, has_unacknowledged } = opening;
     let &SendWindow { snd_wnd, max_snd_wnd, snd_wl1, .. } = &flow.send_window;
     let (srtt, rtt_var) = flow.round_trip();
     // Whether the retransmission timer runs, or the persist timer in its place. smoltcp does not tell
     // when it is due; it was started by the last segment that held data.
-    let waiting = flow.snd_max != snd_una || (queued > 0 && snd_wnd == 0);
+    let waiting = flow.snd_max != snd_una || (has_unacknowledged && snd_wnd == 0);
     let retransmit = TimerState {
         count: 0,
         timeout_delta: waiting
@@ -443,15 +418,6 @@ fn delegated(
         retransmit,
         ecn_echo: flow.ecn_echo,
     }
-}
-
-/// CH-SNB-1: one net buffer per list, and here one list for all. Context 0 is the host's.
-fn chain(unacknowledged: Vec<u8>) -> NblChain {
-    let mut chain = VecDeque::new();
-    if !unacknowledged.is_empty() {
-        chain.push_back(NetBufferList::from_mdl(0, Bytes::from(unacknowledged)));
-    }
-    chain
 }
 
 fn ticks_since(now: Instant, then: Instant) -> Ticks {

@@ -4,28 +4,47 @@
 //! peer's sequence numbers start before the undelivered data, and that it has just sent what is in
 //! flight. Its sequence numbers are the connection's, so frames need no shift afterwards.
 //!
+//! | state | the replay |
+//! |---|---|
+//! | ESTABLISHED | handshake, what was received, what was sent |
+//! | CLOSE-WAIT | the peer's FIN behind what was received |
+//! | FIN-WAIT-1, LAST-ACK | our FIN behind what was sent, if it was sent; else the caller closes when all is written |
+//! | FIN-WAIT-2 | our FIN, and its acknowledgement |
+//! | CLOSING, TIME-WAIT | the peer's FIN comes after ours. A CLOSING whose FIN has never left is a CLOSE-WAIT to be closed |
+//!
+//! The replay's clock lies before the present, by what the connection has already waited for an acknowledgement: so
+//! smoltcp's retransmission timer, an RTO of one second, is due when the carried one is (CH s10.1), or earlier if that had backed
+//! off. However often a connection moves, what is lost is sent again in time.
+//!
+//! The receive buffer covers the edge that was advertised, and no more than is needed for that: its scale may be
+//! smaller than the wire's, and then every window is divided on its way out ([`crate::window`]).
+//!
 //! Not carried: RTT, congestion state and what the peer has reported by SACK (smoltcp uses none of it).
 
-use alloc::{collections::VecDeque, vec, vec::Vec};
+use alloc::vec;
 
 use bytes::Bytes;
 use offload_engine::{
     chimney::state::{ConnectionState, PathConst, TcpCached, TcpConst, TcpDelegated, TcpState},
+    nbl::{NblChain, NetBufferList},
     tcp::{SeqNum, TcpPhase},
 };
 use smoltcp::{
     iface::SocketHandle,
     socket::tcp::{CongestionControl, Socket, SocketBuffer, State},
-    time::Instant,
+    time::{Duration, Instant},
     wire::{TcpControl, TcpRepr, TcpTimestampGenerator, TcpTimestampRepr},
 };
 
 use super::{
-    PIECE_MAX,
+    PIECE_MAX, RTO_TICKS,
     isn::{SALTS, seed_for},
     stage::{Said, Stage},
 };
-use crate::wire::{FourTuple, WINDOW_SCALE_MAX};
+use crate::{
+    window::scale_of_buffer,
+    wire::{FourTuple, WINDOW_SCALE_MAX},
+};
 
 /// Why a connection could not be imported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -52,12 +71,13 @@ pub(crate) enum ImportError {
 pub(crate) struct Imported {
     /// Its socket. Congestion control, Nagle, ACK delay are smoltcp's defaults; set your own.
     pub(crate) socket: Socket<'static>,
-    /// Data that did not fit its send buffer: to be written as room comes.
-    pub(crate) rest: VecDeque<Bytes>,
-    /// Bytes it holds in its send buffer, from SND.UNA on.
+    /// Bytes it holds in its send buffer, from SND.UNA on. The rest of the send data is to be written as room
+    /// comes.
     pub(crate) written: u64,
-    /// Our FIN is still to be sent, after `rest`.
-    pub(crate) close: bool,
+    /// Our FIN is wanted. If the socket does not know yet, it is to be closed when all data are written.
+    pub(crate) closing: bool,
+    /// How much larger the scale of its windows is on the wire than in smoltcp.
+    pub(crate) scale_raise: u8,
 }
 
 /// The 4-tuple of a connection's state.
@@ -82,7 +102,10 @@ pub(crate) fn import(
     send_buffer: usize,
     generator: TcpTimestampGenerator,
 ) -> Result<Imported, ImportError> {
-    Replay::plan(state)?.run(now, send_buffer, generator)
+    let left = state.tcp.delegated.retransmit.timeout_delta.unwrap_or(RTO_TICKS);
+    let waited = RTO_TICKS.saturating_sub(left);
+    let began = now - Duration::from_millis(waited.into());
+    Replay::plan(state)?.run(began, send_buffer, generator)
 }
 
 /// Everything the replay has to bring about.
@@ -90,10 +113,10 @@ struct Replay<'a> {
     tuple: FourTuple,
     constant: TcpConst,
     delegated: TcpDelegated,
-    data: Vec<u8>,
+    send_data: &'a NblChain,
     undelivered: &'a [Bytes],
     out_of_order: &'a [(SeqNum, Bytes)],
-    /// Bytes of `data` that are on the wire.
+    /// Bytes of `send_data` that are on the wire.
     in_flight: usize,
     /// Our FIN: wanted, on the wire, acknowledged.
     closing: bool,
@@ -101,6 +124,7 @@ struct Replay<'a> {
     fin_acknowledged: bool,
     /// The peer's FIN has come.
     fin_received: bool,
+    /// In smoltcp; its scale follows from it.
     receive_buffer: usize,
 }
 
@@ -113,20 +137,17 @@ impl<'a> Replay<'a> {
             TcpPhase::Established => (false, false),
             TcpPhase::FinWait1 | TcpPhase::FinWait2 => (true, false),
             TcpPhase::CloseWait => (false, true),
-            TcpPhase::Closing | TcpPhase::LastAck => (true, true),
-            TcpPhase::Closed | TcpPhase::TimeWait => return Err(ImportError::Phase),
+            TcpPhase::Closing | TcpPhase::LastAck | TcpPhase::TimeWait => (true, true),
+            TcpPhase::Closed => return Err(ImportError::Phase),
         };
-        let fin_acknowledged = delegated.state == TcpPhase::FinWait2;
-        let mut data = Vec::new();
-        for list in send_data {
-            data.extend(list.slices().flatten());
-        }
+        let fin_acknowledged = matches!(delegated.state, TcpPhase::FinWait2 | TcpPhase::TimeWait);
+        let length = send_data.iter().map(NetBufferList::data_length).sum::<usize>();
         let sent = usize::try_from(delegated.snd_max.distance(delegated.snd_una))
             .map_err(|_| ImportError::SendSequence)?;
         // A FIN in flight counts in SND.MAX, but is no byte of data (P8).
-        let fin_sent = closing && !fin_acknowledged && sent == data.len() + 1;
+        let fin_sent = closing && !fin_acknowledged && sent == length + 1;
         let in_flight = sent - usize::from(fin_sent);
-        if in_flight > data.len() || (fin_acknowledged && sent + data.len() > 0) {
+        if in_flight > length || (fin_acknowledged && sent + length > 0) {
             return Err(ImportError::SendSequence);
         }
         let undelivered = buffered_data.iter().map(Bytes::len).sum::<usize>();
@@ -136,7 +157,7 @@ impl<'a> Replay<'a> {
             tuple: tuple_of(state),
             constant: *constant,
             delegated: *delegated,
-            data,
+            send_data,
             undelivered: buffered_data,
             out_of_order,
             in_flight,
@@ -160,8 +181,25 @@ impl<'a> Replay<'a> {
             .ok_or(ImportError::Syn)?;
         self.handshake(now, &mut stage, isn)?;
         self.received(now, &mut stage, socket)?;
+        if self.fin_received && !self.fin_comes_late() {
+            self.fin(now, &mut stage)?;
+        }
+        self.out_of_order(now, &mut stage);
         self.sent(now, &mut stage, socket)?;
-        self.finish(stage, socket)
+        if self.fin_comes_late() {
+            self.fin(now, &mut stage)?;
+        }
+        self.finish(stage, socket, send_buffer)
+    }
+
+    /// The peer's FIN came when ours had been sent (RFC 9293 s3.6): simultaneous close, or the second half of an
+    /// orderly one. That decides who waits in TIME-WAIT.
+    fn fin_comes_late(&self) -> bool {
+        match self.delegated.state {
+            TcpPhase::Closing => self.fin_sent,
+            TcpPhase::TimeWait => true,
+            _ => false,
+        }
     }
 
     /// Sequence number of the peer's first byte that the socket will know.
@@ -197,10 +235,9 @@ impl<'a> Replay<'a> {
         if !stage.connect(socket) {
             return None;
         }
-        let scale_matches = |said: &Said| {
-            !self.constant.window_scaling_enabled
-                || said.window_scale == Some(self.constant.rcv_wind_scale)
-        };
+        let scale = scale_of_buffer(self.receive_buffer);
+        let scale_matches =
+            |said: &Said| !self.constant.window_scaling_enabled || said.window_scale == Some(scale);
         let said = stage.listen(now);
         let syn = said.first()?;
         (syn.control == TcpControl::Syn && syn.seq == isn && scale_matches(syn))
@@ -236,15 +273,14 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// What the peer has sent: undelivered data, its FIN, data out of order.
+    /// What the peer has sent, and nobody has read.
     fn received(
         &self,
         now: Instant,
         stage: &mut Stage,
         socket: SocketHandle,
     ) -> Result<(), ImportError> {
-        // SND.UNA at this point: our FIN has not been sent yet in the replay.
-        let ack = self.delegated.snd_una - u32::from(self.fin_acknowledged);
+        let ack = self.ack_before_ours();
         let mut next = self.base();
         for data in self.undelivered {
             for piece in data.chunks(PIECE_MAX) {
@@ -259,15 +295,31 @@ impl<'a> Replay<'a> {
         if stage.socket(socket).recv_queue() as u32 != next.0.wrapping_sub(self.base().0) {
             return Err(ImportError::Replay("undelivered data"));
         }
-        if self.fin_received {
-            let mut fin = self.line(stage, next, ack, self.replay_window());
-            fin.control = TcpControl::Fin;
-            stage.say(now, &fin);
-            stage.listen(now);
-            if stage.socket(socket).state() != State::CloseWait {
-                return Err(ImportError::Replay("the peer's FIN"));
-            }
-        }
+        Ok(())
+    }
+
+    /// SND.UNA as long as our FIN has not been sent in the replay.
+    fn ack_before_ours(&self) -> SeqNum {
+        self.delegated.snd_una - u32::from(self.fin_acknowledged)
+    }
+
+    /// The peer's FIN; what becomes of it is seen in the state at the end.
+    fn fin(&self, now: Instant, stage: &mut Stage) -> Result<(), ImportError> {
+        let ack =
+            if self.fin_comes_late() { self.delegated.snd_una } else { self.ack_before_ours() };
+        let window = if self.fin_comes_late() { self.exact_window() } else { self.replay_window() };
+        let mut fin = self.line(stage, self.delegated.rcv_nxt - 1, ack, window);
+        fin.control = TcpControl::Fin;
+        let mut answers = stage.say(now, &fin);
+        answers.extend(stage.listen(now));
+        let acknowledged = answers.iter().any(|said| said.ack == Some(self.delegated.rcv_nxt));
+        acknowledged.then_some(()).ok_or(ImportError::Replay("the peer's FIN"))
+    }
+
+    /// What a SACK has promised to keep. A block that smoltcp has no room for is lost: its assembler has fewer
+    /// places than the target's.
+    fn out_of_order(&self, now: Instant, stage: &mut Stage) {
+        let ack = self.ack_before_ours();
         for (seq, data) in self.out_of_order {
             for (index, piece) in data.chunks(PIECE_MAX).enumerate() {
                 let mut line =
@@ -277,7 +329,6 @@ impl<'a> Replay<'a> {
                 stage.listen(now);
             }
         }
-        Ok(())
     }
 
     /// What we have sent: data in flight, our FIN.
@@ -287,13 +338,12 @@ impl<'a> Replay<'a> {
         stage: &mut Stage,
         socket: SocketHandle,
     ) -> Result<(), ImportError> {
-        let rcv_nxt = self.delegated.rcv_nxt;
-        let in_flight = &self.data[..self.in_flight];
-        let queued = stage.socket(socket).send_slice(in_flight);
-        if queued.ok() != Some(in_flight.len()) {
+        let queued = self.write(stage.socket(socket), 0, self.in_flight);
+        if queued != self.in_flight {
             return Err(ImportError::Replay("data in flight"));
         }
-        if self.fin_sent || self.fin_acknowledged {
+        let fin = self.fin_sent || self.fin_acknowledged;
+        if fin {
             stage.socket(socket).close();
         }
         let sent = stage
@@ -301,24 +351,51 @@ impl<'a> Replay<'a> {
             .iter()
             .map(|said| said.payload.len() + usize::from(said.control == TcpControl::Fin))
             .sum::<usize>();
-        if sent != self.in_flight + usize::from(self.fin_sent || self.fin_acknowledged) {
+        if sent != self.in_flight + usize::from(fin) {
             return Err(ImportError::Replay("data in flight"));
         }
-        let scale = u32::from(self.constant.snd_wind_scale);
-        let exact = u16::try_from(self.delegated.snd_wnd >> scale).unwrap_or(u16::MAX);
-        if exact != self.replay_window() || self.fin_acknowledged {
-            let line = self.line(stage, rcv_nxt, self.delegated.snd_una, exact);
+        if self.exact_window() != self.replay_window() || self.fin_acknowledged {
+            let next = self.delegated.rcv_nxt - u32::from(self.fin_comes_late());
+            let line = self.line(stage, next, self.delegated.snd_una, self.exact_window());
             stage.say(now, &line);
         }
         Ok(())
     }
 
-    fn finish(self, mut stage: Stage, socket: SocketHandle) -> Result<Imported, ImportError> {
+    fn exact_window(&self) -> u16 {
+        let scale = u32::from(self.constant.snd_wind_scale);
+        u16::try_from(self.delegated.snd_wnd >> scale).unwrap_or(u16::MAX)
+    }
+
+    /// Writes send data from the byte at `from` up to the one before `to`, as far as there is room. Returns where it ended.
+    fn write(&self, socket: &mut Socket<'_>, from: usize, to: usize) -> usize {
+        let mut at = 0;
+        for slice in self.send_data.iter().flat_map(NetBufferList::slices) {
+            let (start, end) = (at.max(from), (at + slice.len()).min(to));
+            if start < end {
+                let count = socket.send_slice(&slice[start - at..end - at]).unwrap_or(0);
+                if count < end - start {
+                    return start + count;
+                }
+            }
+            at += slice.len();
+        }
+        at.min(to)
+    }
+
+    fn finish(
+        self,
+        mut stage: Stage,
+        socket: SocketHandle,
+        send_buffer: usize,
+    ) -> Result<Imported, ImportError> {
         let expected = match self.delegated.state {
-            _ if self.fin_acknowledged => State::FinWait2,
+            TcpPhase::TimeWait => State::TimeWait,
+            TcpPhase::FinWait2 => State::FinWait2,
             // A FIN that is still to be sent waits for the data before it.
             TcpPhase::FinWait1 if self.fin_sent => State::FinWait1,
-            TcpPhase::Closing | TcpPhase::LastAck if self.fin_sent => State::LastAck,
+            TcpPhase::Closing if self.fin_sent => State::Closing,
+            TcpPhase::LastAck if self.fin_sent => State::LastAck,
             _ if self.fin_received => State::CloseWait,
             _ => State::Established,
         };
@@ -326,39 +403,39 @@ impl<'a> Replay<'a> {
             return Err(ImportError::Replay("the connection's state"));
         }
         let mut socket = stage.leave(socket);
-        let mut written = self.in_flight;
-        if self.data.len() > self.in_flight {
-            written += socket
-                .send_slice(&self.data[self.in_flight..])
-                .map_err(|_| ImportError::Replay("unsent data"))?;
-        }
-        let rest = Bytes::from(self.data).slice(written..);
+        let unsent =
+            self.send_data.iter().map(NetBufferList::data_length).sum::<usize>() > self.in_flight;
+        let written = if unsent {
+            self.write(&mut socket, self.in_flight, send_buffer.max(self.in_flight))
+        } else {
+            self.in_flight
+        };
+        let scale = scale_of_buffer(self.receive_buffer);
         Ok(Imported {
             socket,
-            rest: Some(rest).filter(|rest| !rest.is_empty()).into_iter().collect(),
             written: written as u64,
-            close: self.closing && !self.fin_sent && !self.fin_acknowledged,
+            closing: self.closing,
+            scale_raise: self.constant.rcv_wind_scale.saturating_sub(scale),
         })
     }
 }
 
-/// The receive buffer's size, in bytes: the one that opened the connection, corrected so that smoltcp
-/// announces the same scale (s3.3) and the advertised edge stays within it (P9).
+/// The receive buffer's size, in bytes: the host's, or what covers the edge that was advertised (P9), and no more than
+/// the wire's scale can say (s3.3).
 fn receive_buffer(
     constant: &TcpConst,
     cached: &TcpCached,
     delegated: &TcpDelegated,
     undelivered: usize,
 ) -> Option<usize> {
-    // smoltcp's scale is that of the smallest power of two above the capacity, beyond 16 bits.
-    let (smallest, largest) = match (constant.window_scaling_enabled, constant.rcv_wind_scale) {
-        (true, 0) | (false, _) => (1, usize::from(u16::MAX)),
+    let largest = match (constant.window_scaling_enabled, constant.rcv_wind_scale) {
+        (false, _) => usize::from(u16::MAX),
         (true, scale) if scale > WINDOW_SCALE_MAX => return None,
-        (true, scale) => (1 << (u32::from(scale) + 15), (1 << (u32::from(scale) + 16)) - 1),
+        (true, scale) => (1 << (u32::from(scale) + 16)) - 1,
     };
     let needed = undelivered + delegated.rcv_wnd as usize;
     // A window is advertised in whole units of its scale; one unit more keeps the last bytes inside.
     let unit = 1 << u32::from(constant.rcv_wind_scale);
-    let size = (cached.initial_rcv_wnd as usize).max(needed + unit).clamp(smallest, largest);
+    let size = (cached.initial_rcv_wnd as usize).max(needed + unit).clamp(1, largest);
     (needed <= largest).then_some(size)
 }

@@ -4,12 +4,14 @@
 //! no FIN. So both directions hold a synthetic conversation with the socket in a private, in-memory
 //! interface ([`stage`]) with a clock of its own; nothing of it reaches the wire.
 //!
-//! * [`export`](mod@export): interrogation. A challenge ACK tells SND.NXT, RCV.NXT and the window; retransmissions
-//!   give up the bytes from SND.UNA on; SACK blocks those beyond RCV.NXT. About 1 us for an idle connection.
+//! * [`export`](mod@export): interrogation. A challenge ACK tells SND.NXT, RCV.NXT and the window; SACK blocks the
+//!   bytes beyond RCV.NXT. About 1 us for an idle connection.
 //! * [`import`](mod@import): replay. A fresh socket is led through a handshake, with an ISN chosen so that its
 //!   sequence numbers continue the connection's ([`isn`]), and through what is in flight.
 //!
 //! What smoltcp does not tell, the [`observer`](crate::observer) has recorded.
+
+use offload_engine::chimney::state::Ticks;
 
 pub(crate) mod export;
 pub(crate) mod import;
@@ -18,6 +20,8 @@ mod stage;
 
 pub(crate) use self::stage::take;
 
+/// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4).
+pub(crate) const RTO_TICKS: Ticks = 1_000;
 /// Most bytes injected at once: below the largest IP packet (65 535) with its headers.
 const PIECE_MAX: usize = 32 * 1024;
 

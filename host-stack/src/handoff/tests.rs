@@ -14,17 +14,19 @@ use std::{collections::VecDeque, format};
 
 use super::{
     export::{ExportError, Surroundings, export, push_acknowledgement},
-    import::{ImportError, fresh_socket, import},
+    import::{ImportError, Imported, fresh_socket, import},
     take,
 };
 use crate::{
     clock::{self, TimestampClock, to_smoltcp},
     device::QueueDevice,
     observer::Flow,
+    window::{raise_scale, scale_of_buffer},
     wire::{self, FourTuple, Frame},
 };
 use offload_engine::{
     chimney::state::{ConnectionState, TcpCached},
+    nbl::NetBufferList,
     tcp::{SeqNum, TcpPhase},
 };
 
@@ -48,6 +50,12 @@ struct End {
     stream_in: u64,
     /// Not yet written, though promised.
     rest: VecDeque<bytes::Bytes>,
+    /// Salt of the stream that goes out.
+    stream: u64,
+    /// As the host does it.
+    scale_raise: u8,
+    /// To be closed when all is written.
+    closing: bool,
     clock: TimestampClock,
     imported: bool,
 }
@@ -92,6 +100,9 @@ impl End {
             stream_out: 0,
             stream_in: 0,
             rest: VecDeque::new(),
+            stream: u64::from(number) - 1,
+            scale_raise: 0,
+            closing: false,
             clock: TimestampClock::new(random.rand_u32()),
             imported: false,
         }
@@ -123,8 +134,12 @@ impl End {
             }
             self.rest.pop_front();
         }
+        if self.closing && self.rest.is_empty() {
+            self.socket().close();
+        }
         let _ = self.interface.poll(to_smoltcp(now), &mut self.device, &mut self.sockets);
-        for frame in &self.device.sent {
+        for frame in &mut self.device.sent {
+            raise_scale(frame, self.scale_raise, self.flow.windows_are_scaled());
             if let Frame::Tcp(segment) = wire::parse(frame) {
                 self.flow.outgoing(now, &segment);
             }
@@ -174,18 +189,36 @@ impl End {
         self.clock.show(now);
         let socket = take(&mut self.sockets, self.socket);
         let oracle = Oracle::of(&socket);
-        let fin = u32::from(socket.state() == State::CloseWait);
+        let fin = u32::from(fin_received(socket.state()));
+        let fin_acknowledged = u32::from(fin_acknowledged(socket.state()));
         let surroundings = Surroundings {
             tuple: self.tuple,
             flow: &self.flow,
-            snd_una: self.first_sent + (self.written - socket.send_queue() as u64) as u32,
+            snd_una: self.first_sent
+                + (self.written - socket.send_queue() as u64) as u32
+                + fin_acknowledged,
             rcv_nxt: self.first_received + (self.read + socket.recv_queue() as u64) as u32 + fin,
             cached: TcpCached { initial_rcv_wnd: RECEIVE_BUFFER as u32, ..TcpCached::default() },
+            closing: self.closing,
             path_mtu: 1500,
             ts_time: self.clock.at(now),
         };
+        let queued = socket.send_queue() as u64;
         match export(now, socket, &surroundings) {
-            Ok(state) => Ok((*state, oracle)),
+            Ok(mut state) => {
+                assert!(state.send_data.is_empty(), "the caller has it");
+                // Two lists, as a host would have kept them.
+                let rest = self.rest.iter().map(bytes::Bytes::len).sum::<usize>() as u64;
+                let end = self.stream_out - rest;
+                let middle = end - queued / 3;
+                for positions in [end - queued..middle, middle..end] {
+                    let data = positions.map(|at| pattern(self.stream, at)).collect::<Vec<_>>();
+                    state.send_data.push_back(NetBufferList::from_mdl(1, data.into()));
+                }
+                let rest = self.rest.drain(..).map(|data| NetBufferList::from_mdl(2, data));
+                state.send_data.extend(rest);
+                Ok((*state, oracle))
+            }
             Err(refused) => {
                 let (error, socket) = *refused;
                 self.socket = self.sockets.add(socket);
@@ -197,14 +230,20 @@ impl End {
     fn import(&mut self, now: Instant, state: &ConnectionState) {
         self.clock.show(now);
         let imported = import(to_smoltcp(now), state, SEND_BUFFER, clock::tsval).unwrap();
-        assert!(!imported.close);
+        assert_eq!(imported.closing, fin_requested(state.tcp.delegated.state));
         let undelivered = imported.socket.recv_queue() as u32;
-        let fin = u32::from(imported.socket.state() == State::CloseWait);
-        self.first_sent = state.tcp.delegated.snd_una;
+        let fin = u32::from(fin_received(imported.socket.state()));
+        self.first_sent =
+            state.tcp.delegated.snd_una - u32::from(fin_acknowledged(imported.socket.state()));
         self.written = imported.written;
         self.first_received = state.tcp.delegated.rcv_nxt - undelivered - fin;
         self.read = 0;
-        self.rest = imported.rest;
+        let all = state.send_data.iter().flat_map(|list| list.slices()).flatten().copied();
+        let rest = all.skip(imported.written as usize).collect::<Vec<_>>();
+        self.rest =
+            Some(rest.into()).filter(|rest: &bytes::Bytes| !rest.is_empty()).into_iter().collect();
+        self.scale_raise = imported.scale_raise;
+        self.closing = imported.closing;
         self.flow = Flow::restored(state, now);
         self.imported = true;
         self.socket = self.sockets.add(imported.socket);
@@ -247,7 +286,8 @@ impl Oracle {
         assert!(delegated.snd_max.is_at_or_after(delegated.snd_nxt));
         assert_eq!(delegated.rcv_nxt, self.sequence("remote_seq_no") + self.recv_queue as u32);
         let scale = self.field("remote_win_shift");
-        assert_eq!(i64::from(state.tcp.constant.rcv_wind_scale), scale);
+        // An import makes its buffer, and with it its scale, no larger than it has to.
+        assert!(i64::from(state.tcp.constant.rcv_wind_scale) >= scale);
         // P9: what was advertised last reaches at most to the edge.
         let last = (self.field("remote_last_win") as u32) << scale;
         let edge = self.sequence("remote_last_ack") + last;
@@ -258,7 +298,7 @@ impl Oracle {
             imported || only_syn || (delegated.rcv_nxt + delegated.rcv_wnd).is_at_or_after(edge)
         );
         let sent = state.send_data.iter().map(|list| list.data_length()).sum::<usize>();
-        assert_eq!(sent, self.send_queue);
+        assert!(sent >= self.send_queue);
         let undelivered = state.buffered_data.iter().map(bytes::Bytes::len).sum::<usize>();
         assert_eq!(undelivered, self.recv_queue);
         assert!(state.send_data.iter().all(|list| list.net_buffers.len() == 1), "CH-SNB-1");
@@ -379,7 +419,8 @@ impl Bench {
         let fresh = Oracle::of(end.socket());
         assert_eq!(fresh.sequence("local_seq_no"), delegated.snd_una);
         assert_eq!(fresh.sequence("remote_last_seq"), delegated.snd_max);
-        assert_eq!(fresh.field("remote_win_shift"), oracle.field("remote_win_shift"));
+        let raised = fresh.field("remote_win_shift") + i64::from(end.scale_raise);
+        assert_eq!(i64::from(state.tcp.constant.rcv_wind_scale), raised);
         Ok(state)
     }
 
@@ -396,7 +437,7 @@ impl Bench {
         let (ours, theirs) = (index as u64, 1 - index as u64);
         let end = &self.ends[index];
         let data = state.send_data.iter().flat_map(|l| l.slices()).flatten().copied();
-        let data = data.chain(end.rest.iter().flatten().copied()).collect::<Vec<_>>();
+        let data = data.collect::<Vec<_>>();
         let first = end.stream_out - data.len() as u64;
         for (at, byte) in (first..).zip(&data) {
             assert_eq!(*byte, pattern(ours, at), "send data");
@@ -571,14 +612,16 @@ fn p8_fins_are_replayed() {
         (TcpPhase::FinWait2, State::FinWait2),
         (TcpPhase::CloseWait, State::CloseWait),
         (TcpPhase::LastAck, State::LastAck),
-        (TcpPhase::Closing, State::LastAck),
+        (TcpPhase::Closing, State::Closing),
+        (TcpPhase::TimeWait, State::TimeWait),
     ] {
         let mut bench = Bench::new(23, false, true, 0);
         let (mut state, _) = bench.ends[0].export(bench.now).unwrap();
         let delegated = &mut state.tcp.delegated;
         delegated.state = phase;
         match phase {
-            TcpPhase::FinWait2 => {
+            TcpPhase::FinWait2 | TcpPhase::TimeWait => {
+                delegated.rcv_nxt += u32::from(phase == TcpPhase::TimeWait);
                 delegated.snd_una += 1;
                 delegated.snd_nxt += 1;
                 delegated.snd_max += 1;
@@ -592,7 +635,7 @@ fn p8_fins_are_replayed() {
         }
         let imported = import(to_smoltcp(bench.now), &state, SEND_BUFFER, clock::tsval).unwrap();
         assert_eq!(imported.socket.state(), expected);
-        assert!(!imported.close, "{phase:?}: its FIN is on the wire");
+        assert_eq!(imported.closing, phase != TcpPhase::CloseWait);
         let oracle = Oracle::of(&imported.socket);
         assert_eq!(oracle.sequence("local_seq_no"), state.tcp.delegated.snd_una);
         assert_eq!(oracle.sequence("remote_last_seq"), state.tcp.delegated.snd_max);
@@ -624,7 +667,7 @@ fn p10_impossible_states_are_refused() {
     assert_eq!(try_with(no_data), Some(ImportError::SendSequence));
     let window = |state: &mut ConnectionState| state.tcp.delegated.rcv_wnd = 1 << 30;
     assert_eq!(try_with(window), Some(ImportError::ReceiveData));
-    let over = |state: &mut ConnectionState| state.tcp.delegated.state = TcpPhase::TimeWait;
+    let over = |state: &mut ConnectionState| state.tcp.delegated.state = TcpPhase::Closed;
     assert_eq!(try_with(over), Some(ImportError::Phase));
     let scale = |state: &mut ConnectionState| state.tcp.constant.rcv_wind_scale = 40;
     assert_eq!(try_with(scale), Some(ImportError::ReceiveData));
@@ -659,15 +702,104 @@ fn disagreement_leaves_the_connection_unharmed() {
     bench.close();
 }
 
-// Export is refused before ESTABLISHED and after our FIN.
+// CH-ST-1: TIME-WAIT is not exported.
 #[test]
-fn other_phases_are_not_exported() {
+fn time_wait_is_not_exported() {
     let mut bench = Bench::new(26, false, true, 0);
-    bench.ends[0].socket().close();
+    bench.close();
     assert!(matches!(
         bench.ends[0].export(bench.now).err(),
-        Some(ExportError::Phase(State::FinWait1))
+        Some(ExportError::Phase(State::TimeWait))
     ));
+}
+
+// CH-ST-1: a connection moves in every state from ESTABLISHED to LAST-ACK, with data before its FIN, with that FIN on
+// the wire or not, and still closes in order.
+#[test]
+fn half_closed_connections_move() {
+    for v6 in [false, true] {
+        let mut bench = Bench::new(28, v6, true, 0);
+        let mut seen = Vec::new();
+        bench.ends[0].write(0, 60_000);
+        bench.ends[1].write(1, 50_000);
+        idle(&mut bench, 5);
+        bench.ends[0].socket().close();
+        let shuttle = |bench: &mut Bench, index: usize, seen: &mut Vec<TcpPhase>| {
+            let Ok(state) = bench.try_shuttle(index) else { return };
+            let phase = state.tcp.delegated.state;
+            if seen.last() != Some(&phase) {
+                seen.push(phase);
+            }
+        };
+        for _ in 0..250 {
+            bench.ends[1].read(0, 2_000);
+            bench.ends[0].read(1, 500);
+            shuttle(&mut bench, 0, &mut seen);
+            idle(&mut bench, 7);
+        }
+        assert_eq!(seen, [TcpPhase::FinWait1, TcpPhase::FinWait2]);
+        bench.drain();
+        let mut seen = Vec::new();
+        bench.ends[1].write(1, 4_000);
+        bench.ends[1].socket().close();
+        bench.exchange();
+        shuttle(&mut bench, 1, &mut seen);
+        assert_eq!(seen, [TcpPhase::LastAck]);
+        for _ in 0..3_000 {
+            bench.step();
+            bench.ends[0].read(1, 2_000);
+        }
+        assert_eq!(bench.ends[1].socket().state(), State::Closed);
+        assert_eq!(bench.ends[0].socket().state(), State::TimeWait);
+        assert_eq!(bench.ends[0].stream_in, bench.ends[1].stream_out);
+        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+    }
+}
+
+// RFC 9293 s3.6, figure 13: both close at once, and both move in CLOSING.
+#[test]
+fn simultaneous_close_moves() {
+    let mut bench = Bench::new(29, false, true, 0);
+    bench.ends.iter_mut().for_each(|end| end.socket().close());
+    bench.exchange();
+    // Each has the other's FIN, and no acknowledgement of its own.
+    bench.now += Duration::from_millis(4);
+    for (_, to, frame) in core::mem::take(&mut bench.wire) {
+        let now = bench.now;
+        bench.ends[to].receive(now, frame);
+    }
+    assert!(bench.ends.iter_mut().all(|end| end.socket().state() == State::Closing));
+    for index in 0..2 {
+        let state = bench.shuttle(index);
+        assert_eq!(state.tcp.delegated.state, TcpPhase::Closing);
+        assert_eq!(bench.ends[index].socket().state(), State::Closing);
+    }
+    idle(&mut bench, 3_000);
+    assert!(bench.ends.iter_mut().all(|end| end.socket().state() == State::TimeWait));
+    assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+}
+
+// P9, RFC 7323 s2.4: a window of megabytes that the target had opened is not taken back; one of nothing costs no
+// megabytes of buffer.
+#[test]
+fn p9_the_buffer_covers_the_advertised_edge() {
+    let mut bench = Bench::new(30, false, true, 0);
+    let (mut state, _) = bench.ends[0].export(bench.now).unwrap();
+    state.tcp.constant.rcv_wind_scale = 7;
+    for window in [0, 1, 65_535, 100_000, 1 << 20, 4 << 20] {
+        state.tcp.delegated.rcv_wnd = window;
+        let Imported { mut socket, scale_raise, .. } =
+            import(to_smoltcp(bench.now), &state, SEND_BUFFER, clock::tsval).unwrap();
+        let capacity = socket.recv_capacity();
+        assert!(
+            capacity >= window as usize && capacity <= RECEIVE_BUFFER.max(window as usize + 128)
+        );
+        assert_eq!(scale_of_buffer(capacity) + scale_raise, 7);
+        assert_eq!(socket.recv_queue(), 0);
+        socket.abort();
+    }
+    state.tcp.delegated.rcv_wnd = 65_535 << 7 | 0x7f;
+    assert!(import(to_smoltcp(bench.now), &state, SEND_BUFFER, clock::tsval).is_ok());
 }
 
 // CLOSE-WAIT, which the recipe had left untested: data before the FIN, RCV.NXT beyond it, and our own
@@ -700,6 +832,19 @@ fn close_wait_moves() {
         assert_eq!(bench.ends[1].socket().state(), State::Closed);
         assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
     }
+}
+
+/// Whether our FIN is acknowledged in this state.
+fn fin_acknowledged(state: State) -> bool {
+    matches!(state, State::FinWait2 | State::TimeWait)
+}
+
+fn fin_received(state: State) -> bool {
+    matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait)
+}
+
+fn fin_requested(phase: TcpPhase) -> bool {
+    !matches!(phase, TcpPhase::Established | TcpPhase::CloseWait)
 }
 
 proptest! {

@@ -11,6 +11,7 @@ use smoltcp::iface::Interface;
 
 use super::RETRANSMISSION_MAX;
 use crate::{
+    offload_policy::OffloadRules,
     socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy},
     window::{scale_for, scale_of_buffer},
 };
@@ -37,6 +38,8 @@ pub struct HostConfig {
     pub mtu: usize,
     /// Which connections are offloaded.
     pub policy: OffloadPolicy,
+    /// When, and when they come back.
+    pub rules: OffloadRules,
     /// ECN (RFC 3168) is offered by our SYNs, and accepted. smoltcp does not know of it: while a connection is
     /// in the host its data is not ECN-capable, but marks are echoed.
     pub ecn: bool,
@@ -68,6 +71,7 @@ impl Default for HostConfig {
             gateways: Vec::new(),
             mtu: 1500,
             policy: OffloadPolicy::default(),
+            rules: OffloadRules::default(),
             ecn: false,
             auto_offload_bytes: AUTO_OFFLOAD_BYTES,
             timestamps: true,
@@ -272,8 +276,18 @@ pub struct HostStats {
     pub initiates_refused: u64,
     /// Hand-overs that the host has refused because socket and wire did not agree.
     pub exports_refused: u64,
-    /// Connections that came back from the target into smoltcp.
+    /// Connections that came back from the target into smoltcp, refused ones among them.
     pub imports: u64,
+    /// Uploads begun.
+    pub terminates: u64,
+    /// Connections that came back from the target after it had had them.
+    pub uploads: u64,
+    /// Times that the target has asked for an upload.
+    pub retrieves: u64,
+    /// Such requests that the policy has not followed.
+    pub retrieves_ignored: u64,
+    /// Updates of cached variables that were sent to the target.
+    pub updates: u64,
     /// Connections lost on the way: their state could not be taken out or put back.
     pub handoffs_lost: u64,
     /// Frames of offloaded connections handed on to the target (CH-FWD-2).

@@ -1,14 +1,19 @@
 //! What the host knows of a connection, a listener, and a connection that it has given away.
 
-use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+use alloc::{collections::VecDeque, vec::Vec};
 use core::{
     net::{IpAddr, SocketAddr},
     ops::Range,
 };
 
-use bytes::Bytes;
 use offload_engine::{
-    chimney::client::{ClientTag, OffloadHandle},
+    chimney::{
+        client::{ClientTag, OffloadHandle, UploadReason},
+        state::TcpCached,
+        tree::{TargetContext, TcpObject},
+    },
+    nbl::{NblChain, NetBufferList},
+    status::NdisStatus,
     tcp::SeqNum,
     time::Instant,
 };
@@ -53,8 +58,10 @@ pub(super) struct Connection {
     /// How much larger the scale of its windows is on the wire than in smoltcp.
     pub(super) scale_raise: u8,
     pub(super) must_offload: bool,
-    /// The target, or we, have refused to offload it: do not try again.
-    pub(super) stays: bool,
+    pub(super) stay: Stay,
+    /// Its client wants it offloaded, whatever the policy says.
+    pub(super) wanted: bool,
+    pub(super) history: History,
     pub(super) stage: Stage,
     /// When the host next solicits the next hop, while our SYN has not left.
     pub(super) solicit_at: Instant,
@@ -69,12 +76,20 @@ pub(super) struct SendHalf {
     pub(super) first: SeqNum,
     /// Written to the socket.
     pub(super) written: u64,
-    /// Written bytes of which the client has been told that the peer has acknowledged them.
-    pub(super) answered: u64,
-    /// Not yet written.
-    pub(super) pending: VecDeque<Bytes>,
+    /// Lists that are not complete, written or not, in order.
+    lists: VecDeque<Parked>,
+    /// Where the last list ends.
+    posted: u64,
     /// The client has asked for FIN.
     pub(super) shutdown: bool,
+}
+
+/// A list that waits for its acknowledgement.
+#[derive(Debug)]
+struct Parked {
+    list: NetBufferList,
+    /// Count of the byte behind its last.
+    end: u64,
 }
 
 /// What comes in.
@@ -91,39 +106,152 @@ pub(super) struct ReceiveHalf {
 }
 
 impl Connection {
-    /// When it has to be looked at though nothing has happened.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    /// When it has to be looked at though nothing has happened; `offload_at`: when the policy wants it
+    /// offloaded, as things are.
+    pub(super) fn deadline(&self, offload_at: Option<Instant>) -> Option<Instant> {
         match self.stage {
             Stage::Handshake(deadline) if self.flow.syn_sent() => Some(deadline),
             Stage::Handshake(deadline) => Some(deadline.min(self.solicit_at)),
-            Stage::Open | Stage::Lingering => None,
+            Stage::Open => offload_at,
+            Stage::Lingering => None,
+        }
+    }
+
+    /// Bytes that the peer has acknowledged.
+    pub(super) fn acknowledged(&self, socket: &Socket<'_>) -> u64 {
+        match socket.state() {
+            // What an RST has left in its buffer, or not, says nothing.
+            State::Closed => self.send.count_at(self.flow.snd_una),
+            _ => self.send.written - socket.send_queue() as u64,
         }
     }
 
     /// Oldest unacknowledged sequence number, by counting.
     pub(super) fn snd_una(&self, socket: &Socket<'_>) -> SeqNum {
-        let acknowledged = self.send.written - socket.send_queue() as u64;
+        let fin = u32::from(matches!(socket.state(), State::FinWait2 | State::TimeWait));
         // Modulo 2^32, as sequence numbers are.
-        self.send.first + acknowledged as u32
+        self.send.first + self.acknowledged(socket) as u32 + fin
     }
 
     /// Next sequence number expected, by counting.
     pub(super) fn rcv_nxt(&self, socket: &Socket<'_>) -> SeqNum {
         let received = self.receive.read + socket.recv_queue() as u64;
-        let fin = u32::from(socket.state() == State::CloseWait);
+        let fin = u32::from(fin_received(socket.state()));
         self.receive.first + received as u32 + fin
     }
 }
 
 impl SendHalf {
-    pub(super) fn pending_len(&self) -> usize {
-        self.pending.iter().map(Bytes::len).sum()
+    /// Of a connection that comes back with its lists, of which the socket holds `written` bytes.
+    pub(super) fn restored(
+        snd_una: SeqNum,
+        send_data: NblChain,
+        written: u64,
+        shutdown: bool,
+    ) -> Self {
+        let mut half = Self { first: snd_una, written, shutdown, ..Self::default() };
+        send_data.into_iter().for_each(|list| half.post(list));
+        half
     }
 
-    /// Bytes the client has given and not been told about.
-    pub(super) fn unanswered(&self) -> usize {
-        // Bounded by the send credit, which is checked.
-        (self.written - self.answered) as usize + self.pending_len()
+    /// Appends a list.
+    pub(super) fn post(&mut self, mut list: NetBufferList) {
+        list.status = NdisStatus::PENDING;
+        self.posted += list.data_length() as u64;
+        self.lists.push_back(Parked { list, end: self.posted });
+    }
+
+    /// Bytes of lists that are not complete.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.lists.front().map_or(0, |front| self.posted - front.start())
+    }
+
+    /// Bytes of lists that are complete.
+    pub(super) fn completed(&self) -> u64 {
+        self.posted - self.outstanding()
+    }
+
+    /// Lists that are not complete.
+    pub(super) fn outstanding_lists(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// Whether everything is in the socket.
+    pub(super) const fn all_written(&self) -> bool {
+        self.written == self.posted
+    }
+
+    /// Where `una` lies among the bytes, at most behind the last.
+    pub(super) fn count_at(&self, una: SeqNum) -> u64 {
+        // Not more than a window, so the distance is the nearest of all that are equal modulo 2^32.
+        let beyond = una.distance(self.first + self.written as u32);
+        self.written.saturating_add_signed(beyond.into()).min(self.posted)
+    }
+
+    /// Moves data into the socket. Returns whether any went.
+    pub(super) fn write(&mut self, socket: &mut Socket<'_>) -> bool {
+        let before = self.written;
+        let from = self.lists.partition_point(|parked| parked.end <= before);
+        for parked in self.lists.range(from..) {
+            let mut skip = (self.written - parked.start()) as usize;
+            for slice in parked.list.slices() {
+                let left = &slice[skip.min(slice.len())..];
+                skip -= slice.len() - left.len();
+                if left.is_empty() {
+                    continue;
+                }
+                let count = socket.send_slice(left).unwrap_or(0);
+                self.written += count as u64;
+                if count < left.len() {
+                    return self.written > before;
+                }
+            }
+        }
+        self.written > before
+    }
+
+    /// The lists of which the peer has acknowledged the last byte, at `acknowledged` (CH-SNC-5).
+    pub(super) fn take_complete(&mut self, acknowledged: u64) -> NblChain {
+        let complete = self.lists.partition_point(|parked| parked.end <= acknowledged);
+        let complete = self.lists.drain(..complete);
+        owned(complete.map(|parked| parked.complete(NdisStatus::SUCCESS, u64::MAX)))
+    }
+
+    /// Fails every list that is left: the first keeps the count of its acknowledged bytes (CH-SNC-1, -2).
+    pub(super) fn abort(&mut self, acknowledged: u64) -> NblChain {
+        let mut chain = self.take_complete(acknowledged);
+        let failed = self.lists.drain(..);
+        chain.extend(owned(
+            failed.map(|parked| parked.complete(NdisStatus::REQUEST_ABORTED, acknowledged)),
+        ));
+        chain
+    }
+
+    /// The lists as a hand-over takes them along: the first starts at the first byte that is not acknowledged
+    /// (CH-SNB-2).
+    pub(super) fn into_send_data(self, acknowledged: u64) -> NblChain {
+        self.lists
+            .into_iter()
+            .map(|parked| parked.complete(NdisStatus::PENDING, acknowledged))
+            .collect()
+    }
+}
+
+/// The lists that somebody waits for.
+pub(super) fn owned(lists: impl IntoIterator<Item = NetBufferList>) -> NblChain {
+    lists.into_iter().filter(|list| list.context != TcpObject::DISCONNECT_DATA).collect()
+}
+
+impl Parked {
+    fn start(&self) -> u64 {
+        self.end - self.list.data_length() as u64
+    }
+
+    /// The list with this status, and its bytes before `acknowledged` counted as transferred.
+    fn complete(mut self, status: NdisStatus, acknowledged: u64) -> NetBufferList {
+        let count = acknowledged.min(self.end).saturating_sub(self.start());
+        self.list.complete(status, count as usize);
+        self.list
     }
 }
 
@@ -162,19 +290,69 @@ pub(super) struct Offloaded {
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,
     pub(super) must_offload: bool,
-    /// The initiate is not complete: what the host would need to take the connection back.
-    pub(super) initiating: Option<Box<Initiating>>,
+    pub(super) stage: OffloadStage,
+    /// Frames that have come while it changes hands: for the target at last, or for smoltcp (CH-FWD-3, CH-TRM-7).
+    pub(super) frames: Vec<Vec<u8>>,
+    /// Bytes that its client has been given by the host and has not consumed yet.
+    pub(super) unconsumed: usize,
+    /// The client has asked for its end, but could not do it itself.
+    pub(super) aborted: bool,
+    /// It is to come back as soon as its initiate is complete; why, if the target asked.
+    pub(super) recall: Option<Option<UploadReason>>,
+    /// The cached variables that the target knows.
+    pub(super) cached: TcpCached,
+    /// Those that are on their way to it.
+    pub(super) updating: Option<TcpCached>,
+    pub(super) history: History,
 }
 
-/// A connection on its way to the target.
-#[derive(Debug, Default)]
-pub(super) struct Initiating {
-    /// Frames for the target that have come meanwhile (CH-FWD-3).
-    pub(super) frames: Vec<Vec<u8>>,
-    /// Bytes that its client has been given and has not consumed yet.
-    pub(super) unconsumed: usize,
-    /// The client has asked for its end.
-    pub(super) aborted: bool,
+/// Where a connection of the target's stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OffloadStage {
+    /// The initiate is not complete.
+    Initiating,
+    /// The target has it, under this name.
+    With(TargetContext),
+    /// The terminate is not complete; why it was asked for, if the target asked.
+    Terminating(Option<UploadReason>),
+}
+
+/// What a connection has been through.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct History {
+    /// Its handshake was done then.
+    pub(super) opened_at: Instant,
+    /// Hand-overs to the target that were completed.
+    pub(super) offloads: u32,
+    /// Hand-overs from it.
+    pub(super) uploads: u32,
+    /// Why the target asked for the last upload, if it did.
+    pub(super) upload_reason: Option<UploadReason>,
+    /// Why the target last refused it.
+    pub(super) refusal: Option<NdisStatus>,
+}
+
+impl History {
+    pub(super) const fn new(opened_at: Instant) -> Self {
+        Self { opened_at, offloads: 0, uploads: 0, upload_reason: None, refusal: None }
+    }
+}
+
+/// Whether a connection in the host may leave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Stay {
+    /// When the policy says.
+    #[default]
+    No,
+    /// Not before that time, unless its client asks: the target has refused it, or it has just come back.
+    Until(Instant),
+    /// Only when its client asks: who has asked for it before, or it could not be handed over.
+    UntilAsked,
+}
+
+/// Whether the peer's FIN is part of what has been received in this state.
+pub(super) const fn fin_received(state: State) -> bool {
+    matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait)
 }
 
 /// The address without its port, if it names one.

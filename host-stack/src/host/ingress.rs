@@ -4,15 +4,21 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpCached},
-    engine::port::FromHost,
+    chimney::{
+        client::OffloadHandle,
+        provider::{Forward, OffloadProvider},
+        state::TcpCached,
+    },
+    status::NdisStatus,
     time::Instant,
 };
 use smoltcp::socket::tcp;
 
 use super::{
     BACKLOG_MAX, CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_FRAMES_MAX, Host,
-    connection::{Connection, Owner, ReceiveHalf, SendHalf, Stage, specified},
+    connection::{
+        Connection, History, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
+    },
     neighbors::SOLICIT_DELAY,
 };
 use crate::{
@@ -51,7 +57,10 @@ impl Host {
                 self.stats.fragments_dropped += 1;
                 Verdict::Drop
             }
-            Frame::Other => Verdict::Process,
+            Frame::Other => {
+                self.hear_of_neighbor(now, &frame);
+                Verdict::Process
+            }
         };
         match verdict {
             Verdict::Process => self.process(now, frame),
@@ -154,7 +163,9 @@ impl Host {
                 flow,
                 scale_raise: self.config.scale_raise(),
                 must_offload,
-                stays: false,
+                stay: Stay::No,
+                wanted: false,
+                history: History::new(now),
                 stage: Stage::Handshake(now + HANDSHAKE_MAX),
                 solicit_at: now + SOLICIT_DELAY,
                 send: SendHalf::default(),
@@ -198,18 +209,27 @@ impl Host {
     }
 
     /// CH-FWD-2: the host got it before the hand-over was done, or because of IP options. CH-FWD-3: not
-    /// while the initiate is in progress.
+    /// while the connection changes hands.
     fn forward(&mut self, handle: OffloadHandle, frame: Vec<u8>) {
         let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
-        match &mut offloaded.initiating {
-            Some(initiating) if initiating.frames.len() < HELD_FRAMES_MAX => {
-                initiating.frames.push(frame);
-            }
-            Some(_) => self.stats.forwards_dropped += 1,
-            None => {
+        match offloaded.stage {
+            OffloadStage::With(connection) => {
                 self.stats.forwards += 1;
-                self.tell_engine(FromHost::ForwardFrame(frame));
+                let status = NdisStatus::PENDING;
+                self.engine.forward(Forward { connection, frame, status });
+                self.ring = true;
             }
+            _ if offloaded.frames.len() < HELD_FRAMES_MAX => offloaded.frames.push(frame),
+            _ => self.stats.forwards_dropped += 1,
+        }
+    }
+
+    /// The target is done with a frame. What it did not process because the connection was on its way up
+    /// is the host's to process, when it has arrived.
+    pub(super) fn forwarded(&mut self, now: Instant, segment: Forward) {
+        if segment.status == NdisStatus::UPLOAD_IN_PROGRESS {
+            // Verified before it was forwarded.
+            self.receive(now, segment.frame, true);
         }
     }
 

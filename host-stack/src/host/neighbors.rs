@@ -25,7 +25,7 @@ use super::{Host, config::HostConfig};
 /// How long a SYN may wait before the host solicits for it: smoltcp's own solicitation comes first.
 pub(super) const SOLICIT_DELAY: Duration = Duration::from_millis(20);
 /// Pause between two solicitations (RFC 1122 s2.3.2.1, RFC 4861 RETRANS_TIMER).
-const SOLICIT_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const SOLICIT_INTERVAL: Duration = Duration::from_secs(1);
 /// Hop limit that proves a neighbor (RFC 4861 s7.1).
 const NEIGHBOR_HOP_LIMIT: u8 = 255;
 
@@ -38,13 +38,26 @@ impl Host {
         }
         connection.solicit_at = now + SOLICIT_INTERVAL;
         let (source, remote) = (connection.tuple.local.ip(), connection.tuple.remote.ip());
-        let next_hop = self.config.next_hop(remote);
-        if let Some(frame) = next_hop.and_then(|target| solicitation(&self.config, source, target))
-        {
+        if let Some(next_hop) = self.config.next_hop(remote) {
+            self.solicit_from(now, source, next_hop);
+        }
+        true
+    }
+
+    /// Asks where a neighbor is, from our address of its family.
+    pub(super) fn solicit(&mut self, now: Instant, next_hop: IpAddr) {
+        let own = self.config.addresses.iter().map(|(own, _)| *own);
+        let source = own.into_iter().find(|own| own.is_ipv4() == next_hop.is_ipv4());
+        if let Some(source) = source {
+            self.solicit_from(now, source, next_hop);
+        }
+    }
+
+    fn solicit_from(&mut self, now: Instant, source: IpAddr, next_hop: IpAddr) {
+        if let Some(frame) = solicitation(&self.config, source, next_hop) {
             self.device.sent.push_back(frame);
             self.send_down(now);
         }
-        true
     }
 }
 

@@ -1,15 +1,18 @@
-//! The host's half of the chimney: handing connections over, and taking refused ones back.
+//! The host's half of the chimney, downward: which connections are due, their tree, and what became of it.
+//!
+//! All connections that are due in one poll go down in one tree (CH-ARC-5). A neighbor or a path that the
+//! target has already appears in it as a linker; one that is on its way down or up is waited for (CH-INI-1).
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use core::{net::IpAddr, sync::atomic::Ordering};
 
-use bytes::Bytes;
 use offload_engine::{
     chimney::{
-        client::{InitiateOffload, OffloadHandle},
-        state::ConnectionState,
+        client::OffloadHandle,
+        provider::OffloadProvider,
+        state::{ConnectionState, NeighborState, PathState},
+        tree::{Block, InitiateNode, InitiateTree, TargetContext, TcpBlock, TcpObject},
     },
-    engine::port::FromHost,
-    nbl::NetBufferList,
     status::NdisStatus,
     time::Instant,
 };
@@ -17,19 +20,18 @@ use smoltcp::socket::tcp::{self, State};
 
 use super::{
     Host,
-    connection::{Connection, Initiating, Offloaded, Owner, ReceiveHalf, SendHalf, Stage},
-    ingress::configure,
+    connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
+    objects::{Link, Neighbor, Object, Path, PathKey},
+    upload::Origin,
 };
 use crate::{
-    clock::{self, to_smoltcp},
+    clock::to_smoltcp,
     handoff::{
         self,
         export::{ExportError, Surroundings, export, push_acknowledgement},
-        import::{Imported, import},
     },
-    observer::Flow,
+    offload_policy::may_change,
     socket::{HostError, Notice, OffloadPolicy},
-    wire,
 };
 
 /// Whether a connection is to be offloaded.
@@ -38,50 +40,139 @@ pub(super) enum Wish {
     No,
     /// At the end of its handshake.
     AtOnce,
-    /// It has carried enough.
+    /// Later in its life.
     Later,
+}
+
+/// The tree of one poll while it grows.
+#[derive(Default)]
+struct Batch(BTreeMap<IpAddr, Branch>);
+
+/// A neighbor in it, and the paths behind it.
+struct Branch {
+    handle: OffloadHandle,
+    node: InitiateNode<NeighborState>,
+    paths: BTreeMap<PathKey, Twig>,
+}
+
+/// A path in it, and the connections on it.
+struct Twig {
+    handle: OffloadHandle,
+    node: InitiateNode<PathState>,
+    connections: Vec<TcpBlock<InitiateNode<Box<TcpObject>>>>,
+}
+
+impl Batch {
+    fn into_tree(self) -> InitiateTree {
+        let path = |Twig { handle, node, connections }| Block::new(handle, node).with(connections);
+        let neighbor = |Branch { handle, node, paths }: Branch| {
+            Block::new(handle, node).with(paths.into_values().map(path).collect())
+        };
+        self.0.into_values().map(neighbor).collect()
+    }
+}
+
+/// A node for an object that the target may have already.
+fn node<S>(context: Option<TargetContext>, state: impl FnOnce() -> S) -> InitiateNode<S> {
+    context.map_or_else(|| InitiateNode::new(state()), InitiateNode::Linker)
 }
 
 impl Host {
     /// Hands over every connection whose time has come. Everything that the engine had queued has
     /// been seen by smoltcp, and everything that smoltcp had to acknowledge has been sent (CH-INI-7).
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
-        let handles = self.connections.keys().copied().collect::<Vec<_>>();
+        let due = |(handle, connection): (&OffloadHandle, &Connection)| {
+            let wish = self.wish(now, connection);
+            (wish != Wish::No).then_some((*handle, wish))
+        };
+        let due = self.connections.iter().filter_map(due).collect::<Vec<_>>();
+        let mut batch = Batch::default();
         let mut work = false;
-        for handle in handles {
-            match self.connections.get(&handle).map(|connection| self.wish(connection)) {
-                Some(Wish::AtOnce) => work |= self.offload(now, handle, true),
-                Some(Wish::Later) => work |= self.offload(now, handle, false),
-                Some(Wish::No) | None => {}
-            }
+        for (handle, wish) in due {
+            work |= self.offload(now, handle, wish == Wish::AtOnce, &mut batch);
+        }
+        if !batch.0.is_empty() {
+            self.engine.initiate(batch.into_tree());
+            self.ring = true;
         }
         work
     }
 
-    pub(super) fn wish(&self, connection: &Connection) -> Wish {
-        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-        let transferable = matches!(socket.state(), State::Established | State::CloseWait);
-        if !transferable || connection.stays {
-            return Wish::No;
-        }
-        let carried = connection.receive.read.max(connection.send.answered);
-        match (connection.stage, self.config.policy) {
-            (Stage::Handshake(_), OffloadPolicy::Always) => Wish::AtOnce,
-            (Stage::Handshake(_), _) if connection.must_offload => Wish::AtOnce,
-            (Stage::Open, OffloadPolicy::Auto)
-                if carried >= self.config.auto_offload_bytes && !connection.send.shutdown =>
-            {
-                Wish::Later
-            }
+    pub(super) fn wish(&self, now: Instant, connection: &Connection) -> Wish {
+        let at = match connection.stage {
+            Stage::Handshake(_) | Stage::Open => self.offload_at(connection),
+            Stage::Lingering => None,
+        };
+        match (at, connection.stage) {
+            (Some(at), Stage::Handshake(_)) if at <= now => Wish::AtOnce,
+            (Some(at), _) if at <= now => Wish::Later,
             _ => Wish::No,
         }
     }
 
-    /// Takes the connection out of smoltcp and sends it down. Returns whether anything was done.
-    fn offload(&mut self, now: Instant, handle: OffloadHandle, at_once: bool) -> bool {
-        if at_once && let Some(connection) = self.connections.get_mut(&handle) {
+    /// When a connection is to be offloaded, as things are; `None`: not until something happens to it.
+    pub(super) fn offload_at(&self, connection: &Connection) -> Option<Instant> {
+        let state = self.sockets.get::<tcp::Socket<'_>>(connection.socket).state();
+        let open = matches!(state, State::Established | State::CloseWait);
+        // CH-ST-1: also half closed, but that pays only if somebody asks.
+        let closing =
+            matches!(state, State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck);
+        if self.paused || !(open || closing) {
+            return None;
+        }
+        if connection.wanted
+            || (connection.must_offload && self.config.policy != OffloadPolicy::Never)
+        {
+            return Some(Instant::ZERO);
+        }
+        let (local, remote) = (connection.tuple.local.port(), connection.tuple.remote.port());
+        if closing
+            || connection.send.shutdown && connection.stage == Stage::Open
+            || !self.config.rules.covers(local, remote)
+        {
+            return None;
+        }
+        let by_policy = match (self.config.policy, connection.stage) {
+            (OffloadPolicy::Never, _) | (OffloadPolicy::Auto, Stage::Handshake(_)) => None,
+            (OffloadPolicy::Always, _) => Some(Instant::ZERO),
+            (OffloadPolicy::Auto, _) => {
+                let carried = connection.receive.read.max(connection.send.completed());
+                if carried >= self.config.auto_offload_bytes {
+                    Some(Instant::ZERO)
+                } else {
+                    let age = self.config.rules.after_age;
+                    age.map(|age| connection.history.opened_at + age)
+                }
+            }
+        };
+        match connection.stay {
+            Stay::Until(rested) => by_policy.map(|at| at.max(rested)),
+            Stay::No => by_policy,
+            Stay::UntilAsked => None,
+        }
+    }
+
+    /// A client wants its connection offloaded.
+    pub(super) fn wish_offload(&mut self, handle: OffloadHandle) {
+        if let Some(connection) = self.connections.get_mut(&handle) {
+            connection.wanted = true;
+        }
+    }
+
+    /// Takes the connection out of smoltcp, and puts it into the batch. Returns whether anything was done.
+    fn offload(
+        &mut self,
+        now: Instant,
+        handle: OffloadHandle,
+        at_once: bool,
+        batch: &mut Batch,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        if at_once {
             connection.establish();
         }
+        let path = PathKey::of(&connection.tuple);
+        let Some(next_hop) = self.passage(batch, path) else { return false };
         // Sends that are not acknowledged move along; of those that are, the client hears now.
         self.answer_sends(handle);
         let Some(connection) = self.connections.get(&handle) else { return false };
@@ -92,22 +183,45 @@ impl Host {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let slot = connection.socket;
         let socket = handoff::take(&mut self.sockets, slot);
+        let acknowledged = connection.acknowledged(&socket);
         let surroundings = Surroundings {
             tuple: connection.tuple,
             flow: &connection.flow,
             snd_una: connection.snd_una(&socket),
             rcv_nxt: connection.rcv_nxt(&socket),
+            closing: connection.send.shutdown,
             cached: self.config.cached(),
-            path_mtu: self.paths.mtu(now, connection.tuple.remote.ip(), self.config.mtu as u32),
+            path_mtu: self.paths.mtu(now, path.destination, self.config.mtu as u32),
             ts_time: self.timestamps.at(now),
         };
         match export(now, socket, &surroundings) {
-            Ok(state) => self.initiate(handle, state, at_once),
+            Ok(state) => {
+                self.leave(now, handle, at_once, acknowledged, state, (path, next_hop), batch);
+                true
+            }
             Err(refused) => {
                 let (error, socket) = *refused;
                 self.export_refused(handle, error, socket)
             }
         }
+    }
+
+    /// The neighbor through which a new connection on `path` would be offloaded; `None`: one of the two is on its
+    /// way down or up, so the connection has to wait.
+    fn passage(&self, batch: &Batch, path: PathKey) -> Option<IpAddr> {
+        let known = self.objects.paths.get(&path);
+        let next_hop = match known {
+            Some(path) => path.state.next_hop,
+            // A peer that we have no route to was heard all the same: it is its own next hop.
+            None => self.config.next_hop(path.destination).unwrap_or(path.destination),
+        };
+        let branch = batch.0.get(&next_hop);
+        let has_path = branch.is_some_and(|branch| branch.paths.contains_key(&path));
+        let path_ready = has_path || known.is_none_or(|path| path.context().is_some());
+        let neighbor = self.objects.neighbors.get(&next_hop);
+        let neighbor_ready =
+            branch.is_some() || neighbor.is_none_or(|neighbor| neighbor.context().is_some());
+        (path_ready && neighbor_ready).then_some(next_hop)
     }
 
     fn push_acknowledgement(&mut self, now: Instant, handle: OffloadHandle) {
@@ -122,50 +236,99 @@ impl Host {
         self.send_down(now);
     }
 
-    fn initiate(
+    /// The connection, out of smoltcp, becomes a node of the batch.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one hand-over")]
+    fn leave(
         &mut self,
+        now: Instant,
         handle: OffloadHandle,
-        mut state: Box<ConnectionState>,
         at_once: bool,
-    ) -> bool {
-        let Some(connection) = self.connections.remove(&handle) else { return false };
+        acknowledged: u64,
+        mut state: Box<ConnectionState>,
+        (path, next_hop): (PathKey, IpAddr),
+        batch: &mut Batch,
+    ) {
+        let Some(connection) = self.connections.remove(&handle) else { return };
         self.left(connection.listener, connection.stage);
         let notice = connection.established(handle, true);
-        let Connection { client, listener, tuple, must_offload, send, receive, .. } = connection;
+        let Connection { client, listener, tuple, must_offload, send, receive, history, .. } =
+            connection;
         // The frames that come from now on are the target's.
         self.owners.insert(tuple, Owner::Target(handle));
-        let unanswered = send.unanswered();
-        let initiating =
-            Initiating { frames: Vec::new(), unconsumed: receive.unconsumed, aborted: false };
-        self.offloaded.insert(
-            handle,
-            Offloaded {
-                tuple,
-                client,
-                listener,
-                must_offload,
-                initiating: Some(Box::new(initiating)),
-            },
-        );
         self.stats.initiates += 1;
+        let (unanswered, shutdown) = (send.outstanding_lists(), send.shutdown);
         if at_once {
             self.stats.passive_opens += u64::from(listener.is_some());
             self.tell(notice);
-            // What was sent before the client could know of the hand-over comes back.
-            for data in send.pending {
-                self.tell(Notice::Returned { handle, data, shutdown: false });
-            }
-            if send.shutdown {
-                self.tell(Notice::Returned { handle, data: Bytes::new(), shutdown: true });
-            }
-        } else {
-            for data in send.pending {
-                state.send_data.push_back(NetBufferList::from_mdl(0, data));
-            }
-            self.tell(Notice::Offloading { handle, unanswered });
         }
-        self.tell_engine(FromHost::InitiateConnection(InitiateOffload { handle, client, state }));
-        true
+        if !at_once || unanswered > 0 || shutdown {
+            self.tell(Notice::Offloading { handle, unanswered, shutdown });
+        }
+        // The lists go down as they were given, not as smoltcp had copied their bytes.
+        state.send_data = send.into_send_data(acknowledged);
+        let offloaded = Offloaded {
+            tuple,
+            client,
+            listener,
+            must_offload,
+            stage: OffloadStage::Initiating,
+            frames: Vec::new(),
+            unconsumed: receive.unconsumed,
+            aborted: false,
+            recall: None,
+            cached: state.tcp.cached,
+            updating: None,
+            history,
+        };
+        self.offloaded.insert(handle, offloaded);
+        let (neighbor, route, object) = TcpObject::split(client, *state);
+        let block = Block::new(handle, InitiateNode::new(Box::new(object)));
+        self.attach(now, batch, (path, next_hop), (neighbor, route), block);
+    }
+
+    /// Puts a connection's node below those of its path and its neighbor, which are made if the target does not
+    /// have them.
+    fn attach(
+        &mut self,
+        now: Instant,
+        batch: &mut Batch,
+        (path, next_hop): (PathKey, IpAddr),
+        (neighbor, route): (NeighborState, PathState),
+        block: TcpBlock<InitiateNode<Box<TcpObject>>>,
+    ) {
+        let (neighbor_handle, path_handle) = (self.new_handle(), self.new_handle());
+        let mac = neighbor.cached.dl_destination_address;
+        let object = self.objects.neighbors.entry(next_hop).or_insert_with(|| {
+            Object::new(neighbor_handle, Neighbor { mac, heard_at: now, probing: None })
+        });
+        // The peer's last word came from there.
+        object.stale |= object.state.mac != mac;
+        object.state.mac = mac;
+        let branch = batch.0.entry(next_hop).or_insert_with(|| Branch {
+            handle: object.handle,
+            node: node(object.context(), || object.state.offload_state(now)),
+            paths: BTreeMap::new(),
+        });
+        let mtu = route.cached.path_mtu;
+        let is_new = !self.objects.paths.contains_key(&path);
+        object.dependents += usize::from(is_new);
+        let object = self
+            .objects
+            .paths
+            .entry(path)
+            .or_insert_with(|| Object::new(path_handle, Path { next_hop, mtu }));
+        object.dependents += 1;
+        let twig = branch.paths.entry(path).or_insert_with(|| Twig {
+            handle: object.handle,
+            node: node(object.context(), || route),
+            connections: Vec::new(),
+        });
+        twig.connections.push(block);
+    }
+
+    /// A name for an object of ours.
+    fn new_handle(&self) -> OffloadHandle {
+        OffloadHandle(self.clients.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
     fn export_refused(
@@ -185,7 +348,8 @@ impl Host {
             ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");
-        connection.stays = true;
+        connection.stay = Stay::UntilAsked;
+        connection.wanted = false;
         self.stats.exports_refused += 1;
         let lost = matches!(error, ExportError::Lost(_));
         self.stats.handoffs_lost += u64::from(lost);
@@ -196,147 +360,94 @@ impl Host {
     }
 
     /// A connection that cannot go on in the host.
-    fn end_unoffloaded(&mut self, handle: OffloadHandle) {
+    pub(super) fn end_unoffloaded(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.get(&handle) else { return };
         let error = HostError::OffloadRefused;
-        match (connection.stage, connection.listener) {
-            (Stage::Open, _) => self.tell(Notice::Closed { handle, error: Some(error) }),
-            (Stage::Handshake(_), None) => self.tell(Notice::ConnectFailed { handle, error }),
-            (Stage::Handshake(_), Some(_)) | (Stage::Lingering, _) => {}
+        let notice = match (connection.stage, connection.listener) {
+            (Stage::Open, _) => Some(Notice::Closed { handle, error: Some(error) }),
+            (Stage::Handshake(_), None) => Some(Notice::ConnectFailed { handle, error }),
+            (Stage::Handshake(_), Some(_)) | (Stage::Lingering, _) => None,
+        };
+        if let Some(notice) = notice {
+            self.abort_sends(handle);
+            self.tell(notice);
         }
         self.reset(handle);
     }
 
-    /// The target has answered.
-    pub(super) fn initiate_complete(
+    /// NdisMInitiateOffloadComplete: each node says what became of it.
+    pub(super) fn initiate_complete(&mut self, now: Instant, tree: InitiateTree) {
+        // What clients had asked before they knew of the hand-over goes back to them first.
+        self.take_requests(now);
+        for Block { handle, payload, status: neighbor_status, dependents: paths } in tree {
+            let mut root = None;
+            match (payload, self.objects.neighbor_by(handle)) {
+                (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
+                    object.link = Link::There(context);
+                }
+                (InitiateNode::New { context: None, .. }, _) => root = Some(neighbor_status),
+                _ => {}
+            }
+            for Block { handle, payload, status: path_status, dependents: connections } in paths {
+                let mut cause = root;
+                match (payload, self.objects.path_by(handle)) {
+                    (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
+                        object.link = Link::There(context);
+                    }
+                    (InitiateNode::New { context: None, .. }, _) => {
+                        cause = cause.or(Some(path_status));
+                    }
+                    _ => {}
+                }
+                for Block { handle, payload, status, dependents: _ } in connections {
+                    // CH-TREE-6: below a node that has failed FAILURE says no more than that.
+                    self.connection_initiated(now, handle, cause.unwrap_or(status), payload);
+                }
+            }
+        }
+        self.push_updates(now);
+    }
+
+    fn connection_initiated(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
         status: NdisStatus,
-        state: Option<Box<ConnectionState>>,
+        payload: InitiateNode<Box<TcpObject>>,
     ) {
         let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
-        let Some(initiating) = offloaded.initiating.take() else { return };
-        match state {
-            None if status == NdisStatus::SUCCESS => {
-                for frame in initiating.frames {
-                    self.stats.forwards += 1;
-                    self.tell_engine(FromHost::ForwardFrame(frame));
-                }
-            }
-            None => {
-                // Without its state nothing can be said to the peer: its next segment meets an RST.
-                self.stats.handoffs_lost += 1;
-                self.released(handle);
-                let error = Some(HostError::OffloadRefused);
-                self.tell(Notice::Closed { handle, error });
-            }
-            Some(state) => {
-                tracing::warn!(tuple = ?offloaded.tuple, %status, "the target refused a connection");
-                self.stats.initiates_refused += 1;
-                self.take_back(now, handle, &state, *initiating);
-            }
-        }
-    }
-
-    /// The connection has ended, and the target has let go of it.
-    pub(super) fn released(&mut self, handle: OffloadHandle) {
-        if let Some(offloaded) = self.offloaded.remove(&handle) {
-            self.owners.remove(&offloaded.tuple);
-        }
-    }
-
-    /// A refused connection lives on in the host, or ends with an RST if its client cannot use it there.
-    fn take_back(
-        &mut self,
-        now: Instant,
-        handle: OffloadHandle,
-        state: &ConnectionState,
-        initiating: Initiating,
-    ) {
-        let Some(offloaded) = self.offloaded.remove(&handle) else { return };
-        let Initiating { frames, unconsumed, aborted } = initiating;
-        if aborted || offloaded.must_offload {
-            let error = if aborted { HostError::Aborted } else { HostError::OffloadRefused };
-            self.end_state(handle, &offloaded, state, error);
+        if offloaded.stage != OffloadStage::Initiating {
             return;
         }
-        match import(to_smoltcp(now), state, self.config.send_buffer, clock::tsval) {
-            Ok(imported) => {
-                self.stats.imports += 1;
-                self.settle(now, handle, offloaded, state, imported, unconsumed);
-                for frame in frames {
-                    // Verified before it was held.
+        match payload {
+            InitiateNode::New { context: Some(context), .. } => {
+                offloaded.stage = OffloadStage::With(context);
+                offloaded.history.offloads += 1;
+                for frame in core::mem::take(&mut offloaded.frames) {
                     self.receive(now, frame, true);
                 }
+                let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
+                let recall = offloaded.recall.take().or(offloaded.aborted.then_some(None));
+                if let Some(reason) = recall {
+                    self.terminate([handle], reason);
+                }
             }
-            Err(error) => {
-                tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost on its way back");
-                self.stats.handoffs_lost += 1;
-                self.end_state(handle, &offloaded, state, HostError::OffloadRefused);
+            InitiateNode::New { state: Some(object), context: None } => {
+                self.stats.initiates_refused += 1;
+                self.take_back(now, handle, object, Origin::Refused(status));
             }
+            InitiateNode::New { state: None, context: None }
+            | InitiateNode::Linker(_)
+            | InitiateNode::Placeholder => self.state_lost(handle),
         }
     }
 
-    /// Resets a connection of which only the state is left.
-    fn end_state(
-        &mut self,
-        handle: OffloadHandle,
-        offloaded: &Offloaded,
-        state: &ConnectionState,
-        error: HostError,
-    ) {
-        self.owners.remove(&offloaded.tuple);
-        if let Some(frame) = wire::reset_frame(state, self.config.mac) {
-            self.stats.frames_out += 1;
-            self.tell_engine(FromHost::Frame(frame));
+    /// How long a connection stays that the target has refused with `status`.
+    pub(super) fn rest_after(&self, now: Instant, status: NdisStatus) -> Stay {
+        if may_change(status) {
+            Stay::Until(now + self.config.rules.rest)
+        } else {
+            Stay::UntilAsked
         }
-        self.tell(Notice::Closed { handle, error: Some(error) });
-    }
-
-    /// Puts an imported socket among the others, and tells its client that it serves it again.
-    fn settle(
-        &mut self,
-        now: Instant,
-        handle: OffloadHandle,
-        offloaded: Offloaded,
-        state: &ConnectionState,
-        imported: Imported,
-        unconsumed: usize,
-    ) {
-        let Offloaded { tuple, client, listener, must_offload, initiating: _ } = offloaded;
-        let Imported { mut socket, rest, written, close } = imported;
-        configure(&mut socket, &self.config.tcp);
-        let undelivered = socket.recv_queue() as u32;
-        let fin = u32::from(socket.state() == State::CloseWait);
-        let connection = Connection {
-            client,
-            listener,
-            tuple,
-            socket: self.sockets.add(socket),
-            flow: Flow::restored(state, now),
-            // The import has made a buffer of the wire's scale.
-            scale_raise: 0,
-            must_offload,
-            stays: true,
-            stage: Stage::Open,
-            solicit_at: now,
-            send: SendHalf {
-                first: state.tcp.delegated.snd_una,
-                written,
-                answered: 0,
-                pending: rest,
-                shutdown: close,
-            },
-            receive: ReceiveHalf {
-                first: state.tcp.delegated.rcv_nxt - undelivered - fin,
-                read: 0,
-                unconsumed,
-                closed_told: false,
-            },
-        };
-        self.owners.insert(tuple, Owner::Host(handle));
-        self.tell(connection.established(handle, false));
-        self.connections.insert(handle, connection);
     }
 }

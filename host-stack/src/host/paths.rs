@@ -3,16 +3,14 @@
 //! The target tells what ICMP has said of a connection's path, since only it knows what is in flight. The
 //! host, whose cached variable the path MTU is (CH-UPD-5), gives it to connections that are offloaded to
 //! the same address later, so that not each of them has to find out. After [`RAISE_AFTER`] it is
-//! forgotten: the path may have become wider. A connection keeps what it was told at its initiate.
+//! forgotten: the path may have become wider. Connections on the path keep what they were told.
 //!
 //! Limit: [`PATHS_MAX`]; beyond it the oldest is forgotten.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 
-use offload_engine::{chimney::client::OffloadHandle, tcp::RAISE_AFTER, time::Instant};
-
-use super::Host;
+use offload_engine::{tcp::RAISE_AFTER, time::Instant};
 
 /// Addresses whose path MTU is remembered.
 pub(super) const PATHS_MAX: usize = 1024;
@@ -28,7 +26,7 @@ struct Narrow {
 }
 
 impl Paths {
-    fn learn(&mut self, now: Instant, remote: IpAddr, mtu: u32) {
+    pub(super) fn learn(&mut self, now: Instant, remote: IpAddr, mtu: u32) {
         if self.0.len() >= PATHS_MAX && !self.0.contains_key(&remote) {
             let oldest = self.0.iter().min_by_key(|(_, narrow)| narrow.since);
             if let Some(oldest) = oldest.map(|(address, _)| *address) {
@@ -47,15 +45,6 @@ impl Paths {
                 link
             }
             None => link,
-        }
-    }
-}
-
-impl Host {
-    /// The path of an offloaded connection has become narrower.
-    pub(super) fn path_narrowed(&mut self, now: Instant, handle: OffloadHandle, mtu: u32) {
-        if let Some(offloaded) = self.offloaded.get(&handle) {
-            self.paths.learn(now, offloaded.tuple.remote.ip(), mtu);
         }
     }
 }

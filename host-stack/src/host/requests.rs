@@ -2,9 +2,10 @@
 
 use core::net::SocketAddr;
 
-use bytes::Bytes;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
+    nbl::{NblChain, NetBufferList},
+    status::NdisStatus,
     time::{Duration, Instant},
 };
 use smoltcp::socket::tcp;
@@ -12,7 +13,8 @@ use smoltcp::socket::tcp;
 use super::{
     BACKLOG_MAX, Host,
     connection::{
-        Connection, EPHEMERAL_PORTS, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified,
+        Connection, EPHEMERAL_PORTS, History, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay,
+        specified,
     },
     neighbors::SOLICIT_DELAY,
 };
@@ -48,15 +50,12 @@ impl Host {
                 self.tell(notice);
             }
             Request::Unlisten { listener } => self.unlisten(listener),
-            Request::Send { handle, data } => self.send(handle, data),
-            Request::Consumed { handle, count } => {
-                if let Some(connection) = self.connections.get_mut(&handle) {
-                    let unconsumed = &mut connection.receive.unconsumed;
-                    *unconsumed = unconsumed.saturating_sub(count);
-                }
-            }
+            Request::Send { handle, list } => self.send(handle, list),
+            Request::Consumed { handle, count } => self.consumed(handle, count),
             Request::Shutdown { handle } => self.shutdown(handle),
             Request::Abort { handle } => self.abort(handle),
+            Request::Offload { handle } => self.wish_offload(handle),
+            Request::Upload { handle } => self.upload(handle),
         }
     }
 
@@ -115,7 +114,9 @@ impl Host {
                 flow: Flow::new(now),
                 scale_raise: self.config.scale_raise(),
                 must_offload,
-                stays: false,
+                stay: Stay::No,
+                wanted: false,
+                history: History::new(now),
                 stage: Stage::Handshake(now + timeout),
                 solicit_at: now + SOLICIT_DELAY,
                 send: SendHalf::default(),
@@ -209,25 +210,47 @@ impl Host {
         self.connections.contains_key(&handle) || self.offloaded.contains_key(&handle)
     }
 
-    fn send(&mut self, handle: OffloadHandle, data: Bytes) {
+    fn send(&mut self, handle: OffloadHandle, list: NetBufferList) {
         if self.offloaded.contains_key(&handle) {
-            self.tell(Notice::Returned { handle, data, shutdown: false });
+            self.tell(Notice::Returned { handle, chain: [list].into(), shutdown: false });
             return;
         }
-        let Some(connection) = self.connections.get_mut(&handle) else { return };
-        if connection.stage == Stage::Lingering || connection.send.shutdown || data.is_empty() {
+        let connection = self.connections.get_mut(&handle);
+        let Some(connection) =
+            connection.filter(|found| found.stage != Stage::Lingering && !found.send.shutdown)
+        else {
+            self.refuse(handle, list);
             return;
-        }
-        connection.send.pending.push_back(data);
+        };
+        let before = connection.send.outstanding();
+        connection.send.post(list);
         // A client without credit has broken the contract: it gets the connection's end.
-        if connection.send.unanswered() > SEND_CREDIT_BYTES {
+        if before > 0 && connection.send.outstanding() > SEND_CREDIT_BYTES as u64 {
             self.abort(handle);
         }
     }
 
+    /// A list for a connection that is over, or has sent its FIN.
+    fn refuse(&mut self, handle: OffloadHandle, mut list: NetBufferList) {
+        list.complete(NdisStatus::REQUEST_ABORTED, 0);
+        self.tell(Notice::Sent { handle, chain: [list].into() });
+    }
+
+    /// The client has used up what it was given.
+    fn consumed(&mut self, handle: OffloadHandle, count: usize) {
+        let unconsumed = match self.connections.get_mut(&handle) {
+            Some(connection) => &mut connection.receive.unconsumed,
+            None => match self.offloaded.get_mut(&handle) {
+                Some(offloaded) => &mut offloaded.unconsumed,
+                None => return,
+            },
+        };
+        *unconsumed = unconsumed.saturating_sub(count);
+    }
+
     fn shutdown(&mut self, handle: OffloadHandle) {
         if self.offloaded.contains_key(&handle) {
-            self.tell(Notice::Returned { handle, data: Bytes::new(), shutdown: true });
+            self.tell(Notice::Returned { handle, chain: NblChain::new(), shutdown: true });
         } else if let Some(connection) = self.connections.get_mut(&handle) {
             connection.send.shutdown = true;
         }
@@ -237,17 +260,17 @@ impl Host {
         let error = HostError::Aborted;
         if let Some(offloaded) = self.offloaded.get_mut(&handle) {
             // With the target: its client aborts through the chimney, unless it comes back.
-            if let Some(initiating) = &mut offloaded.initiating {
-                initiating.aborted = true;
-            }
+            offloaded.aborted = true;
             return;
         }
         let Some(connection) = self.connections.get(&handle) else { return };
-        match connection.stage {
+        let notice = match connection.stage {
             Stage::Lingering => return,
-            Stage::Handshake(_) => self.tell(Notice::ConnectFailed { handle, error }),
-            Stage::Open => self.tell(Notice::Closed { handle, error: Some(error) }),
-        }
+            Stage::Handshake(_) => Notice::ConnectFailed { handle, error },
+            Stage::Open => Notice::Closed { handle, error: Some(error) },
+        };
+        self.abort_sends(handle);
+        self.tell(notice);
         self.reset(handle);
     }
 

@@ -8,7 +8,8 @@ use smoltcp::socket::tcp::{self, State};
 
 use super::{
     Host,
-    connection::{Connection, Stage},
+    connection::{Connection, Stage, fin_received},
+    objects::PathKey,
     offload::Wish,
 };
 use crate::socket::{HostError, Notice, RECEIVE_CREDIT_BYTES};
@@ -21,7 +22,7 @@ impl Host {
         for handle in handles {
             work |= match self.connections.get(&handle).map(|connection| connection.stage) {
                 Some(Stage::Handshake(deadline)) => self.serve_handshake(now, handle, deadline),
-                Some(Stage::Open) => self.serve_open(handle),
+                Some(Stage::Open) => self.serve_open(now, handle),
                 Some(Stage::Lingering) => self.serve_lingering(handle),
                 None => false,
             };
@@ -37,8 +38,8 @@ impl Host {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let error = match self.state_of(connection) {
             // `hand_over` came first: what is still here stays in the host, or is tried again.
-            State::Established | State::CloseWait if self.wish(connection) != Wish::AtOnce => {
-                self.announce(handle);
+            State::Established | State::CloseWait if self.wish(now, connection) != Wish::AtOnce => {
+                self.announce(now, handle);
                 return true;
             }
             State::Closed | State::Listen if connection.flow.syn_heard() => HostError::Reset,
@@ -49,6 +50,7 @@ impl Host {
         };
         self.stats.attempt_fails += 1;
         if connection.listener.is_none() {
+            self.abort_sends(handle);
             self.tell(Notice::ConnectFailed { handle, error });
         }
         self.forget(handle);
@@ -56,14 +58,20 @@ impl Host {
     }
 
     /// The handshake is done, and the connection stays in the host.
-    fn announce(&mut self, handle: OffloadHandle) {
+    fn announce(&mut self, now: Instant, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
+        if connection.must_offload {
+            // The target is paused: its client cannot use it here.
+            self.end_unoffloaded(handle);
+            return;
+        }
+        connection.history.opened_at = now;
         self.stats.passive_opens += u64::from(connection.listener.is_some());
         connection.establish();
         let notice = connection.established(handle, false);
         self.enter(handle, Stage::Open);
         self.tell(notice);
-        self.serve_open(handle);
+        self.serve_open(now, handle);
     }
 
     /// A connection goes on, and frees its place in the listener's backlog if it held one.
@@ -74,21 +82,37 @@ impl Host {
         self.left(listener, left);
     }
 
-    fn serve_open(&mut self, handle: OffloadHandle) -> bool {
-        self.answer_sends(handle) | self.write(handle) | self.deliver(handle) | self.see_end(handle)
+    fn serve_open(&mut self, now: Instant, handle: OffloadHandle) -> bool {
+        let answered = self.answer_sends(handle);
+        if answered && let Some(connection) = self.connections.get(&handle) {
+            let path = PathKey::of(&connection.tuple);
+            self.hear_through(now, &path);
+        }
+        answered | self.write(handle) | self.deliver(handle) | self.see_end(handle)
     }
 
-    /// Tells what the peer has acknowledged.
+    /// Gives back the lists that the peer has acknowledged.
     pub(super) fn answer_sends(&mut self, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-        let acknowledged = connection.send.written - socket.send_queue() as u64;
-        let count = (acknowledged - connection.send.answered) as usize;
-        connection.send.answered = acknowledged;
-        if count > 0 && socket.state() != State::Closed {
-            self.tell(Notice::Sent { handle, count });
+        let acknowledged = connection.acknowledged(socket);
+        let chain = connection.send.take_complete(acknowledged);
+        let work = !chain.is_empty();
+        if work {
+            self.tell(Notice::Sent { handle, chain });
         }
-        count > 0
+        work
+    }
+
+    /// Gives back all lists of a connection that has ended, or is about to (CH-SNC-1, -2).
+    pub(super) fn abort_sends(&mut self, handle: OffloadHandle) {
+        let Some(connection) = self.connections.get_mut(&handle) else { return };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        let acknowledged = connection.acknowledged(socket);
+        let chain = connection.send.abort(acknowledged);
+        if !chain.is_empty() {
+            self.tell(Notice::Sent { handle, chain });
+        }
     }
 
     /// Moves the client's data into the socket, then its FIN.
@@ -96,21 +120,8 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         let send = &mut connection.send;
-        let mut work = false;
-        while let Some(data) = send.pending.front_mut() {
-            match socket.send_slice(data) {
-                Ok(0) | Err(_) => break,
-                Ok(count) => {
-                    work = true;
-                    send.written += count as u64;
-                    bytes::Buf::advance(data, count);
-                    if data.is_empty() {
-                        send.pending.pop_front();
-                    }
-                }
-            }
-        }
-        if send.shutdown && send.pending.is_empty() && socket.may_send() {
+        let mut work = socket.may_send() && send.write(socket);
+        if send.shutdown && send.all_written() && socket.may_send() {
             socket.close();
             work = true;
         }
@@ -175,14 +186,13 @@ impl Host {
                 (false, true) => Some(HostError::RetransmissionLimit),
                 (false, false) => Some(HostError::Reset),
             };
+            self.abort_sends(handle);
             self.tell(Notice::Closed { handle, error });
             self.forget(handle);
             return true;
         }
-        let fin_heard =
-            matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
         let mut work = false;
-        if fin_heard && socket.recv_queue() == 0 && !connection.receive.closed_told {
+        if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_told {
             connection.receive.closed_told = true;
             work = true;
             self.tell(Notice::PeerClosed { handle });
@@ -191,6 +201,7 @@ impl Host {
         if state == State::TimeWait && connection.receive.closed_told {
             connection.stage = Stage::Lingering;
             work = true;
+            self.answer_sends(handle);
             self.tell(Notice::Closed { handle, error: None });
         }
         work

@@ -6,3 +6,5 @@ mod ecn;
 mod offloading;
 mod opening;
 mod staying;
+mod upkeep;
+mod uploading;

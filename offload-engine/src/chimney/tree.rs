@@ -32,6 +32,13 @@ pub struct TargetContext {
     pub(crate) generation: u32,
 }
 
+impl TargetContext {
+    /// A name that a target gives: for targets other than [`Engine`](crate::engine::Engine).
+    pub const fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+}
+
 /// A node of a tree.
 #[derive(Debug)]
 pub struct Block<P, D> {

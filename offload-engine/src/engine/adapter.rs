@@ -10,7 +10,7 @@ use crate::{
     },
     frame::{FlowKey, classify},
     link::TxOutcome,
-    tcp::{Flags, TcpPhase, Transmit},
+    tcp::{Flags, Transmit},
     time::Instant,
 };
 
@@ -96,11 +96,6 @@ impl Statistics {
     }
 }
 
-/// Whether a connection in this state counts as established (CH s11).
-pub(super) const fn is_established(phase: TcpPhase) -> bool {
-    matches!(phase, TcpPhase::Established | TcpPhase::CloseWait)
-}
-
 const fn index(version: IpVersion) -> usize {
     match version {
         IpVersion::V4 => 0,
@@ -141,7 +136,7 @@ impl Engine {
     pub fn tcp_stats(&self, version: IpVersion) -> TcpOffloadStats {
         let established = self.connections.occupied().filter(|(_, found)| {
             found.headers.is_ipv6() == (version == IpVersion::V6)
-                && is_established(found.tcp.phase())
+                && found.tcp.phase().is_established()
         });
         TcpOffloadStats {
             currently_established: u32::try_from(established.count()).unwrap_or(u32::MAX),

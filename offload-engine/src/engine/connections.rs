@@ -22,7 +22,7 @@ use crate::{
     frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate, Vlan},
     link::LinkCapabilities,
     status::NdisStatus,
-    tcp::{self, Connection, Info},
+    tcp::{self, Connection, Info, TcpPhase, Transmit, TxLimits},
     time::Instant,
 };
 
@@ -129,6 +129,14 @@ impl Offloaded {
     pub(super) fn io(&mut self, now: Instant) -> ConnectionIo<'_> {
         let super_segment_max = self.super_segment_max();
         ConnectionIo { handle: self.handle, now, connection: &mut self.tcp, super_segment_max }
+    }
+
+    /// The next segment, and whether it takes the connection from an established state to CLOSED (CH s11).
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
+        let limits = TxLimits { super_segment_max: self.super_segment_max() };
+        let established = self.tcp.phase().is_established();
+        let transmit = self.tcp.poll_transmit(now, limits)?;
+        Some((transmit, established && self.tcp.is_closed()))
     }
 
     /// Payload of the largest super-segment: whole segments of the present size; one without segmentation
@@ -289,12 +297,14 @@ impl Connections {
             receive_window_max,
             path_mtu_max: _,
         } = *capabilities;
-        let TcpState { constant, cached, delegated: _ } = &object.tcp;
+        let TcpState { constant, cached, delegated } = &object.tcp;
         let brought = Brought::by(object);
         if self.by_handle.len() >= connections_max {
             return Err(NdisStatus::OFFLOAD_TCP_ENTRIES);
         }
-        if constant.sack_enabled && !support_sack {
+        // CH-ST-1.
+        let transferable = !matches!(delegated.state, TcpPhase::Closed | TcpPhase::TimeWait);
+        if !transferable || constant.sack_enabled && !support_sack {
             return Err(NdisStatus::FAILURE);
         }
         if cached.initial_rcv_wnd > receive_window_max {

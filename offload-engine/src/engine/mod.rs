@@ -131,6 +131,8 @@ pub struct EngineStats {
     pub rx_path_errors: u64,
     /// ICMP errors about offloaded connections that quote something else (RFC 5927 s4.1).
     pub rx_path_errors_ignored: u64,
+    /// First fragments of segments of offloaded connections; the host gets them.
+    pub rx_fragments: u64,
     /// Frames passed to the host stack.
     pub rx_to_host: u64,
     /// Frames dropped because the host stack's queue was full.

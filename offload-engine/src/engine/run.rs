@@ -4,7 +4,7 @@ use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 
 use super::{
     Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
-    adapter::{Counted, is_established},
+    adapter::Counted,
     connections::Offloaded,
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
     trace::TraceRow,
@@ -17,7 +17,7 @@ use crate::{
     },
     frame::{
         HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
-        classify_forwarded, classify_icmp,
+        classify_forwarded, classify_fragment, classify_icmp,
     },
     link::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
@@ -25,7 +25,7 @@ use crate::{
     },
     nbl::{NblChain, ReceiveChain},
     status::NdisStatus,
-    tcp::{self, Consumer, Event, SackBlock, Segment, SeqNum, Transmit, TxLimits},
+    tcp::{self, Consumer, Event, SackBlock, Segment, SeqNum, Transmit},
     time::Instant,
 };
 
@@ -201,6 +201,7 @@ impl Engine {
         let Some((tcp, slot)) = found else {
             if ours {
                 self.take_icmp(now, frame.data);
+                self.note_fragment(now, frame.data);
             }
             self.frame_to_host(frame);
             return;
@@ -264,6 +265,17 @@ impl Engine {
         }
     }
 
+    /// A fragment is the host's (CH s9.1). Many of them are a reason to upload their connection (HighFragmentation).
+    fn note_fragment(&mut self, now: Instant, frame: &[u8]) {
+        let Some(flow) = classify_fragment(frame) else { return };
+        let Some(slot) = self.connections.find(&flow) else { return };
+        if let Some(offloaded) = self.connections.slot(slot) {
+            self.stats.rx_fragments += 1;
+            offloaded.tcp.note_fragment(now);
+            self.connections.mark_ready(slot);
+        }
+    }
+
     fn frame_to_host(&mut self, frame: &RxFrame<'_>) {
         if self.to_host.len() >= TO_HOST_FRAMES_MAX {
             self.stats.rx_to_host_dropped += 1;
@@ -288,7 +300,7 @@ impl Engine {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let mut sack = NO_SACK;
         let segment = frame.segment(gso_size, &mut sack);
-        let established = is_established(offloaded.tcp.phase());
+        let established = offloaded.tcp.phase().is_established();
         let (acked, received) = offloaded.tcp.bytes_moved();
         receive(now, offloaded, &segment, client);
         let (acked_now, received_now) = offloaded.tcp.bytes_moved();
@@ -348,8 +360,7 @@ impl Engine {
                 break;
             }
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            let limits = TxLimits { super_segment_max: offloaded.super_segment_max() };
-            let Some(transmit) = offloaded.tcp.poll_transmit(now, limits) else {
+            let Some((transmit, reset)) = offloaded.poll_transmit(now) else {
                 let ended = raise_events(now, offloaded, client);
                 self.tell_retrieves(slot);
                 if !ended {
@@ -362,7 +373,7 @@ impl Engine {
             if !core::mem::replace(&mut asked, true) {
                 self.ask_reachability(now, path);
             }
-            self.transmit_segment(now, slot, &transmit);
+            self.transmit_segment(now, slot, &transmit, reset);
         }
         self.connections.schedule(slot);
         self.connections.mark_ready(slot);
@@ -381,7 +392,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn transmit_segment(&mut self, now: Instant, slot: usize, transmit: &Transmit) {
+    /// Sends a segment of a connection. `reset`: it ends one that was established.
+    pub(super) fn transmit_segment(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        transmit: &Transmit,
+        reset: bool,
+    ) {
         let wants_comments = self.link.wants_comments();
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let pieces = transmit.payload_len.div_ceil(transmit.mss.max(1)).max(1);
@@ -394,12 +412,17 @@ impl Engine {
             header_octets: header_len - offloaded.headers.ip_offset(),
             payload_octets: transmit.payload_len,
         };
-        if offloaded.tcp.is_invalid() {
+        let invalid = offloaded.tcp.is_invalid();
+        if reset {
+            self.statistics(ipv6).reset_established();
+        }
+        if invalid {
             // CH-INV-2: the RST of an abortive disconnect.
             self.stats.tx_invalid += 1;
             self.statistics(ipv6).sent(transmit, counted, None);
             return;
         }
+        let Some(offloaded) = self.connections.slot(slot) else { return };
         offloaded.spoken = true;
         let comment = wants_comments.then(|| note(offloaded.note.take(), transmit)).flatten();
         let offload = if self.capabilities.tx_checksum {

@@ -16,7 +16,6 @@ use super::{
 use crate::{
     chimney::tree::{Block, ObjectNode, TargetContext, TcpObject, TerminateTree},
     status::NdisStatus,
-    tcp::TxLimits,
     time::Instant,
 };
 
@@ -107,9 +106,8 @@ impl Engine {
             if raise_events(now, offloaded, client) {
                 return true;
             }
-            let limits = TxLimits { super_segment_max: offloaded.super_segment_max() };
-            let Some(transmit) = offloaded.tcp.poll_transmit(now, limits) else { return false };
-            self.transmit_segment(now, slot, &transmit);
+            let Some((transmit, reset)) = offloaded.poll_transmit(now) else { return false };
+            self.transmit_segment(now, slot, &transmit, reset);
         }
         false
     }

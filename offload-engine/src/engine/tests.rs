@@ -1,5 +1,9 @@
 //! Tests of the engine with a link and a client in the test's hands. This file: the run loop; one file for each other question.
 
+mod adapter;
+mod limits;
+mod round_trip;
+mod state_operations;
 mod terminate;
 mod trees;
 
@@ -48,6 +52,7 @@ const PEERS: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 struct Wire {
     receive: VecDeque<(Vec<u8>, RxChecksum)>,
     sent: Vec<Vec<u8>>,
+    comments: Vec<String>,
     full: bool,
 }
 
@@ -78,7 +83,12 @@ impl Link for TestLink {
         let mut all = frame.head.to_vec();
         frame.payload.iter().for_each(|slice| all.extend_from_slice(slice));
         wire.sent.push(all);
+        wire.comments.extend(frame.comment.map(String::from));
         TxOutcome::Sent
+    }
+
+    fn wants_comments(&self) -> bool {
+        true
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

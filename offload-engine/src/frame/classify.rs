@@ -118,6 +118,43 @@ pub fn classify_forwarded(frame: &[u8]) -> Option<TcpFrame<'_>> {
     finish(payload.payload, addresses, Ecn::from_bits(ecn.value()), vlan, pseudo)
 }
 
+/// The flow of a TCP segment that came in fragments, from the first of them: no other has ports. `None`: anything else.
+pub fn classify_fragment(frame: &[u8]) -> Option<FlowKey> {
+    /// Bytes of an IPv6 fragment header (RFC 8200 s4.5).
+    const FRAGMENT_HEADER: usize = 8;
+    let Network { vlan: _, ether_type, packet } = network(frame)?;
+    let (addresses, tcp) = match ether_type {
+        EtherType::IPV4 => {
+            let ip = Ipv4HeaderSlice::from_slice(packet).ok()?;
+            let first = ip.more_fragments() && ip.fragments_offset().value() == 0;
+            if !first || ip.protocol() != IpNumber::TCP {
+                return None;
+            }
+            let (local, remote) = (mapped(ip.destination()), mapped(ip.source()));
+            (Addresses { local, remote }, packet.get(ip.slice().len()..)?)
+        }
+        EtherType::IPV6 => {
+            let ip = Ipv6HeaderSlice::from_slice(packet).ok()?;
+            let behind = packet.get(ip.slice().len()..)?;
+            let (header, tcp) = behind.split_at_checked(FRAGMENT_HEADER)?;
+            let first = u16::from_be_bytes([header[2], header[3]]) == 1;
+            let is_tcp = IpNumber(header[0]) == IpNumber::TCP;
+            if ip.next_header() != IpNumber::IPV6_FRAGMENTATION_HEADER || !first || !is_tcp {
+                return None;
+            }
+            (Addresses { local: ip.destination(), remote: ip.source() }, tcp)
+        }
+        _ => return None,
+    };
+    let &[remote0, remote1, local0, local1] = tcp.first_chunk()?;
+    Some(FlowKey {
+        local_address: addresses.local,
+        remote_address: addresses.remote,
+        local_port: u16::from_be_bytes([local0, local1]),
+        remote_port: u16::from_be_bytes([remote0, remote1]),
+    })
+}
+
 fn classify_ipv4(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
     let ip = Ipv4HeaderSlice::from_slice(packet).ok()?;
     if ip.ihl() != 5 || ip.is_fragmenting_payload() || ip.protocol() != IpNumber::TCP {

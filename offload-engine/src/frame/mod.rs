@@ -3,7 +3,7 @@
 //! [`classify`] is the switch between the two stacks: it finds TCP over plain IPv4 or IPv6 and leaves
 //! everything else to the host (CH 9.1): ARP, ICMP, fragments, IPv4 options, IPv6 extension headers,
 //! stacked VLAN tags, and whatever is malformed. [`classify_icmp`] reads of the host's frames those that
-//! concern a segment of ours. [`HeaderTemplate`] holds the headers of one connection ready to be
+//! concern a segment of ours, and [`classify_fragment`] those that are part of one. [`HeaderTemplate`] holds the headers of one connection ready to be
 //! patched, so that a segment costs a copy of some 70 bytes and a few stores.
 
 pub mod checksum;
@@ -15,7 +15,7 @@ mod template;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use self::{
-    classify::{SACK_BLOCKS_MAX, TcpFrame, Vlan, classify, classify_forwarded},
+    classify::{SACK_BLOCKS_MAX, TcpFrame, Vlan, classify, classify_forwarded, classify_fragment},
     icmp::{IcmpError, classify_icmp},
     options::{IllegalLength, SackBlocks, TcpOption, TcpOptions},
     template::{HEADER_BYTES_MAX, HeaderTemplate, SegmentHeader},

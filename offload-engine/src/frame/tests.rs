@@ -740,3 +740,39 @@ fn what_lies_before_tcp_is_the_hosts() {
     jumbo[18..20].fill(0);
     assert!(classify(&jumbo).is_none());
 }
+
+// CH s9.1: of the fragments of a segment the first has ports. Nothing else is taken for one.
+#[test]
+fn the_first_fragment_tells_its_flow() {
+    let flow = FlowKey::new("10.0.0.1:80".parse().unwrap(), "10.0.0.2:9".parse().unwrap());
+    let mut v4 = Vec::new();
+    let builder = PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64);
+    builder.tcp(9, 80, 1, 1).write(&mut v4, b"data").unwrap();
+    assert_eq!(classify_fragment(&v4), None, "whole");
+    v4[20] |= 0x20;
+    assert_eq!(classify_fragment(&v4), Some(flow));
+    assert_eq!(classify(&v4).map(|tcp| tcp.flow), None);
+    v4[21] = 1;
+    assert_eq!(classify_fragment(&v4), None, "a later one");
+
+    let flow = FlowKey::new("[fe80::1]:80".parse().unwrap(), "[fe80::2]:9".parse().unwrap());
+    let mut v6 = Vec::new();
+    let address = |last| {
+        let mut address = [0; 16];
+        (address[0], address[1], address[15]) = (0xfe, 0x80, last);
+        address
+    };
+    let builder = PacketBuilder::ethernet2([1; 6], [2; 6]).ipv6(address(2), address(1), 64);
+    builder.tcp(9, 80, 1, 1).write(&mut v6, b"data").unwrap();
+    assert_eq!(classify_fragment(&v6), None, "whole");
+    v6.splice(54..54, [6, 0, 0, 1, 0, 0, 0, 9]);
+    v6[20] = 44;
+    v6[19] += 8;
+    assert_eq!(classify_fragment(&v6), Some(flow));
+    for length in 0..v6.len() {
+        let found = classify_fragment(&v6[..length]);
+        assert!(found.is_none() || found == Some(flow));
+    }
+    v6[57] = 9;
+    assert_eq!(classify_fragment(&v6), None, "a later one");
+}

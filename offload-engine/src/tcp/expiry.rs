@@ -118,7 +118,10 @@ impl Connection {
         }
         // With a time as the limit answers do not matter: the data does not get through (RFC 5482 s3).
         let since = *self.attempts.closed_since.get_or_insert(self.now);
-        let attempt = Attempt { spent: self.now - since, count: self.attempts.probes };
+        let attempt = Attempt {
+            spent: self.attempts.spent + (self.now - since),
+            count: self.attempts.probes,
+        };
         let Some(left) = self.time_left(attempt) else {
             self.stop(UploadReason::TimeoutExpiration);
             return;

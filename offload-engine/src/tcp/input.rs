@@ -392,7 +392,9 @@ impl Connection {
         if self.snd.wnd > 0 {
             self.attempts.probe_round = 0;
             self.attempts.probes = 0;
-            self.attempts.closed_since = None;
+            if self.attempts.closed_since.take().is_some() {
+                self.attempts.spent = Duration::ZERO;
+            }
             self.owed.window_probe = false;
         } else if self.attempts.probes > 0 {
             // CH s10.4: an answer to a probe starts the next, longer round.

@@ -256,6 +256,8 @@ impl Connection {
         self.attempts.keep_alives = keep_alive.count;
         match keep_alive.timeout_delta {
             Some(left) => self.timers.set(Timer::KeepAlive, now + ticks(left)),
+            // TIME-WAIT has one timer.
+            None if self.phase == TcpPhase::TimeWait => {}
             None => self.restart_keep_alive(),
         }
         let deadline = |default: Duration| now + retransmit.timeout_delta.map_or(default, ticks);
@@ -269,9 +271,12 @@ impl Connection {
             | TcpPhase::LastAck
             | TcpPhase::Closed => {}
         }
-        if self.window_closed() {
+        if self.snd.wnd == 0 {
             self.attempts.probe_round = round;
+        }
+        if self.window_closed() {
             self.attempts.probes = retransmit.count;
+            self.attempts.closed_since = (!self.attempts.spent.is_zero()).then_some(now);
             let default = self.rtt.rto_shifted(u32::from(round));
             self.timers.set(Timer::Persist, deadline(default));
         } else if !self.recovery.is_idle() {
@@ -286,7 +291,9 @@ impl Connection {
     /// The connection's state in its three classes, as a query sees it at `now` (CH s5.2).
     pub fn tcp_state(&self, now: Instant) -> TcpState {
         let (srtt, rtt_var) = self.rtt.export();
-        let spent = self.attempts.since.map_or(Duration::ZERO, |since| now - since);
+        let Attempts { since, closed_since, .. } = self.attempts;
+        let since = if self.window_closed() { closed_since } else { since };
+        let spent = since.map_or(Duration::ZERO, |since| now - since);
         TcpState {
             constant: self.constant,
             cached: self.cached,

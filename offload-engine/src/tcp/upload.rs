@@ -136,3 +136,10 @@ impl Connection {
         self.phase
     }
 }
+
+impl TcpPhase {
+    /// Whether a connection in this state counts as established (CH s11, CurrentlyEstablished).
+    pub const fn is_established(self) -> bool {
+        matches!(self, Self::Established | Self::CloseWait)
+    }
+}

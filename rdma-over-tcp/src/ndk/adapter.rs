@@ -90,6 +90,7 @@ impl AdapterCore {
             // What only connections have that stay in the host.
             Notice::Offloading { .. }
             | Notice::Returned { .. }
+            | Notice::Uploaded { .. }
             | Notice::Data { .. }
             | Notice::Sent { .. }
             | Notice::PeerClosed { .. } => {}

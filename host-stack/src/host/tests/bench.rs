@@ -1,21 +1,33 @@
 //! Two hosts, and between them a wire in virtual time. The bench plays both engines: it passes frames,
-//! and answers initiates as the test says.
+//! takes neighbors and paths, and answers for connections as the test says.
 
-use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, VecDeque},
+    string::String,
+    sync::Arc,
+    vec,
+    vec::Vec,
+};
 use core::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use offload_engine::{
     chimney::{
-        client::{ClientTag, InitiateOffload, OffloadHandle},
-        state::{ConnectionState, MacAddress},
+        client::{ClientTag, OffloadHandle},
+        state::{ConnectionState, MacAddress, NeighborState, PathState},
+        tree::{
+            InitiateNode, InitiateTree, InvalidateTree, ObjectNode, QueryTree, TargetContext,
+            TcpBlock, TcpObject, TerminateTree, UpdateTree,
+        },
     },
     engine::{
         doorbell::Doorbell,
         port::{FromHost, HostPort, ToHost},
     },
     link::LinkCapabilities,
+    nbl::NetBufferList,
     status::NdisStatus,
     time::{Duration, Instant},
 };
@@ -34,10 +46,70 @@ pub(super) struct Node {
     pub(super) to_host: Sender<ToHost>,
     from_host: Receiver<FromHost>,
     pub(super) notices: Vec<Notice>,
-    pub(super) initiates: VecDeque<InitiateOffload>,
+    /// Initiates whose connections are not all answered for.
+    trees: Vec<InitiateTree>,
+    pub(super) initiates: VecDeque<Initiated>,
+    /// What each initiate looked like.
+    pub(super) shapes: Vec<String>,
+    /// What the target holds.
+    pub(super) neighbors: BTreeMap<OffloadHandle, NeighborState>,
+    pub(super) paths: BTreeMap<OffloadHandle, PathState>,
+    names: Names,
+    terminates: VecDeque<TerminateTree>,
+    pub(super) updates: VecDeque<UpdateTree>,
+    pub(super) queries: VecDeque<QueryTree>,
+    pub(super) invalidates: VecDeque<InvalidateTree>,
+    next_context: u64,
     pub(super) forwards: Vec<Vec<u8>>,
     /// Every frame it has sent.
     pub(super) sent: Vec<Vec<u8>>,
+}
+
+/// A connection that the host has handed down, joined with the objects that it depends on.
+#[derive(Debug)]
+pub(super) struct Initiated {
+    pub(super) handle: OffloadHandle,
+    pub(super) client: ClientTag,
+    pub(super) state: Box<ConnectionState>,
+}
+
+/// Names that nobody has had.
+#[derive(Default)]
+struct Names(u32);
+
+impl Names {
+    fn next(&mut self) -> TargetContext {
+        self.0 += 1;
+        TargetContext::new(self.0, 0)
+    }
+}
+
+fn connections(
+    tree: &InitiateTree,
+) -> impl Iterator<Item = &TcpBlock<InitiateNode<Box<TcpObject>>>> {
+    tree.iter().flat_map(|neighbor| &neighbor.dependents).flat_map(|path| &path.dependents)
+}
+
+/// A tree in short: N(ew) or L(inker) for each node, T for a connection.
+fn shape(tree: &InitiateTree) -> String {
+    fn letter<S>(node: &InitiateNode<S>) -> char {
+        match node {
+            InitiateNode::Placeholder => 'P',
+            InitiateNode::Linker(_) => 'L',
+            InitiateNode::New { .. } => 'N',
+        }
+    }
+    let mut text = String::new();
+    for neighbor in tree {
+        text.push(letter(&neighbor.payload));
+        text.push('{');
+        for path in &neighbor.dependents {
+            text.push(letter(&path.payload));
+            text.extend(path.dependents.iter().map(|_| 'T'));
+        }
+        text.push('}');
+    }
+    text
 }
 
 pub(super) const CLIENT: ClientTag = ClientTag(7);
@@ -81,7 +153,17 @@ impl Node {
             to_host,
             from_host,
             notices: Vec::new(),
+            trees: Vec::new(),
             initiates: VecDeque::new(),
+            shapes: Vec::new(),
+            neighbors: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            names: Names::default(),
+            terminates: VecDeque::new(),
+            updates: VecDeque::new(),
+            queries: VecDeque::new(),
+            invalidates: VecDeque::new(),
+            next_context: 1,
             forwards: Vec::new(),
             sent: Vec::new(),
         }
@@ -107,8 +189,22 @@ impl Node {
         handle
     }
 
-    pub(super) fn send(&self, handle: OffloadHandle, data: impl Into<Bytes>) {
-        self.port.request(Request::Send { handle, data: data.into() });
+    /// Returns the list's context: 1, 2, ….
+    pub(super) fn send(&mut self, handle: OffloadHandle, data: impl Into<Bytes>) -> u64 {
+        let context = self.next_context;
+        self.next_context += 1;
+        let list = NetBufferList::from_mdl(context, data.into());
+        self.port.request(Request::Send { handle, list });
+        context
+    }
+
+    /// Lists that have come back by `Sent`: contexts, bytes transferred, statuses.
+    pub(super) fn completed(&self) -> Vec<(u64, usize, NdisStatus)> {
+        let chains = self.notices.iter().filter_map(|notice| match notice {
+            Notice::Sent { chain, .. } => Some(chain),
+            _ => None,
+        });
+        chains.flatten().map(|list| (list.context, list.bytes_transferred, list.status)).collect()
     }
 
     pub(super) fn shutdown(&self, handle: OffloadHandle) {
@@ -120,12 +216,171 @@ impl Node {
         self.to_host.send(ToHost::Frame { data, checksum_valid: false }).unwrap();
     }
 
-    /// The answer to an initiate.
-    pub(super) fn complete(&self, handle: OffloadHandle, state: Option<ConnectionState>) {
-        let status =
-            if state.is_some() { NdisStatus::OFFLOAD_TCP_ENTRIES } else { NdisStatus::SUCCESS };
-        let state = state.map(alloc::boxed::Box::new);
-        self.to_host.send(ToHost::InitiateConnectionComplete { handle, status, state }).unwrap();
+    /// The answer for a connection: taken over, or refused for want of an entry.
+    pub(super) fn complete(&mut self, handle: OffloadHandle, state: Option<ConnectionState>) {
+        match state {
+            None => {
+                let context = Some(self.names.next());
+                let node = InitiateNode::New { state: None, context };
+                self.answer(handle, NdisStatus::SUCCESS, node);
+            }
+            Some(state) => self.refuse(handle, state, NdisStatus::OFFLOAD_TCP_ENTRIES),
+        }
+    }
+
+    /// A refusal at the level that `status` speaks of: nothing below that node is tried (CH-TREE-6).
+    pub(super) fn refuse_at(
+        &mut self,
+        handle: OffloadHandle,
+        state: ConnectionState,
+        status: NdisStatus,
+    ) {
+        let (neighbor, path) = (state.neighbor, state.path);
+        let refuses_neighbor = matches!(
+            status,
+            NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES
+                | NdisStatus::OFFLOAD_HW_ADDRESS_ENTRIES
+                | NdisStatus::OFFLOAD_VLAN_ENTRIES
+                | NdisStatus::OFFLOAD_VLAN_MISMATCH
+        );
+        let refuses_path = refuses_neighbor
+            || matches!(
+                status,
+                NdisStatus::OFFLOAD_PATH_ENTRIES
+                    | NdisStatus::OFFLOAD_IP_ADDRESS_ENTRIES
+                    | NdisStatus::OFFLOAD_PATH_MTU
+            );
+        for root in self.trees.iter_mut().flatten() {
+            if refuses_neighbor {
+                (root.status, root.payload) = (status, InitiateNode::new(neighbor));
+                self.neighbors.remove(&root.handle);
+            }
+            for below in root.dependents.iter_mut().filter(|_| refuses_path) {
+                below.status = if refuses_neighbor { NdisStatus::FAILURE } else { status };
+                below.payload = InitiateNode::new(path);
+                self.paths.remove(&below.handle);
+            }
+        }
+        self.refuse(handle, state, if refuses_path { NdisStatus::FAILURE } else { status });
+    }
+
+    /// The answer for a connection that is not taken over.
+    pub(super) fn refuse(
+        &mut self,
+        handle: OffloadHandle,
+        state: ConnectionState,
+        status: NdisStatus,
+    ) {
+        let (_, _, object) = TcpObject::split(CLIENT, state);
+        self.answer(handle, status, InitiateNode::new(Box::new(object)));
+    }
+
+    /// A tree is complete when all its connections are answered for.
+    pub(super) fn answer(
+        &mut self,
+        handle: OffloadHandle,
+        status: NdisStatus,
+        node: InitiateNode<Box<TcpObject>>,
+    ) {
+        let has = |tree: &InitiateTree| connections(tree).any(|tcp| tcp.handle == handle);
+        let index = self.trees.iter().position(has).expect("an initiate of that connection");
+        let paths = self.trees[index].iter_mut().flat_map(|neighbor| &mut neighbor.dependents);
+        for tcp in paths.flat_map(|path| &mut path.dependents).filter(|tcp| tcp.handle == handle) {
+            (tcp.status, tcp.payload) = (status, node);
+            break;
+        }
+        if connections(&self.trees[index]).all(|tcp| tcp.status != NdisStatus::PENDING) {
+            let tree = self.trees.remove(index);
+            self.to_host.send(ToHost::InitiateComplete(tree)).unwrap();
+        }
+    }
+
+    /// Takes neighbors and paths over, and puts the connections aside.
+    fn take_initiate(&mut self, mut tree: InitiateTree) {
+        for neighbor in &mut tree {
+            neighbor.status = NdisStatus::SUCCESS;
+            if let InitiateNode::New { state, context } = &mut neighbor.payload {
+                self.neighbors.insert(neighbor.handle, state.take().unwrap());
+                *context = Some(self.names.next());
+            }
+            for path in &mut neighbor.dependents {
+                path.status = NdisStatus::SUCCESS;
+                if let InitiateNode::New { state, context } = &mut path.payload {
+                    self.paths.insert(path.handle, state.take().unwrap());
+                    *context = Some(self.names.next());
+                }
+                for tcp in &mut path.dependents {
+                    let InitiateNode::New { state, context: None } = &mut tcp.payload else {
+                        panic!("a connection is always new")
+                    };
+                    let (neighbor, path) =
+                        (self.neighbors[&neighbor.handle], self.paths[&path.handle]);
+                    let (client, state) = state.take().unwrap().join(neighbor, path);
+                    let state = Box::new(state);
+                    self.initiates.push_back(Initiated { handle: tcp.handle, client, state });
+                }
+            }
+        }
+        self.shapes.push(shape(&tree));
+        self.trees.push(tree);
+    }
+
+    /// Lets go of neighbors and paths; connections wait for [`Node::terminated`].
+    fn take_terminate(&mut self, mut tree: TerminateTree) {
+        let mut waits = false;
+        for neighbor in &mut tree {
+            neighbor.status = NdisStatus::SUCCESS;
+            if let ObjectNode::Object { .. } = neighbor.payload {
+                assert!(self.neighbors.remove(&neighbor.handle).is_some(), "CH-TRM-2");
+            }
+            for path in &mut neighbor.dependents {
+                path.status = NdisStatus::SUCCESS;
+                if let ObjectNode::Object { .. } = path.payload {
+                    assert!(self.paths.remove(&path.handle).is_some(), "CH-TRM-2");
+                }
+                waits |= !path.dependents.is_empty();
+            }
+        }
+        if waits {
+            self.terminates.push_back(tree);
+        } else {
+            self.to_host.send(ToHost::TerminateComplete(tree)).unwrap();
+        }
+    }
+
+    /// Handles of the connections in the oldest terminate that waits.
+    pub(super) fn terminating(&self) -> Vec<OffloadHandle> {
+        let paths = self.terminates.front().into_iter().flatten().flat_map(|n| &n.dependents);
+        paths.flat_map(|path| &path.dependents).map(|tcp| tcp.handle).collect()
+    }
+
+    /// Completes the oldest terminate: `state_of` has the connections' states; `None`: lost.
+    pub(super) fn terminated(
+        &mut self,
+        mut state_of: impl FnMut(OffloadHandle) -> Option<ConnectionState>,
+    ) {
+        let mut tree = self.terminates.pop_front().expect("a terminate");
+        let paths = tree.iter_mut().flat_map(|neighbor| &mut neighbor.dependents);
+        for tcp in paths.flat_map(|path| &mut path.dependents) {
+            let ObjectNode::Object { payload, .. } = &mut tcp.payload else { panic!() };
+            *payload =
+                state_of(tcp.handle).map(|state| Box::new(TcpObject::split(CLIENT, state).2));
+            tcp.status = if payload.is_some() { NdisStatus::SUCCESS } else { NdisStatus::FAILURE };
+        }
+        self.to_host.send(ToHost::TerminateComplete(tree)).unwrap();
+    }
+
+    /// Completes the oldest update, with `status` everywhere.
+    pub(super) fn updated(&mut self, status: NdisStatus) {
+        let mut tree = self.updates.pop_front().expect("an update");
+        for neighbor in &mut tree {
+            neighbor.status = status;
+            for path in &mut neighbor.dependents {
+                path.status = status;
+                path.dependents.iter_mut().for_each(|tcp| tcp.status = status);
+            }
+        }
+        self.to_host.send(ToHost::UpdateComplete(tree)).unwrap();
     }
 
     /// The handle of the only `Established` so far, and whether it was offloading.
@@ -184,6 +439,7 @@ impl Bench {
                 assert!(rounds < 1_000, "host {index} does not come to rest");
             }
             assert!(!node.host.has_input());
+            let (mut initiates, mut terminates) = (Vec::new(), Vec::new());
             for message in node.from_host.try_iter() {
                 match message {
                     FromHost::Frame(frame) => {
@@ -192,11 +448,17 @@ impl Bench {
                             self.wire.push_back((self.now + LATENCY, 1 - index, frame));
                         }
                     }
-                    FromHost::InitiateConnection(initiate) => node.initiates.push_back(initiate),
-                    FromHost::ForwardFrame(frame) => node.forwards.push(frame),
+                    FromHost::Initiate(tree) => initiates.push(tree),
+                    FromHost::Terminate(tree) => terminates.push(tree),
+                    FromHost::Update(tree) => node.updates.push_back(tree),
+                    FromHost::Query(tree) => node.queries.push_back(tree),
+                    FromHost::Invalidate(tree) => node.invalidates.push_back(tree),
+                    FromHost::Forward(segment) => node.forwards.push(segment.frame),
                     other => panic!("not asked for: {other:?}"),
                 }
             }
+            initiates.into_iter().for_each(|tree| node.take_initiate(tree));
+            terminates.into_iter().for_each(|tree| node.take_terminate(tree));
             while let Some(notice) = node.port.notice() {
                 node.notices.push(notice);
             }

@@ -5,8 +5,9 @@ use core::net::SocketAddr;
 
 use bytes::Bytes;
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::ConnectionState},
+    chimney::{client::OffloadHandle, state::ConnectionState, tree::UpdateNode},
     engine::port::ToHost,
+    status::NdisStatus,
     tcp::TcpPhase,
     time::Duration,
 };
@@ -17,12 +18,16 @@ use crate::{
     socket::{AUTO_OFFLOAD_BYTES, HostError, Notice, OffloadPolicy, Request},
 };
 
-fn remote(v6: bool) -> SocketAddr {
+pub(super) fn remote(v6: bool) -> SocketAddr {
     SocketAddr::new(address(2, v6), 5000)
 }
 
 /// Host 1 connects to host 2, of which the second has `policy`.
-fn connected(policy: OffloadPolicy, must_offload: bool, v6: bool) -> (Bench, OffloadHandle) {
+pub(super) fn connected(
+    policy: OffloadPolicy,
+    must_offload: bool,
+    v6: bool,
+) -> (Bench, OffloadHandle) {
     let mut bench = Bench::new([OffloadPolicy::Never, policy]);
     bench.nodes[1].listen(remote(v6), 4, must_offload);
     let active = bench.nodes[0].connect(remote(v6), false);
@@ -30,11 +35,11 @@ fn connected(policy: OffloadPolicy, must_offload: bool, v6: bool) -> (Bench, Off
     (bench, active)
 }
 
-fn pattern(length: usize, salt: u8) -> Vec<u8> {
+pub(super) fn pattern(length: usize, salt: u8) -> Vec<u8> {
     (0..length).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ salt).collect()
 }
 
-fn state_data(state: &ConnectionState) -> Vec<u8> {
+pub(super) fn state_data(state: &ConnectionState) -> Vec<u8> {
     state.send_data.iter().flat_map(|list| list.slices()).flatten().copied().collect()
 }
 
@@ -162,22 +167,26 @@ fn refused_connections_live_on() {
         bench.run_until(|bench| !bench.nodes[1].initiates.is_empty());
         // It carries more than the threshold, with data of both directions under way.
         let initiate = bench.nodes[1].initiates.pop_front().unwrap();
-        let unsent = state_data(&initiate.state).len() as u64;
-        let carried = (bench.nodes[1].data().len() as u64).max(180_000 - unsent);
-        assert!(carried >= AUTO_OFFLOAD_BYTES && unsent > 0);
-        let unanswered = bench.nodes[1].notices.iter().find_map(|notice| match notice {
-            Notice::Offloading { unanswered, .. } => Some(*unanswered),
-            _ => None,
-        });
         let sent = state_data(&initiate.state);
-        assert_eq!(unanswered, Some(sent.len()));
+        let carried = (bench.nodes[1].data().len() as u64).max(180_000 - sent.len() as u64);
+        assert!(carried >= AUTO_OFFLOAD_BYTES && !sent.is_empty());
+        assert!(
+            bench.nodes[1]
+                .has(|n| matches!(n, Notice::Offloading { unanswered: 1, shutdown: false, .. }))
+        );
         assert_eq!(sent, up[up.len() - sent.len()..]);
+        // CH-SNB-2: the list itself, from its first byte that is not acknowledged on.
+        let list = &initiate.state.send_data[0];
+        assert_eq!((list.context, list.bytes_transferred), (1, up.len() - sent.len()));
+        assert_eq!(list.net_buffers[0].mdls(), [Bytes::from(up.clone())]);
         // Too late: it comes back.
         bench.nodes[1].send(passive, &b"late"[..]);
         bench.nodes[1].shutdown(passive);
         bench.run(Duration::from_millis(20));
-        assert!(bench.nodes[1].has(|n| matches!(n, Notice::Returned { data, shutdown: false, .. }
-            if data == &Bytes::from_static(b"late"))));
+        assert!(
+            bench.nodes[1].has(|n| matches!(n, Notice::Returned { chain, shutdown: false, .. }
+            if chain[0].data_length() == 4))
+        );
         assert!(bench.nodes[1].has(|n| matches!(n, Notice::Returned { shutdown: true, .. })));
         bench.nodes[1].notices.retain(|n| !matches!(n, Notice::Established { .. }));
         bench.nodes[1].complete(passive, Some(*initiate.state));
@@ -238,9 +247,9 @@ fn never_and_must_offload_exclude_each_other() {
     );
 }
 
-/// What a client sends before it can know of the hand-over comes back to it.
+/// What a client sends before it can know of the hand-over goes along.
 #[test]
-fn early_sends_are_returned() {
+fn early_sends_go_along() {
     let mut bench = Bench::new([OffloadPolicy::Always, OffloadPolicy::Never]);
     bench.nodes[1].listen(remote(false), 4, false);
     let active = bench.nodes[0].connect(remote(false), false);
@@ -249,9 +258,11 @@ fn early_sends_are_returned() {
     bench.run(Duration::from_millis(100));
     let mut notices = bench.nodes[0].notices.iter();
     assert!(matches!(notices.next(), Some(Notice::Established { offloading: true, .. })));
-    assert!(matches!(notices.next(), Some(Notice::Returned { data, .. }) if data.len() == 5));
-    assert!(matches!(notices.next(), Some(Notice::Returned { shutdown: true, .. })));
-    assert!(bench.nodes[0].initiates[0].state.send_data.is_empty());
+    let offloading = Notice::Offloading { handle: active, unanswered: 1, shutdown: true };
+    assert_eq!(alloc::format!("{:?}", notices.next()), alloc::format!("{:?}", Some(offloading)));
+    let state = &bench.nodes[0].initiates[0].state;
+    assert_eq!(state_data(state), b"early");
+    assert_eq!(state.tcp.delegated.state, TcpPhase::FinWait1, "its FIN follows the data");
 }
 
 #[test]
@@ -288,21 +299,39 @@ fn delayed_acknowledgement_leaves_first() {
     assert_eq!(bench.nodes[1].host.stats().exports_refused, 0);
 }
 
-// CH-UPD-5, RFC 8201 s5.3: what the target has learnt of a path, the next connection on it starts with.
+// CH-UPD-5, RFC 8201 s5.3: what the target has learnt of a path goes to all connections on it, and the next path
+// object starts with it.
 #[test]
-fn the_next_connection_knows_the_path() {
+fn what_is_learnt_of_a_path_is_told() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
     let first = bench.nodes[1].initiates.pop_front().unwrap();
     assert_eq!(first.state.path.cached.path_mtu, 1500);
     bench.nodes[1].complete(first.handle, None);
-    let narrow = |handle| ToHost::PathMtu { handle, path_mtu: 1280 };
-    bench.nodes[1].to_host.send(narrow(OffloadHandle(9_999))).unwrap();
-    let path_mtu_of_next = |bench: &mut Bench| {
-        bench.nodes[0].connect(remote(false), false);
-        bench.run(Duration::from_millis(100));
-        bench.nodes[1].initiates.pop_front().unwrap().state.path.cached.path_mtu
+    let narrow = |handle, path_mtu| ToHost::PathMtu { handle, path_mtu };
+    bench.nodes[1].to_host.send(narrow(OffloadHandle(9_999), 1280)).unwrap();
+    bench.run(Duration::from_millis(1));
+    assert!(bench.nodes[1].updates.is_empty(), "of a connection that nobody has");
+    let told = |bench: &Bench| match &bench.nodes[1].updates[0][0].dependents[0].payload {
+        UpdateNode::Cached { cached, .. } => cached.path_mtu,
+        other => panic!("{other:?}"),
     };
-    assert_eq!(path_mtu_of_next(&mut bench), 1500, "of a connection that nobody has");
-    bench.nodes[1].to_host.send(narrow(first.handle)).unwrap();
-    assert_eq!(path_mtu_of_next(&mut bench), 1280);
+    bench.nodes[1].to_host.send(narrow(first.handle, 1400)).unwrap();
+    bench.run(Duration::from_millis(1));
+    assert_eq!(told(&bench), 1400);
+    // CH-UPD-3: the next update waits for this one.
+    bench.nodes[1].to_host.send(narrow(first.handle, 1280)).unwrap();
+    bench.run(Duration::from_millis(1));
+    assert_eq!(bench.nodes[1].updates.len(), 1);
+    bench.nodes[1].updated(NdisStatus::SUCCESS);
+    bench.run(Duration::from_millis(1));
+    assert_eq!(told(&bench), 1280);
+    bench.nodes[1].updated(NdisStatus::SUCCESS);
+    bench.nodes[1].to_host.send(ToHost::Released { handle: first.handle }).unwrap();
+    bench.run(Duration::from_millis(1));
+    assert!(bench.nodes[1].paths.is_empty(), "CH-TRM-2");
+    bench.nodes[0].connect(remote(false), false);
+    bench.run(Duration::from_millis(100));
+    let second = bench.nodes[1].initiates.pop_front().unwrap();
+    assert_eq!(second.state.path.cached.path_mtu, 1280);
+    assert_eq!(bench.nodes[1].shapes, ["N{NT}", "N{NT}"]);
 }

@@ -3,7 +3,7 @@
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
 
-use offload_engine::{chimney::client::OffloadHandle, time::Duration};
+use offload_engine::{chimney::client::OffloadHandle, status::NdisStatus, time::Duration};
 
 use super::bench::{Bench, address};
 use crate::{
@@ -35,11 +35,7 @@ fn data_flows_and_both_sides_close() {
     bench.nodes[0].shutdown(active);
     bench.run(Duration::from_secs(5));
     assert_eq!(bench.nodes[1].data(), data);
-    let sent = bench.nodes[0].notices.iter().filter_map(|notice| match notice {
-        Notice::Sent { count, .. } => Some(*count),
-        _ => None,
-    });
-    assert_eq!(sent.sum::<usize>(), data.len());
+    assert_eq!(bench.nodes[0].completed(), [(1, data.len(), NdisStatus::SUCCESS)]);
     assert!(matches!(bench.nodes[1].notices.last(), Some(Notice::PeerClosed { .. })));
     assert!(!closed(&bench, 1, None));
     bench.nodes[1].send(passive, &b"answer"[..]);
@@ -61,7 +57,9 @@ fn receive_credit_holds_data_back() {
     let (mut bench, active, passive) = connected();
     bench.nodes[0].send(active, vec![1; SEND_CREDIT_BYTES]);
     bench.run(Duration::from_secs(3));
-    bench.nodes[0].send(active, vec![2; SEND_CREDIT_BYTES]);
+    for _ in 0..4 {
+        bench.nodes[0].send(active, vec![2; SEND_CREDIT_BYTES / 4]);
+    }
     bench.run(Duration::from_secs(3));
     assert_eq!(bench.nodes[1].data().len(), RECEIVE_CREDIT_BYTES);
     bench.nodes[0].send(active, vec![3; 1000]);
@@ -77,10 +75,20 @@ fn receive_credit_holds_data_back() {
 
 #[test]
 fn a_client_beyond_its_credit_loses_the_connection() {
+    // A single list may be of any size.
     let (mut bench, active, _) = connected();
     bench.nodes[0].send(active, vec![1; SEND_CREDIT_BYTES + 1]);
+    bench.settle();
+    assert!(!closed(&bench, 0, Some(HostError::Aborted)));
+    bench.nodes[0].send(active, vec![1; 1]);
     bench.run(Duration::from_millis(100));
     assert!(closed(&bench, 0, Some(HostError::Aborted)));
+    // CH-SNC-2: at most one list is partly sent; all have come back.
+    let completed = bench.nodes[0].completed();
+    assert_eq!(completed.iter().map(|list| list.0).collect::<Vec<_>>(), [1, 2]);
+    assert!(
+        completed.iter().all(|list| list.2 == NdisStatus::REQUEST_ABORTED) && completed[1].1 == 0
+    );
     assert!(closed(&bench, 1, Some(HostError::Reset)));
 }
 

@@ -10,7 +10,7 @@ use crate::{
     tcp::Flags,
 };
 
-fn node<P, D>(
+pub(super) fn node<P, D>(
     context: Option<TargetContext>,
     payload: P,
     below: Vec<D>,
@@ -23,7 +23,7 @@ fn node<P, D>(
 }
 
 /// What is to be terminated; `None` is a placeholder.
-fn terminate_tree(
+pub(super) fn terminate_tree(
     neighbor: Option<TargetContext>,
     path: Option<TargetContext>,
     tcps: &[TargetContext],
@@ -33,7 +33,7 @@ fn terminate_tree(
 }
 
 /// The first connection of a tree that has come back.
-fn object(tree: TerminateTree) -> Box<TcpObject> {
+pub(super) fn object(tree: TerminateTree) -> Box<TcpObject> {
     let tcp = tree.into_iter().next().unwrap().dependents.remove(0).dependents.remove(0);
     assert_eq!(tcp.status, NdisStatus::SUCCESS);
     match tcp.payload {
@@ -43,7 +43,7 @@ fn object(tree: TerminateTree) -> Box<TcpObject> {
 }
 
 impl Bench {
-    fn terminate(&mut self, tree: TerminateTree) -> (TerminateTree, Vec<ToHost>) {
+    pub(super) fn terminate(&mut self, tree: TerminateTree) -> (TerminateTree, Vec<ToHost>) {
         self.port.terminate(tree);
         self.poll();
         let mut told = self.told();
@@ -54,17 +54,17 @@ impl Bench {
         (tree, told)
     }
 
-    fn upload(&mut self, tcp: TargetContext) -> (Box<TcpObject>, Vec<ToHost>) {
+    pub(super) fn upload(&mut self, tcp: TargetContext) -> (Box<TcpObject>, Vec<ToHost>) {
         let (tree, told) = self.terminate(terminate_tree(None, None, &[tcp]));
         (object(tree), told)
     }
 
-    fn io(&mut self, handle: u64) -> ConnectionIo<'_> {
+    pub(super) fn io(&mut self, handle: u64) -> ConnectionIo<'_> {
         let now = self.now;
         self.engine.connections().get(now, OffloadHandle(handle)).unwrap()
     }
 
-    fn retrieved(told: &[ToHost]) -> Vec<(u64, UploadReason)> {
+    pub(super) fn retrieved(told: &[ToHost]) -> Vec<(u64, UploadReason)> {
         told.iter()
             .filter_map(|told| match told {
                 ToHost::Retrieve { handle, reason } => Some((handle.0, *reason)),
@@ -74,7 +74,7 @@ impl Bench {
     }
 }
 
-fn list(context: u64, text: &'static [u8]) -> NetBufferList {
+pub(super) fn list(context: u64, text: &'static [u8]) -> NetBufferList {
     NetBufferList::from_mdl(context, Bytes::from_static(text))
 }
 

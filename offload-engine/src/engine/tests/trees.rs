@@ -9,6 +9,9 @@ use crate::chimney::{
 pub(super) type Tcp = TcpBlock<InitiateNode<Box<TcpObject>>>;
 pub(super) type Path = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>;
 
+/// What the target calls a neighbor, a path and a connection.
+pub(super) type Names = (TargetContext, TargetContext, TargetContext);
+
 pub(super) const PARTIAL: NdisStatus = NdisStatus::OFFLOAD_PARTIAL_SUCCESS;
 
 /// The parts of [`state`]: neighbor, path, connection.

@@ -22,6 +22,9 @@ const BETA_TENTHS: u64 = 7;
 const C_TENTHS: u64 = 4;
 /// alpha_cubic = 3 (1 - beta) / (1 + beta) (s4.3), as a fraction.
 const ALPHA: (u64, u64) = (9, 17);
+/// While no loss has told where the limit is, the window grows by at least this part of it in a round trip, as in
+/// Linux: the curve's plateau is where slow start happened to end, and it would be left only after seconds.
+const SEARCH_DIVISOR: u64 = 20;
 /// Farthest from K that the curve is computed: a window is never that old.
 const DISTANCE_MAX_US: u64 = 1_000_000_000;
 /// Microseconds of a second, cubed.
@@ -54,6 +57,7 @@ struct Saved {
     prior: u64,
     w_max: Option<u64>,
     epoch: Option<Epoch>,
+    searching: bool,
 }
 
 /// The controller.
@@ -66,20 +70,31 @@ pub(in super::super) struct Cubic {
     /// plateau.
     w_max: Option<u64>,
     epoch: Option<Epoch>,
+    /// No loss has told yet where the limit is.
+    searching: bool,
     before: Option<Saved>,
 }
 
 impl Cubic {
     pub(super) const fn new(window: Window) -> Self {
         let prior = window.cwnd;
-        Self { window, prior, w_max: None, epoch: None, before: None }
+        let searching = window.ssthresh.is_none();
+        Self { window, prior, w_max: None, epoch: None, searching, before: None }
     }
 
     /// s4.6 and s4.7, without the window.
     fn reduce(&mut self, in_flight: u64) {
-        let Self { window, prior, w_max, epoch, before } = self;
+        let Self { window, prior, w_max, epoch, searching, before } = self;
         let (cwnd, ssthresh) = (window.cwnd, window.ssthresh);
-        *before = Some(Saved { cwnd, ssthresh, prior: *prior, w_max: *w_max, epoch: *epoch });
+        *before = Some(Saved {
+            cwnd,
+            ssthresh,
+            prior: *prior,
+            w_max: *w_max,
+            epoch: *epoch,
+            searching: *searching,
+        });
+        *searching = false;
         // Fast convergence: a window that did not get back to where it was makes room for others.
         let shrinking = w_max.is_some_and(|w_max| cwnd < w_max);
         *w_max = Some(if shrinking { cwnd * (10 + BETA_TENTHS) / 20 } else { cwnd });
@@ -97,7 +112,7 @@ impl Cubic {
 
     /// Congestion avoidance (s4.2 to s4.5).
     fn avoid(&mut self, acked: u64, sample: &AckSample) {
-        let Self { window, prior, w_max, epoch, before: _ } = self;
+        let Self { window, prior, w_max, epoch, searching, before: _ } = self;
         let epoch = epoch.get_or_insert_with(|| {
             // s4.8, s4.10: without a loss to return from, the stage begins on the plateau.
             Epoch::new(sample.now, window.cwnd, w_max.unwrap_or(window.cwnd), window.mss)
@@ -108,12 +123,13 @@ impl Cubic {
         }
         let acked = acked.min(window.cwnd);
         epoch.follow_reno(acked, window.cwnd, window.mss, *prior);
-        if epoch.curve(Duration::ZERO, window.mss) < epoch.reno {
+        if !*searching && epoch.curve(Duration::ZERO, window.mss) < epoch.reno {
             window.cwnd = window.cwnd.max(epoch.reno);
             return;
         }
-        let target = epoch.curve(sample.srtt.unwrap_or_default(), window.mss);
-        let target = target.clamp(window.cwnd, window.cwnd.saturating_add(window.cwnd / 2));
+        let least = if *searching { window.cwnd / SEARCH_DIVISOR } else { 0 };
+        let target = epoch.curve(sample.srtt.unwrap_or_default(), window.mss).max(epoch.reno);
+        let target = target.clamp(window.cwnd + least, window.cwnd.saturating_add(window.cwnd / 2));
         // (target - cwnd) / cwnd for each segment acknowledged (s4.4, s4.5).
         let growth = u128::from(target - window.cwnd) * u128::from(acked);
         window.cwnd += divide(growth, window.cwnd, &mut epoch.carry);
@@ -236,9 +252,11 @@ impl Congestion for Cubic {
     }
 
     fn undo(&mut self) {
-        let Some(Saved { cwnd, ssthresh, prior, w_max, epoch }) = self.before.take() else {
+        let Some(Saved { cwnd, ssthresh, prior, w_max, epoch, searching }) = self.before.take()
+        else {
             return;
         };
+        self.searching = searching;
         // s4.9.2: a window that has grown beyond what it was keeps its own curve.
         if self.window.cwnd < cwnd {
             self.prior = prior;

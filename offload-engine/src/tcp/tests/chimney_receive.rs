@@ -22,6 +22,8 @@ pub(super) struct Taker {
     told: Vec<String>,
     /// Everything delivered, in the order in which it was.
     stream: Vec<u8>,
+    /// What an upload was asked for.
+    pub(super) reasons: Vec<UploadReason>,
     inside: bool,
 }
 
@@ -73,7 +75,7 @@ impl Consumer for Taker {
 
 impl Bench {
     /// A segment, and what comes of it.
-    fn feed(&mut self, taker: &mut Taker, segment: Segment<'_>) -> Vec<String> {
+    pub(super) fn feed(&mut self, taker: &mut Taker, segment: Segment<'_>) -> Vec<String> {
         let received = self.tcp.handle_segment(self.now, &segment);
         let data = &segment.payload[received.in_order];
         self.tcp.deliver(self.now, data, received.push, taker);
@@ -81,17 +83,22 @@ impl Bench {
     }
 
     /// A post from outside, and what comes of it.
-    fn request(&mut self, taker: &mut Taker, chain: impl Into<ReceiveChain>) -> Vec<String> {
+    pub(super) fn request(
+        &mut self,
+        taker: &mut Taker,
+        chain: impl Into<ReceiveChain>,
+    ) -> Vec<String> {
         self.tcp.post_receive(self.now, chain.into());
         assert!(taker.told.is_empty(), "a post only queues");
         self.tcp.deliver_waiting(self.now, taker);
         self.drain(taker)
     }
 
-    fn drain(&mut self, taker: &mut Taker) -> Vec<String> {
+    pub(super) fn drain(&mut self, taker: &mut Taker) -> Vec<String> {
         for event in self.events() {
             match event {
                 Event::ReceiveComplete(chain) => taker.complete(chain),
+                Event::Retrieve(reason) => taker.reasons.push(reason),
                 event => taker.told.push(event_name(&event).into()),
             }
         }
@@ -104,12 +111,12 @@ fn push(segment: Segment<'_>) -> Segment<'_> {
 }
 
 /// A request in push mode with `room` bytes.
-fn room(context: u64, room: usize) -> ReceiveBufferList {
+pub(super) fn room(context: u64, room: usize) -> ReceiveBufferList {
     ReceiveBufferList::from_mdl(context, BytesMut::zeroed(room))
 }
 
 /// One in non-push mode.
-fn whole(context: u64, length: usize) -> ReceiveBufferList {
+pub(super) fn whole(context: u64, length: usize) -> ReceiveBufferList {
     ReceiveBufferList { no_push: true, ..room(context, length) }
 }
 

@@ -14,8 +14,8 @@ pub(super) fn ack_fin() -> Flags {
 }
 
 /// A connection in a state, reached by segments; 10 bytes have gone each way before.
-struct Scene {
-    bench: Bench,
+pub(super) struct Scene {
+    pub(super) bench: Bench,
     /// Offsets of SND.UNA, SND.MAX and RCV.NXT from the first sequence numbers.
     una: u32,
     max: u32,
@@ -32,7 +32,7 @@ const PHASES: [TcpPhase; 7] = [
     TcpPhase::TimeWait,
 ];
 
-fn scene(phase: TcpPhase) -> Scene {
+pub(super) fn scene(phase: TcpPhase) -> Scene {
     let mut bench = Bench::new(state());
     bench.post(10);
     bench.sent();

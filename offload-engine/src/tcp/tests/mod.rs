@@ -1,6 +1,10 @@
 //! Tests of whole connections. One file for each question; this one builds what they share.
 
+mod chimney_disconnect;
 mod chimney_receive;
+mod chimney_retrieve;
+mod chimney_send;
+mod chimney_state;
 mod conformance;
 mod congestion;
 mod ecn;

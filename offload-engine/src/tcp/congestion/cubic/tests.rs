@@ -70,6 +70,25 @@ fn reduction_and_fast_convergence() {
     assert_eq!((cubic.cwnd(), cubic.ssthresh()), (2 * MSS, Some(2 * MSS)));
 }
 
+// Linux: until the first loss a twentieth in a round trip at least, whatever the curve says; a loss that was none
+// does not end that.
+#[test]
+fn the_search_for_the_first_loss() {
+    let mut cubic = Cubic::new(window(100 * MSS, None));
+    cubic.window.ssthresh = Some(100 * MSS);
+    let mut now = Instant::ZERO;
+    run(&mut cubic, &mut now, RTT * 14, RTT);
+    assert!((segments(&cubic) - 200.0).abs() < 5.0, "{}", segments(&cubic));
+    cubic.on_loss(now, cubic.cwnd());
+    cubic.undo();
+    run(&mut cubic, &mut now, RTT * 14, RTT);
+    assert!((segments(&cubic) - 400.0).abs() < 10.0, "{}", segments(&cubic));
+    cubic.on_loss(now, cubic.cwnd());
+    let before = segments(&cubic);
+    run(&mut cubic, &mut now, RTT, RTT);
+    assert!(segments(&cubic) < before * 1.04, "the curve's own: {}", segments(&cubic) - before);
+}
+
 // RFC 9438 s4.8: slow start to seven tenths, then the curve from its plateau on: K is 0.
 #[test]
 fn timeout() {
@@ -304,7 +323,7 @@ struct Stage {
 
 impl Model {
     fn of(cubic: &Cubic) -> Self {
-        let Cubic { window, prior, w_max, epoch, before: _ } = cubic;
+        let Cubic { window, prior, w_max, epoch, searching: _, before: _ } = cubic;
         let segments = |bytes: u64| bytes as f64 / MSS as f64;
         Self {
             cwnd: segments(window.cwnd),

@@ -1,0 +1,232 @@
+//! What changes while connections are with the target.
+
+use alloc::{vec, vec::Vec};
+
+use offload_engine::{
+    chimney::{
+        client::OffloadHandle,
+        state::{MacAddress, TcpCached, Ticks},
+        tree::{Asked, ObjectNode, UpdateNode},
+    },
+    engine::port::ToHost,
+    status::NdisStatus,
+    time::Duration,
+};
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
+    EthernetRepr,
+};
+
+use super::{bench::Bench, offloading::connected};
+use crate::{
+    host::upkeep::NEIGHBOR_STALE,
+    socket::{OffloadPolicy, Request},
+};
+
+const MOMENT: Duration = Duration::from_millis(10);
+const NEW_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
+
+fn offloaded() -> (Bench, OffloadHandle) {
+    let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    bench.nodes[1].complete(initiate.handle, None);
+    bench.run(MOMENT);
+    (bench, initiate.handle)
+}
+
+/// The first host has got another Ethernet address, and says so.
+fn arp(mac: MacAddress) -> Vec<u8> {
+    let packet = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Reply,
+        source_hardware_addr: EthernetAddress(mac.0),
+        source_protocol_addr: [10, 0, 0, 1].into(),
+        target_hardware_addr: EthernetAddress([2, 0, 0, 0, 0, 2]),
+        target_protocol_addr: [10, 0, 0, 2].into(),
+    };
+    let header = EthernetRepr {
+        src_addr: EthernetAddress(mac.0),
+        dst_addr: EthernetAddress([2, 0, 0, 0, 0, 2]),
+        ethertype: EthernetProtocol::Arp,
+    };
+    let mut frame = vec![0; header.buffer_len() + packet.buffer_len()];
+    header.emit(&mut EthernetFrame::new_unchecked(&mut frame[..]));
+    packet.emit(&mut ArpPacket::new_unchecked(&mut frame[header.buffer_len()..]));
+    frame
+}
+
+/// What the oldest update says of a neighbor.
+fn neighbor_update(bench: &Bench) -> (MacAddress, Ticks) {
+    match &bench.nodes[1].updates[0][0].payload {
+        UpdateNode::Cached { cached, .. } => {
+            (cached.dl_destination_address, cached.host_reachability_delta)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ask(bench: &mut Bench) {
+    let neighbor = *bench.nodes[1].neighbors.keys().next().unwrap();
+    bench.nodes[1]
+        .to_host
+        .send(ToHost::NeighborReachabilityQuery {
+            neighbor,
+            host_reachability_delta: 40_000,
+            nic_reachability_delta: 40_000,
+        })
+        .unwrap();
+    bench.run(MOMENT);
+}
+
+// CH-UPD-5, -7: another Ethernet address is an update of the neighbor. One that comes during the initiate waits for
+// its completion (CH-INI-1).
+#[test]
+fn a_moved_neighbor_is_updated() {
+    for during in [false, true] {
+        let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
+        let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+        let was = initiate.state.neighbor.cached.dl_destination_address;
+        assert_eq!(was, MacAddress([2, 0, 0, 0, 0, 1]));
+        if during {
+            bench.nodes[1].frame(arp(NEW_MAC));
+            bench.run(MOMENT);
+            assert!(bench.nodes[1].updates.is_empty());
+        }
+        bench.nodes[1].complete(initiate.handle, None);
+        bench.run(MOMENT);
+        if !during {
+            // What is known already is no news.
+            bench.nodes[1].frame(arp(was));
+            bench.run(MOMENT);
+            assert!(bench.nodes[1].updates.is_empty());
+            bench.nodes[1].frame(arp(NEW_MAC));
+            bench.run(MOMENT);
+        }
+        assert_eq!(neighbor_update(&bench).0, NEW_MAC);
+        bench.nodes[1].updated(NdisStatus::SUCCESS);
+        bench.run(MOMENT);
+        assert!(bench.nodes[1].updates.is_empty());
+    }
+}
+
+// CH-UPD-4: what could not be updated is taken back, and what only it needed goes.
+#[test]
+fn a_failed_update_brings_connections_back() {
+    let (mut bench, handle) = offloaded();
+    bench.nodes[1].frame(arp(NEW_MAC));
+    bench.run(MOMENT);
+    bench.nodes[1].updated(NdisStatus::FAILURE);
+    bench.run(MOMENT);
+    assert_eq!(bench.nodes[1].terminating(), [handle]);
+    bench.nodes[1].terminated(|_| None);
+    bench.run(MOMENT);
+    assert!(bench.nodes[1].neighbors.is_empty());
+}
+
+// CH-UPD-1, -3, -5: socket options become an update of every connection; the next one waits for it, and so does a
+// terminate (CH-TRM-1).
+#[test]
+fn settings_are_told() {
+    let (mut bench, handle) = offloaded();
+    let host = &mut bench.nodes[1].host;
+    let first = TcpCached { keep_alive_enabled: true, ..TcpCached::default() };
+    host.set_tcp(first).unwrap();
+    bench.run(MOMENT);
+    let told =
+        |bench: &Bench| match &bench.nodes[1].updates[0][0].dependents[0].dependents[0].payload {
+            UpdateNode::Cached { cached, .. } => **cached,
+            other => panic!("{other:?}"),
+        };
+    let update = told(&bench);
+    assert!(update.keep_alive_restart && !update.max_rt_restart && !update.update_rcv_wnd);
+    assert_eq!(update.cached, TcpCached { initial_rcv_wnd: 256 * 1024, ..first });
+    let second = TcpCached { max_rt: Some(9_000), ..first };
+    bench.nodes[1].host.set_tcp(second).unwrap();
+    bench.nodes[1].port.request(Request::Upload { handle });
+    bench.run(MOMENT);
+    assert_eq!(bench.nodes[1].updates.len(), 1);
+    assert!(bench.nodes[1].terminating().is_empty());
+    bench.nodes[1].updated(NdisStatus::SUCCESS);
+    bench.run(MOMENT);
+    assert_eq!(bench.nodes[1].terminating(), [handle]);
+    assert!(bench.nodes[1].updates.is_empty(), "it is on its way up");
+}
+
+// The second setting alone: only its own flag.
+#[test]
+fn settings_are_told_one_by_one() {
+    let (mut bench, _) = offloaded();
+    for ticks in [1_000, 2_000] {
+        let tcp = TcpCached { max_rt: Some(ticks), ..TcpCached::default() };
+        bench.nodes[1].host.set_tcp(tcp).unwrap();
+        bench.run(MOMENT);
+    }
+    bench.nodes[1].updated(NdisStatus::SUCCESS);
+    bench.run(MOMENT);
+    let UpdateNode::Cached { cached, .. } =
+        &bench.nodes[1].updates[0][0].dependents[0].dependents[0].payload
+    else {
+        panic!()
+    };
+    assert_eq!(cached.cached.max_rt, Some(2_000));
+    assert!(cached.max_rt_restart && !cached.keep_alive_restart);
+}
+
+// CH s9.7: heard of lately, the host says when. Not heard of for long, it says "now", and asks the neighbor itself; an
+// answer settles it.
+#[test]
+fn reachability_is_answered() {
+    let (mut bench, _) = offloaded();
+    bench.run(Duration::from_secs(5));
+    ask(&mut bench);
+    let (_, delta) = neighbor_update(&bench);
+    assert!((5_000..6_000).contains(&delta), "{delta}");
+    bench.nodes[1].updated(NdisStatus::SUCCESS);
+    bench.run(NEIGHBOR_STALE);
+    let before = bench.nodes[1].sent.len();
+    ask(&mut bench);
+    assert_eq!(neighbor_update(&bench).1, 0);
+    bench.nodes[1].updated(NdisStatus::SUCCESS);
+    assert!(bench.nodes[1].sent.len() > before, "a solicitation");
+    bench.run(Duration::from_secs(20));
+    assert!(bench.nodes[1].queries.is_empty() && bench.nodes[1].invalidates.is_empty());
+    ask(&mut bench);
+    assert!(neighbor_update(&bench).1 > 15_000);
+}
+
+// CH s9.7: silence. If a connection of the target's has gone forward meanwhile all is well; if not, the neighbor is
+// invalidated.
+#[test]
+fn a_silent_neighbor_is_invalidated() {
+    for goes_forward in [true, false] {
+        let (mut bench, _) = offloaded();
+        bench.run(NEIGHBOR_STALE + MOMENT);
+        bench.passes = |_, _| false;
+        ask(&mut bench);
+        bench.run(Duration::from_secs(5));
+        let mut query = bench.nodes[1].queries.pop_front().expect("a query");
+        assert!(bench.nodes[1].queries.is_empty());
+        let ObjectNode::Object { payload, .. } = &mut query[0].payload else { panic!() };
+        assert_eq!((payload.constant, payload.cached), (Asked::No, Asked::No));
+        let nic_reachability_delta = if goes_forward { 500 } else { 60_000 };
+        payload.delegated = Asked::Answer(offload_engine::chimney::state::NeighborDelegated {
+            nic_reachability_delta,
+        });
+        query[0].status = NdisStatus::SUCCESS;
+        bench.nodes[1].to_host.send(ToHost::QueryComplete(query)).unwrap();
+        bench.run(MOMENT);
+        assert_eq!(bench.nodes[1].invalidates.len(), usize::from(!goes_forward));
+    }
+}
+
+// RFC 826, RFC 4861: a frame that announces something else moves nobody.
+#[test]
+fn other_announcements_are_ignored() {
+    let (mut bench, _) = offloaded();
+    let mut other = arp(NEW_MAC);
+    // The sender's protocol address.
+    other[14 + 14 + 3] = 77;
+    bench.nodes[1].frame(other);
+    bench.nodes[1].frame(arp(NEW_MAC)[..30].to_vec());
+    bench.run(MOMENT);
+    assert!(bench.nodes[1].updates.is_empty());
+}

@@ -1,0 +1,500 @@
+//! Connections that come back from the target, by whoever's wish, and with whatever goes on meanwhile.
+
+use alloc::vec::Vec;
+
+use offload_engine::{
+    chimney::{
+        client::{OffloadHandle, UploadReason},
+        provider::{AdapterStatus, OffloadCapabilities},
+        state::ConnectionState,
+        tree::{InitiateNode, TcpObject},
+    },
+    engine::port::ToHost,
+    nbl::NetBufferList,
+    status::NdisStatus,
+    tcp::TcpPhase,
+    time::Duration,
+};
+
+use super::{
+    bench::{Bench, config},
+    offloading::{connected, pattern, remote},
+};
+use crate::{
+    host::HostConfig,
+    offload_policy::{OffloadRules, UploadReasons},
+    socket::{HostError, Notice, OffloadPolicy, Request},
+};
+
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// A connection that the second node's target has taken, its handle at both nodes, and its state.
+fn offloaded(must_offload: bool) -> (Bench, [OffloadHandle; 2], ConnectionState) {
+    let (mut bench, active) = connected(OffloadPolicy::Always, must_offload, false);
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    bench.nodes[1].complete(initiate.handle, None);
+    bench.run(MOMENT);
+    bench.nodes[1].notices.clear();
+    (bench, [active, initiate.handle], *initiate.state)
+}
+
+fn closed(bench: &Bench, node: usize) -> Option<Option<HostError>> {
+    bench.nodes[node].notices.iter().find_map(|notice| match notice {
+        Notice::Closed { error, .. } => Some(*error),
+        _ => None,
+    })
+}
+
+fn uploaded(bench: &Bench, handle: OffloadHandle) -> bool {
+    bench.nodes[1].has(|n| matches!(n, Notice::Uploaded { handle: of } if *of == handle))
+}
+
+/// Both ends send something, close, and see it through.
+fn talk_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
+    let before = [bench.nodes[0].data().len(), bench.nodes[1].data().len()];
+    bench.nodes[0].send(active, pattern(40_000, 5));
+    bench.nodes[1].send(passive, pattern(50_000, 6));
+    bench.nodes[0].shutdown(active);
+    bench.nodes[1].shutdown(passive);
+    bench.run(Duration::from_secs(10));
+    assert_eq!(bench.nodes[1].data()[before[1]..], pattern(40_000, 5));
+    assert_eq!(bench.nodes[0].data()[before[0]..], pattern(50_000, 6));
+    for node in 0..2 {
+        assert_eq!(closed(bench, node), Some(None));
+    }
+    assert_eq!(bench.resets(0) + bench.resets(1), 0);
+}
+
+// CH-TRM-2, -7: asked for by the host's client, with segments arriving meanwhile. Paths and neighbors go when nothing
+// depends on them.
+#[test]
+fn segments_that_arrive_meanwhile_wait_for_the_socket() {
+    let (mut bench, handles, state) = offloaded(false);
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    bench.settle();
+    assert_eq!(bench.nodes[1].terminating(), [handles[1]]);
+    bench.nodes[0].send(handles[0], &b"on the way"[..]);
+    bench.run(MOMENT);
+    assert!(bench.nodes[1].forwards.is_empty(), "CH-FWD-3");
+    // Twice makes no difference.
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    bench.run(MOMENT);
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.settle();
+    assert!(uploaded(&bench, handles[1]));
+    assert_eq!(bench.nodes[1].data(), b"on the way");
+    assert!(bench.nodes[1].paths.is_empty() && bench.nodes[1].neighbors.is_empty());
+    let stats = bench.nodes[1].host.stats();
+    assert_eq!((stats.terminates, stats.uploads, stats.imports), (1, 1, 1));
+    talk_and_close(&mut bench, handles);
+    // TIME-WAIT.
+    bench.run(Duration::from_secs(30));
+    assert_eq!(bench.nodes[1].host.owners.len(), 0);
+}
+
+/// A state again: what it is made of cannot be cloned as a whole.
+fn copy(state: &ConnectionState) -> ConnectionState {
+    ConnectionState {
+        send_data: state.send_data.clone(),
+        buffered_data: state.buffered_data.clone(),
+        out_of_order: state.out_of_order.clone(),
+        ..*state
+    }
+}
+
+// CH-TRM-5, -6, CH-SND-2: sends pending and data undelivered. The target's lists go on in the host and complete there; a
+// disconnect's data are sent, and nobody hears of them again.
+#[test]
+fn pending_sends_and_buffered_data_come_along() {
+    let (mut bench, handles, mut state) = offloaded(false);
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    bench.settle();
+    for (context, text) in [(7, &b"seven"[..]), (8, b""), (9, b"nine")] {
+        state.send_data.push_back(NetBufferList::from_mdl(context, text.into()));
+    }
+    let last = NetBufferList::from_mdl(TcpObject::DISCONNECT_DATA, b"bye".as_slice().into());
+    state.send_data.push_back(last);
+    state.tcp.delegated.state = TcpPhase::FinWait1;
+    // The peer's data, which the target has acknowledged.
+    bench.passes = |_, _| false;
+    bench.nodes[0].send(handles[0], &b"unread"[..]);
+    bench.settle();
+    bench.passes = |_, _| true;
+    state.buffered_data.push(b"unread".as_slice().into());
+    state.tcp.delegated.rcv_nxt += 6;
+    state.tcp.delegated.rcv_wnd -= 6;
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.run(Duration::from_secs(3));
+    assert_eq!(bench.nodes[1].data(), b"unread");
+    assert_eq!(bench.nodes[0].data(), b"sevenninebye");
+    let success = NdisStatus::SUCCESS;
+    assert_eq!(bench.nodes[1].completed(), [(7, 5, success), (8, 0, success), (9, 4, success)]);
+    assert!(bench.nodes[0].has(|n| matches!(n, Notice::PeerClosed { .. })));
+    bench.nodes[0].shutdown(handles[0]);
+    bench.run(Duration::from_secs(3));
+    assert_eq!((closed(&bench, 0), closed(&bench, 1)), (Some(None), Some(None)));
+    assert_eq!(bench.resets(0) + bench.resets(1), 0);
+}
+
+// CH-ST-1, CH-EVT-3: what comes back in TIME-WAIT waits there.
+#[test]
+fn time_wait_comes_back() {
+    let (mut bench, handles, mut state) = offloaded(false);
+    bench.nodes[0].shutdown(handles[0]);
+    bench.run(MOMENT);
+    let reason = UploadReason::UploadRequested;
+    bench.nodes[1].to_host.send(ToHost::Retrieve { handle: handles[1], reason }).unwrap();
+    bench.settle();
+    let delegated = &mut state.tcp.delegated;
+    delegated.state = TcpPhase::TimeWait;
+    delegated.rcv_nxt += 1;
+    delegated.snd_una += 1;
+    delegated.snd_nxt += 1;
+    delegated.snd_max += 1;
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.settle();
+    assert_eq!(closed(&bench, 1), Some(None));
+    bench.run(Duration::from_secs(30));
+    assert_eq!(bench.nodes[1].host.owners.len(), 0);
+}
+
+// CH-EVT-1: mandatory reasons always, optional ones by configuration; and what has come back stays a while.
+#[test]
+fn retrieves_are_followed_as_the_policy_says() {
+    let rules = OffloadRules {
+        upload_on: UploadReasons::default().with(UploadReason::SmallIo),
+        ..OffloadRules::default()
+    };
+    for (reason, followed) in [
+        (UploadReason::SmallIo, true),
+        (UploadReason::LowActivity, false),
+        (UploadReason::HighDropRate, false),
+        (UploadReason::NoBufferPreposting, false),
+        (UploadReason::HighFragmentation, false),
+        (UploadReason::HighOutOfOrderPackets, false),
+        (UploadReason::ReceivedUrgentData, true),
+        (UploadReason::InvalidState, true),
+        (UploadReason::UploadRequested, true),
+    ] {
+        let with_rules = HostConfig { rules: rules.clone(), ..config(2, OffloadPolicy::Always) };
+        let mut bench = Bench::with([config(1, OffloadPolicy::Never), with_rules]);
+        bench.nodes[1].listen(remote(false), 4, false);
+        let active = bench.nodes[0].connect(remote(false), false);
+        bench.run(MOMENT);
+        let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+        let handle = initiate.handle;
+        bench.nodes[1].complete(handle, None);
+        bench.nodes[1].to_host.send(ToHost::Retrieve { handle, reason }).unwrap();
+        bench.run(MOMENT);
+        assert_eq!(!bench.nodes[1].terminating().is_empty(), followed, "{reason:?}");
+        let stats = bench.nodes[1].host.stats();
+        assert_eq!((stats.retrieves, stats.retrieves_ignored), (1, u64::from(!followed)));
+        if !followed {
+            continue;
+        }
+        bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
+        bench.run(rules.rest - MOMENT);
+        assert!(bench.nodes[1].initiates.is_empty(), "it rests");
+        bench.run(MOMENT * 2);
+        let again = bench.nodes[1].initiates.pop_front().expect("it goes down again");
+        bench.nodes[1].complete(again.handle, Some(*again.state));
+        bench.run(MOMENT);
+        talk_and_close(&mut bench, [active, handle]);
+    }
+}
+
+// CH s8.2: what the target has given up is over, and its lists come back unsent.
+#[test]
+fn a_timed_out_connection_ends() {
+    let (mut bench, handles, mut state) = offloaded(false);
+    let reason = UploadReason::TimeoutExpiration;
+    bench.nodes[1].to_host.send(ToHost::Retrieve { handle: handles[1], reason }).unwrap();
+    bench.settle();
+    let mut list = NetBufferList::from_mdl(3, b"some of it".as_slice().into());
+    list.complete(NdisStatus::PENDING, 4);
+    state.send_data.push_back(list);
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.settle();
+    assert_eq!(closed(&bench, 1), Some(Some(HostError::RetransmissionLimit)));
+    assert_eq!(bench.nodes[1].completed(), [(3, 4, NdisStatus::REQUEST_ABORTED)]);
+    assert_eq!(bench.resets(1), 1);
+    assert!(bench.nodes[1].host.owners.is_empty() && bench.nodes[1].paths.is_empty());
+}
+
+// CH-TRM-9: FAILURE means that the state is lost.
+#[test]
+fn a_lost_state_ends_the_connection() {
+    let (mut bench, handles, _) = offloaded(false);
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    bench.settle();
+    bench.nodes[1].terminated(|_| None);
+    bench.settle();
+    assert_eq!(closed(&bench, 1), Some(Some(HostError::StateLost)));
+    assert_eq!(bench.nodes[1].host.stats().handoffs_lost, 1);
+    assert!(bench.nodes[1].host.owners.is_empty());
+}
+
+// It ends in the target while the host wants it back.
+#[test]
+fn released_during_a_terminate() {
+    let (mut bench, handles, _) = offloaded(false);
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    bench.settle();
+    bench.nodes[1].to_host.send(ToHost::Released { handle: handles[1] }).unwrap();
+    bench.nodes[1].terminated(|_| None);
+    bench.run(MOMENT);
+    assert_eq!(bench.nodes[1].host.stats().handoffs_lost, 0);
+    assert!(closed(&bench, 1).is_none() && bench.nodes[1].paths.is_empty());
+}
+
+// The client has given up meanwhile: an RST as soon as the connection is there.
+#[test]
+fn abort_during_a_terminate() {
+    let (mut bench, handles, state) = offloaded(false);
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    bench.nodes[1].port.request(Request::Abort { handle: handles[1] });
+    bench.settle();
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.run(MOMENT);
+    assert_eq!(closed(&bench, 1), Some(Some(HostError::Aborted)));
+    assert_eq!(closed(&bench, 0), Some(Some(HostError::Reset)));
+}
+
+// CH s5.7: while the target pauses nothing goes down; UPLOAD_ALL brings all back, in one tree; after RESUME what the
+// policy wants goes down again.
+#[test]
+fn pause_upload_all_resume() {
+    let (mut bench, handles, state) = offloaded(false);
+    let indicate = |bench: &mut Bench, status| {
+        bench.nodes[1].to_host.send(ToHost::Status(status)).unwrap();
+        bench.run(MOMENT);
+    };
+    indicate(&mut bench, AdapterStatus::Pause);
+    let second = bench.nodes[0].connect(remote(false), false);
+    bench.run(MOMENT);
+    let (other, offloading) = bench.nodes[1].established();
+    assert!(!offloading && bench.nodes[1].initiates.is_empty());
+    assert!(bench.nodes[1].terminating().is_empty(), "what is offloaded goes on");
+    indicate(&mut bench, AdapterStatus::UploadAll);
+    assert_eq!(bench.nodes[1].terminating(), [handles[1]]);
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.run(MOMENT);
+    assert!(uploaded(&bench, handles[1]));
+    assert!(bench.nodes[1].paths.is_empty() && bench.nodes[1].neighbors.is_empty());
+    bench.run(Duration::from_secs(60));
+    assert!(bench.nodes[1].initiates.is_empty());
+    indicate(&mut bench, AdapterStatus::Resume(OffloadCapabilities::default()));
+    let down = bench.nodes[1].initiates.iter().map(|initiate| initiate.handle).collect::<Vec<_>>();
+    assert_eq!(down, [handles[1], other], "both at once");
+    assert_eq!(bench.nodes[1].shapes.last().unwrap(), "N{NTT}", "CH-ARC-5");
+    for initiate in core::mem::take(&mut bench.nodes[1].initiates) {
+        bench.nodes[1].complete(initiate.handle, Some(*initiate.state));
+    }
+    bench.run(MOMENT);
+    talk_and_close(&mut bench, [handles[0], handles[1]]);
+    bench.nodes[0].port.request(Request::Abort { handle: second });
+}
+
+// A client that needs the target is told the truth, and so is its peer.
+#[test]
+fn connections_that_must_be_offloaded_end_with_the_target() {
+    let (mut bench, handles, mut state) = offloaded(true);
+    // Not by request, nor for an optional reason.
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    let reason = UploadReason::LowActivity;
+    bench.nodes[1].to_host.send(ToHost::Retrieve { handle: handles[1], reason }).unwrap();
+    bench.settle();
+    assert!(bench.nodes[1].terminating().is_empty());
+    bench.nodes[1].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
+    bench.settle();
+    state.send_data.push_back(NetBufferList::from_mdl(3, b"never".as_slice().into()));
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.run(MOMENT);
+    assert_eq!(closed(&bench, 1), Some(Some(HostError::OffloadRefused)));
+    assert_eq!(closed(&bench, 0), Some(Some(HostError::Reset)));
+    assert_eq!(bench.nodes[1].completed(), [(3, 0, NdisStatus::REQUEST_ABORTED)]);
+    // And none is accepted as long as the target pauses.
+    bench.nodes[0].notices.clear();
+    bench.nodes[0].connect(remote(false), false);
+    bench.run(MOMENT);
+    assert_eq!(closed(&bench, 0), Some(Some(HostError::Reset)));
+    assert!(bench.nodes[1].initiates.is_empty());
+}
+
+// CH-INI-1, CH-TREE-1: one tree for what is due in one poll; what depends on an object in flight waits; what is there
+// already is linked.
+#[test]
+fn trees_share_neighbors_and_paths() {
+    let mut bench = Bench::new([OffloadPolicy::Never, OffloadPolicy::Always]);
+    for v6 in [false, true] {
+        bench.nodes[1].listen(remote(v6), 8, false);
+    }
+    for v6 in [false, false, true] {
+        bench.nodes[0].connect(remote(v6), false);
+    }
+    bench.run(MOMENT);
+    let shapes = bench.nodes[1].shapes.join(" ");
+    assert_eq!(shapes.matches('T').count() + bench.nodes[1].host.connections.len(), 3);
+    let first = bench.nodes[1].initiates.pop_front().unwrap();
+    // Meanwhile another one is established; it shares what is in flight.
+    bench.nodes[0].connect(remote(false), false);
+    bench.run(MOMENT);
+    assert_eq!(bench.nodes[1].shapes.join(" "), shapes, "it waits");
+    for handle in core::iter::once(first.handle)
+        .chain(core::mem::take(&mut bench.nodes[1].initiates).into_iter().map(|i| i.handle))
+    {
+        bench.nodes[1].complete(handle, None);
+    }
+    bench.run(MOMENT);
+    assert!(
+        bench.nodes[1].shapes.last().unwrap().starts_with("L{LT"),
+        "{:?}",
+        bench.nodes[1].shapes
+    );
+    assert_eq!((bench.nodes[1].neighbors.len(), bench.nodes[1].paths.len()), (2, 2));
+}
+
+// CH-TREE-6, CH-INI-4: exhausted at each level. Whatever the target lacks, the connection goes on in the host, and is
+// offered again later if that may help.
+#[test]
+fn exhausted_resources_keep_connections_in_the_host() {
+    for (status, again) in [
+        (NdisStatus::OFFLOAD_TCP_ENTRIES, true),
+        (NdisStatus::OFFLOAD_PATH_ENTRIES, true),
+        (NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES, true),
+        (NdisStatus::OFFLOAD_IP_ADDRESS_ENTRIES, true),
+        (NdisStatus::OFFLOAD_HW_ADDRESS_ENTRIES, true),
+        (NdisStatus::OFFLOAD_VLAN_ENTRIES, true),
+        (NdisStatus::OFFLOAD_TCP_XMIT_BUFFER, true),
+        (NdisStatus::OFFLOAD_TCP_RCV_BUFFER, true),
+        (NdisStatus::RESOURCES, true),
+        (NdisStatus::FAILURE, true),
+        (NdisStatus::OFFLOAD_CONNECTION_REJECTED, true),
+        (NdisStatus::OFFLOAD_TCP_RCV_WINDOW, false),
+        (NdisStatus::OFFLOAD_VLAN_MISMATCH, false),
+        (NdisStatus::OFFLOAD_PATH_MTU, false),
+    ] {
+        let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
+        let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+        bench.nodes[1].refuse_at(initiate.handle, *initiate.state, status);
+        bench.run(MOMENT);
+        bench.nodes[0].send(active, &b"still there"[..]);
+        bench.run(MOMENT);
+        assert_eq!(bench.nodes[1].data(), b"still there", "{status}");
+        assert_eq!(bench.nodes[1].host.stats().initiates_refused, 1);
+        assert!(bench.nodes[1].paths.is_empty() && bench.nodes[1].neighbors.is_empty());
+        assert!(bench.nodes[1].host.objects.paths.is_empty());
+        bench.run(OffloadRules::default().rest * 2);
+        assert_eq!(!bench.nodes[1].initiates.is_empty(), again, "{status}");
+    }
+}
+
+// CH-FWD-2, -3: data, FIN and RST of the peer during the offload. Taken over, they are the target's; refused, smoltcp's.
+#[test]
+fn the_peer_goes_on_during_an_initiate() {
+    for accepted in [true, false] {
+        for end in ["data", "FIN", "RST"] {
+            let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
+            let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+            let handle = initiate.handle;
+            bench.nodes[0].send(active, &b"meanwhile"[..]);
+            match end {
+                "FIN" => bench.nodes[0].shutdown(active),
+                "RST" => bench.nodes[0].port.request(Request::Abort { handle: active }),
+                _ => {}
+            }
+            bench.run(MOMENT);
+            bench.nodes[1].complete(handle, (!accepted).then_some(*initiate.state));
+            bench.run(MOMENT);
+            if accepted {
+                assert!(!bench.nodes[1].forwards.is_empty(), "{end}");
+                assert!(bench.nodes[1].data().is_empty());
+                continue;
+            }
+            assert!(bench.nodes[1].forwards.is_empty());
+            match end {
+                "RST" => assert_eq!(closed(&bench, 1), Some(Some(HostError::Reset))),
+                _ => assert_eq!(bench.nodes[1].data(), b"meanwhile", "{end}"),
+            }
+            let fin = bench.nodes[1].has(|n| matches!(n, Notice::PeerClosed { .. }));
+            assert_eq!(fin, end == "FIN");
+        }
+    }
+}
+
+// The client asks, whatever the policy says; and again, as often as it likes.
+#[test]
+fn a_client_moves_its_connection() {
+    let (mut bench, active) = connected(OffloadPolicy::Never, false, false);
+    let (passive, _) = bench.nodes[1].established();
+    for _ in 0..3 {
+        bench.nodes[1].port.request(Request::Offload { handle: passive });
+        bench.run(MOMENT);
+        let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+        bench.nodes[1].complete(passive, None);
+        bench.nodes[1].port.request(Request::Upload { handle: passive });
+        bench.run(MOMENT);
+        bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
+        bench.run(Duration::from_secs(60));
+        assert!(bench.nodes[1].initiates.is_empty(), "it stays until it is asked again");
+    }
+    let history = &bench.nodes[1].host.connections[&passive].history;
+    assert_eq!((history.offloads, history.uploads), (3, 3));
+    talk_and_close(&mut bench, [active, passive]);
+}
+
+// RFC 9293 s3.6, CH-ST-1: half closed, and offloaded because its client asks.
+#[test]
+fn half_closed_connections_are_offloaded_on_request() {
+    let (mut bench, active) = connected(OffloadPolicy::Never, false, false);
+    let (passive, _) = bench.nodes[1].established();
+    bench.nodes[1].send(passive, &b"last words"[..]);
+    bench.nodes[1].shutdown(passive);
+    bench.run(MOMENT);
+    bench.nodes[1].port.request(Request::Offload { handle: passive });
+    bench.run(MOMENT);
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    assert_eq!(initiate.state.tcp.delegated.state, TcpPhase::FinWait2);
+    assert!(
+        bench.nodes[1]
+            .has(|n| matches!(n, Notice::Offloading { unanswered: 0, shutdown: true, .. }))
+    );
+    bench.nodes[1].complete(passive, None);
+    bench.nodes[1].port.request(Request::Upload { handle: passive });
+    bench.run(MOMENT);
+    bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
+    bench.nodes[0].send(active, &b"I am not done"[..]);
+    bench.nodes[0].shutdown(active);
+    bench.run(Duration::from_secs(5));
+    assert_eq!(bench.nodes[1].data(), b"I am not done");
+    assert_eq!((closed(&bench, 0), closed(&bench, 1)), (Some(None), Some(None)));
+}
+
+// A recall that comes before the initiate is complete (CH-INI-1: it waits).
+#[test]
+fn a_recall_waits_for_the_initiate() {
+    let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    let handle = initiate.handle;
+    bench.nodes[1].port.request(Request::Upload { handle });
+    bench.run(MOMENT);
+    assert!(bench.nodes[1].terminating().is_empty());
+    bench.nodes[1].complete(handle, None);
+    bench.run(MOMENT);
+    assert_eq!(bench.nodes[1].terminating(), [handle]);
+    bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
+    bench.run(MOMENT);
+    talk_and_close(&mut bench, [active, handle]);
+}
+
+// CH-TREE-3: a node that says SUCCESS and has no name is a target's bug, and costs that connection only.
+#[test]
+fn an_answer_without_a_name_is_a_lost_connection() {
+    let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
+    let handle = bench.nodes[1].initiates.pop_front().unwrap().handle;
+    let nothing = InitiateNode::New { state: None, context: None };
+    bench.nodes[1].answer(handle, NdisStatus::SUCCESS, nothing);
+    bench.run(MOMENT);
+    assert_eq!(closed(&bench, 1), Some(Some(HostError::StateLost)));
+    assert!(bench.nodes[1].paths.is_empty() && bench.nodes[1].host.owners.is_empty());
+}

@@ -1,0 +1,326 @@
+//! What changes while connections are with the target: their cached variables, and whether their neighbors live.
+//!
+//! An object has one update in progress at most (CH-UPD-3); what changes meanwhile goes with the next. One that the
+//! target could not apply means that everything that depends on the object is taken back (CH-UPD-4).
+//!
+//! The target asks for a neighbor of which neither side has heard for long (CH s9.7). If the host knows better it says
+//! when it heard of it; if not it says "just now", which silences the target for a while, and solicits the
+//! neighbor itself. When [`PROBES_MAX`] solicitations, [`SOLICIT_INTERVAL`] apart, are not answered and no connection of the
+//! target's has gone forward either, the neighbor is invalidated: its connections come back, and smoltcp looks for it.
+
+use alloc::{boxed::Box, vec, vec::Vec};
+use core::net::IpAddr;
+
+use offload_engine::{
+    chimney::{
+        client::{OffloadHandle, UploadReason},
+        provider::OffloadProvider,
+        state::{MacAddress, NeighborCached, Ticks},
+        tree::{
+            Asked, Block, ObjectNode, Query, QueryTree, TcpBlock, TcpUpdate, UpdateNode, UpdateTree,
+        },
+    },
+    status::NdisStatus,
+    time::{Duration, Instant},
+};
+use smoltcp::wire::{
+    ArpPacket, ArpRepr, EthernetFrame, EthernetProtocol, Icmpv6Packet, IpProtocol, Ipv6Packet,
+    NdiscRepr,
+};
+
+use super::{
+    Host,
+    connection::OffloadStage,
+    neighbors::SOLICIT_INTERVAL,
+    objects::{PathKey, Probing, Unused},
+};
+
+/// How long the host trusts what it has heard of a neighbor: as long as the target does by default (NceStaleTicks).
+pub(super) const NEIGHBOR_STALE: Duration = Duration::from_secs(30);
+/// Solicitations of a neighbor under suspicion (RFC 4861 s10: MAX_UNICAST_SOLICIT).
+const PROBES_MAX: u32 = 3;
+
+/// Stands for an object that is of no concern.
+const NOBODY: OffloadHandle = OffloadHandle(0);
+
+impl Host {
+    /// Sends what the target does not know yet, as far as no update is in its way.
+    pub(super) fn push_updates(&mut self, now: Instant) {
+        let mut tree: UpdateTree = Vec::new();
+        for object in self.objects.neighbors.values_mut() {
+            if let Some(context) = object.begin_update() {
+                let cached = object.state.cached(now);
+                tree.push(Block::new(object.handle, UpdateNode::Cached { context, cached }));
+            }
+        }
+        let mut paths = Vec::new();
+        for object in self.objects.paths.values_mut() {
+            if let Some(context) = object.begin_update() {
+                let cached = object.state.cached();
+                paths.push(Block::new(object.handle, UpdateNode::Cached { context, cached }));
+            }
+        }
+        let connections = self.connection_updates();
+        if !connections.is_empty() {
+            paths.push(Block::new(NOBODY, UpdateNode::Placeholder).with(connections));
+        }
+        if !paths.is_empty() {
+            tree.push(Block::new(NOBODY, UpdateNode::Placeholder).with(paths));
+        }
+        if !tree.is_empty() {
+            self.send_update(tree);
+        }
+    }
+
+    fn connection_updates(&mut self) -> Vec<TcpBlock<UpdateNode<Box<TcpUpdate>>>> {
+        let cached = self.config.cached();
+        let mut nodes = Vec::new();
+        for (handle, offloaded) in &mut self.offloaded {
+            if let OffloadStage::With(context) = offloaded.stage
+                && offloaded.updating.is_none()
+                && offloaded.cached != cached
+            {
+                offloaded.updating = Some(cached);
+                let cached = Box::new(TcpUpdate::of(&offloaded.cached, cached));
+                nodes.push(Block::new(*handle, UpdateNode::Cached { context, cached }));
+            }
+        }
+        nodes
+    }
+
+    fn send_update(&mut self, tree: UpdateTree) {
+        self.stats.updates += 1;
+        self.engine.update(tree);
+        self.ring = true;
+    }
+
+    /// NdisMUpdateOffloadComplete.
+    pub(super) fn update_complete(&mut self, now: Instant, tree: UpdateTree) {
+        let mut unused = Unused::default();
+        let mut failed = Vec::new();
+        for Block { handle, payload: _, status, dependents: paths } in tree {
+            if let Some((next_hop, object)) = self.objects.neighbor_by(handle) {
+                object.updating = false;
+                if status == NdisStatus::FAILURE {
+                    failed.extend(self.connections_through(next_hop));
+                }
+                self.objects.drop_neighbor_if_unused(next_hop, &mut unused);
+            }
+            for Block { handle, payload: _, status, dependents: connections } in paths {
+                if let Some((key, object)) = self.objects.path_by(handle) {
+                    object.updating = false;
+                    if status == NdisStatus::FAILURE {
+                        failed.extend(self.connections_on(key));
+                    }
+                    self.objects.drop_path_if_unused(&key, &mut unused);
+                }
+                for Block { handle, payload: _, status, dependents: _ } in connections {
+                    self.connection_updated(handle, status, &mut failed);
+                }
+            }
+        }
+        self.terminate_unused(unused);
+        self.terminate(failed, Some(UploadReason::UploadRequested));
+        self.push_updates(now);
+    }
+
+    fn connection_updated(
+        &mut self,
+        handle: OffloadHandle,
+        status: NdisStatus,
+        failed: &mut Vec<OffloadHandle>,
+    ) {
+        let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
+        let Some(cached) = offloaded.updating.take() else { return };
+        if status == NdisStatus::SUCCESS {
+            offloaded.cached = cached;
+        } else {
+            failed.push(handle);
+        }
+        if let Some(reason) = offloaded.recall.take() {
+            self.terminate([handle], reason);
+        }
+    }
+
+    /// Connections of the target's on this path.
+    fn connections_on(&self, path: PathKey) -> Vec<OffloadHandle> {
+        let on_it = self.offloaded.iter().filter(|(_, found)| PathKey::of(&found.tuple) == path);
+        on_it.map(|(handle, _)| *handle).collect()
+    }
+
+    /// Connections of the target's through this neighbor.
+    fn connections_through(&self, next_hop: IpAddr) -> Vec<OffloadHandle> {
+        let through = self.offloaded.iter().filter(|(_, found)| {
+            let path = self.objects.paths.get(&PathKey::of(&found.tuple));
+            path.is_some_and(|path| path.state.next_hop == next_hop)
+        });
+        through.map(|(handle, _)| *handle).collect()
+    }
+
+    /// The path of an offloaded connection has become narrower: for all connections on it, and for those to come
+    /// (CH-UPD-5).
+    pub(super) fn path_narrowed(&mut self, now: Instant, handle: OffloadHandle, mtu: u32) {
+        let Some(offloaded) = self.offloaded.get(&handle) else { return };
+        let path = PathKey::of(&offloaded.tuple);
+        self.paths.learn(now, path.destination, mtu);
+        if let Some(object) = self.objects.paths.get_mut(&path)
+            && mtu < object.state.mtu
+        {
+            object.state.mtu = mtu;
+            object.stale = true;
+            self.push_updates(now);
+        }
+    }
+
+    /// A frame says where a neighbor of the target's is: an answer to ARP or neighbor solicitation, or a question that
+    /// tells the same (RFC 826, RFC 4861 s7.2.5).
+    pub(super) fn hear_of_neighbor(&mut self, now: Instant, frame: &[u8]) {
+        if self.objects.neighbors.is_empty() {
+            return;
+        }
+        let Some((address, mac)) = announced(frame) else { return };
+        let Some(object) = self.objects.neighbors.get_mut(&address) else { return };
+        object.state.heard_at = now;
+        object.state.probing = None;
+        if object.state.mac != mac {
+            object.state.mac = mac;
+            object.stale = true;
+            self.push_updates(now);
+        }
+    }
+
+    /// A connection in the host has gone forward, so its next hop lives (CH s9.7).
+    pub(super) fn hear_through(&mut self, now: Instant, path: &PathKey) {
+        let known = self.objects.paths.get(path).map(|path| path.state.next_hop);
+        let next_hop = known.or_else(|| self.config.next_hop(path.destination));
+        if let Some(object) = next_hop.and_then(|hop| self.objects.neighbors.get_mut(&hop)) {
+            object.state.heard_at = now;
+            object.state.probing = None;
+        }
+    }
+
+    /// NeighborReachabilityQuery.
+    pub(super) fn reachability_query(&mut self, now: Instant, neighbor: OffloadHandle) {
+        let Some((_, object)) = self.objects.neighbor_by(neighbor) else { return };
+        let Some(context) = object.context() else { return };
+        let delta = object.state.host_reachability_delta(now);
+        let is_stale = now.saturating_since(object.state.heard_at) > NEIGHBOR_STALE;
+        if is_stale && object.state.probing.is_none() {
+            object.state.probing =
+                Some(Probing { since: now, next_at: now, sent: 0, asked: false });
+            self.wake_at = Some(now);
+        }
+        // Another update in progress carries a delta too.
+        if core::mem::replace(&mut object.updating, true) {
+            return;
+        }
+        let cached = NeighborCached {
+            dl_destination_address: object.state.mac,
+            host_reachability_delta: if is_stale { 0 } else { delta },
+        };
+        object.stale = false;
+        let node = UpdateNode::Cached { context, cached };
+        self.send_update(vec![Block::new(neighbor, node)]);
+    }
+
+    /// Solicits the neighbors under suspicion whose turn it is. Returns whether there was any.
+    pub(super) fn probe_neighbors(&mut self, now: Instant) -> bool {
+        let mut solicit = Vec::new();
+        let mut ask = Vec::new();
+        for (next_hop, object) in &mut self.objects.neighbors {
+            let context = object.context();
+            let Some(probing) = &mut object.state.probing else { continue };
+            if probing.next_at > now || probing.asked {
+                continue;
+            }
+            probing.next_at = now + SOLICIT_INTERVAL;
+            if probing.sent < PROBES_MAX {
+                probing.sent += 1;
+                solicit.push(*next_hop);
+            } else if let Some(context) = context {
+                probing.asked = true;
+                ask.push((object.handle, context));
+            }
+        }
+        let work = !solicit.is_empty() || !ask.is_empty();
+        for next_hop in solicit {
+            self.solicit(now, next_hop);
+        }
+        if !ask.is_empty() {
+            let query = |(handle, context)| {
+                let payload = Query::delegated();
+                Block::new(handle, ObjectNode::Object { context, payload })
+            };
+            let tree: QueryTree = ask.into_iter().map(query).collect();
+            self.engine.query(tree);
+            self.ring = true;
+        }
+        work
+    }
+
+    /// When [`Host::probe_neighbors`] has something to do.
+    pub(super) fn next_probe(&self) -> Option<Instant> {
+        let probing = self.objects.neighbors.values().filter_map(|object| object.state.probing);
+        probing.filter(|probing| !probing.asked).map(|probing| probing.next_at).min()
+    }
+
+    /// NdisMQueryOffloadStateComplete: whether connections of the target's have gone forward through neighbors that answer
+    /// us no more.
+    pub(super) fn query_complete(&mut self, now: Instant, tree: QueryTree) {
+        let mut silent = Vec::new();
+        for Block { handle, payload, status: _, dependents: _ } in tree {
+            let ObjectNode::Object { context, payload } = payload else { continue };
+            let Some((_, object)) = self.objects.neighbor_by(handle) else { continue };
+            let Some(Probing { since, .. }) = object.state.probing.take() else { continue };
+            let heard = match payload.delegated {
+                Asked::Answer(answer) => answer.nic_reachability_delta,
+                // CH-QRY-3.
+                Asked::No | Asked::Yes => Ticks::MAX,
+            };
+            if u128::from(heard) > now.saturating_since(since).as_millis() {
+                let node = ObjectNode::Object { context, payload: () };
+                silent.push(Block::new(handle, node));
+            }
+        }
+        if !silent.is_empty() {
+            tracing::warn!(neighbors = silent.len(), "neighbors do not answer: invalidated");
+            self.engine.invalidate(silent);
+            self.ring = true;
+        }
+    }
+}
+
+/// The address and the Ethernet address that an ARP packet, a neighbor advertisement or a solicitation tells.
+fn announced(frame: &[u8]) -> Option<(IpAddr, MacAddress)> {
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    match ethernet.ethertype() {
+        EthernetProtocol::Arp => {
+            let packet = ArpPacket::new_checked(ethernet.payload()).ok()?;
+            let ArpRepr::EthernetIpv4 { source_hardware_addr, source_protocol_addr, .. } =
+                ArpRepr::parse(&packet).ok()?
+            else {
+                return None;
+            };
+            Some((source_protocol_addr.into(), MacAddress(source_hardware_addr.0)))
+        }
+        EthernetProtocol::Ipv6 => {
+            let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
+            // RFC 4861 s7.1: 255 proves that no router has passed it on.
+            if packet.next_header() != IpProtocol::Icmpv6 || packet.hop_limit() != 255 {
+                return None;
+            }
+            let message = Icmpv6Packet::new_checked(packet.payload()).ok()?;
+            if !message.verify_checksum(&packet.src_addr(), &packet.dst_addr()) {
+                return None;
+            }
+            let (address, mac) = match NdiscRepr::parse(&message).ok()? {
+                NdiscRepr::NeighborAdvert { target_addr, lladdr, .. } => (target_addr, lladdr?),
+                NdiscRepr::NeighborSolicit { lladdr, .. } => (packet.src_addr(), lladdr?),
+                _ => return None,
+            };
+            let mac = <[u8; 6]>::try_from(mac.as_bytes()).ok()?;
+            Some((address.into(), MacAddress(mac)))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,332 @@
+//! The host's half of the chimney, upward: connections that come back, and objects that nothing depends on any more.
+//!
+//! A connection comes back because its client asks, because the target asks and the policy agrees (CH-EVT-1), because the
+//! target wants to be rid of all, or because it has refused to take it. Either way it is a state out of which
+//! smoltcp gets a socket, and the client learns who serves it from now on. Frames that come while it is on its way
+//! are held, and meet that socket when it is there (CH-TRM-7).
+
+use alloc::{boxed::Box, vec, vec::Vec};
+
+use offload_engine::{
+    chimney::{
+        client::{OffloadHandle, UploadReason},
+        provider::{AdapterStatus, OffloadProvider},
+        state::ConnectionState,
+        tree::{Block, ObjectNode, TcpObject, TerminateTree},
+    },
+    engine::port::FromHost,
+    status::NdisStatus,
+    tcp::TcpPhase,
+    time::Instant,
+};
+
+use super::{
+    Host,
+    connection::{
+        Connection, OffloadStage, Offloaded, Owner, ReceiveHalf, SendHalf, Stage, Stay,
+        fin_received, owned,
+    },
+    ingress::configure,
+    objects::{PathKey, Unused},
+};
+use crate::{
+    clock::{self, to_smoltcp},
+    handoff::import::{Imported, import},
+    observer::Flow,
+    socket::{HostError, Notice},
+    wire,
+};
+
+/// Stands for an object that is of no concern: no object has this name.
+const NOBODY: OffloadHandle = OffloadHandle(0);
+
+/// How a connection came back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    /// The target has not taken it.
+    Refused(NdisStatus),
+    /// By terminate; why the target asked for that, if it did.
+    Uploaded(Option<UploadReason>),
+}
+
+impl Host {
+    /// A client wants its connection back.
+    pub(super) fn upload(&mut self, handle: OffloadHandle) {
+        if self.offloaded.get(&handle).is_some_and(|offloaded| !offloaded.must_offload) {
+            self.terminate([handle], None);
+        }
+    }
+
+    /// TcpIndicateRetrieve: follows a mandatory reason always, an optional one if the policy does (CH-EVT-1).
+    pub(super) fn retrieve(&mut self, handle: OffloadHandle, reason: UploadReason) {
+        self.stats.retrieves += 1;
+        let Some(offloaded) = self.offloaded.get(&handle) else { return };
+        let wanted = self.config.rules.upload_on.contains(reason) && !offloaded.must_offload;
+        if reason.is_mandatory() || wanted {
+            self.terminate([handle], Some(reason));
+        } else {
+            self.stats.retrieves_ignored += 1;
+        }
+    }
+
+    /// NdisMIndicateStatusEx (CH s5.7).
+    pub(super) fn adapter_status(&mut self, status: AdapterStatus) {
+        match status {
+            AdapterStatus::Pause => self.paused = true,
+            AdapterStatus::UploadAll => {
+                self.paused = true;
+                let all = self.offloaded.keys().copied().collect::<Vec<_>>();
+                // Paths and neighbors follow when the last connection on them has come back.
+                self.terminate(all, Some(UploadReason::UploadRequested));
+            }
+            AdapterStatus::Resume(_) => {
+                self.paused = false;
+                // What the target is capable of has changed: what it refused, it may take now.
+                for connection in self.connections.values_mut() {
+                    if connection.history.refusal.take().is_some() {
+                        connection.stay = Stay::No;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for these connections back, as far as the target has them. One whose initiate is not complete comes
+    /// back as soon as it is (CH-INI-1).
+    pub(super) fn terminate(
+        &mut self,
+        handles: impl IntoIterator<Item = OffloadHandle>,
+        reason: Option<UploadReason>,
+    ) {
+        let mut nodes = Vec::new();
+        for handle in handles {
+            let Some(offloaded) = self.offloaded.get_mut(&handle) else { continue };
+            match offloaded.stage {
+                // CH-TRM-1: its update has to be complete first.
+                OffloadStage::With(_) if offloaded.updating.is_some() => {
+                    offloaded.recall = Some(reason);
+                }
+                OffloadStage::With(context) => {
+                    offloaded.stage = OffloadStage::Terminating(reason);
+                    let payload = ObjectNode::Object { context, payload: None };
+                    nodes.push(Block::new(handle, payload));
+                }
+                OffloadStage::Initiating => offloaded.recall = Some(reason),
+                OffloadStage::Terminating(_) => {}
+            }
+        }
+        if nodes.is_empty() {
+            return;
+        }
+        self.stats.terminates += nodes.len() as u64;
+        let path = Block::new(NOBODY, ObjectNode::Placeholder).with(nodes);
+        self.send_terminate(vec![Block::new(NOBODY, ObjectNode::Placeholder).with(vec![path])]);
+    }
+
+    fn send_terminate(&mut self, tree: TerminateTree) {
+        self.engine.terminate(tree);
+        self.ring = true;
+    }
+
+    /// Gives back objects that nothing depends on: paths first (CH-TRM-2).
+    pub(super) fn terminate_unused(&mut self, unused: Unused) {
+        let Unused { paths, neighbors } = unused;
+        if !paths.is_empty() {
+            let paths = paths.into_iter().map(|(handle, context)| {
+                Block::new(handle, ObjectNode::Object { context, payload: () })
+            });
+            let below = paths.collect();
+            self.send_terminate(vec![Block::new(NOBODY, ObjectNode::Placeholder).with(below)]);
+        }
+        if !neighbors.is_empty() {
+            let neighbors = neighbors.into_iter().map(|(handle, context)| {
+                Block::new(handle, ObjectNode::Object { context, payload: None })
+            });
+            self.send_terminate(neighbors.collect());
+        }
+    }
+
+    /// NdisMTerminateOffloadComplete.
+    pub(super) fn terminate_complete(&mut self, now: Instant, tree: TerminateTree) {
+        // What clients had asked of the host before the target had the connection goes back to them first.
+        self.take_requests(now);
+        for Block { handle: neighbor, payload, status: _, dependents: paths } in tree {
+            for Block { handle: path, payload, status: _, dependents: connections } in paths {
+                for Block { handle, payload, status, dependents: _ } in connections {
+                    match payload {
+                        ObjectNode::Object { payload: Some(object), .. }
+                            if status == NdisStatus::SUCCESS =>
+                        {
+                            self.uploaded(now, handle, object);
+                        }
+                        _ => self.state_lost(handle),
+                    }
+                }
+                if let (ObjectNode::Object { .. }, Some((key, _))) =
+                    (payload, self.objects.path_by(path))
+                {
+                    self.objects.paths.remove(&key);
+                }
+            }
+            if let (ObjectNode::Object { .. }, Some((key, _))) =
+                (payload, self.objects.neighbor_by(neighbor))
+            {
+                self.objects.neighbors.remove(&key);
+            }
+        }
+    }
+
+    fn uploaded(&mut self, now: Instant, handle: OffloadHandle, object: Box<TcpObject>) {
+        let Some(offloaded) = self.offloaded.get(&handle) else { return };
+        let OffloadStage::Terminating(reason) = offloaded.stage else { return };
+        self.stats.uploads += 1;
+        self.take_back(now, handle, object, Origin::Uploaded(reason));
+    }
+
+    /// The connection has ended, and the target has let go of it.
+    pub(super) fn released(&mut self, handle: OffloadHandle) {
+        let _ = self.give_up(handle);
+    }
+
+    /// Forgets a connection of the target's; what only it depended on is terminated.
+    fn give_up(&mut self, handle: OffloadHandle) -> Option<Offloaded> {
+        let offloaded = self.offloaded.remove(&handle)?;
+        self.owners.remove(&offloaded.tuple);
+        let unused = self.objects.release(&PathKey::of(&offloaded.tuple));
+        self.terminate_unused(unused);
+        Some(offloaded)
+    }
+
+    /// CH-TRM-9: without its state nothing can be said to the peer: its next segment meets an RST.
+    pub(super) fn state_lost(&mut self, handle: OffloadHandle) {
+        if self.give_up(handle).is_some() {
+            self.stats.handoffs_lost += 1;
+            self.tell(Notice::Closed { handle, error: Some(HostError::StateLost) });
+        }
+    }
+
+    /// A connection lives on in the host, or ends with an RST if it cannot.
+    pub(super) fn take_back(
+        &mut self,
+        now: Instant,
+        handle: OffloadHandle,
+        object: Box<TcpObject>,
+        origin: Origin,
+    ) {
+        let Some(offloaded) = self.offloaded.get(&handle) else { return };
+        let states = self.objects.states(now, &PathKey::of(&offloaded.tuple));
+        let Some(offloaded) = self.give_up(handle) else { return };
+        let Some((neighbor, path)) = states else { return };
+        let (_, state) = object.join(neighbor, path);
+        if let Some(error) = verdict(&offloaded, origin, state.tcp.delegated.state) {
+            self.end_state(handle, state, error);
+            return;
+        }
+        match import(to_smoltcp(now), &state, self.config.send_buffer, clock::tsval) {
+            Ok(imported) => self.settle(now, handle, offloaded, state, imported, origin),
+            Err(error) => {
+                tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost on its way back");
+                self.stats.handoffs_lost += 1;
+                self.end_state(handle, state, HostError::StateLost);
+            }
+        }
+    }
+
+    /// Resets a connection of which only the state is left.
+    fn end_state(&mut self, handle: OffloadHandle, state: ConnectionState, error: HostError) {
+        if let Some(frame) = wire::reset_frame(&state, self.config.mac) {
+            self.stats.frames_out += 1;
+            self.tell_engine(FromHost::Frame(frame));
+        }
+        let mut chain = owned(state.send_data);
+        if !chain.is_empty() {
+            chain.iter_mut().for_each(|list| list.complete(NdisStatus::REQUEST_ABORTED, 0));
+            self.tell(Notice::Sent { handle, chain });
+        }
+        self.tell(Notice::Closed { handle, error: Some(error) });
+    }
+
+    /// Puts an imported socket among the others, and tells its client that the host serves it.
+    fn settle(
+        &mut self,
+        now: Instant,
+        handle: OffloadHandle,
+        offloaded: Offloaded,
+        state: ConnectionState,
+        imported: Imported,
+        origin: Origin,
+    ) {
+        let Offloaded { tuple, client, listener, must_offload, frames, unconsumed, .. } = offloaded;
+        let Imported { mut socket, written, closing, scale_raise } = imported;
+        configure(&mut socket, &self.config.tcp);
+        let undelivered = socket.recv_queue() as u32;
+        let fin = u32::from(fin_received(socket.state()));
+        let delegated = &state.tcp.delegated;
+        let fin_acknowledged = matches!(delegated.state, TcpPhase::FinWait2 | TcpPhase::TimeWait);
+        let mut history = offloaded.history;
+        let stay = match origin {
+            Origin::Refused(status) => {
+                tracing::warn!(?tuple, %status, "the target refused a connection");
+                history.refusal = Some(status);
+                self.rest_after(now, status)
+            }
+            Origin::Uploaded(reason) => {
+                history.uploads += 1;
+                history.upload_reason = reason;
+                // Who has taken it back will say when it may go again.
+                reason.map_or(Stay::UntilAsked, |_| Stay::Until(now + self.config.rules.rest))
+            }
+        };
+        let connection = Connection {
+            client,
+            listener,
+            tuple,
+            flow: Flow::restored(&state, now),
+            scale_raise,
+            must_offload,
+            stay,
+            wanted: false,
+            history,
+            stage: Stage::Open,
+            solicit_at: now,
+            receive: ReceiveHalf {
+                first: delegated.rcv_nxt - undelivered - fin,
+                read: 0,
+                unconsumed,
+                closed_told: false,
+            },
+            send: SendHalf::restored(
+                delegated.snd_una - u32::from(fin_acknowledged),
+                state.send_data,
+                written,
+                closing,
+            ),
+            socket: self.sockets.add(socket),
+        };
+        self.stats.imports += 1;
+        self.owners.insert(tuple, Owner::Host(handle));
+        self.tell(match origin {
+            Origin::Refused(_) => connection.established(handle, false),
+            Origin::Uploaded(_) => Notice::Uploaded { handle },
+        });
+        self.connections.insert(handle, connection);
+        for frame in frames {
+            // Verified before it was held.
+            self.receive(now, frame, true);
+        }
+    }
+}
+
+/// Why a connection that comes back ends instead of living on.
+fn verdict(offloaded: &Offloaded, origin: Origin, phase: TcpPhase) -> Option<HostError> {
+    match origin {
+        _ if offloaded.aborted => Some(HostError::Aborted),
+        Origin::Uploaded(Some(UploadReason::TimeoutExpiration)) => {
+            Some(HostError::RetransmissionLimit)
+        }
+        // The target has seen its end (CH s9.2).
+        _ if phase == TcpPhase::Closed => Some(HostError::Reset),
+        _ if offloaded.must_offload => Some(HostError::OffloadRefused),
+        _ => None,
+    }
+}

@@ -1,0 +1,383 @@
+//! Why the target asks for an upload (CH s8.2, s9.2, s9.3, s10).
+
+use alloc::format;
+
+use super::{
+    chimney_receive::{Taker, room, whole},
+    endings::{ack_fin, event_name, scene},
+    *,
+};
+
+type Reason = UploadReason;
+
+fn with(upload: UploadThresholds) -> Bench {
+    let config = Config { upload, ..Config::default() };
+    let mut bench =
+        Bench::with(state(), Config { congestion: CongestionAlgorithm::NewReno, ..config });
+    bench.now += Duration::from_secs(10);
+    bench
+}
+
+fn reasons(bench: &mut Bench) -> Vec<Reason> {
+    let reason = |event| match event {
+        Event::Retrieve(reason) => Some(reason),
+        _ => None,
+    };
+    bench.events().into_iter().filter_map(reason).collect()
+}
+
+/// Half of what is sent has to be sent again.
+fn drop_much(bench: &mut Bench) {
+    for _ in 0..10 {
+        let start = bench.tcp.snd.una.seq().distance(LOCAL) as u32;
+        bench.post(1_460);
+        bench.sent();
+        while bench.tcp.info(bench.now).retrans == 0 {
+            bench.wait_for_timer();
+            bench.sent();
+        }
+        bench.ack(start + 1_460);
+    }
+}
+
+/// Every second segment comes first.
+fn reorder_much(bench: &mut Bench) {
+    let start = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
+    for n in (0..20).step_by(2) {
+        bench.input(data(start + n * 10 + 10, &[1; 10]));
+        bench.input(data(start + n * 10, &[1; 10]));
+    }
+}
+
+fn post_little(bench: &mut Bench, taker: &mut Taker) {
+    for n in 0..20 {
+        bench.request(taker, [room(n, 15), room(n, 0)]);
+        let at = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
+        bench.feed(taker, data(at, &[b'x'; 15]));
+    }
+}
+
+fn indicate_much(bench: &mut Bench, taker: &mut Taker) {
+    for _ in 0..20 {
+        let at = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
+        bench.feed(taker, data(at, &[b'x'; 100]));
+    }
+}
+
+/// Everything that may be too much, and the silence that is too little. Returns what an upload was asked for.
+fn provoke(bench: &mut Bench) -> Vec<Reason> {
+    let mut taker = Taker::default();
+    drop_much(bench);
+    reorder_much(bench);
+    bench.drain(&mut taker);
+    post_little(bench, &mut taker);
+    indicate_much(bench, &mut taker);
+    (0..20).for_each(|_| bench.tcp.note_fragment(bench.now));
+    for _ in 0..2 {
+        bench.now += Duration::from_secs(60);
+        bench.tcp.handle_timeout(bench.now);
+    }
+    bench.sent();
+    bench.drain(&mut taker);
+    taker.reasons
+}
+
+const SHARE: Option<Share> = Some(Share { sample: 10, per_mille: 300 });
+
+fn each() -> [(Reason, UploadThresholds); 6] {
+    let none = UploadThresholds::default();
+    let activity = Some(Activity { interval: Duration::from_secs(5), bytes: 1_000 });
+    [
+        (Reason::LowActivity, UploadThresholds { low_activity: activity, ..none }),
+        (Reason::HighDropRate, UploadThresholds { high_drop_rate: SHARE, ..none }),
+        (
+            Reason::SmallIo,
+            UploadThresholds { small_io: Some(SmallIo { bytes: 16, requests: 5 }), ..none },
+        ),
+        (
+            Reason::NoBufferPreposting,
+            UploadThresholds { no_buffer_preposting: Some(1_000), ..none },
+        ),
+        (Reason::HighFragmentation, UploadThresholds { high_fragmentation: SHARE, ..none }),
+        (Reason::HighOutOfOrderPackets, UploadThresholds { high_out_of_order: SHARE, ..none }),
+    ]
+}
+
+// CH s8.2, CH-EVT-1: each optional reason has a threshold of its own; without one it is never given, and the connection carries
+// on after it was.
+#[test]
+fn optional_reasons_have_thresholds() {
+    let mut quiet = with(UploadThresholds::default());
+    assert!(provoke(&mut quiet).is_empty());
+    for (reason, thresholds) in each() {
+        assert!(!reason.is_mandatory());
+        let mut bench = with(thresholds);
+        let seen = provoke(&mut bench);
+        assert!(
+            !seen.is_empty() && seen.iter().all(|seen| *seen == reason),
+            "{reason:?}: {seen:?}"
+        );
+        let at = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
+        assert_eq!(bench.input(data(at, b"on")), b"on", "it carries on");
+        let posted = bench.tcp.snd.una.seq().distance(LOCAL) as u32;
+        bench.post(5);
+        assert_eq!(bench.sent(), [(posted, 5, Flags::ACK | Flags::PSH)]);
+    }
+}
+
+// The thresholds: one less is not enough.
+#[test]
+fn thresholds_are_exact() {
+    let mut taker = Taker::default();
+    let none = UploadThresholds::default();
+    let mut bench =
+        with(UploadThresholds { small_io: Some(SmallIo { bytes: 16, requests: 3 }), ..none });
+    bench.request(
+        &mut taker,
+        [room(1, 15), whole(2, 15), room(3, 16), room(4, 15), room(5, 0), room(6, 1)],
+    );
+    assert!(reasons(&mut bench).is_empty(), "three in a row");
+    bench.tcp.post_receive(bench.now, [room(7, 1)].into());
+    assert_eq!(reasons(&mut bench), [Reason::SmallIo]);
+
+    let mut bench = with(UploadThresholds { no_buffer_preposting: Some(100), ..none });
+    bench.feed(&mut taker, data(0, &[b'x'; 100]));
+    bench.request(&mut taker, [room(1, 0)]);
+    bench.feed(&mut taker, data(100, &[b'x'; 100]));
+    bench.input_raw(data(0, b""));
+    assert!(taker.reasons.is_empty());
+    bench.feed(&mut taker, data(200, b"x"));
+    assert_eq!(taker.reasons, [Reason::NoBufferPreposting]);
+
+    for (fragments, expected) in [(2, 0), (3, 1)] {
+        let mut bench = with(UploadThresholds { high_fragmentation: SHARE, ..none });
+        (0..fragments).for_each(|_| bench.tcp.note_fragment(bench.now));
+        (fragments..10).for_each(|_| bench.ack(0));
+        assert_eq!(reasons(&mut bench).len(), expected);
+    }
+
+    let activity = Some(Activity { interval: Duration::from_secs(5), bytes: 100 });
+    for (bytes, expected) in [(99, 1), (100, 0)] {
+        let mut bench = with(UploadThresholds { low_activity: activity, ..none });
+        bench.input(data(0, &vec![1; bytes]));
+        bench.sent();
+        bench.tcp.handle_timeout(bench.now);
+        assert_eq!(reasons(&mut bench).len(), expected, "{bytes} bytes");
+        // The next sample is counted by itself.
+        bench.now += Duration::from_secs(5);
+        bench.tcp.handle_timeout(bench.now);
+        assert_eq!(reasons(&mut bench).len(), 1);
+    }
+}
+
+// CH-EVT-2: none in FIN_WAIT_1, FIN_WAIT_2, CLOSE_WAIT, nor behind them.
+#[test]
+fn no_optional_reason_in_a_half_closed_connection() {
+    let optional = each().map(|(reason, _)| reason);
+    for phase in [
+        TcpPhase::FinWait1,
+        TcpPhase::FinWait2,
+        TcpPhase::CloseWait,
+        TcpPhase::Closing,
+        TcpPhase::LastAck,
+        TcpPhase::TimeWait,
+    ] {
+        let mut bench = scene(phase).bench;
+        for reason in optional {
+            bench.tcp.request_upload(bench.now, reason);
+        }
+        assert!(reasons(&mut bench).is_empty(), "{phase:?}");
+    }
+}
+
+// CH-EVT-1: optional reasons come at most once a second and once in a round trip.
+#[test]
+fn optional_reasons_are_rare() {
+    for (srtt, wait) in [(80, 1_000), (24_000, 3_000)] {
+        let mut state = state();
+        state.tcp.delegated.srtt = srtt;
+        let mut bench = Bench::new(state);
+        let ask = |bench: &mut Bench, millis| {
+            bench.now += Duration::from_millis(millis);
+            bench.tcp.request_upload(bench.now, Reason::LowActivity);
+            reasons(bench).len()
+        };
+        assert_eq!(ask(&mut bench, 0), 1);
+        assert_eq!(ask(&mut bench, wait - 1), 0);
+        assert_eq!(ask(&mut bench, 1), 1);
+    }
+}
+
+// CH s8.2, CH-EVT-1: every mandatory reason stops the connection: no segment in or out, no timer; told once.
+#[test]
+fn mandatory_reasons_stop() {
+    for reason in [
+        Reason::HardwareFailure,
+        Reason::InvalidState,
+        Reason::ReceivedUrgentData,
+        Reason::TimeoutExpiration,
+        Reason::UploadRequested,
+    ] {
+        assert!(reason.is_mandatory());
+        let mut bench = Bench::new(state());
+        bench.post(10);
+        bench.sent();
+        bench.tcp.request_upload(bench.now, reason);
+        bench.tcp.request_upload(bench.now, Reason::UploadRequested);
+        bench.tcp.request_upload(bench.now, Reason::SmallIo);
+        assert_eq!(reasons(&mut bench), [reason]);
+        assert!(bench.tcp.is_stopped() && bench.tcp.poll_timeout().is_none());
+        bench.post(10);
+        assert!(bench.input(Segment { ack: LOCAL + 10, ..data(0, b"abc") }).is_empty());
+        assert!(bench.sent().is_empty() && bench.events().is_empty());
+        let (state, _) = bench.tcp.into_state(bench.now);
+        let delegated = &state.tcp.delegated;
+        assert_eq!((delegated.rcv_nxt, delegated.snd_una), (REMOTE, LOCAL));
+        assert_eq!(state.send_data.len(), 2);
+    }
+}
+
+// CH s9.3: urgent data counts when sequence and acknowledgement are good; what came before is still acknowledged at the upload,
+// it and what comes later is not.
+#[test]
+fn urgent_data() {
+    let urgent =
+        |offset, payload| Segment { flags: Flags::ACK | Flags::URG, ..data(offset, payload) };
+    let mut bench = Bench::new(state());
+    bench.tcp.receiver.advertise();
+    bench.input(data(0, b"abc"));
+    bench.input(urgent(70_000, b"!"));
+    bench.input(Segment { ack: LOCAL + 1, ..urgent(3, b"!") });
+    bench.input(Segment { ack: LOCAL - 70_000, ..urgent(3, b"!") });
+    assert!(reasons(&mut bench).is_empty(), "discarded, and it goes on");
+    bench.sent();
+    assert!(bench.input(urgent(3, b"!")).is_empty());
+    assert_eq!(reasons(&mut bench), [Reason::ReceivedUrgentData]);
+    assert!(bench.input(data(3, b"!d")).is_empty());
+    assert!(bench.sent().is_empty());
+    let (state, _) = bench.tcp.into_state(bench.now);
+    assert_eq!(state.tcp.delegated.rcv_nxt, REMOTE + 3);
+}
+
+/// What a segment of CH s9.2 does to a connection with 100 bytes received: sent, state, and reasons.
+fn blind(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
+    let mut bench = Bench::with(state(), Config { syn_uploads, ..Config::default() });
+    bench.input(data(0, &[1; 100]));
+    bench.wait_for_timer();
+    bench.sent();
+    bench.input(segment);
+    let sent = bench.sent();
+    assert!(sent.iter().all(|s| *s == (0, 0, Flags::ACK)), "{sent:?}");
+    let armed = bench.tcp.timers.is_running(Timer::KeepAlive);
+    let events: Vec<_> = bench.events().iter().map(event_name).collect();
+    let phase = bench.tcp.info(bench.now).phase;
+    format!("{} ACK, armed {armed}, {phase:?} {events:?}", sent.len())
+}
+
+// CH s9.2, RFC 5961 s3.2, s4.2: the whole matrix. The exact SYN is a choice.
+#[test]
+fn the_matrix_of_syns_and_resets() {
+    let (nothing, challenge) =
+        ("0 ACK, armed false, Established []", "1 ACK, armed true, Established []");
+    let reset = r#"0 ACK, armed false, Closed ["Reset", "Closed"]"#;
+    let upload = r#"0 ACK, armed false, Closed ["Retrieve"]"#;
+    let answer = "1 ACK, armed false, Established []";
+    for (flags, offset, syn_uploads, expected) in [
+        (Flags::RST, 99, true, nothing),
+        (Flags::RST, 100, true, reset),
+        (Flags::RST, 101, true, challenge),
+        (Flags::RST, 100 + WINDOW - 101, true, challenge),
+        (Flags::RST, 100 + WINDOW, true, nothing),
+        (Flags::SYN, 99, true, answer),
+        (Flags::SYN, 100, true, upload),
+        (Flags::SYN, 100, false, challenge),
+        (Flags::SYN, 101, true, challenge),
+        (Flags::SYN, 100 + WINDOW, true, answer),
+    ] {
+        let seen = blind(Segment { flags, ..data(offset, b"") }, syn_uploads);
+        assert_eq!(seen, expected, "{flags:?} at {offset}");
+    }
+}
+
+// CH s9.2: a challenge arms keep-alive in 5 minutes, brings a later one forward, and leaves an earlier one; the count that came with
+// the state counts; unanswered, the connection goes back in state CLOSED. An acceptable segment restores what was.
+#[test]
+fn a_challenge_arms_keep_alive() {
+    let minutes = |n: u64| Duration::from_secs(60 * n);
+    for (idle, expected, after) in [
+        (None, minutes(5), None),
+        (Some(minutes(60)), minutes(5), Some(minutes(60))),
+        (Some(minutes(2)), minutes(2), Some(minutes(2))),
+    ] {
+        let mut state = state();
+        state.tcp.cached.keep_alive_enabled = idle.is_some();
+        state.tcp.cached.ka_timeout = idle.map_or(0, |idle| idle.as_millis() as u32);
+        (state.tcp.cached.ka_probe_count, state.tcp.cached.ka_interval) = (0, 0);
+        state.tcp.delegated.keep_alive.count = 7;
+        for answered in [true, false] {
+            let mut bench = Bench::new(impatient(&state));
+            bench.input(Segment { flags: Flags::SYN, ..data(5, b"") });
+            assert_eq!(bench.sent().len(), 1);
+            assert_eq!(bench.tcp.poll_timeout(), Some(bench.now + expected));
+            if answered {
+                bench.input(ack());
+                assert_eq!(bench.tcp.poll_timeout(), after.map(|after| bench.now + after));
+                continue;
+            }
+            for _ in 7..10 {
+                bench.wait_for_timer();
+                assert_eq!(bench.sent(), [(u32::MAX, 0, Flags::ACK)]);
+            }
+            let state = bench.tcp.tcp_state(bench.now).delegated.keep_alive;
+            assert_eq!((state.count, state.timeout_delta), (10, Some(1_000)));
+            assert_eq!(bench.wait_for_timer(), Duration::from_secs(1));
+            assert_eq!(reasons(&mut bench), [Reason::TimeoutExpiration]);
+            let closed = bench.tcp.info(bench.now).phase == TcpPhase::Closed;
+            assert_eq!(closed, idle.is_none(), "whose timer it was");
+        }
+    }
+}
+
+fn impatient(model: &ConnectionState) -> Box<ConnectionState> {
+    let mut state = state();
+    state.tcp = model.tcp;
+    state
+}
+
+// CH s10.7: at the end of FIN_WAIT_2 the connection goes back in state CLOSED, with the requests it has.
+#[test]
+fn fin_wait_2_ends_closed() {
+    let mut bench = scene(TcpPhase::FinWait2).bench;
+    assert_eq!(bench.wait_for_timer(), Duration::from_secs(120));
+    assert_eq!(reasons(&mut bench), [Reason::TimeoutExpiration]);
+    let mut taker = Taker::default();
+    assert!(bench.request(&mut taker, [room(1, 5)]).is_empty());
+    bench.tcp.prepare_upload(bench.now);
+    let events = bench.events();
+    let [Event::ReceiveComplete(chain)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(chain[0].status, NdisStatus::UPLOAD_IN_PROGRESS);
+    let (state, _) = bench.tcp.into_state(bench.now);
+    assert_eq!(state.tcp.delegated.state, TcpPhase::Closed);
+}
+
+// CH-EVT-3: TIME_WAIT can be made the host's; until the host takes it, a repeated FIN is still answered, and its time runs.
+#[test]
+fn time_wait_may_be_the_hosts() {
+    for time_wait_uploads in [false, true] {
+        let mut bench = Bench::with(state(), Config { time_wait_uploads, ..Config::default() });
+        bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
+        bench.sent();
+        bench.ack(1);
+        let fin = Segment { flags: ack_fin(), ack: LOCAL + 1, ..data(0, b"") };
+        bench.input(fin);
+        let asked = if time_wait_uploads { &[Reason::UploadRequested][..] } else { &[] };
+        assert_eq!(reasons(&mut bench), asked);
+        assert_eq!(bench.sent(), [(1, 0, Flags::ACK)]);
+        bench.input(fin);
+        assert_eq!(bench.sent(), [(1, 0, Flags::ACK)]);
+        assert!(reasons(&mut bench).is_empty(), "once");
+        assert_eq!(bench.tcp.tcp_state(bench.now).delegated.state, TcpPhase::TimeWait);
+        assert_eq!(bench.wait_for_timer(), Config::default().time_wait);
+        assert!(matches!(bench.events()[..], [Event::Closed]));
+    }
+}
