@@ -2,6 +2,7 @@
 
 mod adapter;
 mod limits;
+mod receives;
 mod round_trip;
 mod state_operations;
 mod terminate;

@@ -1,0 +1,113 @@
+//! Posted receives through the engine: from the frame to the client, and back at a terminate.
+
+use bytes::BytesMut;
+
+use super::*;
+use crate::chimney::{
+    provider::OffloadProvider,
+    tree::{Block, ObjectNode},
+};
+
+fn room(context: u64, room: usize) -> ReceiveBufferList {
+    ReceiveBufferList::from_mdl(context, BytesMut::zeroed(room))
+}
+
+impl Bench {
+    fn post(&mut self, chain: impl Into<ReceiveChain>) {
+        let now = self.now;
+        let mut io = self.engine.connections().get(now, OffloadHandle(80)).unwrap();
+        io.post_receive(chain.into());
+    }
+
+    /// Requests that have completed since the last call.
+    fn receives(&mut self) -> Vec<(u64, NdisStatus, Vec<u8>)> {
+        let bytes = |list: &ReceiveBufferList| list.slices().collect::<Vec<_>>().concat();
+        let taken = core::mem::take(&mut self.client.receives);
+        taken.iter().map(|list| (list.context, list.status, bytes(list))).collect()
+    }
+}
+
+// CH-RCV-2, -4, CH-IND-2: requests posted from outside an upcall are filled before anything is indicated, from frames and
+// from what waits.
+#[test]
+fn requests_are_filled_first() {
+    let mut bench = Bench::new(10);
+    bench.offload(&[80]);
+    bench.post([room(1, 2), room(2, 3)]);
+    bench.client.takes = 0;
+    bench.arrives(from_peer(80, 5000, 1000, b"abcdefgh"));
+    bench.poll();
+    let success = NdisStatus::SUCCESS;
+    let full = vec![(1, success, b"ab".to_vec()), (2, success, b"cde".to_vec())];
+    assert_eq!(bench.receives(), full);
+    assert_eq!((bench.client.indications, bench.client.received.len()), (1, 0), "refused");
+    bench.client.takes = usize::MAX;
+    bench.post([room(3, 2)]);
+    bench.poll();
+    assert_eq!(bench.receives(), vec![(3, success, b"fg".to_vec())]);
+    assert_eq!(bench.client.received, b"h");
+}
+
+// CH s10.6: the engine wakes for the push timer.
+#[test]
+fn the_push_timer_wakes_the_engine() {
+    let mut bench = Bench::new(10);
+    bench.offload(&[80]);
+    bench.post([room(1, 20)]);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(PEERS.0, OURS.0)
+        .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
+        .tcp(9000, 80, 5000, 60_000)
+        .ack(1000)
+        .write(&mut frame, b"few")
+        .unwrap();
+    bench.arrives(frame);
+    bench.poll();
+    // The delayed ACK first.
+    bench.now = bench.engine.poll_at(&bench.client).unwrap();
+    bench.poll();
+    assert!(bench.receives().is_empty());
+    bench.now = bench.engine.poll_at(&bench.client).unwrap();
+    assert_eq!(bench.now, Instant::from_millis(501));
+    bench.poll();
+    assert_eq!(bench.receives(), vec![(1, NdisStatus::SUCCESS, b"few".to_vec())]);
+}
+
+// CH-TRM-3, -6, -10: a request posted a moment before the terminate still gets what waits; those behind it go back. What was
+// placed does not go back again.
+#[test]
+fn a_terminate_returns_requests() {
+    let mut bench = Bench::new(10);
+    let (_, _, tcps) = bench.offload(&[80]);
+    bench.client.takes = 0;
+    bench.arrives(from_peer(80, 5000, 1000, b"abcdefgh"));
+    bench.poll();
+    bench.post([room(1, 3), ReceiveBufferList { no_push: true, ..room(2, 9) }, room(3, 9)]);
+    let tcp = Block::new(OffloadHandle(80), ObjectNode::Object { context: tcps[0], payload: None });
+    let path = Block::new(OffloadHandle(0), ObjectNode::Placeholder).with(vec![tcp]);
+    let tree = vec![Block::new(OffloadHandle(0), ObjectNode::Placeholder).with(vec![path])];
+    bench.port.terminate(tree);
+    bench.poll();
+    let (success, uploading) = (NdisStatus::SUCCESS, NdisStatus::UPLOAD_IN_PROGRESS);
+    let expected = vec![
+        (1, success, b"abc".to_vec()),
+        (2, uploading, b"defgh".to_vec()),
+        (3, uploading, b"".to_vec()),
+    ];
+    assert_eq!(bench.receives(), expected);
+    assert_eq!(bench.client.uploaded, [OffloadHandle(80)]);
+    let told: Vec<ToHost> =
+        core::iter::from_fn(|| bench.port.from_engine.try_recv().ok()).collect();
+    let object = told.into_iter().find_map(|told| match told {
+        ToHost::TerminateComplete(mut tree) => {
+            match tree.remove(0).dependents.remove(0).dependents.remove(0).payload {
+                ObjectNode::Object { payload, .. } => payload,
+                ObjectNode::Placeholder => None,
+            }
+        }
+        _ => None,
+    });
+    let object = object.expect("a state");
+    assert!(object.buffered_data.is_empty());
+    assert_eq!(object.tcp.delegated.rcv_nxt, SeqNum(5008));
+}
