@@ -21,6 +21,7 @@ mod adapter;
 mod connections;
 pub mod doorbell;
 mod initiate;
+mod look;
 pub mod port;
 mod run;
 mod terminate;
@@ -42,6 +43,7 @@ use self::{
 pub use self::{
     connections::{Connections, HELD_BYTES_MAX, HELD_FRAMES_MAX},
     initiate::HELD_TREES_MAX,
+    look::Look,
 };
 use crate::{
     chimney::{
