@@ -228,6 +228,11 @@ impl Host {
         !self.engine.from_engine.is_empty() || !self.clients.requests.is_empty()
     }
 
+    /// Whether no connection is left, here or with the target. Listeners do not count.
+    pub fn is_idle(&self) -> bool {
+        self.connections.is_empty() && self.offloaded.is_empty()
+    }
+
     /// Counters.
     pub fn stats(&self) -> HostStats {
         self.stats

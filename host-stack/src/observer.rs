@@ -318,7 +318,9 @@ impl Flow {
         self.snd_una = frame.ack;
         self.round_trips.acknowledged(now, frame.ack);
         let window = &mut self.send_window;
-        let newer = window.snd_wl1.is_before(frame.seq)
+        // One that acknowledges more is newer, though its bytes be older.
+        let newer = window.snd_wl2.is_before(frame.ack)
+            || window.snd_wl1.is_before(frame.seq)
             || (window.snd_wl1 == frame.seq && window.snd_wl2.is_at_or_before(frame.ack));
         if newer {
             let scale =

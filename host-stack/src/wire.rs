@@ -54,7 +54,7 @@ pub(crate) struct TcpFrame<'a> {
     pub(crate) ecn: Ecn,
     /// Where its TCP header begins in the frame.
     tcp_at: usize,
-    /// No option has an illegal length.
+    /// No option has an illegal length, and the IPv4 header's checksum is right: smoltcp drops it otherwise.
     pub(crate) is_well_formed: bool,
     segment: TcpSlice<'a>,
 }
@@ -91,12 +91,15 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
     let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else {
         return Frame::Other;
     };
+    let mut is_well_formed = true;
     let (source, destination, ecn, packet) = match ethernet.ether_type() {
         EtherType::IPV4 => {
             let Ok(ip) = Ipv4Slice::from_slice(ethernet.payload_slice()) else {
                 return Frame::Other;
             };
             let header = ip.header();
+            // RFC 791 s3.1: with its checksum the header adds up to nothing.
+            is_well_formed = checksum::finish(checksum::add(0, header.slice())) == 0;
             (
                 IpAddr::V4(header.source_addr()),
                 IpAddr::V4(header.destination_addr()),
@@ -129,7 +132,6 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
     };
     let mut syn_options = SynOptions::default();
     let mut timestamps = None;
-    let mut is_well_formed = true;
     for option in TcpOptions::new(segment.options()) {
         match option {
             Ok(TcpOption::Mss(mss)) => syn_options.mss = Some(mss).filter(|mss| *mss != 0),

@@ -379,9 +379,11 @@ impl Connection {
         })
     }
 
-    /// RFC 9293 s3.10.7.4: only a newer segment may change the window.
+    /// RFC 9293 s3.10.7.4: only a newer segment may change the window. One that acknowledges more is newer, though
+    /// its bytes be older: else SND.UNA would carry a window that was told for less beyond its right edge.
     fn update_window(&mut self, segment: &Segment<'_>, ack: Position, window: u64) {
-        let newer = self.snd.wl1.is_before(segment.seq)
+        let newer = self.snd.wl2 < ack
+            || self.snd.wl1.is_before(segment.seq)
             || (self.snd.wl1 == segment.seq && self.snd.wl2 <= ack);
         if newer {
             self.snd.wnd = window;

@@ -19,12 +19,14 @@
 //! | [`process`] | a program under test: its lines, its deadline, its end |
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
+//! | [`legal`] | whether what a host sends is what one legal TCP stack would send |
 //! | [`tshark`] | what Wireshark says about the same files |
 #![forbid(unsafe_code)]
 
 pub mod capture;
 pub mod flue;
 pub mod kernel_peer;
+pub mod legal;
 pub mod needs;
 pub mod netns;
 pub mod process;

@@ -237,3 +237,23 @@ fn a_sawtooth_reader_makes_no_small_segments() {
         assert!(acks < 60, "{acks}");
     }
 }
+
+// RFC 9293 s3.8.6: a retransmission of the peer's that acknowledges more brings the window for it. That of a later
+// segment, told for less, does not move on: its right edge would.
+#[test]
+fn the_window_belongs_to_its_acknowledgement() {
+    let mut bench = Bench::new(state());
+    bench.post(3_000);
+    bench.sent();
+    bench.input(Segment { ack: LOCAL + 1_000, window: 2_000, ..data(1_000, &[7; 10]) });
+    bench.input(Segment { ack: LOCAL + 2_000, window: 1_000, ..data(0, &[7; 1_000]) });
+    bench.post(3_000);
+    assert_eq!(bench.tcp.info(bench.now).snd_wnd, 1_000);
+    assert_eq!(
+        bench.sent().iter().map(|(offset, len, _)| *offset as usize + len).max(),
+        Some(3_000)
+    );
+    // Later bytes, but older news.
+    bench.input(Segment { ack: LOCAL + 1_500, window: 30_000, ..data(1_010, &[7; 10]) });
+    assert_eq!(bench.tcp.info(bench.now).snd_wnd, 1_000);
+}

@@ -1,0 +1,276 @@
+//! A client that takes data in all ways that the chimney has: indications accepted, accepted in part and
+//! refused, and posted buffers. What it sends goes by [`Streams`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::BytesMut;
+use host_stack::stream::{OffloadState, StreamStatus, Streams};
+use offload_engine::{
+    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+    engine::{Callback, Connections, NodeClient},
+    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
+    status::NdisStatus,
+    time::{Duration, Instant},
+};
+use oorandom::Rand64;
+
+/// Receive requests of a connection that may be pending.
+const POSTED_MAX: usize = 4;
+
+/// How a client receives. Chances are percent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// An indication is refused, or accepted in part.
+    pub(crate) refuses: u64,
+    /// There is a receive request, when there could be one.
+    pub(crate) posts: u64,
+    /// It reads nothing for a while.
+    pub(crate) rests: u64,
+    /// For how long, microseconds.
+    pub(crate) rest_max: u64,
+    /// Bytes of a receive request.
+    pub(crate) post_bytes_max: u64,
+}
+
+impl Habits {
+    pub(crate) fn new(rng: &mut Rand64) -> Self {
+        let mut pick = |choices: &[u64]| choices[rng.rand_range(0..choices.len() as u64) as usize];
+        Self {
+            refuses: pick(&[0, 0, 10, 50]),
+            posts: pick(&[0, 0, 10, 60]),
+            rests: pick(&[0, 0, 2]),
+            rest_max: pick(&[1_000, 100_000]),
+            post_bytes_max: pick(&[200, 5_000, 100_000]),
+        }
+    }
+}
+
+/// How often what has happened, on all connections of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) indications: u64,
+    pub(crate) refused: u64,
+    pub(crate) receives_posted: u64,
+    pub(crate) receives_completed: u64,
+    pub(crate) receives_uploaded: u64,
+    pub(crate) offloads: u64,
+    pub(crate) uploads: u64,
+}
+
+/// What one connection has heard.
+#[derive(Debug, Default)]
+struct Ear {
+    received: Vec<u8>,
+    /// It reads nothing before that.
+    rests_until: Instant,
+    /// The target waits for a sign.
+    refused: bool,
+    /// Contexts of the receive requests pending.
+    posted: VecDeque<u64>,
+}
+
+/// The client.
+#[derive(Debug)]
+pub(crate) struct Walker {
+    pub(crate) streams: Streams,
+    pub(crate) tally: Tally,
+    habits: Habits,
+    rng: Rand64,
+    ears: BTreeMap<OffloadHandle, Ear>,
+    next_context: u64,
+    polled_at: Instant,
+}
+
+impl Walker {
+    pub(crate) fn new(streams: Streams, habits: Habits, seed: u64) -> Self {
+        let rng = Rand64::new(u128::from(seed));
+        let (tally, ears, next_context) = (Tally::default(), BTreeMap::new(), 1);
+        Self { streams, tally, habits, rng, ears, next_context, polled_at: Instant::ZERO }
+    }
+
+    /// This connection is to be read.
+    pub(crate) fn attend(&mut self, handle: OffloadHandle) {
+        self.ears.entry(handle).or_default();
+    }
+
+    /// All that has come on a connection.
+    pub(crate) fn received(&self, handle: OffloadHandle) -> &[u8] {
+        self.ears.get(&handle).map_or(&[], |ear| &ear.received)
+    }
+
+    /// Receive requests that are pending, of all connections.
+    pub(crate) fn posted(&self) -> usize {
+        self.ears.values().map(|ear| ear.posted.len()).sum()
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.rng.rand_range(0..100) < percent
+    }
+
+    /// A request of random shape; one in eight holds no memory (CH-RCV-7).
+    fn request(&mut self, handle: OffloadHandle) -> ReceiveBufferList {
+        let context = self.next_context;
+        self.next_context += 1;
+        self.tally.receives_posted += 1;
+        self.ears.entry(handle).or_default().posted.push_back(context);
+        let mut list = ReceiveBufferList::new(context);
+        if self.rng.rand_range(0..8) != 0 {
+            for _ in 0..1 + self.rng.rand_range(0..3) {
+                let bytes = self.rng.rand_range(1..self.habits.post_bytes_max) as usize;
+                list.mdls.push(BytesMut::zeroed(bytes));
+            }
+            list.no_push = self.rng.rand_range(0..3) == 0;
+        }
+        list
+    }
+
+    /// Reads what the host has brought, and gives the target the sign it waits for.
+    fn read(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
+        if self.ears.entry(handle).or_default().rests_until > now {
+            return;
+        }
+        while let Some(data) = self.streams.receive(now, connections, handle) {
+            self.ears.entry(handle).or_default().received.extend_from_slice(&data);
+            if self.rest(now, handle) {
+                return;
+            }
+        }
+        // Asking for a connection is work for the engine: only when there is something to say.
+        let is_offloaded = |status: StreamStatus| {
+            status.unread == 0 && status.state == OffloadState::Offloaded && !status.closed
+        };
+        if !self.streams.status(handle).is_some_and(is_offloaded) {
+            return;
+        }
+        let ear = self.ears.entry(handle).or_default();
+        let (refused, has_room) =
+            (core::mem::take(&mut ear.refused), ear.posted.len() < POSTED_MAX);
+        let posts = has_room && self.chance(self.habits.posts);
+        if !refused && !posts {
+            return;
+        }
+        let list = posts.then(|| self.request(handle));
+        match (connections.get(now, handle), list) {
+            (Some(mut io), Some(list)) => io.post_receive(ReceiveChain::from([list])),
+            (Some(mut io), None) => io.resume_receive(),
+            (None, list) => {
+                // On its way up: the sign is not needed, and the request was not made.
+                let ear = self.ears.entry(handle).or_default();
+                ear.refused = refused;
+                ear.posted.truncate(ear.posted.len() - usize::from(list.is_some()));
+            }
+        }
+    }
+
+    /// Whether it stops reading for a while.
+    fn rest(&mut self, now: Instant, handle: OffloadHandle) -> bool {
+        let rests = self.chance(self.habits.rests);
+        if rests {
+            let time = Duration::from_micros(self.rng.rand_range(1..self.habits.rest_max));
+            self.ears.entry(handle).or_default().rests_until = now + time;
+        }
+        rests
+    }
+}
+
+impl OffloadClient for Walker {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+        self.tally.offloads += 1;
+        self.streams.offloaded(io, client);
+    }
+
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+        self.tally.indications += 1;
+        let handle = io.handle;
+        let rests = self.ears.entry(handle).or_default().rests_until > io.now;
+        // What the host has brought is older.
+        let waits = self.streams.status(handle).is_some_and(|status| status.unread > 0);
+        let taken = if rests || waits {
+            0
+        } else if self.chance(self.habits.refuses) {
+            self.rest(io.now, handle);
+            self.rng.rand_range(0..data.len() as u64) as usize
+        } else {
+            data.len()
+        };
+        let ear = self.ears.entry(handle).or_default();
+        ear.received.extend_from_slice(&data[..taken]);
+        ear.refused = taken < data.len();
+        self.tally.refused += u64::from(ear.refused);
+        taken
+    }
+
+    fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        for list in chain {
+            let ear = self.ears.entry(io.handle).or_default();
+            assert_eq!(
+                ear.posted.pop_front(),
+                Some(list.context),
+                "in order, each once (CH-RCV-8)"
+            );
+            for slice in list.slices() {
+                ear.received.extend_from_slice(slice);
+            }
+            self.tally.receives_completed += 1;
+            match list.status {
+                NdisStatus::SUCCESS | NdisStatus::INVALID_STATE => {}
+                // CH-TRM-10.
+                NdisStatus::UPLOAD_IN_PROGRESS => self.tally.receives_uploaded += 1,
+                other => panic!("a receive request completed {other}"),
+            }
+            if list.status == NdisStatus::SUCCESS && self.chance(self.habits.posts) {
+                let again = self.request(io.handle);
+                io.post_receive(ReceiveChain::from([again]));
+            }
+        }
+    }
+
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        self.streams.send_complete(io, chain);
+    }
+
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        self.streams.send_room(io);
+    }
+
+    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        self.streams.disconnect_complete(io, nbl);
+    }
+
+    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        self.streams.event(io, event);
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.tally.uploads += 1;
+        let ear = self.ears.entry(handle).or_default();
+        ear.refused = false;
+        assert!(ear.posted.is_empty(), "receive requests outlive the upload (CH-TRM-3)");
+        self.streams.uploaded(handle);
+    }
+}
+
+impl NodeClient for Walker {
+    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
+        self.polled_at = now;
+        let busy = self.streams.poll(now, connections);
+        for handle in self.ears.keys().copied().collect::<Vec<_>>() {
+            self.read(now, connections, handle);
+        }
+        busy
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        let streams = self.streams.poll_at();
+        let rests = self.ears.values().map(|ear| ear.rests_until).filter(|at| *at > self.polled_at);
+        streams.into_iter().chain(rests).min()
+    }
+
+    fn has_input(&self) -> bool {
+        self.streams.has_input()
+    }
+
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        self.streams.take_callbacks(callbacks);
+    }
+}

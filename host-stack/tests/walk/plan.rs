@@ -1,0 +1,192 @@
+//! What a seed chooses.
+
+use std::net::IpAddr;
+
+use host_stack::{host::HostConfig, node::Core, socket::OffloadPolicy, stream::Streams};
+use offload_engine::{
+    chimney::{client::ClientTag, state::MacAddress},
+    engine::EngineConfig,
+    link::{Impairments, Link, MemoryLinkOptions},
+    tcp::PushPolicy,
+    time::Duration,
+};
+use oorandom::Rand64;
+
+use crate::client::{Habits, Walker};
+
+/// Port that node B listens on; node A's are the next ones.
+pub(crate) const PORT: u16 = 5000;
+/// Connections of one run.
+const CONNECTIONS_MAX: u64 = 3;
+
+/// Who the peer of the walker is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Peer {
+    /// The engine, from the handshake to the end.
+    Engine,
+    /// smoltcp, all the time.
+    Host,
+    /// It changes stacks as well.
+    Walker,
+}
+
+/// What stands in the opener's SYN and does not reach the other side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stripped {
+    pub(crate) sack: bool,
+    pub(crate) window_scale: bool,
+}
+
+/// All that a seed chooses, but what happens when.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) peer: Peer,
+    pub(crate) connections: usize,
+    pub(crate) impairments: [Impairments; 2],
+    pub(crate) link: MemoryLinkOptions,
+    pub(crate) stripped: Stripped,
+    pub(crate) push: [PushPolicy; 2],
+    pub(crate) addresses: [IpAddr; 2],
+    pub(crate) timestamps: [bool; 2],
+    pub(crate) ecn: [bool; 2],
+    pub(crate) receive_buffer: [usize; 2],
+    pub(crate) receive_window_max: [usize; 2],
+    pub(crate) send_buffer: [usize; 2],
+    /// One decision in so many of each end's turns is a move.
+    pub(crate) calm: u64,
+    pub(crate) habits: [Habits; 2],
+    /// Largest list posted, bytes.
+    pub(crate) list_bytes_max: u64,
+    /// Bytes each way of each connection.
+    pub(crate) bytes: Vec<[usize; 2]>,
+}
+
+fn pick<T: Copy>(rng: &mut Rand64, choices: &[T]) -> T {
+    choices[rng.rand_range(0..choices.len() as u64) as usize]
+}
+
+fn coin(rng: &mut Rand64) -> bool {
+    rng.rand_range(0..2) == 0
+}
+
+/// Loss, duplicates, reordering and corruption, unless it is `clean`; delay in any case.
+fn impairments(rng: &mut Rand64, clean: bool) -> Impairments {
+    let percent = |rng: &mut Rand64, most: u64| rng.rand_range(0..most * 100) as f64 / 100.0;
+    let mut one = Impairments { seed: rng.rand_u64(), ..Impairments::default() };
+    one.delay = Duration::from_micros(rng.rand_range(0..3_000));
+    if !clean {
+        one.drop_pct = percent(rng, 4);
+        one.duplicate_pct = percent(rng, 4);
+        one.reorder_pct = percent(rng, 10);
+        one.corrupt_pct = percent(rng, 2);
+    }
+    one
+}
+
+impl Plan {
+    pub(crate) fn new(rng: &mut Rand64) -> Self {
+        let peer = pick(rng, &[Peer::Engine, Peer::Engine, Peer::Host, Peer::Walker]);
+        // Two smoltcp ends that both miss something talk past each other: docs/testing.md.
+        let clean = peer != Peer::Engine || rng.rand_range(0..4) == 0;
+        let mut both = |of: &mut dyn FnMut(&mut Rand64) -> usize| [of(rng), of(rng)];
+        let receive_buffer =
+            both(&mut |rng| pick(rng, &[4 * 1024, 8 * 1024, 60_000, 256 * 1024, 1 << 20]));
+        let receive_window_max = both(&mut |rng| pick(rng, &[0, 0, 256 * 1024, 4 << 20]));
+        let send_buffer = both(&mut |rng| pick(rng, &[4 * 1024, 64 * 1024, 256 * 1024]));
+        let v6 = rng.rand_range(0..3) == 0;
+        let texts = if v6 { ["fd00::1", "fd00::2"] } else { ["10.1.0.1", "10.1.0.2"] };
+        let connections = 1 + rng.rand_range(0..CONNECTIONS_MAX) as usize;
+        let size = |rng: &mut Rand64| match rng.rand_range(0..5) {
+            0 => rng.rand_range(0..3) as usize,
+            1 => rng.rand_range(0..5_000) as usize,
+            _ => rng.rand_range(0..300_000) as usize / connections,
+        };
+        Self {
+            peer,
+            connections,
+            impairments: [impairments(rng, clean), impairments(rng, clean)],
+            link: MemoryLinkOptions {
+                mtu: pick(rng, &[1280, 1500, 9000]),
+                offloads: coin(rng),
+                ..MemoryLinkOptions::default()
+            },
+            stripped: Stripped {
+                sack: rng.rand_range(0..4) == 0,
+                window_scale: rng.rand_range(0..4) == 0,
+            },
+            push: [(); 2].map(|()| pick(rng, &[PushPolicy::EachList, PushPolicy::QueueEmpty])),
+            addresses: texts.map(|text| text.parse().unwrap()),
+            timestamps: [rng.rand_range(0..4) != 0, rng.rand_range(0..8) != 0],
+            ecn: [coin(rng), rng.rand_range(0..4) != 0],
+            receive_buffer,
+            receive_window_max,
+            send_buffer,
+            calm: pick(rng, &[2, 10, 40, 200]),
+            habits: [Habits::new(rng), Habits::new(rng)],
+            list_bytes_max: pick(rng, &[100, 3_000, 30_000, 70_000]),
+            bytes: (0..connections).map(|_| [size(rng), size(rng)]).collect(),
+        }
+    }
+
+    /// Whether nothing is lost, doubled, reordered or damaged.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.impairments
+            .iter()
+            .all(|one| one.drop_pct + one.duplicate_pct + one.reorder_pct + one.corrupt_pct == 0.0)
+    }
+
+    /// The largest window that node `index` may advertise: it may grow to what its scale can say, and the scale
+    /// comes from what it was configured for.
+    pub(crate) fn window_limit(&self, index: usize) -> u64 {
+        let most = self.receive_buffer[index].max(self.receive_window_max[index]) as u64;
+        let bits = u64::BITS - most.leading_zeros();
+        u64::from(u16::MAX) << bits.saturating_sub(u16::BITS)
+    }
+
+    /// Whether a node changes stacks.
+    pub(crate) fn walks(&self, index: usize) -> bool {
+        index == 0 || self.peer == Peer::Walker
+    }
+
+    pub(crate) fn mac(index: usize) -> MacAddress {
+        MacAddress([2, 0, 0, 0, 0, 1 + index as u8])
+    }
+
+    pub(crate) fn node(
+        &self,
+        index: usize,
+        link: impl Link + 'static,
+        rng: &mut Rand64,
+    ) -> Core<Walker> {
+        let mac = Self::mac(index);
+        let mut engine = EngineConfig::new(mac);
+        engine.tcp.push = self.push[index];
+        // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
+        engine.tcp.time_wait = Duration::from_secs(240);
+        let address = self.addresses[index];
+        let policy = match (self.walks(index), self.peer) {
+            // The walk decides, not the policy; half of the walkers begin with the target.
+            (true, _) if coin(rng) => OffloadPolicy::Always,
+            (false, Peer::Engine) => OffloadPolicy::Always,
+            _ => OffloadPolicy::Never,
+        };
+        let host = HostConfig {
+            mac,
+            addresses: vec![(address, if address.is_ipv4() { 24 } else { 64 })],
+            mtu: self.link.mtu,
+            policy,
+            ecn: self.ecn[index],
+            timestamps: self.timestamps[index],
+            receive_buffer: self.receive_buffer[index],
+            receive_window_max: self.receive_window_max[index],
+            send_buffer: self.send_buffer[index],
+            seed: rng.rand_u64(),
+            ..HostConfig::default()
+        };
+        let (habits, seed) = (self.habits[index], rng.rand_u64());
+        Core::new(Box::new(link), engine, host, |port| {
+            Walker::new(Streams::new(port, ClientTag(1)), habits, seed)
+        })
+        .unwrap()
+    }
+}

@@ -1,0 +1,108 @@
+//! What has come to the host: what it may know by now, and what it must.
+
+use super::connection::{Connection, Syn, unwrap};
+use super::packet::Packet;
+
+impl Connection {
+    /// A segment has come, intact.
+    pub(super) fn arrived(&mut self, time_ns: u64, packet: &Packet<'_>) {
+        self.receiving.unanswered = true;
+        if packet.rst {
+            return;
+        }
+        if packet.syn {
+            self.syn_arrived(packet);
+        }
+        let is_young = self.stamp_arrived(packet);
+        let (Some(agreed), false) = (self.agreed(), packet.syn) else { return };
+        let start = unwrap(self.receiving.next, packet.seq);
+        let is_binding = is_young && self.is_acceptable(start, packet);
+        if let Some(ack) = packet.ack {
+            let window = u64::from(packet.window) << agreed.their_scale;
+            self.acknowledged(time_ns, ack, window, is_binding);
+        }
+        self.note_marks(time_ns, packet, is_binding);
+        self.data_arrived(start, packet);
+    }
+
+    fn syn_arrived(&mut self, packet: &Packet<'_>) {
+        if self.theirs.is_some() {
+            return;
+        }
+        self.opened(Syn::of(packet));
+        if let (Some(ack), Some(_)) = (packet.ack, self.ours) {
+            let una = unwrap(self.sending.max, ack);
+            if una == self.sending.max {
+                self.sending.una = una;
+                self.sending.edge = una + u64::from(packet.window);
+            }
+        }
+    }
+
+    /// Whether no timestamp that the host may have seen makes this one old (RFC 7323 s5.3).
+    fn stamp_arrived(&mut self, packet: &Packet<'_>) -> bool {
+        let Some((value, _)) = packet.timestamps else { return true };
+        let stamps = &mut self.stamps;
+        stamps.arrived.insert(value);
+        let newest = *stamps.newest_arrived.get_or_insert(value);
+        let is_young = value.wrapping_sub(newest).cast_signed() >= 0;
+        if is_young {
+            stamps.newest_arrived = Some(value);
+        }
+        is_young
+    }
+
+    /// Whether RFC 9293 s3.10.7.4 accepts it, whatever of the others the host has looked at.
+    fn is_acceptable(&self, start: u64, packet: &Packet<'_>) -> bool {
+        let receiving = &self.receiving;
+        let end = start + packet.sequence_len();
+        if start == end {
+            start == receiving.next || (start > receiving.next && start < receiving.edge)
+        } else {
+            end > receiving.next && start < receiving.edge
+        }
+    }
+
+    fn acknowledged(&mut self, time_ns: u64, ack: u32, window: u64, is_binding: bool) {
+        let sending = &mut self.sending;
+        let una = unwrap(sending.max, ack);
+        if una > sending.max {
+            return;
+        }
+        sending.una = sending.una.max(una);
+        sending.edge = sending.edge.max(una + window);
+        let newest = sending.una_coming.back().map_or(sending.una_known, |&(_, una)| una);
+        if is_binding && una > newest {
+            sending.una_coming.push_back((time_ns, una));
+        }
+    }
+
+    /// RFC 3168 s6.1.3: marks count on data; CWR comes on new data and ends the echo.
+    fn note_marks(&mut self, time_ns: u64, packet: &Packet<'_>, is_binding: bool) {
+        const CE: u8 = 3;
+        if packet.cwr {
+            self.marks.owed_since = None;
+        }
+        if packet.ip.ecn == CE && !packet.payload.is_empty() {
+            self.marks.came = true;
+            if is_binding && self.marks.owed_since.is_none() {
+                self.marks.owed_since = Some(time_ns);
+            }
+        }
+    }
+
+    fn data_arrived(&mut self, start: u64, packet: &Packet<'_>) {
+        let receiving = &mut self.receiving;
+        let end = start + packet.payload.len() as u64;
+        if packet.fin {
+            receiving.fin = Some(end);
+        }
+        receiving.arrived.insert(start, end);
+        if let Some((_, high)) = receiving.arrived.around(receiving.next) {
+            receiving.next = high;
+        }
+        if receiving.fin == Some(receiving.next) {
+            receiving.next += 1;
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! One connection as the wire before the host has seen it.
+//!
+//! Sequence numbers are unwrapped: 64 bits whose low half is what stood in the header.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt::Write as _;
+
+use super::packet::{Mac, Packet};
+use super::ranges::Ranges;
+use super::{KEPT_BYTES_MAX, Way};
+
+/// Added to an ISN, so that one before it is a number too.
+const ORIGIN: u64 = 1 << 32;
+/// Segments remembered to be shown with a violation.
+const RECENT_MAX: usize = 40;
+
+/// The number nearest to `near` whose low half is `number`.
+pub(super) fn unwrap(near: u64, number: u32) -> u64 {
+    let distance = number.wrapping_sub(near as u32).cast_signed();
+    near.saturating_add_signed(i64::from(distance))
+}
+
+/// What a SYN has said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Syn {
+    pub(super) isn: u64,
+    pub(super) mss: Option<u16>,
+    pub(super) window_scale: Option<u8>,
+    pub(super) sack: bool,
+    pub(super) timestamps: bool,
+    pub(super) has_ack: bool,
+    pub(super) ece: bool,
+    pub(super) cwr: bool,
+}
+
+impl Syn {
+    pub(super) fn of(packet: &Packet<'_>) -> Self {
+        Self {
+            isn: ORIGIN + u64::from(packet.seq),
+            mss: packet.mss,
+            window_scale: packet.window_scale,
+            sack: packet.sack_permitted,
+            timestamps: packet.timestamps.is_some(),
+            has_ack: packet.ack.is_some(),
+            ece: packet.ece,
+            cwr: packet.cwr,
+        }
+    }
+}
+
+/// What both SYNs together mean for the host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    /// Of the windows that the host advertises.
+    pub(super) our_scale: u8,
+    /// Of those it is told.
+    pub(super) their_scale: u8,
+    pub(super) sack: bool,
+    pub(super) timestamps: bool,
+    pub(super) ecn: bool,
+}
+
+/// The half of the connection that the host sends.
+#[derive(Debug, Default)]
+pub(super) struct Sending {
+    /// SND.UNA as the host must know it.
+    pub(super) una_known: u64,
+    /// SND.UNA as it may know it.
+    pub(super) una: u64,
+    /// When acknowledgements came that are about to be known.
+    pub(super) una_coming: VecDeque<(u64, u64)>,
+    /// One beyond the highest sent.
+    pub(super) max: u64,
+    /// Where the FIN is.
+    pub(super) fin: Option<u64>,
+    /// Bytes from `kept_from` on.
+    pub(super) kept: VecDeque<u8>,
+    pub(super) kept_from: u64,
+    /// The rightmost edge of the peer's window.
+    pub(super) edge: u64,
+}
+
+impl Sending {
+    fn begin(&mut self, isn: u64) {
+        *self = Self {
+            una_known: isn,
+            una: isn,
+            max: isn + 1,
+            kept_from: isn + 1,
+            edge: isn + 1,
+            ..Self::default()
+        };
+    }
+
+    /// One beyond the last byte sent.
+    pub(super) fn data_end(&self) -> u64 {
+        self.kept_from + self.kept.len() as u64
+    }
+
+    /// Time passes: what came before it is known now.
+    pub(super) fn learn(&mut self, time_ns: u64, lag_ns: u64) {
+        while let Some(&(came, una)) = self.una_coming.front()
+            && came + lag_ns < time_ns
+        {
+            self.una_known = self.una_known.max(una);
+            self.una_coming.pop_front();
+        }
+        let old = self.una_known.saturating_sub(KEPT_BYTES_MAX).saturating_sub(self.kept_from);
+        let old = (old as usize).min(self.kept.len());
+        self.kept.drain(..old);
+        self.kept_from += old as u64;
+    }
+}
+
+/// The half that it receives.
+#[derive(Debug, Default)]
+pub(super) struct Receiving {
+    pub(super) arrived: Ranges,
+    /// One beyond what has come without a gap.
+    pub(super) next: u64,
+    pub(super) fin: Option<u64>,
+    /// The highest SEG.ACK sent.
+    pub(super) acknowledged: u64,
+    /// The rightmost edge advertised.
+    pub(super) edge: u64,
+    /// What SACK blocks have named.
+    pub(super) promised: Ranges,
+    /// Something has come since the host has last sent anything.
+    pub(super) unanswered: bool,
+}
+
+/// Timestamps of both.
+#[derive(Debug, Default)]
+pub(super) struct Stamps {
+    /// When the host's first TSval was sent, and what it was.
+    pub(super) first: Option<(u64, u32)>,
+    pub(super) last: Option<u32>,
+    /// All TSvals that have come.
+    pub(super) arrived: HashSet<u32>,
+    pub(super) newest_arrived: Option<u32>,
+    pub(super) echoed: Option<u32>,
+}
+
+/// ECN (RFC 3168).
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    /// A CE mark has come on data.
+    pub(super) came: bool,
+    /// When one came that the host must echo, until CWR comes.
+    pub(super) owed_since: Option<u64>,
+}
+
+/// What stays the same in all frames of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Look {
+    pub(super) source_mac: Mac,
+    pub(super) ttl: u8,
+    pub(super) dscp: u8,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct Connection {
+    pub(super) ours: Option<Syn>,
+    pub(super) theirs: Option<Syn>,
+    pub(super) sending: Sending,
+    pub(super) receiving: Receiving,
+    pub(super) stamps: Stamps,
+    pub(super) marks: Marks,
+    pub(super) look: Option<Look>,
+    recent: VecDeque<Noted>,
+}
+
+#[derive(Debug)]
+struct Noted {
+    time_ns: u64,
+    way: Way,
+    seq: u32,
+    ack: Option<u32>,
+    bytes: usize,
+    window: u16,
+    letters: String,
+    timestamps: Option<(u32, u32)>,
+    sack: Vec<(u32, u32)>,
+}
+
+impl Connection {
+    /// The host's first SYN.
+    pub(super) fn open(&mut self, syn: Syn) {
+        self.ours = Some(syn);
+        self.sending.begin(syn.isn);
+    }
+
+    /// The peer's first.
+    pub(super) fn opened(&mut self, syn: Syn) {
+        self.theirs = Some(syn);
+        self.receiving = Receiving {
+            next: syn.isn + 1,
+            acknowledged: syn.isn,
+            edge: syn.isn + 1,
+            ..Receiving::default()
+        };
+    }
+
+    /// `None` before both SYNs were seen.
+    pub(super) fn agreed(&self) -> Option<Agreed> {
+        let (ours, theirs) = (self.ours?, self.theirs?);
+        let scales = ours.window_scale.zip(theirs.window_scale).unwrap_or((0, 0));
+        let (offer, answer) = if ours.has_ack { (theirs, ours) } else { (ours, theirs) };
+        Some(Agreed {
+            our_scale: scales.0,
+            their_scale: scales.1,
+            sack: ours.sack && theirs.sack,
+            timestamps: ours.timestamps && theirs.timestamps,
+            // RFC 3168 s6.1.1.
+            ecn: offer.ece && offer.cwr && answer.ece && !answer.cwr,
+        })
+    }
+
+    /// Whether both FINs have been sent and acknowledged.
+    pub(super) fn is_closed(&self) -> bool {
+        let is_acknowledged = self.sending.fin.is_some_and(|fin| self.sending.una > fin);
+        is_acknowledged && self.receiving.fin.is_some_and(|fin| self.receiving.acknowledged > fin)
+    }
+
+    /// Remembers a segment for whoever has to understand a violation.
+    pub(super) fn note(&mut self, time_ns: u64, way: Way, packet: &Packet<'_>) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        let flags = [
+            (packet.syn, 'S'),
+            (packet.fin, 'F'),
+            (packet.rst, 'R'),
+            (packet.ece, 'E'),
+            (packet.cwr, 'W'),
+            (packet.ip.ecn == 3, 'C'),
+        ];
+        self.recent.push_back(Noted {
+            time_ns,
+            way,
+            seq: packet.seq,
+            ack: packet.ack,
+            bytes: packet.payload.len(),
+            window: packet.window,
+            letters: flags.into_iter().filter(|(set, _)| *set).map(|(_, letter)| letter).collect(),
+            timestamps: packet.timestamps,
+            sack: packet.sack.clone(),
+        });
+    }
+
+    /// The segments remembered, one a line, numbers relative to the ISNs.
+    pub(super) fn recent(&self) -> String {
+        let isn = |syn: Option<Syn>| syn.map_or(0, |syn| syn.isn as u32);
+        let (ours, theirs) = (isn(self.ours), isn(self.theirs));
+        let mut text = String::from("\n");
+        for noted in &self.recent {
+            let Noted { time_ns, way, seq, ack, bytes, window, letters, timestamps, sack } = noted;
+            let (arrow, from, to) = match way {
+                Way::Sent => ("->", ours, theirs),
+                Way::Received => ("  <-", theirs, ours),
+            };
+            let millis = *time_ns as f64 / 1e6;
+            let (seq, ack) = (seq.wrapping_sub(from), ack.map(|ack| ack.wrapping_sub(to)));
+            let sack: Vec<_> = sack
+                .iter()
+                .map(|(start, end)| (start.wrapping_sub(to), end.wrapping_sub(to)))
+                .collect();
+            let _ = writeln!(
+                text,
+                "  {millis:>12.6} {arrow} {letters} {seq}+{bytes} ack {ack:?} win {window} ts \
+                 {timestamps:?} sack {sack:?}"
+            );
+        }
+        text
+    }
+}

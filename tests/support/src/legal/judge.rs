@@ -1,0 +1,390 @@
+//! Whether a segment that the host sends is legal: one function for each group of clauses.
+
+use super::connection::{Agreed, Connection, Look, Syn, unwrap};
+use super::packet::Packet;
+use super::{Clause, Counts, Rules};
+
+/// What is violated, and how.
+type Wrong = (Clause, String);
+
+/// How far the clock of timestamps may be from the capture's beside [`Rules::lag`]: a tick on either side.
+const CLOCK_SLACK_MS: u64 = 2;
+/// MSS of a peer that names none, IPv4 and IPv6 (RFC 9293 s3.7.1).
+const MSS_DEFAULT: [u16; 2] = [536, 1220];
+
+fn ensure(is_legal: bool, clause: Clause, detail: impl FnOnce() -> String) -> Result<(), Wrong> {
+    if is_legal { Ok(()) } else { Err((clause, detail())) }
+}
+
+/// What the part of a segment that takes up sequence numbers is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Nothing, or a probe one before SND.UNA.
+    Empty,
+    /// Only what was not sent before.
+    New,
+    /// A byte that probes a closed window.
+    WindowProbe,
+    /// Something that was sent before.
+    Again,
+}
+
+impl Connection {
+    /// Judges a segment and takes note of it.
+    pub(super) fn judge(
+        &mut self,
+        time_ns: u64,
+        packet: &Packet<'_>,
+        rules: &Rules,
+        counts: &mut Counts,
+    ) -> Result<(), Wrong> {
+        counts.segments += 1;
+        self.judge_header(packet)?;
+        self.judge_ip(packet, rules)?;
+        if packet.rst {
+            counts.resets += 1;
+            let is_legal = rules.resets || self.is_closed();
+            return ensure(is_legal, Clause::Reset, || "nobody asked for it".into());
+        }
+        self.judge_timestamps(time_ns, packet, rules)?;
+        if packet.syn {
+            return self.judge_syn(packet);
+        }
+        let Some(agreed) = self.agreed() else {
+            return Err((Clause::Handshake, "no SYNs were exchanged".into()));
+        };
+        let lag_ns = u64::try_from(rules.lag.as_nanos()).unwrap_or(u64::MAX);
+        self.sending.learn(time_ns, lag_ns);
+        let kind = self.judge_sequence(packet, rules, counts)?;
+        self.judge_size(packet, rules)?;
+        let was_idle = self.judge_acknowledgement(packet, agreed, rules)?;
+        self.judge_sack(packet, agreed)?;
+        self.judge_ecn(time_ns, packet, agreed, kind, lag_ns)?;
+        counts.with_sack += u64::from(!packet.sack.is_empty());
+        counts.echoes += u64::from(packet.ece);
+        let is_idle = was_idle && kind == Kind::Empty && packet.sack.is_empty();
+        counts.idle_acks += u64::from(is_idle && !self.receiving.unanswered);
+        self.receiving.unanswered = false;
+        Ok(())
+    }
+
+    fn judge_header(&self, packet: &Packet<'_>) -> Result<(), Wrong> {
+        let wrong = |detail: &str| (Clause::Header, detail.to_owned());
+        match packet {
+            Packet { is_intact: false, .. } => Err(wrong("a checksum is wrong")),
+            Packet { reserved: true, .. } => Err(wrong("a reserved bit is set")),
+            Packet { urg: true, .. } => Err(wrong("URG, and nobody sends urgent data")),
+            Packet { ack: None, syn: false, rst: false, .. } => Err(wrong("no ACK")),
+            _ => Ok(()),
+        }
+    }
+
+    fn judge_ip(&mut self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Wrong> {
+        ensure(packet.source_mac == rules.mac, Clause::Ip, || {
+            format!("from {:02x?}", packet.source_mac)
+        })?;
+        ensure(packet.ip.dont_fragment, Clause::Ip, || "DF is not set".into())?;
+        let look = Look { source_mac: packet.source_mac, ttl: packet.ip.ttl, dscp: packet.ip.dscp };
+        let before = *self.look.get_or_insert(look);
+        ensure(look == before || packet.rst, Clause::Ip, || format!("{before:?} became {look:?}"))
+    }
+
+    fn judge_syn(&mut self, packet: &Packet<'_>) -> Result<(), Wrong> {
+        let syn = Syn::of(packet);
+        let wrong = |detail: String| Err((Clause::Handshake, detail));
+        if !packet.payload.is_empty() || packet.fin {
+            return wrong("a SYN with data or FIN".into());
+        }
+        if let Some(ours) = self.ours {
+            // RFC 3168 s6.1.1.1: one that is repeated may give up ECN. Simultaneous open adds an ACK.
+            let same = Syn { ece: ours.ece, cwr: ours.cwr, has_ack: ours.has_ack, ..syn };
+            if same != ours {
+                return wrong(format!("{ours:?} became {syn:?}"));
+            }
+        } else {
+            self.open(syn);
+        }
+        let Some(ack) = packet.ack else { return Ok(()) };
+        if self.theirs.is_none_or(|theirs| ack != (theirs.isn as u32).wrapping_add(1)) {
+            return wrong(format!("acknowledges {ack}, which is no SYN of the peer's"));
+        }
+        let receiving = &mut self.receiving;
+        receiving.acknowledged = unwrap(receiving.acknowledged, ack);
+        receiving.edge = receiving.edge.max(receiving.acknowledged + u64::from(packet.window));
+        receiving.unanswered = false;
+        Ok(())
+    }
+
+    fn judge_sequence(
+        &mut self,
+        packet: &Packet<'_>,
+        rules: &Rules,
+        counts: &mut Counts,
+    ) -> Result<Kind, Wrong> {
+        let sending = &self.sending;
+        let (una, max) = (sending.una_known, sending.max);
+        let start = unwrap(max, packet.seq);
+        let end = start + packet.payload.len() as u64;
+        // A keep-alive probe may hold one byte of anything (RFC 9293 s3.8.4).
+        if end == start && !packet.fin || start + 1 == una && end == una {
+            ensure(start + 1 >= una && start <= max, Clause::Sequence, || {
+                format!("{start} is not in [{una} - 1, {max}]")
+            })?;
+            counts.probes += u64::from(start < una);
+            return Ok(Kind::Empty);
+        }
+        ensure(start >= una, Clause::Sequence, || {
+            format!("{start} is sent again, and up to {una} is acknowledged")
+        })?;
+        ensure(start <= max, Clause::Sequence, || {
+            format!("nobody has sent {max}..{start} before")
+        })?;
+        self.judge_fin(packet, end)?;
+        self.judge_content(packet, start, end)?;
+        let is_probe = self.judge_peer_window(start, end, rules.like_smoltcp)?;
+        let kind = match start < max {
+            _ if is_probe => Kind::WindowProbe,
+            true => Kind::Again,
+            false => Kind::New,
+        };
+        self.count(packet, start, end, kind, counts);
+        Ok(kind)
+    }
+
+    fn count(
+        &mut self,
+        packet: &Packet<'_>,
+        start: u64,
+        end: u64,
+        kind: Kind,
+        counts: &mut Counts,
+    ) {
+        let sending = &mut self.sending;
+        let data_end = sending.data_end();
+        let fresh = end.saturating_sub(data_end.max(start));
+        counts.bytes += fresh;
+        counts.bytes_retransmitted += (end - start) - fresh;
+        counts.retransmitted += u64::from(kind == Kind::Again);
+        counts.probes += u64::from(kind == Kind::WindowProbe);
+        let new = packet.payload.len() - fresh as usize;
+        sending.kept.extend(&packet.payload[new..]);
+        if packet.fin && sending.fin.is_none() {
+            counts.fins += 1;
+            sending.fin = Some(end);
+        }
+        sending.max = sending.max.max(end + u64::from(packet.fin));
+    }
+
+    fn judge_fin(&self, packet: &Packet<'_>, end: u64) -> Result<(), Wrong> {
+        match self.sending.fin {
+            Some(fin) if end > fin => {
+                Err((Clause::Fin, format!("bytes up to {end} after the FIN at {fin}")))
+            }
+            Some(fin) if packet.fin && end != fin => {
+                Err((Clause::Fin, format!("the FIN moved from {fin} to {end}")))
+            }
+            None if packet.fin && end < self.sending.max => {
+                let max = self.sending.max;
+                Err((Clause::Fin, format!("a FIN at {end}, before {max} that was sent")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn judge_content(&self, packet: &Packet<'_>, start: u64, end: u64) -> Result<(), Wrong> {
+        let sending = &self.sending;
+        let (from, to) = (start.max(sending.kept_from), end.min(sending.data_end()));
+        if from >= to {
+            return Ok(());
+        }
+        let sent_now = &packet.payload[(from - start) as usize..(to - start) as usize];
+        let first = (from - sending.kept_from) as usize;
+        let sent_before = sending.kept.range(first..first + sent_now.len());
+        let mut pairs = sent_now.iter().zip(sent_before);
+        match pairs.position(|(now, before)| now != before) {
+            None => Ok(()),
+            Some(at) => Err((Clause::Content, format!("the byte at {} changed", from + at as u64))),
+        }
+    }
+
+    /// Returns whether it is a probe of a closed window. A FIN needs no room.
+    fn judge_peer_window(&self, start: u64, end: u64, like_smoltcp: bool) -> Result<bool, Wrong> {
+        let edge = self.sending.edge;
+        let is_retransmission = start < self.sending.max && start <= self.sending.una;
+        if end <= edge || like_smoltcp && is_retransmission {
+            return Ok(false);
+        }
+        let is_closed = edge <= self.sending.una;
+        ensure(is_closed && start == edge && end == start + 1, Clause::PeerWindow, || {
+            format!("bytes up to {end}, and the peer's window ends at {edge}")
+        })?;
+        Ok(true)
+    }
+
+    fn judge_size(&self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Wrong> {
+        let bytes = packet.ip.bytes;
+        if bytes > rules.mtu {
+            return ensure(rules.super_segments, Clause::SegmentSize, || {
+                format!("a packet of {bytes} bytes")
+            });
+        }
+        let default = MSS_DEFAULT[usize::from(packet.from.is_ipv6())];
+        let mss = self.theirs.and_then(|syn| syn.mss).unwrap_or(default);
+        let taken = packet.payload.len() + packet.option_bytes;
+        ensure(rules.super_segments || taken <= usize::from(mss), Clause::SegmentSize, || {
+            format!("{taken} bytes of options and payload, and the peer's MSS is {mss}")
+        })
+    }
+
+    /// Returns whether the segment acknowledges nothing new and opens no window.
+    fn judge_acknowledgement(
+        &mut self,
+        packet: &Packet<'_>,
+        agreed: Agreed,
+        rules: &Rules,
+    ) -> Result<bool, Wrong> {
+        let receiving = &mut self.receiving;
+        let before = (receiving.acknowledged, receiving.edge);
+        let ack = unwrap(before.0, packet.ack.expect("judge_header has seen it"));
+        ensure(ack >= before.0, Clause::Acknowledgement, || {
+            format!("{ack}, after {} was acknowledged", before.0)
+        })?;
+        ensure(ack <= receiving.next, Clause::Acknowledgement, || {
+            format!("{ack}, and only up to {} has come", receiving.next)
+        })?;
+        let promise = receiving.promised.around(ack);
+        ensure(promise.is_none(), Clause::Reneging, || {
+            format!("{ack} is missing, and SACK blocks had named {promise:?}")
+        })?;
+        receiving.promised.forget_below(ack);
+        receiving.acknowledged = ack;
+        let window = u64::from(packet.window) << agreed.our_scale;
+        let unit = 1 << agreed.our_scale;
+        ensure(window < rules.window_max + unit, Clause::WindowLimit, || {
+            format!("{window} bytes, and the limit is {}", rules.window_max)
+        })?;
+        let edge = ack + window;
+        ensure(edge + unit > before.1, Clause::RightEdge, || {
+            format!("left by {} bytes, and the unit is {unit}", before.1 - edge)
+        })?;
+        receiving.edge = receiving.edge.max(edge);
+        Ok((receiving.acknowledged, receiving.edge) == before)
+    }
+
+    fn judge_timestamps(
+        &mut self,
+        time_ns: u64,
+        packet: &Packet<'_>,
+        rules: &Rules,
+    ) -> Result<(), Wrong> {
+        let expected =
+            if packet.syn { None } else { self.agreed().map(|agreed| agreed.timestamps) };
+        ensure(
+            expected.is_none_or(|expected| expected == packet.timestamps.is_some()),
+            Clause::Timestamps,
+            || format!("agreed on: {expected:?}, sent: {:?}", packet.timestamps),
+        )?;
+        let Some((value, echo)) = packet.timestamps else { return Ok(()) };
+        let stamps = &mut self.stamps;
+        let (first_ns, first) = *stamps.first.get_or_insert((time_ns, value));
+        let before = stamps.last.replace(value).unwrap_or(value);
+        let step = value.wrapping_sub(before).cast_signed();
+        ensure(step >= 0, Clause::Timestamps, || {
+            format!("TSval goes back by {}", -i64::from(step))
+        })?;
+        let counted = u64::from(value.wrapping_sub(first));
+        let passed = (time_ns - first_ns) / 1_000_000;
+        let lag_ms = u64::try_from(rules.lag.as_millis()).unwrap_or(u64::MAX);
+        ensure(counted.abs_diff(passed) <= CLOCK_SLACK_MS + lag_ms, Clause::Timestamps, || {
+            format!("TSval counts {counted} ms, and {passed} have passed")
+        })?;
+        self.judge_echo(packet, echo, rules.like_smoltcp)
+    }
+
+    fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Wrong> {
+        // Without ACK the field means nothing.
+        if packet.ack.is_none() {
+            return Ok(());
+        }
+        let stamps = &mut self.stamps;
+        ensure(stamps.arrived.contains(&echo), Clause::Echo, || format!("{echo} has never come"))?;
+        let step = stamps.echoed.map_or(0, |before| echo.wrapping_sub(before).cast_signed());
+        ensure(any || step >= 0, Clause::Echo, || {
+            format!("TSecr goes back by {}", -i64::from(step))
+        })?;
+        stamps.echoed = Some(echo);
+        Ok(())
+    }
+
+    fn judge_sack(&mut self, packet: &Packet<'_>, agreed: Agreed) -> Result<(), Wrong> {
+        if packet.sack.is_empty() {
+            return Ok(());
+        }
+        let wrong = |detail: String| Err((Clause::Sack, detail));
+        if !agreed.sack {
+            return wrong("it was not agreed on".into());
+        }
+        let receiving = &mut self.receiving;
+        let ack = receiving.acknowledged;
+        let blocks: Vec<(u64, u64)> = packet
+            .sack
+            .iter()
+            .map(|&(start, end)| (unwrap(ack, start), unwrap(ack, end)))
+            .collect();
+        for (index, &(start, end)) in blocks.iter().enumerate() {
+            if start >= end || end > receiving.edge {
+                return wrong(format!("{start}..{end}, and the window ends at {}", receiving.edge));
+            }
+            // RFC 2883 s4: the first block may report a duplicate, below SEG.ACK or within the second.
+            let second = blocks.get(1).copied().unwrap_or_default();
+            let is_within = second.0 <= start && end <= second.1;
+            if index == 0 && (end <= ack || is_within) {
+                continue;
+            }
+            if start <= ack {
+                return wrong(format!("{start}..{end} touches the acknowledged {ack}"));
+            }
+            if !receiving.arrived.covers(start, end) {
+                return wrong(format!("not all of {start}..{end} has come"));
+            }
+            receiving.promised.insert(start, end);
+        }
+        Ok(())
+    }
+
+    fn judge_ecn(
+        &self,
+        time_ns: u64,
+        packet: &Packet<'_>,
+        agreed: Agreed,
+        kind: Kind,
+        lag_ns: u64,
+    ) -> Result<(), Wrong> {
+        const NOT_ECT: u8 = 0;
+        const CE: u8 = 3;
+        let wrong = |detail: &str| Err((Clause::Ecn, detail.to_owned()));
+        let bits = packet.ip.ecn;
+        if !agreed.ecn {
+            return match bits == NOT_ECT && !packet.ece && !packet.cwr {
+                true => Ok(()),
+                false => wrong("it was not agreed on"),
+            };
+        }
+        // RFC 3168 s6.1.4 to s6.1.6.
+        if bits == CE || bits != NOT_ECT && kind != Kind::New {
+            return wrong("ECN-capable, and no new data");
+        }
+        // For whatever reason the congestion window was reduced (s6.1.2).
+        if packet.cwr && kind != Kind::New {
+            return wrong("CWR without new data");
+        }
+        if packet.ece && !self.marks.came {
+            return wrong("an echo of no mark");
+        }
+        let is_owed = self.marks.owed_since.is_some_and(|since| since + lag_ns < time_ns);
+        if is_owed && !packet.ece {
+            return wrong("a mark has come, no CWR since, and no echo");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,752 @@
+//! The monitor must pass what is legal and fail on each violation: traces made by hand, in pairs.
+
+use std::time::Duration;
+
+use etherparse::{IpDscp, IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header};
+use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
+
+use super::{Clause, Feed, Mac, Monitor, Rules, Way};
+
+const OUR_MAC: Mac = [2, 0, 0, 0, 0, 1];
+const THEIR_MAC: Mac = [2, 0, 0, 0, 0, 2];
+/// Sequence numbers wrap within the first bytes.
+const OUR_ISN: u32 = 0xffff_fff0;
+const THEIR_ISN: u32 = 5000;
+const OUR_SCALE: u8 = 3;
+const OUR_WINDOW: u16 = 1000;
+const THEIR_WINDOW: u16 = 2000;
+const MS: u64 = 1_000_000;
+/// TSvals at time 0.
+const OUR_CLOCK: u32 = 0xffff_fffe;
+const THEIR_CLOCK: u32 = 77;
+
+#[derive(Clone, Debug)]
+struct Forged {
+    /// Relative to the ISN.
+    seq: u32,
+    ack: Option<u32>,
+    flags: &'static str,
+    window: u16,
+    payload: Vec<u8>,
+    timestamps: Option<(u32, u32)>,
+    options: Vec<TcpOptionElement>,
+    ecn: IpEcn,
+    ttl: u8,
+    dont_fragment: bool,
+    mac: Option<Mac>,
+    damaged: bool,
+}
+
+impl Forged {
+    fn new(flags: &'static str, seq: u32, ack: u32, payload: &[u8], window: u16) -> Self {
+        Self {
+            seq,
+            ack: Some(ack),
+            flags,
+            window,
+            payload: payload.to_vec(),
+            timestamps: None,
+            options: Vec::new(),
+            ecn: IpEcn::NotEct,
+            ttl: 64,
+            dont_fragment: true,
+            mac: None,
+            damaged: false,
+        }
+    }
+}
+
+/// A segment of ours, window and all.
+fn ours(flags: &'static str, seq: u32, ack: u32, payload: &[u8]) -> Forged {
+    Forged::new(flags, seq, ack, payload, OUR_WINDOW)
+}
+
+/// A segment of theirs.
+fn theirs(flags: &'static str, seq: u32, ack: u32, payload: &[u8]) -> Forged {
+    Forged::new(flags, seq, ack, payload, THEIR_WINDOW)
+}
+
+fn with_sack(forged: Forged, blocks: &[(u32, u32)]) -> Forged {
+    let absolute = |&(start, end): &(u32, u32)| (THEIR_ISN + start, THEIR_ISN + end);
+    let mut rest = [None; 3];
+    for (slot, block) in rest.iter_mut().zip(&blocks[1..]) {
+        *slot = Some(absolute(block));
+    }
+    let option = TcpOptionElement::SelectiveAcknowledgement(absolute(&blocks[0]), rest);
+    Forged { options: vec![option], ..forged }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    scales: bool,
+    sack: bool,
+    timestamps: bool,
+    ecn: bool,
+}
+
+const ALL: Offer = Offer { scales: true, sack: true, timestamps: true, ecn: true };
+const PLAIN: Offer = Offer { scales: true, sack: true, timestamps: false, ecn: false };
+
+struct Trace {
+    monitor: Monitor,
+    now_ms: u64,
+    timestamps: bool,
+    /// The TSval that has come last.
+    echo: u32,
+    v6: bool,
+}
+
+impl Trace {
+    fn new(v6: bool) -> Self {
+        let rules = Rules {
+            mac: OUR_MAC,
+            mtu: 1500,
+            super_segments: false,
+            window_max: 16_000,
+            lag: Duration::ZERO,
+            resets: false,
+            like_smoltcp: false,
+        };
+        Self { monitor: Monitor::new(rules), now_ms: 1, timestamps: false, echo: 0, v6 }
+    }
+
+    /// The handshake is done; we have opened.
+    fn open(offer: Offer) -> Self {
+        let mut trace = Self::new(false);
+        trace.handshake(offer);
+        trace
+    }
+
+    fn handshake(&mut self, offer: Offer) {
+        self.timestamps = offer.timestamps;
+        let mut syn = ours(if offer.ecn { "SEW" } else { "S" }, 0, 0, &[]);
+        syn.ack = None;
+        syn.options = syn_options(offer, OUR_SCALE);
+        self.sent(syn);
+        let mut answer = theirs(if offer.ecn { "SE" } else { "S" }, 0, 1, &[]);
+        answer.options = syn_options(offer, 0);
+        self.heard(answer);
+        self.sent(ours("", 1, 1, &[]));
+    }
+
+    fn frame(&self, way: Way, forged: Forged) -> Vec<u8> {
+        let (isns, ports, macs, hosts) = match way {
+            Way::Sent => ([OUR_ISN, THEIR_ISN], [4000, 5000], [OUR_MAC, THEIR_MAC], [1, 2]),
+            Way::Received => ([THEIR_ISN, OUR_ISN], [5000, 4000], [THEIR_MAC, OUR_MAC], [2, 1]),
+        };
+        let has = |letter| forged.flags.contains(letter);
+        let mut tcp =
+            TcpHeader::new(ports[0], ports[1], isns[0].wrapping_add(forged.seq), forged.window);
+        (tcp.syn, tcp.fin, tcp.rst) = (has('S'), has('F'), has('R'));
+        (tcp.urg, tcp.ece, tcp.cwr, tcp.ns) = (has('U'), has('E'), has('W'), has('N'));
+        tcp.ack = forged.ack.is_some();
+        tcp.acknowledgment_number = forged.ack.map_or(0, |ack| isns[1].wrapping_add(ack));
+        let mut options = forged.options.clone();
+        let now = self.now_ms as u32;
+        let clocks = match way {
+            Way::Sent => (OUR_CLOCK.wrapping_add(now), self.echo),
+            Way::Received => (THEIR_CLOCK + now, OUR_CLOCK.wrapping_add(now)),
+        };
+        let stamps = forged.timestamps.or_else(|| self.timestamps.then_some(clocks));
+        options.extend(stamps.map(|(value, echo)| TcpOptionElement::Timestamp(value, echo)));
+        tcp.set_options(&options).unwrap();
+        let macs = [forged.mac.unwrap_or(macs[0]), macs[1]];
+        let ip = self.ip(&forged, hosts, tcp.header_len() + forged.payload.len());
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2(macs[0], macs[1])
+            .ip(ip)
+            .tcp_header(tcp)
+            .write(&mut frame, &forged.payload)
+            .unwrap();
+        if forged.damaged {
+            *frame.last_mut().unwrap() ^= 1;
+        }
+        frame
+    }
+
+    fn ip(&self, forged: &Forged, hosts: [u8; 2], bytes: usize) -> IpHeaders {
+        if self.v6 {
+            let address = |host| [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host];
+            let header = Ipv6Header {
+                traffic_class: forged.ecn.value(),
+                flow_label: Ipv6FlowLabel::ZERO,
+                payload_length: bytes as u16,
+                next_header: IpNumber::TCP,
+                hop_limit: forged.ttl,
+                source: address(hosts[0]),
+                destination: address(hosts[1]),
+            };
+            return IpHeaders::Ipv6(header, Default::default());
+        }
+        let [from, to] = hosts.map(|host| [10, 0, 0, host]);
+        let mut header =
+            Ipv4Header::new(bytes as u16, forged.ttl, IpNumber::TCP, from, to).unwrap();
+        header.ecn = forged.ecn;
+        header.dscp = IpDscp::ZERO;
+        header.dont_fragment = forged.dont_fragment;
+        IpHeaders::Ipv4(header, Default::default())
+    }
+
+    /// Each segment a millisecond after the one before.
+    fn sent(&mut self, forged: Forged) {
+        self.now_ms += 1;
+        self.sent_at_once(forged);
+    }
+
+    /// At the same moment as the one before.
+    fn sent_at_once(&mut self, forged: Forged) {
+        let frame = self.frame(Way::Sent, forged);
+        self.monitor.frame(self.now_ms * MS, Way::Sent, &frame);
+    }
+
+    fn heard(&mut self, forged: Forged) {
+        self.now_ms += 1;
+        self.echo = THEIR_CLOCK + self.now_ms as u32;
+        let frame = self.frame(Way::Received, forged);
+        self.monitor.frame(self.now_ms * MS, Way::Received, &frame);
+    }
+
+    fn clauses(&self) -> Vec<Clause> {
+        self.monitor.violations().iter().map(|violation| violation.clause).collect()
+    }
+}
+
+fn syn_options(offer: Offer, scale: u8) -> Vec<TcpOptionElement> {
+    let mut options = vec![TcpOptionElement::MaximumSegmentSize(1460)];
+    if offer.scales {
+        options.push(TcpOptionElement::WindowScale(scale));
+    }
+    if offer.sack {
+        options.push(TcpOptionElement::SelectiveAcknowledgementPermitted);
+    }
+    options
+}
+
+/// After a handshake with these options, `then` is legal.
+#[track_caller]
+fn legal(offer: Offer, then: impl FnOnce(&mut Trace)) -> super::Counts {
+    let mut trace = Trace::open(offer);
+    then(&mut trace);
+    trace.monitor.expect_legal("the forged host")
+}
+
+/// After a handshake with these options, the last segment of `then`, and no other, violates `clause`.
+#[track_caller]
+fn violates(clause: Clause, offer: Offer, then: impl FnOnce(&mut Trace)) {
+    let mut trace = Trace::open(offer);
+    then(&mut trace);
+    assert_eq!(trace.clauses(), [clause], "{:?}", trace.monitor.violations());
+    assert_eq!(trace.monitor.violations()[0].time_ns, trace.now_ms * MS);
+}
+
+#[test]
+fn a_conversation_is_legal_in_both_families() {
+    for v6 in [false, true] {
+        let mut trace = Trace::new(v6);
+        trace.handshake(ALL);
+        trace.sent(ours("", 1, 1, &[7; 1000]));
+        trace.heard(theirs("", 1, 1001, &[8; 500]));
+        trace.sent(ours("", 1001, 501, &[]));
+        trace.heard(theirs("F", 501, 1001, &[]));
+        trace.sent(ours("F", 1001, 502, b"last"));
+        trace.heard(theirs("", 502, 1006, &[]));
+        let counts = trace.monitor.expect_legal("the forged host");
+        assert_eq!((counts.segments, counts.bytes, counts.fins), (5, 1004, 1));
+        assert_eq!((counts.retransmitted, counts.idle_acks, counts.resets), (0, 0, 0));
+    }
+}
+
+// RFC 9293 s3.1, s3.10.
+#[test]
+fn headers() {
+    for flags in ["U", "N"] {
+        violates(Clause::Header, PLAIN, |trace| trace.sent(ours(flags, 1, 1, b"a")));
+    }
+    violates(Clause::Header, PLAIN, |trace| {
+        trace.sent(Forged { ack: None, ..ours("", 1, 1, b"a") });
+    });
+    violates(Clause::Header, PLAIN, |trace| {
+        trace.sent(Forged { damaged: true, ..ours("", 1, 1, b"a") });
+    });
+}
+
+// RFC 9293 s3.5.
+#[test]
+fn handshakes() {
+    let mut again = ours("S", 0, 0, &[]);
+    again.ack = None;
+    again.options = syn_options(PLAIN, OUR_SCALE);
+    legal(PLAIN, |trace| trace.sent(again.clone()));
+    for (seq, scale) in [(1, OUR_SCALE), (0, OUR_SCALE + 1)] {
+        let options = syn_options(PLAIN, scale);
+        violates(Clause::Handshake, PLAIN, |trace| {
+            trace.sent(Forged { seq, options, ..again.clone() });
+        });
+    }
+    let mut trace = Trace::new(false);
+    trace.sent(ours("", 1, 1, b"a"));
+    assert_eq!(trace.clauses(), [Clause::Handshake]);
+}
+
+// RFC 9293 s3.4.
+#[test]
+fn sequence_numbers() {
+    let data = [7; 100];
+    let counts = legal(PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, &data));
+        trace.sent(ours("", 51, 1, &data));
+        trace.heard(theirs("", 1, 101, &[]));
+        // It came at this moment: not known yet.
+        trace.sent_at_once(ours("", 51, 1, &[7; 50]));
+        trace.sent(ours("", 101, 1, &[7; 50]));
+        trace.sent(ours("", 100, 1, &[]));
+    });
+    assert_eq!((counts.retransmitted, counts.bytes, counts.probes), (3, 150, 1));
+    assert_eq!(counts.bytes_retransmitted, 50 + 50 + 50);
+    // What is acknowledged is sent again.
+    violates(Clause::Sequence, PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, &data));
+        trace.heard(theirs("", 1, 51, &[]));
+        trace.sent(ours("", 50, 1, &data));
+    });
+    // An acknowledgement from too far behind; one ahead; a gap.
+    for (seq, payload) in [(49, &b""[..]), (102, b""), (102, b"x")] {
+        violates(Clause::Sequence, PLAIN, |trace| {
+            trace.sent(ours("", 1, 1, &data));
+            trace.heard(theirs("", 1, 51, &[]));
+            trace.sent(ours("", seq, 1, payload));
+        });
+    }
+}
+
+// What a stack may ignore binds nobody: an unacceptable segment, an older one.
+#[test]
+fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
+    legal(PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, &[7; 100]));
+        trace.heard(theirs("", 1, 1, b"abc"));
+        trace.sent(ours("", 101, 4, &[]));
+        trace.heard(theirs("", 1, 101, b"abc"));
+        trace.sent(ours("", 1, 4, &[7; 100]));
+        trace.heard(theirs("", 1 + 16_000, 101, b"x"));
+        trace.sent(ours("", 1, 4, &[7; 100]));
+    });
+    legal(ALL, |trace| {
+        trace.sent(ours("", 1, 1, &[7; 100]));
+        let old = Some((THEIR_CLOCK, OUR_CLOCK));
+        trace.heard(Forged { timestamps: old, ..theirs("", 1, 101, &[]) });
+        let echo = THEIR_CLOCK + 3;
+        let stamps = Some((OUR_CLOCK.wrapping_add(6), echo));
+        trace.sent(Forged { timestamps: stamps, ..ours("", 1, 1, &[7; 100]) });
+    });
+    // Damaged, or another station's.
+    for (damaged, mac) in [(true, None), (false, Some([2, 0, 0, 0, 0, 9]))] {
+        let mut trace = Trace::open(PLAIN);
+        trace.sent(ours("", 1, 1, &[7; 100]));
+        let forged = Forged { damaged, ..theirs("", 1, 101, b"x") };
+        let mut frame = trace.frame(Way::Received, forged);
+        frame[..6].copy_from_slice(&mac.unwrap_or(OUR_MAC));
+        trace.monitor.frame(trace.now_ms * MS, Way::Received, &frame);
+        trace.sent(ours("", 1, 1, &[7; 100]));
+        trace.monitor.expect_legal("the forged host");
+        trace.sent(ours("", 101, 2, &[]));
+        assert_eq!(trace.clauses(), [Clause::Acknowledgement]);
+    }
+}
+
+#[test]
+fn content() {
+    legal(PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, b"abcdef"));
+        trace.sent(ours("", 3, 1, b"cdefgh"));
+    });
+    violates(Clause::Content, PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, b"abcdef"));
+        trace.sent(ours("", 3, 1, b"cdxfgh"));
+    });
+}
+
+// RFC 9293 s3.6.
+#[test]
+fn fins() {
+    let counts = legal(PLAIN, |trace| {
+        trace.sent(ours("F", 1, 1, b"abc"));
+        trace.sent(ours("F", 4, 1, &[]));
+        trace.sent(ours("", 1, 1, b"ab"));
+        trace.sent(ours("", 5, 1, &[]));
+    });
+    assert_eq!((counts.fins, counts.retransmitted), (1, 2));
+    let wrong: [(&str, u32, &[u8]); 4] =
+        [("F", 3, b""), ("F", 3, b"c!"), ("", 4, b"!"), ("", 5, b"!")];
+    for (flags, seq, payload) in wrong {
+        violates(Clause::Fin, PLAIN, |trace| {
+            trace.sent(ours("F", 1, 1, b"abc"));
+            trace.sent(ours(flags, seq, 1, payload));
+        });
+    }
+    // Before what was sent already.
+    violates(Clause::Fin, PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, b"abc"));
+        trace.sent(ours("F", 3, 1, &[]));
+    });
+}
+
+// RFC 9293 s3.8.6.
+#[test]
+fn the_peers_window() {
+    legal(PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, &[7; 1400]));
+        trace.sent(ours("", 1401, 1, &[7; 600]));
+        // A FIN needs no room.
+        trace.sent(ours("F", 2001, 1, &[]));
+    });
+    violates(Clause::PeerWindow, PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, &[7; 1400]));
+        trace.sent(ours("", 1401, 1, &[7; 601]));
+    });
+    // A closed window is probed by one byte.
+    let close = |trace: &mut Trace| {
+        trace.sent(ours("", 1, 1, &[7; 1400]));
+        trace.sent(ours("", 1401, 1, &[7; 600]));
+        trace.heard(Forged { window: 0, ..theirs("", 1, 2001, &[]) });
+    };
+    let counts = legal(PLAIN, |trace| {
+        close(trace);
+        trace.sent(ours("", 2001, 1, &[7; 1]));
+        trace.sent(ours("", 2001, 1, &[7; 1]));
+    });
+    assert_eq!(counts.probes, 2);
+    violates(Clause::PeerWindow, PLAIN, |trace| {
+        close(trace);
+        trace.sent(ours("", 2001, 1, &[7; 2]));
+    });
+    violates(Clause::PeerWindow, PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, &[7; 1400]));
+        trace.sent(ours("", 1401, 1, &[7; 600]));
+        trace.sent(ours("", 2001, 1, &[7; 1]));
+    });
+    // smoltcp's fast retransmission looks at no window; its other segments do. The window ends at 2001.
+    for (like_smoltcp, seq, is_legal) in
+        [(true, 1001, true), (false, 1001, false), (true, 1401, false)]
+    {
+        let mut trace = Trace::open(PLAIN);
+        trace.monitor.rules.like_smoltcp = like_smoltcp;
+        trace.sent(ours("", 1, 1, &[7; 1400]));
+        trace.sent(ours("", 1401, 1, &[7; 500]));
+        trace.heard(Forged { window: 1000, ..theirs("", 1, 1001, &[]) });
+        trace.sent(ours("", seq, 1, &[7; 1460]));
+        assert_eq!(trace.clauses().is_empty(), is_legal, "{like_smoltcp}, {seq}");
+    }
+    // A window opens with its acknowledgement, scaled as the SYN says.
+    let mut trace = Trace::open(PLAIN);
+    trace.heard(Forged { window: 3000, ..theirs("", 1, 1, &[]) });
+    trace.sent(ours("", 1, 1, &[7; 1460]));
+    trace.sent(ours("", 1461, 1, &[7; 1460]));
+    trace.monitor.expect_legal("the forged host");
+}
+
+// RFC 6691: options count.
+#[test]
+fn segment_sizes() {
+    legal(PLAIN, |trace| trace.sent(ours("", 1, 1, &[7; 1460])));
+    violates(Clause::SegmentSize, PLAIN, |trace| trace.sent(ours("", 1, 1, &[7; 1461])));
+    legal(ALL, |trace| trace.sent(ours("", 1, 1, &[7; 1448])));
+    violates(Clause::SegmentSize, ALL, |trace| trace.sent(ours("", 1, 1, &[7; 1449])));
+}
+
+// RFC 9293 s3.4.
+#[test]
+fn acknowledgements() {
+    legal(PLAIN, |trace| {
+        trace.heard(theirs("", 1, 1, b"abc"));
+        trace.sent(ours("", 1, 3, &[]));
+        trace.heard(theirs("F", 4, 1, &[]));
+        trace.sent(ours("", 1, 5, &[]));
+    });
+    // Back; beyond what has come; over a gap; the FIN before the data.
+    violates(Clause::Acknowledgement, PLAIN, |trace| {
+        trace.heard(theirs("", 1, 1, b"abc"));
+        trace.sent(ours("", 1, 4, &[]));
+        trace.sent(ours("", 1, 3, &[]));
+    });
+    let unseen: [(u32, &'static str, u32); 3] = [(1, "", 5), (2, "", 5), (2, "F", 6)];
+    for (seq, flags, ack) in unseen {
+        violates(Clause::Acknowledgement, PLAIN, |trace| {
+            trace.heard(theirs(flags, seq, 1, b"abc"));
+            trace.sent(ours("", 1, ack, &[]));
+        });
+    }
+}
+
+// RFC 7323 s2.4.
+#[test]
+fn the_right_edge() {
+    let unit = 1 << OUR_SCALE;
+    let told = u32::from(OUR_WINDOW) << OUR_SCALE;
+    let full = vec![8; 1000];
+    legal(PLAIN, |trace| {
+        trace.heard(theirs("", 1, 1, &full));
+        let window = ((told - 1000) / unit) as u16;
+        trace.sent(Forged { window, ..ours("", 1, 1001, &[]) });
+        trace.heard(theirs("", 1001, 1, b"abc"));
+        // Rounded down: seven bytes less.
+        trace.sent(Forged { window: window - 1, ..ours("", 1, 1004, &[]) });
+    });
+    violates(Clause::RightEdge, PLAIN, |trace| {
+        trace.heard(theirs("", 1, 1, &full));
+        let window = ((told - 1000) / unit) as u16 - 1;
+        trace.sent(Forged { window, ..ours("", 1, 1001, &[]) });
+    });
+    // Another scale than the SYN's.
+    violates(Clause::RightEdge, PLAIN, |trace| {
+        trace.sent(Forged { window: OUR_WINDOW / 2, ..ours("", 1, 1, &[]) });
+    });
+    violates(Clause::WindowLimit, PLAIN, |trace| {
+        trace.sent(Forged { window: OUR_WINDOW * 4, ..ours("", 1, 1, &[]) });
+    });
+}
+
+// RFC 7323 s3.2, s5.4.
+#[test]
+fn timestamps() {
+    legal(ALL, |trace| trace.sent(ours("", 1, 1, b"a")));
+    violates(Clause::Timestamps, ALL, |trace| {
+        trace.timestamps = false;
+        trace.sent(ours("", 1, 1, b"a"));
+    });
+    violates(Clause::Timestamps, PLAIN, |trace| {
+        trace.sent(Forged { timestamps: Some((OUR_CLOCK, THEIR_CLOCK)), ..ours("", 1, 1, b"a") });
+    });
+    // The handshake ends at 4 ms, the segment is sent at 5 ms: back, slow by less than what a tick may
+    // be off, and fast.
+    for (ticks, is_legal) in [(3, false), (4, true), (6, true), (12, false)] {
+        let stamps = Some((OUR_CLOCK.wrapping_add(ticks), THEIR_CLOCK + 3));
+        let then = |trace: &mut Trace| {
+            trace.sent(Forged { timestamps: stamps, ..ours("", 1, 1, b"a") });
+        };
+        match is_legal {
+            true => drop(legal(ALL, then)),
+            false => violates(Clause::Timestamps, ALL, then),
+        }
+    }
+}
+
+// RFC 7323 s4.3.
+#[test]
+fn echoes_of_timestamps() {
+    let echo = |echo: u32, trace: &mut Trace| {
+        let value = OUR_CLOCK.wrapping_add(trace.now_ms as u32 + 1);
+        trace.sent(Forged { timestamps: Some((value, echo)), ..ours("", 1, 1, &[]) });
+    };
+    // The SYN-ACK's was THEIR_CLOCK + 3.
+    legal(ALL, |trace| echo(THEIR_CLOCK + 3, trace));
+    violates(Clause::Echo, ALL, |trace| echo(THEIR_CLOCK + 4, trace));
+    let back = |trace: &mut Trace| {
+        trace.heard(theirs("", 1, 1, &[]));
+        echo(THEIR_CLOCK + 5, trace);
+        echo(THEIR_CLOCK + 3, trace);
+    };
+    violates(Clause::Echo, ALL, back);
+    let mut trace = Trace::open(ALL);
+    trace.monitor.rules.like_smoltcp = true;
+    back(&mut trace);
+    assert_eq!(trace.clauses(), []);
+    echo(THEIR_CLOCK + 4, &mut trace);
+    assert_eq!(trace.clauses(), [Clause::Echo]);
+}
+
+// RFC 2018 s4, RFC 2883 s4.
+#[test]
+fn sack_blocks() {
+    let hole = |trace: &mut Trace| {
+        trace.heard(theirs("", 11, 1, &[8; 10]));
+        trace.heard(theirs("", 31, 1, &[8; 10]));
+    };
+    let counts = legal(PLAIN, |trace| {
+        hole(trace);
+        trace.sent(with_sack(ours("", 1, 1, &[]), &[(31, 41), (11, 21)]));
+        // A duplicate, within the second; one that is acknowledged.
+        trace.sent(with_sack(ours("", 1, 1, &[]), &[(12, 14), (11, 21)]));
+        trace.heard(theirs("", 1, 1, &[8; 10]));
+        trace.sent(with_sack(ours("", 1, 21, &[]), &[(1, 11), (31, 41)]));
+    });
+    assert_eq!(counts.with_sack, 3);
+    // Not come; only partly; touching; empty.
+    for block in [(51, 61), (31, 42), (1, 21), (31, 31)] {
+        violates(Clause::Sack, PLAIN, |trace| {
+            hole(trace);
+            trace.sent(with_sack(ours("", 1, 1, &[]), &[block]));
+        });
+    }
+    violates(Clause::Sack, Offer { sack: false, ..PLAIN }, |trace| {
+        hole(trace);
+        trace.sent(with_sack(ours("", 1, 1, &[]), &[(11, 21)]));
+    });
+}
+
+// RFC 2018 s8: what was named is kept.
+#[test]
+fn reneging() {
+    let promise = |trace: &mut Trace| {
+        trace.heard(theirs("", 11, 1, &[8; 10]));
+        trace.sent(with_sack(ours("", 1, 1, &[]), &[(11, 21)]));
+        trace.heard(theirs("", 1, 1, &[8; 10]));
+    };
+    legal(PLAIN, |trace| {
+        promise(trace);
+        trace.sent(ours("", 1, 21, &[]));
+    });
+    for ack in [11, 15] {
+        violates(Clause::Reneging, PLAIN, |trace| {
+            promise(trace);
+            trace.sent(ours("", 1, ack, &[]));
+        });
+    }
+}
+
+#[test]
+fn ip_headers() {
+    let ordinary = ours("", 1, 1, &[]);
+    violates(Clause::Ip, PLAIN, |trace| trace.sent(Forged { ttl: 63, ..ordinary.clone() }));
+    violates(Clause::Ip, PLAIN, |trace| {
+        trace.sent(Forged { dont_fragment: false, ..ordinary.clone() });
+    });
+    violates(Clause::Ip, PLAIN, |trace| {
+        trace.sent(Forged { mac: Some(THEIR_MAC), ..ordinary.clone() });
+    });
+}
+
+// RFC 3168 s6.1.
+#[test]
+fn congestion_marks() {
+    let capable = |forged: Forged| Forged { ecn: IpEcn::Ect0, ..forged };
+    let marked = |trace: &mut Trace, seq: u32| {
+        let ecn = IpEcn::CongestionExperienced;
+        trace.heard(Forged { ecn, ..theirs("", seq, 1, b"a") });
+    };
+    let counts = legal(ALL, |trace| {
+        trace.sent(capable(ours("", 1, 1, b"a")));
+        trace.sent(ours("", 1, 1, b"a"));
+        marked(trace, 1);
+        trace.sent(ours("E", 2, 2, &[]));
+        trace.sent(ours("E", 2, 2, &[]));
+        trace.heard(theirs("WE", 2, 1, b"a"));
+        trace.sent(capable(ours("W", 2, 3, b"b")));
+    });
+    assert_eq!(counts.echoes, 2);
+    // Not agreed on.
+    violates(Clause::Ecn, PLAIN, |trace| trace.sent(capable(ours("", 1, 1, b"a"))));
+    violates(Clause::Ecn, PLAIN, |trace| trace.sent(ours("E", 1, 1, b"a")));
+    // An acknowledgement; a retransmission; marked by ourselves.
+    violates(Clause::Ecn, ALL, |trace| trace.sent(capable(ours("", 1, 1, &[]))));
+    violates(Clause::Ecn, ALL, |trace| {
+        trace.sent(ours("", 1, 1, b"a"));
+        trace.sent(capable(ours("", 1, 1, b"a")));
+    });
+    violates(Clause::Ecn, ALL, |trace| {
+        trace.sent(Forged { ecn: IpEcn::CongestionExperienced, ..ours("", 1, 1, b"a") });
+    });
+    // An echo of nothing; CWR without new data; no echo.
+    violates(Clause::Ecn, ALL, |trace| trace.sent(ours("E", 1, 1, &[])));
+    violates(Clause::Ecn, ALL, |trace| trace.sent(ours("W", 1, 1, &[])));
+    violates(Clause::Ecn, ALL, |trace| {
+        marked(trace, 1);
+        trace.sent(ours("", 1, 2, &[]));
+    });
+}
+
+#[test]
+fn resets() {
+    violates(Clause::Reset, PLAIN, |trace| trace.sent(ours("R", 1, 1, &[])));
+    let mut trace = Trace::open(PLAIN);
+    trace.monitor.rules.resets = true;
+    trace.sent(ours("R", 1, 1, &[]));
+    assert_eq!(trace.monitor.expect_legal("the forged host").resets, 1);
+    // A segment of a connection that is over meets nobody; one of a connection that is not does.
+    let close = |trace: &mut Trace| {
+        trace.heard(theirs("F", 1, 1, &[]));
+        trace.sent(ours("F", 1, 2, &[]));
+    };
+    legal(PLAIN, |trace| {
+        close(trace);
+        trace.heard(theirs("", 2, 2, &[]));
+        trace.sent(ours("R", 2, 2, &[]));
+    });
+    violates(Clause::Reset, PLAIN, |trace| {
+        close(trace);
+        trace.sent(ours("R", 2, 2, &[]));
+    });
+}
+
+#[test]
+fn what_says_nothing_new_is_counted() {
+    let counts = legal(PLAIN, |trace| {
+        trace.heard(theirs("", 1, 1, b"a"));
+        trace.sent(ours("", 1, 2, &[]));
+        trace.sent(ours("", 1, 2, &[]));
+        // It answers something.
+        trace.heard(theirs("", 1, 1, b"a"));
+        trace.sent(ours("", 1, 2, &[]));
+    });
+    assert_eq!(counts.idle_acks, 1);
+}
+
+// A host that is behind by its lag may not know yet; beyond it, it must.
+#[test]
+fn the_lag_is_granted() {
+    for (lag_ms, is_legal) in [(3, true), (1, false)] {
+        let mut trace = Trace::open(PLAIN);
+        trace.monitor.rules.lag = Duration::from_millis(lag_ms);
+        trace.sent(ours("", 1, 1, b"abc"));
+        trace.heard(theirs("", 1, 4, &[]));
+        trace.now_ms += 1;
+        trace.sent(ours("", 1, 1, b"abc"));
+        assert_eq!(trace.clauses().is_empty(), is_legal, "{lag_ms} ms");
+    }
+}
+
+// Bytes of a capture, however they are cut, are the frames.
+#[test]
+fn a_capture_feeds_the_monitor() {
+    use std::io::Write as _;
+    use std::sync::{Arc, Mutex};
+
+    let mut trace = Trace::open(PLAIN);
+    let frames = [
+        (Way::Received, trace.frame(Way::Received, theirs("", 1, 1, b"abc"))),
+        (Way::Sent, trace.frame(Way::Sent, ours("", 1, 4, &[]))),
+        (Way::Sent, trace.frame(Way::Sent, ours("", 1, 3, &[]))),
+    ];
+    let mut file = block(0x0a0d_0d0a, &[0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0]);
+    for (way, frame) in &frames {
+        trace.now_ms += 1;
+        file.extend(packet_block(trace.now_ms * MS, *way, frame));
+    }
+    let monitor = Arc::new(Mutex::new(trace.monitor));
+    let mut feed = Feed::new(monitor.clone());
+    for piece in file.chunks(7) {
+        feed.write_all(piece).unwrap();
+    }
+    let monitor = monitor.lock().unwrap();
+    let violations = monitor.violations();
+    assert_eq!(violations.len(), 1, "{violations:?}");
+    assert_eq!(violations[0].clause, Clause::Acknowledgement);
+    assert_eq!(violations[0].time_ns, trace.now_ms * MS);
+}
+
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let length = (body.len() + 12) as u32;
+    [&kind.to_le_bytes(), &length.to_le_bytes(), body, &length.to_le_bytes()].concat()
+}
+
+fn packet_block(time_ns: u64, way: Way, frame: &[u8]) -> Vec<u8> {
+    let words = [0, (time_ns >> 32) as u32, time_ns as u32, frame.len() as u32, frame.len() as u32];
+    let mut body: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+    body.extend_from_slice(frame);
+    body.resize(body.len().next_multiple_of(4), 0);
+    // A comment, the direction, the end.
+    body.extend_from_slice(&[1, 0, 5, 0, b'h', b'e', b'l', b'l', b'o', 0, 0, 0]);
+    let direction = if way == Way::Received { 1 } else { 2 };
+    body.extend_from_slice(&[2, 0, 4, 0, direction, 0, 0, 0, 0, 0, 0, 0]);
+    block(6, &body)
+}
