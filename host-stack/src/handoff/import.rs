@@ -46,6 +46,9 @@ use crate::{
     wire::{FourTuple, WINDOW_SCALE_MAX},
 };
 
+/// The largest receive buffer, bytes: what a scaled window can be (RFC 7323 s2.3).
+const BUFFER_BYTES_MAX: usize = 1 << 30;
+
 /// Why a connection could not be imported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ImportError {
@@ -421,7 +424,8 @@ impl<'a> Replay<'a> {
 }
 
 /// The receive buffer's size, in bytes: the host's, or what covers the edge that was advertised (P9), and no more than
-/// the wire's scale can say (s3.3).
+/// the wire's scale can say (s3.3). Without scaling smoltcp announces at most 64 KiB of any buffer, and what the consumer
+/// has refused may fill it beyond that.
 fn receive_buffer(
     constant: &TcpConst,
     cached: &TcpCached,
@@ -429,7 +433,7 @@ fn receive_buffer(
     undelivered: usize,
 ) -> Option<usize> {
     let largest = match (constant.window_scaling_enabled, constant.rcv_wind_scale) {
-        (false, _) => usize::from(u16::MAX),
+        (false, _) => BUFFER_BYTES_MAX,
         (true, scale) if scale > WINDOW_SCALE_MAX => return None,
         (true, scale) => (1 << (u32::from(scale) + 16)) - 1,
     };

@@ -102,7 +102,9 @@ pub(super) struct ReceiveHalf {
     pub(super) read: u64,
     /// Read, and not yet consumed by the client.
     pub(super) unconsumed: usize,
-    /// The client knows of the peer's FIN.
+    /// The peer's FIN has come.
+    pub(super) fin_heard: bool,
+    /// The client knows of it.
     pub(super) closed_told: bool,
 }
 

@@ -171,21 +171,31 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let state = socket.state();
+        connection.receive.fin_heard |= fin_received(state);
         if state == State::Closed {
             // Both FINs are acknowledged: a repeated segment that smoltcp answers by RST after that changes
             // nothing any more.
             let flow = &connection.flow;
-            let over = connection.receive.closed_told
+            let over = connection.receive.fin_heard
                 && connection.send.shutdown
                 && flow.snd_una == flow.snd_max;
+            let in_order = over && !flow.reset_heard;
+            if in_order && socket.recv_queue() > 0 {
+                // What came before the FIN goes first.
+                return false;
+            }
+            let tell_fin = in_order && !connection.receive.closed_told;
             // smoltcp forgets the peer after its RST, or our last ACK. What it still has to tell the peer,
             // or has told it, is that nothing was heard for too long.
             let timed_out = flow.reset_sent || socket.remote_endpoint().is_some();
-            let error = match (over && !flow.reset_heard, timed_out) {
+            let error = match (in_order, timed_out) {
                 (true, _) => None,
                 (false, true) => Some(HostError::RetransmissionLimit),
                 (false, false) => Some(HostError::Reset),
             };
+            if tell_fin {
+                self.tell(Notice::PeerClosed { handle });
+            }
             self.abort_sends(handle);
             self.tell(Notice::Closed { handle, error });
             self.forget(handle);

@@ -223,6 +223,7 @@ impl Host {
             self.end_state(handle, state, error);
             return;
         }
+        self.timestamps.catch_up(now, state.tcp.delegated.ts_time);
         match import(to_smoltcp(now), &state, self.config.send_buffer, clock::tsval) {
             Ok(imported) => self.settle(now, handle, offloaded, state, imported, origin),
             Err(error) => {
@@ -295,6 +296,7 @@ impl Host {
                 first: delegated.rcv_nxt - undelivered - fin,
                 read: 0,
                 unconsumed,
+                fin_heard: fin != 0,
                 closed_told: false,
             },
             send: SendHalf::restored(

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     fmt::Write as _,
     fs::File,
-    io::{self, Write as _},
+    io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -194,7 +194,7 @@ fn watched(
         mtu: plan.link.mtu,
         super_segments: plan.link.offloads,
         window_max: plan.window_limit(index),
-        lag: core::time::Duration::ZERO,
+        lag: Duration::ZERO,
         resets: false,
         // Each connection begins there.
         like_smoltcp: true,
@@ -266,7 +266,7 @@ fn talk(pair: &mut Pair<Walker>, plan: &Plan, ends: &mut [Vec<End>; 2]) -> Resul
             let core = if node == 0 { &mut pair.a } else { &mut pair.b };
             for end in ends {
                 let Some(status) = end.act(core, now, plan) else { continue };
-                assert_eq!(status.error, None, "node {node} at {now:?}, {plan:?}");
+                assert_eq!(status.error, None, "node {node} at {now:?}, {status:?}, {plan:?}");
                 end.is_over = status.shut_down && status.peer_closed && status.unread == 0;
             }
         }

@@ -97,7 +97,7 @@ impl AdapterCore {
         }
     }
 
-    /// A connection ended before it was offloaded.
+    /// A connection ended in the host: before it was offloaded, or after it had come back.
     fn lose(&mut self, handle: OffloadHandle, status: NtStatus) {
         if let Some(mut stream) = self.streams.remove(&handle) {
             stream.lost(&mut self.objects, status);
@@ -264,6 +264,12 @@ impl AdapterCore {
         }
     }
 
+    /// The host has taken a connection back because the target is rid of all (UPLOAD_ALL, CH s5.7). NDK runs on offloaded
+    /// connections only, so it ends: the host resets it, and nobody reads its lists any more.
+    pub(crate) fn on_uploaded(&mut self, handle: OffloadHandle) {
+        self.lose(handle, NtStatus::CONNECTION_ABORTED);
+    }
+
     /// Callbacks that became due.
     pub(crate) fn callbacks(&mut self) -> &mut Vec<Callback> {
         &mut self.objects.outbox.0
@@ -367,6 +373,10 @@ impl OffloadClient for AdapterCore {
 
     fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {
         self.on_disconnect_complete(io.handle, io);
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.on_uploaded(handle);
     }
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {

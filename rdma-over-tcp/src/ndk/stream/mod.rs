@@ -18,7 +18,7 @@ use core::net::SocketAddr;
 
 use bytes::Bytes;
 use offload_engine::{
-    chimney::client::{ConnectionEvent, Disconnect, OffloadHandle},
+    chimney::client::{ConnectionEvent, Disconnect, OffloadHandle, UploadReason},
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,
     time::Instant,
@@ -306,11 +306,16 @@ impl Stream {
             ConnectionEvent::SendBacklogChange(_) => {}
             ConnectionEvent::Disconnect => self.peer_closed(objects, config),
             ConnectionEvent::Abort => self.lost(objects, NtStatus::CONNECTION_ABORTED),
-            ConnectionEvent::Retrieve(_) => {
+            ConnectionEvent::Retrieve(reason) if reason.is_mandatory() => {
                 // The target has stopped the connection. NDK runs on offloaded connections only.
-                self.lost(objects, NtStatus::IO_TIMEOUT);
+                let timed_out = reason == UploadReason::TimeoutExpiration;
+                let status =
+                    if timed_out { NtStatus::IO_TIMEOUT } else { NtStatus::CONNECTION_ABORTED };
+                self.lost(objects, status);
                 self.ending = Ending::Abort;
             }
+            // The target would be glad to be rid of it, but carries on (CH-EVT-1).
+            ConnectionEvent::Retrieve(_) => {}
             ConnectionEvent::Released => self.lost(objects, NtStatus::CONNECTION_ABORTED),
         }
         if event != ConnectionEvent::Released {

@@ -382,6 +382,17 @@ impl Bench {
         }
     }
 
+    /// The target gives the connection at `node` back to the host, which resets it.
+    pub(super) fn upload(&mut self, node: usize) {
+        let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
+        let state = &mut self.connections[0][end];
+        state.lists.clear();
+        let handle = core::mem::replace(&mut state.handle, OffloadHandle(0));
+        self.nodes[node].access.lock().on_uploaded(handle);
+        self.reset(0, end);
+        self.settle();
+    }
+
     fn abort_lists(&mut self, index: usize, end: usize) {
         let state = &mut self.connections[index][end];
         state.in_flight.clear();

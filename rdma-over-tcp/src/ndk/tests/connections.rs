@@ -1,6 +1,6 @@
 //! Connecting, accepting, rejecting, disconnecting, losing.
 
-use std::{boxed::Box, vec};
+use std::{boxed::Box, vec, vec::Vec};
 
 use host_stack::socket::HostError;
 use offload_engine::{
@@ -389,6 +389,34 @@ fn retrieved_connection() {
     bench.event(0, ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration));
     assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
     assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(bench.connections(), 0);
+}
+
+// CH-EVT-1: an optional reason is none of NDK's business; the connection goes on.
+#[test]
+fn optional_reasons_are_ignored() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    active.receive(1, 0, 1);
+    for reason in [UploadReason::LowActivity, UploadReason::NoBufferPreposting] {
+        bench.event(0, ConnectionEvent::Retrieve(reason));
+    }
+    assert_eq!((active.outcomes(), active.log.take()), (Vec::new(), Vec::new()));
+    assert!(active.qp.is_connected() && passive.qp.is_connected());
+    assert_eq!(bench.connections(), 1);
+}
+
+// CH s5.7: the target is rid of all. What is left of a queue pair's connection is an error.
+#[test]
+fn uploaded_connections_end() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    active.receive(1, 0, 1);
+    bench.upload(0);
+    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert!(!active.qp.is_connected());
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
     assert_eq!(bench.connections(), 0);
 }

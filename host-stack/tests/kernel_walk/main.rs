@@ -1,0 +1,78 @@
+//! Hand-overs against the kernel's TCP, over a TAP: many connections at once, both ways, and each goes down to the
+//! target and up again many times while it carries data.
+//!
+//! The kernel knows nothing of it. Every byte is summed on both sides (SHA-256), and the kernel says itself whether
+//! anything was amiss: segments that it had to send again, RSTs, timestamps that went back (PAWS), SACK blocks that
+//! were taken back. A monitor on the wire judges each segment ([`flue_test_support::legal`]).
+//!
+//! | module | gives |
+//! |---|---|
+//! | [`bench`] | a namespace with a TAP, a node on it, and the kernel's counters |
+//! | [`talk`] | the node's end of one connection: what it sends, sums and when it moves |
+//!
+//! The campaign: `FLUE_CONNECTIONS=200 FLUE_MOVES=20 FLUE_KIB=1024 cargo test -p host-stack --test kernel_walk --
+//! --ignored --nocapture campaign`.
+
+mod bench;
+mod talk;
+
+use flue_test_support::needs::{Need, lacks};
+
+use crate::bench::{Scenario, run};
+
+const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
+
+/// A number from the environment.
+fn from_env(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
+        Err(_) => default,
+    }
+}
+
+// CH-INI, CH-TRM, CH-FWD-2: the stream is exact and the peer does not notice.
+#[test]
+fn twenty_connections_move_six_times() {
+    if !lacks(NEEDS) {
+        run(&Scenario::default()).expect_clean();
+    }
+}
+
+#[test]
+fn super_segments_and_hand_overs() {
+    if !lacks(NEEDS) {
+        run(&Scenario { vnet: true, connections: 6, ..Scenario::default() }).expect_clean();
+    }
+}
+
+#[test]
+fn large_frames_and_hand_overs() {
+    if !lacks(NEEDS) {
+        run(&Scenario { mtu: 9000, connections: 6, ..Scenario::default() }).expect_clean();
+    }
+}
+
+#[test]
+fn ipv6_and_hand_overs() {
+    if !lacks(NEEDS) {
+        run(&Scenario { v6: true, connections: 6, ..Scenario::default() }).expect_clean();
+    }
+}
+
+#[test]
+#[ignore = "a campaign: minutes"]
+fn campaign() {
+    assert!(!lacks(NEEDS), "a campaign needs all of it");
+    let scenario = Scenario {
+        connections: from_env("FLUE_CONNECTIONS", 200) as usize,
+        moves: from_env("FLUE_MOVES", 20),
+        bytes: from_env("FLUE_KIB", 1024) << 10,
+        ..Scenario::default()
+    };
+    // What the machine's load alone does: tail loss probes, mostly.
+    let still = run(&Scenario { moves: 0, ..scenario });
+    println!("no hand-overs: {still:?}");
+    let moved = run(&scenario);
+    println!("{} hand-overs each: {moved:?}", scenario.moves);
+    moved.expect_clean();
+}

@@ -1,0 +1,132 @@
+//! The node's end of one connection.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use flue_test_support::stream::{Stream, Summer};
+use host_stack::stream::{OffloadState, Streams};
+use offload_engine::{chimney::client::OffloadHandle, engine::Connections, time::Instant};
+
+/// Bytes of one list, at most.
+const LIST_BYTES_MAX: u64 = 16 * 1024;
+/// Bytes that are posted and not acknowledged, at most.
+const POSTED_BYTES_MAX: usize = 128 * 1024;
+
+/// What one end sends, has heard, and how often it has moved.
+pub(crate) struct Talk {
+    handle: OffloadHandle,
+    stream: Stream,
+    bytes: u64,
+    to_send: u64,
+    /// Made ready while the node was not held.
+    next: Option<Bytes>,
+    arrived: VecDeque<Bytes>,
+    heard: u64,
+    pub(crate) received: Summer,
+    moves: u64,
+    moved: u64,
+    /// Where the connection is to be, if a move has been asked for.
+    awaited: Option<OffloadState>,
+    pub(crate) is_over: bool,
+}
+
+impl Talk {
+    /// Sends `bytes` of the stream of `seed`, and moves `moves` times, each time that another part of the data has passed.
+    pub(crate) fn new(handle: OffloadHandle, seed: u64, bytes: u64, moves: u64) -> Self {
+        Self {
+            handle,
+            stream: Stream::new(seed),
+            bytes,
+            to_send: bytes,
+            next: None,
+            arrived: VecDeque::new(),
+            heard: 0,
+            received: Summer::default(),
+            moves,
+            moved: 0,
+            awaited: None,
+            is_over: false,
+        }
+    }
+
+    /// What needs no node: sums what has come, makes ready what goes next.
+    pub(crate) fn work(&mut self) {
+        while let Some(data) = self.arrived.pop_front() {
+            self.received.update(&data);
+        }
+        if self.next.is_none() && self.to_send > 0 {
+            let mut list = vec![0; LIST_BYTES_MAX.min(self.to_send) as usize];
+            self.stream.fill(&mut list);
+            self.to_send -= list.len() as u64;
+            self.next = Some(list.into());
+        }
+    }
+
+    /// Moves what can be moved; whether something was.
+    pub(crate) fn step(
+        &mut self,
+        streams: &mut Streams,
+        io: &mut Connections,
+        now: Instant,
+    ) -> bool {
+        if self.is_over {
+            return false;
+        }
+        let status = streams.status(self.handle).expect("it is not forgotten");
+        assert!(status.error.is_none(), "{status:?} after {} moves", self.moved);
+        let mut busy = false;
+        // The last list, and the FIN, wait for the last move.
+        let is_last = self.to_send == 0;
+        if status.unacknowledged < POSTED_BYTES_MAX
+            && (!is_last || self.moved == self.moves)
+            && let Some(list) = self.next.take()
+        {
+            streams.send(now, io, self.handle, list);
+            busy = true;
+            if is_last {
+                streams.shutdown(now, io, self.handle);
+            }
+        }
+        while let Some(data) = streams.receive(now, io, self.handle) {
+            self.heard += data.len() as u64;
+            self.arrived.push_back(data);
+            busy = true;
+        }
+        busy |= self.walk(streams, status.state, status.unacknowledged as u64);
+        let is_over = is_last && self.next.is_none() && status.shut_down && status.peer_closed;
+        if is_over && status.unread == 0 {
+            self.is_over = true;
+            busy = true;
+        }
+        busy
+    }
+
+    /// The next move, when its share of the data has passed and the one before is done.
+    fn walk(&mut self, streams: &mut Streams, state: OffloadState, unacknowledged: u64) -> bool {
+        if self.awaited.is_some_and(|awaited| awaited == state) {
+            self.awaited = None;
+            self.moved += 1;
+            return true;
+        }
+        let held = self.next.as_ref().map_or(0, |next| next.len() as u64);
+        let sent = (self.bytes - self.to_send).saturating_sub(held + unacknowledged);
+        let share = (self.moved + 1) * 2 * self.bytes / (self.moves + 1);
+        // The last list is held back, and the peer may be done: then there is nothing to wait for.
+        let is_due = sent + self.heard + 2 * LIST_BYTES_MAX >= share;
+        if self.awaited.is_some() || self.moved == self.moves || !is_due {
+            return false;
+        }
+        match state {
+            OffloadState::InHost => {
+                streams.offload(self.handle);
+                self.awaited = Some(OffloadState::Offloaded);
+            }
+            OffloadState::Offloaded => {
+                streams.upload(self.handle);
+                self.awaited = Some(OffloadState::InHost);
+            }
+            OffloadState::Offloading | OffloadState::Uploading => return false,
+        }
+        true
+    }
+}
