@@ -274,8 +274,6 @@ impl Host {
                 ToHost::Status(status) => self.adapter_status(status),
                 ToHost::PathMtu { handle, path_mtu } => self.path_narrowed(now, handle, path_mtu),
                 ToHost::Released { handle } => self.released(handle),
-                // Nothing was asked that this answers.
-                ToHost::InitiateConnectionComplete { .. } => {}
             }
         }
         took

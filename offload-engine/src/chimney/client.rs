@@ -4,10 +4,8 @@
 //! that an upcall gets is the only way into the connection while it runs: it queues, the engine
 //! drains when the upcall has returned, so upcalls never nest (CH-RCC-2).
 
-use alloc::boxed::Box;
-
 use super::{
-    state::{ConnectionState, TcpCached, TcpState},
+    state::{TcpCached, TcpState},
     tree::TcpUpdate,
 };
 use crate::{
@@ -216,15 +214,4 @@ pub trait OffloadClient {
     fn uploaded(&mut self, handle: OffloadHandle) {
         let _ = handle;
     }
-}
-
-/// A request to offload one connection (MiniportInitiateOffload with a neighbor, a path and a TCP object).
-#[derive(Debug)]
-pub struct InitiateOffload {
-    /// The host's name for the connection.
-    pub handle: OffloadHandle,
-    /// Whose connection it is.
-    pub client: ClientTag,
-    /// The connection's state.
-    pub state: Box<ConnectionState>,
 }

@@ -100,8 +100,6 @@ pub(super) struct Offloaded {
     pub(super) retrieves: Vec<UploadReason>,
     pub(super) held: HeldFrames,
     brought: Brought,
-    /// Its path and neighbor are its own, and go with it.
-    pub(super) owns_path: bool,
     /// Its hardware has failed; the next operation on it finds out.
     pub(super) failed: bool,
     /// Client and host know.
@@ -370,7 +368,6 @@ impl Connections {
             retrieves: Vec::new(),
             held: HeldFrames::default(),
             brought,
-            owns_path: false,
             failed: false,
             failure_told: false,
             progress: false,

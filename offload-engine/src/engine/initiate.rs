@@ -5,12 +5,12 @@
 //! live the moment its node is in (CH-TREE-4), and its client hears of it when all are and the host was told
 //! (CH-INI-2, -3).
 
-use std::{boxed::Box, vec, vec::Vec};
+use std::{boxed::Box, vec::Vec};
 
 use super::{Engine, NodeClient, connections::Below, port::ToHost};
 use crate::{
     chimney::{
-        client::{InitiateOffload, OffloadHandle},
+        client::OffloadHandle,
         state::{NeighborState, PathState},
         tree::{
             Block, InitiateNode, InitiateTree, NeighborBlock, PathBlock, TargetContext, TcpBlock,
@@ -130,29 +130,14 @@ impl Engine {
     }
 
     fn initiate(&mut self, now: Instant, mut tree: InitiateTree, client: &mut impl NodeClient) {
-        let taken = self.initiate_tree(now, &mut tree, client);
-        self.tell_host(ToHost::InitiateComplete(tree));
-        self.introduce(now, taken, client);
-    }
-
-    /// Returns the slots of the connections that went in.
-    fn initiate_tree(
-        &mut self,
-        now: Instant,
-        tree: &mut InitiateTree,
-        client: &mut impl NodeClient,
-    ) -> Vec<usize> {
         // What the host stack has told the client before it sent this comes first.
         client.poll(now, &mut self.connections);
         let mut taken = Vec::new();
-        for neighbor in tree {
+        for neighbor in &mut tree {
             self.initiate_neighbor(now, neighbor, &mut taken);
         }
-        taken
-    }
-
-    /// CH-INI-2: the clients of what went in hear of it.
-    fn introduce(&mut self, now: Instant, taken: Vec<usize>, client: &mut impl NodeClient) {
+        self.tell_host(ToHost::InitiateComplete(tree));
+        // CH-INI-2.
         for slot in taken {
             if let Some(offloaded) = self.connections.slot(slot) {
                 let tag = offloaded.client;
@@ -280,57 +265,6 @@ impl Engine {
         let context = self.connections.insert(now, handle, generation, &below, object)?;
         self.objects.attach(path);
         Ok((context.index as usize, context))
-    }
-
-    /// A connection with a neighbor and a path of its own.
-    pub(super) fn initiate_connection(
-        &mut self,
-        now: Instant,
-        request: InitiateOffload,
-        client: &mut impl NodeClient,
-    ) {
-        let InitiateOffload { handle, client: tag, state } = request;
-        let (neighbor, path, object) = TcpObject::split(tag, *state);
-        let tcp = Block::new(handle, InitiateNode::new(Box::new(object)));
-        let below = Block::new(handle, InitiateNode::new(path)).with(vec![tcp]);
-        let mut tree = vec![Block::new(handle, InitiateNode::new(neighbor)).with(vec![below])];
-        let taken = self.initiate_tree(now, &mut tree, client);
-        for slot in &taken {
-            if let Some(offloaded) = self.connections.slot(*slot) {
-                offloaded.owns_path = true;
-            }
-        }
-        let (status, object) = self.take_apart(now, tree);
-        let state = object.map(|object| Box::new(object.join(neighbor, path).1));
-        self.tell_host(ToHost::InitiateConnectionComplete { handle, status, state });
-        self.introduce(now, taken, client);
-    }
-
-    /// The connection's status in a tree of one, and its object if it was refused.
-    fn take_apart(&mut self, now: Instant, tree: InitiateTree) -> (NdisStatus, Option<TcpObject>) {
-        let mut status = NdisStatus::SUCCESS;
-        let mut object = None;
-        for Block { handle: _, payload: neighbor, status: outcome, dependents } in tree {
-            status = outcome;
-            for Block { handle: _, payload: path, status: outcome, dependents } in dependents {
-                status = if is_in(status) { outcome } else { status };
-                for tcp in dependents {
-                    status = if is_in(status) { tcp.status } else { status };
-                    if let InitiateNode::New { state, .. } = tcp.payload {
-                        object = state.map(|state| *state);
-                    }
-                }
-                if let (InitiateNode::New { context: Some(context), .. }, Some(_)) = (path, &object)
-                {
-                    let _ = self.objects.remove_path(context);
-                }
-            }
-            if let (InitiateNode::New { context: Some(context), .. }, Some(_)) = (neighbor, &object)
-            {
-                let _ = self.objects.remove_neighbor(now, context);
-            }
-        }
-        (status, object)
     }
 }
 

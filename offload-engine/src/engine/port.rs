@@ -4,20 +4,19 @@
 //! overtake the frames that were sent before it. Frames toward the host are dropped and counted when
 //! its queue is full, as an adapter does; control messages never are.
 
-use std::{boxed::Box, sync::Arc, vec::Vec};
+use std::{sync::Arc, vec::Vec};
 
 use crossbeam_channel::{Receiver, Sender};
 
 use super::doorbell::Doorbell;
 use crate::{
     chimney::{
-        client::{InitiateOffload, OffloadHandle, UploadReason},
+        client::{OffloadHandle, UploadReason},
         provider::{AdapterStatus, Forward, OffloadProvider},
-        state::{ConnectionState, Ticks},
+        state::Ticks,
         tree::{InitiateTree, InvalidateTree, QueryTree, TerminateTree, UpdateTree},
     },
     link::LinkCapabilities,
-    status::NdisStatus,
 };
 
 /// Frames that may wait toward the host stack; beyond it they are dropped and counted.
@@ -40,11 +39,6 @@ pub enum FromHost {
     Terminate(TerminateTree),
     /// [`OffloadProvider::forward`].
     Forward(Forward),
-    /// Take this connection over, with a neighbor and a path of its own that go when it goes.
-    InitiateConnection(InitiateOffload),
-    /// A frame of an offloaded connection that had reached the host before the hand-over was done (CH-FWD-2).
-    /// Its checksum was verified.
-    ForwardFrame(Vec<u8>),
 }
 
 /// From the engine up to the host stack: the calls of [`OffloadHost`], and frames.
@@ -90,15 +84,6 @@ pub enum ToHost {
     },
     /// `OffloadHost::status`.
     Status(AdapterStatus),
-    /// The answer to [`FromHost::InitiateConnection`].
-    InitiateConnectionComplete {
-        /// Which connection.
-        handle: OffloadHandle,
-        /// SUCCESS, or why not.
-        status: NdisStatus,
-        /// The state, handed back when the status is a failure.
-        state: Option<Box<ConnectionState>>,
-    },
     /// An ICMP message, which the host gets as a frame too, has narrowed the connection's path: it quoted bytes
     /// in flight, which only the target can tell (RFC 5927 s4.1). No message of the chimney; without it
     /// the host could not keep its cached variable (CH-UPD-5).

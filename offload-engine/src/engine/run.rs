@@ -102,27 +102,9 @@ impl Engine {
                 FromHost::Invalidate(tree) => self.invalidate(now, tree, client),
                 FromHost::Terminate(tree) => self.terminate(now, tree, client),
                 FromHost::Forward(segment) => self.forward(now, segment, client),
-                FromHost::InitiateConnection(request) => {
-                    self.initiate_connection(now, request, client);
-                }
-                FromHost::ForwardFrame(data) => self.take_forwarded(now, &data, client),
             }
         }
         true
-    }
-
-    /// CH-FWD-5: as if from the wire; the host has verified the checksum. What is no connection's is
-    /// dropped: the host has it from us, so giving it back would go in circles.
-    fn take_forwarded(&mut self, now: Instant, data: &[u8], client: &mut impl NodeClient) {
-        let found = classify_forwarded(data)
-            .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
-        match found {
-            Some((tcp, slot)) => {
-                self.stats.forwards += 1;
-                self.take_segment(now, slot, &tcp, 0, client);
-            }
-            None => self.stats.forwards_dropped += 1,
-        }
     }
 
     /// CH-FWD-5: a segment that the host hands back, to the connection that it names. Completed at once.

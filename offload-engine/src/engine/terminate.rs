@@ -86,7 +86,7 @@ impl Engine {
             return None;
         }
         self.trace(now, slot);
-        let offloaded = self.remove(now, slot)?;
+        let offloaded = self.remove(slot)?;
         let Offloaded { handle, client: tag, flow, tcp, held, .. } = *offloaded;
         self.note_given_back(flow);
         frames.extend(held.into_frames());
@@ -115,24 +115,16 @@ impl Engine {
     /// The connection has ended: the target lets go of it.
     pub(super) fn release(&mut self, now: Instant, slot: usize) {
         self.trace(now, slot);
-        if let Some(offloaded) = self.remove(now, slot) {
+        if let Some(offloaded) = self.remove(slot) {
             self.tell_host(ToHost::Released { handle: offloaded.handle });
         }
     }
 
     /// Takes a connection out of the tables.
-    fn remove(&mut self, now: Instant, slot: usize) -> Option<Box<Offloaded>> {
+    fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
         self.tell_retrieves(slot);
         let offloaded = self.connections.remove(slot)?;
-        let path = offloaded.path;
-        let neighbor = self.objects.neighbor_of(path);
-        self.objects.detach(path);
-        if offloaded.owns_path
-            && self.objects.remove_path(path).is_ok()
-            && let Some(neighbor) = neighbor
-        {
-            let _ = self.objects.remove_neighbor(now, neighbor);
-        }
+        self.objects.detach(offloaded.path);
         Some(offloaded)
     }
 

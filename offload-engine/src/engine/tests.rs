@@ -23,20 +23,21 @@ use bytes::Bytes;
 use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::{
-    Callback, Connections, Engine, EngineConfig, HELD_FRAMES_MAX, NodeClient,
+    Callback, Connections, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX, NodeClient,
     port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
 };
 use crate::{
     chimney::{
         client::{
-            ClientTag, ConnectionEvent, ConnectionIo, Disconnect, InitiateOffload, OffloadClient,
-            OffloadHandle,
+            ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
         },
+        provider::{Forward, OffloadProvider},
         state::{
             ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
             NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
             TcpState, TimerState,
         },
+        tree::{Block, InitiateNode, TcpObject},
     },
     frame::classify,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
@@ -202,12 +203,12 @@ impl Bench {
     }
 
     fn initiate_state(&mut self, handle: u64, state: ConnectionState) {
-        let request = InitiateOffload {
-            handle: OffloadHandle(handle),
-            client: ClientTag(handle + 100),
-            state: Box::new(state),
-        };
-        self.port.to_engine.send(FromHost::InitiateConnection(request)).unwrap();
+        let (neighbor, path, object) = TcpObject::split(ClientTag(handle + 100), state);
+        let handle = OffloadHandle(handle);
+        let tcp = Block::new(handle, InitiateNode::new(Box::new(object)));
+        let path = Block::new(handle, InitiateNode::new(path)).with(vec![tcp]);
+        let tree = vec![Block::new(handle, InitiateNode::new(neighbor)).with(vec![path])];
+        self.port.initiate(tree);
     }
 
     /// What the engine has told the host since this was asked last.
@@ -317,13 +318,10 @@ fn the_switch_turns_with_the_initiate() {
     bench.initiate(7, 80);
     bench.poll();
     assert_eq!(bench.client.offloaded, [(OffloadHandle(7), ClientTag(107))]);
-    let Ok(ToHost::InitiateConnectionComplete { handle, status, state }) =
-        bench.port.from_engine.try_recv()
-    else {
+    let Ok(ToHost::InitiateComplete(tree)) = bench.port.from_engine.try_recv() else {
         panic!("no completion")
     };
-    assert_eq!((handle, status), (OffloadHandle(7), NdisStatus::SUCCESS));
-    assert!(state.is_none());
+    assert_eq!(trees::statuses(&tree), [NdisStatus::SUCCESS; 3]);
 
     bench.arrives(from_peer(80, 5000, 1000, b"early"));
     bench.arrives(from_peer(81, 5000, 1000, b"other"));
@@ -350,11 +348,10 @@ fn refused_state_comes_back() {
         .from_engine
         .try_iter()
         .map(|message| {
-            let ToHost::InitiateConnectionComplete { handle, status, state } = message else {
-                panic!("{message:?}")
-            };
-            assert_eq!(status == NdisStatus::SUCCESS, state.is_none());
-            (handle.0, status)
+            let ToHost::InitiateComplete(tree) = message else { panic!("{message:?}") };
+            let tcp = &tree[0].dependents[0].dependents[0];
+            assert_eq!(tcp.status == NdisStatus::SUCCESS, trees::context(tcp).is_some());
+            (tcp.handle.0, tcp.status)
         })
         .collect();
     assert_eq!(
@@ -371,31 +368,11 @@ fn refused_state_comes_back() {
     assert_eq!(bench.engine.connections().len(), 2);
 }
 
-// CH-FWD-2: a segment that the host handed back counts as one from the wire.
-#[test]
-fn forwarded_segments_are_processed() {
-    let mut bench = Bench::new(10);
-    bench.initiate(1, 80);
-    bench.port.to_engine.send(FromHost::ForwardFrame(from_peer(80, 5000, 1000, b"late"))).unwrap();
-    bench.poll();
-    assert_eq!(bench.client.received, b"late");
-    assert_eq!(bench.engine.stats().forwards, 1);
-
-    // One that is no connection's does not go round in circles.
-    bench.port.from_engine.try_iter().for_each(drop);
-    bench.port.to_engine.send(FromHost::ForwardFrame(from_peer(81, 5000, 1000, b"lost"))).unwrap();
-    bench.poll();
-    assert!(bench.port.from_engine.try_recv().is_err());
-    assert_eq!(bench.engine.stats().forwards_dropped, 1);
-}
-
 // RFC 9293 MUST-50: the host gets what has IP options, and its way back to the connection is open.
 #[test]
 fn segments_with_ip_options_take_the_hosts_way() {
     let mut bench = Bench::new(10);
-    bench.initiate(1, 80);
-    bench.poll();
-    bench.port.from_engine.try_iter().for_each(drop);
+    let (_, _, tcps) = bench.offload(&[80]);
     let mut frame = from_peer(80, 5000, 1000, b"optional");
     frame.splice(34..34, [1, 1, 1, 0]);
     frame[14] = 0x46;
@@ -407,7 +384,8 @@ fn segments_with_ip_options_take_the_hosts_way() {
     bench.poll();
     assert!(bench.client.received.is_empty());
     assert!(matches!(bench.port.from_engine.try_recv(), Ok(ToHost::Frame { .. })));
-    bench.port.to_engine.send(FromHost::ForwardFrame(frame)).unwrap();
+    let status = NdisStatus::PENDING;
+    bench.port.forward(Forward { connection: tcps[0], frame, status });
     bench.poll();
     assert_eq!(bench.client.received, b"optional");
 }

@@ -51,6 +51,35 @@ fn plain(port: u16) -> InitiateTree {
     tree(port, |_, _, _| {})
 }
 
+/// With `limit`, `second` finds room when `first` has gone, and not before.
+fn frees_its_entries(
+    limit: impl FnOnce(&mut OffloadCapabilities),
+    first: InitiateTree,
+    second: InitiateTree,
+) {
+    let mut bench = bench(limit);
+    let first = bench.initiate_tree(first);
+    let path = &first[0].dependents[0];
+    let tcp = context(&path.dependents[0]).unwrap();
+    let mut refused = bench.initiate_tree(second);
+    let (n, p) = (context(&first[0]), context(path));
+    assert!(!statuses(&refused).iter().all(|status| *status == SUCCESS));
+    bench.terminate(terminate_tree(n, p, &[tcp]));
+    // CH-INI-4: what was refused is as it was, so it can be tried again.
+    for neighbor in &mut refused {
+        if let Some(context) = context(neighbor) {
+            neighbor.payload = InitiateNode::Linker(context);
+        }
+        for path in &mut neighbor.dependents {
+            if let Some(context) = context(path) {
+                path.payload = InitiateNode::Linker(context);
+            }
+        }
+    }
+    let again = bench.initiate_tree(refused);
+    assert!(statuses(&again).iter().all(|status| *status == SUCCESS), "{:?}", statuses(&again));
+}
+
 // OFFLOAD_NEIGHBOR_ENTRIES, and room again when one has gone.
 #[test]
 fn neighbor_entries() {
@@ -100,6 +129,11 @@ fn ip_address_entries() {
     assert_eq!(answer(&mut bench, second(82)), refused);
     bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
     assert_eq!(answer(&mut bench, second(82)), refused, "one path has it still");
+
+    let mut bench = self::bench(|limits| limits.ip_addresses_max = 1);
+    let (n, p, tcps) = bench.offload(&[80]);
+    bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
+    assert_eq!(answer(&mut bench, second(82)), [SUCCESS; 3]);
 }
 
 // OFFLOAD_HW_ADDRESS_ENTRIES: explicit source addresses; what is sent to one is ours (CH s3.2).
@@ -119,6 +153,7 @@ fn hw_address_entries() {
     assert_eq!(answer(&mut bench, explicit(80, 7)), [SUCCESS; 3]);
     assert_eq!(answer(&mut bench, explicit(81, 7)), [SUCCESS; 3], "the same");
     assert_eq!(answer(&mut bench, explicit(82, 8)), refused);
+    frees_its_entries(|limits| limits.hw_addresses_max = 1, explicit(80, 7), explicit(81, 8));
     let mut frame = from_peer(80, 5000, 1000, b"to seven");
     frame[5] = 7;
     bench.arrives(frame);
@@ -142,6 +177,7 @@ fn vlan_entries() {
     assert_eq!(answer(&mut bench, in_vlan(82, 0)), [SUCCESS; 3]);
     let refused = [NdisStatus::OFFLOAD_VLAN_ENTRIES, FAILURE, FAILURE];
     assert_eq!(answer(&mut bench, in_vlan(83, 6)), refused);
+    frees_its_entries(|limits| limits.vlans_max = 1, in_vlan(80, 5), in_vlan(81, 6));
 }
 
 // OFFLOAD_VLAN_MISMATCH: the table of CH s9.4.
@@ -188,6 +224,11 @@ fn transmit_buffers() {
     let kept = &object.send_data[0];
     assert_eq!((kept.context, kept.status, kept.data_length()), (7, NdisStatus::PENDING, 4));
     assert_eq!(answer(&mut bench, sends(82, b"abc")), [SUCCESS; 3]);
+    frees_its_entries(
+        |limits| limits.transmit_buffer_max = 7,
+        sends(80, b"1234567"),
+        sends(81, b"1"),
+    );
 }
 
 // OFFLOAD_TCP_RCV_BUFFER: undelivered bytes and bytes out of order; room again when the connection has gone.

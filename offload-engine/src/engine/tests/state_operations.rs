@@ -354,7 +354,10 @@ fn stale_names_fail_alone() {
     bench.sent();
     bench.io(80).send([list(1, b"x")].into());
     bench.poll();
-    assert_eq!(bench.sent()[0][22], 9, "TTL");
+    let frame = bench.sent().remove(0);
+    assert_eq!(frame[22], 9, "TTL");
+    // CH s6.4: identifications of the target's half, and they go on.
+    assert_eq!(frame[18..20], [0x80, 1], "one ACK was sent before");
     let (_, told) =
         bench.invalidate(invalidate_tree(Some(stale(n)), Some(stale(p)), Some(stale(tcps[0]))));
     assert!(told.is_empty());

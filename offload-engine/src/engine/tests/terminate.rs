@@ -274,6 +274,21 @@ fn urgent_data_waits_for_the_host() {
     assert_eq!(bench.client.received, b"before");
 }
 
+// CH s9.3: the frames that wait are bounded in bytes too.
+#[test]
+fn held_bytes_are_bounded() {
+    let mut bench = Bench::new(10);
+    bench.offload(&[80]);
+    bench.arrives(urgent(from_peer(80, 5000, 1000, b"urgent")));
+    for _ in 0..8 {
+        bench.arrives(from_peer(80, 5006, 1000, &vec![1; 60_000]));
+    }
+    bench.poll();
+    let stats = bench.engine.stats();
+    assert_eq!((stats.rx_held, stats.rx_held_dropped), (5, 4));
+    assert!(5 * 60_000 > HELD_BYTES_MAX);
+}
+
 // CH s5.6: an operation finds out, fails, and raises Retrieve, then Abort; at terminate requests complete
 // REQUEST_ABORTED, and there is no state (CH-TRM-9). Once is enough (CH s13 #26).
 #[test]
