@@ -25,8 +25,13 @@ const TAP: &str = "walk0";
 const PORT: u16 = 5000;
 /// How long a connection may take to be there, and how long nothing may move.
 const STALL_MAX: EngineDuration = EngineDuration::from_secs(60);
-/// How late the node may be in looking at what it was sent: its threads share the machine.
-const LAG: Duration = Duration::from_millis(1000);
+/// How late the node may be in looking at what it was sent, for each connection: its threads share the machine.
+const LAG: Duration = Duration::from_millis(50);
+/// Bytes that all connections together may have under way to the node: smoltcp is slow, and of the frames that wait for
+/// it the engine drops those beyond 4,096.
+const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
+/// Receive buffers, bytes.
+const BUFFER: std::ops::RangeInclusive<usize> = 8 << 10..=256 << 10;
 /// Seeds of the node's streams; the kernel's begin with 0.
 const NODE_SEED: u64 = 100_000;
 /// Segments out of which one may be sent twice: a tail loss probe asks after 10 ms of silence (RFC 8985 s7), and on a busy
@@ -160,9 +165,9 @@ fn rules(scenario: &Scenario) -> Rules {
         mac: MAC.0,
         mtu: scenario.mtu,
         super_segments: scenario.vnet,
-        // What the scale of 4 MiB can say.
-        window_max: u64::from(u16::MAX) << 7,
-        lag: LAG,
+        // What the scale of the largest buffer can say.
+        window_max: u64::from(u16::MAX) << 3,
+        lag: LAG * (scenario.connections + 10) as u32,
         resets: false,
         like_smoltcp: true,
     }
@@ -178,8 +183,13 @@ fn start(scenario: &Scenario, kernel: &Namespace, monitor: Arc<Mutex<Monitor>>) 
     kernel.ip(&format!("link set {TAP} txqueuelen 10000"));
     let link: Box<dyn Link> =
         Box::new(Tee::new(tap.link, Feed::new(monitor), TAP, 0).expect("a feed takes all"));
+    let buffer = UNDER_WAY_BYTES_MAX / scenario.connections;
+    let buffer = buffer.clamp(*BUFFER.start(), *BUFFER.end());
     let host = HostConfig {
         mac: MAC,
+        receive_buffer: buffer,
+        receive_window_max: buffer,
+        send_buffer: buffer,
         addresses: vec![(scenario.address(2), prefix)],
         mtu: scenario.mtu,
         // The test decides.

@@ -56,8 +56,10 @@ impl Connection {
     fn is_acceptable(&self, start: u64, packet: &Packet<'_>) -> bool {
         let receiving = &self.receiving;
         let end = start + packet.sequence_len();
+        // What lies beyond the window may have come, and need not have been taken.
         if start == end {
-            start == receiving.next || (start > receiving.next && start < receiving.edge)
+            let is_next = start == receiving.next && start <= receiving.edge;
+            is_next || (start > receiving.next && start < receiving.edge)
         } else {
             end > receiving.next && start < receiving.edge
         }

@@ -331,6 +331,13 @@ fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
         trace.heard(theirs("", 1 + 16_000, 101, b"x"));
         trace.sent(ours("", 1, 4, &[7; 100]));
     });
+    // More than the window takes, and what follows it.
+    legal(PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, &[7; 100]));
+        trace.heard(theirs("", 1, 1, &[8; 8_100]));
+        trace.heard(theirs("", 8_101, 101, &[]));
+        trace.sent(ours("", 1, 8_001, &[7; 100]));
+    });
     legal(ALL, |trace| {
         trace.sent(ours("", 1, 1, &[7; 100]));
         let old = Some((THEIR_CLOCK, OUR_CLOCK));

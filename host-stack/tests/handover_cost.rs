@@ -1,0 +1,278 @@
+//! What a hand-over costs, and from how many bytes on it pays.
+//!
+//! Two nodes on an in-memory link whose virtual clock stands still; the wall clock measures each step of a hand-over by
+//! itself. Nothing sleeps, no thread takes part: it is the work alone, without the wake-ups between threads.
+//!
+//! ```text
+//! cargo test -p host-stack --test handover_cost -- --ignored --nocapture
+//! ```
+//!
+//! writes `docs/measurements/handover.txt`. Cost depends on the machine; what should not is the order of magnitude.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Instant as Clock;
+
+use bytes::Bytes;
+use host_stack::host::HostConfig;
+use host_stack::node::Core;
+use host_stack::simulation::Pair;
+use host_stack::socket::OffloadPolicy;
+use host_stack::stream::{OffloadState, Streams};
+use offload_engine::chimney::client::{ClientTag, OffloadHandle};
+use offload_engine::chimney::state::MacAddress;
+use offload_engine::engine::EngineConfig;
+use offload_engine::link::{MemoryLink, MemoryLinkOptions, memory_link_pair};
+use offload_engine::time::{Duration, Instant};
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+/// smoltcp's buffers, each way: the default.
+const BUFFER_BYTES: usize = 256 * KIB;
+/// Hand-overs down and up for each row.
+const CYCLES: usize = 300;
+/// Bytes that a throughput is measured with.
+const BULK_BYTES: usize = 64 * MIB;
+/// Times that it is.
+const BULK_RUNS: usize = 5;
+/// Bytes of a list, and posted at once.
+const LIST_BYTES: usize = 64 * KIB;
+const POSTED_BYTES_MAX: usize = 1024 * KIB;
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Two nodes with a connection between them. The policy is the left one's; the right one is always offloaded.
+struct Bench {
+    pair: Pair<Streams>,
+    handles: [OffloadHandle; 2],
+}
+
+fn node(index: u8, policy: OffloadPolicy, buffer: usize, link: MemoryLink) -> Core<Streams> {
+    let mac = MacAddress([2, 0, 0, 0, 0, index]);
+    let host = HostConfig {
+        mac,
+        addresses: vec![([10, 0, 0, index].into(), 24)],
+        policy,
+        receive_buffer: buffer,
+        send_buffer: buffer,
+        seed: index.into(),
+        ..HostConfig::default()
+    };
+    let engine = EngineConfig::new(mac);
+    Core::new(Box::new(link), engine, host, |port| Streams::new(port, ClientTag(1))).unwrap()
+}
+
+impl Bench {
+    fn new(policy: OffloadPolicy, offloads: bool, buffer: usize) -> Self {
+        let options =
+            MemoryLinkOptions { offloads, queue_frames_max: 100_000, ..Default::default() };
+        let (left, right) = memory_link_pair(options);
+        let mut pair =
+            Pair::new(node(1, policy, buffer, left), node(2, OffloadPolicy::Always, buffer, right));
+        let server = SocketAddr::from(([10, 0, 0, 2], 5000));
+        let listener = pair.b.client.listen(server, 1);
+        let left = pair.a.client.connect(None, server, LIMIT);
+        let right = pair.run(Instant::ZERO + LIMIT, |pair| pair.b.client.accept(listener));
+        let mut bench = Self { pair, handles: [left, right.unwrap()] };
+        bench.settle();
+        bench
+    }
+
+    /// Until nobody has anything to do for a second.
+    fn settle(&mut self) {
+        let until = self.pair.now + Duration::from_secs(1);
+        let _: Result<(), _> = self.pair.run(until, |_| None);
+    }
+
+    fn state(&self) -> OffloadState {
+        self.pair.a.client.status(self.handles[0]).unwrap().state
+    }
+
+    /// The left node sends `bytes`; they wait where they are posted.
+    fn send(&mut self, from: usize, bytes: usize) {
+        let data = Bytes::from(vec![7; bytes]);
+        let (core, handle) = match from {
+            0 => (&mut self.pair.a, self.handles[0]),
+            _ => (&mut self.pair.b, self.handles[1]),
+        };
+        core.client.send(self.pair.now, core.engine.connections(), handle, data);
+    }
+
+    /// One step of the left node's: host, then engine. Nanoseconds of each.
+    fn step(&mut self) -> [u64; 2] {
+        let (now, core) = (self.pair.now, &mut self.pair.a);
+        let start = Clock::now();
+        core.host.as_mut().unwrap().poll(now);
+        let host = start.elapsed();
+        core.engine.poll(now, &mut core.client).unwrap();
+        let all = start.elapsed();
+        [host.as_nanos() as u64, (all - host).as_nanos() as u64]
+    }
+
+    /// Moves the connection and returns what each step took, until it is where it should be.
+    fn moved(&mut self, to: OffloadState) -> Vec<[u64; 2]> {
+        match to {
+            OffloadState::Offloaded => self.pair.a.client.offload(self.handles[0]),
+            _ => self.pair.a.client.upload(self.handles[0]),
+        }
+        let mut steps = Vec::new();
+        while self.state() != to {
+            assert!(steps.len() < 100, "{:?} after 100 steps", self.state());
+            steps.push(self.step());
+        }
+        steps
+    }
+
+    /// Seconds of processor time, both nodes together, for `BULK_BYTES` from left to right.
+    fn bulk(&mut self) -> f64 {
+        let piece = Bytes::from(vec![7; LIST_BYTES]);
+        let (mut sent, mut received) = (0, 0);
+        let handles = self.handles;
+        let start = Clock::now();
+        let until = self.pair.now + LIMIT;
+        let done = self.pair.run(until, |pair| {
+            let now = pair.now;
+            let a = &mut pair.a;
+            while sent < BULK_BYTES
+                && a.client.status(handles[0]).unwrap().unacknowledged < POSTED_BYTES_MAX
+            {
+                a.client.send(now, a.engine.connections(), handles[0], piece.clone());
+                sent += LIST_BYTES;
+            }
+            let b = &mut pair.b;
+            while let Some(data) = b.client.receive(now, b.engine.connections(), handles[1]) {
+                received += data.len();
+            }
+            (received == BULK_BYTES).then_some(())
+        });
+        done.unwrap();
+        start.elapsed().as_secs_f64()
+    }
+}
+
+/// Median and 90 % quantile, in microseconds.
+fn quantiles(mut nanos: Vec<u64>) -> [f64; 2] {
+    nanos.sort_unstable();
+    [nanos.len() / 2, nanos.len() * 9 / 10].map(|at| nanos[at] as f64 / 1000.0)
+}
+
+/// What is under way while the connection moves.
+#[derive(Clone, Copy)]
+enum Load {
+    Idle,
+    /// The left node has posted, and the right one does not answer.
+    InFlight(usize),
+    /// The right node has sent, and the left one's client does not read.
+    Undelivered(usize),
+}
+
+/// A row of the table; returns the medians of a whole offload and a whole upload, in microseconds.
+fn measure(text: &mut String, name: &str, load: Load, buffer: usize) -> [f64; 2] {
+    let mut bench = Bench::new(OffloadPolicy::Never, false, buffer);
+    // A congestion window as a connection has it that has worked.
+    bench.bulk();
+    bench.settle();
+    match load {
+        Load::Idle => {}
+        Load::InFlight(bytes) => {
+            bench.send(0, bytes);
+            bench.step();
+            bench.step();
+        }
+        Load::Undelivered(bytes) => {
+            bench.send(1, bytes);
+            bench.settle();
+        }
+    }
+    let mut parts: [Vec<u64>; 6] = Default::default();
+    for _ in 0..CYCLES {
+        for (to, first) in [(OffloadState::Offloaded, 0), (OffloadState::InHost, 3)] {
+            let steps = bench.moved(to);
+            let sum = |part: usize| steps.iter().map(|step| step[part]).sum::<u64>();
+            parts[first].push(sum(0) + sum(1));
+            parts[first + 1].push(sum(0));
+            parts[first + 2].push(sum(1));
+        }
+    }
+    let [down, down_host, down_engine, up, up_host, up_engine] = parts.map(quantiles);
+    let _ = writeln!(
+        text,
+        "{name:<22}{:>9.1}{:>9.1}{:>9.1}{:>9.1}  {:>9.1}{:>9.1}{:>9.1}{:>9.1}",
+        down[0], down[1], down_host[0], down_engine[0], up[0], up[1], up_host[0], up_engine[0],
+    );
+    [down[0], up[0]]
+}
+
+/// Nanoseconds for a KiB, best of some runs: in the host, and offloaded.
+fn throughput(text: &mut String, name: &str, offloads: bool) -> f64 {
+    let per_kib = |policy| {
+        let runs = (0..BULK_RUNS).map(|_| {
+            let mut bench = Bench::new(policy, offloads, BUFFER_BYTES);
+            bench.bulk() * 1e9 / (BULK_BYTES / KIB) as f64
+        });
+        runs.fold(f64::MAX, f64::min)
+    };
+    let (host, target) = (per_kib(OffloadPolicy::Never), per_kib(OffloadPolicy::Always));
+    let gbit = |per_kib: f64| KIB as f64 * 8.0 / per_kib;
+    let _ = writeln!(
+        text,
+        "{name:<22}{host:>9.0}{target:>9.0}{:>12.2}{:>9.2}",
+        gbit(host),
+        gbit(target)
+    );
+    host - target
+}
+
+/// The names of columns, each as wide as it is said.
+fn header(first: usize, columns: &[(&str, usize)]) -> String {
+    let mut line = " ".repeat(first);
+    for (name, width) in columns {
+        let _ = write!(line, "{name:>width$}");
+    }
+    line + "\n"
+}
+
+fn report() -> String {
+    let mut text = String::from(
+        "== hand-over ==\n\
+         One connection goes down and up again 300 times; no threads, no wake-ups. Microseconds: median, 90 %\n\
+         quantile, and the medians of the host's part and the engine's. Down: from the request to Offloaded: the\n\
+         host's part is the export out of smoltcp and the tree, the engine's is taking it over. Up: to InHost: the\n\
+         engine's part is giving the state back, the host's is the import into smoltcp, whose buffers are\n\
+         made: 256 KiB each way, and 2 MiB in the last row. MTU 1500.\n\n",
+    );
+    let heads = ["down", "90 %", "host", "engine", "up", "90 %", "host", "engine"];
+    text.push_str(&header(22, &heads.map(|head| (head, if head == "up" { 11 } else { 9 }))));
+    let idle = measure(&mut text, "idle", Load::Idle, BUFFER_BYTES);
+    measure(&mut text, "64 KiB in flight", Load::InFlight(64 * KIB), BUFFER_BYTES);
+    measure(&mut text, "1 MiB undelivered", Load::Undelivered(MIB), 2 * MIB);
+    text.push_str(
+        "\n== throughput ==\n\
+         64 MiB from left to right, processor time of both nodes together; the right one is offloaded, the left\n\
+         one is in smoltcp or offloaded. Best of 5. Nanoseconds for a KiB, then Gbit/s.\n\n",
+    );
+    text.push_str(&header(22, &[("smoltcp", 9), ("target", 9), ("smoltcp", 12), ("target", 9)]));
+    let plain = throughput(&mut text, "frames of 1500", false);
+    let segmented = throughput(&mut text, "super-segments", true);
+    text.push_str(
+        "\n== break-even ==\n\
+         KiB after which an idle connection has earned its way down, and its way down and up.\n\n",
+    );
+    text.push_str(&header(22, &[("down", 9), ("both", 9)]));
+    for (name, gain) in [("frames of 1500", plain), ("super-segments", segmented)] {
+        assert!(gain > 0.0, "{name}: the target is slower than smoltcp\n{text}");
+        let kib = |micros: f64| micros * 1000.0 / gain;
+        let _ = writeln!(text, "{name:<22}{:>9.1}{:>9.1}", kib(idle[0]), kib(idle[0] + idle[1]));
+    }
+    text
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn what_a_hand_over_costs() {
+    let text = report();
+    println!("{text}");
+    let path: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "..", "docs", "measurements", "handover.txt"].iter().collect();
+    std::fs::write(path, text).unwrap();
+}
