@@ -330,8 +330,8 @@ impl Connections {
         handle: OffloadHandle,
         generation: u32,
         below: &Below,
-        object: TcpObject,
-    ) -> Result<TargetContext, (NdisStatus, TcpObject)> {
+        object: Box<TcpObject>,
+    ) -> Result<TargetContext, (NdisStatus, Box<TcpObject>)> {
         let Below { path, neighbor_state, path_state } = *below;
         let constant = &object.tcp.constant;
         let flow = FlowKey::new(
@@ -351,7 +351,7 @@ impl Connections {
             Err((error, state)) => {
                 tracing::warn!(?flow, %error, "initiate refused");
                 let (_, _, object) = TcpObject::split(client, *state);
-                return Err((NdisStatus::FAILURE, object));
+                return Err((NdisStatus::FAILURE, Box::new(object)));
             }
         };
         let context = TargetContext { index: slot as u32, generation };

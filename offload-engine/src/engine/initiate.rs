@@ -227,7 +227,7 @@ impl Engine {
             return NdisStatus::FAILURE;
         };
         let Some(object) = state.take() else { return NdisStatus::FAILURE };
-        match self.take_over(now, block.handle, path, *object) {
+        match self.take_over(now, block.handle, path, object) {
             Ok((slot, name)) => {
                 *context = Some(name);
                 taken.push(slot);
@@ -235,7 +235,7 @@ impl Engine {
                 NdisStatus::SUCCESS
             }
             Err((status, object)) => {
-                *state = Some(Box::new(object));
+                *state = Some(object);
                 self.stats.initiate_failures += 1;
                 status
             }
@@ -247,8 +247,8 @@ impl Engine {
         now: Instant,
         handle: OffloadHandle,
         path: TargetContext,
-        object: TcpObject,
-    ) -> Result<(usize, TargetContext), (NdisStatus, TcpObject)> {
+        object: Box<TcpObject>,
+    ) -> Result<(usize, TargetContext), (NdisStatus, Box<TcpObject>)> {
         if let Err(status) = self.connections.admit(self.objects.capabilities(), &object) {
             return Err((status, object));
         }

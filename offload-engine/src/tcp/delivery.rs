@@ -174,24 +174,32 @@ impl Connection {
     /// INVALID_STATE (CH-RCV-9), behind an abort REQUEST_ABORTED, in the middle of an upload UPLOAD_IN_PROGRESS.
     pub fn post_receive(&mut self, now: Instant, chain: ReceiveChain) {
         self.now = now;
-        if self.aborted {
-            self.requests.refuse(chain, NdisStatus::REQUEST_ABORTED);
-        } else if self.peer_closed_raised {
-            self.requests.refuse(chain, NdisStatus::INVALID_STATE);
-        } else if self.hold.uploading {
-            self.requests.refuse(chain, NdisStatus::UPLOAD_IN_PROGRESS);
-        } else {
+        if let Some(status) = self.receive_refusal() {
+            self.requests.refuse(chain, status);
+            return;
+        }
+        for list in &chain {
             // CH-RCV-5: the timer runs for bytes that the poster has put there.
-            if chain.iter().any(|list| list.bytes_transferred > 0 && !list.no_push) {
+            if list.bytes_transferred > 0 && !list.no_push {
                 self.start_push_timer();
             }
-            for list in &chain {
-                self.watch_post(
-                    list.data_length() - list.bytes_transferred.min(list.data_length()),
-                );
-            }
-            self.requests.post(chain);
-            self.receiver.set_blocked(false);
+            self.watch_post(list.data_length().saturating_sub(list.bytes_transferred));
+        }
+        self.requests.post(chain);
+        self.receiver.set_blocked(false);
+    }
+
+    /// What a request completes with that is posted too late. Behind others it has to wait for its turn (CH-RCV-2): those of a
+    /// connection whose state is lost complete when the host takes it (CH s5.6).
+    fn receive_refusal(&self) -> Option<NdisStatus> {
+        if self.requests.is_available() {
+            None
+        } else if self.aborted {
+            Some(NdisStatus::REQUEST_ABORTED)
+        } else if self.peer_closed_raised {
+            Some(NdisStatus::INVALID_STATE)
+        } else {
+            self.hold.uploading.then_some(NdisStatus::UPLOAD_IN_PROGRESS)
         }
     }
 

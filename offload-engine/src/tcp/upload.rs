@@ -90,6 +90,8 @@ impl Connection {
         }
         self.stop(UploadReason::HardwareFailure);
         self.receiver.discard();
+        self.aborted = true;
+        self.peer_closed_raised = true;
         self.events.push_back(Event::Reset);
     }
 

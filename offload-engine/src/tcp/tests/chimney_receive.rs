@@ -398,6 +398,22 @@ fn an_upload_returns_requests() {
     assert_eq!(state.out_of_order, [(REMOTE + 6, Bytes::from_static(b"gh"))]);
 }
 
+// CH s5.6, CH-RCV-2: when the state is lost requests complete REQUEST_ABORTED at the terminate, in order with those posted since.
+#[test]
+fn a_failure_aborts_requests_at_the_terminate() {
+    let (mut bench, mut taker) = bench();
+    bench.request(&mut taker, [room(1, 10)]);
+    bench.feed(&mut taker, data(0, b"abc"));
+    bench.tcp.fail(bench.now);
+    assert_eq!(bench.drain(&mut taker), ["Reset"]);
+    assert_eq!(taker.reasons, [UploadReason::HardwareFailure]);
+    assert!(bench.request(&mut taker, [room(2, 10)]).is_empty());
+    bench.tcp.give_up(bench.now);
+    let told = bench.drain(&mut taker);
+    assert_eq!(told, ["1 REQUEST_ABORTED abc", "2 REQUEST_ABORTED ", "Closed"]);
+    assert_eq!(bench.request(&mut taker, [room(3, 1)]), ["3 REQUEST_ABORTED "]);
+}
+
 // CH-IND-6, CH-ST-3: bytes in posted memory are consumed; those that wait take from the window.
 #[test]
 fn the_window_counts_what_waits() {
