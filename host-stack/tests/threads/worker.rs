@@ -11,7 +11,7 @@ use oorandom::Rand64;
 use super::{LIMIT, PORT, TestNode};
 
 /// Most bytes one end sends.
-const BYTES_MAX: u64 = 400_000;
+const BYTES_MAX: u64 = 1_000_000;
 /// Bytes that an end has unacknowledged before it waits.
 const UNACKNOWLEDGED_MAX: usize = 64 * 1024;
 /// One end in so many resets its connection instead of closing it.
@@ -32,6 +32,8 @@ pub(crate) struct End {
     pub(crate) port: u16,
     /// One of both ends resets it.
     pub(crate) reset: bool,
+    /// Everything has come and was acknowledged, the FIN of the peer too.
+    pub(crate) exchanged: bool,
     /// How it ended.
     pub(crate) status: Option<StreamStatus>,
     pub(crate) lists: u64,
@@ -108,6 +110,7 @@ impl Worker {
             role,
             port: 0,
             reset: false,
+            exchanged: false,
             status: None,
             lists: 0,
             queries: 0,
@@ -178,6 +181,7 @@ impl Worker {
         self.take_completed();
         self.end.expected = if status.error.is_some() { self.end.received } else { inward.total };
         self.end.status = Some(status);
+        self.end.exchanged = status.peer_closed && status.unacknowledged == 0 && inward.left() == 0;
         if reset || status.error.is_some() {
             return;
         }
