@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flue_test_support::capture;
 use flue_test_support::flue::{Scratch, command, exchange};
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
-use flue_test_support::needs::{Need, lacks};
+use flue_test_support::needs::{Need, find_tool, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
 use flue_test_support::stream::Stream;
@@ -132,11 +133,12 @@ fn it_lists_what_a_node_has() {
     assert_eq!(rows, [head, vec!["LISTEN", "0", "1", "0.0.0.0:5000", "*:*", "InHost"]]);
 
     let mut socket = bench.connect();
-    socket.write_all(&[7; 10_000]).unwrap();
     let peer = socket.local_addr().unwrap();
-    let one = bench.expect("--state", |one| {
-        one["offload_state"] == "Offloaded" && one["info"]["bytes_received"] == 10_000
-    });
+    // The target counts what it has received itself.
+    bench.expect("", |one| one["offload_state"] == "Offloaded");
+    socket.write_all(&[7; 10_000]).unwrap();
+    let one = bench.expect("--state", |one| one["info"]["bytes_received"] == 10_000);
+    assert_eq!(one["offload_state"], "Offloaded");
     assert_eq!(
         (&one["state"], &one["offloads"], &one["uploads"]),
         (&Value::from("ESTAB"), &Value::from(1), &Value::from(0))
@@ -291,7 +293,36 @@ fn connections_move_while_data_flows() {
     });
     flue.expect_exit(0, START);
     peer.finish().assert_received(Stream::new(FLUE_SEED).digest(bytes));
+    let [down, up] = moved;
+    eprintln!("moved down {down} times and up {up} times in {bytes} bytes each way");
     assert!(moved.iter().all(|moved| *moved >= 3), "moved down and up: {moved:?}");
+    check_capture(&capture, down, up);
+}
+
+/// Each hand-over is marked on the first frame behind it, and the file is one that Wireshark reads.
+fn check_capture(capture: &std::path::Path, down: u32, up: u32) {
+    let frames = capture::read(capture).expect("it is a capture");
+    let comments: Vec<&String> = frames.iter().flat_map(|frame| &frame.comments).collect();
+    let count = |text: &str| comments.iter().filter(|comment| comment.starts_with(text)).count();
+    // The last one may have had nothing to send any more.
+    let (initiates, terminates) = (count("initiate complete"), count("terminate"));
+    assert!(initiates + 1 >= down as usize, "{initiates} marks of {down} initiates");
+    assert!(terminates + 1 >= up as usize, "{terminates} marks of {up} terminates");
+    if find_tool("tshark").is_none() {
+        return;
+    }
+    let fields = [
+        "-Y",
+        "frame.comment contains \"initiate complete\"",
+        "-T",
+        "fields",
+        "-e",
+        "frame.number",
+    ];
+    let output = Command::new("tshark").arg("-n").arg("-r").arg(capture).args(fields).output();
+    let output = output.expect("tshark starts");
+    let seen = String::from_utf8_lossy(&output.stdout).lines().count();
+    assert_eq!(seen, initiates, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 // What cannot be done is said with its reason; nothing happens to the connection.
