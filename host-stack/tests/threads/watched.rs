@@ -45,7 +45,7 @@ impl Ledger {
         let nested = self.running.swap(true, Ordering::Relaxed);
         assert!(!nested, "callbacks nest, or run on two threads");
         let called = self.called.load(Ordering::Relaxed);
-        if called % CALLBACKS_BETWEEN_POSTS == 0 {
+        if called.is_multiple_of(CALLBACKS_BETWEEN_POSTS) {
             let node = self.node.lock().clone();
             if let Some(node) = node {
                 // It may deliver others, if that were allowed.
