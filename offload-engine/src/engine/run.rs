@@ -12,19 +12,17 @@ use super::{
 use crate::{
     chimney::{
         client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-        provider::Forward,
         tree::TcpObject,
     },
     frame::{
         HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
-        classify_forwarded, classify_fragment, classify_icmp,
+        classify_fragment, classify_icmp,
     },
     link::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
         TxOutcome, TxSegment,
     },
     nbl::{NblChain, ReceiveChain},
-    status::NdisStatus,
     tcp::{self, Consumer, Event, SackBlock, Segment, SeqNum, Transmit},
     time::Instant,
 };
@@ -105,46 +103,6 @@ impl Engine {
             }
         }
         true
-    }
-
-    /// CH-FWD-5: a segment that the host hands back, to the connection that it names. Completed at once.
-    fn forward(&mut self, now: Instant, mut segment: Forward, client: &mut impl NodeClient) {
-        segment.status = self.take_forward(now, &segment, client);
-        match segment.status {
-            NdisStatus::SUCCESS => self.stats.forwards += 1,
-            _ => self.stats.forwards_dropped += 1,
-        }
-        self.tell_host(ToHost::ForwardComplete(segment));
-    }
-
-    /// SUCCESS: processed. UPLOAD_IN_PROGRESS: it is the host's, now or after the terminate. REQUEST_ABORTED: to be
-    /// dropped, because the connection was reset or it is no segment of this connection.
-    fn take_forward(
-        &mut self,
-        now: Instant,
-        segment: &Forward,
-        client: &mut impl NodeClient,
-    ) -> NdisStatus {
-        let Forward { connection, frame, status: _ } = segment;
-        let Some(slot) = self.connections.find_context(*connection) else {
-            return NdisStatus::UPLOAD_IN_PROGRESS;
-        };
-        let found = classify_forwarded(frame);
-        let Some(offloaded) = self.connections.slot(slot) else {
-            return NdisStatus::UPLOAD_IN_PROGRESS;
-        };
-        let Some(tcp) = found.filter(|tcp| tcp.flow == offloaded.flow) else {
-            return NdisStatus::REQUEST_ABORTED;
-        };
-        if offloaded.tcp.is_closed() {
-            return NdisStatus::REQUEST_ABORTED;
-        }
-        if !offloaded.tcp.is_stopped() {
-            self.take_segment(now, slot, &tcp, 0, client);
-        }
-        // What stops a connection is the host's to process, and so is what comes behind it (CH s9.3).
-        let stopped = self.connections.slot(slot).is_some_and(|found| found.tcp.is_stopped());
-        if stopped { NdisStatus::UPLOAD_IN_PROGRESS } else { NdisStatus::SUCCESS }
     }
 
     pub(super) fn tell_host(&self, message: ToHost) {
@@ -271,7 +229,7 @@ impl Engine {
         });
     }
 
-    fn take_segment(
+    pub(super) fn take_segment(
         &mut self,
         now: Instant,
         slot: usize,
