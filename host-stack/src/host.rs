@@ -28,6 +28,7 @@ mod objects;
 mod offload;
 mod paths;
 mod requests;
+mod routes;
 mod service;
 mod upkeep;
 mod upload;
@@ -100,6 +101,8 @@ pub struct Host {
     objects: Objects,
     /// The target has asked that nothing be offloaded.
     paused: bool,
+    /// Next hops have changed: when those that are missing are solicited next.
+    seek_hops_at: Option<Instant>,
     paths: Paths,
     stats: HostStats,
     /// Something was queued for the engine, or for a client that lives with it.
@@ -166,6 +169,7 @@ impl Host {
             listeners: BTreeMap::new(),
             objects: Objects::default(),
             paused: false,
+            seek_hops_at: None,
             paths: Paths::default(),
             stats: HostStats::default(),
             ring: false,
@@ -188,7 +192,8 @@ impl Host {
         if due || took {
             self.interface.poll_maintenance(to_smoltcp(now));
             work |= self.transmit(now);
-            work |= self.hand_over(now) | self.serve(now) | self.probe_neighbors(now);
+            work |= self.hand_over(now) | self.serve(now);
+            work |= self.probe_neighbors(now) | self.relink_paths(now);
             // Closing, consuming and writing above may have given smoltcp something to send.
             work |= self.transmit(now);
             self.wake_at = self.next_wake(now);
@@ -336,7 +341,8 @@ impl Host {
             let offload_at = self.offload_at(connection).filter(|at| *at > now);
             connection.deadline(offload_at)
         });
-        smoltcp.into_iter().chain(deadlines).chain(self.next_probe()).min()
+        let others = [self.next_probe(), self.seek_hops_at];
+        smoltcp.into_iter().chain(deadlines).chain(others.into_iter().flatten()).min()
     }
 
     fn listener(&self, id: ListenerId) -> Option<&Listener> {

@@ -80,6 +80,8 @@ pub(super) struct Probing {
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) next_hop: IpAddr,
+    /// The next hop that it is being linked to.
+    pub(super) moving_to: Option<IpAddr>,
     pub(super) mtu: u32,
 }
 

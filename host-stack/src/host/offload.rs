@@ -22,7 +22,7 @@ use super::{
     Host,
     connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
     list::Refusal,
-    objects::{Link, Neighbor, Object, Path, PathKey},
+    objects::{Link, Neighbor, Object, Path, PathKey, Unused},
     upload::Origin,
 };
 use crate::{
@@ -221,7 +221,9 @@ impl Host {
         };
         let branch = batch.0.get(&next_hop);
         let has_path = branch.is_some_and(|branch| branch.paths.contains_key(&path));
-        let path_ready = has_path || known.is_none_or(|path| path.context().is_some());
+        let path_ready = known.is_none_or(|path| {
+            path.state.moving_to.is_none() && (has_path || path.context().is_some())
+        });
         let neighbor = self.objects.neighbors.get(&next_hop);
         let neighbor_ready =
             branch.is_some() || neighbor.is_none_or(|neighbor| neighbor.context().is_some());
@@ -316,11 +318,10 @@ impl Host {
         let mtu = route.cached.path_mtu;
         let is_new = !self.objects.paths.contains_key(&path);
         object.dependents += usize::from(is_new);
-        let object = self
-            .objects
-            .paths
-            .entry(path)
-            .or_insert_with(|| Object::new(path_handle, Path { next_hop, mtu }));
+        let object =
+            self.objects.paths.entry(path).or_insert_with(|| {
+                Object::new(path_handle, Path { next_hop, moving_to: None, mtu })
+            });
         object.dependents += 1;
         let twig = branch.paths.entry(path).or_insert_with(|| Twig {
             handle: object.handle,
@@ -331,7 +332,7 @@ impl Host {
     }
 
     /// A name for an object of ours.
-    fn new_handle(&self) -> OffloadHandle {
+    pub(super) fn new_handle(&self) -> OffloadHandle {
         OffloadHandle(self.clients.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -390,7 +391,11 @@ impl Host {
                 (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
                     object.link = Link::There(context);
                 }
-                (InitiateNode::New { context: None, .. }, _) => root = Some(neighbor_status),
+                (InitiateNode::New { context: None, .. }, Some((next_hop, _))) => {
+                    root = Some(neighbor_status);
+                    // One that came alone; else it goes with the last that depends on it.
+                    self.objects.drop_neighbor_if_unused(next_hop, &mut Unused::default());
+                }
                 _ => {}
             }
             for Block { handle, payload, status: path_status, dependents: connections } in paths {
@@ -432,7 +437,7 @@ impl Host {
                     self.receive(now, frame, true);
                 }
                 let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
-                let recall = offloaded.recall.take().or(offloaded.aborted.then_some(None));
+                let recall = offloaded.recall.take().or_else(|| offloaded.aborted.then_some(None));
                 if let Some(reason) = recall {
                     self.terminate([handle], reason);
                 }

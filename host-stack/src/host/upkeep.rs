@@ -88,7 +88,7 @@ impl Host {
         nodes
     }
 
-    fn send_update(&mut self, tree: UpdateTree) {
+    pub(super) fn send_update(&mut self, tree: UpdateTree) {
         self.stats.updates += 1;
         self.engine.update(tree);
         self.ring = true;
@@ -98,18 +98,22 @@ impl Host {
     pub(super) fn update_complete(&mut self, now: Instant, tree: UpdateTree) {
         let mut unused = Unused::default();
         let mut failed = Vec::new();
-        for Block { handle, payload: _, status, dependents: paths } in tree {
-            if let Some((next_hop, object)) = self.objects.neighbor_by(handle) {
+        for Block { handle, payload, status, dependents: paths } in tree {
+            if let (UpdateNode::Cached { .. }, Some((next_hop, object))) =
+                (payload, self.objects.neighbor_by(handle))
+            {
                 object.updating = false;
                 if status == NdisStatus::FAILURE {
                     failed.extend(self.connections_through(next_hop));
                 }
                 self.objects.drop_neighbor_if_unused(next_hop, &mut unused);
             }
-            for Block { handle, payload: _, status, dependents: connections } in paths {
+            for Block { handle, payload, status, dependents: connections } in paths {
                 if let Some((key, object)) = self.objects.path_by(handle) {
                     object.updating = false;
-                    if status == NdisStatus::FAILURE {
+                    if let UpdateNode::Linker(_) = payload {
+                        failed.extend(self.relinked(key, status, &mut unused));
+                    } else if status == NdisStatus::FAILURE {
                         failed.extend(self.connections_on(key));
                     }
                     self.objects.drop_path_if_unused(&key, &mut unused);
@@ -143,7 +147,7 @@ impl Host {
     }
 
     /// Connections of the target's on this path.
-    fn connections_on(&self, path: PathKey) -> Vec<OffloadHandle> {
+    pub(super) fn connections_on(&self, path: PathKey) -> Vec<OffloadHandle> {
         let on_it = self.offloaded.iter().filter(|(_, found)| PathKey::of(&found.tuple) == path);
         on_it.map(|(handle, _)| *handle).collect()
     }
@@ -179,7 +183,10 @@ impl Host {
             return;
         }
         let Some((address, mac)) = announced(frame) else { return };
-        let Some(object) = self.objects.neighbors.get_mut(&address) else { return };
+        let Some(object) = self.objects.neighbors.get_mut(&address) else {
+            self.found_neighbor(now, address, mac);
+            return;
+        };
         object.state.heard_at = now;
         object.state.probing = None;
         if object.state.mac != mac {

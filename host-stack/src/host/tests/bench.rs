@@ -285,10 +285,9 @@ impl Node {
         let has = |tree: &InitiateTree| connections(tree).any(|tcp| tcp.handle == handle);
         let index = self.trees.iter().position(has).expect("an initiate of that connection");
         let paths = self.trees[index].iter_mut().flat_map(|neighbor| &mut neighbor.dependents);
-        for tcp in paths.flat_map(|path| &mut path.dependents).filter(|tcp| tcp.handle == handle) {
-            (tcp.status, tcp.payload) = (status, node);
-            break;
-        }
+        let mut nodes = paths.flat_map(|path| &mut path.dependents);
+        let tcp = nodes.find(|tcp| tcp.handle == handle).expect("its node");
+        (tcp.status, tcp.payload) = (status, node);
         if connections(&self.trees[index]).all(|tcp| tcp.status != NdisStatus::PENDING) {
             let tree = self.trees.remove(index);
             self.to_host.send(ToHost::InitiateComplete(tree)).unwrap();
@@ -322,7 +321,11 @@ impl Node {
             }
         }
         self.shapes.push(shape(&tree));
-        self.trees.push(tree);
+        if connections(&tree).next().is_some() {
+            self.trees.push(tree);
+        } else {
+            self.to_host.send(ToHost::InitiateComplete(tree)).unwrap();
+        }
     }
 
     /// Lets go of neighbors and paths; connections wait for [`Node::terminated`].
@@ -454,7 +457,6 @@ impl Bench {
                     FromHost::Query(tree) => node.queries.push_back(tree),
                     FromHost::Invalidate(tree) => node.invalidates.push_back(tree),
                     FromHost::Forward(segment) => node.forwards.push(segment.frame),
-                    other => panic!("not asked for: {other:?}"),
                 }
             }
             initiates.into_iter().for_each(|tree| node.take_initiate(tree));

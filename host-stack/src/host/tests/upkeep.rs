@@ -17,9 +17,12 @@ use smoltcp::wire::{
     EthernetRepr,
 };
 
-use super::{bench::Bench, offloading::connected};
+use super::{
+    bench::{Bench, config},
+    offloading::{connected, remote},
+};
 use crate::{
-    host::upkeep::NEIGHBOR_STALE,
+    host::{HostConfig, upkeep::NEIGHBOR_STALE},
     socket::{OffloadPolicy, Request},
 };
 
@@ -36,16 +39,25 @@ fn offloaded() -> (Bench, OffloadHandle) {
 
 /// The first host has got another Ethernet address, and says so.
 fn arp(mac: MacAddress) -> Vec<u8> {
+    arp_of(1, mac)
+}
+
+/// 10.0.0.`number` tells the second host where it is.
+fn arp_of(number: u8, mac: MacAddress) -> Vec<u8> {
+    arp_between((number, mac), (2, MacAddress([2, 0, 0, 0, 0, 2])))
+}
+
+fn arp_between(from: (u8, MacAddress), to: (u8, MacAddress)) -> Vec<u8> {
     let packet = ArpRepr::EthernetIpv4 {
         operation: ArpOperation::Reply,
-        source_hardware_addr: EthernetAddress(mac.0),
-        source_protocol_addr: [10, 0, 0, 1].into(),
-        target_hardware_addr: EthernetAddress([2, 0, 0, 0, 0, 2]),
-        target_protocol_addr: [10, 0, 0, 2].into(),
+        source_hardware_addr: EthernetAddress(from.1.0),
+        source_protocol_addr: [10, 0, 0, from.0].into(),
+        target_hardware_addr: EthernetAddress(to.1.0),
+        target_protocol_addr: [10, 0, 0, to.0].into(),
     };
     let header = EthernetRepr {
-        src_addr: EthernetAddress(mac.0),
-        dst_addr: EthernetAddress([2, 0, 0, 0, 0, 2]),
+        src_addr: EthernetAddress(from.1.0),
+        dst_addr: EthernetAddress(to.1.0),
         ethertype: EthernetProtocol::Arp,
     };
     let mut frame = vec![0; header.buffer_len() + packet.buffer_len()];
@@ -229,4 +241,55 @@ fn other_announcements_are_ignored() {
     bench.nodes[1].frame(arp(NEW_MAC)[..30].to_vec());
     bench.run(MOMENT);
     assert!(bench.nodes[1].updates.is_empty());
+}
+
+// CH-UPD-2, -7: another gateway. It is sought and offloaded, the path is linked to it, the old one goes; if that
+// fails the connection comes back.
+#[test]
+fn a_new_next_hop_is_linked() {
+    let far =
+        |config: HostConfig| HostConfig { addresses: vec![([10, 0, 0, 77].into(), 24)], ..config };
+    let near = |config: HostConfig| HostConfig {
+        addresses: vec![([10, 0, 0, 2].into(), 30)],
+        gateways: vec![[10, 0, 0, 3].into()],
+        ..config
+    };
+    let first_mac = MacAddress([2, 0, 0, 0, 0, 1]);
+    for fails in [false, true] {
+        let mut bench = Bench::with([
+            far(config(1, OffloadPolicy::Never)),
+            near(config(2, OffloadPolicy::Always)),
+        ]);
+        bench.nodes[1].listen(remote(false), 4, false);
+        bench.nodes[1].frame(arp_of(3, first_mac));
+        // smoltcp answers no question from outside of its network.
+        let second = (2, MacAddress([2, 0, 0, 0, 0, 2]));
+        bench.nodes[0].frame(arp_between(second, (77, first_mac)));
+        bench.nodes[0].connect(remote(false), false);
+        bench.run(MOMENT * 10);
+        let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+        assert_eq!(initiate.state.neighbor.cached.dl_destination_address, first_mac);
+        bench.nodes[1].complete(initiate.handle, None);
+        bench.run(MOMENT);
+        let before = bench.nodes[1].sent.len();
+        bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
+        bench.run(MOMENT);
+        assert!(bench.nodes[1].sent.len() > before, "a solicitation");
+        bench.nodes[1].frame(arp_of(1, NEW_MAC));
+        bench.run(MOMENT);
+        assert_eq!(bench.nodes[1].shapes, ["N{NT}", "N{}"]);
+        // The bench has answered that one itself.
+        bench.run(MOMENT);
+        let node = &bench.nodes[1].updates[0][0];
+        assert!(matches!(node.payload, UpdateNode::Linker(_)));
+        assert!(matches!(node.dependents[0].payload, UpdateNode::Linker(_)));
+        assert_eq!(bench.nodes[1].neighbors.len(), 2);
+        let status = if fails { NdisStatus::FAILURE } else { NdisStatus::SUCCESS };
+        bench.nodes[1].updated(status);
+        bench.run(MOMENT);
+        assert_eq!(bench.nodes[1].terminating().len(), usize::from(fails));
+        let macs = bench.nodes[1].neighbors.values();
+        let macs = macs.map(|neighbor| neighbor.cached.dl_destination_address).collect::<Vec<_>>();
+        assert_eq!(macs, [if fails { first_mac } else { NEW_MAC }]);
+    }
 }
