@@ -79,13 +79,15 @@ fn impairments(rng: &mut Rand64, clean: bool) -> Impairments {
         one.duplicate_pct = percent(rng, 4);
         one.reorder_pct = percent(rng, 10);
         one.corrupt_pct = percent(rng, 2);
+        one.jitter = one.delay * (rng.rand_range(0..2) as u32);
+        one.rate_bps = (rng.rand_range(0..4) == 0).then(|| rng.rand_range(5..100) * 1_000_000);
     }
     one
 }
 
 impl Plan {
     pub(crate) fn new(rng: &mut Rand64) -> Self {
-        let peer = pick(rng, &[Peer::Engine, Peer::Engine, Peer::Host, Peer::Walker]);
+        let peer = pick(rng, &[Peer::Engine, Peer::Engine, Peer::Engine, Peer::Host, Peer::Walker]);
         // Two smoltcp ends that both miss something talk past each other: docs/testing.md.
         let clean = peer != Peer::Engine || rng.rand_range(0..4) == 0;
         let mut both = |of: &mut dyn FnMut(&mut Rand64) -> usize| [of(rng), of(rng)];
