@@ -10,7 +10,7 @@
 //! | limit | |
 //! |---|---|
 //! | a request | [`REQUEST_BYTES_MAX`] bytes, within [`REQUEST_LIMIT`] |
-//! | an answer | [`ROWS_MAX`] connections (more is asked for with the last handle), [`ANSWER_BYTES_MAX`] bytes, taken within [`ANSWER_LIMIT`] |
+//! | an answer | [`ROWS_MAX`] connections, taken within [`ANSWER_LIMIT`]; a client takes [`ANSWER_BYTES_MAX`] bytes |
 //! | clients at once | one; [`BACKLOG`] more wait in the kernel |
 //! | connections looked at with the node held | [`LOOK_MAX`] |
 //! | share of time that requests take of the node | a half: after each the server rests as long as it took |

@@ -156,7 +156,7 @@ impl Record {
         let Look { info, neighbor, path, tcp, queried, send_outstanding } = look;
         let phase = SocketState::from(info.phase);
         self.state.get_or_insert_with(|| phase.name().to_owned());
-        self.recv_q.get_or_insert(queried.receive_backlog_size.into());
+        self.recv_q.get_or_insert_with(|| queried.receive_backlog_size.into());
         self.send_q.get_or_insert(*send_outstanding as u64);
         self.info = Some(Box::new(TcpInfo::new(info, &tcp.constant)));
         self.state_tree = tree.then(|| {
