@@ -161,7 +161,8 @@ fn every_rule_that_code_cites_is_in_the_conformance_documents() {
         rows.any(|row| row.split([' ', ',']).any(|word| word == number))
     };
     let mut findings = String::new();
-    for (file, text) in files("rs") {
+    let others = files("md").into_iter().filter(|(file, _)| !file.starts_with("docs/conformance/"));
+    for (file, text) in files("rs").into_iter().chain(others) {
         for (number, line) in (1..).zip(text.lines()) {
             for id in rule_ids(line).into_iter().filter(|id| !defined.contains(id)) {
                 writeln!(findings, "{file}:{number}: nobody says what {id} is").unwrap();
@@ -186,7 +187,7 @@ fn the_conformance_documents_name_tests_that_are_there() {
     let sources: Vec<String> = files("rs").into_iter().map(|(_, text)| text).collect();
     let mut findings = String::new();
     let mut named = 0;
-    for file in ["docs/conformance/chimney.md", "docs/conformance/ndk.md"] {
+    for file in ["docs/conformance/ndk.md"] {
         let text = fs::read_to_string(root().join(file)).unwrap();
         let rows = text.lines().filter(|row| row.starts_with("| ") && !rule_ids(row).is_empty());
         for (row, name) in rows.flat_map(|row| named_tests(row).map(move |name| (row, name))) {
@@ -288,6 +289,256 @@ fn the_tcp_requirements_are_judged_and_proved() {
     }
     for cells in rows.iter().filter(|cells| count(cells[0]) > 1) {
         writeln!(findings, "{file}: {} stands there twice", cells[0]).unwrap();
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+/// The cells of a row of `docs/conformance/chimney.md` that is about a rule or a topic.
+fn chimney_row(row: &str) -> Option<Vec<&str>> {
+    let cells: Vec<&str> = row.strip_prefix("| ")?.trim_end_matches('|').split('|').collect();
+    let cells: Vec<&str> = cells.into_iter().map(str::trim).collect();
+    (cells[0].starts_with("CH-") || cells[0].starts_with("CH ")).then_some(cells)
+}
+
+/// What is wrong with such a row as such.
+fn chimney_row_errors(cells: &[&str], tests: &[&str]) -> Option<&'static str> {
+    let &[_, duty, _, verdict, _] = cells else { return Some("has not five cells") };
+    if !["target", "host", "both"].contains(&duty) {
+        return Some("is nobody's duty");
+    }
+    let (verdict, reason) = verdict.split_once(": ").unwrap_or((verdict, ""));
+    match verdict {
+        "met" => tests.is_empty().then_some("is met, and no test proves it"),
+        "by construction" | "unproved" | "deviates" | "n.a." => {
+            (reason.len() < 5).then_some("has no reason for its verdict")
+        }
+        _ => Some("has no verdict"),
+    }
+}
+
+/// What stands in backticks in a cell.
+fn quoted(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+/// Families of rules are numbered from 1 without holes, and each rule stands once.
+fn numbering_errors(ids: &[&str]) -> String {
+    let mut findings = String::new();
+    let mut sorted: Vec<(&str, u32)> = ids
+        .iter()
+        .filter_map(|id| id.rsplit_once('-'))
+        .map(|(f, n)| (f, n.parse().unwrap()))
+        .collect();
+    sorted.sort_unstable();
+    let mut before = ("", 0);
+    for (family, number) in sorted {
+        let expected = if family == before.0 { before.1 + 1 } else { 1 };
+        if number != expected {
+            writeln!(findings, "{family}-{number} stands where {family}-{expected} should")
+                .unwrap();
+        }
+        before = (family, number);
+    }
+    findings
+}
+
+#[test]
+fn the_chimneys_rules_are_judged_and_proved() {
+    let file = "docs/conformance/chimney.md";
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let rows: Vec<_> = text.lines().filter_map(chimney_row).collect();
+    let functions = test_functions();
+    let mut findings = String::new();
+    for cells in &rows {
+        let (id, tests) = (cells[0], cells.last().map_or(vec![], |cell| quoted(cell)));
+        if let Some(error) = chimney_row_errors(cells, &tests) {
+            writeln!(findings, "{file}: {id} {error}").unwrap();
+        }
+        for name in tests.into_iter().filter(|name| !is_test(name, &functions, &[])) {
+            writeln!(findings, "{file}: {id}: no test is called {name}").unwrap();
+        }
+    }
+    let ids: Vec<&str> =
+        rows.iter().map(|cells| cells[0]).filter(|id| id.starts_with("CH-")).collect();
+    findings += &numbering_errors(&ids);
+    assert!(findings.is_empty(), "\n{findings}");
+    assert!(ids.len() >= 130, "only {} rules", ids.len());
+}
+
+/// `NAME = 0x4002_0001;` of `status.rs`, as the documents write it.
+fn statuses() -> Vec<(String, String)> {
+    let text = fs::read_to_string(root().join("offload-engine/src/status.rs")).unwrap();
+    let pairs = text.lines().filter_map(|line| line.trim().strip_suffix(';')?.split_once(" = 0x"));
+    pairs.map(|(name, value)| (name.to_owned(), format!("0x{}", value.replace('_', "")))).collect()
+}
+
+/// The rows of the tables of a section.
+fn section<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let (_, rest) = text.split_once(&format!("\n## {heading}\n")).expect(heading);
+    let rows = rest.lines().take_while(|line| !line.starts_with("## "));
+    let rows = rows.filter_map(|line| line.strip_prefix("| "));
+    rows.map(|row| row.trim_end_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+#[test]
+fn the_chimneys_document_has_every_status_and_its_tests() {
+    let file = "docs/chimney.md";
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let rows = section(&text, "Statuses");
+    let functions = test_functions();
+    let mut findings = String::new();
+    let statuses = statuses();
+    assert!(statuses.len() > 30, "only {} statuses", statuses.len());
+    for (name, value) in &statuses {
+        let row = rows.iter().find(|row| row.starts_with(&[name, value]));
+        let Some(&[_, _, given_by, _, tests]) = row.map(Vec::as_slice) else {
+            writeln!(findings, "{file}: no row has {name} with {value}").unwrap();
+            continue;
+        };
+        let tests = quoted(tests);
+        if tests.is_empty() != (given_by == "nothing") {
+            writeln!(findings, "{file}: {name} is given by {given_by}; tests: {tests:?}").unwrap();
+        }
+        for test in tests.into_iter().filter(|test| !is_test(test, &functions, &[])) {
+            writeln!(findings, "{file}: {name}: no test is called {test}").unwrap();
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+/// The public fields of a structure of `chimney/state.rs`.
+fn fields(text: &str, structure: &str) -> Vec<String> {
+    let (_, rest) = text.split_once(&format!("pub struct {structure} {{")).expect(structure);
+    let (body, _) = rest.split_once("\n}").expect(structure);
+    let lines = body.lines().filter_map(|line| line.trim().strip_prefix("pub "));
+    lines.filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
+}
+
+/// Structures whose members `docs/chimney.md` has a table of.
+const STATE: [&str; 9] = [
+    "NeighborConst",
+    "NeighborCached",
+    "NeighborDelegated",
+    "PathConst",
+    "PathCached",
+    "TcpConst",
+    "TcpCached",
+    "TcpDelegated",
+    "TimerState",
+];
+
+#[test]
+fn the_chimneys_document_has_every_variable() {
+    let file = "docs/chimney.md";
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let state = fs::read_to_string(root().join("offload-engine/src/chimney/state.rs")).unwrap();
+    let known: Vec<String> = STATE.iter().flat_map(|structure| fields(&state, structure)).collect();
+    let rows = section(&text, "State in three classes");
+    let mut findings = String::new();
+    for field in &known {
+        if !rows.iter().any(|row| row[0] == format!("`{field}`")) {
+            writeln!(findings, "{file}: no row says what {field} is").unwrap();
+        }
+    }
+    assert!(known.len() > 50, "only {} variables", known.len());
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+/// The functions of `ndischimney.h` by their documented names, without those that the types of call-backs share.
+const ENTRY_POINTS: [&str; 45] = [
+    "NdisInitiateOffload",
+    "NdisInvalidateOffload",
+    "NdisMGetOffloadHandlers",
+    "NdisMInitiateOffloadComplete",
+    "NdisMInvalidateOffloadComplete",
+    "NdisMOffloadEventIndicate",
+    "NdisMQueryOffloadStateComplete",
+    "NdisMTerminateOffloadComplete",
+    "NdisMUpdateOffloadComplete",
+    "NdisOffloadTcpDisconnect",
+    "NdisOffloadTcpForward",
+    "NdisOffloadTcpReceive",
+    "NdisOffloadTcpReceiveReturn",
+    "NdisOffloadTcpSend",
+    "NdisQueryOffloadState",
+    "NdisTerminateOffload",
+    "NdisUpdateOffload",
+    "NdisTcpOffloadDisconnectComplete",
+    "NdisTcpOffloadEventHandler",
+    "NdisTcpOffloadForwardComplete",
+    "NdisTcpOffloadReceiveComplete",
+    "NdisTcpOffloadReceiveHandler",
+    "NdisTcpOffloadSendComplete",
+    "ProtocolIndicateOffloadEvent",
+    "ProtocolInitiateOffloadComplete",
+    "ProtocolInvalidateOffloadComplete",
+    "ProtocolQueryOffloadComplete",
+    "ProtocolTcpOffloadDisconnectComplete",
+    "ProtocolTcpOffloadEvent",
+    "ProtocolTcpOffloadForwardComplete",
+    "ProtocolTcpOffloadReceiveComplete",
+    "ProtocolTcpOffloadReceiveIndicate",
+    "ProtocolTcpOffloadSendComplete",
+    "ProtocolTerminateOffloadComplete",
+    "ProtocolUpdateOffloadComplete",
+    "MiniportInitiateOffload",
+    "MiniportInvalidateOffload",
+    "MiniportQueryOffload",
+    "MiniportTcpOffloadDisconnect",
+    "MiniportTcpOffloadForward",
+    "MiniportTcpOffloadReceive",
+    "MiniportTcpOffloadReceiveReturn",
+    "MiniportTcpOffloadSend",
+    "MiniportTerminateOffload",
+    "MiniportUpdateOffload",
+];
+
+/// Whether sources define this: a function, a variant, a field or a type by its last name.
+fn is_defined(path: &str, sources: &[(String, String)]) -> bool {
+    let name = path.rsplit("::").next().unwrap_or_default();
+    let forms = [
+        format!("fn {name}("),
+        format!("fn {name}<"),
+        format!("pub {name}: "),
+        format!("struct {name} "),
+        format!("enum {name} "),
+        format!("    {name}("),
+        format!("    {name} {{"),
+    ];
+    sources.iter().any(|(_, text)| forms.iter().any(|form| text.contains(form)))
+}
+
+#[test]
+fn every_entry_point_of_the_chimney_has_its_counterpart_and_a_test() {
+    let file = "docs/chimney.md";
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let mut rows = section(&text, "Every entry point");
+    rows.retain(|cells| !cells[0].starts_with("**") && cells[0] != "NDIS");
+    let sources: Vec<(String, String)> =
+        files("rs").into_iter().filter(|(file, _)| file.contains("/src/")).collect();
+    let functions = test_functions();
+    let mut findings = String::new();
+    for point in ENTRY_POINTS {
+        let is_of = |cells: &&Vec<&str>| cells[0].split([' ', ',']).next() == Some(point);
+        if rows.iter().filter(is_of).count() != 1 {
+            writeln!(findings, "{file}: {point} does not stand there once").unwrap();
+        }
+    }
+    for cells in &rows {
+        let &[name, _, here, tests] = cells.as_slice() else {
+            writeln!(findings, "{file}: {} has not four cells", cells[0]).unwrap();
+            continue;
+        };
+        for path in quoted(here).into_iter().filter(|path| !is_defined(path, &sources)) {
+            writeln!(findings, "{file}: {name}: there is no {path}").unwrap();
+        }
+        let tests = quoted(tests);
+        if tests.is_empty() && !here.starts_with("none: ") {
+            writeln!(findings, "{file}: {name}: no test").unwrap();
+        }
+        for test in tests.into_iter().filter(|test| !is_test(test, &functions, &[])) {
+            writeln!(findings, "{file}: {name}: no test is called {test}").unwrap();
+        }
     }
     assert!(findings.is_empty(), "\n{findings}");
 }
