@@ -14,7 +14,7 @@ use host_stack::socket::OffloadPolicy;
 use host_stack::stream::Streams;
 use offload_engine::chimney::client::{ClientTag, OffloadHandle};
 use offload_engine::chimney::state::MacAddress;
-use offload_engine::engine::EngineConfig;
+use offload_engine::engine::{EngineConfig, EngineStats};
 use offload_engine::link::{Link, TapOptions, Tee, VnetMode, open_tap};
 use offload_engine::time::Duration as EngineDuration;
 
@@ -113,6 +113,7 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
     pub(crate) kernel: Kernel,
     pub(crate) node: Counts,
+    pub(crate) engine: EngineStats,
 }
 
 impl Outcome {
@@ -163,7 +164,7 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
     drop(node);
     let counts = monitor.lock().expect("it judges without a panic").expect_legal("the node");
     let (offloads, uploads) = (stats.initiates, stats.terminates);
-    Outcome { offloads, uploads, took, kernel: counters, node: counts }
+    Outcome { offloads, uploads, took, kernel: counters, node: counts, engine: stats }
 }
 
 fn rules(scenario: &Scenario) -> Rules {
@@ -203,8 +204,10 @@ fn start(scenario: &Scenario, kernel: &Namespace, monitor: Arc<Mutex<Monitor>>) 
         seed: 7,
         ..HostConfig::default()
     };
+    let mut engine = EngineConfig::new(MAC);
+    engine.tcp.rcv_wnd_max = buffer as u32;
     let config = NodeConfig {
-        engine: EngineConfig::new(MAC),
+        engine,
         host,
         progress: Progress::Automatic,
         spin: EngineDuration::from_micros(50),
