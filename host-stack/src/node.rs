@@ -83,6 +83,8 @@ impl<C: NodeClient> Core<C> {
         host: HostConfig,
         client: impl FnOnce(SocketPort) -> C,
     ) -> io::Result<Self> {
+        // Our host says when it has forwarded everything.
+        let engine = EngineConfig { waits_for_forwards: true, ..engine };
         let (engine, host_port) = Engine::new(link, engine)?;
         let (socket_port, host_sockets) = SocketPort::pair(host_port.host_doorbell.clone());
         let host = Host::new(host, host_port, host_sockets)

@@ -436,6 +436,7 @@ impl Host {
                 for frame in core::mem::take(&mut offloaded.frames) {
                     self.receive(now, frame, true);
                 }
+                self.engine.forwarded(context);
                 let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
                 let recall = offloaded.recall.take().or_else(|| offloaded.aborted.then_some(None));
                 if let Some(reason) = recall {

@@ -99,6 +99,8 @@ pub(super) struct Offloaded {
     /// What the host has not been told of the connection's wish to be uploaded.
     pub(super) retrieves: Vec<UploadReason>,
     pub(super) held: HeldFrames,
+    /// What has come while older segments may still be forwarded.
+    pub(super) early: Option<HeldFrames>,
     brought: Brought,
     /// Its hardware has failed; the next operation on it finds out.
     pub(super) failed: bool,
@@ -158,6 +160,8 @@ pub struct Connections {
     mac: MacAddress,
     super_segment_max: usize,
     capabilities: LinkCapabilities,
+    /// See [`EngineConfig::waits_for_forwards`].
+    waits_for_forwards: bool,
     tcp: tcp::Config,
 }
 
@@ -174,6 +178,7 @@ impl Connections {
             mac: config.mac,
             super_segment_max: config.super_segment_max,
             capabilities,
+            waits_for_forwards: config.waits_for_forwards,
             tcp: config.tcp,
         }
     }
@@ -367,6 +372,7 @@ impl Connections {
             invalid: false,
             retrieves: Vec::new(),
             held: HeldFrames::default(),
+            early: self.waits_for_forwards.then(HeldFrames::default),
             brought,
             failed: false,
             failure_told: false,

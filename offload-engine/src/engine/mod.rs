@@ -117,6 +117,10 @@ pub struct EngineConfig {
     pub rx_batch_frames_max: usize,
     /// Payload bytes of a super-segment, at most what the link takes.
     pub super_segment_max: usize,
+    /// What comes for a connection that was just taken over waits until the host has forwarded what had come before
+    /// (`FromHost::Forwarded`), at most 256 KiB of it: else segments overtake each other within the node, and the peer sends
+    /// again what it takes for lost. For a host that says when, as ours does.
+    pub waits_for_forwards: bool,
     /// Every connection's limits and policies.
     pub tcp: tcp::Config,
 }
@@ -131,6 +135,7 @@ impl EngineConfig {
             nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 16,
             super_segment_max: 64 * 1024,
+            waits_for_forwards: false,
             tcp: tcp::Config::default(),
         }
     }

@@ -14,7 +14,7 @@ use crate::{
         client::{OffloadHandle, UploadReason},
         provider::{AdapterStatus, Forward, OffloadProvider},
         state::Ticks,
-        tree::{InitiateTree, InvalidateTree, QueryTree, TerminateTree, UpdateTree},
+        tree::{InitiateTree, InvalidateTree, QueryTree, TargetContext, TerminateTree, UpdateTree},
     },
     link::LinkCapabilities,
 };
@@ -39,6 +39,9 @@ pub enum FromHost {
     Terminate(TerminateTree),
     /// [`OffloadProvider::forward`].
     Forward(Forward),
+    /// The host has forwarded all that it had of a connection when its initiate was completed: what the target has
+    /// kept since then is newer ([`EngineConfig::waits_for_forwards`](super::EngineConfig::waits_for_forwards)).
+    Forwarded(TargetContext),
 }
 
 /// From the engine up to the host stack: the calls of [`OffloadHost`], and frames.
@@ -116,6 +119,11 @@ pub struct HostPort {
 }
 
 impl HostPort {
+    /// Says that nothing older than what the target itself has received will be forwarded any more.
+    pub fn forwarded(&self, connection: TargetContext) {
+        self.call(FromHost::Forwarded(connection));
+    }
+
     fn call(&self, message: FromHost) {
         // An engine that is gone completes nothing any more.
         let _ = self.to_engine.send(message);

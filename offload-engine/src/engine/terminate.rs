@@ -9,7 +9,7 @@ use std::{boxed::Box, vec::Vec};
 
 use super::{
     Engine, NodeClient, TRANSMIT_SEGMENTS_MAX,
-    connections::Offloaded,
+    connections::{HeldFrames, Offloaded},
     port::ToHost,
     run::{deliver_backlog, raise_events},
 };
@@ -87,9 +87,10 @@ impl Engine {
         }
         self.trace(now, slot);
         let offloaded = self.remove(slot)?;
-        let Offloaded { handle, client: tag, flow, tcp, held, .. } = *offloaded;
+        let Offloaded { handle, client: tag, flow, tcp, held, early, .. } = *offloaded;
         self.note_given_back(flow);
         frames.extend(held.into_frames());
+        frames.extend(early.into_iter().flat_map(HeldFrames::into_frames));
         let (state, disconnect) = tcp.into_state(now);
         debug_assert!(disconnect.is_none(), "prepare_upload has given it back");
         let (_, _, object) = TcpObject::split(tag, *state);

@@ -465,6 +465,7 @@ impl Bench {
                     FromHost::Query(tree) => node.queries.push_back(tree),
                     FromHost::Invalidate(tree) => node.invalidates.push_back(tree),
                     FromHost::Forward(segment) => node.forwards.push(segment.frame),
+                    FromHost::Forwarded(_) => {}
                 }
             }
             initiates.into_iter().for_each(|tree| node.take_initiate(tree));
