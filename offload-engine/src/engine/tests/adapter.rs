@@ -2,10 +2,12 @@
 
 use super::{terminate::*, trees::*, *};
 use crate::chimney::{
+    client::UploadReason,
     provider::{AdapterStatus, OffloadCapabilities, OffloadProvider},
     statistics::{IpOffloadStats, IpVersion, TcpOffloadStats},
     tree::{Block, UpdateNode},
 };
+use crate::tcp::Share;
 
 const SUCCESS: NdisStatus = NdisStatus::SUCCESS;
 
@@ -246,7 +248,9 @@ fn captures_mark_hand_overs() {
 // CH s9.1: fragments are the host's. The connection counts the first of each segment.
 #[test]
 fn fragments_are_the_hosts() {
-    let mut bench = Bench::new(10);
+    let mut config = EngineConfig::new(OURS);
+    config.tcp.upload.high_fragmentation = Some(Share { sample: 1, per_mille: 1 });
+    let mut bench = Bench::with(config);
     bench.offload(&[80]);
     let mut first = from_peer(80, 5000, 1000, b"fragment");
     first[20] |= 0x20;
@@ -258,4 +262,6 @@ fn fragments_are_the_hosts() {
     bench.poll();
     assert_eq!(bench.engine.stats().rx_fragments, 1);
     assert_eq!(bench.engine.stats().rx_to_host, 2);
+    let told = bench.told();
+    assert_eq!(Bench::retrieved(&told), [(80, UploadReason::HighFragmentation)]);
 }

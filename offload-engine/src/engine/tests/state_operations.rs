@@ -335,6 +335,8 @@ fn stale_names_fail_alone() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let stale = |context: TargetContext| TargetContext { generation: 777, ..context };
+    bench.io(80).send([list(1, b"before")].into());
+    bench.poll();
     let cached = TcpCached { ttl_or_hop_limit: 9, initial_rcv_wnd: 60_000, ..TcpCached::default() };
     let update = |context| UpdateNode::Cached {
         context,
@@ -357,7 +359,7 @@ fn stale_names_fail_alone() {
     let frame = bench.sent().remove(0);
     assert_eq!(frame[22], 9, "TTL");
     // CH s6.4: identifications of the target's half, and they go on.
-    assert_eq!(frame[18..20], [0x80, 1], "one ACK was sent before");
+    assert_eq!(frame[18..20], [0x80, 2], "after data and an ACK");
     let (_, told) =
         bench.invalidate(invalidate_tree(Some(stale(n)), Some(stale(p)), Some(stale(tcps[0]))));
     assert!(told.is_empty());
