@@ -103,7 +103,9 @@ fn window_follows_wl1_and_wl2() {
     assert_eq!(flow.send_window.snd_wnd, 2_400, "reordered");
     assert_eq!(flow.send_window.snd_wl1, SeqNum(1101));
     data.ack = Some(5002);
-    sketch(5001, 1001, 60_000).leaves(&mut flow, Instant::ZERO);
+    let mut sent = sketch(5001, 1001, 60_000);
+    sent.payload = 1;
+    sent.leaves(&mut flow, Instant::ZERO);
     data.arrives(&mut flow, Instant::ZERO);
     assert_eq!(flow.send_window.snd_wnd, 3_600, "reordered, but it acknowledges more");
 }
