@@ -18,7 +18,8 @@ std::thread_local! {
 /// A connection that moves to the target takes its current value along (`ts_time`), and the target
 /// continues it. The clock that an uploaded connection finds here has gone on meanwhile, but the target's
 /// thread may look at its watch a little later than the host's: so the clock stands still at the value that came along
-/// until its own time has passed that ([`TimestampClock::catch_up`]), and the peer's PAWS check never sees it step back.
+/// until its own time has passed that ([`TimestampClock::catch_up`]), and the peer's PAWS check never sees it step
+/// back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimestampClock {
     offset: u32,

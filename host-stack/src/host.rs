@@ -7,9 +7,10 @@
 //!
 //! A received TCP frame belongs to one of three: to a connection of the target's (goes back by
 //! [`OffloadProvider::forward`](offload_engine::chimney::provider::OffloadProvider::forward), held while the connection
-//! changes hands: CH-FWD-2, -3); to a connection of the host's (observed, then smoltcp); to none (a SYN for a listener, else
-//! smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of smoltcp, and after it has been put
-//! in, so no frame of a connection ever meets a smoltcp without its socket, which would answer RST (P1).
+//! changes hands: CH-FWD-2, -3); to a connection of the host's (observed, then smoltcp); to none (a SYN for a
+//! listener, else smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of smoltcp, and
+//! after it has been put in, so no frame of a connection ever meets a smoltcp without its socket, which would
+//! answer RST (P1).
 //!
 //! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes a
 //! listener, [`HELD_FRAMES_MAX`] frames held for a connection that changes hands, the MTUs of
@@ -19,6 +20,7 @@
 //!
 //! smoltcp's ISNs come from an unkeyed generator (not RFC 6528): seed it from the OS.
 
+mod calls;
 mod config;
 mod connection;
 mod ingress;
@@ -260,25 +262,17 @@ impl Host {
         for _ in 0..2 * TO_HOST_FRAMES_MAX {
             let Ok(message) = self.engine.from_engine.try_recv() else { break };
             took = true;
-            match message {
-                ToHost::Frame { data, checksum_valid } => {
+            match message.call(now, self) {
+                None => {}
+                Some(ToHost::Frame { data, checksum_valid }) => {
                     self.stats.frames_in += 1;
                     self.receive(now, data, checksum_valid);
                 }
-                ToHost::InitiateComplete(tree) => self.initiate_complete(now, tree),
-                ToHost::QueryComplete(tree) => self.query_complete(now, tree),
-                ToHost::UpdateComplete(tree) => self.update_complete(now, tree),
-                // What it stops says so itself: Retrieve(InvalidState).
-                ToHost::InvalidateComplete(_) => {}
-                ToHost::TerminateComplete(tree) => self.terminate_complete(now, tree),
-                ToHost::ForwardComplete(segment) => self.forwarded(now, segment),
-                ToHost::Retrieve { handle, reason } => self.retrieve(handle, reason),
-                ToHost::NeighborReachabilityQuery { neighbor, .. } => {
-                    self.reachability_query(now, neighbor);
+                Some(ToHost::PathMtu { handle, path_mtu }) => {
+                    self.path_narrowed(now, handle, path_mtu);
                 }
-                ToHost::Status(status) => self.adapter_status(status),
-                ToHost::PathMtu { handle, path_mtu } => self.path_narrowed(now, handle, path_mtu),
-                ToHost::Released { handle } => self.released(handle),
+                Some(ToHost::Released { handle }) => self.released(handle),
+                Some(call) => debug_assert!(false, "a call was not made: {call:?}"),
             }
         }
         took

@@ -12,8 +12,8 @@
 //!
 //! The rest keeps a connection from bouncing: what has just come back is not sent down again because it still fits the
 //! policy, and what the target has no room for is not offered again in each iteration. A client's own
-//! request ([`crate::socket::Request::Offload`]) overrides it. While the target has indicated a pause nothing is offloaded
-//! at all.
+//! request ([`crate::socket::Request::Offload`]) overrides it. While the target has indicated a pause nothing is
+//! offloaded at all.
 
 use alloc::vec::Vec;
 

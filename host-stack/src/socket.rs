@@ -220,7 +220,8 @@ pub enum Notice {
     },
     /// A connection that lived in the host is being handed to the target. The lists of `Send` that are not
     /// complete go along, and `Sent` comes no more; what the client sends from now on it posts after
-    /// `OffloadClient::offloaded`. Follows an `Established` that is `offloading` too, if there is something to be counted.
+    /// `OffloadClient::offloaded`. Follows an `Established` that is `offloading` too, if there is something to be
+    /// counted.
     Offloading {
         /// Which connection.
         handle: OffloadHandle,

@@ -293,8 +293,8 @@ fn scenario(seed: u64) -> (String, u64) {
     (text, uploads.iter().sum())
 }
 
-// CH-INI, CH-TRM, CH-FWD-2, CH-SND-2: no byte is lost, doubled or moved by any hand-over, down or up, whatever the network
-// does, and each list completes once.
+// CH-INI, CH-TRM, CH-FWD-2, CH-SND-2: no byte is lost, doubled or moved by any hand-over, down or up, whatever the
+// network does, and each list completes once.
 #[test]
 fn streams_survive_the_hand_over() {
     let (mut runs, mut uploads) = (0, 0);

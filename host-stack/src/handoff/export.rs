@@ -97,8 +97,8 @@ impl ExportError {
     }
 }
 
-/// Takes a connection out of `socket`, all but its send data. A refused one is handed back unharmed, unless the error is
-/// [`ExportError::Lost`].
+/// Takes a connection out of `socket`, all but its send data. A refused one is handed back unharmed, unless the
+/// error is [`ExportError::Lost`].
 pub(crate) fn export(
     now: Instant,
     socket: Socket<'static>,

@@ -13,8 +13,8 @@
 //! | CLOSING, TIME-WAIT | the peer's FIN comes after ours. A CLOSING whose FIN has never left is a CLOSE-WAIT to be closed |
 //!
 //! The replay's clock lies before the present, by what the connection has already waited for an acknowledgement: so
-//! smoltcp's retransmission timer, an RTO of one second, is due when the carried one is (CH s10.1), or earlier if that had backed
-//! off. However often a connection moves, what is lost is sent again in time.
+//! smoltcp's retransmission timer, an RTO of one second, is due when the carried one is (CH s10.1), or earlier if
+//! that had backed off. However often a connection moves, what is lost is sent again in time.
 //!
 //! The receive buffer covers the edge that was advertised, and no more than is needed for that: its scale may be
 //! smaller than the wire's, and then every window is divided on its way out ([`crate::window`]).
@@ -370,7 +370,8 @@ impl<'a> Replay<'a> {
         u16::try_from(self.delegated.snd_wnd >> scale).unwrap_or(u16::MAX)
     }
 
-    /// Writes send data from the byte at `from` up to the one before `to`, as far as there is room. Returns where it ended.
+    /// Writes send data from the byte at `from` up to the one before `to`, as far as there is room. Returns where
+    /// it ended.
     fn write(&self, socket: &mut Socket<'_>, from: usize, to: usize) -> usize {
         let mut at = 0;
         for slice in self.send_data.iter().flat_map(NetBufferList::slices) {
@@ -424,8 +425,8 @@ impl<'a> Replay<'a> {
 }
 
 /// The receive buffer's size, in bytes: the host's, or what covers the edge that was advertised (P9), and no more than
-/// the wire's scale can say (s3.3). Without scaling smoltcp announces at most 64 KiB of any buffer, and what the consumer
-/// has refused may fill it beyond that.
+/// the wire's scale can say (s3.3). Without scaling smoltcp announces at most 64 KiB of any buffer, and what the
+/// consumer has refused may fill it beyond that.
 fn receive_buffer(
     constant: &TcpConst,
     cached: &TcpCached,

@@ -382,7 +382,7 @@ impl Host {
     }
 
     /// NdisMInitiateOffloadComplete: each node says what became of it.
-    pub(super) fn initiate_complete(&mut self, now: Instant, tree: InitiateTree) {
+    pub(super) fn initiated(&mut self, now: Instant, tree: InitiateTree) {
         // What clients had asked before they knew of the hand-over goes back to them first.
         self.take_requests(now);
         for Block { handle, payload, status: neighbor_status, dependents: paths } in tree {

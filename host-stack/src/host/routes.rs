@@ -1,8 +1,8 @@
 //! The next hop of a path changes (CH-UPD-2, -7).
 //!
 //! The new neighbor is sought, offloaded alone, and then the paths are linked to it by an update; the old one is
-//! terminated when its last path has gone. Until then connections go on through the old one: it need not be dead. A path
-//! that is being linked anew takes no new connection.
+//! terminated when its last path has gone. Until then connections go on through the old one: it need not be dead. A
+//! path that is being linked anew takes no new connection.
 //!
 //! Timer: the new next hop is solicited every [`SOLICIT_INTERVAL`] until it answers.
 
@@ -27,8 +27,8 @@ use super::{
 };
 
 impl Host {
-    /// Changes the default gateways: what is sent from now on goes through them, and so do the connections of the target's
-    /// as soon as the new next hop has answered.
+    /// Changes the default gateways: what is sent from now on goes through them, and so do the connections of the
+    /// target's as soon as the new next hop has answered.
     ///
     /// # Errors
     /// [`ConfigError::Gateway`], and nothing has changed.
@@ -44,8 +44,8 @@ impl Host {
         Ok(())
     }
 
-    /// Links paths anew whose next hop has changed, as far as the new one is there, and seeks it where it is not. Returns
-    /// whether anything was done.
+    /// Links paths anew whose next hop has changed, as far as the new one is there, and seeks it where it is not.
+    /// Returns whether anything was done.
     pub(super) fn relink_paths(&mut self, now: Instant) -> bool {
         let Some(seek_at) = self.seek_hops_at else { return false };
         let mut moves = BTreeMap::<IpAddr, Vec<PathKey>>::new();

@@ -5,8 +5,9 @@
 //!
 //! The target asks for a neighbor of which neither side has heard for long (CH s9.7). If the host knows better it says
 //! when it heard of it; if not it says "just now", which silences the target for a while, and solicits the
-//! neighbor itself. When [`PROBES_MAX`] solicitations, [`SOLICIT_INTERVAL`] apart, are not answered and no connection of the
-//! target's has gone forward either, the neighbor is invalidated: its connections come back, and smoltcp looks for it.
+//! neighbor itself. When [`PROBES_MAX`] solicitations, [`SOLICIT_INTERVAL`] apart, are not answered and no
+//! connection of the target's has gone forward either, the neighbor is invalidated: its connections come back, and
+//! smoltcp looks for it.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::IpAddr;
@@ -95,7 +96,7 @@ impl Host {
     }
 
     /// NdisMUpdateOffloadComplete.
-    pub(super) fn update_complete(&mut self, now: Instant, tree: UpdateTree) {
+    pub(super) fn updated(&mut self, now: Instant, tree: UpdateTree) {
         let mut unused = Unused::default();
         let mut failed = Vec::new();
         for Block { handle, payload, status, dependents: paths } in tree {
@@ -271,9 +272,9 @@ impl Host {
         probing.filter(|probing| !probing.asked).map(|probing| probing.next_at).min()
     }
 
-    /// NdisMQueryOffloadStateComplete: whether connections of the target's have gone forward through neighbors that answer
-    /// us no more.
-    pub(super) fn query_complete(&mut self, now: Instant, tree: QueryTree) {
+    /// NdisMQueryOffloadStateComplete: whether connections of the target's have gone forward through neighbors that
+    /// answer us no more.
+    pub(super) fn queried(&mut self, now: Instant, tree: QueryTree) {
         let mut silent = Vec::new();
         for Block { handle, payload, status: _, dependents: _ } in tree {
             let ObjectNode::Object { context, payload } = payload else { continue };

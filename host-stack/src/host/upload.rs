@@ -1,9 +1,9 @@
 //! The host's half of the chimney, upward: connections that come back, and objects that nothing depends on any more.
 //!
-//! A connection comes back because its client asks, because the target asks and the policy agrees (CH-EVT-1), because the
-//! target wants to be rid of all, or because it has refused to take it. Either way it is a state out of which
-//! smoltcp gets a socket, and the client learns who serves it from now on. Frames that come while it is on its way
-//! are held, and meet that socket when it is there (CH-TRM-7).
+//! A connection comes back because its client asks, because the target asks and the policy agrees (CH-EVT-1),
+//! because the target wants to be rid of all, or because it has refused to take it. Either way it is a state out of
+//! which smoltcp gets a socket, and the client learns who serves it from now on. Frames that come while it is on
+//! its way are held, and meet that socket when it is there (CH-TRM-7).
 
 use alloc::{boxed::Box, vec, vec::Vec};
 
@@ -59,7 +59,7 @@ impl Host {
     }
 
     /// TcpIndicateRetrieve: follows a mandatory reason always, an optional one if the policy does (CH-EVT-1).
-    pub(super) fn retrieve(&mut self, handle: OffloadHandle, reason: UploadReason) {
+    pub(super) fn wanted_back(&mut self, handle: OffloadHandle, reason: UploadReason) {
         self.stats.retrieves += 1;
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let wanted = self.config.rules.upload_on.contains(reason) && !offloaded.must_offload;
@@ -148,7 +148,7 @@ impl Host {
     }
 
     /// NdisMTerminateOffloadComplete.
-    pub(super) fn terminate_complete(&mut self, now: Instant, tree: TerminateTree) {
+    pub(super) fn terminated(&mut self, now: Instant, tree: TerminateTree) {
         // What clients had asked of the host before the target had the connection goes back to them first.
         self.take_requests(now);
         for Block { handle: neighbor, payload, status: _, dependents: paths } in tree {

@@ -31,7 +31,8 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    /// Sends `bytes` of the stream of `seed`, and moves `moves` times, each time that another part of the data has passed.
+    /// Sends `bytes` of the stream of `seed`, and moves `moves` times, each time that another part of the data has
+    /// passed.
     pub(crate) fn new(handle: OffloadHandle, seed: u64, bytes: u64, moves: u64) -> Self {
         Self {
             handle,

@@ -7,9 +7,9 @@
 //! | NDIS_PROVIDER_CHIMNEY_OFFLOAD_TCP_CHARACTERISTICS | [`ConnectionIo`](super::client::ConnectionIo) |
 //! | NDIS_CLIENT_CHIMNEY_OFFLOAD_TCP_CHARACTERISTICS | [`OffloadClient`](super::client::OffloadClient) |
 //!
-//! A call moves its tree into the provider. The answer is always asynchronous, and moves the same tree back. Between the host's thread
-//! and the engine's these calls are messages: [`HostPort`](crate::engine::port::HostPort) is a provider that sends them,
-//! and the engine's thread makes the calls of the other side.
+//! A call moves its tree into the provider. The answer is always asynchronous, and moves the same tree back.
+//! Between the host's thread and the engine's these calls are messages: [`HostPort`](crate::engine::port::HostPort)
+//! is a provider that sends them, and the engine's thread makes the calls of the other side.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ use super::{
     state::Ticks,
     tree::{InitiateTree, InvalidateTree, QueryTree, TargetContext, TerminateTree, UpdateTree},
 };
-use crate::status::NdisStatus;
+use crate::{status::NdisStatus, time::Instant};
 
 /// What the host may ask of the target.
 ///
@@ -54,8 +54,8 @@ pub struct Forward {
     /// From the Ethernet header on: the target reads ECN bits and the VLAN tag too, which a bare TCP segment
     /// (CH-FWD-1) has lost.
     pub frame: Vec<u8>,
-    /// SUCCESS: processed. UPLOAD_IN_PROGRESS: not processed, the host does it. REQUEST_ABORTED: the connection was reset, drop
-    /// it. PENDING on the way down.
+    /// SUCCESS: processed. UPLOAD_IN_PROGRESS: not processed, the host does it. REQUEST_ABORTED: the connection was
+    /// reset, drop it. PENDING on the way down.
     pub status: NdisStatus,
 }
 
@@ -137,39 +137,41 @@ impl Default for OffloadCapabilities {
     }
 }
 
-/// What the target tells the host.
+/// What the target tells the host. Between threads each call is a message
+/// ([`ToHost::call`](crate::engine::port::ToHost::call)); `now` is when the host takes it.
 pub trait OffloadHost {
     /// NdisMInitiateOffloadComplete.
-    fn initiate_complete(&mut self, tree: InitiateTree);
+    fn initiate_complete(&mut self, now: Instant, tree: InitiateTree);
 
     /// NdisMQueryOffloadStateComplete.
-    fn query_complete(&mut self, tree: QueryTree);
+    fn query_complete(&mut self, now: Instant, tree: QueryTree);
 
     /// NdisMUpdateOffloadComplete.
-    fn update_complete(&mut self, tree: UpdateTree);
+    fn update_complete(&mut self, now: Instant, tree: UpdateTree);
 
     /// NdisMInvalidateOffloadComplete.
-    fn invalidate_complete(&mut self, tree: InvalidateTree);
+    fn invalidate_complete(&mut self, now: Instant, tree: InvalidateTree);
 
     /// NdisMTerminateOffloadComplete.
-    fn terminate_complete(&mut self, tree: TerminateTree);
+    fn terminate_complete(&mut self, now: Instant, tree: TerminateTree);
 
     /// NdisTcpOffloadForwardComplete.
-    fn forward_complete(&mut self, segment: Forward);
+    fn forward_complete(&mut self, now: Instant, segment: Forward);
 
     /// TcpIndicateRetrieve: the target wants the connection uploaded. Mandatory reasons mean that it has stopped.
-    fn retrieve(&mut self, connection: OffloadHandle, reason: UploadReason);
+    fn retrieve(&mut self, now: Instant, connection: OffloadHandle, reason: UploadReason);
 
-    /// NeighborReachabilityQuery (CH s9.7): nothing was heard through `neighbor` for NceStaleTicks. The host answers with an
-    /// update of the neighbor's HostReachabilityDelta; in Windows the answer is the call's result, which two threads do not
-    /// have.
+    /// NeighborReachabilityQuery (CH s9.7): nothing was heard through `neighbor` for NceStaleTicks. The host
+    /// answers with an update of the neighbor's HostReachabilityDelta; in Windows the answer is the call's result,
+    /// which two threads do not have.
     fn neighbor_reachability_query(
         &mut self,
+        now: Instant,
         neighbor: OffloadHandle,
         host_reachability_delta: Ticks,
         nic_reachability_delta: Ticks,
     );
 
     /// NdisMIndicateStatusEx.
-    fn status(&mut self, status: AdapterStatus);
+    fn status(&mut self, now: Instant, status: AdapterStatus);
 }

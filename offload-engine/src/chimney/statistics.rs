@@ -1,4 +1,5 @@
-//! TCP_OFFLOAD_STATS and IP_OFFLOAD_STATS (CH s11): what the target has to say of offloaded traffic, for each IP version.
+//! TCP_OFFLOAD_STATS and IP_OFFLOAD_STATS (CH s11): what the target has to say of offloaded traffic, for each IP
+//! version.
 //!
 //! The host adds its own to them. Counters wrap. What goes up to the host unprocessed is not counted, whether it is
 //! of no offloaded connection or malformed (CH s9.1), so the counters of malformed packets stay 0.

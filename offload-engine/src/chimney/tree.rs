@@ -1,10 +1,10 @@
 //! Offload state trees: what a state operation carries (CH s4).
 //!
 //! A tree names objects of three layers: neighbors, the paths behind them, the connections on these. One call of an
-//! operation takes any number of them (CH-ARC-5). In NDIS a node is an NDIS_MINIPORT_OFFLOAD_BLOCK_LIST followed in memory by state
-//! structures, and `DependentBlockList` and `NextBlock` link the nodes; here a [`Block`] owns its dependents, in
-//! order, and what follows it is its payload. A tree moves into the target with the call and back with the completion, so
-//! nobody can touch it in between, and every node comes back with its status written.
+//! operation takes any number of them (CH-ARC-5). In NDIS a node is an NDIS_MINIPORT_OFFLOAD_BLOCK_LIST followed in
+//! memory by state structures, and `DependentBlockList` and `NextBlock` link the nodes; here a [`Block`] owns its
+//! dependents, in order, and what follows it is its payload. A tree moves into the target with the call and back
+//! with the completion, so nobody can touch it in between, and every node comes back with its status written.
 //!
 //! The order of traversal is depth first, then breadth (CH-TREE-1): a node, its first dependent with all
 //! below it, the next dependent. That is the order in which these vectors nest.
@@ -117,8 +117,9 @@ pub struct TcpObject {
 }
 
 impl TcpObject {
-    /// Context of the last list of `send_data` if it holds the data of a graceful disconnect whose own list has come back
-    /// UPLOAD_IN_PROGRESS: nobody waits for it, and no completion of it reaches a client. Clients do not use it.
+    /// Context of the last list of `send_data` if it holds the data of a graceful disconnect whose own list has
+    /// come back UPLOAD_IN_PROGRESS: nobody waits for it, and no completion of it reaches a client. Clients do not
+    /// use it.
     pub const DISCONNECT_DATA: u64 = u64::MAX;
 
     /// The connection's part of `state`, apart from the objects it depends on.
@@ -260,7 +261,7 @@ pub type UpdateTree =
 pub type InvalidateTree = Tree<ObjectNode<()>, ObjectNode<()>, ObjectNode<()>>;
 
 /// What MiniportTerminateOffload gets. A TCP object's state is `None` on the way down; with SUCCESS it comes back with
-/// everything that was not acknowledged or not delivered (CH-TRM-5, -6). Unlike in Windows all three classes come back, so
-/// that who imports the connection needs no copy of what it once handed down.
+/// everything that was not acknowledged or not delivered (CH-TRM-5, -6). Unlike in Windows all three classes come
+/// back, so that who imports the connection needs no copy of what it once handed down.
 pub type TerminateTree =
     Tree<ObjectNode<Option<NeighborDelegated>>, ObjectNode<()>, ObjectNode<Option<Box<TcpObject>>>>;

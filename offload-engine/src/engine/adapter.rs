@@ -1,4 +1,5 @@
-//! The adapter as a whole: pause, resume, upload-all (CH s5.7), statistics (CH s11), reachability of neighbors (CH s9.7).
+//! The adapter as a whole: pause, resume, upload-all (CH s5.7), statistics (CH s11), reachability of neighbors (CH
+//! s9.7).
 
 use super::{Engine, port::ToHost};
 use crate::{
@@ -186,7 +187,8 @@ impl Engine {
         self.given_back.push_back(flow);
     }
 
-    /// Before something is sent on `path`: asks the host whether the neighbor is still there, if nobody knows (CH s9.7).
+    /// Before something is sent on `path`: asks the host whether the neighbor is still there, if nobody knows (CH
+    /// s9.7).
     pub(super) fn ask_reachability(&mut self, now: Instant, path: TargetContext) {
         let Some(question) = self.objects.question(now, path) else { return };
         let ReachabilityQuery { neighbor, host_reachability_delta, nic_reachability_delta } =

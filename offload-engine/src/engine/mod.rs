@@ -12,8 +12,8 @@
 //! Time is an argument; whoever runs the loop ([`Engine::poll_at`] tells how long it may sleep) has
 //! the clock. So the same loop runs on a device and under simulation.
 //!
-//! State operations are messages too, done one by one as they come: a tree goes out again, answered, before the next message
-//! is looked at.
+//! State operations are messages too, done one by one as they come: a tree goes out again, answered, before the
+//! next message is looked at.
 //!
 //! | file | question |
 //! |---|---|
@@ -118,8 +118,8 @@ pub struct EngineConfig {
     /// Payload bytes of a super-segment, at most what the link takes.
     pub super_segment_max: usize,
     /// What comes for a connection that was just taken over waits until the host has forwarded what had come before
-    /// (`FromHost::Forwarded`), at most 256 KiB of it: else segments overtake each other within the node, and the peer sends
-    /// again what it takes for lost. For a host that says when, as ours does.
+    /// (`FromHost::Forwarded`), at most 256 KiB of it: else segments overtake each other within the node, and the
+    /// peer sends again what it takes for lost. For a host that says when, as ours does.
     pub waits_for_forwards: bool,
     /// Every connection's limits and policies.
     pub tcp: tcp::Config,

@@ -12,11 +12,12 @@ use super::doorbell::Doorbell;
 use crate::{
     chimney::{
         client::{OffloadHandle, UploadReason},
-        provider::{AdapterStatus, Forward, OffloadProvider},
+        provider::{AdapterStatus, Forward, OffloadHost, OffloadProvider},
         state::Ticks,
         tree::{InitiateTree, InvalidateTree, QueryTree, TargetContext, TerminateTree, UpdateTree},
     },
     link::LinkCapabilities,
+    time::Instant,
 };
 
 /// Frames that may wait toward the host stack; beyond it they are dropped and counted.
@@ -45,8 +46,6 @@ pub enum FromHost {
 }
 
 /// From the engine up to the host stack: the calls of [`OffloadHost`], and frames.
-///
-/// [`OffloadHost`]: crate::chimney::provider::OffloadHost
 #[derive(Debug)]
 pub enum ToHost {
     /// A received frame of a connection that is not offloaded, or of none.
@@ -101,6 +100,35 @@ pub enum ToHost {
         /// Which connection.
         handle: OffloadHandle,
     },
+}
+
+impl ToHost {
+    /// Makes the call that this message stands for. What is no call of the chimney comes back: frames, and what
+    /// else this port carries.
+    pub fn call(self, now: Instant, host: &mut impl OffloadHost) -> Option<Self> {
+        match self {
+            Self::InitiateComplete(tree) => host.initiate_complete(now, tree),
+            Self::QueryComplete(tree) => host.query_complete(now, tree),
+            Self::UpdateComplete(tree) => host.update_complete(now, tree),
+            Self::InvalidateComplete(tree) => host.invalidate_complete(now, tree),
+            Self::TerminateComplete(tree) => host.terminate_complete(now, tree),
+            Self::ForwardComplete(segment) => host.forward_complete(now, segment),
+            Self::Retrieve { handle, reason } => host.retrieve(now, handle, reason),
+            Self::NeighborReachabilityQuery {
+                neighbor,
+                host_reachability_delta,
+                nic_reachability_delta,
+            } => host.neighbor_reachability_query(
+                now,
+                neighbor,
+                host_reachability_delta,
+                nic_reachability_delta,
+            ),
+            Self::Status(status) => host.status(now, status),
+            Self::Frame { .. } | Self::PathMtu { .. } | Self::Released { .. } => return Some(self),
+        }
+        None
+    }
 }
 
 /// The host's end.

@@ -99,7 +99,8 @@ impl Engine {
         Some(Box::new(object))
     }
 
-    /// CH-TRM-3, -6, -11: what is due goes out, what has come is delivered. Returns whether the connection ended with it.
+    /// CH-TRM-3, -6, -11: what is due goes out, what has come is delivered. Returns whether the connection ended
+    /// with it.
     fn quiesce(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) -> bool {
         // An ACK or a RST; the bound is for what upcalls add to it.
         for _ in 0..TRANSMIT_SEGMENTS_MAX {

@@ -1,4 +1,5 @@
-//! Tests of the engine with a link and a client in the test's hands. This file: the run loop; one file for each other question.
+//! Tests of the engine with a link and a client in the test's hands. This file: the run loop; one file for each
+//! other question.
 
 mod adapter;
 mod limits;

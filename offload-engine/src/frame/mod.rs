@@ -3,8 +3,8 @@
 //! [`classify`] is the switch between the two stacks: it finds TCP over plain IPv4 or IPv6 and leaves
 //! everything else to the host (CH 9.1): ARP, ICMP, fragments, IPv4 options, IPv6 extension headers,
 //! stacked VLAN tags, and whatever is malformed. [`classify_icmp`] reads of the host's frames those that
-//! concern a segment of ours, and [`classify_fragment`] those that are part of one. [`HeaderTemplate`] holds the headers of one connection ready to be
-//! patched, so that a segment costs a copy of some 70 bytes and a few stores.
+//! concern a segment of ours, and [`classify_fragment`] those that are part of one. [`HeaderTemplate`] holds the
+//! headers of one connection ready to be patched, so that a segment costs a copy of some 70 bytes and a few stores.
 
 pub mod checksum;
 mod classify;

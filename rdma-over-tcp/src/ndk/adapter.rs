@@ -264,8 +264,8 @@ impl AdapterCore {
         }
     }
 
-    /// The host has taken a connection back because the target is rid of all (UPLOAD_ALL, CH s5.7). NDK runs on offloaded
-    /// connections only, so it ends: the host resets it, and nobody reads its lists any more.
+    /// The host has taken a connection back because the target is rid of all (UPLOAD_ALL, CH s5.7). NDK runs on
+    /// offloaded connections only, so it ends: the host resets it, and nobody reads its lists any more.
     pub(crate) fn on_uploaded(&mut self, handle: OffloadHandle) {
         self.lose(handle, NtStatus::CONNECTION_ABORTED);
     }

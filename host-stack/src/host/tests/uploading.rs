@@ -102,8 +102,8 @@ fn copy(state: &ConnectionState) -> ConnectionState {
     }
 }
 
-// CH-TRM-5, -6, CH-SND-2: sends pending and data undelivered. The target's lists go on in the host and complete there; a
-// disconnect's data are sent, and nobody hears of them again.
+// CH-TRM-5, -6, CH-SND-2: sends pending and data undelivered. The target's lists go on in the host and complete
+// there; a disconnect's data are sent, and nobody hears of them again.
 #[test]
 fn pending_sends_and_buffered_data_come_along() {
     let (mut bench, handles, mut state) = offloaded(false);
@@ -389,7 +389,8 @@ fn exhausted_resources_keep_connections_in_the_host() {
     }
 }
 
-// CH-FWD-2, -3: data, FIN and RST of the peer during the offload. Taken over, they are the target's; refused, smoltcp's.
+// CH-FWD-2, -3: data, FIN and RST of the peer during the offload. Taken over, they are the target's; refused,
+// smoltcp's.
 #[test]
 fn the_peer_goes_on_during_an_initiate() {
     for accepted in [true, false] {

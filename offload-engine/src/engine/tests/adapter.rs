@@ -11,8 +11,8 @@ use crate::tcp::Share;
 
 const SUCCESS: NdisStatus = NdisStatus::SUCCESS;
 
-// CH s5.7, CH s16 #28: what is offloaded goes on during a pause; initiates that were under way are done after it, in order,
-// within the new limits (CH-CFG-1).
+// CH s5.7, CH s16 #28: what is offloaded goes on during a pause; initiates that were under way are done after it,
+// in order, within the new limits (CH-CFG-1).
 #[test]
 fn a_pause_makes_initiates_wait() {
     let mut bench = Bench::new(10);

@@ -27,8 +27,8 @@ impl Bench {
     }
 }
 
-// CH-RCV-2, -4, CH-IND-2: requests posted from outside an upcall are filled before anything is indicated, from frames and
-// from what waits.
+// CH-RCV-2, -4, CH-IND-2: requests posted from outside an upcall are filled before anything is indicated, from
+// frames and from what waits.
 #[test]
 fn requests_are_filled_first() {
     let mut bench = Bench::new(10);
@@ -73,8 +73,8 @@ fn the_push_timer_wakes_the_engine() {
     assert_eq!(bench.receives(), vec![(1, NdisStatus::SUCCESS, b"few".to_vec())]);
 }
 
-// CH-TRM-3, -6, -10: a request posted a moment before the terminate still gets what waits; those behind it go back. What was
-// placed does not go back again.
+// CH-TRM-3, -6, -10: a request posted a moment before the terminate still gets what waits; those behind it go back.
+// What was placed does not go back again.
 #[test]
 fn a_terminate_returns_requests() {
     let mut bench = Bench::new(10);

@@ -246,8 +246,8 @@ fn invalidate_tree(
     vec![node(neighbor, (), vec![node(path, (), tcps)])]
 }
 
-// CH-INV-1 to -3, s13 #9, #10: nothing is sent any more at whatever level the invalid object is. Who has something to send
-// asks once to be uploaded, at once or at its first attempt.
+// CH-INV-1 to -3, s13 #9, #10: nothing is sent any more at whatever level the invalid object is. Who has something
+// to send asks once to be uploaded, at once or at its first attempt.
 #[test]
 fn an_invalid_object_silences_what_depends_on_it() {
     for level in 0..3 {
@@ -285,7 +285,8 @@ fn an_invalid_object_silences_what_depends_on_it() {
     }
 }
 
-// CH-UPD-7: invalidated, linked to a new neighbor: a connection that had nothing to send goes on as if nothing had been.
+// CH-UPD-7: invalidated, linked to a new neighbor: a connection that had nothing to send goes on as if nothing had
+// been.
 #[test]
 fn relinking_makes_valid_again() {
     let mut bench = Bench::new(10);
@@ -419,7 +420,8 @@ fn step(
     bench.sent();
 }
 
-// CH-QRY-1: at any time a query says what the engine uses, seen in the next frame that it sends and in what it then takes.
+// CH-QRY-1: at any time a query says what the engine uses, seen in the next frame that it sends and in what it then
+// takes.
 #[test]
 fn a_query_says_what_the_engine_uses() {
     let first = std::env::var("FLUE_SEED").ok().and_then(|seed| seed.parse().ok());

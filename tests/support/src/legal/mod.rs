@@ -66,9 +66,9 @@ pub struct Rules {
     pub lag: Duration,
     /// Whether it may send RST on a connection that is not over.
     pub resets: bool,
-    /// Whether it may do what smoltcp is known to do where frames overtake each other or get lost: echo the timestamp of
-    /// whatever has come last (RFC 7323 s4.3 says which), and make a fast retransmission as large as a segment can be,
-    /// whatever the peer's window.
+    /// Whether it may do what smoltcp is known to do where frames overtake each other or get lost: echo the
+    /// timestamp of whatever has come last (RFC 7323 s4.3 says which), and make a fast retransmission as large as a
+    /// segment can be, whatever the peer's window.
     pub like_smoltcp: bool,
 }
 
