@@ -13,6 +13,7 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     cmd::{
         doctor::{self, DoctorArgs},
+        hand_over::{self, OffloadArgs, UploadArgs},
         lab::{
             self, LabArgs,
             node::{self, LabNodeArgs},
@@ -20,8 +21,10 @@ use crate::{
         nc::{self, NcArgs},
         plot::{self, PlotArgs},
         rping::{self, RpingArgs},
+        ss::{self, SsArgs},
         wire::{self, WireArgs},
     },
+    control::message::Destination,
     failure::Failure,
     options::Quietness,
     report::{Console, Document, DocumentTo, Style, write_document},
@@ -54,8 +57,11 @@ pub enum Command {
     #[command(hide = true)]
     LabNode(LabNodeArgs),
     Nc(Box<NcArgs>),
+    Offload(OffloadArgs),
     Plot(PlotArgs),
     Rping(Box<RpingArgs>),
+    Ss(SsArgs),
+    Upload(UploadArgs),
     Wire(Box<WireArgs>),
 }
 
@@ -69,8 +75,11 @@ impl Command {
                 (lab::NODE_COMMAND, args.voice(), DocumentTo::Stderr, args.verbose)
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
+            Self::Offload(args) => ("offload", args.common.output, DocumentTo::Stdout, false),
             Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
+            Self::Ss(args) => ("ss", args.voice(), DocumentTo::Stdout, false),
+            Self::Upload(args) => ("upload", args.common.output, DocumentTo::Stdout, false),
             Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
         }
     }
@@ -81,8 +90,11 @@ impl Command {
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),
             Self::Nc(args) => nc::run(args, console),
+            Self::Offload(args) => hand_over::run(&args.common, Destination::Target, console),
             Self::Plot(args) => plot::run(args, console),
             Self::Rping(args) => rping::run(args, console),
+            Self::Ss(args) => ss::run(args, console),
+            Self::Upload(args) => hand_over::run(&args.common, Destination::Host, console),
             Self::Wire(args) => wire::run(args, console),
         }
     }

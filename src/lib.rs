@@ -8,6 +8,7 @@
 
 pub mod cli;
 pub mod cmd;
+pub mod control;
 pub mod environment;
 pub mod failure;
 pub mod namespace;

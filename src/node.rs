@@ -10,10 +10,11 @@ use std::{
 use host_stack::{
     host::HostConfig,
     node::{self, Node},
+    offload_policy::{OffloadRules, UploadReasons},
     socket::{OffloadPolicy, SocketPort},
 };
 use offload_engine::{
-    chimney::state::MacAddress,
+    chimney::{client::UploadReason, provider::OffloadCapabilities, state::MacAddress},
     engine::{EngineConfig, NodeClient},
     link::{Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap},
     tcp::{CongestionAlgorithm, PushPolicy},
@@ -26,7 +27,10 @@ use crate::{
         Netlink,
         plumb::{self, KernelSide},
     },
-    options::{CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh, Vnet},
+    options::{
+        Capacity, ChimneyConfig, CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh,
+        UploadOn, Vnet,
+    },
 };
 
 /// Bytes of the buffer between a capture or trace and its file.
@@ -135,10 +139,59 @@ fn start_failure(error: std::io::Error) -> Failure {
     Failure::work(format!("start of the node: {error}"))
 }
 
+/// Sets the limits that were given.
+fn limit(capabilities: &mut OffloadCapabilities, capacity: Capacity) {
+    let Capacity { tcp, path, neighbor, ip, send, receive, window } = capacity;
+    let set = |limit: &mut usize, given: Option<u32>| {
+        if let Some(given) = given {
+            *limit = given as usize;
+        }
+    };
+    set(&mut capabilities.connections_max, tcp);
+    set(&mut capabilities.paths_max, path);
+    set(&mut capabilities.neighbors_max, neighbor);
+    set(&mut capabilities.ip_addresses_max, ip);
+    set(&mut capabilities.transmit_buffer_max, send);
+    set(&mut capabilities.receive_buffer_max, receive);
+    if let Some(window) = window {
+        capabilities.receive_window_max = window;
+    }
+}
+
+/// When connections are handed over, in the words of the host stack.
+fn rules(chimney: &ChimneyConfig) -> OffloadRules {
+    let ChimneyConfig {
+        offload_after_bytes: _,
+        offload_after_age_s,
+        offload_ports,
+        upload_on,
+        upload_rest_s,
+        capacity: _,
+    } = chimney;
+    let upload_on = upload_on.iter().fold(UploadReasons::default(), |reasons, reason| {
+        reasons.with(match reason {
+            UploadOn::LowActivity => UploadReason::LowActivity,
+            UploadOn::HighDropRate => UploadReason::HighDropRate,
+            UploadOn::SmallIo => UploadReason::SmallIo,
+            UploadOn::NoBufferPreposting => UploadReason::NoBufferPreposting,
+            UploadOn::HighFragmentation => UploadReason::HighFragmentation,
+            UploadOn::HighOutOfOrderPackets => UploadReason::HighOutOfOrderPackets,
+        })
+    });
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    OffloadRules {
+        after_age: offload_after_age_s.map(seconds),
+        ports: offload_ports.clone(),
+        upload_on,
+        rest: seconds(*upload_rest_s),
+    }
+}
+
 /// The configuration in the words of host stack and engine.
 fn settings(config: &NodeConfig) -> node::NodeConfig {
     let mac = MacAddress(config.mac.octets());
     let mut engine = EngineConfig::new(mac);
+    limit(&mut engine.capabilities, config.chimney.capacity);
     engine.tcp.push = match config.psh {
         Psh::List => PushPolicy::EachList,
         Psh::Empty => PushPolicy::QueueEmpty,
@@ -164,6 +217,8 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
             Offload::Never => OffloadPolicy::Never,
             Offload::Auto => OffloadPolicy::Auto,
         },
+        auto_offload_bytes: config.chimney.offload_after_bytes,
+        rules: rules(&config.chimney),
         ecn: config.ecn,
         receive_buffer,
         receive_window_max: window,

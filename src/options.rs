@@ -5,6 +5,7 @@
 //! [`NodeConfig`], is what is printed at start, what stands in `--json` documents, and what the lab
 //! sends to its nodes.
 
+mod chimney;
 mod impairment;
 
 use std::{fmt, net::IpAddr, path::PathBuf};
@@ -12,8 +13,15 @@ use std::{fmt, net::IpAddr, path::PathBuf};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-pub use self::impairment::{Impairment, ImpairmentOptions};
+pub use self::{
+    chimney::{
+        Capacity, ChimneyConfig, ChimneyOptions, OFFLOAD_AFTER_BYTES_DEFAULT, PORTS_MAX,
+        UPLOAD_REST_DEFAULT_SECONDS, UploadOn,
+    },
+    impairment::{Impairment, ImpairmentOptions},
+};
 use crate::{
+    control::place::ControlPlace,
     failure::Failure,
     units::{IpPrefix, Mac},
 };
@@ -210,6 +218,11 @@ pub struct NodeOptions {
     #[arg(long, value_name = "FILE")]
     pub tcp_trace: Option<PathBuf>,
 
+    /// Socket on which "flue ss", "flue offload" and "flue upload" find the node, or "none"
+    /// [default: $XDG_RUNTIME_DIR/flue/TAP-PID.sock, or /tmp/flue-UID/TAP-PID.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+
     /// Seed of initial sequence numbers, STags and impairments [default: random, and printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -217,6 +230,10 @@ pub struct NodeOptions {
     /// Who makes the engine progress: a thread of its own, or the caller that polls
     #[arg(long, value_enum, value_name = "HOW", default_value_t)]
     pub progress: Progress,
+
+    /// The chimney.
+    #[command(flatten)]
+    pub chimney: ChimneyOptions,
 
     /// The weather on the wire.
     #[command(flatten)]
@@ -261,6 +278,8 @@ pub struct NodeConfig {
     pub vnet: Vnet,
     /// Offload policy.
     pub offload: Offload,
+    /// What steers the chimney besides.
+    pub chimney: ChimneyConfig,
     /// PSH policy.
     pub psh: Psh,
     /// Congestion control.
@@ -277,6 +296,8 @@ pub struct NodeConfig {
     pub pcap: Option<PathBuf>,
     /// Trace of congestion control.
     pub tcp_trace: Option<PathBuf>,
+    /// Control socket.
+    pub control: ControlPlace,
     /// Seed of all randomness.
     pub seed: u64,
     /// Who makes the engine progress.
@@ -316,6 +337,7 @@ impl NodeOptions {
             host_addresses: self.host_addr.clone(),
             vnet: self.vnet,
             offload: self.offload,
+            chimney: self.chimney.resolve()?,
             psh: self.psh,
             congestion_control: self.congestion_control,
             pacing: self.pacing,
@@ -324,6 +346,7 @@ impl NodeOptions {
             receive_window_bytes: self.receive_window,
             pcap: self.pcap.clone(),
             tcp_trace: self.tcp_trace.clone(),
+            control: ControlPlace::resolve(self.control.as_deref()),
             seed: self.seed.map_or_else(random_seed, Ok)?,
             progress: self.progress,
             impairment: self.impairment.resolve()?,
@@ -399,6 +422,7 @@ impl fmt::Display for NodeConfig {
             host_addresses,
             vnet,
             offload,
+            chimney,
             psh,
             congestion_control,
             pacing,
@@ -407,6 +431,7 @@ impl fmt::Display for NodeConfig {
             receive_window_bytes,
             pcap,
             tcp_trace,
+            control,
             seed,
             progress,
             impairment,
@@ -429,11 +454,13 @@ impl fmt::Display for NodeConfig {
             if *ecn { "on" } else { "off" },
             name(*progress)
         )?;
+        writeln!(f, "chimney: {chimney}")?;
         writeln!(f, "impairment: {impairment}")?;
         let shown = |path: &Option<PathBuf>| {
             path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())
         };
         writeln!(f, "capture: {}, TCP trace: {}", shown(pcap), shown(tcp_trace))?;
+        writeln!(f, "control socket: {control}")?;
         write!(f, "seed: {seed}")
     }
 }

@@ -22,6 +22,7 @@
 mod config;
 mod connection;
 mod ingress;
+mod list;
 mod neighbors;
 mod objects;
 mod offload;
@@ -52,6 +53,7 @@ use smoltcp::{
 pub use self::config::{
     ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
 };
+pub use self::list::{ConnectionRow, Moves, Refusal, SocketState};
 use self::{
     connection::{Connection, Listener, Offloaded, Owner},
     objects::Objects,

@@ -7,6 +7,7 @@
 //! | On which ports? | all, or those that are named, local or remote | all |
 //! | Which reasons bring one back? | the mandatory ones; of the optional ones, those that are named | none |
 //! | How long does it stay then? | [`OffloadRules::rest`] | 10 s |
+//! | And when its client has asked for it? | until it asks otherwise ([`crate::socket::Request::Offload`]) | |
 //! | And when the target has refused it? | as long, if the target may have room later; else for good | 10 s |
 //!
 //! The rest keeps a connection from bouncing: what has just come back is not sent down again because it still fits the

@@ -19,6 +19,9 @@ use offload_engine::{
     time::Duration,
 };
 
+#[cfg(feature = "std")]
+pub use crate::host::{ConnectionRow, Moves, Refusal, SocketState};
+
 /// Bytes a client may have sent ([`Request::Send`]) without a [`Notice::Sent`] for them; what an upload has
 /// brought counts. A single list may be larger, if nothing else is unanswered.
 pub const SEND_CREDIT_BYTES: usize = 256 * 1024;
@@ -117,6 +120,12 @@ pub enum Request {
     Upload {
         /// Which connection.
         handle: OffloadHandle,
+    },
+    /// What listeners and connections there are, by handle.
+    #[cfg(feature = "std")]
+    List {
+        /// Where the rows go; nobody waits for room in it.
+        reply: crossbeam_channel::Sender<alloc::vec::Vec<ConnectionRow>>,
     },
 }
 
@@ -307,6 +316,11 @@ impl SocketPort {
         self.host_doorbell.ring();
     }
 
+    /// A port that only asks: for who is no client.
+    pub fn requests(&self) -> RequestPort {
+        RequestPort { requests: self.requests.clone(), host_doorbell: self.host_doorbell.clone() }
+    }
+
     /// The next notice, if there is one.
     pub fn notice(&self) -> Option<Notice> {
         self.notices.try_recv().ok()
@@ -315,6 +329,23 @@ impl SocketPort {
     /// Whether a notice waits.
     pub fn has_notice(&self) -> bool {
         !self.notices.is_empty()
+    }
+}
+
+/// A way to ask the host stack for whoever gets no notices.
+#[cfg(feature = "std")]
+#[derive(Clone, Debug)]
+pub struct RequestPort {
+    requests: crossbeam_channel::Sender<Request>,
+    host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
+}
+
+#[cfg(feature = "std")]
+impl RequestPort {
+    /// As [`SocketPort::request`].
+    pub fn request(&self, request: Request) {
+        let _ = self.requests.send(request);
+        self.host_doorbell.ring();
     }
 }
 

@@ -17,5 +17,7 @@ pub mod frame;
 pub mod link;
 pub mod nbl;
 pub mod status;
+#[cfg(feature = "std")]
+pub mod sync;
 pub mod tcp;
 pub mod time;

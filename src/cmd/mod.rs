@@ -1,8 +1,10 @@
 //! The commands, one module each.
 
 pub mod doctor;
+pub mod hand_over;
 pub mod lab;
 pub mod nc;
 pub mod plot;
 pub mod rping;
+pub mod ss;
 pub mod wire;

@@ -17,6 +17,7 @@ use std::{
 };
 
 use crate::{
+    control::server,
     failure::Failure,
     net::Netlink,
     node,
@@ -452,6 +453,7 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.config(&config);
     let link = node::open_link(&mut Netlink::open()?, &config)?.link;
     let node = node::start(link, &config, |port| Streams::new(port, CLIENT))?;
+    let _control = server::serve(&node, &config)?;
     let waker = Waker::new();
     waker.set(Some(node.clone()));
     let ended = waker.catch_signals().and_then(|()| converse(&node, place, &waker, console));

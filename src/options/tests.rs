@@ -41,6 +41,10 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.mtu_bytes, 1500);
     assert_eq!(config.vnet, Vnet::Auto);
     assert_eq!(config.offload, Offload::Always);
+    assert_eq!(config.chimney.offload_after_bytes, 65_536);
+    assert_eq!((config.chimney.offload_after_age_s, config.chimney.upload_rest_s), (None, 10));
+    assert!(config.chimney.offload_ports.is_none() && config.chimney.upload_on.is_empty());
+    assert_eq!(config.chimney.capacity, Capacity::default());
     assert_eq!(config.psh, Psh::List);
     assert_eq!(config.congestion_control, CongestionControl::Cubic);
     assert!(!config.pacing && config.tcp_trace.is_none());
@@ -54,6 +58,12 @@ fn defaults_are_those_of_the_help() {
 
 #[test]
 fn each_limit_is_named() {
+    refused("--offload-ports 0", &["--offload-ports"]);
+    refused(&format!("--offload-ports {}", vec!["1"; 65].join(",")), &["65 ports", "at most 64"]);
+    refused("--offload-after-age 0", &["1..=86400"]);
+    refused("--upload-rest 86401", &["0..=86400"]);
+    refused("--upload-on timeouts", &["low-activity", "high-drop-rate"]);
+    refused("--capacity tcp=many", &["--capacity", "tcp=many"]);
     refused("--mtu 1279", &["--mtu", "1280..=65521"]);
     refused("--mtu 65522", &["--mtu", "65521"]);
     refused("--drop 101", &["--drop", "0 to 100"]);
@@ -126,4 +136,20 @@ fn the_printed_configuration_has_everything() {
     {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
+}
+
+#[test]
+fn the_chimney_is_steered() {
+    let line = "--seed 1 --offload auto --offload-after-bytes 1 --offload-after-age 5 \
+         --offload-ports 80,443 --upload-on small-io,low-activity,small-io --upload-rest 0 --capacity tcp=2";
+    let config = config(line).unwrap();
+    let text = config.to_string();
+    assert!(
+        text.contains(
+            "chimney: auto after 1 bytes or 5 s, ports 80, 443; \
+             optional uploads: low-activity, small-io, rest 0 s; capacity tcp=2\n"
+        ),
+        "{text}"
+    );
+    assert_eq!(config.chimney.upload_on, [UploadOn::LowActivity, UploadOn::SmallIo]);
 }

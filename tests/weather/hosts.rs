@@ -39,7 +39,8 @@ struct Line {
 pub(crate) fn flue_node(switch: &Switch, host: u8) -> Node<Streams> {
     let bridge = Switch::BRIDGE;
     let line = format!(
-        "node --tap tap{host} --addr 10.0.0.{host}/24 --bridge {bridge} --seed {host} --psh empty"
+        "node --tap tap{host} --addr 10.0.0.{host}/24 --bridge {bridge} --seed {host} --psh empty \
+         --receive-window {SOCKET_BYTES_MAX}"
     );
     let options = Line::try_parse_from(line.split(' ')).expect("the line is right").node;
     let config = options.resolve().expect("the options fit each other");

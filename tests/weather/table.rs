@@ -224,42 +224,51 @@ pub(crate) fn smoke() {
 
 const LOSSES: [f64; 5] = [0.0, 0.01, 0.1, 1.0, 5.0];
 
+/// The parts of the table, each of them measured as one.
+const SLOW: &str = "throughput, 100 Mbit/s, RTT 10 ms";
+const FAR: &str = "throughput, 100 Mbit/s, RTT 100 ms";
+const FAST: &str = "throughput, as fast as it goes";
+
 /// The whole table.
 pub(crate) fn throughput(seconds: u64, runs: u64) {
+    for (part, rtt_ms) in [(SLOW, 10), (FAR, 100)] {
+        let cell = |loss, burst, reorder| {
+            let rate_mbit = Some(100);
+            Cell { rtt_ms, rate_mbit, loss, burst, reorder }
+        };
+        let mut cells: Vec<Cell> = LOSSES.map(|loss| cell(loss, 0, 0.0)).into();
+        cells.extend([cell(0.1, 5, 0.0), cell(0.0, 0, 1.0)]);
+        table(part, "A queue of one bandwidth-delay product.", &cells, seconds, runs);
+    }
+    let fast = |rate_mbit, loss| Cell { rtt_ms: 1, rate_mbit, loss, burst: 0, reorder: 0.0 };
+    let title = "RTT 1 ms: super-segments whole; then 10 Gbit/s in frames of the MTU.";
+    table(FAST, title, &[fast(None, 0.0), fast(Some(10_000), 0.0)], seconds, runs);
+}
+
+/// Measures the cells of a part that are wanted, and writes the part if that is all of them.
+fn table(part: &str, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
+    let wanted =
+        |cell: &Cell| only().is_none_or(|only| format!("{part}, {}", cell.name()).contains(&only));
+    if !cells.iter().any(wanted) {
+        return;
+    }
     let mut text = format!(
         "Goodput of one connection, Mbit/s: median of {runs} runs of {seconds} s each from the handshake on\n\
          (least..most), kernel and flue by turns, seeds 1 to {runs}. Loss and reordering strike the data alone.\n\
          ideal: rate x {PAYLOAD_BYTES}/{FRAME_BYTES}; reno: the smaller of that and Mathis' formula; again:\n\
          segments sent more than once, median, percent of all sent. Kernel: CUBIC, buffers of up to 64 MiB.\n\
-         flue: PSH when the queue is empty, segments span what was posted, as the kernel's do.\n"
+         flue: PSH when the queue is empty, so segments span what was posted, as the kernel's do; receive\n\
+         windows of up to 64 MiB. {title}\n"
     );
-    for rtt_ms in [10, 100] {
-        let cell = |loss, burst, reorder| {
-            let rate_mbit = Some(100);
-            Cell { rtt_ms, rate_mbit, loss, burst, reorder }
-        };
-        let title = format!("100 Mbit/s, RTT {rtt_ms} ms, queue of one bandwidth-delay product");
-        let mut cells: Vec<Cell> = LOSSES.map(|loss| cell(loss, 0, 0.0)).into();
-        cells.extend([cell(0.1, 5, 0.0), cell(0.0, 0, 1.0)]);
-        table(&mut text, &title, &cells, seconds, runs);
-    }
-    let fast = |rate_mbit, loss| Cell { rtt_ms: 1, rate_mbit, loss, burst: 0, reorder: 0.0 };
-    let title =
-        "As fast as it goes, RTT 1 ms: super-segments whole; then 10 Gbit/s in frames of the MTU";
-    table(&mut text, title, &[fast(None, 0.0), fast(Some(10_000), 0.0)], seconds, runs);
-    write("throughput", &text);
-}
-
-fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
     let head = format!(
         "{:<12}{:>7}{:>7}{:>27}{:>27}{:>9}{:>9}{:>9}",
         "loss", "ideal", "reno", "kernel", "flue", "flue/", "kernel", "flue"
     );
     let units = format!("{:>89}{:>9}{:>9}", "kernel", "again %", "again %");
-    writeln!(text, "\n{title}\n\n{head}\n{units}").expect("memory takes it");
-    println!("\n{title}\n\n{head}");
+    writeln!(text, "\n{head}\n{units}").expect("memory takes it");
+    println!("\n{part}\n\n{head}");
     let (mut late, mut repeated) = (Duration::ZERO, 0);
-    for cell in cells.iter().filter(|cell| is_wanted(&cell.name())) {
+    for cell in cells.iter().filter(|cell| wanted(cell)) {
         let mut found: [Vec<Run>; 2] = Default::default();
         for seed in 1..=runs {
             // Who comes first changes, in case the machine tires.
@@ -283,15 +292,14 @@ fn table(text: &mut String, title: &str, cells: &[Cell], seconds: u64, runs: u64
     );
     println!("{line}");
     writeln!(text, "{line}").expect("memory takes it");
+    if cells.iter().all(wanted) {
+        write(part, &text);
+    }
 }
 
-/// The only cells wanted, if it is said: those in whose name it occurs.
+/// The only cells wanted, if it is said: those in whose part and name it occurs.
 fn only() -> Option<String> {
     std::env::var("FLUE_WEATHER_ONLY").ok()
-}
-
-fn is_wanted(name: &str) -> bool {
-    only().is_none_or(|only| name.contains(&only))
 }
 
 fn row(cell: &Cell, [kernel, flue]: &[Vec<Run>; 2]) -> String {
@@ -394,9 +402,6 @@ fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> (S
 
 /// Puts `text` into its part of the snapshot; the other parts stay. Not if it lacks cells.
 fn write(part: &str, text: &str) {
-    if only().is_some() {
-        return;
-    }
     let path: PathBuf =
         [env!("CARGO_MANIFEST_DIR"), "docs", "measurements", "weather.txt"].iter().collect();
     let old = fs::read_to_string(&path).unwrap_or_default();
@@ -406,7 +411,7 @@ fn write(part: &str, text: &str) {
         Some(rest.split("\n== ").next().unwrap_or(rest).trim_end().to_owned())
     };
     let mut parts = vec![];
-    for name in ["throughput", "fairness"] {
+    for name in [SLOW, FAR, FAST, "fairness"] {
         let body = if name == part { Some(text.trim_end().to_owned()) } else { kept(name) };
         parts.extend(body.map(|body| format!("{}{body}\n", mark(name))));
     }

@@ -84,6 +84,19 @@ pub(crate) enum ExportError {
     Lost(&'static str),
 }
 
+impl ExportError {
+    /// The reason without its particulars, for who lists connections.
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::AcknowledgementDue => "an acknowledgement is due first",
+            Self::AcknowledgementOverlooked => "an acknowledgement was overlooked",
+            Self::Phase(_) => "its state cannot be handed over",
+            Self::Disagreement(_) => "socket and wire disagree",
+            Self::Lost(_) => "the socket did not give up all it held",
+        }
+    }
+}
+
 /// Takes a connection out of `socket`, all but its send data. A refused one is handed back unharmed, unless the error is
 /// [`ExportError::Lost`].
 pub(crate) fn export(

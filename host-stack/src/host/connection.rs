@@ -22,6 +22,7 @@ use smoltcp::{
     socket::tcp::{Socket, State},
 };
 
+use super::list::Refusal;
 use crate::{observer::Flow, socket::ListenerId, wire::FourTuple};
 
 /// Ports given to who asks for none (RFC 6335 s6).
@@ -332,11 +333,28 @@ pub(super) struct History {
     pub(super) upload_reason: Option<UploadReason>,
     /// Why the target last refused it.
     pub(super) refusal: Option<NdisStatus>,
+    /// Hand-overs that were not done, and why the last one was not.
+    pub(super) refusals: u32,
+    pub(super) last_refusal: Option<Refusal>,
 }
 
 impl History {
     pub(super) const fn new(opened_at: Instant) -> Self {
-        Self { opened_at, offloads: 0, uploads: 0, upload_reason: None, refusal: None }
+        Self {
+            opened_at,
+            offloads: 0,
+            uploads: 0,
+            upload_reason: None,
+            refusal: None,
+            refusals: 0,
+            last_refusal: None,
+        }
+    }
+
+    /// Counts a hand-over that was not done.
+    pub(super) fn refused(&mut self, refusal: Refusal) {
+        self.refusals += 1;
+        self.last_refusal = Some(refusal);
     }
 }
 

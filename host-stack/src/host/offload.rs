@@ -21,6 +21,7 @@ use smoltcp::socket::tcp::{self, State};
 use super::{
     Host,
     connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
+    list::Refusal,
     objects::{Link, Neighbor, Object, Path, PathKey, Unused},
     upload::Origin,
 };
@@ -156,6 +157,9 @@ impl Host {
     pub(super) fn wish_offload(&mut self, handle: OffloadHandle) {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.wanted = true;
+            if self.paused {
+                connection.history.refused(Refusal::Host("the target has indicated a pause"));
+            }
         }
     }
 
@@ -351,6 +355,7 @@ impl Host {
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");
         connection.stay = Stay::UntilAsked;
         connection.wanted = false;
+        connection.history.refused(Refusal::Host(error.reason()));
         self.stats.exports_refused += 1;
         let lost = matches!(error, ExportError::Lost(_));
         self.stats.handoffs_lost += u64::from(lost);

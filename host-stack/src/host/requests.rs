@@ -56,6 +56,8 @@ impl Host {
             Request::Abort { handle } => self.abort(handle),
             Request::Offload { handle } => self.wish_offload(handle),
             Request::Upload { handle } => self.upload(handle),
+            // Who has asked may have gone meanwhile.
+            Request::List { reply } => drop(reply.try_send(self.list())),
         }
     }
 

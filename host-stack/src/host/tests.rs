@@ -3,6 +3,7 @@
 mod bench;
 mod conformance;
 mod ecn;
+mod listing;
 mod offloading;
 mod opening;
 mod staying;

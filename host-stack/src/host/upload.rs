@@ -27,6 +27,7 @@ use super::{
         fin_received, owned,
     },
     ingress::configure,
+    list::Refusal,
     objects::{PathKey, Unused},
 };
 use crate::{
@@ -269,6 +270,7 @@ impl Host {
             Origin::Refused(status) => {
                 tracing::warn!(?tuple, %status, "the target refused a connection");
                 history.refusal = Some(status);
+                history.refused(Refusal::Target(status));
                 self.rest_after(now, status)
             }
             Origin::Uploaded(reason) => {

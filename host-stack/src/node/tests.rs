@@ -1,5 +1,7 @@
 //! Who waits is not left waiting.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use offload_engine::{
     chimney::{
         client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient},
@@ -14,10 +16,13 @@ use super::*;
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A client with no connection, whose host has one thing to say.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Listener {
     said: bool,
     heard: bool,
+    due: Vec<Callback>,
+    /// The next poll by the engine's thread is too much for it.
+    falls: bool,
 }
 
 impl OffloadClient for Listener {
@@ -34,6 +39,8 @@ impl OffloadClient for Listener {
 
 impl NodeClient for Listener {
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
+        let of_engine = std::thread::current().name() == Some("flue-engine");
+        assert!(!(self.falls && of_engine), "a panic that the test asked for");
         let news = self.said && !self.heard;
         self.heard |= news;
         news
@@ -42,13 +49,14 @@ impl NodeClient for Listener {
         None
     }
     fn has_input(&self) -> bool {
-        self.said && !self.heard
+        self.falls || (self.said && !self.heard)
     }
-    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        callbacks.append(&mut self.due);
+    }
 }
 
-/// The condition looks, then the same call takes the notice in: nobody else will signal it.
-fn a_notice_after_the_look_ends_the_wait(progress: Progress) {
+fn start(progress: Progress) -> Node<Listener> {
     let (link, _far) = memory_link_pair(MemoryLinkOptions::default());
     let config = NodeConfig {
         engine: EngineConfig::new(MacAddress([2, 0, 0, 0, 0, 1])),
@@ -56,7 +64,12 @@ fn a_notice_after_the_look_ends_the_wait(progress: Progress) {
         progress,
         spin: Duration::ZERO,
     };
-    let node = Node::start(Box::new(link), config, |_| Listener::default()).unwrap();
+    Node::start(Box::new(link), config, |_| Listener::default()).unwrap()
+}
+
+/// The condition looks, then the same call takes the notice in: nobody else will signal it.
+fn a_notice_after_the_look_ends_the_wait(progress: Progress) {
+    let node = start(progress);
     let (begin, mut looks) = (node.now(), 0);
     let heard = node.wait(Some(LIMIT), |client, _, _| {
         let heard = client.heard;
@@ -77,4 +90,61 @@ fn a_notice_after_the_look_ends_the_wait_with_threads() {
 #[test]
 fn a_notice_after_the_look_ends_the_wait_without_threads() {
     a_notice_after_the_look_ends_the_wait(Progress::Manual);
+}
+
+/// One that panics is its consumer's loss: those behind it are called, and so are later ones.
+#[test]
+fn a_callback_that_panics_stands_in_nobody_s_way() {
+    let node = start(Progress::Automatic);
+    let called = Arc::new(AtomicUsize::new(0));
+    let count = || {
+        let called = called.clone();
+        Box::new(move || {
+            called.fetch_add(1, Ordering::Relaxed);
+        }) as Callback
+    };
+    for _ in 0..2 {
+        node.with(|client, _, _| {
+            client.due.push(Box::new(|| panic!("a panic that the test asked for")));
+            client.due.push(count());
+        });
+    }
+    let both = node.wait_until(Some(LIMIT), || (called.load(Ordering::Relaxed) == 2).then_some(()));
+    assert_eq!(both, Ok(()));
+}
+
+/// The engine's thread is gone: who waits without a time limit hears of it, and so does who comes later.
+#[test]
+fn a_client_that_panics_ends_every_wait() {
+    let node = start(Progress::Automatic);
+    let waits = node.clone();
+    let other = std::thread::spawn(move || waits.wait_until(None, || None::<()>));
+    node.with(|client, _, _| client.falls = true);
+    assert_eq!(other.join().unwrap(), Err(WaitError::Panicked));
+    assert_eq!(node.wait_until(None, || None::<()>), Err(WaitError::Panicked));
+}
+
+/// Manual progress: the one that sleeps on the link goes away because its time is over, and the one that
+/// relied on it takes its place.
+#[test]
+fn a_sleeper_whose_time_is_over_is_relieved() {
+    let node = start(Progress::Manual);
+    let reach = |sleepers| {
+        while node.shared.sleepers() != sleepers {
+            std::thread::yield_now();
+        }
+    };
+    let sleeps = node.clone();
+    let sleeper = std::thread::spawn(move || sleeps.wait(Some(LIMIT / 10), |_, _, _| None::<()>));
+    reach((true, 0));
+    let follows = node.clone();
+    let follower = std::thread::spawn(move || {
+        follows.wait(Some(LIMIT), |client, _, _| client.heard.then_some(()))
+    });
+    reach((true, 1));
+    assert_eq!(sleeper.join().unwrap(), Err(WaitError::TimedOut));
+    // Nobody is told but by the doorbell.
+    node.shared.enter().core.client.said = true;
+    node.doorbell().ring();
+    assert_eq!(follower.join().unwrap(), Ok(()));
 }

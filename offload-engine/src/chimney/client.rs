@@ -117,10 +117,10 @@ impl ConnectionIo<'_> {
         self.connection.disconnect(self.now, kind, nbl);
     }
 
-    /// Posts receive requests: always accepted (PENDING), filled and completed in order, each once (CH-RCV-1, -2, -8). They
-    /// come before indications, and lift the stop that a refused one has set (CH-RCV-4, CH-IND-2). A post only queues:
-    /// what it makes complete is told when this upcall has returned (CH-RCC-2). After the disconnect event they complete
-    /// INVALID_STATE, after an abort REQUEST_ABORTED (CH-RCV-9).
+    /// Posts receive requests: always accepted (PENDING), filled and completed in order, each once (CH-RCV-1,
+    /// -2, -8). They come before indications, and lift the stop that a refused one has set (CH-RCV-4,
+    /// CH-IND-2). A post only queues: what it makes complete is told when this upcall has returned (CH-RCC-2).
+    /// After the disconnect event they complete INVALID_STATE, after an abort REQUEST_ABORTED (CH-RCV-9).
     pub fn post_receive(&mut self, chain: ReceiveChain) {
         self.connection.post_receive(self.now, chain);
     }
@@ -183,16 +183,17 @@ pub trait OffloadClient {
     /// In-order data (NdisTcpOffloadReceiveHandler). Returns the bytes consumed: all means SUCCESS, 0
     /// OFFLOAD_DATA_NOT_ACCEPTED, else OFFLOAD_DATA_PARTIALLY_ACCEPTED. What is not consumed is
     /// buffered by the target, the window shrinks by it, and no further indication comes until
-    /// [`ConnectionIo::resume_receive`] or [`ConnectionIo::post_receive`] (CH-IND-1, -2, -6). Bytes that the connection
-    /// brought along count as refused: they wait for one of the two (CH-DEL-3). `push`: the data ends with a PSH.
+    /// [`ConnectionIo::resume_receive`] or [`ConnectionIo::post_receive`] (CH-IND-1, -2, -6). Bytes that the
+    /// connection brought along count as refused: they wait for one of the two (CH-DEL-3). `push`: the data
+    /// ends with a PSH.
     ///
-    /// MiniportTcpOffloadReceiveReturn (CH-IND-5) has no counterpart: the data is lent for the call, out of the frame it came
-    /// in, and what is accepted has been copied or used when the call returns.
+    /// MiniportTcpOffloadReceiveReturn (CH-IND-5) has no counterpart: the data is lent for the call, out of
+    /// the frame it came in, and what is accepted has been copied or used when the call returns.
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize;
 
     /// Receive requests are complete, in posting order; each carries its status and bytes
-    /// (NdisTcpOffloadReceiveComplete, CH s7.2). Never called inside [`OffloadClient::receive`], nor the reverse (CH-RCC-2).
-    /// Not for a client that posts none.
+    /// (NdisTcpOffloadReceiveComplete, CH s7.2). Never called inside [`OffloadClient::receive`], nor the
+    /// reverse (CH-RCC-2). Not for a client that posts none.
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain);
 
     /// Posted lists are complete, in posting order; each carries its status and bytes.

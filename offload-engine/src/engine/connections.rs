@@ -191,6 +191,11 @@ impl Connections {
         self.slots[slot].as_deref_mut().map(|offloaded| offloaded.io(now))
     }
 
+    /// The connection `handle` as it stands, undisturbed.
+    pub(super) fn look(&self, handle: OffloadHandle) -> Option<&Offloaded> {
+        self.slots[*self.by_handle.get(&handle)?].as_deref()
+    }
+
     /// Has the engine call `OffloadClient::send_room` for `handle` soon: the client has data to make.
     pub fn kick(&mut self, handle: OffloadHandle) {
         if let Some(&slot) = self.by_handle.get(&handle) {

@@ -2,21 +2,35 @@
 //!
 //! The order that loses no wake-up: the sleeper announces sleep, then looks at its queues once more,
 //! then sleeps; the ringer queues its message, then takes the announcement and, if there was one,
-//! writes the eventfd. A sequentially consistent fence stands between the two steps on each side.
+//! writes the eventfd. Both swap one flag, so one of them comes after the other there: a later ringer finds
+//! the announcement, a later sleeper (Acquire) sees what was queued before the ring (Release). The flag is never
+//! plainly stored: swaps carry what earlier ringers have released on. [`Doorbell::sleep`] and
+//! [`Doorbell::ring`] are these orders; `models.rs` proves them.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::{AtomicBool, Ordering, fence},
+use std::{io, os::fd::BorrowedFd};
+
+use self::bell::Bell;
+use crate::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
-use rustix::event::{EventfdFlags, eventfd};
-
-/// One sleeper, any number of ringers.
+/// One sleeper at a time, any number of ringers.
 #[derive(Debug)]
 pub struct Doorbell {
-    descriptor: OwnedFd,
+    bell: Bell,
     asleep: AtomicBool,
+}
+
+/// What ends a sleep besides the doorbell.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sleep<'a> {
+    /// A descriptor that becomes readable.
+    pub link: Option<BorrowedFd<'a>>,
+    /// That one becoming writable ends the sleep too.
+    pub writable: bool,
+    /// So much time; `None`: none does.
+    pub timeout: Option<Duration>,
 }
 
 impl Doorbell {
@@ -25,69 +39,153 @@ impl Doorbell {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
-        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { descriptor, asleep: AtomicBool::new(false) })
+        Ok(Self { bell: Bell::new()?, asleep: AtomicBool::new(false) })
     }
 
-    /// Announces sleep. Look at every queue again after it, and only then wait for
-    /// [`Doorbell::descriptor`]; call [`Doorbell::awake`] in every case.
-    pub fn announce_sleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Ends the announcement and takes back a ring that came.
-    pub fn awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
-        let mut count = [0; 8];
-        // Empty (EAGAIN) is the usual case: nobody rang.
-        let _ = rustix::io::read(&self.descriptor, &mut count);
+    /// Sleeps until somebody rings, or what `look` says. It looks at every queue that is rung for; `None`:
+    /// something is there already, do not sleep.
+    pub fn sleep<'a>(&self, look: impl FnOnce() -> Option<Sleep<'a>>) {
+        self.asleep.swap(true, Ordering::Acquire);
+        if let Some(sleep) = look() {
+            self.bell.wait(sleep);
+        }
+        self.asleep.swap(false, Ordering::Relaxed);
+        self.bell.clear();
     }
 
     /// Wakes the sleeper if it sleeps. Call after the message is in its queue.
     pub fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.asleep.swap(false, Ordering::Relaxed) {
-            // Only a counter at its limit (EAGAIN) can fail, and then the descriptor is readable anyway.
-            let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
+        if self.asleep.swap(false, Ordering::Release) {
+            self.bell.strike();
         }
-    }
-
-    /// Readable once rung.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
     }
 }
 
-#[cfg(test)]
+/// What poll(2) waits for.
+#[cfg(not(loom))]
+mod bell {
+    use std::{
+        io,
+        os::fd::{AsFd, OwnedFd},
+    };
+
+    use rustix::{
+        event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+        io::Errno,
+    };
+
+    use super::Sleep;
+
+    #[derive(Debug)]
+    pub(super) struct Bell(OwnedFd);
+
+    impl Bell {
+        pub(super) fn new() -> io::Result<Self> {
+            Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        }
+
+        pub(super) fn strike(&self) {
+            // Only a counter at its limit (EAGAIN) can fail, and then the descriptor is readable anyway.
+            let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        }
+
+        /// Takes the strikes back that came. Returns whether there was one.
+        pub(super) fn clear(&self) -> bool {
+            let mut count = [0; 8];
+            // Empty (EAGAIN) is the usual case: nobody rang.
+            rustix::io::read(&self.0, &mut count).is_ok()
+        }
+
+        pub(super) fn wait(&self, sleep: Sleep<'_>) {
+            let Sleep { link, writable, timeout } = sleep;
+            let events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let bell = PollFd::new(&self.0, PollFlags::IN);
+            // A time-out that does not fit a timespec is as good as none.
+            let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+            let ended = match link {
+                Some(link) => {
+                    let link = PollFd::from_borrowed_fd(link.as_fd(), events);
+                    poll(&mut [bell, link], timeout.as_ref())
+                }
+                None => poll(&mut [bell], timeout.as_ref()),
+            };
+            match ended {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => tracing::warn!(%error, "poll"),
+            }
+        }
+    }
+}
+
+/// An eventfd as a model has it: nothing but a flag. A time-out passes at once, for a model has no clock;
+/// so does the wait for a link that is full.
+#[cfg(loom)]
+mod bell {
+    use std::io;
+
+    use super::Sleep;
+    use crate::sync::{Condvar, Mutex};
+
+    #[derive(Debug)]
+    pub(super) struct Bell {
+        struck: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Bell {
+        pub(super) fn new() -> io::Result<Self> {
+            Ok(Self { struck: Mutex::new(false), changed: Condvar::new() })
+        }
+
+        pub(super) fn strike(&self) {
+            *self.struck.lock() = true;
+            self.changed.notify_all();
+        }
+
+        pub(super) fn clear(&self) -> bool {
+            core::mem::take(&mut *self.struck.lock())
+        }
+
+        pub(super) fn wait(&self, sleep: Sleep<'_>) {
+            let mut struck = self.struck.lock();
+            while !*struck && sleep.timeout.is_none() && !sleep.writable {
+                struck = self.changed.wait(struck, None);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    fn rung(bell: &Doorbell) -> bool {
-        let mut count = [0; 8];
-        rustix::io::read(&bell.descriptor, &mut count).is_ok()
-    }
 
     #[test]
     fn rings_only_the_sleeping() {
         let bell = Doorbell::new().unwrap();
         bell.ring();
-        assert!(!rung(&bell), "awake: no system call");
-        bell.announce_sleep();
-        bell.ring();
-        bell.ring();
-        assert!(rung(&bell));
-        assert!(!rung(&bell), "one write for two rings");
+        assert!(!bell.bell.clear(), "awake: no system call");
+        bell.sleep(|| {
+            bell.ring();
+            bell.ring();
+            assert!(bell.bell.clear());
+            assert!(!bell.bell.clear(), "one write for two rings");
+            None
+        });
     }
 
     #[test]
-    fn awake_takes_the_ring_back() {
+    fn a_sleep_ends_by_a_ring_or_by_its_time_and_takes_the_ring_back() {
         let bell = Doorbell::new().unwrap();
-        bell.announce_sleep();
+        bell.sleep(|| {
+            bell.ring();
+            Some(Sleep::default())
+        });
+        assert!(!bell.bell.clear(), "taken back");
+        bell.sleep(|| Some(Sleep { timeout: Some(Duration::ZERO), ..Sleep::default() }));
         bell.ring();
-        bell.awake();
-        assert!(!rung(&bell));
-        bell.ring();
-        assert!(!rung(&bell));
+        assert!(!bell.bell.clear(), "awake again: no system call");
     }
 }

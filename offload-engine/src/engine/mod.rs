@@ -12,15 +12,33 @@
 //! Time is an argument; whoever runs the loop ([`Engine::poll_at`] tells how long it may sleep) has
 //! the clock. So the same loop runs on a device and under simulation.
 //!
+//! State operations are messages too, done one by one as they come: a tree goes out again, answered, before the next message
+//! is looked at.
+//!
+//! | file | question |
+//! |---|---|
+//! | `run` | what happens in one iteration |
+//! | `connections` | which connection a frame, a handle or a timer means |
+//! | `initiate` | what goes in |
+//! | `update` | queries, updates, invalidation |
+//! | `terminate` | what comes back, and in which order |
+//! | `forward` | segments that the host hands back |
+//! | `adapter` | pause and resume, statistics, reachability of neighbors |
+//! | `port`, `doorbell` | how host and engine talk |
+//! | `trace` | rows for `flue plot` |
+//!
 //! Limits: [`EngineConfig::rx_batch_frames_max`] frames and [`FROM_HOST_MESSAGES_MAX`] messages per
 //! iteration, [`TRANSMIT_SEGMENTS_MAX`] segments of one connection before the next one has its turn,
 //! [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host, [`STALLED_FRAMES_MAX`] frames waiting
-//! for a full link.
+//! for a full link, [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`] bytes of a connection that has stopped,
+//! [`HELD_TREES_MAX`] trees that wait for the end of a pause.
 
 mod adapter;
 mod connections;
 pub mod doorbell;
+mod forward;
 mod initiate;
+mod look;
 pub mod port;
 mod run;
 mod terminate;
@@ -42,6 +60,7 @@ use self::{
 pub use self::{
     connections::{Connections, HELD_BYTES_MAX, HELD_FRAMES_MAX},
     initiate::HELD_TREES_MAX,
+    look::Look,
 };
 use crate::{
     chimney::{

@@ -5,26 +5,24 @@ use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 use super::{
     Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
     adapter::Counted,
-    connections::{HeldFrames, Offloaded},
+    connections::Offloaded,
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
     trace::TraceRow,
 };
 use crate::{
     chimney::{
         client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-        provider::Forward,
-        tree::{TargetContext, TcpObject},
+        tree::TcpObject,
     },
     frame::{
         HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
-        classify_forwarded, classify_fragment, classify_icmp,
+        classify_fragment, classify_icmp,
     },
     link::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
         TxOutcome, TxSegment,
     },
     nbl::{NblChain, ReceiveChain},
-    status::NdisStatus,
     tcp::{self, Consumer, Event, SackBlock, Segment, SeqNum, Transmit},
     time::Instant,
 };
@@ -102,50 +100,9 @@ impl Engine {
                 FromHost::Invalidate(tree) => self.invalidate(now, tree, client),
                 FromHost::Terminate(tree) => self.terminate(now, tree, client),
                 FromHost::Forward(segment) => self.forward(now, segment, client),
-                FromHost::Forwarded(connection) => self.take_early(now, connection, client),
             }
         }
         true
-    }
-
-    /// CH-FWD-5: a segment that the host hands back, to the connection that it names. Completed at once.
-    fn forward(&mut self, now: Instant, mut segment: Forward, client: &mut impl NodeClient) {
-        segment.status = self.take_forward(now, &segment, client);
-        match segment.status {
-            NdisStatus::SUCCESS => self.stats.forwards += 1,
-            _ => self.stats.forwards_dropped += 1,
-        }
-        self.tell_host(ToHost::ForwardComplete(segment));
-    }
-
-    /// SUCCESS: processed. UPLOAD_IN_PROGRESS: it is the host's, now or after the terminate. REQUEST_ABORTED: to be
-    /// dropped, because the connection was reset or it is no segment of this connection.
-    fn take_forward(
-        &mut self,
-        now: Instant,
-        segment: &Forward,
-        client: &mut impl NodeClient,
-    ) -> NdisStatus {
-        let Forward { connection, frame, status: _ } = segment;
-        let Some(slot) = self.connections.find_context(*connection) else {
-            return NdisStatus::UPLOAD_IN_PROGRESS;
-        };
-        let found = classify_forwarded(frame);
-        let Some(offloaded) = self.connections.slot(slot) else {
-            return NdisStatus::UPLOAD_IN_PROGRESS;
-        };
-        let Some(tcp) = found.filter(|tcp| tcp.flow == offloaded.flow) else {
-            return NdisStatus::REQUEST_ABORTED;
-        };
-        if offloaded.tcp.is_closed() {
-            return NdisStatus::REQUEST_ABORTED;
-        }
-        if !offloaded.tcp.is_stopped() {
-            self.take_segment(now, slot, &tcp, 0, client);
-        }
-        // What stops a connection is the host's to process, and so is what comes behind it (CH s9.3).
-        let stopped = self.connections.slot(slot).is_some_and(|found| found.tcp.is_stopped());
-        if stopped { NdisStatus::UPLOAD_IN_PROGRESS } else { NdisStatus::SUCCESS }
     }
 
     pub(super) fn tell_host(&self, message: ToHost) {
@@ -210,33 +167,8 @@ impl Engine {
             self.frame_to_host(frame);
             return;
         }
-        if let Some(early) = self.connections.slot(slot).and_then(|found| found.early.as_mut()) {
-            match early.push(frame.data) {
-                true => self.stats.rx_held += 1,
-                false => self.stats.rx_held_dropped += 1,
-            }
-            return;
-        }
         self.take_segment(now, slot, &tcp, frame.gso_size, client);
         self.hold(slot, frame.data);
-    }
-
-    /// All that is older has been forwarded: what has come meanwhile, in its order.
-    fn take_early(
-        &mut self,
-        now: Instant,
-        connection: TargetContext,
-        client: &mut impl NodeClient,
-    ) {
-        let Some(slot) = self.connections.find_context(connection) else { return };
-        let early = self.connections.slot(slot).and_then(|found| found.early.take());
-        for frame in early.into_iter().flat_map(HeldFrames::into_frames) {
-            let stopped = self.connections.slot(slot).is_none_or(|found| found.tcp.is_stopped());
-            if !stopped && let Some(tcp) = classify(&frame) {
-                self.take_segment(now, slot, &tcp, 0, client);
-            }
-            self.hold(slot, &frame);
-        }
     }
 
     /// CH s9.3: the segment that stopped a connection, and all that come behind it, wait for the host.
@@ -297,7 +229,7 @@ impl Engine {
         });
     }
 
-    fn take_segment(
+    pub(super) fn take_segment(
         &mut self,
         now: Instant,
         slot: usize,

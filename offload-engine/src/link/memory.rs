@@ -6,13 +6,7 @@
 //! lost, which is what [`super::Impaired`] is for.
 #![forbid(unsafe_code)]
 
-use std::{
-    collections::VecDeque,
-    io,
-    os::fd::BorrowedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    vec::Vec,
-};
+use std::{collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, vec::Vec};
 
 use super::{
     Link, LinkCapabilities, LinkStats, RX_BUFFER_BYTES, RxBatch, RxChecksum, TxFrame, TxOffload,
@@ -21,7 +15,7 @@ use super::{
     device::ETHERNET_HEADER_BYTES,
     layout::TcpLayout,
 };
-use crate::time::Instant;
+use crate::{sync::Mutex, time::Instant};
 
 /// Largest super-segment, as on a TAP.
 const TSO_FRAME_BYTES_MAX: usize = 65_535;
@@ -83,11 +77,6 @@ pub fn memory_link_pair(options: MemoryLinkOptions) -> (MemoryLink, MemoryLink) 
     (end(&one, &other), end(&other, &one))
 }
 
-/// A panic of the other end does not make a queue of whole frames invalid.
-fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl MemoryLink {
     /// Whether a TAP of these options would take the frame.
     fn is_acceptable(&self, frame: &TxFrame<'_>) -> bool {
@@ -117,7 +106,7 @@ impl Link for MemoryLink {
     }
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        let mut queue = lock(&self.inbound);
+        let mut queue = self.inbound.lock();
         let mut added = 0;
         while !batch.is_full() {
             let Some(Stored { data, checksum, gso_size }) = queue.frames.pop_front() else { break };
@@ -140,7 +129,7 @@ impl Link for MemoryLink {
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let acceptable = self.is_acceptable(frame);
         debug_assert!(acceptable, "a frame of {} bytes, {:?}", frame.len(), frame.offload);
-        let mut queue = lock(&self.outbound);
+        let mut queue = self.outbound.lock();
         if !acceptable || queue.closed {
             self.stats.tx_errors += 1;
             return TxOutcome::Dropped;
@@ -181,7 +170,7 @@ impl Link for MemoryLink {
 
 impl Drop for MemoryLink {
     fn drop(&mut self) {
-        lock(&self.inbound).closed = true;
+        self.inbound.lock().closed = true;
     }
 }
 

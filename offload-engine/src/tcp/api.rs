@@ -291,8 +291,8 @@ pub struct Config {
     /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target sits it out itself, and
     /// the host need not know.
     pub time_wait_uploads: bool,
-    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED, as CH s9.2 says. Off, it gets a challenge
-    /// ACK as every SYN does (RFC 5961 s4.2): who guesses one number ends nobody's connection.
+    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED, as CH s9.2 says. Off, it gets a
+    /// challenge ACK as every SYN does (RFC 5961 s4.2): who guesses one number ends nobody's connection.
     pub syn_uploads: bool,
 }
 

@@ -6,8 +6,9 @@
 //! timer of the connection. The chart's `busy` has no variable: a [`Consumer`] is called from these two functions
 //! alone, one call at a time, and its own calls only queue (CH-RCC-2, CH-DEL-1, CH-DEL-7).
 //!
-//! `P` of the chart is [`Connection::place`], `B` is [`Connection::indicate`]. Bytes that the consumer has refused wait in the
-//! receiver's backlog, every piece with its PSH, and new bytes queue up behind them (CH-DEL-2, CH-DEL-4).
+//! `P` of the chart is [`Connection::place`], `B` is [`Connection::indicate`]. Bytes that the consumer has
+//! refused wait in the receiver's backlog, every piece with its PSH, and new bytes queue up behind them
+//! (CH-DEL-2, CH-DEL-4).
 //!
 //! A zero-byte request completes when bytes are there that no request before it takes (CH-DEL-5).
 //!
@@ -189,8 +190,8 @@ impl Connection {
         self.receiver.set_blocked(false);
     }
 
-    /// What a request completes with that is posted too late. Behind others it has to wait for its turn (CH-RCV-2): those of a
-    /// connection whose state is lost complete when the host takes it (CH s5.6).
+    /// What a request completes with that is posted too late. Behind others it has to wait for its turn
+    /// (CH-RCV-2): those of a connection whose state is lost complete when the host takes it (CH s5.6).
     fn receive_refusal(&self) -> Option<NdisStatus> {
         if self.requests.is_available() {
             None
@@ -248,7 +249,8 @@ impl Connection {
         self.receiver.set_blocked(true);
     }
 
-    /// The chart for a segment that came in order: P, then B, until it is gone or refused. Returns what is left of it.
+    /// The chart for a segment that came in order: P, then B, until it is gone or refused. Returns what is
+    /// left of it.
     fn run<'d>(&mut self, data: &'d [u8], push: bool, consumer: &mut impl Consumer) -> &'d [u8] {
         let mut rest = data;
         let mut idle_rounds = 0;
@@ -324,8 +326,8 @@ impl Connection {
         self.timers.set(Timer::Push, self.now + self.config.push_delay);
     }
 
-    /// B: indicates the front of `data`, RcvIndicationSize of it at most (CH-IND-4). Returns what the consumer has not taken,
-    /// and whether it has refused any.
+    /// B: indicates the front of `data`, RcvIndicationSize of it at most (CH-IND-4). Returns what the consumer
+    /// has not taken, and whether it has refused any.
     fn indicate<'d>(
         &mut self,
         data: &'d [u8],

@@ -34,8 +34,8 @@
 //! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
 //! the window, one challenge ACK for RSTs until an acceptable segment comes, one in 3 s for SYNs.
 //!
-//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, push, low activity, and
-//! one for FIN_WAIT_2 and TIME_WAIT.
+//! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, push,
+//! low activity, and one for FIN_WAIT_2 and TIME_WAIT.
 
 mod api;
 mod autotune;

@@ -1,12 +1,13 @@
 //! When the target asks for a connection to be uploaded (CH s8.2), and how much it wants posted (CH-ST-2).
 //!
-//! Mandatory reasons stop the connection where it is: nothing is processed, acknowledged or sent any more, and what is
-//! posted waits for the upload (CH-EVT-1). Optional ones are matters of taste, so they are off until
-//! [`UploadThresholds`] says how much is too much; the connection carries on, whatever the host does. They are raised in
-//! ESTABLISHED alone: CH-EVT-2 rules out FIN_WAIT_1, FIN_WAIT_2 and CLOSE_WAIT, and behind those a connection is
-//! about to end. At most one of them in a round trip, and in [`ASK_INTERVAL`].
+//! Mandatory reasons stop the connection where it is: nothing is processed, acknowledged or sent any more, and
+//! what is posted waits for the upload (CH-EVT-1). Optional ones are matters of taste, so they are off until
+//! [`UploadThresholds`] says how much is too much; the connection carries on, whatever the host does. They are
+//! raised in ESTABLISHED alone: CH-EVT-2 rules out FIN_WAIT_1, FIN_WAIT_2 and CLOSE_WAIT, and behind those a
+//! connection is about to end. At most one of them in a round trip, and in [`ASK_INTERVAL`].
 //!
-//! SendBacklogChange is raised when the optimum has doubled or halved since it was told, at most once in a round trip.
+//! SendBacklogChange is raised when the optimum has doubled or halved since it was told, at most once in a
+//! round trip.
 
 use super::{Connection, Event, SEND_BACKLOG, TcpPhase, Timer, congestion::Congestion, saturate};
 use crate::{
@@ -109,9 +110,10 @@ impl Connection {
         self.watch_fragments();
     }
 
-    /// SendBacklogSize: bytes that the poster should keep posted and not completed (CH-ST-2). What the congestion controller
-    /// takes for bandwidth times delay, as far as the peer's window goes; and [`SEND_BACKLOG`], so that there is something to
-    /// send when it is acknowledged. How much is posted does not matter.
+    /// SendBacklogSize: bytes that the poster should keep posted and not completed (CH-ST-2). What the
+    /// congestion controller takes for bandwidth times delay, as far as the peer's window goes; and
+    /// [`SEND_BACKLOG`], so that there is something to send when it is acknowledged. How much is posted does
+    /// not matter.
     pub fn send_backlog_size(&self) -> u32 {
         let window = self.congestion.cwnd().min(self.snd.wnd);
         u32::try_from(window + SEND_BACKLOG as u64).unwrap_or(u32::MAX)

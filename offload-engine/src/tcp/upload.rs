@@ -1,8 +1,9 @@
-//! A connection that is about to go back to the host, or that may not send because an object below it was invalidated.
+//! A connection that is about to go back to the host, or that may not send because an object below it was
+//! invalidated.
 //!
-//! A terminate (CH s5.5) is: [`Connection::prepare_upload`]; then events up and segments out until there are none, which
-//! are the ACK that is owed and no data; then [`Connection::into_state`]. No segment is processed in between
-//! (CH-TRM-7). What the client posts in between goes back with the rest.
+//! A terminate (CH s5.5) is: [`Connection::prepare_upload`]; then events up and segments out until there are
+//! none, which are the ACK that is owed and no data; then [`Connection::into_state`]. No segment is processed
+//! in between (CH-TRM-7). What the client posts in between goes back with the rest.
 //!
 //! Invalidated (CH s5.4), a connection sends nothing. As soon as it has something to send it stops with
 //! Retrieve(InvalidState), once. One that has nothing to send waits, and goes on if its path is linked to
@@ -31,9 +32,10 @@ impl Hold {
 }
 
 impl Connection {
-    /// The host takes the connection back. Everything that must be completed UPLOAD_IN_PROGRESS becomes events, an ACK
-    /// that was delayed is due now (CH-TRM-3, -11). Outstanding sends stay: they go back as they are (CH-TRM-5). Receive requests do not; to be called when what
-    /// waits has been delivered as far as they take it (CH-TRM-6).
+    /// The host takes the connection back. Everything that must be completed UPLOAD_IN_PROGRESS becomes
+    /// events, an ACK that was delayed is due now (CH-TRM-3, -11). Outstanding sends stay: they go back as
+    /// they are (CH-TRM-5). Receive requests do not; to be called when what waits has been delivered as far as
+    /// they take it (CH-TRM-6).
     pub fn prepare_upload(&mut self, now: Instant) {
         self.now = now;
         self.hold.uploading = true;
@@ -107,8 +109,8 @@ impl Connection {
         self.end();
     }
 
-    /// A mandatory reason was raised: no segment is processed any more. Those that come belong to the host once it has the
-    /// connection back (CH s9.3).
+    /// A mandatory reason was raised: no segment is processed any more. Those that come belong to the host
+    /// once it has the connection back (CH s9.3).
     pub const fn is_stopped(&self) -> bool {
         self.stopped
     }

@@ -8,8 +8,11 @@
 //! notification. So no entry needs a mark of its own.
 
 use alloc::{collections::VecDeque, sync::Arc};
-use core::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use offload_engine::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use super::{
     flags::{CqNotify, OperationType},
@@ -134,7 +137,7 @@ impl CompletionQueue {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // No code that can panic runs with the lock held, but for a broken invariant.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Adds a completion. `solicited`: it is a receive of a send with SEND_AND_SOLICIT_EVENT. A failed
@@ -232,7 +235,10 @@ impl State {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -9,13 +9,15 @@
 //! [`Returns`], which the core empties at its next poll.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::{
-    fmt,
-    sync::atomic::{AtomicBool, Ordering},
-};
-use std::sync::{Mutex, PoisonError};
+use core::fmt;
 
-use offload_engine::engine::Callback;
+use offload_engine::{
+    engine::Callback,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use super::{
     connector::Connector, cq::CompletionQueue, listener::Listener, mr::Mr, pd::Pd, qp::Qp,
@@ -126,8 +128,9 @@ impl Returns {
     }
 
     fn add(&self, returned: Return) {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(returned);
-        self.is_pending.store(true, Ordering::Release);
+        self.list.lock().push(returned);
+        // Swapped on both sides, as a doorbell's announcement is.
+        self.is_pending.swap(true, Ordering::Release);
         (self.wake)();
     }
 
@@ -141,7 +144,7 @@ impl Returns {
         if !self.is_pending.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        core::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner))
+        core::mem::take(&mut *self.list.lock())
     }
 }
 
@@ -186,3 +189,6 @@ impl Outbox {
         }));
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

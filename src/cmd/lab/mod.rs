@@ -38,6 +38,7 @@ use self::{
     script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
 };
 use crate::{
+    control::place::ControlPlace,
     environment,
     failure::Failure,
     namespace::{self, Entered},
@@ -155,6 +156,7 @@ impl LabArgs {
         let refused = [
             ("--mac", self.node.mac.is_some(), "the nodes cannot have the same"),
             ("--host-addr", !self.node.host_addr.is_empty(), "the lab's TAPs are ports of bridges"),
+            ("--control PATH", self.has_control_path(), "the nodes cannot have the same"),
             ("--gateway", !self.node.gateway.is_empty(), "there is no router in the lab"),
         ];
         for (option, given, why) in refused {
@@ -181,6 +183,10 @@ impl LabArgs {
             port: self.port,
             nodes,
         })
+    }
+
+    fn has_control_path(&self) -> bool {
+        matches!(ControlPlace::resolve(self.node.control.as_deref()), ControlPlace::Path(_))
     }
 
     fn nodes(&self) -> Result<[NodeConfig; 2], Failure> {
@@ -363,6 +369,7 @@ mod tests {
             ("--mac 02:00:00:00:00:01", "--mac"),
             ("--host-addr 10.77.0.9/24", "--host-addr"),
             ("--gateway 10.77.0.9", "--gateway"),
+            ("--control /tmp/x.sock", "--control"),
             ("--addr 10.77.0.254/24", "--addr 10.77.0.254/24"),
             ("--addr 10.77.0.1/24 --addr 10.77.0.2/24", "--addr 10.77.0.1/24"),
             ("--tap br0", "br0"),

@@ -39,6 +39,7 @@ use super::{
     session::Session,
 };
 use crate::{
+    control::server::{self, Control},
     failure::Failure,
     node::{OpenLink, open_adapter},
     options::Quietness,
@@ -162,6 +163,7 @@ impl Signals {
 
 /// A node with its adapter and what it needs for the script.
 struct LabNode {
+    _control: Option<Control>,
     node: Node<AdapterCore>,
     adapter: Adapter,
     pd: Pd,
@@ -196,6 +198,7 @@ impl LabNode {
             _ => (FpduSize::Max, FpduCut::SuperSegment),
         };
         let (node, adapter) = open_adapter(link, &plan.config, fpdu_size)?;
+        let control = server::serve(&node, &plan.config)?;
         let failed = |status| refused("create a queue pair", status);
         let receives = plan.window_receives + CONTROL_SLOTS;
         let cq = adapter.create_cq(receives + REQUESTS_MAX, |_| {}).map_err(failed)?;
@@ -209,6 +212,7 @@ impl LabNode {
         let slots = Slots::new(&adapter, &pd, CONTROL_SLOTS)?;
         let began = node.now();
         Ok(Self {
+            _control: control,
             node,
             adapter,
             pd,

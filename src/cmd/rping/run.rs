@@ -18,7 +18,7 @@ use super::{
     steps::{Client, Server, StepError, Work},
     wire::{ADVERT_BYTES, Advert},
 };
-use crate::{failure::Failure, net::Netlink, node, report::Console, waker::Waker};
+use crate::{control::server, failure::Failure, net::Netlink, node, report::Console, waker::Waker};
 
 /// Completions that wait: far more than one connection of rping ever has.
 const CQ_DEPTH: u32 = 64;
@@ -63,6 +63,7 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
     console.config(&config);
     let link = node::open_link(&mut Netlink::open()?, &config)?.link;
     let (node, adapter) = node::open_adapter(link, &config, FpduSize::Emss)?;
+    let _control = server::serve(&node, &config)?;
     let waker = Waker::new();
     waker.set(Some(node.clone()));
     let ended = waker.catch_signals().and_then(|()| {

@@ -435,6 +435,14 @@ impl Bench {
 
     /// Polls both hosts until they are quiet, and takes what they said.
     pub(super) fn settle(&mut self) {
+        self.settle_once();
+        // What the bench has answered by itself makes another round.
+        while self.nodes.iter().any(|node| node.host.has_input()) {
+            self.settle_once();
+        }
+    }
+
+    fn settle_once(&mut self) {
         for (index, node) in self.nodes.iter_mut().enumerate() {
             let mut rounds = 0;
             while node.host.poll(self.now) {

@@ -37,23 +37,23 @@ const TRAIN_GAP_MAX: Duration = Duration::from_millis(2);
 /// On a shorter path a gap cannot be told from a round.
 const TRAIN_RTT_MIN: Duration = Duration::from_millis(4);
 
-/// The acknowledgements of one round, as long as they come without a gap.
+/// Acknowledgements of one round that have come without a gap. After one, as a recovery for nothing makes it, the
+/// rest of the round is a train of its own; with Linux it is none, and late frames let slow start overshoot.
 #[derive(Debug, Default)]
 struct Train {
     began: Instant,
-    /// The last one; `None`: there was a gap, and the round says no more.
-    last: Option<Instant>,
+    last: Instant,
 }
 
 impl Train {
     /// Takes an acknowledgement and returns how long the train has got. `full`: the window, not the
     /// producer, has made the train that is answered.
     fn take(&mut self, now: Instant, round_begins: bool, full: bool) -> Duration {
-        if round_begins {
-            (self.began, self.last) = (now, Some(now));
+        if round_begins || !full || now - self.last > TRAIN_GAP_MAX {
+            self.began = now;
         }
-        self.last = self.last.filter(|last| full && now - *last <= TRAIN_GAP_MAX).map(|_| now);
-        self.last.map_or(Duration::ZERO, |last| last - self.began)
+        self.last = now;
+        now - self.began
     }
 }
 

@@ -252,6 +252,24 @@ mod hystart {
         assert!(!train(new(false, false), 50, 100, 1_000, true), "switched off");
     }
 
+    // A gap ends a train, and the rest of the round may be another.
+    #[test]
+    fn a_gap_ends_a_train_and_not_the_round() {
+        let mut hystart = HyStart::new(false, true);
+        let mut now = Instant::from_millis(1_000);
+        let mut acks = |count: u64, pause_ms: u64, begins: bool| {
+            now += Duration::from_millis(pause_ms);
+            (0..count).any(|n| {
+                now += Duration::from_millis(1);
+                let sample = ack_at(now, MSS, Duration::from_millis(50));
+                hystart.observe(&AckSample { round_begins: begins && n == 0, ..sample })
+            })
+        };
+        assert!(!acks(20, 0, true));
+        assert!(!acks(26, 3, false));
+        assert!(acks(1, 0, false));
+    }
+
     // RFC 9406 s4.2, L: what one ACK adds is bounded, unless it is paced out.
     #[test]
     fn growth_of_one_ack() {

@@ -34,8 +34,8 @@ fn abortive(bench: &mut Bench, context: u64) {
     bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(context, b""));
 }
 
-// CH s8.1, CH-DIS-4, -5: earlier sends complete first, in order; the disconnect behind them, with its own bytes, when the FIN
-// is acknowledged and not before.
+// CH s8.1, CH-DIS-4, -5: earlier sends complete first, in order; the disconnect behind them, with its own
+// bytes, when the FIN is acknowledged and not before.
 #[test]
 fn graceful_with_sends_and_data_pending() {
     let mut bench = Bench::new(state());
@@ -52,7 +52,8 @@ fn graceful_with_sends_and_data_pending() {
     assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 10"]);
 }
 
-// CH s8.1, CH-DIS-5, CH-SNC-2: a reset in the middle: the sends, then the disconnect with what was acknowledged of its data.
+// CH s8.1, CH-DIS-5, CH-SNC-2: a reset in the middle: the sends, then the disconnect with what was
+// acknowledged of its data.
 #[test]
 fn graceful_and_reset() {
     for (acked, send, last) in [
@@ -96,8 +97,8 @@ fn abortive_after_graceful() {
     }
 }
 
-// CH s8.1: abortive with data both ways: sends first, then the RST, then the disconnect; nothing is acknowledged, nothing
-// indicated any more. Further requests are answered (CH-DIS-1).
+// CH s8.1: abortive with data both ways: sends first, then the RST, then the disconnect; nothing is
+// acknowledged, nothing indicated any more. Further requests are answered (CH-DIS-1).
 #[test]
 fn abortive_with_data_pending() {
     let mut bench = Bench::new(state());
@@ -155,8 +156,8 @@ fn both_at_once_with_data() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
 }
 
-// CH-DIS-1, CH-TRM-3, CH s8.1: during an upload a graceful disconnect goes back, whenever it was asked for, and the host's state is
-// one in which a FIN follows the data.
+// CH-DIS-1, CH-TRM-3, CH s8.1: during an upload a graceful disconnect goes back, whenever it was asked for,
+// and the host's state is one in which a FIN follows the data.
 #[test]
 fn graceful_during_an_upload() {
     for (before, sent) in [(true, true), (true, false), (false, false)] {

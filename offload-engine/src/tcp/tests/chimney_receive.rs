@@ -267,7 +267,8 @@ fn posts_inside_upcalls() {
     assert_eq!(taker.stream, b"abcdefghij");
 }
 
-// A consumer that refuses and asks again in the same breath, for ever: it is left alone after a while, and nothing is lost.
+// A consumer that refuses and asks again in the same breath, for ever: it is left alone after a while, and
+// nothing is lost.
 #[test]
 fn endless_refusals_end() {
     let (mut bench, mut taker) = bench();
@@ -398,7 +399,8 @@ fn an_upload_returns_requests() {
     assert_eq!(state.out_of_order, [(REMOTE + 6, Bytes::from_static(b"gh"))]);
 }
 
-// CH s5.6, CH-RCV-2: when the state is lost requests complete REQUEST_ABORTED at the terminate, in order with those posted since.
+// CH s5.6, CH-RCV-2: when the state is lost requests complete REQUEST_ABORTED at the terminate, in order with
+// those posted since.
 #[test]
 fn a_failure_aborts_requests_at_the_terminate() {
     let (mut bench, mut taker) = bench();

@@ -103,8 +103,8 @@ fn each() -> [(Reason, UploadThresholds); 6] {
     ]
 }
 
-// CH s8.2, CH-EVT-1: each optional reason has a threshold of its own; without one it is never given, and the connection carries
-// on after it was.
+// CH s8.2, CH-EVT-1: each optional reason has a threshold of its own; without one it is never given, and the
+// connection carries on after it was.
 #[test]
 fn optional_reasons_have_thresholds() {
     let mut quiet = with(UploadThresholds::default());
@@ -237,8 +237,8 @@ fn mandatory_reasons_stop() {
     }
 }
 
-// CH s9.3: urgent data counts when sequence and acknowledgement are good; what came before is still acknowledged at the upload,
-// it and what comes later is not.
+// CH s9.3: urgent data counts when sequence and acknowledgement are good; what came before is still
+// acknowledged at the upload, it and what comes later is not.
 #[test]
 fn urgent_data() {
     let urgent =
@@ -299,8 +299,9 @@ fn the_matrix_of_syns_and_resets() {
     }
 }
 
-// CH s9.2: a challenge arms keep-alive in 5 minutes, brings a later one forward, and leaves an earlier one; the count that came with
-// the state counts; unanswered, the connection goes back in state CLOSED. An acceptable segment restores what was.
+// CH s9.2: a challenge arms keep-alive in 5 minutes, brings a later one forward, and leaves an earlier one;
+// the count that came with the state counts; unanswered, the connection goes back in state CLOSED. An
+// acceptable segment restores what was.
 #[test]
 fn a_challenge_arms_keep_alive() {
     let minutes = |n: u64| Duration::from_secs(60 * n);
@@ -360,7 +361,8 @@ fn fin_wait_2_ends_closed() {
     assert_eq!(state.tcp.delegated.state, TcpPhase::Closed);
 }
 
-// CH-EVT-3: TIME_WAIT can be made the host's; until the host takes it, a repeated FIN is still answered, and its time runs.
+// CH-EVT-3: TIME_WAIT can be made the host's; until the host takes it, a repeated FIN is still answered, and
+// its time runs.
 #[test]
 fn time_wait_may_be_the_hosts() {
     for time_wait_uploads in [false, true] {

@@ -16,8 +16,8 @@ fn parts(context: u64, net_buffers: &[&[&'static [u8]]]) -> NetBufferList {
     list
 }
 
-// CH-SND-1 to -4, CH-SNC-3: lists of several net buffers and odd MDLs, in two calls; the stream is theirs in order, and an
-// acknowledgement that covers several of them makes one chain.
+// CH-SND-1 to -4, CH-SNC-3: lists of several net buffers and odd MDLs, in two calls; the stream is theirs in
+// order, and an acknowledgement that covers several of them makes one chain.
 #[test]
 fn lists_of_any_shape_in_order() {
     let mut bench = Bench::new(state());
@@ -42,8 +42,8 @@ fn lists_of_any_shape_in_order() {
     assert_eq!(all, [(2, 2), (3, 3), (4, 0), (5, 3)]);
 }
 
-// CH-SNC-1, -2, -4: after a reset one list is partly sent at most: its data start is advanced by what was acknowledged, over
-// net buffers; all behind it have nothing, and nothing of them is sent.
+// CH-SNC-1, -2, -4: after a reset one list is partly sent at most: its data start is advanced by what was
+// acknowledged, over net buffers; all behind it have nothing, and nothing of them is sent.
 #[test]
 fn one_list_is_partly_sent() {
     for acked in 0..=9_u32 {
@@ -112,8 +112,8 @@ fn empty_lists_keep_their_place() {
     assert_eq!(completions(&bench.events()), [(2, ABORTED, 4), (3, ABORTED, 0), (4, ABORTED, 0)]);
 }
 
-// CH-TRM-5, -8, CH-SNB-2: what is posted after a mandatory reason waits for the upload, behind what was posted before, and goes
-// back as it is: contexts, order, and the data from SND.UNA on.
+// CH-TRM-5, -8, CH-SNB-2: what is posted after a mandatory reason waits for the upload, behind what was posted
+// before, and goes back as it is: contexts, order, and the data from SND.UNA on.
 #[test]
 fn sends_behind_a_stop_go_back() {
     let mut bench = Bench::new(state());
@@ -147,8 +147,8 @@ fn backlog_changes(bench: &mut Bench) -> Vec<usize> {
     bench.events().into_iter().filter_map(size).collect()
 }
 
-// CH-ST-2, CH s8.2: the optimum follows window and path, not what is posted; it is told when it has doubled or halved, and
-// at most once in a round trip.
+// CH-ST-2, CH s8.2: the optimum follows window and path, not what is posted; it is told when it has doubled or
+// halved, and at most once in a round trip.
 #[test]
 fn the_send_backlog() {
     let mut state = state();

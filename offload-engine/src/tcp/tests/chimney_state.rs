@@ -523,8 +523,8 @@ fn bench_config() -> Config {
     Config { congestion: CongestionAlgorithm::NewReno, ..Config::default() }
 }
 
-// CH s16 #6: a live connection, exported, imported and exported again, has the same state: idle, with data in flight, with a
-// closed window, half closed, with keep-alive running.
+// CH s16 #6: a live connection, exported, imported and exported again, has the same state: idle, with data in
+// flight, with a closed window, half closed, with keep-alive running.
 #[test]
 fn any_live_connection_goes_down_and_up() {
     if let Ok(seed) = std::env::var("FLUE_SEED") {

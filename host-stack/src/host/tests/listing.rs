@@ -1,0 +1,117 @@
+//! What listeners and connections there are, for who watches.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use offload_engine::{
+    chimney::client::{OffloadHandle, UploadReason},
+    engine::port::ToHost,
+    status::NdisStatus,
+    time::Duration,
+};
+
+use super::bench::{Bench, address};
+use crate::{
+    socket::{ConnectionRow, Moves, OffloadPolicy, Refusal, Request, SocketState},
+    stream::OffloadState,
+};
+
+const PORT: u16 = 5000;
+
+fn listening() -> SocketAddr {
+    SocketAddr::new(address(2, false), PORT)
+}
+
+fn rows(bench: &mut Bench, node: usize) -> Vec<ConnectionRow> {
+    let (reply, rows) = crossbeam_channel::bounded(1);
+    bench.nodes[node].port.request(Request::List { reply });
+    bench.run(Duration::from_millis(1));
+    rows.try_recv().expect("the host answers in its next poll")
+}
+
+/// Host 1 connects to host 2, of which the second has `policy`.
+fn connected(policy: OffloadPolicy) -> (Bench, OffloadHandle) {
+    let mut bench = Bench::new([OffloadPolicy::Never, policy]);
+    bench.nodes[1].listen(listening(), 4, false);
+    let active = bench.nodes[0].connect(listening(), false);
+    bench.run(Duration::from_millis(100));
+    (bench, active)
+}
+
+#[test]
+fn listeners_and_connections_have_a_row_each() {
+    let (mut bench, active) = connected(OffloadPolicy::Never);
+    let (passive, _) = bench.nodes[1].established();
+    bench.nodes[0].send(active, &b"seven b"[..]);
+    bench.run(Duration::from_millis(50));
+    let rows_of_2 = rows(&mut bench, 1);
+    let [listener, connection] = rows_of_2.as_slice() else { panic!("{rows_of_2:?}") };
+    assert_eq!((listener.state, listener.remote), (Some(SocketState::Listen), None));
+    assert_eq!((listener.local, listener.recv_q, listener.send_q), (listening(), Some(0), Some(4)));
+    assert_eq!((connection.handle, connection.local), (passive, listening()));
+    assert_eq!(connection.state, Some(SocketState::Established));
+    assert_eq!(connection.offload, OffloadState::InHost);
+    assert_eq!((connection.recv_q, connection.send_q), (Some(7), Some(0)), "nobody has read it");
+    assert_eq!(connection.moves, Moves::default());
+    let rows_of_1 = rows(&mut bench, 0);
+    assert_eq!(rows_of_1.len(), 1);
+    assert_eq!((rows_of_1[0].handle, rows_of_1[0].remote), (active, Some(listening())));
+}
+
+// Nobody waits for who has asked: a reply that does not fit is dropped.
+#[test]
+fn a_reply_without_room_holds_nobody_up() {
+    let (mut bench, _) = connected(OffloadPolicy::Never);
+    let (reply, answers) = crossbeam_channel::bounded(0);
+    bench.nodes[1].port.request(Request::List { reply });
+    assert_eq!(rows(&mut bench, 1).len(), 2);
+    assert!(answers.try_recv().is_err());
+}
+
+// The words of the Offload State column, through all of a connection's moves.
+#[test]
+fn a_row_follows_the_connection_down_and_up() {
+    let (mut bench, _) = connected(OffloadPolicy::Always);
+    let (handle, _) = bench.nodes[1].established();
+    let state = bench.nodes[1].initiates.pop_front().unwrap().state;
+    let row = |bench: &mut Bench| {
+        let rows = rows(bench, 1);
+        *rows.iter().find(|row| row.handle == handle).expect("it has a row")
+    };
+    let offloading = row(&mut bench);
+    assert_eq!((offloading.offload, offloading.state), (OffloadState::Offloading, None));
+    assert_eq!((offloading.recv_q, offloading.send_q), (None, None));
+    bench.nodes[1].complete(handle, None);
+    bench.run(Duration::from_millis(1));
+    let offloaded = row(&mut bench);
+    assert_eq!((offloaded.offload, offloaded.moves.offloads), (OffloadState::Offloaded, 1));
+    let reason = UploadReason::HardwareFailure;
+    bench.nodes[1].to_host.send(ToHost::Retrieve { handle, reason }).unwrap();
+    bench.run(Duration::from_millis(1));
+    assert_eq!(row(&mut bench).offload, OffloadState::Uploading);
+    let mut state = Some(*state);
+    bench.nodes[1].terminated(|_| state.take());
+    bench.run(Duration::from_millis(1));
+    let uploaded = row(&mut bench);
+    assert_eq!(
+        (uploaded.offload, uploaded.state),
+        (OffloadState::InHost, Some(SocketState::Established))
+    );
+    let moves =
+        Moves { offloads: 1, uploads: 1, last_upload_reason: Some(reason), ..Moves::default() };
+    assert_eq!(uploaded.moves, moves);
+}
+
+#[test]
+fn a_refusal_is_counted_with_its_status() {
+    let (mut bench, _) = connected(OffloadPolicy::Always);
+    let (handle, _) = bench.nodes[1].established();
+    let state = bench.nodes[1].initiates.pop_front().unwrap().state;
+    let status = NdisStatus::OFFLOAD_TCP_ENTRIES;
+    bench.nodes[1].refuse(handle, *state, status);
+    bench.run(Duration::from_millis(1));
+    let rows = rows(&mut bench, 1);
+    let moves = rows.iter().find(|row| row.handle == handle).expect("it lives on").moves;
+    assert_eq!((moves.offloads, moves.refusals), (0, 1));
+    assert_eq!(moves.last_refusal, Some(Refusal::Target(status)));
+}

@@ -1,0 +1,289 @@
+//! Every interleaving of a node's threads, up to a number of pre-emptions. `tests/loom` runs them.
+//!
+//! The threads, the lock, the condition, the doorbell and the callbacks' queue are the node's own; only the
+//! core is a model. A lost wake-up shows as a deadlock: every thread left waits for another.
+
+use std::{boxed::Box, io, sync::Arc, vec, vec::Vec};
+
+use loom::thread;
+use offload_engine::{
+    engine::{Callback, doorbell::Doorbell},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    Progress,
+    shared::{Passive, Shared},
+};
+
+/// A core that is nothing but what its threads must not miss.
+#[derive(Default)]
+struct Model {
+    /// Messages of the host stack that nobody has taken: no lock orders them.
+    inbox: Arc<AtomicUsize>,
+    taken: usize,
+    /// A timer is armed, and how many ran.
+    timer: bool,
+    expired: usize,
+    /// A frame waits for the link, and how many left.
+    stalled: bool,
+    sent: usize,
+    /// What a call has acted on, to be settled.
+    acted: bool,
+    due: Vec<Callback>,
+}
+
+impl Passive for Model {
+    fn poll(&mut self, _now: Instant) -> io::Result<bool> {
+        let taken = self.inbox.swap(0, Ordering::Acquire);
+        self.taken += taken;
+        let (expired, sent) = (std::mem::take(&mut self.timer), std::mem::take(&mut self.stalled));
+        self.expired += usize::from(expired);
+        self.sent += usize::from(sent);
+        Ok(taken > 0 || expired || sent)
+    }
+
+    fn settle(&mut self, _now: Instant) -> bool {
+        std::mem::take(&mut self.acted)
+    }
+
+    fn poll_at(&self, _now: Instant) -> Option<Instant> {
+        self.timer.then_some(Instant::from_nanos(0))
+    }
+
+    fn has_input(&self) -> bool {
+        self.inbox.load(Ordering::Acquire) > 0
+    }
+
+    fn wants_writable(&self) -> bool {
+        self.stalled
+    }
+
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        callbacks.append(&mut self.due);
+    }
+}
+
+type Node = Shared<Model>;
+
+fn node(progress: Progress) -> (Arc<Node>, Arc<AtomicUsize>) {
+    let core = Model::default();
+    let inbox = core.inbox.clone();
+    let bell = Arc::new(Doorbell::new().unwrap());
+    (Arc::new(Shared::new(core, bell, None, Duration::ZERO, progress)), inbox)
+}
+
+fn engine(node: &Arc<Node>) -> thread::JoinHandle<()> {
+    let node = node.clone();
+    thread::spawn(move || node.engine_thread())
+}
+
+fn stop(node: &Node, engine: thread::JoinHandle<()>) {
+    node.stop();
+    node.engine_doorbell.ring();
+    engine.join().unwrap();
+}
+
+/// The host stack says something, as `SocketPort` and `HostPort` do.
+fn say(node: &Node, inbox: &AtomicUsize) {
+    inbox.fetch_add(1, Ordering::Release);
+    node.engine_doorbell.ring();
+}
+
+fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+#[test]
+fn the_engine_s_thread_stops_when_it_is_told() {
+    explore(3, || {
+        let (node, _) = node(Progress::Automatic);
+        let engine = engine(&node);
+        stop(&node, engine);
+    });
+}
+
+#[test]
+fn a_message_reaches_a_waiting_thread() {
+    explore(2, || {
+        let (node, inbox) = node(Progress::Automatic);
+        let engine = engine(&node);
+        say(&node, &inbox);
+        node.wait(None, |core, _| (core.taken == 1).then_some(())).unwrap();
+        stop(&node, engine);
+    });
+}
+
+// A call that arms a timer while the engine's thread is on its way to sleep: it must not sleep past it.
+#[test]
+fn a_timer_armed_by_a_call_is_not_slept_over() {
+    explore(3, || {
+        let (node, _) = node(Progress::Automatic);
+        let engine = engine(&node);
+        node.with(|core, _| core.timer = true);
+        node.wait(None, |core, _| (core.expired == 1).then_some(())).unwrap();
+        stop(&node, engine);
+    });
+}
+
+// A call whose frame did not fit into the link: the engine's thread must wait for a writable link.
+#[test]
+fn a_full_link_is_not_slept_over() {
+    explore(3, || {
+        let (node, _) = node(Progress::Automatic);
+        let engine = engine(&node);
+        node.with(|core, _| core.stalled = true);
+        node.wait(None, |core, _| (core.sent == 1).then_some(())).unwrap();
+        stop(&node, engine);
+    });
+}
+
+// What a callback has done ends the wait, whoever called it and wherever the wait was.
+#[test]
+fn a_callback_ends_a_wait() {
+    explore(3, || {
+        let (node, _) = node(Progress::Automatic);
+        let called = Arc::new(AtomicBool::new(false));
+        let caller = thread::spawn({
+            let (node, called) = (node.clone(), called.clone());
+            move || {
+                node.with(|core, _| {
+                    core.due.push(Box::new(move || called.store(true, Ordering::Relaxed)));
+                });
+            }
+        });
+        node.wait_until(None, || called.load(Ordering::Relaxed).then_some(())).unwrap();
+        caller.join().unwrap();
+    });
+}
+
+#[test]
+fn a_wake_from_outside_ends_a_wait() {
+    for progress in [Progress::Automatic, Progress::Manual] {
+        explore(3, move || {
+            let (node, _) = node(progress);
+            let signal = Arc::new(AtomicBool::new(false));
+            let waker = thread::spawn({
+                let (node, signal) = (node.clone(), signal.clone());
+                move || {
+                    signal.store(true, Ordering::Relaxed);
+                    node.wake();
+                }
+            });
+            node.wait_until(None, || signal.load(Ordering::Relaxed).then_some(())).unwrap();
+            waker.join().unwrap();
+        });
+    }
+}
+
+/// Has `count` callbacks of `thread` become due, one call each; the first one posts another.
+fn post(node: &Arc<Node>, log: &Arc<Log>, thread: usize, count: usize) {
+    for serial in 0..count {
+        let (again, log) = (node.clone(), log.clone());
+        node.with(move |core, _| {
+            core.due.push(Box::new(move || {
+                log.enter();
+                if serial == 0 {
+                    let nested = log.clone();
+                    again.with(|core, _| {
+                        core.due.push(Box::new(move || {
+                            nested.enter();
+                            nested.leave(thread, count);
+                        }));
+                    });
+                }
+                log.leave(thread, serial);
+            }));
+        });
+    }
+}
+
+/// What callbacks see of each other.
+#[derive(Default)]
+struct Log {
+    running: AtomicBool,
+    entries: Mutex<Vec<(usize, usize)>>,
+}
+
+impl Log {
+    fn enter(&self) {
+        let nested = self.running.swap(true, Ordering::Relaxed);
+        assert!(!nested, "callbacks nest, or run on two threads");
+    }
+
+    fn leave(&self, thread: usize, serial: usize) {
+        self.entries.lock().push((thread, serial));
+        self.running.store(false, Ordering::Relaxed);
+    }
+
+    /// The serials of one thread, in the order they were called.
+    fn of(&self, thread: usize) -> Vec<usize> {
+        let entries = self.entries.lock();
+        entries.iter().filter(|(of, _)| *of == thread).map(|(_, serial)| *serial).collect()
+    }
+}
+
+// CH-RCC-2, NDK-CQ-3: one at a time, never inside one another, in order, none lost, none twice, and none left
+// when everybody is gone.
+#[test]
+fn callbacks_neither_nest_nor_overtake_nor_get_lost() {
+    explore(2, || {
+        let (node, _) = node(Progress::Automatic);
+        let log = Arc::new(Log::default());
+        let other = thread::spawn({
+            let (node, log) = (node.clone(), log.clone());
+            move || post(&node, &log, 1, 1)
+        });
+        post(&node, &log, 0, 2);
+        other.join().unwrap();
+        // The callback that the first one posts is due before or after the caller's second call.
+        let own = log.of(0);
+        assert!(own == vec![0, 1, 2] || own == vec![0, 2, 1], "{own:?}");
+        assert_eq!(log.of(1), vec![0, 1]);
+    });
+}
+
+// Manual progress: one of those who wait sleeps on the link, and when it leaves another one does.
+#[test]
+fn two_that_wait_with_manual_progress_are_both_served() {
+    explore(2, || {
+        let (node, inbox) = node(Progress::Manual);
+        let other = thread::spawn({
+            let node = node.clone();
+            move || node.wait(None, |core, _| (core.taken >= 2).then_some(())).unwrap()
+        });
+        let talker = thread::spawn({
+            let node = node.clone();
+            move || {
+                say(&node, &inbox);
+                say(&node, &inbox);
+            }
+        });
+        node.wait(None, |core, _| (core.taken >= 1).then_some(())).unwrap();
+        talker.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
+// Two conditions, neither of them true: the two threads wait, they do not keep each other awake.
+#[test]
+fn two_that_wait_for_one_message_both_get_it() {
+    explore(2, || {
+        let (node, inbox) = node(Progress::Automatic);
+        let engine = engine(&node);
+        let other = thread::spawn({
+            let node = node.clone();
+            move || node.wait(None, |core, _| (core.taken == 1).then_some(())).unwrap()
+        });
+        say(&node, &inbox);
+        node.wait(None, |core, _| (core.taken == 1).then_some(())).unwrap();
+        other.join().unwrap();
+        stop(&node, engine);
+    });
+}

@@ -1,0 +1,509 @@
+//! What the threads of a node share, and how they wait for each other.
+//!
+//! Theory of operation
+//!
+//! A monitor. One lock ([`Shared::state`]) guards the core and who waits for what; one condition wakes the
+//! consumer's threads, the doorbell the one thread that sleeps on the link. Nothing is published by order
+//! of stores: who is about to sleep says so under the lock, after looking at the core under the same lock,
+//! and who changes the core looks, before letting go of it, whether somebody sleeps too long.
+//!
+//! * *The sleeper* is the engine's thread, or with manual progress one of those in [`Shared::wait`]; others
+//!   that have nothing to do wait for the condition, and the sleeper wakes them when it rises.
+//! * *Changes* are counted under the lock. A thread that counted before it looked, and finds under the lock
+//!   that the count has moved, looks again instead of waiting.
+//! * *Callbacks* are collected under the core's lock, in the order they became due, and called with no lock
+//!   held by whoever comes first; the lock of their queue is inside the core's and is held for a push or
+//!   a pop. Lock order: core, then callbacks.
+//!
+//! No clock but its own, no engine: what the core is, [`Passive`] says. So a model of a few lines stands for
+//! it when every interleaving of these threads is tried (`models.rs`).
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+    string::ToString,
+    sync::Arc,
+    vec::Vec,
+};
+
+use offload_engine::{
+    engine::{
+        Callback,
+        doorbell::{Doorbell, Sleep},
+    },
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        yield_now,
+    },
+    time::{Duration, Instant},
+};
+
+use super::{Progress, WaitError};
+
+/// A core, as the threads around it see it.
+pub(super) trait Passive {
+    /// One iteration. Returns whether there was anything to do.
+    fn poll(&mut self, now: Instant) -> io::Result<bool>;
+
+    /// Does what follows from a call: notices taken, segments sent. Returns whether there was anything.
+    fn settle(&mut self, now: Instant) -> bool;
+
+    /// When [`Passive::poll`] has to be called again though nothing has happened.
+    fn poll_at(&self, now: Instant) -> Option<Instant>;
+
+    /// Whether something waits in a queue.
+    fn has_input(&self) -> bool;
+
+    /// Whether something waits for the link to become writable.
+    fn wants_writable(&self) -> bool;
+
+    /// Moves out the consumer's callbacks that became due.
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
+}
+
+/// What the lock guards.
+pub(super) struct State<K> {
+    pub(super) core: K,
+    /// A thread sleeps on the link, or is about to.
+    has_sleeper: bool,
+    /// Until when, and for what; published after the last look at the core, under the same lock.
+    sleeping: Option<Sleeping>,
+    /// Threads that wait for the condition.
+    waiting: usize,
+    failure: Option<WaitError>,
+}
+
+#[derive(Clone, Copy)]
+struct Sleeping {
+    until: Option<Instant>,
+    writable: bool,
+}
+
+impl<K: Passive> State<K> {
+    /// Whether the sleeper, if there is one, sleeps too long or for too little.
+    fn is_overslept(&self, now: Instant) -> bool {
+        let Some(Sleeping { until, writable }) = self.sleeping else { return false };
+        let is_sooner =
+            self.core.poll_at(now).is_some_and(|due| until.is_none_or(|until| due < until));
+        is_sooner || self.core.has_input() || (self.core.wants_writable() && !writable)
+    }
+}
+
+/// What the threads of a node share.
+pub(super) struct Shared<K> {
+    state: Mutex<State<K>>,
+    /// Signalled after iterations and calls that did something.
+    changed: Condvar,
+    /// Counts what [`Shared::wait_until`] may want to look at again. Written under the core's lock.
+    changes: AtomicU64,
+    /// Threads that want the core's lock; the engine's thread lets them go first. A hint: nothing depends
+    /// on when it is seen.
+    contenders: AtomicUsize,
+    callbacks: Callbacks,
+    pub(super) engine_doorbell: Arc<Doorbell>,
+    /// The link's descriptor, to sleep on without holding the lock.
+    descriptor: Option<OwnedFd>,
+    started: std::time::Instant,
+    spin: Duration,
+    pub(super) progress: Progress,
+    /// Stored before the doorbells are rung, looked at before sleeping on them.
+    stopping: AtomicBool,
+}
+
+impl<K> Shared<K> {
+    pub(super) fn new(
+        core: K,
+        engine_doorbell: Arc<Doorbell>,
+        descriptor: Option<OwnedFd>,
+        spin: Duration,
+        progress: Progress,
+    ) -> Self {
+        Self {
+            state: Mutex::new(State {
+                core,
+                has_sleeper: false,
+                sleeping: None,
+                waiting: 0,
+                failure: None,
+            }),
+            changed: Condvar::new(),
+            changes: AtomicU64::new(0),
+            contenders: AtomicUsize::new(0),
+            callbacks: Callbacks::default(),
+            engine_doorbell,
+            descriptor,
+            started: std::time::Instant::now(),
+            spin,
+            progress,
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Instant::from_nanos(nanos)
+    }
+
+    /// The core for a caller: announced, so that a busy engine's thread lets it in.
+    pub(super) fn enter(&self) -> MutexGuard<'_, State<K>> {
+        self.contenders.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock();
+        self.contenders.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// The count of changes. Acquire: what was done before a change that is counted is seen.
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Counts a change. Under the lock: who has looked and is about to wait has not let go of it.
+    fn count_change(&self, _state: &State<K>) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    fn notify(&self, state: &State<K>) {
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends the node: its threads stop, who waits is told why.
+    pub(super) fn fail(&self, state: &mut State<K>, failure: WaitError) {
+        state.failure.get_or_insert(failure);
+        self.stopping.store(true, Ordering::Relaxed);
+        self.notify(state);
+    }
+
+    /// Ends the node as [`Shared::fail`], if the thread that drops this panics.
+    pub(super) fn fail_by_panic(self: &Arc<Self>) -> impl Drop + use<K> {
+        struct Fallen<K>(Arc<Shared<K>>);
+        impl<K> Drop for Fallen<K> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    self.0.fail(&mut self.0.enter(), WaitError::Panicked);
+                }
+            }
+        }
+        Fallen(self.clone())
+    }
+
+    /// Has the node's threads end soon. Ring their doorbells after it.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the condition.
+    fn pause<'a>(
+        &self,
+        mut state: MutexGuard<'a, State<K>>,
+        left: Option<Duration>,
+    ) -> MutexGuard<'a, State<K>> {
+        state.waiting += 1;
+        let mut state = self.changed.wait(state, left);
+        state.waiting -= 1;
+        state
+    }
+
+    /// Has every [`Shared::wait`] look at its condition again: something outside the node has changed.
+    pub(super) fn wake(&self) {
+        let state = self.enter();
+        self.count_change(&state);
+        self.notify(&state);
+        drop(state);
+        self.engine_doorbell.ring();
+    }
+
+    /// Calls what is due, with no lock held. A callback that posts adds to the queue; the outermost
+    /// delivery takes it, so callbacks neither nest nor overtake each other.
+    pub(super) fn deliver(&self) {
+        let Some(first) = self.callbacks.begin() else { return };
+        let mut next = Some(first);
+        while let Some(callback) = next {
+            // Somebody else's thread may be the one that calls it, and others wait behind it.
+            if catch_unwind(AssertUnwindSafe(callback)).is_err() {
+                tracing::error!("a consumer's callback has panicked");
+            }
+            next = self.callbacks.next();
+        }
+        let state = self.state.lock();
+        self.count_change(&state);
+        self.notify(&state);
+    }
+}
+
+impl<K: Passive> Shared<K> {
+    /// Runs `f` and what follows from it: notices taken, segments sent. Also says whether there was
+    /// anything of that.
+    fn call<R>(&self, state: &mut State<K>, f: impl FnOnce(&mut K, Instant) -> R) -> (R, bool) {
+        let now = self.now();
+        let result = f(&mut state.core, now);
+        let settled = state.core.settle(now);
+        if settled {
+            self.count_change(state);
+        }
+        self.callbacks.collect(&mut state.core);
+        if state.is_overslept(now) {
+            self.engine_doorbell.ring();
+        }
+        (result, settled)
+    }
+
+    /// Runs `f` and what follows from it, and calls back.
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut K, Instant) -> R) -> R {
+        let mut state = self.enter();
+        let (result, _) = self.call(&mut state, f);
+        self.notify(&state);
+        drop(state);
+        self.deliver();
+        result
+    }
+
+    fn iterate(&self, state: &mut State<K>) -> bool {
+        state.sleeping = None;
+        match state.core.poll(self.now()) {
+            Ok(busy) => {
+                self.callbacks.collect(&mut state.core);
+                if busy {
+                    self.count_change(state);
+                    self.notify(state);
+                }
+                busy
+            }
+            Err(error) => {
+                self.fail(state, WaitError::Link(error.to_string()));
+                false
+            }
+        }
+    }
+
+    /// Sleeps until the link is readable, the doorbell rings, a timer is due, or `deadline`. Does not sleep
+    /// when there is input, or changes beyond `seen`. For one thread at a time.
+    fn sleep(&self, seen: Option<u64>, deadline: Option<Instant>) {
+        self.engine_doorbell.sleep(|| {
+            let mut state = self.state.lock();
+            let is_news = seen.is_some_and(|seen| seen != self.changes());
+            if is_news || state.core.has_input() || self.is_stopping() {
+                return None;
+            }
+            let now = self.now();
+            let until = state.core.poll_at(now).into_iter().chain(deadline).min();
+            let writable = state.core.wants_writable();
+            state.sleeping = Some(Sleeping { until, writable });
+            let link = self.descriptor.as_ref().map(AsFd::as_fd);
+            Some(Sleep { link, writable, timeout: until.map(|until| until - now) })
+        });
+    }
+
+    /// The engine's thread.
+    pub(super) fn engine_thread(&self) {
+        let mut idle_since = None;
+        while !self.is_stopping() {
+            while self.contenders.load(Ordering::Relaxed) > 0 {
+                yield_now();
+            }
+            let busy = self.iterate(&mut self.state.lock());
+            self.deliver();
+            if busy {
+                idle_since = None;
+                continue;
+            }
+            let now = self.now();
+            if now - *idle_since.get_or_insert(now) < self.spin {
+                yield_now();
+                continue;
+            }
+            self.sleep(None, None);
+            idle_since = None;
+        }
+    }
+
+    /// Waits until `f` has a result. With manual progress the loop runs here.
+    pub(super) fn wait<R>(
+        &self,
+        deadline: Option<Instant>,
+        f: impl FnMut(&mut K, Instant) -> Option<R>,
+    ) -> Result<R, WaitError> {
+        match self.progress {
+            Progress::Automatic => self.wait_automatic(deadline, f),
+            Progress::Manual => self.wait_manual(deadline, f),
+        }
+    }
+
+    /// Waits until `f`, which is called with no lock held, has a result.
+    pub(super) fn wait_until<R>(
+        &self,
+        deadline: Option<Instant>,
+        mut f: impl FnMut() -> Option<R>,
+    ) -> Result<R, WaitError> {
+        loop {
+            let before = self.changes();
+            if let Some(result) = f() {
+                return Ok(result);
+            }
+            self.wait(deadline, |_, _| (self.changes() != before).then_some(()))?;
+        }
+    }
+
+    /// Looks once for a waiting thread: `f`, and what follows from it; then whether the wait is over.
+    fn look<R>(
+        &self,
+        state: &mut State<K>,
+        deadline: Option<Instant>,
+        f: impl FnMut(&mut K, Instant) -> Option<R>,
+    ) -> Option<Result<R, WaitError>> {
+        let (result, settled) = self.call(state, f);
+        // It may have done what others wait for. One that found nothing to do has them not look again:
+        // two that wait would keep each other awake.
+        if settled || result.is_some() {
+            self.notify(state);
+        }
+        if let Some(result) = result {
+            return Some(Ok(result));
+        }
+        if let Some(failure) = &state.failure {
+            return Some(Err(failure.clone()));
+        }
+        let is_over = deadline.is_some_and(|deadline| deadline <= self.now());
+        is_over.then_some(Err(WaitError::TimedOut))
+    }
+
+    /// Whether a thread sleeps on the link, and how many wait for it.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn sleepers(&self) -> (bool, usize) {
+        let state = self.state.lock();
+        (state.has_sleeper, state.waiting)
+    }
+
+    fn left(&self, deadline: Option<Instant>) -> Option<Duration> {
+        deadline.map(|deadline| deadline - self.now())
+    }
+
+    fn wait_automatic<R>(
+        &self,
+        deadline: Option<Instant>,
+        mut f: impl FnMut(&mut K, Instant) -> Option<R>,
+    ) -> Result<R, WaitError> {
+        let mut state = self.enter();
+        let outcome = loop {
+            let before = self.changes();
+            if let Some(outcome) = self.look(&mut state, deadline, &mut f) {
+                break outcome;
+            }
+            // What the look itself has changed, nobody will signal.
+            if self.changes() != before || self.callbacks.is_due() {
+                drop(state);
+                self.deliver();
+                state = self.enter();
+            } else {
+                state = self.pause(state, self.left(deadline));
+            }
+        };
+        drop(state);
+        self.deliver();
+        outcome
+    }
+
+    fn wait_manual<R>(
+        &self,
+        deadline: Option<Instant>,
+        mut f: impl FnMut(&mut K, Instant) -> Option<R>,
+    ) -> Result<R, WaitError> {
+        let mut idle_since = None;
+        loop {
+            let mut state = self.enter();
+            let mut busy = self.iterate(&mut state);
+            let before = self.changes();
+            let outcome = self.look(&mut state, deadline, &mut f);
+            busy |= self.changes() != before;
+            drop(state);
+            self.deliver();
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+            let now = self.now();
+            if busy {
+                idle_since = None;
+            } else if now - *idle_since.get_or_insert(now) < self.spin {
+                yield_now();
+            } else {
+                self.sleep_or_follow(before, deadline);
+                idle_since = None;
+            }
+        }
+    }
+
+    /// Sleeps on the link for all who wait with manual progress, or for whoever does. Does neither when there
+    /// were changes beyond `seen`.
+    fn sleep_or_follow(&self, seen: u64, deadline: Option<Instant>) {
+        let mut state = self.enter();
+        if self.changes() != seen {
+            return;
+        }
+        if state.has_sleeper {
+            drop(self.pause(state, self.left(deadline)));
+            return;
+        }
+        state.has_sleeper = true;
+        drop(state);
+        self.sleep(Some(seen), deadline);
+        let mut state = self.enter();
+        state.has_sleeper = false;
+        state.sleeping = None;
+        // It may be about to leave: one of the others has to sleep on the link.
+        self.notify(&state);
+    }
+}
+
+/// Callbacks that are due, and whether somebody calls them.
+#[derive(Default)]
+struct Callbacks(Mutex<Due>);
+
+#[derive(Default)]
+struct Due {
+    queue: VecDeque<Callback>,
+    delivering: bool,
+}
+
+impl Callbacks {
+    /// Adds what has become due. The core's lock is held, which keeps the order.
+    fn collect(&self, core: &mut impl Passive) {
+        let mut due = Vec::new();
+        core.take_callbacks(&mut due);
+        if !due.is_empty() {
+            self.0.lock().queue.extend(due);
+        }
+    }
+
+    /// Whether somebody should deliver.
+    fn is_due(&self) -> bool {
+        let due = self.0.lock();
+        !due.delivering && !due.queue.is_empty()
+    }
+
+    /// Begins a delivery, unless there is nothing or one is under way, and takes the first callback.
+    fn begin(&self) -> Option<Callback> {
+        let mut due = self.0.lock();
+        if due.delivering {
+            return None;
+        }
+        let first = due.queue.pop_front();
+        due.delivering = first.is_some();
+        first
+    }
+
+    /// The next callback of a delivery; `None` ends it.
+    fn next(&self) -> Option<Callback> {
+        let mut due = self.0.lock();
+        let next = due.queue.pop_front();
+        due.delivering = next.is_some();
+        next
+    }
+}

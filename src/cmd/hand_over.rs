@@ -1,0 +1,344 @@
+//! `flue offload` and `flue upload`: have a running node hand connections over, and wait until that is done.
+//!
+//! The node's host stack is asked through the control socket; what it does is its own decision, and this says what
+//! came of it. Limits: [`client::LIMIT`] for each answer, `--wait` for each connection.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::{
+    control::{
+        client::{self, Nodes},
+        message::{Answer, Ask, Destination, Move},
+        record::{Place, Record, Refused, shown},
+    },
+    failure::Failure,
+    options::Quietness,
+    report::Console,
+    units::format_duration,
+};
+
+/// Have a running node hand a connection to its offload target
+///
+/// Whatever the node's policy says. Ends when the target has taken the connection over, or says why it has not: the
+/// host stack's reason, or the target's status by name and number.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = "Examples:
+  flue offload 10.77.0.1:5000
+  flue offload 10.77.0.2:7174-10.77.0.1:5000 --node flue0
+  flue offload all --wait 30")]
+pub struct OffloadArgs {
+    /// What and how.
+    #[command(flatten)]
+    pub common: MoveArgs,
+}
+
+/// Have a running node take a connection back from its offload target
+///
+/// The connection lives on in the host stack, with all that was not sent, acknowledged or delivered. A connection of a
+/// queue pair cannot be uploaded.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = "Examples:
+  flue upload 10.77.0.1:5000
+  flue upload 12 --node flue0
+  flue upload all --json")]
+pub struct UploadArgs {
+    /// What and how.
+    #[command(flatten)]
+    pub common: MoveArgs,
+}
+
+/// What both have.
+#[derive(Args, Clone, Debug)]
+pub struct MoveArgs {
+    /// Handle ("flue ss --json" has it), LOCAL-PEER, PEER, or "all"; ends are ADDRESS:PORT
+    #[arg(value_name = "CONNECTION")]
+    pub connection: Selector,
+
+    /// Node to ask: its control socket, its process id, or its TAP [default: all nodes of this user]
+    #[arg(long, value_name = "PATH|PID|TAP")]
+    pub node: Option<String>,
+
+    /// Seconds that a connection may take: 0..=600
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+          value_parser = clap::value_parser!(u16).range(0..=600))]
+    pub wait: u16,
+
+    /// How the run is told.
+    #[command(flatten)]
+    pub output: Quietness,
+}
+
+/// Which connections are meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Selector {
+    /// Every one.
+    All,
+    /// That of this name.
+    Handle(u64),
+    /// Those with this peer.
+    Peer(SocketAddr),
+    /// The one between these.
+    Between(SocketAddr, SocketAddr),
+}
+
+impl FromStr for Selector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("{text:?} is not a handle, ADDRESS:PORT, ADDRESS:PORT-ADDRESS:PORT, or \"all\"")
+        };
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        if let Ok(handle) = text.parse() {
+            return Ok(Self::Handle(handle));
+        }
+        match text.split_once('-') {
+            Some((local, peer)) => Ok(Self::Between(
+                local.parse().map_err(|_| wrong())?,
+                peer.parse().map_err(|_| wrong())?,
+            )),
+            None => text.parse().map(Self::Peer).map_err(|_| wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Handle(handle) => write!(f, "{handle}"),
+            Self::Peer(peer) => write!(f, "{peer}"),
+            Self::Between(local, peer) => write!(f, "{local}-{peer}"),
+        }
+    }
+}
+
+impl Selector {
+    /// Whether it means `record`; listeners are never meant.
+    pub fn means(self, record: &Record) -> bool {
+        !record.is_listener()
+            && match self {
+                Self::All => true,
+                Self::Handle(handle) => record.handle == handle,
+                Self::Peer(peer) => record.remote == Some(peer),
+                Self::Between(local, peer) => record.local == local && record.remote == Some(peer),
+            }
+    }
+}
+
+/// What became of one connection.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Moved {
+    /// The node's control socket.
+    pub control: PathBuf,
+    /// The connection.
+    pub handle: u64,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: Option<SocketAddr>,
+    /// Where it was.
+    pub from: Place,
+    /// Where it is; null: it has ended.
+    pub to: Option<Place>,
+    /// It is where it was to go.
+    pub ok: bool,
+    /// Why not.
+    pub refused: Option<Refused>,
+    /// How long that took.
+    pub took_ns: u64,
+}
+
+/// Runs one of the commands.
+///
+/// # Errors
+/// No node or connection is meant, or one of them was not handed over.
+pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Result<(), Failure> {
+    let (sockets, place) = client::find(&Nodes::parse(args.node.as_deref()))?;
+    let wait = Duration::from_secs(args.wait.into());
+    let mut moved = Vec::new();
+    let mut ended = Ok(());
+    for control in &sockets {
+        let (_, connections) = client::list(control, false)?;
+        for record in connections.iter().filter(|record| args.connection.means(record)) {
+            let one = hand_over(control, record, to, wait)?;
+            tell(&one, console);
+            if !one.ok && ended.is_ok() {
+                ended = Err(Failure::work(reason(&one)));
+            }
+            moved.push(one);
+        }
+    }
+    console.result(&serde_json::json!({ "connections": moved }));
+    if moved.is_empty() {
+        return Err(Failure::work(if sockets.is_empty() {
+            format!("no node is running: no control socket in {}", place.display())
+        } else {
+            format!("no connection {} at {} nodes", args.connection, sockets.len())
+        }));
+    }
+    ended
+}
+
+/// Asks for the hand-over of `record`, and waits until it is done.
+fn hand_over(
+    control: &Path,
+    record: &Record,
+    to: Destination,
+    wait: Duration,
+) -> Result<Moved, Failure> {
+    let goal = match to {
+        Destination::Target => Place::Offloaded,
+        Destination::Host => Place::InHost,
+    };
+    let mut now = Some(record.clone());
+    if to == Destination::Host && record.must_offload && record.offload_state != goal {
+        let message = "host stack: a queue pair runs on it, which needs it offloaded".into();
+        let refused = Refused { message, ndis_status: None, ndis_status_name: None };
+        return Ok(outcome(control, record, goal, now, Some(refused), Duration::ZERO));
+    }
+    let began = Instant::now();
+    let mut begin = true;
+    let refused = |now: &Record| now.refusals > record.refusals;
+    while let Some(current) = &now
+        && current.offload_state != goal
+        && !refused(current)
+        && (begin || began.elapsed() < wait)
+    {
+        let Record { handle, refusals, .. } = *record;
+        let wanted = Move { handle, to, begin, refusals };
+        let Answer::Moved { connection } = client::ask(control, Ask::Move(wanted))? else {
+            return Err(Failure::work(format!(
+                "control socket {}: not an answer to a hand-over",
+                control.display()
+            )));
+        };
+        now = connection.map(|connection| *connection);
+        begin = false;
+    }
+    let why = now.clone().filter(refused).and_then(|now| now.last_refusal);
+    Ok(outcome(control, record, goal, now, why, began.elapsed()))
+}
+
+/// What became of `record`, which is `now` what it is.
+fn outcome(
+    control: &Path,
+    record: &Record,
+    goal: Place,
+    now: Option<Record>,
+    refused: Option<Refused>,
+    took: Duration,
+) -> Moved {
+    let to = now.map(|now| now.offload_state);
+    Moved {
+        control: control.to_owned(),
+        handle: record.handle,
+        local: record.local,
+        remote: record.remote,
+        from: record.offload_state,
+        to,
+        ok: to == Some(goal),
+        refused,
+        took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+    }
+}
+
+fn tell(moved: &Moved, console: &mut Console<'_>) {
+    let Moved { local, remote, from, to, ok, took_ns, .. } = moved;
+    let took = format_duration(Duration::from_nanos(*took_ns));
+    let ends = format!("{local} {}", shown(*remote));
+    match to {
+        Some(to) if *ok && from == to => console.say(format_args!("{ends}: {to} already")),
+        Some(to) if *ok => console.say(format_args!("{ends}: {from} to {to} in {took}")),
+        _ => console.say(reason(moved)),
+    }
+}
+
+/// Why a connection is not where it was to go.
+fn reason(moved: &Moved) -> String {
+    let Moved { local, remote, to, refused, took_ns, .. } = moved;
+    let ends = format!("{local} {}", shown(*remote));
+    let took = format_duration(Duration::from_nanos(*took_ns));
+    match (to, refused) {
+        (None, _) => format!("{ends}: the connection has ended"),
+        (Some(to), Some(refused)) => format!("{ends}: {to}: {}", refused.message),
+        (Some(to), None) => format!("{ends}: still {to} after {took}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cmd::ss::tests::connection;
+
+    #[test]
+    fn connections_are_meant_by_handle_peer_or_both_ends() {
+        let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
+        for text in ["all", "7", "10.0.0.1:7174", "10.0.0.2:5000-10.0.0.1:7174"] {
+            let selector: Selector = text.parse().unwrap();
+            assert!(selector.means(&record), "{text}");
+            assert_eq!(selector.to_string(), text);
+        }
+        for text in ["8", "10.0.0.2:5000", "10.0.0.2:5001-10.0.0.1:7174"] {
+            assert!(!text.parse::<Selector>().unwrap().means(&record), "{text}");
+        }
+        let listener = connection("0.0.0.0:7174", None);
+        assert!(!Selector::All.means(&listener) && !Selector::Handle(7).means(&listener));
+        for text in ["", "none", "10.0.0.1", "10.0.0.1:1-", "-1"] {
+            assert!(text.parse::<Selector>().is_err(), "{text}");
+        }
+        let six: Selector = "[fd00::2]:1-[fd00::1]:2".parse().unwrap();
+        assert!(matches!(six, Selector::Between(..)));
+    }
+
+    // Nobody needs to be asked: a queue pair has no other place.
+    #[test]
+    fn a_queue_pairs_connection_is_not_uploaded() {
+        let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
+        let record = Record { must_offload: true, ..record };
+        let wait = Duration::from_secs(1);
+        let moved = hand_over(Path::new("/nowhere"), &record, Destination::Host, wait).unwrap();
+        assert!(!moved.ok && moved.to == Some(Place::Offloaded));
+        assert!(reason(&moved).contains("queue pair"), "{}", reason(&moved));
+        let moved = hand_over(Path::new("/nowhere"), &record, Destination::Target, wait).unwrap();
+        assert!(moved.ok, "it is there already");
+    }
+
+    #[test]
+    fn what_was_not_done_has_its_reason() {
+        let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
+        let moved = Moved {
+            control: "/x".into(),
+            handle: 7,
+            local: record.local,
+            remote: record.remote,
+            from: Place::InHost,
+            to: Some(Place::InHost),
+            ok: false,
+            refused: None,
+            took_ns: 5_000_000_000,
+        };
+        let ends = "10.0.0.2:5000 10.0.0.1:7174";
+        assert_eq!(reason(&moved), format!("{ends}: still InHost after 5.00 s"));
+        let gone = Moved { to: None, ..moved.clone() };
+        assert_eq!(reason(&gone), format!("{ends}: the connection has ended"));
+        let message = "target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)".to_owned();
+        let refused = Some(Refused { message, ndis_status: None, ndis_status_name: None });
+        let refused = Moved { refused, ..moved };
+        assert!(
+            reason(&refused)
+                .ends_with("InHost: target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)")
+        );
+    }
+}

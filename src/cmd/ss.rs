@@ -1,0 +1,220 @@
+//! `flue ss`: the connections of running nodes, as `ss -ti` lists the kernel's, with the Offload State column of
+//! Windows' netstat.
+//!
+//! Nodes are asked through their control sockets, one after the other, at most
+//! [`client::LIMIT`] each.
+
+pub mod filter;
+mod words;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use self::filter::{Filter, States};
+use crate::{
+    control::{
+        client::{self, Nodes},
+        message::NodeName,
+        record::{Record, shown},
+    },
+    failure::Failure,
+    options::Quietness,
+    report::Console,
+    table::{Align, Table, cell},
+};
+
+/// List the connections of running nodes, as "ss -ti" lists the kernel's
+///
+/// The column Offload says where a connection's data path is, in Windows' words: InHost (smoltcp has it),
+/// Offloading, Offloaded (the target has it), Uploading. Without options connected ones are shown, those in
+/// TIME-WAIT are not.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = "Filters are those of ss, states first:
+  state STATE, exclude STATE   established, syn-sent, syn-recv, fin-wait-1, fin-wait-2, time-wait, closed,
+                               close-wait, last-ack, closing, listening; all, connected, synchronized
+  offload PLACE                inhost, offloading, offloaded, uploading
+  sport OP :PORT, dport OP :PORT, src HOST, dst HOST, joined by and, or, not and parentheses
+
+Examples:
+  flue ss -i                                        as \"ss -ti\"
+  flue ss state established dport = :7174
+  flue ss offload inhost dst 10.77.0.0/24
+  flue ss --json --state | jq '.result.nodes[].connections[].state_tree.tcp.delegated'
+  flue ss --node flue0 -al")]
+pub struct SsArgs {
+    /// Show what TCP_INFO would say, in the words of ss, and how often a connection has moved
+    #[arg(short, long)]
+    pub info: bool,
+
+    /// Show listeners only
+    #[arg(short, long)]
+    pub listening: bool,
+
+    /// Show all, listeners and what is over too
+    #[arg(short, long)]
+    pub all: bool,
+
+    /// Taken for the sake of habit: addresses and ports are numbers
+    #[arg(short, long)]
+    pub numeric: bool,
+
+    /// Taken for the sake of habit: there is TCP only
+    #[arg(short, long)]
+    pub tcp: bool,
+
+    /// Show the node: its TAP and its process id
+    #[arg(short, long)]
+    pub processes: bool,
+
+    /// Do not print the line of headings
+    #[arg(short = 'H', long)]
+    pub no_header: bool,
+
+    /// Print each connection on one line, with -i too
+    #[arg(short = 'O', long)]
+    pub oneline: bool,
+
+    /// With --json: the offload state of each offloaded connection, by object and class
+    #[arg(long)]
+    pub state: bool,
+
+    /// Node to ask: its control socket, its process id, or its TAP [default: all nodes of this user]
+    #[arg(long, value_name = "PATH|PID|TAP")]
+    pub node: Option<String>,
+
+    /// As --json
+    #[arg(short)]
+    pub json_short: bool,
+
+    /// How the run is told.
+    #[command(flatten)]
+    pub output: Quietness,
+
+    /// Which connections
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    pub filter: Vec<String>,
+}
+
+/// One node's part of the document.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Listed {
+    /// Its control socket.
+    pub control: PathBuf,
+    /// Which it is; null if it did not answer.
+    #[serde(flatten)]
+    pub node: Option<NodeName>,
+    /// What the filter lets through.
+    pub connections: Vec<Record>,
+    /// Why it did not answer.
+    pub error: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct Found {
+    nodes: Vec<Listed>,
+}
+
+impl SsArgs {
+    /// How it is to print.
+    pub const fn voice(&self) -> Quietness {
+        Quietness { json: self.output.json || self.json_short, ..self.output }
+    }
+
+    fn states(&self) -> States {
+        match (self.all, self.listening) {
+            (true, _) => States::all(),
+            (false, true) => States::listening(),
+            (false, false) => States::connected(),
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The filter makes no sense; a node that was named is not there; or one did not answer.
+pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let filter = Filter::parse(&args.filter, args.states())?;
+    let (sockets, place) = client::find(&Nodes::parse(args.node.as_deref()))?;
+    let mut ended = Ok(());
+    let mut nodes = Vec::new();
+    for control in sockets {
+        nodes.push(match client::list(&control, args.state) {
+            Ok((node, mut connections)) => {
+                connections.retain(|record| filter.shows(record));
+                Listed { control, node: Some(node), connections, error: None }
+            }
+            Err(failure) => {
+                let error = Some(failure.message.clone());
+                ended = ended.and(Err(failure));
+                Listed { control, node: None, connections: Vec::new(), error }
+            }
+        });
+    }
+    if nodes.is_empty() {
+        console
+            .remark(format_args!("no node is running: no control socket in {}", place.display()));
+    }
+    let text = render(args, &nodes);
+    if !text.is_empty() {
+        console.say(text.trim_end());
+    }
+    console.result(&Found { nodes });
+    ended
+}
+
+/// The table, with a line for each connection's variables below it.
+fn render(args: &SsArgs, nodes: &[Listed]) -> String {
+    let mut head = vec![
+        ("State", Align::Left),
+        ("Recv-Q", Align::Left),
+        ("Send-Q", Align::Left),
+        ("Local Address:Port", Align::Right),
+        ("Peer Address:Port", Align::Right),
+        ("Offload", Align::Left),
+    ];
+    if args.processes {
+        head.push(("Process", Align::Left));
+    }
+    let mut table = Table::new(&head);
+    let mut details = Vec::new();
+    for Listed { node, connections, .. } in nodes {
+        let Some(node) = node else { continue };
+        for record in connections {
+            let mut cells = vec![
+                cell(record.state.as_ref()),
+                cell(record.recv_q),
+                cell(record.send_q),
+                shown(Some(record.local)),
+                shown(record.remote),
+                record.offload_state.to_string(),
+            ];
+            if args.processes {
+                cells.push(format!("node:((\"{}\",pid={}))", node.tap, node.pid));
+            }
+            table.row(cells);
+            details.push(words::of(record, node));
+        }
+    }
+    let table = table.to_string();
+    let mut text = String::new();
+    let mut lines = table.lines();
+    if let Some(head) = lines.next().filter(|_| !args.no_header) {
+        text.push_str(head);
+        text.push('\n');
+    }
+    for (line, detail) in lines.zip(details) {
+        text.push_str(line);
+        if args.info {
+            text.push_str(if args.oneline { " " } else { "\n\t " });
+            text.push_str(&detail);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,193 @@
+use super::*;
+use crate::{
+    control::record::{CaName, Place, Refused, TcpInfo},
+    options::{CongestionControl, Offload},
+};
+
+/// An offloaded connection in ESTAB, or a listener.
+pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
+    let remote = remote.map(|remote| remote.parse().unwrap());
+    let (state, offload_state) = match remote {
+        Some(_) => ("ESTAB", Place::Offloaded),
+        None => ("LISTEN", Place::InHost),
+    };
+    Record {
+        handle: 7,
+        state: Some(state.into()),
+        offload_state,
+        local: local.parse().unwrap(),
+        remote,
+        recv_q: Some(0),
+        send_q: Some(128),
+        must_offload: false,
+        offloads: u32::from(remote.is_some()),
+        uploads: 0,
+        last_upload_reason: None,
+        refusals: 0,
+        last_refusal: None,
+        info: None,
+        state_tree: None,
+    }
+}
+
+fn info() -> TcpInfo {
+    TcpInfo {
+        timestamps: true,
+        sack: true,
+        ecn: false,
+        wscale: Some((7, 8)),
+        rto_ns: 204_000_000,
+        rtt_ns: Some(50_000),
+        rttvar_ns: Some(20_500),
+        min_rtt_ns: Some(12_000),
+        rcv_rtt_ns: Some(1_250_000),
+        snd_mss_bytes: 1448,
+        rcv_mss_bytes: 1448,
+        advmss_bytes: 1460,
+        pmtu_bytes: 1500,
+        snd_cwnd_bytes: 14_480,
+        snd_ssthresh_bytes: Some(28_960),
+        snd_wnd_bytes: 65_536,
+        rcv_wnd_bytes: 262_144,
+        rcv_space_bytes: 262_144,
+        bytes_sent: 100_000,
+        bytes_retrans: 1448,
+        bytes_acked: 98_552,
+        bytes_received: 5,
+        bytes_delivered: 98_552,
+        segs_out: 70,
+        segs_in: 36,
+        segs_psh_out: 2,
+        unacked_segs: 1,
+        sacked_segs: 0,
+        lost_segs: 0,
+        retrans_segs: 0,
+        total_retrans_segs: 3,
+        fast_retransmits: 1,
+        timeouts: 0,
+        spurious_timeouts: 0,
+        dsack_dups: 0,
+        reord_seen: 0,
+        delivered_ce_segs: 0,
+        ce_received_segs: 0,
+        challenge_acks: 0,
+        path_mtu_reductions: 0,
+        soft_errors: 0,
+        ca_state: CaName::Open,
+        pacing_rate_bps: Some(2_500_000),
+        last_data_sent_ns: Some(4_000_000),
+        last_data_recv_ns: None,
+        last_ack_recv_ns: Some(3_999_999),
+        busy_time_ns: 200_000_000,
+        rwnd_limited_ns: 50_000_000,
+    }
+}
+
+fn node() -> NodeName {
+    NodeName {
+        tap: "flue0".into(),
+        pid: 71,
+        addresses: vec!["10.0.0.2".parse().unwrap()],
+        offload: Offload::Always,
+        congestion_control: CongestionControl::Cubic,
+    }
+}
+
+fn listed(connections: Vec<Record>) -> [Listed; 1] {
+    [Listed { control: "/x.sock".into(), node: Some(node()), connections, error: None }]
+}
+
+fn args(line: &str) -> SsArgs {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        ss: SsArgs,
+    }
+    let words = std::iter::once("ss").chain(line.split_whitespace());
+    Line::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).ss
+}
+
+#[test]
+fn the_table_has_the_columns_of_ss_and_that_of_windows() {
+    let nodes = listed(vec![
+        connection("0.0.0.0:5000", None),
+        connection("10.0.0.2:5000", Some("10.0.0.1:43210")),
+    ]);
+    let expected = "\
+State   Recv-Q  Send-Q  Local Address:Port  Peer Address:Port  Offload
+LISTEN  0       128           0.0.0.0:5000                *:*  InHost
+ESTAB   0       128          10.0.0.2:5000     10.0.0.1:43210  Offloaded
+";
+    assert_eq!(render(&args("-a"), &nodes), expected);
+    let without: String = expected.lines().skip(1).map(|line| format!("{line}\n")).collect();
+    assert_eq!(render(&args("-aH"), &nodes), without);
+    let with = render(&args("-ap"), &nodes);
+    assert!(with.lines().nth(1).unwrap().ends_with("node:((\"flue0\",pid=71))"), "{with}");
+}
+
+// In the order and the words of ss -i (misc/ss.c of iproute2: tcp_stats_print).
+#[test]
+fn tcp_info_is_told_in_the_words_of_ss() {
+    let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
+    record.info = Some(Box::new(info()));
+    let expected = "ts sack cubic wscale:7,8 rto:204 rtt:0.05/0.021 mss:1448 pmtu:1500 rcvmss:1448 advmss:1460 \
+         cwnd:10 ssthresh:20 bytes_sent:100000 bytes_retrans:1448 bytes_acked:98552 bytes_received:5 \
+         segs_out:70 segs_in:36 send 2.32Gbps lastsnd:4 lastack:3 pacing_rate 2.50Mbps \
+         busy:200ms rwnd_limited:50ms(25.0%) unacked:1 retrans:0/3 rcv_rtt:1.25 rcv_space:262144 \
+         minrtt:0.012 snd_wnd:65536 rcv_wnd:262144 offloads:1 uploads:0";
+    assert_eq!(words::of(&record, &node()), expected);
+    let text = render(&args("-iH"), &listed(vec![record.clone()]));
+    assert_eq!(text.lines().count(), 2);
+    assert_eq!(text.lines().nth(1).unwrap(), format!("\t {expected}"));
+    assert_eq!(render(&args("-iOH"), &listed(vec![record])).lines().count(), 1);
+}
+
+#[test]
+fn a_connection_in_the_host_says_why_it_is_there() {
+    let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
+    record.offload_state = Place::InHost;
+    record.uploads = 1;
+    record.last_upload_reason = Some("LowActivity".into());
+    record.refusals = 2;
+    record.last_refusal = Some(Refused {
+        message: "target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)".into(),
+        ndis_status: Some(0xc023_1004),
+        ndis_status_name: Some("NDIS_STATUS_OFFLOAD_TCP_ENTRIES".into()),
+    });
+    assert_eq!(
+        words::of(&record, &node()),
+        "offloads:1 uploads:1 upload_reason:LowActivity \
+         refused:2(target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004))"
+    );
+    assert_eq!(words::of(&connection("0.0.0.0:1", None), &node()), "");
+}
+
+// The habits of ss: `-tin`, `-j`, filters behind the options.
+#[test]
+fn options_of_ss_are_taken() {
+    let line = args("-tin state established dport = :22");
+    assert!(line.tcp && line.info && line.numeric && !line.all);
+    assert_eq!(line.filter.join(" "), "state established dport = :22");
+    assert!(args("-j").voice().json && args("--json").voice().json && !args("-l").voice().json);
+}
+
+// Unknown is null, and a node that did not answer has an error instead of a name.
+#[test]
+fn the_document_has_all_keys() {
+    let mut nodes = listed(vec![connection("10.0.0.2:5000", Some("10.0.0.1:1"))]).to_vec();
+    nodes.push(Listed {
+        control: "/y.sock".into(),
+        node: None,
+        connections: Vec::new(),
+        error: Some("late".into()),
+    });
+    let document = serde_json::to_value(Found { nodes }).unwrap();
+    let connection = &document["nodes"][0]["connections"][0];
+    assert_eq!(document["nodes"][0]["tap"], "flue0");
+    assert_eq!(connection["offload_state"], "Offloaded");
+    for key in ["last_upload_reason", "last_refusal", "info", "state_tree"] {
+        assert!(connection.get(key).is_some_and(serde_json::Value::is_null), "{key}");
+    }
+    assert_eq!(document["nodes"][1]["error"], "late");
+}

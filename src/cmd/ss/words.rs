@@ -1,0 +1,159 @@
+//! A connection's variables in the words of `ss -i`, in its order, with its units: times in milliseconds, windows of
+//! congestion control in segments, rates in bits per second. What is nothing, or not known, is left out, as there.
+
+use std::fmt::Write;
+
+use crate::{
+    control::{
+        message::NodeName,
+        record::{Record, TcpInfo},
+    },
+    options::name,
+    units::format_rate,
+};
+
+/// The line below a connection.
+pub(super) fn of(record: &Record, node: &NodeName) -> String {
+    let mut words = Words(String::new());
+    if let Some(info) = &record.info {
+        words.options(info);
+        words.word(&name(node.congestion_control));
+        words.variables(info);
+    }
+    words.moves(record);
+    words.0
+}
+
+struct Words(String);
+
+impl Words {
+    fn word(&mut self, word: &str) {
+        if !self.0.is_empty() {
+            self.0.push(' ');
+        }
+        self.0.push_str(word);
+    }
+
+    fn put(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.word(name);
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, ":{value}");
+    }
+
+    fn count(&mut self, name: &str, value: u64) {
+        if value > 0 {
+            self.put(name, value);
+        }
+    }
+
+    fn options(&mut self, info: &TcpInfo) {
+        for (word, agreed) in [
+            ("ts", info.timestamps),
+            ("sack", info.sack),
+            ("ecn", info.ecn),
+            ("ecnseen", info.ce_received_segs > 0),
+        ] {
+            if agreed {
+                self.word(word);
+            }
+        }
+    }
+
+    fn variables(&mut self, info: &TcpInfo) {
+        if let Some((theirs, ours)) = info.wscale {
+            self.put("wscale", format_args!("{theirs},{ours}"));
+        }
+        self.put("rto", millis(info.rto_ns));
+        if let (Some(rtt), Some(variance)) = (info.rtt_ns, info.rttvar_ns) {
+            self.put("rtt", format_args!("{}/{}", millis(rtt), millis(variance)));
+        }
+        self.put("mss", info.snd_mss_bytes);
+        self.put("pmtu", info.pmtu_bytes);
+        self.count("rcvmss", info.rcv_mss_bytes);
+        self.put("advmss", info.advmss_bytes);
+        let segments = |bytes: u64| bytes / info.snd_mss_bytes.max(1);
+        self.put("cwnd", segments(info.snd_cwnd_bytes));
+        if let Some(threshold) = info.snd_ssthresh_bytes {
+            self.put("ssthresh", segments(threshold));
+        }
+        self.count("bytes_sent", info.bytes_sent);
+        self.count("bytes_retrans", info.bytes_retrans);
+        self.count("bytes_acked", info.bytes_acked);
+        self.count("bytes_received", info.bytes_received);
+        self.count("segs_out", info.segs_out);
+        self.count("segs_in", info.segs_in);
+        if let Some(rtt) = info.rtt_ns.filter(|rtt| *rtt > 0) {
+            let rate = info.snd_cwnd_bytes as f64 * 8e9 / rtt as f64;
+            self.word(&format!("send {}", bits(rate)));
+        }
+        for (word, since) in [
+            ("lastsnd", info.last_data_sent_ns),
+            ("lastrcv", info.last_data_recv_ns),
+            ("lastack", info.last_ack_recv_ns),
+        ] {
+            if let Some(since) = since {
+                self.put(word, since / 1_000_000);
+            }
+        }
+        if let Some(rate) = info.pacing_rate_bps {
+            self.word(&format!("pacing_rate {}", bits(rate as f64)));
+        }
+        self.recovery(info);
+    }
+
+    fn recovery(&mut self, info: &TcpInfo) {
+        if info.busy_time_ns > 0 {
+            self.put("busy", format_args!("{}ms", info.busy_time_ns / 1_000_000));
+        }
+        if info.rwnd_limited_ns > 0 {
+            let (limited, busy) = (info.rwnd_limited_ns, info.busy_time_ns.max(1));
+            let percent = limited as f64 * 100.0 / busy as f64;
+            let limited = limited / 1_000_000;
+            self.put("rwnd_limited", format_args!("{limited}ms({percent:.1}%)"));
+        }
+        self.count("unacked", info.unacked_segs);
+        if info.retrans_segs > 0 || info.total_retrans_segs > 0 {
+            let (now, ever) = (info.retrans_segs, info.total_retrans_segs);
+            self.put("retrans", format_args!("{now}/{ever}"));
+        }
+        self.count("lost", info.lost_segs);
+        self.count("sacked", info.sacked_segs);
+        self.count("dsack_dups", info.dsack_dups);
+        self.count("reord_seen", info.reord_seen);
+        if let Some(rtt) = info.rcv_rtt_ns {
+            self.put("rcv_rtt", millis(rtt));
+        }
+        self.count("rcv_space", info.rcv_space_bytes);
+        if let Some(rtt) = info.min_rtt_ns {
+            self.put("minrtt", millis(rtt));
+        }
+        self.count("snd_wnd", info.snd_wnd_bytes);
+        self.count("rcv_wnd", info.rcv_wnd_bytes);
+    }
+
+    /// What ss does not have: how the connection has moved.
+    fn moves(&mut self, record: &Record) {
+        if record.is_listener() {
+            return;
+        }
+        self.put("offloads", record.offloads);
+        self.put("uploads", record.uploads);
+        if let Some(reason) = &record.last_upload_reason {
+            self.put("upload_reason", reason);
+        }
+        if let Some(refused) = &record.last_refusal {
+            self.put("refused", format_args!("{}({})", record.refusals, refused.message));
+        }
+    }
+}
+
+/// Milliseconds, with as many of three decimals as say something.
+fn millis(nanos: u64) -> String {
+    let text = format!("{:.3}", nanos as f64 / 1e6);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// `format_rate` puts a blank before the unit, which would end the word here.
+fn bits(rate: f64) -> String {
+    format_rate(rate).replace("bit/s", "bps").replace(' ', "")
+}

@@ -1,0 +1,191 @@
+//! The other side of control sockets: which nodes there are, and one question to one of them.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use super::{
+    ANSWER_BYTES_MAX, ANSWER_LIMIT, VERSION,
+    message::{Answer, Ask, NodeName, Reply, Request},
+    place,
+    record::Record,
+};
+use crate::failure::Failure;
+
+/// How long a node may take for an answer.
+pub const LIMIT: Duration = Duration::from_secs(10);
+/// Connections of one node that are listed.
+pub const CONNECTIONS_MAX: usize = 1 << 20;
+
+/// Which nodes are meant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Nodes {
+    /// All of this user's.
+    All,
+    /// The one with that socket.
+    Path(PathBuf),
+    /// Those on a TAP of that name.
+    Tap(String),
+    /// The one in that process.
+    Pid(u32),
+}
+
+impl Nodes {
+    /// What `--node` says.
+    pub fn parse(option: Option<&str>) -> Self {
+        match option {
+            None => Self::All,
+            Some(text) if text.contains('/') => Self::Path(text.into()),
+            Some(text) => match text.parse() {
+                Ok(pid) => Self::Pid(pid),
+                Err(_) => Self::Tap(text.into()),
+            },
+        }
+    }
+
+    fn names(&self, path: &Path) -> bool {
+        match (self, place::parse(path)) {
+            (Self::All, _) => true,
+            (Self::Path(own), _) => own == path,
+            (Self::Tap(own), Some((tap, _))) => own == tap,
+            (Self::Pid(own), Some((_, pid))) => *own == pid,
+            (Self::Tap(_) | Self::Pid(_), None) => false,
+        }
+    }
+}
+
+/// The sockets of running nodes, and where they were looked for.
+///
+/// # Errors
+/// A node that was named is not there, or the directory is not ours.
+pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Failure> {
+    if let Nodes::Path(path) = nodes {
+        return Ok((vec![path.clone()], path.clone()));
+    }
+    let directory = place::directory();
+    let shown = directory.display();
+    let mut sockets = place::sockets(&directory)
+        .map_err(|error| Failure::work(format!("control sockets: {shown}: {error}")))?;
+    sockets.retain(|path| nodes.names(path) && is_alive(path));
+    if sockets.is_empty() && *nodes != Nodes::All {
+        let wanted = match nodes {
+            Nodes::Tap(tap) => format!("on TAP {tap}"),
+            Nodes::Pid(pid) => format!("in process {pid}"),
+            Nodes::All | Nodes::Path(_) => String::new(),
+        };
+        return Err(Failure::work(format!("no node {wanted} has a control socket in {shown}")));
+    }
+    Ok((sockets, directory))
+}
+
+/// Whether somebody listens. A node that was killed has left a socket on which nobody does.
+fn is_alive(path: &Path) -> bool {
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(error) => {
+            !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+        }
+    }
+}
+
+/// Asks the node at `path`.
+///
+/// # Errors
+/// It cannot be reached, does not answer in time, or answers something else.
+pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Failure> {
+    let failed = |what: &str, error: io::Error| {
+        Failure::work(format!("control socket {}: {what}: {error}", path.display()))
+    };
+    let mut stream = UnixStream::connect(path).map_err(|error| failed("connect", error))?;
+    let mut line = serde_json::to_vec(&Request::new(ask))
+        .map_err(|error| failed("request", io::Error::other(error)))?;
+    line.push(b'\n');
+    stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(|error| failed("set-up", error))?;
+    stream.write_all(&line).map_err(|error| failed("request", error))?;
+    let answer = read_line(&mut stream).map_err(|error| failed("answer", error))?;
+    let reply: Reply = serde_json::from_slice(&answer)
+        .map_err(|error| failed("answer", io::Error::new(io::ErrorKind::InvalidData, error)))?;
+    if reply.flue_control != VERSION {
+        let why = format!("version {}; this program speaks {VERSION}", reply.flue_control);
+        return Err(failed("answer", io::Error::other(why)));
+    }
+    match reply.answer {
+        Answer::Failed { message } => Err(Failure::work(message)),
+        answer => Ok(answer),
+    }
+}
+
+fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + LIMIT;
+    let mut answer = Vec::new();
+    let mut piece = vec![0; 64 * 1024];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("none in {LIMIT:?}")));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => answer.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        }
+        if answer.last() == Some(&b'\n') {
+            return Ok(answer);
+        }
+        if answer.len() > ANSWER_BYTES_MAX {
+            let why = format!("more than {ANSWER_BYTES_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+    }
+}
+
+/// Everything that the node at `path` lists.
+///
+/// # Errors
+/// As [`ask`]; or it has more than [`CONNECTIONS_MAX`].
+pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Failure> {
+    let mut connections: Vec<Record> = Vec::new();
+    loop {
+        let after = connections.last().map(|record| record.handle);
+        let Answer::List(page) = ask(path, Ask::List { after, state })? else {
+            return Err(Failure::work(format!(
+                "control socket {}: not a list of connections",
+                path.display()
+            )));
+        };
+        let more = page.more && !page.connections.is_empty();
+        connections.extend(page.connections);
+        if !more {
+            return Ok((page.node, connections));
+        }
+        if connections.len() >= CONNECTIONS_MAX {
+            return Err(Failure::work(format!("more than {CONNECTIONS_MAX} connections")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_meant_by_path_process_or_tap() {
+        assert_eq!(Nodes::parse(None), Nodes::All);
+        assert_eq!(Nodes::parse(Some("./a.sock")), Nodes::Path("./a.sock".into()));
+        assert_eq!(Nodes::parse(Some("71")), Nodes::Pid(71));
+        assert_eq!(Nodes::parse(Some("flue0")), Nodes::Tap("flue0".into()));
+        let path = Path::new("/run/flue/flue0-71.sock");
+        for text in ["/run/flue/flue0-71.sock", "71", "flue0"] {
+            assert!(Nodes::parse(Some(text)).names(path), "{text}");
+        }
+        for text in ["/run/flue/flue1-71.sock", "7", "flue"] {
+            assert!(!Nodes::parse(Some(text)).names(path), "{text}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What goes over a control socket: a request, an answer, each one line of JSON.
+
+use std::{fmt, net::IpAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::{VERSION, record::Record};
+use crate::options::{CongestionControl, NodeConfig, Offload};
+
+/// A request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// [`VERSION`].
+    pub flue_control: u32,
+    /// What is asked.
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// What is asked of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Ask {
+    /// Its listeners and connections, by handle. Answered by [`Answer::List`].
+    List {
+        /// Those after this one; `null`: from the first.
+        #[serde(default)]
+        after: Option<u64>,
+        /// With the three classes of offload state.
+        #[serde(default)]
+        state: bool,
+    },
+    /// A hand-over. Answered by [`Answer::Moved`] when it is done or refused, or after
+    /// [`MOVE_LIMIT`](super::MOVE_LIMIT).
+    Move(Move),
+}
+
+/// A hand-over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Move {
+    /// Which connection.
+    pub handle: u64,
+    /// Where to.
+    pub to: Destination,
+    /// Ask the host stack for it; `false`: only wait.
+    pub begin: bool,
+    /// Refusals of the connection that are known: one more ends the wait.
+    pub refusals: u32,
+}
+
+/// Where a connection is to be handed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Destination {
+    /// To the target.
+    Target,
+    /// To the host stack.
+    Host,
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Reply {
+    /// [`VERSION`].
+    pub flue_control: u32,
+    /// What was asked.
+    #[serde(flatten)]
+    pub answer: Answer,
+}
+
+/// What a node answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// Listeners and connections.
+    List(Box<Page>),
+    /// How the connection is now; `null`: there is none of that handle.
+    Moved {
+        /// Without `info` and `state`.
+        connection: Option<Box<Record>>,
+    },
+    /// It could not be done, or was not understood.
+    Failed {
+        /// Layer, object, limit.
+        message: String,
+    },
+}
+
+impl Request {
+    /// A request in this version.
+    pub const fn new(ask: Ask) -> Self {
+        Self { flue_control: VERSION, ask }
+    }
+}
+
+impl Reply {
+    /// An answer in this version.
+    pub const fn new(answer: Answer) -> Self {
+        Self { flue_control: VERSION, answer }
+    }
+}
+
+/// Some of a node's listeners and connections.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Page {
+    /// The node.
+    pub node: NodeName,
+    /// By handle.
+    pub connections: Vec<Record>,
+    /// There are more, after the last handle.
+    pub more: bool,
+}
+
+/// Which node it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeName {
+    /// Its TAP.
+    pub tap: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Which connections it offloads by itself.
+    pub offload: Offload,
+    /// Congestion control of offloaded connections.
+    pub congestion_control: CongestionControl,
+}
+
+impl NodeName {
+    /// That of this process's node.
+    pub fn of(config: &NodeConfig) -> Self {
+        Self {
+            tap: config.tap.clone(),
+            pid: std::process::id(),
+            addresses: config.addresses.iter().map(|prefix| prefix.address()).collect(),
+            offload: config.offload,
+            congestion_control: config.congestion_control,
+        }
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", self.tap, self.pid)
+    }
+}

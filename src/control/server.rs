@@ -1,0 +1,388 @@
+//! The node's side of its control socket: one thread, one client at a time.
+//!
+//! Nothing here waits without a limit, and nothing waits while the node is held. A client that does not send, or does
+//! not read, keeps the next one waiting for [`REQUEST_LIMIT`] or [`ANSWER_LIMIT`]; the data path knows neither.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use host_stack::{
+    node::Node,
+    socket::{ConnectionRow, Request as HostRequest},
+};
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    engine::{Look, NodeClient},
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{
+    ANSWER_LIMIT, BACKLOG, HOST_LIMIT, LOOK_MAX, MOVE_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT,
+    ROWS_MAX, VERSION,
+    message::{Answer, Ask, Destination, Move, NodeName, Page, Reply, Request},
+    place::{self, ControlPlace, PATH_BYTES_MAX},
+    record::{Place, Record},
+};
+use crate::{failure::Failure, options::NodeConfig};
+
+/// How often a connection that is to move is looked at.
+const MOVE_INTERVAL: Duration = Duration::from_millis(5);
+/// The least rest between two clients.
+const REST_MIN: Duration = Duration::from_millis(1);
+/// Rest after an accept that failed: without descriptors it would fail again at once.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// A node, as the server needs it.
+pub trait Controlled: Send + 'static {
+    /// Its listeners and connections, by handle.
+    ///
+    /// # Errors
+    /// It has not answered within the limit.
+    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String>;
+
+    /// What the target says of these; `None`: it does not have that one.
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>>;
+
+    /// Has the host stack hand a connection over.
+    fn move_to(&self, handle: OffloadHandle, to: Destination);
+}
+
+impl<C: NodeClient + 'static> Controlled for Node<C> {
+    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String> {
+        self.list(limit).map_err(|error| format!("host stack: {error} ({limit:?})"))
+    }
+
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+        self.with_engine(|engine, now| {
+            handles.iter().map(|handle| engine.look(now, *handle)).collect()
+        })
+    }
+
+    fn move_to(&self, handle: OffloadHandle, to: Destination) {
+        self.request(match to {
+            Destination::Target => HostRequest::Offload { handle },
+            Destination::Host => HostRequest::Upload { handle },
+        });
+    }
+}
+
+/// A control socket that is served; it goes away with this value.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    /// Closing it ends the thread.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // Before the thread's end: nobody is to wait for one that will not answer.
+        let _ = fs::remove_file(&self.path);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the control socket has panicked");
+        }
+    }
+}
+
+/// Serves the node's control socket, where its options say.
+///
+/// # Errors
+/// `--control PATH` cannot be had. A node whose socket nobody has asked for runs without, and says so in its log.
+pub fn serve(
+    node: &(impl Controlled + Clone),
+    config: &NodeConfig,
+) -> Result<Option<Control>, Failure> {
+    let Some(path) = config.control.socket(&config.tap, std::process::id()) else {
+        return Ok(None);
+    };
+    let made = match &config.control {
+        ControlPlace::Directory(directory) => place::make_directory(directory).map(|()| {
+            place::sweep(directory);
+            // Of a process that had this id before.
+            let _ = fs::remove_file(&path);
+        }),
+        ControlPlace::Path(_) => remove_stale(&path),
+        ControlPlace::None => Ok(()),
+    };
+    match made.and_then(|()| start(node.clone(), NodeName::of(config), path)) {
+        Ok(control) => Ok(Some(control)),
+        Err(failure) if matches!(config.control, ControlPlace::Path(_)) => Err(failure),
+        Err(failure) => {
+            tracing::warn!(%failure, "no control socket");
+            Ok(None)
+        }
+    }
+}
+
+/// Makes room for a socket where one is that nobody listens on; anything else there stays.
+fn remove_stale(path: &Path) -> Result<(), Failure> {
+    match UnixStream::connect(path) {
+        Ok(_) => Err(Failure::work(format!(
+            "--control {}: another process listens there",
+            path.display()
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            use std::os::unix::fs::FileTypeExt;
+            let is_socket =
+                fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+            if is_socket {
+                // What is wrong if it fails, `bind` will say.
+                let _ = fs::remove_file(path);
+            }
+            Ok(())
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Listens on `path` and serves what comes.
+///
+/// # Errors
+/// The socket or the thread cannot be had.
+pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Control, Failure> {
+    let failed = |error: io::Error| {
+        let length = path.as_os_str().len();
+        let why = if length > PATH_BYTES_MAX {
+            format!("{length} bytes, a Unix socket's path has at most {PATH_BYTES_MAX}")
+        } else {
+            error.to_string()
+        };
+        Failure::work(format!("control socket {}: {why}", path.display()))
+    };
+    let listener = UnixListener::bind(&path).map_err(failed)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+    let server = Server { node, name, stopped };
+    let run = move || server.run(&listener);
+    let thread = thread::Builder::new().name("flue-control".into()).spawn(run).map_err(failed)?;
+    Ok(Control { path, stop: Some(stop), thread: Some(thread) })
+}
+
+/// Why a client is let go without an answer.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the node ends")]
+    Stopped,
+    #[error("time limit of {0:?}")]
+    Late(Duration),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("closed by the client")]
+    Closed,
+}
+
+struct Server<N> {
+    node: N,
+    name: NodeName,
+    stopped: UnixStream,
+}
+
+impl<N: Controlled> Server<N> {
+    fn run(&self, listener: &UnixListener) {
+        loop {
+            if let Err(Ended::Stopped) = self.wait(listener.as_fd(), PollFlags::IN, None) {
+                return;
+            }
+            let began = Instant::now();
+            let rest = match listener.accept() {
+                Ok((client, _)) => {
+                    let took = self.serve(&client);
+                    took.max(REST_MIN)
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "accept on the control socket");
+                    ACCEPT_REST
+                }
+            };
+            tracing::debug!(took = ?began.elapsed(), "control socket");
+            // Whoever asks without pause leaves the node at least half of its time.
+            if self.rest(rest).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Serves one client; returns how long the node was busy with it.
+    fn serve(&self, client: &UnixStream) -> Duration {
+        let mut busy = Duration::ZERO;
+        let served = self.read(client).and_then(|line| {
+            let began = Instant::now();
+            let answer = self.answer(&line);
+            busy = began.elapsed().min(HOST_LIMIT);
+            let mut text = serde_json::to_vec(&Reply::new(answer)).map_err(io::Error::other)?;
+            text.push(b'\n');
+            self.write(client, &text)
+        });
+        if let Err(error) = served {
+            tracing::debug!(%error, "client of the control socket");
+        }
+        busy
+    }
+
+    /// Waits until `fd` is ready, the node ends, or the time is over.
+    fn wait(
+        &self,
+        fd: BorrowedFd<'_>,
+        events: PollFlags,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<(), Ended> {
+        loop {
+            let timeout = match deadline {
+                Some((at, limit)) => match at.saturating_duration_since(Instant::now()) {
+                    Duration::ZERO => return Err(Ended::Late(limit)),
+                    left => Timespec::try_from(left).ok(),
+                },
+                None => None,
+            };
+            let mut waits =
+                [PollFd::from_borrowed_fd(fd, events), PollFd::new(&self.stopped, PollFlags::IN)];
+            match poll(&mut waits, timeout.as_ref()) {
+                Ok(_) if !waits[1].revents().is_empty() => return Err(Ended::Stopped),
+                Ok(_) if !waits[0].revents().is_empty() => return Ok(()),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Ended::Io(error.into())),
+            }
+        }
+    }
+
+    /// Does nothing for that long, unless the node ends.
+    fn rest(&self, time: Duration) -> Result<(), Ended> {
+        let deadline = Some((Instant::now() + time, time));
+        // Nothing is awaited of the node's own end but its closing.
+        match self.wait(self.stopped.as_fd(), PollFlags::empty(), deadline) {
+            Err(Ended::Late(_)) => Ok(()),
+            ended => ended,
+        }
+    }
+
+    fn read(&self, mut client: &UnixStream) -> Result<Vec<u8>, Ended> {
+        client.set_nonblocking(true)?;
+        let deadline = (Instant::now() + REQUEST_LIMIT, REQUEST_LIMIT);
+        let mut line = vec![0; REQUEST_BYTES_MAX];
+        let mut length = 0;
+        loop {
+            self.wait(client.as_fd(), PollFlags::IN, Some(deadline))?;
+            match client.read(&mut line[length..]) {
+                Ok(0) => return Err(Ended::Closed),
+                Ok(count) => {
+                    length += count;
+                    if let Some(end) = line[..length].iter().position(|&byte| byte == b'\n') {
+                        line.truncate(end);
+                        return Ok(line);
+                    }
+                    if length == line.len() {
+                        // Answered as what it is: no request.
+                        return Ok(line);
+                    }
+                }
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn write(&self, mut client: &UnixStream, mut text: &[u8]) -> Result<(), Ended> {
+        let deadline = (Instant::now() + ANSWER_LIMIT, ANSWER_LIMIT);
+        while !text.is_empty() {
+            self.wait(client.as_fd(), PollFlags::OUT, Some(deadline))?;
+            match client.write(text) {
+                Ok(0) => return Err(Ended::Closed),
+                Ok(count) => text = &text[count..],
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, line: &[u8]) -> Answer {
+        let failed = |message: String| Answer::Failed { message };
+        if line.len() == REQUEST_BYTES_MAX {
+            return failed(format!("control: a request has at most {REQUEST_BYTES_MAX} bytes"));
+        }
+        let request: Request = match serde_json::from_slice(line) {
+            Ok(request) => request,
+            Err(error) => return failed(format!("control: not a request: {error}")),
+        };
+        let Request { flue_control, ask } = request;
+        if flue_control != VERSION {
+            return failed(format!("control: version {flue_control}; this node speaks {VERSION}"));
+        }
+        let answered = match ask {
+            Ask::List { after, state } => self.list(after, state),
+            Ask::Move(wanted) => self.hand_over(wanted),
+        };
+        answered.unwrap_or_else(failed)
+    }
+
+    fn list(&self, after: Option<u64>, state: bool) -> Result<Answer, String> {
+        let mut rows = self.node.rows(HOST_LIMIT)?;
+        rows.retain(|row| after.is_none_or(|after| row.handle.0 > after));
+        let more = rows.len() > ROWS_MAX;
+        rows.truncate(ROWS_MAX);
+        let mut connections = Vec::with_capacity(rows.len());
+        for rows in rows.chunks(LOOK_MAX) {
+            let handles: Vec<_> = rows.iter().map(|row| row.handle).collect();
+            let looks = self.node.look(&handles);
+            connections
+                .extend(rows.iter().zip(looks).map(|(row, look)| Record::new(row, look, state)));
+        }
+        Ok(Answer::List(Box::new(Page { node: self.name.clone(), connections, more })))
+    }
+
+    fn hand_over(&self, wanted: Move) -> Result<Answer, String> {
+        let Move { handle, to, begin, refusals } = wanted;
+        let goal = match to {
+            Destination::Target => Place::Offloaded,
+            Destination::Host => Place::InHost,
+        };
+        if begin {
+            self.node.move_to(OffloadHandle(handle), to);
+        }
+        let deadline = Instant::now() + MOVE_LIMIT;
+        loop {
+            let rows = self.node.rows(HOST_LIMIT)?;
+            let row = rows.iter().find(|row| row.handle.0 == handle);
+            let record = row.map(|row| Box::new(Record::new(row, None, false)));
+            let settled = record
+                .as_ref()
+                .is_none_or(|record| record.offload_state == goal || record.refusals > refusals);
+            if settled || Instant::now() >= deadline || self.rest(MOVE_INTERVAL).is_err() {
+                return Ok(Answer::Moved { connection: record });
+            }
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+use std::{
+    io::BufRead,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use host_stack::{
+    socket::{Moves, Refusal, SocketState},
+    stream::OffloadState,
+};
+use offload_engine::status::NdisStatus;
+
+use super::*;
+use crate::{
+    control::{ANSWER_BYTES_MAX, client},
+    options::{CongestionControl, Offload},
+};
+
+/// A node without a network: its connections are moved when they have been looked at often enough.
+#[derive(Clone, Default)]
+struct Fake(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    rows: Vec<ConnectionRow>,
+    moving: Option<(OffloadHandle, Destination)>,
+    /// The target refuses.
+    refuses: bool,
+    /// Listings before a move is done.
+    patience: u32,
+    asked: u32,
+}
+
+impl Controlled for Fake {
+    fn rows(&self, _limit: Duration) -> Result<Vec<ConnectionRow>, String> {
+        let mut state = self.0.lock().unwrap();
+        if let Some((handle, to)) = state.moving {
+            let refuses = state.refuses;
+            state.patience = state.patience.saturating_sub(1);
+            if state.patience == 0 {
+                state.moving = None;
+                let row = state.rows.iter_mut().find(|row| row.handle == handle);
+                if let Some(row) = row {
+                    if refuses {
+                        row.moves.refusals += 1;
+                        let status = NdisStatus::OFFLOAD_TCP_ENTRIES;
+                        row.moves.last_refusal = Some(Refusal::Target(status));
+                    } else {
+                        row.offload = match to {
+                            Destination::Target => OffloadState::Offloaded,
+                            Destination::Host => OffloadState::InHost,
+                        };
+                    }
+                }
+            }
+        }
+        Ok(state.rows.clone())
+    }
+
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+        assert!(handles.len() <= LOOK_MAX, "the node is held for too many");
+        vec![None; handles.len()]
+    }
+
+    fn move_to(&self, handle: OffloadHandle, to: Destination) {
+        let mut state = self.0.lock().unwrap();
+        state.moving = Some((handle, to));
+        state.asked += 1;
+    }
+}
+
+fn row(handle: u64) -> ConnectionRow {
+    ConnectionRow {
+        handle: OffloadHandle(handle),
+        local: "10.0.0.2:5000".parse().unwrap(),
+        remote: Some("10.0.0.1:7174".parse().unwrap()),
+        state: Some(SocketState::Established),
+        offload: OffloadState::InHost,
+        recv_q: Some(0),
+        send_q: Some(0),
+        must_offload: false,
+        moves: Moves::default(),
+    }
+}
+
+fn name() -> NodeName {
+    NodeName {
+        tap: "flue0".into(),
+        pid: 71,
+        addresses: Vec::new(),
+        offload: Offload::Never,
+        congestion_control: CongestionControl::Cubic,
+    }
+}
+
+fn path(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("flue-{}-{test}.sock", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+fn served(test: &str, rows: impl Iterator<Item = u64>) -> (Fake, Control) {
+    let fake = Fake::default();
+    fake.0.lock().unwrap().rows = rows.map(row).collect();
+    let control = start(fake.clone(), name(), path(test)).unwrap();
+    (fake, control)
+}
+
+/// Sends `request` as it is and reads the line that comes.
+fn raw(control: &Control, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(control.path()).unwrap();
+    stream.write_all(request).unwrap();
+    let mut line = String::new();
+    io::BufReader::new(stream).read_line(&mut line).unwrap();
+    line
+}
+
+// More connections than fit one answer come in several, none twice, none left out.
+#[test]
+fn a_long_list_comes_in_pages() {
+    let many = 2 * ROWS_MAX as u64 + 3;
+    let (_, control) = served("pages", 1..=many);
+    let (node, connections) = client::list(control.path(), false).unwrap();
+    assert_eq!(node, name());
+    let handles: Vec<_> = connections.iter().map(|record| record.handle).collect();
+    assert_eq!(handles, (1..=many).collect::<Vec<_>>());
+    let ask = Ask::List { after: None, state: false };
+    let Ok(Answer::List(page)) = client::ask(control.path(), ask) else { panic!("no list") };
+    assert!(page.more && page.connections.len() == ROWS_MAX);
+    let ask = Ask::List { after: Some(many - 1), state: false };
+    let Ok(Answer::List(page)) = client::ask(control.path(), ask) else { panic!("no list") };
+    assert!(!page.more && page.connections.len() == 1);
+}
+
+// An answer as large as it can be is one that a client takes.
+#[test]
+fn the_largest_page_fits_an_answer() {
+    let (_, control) = served("size", 1..=ROWS_MAX as u64);
+    let line = raw(&control, b"{\"flue_control\":1,\"ask\":\"list\"}\n");
+    // State and TCP_INFO of an offloaded connection take less than 8 KiB.
+    assert!(line.len() + ROWS_MAX * 8192 < ANSWER_BYTES_MAX, "{} bytes", line.len());
+}
+
+#[test]
+fn a_move_is_waited_for() {
+    let (fake, control) = served("move", 1..=2);
+    fake.0.lock().unwrap().patience = 3;
+    let wanted = Move { handle: 2, to: Destination::Target, begin: true, refusals: 0 };
+    let answer = client::ask(control.path(), Ask::Move(wanted)).unwrap();
+    let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
+    assert_eq!((record.handle, record.offload_state), (2, Place::Offloaded));
+    assert_eq!(fake.0.lock().unwrap().asked, 1);
+    // Only to look asks for nothing.
+    let looked = Move { handle: 1, begin: false, ..wanted };
+    let answer = client::ask(control.path(), Ask::Move(looked)).unwrap();
+    let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
+    assert_eq!(record.offload_state, Place::InHost);
+    assert_eq!(fake.0.lock().unwrap().asked, 1);
+}
+
+#[test]
+fn a_refused_move_says_why_at_once() {
+    let (fake, control) = served("refused", 1..=1);
+    {
+        let mut state = fake.0.lock().unwrap();
+        (state.refuses, state.patience) = (true, 2);
+    }
+    let wanted = Move { handle: 1, to: Destination::Target, begin: true, refusals: 0 };
+    let began = Instant::now();
+    let answer = client::ask(control.path(), Ask::Move(wanted)).unwrap();
+    let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
+    assert!(began.elapsed() < MOVE_LIMIT, "it has waited for what would not come");
+    let refused = record.last_refusal.unwrap();
+    assert_eq!(refused.ndis_status, Some(0xC023_1004));
+    assert_eq!(refused.ndis_status_name.as_deref(), Some("NDIS_STATUS_OFFLOAD_TCP_ENTRIES"));
+    let unknown = Move { handle: 9, ..wanted };
+    let answer = client::ask(control.path(), Ask::Move(unknown)).unwrap();
+    assert_eq!(answer, Answer::Moved { connection: None });
+}
+
+#[test]
+fn what_is_no_request_is_answered_by_why() {
+    let (_, control) = served("garbage", 1..=1);
+    let too_long = vec![b'['; REQUEST_BYTES_MAX + 1];
+    let nested = [vec![b'['; 4000], b"\n".to_vec()].concat();
+    let cases: [(&[u8], &str); 8] = [
+        (b"\n", "not a request"),
+        (b"\xff\xfe\n", "not a request"),
+        (b"GET / HTTP/1.1\r\n\r\n", "not a request"),
+        (b"{\"flue_control\":1}\n", "not a request"),
+        (b"{\"flue_control\":1,\"ask\":\"reboot\"}\n", "not a request"),
+        (b"{\"flue_control\":2,\"ask\":\"list\"}\n", "version 2; this node speaks 1"),
+        (&too_long, "at most 4096 bytes"),
+        (&nested, "not a request"),
+    ];
+    for (request, word) in cases {
+        let line = raw(&control, request);
+        assert!(line.contains("\"answer\":\"failed\"") && line.contains(word), "{word}: {line}");
+    }
+    assert!(client::list(control.path(), false).is_ok(), "it serves on");
+}
+
+// A client that sends nothing, and one that does not read, hold up the next one for their time limit and no
+// longer; they do not hold up the end of the node at all.
+#[test]
+fn hostile_clients_are_let_go() {
+    let (_, control) = served("hostile", 1..=ROWS_MAX as u64);
+    let silent = UnixStream::connect(control.path()).unwrap();
+    let mut deaf = UnixStream::connect(control.path()).unwrap();
+    deaf.write_all(b"{\"flue_control\":1,\"ask\":\"list\"}\n").unwrap();
+    let mut half = UnixStream::connect(control.path()).unwrap();
+    half.write_all(b"{\"flue_control\":1,").unwrap();
+    let mut gone = UnixStream::connect(control.path()).unwrap();
+    gone.write_all(b"{\"flue_control\":1,\"ask\":\"list\"}\n").unwrap();
+    drop(gone);
+    let began = Instant::now();
+    client::list(control.path(), false).expect("everybody is served in the end");
+    let (took, limits) = (began.elapsed(), 2 * REQUEST_LIMIT + ANSWER_LIMIT);
+    assert!(took >= 2 * REQUEST_LIMIT, "{took:?}: the hostile ones were not served before");
+    assert!(took < limits + Duration::from_secs(2), "{took:?}");
+    drop((silent, deaf, half));
+    let another = UnixStream::connect(control.path()).unwrap();
+    let began = Instant::now();
+    let path = control.path().to_owned();
+    drop(control);
+    assert!(began.elapsed() < REQUEST_LIMIT / 2, "{:?}", began.elapsed());
+    assert!(!path.exists());
+    drop(another);
+}
+
+#[test]
+fn a_socket_is_private_and_leaves_with_its_node() {
+    let (_, control) = served("private", 0..0);
+    let path = control.path().to_owned();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(control);
+    assert!(!path.exists());
+}
+
+fn config(control: ControlPlace) -> NodeConfig {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        node: crate::options::NodeOptions,
+    }
+    let config = Line::try_parse_from(["test", "--seed", "1"]).unwrap().node.resolve().unwrap();
+    NodeConfig { control, ..config }
+}
+
+// A socket that a killed node has left is no obstacle; one that is served, and a file, are.
+#[test]
+fn a_stale_socket_is_taken_over() {
+    let path = path("stale");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let wanted = config(ControlPlace::Path(path.clone()));
+    let control = serve(&Fake::default(), &wanted).unwrap().expect("it was asked for");
+    assert!(client::list(&path, false).is_ok());
+    let failure = serve(&Fake::default(), &wanted).map(drop).unwrap_err();
+    assert!(failure.message.contains("another process listens"), "{failure}");
+    drop(control);
+    fs::write(&path, "a file").unwrap();
+    assert!(serve(&Fake::default(), &wanted).is_err());
+    assert_eq!(fs::read(&path).unwrap(), b"a file");
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn what_cannot_be_had_is_a_failure_only_if_it_was_asked_for() {
+    let long = std::env::temp_dir().join("x".repeat(PATH_BYTES_MAX));
+    let failure = serve(&Fake::default(), &config(ControlPlace::Path(long.clone())));
+    let failure = failure.map(drop).unwrap_err();
+    assert!(failure.message.contains("at most 107"), "{failure}");
+    let nowhere = ControlPlace::Directory("/nonexistent/flue".into());
+    assert!(serve(&Fake::default(), &config(nowhere)).unwrap().is_none());
+    assert!(serve(&Fake::default(), &config(ControlPlace::None)).unwrap().is_none());
+}

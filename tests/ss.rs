@@ -1,0 +1,353 @@
+//! `flue ss`, `flue offload` and `flue upload` on running nodes: what is listed is so, connections move while data
+//! flows, and what somebody does to the control socket is no matter of the data path.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flue_test_support::capture;
+use flue_test_support::flue::{Scratch, command, exchange};
+use flue_test_support::kernel_peer::{KernelPeer, Plan};
+use flue_test_support::needs::{Need, find_tool, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::stream::Stream;
+use flue_test_support::switch::Switch;
+use rustix::process::Signal;
+use serde_json::Value;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] =
+    &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
+const START: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(90);
+const MIB: u64 = 1 << 20;
+const FLUE_SEED: u64 = 1;
+const KERNEL_SEED: u64 = 2;
+
+fn flue_at() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 2], 5000))
+}
+
+/// A switch, a kernel on it, and a place for control sockets that no other test sees.
+struct Bench {
+    switch: Switch,
+    kernel: Namespace,
+    runtime: Scratch,
+}
+
+/// What a command of ours has said.
+struct Said {
+    status: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        let switch = Switch::new(1500);
+        let kernel = switch.host("10.0.0.1/24");
+        Self { switch, kernel, runtime: Scratch::new() }
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = command(FLUE, line);
+        command.env("XDG_RUNTIME_DIR", self.runtime.file(""));
+        command
+    }
+
+    /// `flue nc` at 10.0.0.2 with these options, listening on port 5000.
+    fn listen(&self, options: &str, output: Output) -> Process {
+        let bridge = Switch::BRIDGE;
+        let line = format!(
+            "nc -l 5000 --tap tap2 --addr 10.0.0.2/24 --bridge {bridge} --seed 7 {options}"
+        );
+        let mut flue = Process::start(self.switch.namespace(), self.command(&line), output);
+        flue.expect_line("listening", START);
+        flue
+    }
+
+    /// Runs a command to its end. It needs no namespace: a control socket has a path.
+    fn say(&self, line: &str) -> Said {
+        let output = self.command(line).output().expect("flue starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("flue writes UTF-8");
+        Said { status: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// `flue ss --json` with these arguments: the connections of the only node.
+    fn connections(&self, line: &str) -> Vec<Value> {
+        let said = self.say(&format!("ss --json {line}"));
+        assert_eq!(said.status, Some(0), "{}", said.out);
+        let nodes = said.json()["result"]["nodes"].as_array().unwrap().clone();
+        assert_eq!(nodes.len(), 1, "{}", said.out);
+        nodes[0]["connections"].as_array().unwrap().clone()
+    }
+
+    /// Asks until the only connection is there and `is_so`.
+    fn expect(&self, line: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + START;
+        loop {
+            let connections = self.connections(line);
+            match connections.as_slice() {
+                [one] if is_so(one) => return one.clone(),
+                _ => assert!(Instant::now() < deadline, "not in {START:?}: {connections:?}"),
+            }
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        self.kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).expect("flue accepts")
+    }
+
+    fn sockets(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.runtime.file("flue")).expect("the directory is there");
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+// A listener and a connection, as table and as document, with everything that the target knows; and nothing when the
+// node has gone.
+#[test]
+fn it_lists_what_a_node_has() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let mut flue = bench.listen("", Output::Bytes);
+    let listeners = bench.say("ss -tln");
+    let rows: Vec<_> =
+        listeners.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+    let head: Vec<_> =
+        "State Recv-Q Send-Q Local Address:Port Peer Address:Port Offload".split(' ').collect();
+    assert_eq!(rows, [head, vec!["LISTEN", "0", "1", "0.0.0.0:5000", "*:*", "InHost"]]);
+
+    let mut socket = bench.connect();
+    let peer = socket.local_addr().unwrap();
+    // The target counts what it has received itself.
+    bench.expect("", |one| one["offload_state"] == "Offloaded");
+    socket.write_all(&[7; 10_000]).unwrap();
+    let one = bench.expect("--state", |one| one["info"]["bytes_received"] == 10_000);
+    assert_eq!(one["offload_state"], "Offloaded");
+    assert_eq!(
+        (&one["state"], &one["offloads"], &one["uploads"]),
+        (&Value::from("ESTAB"), &Value::from(1), &Value::from(0))
+    );
+    assert_eq!(one["local"], "10.0.0.2:5000");
+    assert_eq!(one["remote"], peer.to_string());
+    assert_eq!(one["info"]["snd_mss_bytes"], 1448);
+    let tree = &one["state_tree"];
+    assert_eq!(tree["path"]["const"]["DestinationAddress"], "10.0.0.1");
+    assert_eq!(tree["path"]["cached"]["PathMtu"], 1500);
+    assert_eq!(tree["tcp"]["const"]["RemotePort"], peer.port());
+    assert_eq!(tree["tcp"]["delegated"]["State"], "Established");
+    let edges = ["SndUna", "SndNxt", "SndMax"].map(|member| &tree["tcp"]["delegated"][member]);
+    assert!(edges[0].is_u64() && edges.iter().all(|edge| *edge == edges[0]), "{tree}");
+
+    let text = bench.say(&format!("ss -tinp state established dport = :{}", peer.port())).out;
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    let process = format!("node:((\"tap2\",pid={}))", flue.id());
+    for word in ["ESTAB", "10.0.0.2:5000", &peer.to_string(), "Offloaded", &process] {
+        assert!(lines[1].split_whitespace().any(|other| other == word), "{word}: {text}");
+    }
+    for word in ["cubic", "wscale:", "mss:1448", "pmtu:1500", "bytes_received:10000", "offloads:1"]
+    {
+        let found = lines[2].split_whitespace().any(|other| other.starts_with(word));
+        assert!(found, "{word}: {text}");
+    }
+    assert_eq!(bench.say("ss dport = :1").out.lines().count(), 1, "only the head");
+    assert!(bench.connections("--node tap2 offload inhost").is_empty());
+    let unknown = bench.say("ss --node tap9");
+    assert_eq!(unknown.status, Some(1));
+    assert!(unknown.err.contains("tap9"), "{}", unknown.err);
+    let unclear = bench.say("ss dport 22");
+    assert_eq!(unclear.status, Some(2), "{}", unclear.err);
+
+    drop(socket);
+    drop(flue.take_input());
+    flue.expect_exit(0, START);
+    assert!(bench.sockets().is_empty(), "the node has left its socket");
+    let nobody = bench.say("ss");
+    assert_eq!((nobody.status, nobody.out.lines().count()), (Some(0), 1));
+    assert!(
+        nobody.err.contains("no node is running") && nobody.err.contains("flue"),
+        "{}",
+        nobody.err
+    );
+}
+
+// A killed node leaves its socket. It is not listed, and the next node removes it.
+#[test]
+fn a_stale_socket_is_no_node() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let mut killed = bench.listen("", Output::Bytes);
+    killed.signal(Signal::KILL);
+    killed.wait(START);
+    let left = bench.sockets();
+    assert_eq!(left.len(), 1, "the kernel does not remove it: {left:?}");
+    let said = bench.say("ss -a");
+    assert_eq!((said.status, said.out.lines().count()), (Some(0), 1), "{}", said.out);
+    let named = bench.say(&format!("ss --node {}", left[0].display()));
+    assert_eq!(named.status, Some(1), "it was named, so that is an error");
+    assert!(named.err.contains("connect"), "{}", named.err);
+    let next = bench.listen("", Output::Bytes);
+    assert_eq!(bench.sockets().len(), 1);
+    assert!(!left[0].exists(), "it has not been removed");
+    drop(next);
+}
+
+// Clients that connect and say nothing, garbage, and requests without pause: the stream is exact, and it is not late.
+#[test]
+fn a_hostile_client_does_not_hold_up_data() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let mut flue = bench.listen("", Output::Bytes);
+    let socket = bench.sockets().remove(0);
+    let silent: Vec<_> = (0..8).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    assert!(!silent.is_empty());
+    let bytes = 32 * MIB;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
+                // It fails where the node is quicker.
+                let _ = stream.write_all(b"{\"flue_control\":1,\"ask\":\"list\",\"state\":true}\n");
+                let _ = stream.write_all(&[0xff; 5000]);
+            }
+        });
+        let began = Instant::now();
+        let peer = KernelPeer::connect(&bench.kernel, flue_at(), Plan::send(KERNEL_SEED, bytes));
+        let (received, error) = exchange(&mut flue, FLUE_SEED, bytes, LIMIT);
+        done.store(true, Ordering::Relaxed);
+        assert!(error.is_none(), "{error:?}");
+        assert_eq!(received, Stream::new(KERNEL_SEED).digest(bytes));
+        peer.finish().assert_received(Stream::new(FLUE_SEED).digest(bytes));
+        assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
+    });
+    drop(silent);
+}
+
+/// Moves the connection down and up until it has ended; returns how often it did move each way.
+fn move_about(bench: &Bench, peer: &str) -> [u32; 2] {
+    let mut moved = [0; 2];
+    for step in 0.. {
+        let way = step % 2;
+        let what = ["offload", "upload"][way];
+        let said = bench.say(&format!("{what} {peer} --wait 20 --json"));
+        let document = said.json();
+        let connections = document["result"]["connections"].as_array();
+        match connections.map(Vec::as_slice) {
+            Some([one]) if one["ok"] == true => {
+                assert_eq!(said.status, Some(0));
+                assert_eq!(one["to"], ["Offloaded", "InHost"][way], "{one}");
+                moved[way] += u32::from(one["from"] != one["to"]);
+            }
+            // It has ended, or is about to: beyond FIN nothing goes down.
+            _ => {
+                assert_eq!(said.status, Some(1));
+                return moved;
+            }
+        }
+    }
+    moved
+}
+
+// `flue offload` and `flue upload` on a connection that carries data both ways: it moves, each byte arrives, and the
+// host's policy does not take it back.
+#[test]
+fn connections_move_while_data_flows() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let capture = bench.runtime.file("moves.pcapng");
+    let mut flue =
+        bench.listen(&format!("--offload never --pcap {}", capture.display()), Output::Bytes);
+    let bytes = 96 * MIB;
+    let peer = KernelPeer::connect(&bench.kernel, flue_at(), Plan::send(KERNEL_SEED, bytes));
+    let line = flue.expect_line("connected: ", START);
+    let remote = line.rsplit(' ').next().unwrap().to_owned();
+    let moved = thread::scope(|scope| {
+        let mover = scope.spawn(|| move_about(&bench, &remote));
+        let (received, error) = exchange(&mut flue, FLUE_SEED, bytes, LIMIT);
+        assert!(error.is_none(), "{error:?}");
+        assert_eq!(received, Stream::new(KERNEL_SEED).digest(bytes));
+        mover.join().expect("the mover's assertions hold")
+    });
+    flue.expect_exit(0, START);
+    peer.finish().assert_received(Stream::new(FLUE_SEED).digest(bytes));
+    let [down, up] = moved;
+    eprintln!("moved down {down} times and up {up} times in {bytes} bytes each way");
+    assert!(moved.iter().all(|moved| *moved >= 3), "moved down and up: {moved:?}");
+    check_capture(&capture, down, up);
+}
+
+/// Each hand-over is marked on the first frame behind it, and the file is one that Wireshark reads.
+fn check_capture(capture: &std::path::Path, down: u32, up: u32) {
+    let frames = capture::read(capture).expect("it is a capture");
+    let comments: Vec<&String> = frames.iter().flat_map(|frame| &frame.comments).collect();
+    let count = |text: &str| comments.iter().filter(|comment| comment.starts_with(text)).count();
+    // One that has sent nothing until the next hand-over goes without.
+    let (initiates, terminates) = (count("initiate complete"), count("terminate"));
+    assert!(2 * initiates >= down as usize, "{initiates} marks of {down} initiates");
+    assert!(2 * terminates >= up as usize, "{terminates} marks of {up} terminates");
+    if find_tool("tshark").is_none() {
+        return;
+    }
+    let fields = [
+        "-Y",
+        "frame.comment contains \"initiate complete\"",
+        "-T",
+        "fields",
+        "-e",
+        "frame.number",
+    ];
+    let output = Command::new("tshark").arg("-n").arg("-r").arg(capture).args(fields).output();
+    let output = output.expect("tshark starts");
+    let seen = String::from_utf8_lossy(&output.stdout).lines().count();
+    assert_eq!(seen, initiates, "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+// What cannot be done is said with its reason; nothing happens to the connection.
+#[test]
+fn what_does_not_move_says_why() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let mut flue = bench.listen("--offload never --capacity tcp=0", Output::Bytes);
+    let mut socket = bench.connect();
+    socket.write_all(b"hello").unwrap();
+    bench.expect("", |one| one["offload_state"] == "InHost" && one["state"] == "ESTAB");
+    let said = bench.say("offload all --json");
+    assert_eq!(said.status, Some(1), "{}", said.out);
+    let one = &said.json()["result"]["connections"][0];
+    assert_eq!(one["refused"]["ndis_status"], 0xC023_1004_u32, "{one}");
+    assert_eq!(one["refused"]["ndis_status_name"], "NDIS_STATUS_OFFLOAD_TCP_ENTRIES");
+    let said = bench.say("offload all");
+    assert!(said.err.contains("NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)"), "{}", said.err);
+    let one = bench.expect("", |one| one["offload_state"] == "InHost" && one["state"] == "ESTAB");
+    assert_eq!((&one["offloads"], &one["refusals"]), (&Value::from(0), &Value::from(2)));
+    assert_eq!(bench.say("upload all").status, Some(0), "it is in the host already");
+    assert_eq!(bench.say("upload 10.0.0.9:1").status, Some(1));
+    drop(socket);
+    drop(flue.take_input());
+    flue.expect_exit(0, START);
+}
