@@ -5,14 +5,14 @@ use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 use super::{
     Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
     adapter::Counted,
-    connections::Offloaded,
+    connections::{HeldFrames, Offloaded},
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
     trace::TraceRow,
 };
 use crate::{
     chimney::{
         client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-        tree::TcpObject,
+        tree::{TargetContext, TcpObject},
     },
     frame::{
         HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
@@ -100,6 +100,7 @@ impl Engine {
                 FromHost::Invalidate(tree) => self.invalidate(now, tree, client),
                 FromHost::Terminate(tree) => self.terminate(now, tree, client),
                 FromHost::Forward(segment) => self.forward(now, segment, client),
+                FromHost::Forwarded(connection) => self.take_early(now, connection, client),
             }
         }
         true
@@ -167,8 +168,33 @@ impl Engine {
             self.frame_to_host(frame);
             return;
         }
+        if let Some(early) = self.connections.slot(slot).and_then(|found| found.early.as_mut()) {
+            match early.push(frame.data) {
+                true => self.stats.rx_held += 1,
+                false => self.stats.rx_held_dropped += 1,
+            }
+            return;
+        }
         self.take_segment(now, slot, &tcp, frame.gso_size, client);
         self.hold(slot, frame.data);
+    }
+
+    /// All that is older has been forwarded: what has come meanwhile, in its order.
+    fn take_early(
+        &mut self,
+        now: Instant,
+        connection: TargetContext,
+        client: &mut impl NodeClient,
+    ) {
+        let Some(slot) = self.connections.find_context(connection) else { return };
+        let early = self.connections.slot(slot).and_then(|found| found.early.take());
+        for frame in early.into_iter().flat_map(HeldFrames::into_frames) {
+            let stopped = self.connections.slot(slot).is_none_or(|found| found.tcp.is_stopped());
+            if !stopped && let Some(tcp) = classify(&frame) {
+                self.take_segment(now, slot, &tcp, 0, client);
+            }
+            self.hold(slot, &frame);
+        }
     }
 
     /// CH s9.3: the segment that stopped a connection, and all that come behind it, wait for the host.
