@@ -41,7 +41,10 @@ use core::fmt;
 use hashbrown::HashMap;
 use offload_engine::{
     chimney::{client::OffloadHandle, state::TcpCached},
-    engine::port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
+    engine::{
+        EARLY_BYTES_MAX,
+        port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
+    },
     tcp::Flags,
     time::{Duration, Instant},
 };
@@ -75,9 +78,11 @@ use crate::{
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Most connections of one listener in their handshake, whatever its backlog.
 pub const BACKLOG_MAX: usize = 128;
-/// Frames held for one connection while it changes hands; beyond it they are dropped and counted, and the peer
-/// retransmits.
-pub const HELD_FRAMES_MAX: usize = 256;
+/// Frames held for one connection while it changes hands: as many as may wait on their way from the target. Beyond it
+/// they are dropped and counted, and the peer takes them for lost.
+pub const HELD_FRAMES_MAX: usize = TO_HOST_FRAMES_MAX;
+/// Bytes of these frames.
+pub const HELD_BYTES_MAX: usize = EARLY_BYTES_MAX;
 /// How long an accepted connection's handshake may take: SYN-ACK and three retransmissions.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long a connection in the host retransmits without an answer (RFC 9293 s3.8.3, R2).

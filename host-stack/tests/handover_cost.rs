@@ -240,8 +240,8 @@ fn header(first: usize, columns: &[(&str, usize)]) -> String {
 fn report() -> String {
     let mut text = String::from(
         "== hand-over ==\n\
-         One connection goes down and up again 300 times; no threads, no wake-ups. Processor time, \u{b5}s: median, 90 %\n\
-         quantile, and the medians of the host's part and the engine's. Down: from the request to Offloaded: the\n\
+         One connection goes down and up again 300 times; no threads, no wake-ups. Processor time, \u{b5}s: median,\n\
+         90 % quantile, and the medians of the host's part and the engine's. Down: from the request to Offloaded: the\n\
          host's part is the export out of smoltcp and the tree, the engine's is taking it over. Up: to InHost: the\n\
          engine's part is giving the state back, the host's is the import into smoltcp, whose buffers are\n\
          made: 256 KiB each way, and 2 MiB in the last row. MTU 1500.\n\n",

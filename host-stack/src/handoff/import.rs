@@ -10,7 +10,7 @@
 //! | CLOSE-WAIT | the peer's FIN behind what was received |
 //! | FIN-WAIT-1, LAST-ACK | our FIN behind what was sent, if it was sent; else the caller closes when all is written |
 //! | FIN-WAIT-2 | our FIN, and its acknowledgement |
-//! | CLOSING, TIME-WAIT | the peer's FIN comes after ours. A CLOSING whose FIN has never left is a CLOSE-WAIT to be closed |
+//! | CLOSING, TIME-WAIT | the peer's FIN comes after ours. Before ours has left: a CLOSE-WAIT to be closed |
 //!
 //! The replay's clock lies before the present, by what the connection has already waited for an acknowledgement: so
 //! smoltcp's retransmission timer, an RTO of one second, is due when the carried one is (CH s10.1), or earlier if

@@ -296,6 +296,7 @@ pub(super) struct Offloaded {
     pub(super) stage: OffloadStage,
     /// Frames that have come while it changes hands: for the target at last, or for smoltcp (CH-FWD-3, CH-TRM-7).
     pub(super) frames: Vec<Vec<u8>>,
+    pub(super) frame_bytes: usize,
     /// Bytes that its client has been given by the host and has not consumed yet.
     pub(super) unconsumed: usize,
     /// The client has asked for its end, but could not do it itself.

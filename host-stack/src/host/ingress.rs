@@ -15,7 +15,7 @@ use offload_engine::{
 use smoltcp::socket::tcp;
 
 use super::{
-    BACKLOG_MAX, CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_FRAMES_MAX, Host,
+    BACKLOG_MAX, CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX, Host,
     connection::{
         Connection, History, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
     },
@@ -219,7 +219,12 @@ impl Host {
                 self.engine.forward(Forward { connection, frame, status });
                 self.ring = true;
             }
-            _ if offloaded.frames.len() < HELD_FRAMES_MAX => offloaded.frames.push(frame),
+            _ if offloaded.frames.len() < HELD_FRAMES_MAX
+                && offloaded.frame_bytes + frame.len() <= HELD_BYTES_MAX =>
+            {
+                offloaded.frame_bytes += frame.len();
+                offloaded.frames.push(frame);
+            }
             _ => self.stats.forwards_dropped += 1,
         }
     }

@@ -279,6 +279,7 @@ impl Host {
             must_offload,
             stage: OffloadStage::Initiating,
             frames: Vec::new(),
+            frame_bytes: 0,
             unconsumed: receive.unconsumed,
             aborted: false,
             recall: None,
@@ -433,6 +434,7 @@ impl Host {
             InitiateNode::New { context: Some(context), .. } => {
                 offloaded.stage = OffloadStage::With(context);
                 offloaded.history.offloads += 1;
+                offloaded.frame_bytes = 0;
                 for frame in core::mem::take(&mut offloaded.frames) {
                     self.receive(now, frame, true);
                 }

@@ -32,18 +32,30 @@ pub const HELD_FRAMES_MAX: usize = 64;
 /// Bytes of these frames.
 pub const HELD_BYTES_MAX: usize = 256 * 1024;
 
-/// Frames of a connection that has stopped: the host's, once it has the connection.
-#[derive(Debug, Default)]
+/// Frames kept of a connection that was just taken over, until what is older has been forwarded. A peer may have sent
+/// as much as the window it was told, and would take for lost what is dropped.
+pub const EARLY_FRAMES_MAX: usize = 4096;
+/// Bytes of these frames: headers and all, more than the largest window of a default configuration.
+pub const EARLY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Frames that wait: those of a connection that has stopped for the host, those that came early for older ones.
+#[derive(Debug)]
 pub(super) struct HeldFrames {
     frames: Vec<Vec<u8>>,
     bytes: usize,
+    frames_max: usize,
+    bytes_max: usize,
 }
 
 impl HeldFrames {
+    const fn new(frames_max: usize, bytes_max: usize) -> Self {
+        Self { frames: Vec::new(), bytes: 0, frames_max, bytes_max }
+    }
+
     /// Keeps a copy. Returns whether there was room.
     pub(super) fn push(&mut self, frame: &[u8]) -> bool {
-        let room = self.frames.len() < HELD_FRAMES_MAX;
-        let room = room && self.bytes + frame.len() <= HELD_BYTES_MAX;
+        let room = self.frames.len() < self.frames_max;
+        let room = room && self.bytes + frame.len() <= self.bytes_max;
         if room {
             self.bytes += frame.len();
             self.frames.push(frame.to_vec());
@@ -371,8 +383,10 @@ impl Connections {
             path,
             invalid: false,
             retrieves: Vec::new(),
-            held: HeldFrames::default(),
-            early: self.waits_for_forwards.then(HeldFrames::default),
+            held: HeldFrames::new(HELD_FRAMES_MAX, HELD_BYTES_MAX),
+            early: self
+                .waits_for_forwards
+                .then(|| HeldFrames::new(EARLY_FRAMES_MAX, EARLY_BYTES_MAX)),
             brought,
             failed: false,
             failure_told: false,

@@ -31,6 +31,7 @@
 //! iteration, [`TRANSMIT_SEGMENTS_MAX`] segments of one connection before the next one has its turn,
 //! [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host, [`STALLED_FRAMES_MAX`] frames waiting
 //! for a full link, [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`] bytes of a connection that has stopped,
+//! [`EARLY_FRAMES_MAX`] frames and [`EARLY_BYTES_MAX`] bytes of one that was just taken over,
 //! [`HELD_TREES_MAX`] trees that wait for the end of a pause.
 
 mod adapter;
@@ -58,7 +59,9 @@ use self::{
     trace::Trace,
 };
 pub use self::{
-    connections::{Connections, HELD_BYTES_MAX, HELD_FRAMES_MAX},
+    connections::{
+        Connections, EARLY_BYTES_MAX, EARLY_FRAMES_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX,
+    },
     initiate::HELD_TREES_MAX,
     look::Look,
 };
@@ -118,8 +121,8 @@ pub struct EngineConfig {
     /// Payload bytes of a super-segment, at most what the link takes.
     pub super_segment_max: usize,
     /// What comes for a connection that was just taken over waits until the host has forwarded what had come before
-    /// (`FromHost::Forwarded`), at most 256 KiB of it: else segments overtake each other within the node, and the
-    /// peer sends again what it takes for lost. For a host that says when, as ours does.
+    /// (`FromHost::Forwarded`), at most [`EARLY_BYTES_MAX`] of it: else segments overtake each other within the node,
+    /// and the peer sends again what it takes for lost. For a host that says when, as ours does.
     pub waits_for_forwards: bool,
     /// Every connection's limits and policies.
     pub tcp: tcp::Config,

@@ -409,7 +409,11 @@ impl Engine {
             payload: &slices[..count],
             comment: comment.as_deref(),
         };
-        let outcome = self.link.transmit(now, &frame);
+        // Behind what waits, or it would overtake it.
+        let outcome = match self.stalled.is_empty() {
+            true => self.link.transmit(now, &frame),
+            false => TxOutcome::Full,
+        };
         if outcome == TxOutcome::Full {
             self.stats.tx_stalled += 1;
             let copy = Stalled { frame: gather(&frame), head_len: header_len, offload };
@@ -430,7 +434,9 @@ impl Engine {
         comment: Option<&str>,
     ) {
         let frame = TxFrame { offload, head, payload, comment };
-        if self.link.transmit(now, &frame) == TxOutcome::Full {
+        // Behind what waits, as above.
+        let full = !self.stalled.is_empty();
+        if full || self.link.transmit(now, &frame) == TxOutcome::Full {
             if self.stalled.len() >= STALLED_FRAMES_MAX {
                 self.stats.tx_lost += 1;
                 return;
