@@ -112,6 +112,9 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
                 return Frame::Other;
             };
             let header = ip.header();
+            // RFC 8200 s3, RFC 2675: 0 stands for a jumbogram, which an Ethernet frame never holds. The slice would
+            // go on to the frame's end; smoltcp sees no segment there.
+            is_well_formed = header.payload_length() != 0;
             (
                 IpAddr::V6(header.source_addr()),
                 IpAddr::V6(header.destination_addr()),
@@ -247,4 +250,30 @@ pub(crate) fn reset_frame(state: &ConnectionState, source_mac: MacAddress) -> Op
     let mut frame = Vec::with_capacity(builder.size(0));
     builder.write(&mut frame, &[]).ok()?;
     Some(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use etherparse::PacketBuilder;
+
+    use super::{Frame, parse};
+
+    // RFC 8200 s3: where smoltcp sees no segment, nothing is to be learned of one. Nothing of IPv6's header is
+    // under a checksum, so a damaged length comes through.
+    #[test]
+    fn a_length_of_nothing_is_not_well_formed() {
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv6([1; 16], [2; 16], 64)
+            .tcp(1, 2, 3, 4)
+            .ack(5);
+        let mut frame = Vec::new();
+        builder.write(&mut frame, b"data").unwrap();
+        let Frame::Tcp(segment) = parse(&frame) else { panic!("a segment") };
+        assert!(segment.is_well_formed);
+        frame[18..20].fill(0);
+        let Frame::Tcp(segment) = parse(&frame) else { panic!("a segment") };
+        assert!(!segment.is_well_formed && segment.checksum_is_right());
+    }
 }

@@ -105,6 +105,10 @@ pub fn classify_forwarded(frame: &[u8]) -> Option<TcpFrame<'_>> {
         EtherType::IPV6 => {
             let ip = Ipv6Slice::from_slice(packet).ok()?;
             let header = ip.header();
+            // A jumbogram's (RFC 2675), which no Ethernet frame holds: the slice would go on to the frame's end.
+            if header.payload_length() == 0 {
+                return None;
+            }
             let (local, remote) = (header.destination(), header.source());
             (ip.payload().clone(), header.ecn(), Addresses { local, remote })
         }

@@ -147,7 +147,9 @@ fn network(
             };
             let sum = tcp.calc_checksum_ipv6(header.source(), header.destination()).ok()?;
             let addresses = [header.source_addr().into(), header.destination_addr().into()];
-            Some((addresses, ip, sum == tcp.checksum()))
+            // A length of 0 is a jumbogram's: nobody reads such a frame.
+            let is_intact = sum == tcp.checksum() && header.payload_length() != 0;
+            Some((addresses, ip, is_intact))
         }
         NetSlice::Arp(_) => None,
     }
