@@ -91,7 +91,7 @@ pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
     let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else {
         return Frame::Other;
     };
-    let mut is_well_formed = true;
+    let mut is_well_formed;
     let (source, destination, ecn, packet) = match ethernet.ether_type() {
         EtherType::IPV4 => {
             let Ok(ip) = Ipv4Slice::from_slice(ethernet.payload_slice()) else {

@@ -36,7 +36,7 @@ const STATES: [(&str, &str); 11] = [
     ("listening", "LISTEN"),
 ];
 
-/// A set of states; bit numbers are places in [`STATES`].
+/// A set of states; bit numbers are places in the table of states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct States(u16);
 
