@@ -16,7 +16,7 @@ use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
         provider::OffloadProvider,
-        state::{MacAddress, NeighborCached, Ticks},
+        state::{MacAddress, NeighborCached},
         tree::{
             Asked, Block, ObjectNode, Query, QueryTree, TcpBlock, TcpUpdate, UpdateNode, UpdateTree,
         },
@@ -275,21 +275,24 @@ impl Host {
     /// NdisMQueryOffloadStateComplete: whether connections of the target's have gone forward through neighbors that
     /// answer us no more.
     pub(super) fn queried(&mut self, now: Instant, tree: QueryTree) {
-        let mut silent = Vec::new();
-        for Block { handle, payload, status: _, dependents: _ } in tree {
+        let (mut silent, mut failed) = (Vec::new(), Vec::new());
+        for Block { handle, payload, status, dependents: _ } in tree {
             let ObjectNode::Object { context, payload } = payload else { continue };
-            let Some((_, object)) = self.objects.neighbor_by(handle) else { continue };
+            let Some((next_hop, object)) = self.objects.neighbor_by(handle) else { continue };
             let Some(Probing { since, .. }) = object.state.probing.take() else { continue };
-            let heard = match payload.delegated {
-                Asked::Answer(answer) => answer.nic_reachability_delta,
-                // CH-QRY-3.
-                Asked::No | Asked::Yes => Ticks::MAX,
+            let Asked::Answer(answer) = payload.delegated else {
+                // CH-QRY-3: what cannot be read comes back, and the neighbor goes when nothing depends on it.
+                tracing::warn!(%next_hop, %status, "a query failed");
+                failed.extend(self.connections_through(next_hop));
+                continue;
             };
+            let heard = answer.nic_reachability_delta;
             if u128::from(heard) > now.saturating_since(since).as_millis() {
                 let node = ObjectNode::Object { context, payload: () };
                 silent.push(Block::new(handle, node));
             }
         }
+        self.terminate(failed, Some(UploadReason::HardwareFailure));
         if !silent.is_empty() {
             tracing::warn!(neighbors = silent.len(), "neighbors do not answer: invalidated");
             self.engine.invalidate(silent);

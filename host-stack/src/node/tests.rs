@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use offload_engine::{
     chimney::{
-        client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient},
+        client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
         state::MacAddress,
     },
     link::{MemoryLinkOptions, memory_link_pair},
@@ -35,6 +35,7 @@ impl OffloadClient for Listener {
     fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {}
     fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {}
     fn event(&mut self, _io: &mut ConnectionIo<'_>, _event: ConnectionEvent) {}
+    fn uploaded(&mut self, _handle: OffloadHandle) {}
 }
 
 impl NodeClient for Listener {

@@ -212,7 +212,5 @@ pub trait OffloadClient {
     /// The connection went back to the host (terminate, CH s5.5): the last upcall of it, as
     /// [`ConnectionEvent::Released`] is of one that has ended. Lists that had not completed went along: the host
     /// completes them.
-    fn uploaded(&mut self, handle: OffloadHandle) {
-        let _ = handle;
-    }
+    fn uploaded(&mut self, handle: OffloadHandle);
 }

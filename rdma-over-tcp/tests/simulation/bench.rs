@@ -20,7 +20,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::{
-        client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient},
+        client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
         state::MacAddress,
     },
     engine::{Callback, Connections, EngineConfig, NodeClient},
@@ -108,6 +108,10 @@ impl OffloadClient for Client {
             self.0.released.fetch_add(1, Ordering::Relaxed);
         }
         self.0.core().event(io, event);
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.0.core().uploaded(handle);
     }
 }
 

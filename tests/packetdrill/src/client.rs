@@ -125,6 +125,10 @@ impl OffloadClient for Client {
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
         self.streams.event(io, event);
     }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.streams.uploaded(handle);
+    }
 }
 
 impl NodeClient for Client {

@@ -357,6 +357,13 @@ impl Node {
         paths.flat_map(|path| &path.dependents).map(|tcp| tcp.handle).collect()
     }
 
+    /// What the target calls the first connection of the oldest terminate.
+    pub(super) fn terminating_context(&self) -> TargetContext {
+        let connection = &self.terminates[0][0].dependents[0].dependents[0];
+        let ObjectNode::Object { context, .. } = connection.payload else { panic!() };
+        context
+    }
+
     /// Completes the oldest terminate: `state_of` has the connections' states; `None`: lost.
     pub(super) fn terminated(
         &mut self,

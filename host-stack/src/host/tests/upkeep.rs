@@ -230,6 +230,22 @@ fn a_silent_neighbor_is_invalidated() {
     }
 }
 
+// CH-QRY-3: what cannot be read is taken back.
+#[test]
+fn a_query_that_fails_takes_connections_back() {
+    let (mut bench, handle) = offloaded();
+    bench.run(NEIGHBOR_STALE + MOMENT);
+    bench.passes = |_, _| false;
+    ask(&mut bench);
+    bench.run(Duration::from_secs(5));
+    let mut query = bench.nodes[1].queries.pop_front().expect("a query");
+    query[0].status = NdisStatus::FAILURE;
+    bench.nodes[1].to_host.send(ToHost::QueryComplete(query)).unwrap();
+    bench.run(MOMENT);
+    assert!(bench.nodes[1].invalidates.is_empty());
+    assert_eq!(bench.nodes[1].terminating(), [handle]);
+}
+
 // RFC 826, RFC 4861: a frame that announces something else moves nobody.
 #[test]
 fn other_announcements_are_ignored() {

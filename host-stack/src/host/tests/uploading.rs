@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
-        provider::{AdapterStatus, OffloadCapabilities},
+        provider::{AdapterStatus, Forward, OffloadCapabilities},
         state::ConnectionState,
         tree::{InitiateNode, TcpObject},
     },
@@ -90,6 +90,32 @@ fn segments_that_arrive_meanwhile_wait_for_the_socket() {
     // TIME-WAIT.
     bench.run(Duration::from_secs(30));
     assert_eq!(bench.nodes[1].host.owners.len(), 0);
+}
+
+// CH s8.3: a forwarded segment that the target has not processed is the host's; one that it has dropped is nobody's.
+#[test]
+fn forwarded_segments_come_back_unprocessed() {
+    for (status, is_read) in
+        [(NdisStatus::UPLOAD_IN_PROGRESS, true), (NdisStatus::REQUEST_ABORTED, false)]
+    {
+        let (mut bench, handles, state) = offloaded(false);
+        bench.passes = |_, _| false;
+        bench.nodes[0].send(handles[0], &b"forwarded"[..]);
+        bench.run(MOMENT);
+        let frame = bench.nodes[0].sent.last().unwrap().clone();
+        bench.nodes[1].frame(frame.clone());
+        bench.run(MOMENT);
+        assert_eq!(bench.nodes[1].forwards, [frame.clone()]);
+        bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+        bench.settle();
+        let connection = bench.nodes[1].terminating_context();
+        let segment = Forward { connection, frame, status };
+        bench.nodes[1].to_host.send(ToHost::ForwardComplete(segment)).unwrap();
+        bench.settle();
+        bench.nodes[1].terminated(|_| Some(copy(&state)));
+        bench.run(MOMENT);
+        assert_eq!(bench.nodes[1].data(), if is_read { &b"forwarded"[..] } else { b"" });
+    }
 }
 
 /// A state again: what it is made of cannot be cloned as a whole.
