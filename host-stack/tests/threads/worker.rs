@@ -32,8 +32,6 @@ pub(crate) struct End {
     pub(crate) port: u16,
     /// One of both ends resets it.
     pub(crate) reset: bool,
-    /// Everything has come and was acknowledged, the FIN of the peer too.
-    pub(crate) exchanged: bool,
     /// How it ended.
     pub(crate) status: Option<StreamStatus>,
     pub(crate) lists: u64,
@@ -110,7 +108,6 @@ impl Worker {
             role,
             port: 0,
             reset: false,
-            exchanged: false,
             status: None,
             lists: 0,
             queries: 0,
@@ -181,7 +178,6 @@ impl Worker {
         self.take_completed();
         self.end.expected = if status.error.is_some() { self.end.received } else { inward.total };
         self.end.status = Some(status);
-        self.end.exchanged = status.peer_closed && status.unacknowledged == 0 && inward.left() == 0;
         if reset || status.error.is_some() {
             return;
         }
