@@ -185,7 +185,7 @@ pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Resul
         return Err(Failure::work(if sockets.is_empty() {
             format!("no node is running: no control socket in {}", place.display())
         } else {
-            format!("no connection {} at {} nodes", args.connection, sockets.len())
+            format!("no connection {}; nodes asked: {}", args.connection, sockets.len())
         }));
     }
     ended
