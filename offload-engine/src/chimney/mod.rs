@@ -14,3 +14,5 @@ pub mod provider;
 pub mod state;
 pub mod statistics;
 pub mod tree;
+#[cfg(test)]
+pub(crate) mod variables;

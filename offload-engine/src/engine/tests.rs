@@ -494,10 +494,14 @@ fn a_full_link_makes_frames_wait() {
     }
     assert!(bench.sent().is_empty());
     assert!(bench.engine.wants_writable());
+    // There is room again, and who posts before the next poll does not overtake.
     bench.wire.lock().unwrap().full = false;
+    let list = NetBufferList::from_mdl(1, Bytes::from_static(b"three"));
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    bench.engine.flush(now, &mut bench.client);
     bench.poll();
     let payloads: Vec<_> = bench.sent().iter().map(|frame| tcp_of(frame).2).collect();
-    assert_eq!(payloads, [b"one".to_vec(), b"two".to_vec()]);
+    assert_eq!(payloads, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]);
     assert!(!bench.engine.wants_writable());
     assert_eq!(bench.engine.stats().tx_lost, 0);
 }

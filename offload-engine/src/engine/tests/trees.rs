@@ -272,3 +272,23 @@ fn forwarded_segments_come_before_later_ones() {
     assert_eq!(acknowledged, [5020]);
     assert_eq!(bench.engine.stats().rx_held, 1);
 }
+
+// The same for a window full of small segments, more than are kept of a connection that has stopped: what was dropped
+// here the peer would take for lost.
+#[test]
+fn a_window_of_early_segments_is_kept() {
+    let mut bench =
+        Bench::with(EngineConfig { waits_for_forwards: true, ..EngineConfig::new(OURS) });
+    let (_, _, tcps) = bench.offload(&[80]);
+    let count = 10 * HELD_FRAMES_MAX;
+    for index in 0..count as u32 {
+        bench.arrives(from_peer(80, 5000 + index, 1000, b"x"));
+    }
+    while bench.poll() {}
+    assert!(bench.client.received.is_empty());
+    bench.port.forwarded(tcps[0]);
+    bench.poll();
+    let stats = bench.engine.stats();
+    assert_eq!((stats.rx_held, stats.rx_held_dropped), (count as u64, 0));
+    assert_eq!(bench.client.received.len(), count);
+}
