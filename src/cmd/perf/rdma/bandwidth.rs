@@ -54,7 +54,8 @@ pub(super) fn run(
             }
         }
         session.news(Session::is_granted)?;
-        while let Some(message) = session.dialogue.next() {
+        // One at a time: what comes after the last one of this phase is the next phase's.
+        if let Some(message) = session.dialogue.next() {
             match (message, sender, receiver) {
                 (Message::End { messages, receives, slots }, _, Half::Running) => {
                     receiver = Half::Ending(receives);

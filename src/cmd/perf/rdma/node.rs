@@ -160,7 +160,7 @@ impl PerfNode {
         match connected {
             Ok(()) => Ok(connector),
             Err(failure) => {
-                connector.close(|| {});
+                let _ = connector.close(|| {});
                 let hint =
                     "is there a flue perf server of the same kind, and not with another client?";
                 Err(failure.with_hint(hint))

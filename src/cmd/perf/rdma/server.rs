@@ -44,7 +44,7 @@ pub(super) fn run(
             console.remark(format_args!("client: {failure}"));
         }
     };
-    listener.close(|| {});
+    let _ = listener.close(|| {});
     node.linger();
     ended
 }
@@ -122,7 +122,7 @@ fn opening_of(connector: &Connector) -> Result<Opening, Failure> {
 fn turn_away(connector: &Connector, reason: &str) {
     // A peer that has gone meanwhile needs no answer.
     let _ = connector.reject(reason.as_bytes());
-    connector.close(|| {});
+    let _ = connector.close(|| {});
 }
 
 /// What the client wants, one message after the other.

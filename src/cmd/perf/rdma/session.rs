@@ -594,23 +594,23 @@ impl<'n> Session<'n> {
 fn close(connector: Option<&Connector>, qp: &Qp) {
     // Objects go when those that need them have gone; nobody waits for it.
     if let Some(connector) = connector {
-        connector.close(|| {});
+        let _ = connector.close(|| {});
     }
-    qp.close(|| {});
+    let _ = qp.close(|| {});
 }
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.close_lanes();
-        self.region.mr.close(|| {});
+        let _ = self.region.mr.close(|| {});
     }
 }
 
 impl Drop for Dialogue<'_> {
     fn drop(&mut self) {
         close(self.connector.as_ref(), &self.qp);
-        self.mailbox.mr.close(|| {});
-        self.cq.close(|| {});
-        self.pd.close(|| {});
+        let _ = self.mailbox.mr.close(|| {});
+        let _ = self.cq.close(|| {});
+        let _ = self.pd.close(|| {});
     }
 }

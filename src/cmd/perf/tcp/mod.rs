@@ -201,7 +201,8 @@ fn bandwidth<S: Stack>(
             say(stack, control, &end)?;
             end_said = true;
         }
-        while stack.is_readable(control) {
+        // One at a time: what comes after the last one of this phase is the next phase's.
+        if stack.is_readable(control) {
             match hear(stack, control)? {
                 Message::End { messages, .. } if receives => peer_messages = Some(messages),
                 Message::Ended if end_said => is_ended = true,
