@@ -144,7 +144,12 @@ pub(crate) struct Granted<'a> {
     length: usize,
 }
 
-impl Granted<'_> {
+impl<'a> Granted<'a> {
+    /// To be copied at once (see the rule of [`memory`](super::memory)).
+    pub(crate) fn slice(&self) -> &'a [u8] {
+        &self.registration.bytes[self.offset..self.offset + self.length]
+    }
+
     /// To be sent, without a copy.
     pub(crate) fn bytes(&self) -> Bytes {
         self.registration.bytes.slice(self.offset..self.offset + self.length)

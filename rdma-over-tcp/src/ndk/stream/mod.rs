@@ -357,6 +357,9 @@ impl Stream {
                 Err(failure) => self.fail(objects, config, wire, failure),
             }
         }
+        if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
+            qp.flow.pumped(!is_drained, wire.send_outstanding(), wire.effective_mss());
+        }
         self.connect_completed(objects);
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.send_terminate(wire);
