@@ -25,6 +25,7 @@
 //! | `forward` | segments that the host hands back |
 //! | `adapter` | pause and resume, statistics, reachability of neighbors |
 //! | `port`, `doorbell` | how host and engine talk |
+//! | `siblings` | several engines on the queues of one device |
 //! | `trace` | rows for `flue plot` |
 //!
 //! Limits: [`EngineConfig::rx_batch_frames_max`] frames and [`FROM_HOST_MESSAGES_MAX`] messages per
@@ -42,6 +43,7 @@ mod initiate;
 mod look;
 pub mod port;
 mod run;
+mod siblings;
 mod terminate;
 #[cfg(test)]
 mod tests;
@@ -56,6 +58,7 @@ use self::{
     adapter::Statistics,
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
+    siblings::Siblings,
     trace::Trace,
 };
 pub use self::{
@@ -64,6 +67,7 @@ pub use self::{
     },
     initiate::HELD_TREES_MAX,
     look::Look,
+    siblings::PASSED_FRAMES_MAX,
 };
 use crate::{
     chimney::{
@@ -164,6 +168,12 @@ pub struct EngineStats {
     pub rx_to_host: u64,
     /// Frames dropped because the host stack's queue was full.
     pub rx_to_host_dropped: u64,
+    /// Frames of connections that another engine has, passed on to it ([`Engine::group`]).
+    pub rx_passed_on: u64,
+    /// Such frames dropped because [`PASSED_FRAMES_MAX`] were on their way there.
+    pub rx_passed_on_dropped: u64,
+    /// Frames that other engines have passed on to this one.
+    pub rx_passed_in: u64,
     /// Frames sent for the host stack.
     pub tx_from_host: u64,
     /// Super-segments and segments sent.
@@ -216,6 +226,8 @@ pub struct Engine {
     from_host: Receiver<FromHost>,
     doorbell: Arc<Doorbell>,
     host_doorbell: Arc<Doorbell>,
+    /// `None`: it is alone on its device.
+    siblings: Option<Box<Siblings>>,
     batch: RxBatch,
     stalled: VecDeque<Stalled>,
     config: EngineConfig,
@@ -253,6 +265,7 @@ impl Engine {
             from_host,
             doorbell: port.engine_doorbell.clone(),
             host_doorbell: port.host_doorbell.clone(),
+            siblings: None,
             batch: RxBatch::new(config.rx_batch_frames_max.max(1)),
             stalled: VecDeque::new(),
             config,
@@ -328,7 +341,8 @@ impl Engine {
     /// sleeping.
     pub fn has_input(&self) -> bool {
         let held = !self.paused && !self.held_trees.is_empty();
-        held || !self.from_host.is_empty() || self.connections.has_ready()
+        let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
+        held || passed || !self.from_host.is_empty() || self.connections.has_ready()
     }
 
     /// Whether a frame waits for the link to become writable.
