@@ -44,6 +44,8 @@ pub const MTU_MIN_BYTES: u16 = 1280;
 pub const MTU_MAX_BYTES: u16 = 65_521;
 /// Longest interface name: IFNAMSIZ less its NUL.
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
+/// Most queues of a TAP.
+pub const QUEUES_MAX: u8 = offload_engine::link::TAP_QUEUES_MAX as u8;
 /// Most addresses of a node: what the host stack is built for.
 pub const ADDRESSES_MAX: usize = 8;
 
@@ -170,6 +172,16 @@ pub struct NodeOptions {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub vnet: Vnet,
 
+    /// Queues of the TAP: 1..=16. Each has an engine with a thread and connections of its own
+    ///
+    /// The kernel spreads received flows over them. One connection uses one queue: with more than one, commands
+    /// that have one connection have it on the first. A captured or traced FILE.EXT is that of the first queue,
+    /// FILE.1.EXT that of the second. --capacity is that of each. A TAP that was made before has to be
+    /// "multi_queue".
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(QUEUES_MAX)))]
+    pub queues: u8,
+
     /// Which connections the host stack hands to the offload target
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
     pub offload: Offload,
@@ -276,6 +288,8 @@ pub struct NodeConfig {
     pub host_addresses: Vec<IpPrefix>,
     /// Virtio-net header.
     pub vnet: Vnet,
+    /// Queues of the TAP: 1..=16.
+    pub queues: u8,
     /// Offload policy.
     pub offload: Offload,
     /// What steers the chimney besides.
@@ -326,6 +340,8 @@ impl NodeOptions {
                 )));
             }
         }
+        let impairment = self.impairment.resolve()?;
+        self.check_queues(&impairment)?;
         let mac = self.mac.unwrap_or_else(|| derived_mac(self.seed, &self.tap, addresses[0]));
         Ok(NodeConfig {
             tap: self.tap.clone(),
@@ -336,6 +352,7 @@ impl NodeOptions {
             bridge: self.bridge.clone(),
             host_addresses: self.host_addr.clone(),
             vnet: self.vnet,
+            queues: self.queues,
             offload: self.offload,
             chimney: self.chimney.resolve()?,
             psh: self.psh,
@@ -349,8 +366,29 @@ impl NodeOptions {
             control: ControlPlace::resolve(self.control.as_deref()),
             seed: self.seed.map_or_else(random_seed, Ok)?,
             progress: self.progress,
-            impairment: self.impairment.resolve()?,
+            impairment,
         })
+    }
+
+    /// What several queues cannot be combined with.
+    fn check_queues(&self, impairment: &Impairment) -> Result<(), Failure> {
+        let queues = self.queues;
+        if queues == 1 {
+            return Ok(());
+        }
+        if self.progress == Progress::Manual {
+            return Err(Failure::usage(format!(
+                "--queues {queues} --progress manual: each queue needs somebody who runs it, and a command's \
+                 loop is one; --progress auto has a thread for each"
+            )));
+        }
+        if impairment.rate_bps.is_some() {
+            return Err(Failure::usage(format!(
+                "--queues {queues} --rate: each queue would have a wire of that rate; flue wire joins two TAPs \
+                 by one"
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -421,6 +459,7 @@ impl fmt::Display for NodeConfig {
             bridge,
             host_addresses,
             vnet,
+            queues,
             offload,
             chimney,
             psh,
@@ -437,7 +476,8 @@ impl fmt::Display for NodeConfig {
             impairment,
         } = self;
         let none_if_empty = |text: String| if text.is_empty() { "none".to_owned() } else { text };
-        writeln!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {}", name(*vnet))?;
+        let several = if *queues > 1 { format!(", {queues} queues") } else { String::new() };
+        writeln!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {}{several}", name(*vnet))?;
         writeln!(f, "bridge: {}", bridge.as_deref().unwrap_or("none"))?;
         writeln!(f, "host address: {}", none_if_empty(joined(host_addresses)))?;
         writeln!(f, "address: {} at {mac}", joined(addresses))?;

@@ -451,8 +451,10 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let place = args.place()?;
     let config = args.node.resolve()?;
     console.config(&config);
-    let link = node::open_link(&mut Netlink::open()?, &config)?.link;
-    let node = node::start(link, &config, |port| Streams::new(port, CLIENT))?;
+    let links = node::open_links(&mut Netlink::open()?, &config)?.links;
+    // The one connection is the first queue's.
+    let nodes = node::start_queues(links, &config, |port| Streams::new(port, CLIENT))?;
+    let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
     let _control = server::serve(&node, &config)?;
     let waker = Waker::new();
     waker.set(Some(node.clone()));

@@ -39,7 +39,7 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.tap, TAP_DEFAULT);
     assert_eq!(joined(&config.addresses), ADDRESS_DEFAULT);
     assert_eq!(config.mtu_bytes, 1500);
-    assert_eq!(config.vnet, Vnet::Auto);
+    assert_eq!((config.vnet, config.queues), (Vnet::Auto, 1));
     assert_eq!(config.offload, Offload::Always);
     assert_eq!(config.chimney.offload_after_bytes, 65_536);
     assert_eq!((config.chimney.offload_after_age_s, config.chimney.upload_rest_s), (None, 10));
@@ -64,6 +64,10 @@ fn each_limit_is_named() {
     refused("--upload-rest 86401", &["0..=86400"]);
     refused("--upload-on timeouts", &["low-activity", "high-drop-rate"]);
     refused("--capacity tcp=many", &["--capacity", "tcp=many"]);
+    refused("--queues 0", &["--queues", "1..=16"]);
+    refused("--queues 17", &["--queues", "1..=16"]);
+    refused("--queues 2 --progress manual", &["--queues 2", "--progress auto"]);
+    refused("--queues 2 --rate 1gbit", &["--queues 2", "--rate"]);
     refused("--mtu 1279", &["--mtu", "1280..=65521"]);
     refused("--mtu 65522", &["--mtu", "65521"]);
     refused("--drop 101", &["--drop", "0 to 100"]);

@@ -25,6 +25,7 @@
 //! | `forward` | segments that the host hands back |
 //! | `adapter` | pause and resume, statistics, reachability of neighbors |
 //! | `port`, `doorbell` | how host and engine talk |
+//! | `siblings` | several engines on the queues of one device |
 //! | `trace` | rows for `flue plot` |
 //!
 //! Limits: [`EngineConfig::rx_batch_frames_max`] frames and [`FROM_HOST_MESSAGES_MAX`] messages per
@@ -42,6 +43,7 @@ mod initiate;
 mod look;
 pub mod port;
 mod run;
+mod siblings;
 mod terminate;
 #[cfg(test)]
 mod tests;
@@ -56,6 +58,7 @@ use self::{
     adapter::Statistics,
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
+    siblings::Siblings,
     trace::Trace,
 };
 pub use self::{
@@ -64,6 +67,7 @@ pub use self::{
     },
     initiate::HELD_TREES_MAX,
     look::Look,
+    siblings::PASSED_FRAMES_MAX,
 };
 use crate::{
     chimney::{
@@ -142,7 +146,7 @@ impl EngineConfig {
             // REACHABLE_TIME of RFC 4861 s10.
             nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 16,
-            rx_batch_bytes_max: std::env::var("FLUE_BYTES").map_or(256 * 1024, |s| s.parse().unwrap()),
+            rx_batch_bytes_max: 256 * 1024,
             super_segment_max: 64 * 1024,
             waits_for_forwards: false,
             tcp: tcp::Config::default(),
@@ -170,6 +174,12 @@ pub struct EngineStats {
     pub rx_to_host: u64,
     /// Frames dropped because the host stack's queue was full.
     pub rx_to_host_dropped: u64,
+    /// Frames of connections that another engine has, passed on to it ([`Engine::group`]).
+    pub rx_passed_on: u64,
+    /// Such frames dropped because [`PASSED_FRAMES_MAX`] were on their way there.
+    pub rx_passed_on_dropped: u64,
+    /// Frames that other engines have passed on to this one.
+    pub rx_passed_in: u64,
     /// Frames sent for the host stack.
     pub tx_from_host: u64,
     /// Super-segments and segments sent.
@@ -222,6 +232,8 @@ pub struct Engine {
     from_host: Receiver<FromHost>,
     doorbell: Arc<Doorbell>,
     host_doorbell: Arc<Doorbell>,
+    /// `None`: it is alone on its device.
+    siblings: Option<Box<Siblings>>,
     batch: RxBatch,
     stalled: VecDeque<Stalled>,
     config: EngineConfig,
@@ -259,7 +271,8 @@ impl Engine {
             from_host,
             doorbell: port.engine_doorbell.clone(),
             host_doorbell: port.host_doorbell.clone(),
-            batch: RxBatch::new(std::env::var("FLUE_HOT").map_or(RX_BUFFERS, |s| s.parse().unwrap())),
+            siblings: None,
+            batch: RxBatch::new(RX_BUFFERS),
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),
@@ -334,7 +347,8 @@ impl Engine {
     /// sleeping.
     pub fn has_input(&self) -> bool {
         let held = !self.paused && !self.held_trees.is_empty();
-        held || !self.from_host.is_empty() || self.connections.has_ready()
+        let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
+        held || passed || !self.from_host.is_empty() || self.connections.has_ready()
     }
 
     /// Whether a frame waits for the link to become writable.

@@ -41,6 +41,7 @@ impl Engine {
         busy |= self.take_held_trees(now, client);
         busy |= self.take_from_host(now, client);
         busy |= self.take_from_link(now, client)?;
+        busy |= self.take_passed(now, client);
         busy |= self.run_timers(now);
         busy |= client.poll(now, &mut self.connections);
         busy |= self.flush(now, client);
@@ -150,13 +151,21 @@ impl Engine {
     }
 
     /// The switch: a segment of an offloaded connection to that connection, all else to the host.
-    fn take_frame(&mut self, now: Instant, frame: &RxFrame<'_>, client: &mut impl NodeClient) {
+    pub(super) fn take_frame(
+        &mut self,
+        now: Instant,
+        frame: &RxFrame<'_>,
+        client: &mut impl NodeClient,
+    ) {
         // What a switch floods is another station's.
         let ours = frame.data.first_chunk().is_some_and(|to| self.objects.is_ours(to));
         let found = classify(frame.data)
             .filter(|_| ours)
             .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
         let Some((tcp, slot)) = found else {
+            if ours && self.pass_on(frame) {
+                return;
+            }
             if ours {
                 self.take_icmp(now, frame.data);
                 self.note_fragment(now, frame.data);

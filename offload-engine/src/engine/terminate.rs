@@ -126,6 +126,7 @@ impl Engine {
     fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
         self.tell_retrieves(slot);
         let offloaded = self.connections.remove(slot)?;
+        self.withdraw(&offloaded.flow);
         self.objects.detach(offloaded.path);
         Some(offloaded)
     }

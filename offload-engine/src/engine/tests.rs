@@ -5,6 +5,7 @@ mod adapter;
 mod limits;
 mod receives;
 mod round_trip;
+mod siblings;
 mod state_operations;
 mod terminate;
 mod trees;

@@ -61,8 +61,11 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
     let role = args.role()?;
     let config = args.node.resolve()?;
     console.config(&config);
-    let link = node::open_link(&mut Netlink::open()?, &config)?.link;
-    let (node, adapter) = node::open_adapter(link, &config, FpduSize::Emss)?;
+    let links = node::open_links(&mut Netlink::open()?, &config)?.links;
+    let opened = node::open_adapters(links, &config, FpduSize::Emss)?;
+    // The one connection is the first queue's.
+    let first = opened.into_iter().next();
+    let (node, adapter) = first.ok_or_else(|| Failure::work("a TAP without a queue"))?;
     let _control = server::serve(&node, &config)?;
     let waker = Waker::new();
     waker.set(Some(node.clone()));

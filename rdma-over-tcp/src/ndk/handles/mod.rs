@@ -86,6 +86,13 @@ impl Access {
         };
         result
     }
+
+    /// Objects are used together if one adapter has made them: names of one mean something else to another.
+    fn check_same(&self, other: &Self) -> Result<(), NtStatus> {
+        // Compared without the vtables, of which there may be several.
+        let same = core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0));
+        if same { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) }
+    }
 }
 
 macro_rules! closable {
@@ -245,7 +252,7 @@ impl Pd {
     /// which may be the same; each carries `context`.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue that failed or is being
+    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue of another adapter, that failed or is being
     /// closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_qp(
         &self,
@@ -254,6 +261,8 @@ impl Pd {
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
+        self.access.check_same(&receive_cq.access)?;
+        self.access.check_same(&initiator_cq.access)?;
         let id = self.access.with(|core, _| {
             core.create_qp(self.id, receive_cq.id, initiator_cq.id, context, limits)
         })?;
@@ -487,6 +496,7 @@ impl Qp {
         base_address: u64,
         flags: OpFlags,
     ) -> Result<u32, NtStatus> {
+        self.access.check_same(&mr.access)?;
         let request = FastRegister { mr: mr.id, buffer, offset, length, base: base_address };
         self.access.post(|core| core.post_fast_register(self.id, context, request, flags))
     }
@@ -496,6 +506,7 @@ impl Qp {
     /// # Errors
     /// As said at [`Qp`].
     pub fn invalidate(&self, context: u64, mr: &Mr, flags: OpFlags) -> Result<(), NtStatus> {
+        self.access.check_same(&mr.access)?;
         self.access.post(|core| core.post_invalidate(self.id, context, mr.id, flags))
     }
 
