@@ -348,11 +348,11 @@ fn place_in(
     let mut access = |piece: Sge| {
         regions.access_again(hint, qp.pd, piece.token, piece.address, piece.length, right)
     };
-    let mut pieces = qp.receives.pieces(offset, payload.len() as u32);
-    let Some(first) = pieces.next() else { return true };
-    if first.length as usize == payload.len() {
-        let granted = access(first);
-        return granted.map(|granted| granted.place(payload)).is_ok();
+    if payload.is_empty() {
+        return true;
+    }
+    if let Some(piece) = qp.receives.single_piece(offset, payload.len() as u32) {
+        return access(piece).map(|granted| granted.place(payload)).is_ok();
     }
     let pieces = || qp.receives.pieces(offset, payload.len() as u32);
     if pieces().any(|piece| access(piece).is_err()) {
