@@ -239,9 +239,9 @@ impl Host {
 
     /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
     pub fn has_input(&self) -> bool {
-        self.shards.iter().any(|shard| {
-            !shard.engine.from_engine.is_empty() || !shard.clients.requests.is_empty()
-        })
+        self.shards
+            .iter()
+            .any(|shard| !shard.engine.from_engine.is_empty() || !shard.clients.requests.is_empty())
     }
 
     /// Whether no connection is left, here or with the target. Listeners do not count.

@@ -327,7 +327,10 @@ impl<C: NodeClient + 'static> Node<C> {
     /// Handles of all shards of the device, this one's included, in the order of its queues.
     pub fn queues(&self) -> impl Iterator<Item = Self> {
         let threads = &self.threads;
-        threads.shards.iter().map(|shared| Self { shared: shared.clone(), threads: threads.clone() })
+        threads
+            .shards
+            .iter()
+            .map(|shared| Self { shared: shared.clone(), threads: threads.clone() })
     }
 
     /// The node's time.

@@ -74,8 +74,7 @@ fn start(kernel: &Namespace, queues: usize) -> Vec<Node<Streams>> {
     let taps = kernel.run(|| open_tap_queues(&options, queues)).expect("a TAP can be had");
     kernel.ip(&format!("addr add {KERNEL}/24 dev {TAP}"));
     kernel.ip(&format!("link set {TAP} up"));
-    let host =
-        HostConfig { mac: MAC, addresses: vec![(NODE.ip(), 24)], ..HostConfig::default() };
+    let host = HostConfig { mac: MAC, addresses: vec![(NODE.ip(), 24)], ..HostConfig::default() };
     let config = NodeConfig {
         engine: EngineConfig::new(MAC),
         host,
@@ -203,7 +202,9 @@ fn median(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
 #[ignore = "figures: half a minute, and nothing is asserted of them"]
 fn figures() {
     assert!(!lacks(NEEDS), "figures need all of it");
-    println!("way       connections  queues  Gbit/s (min..max)      cpu s/GB  passed on / segments");
+    println!(
+        "way       connections  queues  Gbit/s (min..max)      cpu s/GB  passed on / segments"
+    );
     for (way, name) in [(Way::Out, "node out"), (Way::In, "node in")] {
         for connections in [2, 8] {
             let mut rows = [Vec::new(), Vec::new()];

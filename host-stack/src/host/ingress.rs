@@ -15,7 +15,8 @@ use smoltcp::socket::tcp;
 use super::{
     CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX, Host,
     connection::{
-        Connection, History, Listener, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
+        Connection, History, Listener, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay,
+        specified,
     },
     neighbors::SOLICIT_DELAY,
     shards::ShardId,

@@ -328,10 +328,10 @@ impl Host {
         let mtu = route.cached.path_mtu;
         let is_new = !objects.paths.contains_key(&path);
         object.dependents += usize::from(is_new);
-        let object =
-            objects.paths.entry(path).or_insert_with(|| {
-                Object::new(path_handle, Path { next_hop, moving_to: None, mtu })
-            });
+        let object = objects
+            .paths
+            .entry(path)
+            .or_insert_with(|| Object::new(path_handle, Path { next_hop, moving_to: None, mtu }));
         object.dependents += 1;
         let twig = branch.paths.entry(path).or_insert_with(|| Twig {
             handle: object.handle,

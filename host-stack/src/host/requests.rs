@@ -163,14 +163,11 @@ impl Host {
         };
         let local = SocketAddr::new(local.ip(), port);
         let in_use = |other: &Listener| other.conflicts(local) && !other.shares(shard, local);
-        if self.listeners.values().any(in_use)
-            || self.listener(id).is_some()
-        {
+        if self.listeners.values().any(in_use) || self.listener(id).is_some() {
             return Err(HostError::AddressInUse);
         }
         let backlog = backlog.clamp(1, BACKLOG_MAX);
-        let listener =
-            Listener { shard, client, local, backlog, must_offload, half_open: 0 };
+        let listener = Listener { shard, client, local, backlog, must_offload, half_open: 0 };
         self.listeners.insert(id.0, listener);
         Ok(local)
     }

@@ -206,7 +206,10 @@ impl Host {
     pub(super) fn state_lost(&mut self, handle: OffloadHandle) {
         if let Some(offloaded) = self.give_up(handle) {
             self.stats.handoffs_lost += 1;
-            self.tell(offloaded.shard, Notice::Closed { handle, error: Some(HostError::StateLost) });
+            self.tell(
+                offloaded.shard,
+                Notice::Closed { handle, error: Some(HostError::StateLost) },
+            );
         }
     }
 
@@ -219,7 +222,8 @@ impl Host {
         origin: Origin,
     ) {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
-        let states = self.shards[offloaded.shard].objects.states(now, &PathKey::of(&offloaded.tuple));
+        let states =
+            self.shards[offloaded.shard].objects.states(now, &PathKey::of(&offloaded.tuple));
         let Some(offloaded) = self.give_up(handle) else { return };
         let Some((neighbor, path)) = states else { return };
         let (_, state) = object.join(neighbor, path);

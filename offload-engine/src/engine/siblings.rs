@@ -149,11 +149,8 @@ impl Engine {
         let owner = siblings.directory.stripe(&flow).lock().get(&flow).copied();
         let Some(owner) = owner.filter(|owner| *owner != siblings.own) else { return false };
         let Sibling { inbox, doorbell } = &siblings.all[owner];
-        let passed = Passed {
-            data: frame.data.into(),
-            checksum: frame.checksum,
-            gso_size: frame.gso_size,
-        };
+        let passed =
+            Passed { data: frame.data.into(), checksum: frame.checksum, gso_size: frame.gso_size };
         if inbox.try_send(passed).is_ok() {
             doorbell.ring();
             self.stats.rx_passed_on += 1;

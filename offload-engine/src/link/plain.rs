@@ -46,13 +46,13 @@ impl Interface {
     /// One of several queues of the TAP `name`.
     fn queue(name: &str) -> Result<Self, TapError> {
         let fd = open::open_node(NODE.as_ref())?;
-        let features = tun::features(&fd)
-            .map_err(|source| TapError::Io { step: "TUNGETFEATURES", source })?;
+        let features =
+            tun::features(&fd).map_err(|source| TapError::Io { step: "TUNGETFEATURES", source })?;
         let queueing = Queueing::Multi;
         queueing.check(features)?;
         let flags = libc::IFF_TAP | libc::IFF_NO_PI | queueing.flags();
-        let name = tun::attach(&fd, name, flags)
-            .map_err(|source| queueing.attach_error(name, source))?;
+        let name =
+            tun::attach(&fd, name, flags).map_err(|source| queueing.attach_error(name, source))?;
         Ok(Self::Queue { fd, name })
     }
 
