@@ -172,16 +172,6 @@ pub struct NodeOptions {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub vnet: Vnet,
 
-    /// Queues of the TAP: 1..=16. Each has an engine with a thread and connections of its own
-    ///
-    /// The kernel spreads received flows over them. One connection uses one queue: with more than one, commands
-    /// that have one connection have it on the first. A captured or traced FILE.EXT is that of the first queue,
-    /// FILE.1.EXT that of the second. --capacity is that of each. A TAP that was made before has to be
-    /// "multi_queue".
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u8).range(1..=i64::from(QUEUES_MAX)))]
-    pub queues: u8,
-
     /// Which connections the host stack hands to the offload target
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
     pub offload: Offload,
@@ -250,6 +240,49 @@ pub struct NodeOptions {
     /// The weather on the wire.
     #[command(flatten)]
     pub impairment: ImpairmentOptions,
+}
+
+/// How many queues the TAP has, for commands that run a node on several.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Node options")]
+pub struct QueueOptions {
+    /// Queues of the TAP: 1..=16. Each has an engine with a thread and connections of its own
+    ///
+    /// A connection uses one queue. The kernel delivers what comes for it to that queue, as a rule; what comes by
+    /// another is passed on. What is captured and traced of the first queue stands in FILE.EXT, of the next in
+    /// FILE.1.EXT. --capacity, and weather, are those of each queue. A TAP that was made before has to be multi_queue.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(QUEUES_MAX)))]
+    pub queues: u8,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self { queues: 1 }
+    }
+}
+
+impl QueueOptions {
+    /// The node on so many queues.
+    ///
+    /// # Errors
+    /// [`Failure::usage`]: another option cannot be had with several.
+    pub fn resolve(self, config: NodeConfig) -> Result<NodeConfig, Failure> {
+        let Self { queues } = self;
+        if queues > 1 && config.progress == Progress::Manual {
+            return Err(Failure::usage(format!(
+                "--queues {queues} --progress manual: each queue needs a loop, and a command has one; --progress \
+                 auto has a thread for each"
+            )));
+        }
+        if queues > 1 && config.impairment.rate_bps.is_some() {
+            return Err(Failure::usage(format!(
+                "--queues {queues} --rate: each queue would have a wire of that rate; \"flue wire\" joins two TAPs \
+                 by one"
+            )));
+        }
+        Ok(NodeConfig { queues, ..config })
+    }
 }
 
 /// How a run is told. Commands that give `-v` a meaning of their own take [`Quietness`] alone.
@@ -340,8 +373,6 @@ impl NodeOptions {
                 )));
             }
         }
-        let impairment = self.impairment.resolve()?;
-        self.check_queues(&impairment)?;
         let mac = self.mac.unwrap_or_else(|| derived_mac(self.seed, &self.tap, addresses[0]));
         Ok(NodeConfig {
             tap: self.tap.clone(),
@@ -352,7 +383,7 @@ impl NodeOptions {
             bridge: self.bridge.clone(),
             host_addresses: self.host_addr.clone(),
             vnet: self.vnet,
-            queues: self.queues,
+            queues: 1,
             offload: self.offload,
             chimney: self.chimney.resolve()?,
             psh: self.psh,
@@ -366,29 +397,8 @@ impl NodeOptions {
             control: ControlPlace::resolve(self.control.as_deref()),
             seed: self.seed.map_or_else(random_seed, Ok)?,
             progress: self.progress,
-            impairment,
+            impairment: self.impairment.resolve()?,
         })
-    }
-
-    /// What several queues cannot be combined with.
-    fn check_queues(&self, impairment: &Impairment) -> Result<(), Failure> {
-        let queues = self.queues;
-        if queues == 1 {
-            return Ok(());
-        }
-        if self.progress == Progress::Manual {
-            return Err(Failure::usage(format!(
-                "--queues {queues} --progress manual: each queue needs somebody who runs it, and a command's \
-                 loop is one; --progress auto has a thread for each"
-            )));
-        }
-        if impairment.rate_bps.is_some() {
-            return Err(Failure::usage(format!(
-                "--queues {queues} --rate: each queue would have a wire of that rate; flue wire joins two TAPs \
-                 by one"
-            )));
-        }
-        Ok(())
     }
 }
 

@@ -273,14 +273,21 @@ impl Host {
     /// Drains the engines' channels: what one queued before a hand-over is decided is seen by smoltcp
     /// first. A full queue and some more, so that one poll ends.
     fn take_from_engines(&mut self, now: Instant) -> bool {
-        self.shards.ids().fold(false, |took, shard| took | self.take_from_engine(now, shard))
+        self.shards.ids().fold(false, |took, shard| took | self.take_from_engine(now, shard, true))
     }
 
-    fn take_from_engine(&mut self, now: Instant, shard: ShardId) -> bool {
+    /// `in_order`: what has come by other queues for connections that the target of this one has taken over is older
+    /// than all that the target gets, so it goes first.
+    fn take_from_engine(&mut self, now: Instant, shard: ShardId, in_order: bool) -> bool {
         let mut took = false;
         for _ in 0..2 * TO_HOST_FRAMES_MAX {
             let Ok(message) = self.shards[shard].engine.from_engine.try_recv() else { break };
             took = true;
+            if in_order && matches!(message, ToHost::InitiateComplete(_)) {
+                for other in self.shards.ids().filter(|other| *other != shard) {
+                    self.take_from_engine(now, other, false);
+                }
+            }
             match message.call(now, &mut calls::FromEngine { host: self, shard }) {
                 None => {}
                 Some(ToHost::Frame { data, checksum_valid }) => {

@@ -21,7 +21,7 @@ use crate::{
     failure::Failure,
     net::Netlink,
     node,
-    options::{NodeOptions, Quietness},
+    options::{NodeOptions, QueueOptions, Quietness},
     report::Console,
     waker::Waker,
 };
@@ -94,6 +94,10 @@ pub struct NcArgs {
     /// How the run is told.
     #[command(flatten)]
     pub output: Quietness,
+
+    /// The queues of its TAP; the connection is the first one's.
+    #[command(flatten)]
+    pub queues: QueueOptions,
 
     /// The node.
     #[command(flatten)]
@@ -449,7 +453,7 @@ impl Pump {
 /// The node or the connection could not be had, or did not end well.
 pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let place = args.place()?;
-    let config = args.node.resolve()?;
+    let config = args.queues.resolve(args.node.resolve()?)?;
     console.config(&config);
     let links = node::open_links(&mut Netlink::open()?, &config)?.links;
     // The one connection is the first queue's.

@@ -7,15 +7,22 @@ use crate::failure::Kind;
 struct Command {
     #[command(flatten)]
     node: NodeOptions,
+
+    #[command(flatten)]
+    queues: QueueOptions,
 }
 
-fn options(line: &str) -> Result<NodeOptions, clap::Error> {
+fn options(line: &str) -> Result<Command, clap::Error> {
     let words = std::iter::once("test").chain(line.split_whitespace());
-    Command::try_parse_from(words).map(|command| command.node)
+    Command::try_parse_from(words)
+}
+
+fn resolve(command: &Command) -> Result<NodeConfig, Failure> {
+    command.queues.resolve(command.node.resolve()?)
 }
 
 fn config(line: &str) -> Result<NodeConfig, Failure> {
-    options(line).expect("each option is fine by itself").resolve()
+    resolve(&options(line).expect("each option is fine by itself"))
 }
 
 /// The line is refused, as usage, by an error that holds all of `words`.
@@ -23,7 +30,7 @@ fn refused(line: &str, words: &[&str]) {
     let text = match options(line) {
         Err(error) => error.to_string(),
         Ok(options) => {
-            let failure = options.resolve().expect_err(line);
+            let failure = resolve(&options).expect_err(line);
             assert_eq!(failure.kind, Kind::Usage, "{line}");
             failure.message
         }

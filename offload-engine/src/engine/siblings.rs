@@ -10,6 +10,9 @@
 //! for frames that an engine has no connection for, never for its own. It is a hint: an engine that no longer has the
 //! connection gives the frame to the host stack, which knows.
 //!
+//! Around a hand-over a frame that came by another queue may be overtaken: between a look into the directory and the
+//! queue that it says there is time for the connection to come or go. TCP puts it right.
+//!
 //! Limit: [`PASSED_FRAMES_MAX`] frames on their way to one engine; beyond it they are dropped and counted, as a device
 //! drops what its queue does not take.
 
@@ -155,6 +158,15 @@ impl Engine {
             self.stats.rx_passed_on_dropped += 1;
         }
         true
+    }
+
+    /// Takes everything that other engines have passed on up to now.
+    pub(super) fn take_all_passed(&mut self, now: Instant, client: &mut impl NodeClient) {
+        for _ in 0..PASSED_FRAMES_MAX.div_ceil(TAKEN_MAX) {
+            if !self.take_passed(now, client) {
+                return;
+            }
+        }
     }
 
     /// Takes what other engines have passed on. Returns whether there was anything.

@@ -59,7 +59,7 @@ enum Side {
 /// The node or the connection could not be had, the peer broke the rules, or data differs.
 pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let role = args.role()?;
-    let config = args.node.resolve()?;
+    let config = args.queues.resolve(args.node.resolve()?)?;
     console.config(&config);
     let links = node::open_links(&mut Netlink::open()?, &config)?.links;
     let opened = node::open_adapters(links, &config, FpduSize::Emss)?;
