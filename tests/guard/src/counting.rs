@@ -156,7 +156,7 @@ fn own_frames(backtrace: &str) -> String {
         let Some((_, function)) = line.split_once(": ") else { continue };
         let place = lines.next_if(|next| next.trim_start().starts_with("at ")).unwrap_or("");
         let place = place.trim_start().trim_start_matches("at ").trim_start_matches("./");
-        let is_own = ["offload-engine/", "host-stack/", "rdma-over-tcp/"];
+        let is_own = ["offload-engine/", "host-stack/", "rdma-over-tcp/", "tests/guard/src/stream"];
         let Some(at) = is_own.iter().find_map(|own| place.find(own)) else { continue };
         let _ = writeln!(stack, "{} ({})", function.trim(), &place[at..]);
     }
@@ -172,7 +172,8 @@ mod tests {
         let backtrace = "   0: alloc::alloc::alloc\n             at /rustc/1/library/alloc/src/alloc.rs:1:9\n   \
                          1: offload_engine::tcp::send::Queue::push\n             at \
                          /home/me/flue/offload-engine/src/tcp/send.rs:7:5\n   2: main\n";
-        let frames = "offload_engine::tcp::send::Queue::push (offload-engine/src/tcp/send.rs:7:5)\n";
+        let frames =
+            "offload_engine::tcp::send::Queue::push (offload-engine/src/tcp/send.rs:7:5)\n";
         assert_eq!(own_frames(backtrace), frames);
     }
 }

@@ -131,7 +131,10 @@ impl NodeClient for Pump {
                 matches!(notice, Notice::ConnectFailed { .. } | Notice::ListenFailed { .. });
             assert!(!failed, "{notice:?}");
         }
-        if self.sends && self.spare.len() == LISTS && let Some(handle) = self.handle {
+        if self.sends
+            && self.spare.len() == LISTS
+            && let Some(handle) = self.handle
+        {
             connections.kick(handle);
         }
         is_busy

@@ -69,11 +69,6 @@ impl<C: NodeClient> Station<C> {
         Instant::from_nanos(self.now_ns.load(Ordering::Relaxed))
     }
 
-    /// Calls of the link.
-    pub fn calls(&self) -> &Calls {
-        &self.calls
-    }
-
     /// Acts on the client, and sends what follows from it.
     pub fn with<R>(&self, work: impl FnOnce(&mut C, Instant) -> R) -> R {
         let core = &mut *self.core();
@@ -109,6 +104,11 @@ impl<C: NodeClient> Stations<C> {
             Arc::new(Station::new(1, other, &mut client)),
         ];
         Self { nodes, now: Instant::ZERO, idle_rounds: 0 }
+    }
+
+    /// Frames sent so far, by either.
+    pub fn frames(&self) -> u64 {
+        self.nodes.iter().map(|node| node.calls.counts().transmits).sum()
     }
 
     /// One iteration of both nodes and the callbacks that are due; when there is nothing to do, time moves on.
