@@ -14,7 +14,7 @@ use rdma_over_tcp::ndk::{
 };
 
 /// Requests that are outstanding at once.
-const DEPTH: u64 = 16;
+pub const DEPTH: u64 = 16;
 const LIMITS: ReadLimit = ReadLimit { inbound: 16, outbound: 16 };
 /// Steps without a completion after which traffic counts as stuck.
 const IDLE_STEPS_MAX: u64 = 20_000_000;
@@ -124,12 +124,14 @@ pub struct Traffic {
     posted: u64,
     done: u64,
     received: u64,
+    idle_turns: u64,
 }
 
 impl Traffic {
     /// Requests of `bytes` each, from the first to the second of `ends`.
     pub fn new(ends: [End; 2], operation: Operation, bytes: usize) -> Self {
-        let traffic = Self { ends, operation, bytes, posted: 0, done: 0, received: 0 };
+        let traffic =
+            Self { ends, operation, bytes, posted: 0, done: 0, received: 0, idle_turns: 0 };
         if operation == Operation::Send {
             for _ in 0..2 * DEPTH {
                 traffic.post_receive();
@@ -143,7 +145,8 @@ impl Traffic {
         end.qp.receive(0, &[end.sge(self.bytes)]).expect("a receive");
     }
 
-    fn post(&self) {
+    /// Posts one more request; no more than [`DEPTH`] may be outstanding.
+    pub fn post(&mut self) {
         let [near, far] = &self.ends;
         let sge = [near.sge(self.bytes)];
         let (address, token) = (far.buffer.address(), far.token);
@@ -154,6 +157,7 @@ impl Traffic {
             Operation::Read => near.qp.read(self.posted, &sge, address, token, OpFlags::NONE),
         }
         .expect("a post");
+        self.posted += 1;
     }
 
     /// Takes completions. Returns whether there were any.
@@ -177,20 +181,33 @@ impl Traffic {
     /// Moves `messages` more, keeping the queue full, and waits for all of them. `step` runs both nodes.
     ///
     /// # Panics
-    /// A request fails, or nothing completes any more.
+    /// As [`Traffic::finish`].
     pub fn run(&mut self, messages: u64, step: &mut dyn FnMut()) {
-        let end = self.done + messages;
-        let receives = if self.operation == Operation::Send { end } else { 0 };
-        let mut idle_steps = 0;
-        while self.done < end || self.received < receives {
+        let end = self.posted + messages;
+        while self.posted < end {
             while self.posted < end && self.posted < self.done + DEPTH {
                 self.post();
-                self.posted += 1;
             }
-            let took = self.take(0) | self.take(1);
-            idle_steps = if took { 0 } else { idle_steps + 1 };
-            assert!(idle_steps < IDLE_STEPS_MAX, "{self:?} is stuck");
-            step();
+            self.turn(step);
         }
+        self.finish(step);
+    }
+
+    /// Waits for all that was posted.
+    ///
+    /// # Panics
+    /// A request fails, or nothing completes any more.
+    pub fn finish(&mut self, step: &mut dyn FnMut()) {
+        let receives = if self.operation == Operation::Send { self.posted } else { 0 };
+        while self.done < self.posted || self.received < receives {
+            self.turn(step);
+        }
+    }
+
+    fn turn(&mut self, step: &mut dyn FnMut()) {
+        let took = self.take(0) | self.take(1);
+        self.idle_turns = if took { 0 } else { self.idle_turns + 1 };
+        assert!(self.idle_turns < IDLE_STEPS_MAX, "{self:?} is stuck");
+        step();
     }
 }

@@ -16,7 +16,7 @@ use offload_engine::{
 use std::net::SocketAddr;
 
 /// Lists of a connection that are posted at once.
-const LISTS: usize = 8;
+pub const LISTS: usize = 16;
 
 /// The client. One connection each.
 #[derive(Debug)]
