@@ -98,17 +98,17 @@ impl Cost {
 /// that makes them smaller writes them down here. Over TAPs they leave room for what a scheduler does. A message that
 /// takes 50 segments takes the locks of an iteration and a completion, not 50.
 const BUDGETS: [(Work, [f64; 2], [f64; 2]); 11] = [
-    (Work::Stream { bytes: 1448 }, [2.5, 0.0], [2.7, 0.8]),
-    (Work::Stream { bytes: 64 * KIB }, [2.5, 0.0], [2.7, 0.8]),
-    (rdma(Operation::Write, 64), [0.88, 2.13], [2.0, 5.0]),
-    (rdma(Operation::Write, 64 * KIB), [1.4, 2.26], [4.0, 6.0]),
-    (rdma(Operation::Write, 1024 * KIB), [18.0, 3.0], [400.0, 24.0]),
-    (rdma(Operation::Send, 64), [0.88, 4.26], [2.0, 10.0]),
-    (rdma(Operation::Send, 64 * KIB), [1.44, 4.52], [4.0, 11.0]),
-    (rdma(Operation::Send, 1024 * KIB), [18.1, 6.0], [400.0, 30.0]),
-    (rdma(Operation::Read, 64), [1.76, 2.13], [3.0, 6.0]),
-    (rdma(Operation::Read, 64 * KIB), [2.15, 2.26], [5.0, 6.0]),
-    (rdma(Operation::Read, 1024 * KIB), [18.3, 3.0], [400.0, 24.0]),
+    (Work::Stream { bytes: 1448 }, [2.38, 0.0], [2.6, 0.4]),
+    (Work::Stream { bytes: 64 * KIB }, [2.5, 0.0], [2.7, 0.7]),
+    (rdma(Operation::Write, 64), [0.88, 2.13], [1.1, 4.8]),
+    (rdma(Operation::Write, 64 * KIB), [1.4, 2.26], [3.0, 5.5]),
+    (rdma(Operation::Write, 1024 * KIB), [18.0, 3.0], [110.0, 24.0]),
+    (rdma(Operation::Send, 64), [0.88, 4.26], [1.1, 9.0]),
+    (rdma(Operation::Send, 64 * KIB), [1.44, 4.52], [3.0, 10.0]),
+    (rdma(Operation::Send, 1024 * KIB), [18.1, 6.0], [110.0, 29.0]),
+    (rdma(Operation::Read, 64), [1.76, 2.13], [2.0, 5.0]),
+    (rdma(Operation::Read, 64 * KIB), [2.15, 2.26], [3.8, 5.5]),
+    (rdma(Operation::Read, 1024 * KIB), [18.3, 3.0], [340.0, 24.0]),
 ];
 
 const KIB: usize = 1024;
