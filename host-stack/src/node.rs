@@ -48,6 +48,17 @@ pub enum Progress {
     Manual,
 }
 
+/// How soon that what follows from a call has to be done ([`Node::with_lazily`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// Nothing follows.
+    None,
+    /// By whoever runs the loop next; before the call returns if everybody sleeps.
+    Soon,
+    /// Before the call returns.
+    Now,
+}
+
 /// How a node runs.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -261,6 +272,12 @@ impl<C: NodeClient + 'static> Node<C> {
     /// Acts on the client, and sends what follows from it before returning.
     pub fn with<R>(&self, f: impl FnOnce(&mut C, &mut Connections, Instant) -> R) -> R {
         self.shared.with(|core, now| f(&mut core.client, core.engine.connections(), now))
+    }
+
+    /// Acts on the client, as [`Node::with`]; `f` says how soon that what follows has to be done. What waits is to
+    /// be seen by [`NodeClient::has_input`]. With manual progress it waits for the next run of the loop.
+    pub fn with_lazily(&self, f: impl FnOnce(&mut C) -> Urgency) {
+        self.shared.with_lazily(|core| f(&mut core.client));
     }
 
     /// Looks at the engine: counters, link, connections.

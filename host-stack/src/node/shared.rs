@@ -41,7 +41,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::{Progress, WaitError};
+use super::{Progress, Urgency, WaitError};
 
 /// A core, as the threads around it see it.
 pub(super) trait Passive {
@@ -264,6 +264,22 @@ impl<K: Passive> Shared<K> {
         drop(state);
         self.deliver();
         result
+    }
+
+    /// Runs `f`, and unless it may wait what follows from it, as [`Shared::with`]. What may wait is left to the
+    /// thread that runs the loop, or with manual progress to whoever runs it next; a thread that sleeps would have
+    /// to be woken, so it does not wait then.
+    pub(super) fn with_lazily(&self, f: impl FnOnce(&mut K) -> Urgency) {
+        let mut state = self.enter();
+        match f(&mut state.core) {
+            Urgency::None => return,
+            Urgency::Soon if state.sleeping.is_none() => return,
+            Urgency::Soon | Urgency::Now => {}
+        }
+        self.call(&mut state, |_, _| ());
+        self.notify(&state);
+        drop(state);
+        self.deliver();
     }
 
     fn iterate(&self, state: &mut State<K>) -> bool {

@@ -86,6 +86,9 @@ pub const TRANSMIT_SEGMENTS_MAX: usize = 64;
 /// Frames kept while the link is full. Beyond it the connection's segments count as sent and lost.
 pub const STALLED_FRAMES_MAX: usize = 64;
 
+/// Receive buffers: one frame is processed while nothing else is read.
+const RX_BUFFERS: usize = 1;
+
 /// Something to be called on a worker thread without any lock of ours held.
 pub type Callback = Box<dyn FnOnce() + Send>;
 
@@ -118,6 +121,8 @@ pub struct EngineConfig {
     pub nce_stale: Duration,
     /// Frames taken from the link in one iteration.
     pub rx_batch_frames_max: usize,
+    /// Bytes of frames after which the iteration takes no more: connections have their turns, and acknowledge.
+    pub rx_batch_bytes_max: usize,
     /// Payload bytes of a super-segment, at most what the link takes.
     pub super_segment_max: usize,
     /// What comes for a connection that was just taken over waits until the host has forwarded what had come before
@@ -137,6 +142,7 @@ impl EngineConfig {
             // REACHABLE_TIME of RFC 4861 s10.
             nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 16,
+            rx_batch_bytes_max: std::env::var("FLUE_BYTES").map_or(256 * 1024, |s| s.parse().unwrap()),
             super_segment_max: 64 * 1024,
             waits_for_forwards: false,
             tcp: tcp::Config::default(),
@@ -253,7 +259,7 @@ impl Engine {
             from_host,
             doorbell: port.engine_doorbell.clone(),
             host_doorbell: port.host_doorbell.clone(),
-            batch: RxBatch::new(config.rx_batch_frames_max.max(1)),
+            batch: RxBatch::new(std::env::var("FLUE_HOT").map_or(RX_BUFFERS, |s| s.parse().unwrap())),
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),

@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, sync::Arc};
 use std::{io, sync::OnceLock};
 
-use host_stack::node::{Node, NodeConfig, Progress};
+use host_stack::node::{Node, NodeConfig, Progress, Urgency};
 use offload_engine::{
     engine::doorbell::Doorbell,
     link::Link,
@@ -46,6 +46,10 @@ struct NodeAccess(Node<AdapterCore>);
 impl CoreAccess for NodeAccess {
     fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
         self.0.with(|core, _, now| work(core, now));
+    }
+
+    fn enter_lazily(&self, work: &mut dyn FnMut(&mut AdapterCore) -> Urgency) {
+        self.0.with_lazily(work);
     }
 
     fn progress(&self) {

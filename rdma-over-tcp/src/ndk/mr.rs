@@ -144,7 +144,12 @@ pub(crate) struct Granted<'a> {
     length: usize,
 }
 
-impl Granted<'_> {
+impl<'a> Granted<'a> {
+    /// To be copied at once (see the rule of [`memory`](super::memory)).
+    pub(crate) fn slice(&self) -> &'a [u8] {
+        &self.registration.bytes[self.offset..self.offset + self.length]
+    }
+
     /// To be sent, without a copy.
     pub(crate) fn bytes(&self) -> Bytes {
         self.registration.bytes.slice(self.offset..self.offset + self.length)
@@ -219,6 +224,44 @@ impl Regions {
         right: MrFlags,
     ) -> Result<Granted<'_>, AccessError> {
         let (_, mr, registration) = self.lookup(token)?;
+        Self::grant(mr, registration, pd, address, length, right)
+    }
+
+    /// [`Regions::access`] by a user that mostly names the region it named before: `hint` says where to look first.
+    /// What is found there passes the same check, and a place whose region is gone, or has another token by now, does
+    /// not have it; so a hint may be as old as it likes.
+    pub(crate) fn access_again(
+        &self,
+        hint: &mut Option<Id<Mr>>,
+        pd: Id<Pd>,
+        token: u32,
+        address: u64,
+        length: u32,
+        right: MrFlags,
+    ) -> Result<Granted<'_>, AccessError> {
+        let hinted = hint.and_then(|id| self.slab.get(id)).and_then(|mr| {
+            let registration = mr.registration.as_ref();
+            Some((mr, registration.filter(|registration| registration.token == token)?))
+        });
+        let (mr, registration) = match hinted {
+            Some(found) => found,
+            None => {
+                let (id, mr, registration) = self.lookup(token)?;
+                *hint = Some(id);
+                (mr, registration)
+            }
+        };
+        Self::grant(mr, registration, pd, address, length, right)
+    }
+
+    fn grant<'a>(
+        mr: &Mr,
+        registration: &'a Registration,
+        pd: Id<Pd>,
+        address: u64,
+        length: u32,
+        right: MrFlags,
+    ) -> Result<Granted<'a>, AccessError> {
         if mr.pd != pd {
             return Err(AccessError::NotAssociated);
         }

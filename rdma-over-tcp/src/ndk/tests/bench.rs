@@ -77,6 +77,7 @@ impl End {
 struct FakeWire {
     now: Instant,
     room: usize,
+    outstanding: usize,
     super_segment: usize,
     sent: Vec<NblChain>,
     disconnects: Vec<(Disconnect, NetBufferList)>,
@@ -90,6 +91,7 @@ impl Wire for FakeWire {
     fn send(&mut self, chain: NblChain) {
         let bytes: usize = chain.iter().map(NetBufferList::data_length).sum();
         self.room = self.room.saturating_sub(bytes);
+        self.outstanding += bytes;
         self.sent.push(chain);
     }
 
@@ -106,6 +108,10 @@ impl Wire for FakeWire {
         false
     }
 
+    fn send_outstanding(&self) -> usize {
+        self.outstanding
+    }
+
     fn effective_mss(&self) -> usize {
         EMSS
     }
@@ -113,6 +119,19 @@ impl Wire for FakeWire {
     fn super_segment_max(&self) -> usize {
         self.super_segment
     }
+}
+
+/// Sizes of the FPDUs of a list without markers (MPA-4.1-3).
+fn fpdu_octets(list: &NetBufferList) -> Vec<usize> {
+    let octets = list.slices().collect::<Vec<_>>().concat();
+    let mut rest = &octets[..];
+    let mut fpdus = Vec::new();
+    while let Some(length) = rest.first_chunk() {
+        let fpdu = (2 + usize::from(u16::from_be_bytes(*length))).next_multiple_of(4) + 4;
+        fpdus.push(fpdu);
+        rest = rest.get(fpdu..).unwrap_or_default();
+    }
+    fpdus
 }
 
 pub(super) struct Node {
@@ -338,6 +357,7 @@ impl Bench {
         let mut wire = FakeWire {
             now: self.now,
             room: self.window.saturating_sub(state.unacknowledged),
+            outstanding: state.unacknowledged,
             super_segment: self.super_segment,
             sent: Vec::new(),
             disconnects: Vec::new(),
@@ -348,8 +368,7 @@ impl Bench {
             let state = &mut self.connections[index][end];
             assert!(state.fin.is_none(), "nothing is posted behind a FIN");
             let bytes = list.data_length();
-            let fpdus = list.net_buffers.iter().map(|buffer| buffer.data_length()).collect();
-            self.posted[node].push(fpdus);
+            self.posted[node].push(fpdu_octets(&list));
             list.slices().for_each(|slice| state.in_flight.extend(slice));
             state.unacknowledged += bytes;
             state.lists.push_back((list, bytes));
