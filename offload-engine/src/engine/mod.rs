@@ -142,7 +142,8 @@ impl EngineConfig {
             // REACHABLE_TIME of RFC 4861 s10.
             nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 16,
-            rx_batch_bytes_max: std::env::var("FLUE_BYTES").map_or(256 * 1024, |s| s.parse().unwrap()),
+            rx_batch_bytes_max: std::env::var("FLUE_BYTES")
+                .map_or(256 * 1024, |s| s.parse().unwrap()),
             super_segment_max: 64 * 1024,
             waits_for_forwards: false,
             tcp: tcp::Config::default(),
@@ -259,7 +260,9 @@ impl Engine {
             from_host,
             doorbell: port.engine_doorbell.clone(),
             host_doorbell: port.host_doorbell.clone(),
-            batch: RxBatch::new(std::env::var("FLUE_HOT").map_or(RX_BUFFERS, |s| s.parse().unwrap())),
+            batch: RxBatch::new(
+                std::env::var("FLUE_HOT").map_or(RX_BUFFERS, |s| s.parse().unwrap()),
+            ),
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),

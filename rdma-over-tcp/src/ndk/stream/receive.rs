@@ -40,9 +40,7 @@ pub(super) struct Receiver {
 #[derive(Debug)]
 pub(super) enum Received {
     /// All that end in the input are handled. `may_send`: something may be sent that could not be before.
-    All {
-        may_send: bool,
-    },
+    All { may_send: bool },
     /// The stream's first one is handled; more may follow.
     First,
     /// The peer has given up.
@@ -301,7 +299,14 @@ impl Receiver {
         let mut accessible = true;
         for piece in pieces(qp.initiator.sges(serial), offset, payload.len() as u32) {
             let (now, later) = rest.split_at(piece.length as usize);
-            match regions.access_again(local_region, qp.pd, piece.token, piece.address, piece.length, right) {
+            match regions.access_again(
+                local_region,
+                qp.pd,
+                piece.token,
+                piece.address,
+                piece.length,
+                right,
+            ) {
                 Ok(granted) => granted.place(now),
                 Err(_) => accessible = false,
             }

@@ -1,7 +1,7 @@
 //! Which system calls a message takes: this program runs itself under strace, over TAPs, and reads the log.
 //!
 //! What is counted lies between two marks, calls that look for files of telling names. Beside reads and writes of
-//! the TAPs there may be none.
+//! the TAPs there may be none; only where a message may still allocate, the allocator may ask for memory now and then.
 
 use std::{
     collections::BTreeMap,
@@ -16,6 +16,9 @@ use flue_test_support::needs::{Need, lacks};
 
 use crate::{Mover, NEEDS, budget::Work, taps::TapPair};
 
+/// Calls of an allocator, and how many of them there may be for a message.
+const MEMORY: [&str; 5] = ["brk", "mmap", "munmap", "mprotect", "madvise"];
+const MEMORY_MAX: f64 = 0.05;
 const MARK: &str = "/flue-guard/";
 /// Under strace a call takes fifty times as long.
 const MESSAGES: u64 = 300;
@@ -46,6 +49,8 @@ struct Traced {
     empty_reads: u64,
     /// Writes to a TAP.
     writes: u64,
+    /// Calls that get or return memory.
+    memory: u64,
     /// Anything else, by name and descriptor.
     others: BTreeMap<String, u64>,
 }
@@ -58,6 +63,7 @@ impl Traced {
             "read" | "readv" if is_tap && call.contains("EAGAIN") => self.empty_reads += 1,
             "read" | "readv" if is_tap => self.reads += 1,
             "write" | "writev" if is_tap => self.writes += 1,
+            _ if MEMORY.contains(&name) => self.memory += 1,
             _ => {
                 let descriptor = arguments.split([',', ')']).next().unwrap_or_default();
                 *self.others.entry(format!("{name}({descriptor})")).or_default() += 1;
@@ -125,23 +131,28 @@ fn system_calls_are_reads_and_writes() {
     fs::remove_file(&log).expect("the log is ours");
     let seen = traced(&text);
     let mut table = String::from(
-        "system calls, a message                            writes     reads   in vain    others\n",
+        "system calls, a message                            writes     reads   in vain    memory    others\n",
     );
     let mut others = Vec::new();
     for (number, work) in works().into_iter().enumerate() {
-        let Traced { reads, empty_reads, writes, others: beside } = &seen[&number.to_string()];
+        let Traced { reads, empty_reads, writes, memory, others: beside } =
+            &seen[&number.to_string()];
         let each = |count: u64| count as f64 / MESSAGES as f64;
         let more: u64 = beside.values().sum();
         writeln!(
             table,
-            "{work:46} {:9.3} {:9.3} {:9.3} {:9.3}",
+            "{work:46} {:9.3} {:9.3} {:9.3} {:9.3} {:9.3}",
             each(*writes),
             each(*reads),
             each(*empty_reads),
+            each(*memory),
             each(more)
         )
         .expect("a string has room");
         assert!(*reads > 0 && *writes > 0, "{work}: nothing went over the TAPs");
+        if each(*memory) > MEMORY_MAX {
+            others.push(format!("{work}: {memory} calls for memory"));
+        }
         others.extend(beside.iter().map(|(call, count)| format!("{work}: {call} {count} times")));
     }
     println!("{table}");
@@ -157,10 +168,11 @@ fn a_log_is_read() {
                7 writev(6</dev/net/tun>, [], 2) = 70\n\
                7 write(9<anon_inode:[eventfd]>, \"1\", 8) = 8\n\
                7 sched_yield() = 0\n\
+               7 brk(0x1000) = 0x1000\n\
                7 statx(AT_FDCWD, \"/flue-guard/end\", 0) = -1 ENOENT\n\
                7 sched_yield() = 0\n";
     let others = [("sched_yield()", 1), ("write(9<anon_inode:[eventfd]>)", 1)];
     let others = others.map(|(call, count)| (call.to_owned(), count)).into();
-    let expected = Traced { reads: 1, empty_reads: 1, writes: 1, others };
+    let expected = Traced { reads: 1, empty_reads: 1, writes: 1, memory: 1, others };
     assert_eq!(traced(log), BTreeMap::from([("3".to_owned(), expected)]));
 }
