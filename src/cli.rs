@@ -53,7 +53,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 #[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
 pub enum Command {
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     Doctor(DoctorArgs),
     Lab(Box<LabArgs>),
     #[command(hide = true)]
@@ -71,7 +71,12 @@ impl Command {
     /// Its name, what it is to print and where to, and whether it is to log what happens.
     const fn voice(&self) -> (&'static str, Quietness, DocumentTo, bool) {
         match self {
-            Self::Bench(_) => ("bench", Quietness { quiet: true, trace: false, json: false }, DocumentTo::Stdout, false),
+            Self::Bench(_) => (
+                "bench",
+                Quietness { quiet: true, trace: false, json: false },
+                DocumentTo::Stdout,
+                false,
+            ),
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
             Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
             Self::LabNode(args) => {

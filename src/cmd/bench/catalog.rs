@@ -165,11 +165,7 @@ fn large_operations() -> Vec<Group> {
         "read-1m",
         "RDMA Read, 1 MiB, CRC on",
         bandwidth,
-        vec![
-            flue_stream("read-bw", MIB),
-            libfabric("read", MIB),
-            ucx("UCX get", "ucp_get", MIB),
-        ],
+        vec![flue_stream("read-bw", MIB), libfabric("read", MIB), ucx("UCX get", "ucp_get", MIB)],
         vec![ahead(bandwidth, 0.7, Some(RatioAtLeast(1.0))), cpu()],
     );
     read.point = Some((Panel::Read, MIB));

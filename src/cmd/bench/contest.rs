@@ -55,11 +55,6 @@ impl Metric {
         }
     }
 
-    /// Whether more of it is better.
-    pub(super) const fn more_is_better(self) -> bool {
-        matches!(self, Self::BandwidthBps | Self::MessagesPerSecond)
-    }
-
     /// `value`, in base units, as people read it, without its unit.
     pub(super) fn shown(self, value: f64) -> String {
         three_digits(value / self.unit().1)

@@ -40,8 +40,7 @@ pub(super) struct Found {
 
 /// Looks for all; what has to be built goes into `scratch`.
 pub(super) fn look(scratch: &Path, needs: &[Need]) -> Found {
-    let mut found =
-        Found { peers: Vec::new(), programs: HashMap::new(), strace: find("strace") };
+    let mut found = Found { peers: Vec::new(), programs: HashMap::new(), strace: find("strace") };
     if needs.contains(&Need::Libfabric) {
         let built = build_libfabric(scratch);
         let detail = match &built {
@@ -71,7 +70,8 @@ impl Found {
         program: Option<PathBuf>,
         detail: String,
     ) {
-        let detail = if program.is_none() && detail.is_empty() { "not found".into() } else { detail };
+        let detail =
+            if program.is_none() && detail.is_empty() { "not found".into() } else { detail };
         self.peers.push(Peer { name, found: program.is_some(), detail, package });
         self.programs.extend(program.map(|program| (need, program)));
     }
@@ -86,7 +86,10 @@ impl Found {
 fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    env::split_paths(&path).chain(more).map(|directory| directory.join(name)).find(|it| it.is_file())
+    env::split_paths(&path)
+        .chain(more)
+        .map(|directory| directory.join(name))
+        .find(|it| it.is_file())
 }
 
 /// The first line a command prints; empty when it cannot be had.

@@ -32,7 +32,7 @@ use clap::{Args, CommandFactory, Subcommand};
 pub use self::place::JoinArgs;
 use self::{
     catalog::Scope,
-    contest::{Group, Job, Need, Panel},
+    contest::{Group, Job, Need},
     found::Found,
     machine::{Build, Machine},
     outcome::{Contest, Report, SCHEMA, Score, Settings},
@@ -66,14 +66,17 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
 /// Needs what "flue doctor" looks for. On a machine that does other things as well the figures are lower, the
 /// ratios less so. A whole run takes about a quarter of an hour; --only goals about half of that.
 #[derive(Args, Clone, Debug)]
-#[command(args_conflicts_with_subcommands = true, after_long_help = "Examples:
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_long_help = "Examples:
   flue bench --html bench.html --json bench.json
   flue bench --only goals
   flue bench --only write-1m,latency-write --rounds 9 --seconds 2
   flue bench --quick --only size-write --html sizes.html
 
 Exit status: 0 also when goals are missed, unless --check says otherwise; 1 when flue itself could not be
-measured; 3 when the machine lacks what is needed.")]
+measured; 3 when the machine lacks what is needed."
+)]
 pub struct BenchArgs {
     /// A part alone.
     #[command(subcommand)]
@@ -172,8 +175,8 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     let needs: Vec<Need> =
         groups.iter().flat_map(|it| &it.contestants).map(|it| it.job.needs()).collect();
     let found = found::look(&scratch.0, &needs);
-    let signals = Signals::catch()
-        .map_err(|error| Failure::work(format!("catch signals: {error}")))?;
+    let signals =
+        Signals::catch().map_err(|error| Failure::work(format!("catch signals: {error}")))?;
     let mut report = blank(args, &place, &found);
     introduce(&report, console);
     let programs = found.programs.clone();
@@ -181,8 +184,7 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     let mut bench = Bench { tools, progress: Progress::new(args.quiet) };
     report.contests =
         groups.iter().map(|group| Contest::new(group, bench.scores(group, &found))).collect();
-    let rounds =
-        Rounds { rows: report.settings.rounds, points: report.settings.plot_rounds };
+    let rounds = Rounds { rows: report.settings.rounds, points: report.settings.plot_rounds };
     let mut ended = rounds::run(&groups, &mut report.contests, rounds, &mut bench);
     for (group, contest) in groups.iter().zip(&mut report.contests) {
         contest.sum_up(group);
@@ -294,10 +296,15 @@ fn show(report: &Report, console: &mut Console<'_>) {
     }
 }
 
-fn write_files(args: &BenchArgs, report: &Report, console: &mut Console<'_>) -> Result<(), Failure> {
+fn write_files(
+    args: &BenchArgs,
+    report: &Report,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(report).map_err(io::Error::other);
-        text.and_then(|text| fs::write(path, text + "\n")).map_err(|error| written(path, &error))?;
+        text.and_then(|text| fs::write(path, text + "\n"))
+            .map_err(|error| written(path, &error))?;
         console.say(format_args!("everything: {}", path.display()));
     }
     if let Some(path) = &args.html {

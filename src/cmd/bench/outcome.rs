@@ -330,8 +330,7 @@ mod tests {
         let mut group = catalog::groups(scope).into_iter().next().unwrap();
         group.contestants.truncate(2);
         let beside = Some(group.contestants[1].name.clone());
-        group.goals =
-            vec![Goal { metric: Metric::BandwidthBps, beside, goal, stretch: goal }];
+        group.goals = vec![Goal { metric: Metric::BandwidthBps, beside, goal, stretch: goal }];
         let scores =
             vec![sampled(&group.contestants[0], flue), sampled(&group.contestants[1], peer)];
         let mut contest = Contest::new(&group, scores);
@@ -369,7 +368,8 @@ mod tests {
             let mut contest = Contest::new(&group, scores);
             contest.sum_up(&group);
             for other in &group.contestants[1..] {
-                let told = contest.lines.iter().filter(|it| it.beside.as_ref() == Some(&other.name));
+                let told =
+                    contest.lines.iter().filter(|it| it.beside.as_ref() == Some(&other.name));
                 assert!(told.count() > 0, "{}: {}", group.id, other.name);
             }
         }

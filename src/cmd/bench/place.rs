@@ -32,7 +32,7 @@ use rustix::{
 
 use crate::{
     failure::Failure,
-    namespace::{self, Entered},
+    namespace,
     net::{NamespaceOf, NetError, Netlink, VethEnd, plumb, sysctl},
     units::IpPrefix,
 };
@@ -70,8 +70,6 @@ pub(super) enum Room {
 pub(super) struct Place {
     left: File,
     right: File,
-    /// Whether root of the machine made them.
-    pub(super) entered: Entered,
     /// What the kernels in them control congestion by; `None`: /proc/sys cannot be written to.
     pub(super) congestion_control: Option<&'static str>,
     /// What /proc calls them.
@@ -83,7 +81,7 @@ pub(super) struct Place {
 impl Place {
     /// Makes it, and moves this process into it. Call it before the process has a second thread.
     pub(super) fn make(mtu_bytes: u16) -> Result<Self, Failure> {
-        let entered = namespace::enter()?;
+        namespace::enter()?;
         let mut netlink = Netlink::open()?;
         let congestion_control = calm()?;
         netlink.set_up("lo")?;
@@ -102,11 +100,13 @@ impl Place {
             inside(file, || equip_kernel(index))?;
         }
         for (index, file) in [&left, &right].into_iter().enumerate() {
-            inside(file, || Ok(Netlink::open()?.wait_forwarding(VETH[index], plumb::FORWARDING_LIMIT)?))?;
+            inside(file, || {
+                Ok(Netlink::open()?.wait_forwarding(VETH[index], plumb::FORWARDING_LIMIT)?)
+            })?;
         }
         let own = File::open("/proc/self/ns/net").map_err(failed("open a namespace"))?;
         let names = [&own, &left, &right].map(name_of).into();
-        Ok(Self { left, right, entered, congestion_control, names, program })
+        Ok(Self { left, right, congestion_control, names, program })
     }
 
     /// This program, as a path that others can start.

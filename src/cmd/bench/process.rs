@@ -178,7 +178,9 @@ impl Running {
         let deadline = Instant::now() + limit;
         loop {
             let is_ready = match ready {
-                Ready::Says(text) => read(&self.out).contains(text) || read(&self.err).contains(text),
+                Ready::Says(text) => {
+                    read(&self.out).contains(text) || read(&self.err).contains(text)
+                }
                 Ready::Listens(port) => self.listens(*port),
             };
             if is_ready {

@@ -207,8 +207,7 @@ mod tests {
         let group = all.iter().find(|group| group.id == "latency-block").unwrap();
         let fails = vec![group.contestants[1].job.clone()];
         let rounds = Rounds { rows: 5, points: 5 };
-        let (_, contests, _, ended) =
-            play(&["latency-block"], rounds, Fake { fails, ..fake() });
+        let (_, contests, _, ended) = play(&["latency-block"], rounds, Fake { fails, ..fake() });
         assert_eq!(ended, Ok(()));
         let [flue, peer] = &contests[0].contestants[..] else { panic!("two") };
         assert_eq!((flue.samples.len(), peer.samples.len()), (5, FAILURES_MAX));

@@ -86,8 +86,9 @@ pub(super) fn parse(text: &str) -> Result<Counts, String> {
         if name == "total" {
             break;
         }
-        let count = words.get(column).and_then(|word| word.parse().ok());
-        *counts.entry(name.to_owned()).or_default() += count.ok_or("strace: no number of calls")?;
+        let count = words.get(column).and_then(|word| word.parse::<u64>().ok());
+        let count = count.ok_or("strace: no number of calls")?;
+        *counts.entry(name.to_owned()).or_default() += count;
     }
     Ok(counts)
 }

@@ -45,8 +45,19 @@ pub(super) fn rows(report: &Report) -> Table {
         ("", Left),
     ]);
     for (contest, line) in report.lines() {
-        let Line { metric, unit, flue, beside, other, ratio, goal, met, progress: _, stretch, stretch_met } =
-            line;
+        let Line {
+            metric,
+            unit,
+            flue,
+            beside,
+            other,
+            ratio,
+            goal,
+            met,
+            progress: _,
+            stretch,
+            stretch_met,
+        } = line;
         let bound = |bound: &Option<super::contest::Bound>| {
             bound.map_or_else(String::new, |bound| bound.shown(*metric))
         };
@@ -57,7 +68,9 @@ pub(super) fn rows(report: &Report) -> Table {
             range(*metric, *flue),
             beside.clone().unwrap_or_default(),
             beside.as_ref().map_or_else(String::new, |_| range(*metric, *other)),
-            beside.as_ref().map_or_else(String::new, |_| cell(ratio.map(|it| three_digits(it.ratio)))),
+            beside
+                .as_ref()
+                .map_or_else(String::new, |_| cell(ratio.map(|it| three_digits(it.ratio)))),
             bound(goal),
             judged(goal.is_some(), *met),
             bound(stretch),
@@ -84,7 +97,11 @@ pub(super) fn points(report: &Report, panel: Panel) -> Option<Table> {
         let first = if head == "size" { format_bytes(at) } else { at.to_string() };
         let figures = names.iter().map(|name| {
             let score = contest.contestants.iter().find(|it| it.name == *name);
-            cell(score.and_then(|it| it.summary(contest.metric)).map(|it| contest.metric.shown(it.median)))
+            cell(
+                score
+                    .and_then(|it| it.summary(contest.metric))
+                    .map(|it| contest.metric.shown(it.median)),
+            )
         });
         table.row(std::iter::once(first).chain(figures));
     }
@@ -97,7 +114,9 @@ pub(super) fn points_of(report: &Report, panel: Panel) -> Vec<&Contest> {
     let mut points: Vec<&Contest> = report
         .contests
         .iter()
-        .filter(|it| it.panel == Some(panel) && it.contestants.iter().any(|it| !it.summaries.is_empty()))
+        .filter(|it| {
+            it.panel == Some(panel) && it.contestants.iter().any(|it| !it.summaries.is_empty())
+        })
         .collect();
     points.sort_by_key(|it| (it.at, it.is_row));
     points.dedup_by_key(|it| it.at);

@@ -69,14 +69,19 @@ pub(super) fn lines(points: &[&Contest], look: &Look<'_>) -> Option<String> {
     let mut out = open(width, height, look.label);
     grid(&mut out, &y, (left, width - right), look.metric.unit().0);
     for &at in &across {
-        let text =
-            if look.in_bytes { short_bytes(at as u64) } else { format!("{at}") };
+        let text = if look.in_bytes { short_bytes(at as u64) } else { format!("{at}") };
         let (pixel, base) = (x.at(at), height - bottom + 16.0);
-        let _ = write!(out, r#"<text class="tick" x="{pixel:.1}" y="{base:.1}" text-anchor="middle">{text}</text>"#);
+        let _ = write!(
+            out,
+            r#"<text class="tick" x="{pixel:.1}" y="{base:.1}" text-anchor="middle">{text}</text>"#
+        );
     }
     let (middle, base) = ((left + width - right) / 2.0, height - 6.0);
     let name = escaped(look.across);
-    let _ = write!(out, r#"<text class="name" x="{middle:.1}" y="{base:.1}" text-anchor="middle">{name}</text>"#);
+    let _ = write!(
+        out,
+        r#"<text class="name" x="{middle:.1}" y="{base:.1}" text-anchor="middle">{name}</text>"#
+    );
     // flue last, so that it is on top.
     for one in series.iter().rev() {
         draw_series(&mut out, one, &x, &y, look);
@@ -174,7 +179,8 @@ fn label_series(out: &mut String, series: &[Series], y: &Axis, unit_size: f64, l
             left - 9.0
         );
         marker(out, one.system, left + 8.0, place, 3.6);
-        let _ = write!(out, r#"<text class="label {class}" x="{text:.1}" y="{base:.1}">{name}</text>"#);
+        let _ =
+            write!(out, r#"<text class="label {class}" x="{text:.1}" y="{base:.1}">{name}</text>"#);
     }
 }
 
@@ -231,10 +237,9 @@ fn goal_bar(out: &mut String, contest: &Contest, line: &Line, x: &Axis, top: f64
         Metric::CpuSecondsPerGbyte => format!("CPU, {}", contest.id),
         _ => contest.id.clone(),
     };
-    let ratio = line.ratio.map_or_else(
-        || format!("{figure} {unit}"),
-        |it| format!("{} ×", three_digits(it.ratio)),
-    );
+    let ratio = line
+        .ratio
+        .map_or_else(|| format!("{figure} {unit}"), |it| format!("{} ×", three_digits(it.ratio)));
     let wanted = bound.shown(line.metric);
     let title = format!("{}{beside}: {figure} {unit}, {ratio}; wanted: {wanted}", contest.title);
     let base = top + BAR - 3.0;
@@ -274,7 +279,12 @@ pub(super) fn percentiles(contest: &Contest) -> Option<String> {
         .iter()
         .map(|score| {
             let marks = MARKS.iter().enumerate();
-            (score, marks.filter_map(|(index, (_, pick))| Some((index, median(score, *pick)?))).collect())
+            (
+                score,
+                marks
+                    .filter_map(|(index, (_, pick))| Some((index, median(score, *pick)?)))
+                    .collect(),
+            )
         })
         .filter(|(_, marks): &(_, Vec<_>)| !marks.is_empty())
         .collect();
@@ -305,10 +315,18 @@ pub(super) fn percentiles(contest: &Contest) -> Option<String> {
         let y = top + step * (index as f64 + 0.5);
         let class = class_of(score.system);
         let name = escaped(&score.name);
-        let _ = write!(out, r#"<text class="row {class}" x="{:.1}" y="{:.1}" text-anchor="end">{name}</text>"#, left - 12.0, y + 4.0);
+        let _ = write!(
+            out,
+            r#"<text class="row {class}" x="{:.1}" y="{:.1}" text-anchor="end">{name}</text>"#,
+            left - 12.0,
+            y + 4.0
+        );
         let ends = marks.iter().map(|&(_, value)| x.at(value));
         let (from, to) = (ends.clone().fold(f64::MAX, f64::min), ends.fold(f64::MIN, f64::max));
-        let _ = write!(out, r#"<line class="reach {class}" x1="{from:.1}" x2="{to:.1}" y1="{y:.1}" y2="{y:.1}"/>"#);
+        let _ = write!(
+            out,
+            r#"<line class="reach {class}" x1="{from:.1}" x2="{to:.1}" y1="{y:.1}" y2="{y:.1}"/>"#
+        );
         let mut free_from = f64::MIN;
         for &(mark, value) in marks {
             let (label, _) = MARKS[mark];
@@ -321,7 +339,11 @@ pub(super) fn percentiles(contest: &Contest) -> Option<String> {
             if pixel - 15.0 > free_from {
                 let text = if mark == 0 { shown } else { label.to_owned() };
                 let strong = if mark == 0 { "value" } else { "tick" };
-                let _ = write!(out, r#"<text class="{strong}" x="{pixel:.1}" y="{:.1}" text-anchor="middle">{text}</text>"#, y - 9.0);
+                let _ = write!(
+                    out,
+                    r#"<text class="{strong}" x="{pixel:.1}" y="{:.1}" text-anchor="middle">{text}</text>"#,
+                    y - 9.0
+                );
                 free_from = pixel + 15.0;
             }
             out.push_str("</g>");
@@ -345,7 +367,8 @@ pub(super) fn processor_time(contests: &[&Contest]) -> Option<String> {
         for score in &contest.contestants {
             let Some(all) = score.summary(Metric::CpuSecondsPerGbyte) else { continue };
             let parts = score.samples.iter().filter_map(|it| {
-                let cpu = it.sample.cpu.filter(|cpu| cpu.user_seconds + cpu.system_seconds > 0.0)?;
+                let cpu =
+                    it.sample.cpu.filter(|cpu| cpu.user_seconds + cpu.system_seconds > 0.0)?;
                 Some(cpu.user_seconds / (cpu.user_seconds + cpu.system_seconds))
             });
             let part = Summary::of(parts).map_or(0.0, |it| it.median);
@@ -380,7 +403,12 @@ pub(super) fn processor_time(contests: &[&Contest]) -> Option<String> {
         let Bar { group, score, user, all } = *bar;
         if let Some(group) = group {
             y += gap;
-            let _ = write!(out, r#"<text class="row" x="8" y="{:.1}">{}</text>"#, y + BAR - 3.0, escaped(group));
+            let _ = write!(
+                out,
+                r#"<text class="row" x="8" y="{:.1}">{}</text>"#,
+                y + BAR - 3.0,
+                escaped(group)
+            );
         }
         let class = class_of(score.system);
         let (user_end, end, base) = (x.at(user), x.at(all), y + BAR - 3.0);

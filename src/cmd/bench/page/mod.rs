@@ -5,10 +5,7 @@ mod svg;
 
 use std::fmt::Write;
 
-use self::{
-    charts::Look,
-    svg::escaped,
-};
+use self::{charts::Look, svg::escaped};
 use super::{
     contest::{Bound, Metric, Panel, three_digits},
     outcome::{Contest, Line, Report, Score},
@@ -130,12 +127,17 @@ fn tiles(out: &mut String, report: &Report) {
             0 => "all were measured".to_owned(),
             count => format!("{count} not measured"),
         };
-        tiles.push(("goals met".to_owned(), format!("{} <span>of {all}</span>", tally.met), unknown));
+        tiles.push((
+            "goals met".to_owned(),
+            format!("{} <span>of {all}</span>", tally.met),
+            unknown,
+        ));
     }
     for id in ["write-1m", "read-1m", "send-64b", "latency-write"] {
         let Some(contest) = report.contests.iter().find(|it| it.id == id) else { continue };
         let about = |line: &&Line| line.metric == contest.metric;
-        let Some(line) = contest.lines.iter().find(|line| about(line) && line.ratio.is_some()) else {
+        let Some(line) = contest.lines.iter().find(|line| about(line) && line.ratio.is_some())
+        else {
             continue;
         };
         let (Some(flue), Some(ratio), Some(beside)) = (line.flue, line.ratio, &line.beside) else {
@@ -239,7 +241,13 @@ fn sizes(out: &mut String, report: &Report) {
             (Metric::MessagesPerSecond, true, "messages per second, both axes logarithmic"),
         ] {
             let label = format!("{title}: {what}");
-            let look = Look { across: "bytes of a message", metric, is_log, in_bytes: true, label: &label };
+            let look = Look {
+                across: "bytes of a message",
+                metric,
+                is_log,
+                in_bytes: true,
+                label: &label,
+            };
             if let Some(picture) = charts::lines(points, &look) {
                 card(&mut pictures, &label, &picture);
             }

@@ -60,13 +60,16 @@ impl Axis {
     /// above 0.
     pub(super) fn log(values: impl IntoIterator<Item = f64>, pixels: (f64, f64)) -> Self {
         let start = (f64::INFINITY, 0.0_f64);
-        let (least, most) =
-            values.into_iter().filter(|&it| it > 0.0).fold(start, |(a, b), it| (a.min(it), b.max(it)));
+        let (least, most) = values
+            .into_iter()
+            .filter(|&it| it > 0.0)
+            .fold(start, |(a, b), it| (a.min(it), b.max(it)));
         if most <= 0.0 {
             return Self { range: (1.0, 10.0), pixels, is_log: true };
         }
         let below = *round_numbers(least / 10.0, least).last().unwrap_or(&(least / 2.0));
-        let above = round_numbers(most * 1.0001, most * 10.0).first().copied().unwrap_or(most * 2.0);
+        let above =
+            round_numbers(most * 1.0001, most * 10.0).first().copied().unwrap_or(most * 2.0);
         Self { range: (below, above), pixels, is_log: true }
     }
 
@@ -77,10 +80,17 @@ impl Axis {
             let decades = (most / least).log10();
             let ticks = round_numbers(least * 0.9999, most * 1.0001);
             let is_power = |tick: &f64| (tick.log10() - tick.log10().round()).abs() < 1e-6;
-            return if decades > 2.2 { ticks.into_iter().filter(is_power).collect() } else { ticks };
+            return if decades > 2.2 {
+                ticks.into_iter().filter(is_power).collect()
+            } else {
+                ticks
+            };
         }
         let step = step_of(most);
-        (0..=20).map(|index| f64::from(index) * step).take_while(|&it| it <= most * 1.0001).collect()
+        (0..=20)
+            .map(|index| f64::from(index) * step)
+            .take_while(|&it| it <= most * 1.0001)
+            .collect()
     }
 }
 
@@ -156,22 +166,36 @@ pub(super) fn marker(out: &mut String, system: System, x: f64, y: f64, size: f64
     let (class, r) = (class_of(system), size);
     // Writing into a string cannot fail.
     let _ = match system {
-        System::Flue => write!(out, r#"<circle class="m {class}" cx="{x:.1}" cy="{y:.1}" r="{r:.1}"/>"#),
+        System::Flue => {
+            write!(out, r#"<circle class="m {class}" cx="{x:.1}" cy="{y:.1}" r="{r:.1}"/>"#)
+        }
         System::Libfabric => {
             let (left, top, side) = (x - r * 0.9, y - r * 0.9, r * 1.8);
-            write!(out, r#"<rect class="m {class}" x="{left:.1}" y="{top:.1}" width="{side:.1}" height="{side:.1}"/>"#)
+            write!(
+                out,
+                r#"<rect class="m {class}" x="{left:.1}" y="{top:.1}" width="{side:.1}" height="{side:.1}"/>"#
+            )
         }
         System::Ucx => {
             let (top, bottom, left, right) = (y - r * 1.2, y + r * 0.9, x - r * 1.15, x + r * 1.15);
-            write!(out, r#"<path class="m {class}" d="M{x:.1} {top:.1}L{right:.1} {bottom:.1}L{left:.1} {bottom:.1}Z"/>"#)
+            write!(
+                out,
+                r#"<path class="m {class}" d="M{x:.1} {top:.1}L{right:.1} {bottom:.1}L{left:.1} {bottom:.1}Z"/>"#
+            )
         }
         System::Smoltcp => {
             let (top, bottom, left, right) = (y - r * 0.9, y + r * 1.2, x - r * 1.15, x + r * 1.15);
-            write!(out, r#"<path class="m {class}" d="M{left:.1} {top:.1}L{right:.1} {top:.1}L{x:.1} {bottom:.1}Z"/>"#)
+            write!(
+                out,
+                r#"<path class="m {class}" d="M{left:.1} {top:.1}L{right:.1} {top:.1}L{x:.1} {bottom:.1}Z"/>"#
+            )
         }
         System::Kernel | System::Iperf3 | System::BareTcp | System::Tap => {
             let (top, bottom, left, right) = (y - r * 1.3, y + r * 1.3, x - r * 1.3, x + r * 1.3);
-            write!(out, r#"<path class="m {class}" d="M{x:.1} {top:.1}L{right:.1} {y:.1}L{x:.1} {bottom:.1}L{left:.1} {y:.1}Z"/>"#)
+            write!(
+                out,
+                r#"<path class="m {class}" d="M{x:.1} {top:.1}L{right:.1} {y:.1}L{x:.1} {bottom:.1}L{left:.1} {y:.1}Z"/>"#
+            )
         }
     };
 }

@@ -45,8 +45,6 @@ pub(super) struct Tools<'a> {
     pub(super) seconds: f64,
     /// Options of every node.
     pub(super) mtu_bytes: u16,
-    /// The libfabric yardstick, once it is built.
-    pub(super) libfabric: Option<PathBuf>,
     /// Programs of peers, by what needs them.
     pub(super) programs: HashMap<Need, PathBuf>,
     /// Iterations per second that a test of UCX has shown, by test and size.
@@ -128,9 +126,8 @@ impl<'a> Tools<'a> {
         mtu_bytes: u16,
         programs: HashMap<Need, PathBuf>,
     ) -> Self {
-        let libfabric = programs.get(&Need::Libfabric).cloned();
         let ucx_rates = HashMap::new();
-        Self { place, signals, seconds, mtu_bytes, libfabric, programs, ucx_rates, runs: 0 }
+        Self { place, signals, seconds, mtu_bytes, programs, ucx_rates, runs: 0 }
     }
 
     /// Measures once.
@@ -147,8 +144,9 @@ impl<'a> Tools<'a> {
                 let mut sample =
                     document::sample(&ended.client.out).map_err(|why| ended.fault(&why))?;
                 if depth.is_some() {
-                    sample.messages_per_second =
-                        sample.messages_per_second.or(sample.bandwidth_bps.map(|bps| bps / 8.0 / *size_bytes as f64));
+                    sample.messages_per_second = sample
+                        .messages_per_second
+                        .or(sample.bandwidth_bps.map(|bps| bps / 8.0 / *size_bytes as f64));
                 }
                 Ok(sample)
             }

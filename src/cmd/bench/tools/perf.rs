@@ -28,8 +28,7 @@ impl Tools<'_> {
     /// Server and client of a job.
     pub(super) fn perf_pair(&self, job: &PerfJob, span: &Span) -> Pair {
         let PerfJob { kind, route, client, ends, node } = job;
-        let on_bridge =
-            |address| Side::Node { address, kernel: None, options: node };
+        let on_bridge = |address| Side::Node { address, kernel: None, options: node };
         let before_kernel = || Side::Node {
             address: NODE_AND_KERNEL[0],
             kernel: Some(NODE_AND_KERNEL[1]),
@@ -53,13 +52,15 @@ impl Tools<'_> {
         let port = ["-p".to_owned(), PORT.to_string()];
         let mut server_words = vec!["perf".to_owned(), (*kind).to_owned(), "--one-off".into()];
         server_words.extend(port.clone());
-        let mut client_words = vec!["perf".to_owned(), (*kind).to_owned(), server_address.to_string()];
+        let mut client_words =
+            vec!["perf".to_owned(), (*kind).to_owned(), server_address.to_string()];
         client_words.extend(port);
         client_words.push("--json".into());
         match span {
             Span::Seconds(seconds) => {
                 let warm_up = WARM_UP_SECONDS.min(seconds / 5.0);
-                let seconds = ["-D".to_owned(), seconds.to_string(), "-O".into(), warm_up.to_string()];
+                let seconds =
+                    ["-D".to_owned(), seconds.to_string(), "-O".into(), warm_up.to_string()];
                 client_words.extend(seconds);
             }
             Span::Iterations(count) => {
@@ -134,8 +135,8 @@ struct Times {
 
 /// Of the client's document, which holds one result.
 fn outcome(text: &str) -> Result<Outcome, String> {
-    let document: Document =
-        serde_json::from_str(text).map_err(|error| format!("not a document of flue perf: {error}"))?;
+    let document: Document = serde_json::from_str(text)
+        .map_err(|error| format!("not a document of flue perf: {error}"))?;
     if document.schema != SCHEMA {
         return Err(format!("schema {:?}, not {SCHEMA}", document.schema));
     }

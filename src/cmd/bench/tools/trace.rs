@@ -36,7 +36,8 @@ impl Tools<'_> {
         let mut run = |count| {
             let span = Span::Iterations(count);
             let mut pair = self.perf_pair(job, &span);
-            let (of_client, of_server) = (scratch.join("client.strace"), scratch.join("server.strace"));
+            let (of_client, of_server) =
+                (scratch.join("client.strace"), scratch.join("server.strace"));
             if *route != Route::KernelToNode {
                 pair.client = self.under_strace(strace, &of_client, pair.client);
             }
@@ -46,7 +47,7 @@ impl Tools<'_> {
             let ended = self.run_pair(&pair, self.limit())?;
             let messages = perf::messages(&ended.client.out).map_err(|why| ended.fault(&why))?;
             let server_has_ended = ended.server.is_some();
-            let counts = |path: &PathBuf, is_traced| -> Result<Counts, Fault> {
+            let counts = |path: &PathBuf, is_traced: bool| -> Result<Counts, Fault> {
                 if !is_traced {
                     return Ok(Counts::new());
                 }
@@ -81,7 +82,12 @@ impl Tools<'_> {
         line.extend(words(["bench", "join", "--"]));
         line.push(end.program.into());
         line.extend(end.words);
-        End { room: Room::Bridge, program: strace.into(), words: line, environment: end.environment }
+        End {
+            room: Room::Bridge,
+            program: strace.into(),
+            words: line,
+            environment: end.environment,
+        }
     }
 }
 

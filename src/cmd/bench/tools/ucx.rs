@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn what_is_no_line_is_refused() {
         let head = TEXT.lines().next().unwrap();
-        for text in ["", head, "0,1,1,1,1", "5,1,1,0,0", "5,1", "[1] error: no tcp, no, no, no, no"] {
+        for text in ["", head, "0,1,1,1,1", "5,1,1,0,0", "5,1", "[1] error: no tcp, no, no, no, no"]
+        {
             assert!(Line::parse(text).is_err(), "{text}");
         }
     }

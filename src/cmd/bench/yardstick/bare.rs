@@ -125,7 +125,9 @@ pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     engine.finish()?;
     while !kernel.is_done() {
         if engine.receive()? == Arrival::Nothing && !patience.wait() {
-            return Err(Failure::work("the kernel's socket does not see the end of the connection"));
+            return Err(Failure::work(
+                "the kernel's socket does not see the end of the connection",
+            ));
         }
     }
     conclude(args, bench, &watch, Sent { sent_bytes, segments, near_cpu_seconds })

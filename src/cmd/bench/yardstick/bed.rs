@@ -21,8 +21,11 @@ use crate::{
 };
 
 /// The two stations of a run; the second is the kernel's where the kernel takes part.
-pub(super) const NEAR: Station =
-    Station { mac: [0x02, 0, 0x0a, 0x58, 0, 2], address: Ipv4Addr::new(10, 88, 0, 2), port: 40_000 };
+pub(super) const NEAR: Station = Station {
+    mac: [0x02, 0, 0x0a, 0x58, 0, 2],
+    address: Ipv4Addr::new(10, 88, 0, 2),
+    port: 40_000,
+};
 pub(super) const FAR: Station =
     Station { mac: [0x02, 0, 0x0a, 0x58, 0, 1], address: Ipv4Addr::new(10, 88, 0, 1), port: 5001 };
 const PREFIX_LEN: u8 = 24;

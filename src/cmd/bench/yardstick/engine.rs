@@ -226,11 +226,8 @@ impl Engine {
         }
         let distance = seq.wrapping_sub(self.rcv_nxt) as i32;
         if distance != 0 || options_bytes != 0 {
-            let count = if distance < 0 {
-                &mut self.trouble.duplicates
-            } else {
-                &mut self.trouble.gaps
-            };
+            let count =
+                if distance < 0 { &mut self.trouble.duplicates } else { &mut self.trouble.gaps };
             *count += 1;
             self.acknowledge()?;
             return Ok(Arrival::Other);

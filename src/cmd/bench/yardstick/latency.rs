@@ -116,8 +116,7 @@ mod tests {
     #[test]
     fn buckets_hold_every_sample_once_and_are_an_eighth_wide() {
         let latency = of([0, 15, 16, 17, 18, 1000, 1023, 1024, u32::MAX], 1).unwrap();
-        let expected =
-            [(0, 1), (15, 1), (16, 2), (18, 1), (960, 2), (1024, 1), (0xf000_0000, 1)];
+        let expected = [(0, 1), (15, 1), (16, 2), (18, 1), (960, 2), (1024, 1), (0xf000_0000, 1)];
         assert_eq!(latency.histogram, expected);
         for value in (0..100_000).step_by(37) {
             let bound = lower_bound(value);

@@ -389,11 +389,7 @@ pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
 }
 
 /// Compares both ends' counts, and tells.
-fn conclude(
-    args: &SmolArgs,
-    watch: &Stopwatch,
-    transfer: &Transfer,
-) -> Result<Outcome, Failure> {
+fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<Outcome, Failure> {
     let Transfer { bytes, near_cpu_seconds, far, dropped_frames } = transfer;
     if far.bytes != *bytes {
         let message = format!("the far end has counted {} bytes and ours {bytes}", far.bytes);

@@ -269,7 +269,8 @@ pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
     }
     let (found, dropped_frames) = pair.end()?;
     let latency = samples.distribution(2);
-    let latency = latency.ok_or_else(|| Failure::work("no frame came back in the time measured"))?;
+    let latency =
+        latency.ok_or_else(|| Failure::work("no frame came back in the time measured"))?;
     let detail = json!({
         "frame_bytes": PING_BYTES,
         "dropped_frames": dropped_frames,
