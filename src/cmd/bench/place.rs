@@ -127,7 +127,8 @@ impl Place {
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
             command.args(["--namespace", &path]);
         }
-        command.arg("--").arg(program);
+        // Of a program of ours that panics the message is told, which is to be its last words.
+        command.arg("--").arg(program).env("RUST_BACKTRACE", "0");
         command
     }
 }
@@ -265,6 +266,8 @@ impl JoinArgs {
             let file = File::open(path).map_err(|error| failed(error.to_string()))?;
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|error| failed(error.to_string()))?;
+            // UCX looks for its links there. Where it may not be, who needs it says so itself.
+            let _ = namespace::show_own_links();
         }
         let Some((program, arguments)) = self.program.split_first() else {
             return Err(Failure::usage("no program"));

@@ -124,8 +124,10 @@ impl Ended {
     }
 }
 
+/// Advice behind a message is left out.
 fn last_line(text: &str) -> Option<&str> {
-    text.lines().rev().map(str::trim).find(|line| !line.is_empty())
+    let is_telling = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
+    text.lines().rev().map(str::trim).find(is_telling)
 }
 
 /// When a server can be called.
@@ -322,6 +324,10 @@ mod tests {
         assert_eq!((ended.out.as_str(), ended.err.as_str()), ("out\n", "one\ntwo\n"));
         assert_eq!(ended.told(), "exit status 7: two");
         assert!(ended.cpu_seconds.is_some());
+        assert_eq!(
+            last_line("panicked at x:\nno such thing\nnote: run with\n\n"),
+            Some("no such thing")
+        );
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub(super) fn rows(report: &Report) -> Table {
 /// A table of a picture: a line for each point, a column for each contestant.
 pub(super) fn points(report: &Report, panel: Panel) -> Option<Table> {
     let points = points_of(report, panel);
+    if points.iter().all(|point| point.is_row) {
+        return None;
+    }
     let names = names_of(&points);
     let head = match panel {
         Panel::Write | Panel::Read | Panel::Send => "size",
@@ -105,7 +108,7 @@ pub(super) fn points(report: &Report, panel: Panel) -> Option<Table> {
         });
         table.row(std::iter::once(first).chain(figures));
     }
-    (!points.is_empty()).then_some(table)
+    Some(table)
 }
 
 /// The points of a picture, in the order of its axis. Where a row is one, and a point of its own is there too,

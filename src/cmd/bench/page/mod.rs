@@ -64,7 +64,7 @@ fn facts_of(report: &Report) -> Vec<(&'static str, String)> {
         (
             "samples",
             format!(
-                "{} rounds of {} s, {} for points of pictures; in each round everybody once, in turns",
+                "rounds: {} of {} s, {} for points of pictures; in each everybody once, in turns",
                 settings.rounds, settings.seconds, settings.plot_rounds
             ),
         ),

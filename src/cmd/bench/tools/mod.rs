@@ -235,10 +235,9 @@ impl<'a> Tools<'a> {
         depth: Option<u32>,
     ) -> Result<Pair, Fault> {
         let program = self.program(Need::Libfabric)?;
-        let mut common = vec![
-            "--port".to_owned(),
-            PORT.to_string(),
-            "--op".into(),
+        let port = ["--port".to_owned(), PORT.to_string()];
+        let mut options = vec![
+            "--op".to_owned(),
             operation.into(),
             "--size".into(),
             size_bytes.to_string(),
@@ -248,10 +247,11 @@ impl<'a> Tools<'a> {
             self.seconds.to_string(),
         ];
         if depth.is_none() {
-            common.push("--latency".into());
+            options.push("--latency".into());
         }
-        let server = [vec!["server".to_owned()], common.clone()].concat();
-        let client = [vec!["client".to_owned(), KERNELS[1].to_string()], common].concat();
+        let server = ["server".to_owned()].into_iter().chain(port.clone());
+        let client = ["client".to_owned(), KERNELS[1].to_string()];
+        let client = client.into_iter().chain(port).chain(options);
         Ok(Pair {
             server: End::new(Room::Right, program, words(server)),
             client: End::new(Room::Left, program, words(client)),
