@@ -33,10 +33,14 @@ const STEPS_PER_CLOCK: u32 = 32;
 /// Options of the bare TCP.
 #[derive(Args, Clone, Debug)]
 pub struct BareArgs {
-    /// Frames of MTU size without virtio-net header, checksums in software; otherwise super-segments of
-    /// 64 KB with checksums left to the kernel
+    /// Frames of MTU size; otherwise super-segments of 64 KB
     #[arg(long)]
     pub plain: bool,
+
+    /// Who fills in the checksums of plain frames; the default is what is faster. Without the header the
+    /// TAP is a plain one. The kernel always sends plain frames without.
+    #[arg(long, value_enum, requires = "plain")]
+    pub checksum: Option<Checksum>,
 
     /// Largest IP packet [1280 to 65521]
     #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = clap::value_parser!(u16).range(1280..=65521))]
@@ -51,8 +55,20 @@ pub struct BareArgs {
     pub common: Common,
 }
 
+impl BareArgs {
+    fn checksum(&self, task: Task) -> Checksum {
+        match (self.plain, task) {
+            (false, _) => Checksum::Header,
+            (true, Task::Sink) => self.checksum.unwrap_or(Checksum::Header),
+            // With the header the kernel would send super-segments.
+            (true, Task::Source) => Checksum::Software,
+        }
+    }
+}
+
 /// A connection that is up.
 struct Bench {
+    checksum: Checksum,
     bed: Bed,
     engine: Engine,
     kernel: KernelEnd,
@@ -62,9 +78,10 @@ struct Bench {
 }
 
 fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
-    let BareArgs { plain, mtu, window, common } = args;
+    let BareArgs { plain, mtu, window, common, .. } = args;
     let mut bed = Bed::make(common, 1)?;
-    let wanted = Wanted { ground: Ground::Kernel, mtu_bytes: *mtu, vnet_header: !plain };
+    let vnet_header = args.checksum(task) == Checksum::Header;
+    let wanted = Wanted { ground: Ground::Kernel, mtu_bytes: *mtu, vnet_header };
     let tap = bed.open(wanted)?;
     let far = bed.kernel_behind(&tap)?;
     let kernel = KernelEnd::start(task, common)?;
@@ -73,7 +90,7 @@ fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
     let mss = usize::from(*mtu) - MTU_OVERHEAD_BYTES;
     let in_frame = SUPER_FRAME_BYTES_MAX - HEADERS_BYTES;
     let segment_bytes = if *plain { mss } else { (in_frame / mss * mss).max(mss) };
-    let checksum = if *plain { Checksum::Software } else { Checksum::Header };
+    let checksum = args.checksum(task);
     let default = match (task, plain) {
         (Task::Sink, _) => u32::MAX,
         (Task::Source, true) => PLAIN_WINDOW_BYTES,
@@ -83,7 +100,7 @@ fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
     let settings = Settings { mss: mss as u16, checksum, window_bytes, far };
     let mut engine = Engine::new(tap, settings);
     engine.connect()?;
-    Ok(Bench { bed, engine, kernel, segment_bytes, mss, window_bytes })
+    Ok(Bench { checksum, bed, engine, kernel, segment_bytes, mss, window_bytes })
 }
 
 /// Our end sends.
@@ -202,7 +219,7 @@ fn conclude(
     watch: &Stopwatch,
     sent: Sent,
 ) -> Result<Outcome, Failure> {
-    let Bench { mut bed, engine, kernel, segment_bytes, window_bytes, .. } = bench;
+    let Bench { checksum, mut bed, engine, kernel, segment_bytes, window_bytes, .. } = bench;
     let Sent { sent_bytes, segments, near_cpu_seconds } = sent;
     let congestion_control = kernel.congestion_control;
     let Done { bytes, cpu_seconds } = kernel.join()?;
@@ -225,7 +242,7 @@ fn conclude(
         "segment_bytes_mean": sent_bytes as f64 / segments.max(1) as f64,
         "segments": segments,
         "window_bytes": (window_bytes != u32::MAX).then_some(window_bytes),
-        "checksum": if args.plain { "software" } else { "vnet header" },
+        "checksum": if checksum == Checksum::Software { "software" } else { "header" },
         "congestion_control": congestion_control,
         "duplicate_segments": duplicates,
         "dropped_frames": dropped_frames,

@@ -57,23 +57,48 @@ impl Tap {
         if self.vnet_header { VNET_BYTES } else { 0 }
     }
 
+    /// Reads one frame into `buffer`, the virtio-net header in front. Returns how many bytes there are in
+    /// all; `None` when no frame is there.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Failure> {
+        self.taken(rustix::io::read(&self.fd, buffer))
+    }
+
     /// Reads one frame, the first bytes of it into `head` (the virtio-net header among them), the others
     /// into `rest`. Returns how many bytes there are in all; `None` when no frame is there.
-    pub(super) fn read(&self, head: &mut [u8], rest: &mut [u8]) -> Result<Option<usize>, Failure> {
+    pub(super) fn scatter(
+        &self,
+        head: &mut [u8],
+        rest: &mut [u8],
+    ) -> Result<Option<usize>, Failure> {
         let slices = &mut [IoSliceMut::new(head), IoSliceMut::new(rest)];
-        match rustix::io::readv(&self.fd, slices) {
+        self.taken(rustix::io::readv(&self.fd, slices))
+    }
+
+    fn taken(&self, read: Result<usize, Errno>) -> Result<Option<usize>, Failure> {
+        match read {
             Ok(bytes) => Ok(Some(bytes)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(self.failed("read", error)),
         }
     }
 
-    /// Writes one frame, header and payload; again as long as the kernel has no room.
-    pub(super) fn write(&self, head: &[u8], payload: &[u8]) -> Result<(), Failure> {
+    /// Writes one frame, the virtio-net header in front; again as long as the kernel has no room.
+    pub(super) fn write(&self, frame: &[u8]) -> Result<(), Failure> {
+        self.put(|| rustix::io::write(&self.fd, frame))
+    }
+
+    /// Writes one frame, headers and payload, from where they lie.
+    pub(super) fn gather(&self, head: &[u8], payload: &[u8]) -> Result<(), Failure> {
+        if payload.is_empty() {
+            return self.write(head);
+        }
         let slices = [IoSlice::new(head), IoSlice::new(payload)];
-        let slices = if payload.is_empty() { &slices[..1] } else { &slices[..] };
+        self.put(|| rustix::io::writev(&self.fd, &slices))
+    }
+
+    fn put(&self, write: impl Fn() -> Result<usize, Errno>) -> Result<(), Failure> {
         loop {
-            match rustix::io::writev(&self.fd, slices) {
+            match write() {
                 Ok(_) => return Ok(()),
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => rustix::thread::sched_yield(),
                 Err(error) => return Err(self.failed("write", error)),

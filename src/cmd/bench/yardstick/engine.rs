@@ -156,7 +156,7 @@ impl Engine {
         let ack = if flags & ACK == 0 { 0 } else { self.rcv_nxt };
         let segment = Segment { seq: self.snd_nxt, ack, flags, window };
         let payload = &self.outbox[self.outbox_at..self.outbox_at + bytes];
-        self.tap.write(self.head.patch(segment, payload), payload)?;
+        self.tap.gather(self.head.patch(segment, payload), payload)?;
         let sequence = bytes as u32 + u32::from(flags & (SYN | FIN) != 0);
         self.snd_nxt = self.snd_nxt.wrapping_add(sequence);
         self.last_ack = self.rcv_nxt;
@@ -172,7 +172,7 @@ impl Engine {
         let mut front = [0; VNET_BYTES + HEADERS_BYTES];
         let skip = VNET_BYTES - self.tap.front_bytes();
         let room = &mut self.inbox[self.inbox_at..self.inbox_at + FRAME_BYTES_MAX];
-        let Some(bytes) = self.tap.read(&mut front[skip..], room)? else {
+        let Some(bytes) = self.tap.scatter(&mut front[skip..], room)? else {
             return Ok(Arrival::Nothing);
         };
         let frame_bytes = bytes.saturating_sub(self.tap.front_bytes());
@@ -199,7 +199,7 @@ impl Engine {
         // No offload is asked for: the header is all zero.
         let mut bytes = [0; VNET_BYTES + frame::ARP_BYTES];
         bytes[VNET_BYTES..].copy_from_slice(&answer);
-        self.tap.write(&bytes[VNET_BYTES - self.tap.front_bytes()..], &[])
+        self.tap.write(&bytes[VNET_BYTES - self.tap.front_bytes()..])
     }
 
     fn accept(&mut self, received: frame::Received) -> Result<Arrival, Failure> {

@@ -42,11 +42,11 @@ pub(super) struct Station {
 }
 
 /// Who fills in TCP's checksum.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Checksum {
-    /// Here, over all bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Checksum {
+    /// The sender, over all bytes
     Software,
-    /// The kernel: the virtio-net header says so. It does not when the frame never leaves the machine.
+    /// The kernel, asked by the virtio-net header: never, unless the frame leaves the machine
     Header,
 }
 

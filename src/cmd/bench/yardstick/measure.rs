@@ -1,7 +1,7 @@
 //! Time, processor time and places: what all yardsticks measure with.
 
 use std::{
-    fs,
+    fs, thread,
     time::{Duration, Instant},
 };
 
@@ -138,19 +138,31 @@ impl Stopwatch {
     }
 }
 
-/// Waits by giving others the processor, and knows when that has gone on for too long.
-#[derive(Debug)]
+/// Waits: a few looks on the spot, then by giving others the processor between two looks. Knows when that
+/// has gone on for too long.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
+    looks_on_the_spot: u32,
     waits: u32,
     since: Option<Instant>,
 }
 
 impl Patience {
     /// Waits between two looks at the clock.
-    const WAITS_PER_LOOK: u32 = 256;
+    const WAITS_PER_CLOCK: u32 = 256;
 
+    /// Gives the processor away from the start: for whom throughput counts.
     pub(super) const fn new() -> Self {
-        Self { waits: 0, since: None }
+        Self { looks_on_the_spot: 0, waits: 0, since: None }
+    }
+
+    /// Stays for as long as an answer may take that comes from another processor, unless the other end is
+    /// bound to the same.
+    pub(super) fn for_answers(common: &Common) -> Self {
+        const LOOKS: u32 = 64;
+        let is_alone = thread::available_parallelism().is_ok_and(|count| count.get() == 1)
+            || common.cpus.is_some_and(|(near, far)| near == far);
+        Self { looks_on_the_spot: if is_alone { 0 } else { LOOKS }, ..Self::new() }
     }
 
     /// Something happened.
@@ -161,11 +173,15 @@ impl Patience {
 
     /// Waits a moment; false once nothing has happened for [`STALL_LIMIT`].
     pub(super) fn wait(&mut self) -> bool {
-        sched_yield();
-        self.waits = self.waits.wrapping_add(1);
-        if !self.waits.is_multiple_of(Self::WAITS_PER_LOOK) {
+        self.waits += 1;
+        if self.waits <= self.looks_on_the_spot {
             return true;
         }
+        sched_yield();
+        if self.waits < self.looks_on_the_spot + Self::WAITS_PER_CLOCK {
+            return true;
+        }
+        self.waits = self.looks_on_the_spot;
         let now = Instant::now();
         now - *self.since.get_or_insert(now) < STALL_LIMIT
     }
@@ -230,7 +246,7 @@ mod tests {
     #[test]
     fn patience_is_renewed() {
         let mut patience = Patience::new();
-        for _ in 0..=Patience::WAITS_PER_LOOK {
+        for _ in 0..=Patience::WAITS_PER_CLOCK {
             assert!(patience.wait());
         }
         assert!(patience.since.is_some());

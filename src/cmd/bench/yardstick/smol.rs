@@ -82,7 +82,7 @@ impl TxToken for Leave<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, bytes: usize, fill: F) -> R {
         let frame = &mut self.buffer[..bytes];
         let result = fill(frame);
-        if let Err(failure) = self.tap.write(frame, &[]) {
+        if let Err(failure) = self.tap.write(frame) {
             self.error.get_or_insert(failure);
         }
         result
@@ -109,7 +109,7 @@ impl Device for TapDevice {
 
     fn receive(&mut self, _now: Instant) -> Option<(Frame<'_>, Leave<'_>)> {
         let Self { tap, received, transmitted, error } = self;
-        match tap.read(received, &mut []) {
+        match tap.read(received) {
             Ok(bytes) => {
                 Some((Frame(&received[..bytes?]), Leave { tap, buffer: transmitted, error }))
             }
@@ -136,7 +136,7 @@ struct Stack {
 }
 
 impl Stack {
-    fn new(tap: Tap, station: Station, buffer_bytes: u32) -> Self {
+    fn new(tap: Tap, station: Station, buffer_bytes: u32, patience: Patience) -> Self {
         let mut device = TapDevice::new(tap);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(station.mac)));
         config.random_seed = u64::from(station.address.to_bits());
@@ -152,7 +152,7 @@ impl Stack {
         socket.set_ack_delay(None);
         let mut sockets = SocketSet::new(Vec::new());
         let handle = sockets.add(socket);
-        Self { device, interface, sockets, handle, patience: Patience::new() }
+        Self { device, interface, sockets, handle, patience }
     }
 
     fn socket(&mut self) -> &mut Socket<'static> {
@@ -256,7 +256,7 @@ pub(super) fn send(args: &SmolArgs) -> Result<Outcome, Failure> {
     let tap = bed.open(wanted(Ground::Kernel))?;
     let kernel = KernelEnd::start(Task::Sink, common)?;
     bind(common, End::Near)?;
-    let mut stack = Stack::new(tap, NEAR, *buffer);
+    let mut stack = Stack::new(tap, NEAR, *buffer, Patience::new());
     stack.connect()?;
     let cpu_before = thread_cpu_seconds();
     let mut watch = Stopwatch::start(common.seconds);
@@ -275,7 +275,7 @@ pub(super) fn receive(args: &SmolArgs) -> Result<Outcome, Failure> {
     let tap = bed.open(wanted(Ground::Kernel))?;
     let kernel = KernelEnd::start(Task::Source, common)?;
     bind(common, End::Near)?;
-    let mut stack = Stack::new(tap, NEAR, *buffer);
+    let mut stack = Stack::new(tap, NEAR, *buffer, Patience::new());
     stack.connect()?;
     let cpu_before = thread_cpu_seconds();
     let mut watch = Stopwatch::start(common.seconds);
@@ -305,11 +305,11 @@ struct Pair {
 
 type FarEnd = fn(&mut Stack, &Shared) -> Result<u64, Failure>;
 
-fn pair_of(args: &SmolArgs, far_end: FarEnd) -> Result<Pair, Failure> {
+fn pair_of(args: &SmolArgs, patience: Patience, far_end: FarEnd) -> Result<Pair, Failure> {
     let SmolArgs { buffer, common } = args;
     let mut bed = Bed::make(common, 2)?;
-    let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer);
-    let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer);
+    let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, patience);
+    let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer, patience);
     far.listen(FAR.port)?;
     let shared = Arc::new(Shared::default());
     let (theirs, bound) = (Arc::clone(&shared), common.clone());
@@ -376,7 +376,7 @@ fn give_back(stack: &mut Stack, _shared: &Shared) -> Result<u64, Failure> {
 
 /// smoltcp sends to smoltcp.
 pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
-    let mut pair = pair_of(args, take_all)?;
+    let mut pair = pair_of(args, Patience::new(), take_all)?;
     let cpu_before = thread_cpu_seconds();
     let mut watch = Stopwatch::start(args.common.seconds);
     let shared = Arc::clone(&pair.shared);
@@ -409,7 +409,7 @@ fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<O
 /// A message there and back, one at a time.
 pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
     let SmolArgs { buffer, common } = args;
-    let mut pair = pair_of(args, give_back)?;
+    let mut pair = pair_of(args, Patience::for_answers(common), give_back)?;
     let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
     let mut watch = Stopwatch::start(common.seconds);
     let mut memory = [0; PING_BYTES];

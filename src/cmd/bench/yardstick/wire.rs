@@ -18,7 +18,7 @@ use serde_json::json;
 use super::{
     Common, Outcome,
     bed::{Bed, FAR, FRAME_BYTES_MAX, Ground, NEAR, Tap, Wanted},
-    frame::{self, ACK, Checksum, HEADERS_BYTES, Head, Segment, Station, VNET_BYTES},
+    frame::{self, ACK, Checksum, HEADERS_BYTES, Head, Segment, Station},
     latency::Samples,
     measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
 };
@@ -57,39 +57,41 @@ struct Port {
     tap: Tap,
     head: Head,
     port: u16,
-    front: [u8; VNET_BYTES + HEADERS_BYTES],
-    rest: Vec<u8>,
+    /// The frame that is sent: headers, which are made anew each time, and payload.
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    patience: Patience,
 }
 
 impl Port {
-    fn new(tap: Tap, near: Station, far: Station) -> Self {
+    /// For frames of `frame_bytes`.
+    fn new(tap: Tap, near: Station, far: Station, frame_bytes: usize, patience: Patience) -> Self {
         let checksum = if tap.vnet_header() { Checksum::Header } else { Checksum::Software };
         let head = Head::new(near, far, tap.vnet_header(), checksum, MSS);
-        let front = [0; VNET_BYTES + HEADERS_BYTES];
-        Self { tap, head, port: near.port, front, rest: vec![1; FRAME_BYTES_MAX] }
+        let outgoing = vec![0x5a; tap.front_bytes() + frame_bytes];
+        Self { tap, head, port: near.port, outgoing, incoming: vec![1; FRAME_BYTES_MAX], patience }
     }
 
-    /// Headers, and the number of the frame in them.
-    fn write(&mut self, number: u32, payload: &[u8]) -> Result<(), Failure> {
+    /// Sends the frame, with its number in it.
+    fn write(&mut self, number: u32) -> Result<(), Failure> {
         let segment = Segment { seq: number, ack: 0, flags: ACK, window: 0 };
-        self.tap.write(self.head.patch(segment, payload), payload)
+        let (head, payload) = self.outgoing.split_at_mut(self.tap.front_bytes() + HEADERS_BYTES);
+        head.copy_from_slice(self.head.patch(segment, payload));
+        self.tap.write(&self.outgoing)
     }
 
     /// The number and the payload of a frame of the other port's, if there is one; `None` also for others.
     fn read(&mut self) -> Result<Option<(u32, usize)>, Failure> {
-        let skip = VNET_BYTES - self.tap.front_bytes();
-        let Some(bytes) = self.tap.read(&mut self.front[skip..], &mut self.rest)? else {
-            return Ok(None);
-        };
-        let frame_bytes = bytes.saturating_sub(self.tap.front_bytes());
-        let head = &self.front[VNET_BYTES..VNET_BYTES + frame_bytes.min(HEADERS_BYTES)];
-        let received = frame::parse(head, frame_bytes.saturating_sub(HEADERS_BYTES), self.port);
+        let Some(bytes) = self.tap.read(&mut self.incoming)? else { return Ok(None) };
+        let frame = self.incoming[..bytes].get(self.tap.front_bytes()..).unwrap_or_default();
+        let head = &frame[..frame.len().min(HEADERS_BYTES)];
+        let received = frame::parse(head, frame.len() - head.len(), self.port);
         Ok(received.map(|it| (it.segment.seq, it.payload_bytes)))
     }
 
     /// Waits for a frame; an error when none comes.
     fn wait(&mut self, stop: &AtomicBool) -> Result<Option<(u32, usize)>, Failure> {
-        let mut patience = Patience::new();
+        let mut patience = self.patience;
         loop {
             if let Some(found) = self.read()? {
                 return Ok(Some(found));
@@ -130,16 +132,22 @@ struct Pair {
 
 type FarEnd = fn(Port, &Shared) -> Result<Found, Failure>;
 
-fn pair(common: &Common, vnet_header: bool, far_end: FarEnd) -> Result<Pair, Failure> {
+fn pair(
+    common: &Common,
+    vnet_header: bool,
+    frame_bytes: usize,
+    patience: Patience,
+    far_end: FarEnd,
+) -> Result<Pair, Failure> {
     let mut bed = Bed::make(common, 2)?;
     let wanted = Wanted { ground: Ground::Bridge, mtu_bytes: MTU_BYTES, vnet_header };
-    let mut near = Port::new(bed.open(wanted)?, NEAR, FAR);
-    let mut far = Port::new(bed.open(wanted)?, FAR, NEAR);
+    let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, patience);
+    let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, patience);
     let shared = Arc::new(Shared::default());
     // The bridge learns where both are, and later frames go to one port only.
-    far.write(0, &[])?;
+    far.write(0)?;
     near.wait(&shared.stop)?;
-    near.write(0, &[])?;
+    near.write(0)?;
     far.wait(&shared.stop)?;
     let (theirs, bound) = (Arc::clone(&shared), common.clone());
     let thread = thread::Builder::new()
@@ -181,9 +189,8 @@ fn count(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
 }
 
 fn echo(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
-    let payload = [0; PING_BYTES - HEADERS_BYTES];
     while let Some((number, _)) = port.wait(&shared.stop)? {
-        port.write(number, &payload)?;
+        port.write(number)?;
     }
     Ok(Found::default())
 }
@@ -196,8 +203,7 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
         let message = format!("--frame: {frame_bytes} is not within {PING_BYTES} to {max} bytes");
         return Err(Failure::usage(message));
     }
-    let mut pair = pair(common, *gso, count)?;
-    let payload = vec![0x5a; frame_bytes - HEADERS_BYTES];
+    let mut pair = pair(common, *gso, *frame_bytes, Patience::new(), count)?;
     let is_super = *frame_bytes > PLAIN_FRAME_BYTES_MAX;
     let window = if is_super { SUPER_WINDOW_FRAMES } else { PLAIN_WINDOW_FRAMES };
     let mut watch = Stopwatch::start(common.seconds);
@@ -206,7 +212,7 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
     while !watch.is_over(pair.shared.bytes.load(Relaxed)) {
         for _ in 0..FRAMES_PER_CLOCK {
             until_below(&pair.shared, sent, window)?;
-            pair.near.write(sent as u32, &payload)?;
+            pair.near.write(sent as u32)?;
             sent += 1;
         }
     }
@@ -218,7 +224,7 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
         return Err(Failure::work(message));
     }
     let measured = watch.measured()?;
-    let frames = measured.count as f64 / payload.len() as f64;
+    let frames = measured.count as f64 / (frame_bytes - HEADERS_BYTES) as f64;
     let detail = json!({
         "frame_bytes": frame_bytes,
         "frames_per_second": frames / measured.seconds,
@@ -249,15 +255,14 @@ fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
 
 /// There and back, one at a time.
 pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
-    let mut pair = pair(common, false, echo)?;
-    let payload = [0; PING_BYTES - HEADERS_BYTES];
+    let mut pair = pair(common, false, PING_BYTES, Patience::for_answers(common), echo)?;
     let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
     let mut watch = Stopwatch::start(common.seconds);
     let mut number = 0_u32;
     while !watch.is_over(number.into()) {
         number += 1;
         let before = Instant::now();
-        pair.near.write(number, &payload)?;
+        pair.near.write(number)?;
         let answer = pair.near.wait(&pair.shared.stop)?;
         let elapsed = before.elapsed();
         if answer.is_none_or(|(it, _)| it != number) {
