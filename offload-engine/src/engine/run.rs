@@ -41,6 +41,7 @@ impl Engine {
         busy |= self.take_held_trees(now, client);
         busy |= self.take_from_host(now, client);
         busy |= self.take_from_link(now, client)?;
+        busy |= self.take_passed(now, client);
         busy |= self.run_timers(now);
         busy |= client.poll(now, &mut self.connections);
         busy |= self.flush(now, client);
@@ -112,34 +113,59 @@ impl Engine {
         self.host_doorbell.ring();
     }
 
+    /// A batch of frames, at most [`EngineConfig::rx_batch_frames_max`](super::EngineConfig) of them and little more
+    /// than `rx_batch_bytes_max` bytes. Each is processed right after it was read, while the cache holds it, and its
+    /// buffer is the next one's: so the batch never takes more of the cache than [`RX_BUFFERS`].
     fn take_from_link(
         &mut self,
         now: Instant,
         client: &mut impl NodeClient,
     ) -> std::io::Result<bool> {
-        let mut batch = core::mem::replace(&mut self.batch, RxBatch::new(0));
-        batch.clear();
-        let received = self.link.receive(now, &mut batch);
+        let mut buffers = core::mem::replace(&mut self.batch, RxBatch::new(0));
         let to_host_before = self.stats.rx_to_host;
-        for frame in batch.frames() {
-            self.take_frame(now, &frame, client);
-        }
-        let busy = !batch.is_empty();
-        self.batch = batch;
+        let (mut frames, mut bytes) = (0, 0);
+        let received = loop {
+            buffers.clear();
+            let received = self.link.receive(now, &mut buffers);
+            for frame in buffers.frames() {
+                bytes += frame.data.len();
+                self.take_frame(now, &frame, client);
+            }
+            frames += buffers.len();
+            let is_over = frames >= self.config.rx_batch_frames_max
+                || bytes >= self.config.rx_batch_bytes_max
+                || !buffers.is_full();
+            match received {
+                Ok(_) if !is_over => {}
+                Ok(_) => break Ok(frames > 0),
+                // A device that has gone says so again when what came before is through.
+                Err(_) if frames > 0 => break Ok(true),
+                Err(error) => break Err(error),
+            }
+        };
+        self.batch = buffers;
         if self.stats.rx_to_host != to_host_before {
             self.host_doorbell.ring();
         }
-        received.map(|_| busy)
+        received
     }
 
     /// The switch: a segment of an offloaded connection to that connection, all else to the host.
-    fn take_frame(&mut self, now: Instant, frame: &RxFrame<'_>, client: &mut impl NodeClient) {
+    pub(super) fn take_frame(
+        &mut self,
+        now: Instant,
+        frame: &RxFrame<'_>,
+        client: &mut impl NodeClient,
+    ) {
         // What a switch floods is another station's.
         let ours = frame.data.first_chunk().is_some_and(|to| self.objects.is_ours(to));
         let found = classify(frame.data)
             .filter(|_| ours)
             .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
         let Some((tcp, slot)) = found else {
+            if ours && self.pass_on(frame) {
+                return;
+            }
             if ours {
                 self.take_icmp(now, frame.data);
                 self.note_fragment(now, frame.data);

@@ -26,6 +26,8 @@ impl Engine {
         mut tree: TerminateTree,
         client: &mut impl NodeClient,
     ) {
+        // What was passed on to connections that go is older than what the host gets of them from now on.
+        self.take_all_passed(now, client);
         // What the client has heard of and not acted upon is acted upon first.
         client.poll(now, &mut self.connections);
         let mut frames = Vec::new();
@@ -126,6 +128,7 @@ impl Engine {
     fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
         self.tell_retrieves(slot);
         let offloaded = self.connections.remove(slot)?;
+        self.withdraw(&offloaded.flow);
         self.objects.detach(offloaded.path);
         Some(offloaded)
     }
