@@ -350,6 +350,9 @@ fn streams() -> Vec<Group> {
 
 /// RDMA Write on several connections at once; the depth of all of them together stays bounded.
 fn many(connections: u32) -> Contestant {
+    if connections == 1 {
+        return flue_stream("write-bw", MIB);
+    }
     let depth = (1_600 / connections).clamp(2, depth_of(MIB));
     flue("write-bw", &format!("-s {MIB} -t {depth} -q {connections}"))
 }

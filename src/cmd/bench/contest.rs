@@ -61,13 +61,15 @@ impl Metric {
     }
 }
 
-/// Three significant digits, at most three of them behind the point.
+/// Three significant digits, at most five of them behind the point.
 pub(super) fn three_digits(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
         v if v >= 0.9995 => 2,
-        _ => 3,
+        v if v >= 0.099_95 => 3,
+        v if v >= 0.009_995 => 4,
+        _ => 5,
     };
     format!("{value:.digits$}")
 }
@@ -270,7 +272,7 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits() {
-        let cases = [(85.71, "85.7"), (3.1, "3.10"), (0.0451, "0.045"), (1408.0, "1408")];
+        let cases = [(85.71, "85.7"), (3.1, "3.10"), (0.0451, "0.0451"), (0.00135, "0.00135"), (0.0, "0.00000"), (1408.0, "1408")];
         for (value, shown) in cases {
             assert_eq!(three_digits(value), shown);
         }

@@ -298,12 +298,9 @@ impl Report {
 
     /// Groups in which flue itself has failed, with the reason.
     pub(super) fn own_failures(&self) -> Vec<(&str, &str)> {
-        let failed = |contest: &'_ Contest| Some(contest.contestants.first()?.error()?.to_owned());
-        let with_failure = self.contests.iter().filter(|contest| failed(contest).is_some());
-        with_failure
-            .filter_map(|contest| {
-                Some((contest.id.as_str(), contest.contestants.first()?.error()?))
-            })
+        let contests = self.contests.iter();
+        contests
+            .filter_map(|it| Some((it.id.as_str(), it.contestants.first()?.error()?)))
             .collect()
     }
 }

@@ -62,6 +62,13 @@ impl EndCalls {
 }
 
 impl Calls {
+    /// Those ends that were counted; the client where none was.
+    pub(super) fn ends(&self) -> Vec<(&'static str, &EndCalls)> {
+        let both = [("client", &self.client), ("server", &self.server)];
+        let counted: Vec<_> = both.into_iter().filter(|(_, it)| !it.by_name.is_empty()).collect();
+        if counted.is_empty() { vec![both[0]] } else { counted }
+    }
+
     /// Calls of an end for a message, and for 10^6 bytes.
     pub(super) fn rates(&self, end: &EndCalls) -> Option<(f64, f64)> {
         let messages = self.messages as f64;
@@ -134,5 +141,6 @@ strace: Process 7 attached
         };
         assert_eq!(calls.rates(&end), Some((0.5, 0.5)));
         assert_eq!(calls.rates(&calls.server), Some((0.0, 0.0)));
+        assert_eq!(calls.ends(), [("client", &end)]);
     }
 }

@@ -149,7 +149,7 @@ pub(super) fn system_calls(report: &Report) -> Option<Table> {
         ("most frequent, per message", Left),
     ]);
     for calls in &report.system_calls {
-        for (name, end) in [("client", &calls.client), ("server", &calls.server)] {
+        for (name, end) in calls.ends() {
             let rates = calls.rates(end);
             let what = match &calls.error {
                 Some(why) => why.clone(),

@@ -102,7 +102,7 @@ fn head(out: &mut String, report: &Report) {
     let _ = write!(
         out,
         "<h1><b>flue</b> beside what else runs here</h1>\n<p>{}{cores}; {}; both ends of everybody on the same \
-         processors, so read figures as ratios. Medians of {} rounds, {} s each, everybody once in each round.</p>\n",
+         processors, so read figures as ratios. Medians; rounds: {} of {} s, in each everybody once.</p>\n",
         escaped(machine),
         escaped(report.date.split('T').next().unwrap_or_default()),
         report.settings.rounds,
@@ -333,11 +333,11 @@ fn system_calls(out: &mut String, report: &Report) {
          </tr></thead><tbody>\n",
     );
     for calls in &report.system_calls {
-        for (name, end) in [("client", &calls.client), ("server", &calls.server)] {
+        for (index, (name, end)) in calls.ends().into_iter().enumerate() {
             let rates = calls.rates(end);
             let number = |value: Option<f64>| value.map_or_else(|| "–".into(), three_digits);
             let what = calls.error.clone().unwrap_or_else(|| end.told(calls.messages));
-            let class = if name == "server" { " class=\"next\"" } else { "" };
+            let class = if index > 0 { " class=\"next\"" } else { "" };
             let _ = write!(
                 out,
                 "<tr{class}><td>{}</td><td class=\"n\">{}</td><td>{name}</td><td class=\"n\">{}</td>\

@@ -117,7 +117,7 @@ pub(super) fn tick_text(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
-    let text = three_digits(value);
+    let text = if value < 0.01 { format!("{value:.7}") } else { three_digits(value) };
     if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     } else {
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn ticks_read_well() {
-        let cases = [(0.0, "0"), (20.0, "20"), (2.5, "2.5"), (0.05, "0.05"), (100.0, "100")];
+        let cases = [(0.0, "0"), (20.0, "20"), (2.5, "2.5"), (0.05, "0.05"), (0.0001, "0.0001"), (0.5, "0.5"), (100.0, "100")];
         for (value, text) in cases {
             assert_eq!(tick_text(value), text);
         }
