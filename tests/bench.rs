@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -151,10 +150,17 @@ fn sudden_death_leaves_nothing() {
     run.signal(Signal::KILL);
     run.wait(LIMIT);
     let deadline = Instant::now() + LIMIT;
-    while children.iter().any(|child| Path::new(&format!("/proc/{child}")).exists()) {
+    while children.iter().any(|child| is_running(child)) {
         assert!(Instant::now() < deadline, "left: {children:?}");
         std::thread::yield_now();
     }
+}
+
+/// Whether it is more than a name that nobody has asked for yet.
+fn is_running(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    !state.is_empty() && !state.starts_with(['Z', 'X'])
 }
 
 /// Once there are some: it has begun to measure.

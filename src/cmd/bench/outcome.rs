@@ -299,9 +299,7 @@ impl Report {
     /// Groups in which flue itself has failed, with the reason.
     pub(super) fn own_failures(&self) -> Vec<(&str, &str)> {
         let contests = self.contests.iter();
-        contests
-            .filter_map(|it| Some((it.id.as_str(), it.contestants.first()?.error()?)))
-            .collect()
+        contests.filter_map(|it| Some((it.id.as_str(), it.contestants.first()?.error()?))).collect()
     }
 }
 

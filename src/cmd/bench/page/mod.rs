@@ -1,11 +1,13 @@
 //! The page: one file with pictures, tables and what it takes to repeat it; nothing is fetched from anywhere.
 
-mod charts;
+mod bars;
+mod lines;
+mod percentiles;
 mod svg;
 
 use std::fmt::Write;
 
-use self::{charts::Look, svg::escaped};
+use self::{lines::Look, svg::escaped};
 use super::{
     contest::{Bound, Metric, Panel, three_digits},
     outcome::{Contest, Line, Report, Score},
@@ -161,7 +163,7 @@ fn tiles(out: &mut String, report: &Report) {
 }
 
 fn goals(out: &mut String, report: &Report) {
-    if let Some(picture) = charts::goals(report) {
+    if let Some(picture) = bars::goals(report) {
         out.push_str(
             "<h2>Goals</h2>\n<p>How far each is reached: at the line just so, to its right with room to spare. \
              For latencies and processor time less is better, and right is better all the same.</p>\n",
@@ -248,7 +250,7 @@ fn sizes(out: &mut String, report: &Report) {
                 in_bytes: true,
                 label: &label,
             };
-            if let Some(picture) = charts::lines(points, &look) {
+            if let Some(picture) = lines::chart(points, &look) {
                 card(&mut pictures, &label, &picture);
             }
         }
@@ -270,7 +272,7 @@ fn card(out: &mut String, title: &str, picture: &str) {
 fn latencies(out: &mut String, report: &Report) {
     let mut pictures = String::new();
     for contest in report.contests.iter().filter(|it| it.metric == Metric::LatencyP50Ns) {
-        if let Some(picture) = charts::percentiles(contest) {
+        if let Some(picture) = percentiles::chart(contest) {
             card(&mut pictures, &contest.title, &picture);
         }
     }
@@ -278,8 +280,8 @@ fn latencies(out: &mut String, report: &Report) {
         let _ = write!(
             out,
             "<h2>Latency</h2>\n<p>Medians of the rounds; the number is the p50, smaller signs to its right are p90, \
-             p99, p99.9 and the longest. Hover for values. UCX tells p50, p99 and p99.9 only. The TAP's floor is a frame \
-             there and back without any protocol.</p>\n<div class=\"pair\">\n{pictures}</div>\n"
+             p99, p99.9 and the longest. Hover for values. UCX tells p50, p99 and p99.9 only. The TAP's floor is a \
+             frame there and back without any protocol.</p>\n<div class=\"pair\">\n{pictures}</div>\n"
         );
     }
 }
@@ -289,11 +291,12 @@ fn processor_time(out: &mut String, report: &Report) {
         contest.is_row && contest.metric == Metric::BandwidthBps && contest.id != "connections-100"
     };
     let contests: Vec<&Contest> = report.contests.iter().filter(is_large).collect();
-    if let Some(picture) = charts::processor_time(&contests) {
+    if let Some(picture) = bars::processor_time(&contests) {
         let _ = write!(
             out,
             "<h2>Processor time</h2>\n<p>Of both ends, user and system, for 10⁹ bytes. An end that spins while it \
-             waits counts as busy. UCX does not tell its own: there it is that of the processes from start to end.</p>\n\
+             waits counts as busy. UCX does not tell its own: there it is that of the processes from start \
+             to end.</p>\n\
              <div class=\"card\">{picture}</div>\n"
         );
     }
@@ -309,7 +312,7 @@ fn counts(out: &mut String, report: &Report) {
         let across = if *panel == Panel::Connections { "connections" } else { "queues" };
         let metric = Metric::BandwidthBps;
         let look = Look { across, metric, is_log: false, in_bytes: false, label: title };
-        if let Some(picture) = charts::lines(&points, &look) {
+        if let Some(picture) = lines::chart(&points, &look) {
             card(&mut pictures, title, &picture);
         }
     }
@@ -326,10 +329,11 @@ fn system_calls(out: &mut String, report: &Report) {
         return;
     }
     out.push_str(
-        "<h2>System calls</h2>\n<p>Of flue, counted by strace: a long run less a short one, so that start and end cancel \
-         out. Tracing slows the ends down, so batches differ from those of a run in the open; an end that spins reads \
+        "<h2>System calls</h2>\n<p>Of flue, counted by strace: a long run less a short one, so that start and end \
+         cancel out. Tracing slows the ends down, so batches differ from those of a run in the open; an end that spins reads \
          while there is nothing.</p>\n<div class=\"card\"><table><thead><tr><th>work</th><th class=\"n\">message</th>\
-         <th>end</th><th class=\"n\">calls a message</th><th class=\"n\">calls a MB</th><th>most frequent, a message</th>\
+         <th>end</th><th class=\"n\">calls a message</th><th class=\"n\">calls a MB</th>\
+         <th>most frequent, a message</th>\
          </tr></thead><tbody>\n",
     );
     for calls in &report.system_calls {
@@ -357,8 +361,8 @@ fn system_calls(out: &mut String, report: &Report) {
 fn raw(out: &mut String, report: &Report) {
     out.push_str(
         "<h2>Numbers</h2>\n<details><summary>Every sample</summary>\n<div class=\"card\"><table><thead><tr><th>work\
-         </th><th>who</th><th class=\"n\">Gbit/s</th><th class=\"n\">M/s</th><th class=\"n\">p50 µs</th><th class=\"n\">p99 µs\
-         </th><th class=\"n\">s/GB</th><th>samples, by round</th></tr></thead><tbody>\n",
+         </th><th>who</th><th class=\"n\">Gbit/s</th><th class=\"n\">M/s</th><th class=\"n\">p50 µs</th>\
+         <th class=\"n\">p99 µs</th><th class=\"n\">s/GB</th><th>samples, by round</th></tr></thead><tbody>\n",
     );
     for contest in &report.contests {
         for score in &contest.contestants {

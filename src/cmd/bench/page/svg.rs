@@ -161,43 +161,149 @@ pub(super) const fn class_of(system: System) -> &'static str {
     }
 }
 
-/// A sign of a system: colour is not all that tells them apart.
-pub(super) fn marker(out: &mut String, system: System, x: f64, y: f64, size: f64) {
-    let (class, r) = (class_of(system), size);
-    // Writing into a string cannot fail.
-    let _ = match system {
-        System::Flue => {
-            write!(out, r#"<circle class="m {class}" cx="{x:.1}" cy="{y:.1}" r="{r:.1}"/>"#)
+/// Where a text stands at its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Anchor {
+    /// It begins there.
+    Start,
+    /// Its middle is there.
+    Middle,
+    /// It ends there.
+    End,
+}
+
+/// An SVG under way. Texts are escaped here; classes and paths are this program's own words.
+#[derive(Clone, Debug)]
+pub(super) struct Canvas {
+    out: String,
+}
+
+/// A place.
+pub(super) type Point = (f64, f64);
+
+impl Canvas {
+    /// An empty one, of so many pixels. `label` is for those who do not see it.
+    pub(super) fn new((width, height): Point, label: &str) -> Self {
+        let label = escaped(label);
+        let out =
+            format!(r#"<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">"#);
+        Self { out }
+    }
+
+    /// The text of it.
+    pub(super) fn finish(mut self) -> String {
+        self.out.push_str("</svg>");
+        self.out
+    }
+
+    fn add(&mut self, piece: std::fmt::Arguments<'_>) {
+        // Writing into a string cannot fail.
+        let _ = self.out.write_fmt(piece);
+    }
+
+    /// What `draw` draws, with a title to hover for.
+    pub(super) fn titled(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
+        self.add(format_args!("<g><title>{}</title>", escaped(title)));
+        draw(self);
+        self.out.push_str("</g>");
+    }
+
+    /// A straight line.
+    pub(super) fn line(&mut self, class: &str, from: Point, to: Point) {
+        self.add(format_args!(
+            r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#,
+            from.0, from.1, to.0, to.1
+        ));
+    }
+
+    /// Straight lines from point to point.
+    pub(super) fn path(&mut self, class: &str, points: impl IntoIterator<Item = Point>) {
+        self.add(format_args!(r#"<path class="{class}" d=""#));
+        for (index, (x, y)) in points.into_iter().enumerate() {
+            let letter = if index == 0 { 'M' } else { 'L' };
+            self.add(format_args!("{letter}{x:.1} {y:.1}"));
         }
-        System::Libfabric => {
-            let (left, top, side) = (x - r * 0.9, y - r * 0.9, r * 1.8);
-            write!(
-                out,
-                r#"<rect class="m {class}" x="{left:.1}" y="{top:.1}" width="{side:.1}" height="{side:.1}"/>"#
-            )
+        self.out.push_str(r#""/>"#);
+    }
+
+    /// A rectangle, from its corner at the top left.
+    pub(super) fn rect(&mut self, class: &str, corner: Point, (width, height): Point) {
+        self.add(format_args!(
+            r#"<rect class="{class}" x="{:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}"/>"#,
+            corner.0, corner.1
+        ));
+    }
+
+    /// Words of one kind.
+    pub(super) fn text(&mut self, class: &str, at: Point, anchor: Anchor, text: &str) {
+        self.texts(class, at, anchor, &[("", text)]);
+    }
+
+    /// Words of several kinds, in one line: each with a class of its own, or none.
+    pub(super) fn texts(&mut self, class: &str, at: Point, anchor: Anchor, parts: &[(&str, &str)]) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let (x, y) = at;
+        self.add(format_args!(
+            r#"<text class="{class}" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">"#
+        ));
+        for (class, text) in parts {
+            match class {
+                &"" => self.out.push_str(&escaped(text)),
+                class => {
+                    let text = escaped(text);
+                    self.add(format_args!(r#"<tspan class="{class}">{text}</tspan>"#));
+                }
+            }
         }
-        System::Ucx => {
-            let (top, bottom, left, right) = (y - r * 1.2, y + r * 0.9, x - r * 1.15, x + r * 1.15);
-            write!(
-                out,
-                r#"<path class="m {class}" d="M{x:.1} {top:.1}L{right:.1} {bottom:.1}L{left:.1} {bottom:.1}Z"/>"#
-            )
+        self.out.push_str("</text>");
+    }
+
+    /// A sign of a system: colour is not all that tells them apart.
+    pub(super) fn marker(&mut self, system: System, (x, y): Point, r: f64) {
+        let class = format!("m {}", class_of(system));
+        match system {
+            System::Flue => self.add(format_args!(
+                r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{r:.1}"/>"#
+            )),
+            System::Libfabric => {
+                self.rect(&class, (x - r * 0.9, y - r * 0.9), (r * 1.8, r * 1.8));
+            }
+            System::Ucx => {
+                let base = y + r * 0.9;
+                self.path(&class, [(x, y - r * 1.2), (x + r * 1.15, base), (x - r * 1.15, base)]);
+            }
+            System::Smoltcp => {
+                let top = y - r * 0.9;
+                self.path(&class, [(x - r * 1.15, top), (x + r * 1.15, top), (x, y + r * 1.2)]);
+            }
+            System::Kernel | System::Iperf3 | System::BareTcp | System::Tap => {
+                let r = r * 1.3;
+                self.path(&class, [(x, y - r), (x + r, y), (x, y + r), (x - r, y)]);
+            }
         }
-        System::Smoltcp => {
-            let (top, bottom, left, right) = (y - r * 0.9, y + r * 1.2, x - r * 1.15, x + r * 1.15);
-            write!(
-                out,
-                r#"<path class="m {class}" d="M{left:.1} {top:.1}L{right:.1} {top:.1}L{x:.1} {bottom:.1}Z"/>"#
-            )
+    }
+
+    /// Lines of a grid across, with numbers to their left.
+    pub(super) fn grid_across(&mut self, y: &Axis, (left, right): Point) {
+        for tick in y.ticks() {
+            let pixel = y.at(tick);
+            self.line("grid", (left, pixel), (right, pixel));
+            self.text("tick", (left - 6.0, pixel + 4.0), Anchor::End, &tick_text(tick));
         }
-        System::Kernel | System::Iperf3 | System::BareTcp | System::Tap => {
-            let (top, bottom, left, right) = (y - r * 1.3, y + r * 1.3, x - r * 1.3, x + r * 1.3);
-            write!(
-                out,
-                r#"<path class="m {class}" d="M{x:.1} {top:.1}L{right:.1} {y:.1}L{x:.1} {bottom:.1}L{left:.1} {y:.1}Z"/>"#
-            )
+    }
+
+    /// Upright lines of a grid, with numbers below them.
+    pub(super) fn grid_upright(&mut self, x: &Axis, (top, bottom): Point) {
+        for tick in x.ticks() {
+            let pixel = x.at(tick);
+            self.line("grid", (pixel, top), (pixel, bottom));
+            self.text("tick", (pixel, bottom + 15.0), Anchor::Middle, &tick_text(tick));
         }
-    };
+    }
 }
 
 #[cfg(test)]
@@ -230,7 +336,15 @@ mod tests {
 
     #[test]
     fn ticks_read_well() {
-        let cases = [(0.0, "0"), (20.0, "20"), (2.5, "2.5"), (0.05, "0.05"), (0.0001, "0.0001"), (0.5, "0.5"), (100.0, "100")];
+        let cases = [
+            (0.0, "0"),
+            (20.0, "20"),
+            (2.5, "2.5"),
+            (0.05, "0.05"),
+            (0.0001, "0.0001"),
+            (0.5, "0.5"),
+            (100.0, "100"),
+        ];
         for (value, text) in cases {
             assert_eq!(tick_text(value), text);
         }
@@ -254,8 +368,13 @@ mod tests {
         }
 
         #[test]
-        fn a_value_is_within_the_pixels(value in 1e-3..1e9_f64, others in prop::collection::vec(1e-3..1e9_f64, 1..9)) {
-            for axis in [Axis::log(others.iter().copied(), (10.0, 90.0)), Axis::linear(others.iter().copied(), (90.0, 10.0))] {
+        fn a_value_is_within_the_pixels(
+            value in 1e-3..1e9_f64,
+            others in prop::collection::vec(1e-3..1e9_f64, 1..9),
+        ) {
+            let log = Axis::log(others.iter().copied(), (10.0, 90.0));
+            let linear = Axis::linear(others.iter().copied(), (90.0, 10.0));
+            for axis in [log, linear] {
                 let pixel = axis.at(value);
                 prop_assert!((10.0 - 1e-6..=90.0 + 1e-6).contains(&pixel));
             }
