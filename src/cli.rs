@@ -54,7 +54,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 #[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
 pub enum Command {
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     Doctor(DoctorArgs),
     Lab(Box<LabArgs>),
     #[command(hide = true)]
