@@ -154,8 +154,7 @@ fn shards_are_nodes_of_their_own() {
         let nodes = start_queues(2, progress);
         assert_eq!(nodes[0].queues().count(), 2);
         nodes[1].with(|client, _, _| client.said = true);
-        let heard =
-            nodes[1].wait(Some(LIMIT), |client, _, _| client.heard.then_some(client.said));
+        let heard = nodes[1].wait(Some(LIMIT), |client, _, _| client.heard.then_some(client.said));
         assert_eq!(heard, Ok(true));
         assert!(!nodes[0].with(|client, _, _| client.said || client.heard));
         let other = nodes[0].queues().nth(1).unwrap();
