@@ -22,7 +22,7 @@ use offload_engine::{
         Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap,
         open_tap_queues,
     },
-    tcp::{CongestionAlgorithm, PushPolicy},
+    tcp::{CongestionAlgorithm, PushPolicy, TcpPhase},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
@@ -224,6 +224,19 @@ fn start_trace<C: NodeClient + 'static>(
     let file = File::create(path).map_err(failed)?;
     let output = BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file);
     node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
+}
+
+/// Stays until all connections have ended and nothing of them is left but TIME-WAIT, so that the peers' ends are
+/// clean too; at most for `limit`.
+pub fn linger<C: NodeClient + 'static>(node: &Node<C>, limit: Duration) {
+    let over = || {
+        node.with_engine(|engine, now| {
+            let mut left = engine.connections().list(now);
+            left.all(|(_, _, info)| info.phase == TcpPhase::TimeWait)
+        })
+    };
+    // A peer that does not close in that time does not need us.
+    let _ = node.wait_until(Some(limit), || over().then_some(()));
 }
 
 fn start_failure(error: std::io::Error) -> Failure {

@@ -192,8 +192,11 @@ impl Host {
 
     /// Does everything that can be done at `now`. Returns whether there was anything to do.
     pub fn poll(&mut self, now: Instant) -> bool {
-        self.timestamps.show(now);
         let due = self.wake_at.is_some_and(|at| at <= now);
+        if !due && !self.has_input() {
+            return false;
+        }
+        self.timestamps.show(now);
         if core::mem::take(&mut self.tcp_changed) {
             self.tcp_since = now;
             self.push_all_updates(now);

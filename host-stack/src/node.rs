@@ -411,6 +411,12 @@ impl<C: NodeClient + 'static> Node<C> {
         self.shared.wait_until(deadline, f)
     }
 
+    /// Runs the loop once, with manual progress, for consumers that poll; with automatic progress the node's
+    /// threads do, and this does nothing. Returns whether there was anything to do. Not for callbacks.
+    pub fn progress_once(&self) -> bool {
+        self.shared.progress == Progress::Manual && self.shared.progress()
+    }
+
     /// Has every [`Node::wait`] look at its condition again: something outside the node has changed.
     pub fn wake(&self) {
         self.shared.wake();

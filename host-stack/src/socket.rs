@@ -339,6 +339,10 @@ impl SocketPort {
 
     /// The next notice, if there is one.
     pub fn notice(&self) -> Option<Notice> {
+        // Asked in every iteration, and mostly in vain: a look is cheaper than a try.
+        if self.notices.is_empty() {
+            return None;
+        }
         self.notices.try_recv().ok()
     }
 

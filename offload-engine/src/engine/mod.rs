@@ -28,7 +28,7 @@
 //! | `siblings` | several engines on the queues of one device |
 //! | `trace` | rows for `flue plot` |
 //!
-//! Limits: [`EngineConfig::rx_batch_frames_max`] frames and [`FROM_HOST_MESSAGES_MAX`] messages per
+//! Limits: [`EngineConfig::rx_batch_frames_max`] frames (or `rx_batch_bytes_max` bytes) and [`FROM_HOST_MESSAGES_MAX`] messages per
 //! iteration, [`TRANSMIT_SEGMENTS_MAX`] segments of one connection before the next one has its turn,
 //! [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host, [`STALLED_FRAMES_MAX`] frames waiting
 //! for a full link, [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`] bytes of a connection that has stopped,
@@ -90,7 +90,8 @@ pub const TRANSMIT_SEGMENTS_MAX: usize = 64;
 /// Frames kept while the link is full. Beyond it the connection's segments count as sent and lost.
 pub const STALLED_FRAMES_MAX: usize = 64;
 
-/// Receive buffers: one frame is processed while nothing else is read.
+/// Receive buffers. One is read into again and again: a frame is checked and placed while the cache holds it, and a
+/// second buffer of 64 KiB would have to come from memory.
 const RX_BUFFERS: usize = 1;
 
 /// Something to be called on a worker thread without any lock of ours held.
@@ -125,7 +126,8 @@ pub struct EngineConfig {
     pub nce_stale: Duration,
     /// Frames taken from the link in one iteration.
     pub rx_batch_frames_max: usize,
-    /// Bytes of frames after which the iteration takes no more: connections have their turns, and acknowledge.
+    /// Bytes of frames after which the iteration takes no more: connections have their turns, and a peer that has half
+    /// a megabyte in flight hears of the first half before it has sent the second.
     pub rx_batch_bytes_max: usize,
     /// Payload bytes of a super-segment, at most what the link takes.
     pub super_segment_max: usize,
@@ -146,7 +148,7 @@ impl EngineConfig {
             // REACHABLE_TIME of RFC 4861 s10.
             nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 16,
-            rx_batch_bytes_max: std::env::var("FLUE_BYTES").map_or(256 * 1024, |s| s.parse().unwrap()),
+            rx_batch_bytes_max: 256 * 1024,
             super_segment_max: 64 * 1024,
             waits_for_forwards: false,
             tcp: tcp::Config::default(),
@@ -272,7 +274,7 @@ impl Engine {
             doorbell: port.engine_doorbell.clone(),
             host_doorbell: port.host_doorbell.clone(),
             siblings: None,
-            batch: RxBatch::new(std::env::var("FLUE_HOT").map_or(RX_BUFFERS, |s| s.parse().unwrap())),
+            batch: RxBatch::new(RX_BUFFERS),
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),

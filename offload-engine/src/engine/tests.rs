@@ -437,6 +437,38 @@ fn a_batch_makes_one_acknowledgement() {
     assert_eq!(tcp_of(&sent[0]).1, 5000 + 4 * 1460);
 }
 
+// What has come is taken in order, as many frames and bytes in an iteration as the configuration says, whatever the
+// number of buffers.
+#[test]
+fn a_batch_has_its_limits() {
+    let batches = |frames_max: usize, bytes_max: usize| {
+        let mut config = EngineConfig::new(OURS);
+        config.rx_batch_frames_max = frames_max;
+        config.rx_batch_bytes_max = bytes_max;
+        let mut bench = Bench::with(config);
+        bench.initiate(1, 80);
+        bench.poll();
+        bench.client.takes = usize::MAX;
+        for at in 0..7_u8 {
+            bench.arrives(from_peer(80, 5000 + u32::from(at) * 100, 1000, &[at; 100]));
+        }
+        let mut counts = vec![];
+        for _ in 0..7 {
+            let before = bench.client.received.len();
+            bench.poll();
+            counts.push((bench.client.received.len() - before) / 100);
+        }
+        counts.retain(|count| *count > 0);
+        let all: Vec<u8> = (0..7).flat_map(|at| [at; 100]).collect();
+        assert_eq!(bench.client.received, all);
+        counts
+    };
+    assert_eq!(batches(3, usize::MAX), [3, 3, 1]);
+    // A frame has 154 bytes: the limit is reached with the second.
+    assert_eq!(batches(16, 200), [2, 2, 2, 1]);
+    assert_eq!(batches(16, usize::MAX), [7]);
+}
+
 // CH-IND-2: after a refusal nothing is indicated until receiving is resumed; order is kept.
 #[test]
 fn refused_data_waits_and_keeps_its_order() {

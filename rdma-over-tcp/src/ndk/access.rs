@@ -3,12 +3,8 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use std::{io, sync::OnceLock};
 
-use host_stack::node::{Node, NodeConfig, Progress, Urgency};
-use offload_engine::{
-    engine::doorbell::Doorbell,
-    link::Link,
-    time::{Duration, Instant},
-};
+use host_stack::node::{Node, NodeConfig, Urgency};
+use offload_engine::{engine::doorbell::Doorbell, link::Link, time::Instant};
 
 use super::{
     adapter::AdapterCore,
@@ -77,9 +73,6 @@ impl CoreAccess for NodeAccess {
     }
 
     fn progress(&self) {
-        if self.0.progress() == Progress::Manual {
-            // Once through the loop; that nothing was waited for is no news.
-            let _ = self.0.wait(Some(Duration::ZERO), |_, _, _| None::<()>);
-        }
+        self.0.progress_once();
     }
 }

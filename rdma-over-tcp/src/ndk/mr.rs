@@ -438,6 +438,48 @@ mod tests {
         }
     }
 
+    // RFC 5042 6.2: where an access is looked for first changes nothing about what it is checked for.
+    #[test]
+    fn a_hint_grants_nothing() {
+        let mut bench = bench();
+        let (near, far) = (bench.region(false), bench.region(false));
+        let write = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
+        bench.regions.register(near, &bench.buffer, 0, 100, write).unwrap();
+        bench.regions.register(far, &bench.buffer, 200, 100, write).unwrap();
+        let base = bench.buffer.address();
+        let mut hint = None;
+        let mut access = |bench: &Bench, pd, token, address| {
+            let right = MrFlags::ALLOW_REMOTE_WRITE;
+            let again = bench.regions.access_again(&mut hint, pd, token, address, 1, right);
+            let fresh = bench.regions.access(pd, token, address, 1, right);
+            assert_eq!(
+                again.as_ref().map(|granted| granted.offset),
+                fresh.as_ref().map(|granted| granted.offset)
+            );
+            again.err()
+        };
+        let (pd, stale, other) = (bench.pd, bench.token(near), bench.token(far));
+        assert_eq!(access(&bench, pd, stale, base + 99), None);
+        assert_eq!(access(&bench, pd, stale, base + 100), Some(AccessError::Bounds));
+        assert_eq!(access(&bench, bench.other_pd, stale, base), Some(AccessError::NotAssociated));
+        assert_eq!(access(&bench, pd, other, base + 200), None, "the hint is the other's");
+        assert_eq!(access(&bench, pd, stale, base), None);
+        bench.regions.revoke(near);
+        assert_eq!(access(&bench, pd, stale, base), Some(AccessError::Invalid));
+        bench.regions.register(near, &bench.buffer, 0, 100, write).unwrap();
+        assert_eq!(access(&bench, pd, stale, base), Some(AccessError::Invalid), "another key");
+        assert_eq!(access(&bench, pd, bench.token(near), base), None);
+        bench.regions.remove(near);
+        let successor = bench.region(false);
+        bench.regions.register(successor, &bench.buffer, 0, 100, write).unwrap();
+        assert_eq!(
+            access(&bench, pd, stale, base),
+            Some(AccessError::Invalid),
+            "its place is taken"
+        );
+        assert_eq!(access(&bench, pd, bench.token(successor), base), None);
+    }
+
     // RDM-7.2-3, RDM-8.1.1-1, -2, NDK-MEM-3, -15, -17: each cause with its error.
     #[test]
     fn access_checks() {

@@ -73,8 +73,9 @@ pub(crate) enum QpState {
     Error,
 }
 
-/// Bytes that posts may queue before one has them sent itself: about a super-segment.
-const WAITING_BYTES_MAX: u32 = 64 * 1024;
+/// Bytes that posts may queue before one has them sent itself: some super-segments, so that the short end of one large
+/// message shares a segment with the next.
+const WAITING_BYTES_MAX: u32 = 256 * 1024;
 
 /// Bytes of headers and CRC of a message, about.
 const MESSAGE_OVERHEAD_BYTES: u32 = 24;

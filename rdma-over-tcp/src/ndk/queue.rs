@@ -316,6 +316,15 @@ impl ReceiveQueue {
         pieces(sges, offset, length)
     }
 
+    /// The same, if it is one piece of the receive's one entry.
+    pub(crate) fn single_piece(&self, offset: u32, length: u32) -> Option<Sge> {
+        let span = self.receives.front().map(|front| front.sges).filter(|span| span.count == 1)?;
+        let entry = self.sges.get(span).next()?;
+        let is_within = offset.checked_add(length).is_some_and(|end| end <= entry.length);
+        let address = entry.address.wrapping_add(u64::from(offset));
+        is_within.then_some(Sge { address, length, token: entry.token })
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Receive> {
         let receive = self.receives.pop_front()?;
         self.sges.pop(receive.sges);
@@ -406,6 +415,26 @@ mod tests {
             }
             prop_assert_eq!(found, bytes(&list));
         }
+    }
+
+    // A piece of a receive with one entry is found without cutting lists, and is the same piece.
+    #[test]
+    fn single_pieces_are_pieces() {
+        let mut queue = ReceiveQueue::new(test_cq(), 4);
+        assert_eq!(queue.single_piece(0, 1), None);
+        queue.push(1, 10, &[sge(100, 10)]);
+        queue.push(2, 10, &[sge(100, 4), sge(200, 6)]);
+        for (offset, length) in [(0, 10), (3, 7), (9, 1)] {
+            let piece = queue.single_piece(offset, length);
+            assert_eq!(
+                piece.into_iter().collect::<Vec<_>>(),
+                queue.pieces(offset, length).collect::<Vec<_>>()
+            );
+        }
+        assert_eq!(queue.single_piece(9, 2), None, "more than there is");
+        assert_eq!(queue.single_piece(u32::MAX, 2), None);
+        queue.pop();
+        assert_eq!(queue.single_piece(0, 4), None, "two entries");
     }
 
     // NDK-WR-6, NDK-WR-7: a read that waits holds back what was posted later, and nothing else does.

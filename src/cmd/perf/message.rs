@@ -34,7 +34,7 @@ pub const OPENING_BYTES: usize = 24;
 /// How an opening begins.
 const MAGIC: [u8; 8] = *b"flueperf";
 /// Characters of a refusal.
-const REASON_CHARS_MAX: usize = 300;
+const REASON_CHARS_MAX: usize = 200;
 
 /// Who a connection is: the private data of MPA's Request, or the first bytes of a TCP connection.
 ///
@@ -235,7 +235,9 @@ impl Message {
 
     /// A refusal.
     pub fn refusal(reason: &str) -> Self {
-        Self::Refused { reason: reason.chars().take(REASON_CHARS_MAX).collect() }
+        // JSON writes a control character as six.
+        let printable = reason.chars().filter(|character| !character.is_control());
+        Self::Refused { reason: printable.take(REASON_CHARS_MAX).collect() }
     }
 
     /// The name of the message, to say what came instead of another.
@@ -260,5 +262,67 @@ impl Message {
     /// The failure of having got this message out of turn.
     pub fn out_of_turn(&self, expected: &str) -> Failure {
         Failure::work(format!("the peer says {} where {expected} is due", self.name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_opening_comes_back(index: u32, session: u64, is_data: bool) {
+            let role = if is_data { Role::Data } else { Role::Control };
+            let opening = Opening { role, index, session };
+            prop_assert_eq!(Opening::decode(&opening.encode()), Ok(opening));
+        }
+
+        #[test]
+        fn any_octets_are_answered(octets in prop::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert!(Opening::decode(&octets).is_err());
+            prop_assert!(Message::decode(&octets).is_err());
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut octets = Opening { role: Role::Control, index: 0, session: 1 }.encode();
+        octets[9] = 7;
+        assert!(Opening::decode(&octets).unwrap_err().message.contains("version 7"));
+        octets[0] = b'F';
+        assert!(Opening::decode(&octets).unwrap_err().message.contains("Flueperf"));
+    }
+
+    #[test]
+    fn messages_fit_and_come_back() {
+        let parameters = Parameters {
+            kind: Kind::ConnectRate,
+            connections: u32::MAX,
+            depth: u32::MAX,
+            post_list: u32::MAX,
+            bidirectional: false,
+            reverse: false,
+            size_max_bytes: u64::MAX,
+        };
+        let memory = Some(Memory { address: u64::MAX, token: u32::MAX });
+        let end = Message::End { messages: u64::MAX, receives: u64::MAX, slots: u64::MAX };
+        let bound = Bound::DurationNs(u64::MAX);
+        for message in
+            [Message::Hello { parameters, memory }, end, Message::Begin { bound }, Message::Bye]
+        {
+            let octets = message.encode();
+            assert!(octets.len() <= MESSAGE_BYTES_MAX);
+            assert_eq!(Message::decode(&octets), Ok(message));
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_a_failure_and_fits() {
+        let octets = Message::refusal(&"\u{1}".repeat(5000)).encode();
+        assert!(octets.len() <= MESSAGE_BYTES_MAX, "{}", octets.len());
+        let failure = Message::decode(&Message::refusal("busy").encode()).unwrap_err();
+        assert_eq!(failure.message, "the peer refuses: busy");
     }
 }

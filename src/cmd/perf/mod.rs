@@ -352,3 +352,6 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     reporter.finish(ended.as_ref().err(), console);
     ended
 }
+
+#[cfg(test)]
+mod tests;

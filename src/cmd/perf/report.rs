@@ -11,7 +11,7 @@ use super::{
     Plan, StackName,
     histogram::{Latency, Part},
     kind::Kind,
-    message::Bound,
+    message::Parameters,
     phase::Outcome,
 };
 use crate::{
@@ -194,7 +194,6 @@ pub struct Reporter {
     kind: Kind,
     document: Document,
     is_headed: bool,
-    bound: Option<Bound>,
 }
 
 impl Reporter {
@@ -232,7 +231,6 @@ impl Reporter {
                 results: Vec::new(),
             },
             is_headed: false,
-            bound: None,
         }
     }
 
@@ -244,12 +242,17 @@ impl Reporter {
             Progress::Manual => "manual",
         });
         document.wait = Some(name(plan.waiting));
-        document.connections = plan.parameters.connections;
-        document.depth = plan.parameters.depth;
-        document.post_list = plan.parameters.post_list;
-        document.bidirectional = plan.parameters.bidirectional;
-        document.reverse = plan.parameters.reverse;
-        self.bound = Some(plan.bound);
+        self.parameters(&plan.parameters);
+    }
+
+    /// What the client asks for.
+    pub(super) const fn parameters(&mut self, parameters: &Parameters) {
+        let document = &mut self.document;
+        document.connections = parameters.connections;
+        document.depth = parameters.depth;
+        document.post_list = parameters.post_list;
+        document.bidirectional = parameters.bidirectional;
+        document.reverse = parameters.reverse;
     }
 
     /// What the link is.

@@ -493,14 +493,7 @@ impl<'a> Run<'a> {
 
     /// Stays until the peer's FIN is acknowledged, so that its end is clean too.
     fn linger(&self) {
-        let over = || {
-            self.node.with_engine(|engine, now| {
-                let mut left = engine.connections().list(now);
-                left.all(|(_, _, info)| info.phase == offload_engine::tcp::TcpPhase::TimeWait)
-            })
-        };
-        // A peer that does not close in that time does not need us.
-        let _ = self.node.wait_until(Some(LINGER_LIMIT), || over().then_some(()));
+        node::linger(self.node, LINGER_LIMIT);
     }
 }
 

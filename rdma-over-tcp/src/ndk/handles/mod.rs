@@ -71,13 +71,6 @@ impl Access {
         result
     }
 
-    /// Objects are used together if one adapter has made them: names of one mean something else to another.
-    fn check_same(&self, other: &Self) -> Result<(), NtStatus> {
-        // Compared without the vtables, of which there may be several.
-        let same = core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0));
-        if same { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) }
-    }
-
     /// A post: what follows from it may wait, and be done for many posts at once.
     fn post<R>(&self, work: impl FnOnce(&mut AdapterCore) -> (R, Urgency)) -> R {
         let mut work = Some(work);
@@ -92,6 +85,13 @@ impl Access {
             unreachable!("CoreAccess::enter_lazily calls its argument")
         };
         result
+    }
+
+    /// Objects are used together if one adapter has made them: names of one mean something else to another.
+    fn check_same(&self, other: &Self) -> Result<(), NtStatus> {
+        // Compared without the vtables, of which there may be several.
+        let same = core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0));
+        if same { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) }
     }
 }
 

@@ -40,9 +40,7 @@ pub(super) struct Receiver {
 #[derive(Debug)]
 pub(super) enum Received {
     /// All that end in the input are handled. `may_send`: something may be sent that could not be before.
-    All {
-        may_send: bool,
-    },
+    All { may_send: bool },
     /// The stream's first one is handled; more may follow.
     First,
     /// The peer has given up.
@@ -301,7 +299,14 @@ impl Receiver {
         let mut accessible = true;
         for piece in pieces(qp.initiator.sges(serial), offset, payload.len() as u32) {
             let (now, later) = rest.split_at(piece.length as usize);
-            match regions.access_again(local_region, qp.pd, piece.token, piece.address, piece.length, right) {
+            match regions.access_again(
+                local_region,
+                qp.pd,
+                piece.token,
+                piece.address,
+                piece.length,
+                right,
+            ) {
                 Ok(granted) => granted.place(now),
                 Err(_) => accessible = false,
             }
@@ -343,11 +348,11 @@ fn place_in(
     let mut access = |piece: Sge| {
         regions.access_again(hint, qp.pd, piece.token, piece.address, piece.length, right)
     };
-    let mut pieces = qp.receives.pieces(offset, payload.len() as u32);
-    let Some(first) = pieces.next() else { return true };
-    if first.length as usize == payload.len() {
-        let granted = access(first);
-        return granted.map(|granted| granted.place(payload)).is_ok();
+    if payload.is_empty() {
+        return true;
+    }
+    if let Some(piece) = qp.receives.single_piece(offset, payload.len() as u32) {
+        return access(piece).map(|granted| granted.place(payload)).is_ok();
     }
     let pieces = || qp.receives.pieces(offset, payload.len() as u32);
     if pieces().any(|piece| access(piece).is_err()) {

@@ -12,7 +12,10 @@ use std::{
     vec::Vec,
 };
 
-use host_stack::socket::{HostError, HostSocketPort, ListenerId, Notice, Request, SocketPort};
+use host_stack::{
+    node::Urgency,
+    socket::{HostError, HostSocketPort, ListenerId, Notice, Request, SocketPort},
+};
 use offload_engine::{
     chimney::client::{ConnectionEvent, Disconnect, OffloadHandle},
     engine::doorbell::Doorbell,
@@ -31,12 +34,18 @@ pub(super) const SERVER: &str = "10.0.0.2:7000";
 pub(super) struct TestAccess {
     core: Mutex<AdapterCore>,
     now: Mutex<Instant>,
+    /// How soon what the last post led to has to be done.
+    pub(super) urgency: Mutex<Option<Urgency>>,
 }
 
 impl CoreAccess for TestAccess {
     fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
         let now = *self.now.lock().unwrap();
         work(&mut self.lock(), now);
+    }
+
+    fn enter_lazily(&self, work: &mut dyn FnMut(&mut AdapterCore) -> Urgency) {
+        *self.urgency.lock().unwrap() = Some(work(&mut self.lock()));
     }
 }
 
@@ -146,8 +155,11 @@ impl Node {
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (port, host) = SocketPort::pair(doorbell);
         let core = AdapterCore::new(config, port, Box::new(|| {}));
-        let access =
-            Arc::new(TestAccess { core: Mutex::new(core), now: Mutex::new(Instant::ZERO) });
+        let access = Arc::new(TestAccess {
+            core: Mutex::new(core),
+            now: Mutex::new(Instant::ZERO),
+            urgency: Mutex::default(),
+        });
         let adapter = Adapter::new(access.clone());
         Self { access, adapter, host, listeners: Vec::new() }
     }
@@ -170,6 +182,8 @@ pub(super) struct Bench {
     delivered: u64,
     /// Sizes of the FPDUs of each list posted, from either node.
     pub(super) posted: [Vec<Vec<usize>>; 2],
+    /// Slices of memory of each of these lists.
+    pub(super) slices: [Vec<usize>; 2],
     pub(super) host_error: Option<HostError>,
 }
 
@@ -191,6 +205,7 @@ impl Bench {
             corrupt_at: None,
             delivered: 0,
             posted: [Vec::new(), Vec::new()],
+            slices: [Vec::new(), Vec::new()],
             host_error: None,
         }
     }
@@ -369,6 +384,7 @@ impl Bench {
             assert!(state.fin.is_none(), "nothing is posted behind a FIN");
             let bytes = list.data_length();
             self.posted[node].push(fpdu_octets(&list));
+            self.slices[node].push(list.slices().count());
             list.slices().for_each(|slice| state.in_flight.extend(slice));
             state.unacknowledged += bytes;
             state.lists.push_back((list, bytes));

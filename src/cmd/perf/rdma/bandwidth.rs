@@ -48,7 +48,7 @@ pub(super) fn run(
                     markers => markers,
                 };
                 let messages = session.completed;
-                let slots = session.filled(messages);
+                let slots = session.filled();
                 session.dialogue.say(&Message::End { messages, receives, slots })?;
                 sender = Half::Ending(messages);
             }

@@ -12,7 +12,7 @@ use crate::{
     cmd::perf::{
         Plan,
         message::{Bound, Message},
-        phase::{Outcome, Phase},
+        phase::{ANSWER_LIMIT, Outcome, Phase},
         report::{Measured, PeerHalf, Reporter},
     },
     failure::Failure,
@@ -21,6 +21,19 @@ use crate::{
 
 /// Runs the client.
 pub(super) fn run(
+    plan: &Plan,
+    node: &PerfNode,
+    remote: SocketAddr,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let ended = converse(plan, node, remote, reporter, console);
+    // What has failed is aborted: the peer should hear of it.
+    node.linger();
+    ended
+}
+
+fn converse(
     plan: &Plan,
     node: &PerfNode,
     remote: SocketAddr,
@@ -47,10 +60,7 @@ pub(super) fn run(
         reporter.measured(measured, console);
     }
     session.dialogue.say(&Message::Bye)?;
-    session.disconnect()?;
-    drop(session);
-    node.linger();
-    Ok(())
+    session.disconnect(ANSWER_LIMIT)
 }
 
 /// One size: connects, warms up, measures.

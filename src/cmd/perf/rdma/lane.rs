@@ -59,6 +59,8 @@ pub(super) struct Lane {
     pub(super) connector: Option<Connector>,
     /// Data requests that may be posted.
     pub(super) room: u32,
+    /// Data requests that were posted, in all phases.
+    pub(super) posted: u64,
     /// Sends that the peer has receives for.
     pub(super) credit: u32,
     /// The peer's grants that are in `credit`, modulo 256.
@@ -95,6 +97,7 @@ impl Lane {
             qp,
             connector: None,
             room: depths.requests,
+            posted: 0,
             credit: depths.receives,
             grants_seen: 0,
             grants_given: 0,

@@ -9,7 +9,6 @@ use std::{
 
 use crossbeam_channel::{Receiver, bounded};
 use host_stack::node::{Node, WaitError};
-use offload_engine::tcp::TcpPhase;
 use rdma_over_tcp::ndk::{
     Adapter, AdapterCore, Connector, DisconnectEvent, FpduSize, Listener, NtStatus, Qp, ReadLimit,
 };
@@ -19,7 +18,7 @@ use crate::{
     control::server::{self, Control},
     failure::Failure,
     net::Netlink,
-    node::{OpenLink, open_adapter, open_link},
+    node::{OpenLink, linger, open_adapter, open_link},
     options::NodeConfig,
     waker::Waker,
 };
@@ -30,8 +29,9 @@ const READS_MAX: u32 = 128;
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 /// Peers that have connected and are not looked at yet.
 const INCOMING_MAX: usize = 2048;
-/// Looks in vain before a spinning end lets others have the processor.
-const LOOKS_MAX: u32 = 64;
+/// Looks in vain after which a spinning end offers the processor to others: two ends that share one would
+/// else wait for the scheduler's tick at each message.
+const LOOKS_PER_YIELD: u32 = 64;
 
 /// The connections of a session: which one has ended, and NDK's reason.
 pub(super) type Ended = Arc<OnceLock<u32>>;
@@ -101,8 +101,8 @@ impl PerfNode {
 
     /// After a look in vain, of a spinning end.
     pub(super) fn idle(&self, looks: &mut u32) {
-        *looks += 1;
-        if *looks > LOOKS_MAX {
+        *looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(LOOKS_PER_YIELD) {
             yield_now();
         }
     }
@@ -193,14 +193,7 @@ impl PerfNode {
 
     /// Stays until the peer's FINs are acknowledged, so that its end is clean too.
     pub(super) fn linger(&self) {
-        let over = || {
-            self.node.with_engine(|engine, now| {
-                let mut left = engine.connections().list(now);
-                left.all(|(_, _, info)| info.phase == TcpPhase::TimeWait)
-            })
-        };
-        // A peer that does not close in that time does not need us.
-        let _ = self.node.wait_until(Some(LINGER_LIMIT), || over().then_some(()));
+        linger(&self.node, LINGER_LIMIT);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The server's end: one client after the other, whatever becomes of each.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use rdma_over_tcp::ndk::{Connector, NtStatus};
@@ -23,6 +23,9 @@ use crate::{
     report::Console,
 };
 
+/// How long a client that is told why not may take to go.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+
 /// Runs the server.
 pub(super) fn run(
     plan: &Plan,
@@ -33,7 +36,11 @@ pub(super) fn run(
     let (listener, incoming) = node.listen(plan.port)?;
     console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
     let ended = loop {
-        let ended = serve(plan, node, &incoming, reporter, console);
+        let (opening, connector) = match next_client(node, &incoming, console) {
+            Ok(client) => client,
+            Err(failure) => break Err(failure),
+        };
+        let ended = serve(plan, node, opening, connector, &incoming, reporter, console);
         if let Err(interrupted) = node.interrupted() {
             break Err(interrupted);
         }
@@ -49,28 +56,36 @@ pub(super) fn run(
     ended
 }
 
+/// The next connection for messages. Whoever else comes is turned away.
+fn next_client(
+    node: &PerfNode,
+    incoming: &Receiver<Connector>,
+    console: &mut Console<'_>,
+) -> Result<(Opening, Connector), Failure> {
+    loop {
+        let Some(connector) = node.wait(None, || incoming.try_recv().ok())? else {
+            return Err(Failure::work("nobody comes"));
+        };
+        let why = match opening_of(&connector) {
+            Ok(opening) if opening.role == Role::Control => return Ok((opening, connector)),
+            Ok(_) => Failure::work("a connection for data of a session that is over"),
+            Err(failure) => failure,
+        };
+        turn_away(&connector, "flue perf: not a client");
+        console.remark(format_args!("turned away: {why}"));
+    }
+}
+
 /// Serves one client.
 fn serve(
     plan: &Plan,
     node: &PerfNode,
+    opening: Opening,
+    connector: Connector,
     incoming: &Receiver<Connector>,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let Some(connector) = node.wait(None, || incoming.try_recv().ok())? else {
-        return Err(Failure::work("no client"));
-    };
-    let opening = match opening_of(&connector) {
-        Ok(opening) if opening.role == Role::Control => opening,
-        Ok(_) => {
-            turn_away(&connector, "no session");
-            return Err(Failure::work("a connection for data of a session that is over"));
-        }
-        Err(failure) => {
-            turn_away(&connector, "not flue perf");
-            return Err(failure);
-        }
-    };
     let mut dialogue = Dialogue::new(node)?;
     dialogue.accept(connector)?;
     let (local, peer) = dialogue.addresses();
@@ -86,17 +101,21 @@ fn serve(
     if let Err(failure) = parameters.check(plan.kind) {
         return Err(refuse(dialogue, failure));
     }
+    reporter.parameters(&parameters);
     let mut session = Session::new(dialogue, parameters)?;
     session.peer = memory;
     let memory = Some(session.region.memory());
     let version = env!("CARGO_PKG_VERSION").to_owned();
     session.dialogue.say(&Message::Welcome { memory, version })?;
     let ended = converse(&mut session, opening.session, incoming);
-    if let Err(failure) = &ended {
-        // Perhaps it still hears.
-        let _ = session.dialogue.say(&Message::refusal(&failure.message));
+    match &ended {
+        Ok(()) => session.disconnect(ANSWER_LIMIT)?,
+        Err(failure) => {
+            // Perhaps it still hears why. The lanes are aborted.
+            let _ = session.dialogue.say(&Message::refusal(&failure.message));
+            session.dialogue.disconnect(FAREWELL_LIMIT)?;
+        }
     }
-    session.disconnect()?;
     ended
 }
 
@@ -105,7 +124,7 @@ fn refuse(dialogue: Dialogue<'_>, failure: Failure) -> Failure {
     if dialogue.say(&Message::refusal(&failure.message)).is_ok() {
         let gone = || dialogue.ended.get().map(|_| ());
         // Whether it has heard or not: there is nothing else to be done.
-        let _ = dialogue.host.wait(Some(ANSWER_LIMIT), gone);
+        let _ = dialogue.host.wait(Some(FAREWELL_LIMIT), gone);
     }
     failure
 }
@@ -168,7 +187,7 @@ fn accept_lanes(
     let wanted = session.lanes.len();
     let mut pending: Vec<Asked> = Vec::new();
     let (mut came, mut done) = (0, 0);
-    let until = Instant::now() + ANSWER_LIMIT;
+    let mut until = Instant::now() + ANSWER_LIMIT;
     while done < wanted {
         let host = session.dialogue.host;
         let waited = host.wait(Some(ANSWER_LIMIT), || {
@@ -184,7 +203,7 @@ fn accept_lanes(
                     pending.extend(session.accept_lane(index as usize, connector));
                     came += 1;
                 }
-                _ => turn_away(&connector, "busy"),
+                _ => turn_away(&connector, "flue perf: busy"),
             }
         }
         let mut failed = None;
@@ -192,6 +211,7 @@ fn accept_lanes(
             None => true,
             Some(NtStatus::SUCCESS) => {
                 done += 1;
+                until = Instant::now() + ANSWER_LIMIT;
                 false
             }
             Some(status) => {

@@ -101,6 +101,15 @@ impl<'n> Dialogue<'n> {
         }
     }
 
+    /// Ends the connection in order.
+    pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
+        if let Some(connector) = &self.connector {
+            let asked = self.host.begin(|done| connector.disconnect(done));
+            self.host.wait(Some(limit), || asked.status())?;
+        }
+        Ok(())
+    }
+
     /// Both ends of the connection.
     pub(super) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let connector = self.connector.as_ref();
@@ -327,12 +336,13 @@ impl<'n> Session<'n> {
         (self.posted, self.completed, self.received) = (0, 0, 0);
     }
 
-    /// Slots that were filled from the first on, when so many messages have gone: of one connection all of
-    /// them; of several, those that the first connection has surely filled are not known, so none are told.
-    pub(super) fn filled(&self, messages: u64) -> u64 {
-        match self.parameters.connections {
-            1 => messages.min(self.slots.count as u64),
-            _ => 0,
+    /// Slots, from the first on, that our messages have surely filled: all, once a lane has been around; else
+    /// those of the first lane, which begins with the first slot.
+    pub(super) fn filled(&self) -> u64 {
+        let count = self.slots.count as u64;
+        match self.lanes.iter().any(|lane| lane.posted >= count) {
+            true => count,
+            false => self.lanes.first().map_or(0, |lane| lane.posted),
         }
     }
 
@@ -535,6 +545,7 @@ impl<'n> Session<'n> {
         checked("post", posted)?;
         lane.slot_out = self.slots.after(lane.slot_out);
         lane.room = lane.room.saturating_sub(1);
+        lane.posted += 1;
         self.posted += 1;
         Ok(())
     }
@@ -555,7 +566,7 @@ impl<'n> Session<'n> {
     pub(super) fn verify(&self) -> Result<Option<bool>, Failure> {
         let filled = match self.parameters.kind {
             Kind::WriteBw | Kind::SendBw => self.to_verify,
-            Kind::ReadBw => self.filled(self.completed),
+            Kind::ReadBw => self.filled(),
             _ => 0,
         };
         if filled == 0 {
@@ -578,16 +589,13 @@ impl<'n> Session<'n> {
         }
     }
 
-    /// Ends all connections in order.
-    pub(super) fn disconnect(&self) -> Result<(), Failure> {
-        let host = self.dialogue.host;
-        let last = self.dialogue.connector.as_ref();
-        let last = last.map(|connector| host.begin(|done| connector.disconnect(done)));
-        for asked in self.disconnect_lanes().into_iter().chain(last) {
+    /// Ends all connections in order, each within the limit.
+    pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
+        for asked in self.disconnect_lanes() {
             // The peer does the same: who is later may find no connection any more.
-            host.wait(Some(ANSWER_LIMIT), || asked.status())?;
+            self.dialogue.host.wait(Some(limit), || asked.status())?;
         }
-        Ok(())
+        self.dialogue.disconnect(limit)
     }
 }
 

@@ -19,6 +19,11 @@ use crate::{
 /// Connections in a row that may fail within a phase of connect-rate.
 const FAILURES_MAX: u32 = 100;
 
+/// How long a new connection may take to say what it is.
+const OPENING_LIMIT: Duration = Duration::from_secs(2);
+/// How long a client that is told why not may take to go.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+
 /// Runs the server.
 pub(super) fn run<S: Stack>(
     plan: &Plan,
@@ -29,7 +34,8 @@ pub(super) fn run<S: Stack>(
     stack.listen(plan.port)?;
     console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
     loop {
-        let ended = serve(plan, stack, reporter, console);
+        let (session, control) = next_client(stack, console)?;
+        let ended = serve(plan, stack, session, control, reporter, console);
         stack.interrupted()?;
         if plan.one_off {
             return ended;
@@ -40,48 +46,75 @@ pub(super) fn run<S: Stack>(
     }
 }
 
+/// The next connection for messages, and its session. Whoever else comes is turned away.
+fn next_client<S: Stack>(
+    stack: &mut S,
+    console: &mut Console<'_>,
+) -> Result<(u64, S::Conn), Failure> {
+    loop {
+        let Some(mut conn) = stack.accept(None)? else {
+            return Err(Failure::work("nobody comes"));
+        };
+        let why = match opening_of(stack, &mut conn) {
+            Ok(opening) if opening.role == Role::Control => return Ok((opening.session, conn)),
+            Ok(_) => Failure::work("a connection for data of a session that is over"),
+            Err(failure) => failure,
+        };
+        stack.interrupted()?;
+        turn_away(stack, conn);
+        console.remark(format_args!("turned away: {why}"));
+    }
+}
+
+/// Closes a connection and does not wait for its peer.
+fn turn_away<S: Stack>(stack: &mut S, conn: S::Conn) {
+    // That the peer has not closed yet is no news.
+    let _ = stack.close(conn, Duration::ZERO);
+}
+
 /// Serves one client.
 fn serve<S: Stack>(
     plan: &Plan,
     stack: &mut S,
+    session: u64,
+    mut control: S::Conn,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let Some(mut control) = stack.accept(None)? else {
-        return Err(Failure::work("no client"));
-    };
     let (local, peer) = stack.addresses(&control);
+    reporter.peers(local, peer);
     if let Some(peer) = peer {
         console.remark(format_args!("client: {peer}"));
     }
-    let ended = greet(plan, stack, &mut control).and_then(|(parameters, session)| {
-        reporter.peers(local, peer);
+    let ended = greet(plan, stack, &mut control).and_then(|parameters| {
+        reporter.parameters(&parameters);
         let mut visit = Visit { parameters, session, data: Vec::new(), size_bytes: 1 };
-        visit.converse(stack, &mut control)
+        let ended = visit.converse(stack, &mut control);
+        visit.data.drain(..).for_each(|conn| turn_away(stack, conn));
+        ended
     });
-    if let Err(failure) = &ended {
-        // Perhaps it still hears.
-        let _ = say(stack, &mut control, &Message::refusal(&failure.message));
+    match ended {
+        Ok(()) => stack.close(control, ANSWER_LIMIT),
+        Err(failure) => {
+            // Perhaps it still hears why.
+            let _ = say(stack, &mut control, &Message::refusal(&failure.message))
+                .and_then(|()| stack.close(control, FAREWELL_LIMIT));
+            Err(failure)
+        }
     }
-    let closed = stack.close(control, ANSWER_LIMIT);
-    ended.and(closed)
 }
 
 fn greet<S: Stack>(
     plan: &Plan,
     stack: &mut S,
     control: &mut S::Conn,
-) -> Result<(Parameters, u64), Failure> {
-    let opening = opening_of(stack, control)?;
-    if opening.role != Role::Control {
-        return Err(Failure::work("a connection for data of a session that is over"));
-    }
+) -> Result<Parameters, Failure> {
     match hear(stack, control)? {
         Message::Hello { parameters, .. } => {
             parameters.check(plan.kind)?;
             let version = env!("CARGO_PKG_VERSION").to_owned();
             say(stack, control, &Message::Welcome { memory: None, version })?;
-            Ok((parameters, opening.session))
+            Ok(parameters)
         }
         message => Err(message.out_of_turn("Hello")),
     }
@@ -89,7 +122,7 @@ fn greet<S: Stack>(
 
 fn opening_of<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Opening, Failure> {
     let mut octets = [0; OPENING_BYTES];
-    stack.read(conn, &mut octets, ANSWER_LIMIT)?;
+    stack.read(conn, &mut octets, OPENING_LIMIT)?;
     Opening::decode(&octets)
 }
 
@@ -156,7 +189,7 @@ impl<C> Visit<C> {
                     self.data.push(conn);
                 }
                 // Somebody else: turned away, and not waited for.
-                _ => drop(stack.close(conn, Duration::ZERO)),
+                _ => turn_away(stack, conn),
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! to wait is to be woken by them.
 
 use std::{
+    collections::HashSet,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -51,6 +52,8 @@ pub(super) struct NodeStack {
     /// This thread runs the loop, and does not sleep.
     spins: bool,
     listener: Option<ListenerId>,
+    /// Streams that were not closed.
+    open: HashSet<OffloadHandle>,
     message: Bytes,
 }
 
@@ -76,7 +79,21 @@ impl NodeStack {
         waker.set(Some(node.clone()));
         waker.catch_signals()?;
         let spins = plan.waiting == Waiting::Spin && node.progress() == Progress::Manual;
-        Ok(Self { _control: control, node, waker, spins, listener: None, message: Bytes::new() })
+        Ok(Self {
+            _control: control,
+            node,
+            waker,
+            spins,
+            listener: None,
+            open: HashSet::new(),
+            message: Bytes::new(),
+        })
+    }
+
+    /// Both FINs have crossed, or will not any more.
+    fn forget(&mut self, handle: OffloadHandle) {
+        self.open.remove(&handle);
+        self.node.with(|streams, connections, now| streams.forget(now, connections, handle));
     }
 
     /// Waits for what `look` finds, or a signal; `None`: the time is over.
@@ -140,6 +157,7 @@ impl Stack for NodeStack {
     fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Stream>, Failure> {
         let Some(listener) = self.listener else { return Ok(None) };
         let handle = self.wait(limit, |streams, _, _| streams.accept(listener))?;
+        self.open.extend(handle);
         Ok(handle.map(|handle| Stream { handle, rest: Bytes::new() }))
     }
 
@@ -153,10 +171,12 @@ impl Stack for NodeStack {
             }
         })?;
         match connected {
-            Some(Ok(())) => Ok(Stream { handle, rest: Bytes::new() }),
+            Some(Ok(())) => {
+                self.open.insert(handle);
+                Ok(Stream { handle, rest: Bytes::new() })
+            }
             Some(Err(failure)) => {
-                self.node
-                    .with(|streams, connections, now| streams.forget(now, connections, handle));
+                self.forget(handle);
                 Err(failure)
             }
             None => Err(Failure::work(format!("connect to {remote}: no answer"))),
@@ -259,16 +279,20 @@ impl Stack for NodeStack {
 
     fn close(&mut self, mut conn: Stream, limit: Duration) -> Result<(), Failure> {
         let handle = conn.handle;
-        self.node.with(|streams, connections, now| streams.shutdown(now, connections, handle));
-        let ended = self.await_end(&mut conn, limit);
-        let acknowledged = ended.and_then(|()| {
+        let was_closed = self.node.with(|streams, connections, now| {
+            streams.shutdown(now, connections, handle);
+            streams.status(handle).is_some_and(|status| status.peer_closed)
+        });
+        let ended = self.await_end(&mut conn, limit).and_then(|()| {
             self.wait(Some(limit), |streams, _, _| {
-                streams.status(handle).is_none_or(|it| it.shut_down || it.closed).then_some(())
+                // Who closes first has the peer's FIN as the answer to his own; who closes last waits for its
+                // acknowledgement.
+                let done = |it: StreamStatus| !was_closed || it.shut_down || it.closed;
+                streams.status(handle).is_none_or(done).then_some(())
             })
         });
-        // Both FINs have crossed, or will not any more.
-        self.node.with(|streams, connections, now| streams.forget(now, connections, handle));
-        match acknowledged? {
+        self.forget(handle);
+        match ended? {
             Some(()) => Ok(()),
             None => Err(Failure::work("TCP: our FIN is not acknowledged in time")),
         }
@@ -279,14 +303,11 @@ impl Stack for NodeStack {
     }
 
     fn linger(&mut self) {
-        let over = || {
-            self.node.with_engine(|engine, now| {
-                let mut left = engine.connections().list(now);
-                left.all(|(_, _, info)| info.phase == offload_engine::tcp::TcpPhase::TimeWait)
-            })
-        };
-        // A peer that does not close in that time does not need us.
-        let _ = self.node.wait_until(Some(LINGER_LIMIT), || over().then_some(()));
+        // What has failed is aborted: the peer should hear of it.
+        for handle in std::mem::take(&mut self.open) {
+            self.forget(handle);
+        }
+        node::linger(&self.node, LINGER_LIMIT);
     }
 }
 
