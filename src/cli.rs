@@ -20,6 +20,7 @@ use crate::{
             node::{self, LabNodeArgs},
         },
         nc::{self, NcArgs},
+        perf::{self, PerfArgs},
         plot::{self, PlotArgs},
         rping::{self, RpingArgs},
         ss::{self, SsArgs},
@@ -53,13 +54,14 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 #[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
 pub enum Command {
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     Doctor(DoctorArgs),
     Lab(Box<LabArgs>),
     #[command(hide = true)]
     LabNode(LabNodeArgs),
     Nc(Box<NcArgs>),
     Offload(OffloadArgs),
+    Perf(Box<PerfArgs>),
     Plot(PlotArgs),
     Rping(Box<RpingArgs>),
     Ss(SsArgs),
@@ -84,6 +86,7 @@ impl Command {
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Offload(args) => ("offload", args.common.output, DocumentTo::Stdout, false),
+            Self::Perf(args) => ("perf", args.voice(), DocumentTo::Stdout, args.verbose),
             Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
             Self::Ss(args) => ("ss", args.voice(), DocumentTo::Stdout, false),
@@ -100,6 +103,7 @@ impl Command {
             Self::LabNode(args) => node::run(args),
             Self::Nc(args) => nc::run(args, console),
             Self::Offload(args) => hand_over::run(&args.common, Destination::Target, console),
+            Self::Perf(args) => perf::run(args, console),
             Self::Plot(args) => plot::run(args, console),
             Self::Rping(args) => rping::run(args, console),
             Self::Ss(args) => ss::run(args, console),

@@ -2,8 +2,10 @@
 //! the configuration of engine and host stack.
 
 use std::{
+    ffi::OsString,
     fs::File,
     io::BufWriter,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -16,8 +18,11 @@ use host_stack::{
 use offload_engine::{
     chimney::{client::UploadReason, provider::OffloadCapabilities, state::MacAddress},
     engine::{EngineConfig, NodeClient},
-    link::{Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap},
-    tcp::{CongestionAlgorithm, PushPolicy},
+    link::{
+        Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap,
+        open_tap_queues,
+    },
+    tcp::{CongestionAlgorithm, PushPolicy, TcpPhase},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
@@ -53,16 +58,53 @@ impl std::fmt::Debug for OpenLink {
     }
 }
 
+/// A TAP with its queues, which frames pass.
+pub struct OpenLinks {
+    /// A link for each queue, each behind capture and weather; at least one.
+    pub links: Vec<Box<dyn Link>>,
+    /// Frames carry a virtio-net header.
+    pub vnet_header: bool,
+}
+
+impl std::fmt::Debug for OpenLinks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenLinks")
+            .field("queues", &self.links.len())
+            .field("vnet_header", &self.vnet_header)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens the node's TAP as [`open_link`] does, with as many queues as its options say. Each queue has a capture
+/// file, and weather, of its own.
+///
+/// # Errors
+/// As [`open_link`].
+pub fn open_links(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLinks, Failure> {
+    let side = KernelSide::of(config);
+    let options = tap_options(&side, config.vnet);
+    let opened = open_tap_queues(&options, config.queues.into()).map_err(tap_failure)?;
+    plumb::make_ready(netlink, &side)?;
+    let vnet_header = opened.iter().all(|queue| queue.vnet_header);
+    let wrapped = opened.into_iter().enumerate().map(|(queue, OpenTap { link, .. })| {
+        let link = captured(link, config, queue)?;
+        impaired(link, &config.impairment, config.seed.wrapping_add(2 * queue as u64))
+    });
+    Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
+}
+
 /// Opens the node's TAP, makes the kernel's side of it ready, and puts capture and weather before it.
 /// The capture stands at the wire: it has what weather has left, and not what it has taken.
 ///
 /// # Errors
-/// What stands in the way, as [`Failure`]'s kind: the options, the machine, or something else.
+/// What stands in the way, as [`Failure`]'s kind: the options (several queues are for [`open_links`]), the machine, or
+/// something else.
 pub fn open_link(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLink, Failure> {
-    let side = KernelSide::of(config);
-    let OpenLink { link, vnet_header } = open_bare(netlink, &side, config.vnet)?;
-    let link = captured(link, config)?;
-    let link = impaired(link, &config.impairment, config.seed)?;
+    if config.queues != 1 {
+        return Err(Failure::usage(format!("--queues {}: this command has one", config.queues)));
+    }
+    let OpenLinks { mut links, vnet_header } = open_links(netlink, config)?;
+    let link = links.pop().ok_or_else(|| Failure::work("a TAP without a queue"))?;
     Ok(OpenLink { link, vnet_header })
 }
 
@@ -75,7 +117,14 @@ pub fn open_bare(
     side: &KernelSide<'_>,
     vnet: Vnet,
 ) -> Result<OpenLink, Failure> {
-    let options = TapOptions {
+    let options = tap_options(side, vnet);
+    let OpenTap { link, name: _, vnet_header } = open_tap(&options).map_err(tap_failure)?;
+    plumb::make_ready(netlink, side)?;
+    Ok(OpenLink { link, vnet_header })
+}
+
+fn tap_options(side: &KernelSide<'_>, vnet: Vnet) -> TapOptions {
+    TapOptions {
         name: side.tap.to_owned(),
         mtu: side.mtu_bytes.into(),
         vnet: match vnet {
@@ -83,10 +132,7 @@ pub fn open_bare(
             Vnet::On => VnetMode::On,
             Vnet::Off => VnetMode::Off,
         },
-    };
-    let OpenTap { link, name: _, vnet_header } = open_tap(&options).map_err(tap_failure)?;
-    plumb::make_ready(netlink, side)?;
-    Ok(OpenLink { link, vnet_header })
+    }
 }
 
 /// Starts a node on `link`; `client` makes the layer above it.
@@ -99,8 +145,24 @@ pub fn start<C: NodeClient + 'static>(
     client: impl FnOnce(SocketPort) -> C,
 ) -> Result<Node<C>, Failure> {
     let node = Node::start(link, settings(config), client).map_err(start_failure)?;
-    start_trace(&node, config)?;
+    start_trace(&node, config, 0)?;
     Ok(node)
+}
+
+/// Starts a node on the queues of its TAP, with a handle for each; `client` makes the layer above each.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_queues<C: NodeClient + 'static>(
+    links: Vec<Box<dyn Link>>,
+    config: &NodeConfig,
+    client: impl FnMut(SocketPort) -> C,
+) -> Result<Vec<Node<C>>, Failure> {
+    let nodes = Node::start_queues(links, settings(config), client).map_err(start_failure)?;
+    for (queue, node) in nodes.iter().enumerate() {
+        start_trace(node, config, queue)?;
+    }
+    Ok(nodes)
 }
 
 /// Starts a node on `link` whose client is NDK, and opens its adapter.
@@ -112,6 +174,19 @@ pub fn open_adapter(
     config: &NodeConfig,
     fpdu_size: FpduSize,
 ) -> Result<(Node<AdapterCore>, Adapter), Failure> {
+    let mut opened = open_adapters(vec![link], config, fpdu_size)?;
+    opened.pop().ok_or_else(|| Failure::work("a node without an adapter"))
+}
+
+/// Starts a node on the queues of its TAP whose clients are NDK, and opens an adapter for each queue.
+///
+/// # Errors
+/// As [`open_adapter`].
+pub fn open_adapters(
+    links: Vec<Box<dyn Link>>,
+    config: &NodeConfig,
+    fpdu_size: FpduSize,
+) -> Result<Vec<(Node<AdapterCore>, Adapter)>, Failure> {
     if config.offload == Offload::Never {
         return Err(Failure::usage(
             "--offload never: queue pairs run on offloaded connections only",
@@ -119,20 +194,49 @@ pub fn open_adapter(
     }
     let adapter =
         AdapterConfig { seed: u128::from(config.seed), fpdu_size, ..AdapterConfig::default() };
-    let (node, adapter) = ndk::open(link, settings(config), adapter).map_err(start_failure)?;
-    start_trace(&node, config)?;
-    Ok((node, adapter))
+    let opened = ndk::open_queues(links, settings(config), adapter).map_err(start_failure)?;
+    for (queue, (node, _)) in opened.iter().enumerate() {
+        start_trace(node, config, queue)?;
+    }
+    Ok(opened)
+}
+
+/// What a file of this name is called that is a queue's: that of the first queue as it is, `name.1.ext` the next.
+fn of_queue(path: &Path, queue: usize) -> PathBuf {
+    let Some(stem) = path.file_stem().filter(|_| queue > 0) else { return path.to_owned() };
+    let mut name = OsString::from(stem);
+    name.push(format!(".{queue}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
 }
 
 fn start_trace<C: NodeClient + 'static>(
     node: &Node<C>,
     config: &NodeConfig,
+    queue: usize,
 ) -> Result<(), Failure> {
     let Some(path) = &config.tcp_trace else { return Ok(()) };
+    let path = &of_queue(path, queue);
     let failed = |error| Failure::work(format!("--tcp-trace {}: {error}", path.display()));
     let file = File::create(path).map_err(failed)?;
     let output = BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file);
     node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
+}
+
+/// Stays until all connections have ended and nothing of them is left but TIME-WAIT, so that the peers' ends are
+/// clean too; at most for `limit`.
+pub fn linger<C: NodeClient + 'static>(node: &Node<C>, limit: Duration) {
+    let over = || {
+        node.with_engine(|engine, now| {
+            let mut left = engine.connections().list(now);
+            left.all(|(_, _, info)| info.phase == TcpPhase::TimeWait)
+        })
+    };
+    // A peer that does not close in that time does not need us.
+    let _ = node.wait_until(Some(limit), || over().then_some(()));
 }
 
 fn start_failure(error: std::io::Error) -> Failure {
@@ -232,8 +336,13 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
     node::NodeConfig { engine, host, progress, spin: SPIN }
 }
 
-fn captured(link: Box<dyn Link>, config: &NodeConfig) -> Result<Box<dyn Link>, Failure> {
+fn captured(
+    link: Box<dyn Link>,
+    config: &NodeConfig,
+    queue: usize,
+) -> Result<Box<dyn Link>, Failure> {
     let Some(path) = &config.pcap else { return Ok(link) };
+    let path = &of_queue(path, queue);
     let failed = |error| Failure::work(format!("--pcap {}: {error}", path.display()));
     let file = File::create(path).map_err(failed)?;
     let output = BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file);
@@ -268,9 +377,11 @@ pub fn tap_failure(error: TapError) -> Failure {
     match error {
         TapError::Name { .. } => Failure::usage(format!("--tap: {text}")),
         TapError::Mtu { .. } => Failure::usage(format!("--mtu: {text}")),
+        TapError::Queues { .. } => Failure::usage(format!("--queues: {text}")),
         TapError::NoVnetHeader { .. } => {
             Failure::lacking(text).with_hint("--vnet auto falls back to plain frames")
         }
+        TapError::NoMultiQueue => Failure::lacking(text).with_hint("--queues 1"),
         TapError::NodeAbsent { .. }
         | TapError::NodeWithoutDriver { .. }
         | TapError::NodeDenied { .. }
@@ -300,6 +411,9 @@ mod tests {
             (TapError::NotPermitted { name: name() }, Kind::Lacking),
             (TapError::Busy { name: name() }, Kind::Work),
             (TapError::NotATap { name: name() }, Kind::Work),
+            (TapError::NotMultiQueue { name: name() }, Kind::Work),
+            (TapError::NoMultiQueue, Kind::Lacking),
+            (TapError::Queues { queues: 17 }, Kind::Usage),
             (TapError::Mtu { mtu: 1 }, Kind::Usage),
         ];
         for (error, kind) in cases {
@@ -309,6 +423,15 @@ mod tests {
         let source = io::Error::from(io::ErrorKind::Unsupported);
         let failure = tap_failure(TapError::NoVnetHeader { step: "TUNSETIFF", source });
         assert!(failure.message.contains("TUNSETIFF failed: unsupported"), "{failure}");
+    }
+
+    #[test]
+    fn each_queue_has_files_of_its_own() {
+        let of = |path: &str, queue| of_queue(path.as_ref(), queue).display().to_string();
+        assert_eq!(of("/tmp/run.pcapng", 0), "/tmp/run.pcapng");
+        assert_eq!(of("/tmp/run.pcapng", 1), "/tmp/run.1.pcapng");
+        assert_eq!(of("run.v2.csv", 15), "run.v2.15.csv");
+        assert_eq!(of("trace", 2), "trace.2");
     }
 
     #[test]

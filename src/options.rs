@@ -44,6 +44,8 @@ pub const MTU_MIN_BYTES: u16 = 1280;
 pub const MTU_MAX_BYTES: u16 = 65_521;
 /// Longest interface name: IFNAMSIZ less its NUL.
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
+/// Most queues of a TAP.
+pub const QUEUES_MAX: u8 = offload_engine::link::TAP_QUEUES_MAX as u8;
 /// Most addresses of a node: what the host stack is built for.
 pub const ADDRESSES_MAX: usize = 8;
 
@@ -240,6 +242,49 @@ pub struct NodeOptions {
     pub impairment: ImpairmentOptions,
 }
 
+/// How many queues the TAP has, for commands that run a node on several.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Node options")]
+pub struct QueueOptions {
+    /// Queues of the TAP: 1..=16. Each has an engine with a thread and connections of its own
+    ///
+    /// A connection uses one queue. The kernel delivers what comes for it to that queue, as a rule; what comes by
+    /// another is passed on. What is captured and traced of the first queue stands in FILE.EXT, of the next in
+    /// FILE.1.EXT. --capacity, and weather, are those of each queue. A TAP that was made before has to be multi_queue.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(QUEUES_MAX)))]
+    pub queues: u8,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self { queues: 1 }
+    }
+}
+
+impl QueueOptions {
+    /// The node on so many queues.
+    ///
+    /// # Errors
+    /// [`Failure::usage`]: another option cannot be had with several.
+    pub fn resolve(self, config: NodeConfig) -> Result<NodeConfig, Failure> {
+        let Self { queues } = self;
+        if queues > 1 && config.progress == Progress::Manual {
+            return Err(Failure::usage(format!(
+                "--queues {queues} --progress manual: each queue needs a loop, and a command has one; --progress \
+                 auto has a thread for each"
+            )));
+        }
+        if queues > 1 && config.impairment.rate_bps.is_some() {
+            return Err(Failure::usage(format!(
+                "--queues {queues} --rate: each queue would have a wire of that rate; \"flue wire\" joins two TAPs \
+                 by one"
+            )));
+        }
+        Ok(NodeConfig { queues, ..config })
+    }
+}
+
 /// How a run is told. Commands that give `-v` a meaning of their own take [`Quietness`] alone.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Output")]
@@ -276,6 +321,8 @@ pub struct NodeConfig {
     pub host_addresses: Vec<IpPrefix>,
     /// Virtio-net header.
     pub vnet: Vnet,
+    /// Queues of the TAP: 1..=16.
+    pub queues: u8,
     /// Offload policy.
     pub offload: Offload,
     /// What steers the chimney besides.
@@ -336,6 +383,7 @@ impl NodeOptions {
             bridge: self.bridge.clone(),
             host_addresses: self.host_addr.clone(),
             vnet: self.vnet,
+            queues: 1,
             offload: self.offload,
             chimney: self.chimney.resolve()?,
             psh: self.psh,
@@ -421,6 +469,7 @@ impl fmt::Display for NodeConfig {
             bridge,
             host_addresses,
             vnet,
+            queues,
             offload,
             chimney,
             psh,
@@ -437,7 +486,8 @@ impl fmt::Display for NodeConfig {
             impairment,
         } = self;
         let none_if_empty = |text: String| if text.is_empty() { "none".to_owned() } else { text };
-        writeln!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {}", name(*vnet))?;
+        let several = if *queues > 1 { format!(", {queues} queues") } else { String::new() };
+        writeln!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {}{several}", name(*vnet))?;
         writeln!(f, "bridge: {}", bridge.as_deref().unwrap_or("none"))?;
         writeln!(f, "host address: {}", none_if_empty(joined(host_addresses)))?;
         writeln!(f, "address: {} at {mac}", joined(addresses))?;

@@ -32,10 +32,11 @@ mod paths;
 mod requests;
 mod routes;
 mod service;
+mod shards;
 mod upkeep;
 mod upload;
 
-use alloc::{collections::BTreeMap, vec};
+use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::fmt;
 
 use hashbrown::HashMap;
@@ -61,8 +62,8 @@ pub use self::config::{
 pub use self::list::{ConnectionRow, Moves, Refusal, SocketState};
 use self::{
     connection::{Connection, Listener, Offloaded, Owner},
-    objects::Objects,
     paths::Paths,
+    shards::{ShardId, Shards},
 };
 #[cfg(doc)]
 use crate::socket::OffloadPolicy;
@@ -91,8 +92,7 @@ pub const RETRANSMISSION_MAX: Duration = Duration::from_secs(100);
 /// The host stack of one node.
 pub struct Host {
     config: HostConfig,
-    engine: HostPort,
-    clients: HostSocketPort,
+    shards: Shards,
     interface: Interface,
     device: QueueDevice,
     sockets: SocketSet<'static>,
@@ -104,16 +104,10 @@ pub struct Host {
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
     listeners: BTreeMap<u64, Listener>,
-    /// What the target has besides connections.
-    objects: Objects,
-    /// The target has asked that nothing be offloaded.
-    paused: bool,
     /// Next hops have changed: when those that are missing are solicited next.
     seek_hops_at: Option<Instant>,
     paths: Paths,
     stats: HostStats,
-    /// Something was queued for the engine, or for a client that lives with it.
-    ring: bool,
     wake_at: Option<Instant>,
     /// `config.tcp` has changed since the last poll.
     tcp_changed: bool,
@@ -139,11 +133,25 @@ impl Host {
     /// # Errors
     /// The configuration cannot work; see [`ConfigError`].
     pub fn new(
-        mut config: HostConfig,
+        config: HostConfig,
         engine: HostPort,
         clients: HostSocketPort,
     ) -> Result<Self, ConfigError> {
-        config.mtu = config.mtu.min(engine.capabilities.mtu);
+        Self::of_shards(config, vec![(engine, clients)])
+    }
+
+    /// The host stack of engines on the queues of one device, each with the port of the client that lives with it.
+    ///
+    /// # Errors
+    /// The configuration cannot work; see [`ConfigError`].
+    pub fn of_shards(
+        mut config: HostConfig,
+        ports: Vec<(HostPort, HostSocketPort)>,
+    ) -> Result<Self, ConfigError> {
+        let shards = Shards::new(ports).ok_or(ConfigError::Shards)?;
+        for shard in shards.iter() {
+            config.mtu = config.mtu.min(shard.engine.capabilities.mtu);
+        }
         config.check()?;
         let mut random = oorandom::Rand32::new(config.seed);
         let mut device = QueueDevice::new(Medium::Ethernet, config.mtu);
@@ -163,8 +171,7 @@ impl Host {
             random.rand_range(connection::EPHEMERAL_PORTS.start..u32::from(u16::MAX) + 1);
         Ok(Self {
             config,
-            engine,
-            clients,
+            shards,
             interface,
             device,
             sockets: SocketSet::new(vec![]),
@@ -174,12 +181,9 @@ impl Host {
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),
             listeners: BTreeMap::new(),
-            objects: Objects::default(),
-            paused: false,
             seek_hops_at: None,
             paths: Paths::default(),
             stats: HostStats::default(),
-            ring: false,
             wake_at: Some(Instant::ZERO),
             tcp_changed: false,
             tcp_since: Instant::ZERO,
@@ -188,13 +192,16 @@ impl Host {
 
     /// Does everything that can be done at `now`. Returns whether there was anything to do.
     pub fn poll(&mut self, now: Instant) -> bool {
-        self.timestamps.show(now);
         let due = self.wake_at.is_some_and(|at| at <= now);
+        if !due && !self.has_input() {
+            return false;
+        }
+        self.timestamps.show(now);
         if core::mem::take(&mut self.tcp_changed) {
             self.tcp_since = now;
-            self.push_updates(now);
+            self.push_all_updates(now);
         }
-        let took = self.take_requests(now) | self.take_from_engine(now);
+        let took = self.take_requests(now) | self.take_from_engines(now);
         let mut work = took;
         if due || took {
             self.interface.poll_maintenance(to_smoltcp(now));
@@ -205,9 +212,7 @@ impl Host {
             work |= self.transmit(now);
             self.wake_at = self.next_wake(now);
         }
-        if core::mem::take(&mut self.ring) {
-            self.engine.engine_doorbell.ring();
-        }
+        self.shards.ring();
         work
     }
 
@@ -237,7 +242,9 @@ impl Host {
 
     /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
     pub fn has_input(&self) -> bool {
-        !self.engine.from_engine.is_empty() || !self.clients.requests.is_empty()
+        self.shards
+            .iter()
+            .any(|shard| !shard.engine.from_engine.is_empty() || !shard.clients.requests.is_empty())
     }
 
     /// Whether no connection is left, here or with the target. Listeners do not count.
@@ -252,26 +259,40 @@ impl Host {
 
     /// Takes everything that clients had asked for up to now.
     fn take_requests(&mut self, now: Instant) -> bool {
-        let waiting = self.clients.requests.len();
-        for request in 0..waiting {
-            let Ok(next) = self.clients.requests.try_recv() else { return request > 0 };
-            self.request(now, next);
+        let mut took = false;
+        for shard in self.shards.ids() {
+            for _ in 0..self.shards[shard].clients.requests.len() {
+                let Ok(next) = self.shards[shard].clients.requests.try_recv() else { break };
+                took = true;
+                self.request(now, shard, next);
+            }
         }
-        waiting > 0
+        took
     }
 
-    /// Drains the engine's channel: what it queued before a hand-over is decided is seen by smoltcp
+    /// Drains the engines' channels: what one queued before a hand-over is decided is seen by smoltcp
     /// first. A full queue and some more, so that one poll ends.
-    fn take_from_engine(&mut self, now: Instant) -> bool {
+    fn take_from_engines(&mut self, now: Instant) -> bool {
+        self.shards.ids().fold(false, |took, shard| took | self.take_from_engine(now, shard, true))
+    }
+
+    /// `in_order`: what has come by other queues for connections that the target of this one has taken over is older
+    /// than all that the target gets, so it goes first.
+    fn take_from_engine(&mut self, now: Instant, shard: ShardId, in_order: bool) -> bool {
         let mut took = false;
         for _ in 0..2 * TO_HOST_FRAMES_MAX {
-            let Ok(message) = self.engine.from_engine.try_recv() else { break };
+            let Ok(message) = self.shards[shard].engine.from_engine.try_recv() else { break };
             took = true;
-            match message.call(now, self) {
+            if in_order && matches!(message, ToHost::InitiateComplete(_)) {
+                for other in self.shards.ids().filter(|other| *other != shard) {
+                    self.take_from_engine(now, other, false);
+                }
+            }
+            match message.call(now, &mut calls::FromEngine { host: self, shard }) {
                 None => {}
                 Some(ToHost::Frame { data, checksum_valid }) => {
                     self.stats.frames_in += 1;
-                    self.receive(now, data, checksum_valid);
+                    self.receive(now, shard, data, checksum_valid);
                 }
                 Some(ToHost::PathMtu { handle, path_mtu }) => {
                     self.path_narrowed(now, handle, path_mtu);
@@ -300,10 +321,12 @@ impl Host {
     /// Moves what smoltcp has sent to the engine, past the observer.
     fn send_down(&mut self, now: Instant) {
         while let Some(mut frame) = self.device.sent.pop_front() {
+            let mut shard = ShardId::FIRST;
             if let Frame::Tcp(segment) = wire::parse(&frame)
                 && let Some(Owner::Host(handle)) = self.owners.get(&segment.sent_on())
                 && let Some(connection) = self.connections.get_mut(handle)
             {
+                shard = connection.shard;
                 let flow = &mut connection.flow;
                 raise_scale(&mut frame, connection.scale_raise, flow.windows_are_scaled());
                 if let Frame::Tcp(mut segment) = wire::parse(&frame) {
@@ -317,20 +340,12 @@ impl Host {
                 }
             }
             self.stats.frames_out += 1;
-            self.tell_engine(FromHost::Frame(frame));
+            self.shards[shard].tell_engine(FromHost::Frame(frame));
         }
     }
 
-    fn tell_engine(&mut self, message: FromHost) {
-        // The engine's end lives as long as the node; what is sent to a node that has ended is void.
-        let _ = self.engine.to_engine.send(message);
-        self.ring = true;
-    }
-
-    fn tell(&mut self, notice: Notice) {
-        // As in `tell_engine`.
-        let _ = self.clients.notices.send(notice);
-        self.ring = true;
+    fn tell(&mut self, shard: ShardId, notice: Notice) {
+        self.shards[shard].tell(notice);
     }
 
     fn next_wake(&mut self, now: Instant) -> Option<Instant> {

@@ -12,6 +12,11 @@
 //!   transmits on its own thread: no thread hop stands between a post and the wire.
 //! * *Manual progress*: no thread. The loop runs inside [`Node::wait`], on the caller's thread.
 //!
+//! A device with several queues has a *shard* for each ([`Node::start_queues`]): engine and client of their own, behind a
+//! lock of their own, with a thread of their own. Each is a [`Node`] to its callers. What they have in common is one host
+//! stack, which then has a thread with manual progress too; nothing of the data path is shared. With manual progress
+//! every shard has to be run by a caller, for the device delivers to all of them.
+//!
 //! The consumer's callbacks run with no lock held, one at a time, in order ([`Node::with`] and the
 //! engine's thread both deliver; whoever comes first). One that panics is logged and ends nothing else.
 //!
@@ -20,7 +25,7 @@
 
 mod shared;
 
-use std::{boxed::Box, io, string::String, sync::Arc, thread::JoinHandle, vec::Vec};
+use std::{boxed::Box, format, io, string::String, sync::Arc, thread::JoinHandle, vec::Vec};
 
 use offload_engine::{
     engine::{
@@ -34,7 +39,7 @@ use offload_engine::{
 
 use self::shared::{Passive, Shared};
 use crate::{
-    host::{Host, HostConfig},
+    host::{ConfigError, Host, HostConfig},
     socket::{ConnectionRow, Request, RequestPort, SocketPort},
 };
 
@@ -46,6 +51,17 @@ pub enum Progress {
     Automatic,
     /// The caller, inside [`Node::wait`].
     Manual,
+}
+
+/// How soon that what follows from a call has to be done ([`Node::with_lazily`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// Nothing follows.
+    None,
+    /// By whoever runs the loop next; before the call returns if everybody sleeps.
+    Soon,
+    /// Before the call returns.
+    Now,
 }
 
 /// How a node runs.
@@ -83,13 +99,11 @@ impl<C: NodeClient> Core<C> {
         host: HostConfig,
         client: impl FnOnce(SocketPort) -> C,
     ) -> io::Result<Self> {
-        // Our host says when it has forwarded everything.
-        let engine = EngineConfig { waits_for_forwards: true, ..engine };
-        let (engine, host_port) = Engine::new(link, engine)?;
-        let (socket_port, host_sockets) = SocketPort::pair(host_port.host_doorbell.clone());
-        let host = Host::new(host, host_port, host_sockets)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok(Self { engine, client: client(socket_port), host: Some(host) })
+        let mut client = Some(client);
+        let made = |port| (client.take().expect("one link has one client"))(port);
+        let Cores { mut cores, host, .. } = Cores::new(Vec::from([link]), engine, host, made)?;
+        let core = cores.pop().expect("one link makes one core");
+        Ok(Self { host: Some(host), ..core })
     }
 
     /// One iteration. Returns whether there was anything to do.
@@ -118,15 +132,50 @@ impl<C: NodeClient> Core<C> {
     }
 }
 
-/// A node with its clock and threads. Clones are the same node.
+/// The cores of all shards, none of which has the host stack, and the host stack that they have in common.
+struct Cores<C> {
+    cores: Vec<Core<C>>,
+    host: Host,
+    host_doorbell: Arc<Doorbell>,
+    requests: RequestPort,
+}
+
+impl<C: NodeClient> Cores<C> {
+    fn new(
+        links: Vec<Box<dyn Link>>,
+        engine: EngineConfig,
+        host: HostConfig,
+        mut client: impl FnMut(SocketPort) -> C,
+    ) -> io::Result<Self> {
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        // Our host says when it has forwarded everything.
+        let engine = EngineConfig { waits_for_forwards: true, ..engine };
+        let (engines, ports): (Vec<_>, Vec<_>) = Engine::group(links, engine)?.into_iter().unzip();
+        let Some(first) = ports.first() else { return Err(invalid(ConfigError::Shards)) };
+        let host_doorbell = first.host_doorbell.clone();
+        let (clients, sockets): (Vec<_>, Vec<_>) =
+            SocketPort::pairs(&host_doorbell, ports.len()).into_iter().unzip();
+        let requests = clients[0].requests();
+        let host = Host::of_shards(host, ports.into_iter().zip(sockets).collect());
+        let core = |(engine, port)| Core { engine, client: client(port), host: None };
+        Ok(Self {
+            host: host.map_err(invalid)?,
+            cores: engines.into_iter().zip(clients).map(core).collect(),
+            host_doorbell,
+            requests,
+        })
+    }
+}
+
+/// A node with its clock and threads, or one of its shards. Clones are the same.
 pub struct Node<C: NodeClient + 'static> {
     shared: Arc<Shared<Core<C>>>,
     threads: Arc<Threads<C>>,
 }
 
-/// Stops and joins the node's threads when its last handle is dropped.
+/// Stops and joins the threads of all shards when the last handle of any is dropped.
 struct Threads<C> {
-    shared: Arc<Shared<Core<C>>>,
+    shards: Vec<Arc<Shared<Core<C>>>>,
     host_doorbell: Arc<Doorbell>,
     requests: RequestPort,
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -174,18 +223,34 @@ impl<C: NodeClient> Passive for Core<C> {
     }
 }
 
-/// The thread of the host stack.
-fn host_thread<K: Passive>(shared: &Shared<K>, doorbell: &Doorbell, mut host: Host) {
-    while !shared.is_stopping() {
-        if host.poll(shared.now()) {
+/// The thread of the host stack, until all shards have ended.
+fn host_thread<K: Passive>(shards: &[Arc<Shared<K>>], doorbell: &Doorbell, mut host: Host) {
+    let is_stopping = || shards.iter().all(|shared| shared.is_stopping());
+    let now = || shards[0].now();
+    while !is_stopping() {
+        if host.poll(now()) {
             continue;
         }
-        let now = shared.now();
+        let now = now();
         let timeout = host.poll_at(now).map(|until| until - now);
         doorbell.sleep(|| {
-            let is_idle = !host.has_input() && !shared.is_stopping();
+            let is_idle = !host.has_input() && !is_stopping();
             is_idle.then_some(Sleep { timeout, ..Sleep::default() })
         });
+    }
+}
+
+/// The thread of an engine. One that has lost its link takes the other shards along: they have the same device.
+fn engine_thread<K: Passive>(own: &Shared<K>, shards: &[Arc<Shared<K>>]) {
+    own.engine_thread();
+    let Err(failure) = own.wait(Some(own.now()), |_, _| None::<()>) else { return };
+    if failure == WaitError::TimedOut {
+        // The node was dropped.
+        return;
+    }
+    for other in shards.iter().filter(|other| !std::ptr::eq(&***other, own)) {
+        other.fail(&mut other.enter(), failure.clone());
+        other.engine_doorbell.ring();
     }
 }
 
@@ -199,48 +264,73 @@ impl<C: NodeClient + 'static> Node<C> {
         config: NodeConfig,
         client: impl FnOnce(SocketPort) -> C,
     ) -> io::Result<Self> {
-        let NodeConfig { engine, host, progress, spin } = config;
-        let descriptor = link.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let mut requests = None;
-        let mut core = Core::new(link, engine, host, |port| {
-            requests = Some(port.requests());
-            client(port)
-        })?;
-        let requests = requests.expect("a core makes its client");
-        let own_host = match progress {
-            Progress::Automatic => core.host.take(),
-            Progress::Manual => None,
-        };
-        let (engine_doorbell, host_doorbell) =
-            (core.engine.doorbell().clone(), core.engine.host_doorbell().clone());
-        let shared = Arc::new(Shared::new(core, engine_doorbell, descriptor, spin, progress));
-        let node = Self {
-            threads: Arc::new(Threads {
-                shared: shared.clone(),
-                host_doorbell: host_doorbell.clone(),
-                requests,
-                handles: Mutex::default(),
-            }),
-            shared,
-        };
-        if let Some(host) = own_host {
-            let shared = node.shared.clone();
-            node.spawn("flue-engine", move || shared.engine_thread())?;
-            let shared = node.shared.clone();
-            node.spawn("flue-host", move || host_thread(&shared, &host_doorbell, host))?;
-        }
-        Ok(node)
+        let mut client = Some(client);
+        let made = |port| (client.take().expect("one link has one client"))(port);
+        let mut nodes = Self::start_queues(Vec::from([link]), config, made)?;
+        Ok(nodes.pop().expect("one link makes one shard"))
     }
 
-    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let shared = self.shared.clone();
-        let run = move || {
-            let _fails = shared.fail_by_panic();
-            run();
+    /// Starts a node on the queues of one device, each with its engine and client, and returns a handle for each
+    /// shard, in the order of `links`. `client` is called once for each, in that order. Connections belong to the
+    /// shard whose client connects them; when listeners of several shards have one address, what is accepted is spread
+    /// over them.
+    ///
+    /// # Errors
+    /// As [`Node::start`]; InvalidInput also without any link.
+    pub fn start_queues(
+        links: Vec<Box<dyn Link>>,
+        config: NodeConfig,
+        client: impl FnMut(SocketPort) -> C,
+    ) -> io::Result<Vec<Self>> {
+        let NodeConfig { engine, host, progress, spin } = config;
+        let descriptors = links
+            .iter()
+            .map(|link| link.descriptor().map(|fd| fd.try_clone_to_owned()).transpose())
+            .collect::<io::Result<Vec<_>>>()?;
+        let Cores { mut cores, host, host_doorbell, requests } =
+            Cores::new(links, engine, host, client)?;
+        let own_host = if progress == Progress::Manual && cores.len() == 1 {
+            cores[0].host = Some(host);
+            None
+        } else {
+            Some(host)
         };
-        let handle = std::thread::Builder::new().name(name.into()).spawn(run)?;
-        self.threads.handles.lock().push(handle);
-        Ok(())
+        let shared = |(core, descriptor): (Core<C>, _)| {
+            let doorbell = core.engine.doorbell().clone();
+            Arc::new(Shared::new(core, doorbell, descriptor, spin, progress))
+        };
+        let shards = cores.into_iter().zip(descriptors).map(shared).collect::<Vec<_>>();
+        let threads = Arc::new(Threads {
+            shards: shards.clone(),
+            host_doorbell: host_doorbell.clone(),
+            requests,
+            handles: Mutex::default(),
+        });
+        if progress == Progress::Automatic {
+            for (index, shared) in shards.iter().enumerate() {
+                let (shared, all) = (shared.clone(), shards.clone());
+                let name = match index {
+                    0 => "flue-engine".into(),
+                    _ => format!("flue-engine-{index}"),
+                };
+                threads.spawn(name, move || engine_thread(&shared, &all))?;
+            }
+        }
+        if let Some(host) = own_host {
+            let all = shards.clone();
+            threads.spawn("flue-host".into(), move || host_thread(&all, &host_doorbell, host))?;
+        }
+        let node = |shared| Self { shared, threads: threads.clone() };
+        Ok(shards.into_iter().map(node).collect())
+    }
+
+    /// Handles of all shards of the device, this one's included, in the order of its queues.
+    pub fn queues(&self) -> impl Iterator<Item = Self> {
+        let threads = &self.threads;
+        threads
+            .shards
+            .iter()
+            .map(|shared| Self { shared: shared.clone(), threads: threads.clone() })
     }
 
     /// The node's time.
@@ -263,7 +353,13 @@ impl<C: NodeClient + 'static> Node<C> {
         self.shared.with(|core, now| f(&mut core.client, core.engine.connections(), now))
     }
 
-    /// Looks at the engine: counters, link, connections.
+    /// Acts on the client, as [`Node::with`]; `f` says how soon that what follows has to be done. What waits is to
+    /// be seen by [`NodeClient::has_input`]. With manual progress it waits for the next run of the loop.
+    pub fn with_lazily(&self, f: impl FnOnce(&mut C) -> Urgency) {
+        self.shared.with_lazily(|core| f(&mut core.client));
+    }
+
+    /// Looks at the engine of this shard: counters, link, connections.
     pub fn with_engine<R>(&self, f: impl FnOnce(&mut Engine, Instant) -> R) -> R {
         let mut state = self.shared.enter();
         f(&mut state.core.engine, self.shared.now())
@@ -315,6 +411,12 @@ impl<C: NodeClient + 'static> Node<C> {
         self.shared.wait_until(deadline, f)
     }
 
+    /// Runs the loop once, with manual progress, for consumers that poll; with automatic progress the node's
+    /// threads do, and this does nothing. Returns whether there was anything to do. Not for callbacks.
+    pub fn progress_once(&self) -> bool {
+        self.shared.progress == Progress::Manual && self.shared.progress()
+    }
+
     /// Has every [`Node::wait`] look at its condition again: something outside the node has changed.
     pub fn wake(&self) {
         self.shared.wake();
@@ -333,10 +435,26 @@ impl<C: NodeClient + 'static> core::fmt::Debug for Node<C> {
     }
 }
 
+impl<C: NodeClient + 'static> Threads<C> {
+    /// A thread whose panic ends the whole node.
+    fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let shards = self.shards.clone();
+        let run = move || {
+            let _fails = shards.iter().map(Shared::fail_by_panic).collect::<Vec<_>>();
+            run();
+        };
+        let handle = std::thread::Builder::new().name(name).spawn(run)?;
+        self.handles.lock().push(handle);
+        Ok(())
+    }
+}
+
 impl<C> Drop for Threads<C> {
     fn drop(&mut self) {
-        self.shared.stop();
-        self.shared.engine_doorbell.ring();
+        for shared in &self.shards {
+            shared.stop();
+            shared.engine_doorbell.ring();
+        }
         self.host_doorbell.ring();
         let own = std::thread::current().id();
         let handles = std::mem::take(&mut *self.handles.lock());

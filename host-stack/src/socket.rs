@@ -294,9 +294,24 @@ impl SocketPort {
     pub fn pair(
         host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
     ) -> (Self, HostSocketPort) {
+        Self::named(host_doorbell, std::sync::Arc::new(core::sync::atomic::AtomicU64::new(1)))
+    }
+
+    /// Ends as of [`SocketPort::pair`] for `count` clients of one host stack: names are unique among all of them.
+    pub fn pairs(
+        host_doorbell: &std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
+        count: usize,
+    ) -> alloc::vec::Vec<(Self, HostSocketPort)> {
+        let next_id = std::sync::Arc::new(core::sync::atomic::AtomicU64::new(1));
+        (0..count).map(|_| Self::named(host_doorbell.clone(), next_id.clone())).collect()
+    }
+
+    fn named(
+        host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
+        next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,
+    ) -> (Self, HostSocketPort) {
         let (requests, host_requests) = crossbeam_channel::unbounded();
         let (host_notices, notices) = crossbeam_channel::unbounded();
-        let next_id = std::sync::Arc::new(core::sync::atomic::AtomicU64::new(1));
         let host = HostSocketPort {
             requests: host_requests,
             notices: host_notices,
@@ -324,6 +339,10 @@ impl SocketPort {
 
     /// The next notice, if there is one.
     pub fn notice(&self) -> Option<Notice> {
+        // Asked in every iteration, and mostly in vain: a look is cheaper than a try.
+        if self.notices.is_empty() {
+            return None;
+        }
         self.notices.try_recv().ok()
     }
 

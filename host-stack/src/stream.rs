@@ -14,13 +14,11 @@
 //! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has
 //! read, and the peer's window closes; of the host's it holds at most [`RECEIVE_CREDIT_BYTES`].
 
-use std::{
-    collections::{HashMap, VecDeque},
-    net::SocketAddr,
-    vec::Vec,
-};
+use core::ops::RangeInclusive;
+use std::{collections::VecDeque, net::SocketAddr, vec::Vec};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use hashbrown::HashMap;
 use offload_engine::{
     chimney::client::{
         ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
@@ -39,6 +37,50 @@ use crate::socket::{
 
 /// Bytes of one stream that may wait to be read.
 pub const RECEIVE_QUEUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes of the blocks that received data is copied to: the least for a stream of a few bytes, the most as much as
+/// stays in a cache close to the processor together with what is read into it.
+const BLOCK_BYTES: RangeInclusive<usize> = 4 * 1024..=256 * 1024;
+/// Pieces of the size of the first that a block is made for.
+const BLOCK_PIECES: usize = 4;
+/// Blocks of a stream, beside the one being filled, that are kept for reuse.
+const BLOCKS_MAX: usize = 2;
+
+/// Memory for received bytes. A block is filled from its front, handed out in pieces, and filled anew when all of
+/// them are dropped: a reader that keeps up makes no allocation, and stays in one or two blocks.
+#[derive(Debug, Default)]
+struct Blocks {
+    filling: BytesMut,
+    full: VecDeque<BytesMut>,
+}
+
+impl Blocks {
+    /// A copy of `data`.
+    fn copy(&mut self, data: &[u8]) -> Bytes {
+        if !self.filling.try_reclaim(data.len()) {
+            self.turn(data.len());
+        }
+        self.filling.extend_from_slice(data);
+        self.filling.split().freeze()
+    }
+
+    /// Goes on with another block that has `room` bytes: the oldest, if nobody has a piece of it any more.
+    fn turn(&mut self, room: usize) {
+        // Exhausted, so it says nothing of its size; it may be the first, which has none.
+        self.full.push_back(core::mem::take(&mut self.filling));
+        if self.full.front_mut().is_some_and(|oldest| oldest.try_reclaim(room)) {
+            self.filling = self.full.pop_front().unwrap_or_default();
+            return;
+        }
+        if self.full.len() > BLOCKS_MAX {
+            // Its memory goes with its last piece.
+            self.full.pop_front();
+        }
+        let size = room.saturating_mul(BLOCK_PIECES);
+        let size = size.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
+        self.filling = BytesMut::with_capacity(size.max(room));
+    }
+}
 
 /// Where a connection's data path is, in the words of Windows' Offload State column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +130,8 @@ enum Item {
 struct Stream {
     status: StreamStatus,
     receive_queue: VecDeque<Bytes>,
+    /// Where received bytes lie.
+    blocks: Blocks,
     /// Refused data waits with whoever has the connection.
     refused: bool,
     /// Not yet given to host or target.
@@ -149,6 +193,7 @@ impl Stream {
                 error: None,
             },
             receive_queue: VecDeque::new(),
+            blocks: Blocks::default(),
             refused: false,
             send_queue: VecDeque::new(),
             returned: VecDeque::new(),
@@ -617,7 +662,8 @@ impl OffloadClient for Streams {
         let room = RECEIVE_QUEUE_BYTES_MAX.saturating_sub(stream.status.unread);
         let taken = room.min(data.len());
         if taken > 0 {
-            stream.push_received(Bytes::copy_from_slice(&data[..taken]));
+            let copy = stream.blocks.copy(&data[..taken]);
+            stream.push_received(copy);
         }
         stream.refused = taken < data.len();
         taken
@@ -697,3 +743,41 @@ impl NodeClient for Streams {
 }
 
 const _: () = assert!(RECEIVE_CREDIT_BYTES <= RECEIVE_QUEUE_BYTES_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A reader that keeps up is given the same two blocks again and again; one that does not gets memory of its own
+    // for each, and every byte stays what it was.
+    #[test]
+    fn blocks_are_filled_anew_when_all_their_pieces_are_gone() {
+        let mut blocks = Blocks::default();
+        let data: Vec<u8> = (0..50_000u32).map(|n| n as u8).collect();
+        let mut places = std::collections::BTreeSet::new();
+        for round in 0..100 {
+            let piece = blocks.copy(&data[round..]);
+            assert_eq!(piece, data[round..]);
+            places.insert(piece.as_ptr() as usize / BLOCK_BYTES.end());
+        }
+        assert!(places.len() <= 3, "one block, which may straddle: {places:?}");
+        let kept: Vec<Bytes> = (0..40).map(|round| blocks.copy(&data[round..])).collect();
+        for (round, piece) in kept.iter().enumerate() {
+            assert_eq!(piece, &data[round..]);
+        }
+        assert!(blocks.full.len() <= BLOCKS_MAX);
+        drop(kept);
+        let small = blocks.copy(b"x");
+        assert_eq!(&small[..], b"x");
+    }
+
+    // What is larger than any block, and the least.
+    #[test]
+    fn blocks_fit_what_comes() {
+        let mut blocks = Blocks::default();
+        assert_eq!(&blocks.copy(b"few")[..], b"few");
+        assert_eq!(blocks.filling.capacity() + 3, *BLOCK_BYTES.start());
+        let large = std::vec![7; BLOCK_BYTES.end() + 1];
+        assert_eq!(blocks.copy(&large), large);
+    }
+}

@@ -95,10 +95,15 @@ impl NetBuffer {
             .filter(|slice| !slice.is_empty())
     }
 
-    /// Replaces the memory that still holds data by copies of it: the poster may use its own again.
-    pub fn detach(&mut self) {
-        for mdl in self.mdls.iter_mut().skip(self.current_mdl) {
-            *mdl = Mdl::copy_from_slice(mdl);
+    /// Replaces the memory that holds data behind the first `skip` bytes by copies of it: the poster may use its own
+    /// again, but for what is skipped.
+    pub fn detach(&mut self, skip: usize) {
+        let mut before = self.data_offset + skip;
+        for mdl in &mut self.mdls {
+            if before < mdl.len() {
+                *mdl = Mdl::copy_from_slice(mdl);
+            }
+            before = before.saturating_sub(mdl.len());
         }
     }
 
@@ -292,11 +297,33 @@ mod tests {
         net_buffer.push_mdl(Bytes::copy_from_slice(&source));
         net_buffer.advance(1);
         let before = net_buffer.mdls()[0].as_ptr();
-        net_buffer.detach();
+        let kept = net_buffer.mdls()[1].as_ptr();
+        net_buffer.detach(0);
         source.fill(0);
         assert_ne!(net_buffer.mdls()[0].as_ptr(), before);
+        assert_ne!(net_buffer.mdls()[1].as_ptr(), kept);
         assert_eq!(net_buffer.data_offset(), 1);
         assert_eq!(net_buffer.slices().collect::<Vec<_>>().concat(), [2, 3, 4, 1, 2, 3, 4]);
+    }
+
+    // Memory that holds only what is skipped stays, empty or not.
+    #[test]
+    fn what_is_skipped_is_not_copied() {
+        for (skip, copied) in
+            [(0, [true, true]), (2, [true, true]), (3, [false, true]), (7, [false, false])]
+        {
+            let mut net_buffer = NetBuffer::new();
+            for mdl in [&b"abcd"[..], b"", b"efgh"] {
+                net_buffer.push_mdl(Bytes::from_static(mdl));
+            }
+            net_buffer.advance(1);
+            let places = |net_buffer: &NetBuffer| [0, 2].map(|at| net_buffer.mdls()[at].as_ptr());
+            let before = places(&net_buffer);
+            net_buffer.detach(skip);
+            let after = places(&net_buffer);
+            assert_eq!([0, 1].map(|at| before[at] != after[at]), copied, "{skip}");
+            assert_eq!(net_buffer.slices().collect::<Vec<_>>().concat(), b"bcdefgh");
+        }
     }
 
     // CH-SNC-1: completion advances over net buffers.

@@ -8,6 +8,9 @@
 //!   without ThreadSanitizer's marks, so the detector sees a lock that is free being taken (that is inlined
 //!   here), but not one that had to be waited for, and would report every access behind it.
 //!
+//! In a build with debug assertions each thread counts the locks it has taken ([`locks_taken`]), for the tests that
+//! say how many a message may cost.
+//!
 //! A lock whose holder has panicked is taken all the same: one consumer's mistake must not take the other
 //! connections down.
 
@@ -21,6 +24,26 @@ pub use loom::{sync::atomic, thread::yield_now};
 pub use self::spinning::{Condvar, Mutex, MutexGuard};
 #[cfg(not(race_detector))]
 pub use self::waiting::{Condvar, Mutex, MutexGuard};
+
+#[cfg(debug_assertions)]
+std::thread_local! {
+    static TAKEN: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
+
+/// Locks that this thread has taken so far; 0 in a build without debug assertions.
+pub fn locks_taken() -> u64 {
+    #[cfg(debug_assertions)]
+    return TAKEN.get();
+    #[cfg(not(debug_assertions))]
+    0
+}
+
+#[inline]
+fn count_taken() {
+    // A thread that ends may still lock; nobody asks it any more.
+    #[cfg(debug_assertions)]
+    let _ = TAKEN.try_with(|taken| taken.set(taken.get() + 1));
+}
 
 #[cfg(not(race_detector))]
 mod waiting {
@@ -48,6 +71,7 @@ mod waiting {
 
         /// Waits for the lock.
         pub fn lock(&self) -> MutexGuard<'_, T> {
+            super::count_taken();
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
@@ -118,6 +142,7 @@ mod spinning {
 
         /// Waits for the lock.
         pub fn lock(&self) -> MutexGuard<'_, T> {
+            super::count_taken();
             loop {
                 let guard = match self.0.try_lock() {
                     Ok(guard) => guard,

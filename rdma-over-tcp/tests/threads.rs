@@ -10,7 +10,7 @@ mod link;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
 };
 
@@ -20,7 +20,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::state::MacAddress,
-    engine::EngineConfig,
+    engine::{EngineConfig, EngineStats},
     link::{Link, MemoryLinkOptions},
     sync::{
         Mutex,
@@ -31,6 +31,7 @@ use offload_engine::{
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, AdapterCore, Connector, Cq, CqNotify, Data, MrFlags, NdkResultEx,
     NtStatus, OpFlags, OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, open,
+    open_queues,
 };
 
 const CONNECTIONS: usize = 4;
@@ -44,6 +45,8 @@ const RECEIVE_AT: usize = LENGTH;
 const TARGET_AT: usize = 3 * LENGTH;
 const READ_AT: usize = 4 * LENGTH;
 const BUFFER: usize = 5 * LENGTH;
+/// Of each end: an introduction and two messages a round both ways, a read and a write a round.
+const COMPLETIONS: u32 = 2 * (1 + 2 * ROUNDS) + 2 * ROUNDS;
 const LIMIT: Duration = Duration::from_secs(60);
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 
@@ -241,9 +244,9 @@ fn address(index: usize) -> SocketAddr {
     (Ipv4Addr::new(10, 2, 0, 1 + index as u8), 9).into()
 }
 
-fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Adapter) {
+fn config(index: usize, progress: Progress) -> NodeConfig {
     let mac = MacAddress([2, 0, 0, 0, 1, 1 + index as u8]);
-    let node = NodeConfig {
+    NodeConfig {
         engine: EngineConfig::new(mac),
         host: HostConfig {
             mac,
@@ -252,21 +255,28 @@ fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Ada
         },
         progress,
         spin: Duration::from_micros(20),
-    };
-    open(link, node, AdapterConfig::default()).unwrap()
+    }
 }
 
-/// The accepting ends: one for each incoming request, on a thread of its own.
-fn accept(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
-    let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
-    let told = incoming.clone();
-    let listener = adapter.create_listener(move |connector| told.lock().push(connector)).unwrap();
+fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Adapter) {
+    open(link, config(index, progress), AdapterConfig::default()).unwrap()
+}
+
+fn listen(node: &TestNode, adapter: &Adapter, told: impl Fn(Connector) + Send + Sync + 'static) {
+    let listener = adapter.create_listener(told).unwrap();
     let listening = Arc::new(Told::default());
     let status = listener.listen(address(1), listening.tells());
     if status == NtStatus::PENDING {
         let status = node.wait_until(Some(LIMIT), || listening.status.lock().take());
         assert_eq!(status, Ok(NtStatus::SUCCESS));
     }
+}
+
+/// The accepting ends: one for each incoming request, on a thread of its own.
+fn accept(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
+    let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
+    let told = incoming.clone();
+    listen(node, adapter, move |connector| told.lock().push(connector));
     let (node, adapter) = (node.clone(), adapter.clone());
     let ends = (0..CONNECTIONS).map(move |_| {
         let (node, adapter, incoming) = (node.clone(), adapter.clone(), incoming.clone());
@@ -287,18 +297,107 @@ fn memory_passes_between_threads(progress: [Progress; 2]) {
     let (near, near_adapter) = node(0, Box::new(one), progress[0]);
     let (far, far_adapter) = node(1, Box::new(other), progress[1]);
     let mut ends = accept(&far, &far_adapter);
-    for _ in 0..CONNECTIONS {
-        let (node, adapter) = (near.clone(), near_adapter.clone());
-        ends.push(thread::spawn(move || {
+    ends.extend(connect(&near, &near_adapter));
+    for end in ends {
+        assert_eq!(end.join().unwrap(), COMPLETIONS);
+    }
+}
+
+/// The connecting ends.
+fn connect(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
+    let end = |_| {
+        let (node, adapter) = (node.clone(), adapter.clone());
+        thread::spawn(move || {
             let end = End::new(&node, &adapter);
             end.connect(&adapter.create_connector().unwrap(), address(1));
+            end.run()
+        })
+    };
+    (0..CONNECTIONS).map(end).collect()
+}
+
+/// The accepting end has two queues, each with an adapter, and they share a listening address. The device has no idea
+/// which queue a connection belongs to.
+fn memory_passes_between_queues(progress: Progress) {
+    let (one, queues) = link::queue_links(MemoryLinkOptions::default(), 2);
+    let (near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
+    let links = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Link>).collect();
+    let far = open_queues(links, config(1, progress), AdapterConfig::default()).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let runs = |node: &TestNode| {
+        let (node, over) = (node.clone(), over.clone());
+        let run = move || node.wait_until(None, || over.load(Ordering::Acquire).then_some(()));
+        thread::spawn(move || run().unwrap())
+    };
+    // With manual progress somebody has to run each of them.
+    let runners = far.iter().map(|(node, _)| runs(node)).collect::<Vec<_>>();
+    let (incoming, requests) = mpsc::channel();
+    for (queue, (node, adapter)) in far.iter().enumerate() {
+        let incoming = Mutex::new(incoming.clone());
+        listen(node, adapter, move |connector| incoming.lock().send((queue, connector)).unwrap());
+    }
+    let mut ends = connect(&near, &near_adapter);
+    let mut accepted = [0; 2];
+    for _ in 0..CONNECTIONS {
+        let (queue, connector) = requests.recv_timeout(LIMIT).unwrap();
+        accepted[queue] += 1;
+        let (node, adapter) = far[queue].clone();
+        ends.push(thread::spawn(move || {
+            let end = End::new(&node, &adapter);
+            let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
+            end.status("accept", status);
             end.run()
         }));
     }
     for end in ends {
-        // Of each end: an introduction and two messages a round both ways, a read and a write a round.
-        assert_eq!(end.join().unwrap(), 2 * (1 + 2 * ROUNDS) + 2 * ROUNDS);
+        assert_eq!(end.join().unwrap(), COMPLETIONS);
     }
+    over.store(true, Ordering::Release);
+    far.iter().for_each(|(node, _)| node.wake());
+    runners.into_iter().for_each(|runner| runner.join().unwrap());
+    // While none has ended they are spread evenly; each has 40 rounds to go when the last one comes.
+    assert_eq!(accepted, [CONNECTIONS / 2; 2]);
+    let stats = [0, 1].map(|queue| far[queue].0.with_engine(|engine, _| engine.stats()));
+    assert!(stats.iter().all(|stats| stats.rx_segments > 0), "{stats:?}");
+    let sum = |count: fn(&EngineStats) -> u64| stats.iter().map(count).sum::<u64>();
+    assert!(sum(|stats| stats.rx_passed_on) > 0, "no frame came by the wrong queue");
+    assert_eq!(sum(|stats| stats.rx_passed_on_dropped), 0);
+}
+
+/// Objects of two queues are of two adapters: none is taken for one of the other that has its number.
+#[test]
+fn objects_of_two_adapters_are_not_mixed() {
+    let (_one, queues) = link::queue_links(MemoryLinkOptions::default(), 2);
+    let links = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Link>).collect();
+    let config = config(1, Progress::Automatic);
+    let far = open_queues(links, config, AdapterConfig::default()).unwrap();
+    let [(_, one), (_, other)] = &far[..] else { panic!("two queues have two adapters") };
+    let (own, others) = (one.create_cq(4, |_| {}).unwrap(), other.create_cq(4, |_| {}).unwrap());
+    let pd = one.create_pd().unwrap();
+    let refused = NtStatus::INVALID_PARAMETER;
+    for (receive, initiator) in [(&own, &others), (&others, &own)] {
+        assert_eq!(pd.create_qp(receive, initiator, 0, QpLimits::default()).err(), Some(refused));
+    }
+    let qp = pd.create_qp(&own, &own, 0, QpLimits::default()).unwrap();
+    let foreign = other.create_connector().unwrap();
+    let never = |_| panic!("what is refused inline does not call back");
+    assert_eq!(foreign.connect(&qp, None, address(0), LIMITS, &[], never), refused);
+    assert_eq!(foreign.accept(&qp, LIMITS, &[], None, never), refused);
+    let region = other.create_pd().unwrap().create_mr(true).unwrap();
+    let buffer = one.allocate(4096).unwrap();
+    let registered = qp.fast_register(1, &region, &buffer, 0, 4096, 0, OpFlags::NONE);
+    assert_eq!(registered.err(), Some(refused));
+    assert_eq!(qp.invalidate(1, &region, OpFlags::NONE).err(), Some(refused));
+}
+
+#[test]
+fn memory_passes_between_threads_and_two_queues() {
+    memory_passes_between_queues(Progress::Automatic);
+}
+
+#[test]
+fn memory_passes_between_threads_that_run_two_queues() {
+    memory_passes_between_queues(Progress::Manual);
 }
 
 #[test]

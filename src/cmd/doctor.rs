@@ -6,7 +6,7 @@
 use std::{fmt, time::Duration};
 
 use clap::Args;
-use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap};
+use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues};
 use serde::Serialize;
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     namespace::{self, Entered},
     net::{Netlink, VethEnd, plumb},
     node::tap_failure,
-    options::{MTU_DEFAULT_BYTES, Quietness},
+    options::{MTU_DEFAULT_BYTES, QUEUES_MAX, Quietness},
     report::Console,
 };
 
@@ -128,6 +128,7 @@ fn examine_links(has_tun: bool) -> Vec<Check> {
         checks.push(Check::new("TAP", true, plain));
         let vnet = try_tap(&mut netlink, VnetMode::On, false);
         checks.push(Check::new("TAP with virtio-net header", false, vnet));
+        checks.push(Check::new("TAP with several queues", false, try_queues()));
     }
     checks
 }
@@ -148,6 +149,15 @@ fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<Strin
     } else {
         "can be made".into()
     })
+}
+
+/// What `--queues` needs.
+fn try_queues() -> Result<String, Failure> {
+    const NAME: &str = "doctor4";
+    let mtu = MTU_DEFAULT_BYTES.into();
+    let options = TapOptions { name: NAME.into(), mtu, vnet: VnetMode::Auto };
+    let queues = open_tap_queues(&options, QUEUES_MAX.into()).map_err(tap_failure)?;
+    Ok(format!("can be made, with {} of them", queues.len()))
 }
 
 #[cfg(test)]
@@ -179,7 +189,7 @@ mod tests {
             examine_links(has_tun)
         });
         let checks = checks.join().unwrap();
-        let expected = if has_tun { 4 } else { 2 };
+        let expected = if has_tun { 5 } else { 2 };
         assert_eq!(checks.len(), expected);
         for check in checks {
             assert!(check.ok || !check.required, "{check}");

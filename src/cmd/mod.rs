@@ -5,6 +5,7 @@ pub mod doctor;
 pub mod hand_over;
 pub mod lab;
 pub mod nc;
+pub mod perf;
 pub mod plot;
 pub mod rping;
 pub mod ss;

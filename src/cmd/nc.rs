@@ -21,7 +21,7 @@ use crate::{
     failure::Failure,
     net::Netlink,
     node,
-    options::{NodeOptions, Quietness},
+    options::{NodeOptions, QueueOptions, Quietness},
     report::Console,
     waker::Waker,
 };
@@ -94,6 +94,10 @@ pub struct NcArgs {
     /// How the run is told.
     #[command(flatten)]
     pub output: Quietness,
+
+    /// The queues of its TAP; the connection is the first one's.
+    #[command(flatten)]
+    pub queues: QueueOptions,
 
     /// The node.
     #[command(flatten)]
@@ -449,10 +453,12 @@ impl Pump {
 /// The node or the connection could not be had, or did not end well.
 pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let place = args.place()?;
-    let config = args.node.resolve()?;
+    let config = args.queues.resolve(args.node.resolve()?)?;
     console.config(&config);
-    let link = node::open_link(&mut Netlink::open()?, &config)?.link;
-    let node = node::start(link, &config, |port| Streams::new(port, CLIENT))?;
+    let links = node::open_links(&mut Netlink::open()?, &config)?.links;
+    // The one connection is the first queue's.
+    let nodes = node::start_queues(links, &config, |port| Streams::new(port, CLIENT))?;
+    let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
     let _control = server::serve(&node, &config)?;
     let waker = Waker::new();
     waker.set(Some(node.clone()));

@@ -65,9 +65,15 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
     }
 
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
-        self.with_engine(|engine, now| {
-            handles.iter().map(|handle| engine.look(now, *handle)).collect()
-        })
+        let mut looks = vec![None; handles.len()];
+        for queue in self.queues() {
+            queue.with_engine(|engine, now| {
+                for (look, handle) in looks.iter_mut().zip(handles) {
+                    *look = look.or_else(|| engine.look(now, *handle));
+                }
+            });
+        }
+        looks
     }
 
     fn move_to(&self, handle: OffloadHandle, to: Destination) {

@@ -7,15 +7,22 @@ use crate::failure::Kind;
 struct Command {
     #[command(flatten)]
     node: NodeOptions,
+
+    #[command(flatten)]
+    queues: QueueOptions,
 }
 
-fn options(line: &str) -> Result<NodeOptions, clap::Error> {
+fn options(line: &str) -> Result<Command, clap::Error> {
     let words = std::iter::once("test").chain(line.split_whitespace());
-    Command::try_parse_from(words).map(|command| command.node)
+    Command::try_parse_from(words)
+}
+
+fn resolve(command: &Command) -> Result<NodeConfig, Failure> {
+    command.queues.resolve(command.node.resolve()?)
 }
 
 fn config(line: &str) -> Result<NodeConfig, Failure> {
-    options(line).expect("each option is fine by itself").resolve()
+    resolve(&options(line).expect("each option is fine by itself"))
 }
 
 /// The line is refused, as usage, by an error that holds all of `words`.
@@ -23,7 +30,7 @@ fn refused(line: &str, words: &[&str]) {
     let text = match options(line) {
         Err(error) => error.to_string(),
         Ok(options) => {
-            let failure = options.resolve().expect_err(line);
+            let failure = resolve(&options).expect_err(line);
             assert_eq!(failure.kind, Kind::Usage, "{line}");
             failure.message
         }
@@ -39,7 +46,7 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.tap, TAP_DEFAULT);
     assert_eq!(joined(&config.addresses), ADDRESS_DEFAULT);
     assert_eq!(config.mtu_bytes, 1500);
-    assert_eq!(config.vnet, Vnet::Auto);
+    assert_eq!((config.vnet, config.queues), (Vnet::Auto, 1));
     assert_eq!(config.offload, Offload::Always);
     assert_eq!(config.chimney.offload_after_bytes, 65_536);
     assert_eq!((config.chimney.offload_after_age_s, config.chimney.upload_rest_s), (None, 10));
@@ -64,6 +71,10 @@ fn each_limit_is_named() {
     refused("--upload-rest 86401", &["0..=86400"]);
     refused("--upload-on timeouts", &["low-activity", "high-drop-rate"]);
     refused("--capacity tcp=many", &["--capacity", "tcp=many"]);
+    refused("--queues 0", &["--queues", "1..=16"]);
+    refused("--queues 17", &["--queues", "1..=16"]);
+    refused("--queues 2 --progress manual", &["--queues 2", "--progress auto"]);
+    refused("--queues 2 --rate 1gbit", &["--queues 2", "--rate"]);
     refused("--mtu 1279", &["--mtu", "1280..=65521"]);
     refused("--mtu 65522", &["--mtu", "65521"]);
     refused("--drop 101", &["--drop", "0 to 100"]);

@@ -10,19 +10,25 @@ use offload_engine::{
     time::Instant,
 };
 
-use super::Host;
+use super::{Host, shards::ShardId};
 
-impl OffloadHost for Host {
+/// The host, as the engine of one shard calls it.
+pub(super) struct FromEngine<'a> {
+    pub(super) host: &'a mut Host,
+    pub(super) shard: ShardId,
+}
+
+impl OffloadHost for FromEngine<'_> {
     fn initiate_complete(&mut self, now: Instant, tree: InitiateTree) {
-        self.initiated(now, tree);
+        self.host.initiated(now, self.shard, tree);
     }
 
     fn query_complete(&mut self, now: Instant, tree: QueryTree) {
-        self.queried(now, tree);
+        self.host.queried(now, self.shard, tree);
     }
 
     fn update_complete(&mut self, now: Instant, tree: UpdateTree) {
-        self.updated(now, tree);
+        self.host.updated(now, self.shard, tree);
     }
 
     fn invalidate_complete(&mut self, _: Instant, _: InvalidateTree) {
@@ -30,15 +36,15 @@ impl OffloadHost for Host {
     }
 
     fn terminate_complete(&mut self, now: Instant, tree: TerminateTree) {
-        self.terminated(now, tree);
+        self.host.terminated(now, self.shard, tree);
     }
 
     fn forward_complete(&mut self, now: Instant, segment: Forward) {
-        self.forwarded(now, segment);
+        self.host.forwarded(now, self.shard, segment);
     }
 
     fn retrieve(&mut self, _: Instant, connection: OffloadHandle, reason: UploadReason) {
-        self.wanted_back(connection, reason);
+        self.host.wanted_back(connection, reason);
     }
 
     fn neighbor_reachability_query(
@@ -49,10 +55,10 @@ impl OffloadHost for Host {
         _: Ticks,
     ) {
         // The host answers out of what it knows itself.
-        self.reachability_query(now, neighbor);
+        self.host.reachability_query(now, self.shard, neighbor);
     }
 
     fn status(&mut self, _: Instant, status: AdapterStatus) {
-        self.adapter_status(status);
+        self.host.adapter_status(self.shard, status);
     }
 }

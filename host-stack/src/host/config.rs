@@ -112,6 +112,9 @@ pub enum ConfigError {
     /// 0 would never leave the machine (RFC 1122 s3.2.1.7).
     #[error("TTL 0")]
     Ttl,
+    /// No engine, or clients whose names are not of one allocator.
+    #[error("a host stack has at least one engine, and its clients one allocator of names")]
+    Shards,
 }
 
 impl HostConfig {

@@ -22,7 +22,7 @@ use smoltcp::{
     socket::tcp::{Socket, State},
 };
 
-use super::list::Refusal;
+use super::{list::Refusal, shards::ShardId};
 use crate::{observer::Flow, socket::ListenerId, wire::FourTuple};
 
 /// Ports given to who asks for none (RFC 6335 s6).
@@ -51,6 +51,7 @@ pub(super) enum Stage {
 /// A connection that smoltcp serves.
 #[derive(Debug)]
 pub(super) struct Connection {
+    pub(super) shard: ShardId,
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,
     pub(super) tuple: FourTuple,
@@ -258,23 +259,33 @@ impl Parked {
     }
 }
 
-/// A listener. It keeps one socket in LISTEN as long as fewer than `backlog` of its connections are in
-/// their handshake; a SYN takes that socket, and at once the next one stands there.
+/// A listener. A SYN for it gets a socket in LISTEN, as long as fewer than `backlog` of its connections are in their
+/// handshake.
 #[derive(Debug)]
 pub(super) struct Listener {
+    pub(super) shard: ShardId,
     pub(super) client: ClientTag,
     pub(super) local: SocketAddr,
     pub(super) backlog: usize,
     pub(super) must_offload: bool,
-    pub(super) socket: Option<SocketHandle>,
     pub(super) half_open: usize,
 }
 
 impl Listener {
+    /// Whether one more connection may be in its handshake.
+    pub(super) const fn has_room(&self) -> bool {
+        self.half_open < self.backlog
+    }
+
     /// Whether a SYN to `address` is for it.
     pub(super) fn hears(&self, address: SocketAddr) -> bool {
         self.local.port() == address.port()
             && (self.local.ip().is_unspecified() || self.local.ip() == address.ip())
+    }
+
+    /// Whether it and one of `shard` on `address` share what comes: the same address, and another shard.
+    pub(super) fn shares(&self, shard: ShardId, address: SocketAddr) -> bool {
+        self.shard != shard && self.local == address
     }
 
     /// Whether it and a listener on `address` would hear the same SYN.
@@ -289,6 +300,7 @@ impl Listener {
 /// A connection of the target's.
 #[derive(Debug)]
 pub(super) struct Offloaded {
+    pub(super) shard: ShardId,
     pub(super) tuple: FourTuple,
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,

@@ -1,8 +1,6 @@
 //! Frames from the engine: whose they are, and what is done before smoltcp sees them.
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
-
 use offload_engine::{
     chimney::{
         client::OffloadHandle,
@@ -15,11 +13,13 @@ use offload_engine::{
 use smoltcp::socket::tcp;
 
 use super::{
-    BACKLOG_MAX, CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX, Host,
+    CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX, Host,
     connection::{
-        Connection, History, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
+        Connection, History, Listener, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay,
+        specified,
     },
     neighbors::SOLICIT_DELAY,
+    shards::ShardId,
 };
 use crate::{
     clock::{self, to_smoltcp},
@@ -42,7 +42,14 @@ enum Verdict {
 }
 
 impl Host {
-    pub(super) fn receive(&mut self, now: Instant, frame: Vec<u8>, checksum_valid: bool) {
+    /// A frame that came by the queue of `shard`.
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        shard: ShardId,
+        frame: Vec<u8>,
+        checksum_valid: bool,
+    ) {
         let verdict = match wire::parse(&frame) {
             Frame::Tcp(segment) if !checksum_valid && !segment.checksum_is_right() => {
                 self.stats.checksum_errors += 1;
@@ -52,7 +59,7 @@ impl Host {
             // other stations, and TCP is unicast (RFC 1122 s4.2.3.10).
             Frame::Tcp(segment) if !segment.is_well_formed => Verdict::Drop,
             Frame::Tcp(segment) if segment.destination_mac != self.config.mac => Verdict::Drop,
-            Frame::Tcp(segment) => self.judge(now, &segment),
+            Frame::Tcp(segment) => self.judge(now, shard, &segment),
             Frame::Fragment => {
                 self.stats.fragments_dropped += 1;
                 Verdict::Drop
@@ -70,12 +77,12 @@ impl Host {
         }
     }
 
-    fn judge(&mut self, now: Instant, segment: &TcpFrame<'_>) -> Verdict {
+    fn judge(&mut self, now: Instant, shard: ShardId, segment: &TcpFrame<'_>) -> Verdict {
         let tuple = segment.received_on();
         match self.owners.get(&tuple).copied() {
             Some(Owner::Target(handle)) => Verdict::Forward(handle),
             Some(Owner::Host(handle)) if segment.is_open_request() => {
-                self.judge_known_syn(now, handle, segment)
+                self.judge_known_syn(now, shard, handle, segment)
             }
             Some(Owner::Host(handle)) => {
                 if let Some(connection) = self.connections.get_mut(&handle) {
@@ -83,7 +90,7 @@ impl Host {
                 }
                 Verdict::Process
             }
-            None if segment.is_open_request() => self.judge_new_syn(tuple),
+            None if segment.is_open_request() => self.judge_new_syn(shard, tuple),
             None => Verdict::Process,
         }
     }
@@ -94,6 +101,7 @@ impl Host {
     fn judge_known_syn(
         &mut self,
         now: Instant,
+        shard: ShardId,
         handle: OffloadHandle,
         segment: &TcpFrame<'_>,
     ) -> Verdict {
@@ -106,7 +114,7 @@ impl Host {
             // RFC 9293 s3.10.7.4: a SYN beyond the old connection may reopen its 4-tuple.
             tcp::State::TimeWait if segment.seq.is_after(connection.flow.acknowledged) => {
                 self.forget(handle);
-                self.judge_new_syn(segment.received_on())
+                self.judge_new_syn(shard, segment.received_on())
             }
             _ => {
                 self.stats.duplicate_syns += 1;
@@ -115,20 +123,28 @@ impl Host {
         }
     }
 
-    fn judge_new_syn(&mut self, tuple: FourTuple) -> Verdict {
-        let found = self.listeners.iter().find(|(_, listener)| listener.hears(tuple.local));
-        let Some((&id, listener)) = found else {
+    fn judge_new_syn(&mut self, arrived: ShardId, tuple: FourTuple) -> Verdict {
+        let hears = |(_, listener): &(&u64, &Listener)| listener.hears(tuple.local);
+        if !self.listeners.iter().any(|listener| hears(&listener)) {
             return Verdict::Process;
-        };
+        }
         // smoltcp would take a SYN that came by broadcast.
         if !self.config.is_ours(tuple.local.ip()) {
             return Verdict::Drop;
         }
-        if listener.socket.is_none() || self.connections.len() >= CONNECTIONS_MAX {
-            self.stats.listen_overflows += 1;
-            return Verdict::Drop;
+        // They conflict, or share an address and are of different shards.
+        let open = self.listeners.iter().filter(hears).filter(|(_, listener)| listener.has_room());
+        let shard = self.shards.place(arrived, open.clone().map(|(_, listener)| listener.shard));
+        let found = open.clone().find(|(_, listener)| Some(listener.shard) == shard);
+        match found {
+            Some((&id, _)) if self.connections.len() < CONNECTIONS_MAX => {
+                Verdict::Accept(ListenerId(id), tuple)
+            }
+            _ => {
+                self.stats.listen_overflows += 1;
+                Verdict::Drop
+            }
         }
-        Verdict::Accept(ListenerId(id), tuple)
     }
 
     fn process(&mut self, now: Instant, frame: Vec<u8>) {
@@ -138,24 +154,37 @@ impl Host {
         self.send_down(now);
     }
 
-    /// Lets the listener's socket take the SYN, and puts another one in its place.
+    /// Lets a socket of the listener's take the SYN.
     fn accept(&mut self, now: Instant, id: ListenerId, tuple: FourTuple, frame: Vec<u8>) {
         let Some(listener) = self.listener(id) else { return };
-        let Some(socket) = listener.socket else { return };
-        let (client, must_offload) = (listener.client, listener.must_offload);
+        let (shard, client, must_offload) =
+            (listener.shard, listener.client, listener.must_offload);
+        let endpoint = smoltcp::wire::IpListenEndpoint {
+            addr: specified(listener.local).map(Into::into),
+            port: listener.local.port(),
+        };
+        let mut socket = self.make_socket();
+        // Fails only for port 0, which `listen` has replaced.
+        if socket.listen(endpoint).is_err() {
+            return;
+        }
+        let socket = self.sockets.add(socket);
         let mut flow = Flow::new(now);
         if let Frame::Tcp(segment) = wire::parse(&frame) {
             flow.incoming(now, &segment);
         }
         self.process(now, frame);
         if self.sockets.get::<tcp::Socket<'_>>(socket).state() != tcp::State::SynReceived {
+            self.sockets.remove(socket);
             return;
         }
-        let handle = OffloadHandle(self.clients.next_id.fetch_add(1, Ordering::Relaxed));
+        let handle = self.shards.new_handle();
+        self.shards[shard].connections += 1;
         self.owners.insert(tuple, Owner::Host(handle));
         self.connections.insert(
             handle,
             Connection {
+                shard,
                 client,
                 listener: Some(id),
                 tuple,
@@ -173,28 +202,7 @@ impl Host {
             },
         );
         if let Some(listener) = self.listeners.get_mut(&id.0) {
-            listener.socket = None;
             listener.half_open += 1;
-        }
-        self.replenish(id);
-    }
-
-    /// Puts a socket in LISTEN if the backlog has room and there is none.
-    pub(super) fn replenish(&mut self, id: ListenerId) {
-        let Some(listener) = self.listener(id) else { return };
-        if listener.socket.is_some() || listener.half_open >= listener.backlog.clamp(1, BACKLOG_MAX)
-        {
-            return;
-        }
-        let (address, port) = (specified(listener.local), listener.local.port());
-        let mut socket = self.make_socket();
-        let endpoint = smoltcp::wire::IpListenEndpoint { addr: address.map(Into::into), port };
-        // Fails only for port 0, which `listen` has replaced.
-        if socket.listen(endpoint).is_ok() {
-            let handle = self.sockets.add(socket);
-            if let Some(listener) = self.listeners.get_mut(&id.0) {
-                listener.socket = Some(handle);
-            }
         }
     }
 
@@ -216,8 +224,8 @@ impl Host {
             OffloadStage::With(connection) => {
                 self.stats.forwards += 1;
                 let status = NdisStatus::PENDING;
-                self.engine.forward(Forward { connection, frame, status });
-                self.ring = true;
+                let shard = offloaded.shard;
+                self.shards[shard].engine.forward(Forward { connection, frame, status });
             }
             _ if offloaded.frames.len() < HELD_FRAMES_MAX
                 && offloaded.frame_bytes + frame.len() <= HELD_BYTES_MAX =>
@@ -231,10 +239,10 @@ impl Host {
 
     /// The target is done with a frame. What it did not process because the connection was on its way up
     /// is the host's to process, when it has arrived.
-    pub(super) fn forwarded(&mut self, now: Instant, segment: Forward) {
+    pub(super) fn forwarded(&mut self, now: Instant, shard: ShardId, segment: Forward) {
         if segment.status == NdisStatus::UPLOAD_IN_PROGRESS {
             // Verified before it was forwarded.
-            self.receive(now, segment.frame, true);
+            self.receive(now, shard, segment.frame, true);
         }
     }
 
@@ -243,6 +251,7 @@ impl Host {
         let Some(connection) = self.connections.remove(&handle) else { return };
         self.owners.remove(&connection.tuple);
         self.sockets.remove(connection.socket);
+        self.shards[connection.shard].connections -= 1;
         self.left(connection.listener, connection.stage);
     }
 
@@ -252,7 +261,6 @@ impl Host {
             && let Some(listener) = self.listeners.get_mut(&id.0)
         {
             listener.half_open -= 1;
-            self.replenish(id);
         }
     }
 }

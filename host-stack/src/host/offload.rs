@@ -1,10 +1,10 @@
 //! The host's half of the chimney, downward: which connections are due, their tree, and what became of it.
 //!
-//! All connections that are due in one poll go down in one tree (CH-ARC-5). A neighbor or a path that the
+//! All connections of a shard that are due in one poll go down in one tree (CH-ARC-5). A neighbor or a path that the
 //! target has already appears in it as a linker; one that is on its way down or up is waited for (CH-INI-1).
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
-use core::{net::IpAddr, sync::atomic::Ordering};
+use core::net::IpAddr;
 
 use offload_engine::{
     chimney::{
@@ -23,6 +23,7 @@ use super::{
     connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
     list::Refusal,
     objects::{Link, Neighbor, Object, Path, PathKey, Unused},
+    shards::ShardId,
     upload::Origin,
 };
 use crate::{
@@ -45,7 +46,7 @@ pub(super) enum Wish {
     Later,
 }
 
-/// The tree of one poll while it grows.
+/// The tree of one poll and one shard while it grows.
 #[derive(Default)]
 struct Batch(BTreeMap<IpAddr, Branch>);
 
@@ -87,14 +88,17 @@ impl Host {
             (wish != Wish::No).then_some((*handle, wish))
         };
         let due = self.connections.iter().filter_map(due).collect::<Vec<_>>();
-        let mut batch = Batch::default();
+        let mut batches = BTreeMap::<ShardId, Batch>::new();
         let mut work = false;
         for (handle, wish) in due {
-            work |= self.offload(now, handle, wish == Wish::AtOnce, &mut batch);
+            let Some(connection) = self.connections.get(&handle) else { continue };
+            let batch = batches.entry(connection.shard).or_default();
+            work |= self.offload(now, handle, wish == Wish::AtOnce, batch);
         }
-        if !batch.0.is_empty() {
-            self.engine.initiate(batch.into_tree());
-            self.ring = true;
+        for (shard, batch) in batches {
+            if !batch.0.is_empty() {
+                self.shards[shard].engine.initiate(batch.into_tree());
+            }
         }
         work
     }
@@ -118,7 +122,7 @@ impl Host {
         // CH-ST-1: also half closed, but that pays only if somebody asks.
         let closing =
             matches!(state, State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck);
-        if self.paused || !(open || closing) {
+        if self.shards[connection.shard].paused || !(open || closing) {
             return None;
         }
         if connection.wanted
@@ -157,7 +161,7 @@ impl Host {
     pub(super) fn wish_offload(&mut self, handle: OffloadHandle) {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.wanted = true;
-            if self.paused {
+            if self.shards[connection.shard].paused {
                 connection.history.refused(Refusal::Host("the target has indicated a pause"));
             }
         }
@@ -175,8 +179,8 @@ impl Host {
         if at_once {
             connection.establish();
         }
-        let path = PathKey::of(&connection.tuple);
-        let Some(next_hop) = self.passage(batch, path) else { return false };
+        let (shard, path) = (connection.shard, PathKey::of(&connection.tuple));
+        let Some(next_hop) = self.passage(shard, batch, path) else { return false };
         // Sends that are not acknowledged move along; of those that are, the client hears now.
         self.answer_sends(handle);
         let Some(connection) = self.connections.get(&handle) else { return false };
@@ -212,8 +216,9 @@ impl Host {
 
     /// The neighbor through which a new connection on `path` would be offloaded; `None`: one of the two is on its
     /// way down or up, so the connection has to wait.
-    fn passage(&self, batch: &Batch, path: PathKey) -> Option<IpAddr> {
-        let known = self.objects.paths.get(&path);
+    fn passage(&self, shard: ShardId, batch: &Batch, path: PathKey) -> Option<IpAddr> {
+        let objects = &self.shards[shard].objects;
+        let known = objects.paths.get(&path);
         let next_hop = match known {
             Some(path) => path.state.next_hop,
             // A peer that we have no route to was heard all the same: it is its own next hop.
@@ -224,7 +229,7 @@ impl Host {
         let path_ready = known.is_none_or(|path| {
             path.state.moving_to.is_none() && (has_path || path.context().is_some())
         });
-        let neighbor = self.objects.neighbors.get(&next_hop);
+        let neighbor = objects.neighbors.get(&next_hop);
         let neighbor_ready =
             branch.is_some() || neighbor.is_none_or(|neighbor| neighbor.context().is_some());
         (path_ready && neighbor_ready).then_some(next_hop)
@@ -257,22 +262,24 @@ impl Host {
         let Some(connection) = self.connections.remove(&handle) else { return };
         self.left(connection.listener, connection.stage);
         let notice = connection.established(handle, true);
-        let Connection { client, listener, tuple, must_offload, send, receive, history, .. } =
-            connection;
+        let Connection {
+            shard, client, listener, tuple, must_offload, send, receive, history, ..
+        } = connection;
         // The frames that come from now on are the target's.
         self.owners.insert(tuple, Owner::Target(handle));
         self.stats.initiates += 1;
         let (unanswered, shutdown) = (send.outstanding_lists(), send.shutdown);
         if at_once {
             self.stats.passive_opens += u64::from(listener.is_some());
-            self.tell(notice);
+            self.tell(shard, notice);
         }
         if !at_once || unanswered > 0 || shutdown {
-            self.tell(Notice::Offloading { handle, unanswered, shutdown });
+            self.tell(shard, Notice::Offloading { handle, unanswered, shutdown });
         }
         // The lists go down as they were given, not as smoltcp had copied their bytes.
         state.send_data = send.into_send_data(acknowledged);
         let offloaded = Offloaded {
+            shard,
             tuple,
             client,
             listener,
@@ -290,7 +297,7 @@ impl Host {
         self.offloaded.insert(handle, offloaded);
         let (neighbor, route, object) = TcpObject::split(client, *state);
         let block = Block::new(handle, InitiateNode::new(Box::new(object)));
-        self.attach(now, batch, (path, next_hop), (neighbor, route), block);
+        self.attach(now, shard, batch, (path, next_hop), (neighbor, route), block);
     }
 
     /// Puts a connection's node below those of its path and its neighbor, which are made if the target does not
@@ -298,14 +305,16 @@ impl Host {
     fn attach(
         &mut self,
         now: Instant,
+        shard: ShardId,
         batch: &mut Batch,
         (path, next_hop): (PathKey, IpAddr),
         (neighbor, route): (NeighborState, PathState),
         block: TcpBlock<InitiateNode<Box<TcpObject>>>,
     ) {
-        let (neighbor_handle, path_handle) = (self.new_handle(), self.new_handle());
+        let (neighbor_handle, path_handle) = (self.shards.new_handle(), self.shards.new_handle());
         let mac = neighbor.cached.dl_destination_address;
-        let object = self.objects.neighbors.entry(next_hop).or_insert_with(|| {
+        let objects = &mut self.shards[shard].objects;
+        let object = objects.neighbors.entry(next_hop).or_insert_with(|| {
             Object::new(neighbor_handle, Neighbor { mac, heard_at: now, probing: None })
         });
         // The peer's last word came from there.
@@ -317,12 +326,12 @@ impl Host {
             paths: BTreeMap::new(),
         });
         let mtu = route.cached.path_mtu;
-        let is_new = !self.objects.paths.contains_key(&path);
+        let is_new = !objects.paths.contains_key(&path);
         object.dependents += usize::from(is_new);
-        let object =
-            self.objects.paths.entry(path).or_insert_with(|| {
-                Object::new(path_handle, Path { next_hop, moving_to: None, mtu })
-            });
+        let object = objects
+            .paths
+            .entry(path)
+            .or_insert_with(|| Object::new(path_handle, Path { next_hop, moving_to: None, mtu }));
         object.dependents += 1;
         let twig = branch.paths.entry(path).or_insert_with(|| Twig {
             handle: object.handle,
@@ -330,11 +339,6 @@ impl Host {
             connections: Vec::new(),
         });
         twig.connections.push(block);
-    }
-
-    /// A name for an object of ours.
-    pub(super) fn new_handle(&self) -> OffloadHandle {
-        OffloadHandle(self.clients.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
     fn export_refused(
@@ -376,32 +380,34 @@ impl Host {
             (Stage::Handshake(_), Some(_)) | (Stage::Lingering, _) => None,
         };
         if let Some(notice) = notice {
+            let shard = connection.shard;
             self.abort_sends(handle);
-            self.tell(notice);
+            self.tell(shard, notice);
         }
         self.reset(handle);
     }
 
     /// NdisMInitiateOffloadComplete: each node says what became of it.
-    pub(super) fn initiated(&mut self, now: Instant, tree: InitiateTree) {
+    pub(super) fn initiated(&mut self, now: Instant, shard: ShardId, tree: InitiateTree) {
         // What clients had asked before they knew of the hand-over goes back to them first.
         self.take_requests(now);
         for Block { handle, payload, status: neighbor_status, dependents: paths } in tree {
             let mut root = None;
-            match (payload, self.objects.neighbor_by(handle)) {
+            let objects = &mut self.shards[shard].objects;
+            match (payload, objects.neighbor_by(handle)) {
                 (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
                     object.link = Link::There(context);
                 }
                 (InitiateNode::New { context: None, .. }, Some((next_hop, _))) => {
                     root = Some(neighbor_status);
                     // One that came alone; else it goes with the last that depends on it.
-                    self.objects.drop_neighbor_if_unused(next_hop, &mut Unused::default());
+                    objects.drop_neighbor_if_unused(next_hop, &mut Unused::default());
                 }
                 _ => {}
             }
             for Block { handle, payload, status: path_status, dependents: connections } in paths {
                 let mut cause = root;
-                match (payload, self.objects.path_by(handle)) {
+                match (payload, self.shards[shard].objects.path_by(handle)) {
                     (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
                         object.link = Link::There(context);
                     }
@@ -416,7 +422,7 @@ impl Host {
                 }
             }
         }
-        self.push_updates(now);
+        self.push_updates(now, shard);
     }
 
     fn connection_initiated(
@@ -435,10 +441,11 @@ impl Host {
                 offloaded.stage = OffloadStage::With(context);
                 offloaded.history.offloads += 1;
                 offloaded.frame_bytes = 0;
+                let shard = offloaded.shard;
                 for frame in core::mem::take(&mut offloaded.frames) {
-                    self.receive(now, frame, true);
+                    self.receive(now, shard, frame, true);
                 }
-                self.engine.forwarded(context);
+                self.shards[shard].engine.forwarded(context);
                 let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
                 let recall = offloaded.recall.take().or_else(|| offloaded.aborted.then_some(None));
                 if let Some(reason) = recall {

@@ -17,6 +17,7 @@ use super::{
         specified,
     },
     neighbors::SOLICIT_DELAY,
+    shards::ShardId,
 };
 use crate::{
     observer::Flow,
@@ -26,6 +27,7 @@ use crate::{
 
 /// What [`Request::Connect`] says besides the addresses.
 struct Connect {
+    shard: ShardId,
     handle: OffloadHandle,
     client: ClientTag,
     timeout: Duration,
@@ -33,26 +35,28 @@ struct Connect {
 }
 
 impl Host {
-    pub(super) fn request(&mut self, now: Instant, request: Request) {
+    /// A request of the client of `shard`, or of somebody who has no part in any.
+    pub(super) fn request(&mut self, now: Instant, shard: ShardId, request: Request) {
         match request {
             Request::Connect { handle, client, local, remote, timeout, must_offload } => {
-                let connect = Connect { handle, client, timeout, must_offload };
+                let connect = Connect { shard, handle, client, timeout, must_offload };
                 if let Err(error) = self.connect(now, connect, local, remote) {
                     self.stats.attempt_fails += 1;
-                    self.tell(Notice::ConnectFailed { handle, error });
+                    self.tell(shard, Notice::ConnectFailed { handle, error });
                 }
             }
             Request::Listen { listener, client, local, backlog, must_offload } => {
-                let notice = match self.listen(listener, client, local, backlog, must_offload) {
+                let owner = (shard, client);
+                let notice = match self.listen(listener, owner, local, backlog, must_offload) {
                     Ok(local) => Notice::Listening { listener, local },
                     Err(error) => Notice::ListenFailed { listener, error },
                 };
-                self.tell(notice);
+                self.tell(shard, notice);
             }
             Request::Unlisten { listener } => self.unlisten(listener),
-            Request::Send { handle, list } => self.send(handle, list),
+            Request::Send { handle, list } => self.send(shard, handle, list),
             Request::Consumed { handle, count } => self.consumed(handle, count),
-            Request::Shutdown { handle } => self.shutdown(handle),
+            Request::Shutdown { handle } => self.shutdown(shard, handle),
             Request::Abort { handle } => self.abort(handle),
             Request::Offload { handle } => self.wish_offload(handle),
             Request::Upload { handle } => self.upload(handle),
@@ -68,7 +72,7 @@ impl Host {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<(), HostError> {
-        let Connect { handle, client, timeout, must_offload } = connect;
+        let Connect { shard, handle, client, timeout, must_offload } = connect;
         if must_offload && self.config.policy == OffloadPolicy::Never {
             return Err(HostError::OffloadRefused);
         }
@@ -106,9 +110,11 @@ impl Host {
         let socket = self.sockets.add(socket);
         self.owners.insert(tuple, Owner::Host(handle));
         self.stats.active_opens += 1;
+        self.shards[shard].connections += 1;
         self.connections.insert(
             handle,
             Connection {
+                shard,
                 client,
                 listener: None,
                 tuple,
@@ -137,7 +143,7 @@ impl Host {
     fn listen(
         &mut self,
         id: ListenerId,
-        client: ClientTag,
+        (shard, client): (ShardId, ClientTag),
         local: SocketAddr,
         backlog: usize,
         must_offload: bool,
@@ -156,23 +162,19 @@ impl Host {
             local.port()
         };
         let local = SocketAddr::new(local.ip(), port);
-        if self.listeners.values().any(|other| other.conflicts(local))
-            || self.listener(id).is_some()
-        {
+        let in_use = |other: &Listener| other.conflicts(local) && !other.shares(shard, local);
+        if self.listeners.values().any(in_use) || self.listener(id).is_some() {
             return Err(HostError::AddressInUse);
         }
         let backlog = backlog.clamp(1, BACKLOG_MAX);
-        let listener =
-            Listener { client, local, backlog, must_offload, socket: None, half_open: 0 };
+        let listener = Listener { shard, client, local, backlog, must_offload, half_open: 0 };
         self.listeners.insert(id.0, listener);
-        self.replenish(id);
         Ok(local)
     }
 
     fn unlisten(&mut self, id: ListenerId) {
-        let Some(listener) = self.listeners.remove(&id.0) else { return };
-        if let Some(socket) = listener.socket {
-            self.sockets.remove(socket);
+        if self.listeners.remove(&id.0).is_none() {
+            return;
         }
         let half_open = self.connections.iter().filter(|(_, connection)| {
             connection.listener == Some(id) && matches!(connection.stage, Stage::Handshake(_))
@@ -212,16 +214,17 @@ impl Host {
         self.connections.contains_key(&handle) || self.offloaded.contains_key(&handle)
     }
 
-    fn send(&mut self, handle: OffloadHandle, list: NetBufferList) {
+    fn send(&mut self, shard: ShardId, handle: OffloadHandle, list: NetBufferList) {
         if self.offloaded.contains_key(&handle) {
-            self.tell(Notice::Returned { handle, chain: [list].into(), shutdown: false });
+            let chain = [list].into();
+            self.tell(shard, Notice::Returned { handle, chain, shutdown: false });
             return;
         }
         let connection = self.connections.get_mut(&handle);
         let Some(connection) =
             connection.filter(|found| found.stage != Stage::Lingering && !found.send.shutdown)
         else {
-            self.refuse(handle, list);
+            self.refuse(shard, handle, list);
             return;
         };
         let before = connection.send.outstanding();
@@ -233,9 +236,9 @@ impl Host {
     }
 
     /// A list for a connection that is over, or has sent its FIN.
-    fn refuse(&mut self, handle: OffloadHandle, mut list: NetBufferList) {
+    fn refuse(&mut self, shard: ShardId, handle: OffloadHandle, mut list: NetBufferList) {
         list.complete(NdisStatus::REQUEST_ABORTED, 0);
-        self.tell(Notice::Sent { handle, chain: [list].into() });
+        self.tell(shard, Notice::Sent { handle, chain: [list].into() });
     }
 
     /// The client has used up what it was given.
@@ -250,9 +253,10 @@ impl Host {
         *unconsumed = unconsumed.saturating_sub(count);
     }
 
-    fn shutdown(&mut self, handle: OffloadHandle) {
+    fn shutdown(&mut self, shard: ShardId, handle: OffloadHandle) {
         if self.offloaded.contains_key(&handle) {
-            self.tell(Notice::Returned { handle, chain: NblChain::new(), shutdown: true });
+            let chain = NblChain::new();
+            self.tell(shard, Notice::Returned { handle, chain, shutdown: true });
         } else if let Some(connection) = self.connections.get_mut(&handle) {
             connection.send.shutdown = true;
         }
@@ -271,8 +275,9 @@ impl Host {
             Stage::Handshake(_) => Notice::ConnectFailed { handle, error },
             Stage::Open => Notice::Closed { handle, error: Some(error) },
         };
+        let shard = connection.shard;
         self.abort_sends(handle);
-        self.tell(notice);
+        self.tell(shard, notice);
         self.reset(handle);
     }
 

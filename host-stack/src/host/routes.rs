@@ -24,6 +24,7 @@ use super::{
     ConfigError, Host, HostConfig,
     neighbors::SOLICIT_INTERVAL,
     objects::{Neighbor, Object, PathKey, Unused},
+    shards::ShardId,
 };
 
 impl Host {
@@ -48,34 +49,38 @@ impl Host {
     /// Returns whether anything was done.
     pub(super) fn relink_paths(&mut self, now: Instant) -> bool {
         let Some(seek_at) = self.seek_hops_at else { return false };
-        let mut moves = BTreeMap::<IpAddr, Vec<PathKey>>::new();
+        let mut moves = BTreeMap::<(ShardId, IpAddr), Vec<PathKey>>::new();
         let mut missing = Vec::new();
         let mut waiting = false;
-        for (key, path) in &self.objects.paths {
-            let Some(hop) = self.config.next_hop(key.destination) else { continue };
-            if hop == path.state.next_hop {
-                continue;
-            }
-            waiting = true;
-            match self.objects.neighbors.get(&hop) {
-                None => missing.push(hop),
-                Some(neighbor) if neighbor.context().is_some() => {
-                    if path.context().is_some() && !path.updating {
-                        moves.entry(hop).or_default().push(*key);
-                    }
+        for shard in self.shards.ids() {
+            let objects = &self.shards[shard].objects;
+            for (key, path) in &objects.paths {
+                let Some(hop) = self.config.next_hop(key.destination) else { continue };
+                if hop == path.state.next_hop {
+                    continue;
                 }
-                Some(_) => {}
+                waiting = true;
+                match objects.neighbors.get(&hop) {
+                    None => missing.push(hop),
+                    Some(neighbor) if neighbor.context().is_some() => {
+                        if path.context().is_some() && !path.updating {
+                            moves.entry((shard, hop)).or_default().push(*key);
+                        }
+                    }
+                    Some(_) => {}
+                }
             }
         }
         let work = !moves.is_empty();
-        for (hop, paths) in moves {
-            self.link_to(hop, &paths);
+        for ((shard, hop), paths) in moves {
+            self.link_to(shard, hop, &paths);
         }
         if !waiting {
             self.seek_hops_at = None;
-            self.drop_unused_neighbors();
+            self.shards.ids().for_each(|shard| self.drop_unused_neighbors(shard));
         } else if seek_at <= now {
             self.seek_hops_at = Some(now + SOLICIT_INTERVAL);
+            missing.sort_unstable();
             missing.dedup();
             for hop in missing {
                 self.solicit(now, hop);
@@ -86,64 +91,75 @@ impl Host {
     }
 
     /// Asks the target to link these paths to that neighbor.
-    fn link_to(&mut self, hop: IpAddr, paths: &[PathKey]) {
+    fn link_to(&mut self, shard: ShardId, hop: IpAddr, paths: &[PathKey]) {
+        let objects = &mut self.shards[shard].objects;
         let mut nodes = Vec::new();
         for key in paths {
-            let Some(path) = self.objects.paths.get_mut(key) else { continue };
+            let Some(path) = objects.paths.get_mut(key) else { continue };
             let Some(context) = path.context() else { continue };
             path.updating = true;
             path.state.moving_to = Some(hop);
             nodes.push(Block::new(path.handle, UpdateNode::Linker(context)));
         }
-        let Some(neighbor) = self.objects.neighbors.get_mut(&hop) else { return };
+        let Some(neighbor) = objects.neighbors.get_mut(&hop) else { return };
         let Some(context) = neighbor.context() else { return };
         neighbor.dependents += nodes.len();
         let node = Block::new(neighbor.handle, UpdateNode::Linker(context)).with(nodes);
-        self.send_update(vec![node]);
+        self.send_update(shard, vec![node]);
     }
 
     /// What has become of a path that was to be linked anew. Returns the connections that have to come back.
     pub(super) fn relinked(
         &mut self,
+        shard: ShardId,
         key: PathKey,
         status: NdisStatus,
         unused: &mut Unused,
     ) -> Vec<OffloadHandle> {
-        let Some(path) = self.objects.paths.get_mut(&key) else { return Vec::new() };
+        let objects = &mut self.shards[shard].objects;
+        let Some(path) = objects.paths.get_mut(&key) else { return Vec::new() };
         let Some(hop) = path.state.moving_to.take() else { return Vec::new() };
         let done = status == NdisStatus::SUCCESS;
         let left = if done { core::mem::replace(&mut path.state.next_hop, hop) } else { hop };
-        if let Some(neighbor) = self.objects.neighbors.get_mut(&left) {
+        if let Some(neighbor) = objects.neighbors.get_mut(&left) {
             neighbor.dependents -= 1;
         }
-        self.objects.drop_neighbor_if_unused(left, unused);
-        if done { Vec::new() } else { self.connections_on(key) }
+        objects.drop_neighbor_if_unused(left, unused);
+        if done { Vec::new() } else { self.connections_on(shard, key) }
     }
 
     /// A station has told where it is. If paths wait for it, the target gets it as a neighbor.
-    pub(super) fn found_neighbor(&mut self, now: Instant, address: IpAddr, mac: MacAddress) {
-        let waits = self.objects.paths.iter().any(|(key, path)| {
+    pub(super) fn found_neighbor(
+        &mut self,
+        now: Instant,
+        shard: ShardId,
+        address: IpAddr,
+        mac: MacAddress,
+    ) {
+        let waits = self.shards[shard].objects.paths.iter().any(|(key, path)| {
             path.state.next_hop != address && self.config.next_hop(key.destination) == Some(address)
         });
-        if self.paused || self.seek_hops_at.is_none() || !waits {
+        if self.shards[shard].paused || self.seek_hops_at.is_none() || !waits {
             return;
         }
-        let object = Object::new(self.new_handle(), Neighbor { mac, heard_at: now, probing: None });
+        let handle = self.shards.new_handle();
+        let object = Object::new(handle, Neighbor { mac, heard_at: now, probing: None });
         let state = InitiateNode::new(object.state.offload_state(now));
         let tree = vec![Block::new(object.handle, state)];
-        self.objects.neighbors.insert(address, object);
-        self.engine.initiate(tree);
-        self.ring = true;
+        let shard = &mut self.shards[shard];
+        shard.objects.neighbors.insert(address, object);
+        shard.engine.initiate(tree);
     }
 
     /// Lets go of neighbors that were offloaded for paths that then stayed where they were.
-    fn drop_unused_neighbors(&mut self) {
+    fn drop_unused_neighbors(&mut self, shard: ShardId) {
         let mut unused = Unused::default();
-        let all = self.objects.neighbors.iter();
+        let objects = &mut self.shards[shard].objects;
+        let all = objects.neighbors.iter();
         let idle = all.filter(|(_, neighbor)| neighbor.context().is_some());
         for hop in idle.map(|(hop, _)| *hop).collect::<Vec<_>>() {
-            self.objects.drop_neighbor_if_unused(hop, &mut unused);
+            objects.drop_neighbor_if_unused(hop, &mut unused);
         }
-        self.terminate_unused(unused);
+        self.terminate_unused(shard, unused);
     }
 }

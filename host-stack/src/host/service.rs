@@ -50,8 +50,9 @@ impl Host {
         };
         self.stats.attempt_fails += 1;
         if connection.listener.is_none() {
+            let shard = connection.shard;
             self.abort_sends(handle);
-            self.tell(Notice::ConnectFailed { handle, error });
+            self.tell(shard, Notice::ConnectFailed { handle, error });
         }
         self.forget(handle);
         true
@@ -69,8 +70,9 @@ impl Host {
         self.stats.passive_opens += u64::from(connection.listener.is_some());
         connection.establish();
         let notice = connection.established(handle, false);
+        let shard = connection.shard;
         self.enter(handle, Stage::Open);
-        self.tell(notice);
+        self.tell(shard, notice);
         self.serve_open(now, handle);
     }
 
@@ -97,9 +99,9 @@ impl Host {
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.acknowledged(socket);
         let chain = connection.send.take_complete(acknowledged);
-        let work = !chain.is_empty();
+        let (work, shard) = (!chain.is_empty(), connection.shard);
         if work {
-            self.tell(Notice::Sent { handle, chain });
+            self.tell(shard, Notice::Sent { handle, chain });
         }
         work
     }
@@ -109,9 +111,9 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.acknowledged(socket);
-        let chain = connection.send.abort(acknowledged);
+        let (chain, shard) = (connection.send.abort(acknowledged), connection.shard);
         if !chain.is_empty() {
-            self.tell(Notice::Sent { handle, chain });
+            self.tell(shard, Notice::Sent { handle, chain });
         }
     }
 
@@ -161,7 +163,8 @@ impl Host {
             receive.read += data.len() as u64;
             receive.unconsumed += data.len();
             work = true;
-            self.tell(Notice::Data { handle, data });
+            let shard = connection.shard;
+            self.tell(shard, Notice::Data { handle, data });
         }
         work
     }
@@ -170,7 +173,7 @@ impl Host {
     fn see_end(&mut self, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-        let state = socket.state();
+        let (state, shard) = (socket.state(), connection.shard);
         connection.receive.fin_heard |= fin_received(state);
         if state == State::Closed {
             // Both FINs are acknowledged: a repeated segment that smoltcp answers by RST after that changes
@@ -194,10 +197,10 @@ impl Host {
                 (false, false) => Some(HostError::Reset),
             };
             if tell_fin {
-                self.tell(Notice::PeerClosed { handle });
+                self.tell(shard, Notice::PeerClosed { handle });
             }
             self.abort_sends(handle);
-            self.tell(Notice::Closed { handle, error });
+            self.tell(shard, Notice::Closed { handle, error });
             self.forget(handle);
             return true;
         }
@@ -205,14 +208,14 @@ impl Host {
         if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_told {
             connection.receive.closed_told = true;
             work = true;
-            self.tell(Notice::PeerClosed { handle });
+            self.tell(shard, Notice::PeerClosed { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
         if state == State::TimeWait && connection.receive.closed_told {
             connection.stage = Stage::Lingering;
             work = true;
             self.answer_sends(handle);
-            self.tell(Notice::Closed { handle, error: None });
+            self.tell(shard, Notice::Closed { handle, error: None });
         }
         work
     }

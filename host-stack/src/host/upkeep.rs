@@ -34,6 +34,7 @@ use super::{
     connection::OffloadStage,
     neighbors::SOLICIT_INTERVAL,
     objects::{PathKey, Probing, Unused},
+    shards::ShardId,
 };
 
 /// How long the host trusts what it has heard of a neighbor: as long as the target does by default (NceStaleTicks).
@@ -45,23 +46,29 @@ const PROBES_MAX: u32 = 3;
 const NOBODY: OffloadHandle = OffloadHandle(0);
 
 impl Host {
-    /// Sends what the target does not know yet, as far as no update is in its way.
-    pub(super) fn push_updates(&mut self, now: Instant) {
+    /// Sends what the targets do not know yet.
+    pub(super) fn push_all_updates(&mut self, now: Instant) {
+        self.shards.ids().for_each(|shard| self.push_updates(now, shard));
+    }
+
+    /// Sends what the target of `shard` does not know yet, as far as no update is in its way.
+    pub(super) fn push_updates(&mut self, now: Instant, shard: ShardId) {
         let mut tree: UpdateTree = Vec::new();
-        for object in self.objects.neighbors.values_mut() {
+        let objects = &mut self.shards[shard].objects;
+        for object in objects.neighbors.values_mut() {
             if let Some(context) = object.begin_update() {
                 let cached = object.state.cached(now);
                 tree.push(Block::new(object.handle, UpdateNode::Cached { context, cached }));
             }
         }
         let mut paths = Vec::new();
-        for object in self.objects.paths.values_mut() {
+        for object in objects.paths.values_mut() {
             if let Some(context) = object.begin_update() {
                 let cached = object.state.cached();
                 paths.push(Block::new(object.handle, UpdateNode::Cached { context, cached }));
             }
         }
-        let connections = self.connection_updates();
+        let connections = self.connection_updates(shard);
         if !connections.is_empty() {
             paths.push(Block::new(NOBODY, UpdateNode::Placeholder).with(connections));
         }
@@ -69,15 +76,16 @@ impl Host {
             tree.push(Block::new(NOBODY, UpdateNode::Placeholder).with(paths));
         }
         if !tree.is_empty() {
-            self.send_update(tree);
+            self.send_update(shard, tree);
         }
     }
 
-    fn connection_updates(&mut self) -> Vec<TcpBlock<UpdateNode<Box<TcpUpdate>>>> {
+    fn connection_updates(&mut self, shard: ShardId) -> Vec<TcpBlock<UpdateNode<Box<TcpUpdate>>>> {
         let cached = self.config.cached();
         let mut nodes = Vec::new();
         for (handle, offloaded) in &mut self.offloaded {
             if let OffloadStage::With(context) = offloaded.stage
+                && offloaded.shard == shard
                 && offloaded.updating.is_none()
                 && offloaded.cached != cached
             {
@@ -89,44 +97,43 @@ impl Host {
         nodes
     }
 
-    pub(super) fn send_update(&mut self, tree: UpdateTree) {
+    pub(super) fn send_update(&mut self, shard: ShardId, tree: UpdateTree) {
         self.stats.updates += 1;
-        self.engine.update(tree);
-        self.ring = true;
+        self.shards[shard].engine.update(tree);
     }
 
     /// NdisMUpdateOffloadComplete.
-    pub(super) fn updated(&mut self, now: Instant, tree: UpdateTree) {
+    pub(super) fn updated(&mut self, now: Instant, shard: ShardId, tree: UpdateTree) {
         let mut unused = Unused::default();
         let mut failed = Vec::new();
         for Block { handle, payload, status, dependents: paths } in tree {
             if let (UpdateNode::Cached { .. }, Some((next_hop, object))) =
-                (payload, self.objects.neighbor_by(handle))
+                (payload, self.shards[shard].objects.neighbor_by(handle))
             {
                 object.updating = false;
                 if status == NdisStatus::FAILURE {
-                    failed.extend(self.connections_through(next_hop));
+                    failed.extend(self.connections_through(shard, next_hop));
                 }
-                self.objects.drop_neighbor_if_unused(next_hop, &mut unused);
+                self.shards[shard].objects.drop_neighbor_if_unused(next_hop, &mut unused);
             }
             for Block { handle, payload, status, dependents: connections } in paths {
-                if let Some((key, object)) = self.objects.path_by(handle) {
+                if let Some((key, object)) = self.shards[shard].objects.path_by(handle) {
                     object.updating = false;
                     if let UpdateNode::Linker(_) = payload {
-                        failed.extend(self.relinked(key, status, &mut unused));
+                        failed.extend(self.relinked(shard, key, status, &mut unused));
                     } else if status == NdisStatus::FAILURE {
-                        failed.extend(self.connections_on(key));
+                        failed.extend(self.connections_on(shard, key));
                     }
-                    self.objects.drop_path_if_unused(&key, &mut unused);
+                    self.shards[shard].objects.drop_path_if_unused(&key, &mut unused);
                 }
                 for Block { handle, payload: _, status, dependents: _ } in connections {
                     self.connection_updated(handle, status, &mut failed);
                 }
             }
         }
-        self.terminate_unused(unused);
+        self.terminate_unused(shard, unused);
         self.terminate(failed, Some(UploadReason::UploadRequested));
-        self.push_updates(now);
+        self.push_updates(now, shard);
     }
 
     fn connection_updated(
@@ -147,16 +154,21 @@ impl Host {
         }
     }
 
-    /// Connections of the target's on this path.
-    pub(super) fn connections_on(&self, path: PathKey) -> Vec<OffloadHandle> {
-        let on_it = self.offloaded.iter().filter(|(_, found)| PathKey::of(&found.tuple) == path);
+    /// Connections of the shard's target on this path.
+    pub(super) fn connections_on(&self, shard: ShardId, path: PathKey) -> Vec<OffloadHandle> {
+        let on_it = self
+            .offloaded
+            .iter()
+            .filter(|(_, found)| found.shard == shard && PathKey::of(&found.tuple) == path);
         on_it.map(|(handle, _)| *handle).collect()
     }
 
-    /// Connections of the target's through this neighbor.
-    fn connections_through(&self, next_hop: IpAddr) -> Vec<OffloadHandle> {
-        let through = self.offloaded.iter().filter(|(_, found)| {
-            let path = self.objects.paths.get(&PathKey::of(&found.tuple));
+    /// Connections of the shard's target through this neighbor.
+    fn connections_through(&self, shard: ShardId, next_hop: IpAddr) -> Vec<OffloadHandle> {
+        let objects = &self.shards[shard].objects;
+        let of_shard = self.offloaded.iter().filter(|(_, found)| found.shard == shard);
+        let through = of_shard.filter(|(_, found)| {
+            let path = objects.paths.get(&PathKey::of(&found.tuple));
             path.is_some_and(|path| path.state.next_hop == next_hop)
         });
         through.map(|(handle, _)| *handle).collect()
@@ -168,48 +180,60 @@ impl Host {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let path = PathKey::of(&offloaded.tuple);
         self.paths.learn(now, path.destination, mtu);
-        if let Some(object) = self.objects.paths.get_mut(&path)
-            && mtu < object.state.mtu
-        {
-            object.state.mtu = mtu;
-            object.stale = true;
-            self.push_updates(now);
+        for shard in self.shards.ids() {
+            if let Some(object) = self.shards[shard].objects.paths.get_mut(&path)
+                && mtu < object.state.mtu
+            {
+                object.state.mtu = mtu;
+                object.stale = true;
+                self.push_updates(now, shard);
+            }
         }
     }
 
     /// A frame says where a neighbor of the target's is: an answer to ARP or neighbor solicitation, or a question that
     /// tells the same (RFC 826, RFC 4861 s7.2.5).
     pub(super) fn hear_of_neighbor(&mut self, now: Instant, frame: &[u8]) {
-        if self.objects.neighbors.is_empty() {
+        if self.shards.iter().all(|shard| shard.objects.neighbors.is_empty()) {
             return;
         }
         let Some((address, mac)) = announced(frame) else { return };
-        let Some(object) = self.objects.neighbors.get_mut(&address) else {
-            self.found_neighbor(now, address, mac);
-            return;
-        };
-        object.state.heard_at = now;
-        object.state.probing = None;
-        if object.state.mac != mac {
-            object.state.mac = mac;
-            object.stale = true;
-            self.push_updates(now);
+        for shard in self.shards.ids() {
+            let Some(object) = self.shards[shard].objects.neighbors.get_mut(&address) else {
+                self.found_neighbor(now, shard, address, mac);
+                continue;
+            };
+            object.state.heard_at = now;
+            object.state.probing = None;
+            if object.state.mac != mac {
+                object.state.mac = mac;
+                object.stale = true;
+                self.push_updates(now, shard);
+            }
         }
     }
 
     /// A connection in the host has gone forward, so its next hop lives (CH s9.7).
     pub(super) fn hear_through(&mut self, now: Instant, path: &PathKey) {
-        let known = self.objects.paths.get(path).map(|path| path.state.next_hop);
-        let next_hop = known.or_else(|| self.config.next_hop(path.destination));
-        if let Some(object) = next_hop.and_then(|hop| self.objects.neighbors.get_mut(&hop)) {
-            object.state.heard_at = now;
-            object.state.probing = None;
+        for objects in self.shards.iter_mut().map(|shard| &mut shard.objects) {
+            let known = objects.paths.get(path).map(|path| path.state.next_hop);
+            let next_hop = known.or_else(|| self.config.next_hop(path.destination));
+            if let Some(object) = next_hop.and_then(|hop| objects.neighbors.get_mut(&hop)) {
+                object.state.heard_at = now;
+                object.state.probing = None;
+            }
         }
     }
 
     /// NeighborReachabilityQuery.
-    pub(super) fn reachability_query(&mut self, now: Instant, neighbor: OffloadHandle) {
-        let Some((_, object)) = self.objects.neighbor_by(neighbor) else { return };
+    pub(super) fn reachability_query(
+        &mut self,
+        now: Instant,
+        shard: ShardId,
+        neighbor: OffloadHandle,
+    ) {
+        let objects = &mut self.shards[shard].objects;
+        let Some((_, object)) = objects.neighbor_by(neighbor) else { return };
         let Some(context) = object.context() else { return };
         let delta = object.state.host_reachability_delta(now);
         let is_stale = now.saturating_since(object.state.heard_at) > NEIGHBOR_STALE;
@@ -228,14 +252,18 @@ impl Host {
         };
         object.stale = false;
         let node = UpdateNode::Cached { context, cached };
-        self.send_update(vec![Block::new(neighbor, node)]);
+        self.send_update(shard, vec![Block::new(neighbor, node)]);
     }
 
     /// Solicits the neighbors under suspicion whose turn it is. Returns whether there was any.
     pub(super) fn probe_neighbors(&mut self, now: Instant) -> bool {
+        self.shards.ids().fold(false, |work, shard| work | self.probe_neighbors_of(now, shard))
+    }
+
+    fn probe_neighbors_of(&mut self, now: Instant, shard: ShardId) -> bool {
         let mut solicit = Vec::new();
         let mut ask = Vec::new();
-        for (next_hop, object) in &mut self.objects.neighbors {
+        for (next_hop, object) in &mut self.shards[shard].objects.neighbors {
             let context = object.context();
             let Some(probing) = &mut object.state.probing else { continue };
             if probing.next_at > now || probing.asked {
@@ -260,30 +288,31 @@ impl Host {
                 Block::new(handle, ObjectNode::Object { context, payload })
             };
             let tree: QueryTree = ask.into_iter().map(query).collect();
-            self.engine.query(tree);
-            self.ring = true;
+            self.shards[shard].engine.query(tree);
         }
         work
     }
 
     /// When [`Host::probe_neighbors`] has something to do.
     pub(super) fn next_probe(&self) -> Option<Instant> {
-        let probing = self.objects.neighbors.values().filter_map(|object| object.state.probing);
+        let neighbors = self.shards.iter().flat_map(|shard| shard.objects.neighbors.values());
+        let probing = neighbors.filter_map(|object| object.state.probing);
         probing.filter(|probing| !probing.asked).map(|probing| probing.next_at).min()
     }
 
     /// NdisMQueryOffloadStateComplete: whether connections of the target's have gone forward through neighbors that
     /// answer us no more.
-    pub(super) fn queried(&mut self, now: Instant, tree: QueryTree) {
+    pub(super) fn queried(&mut self, now: Instant, shard: ShardId, tree: QueryTree) {
         let (mut silent, mut failed) = (Vec::new(), Vec::new());
         for Block { handle, payload, status, dependents: _ } in tree {
             let ObjectNode::Object { context, payload } = payload else { continue };
-            let Some((next_hop, object)) = self.objects.neighbor_by(handle) else { continue };
+            let objects = &mut self.shards[shard].objects;
+            let Some((next_hop, object)) = objects.neighbor_by(handle) else { continue };
             let Some(Probing { since, .. }) = object.state.probing.take() else { continue };
             let Asked::Answer(answer) = payload.delegated else {
                 // CH-QRY-3: what cannot be read comes back, and the neighbor goes when nothing depends on it.
                 tracing::warn!(%next_hop, %status, "a query failed");
-                failed.extend(self.connections_through(next_hop));
+                failed.extend(self.connections_through(shard, next_hop));
                 continue;
             };
             let heard = answer.nic_reachability_delta;
@@ -295,8 +324,7 @@ impl Host {
         self.terminate(failed, Some(UploadReason::HardwareFailure));
         if !silent.is_empty() {
             tracing::warn!(neighbors = silent.len(), "neighbors do not answer: invalidated");
-            self.engine.invalidate(silent);
-            self.ring = true;
+            self.shards[shard].engine.invalidate(silent);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! which smoltcp gets a socket, and the client learns who serves it from now on. Frames that come while it is on
 //! its way are held, and meet that socket when it is there (CH-TRM-7).
 
-use alloc::{boxed::Box, vec, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec, vec::Vec};
 
 use offload_engine::{
     chimney::{
@@ -29,6 +29,7 @@ use super::{
     ingress::configure,
     list::Refusal,
     objects::{PathKey, Unused},
+    shards::ShardId,
 };
 use crate::{
     clock::{self, to_smoltcp},
@@ -71,19 +72,21 @@ impl Host {
     }
 
     /// NdisMIndicateStatusEx (CH s5.7).
-    pub(super) fn adapter_status(&mut self, status: AdapterStatus) {
+    pub(super) fn adapter_status(&mut self, shard: ShardId, status: AdapterStatus) {
         match status {
-            AdapterStatus::Pause => self.paused = true,
+            AdapterStatus::Pause => self.shards[shard].paused = true,
             AdapterStatus::UploadAll => {
-                self.paused = true;
-                let all = self.offloaded.keys().copied().collect::<Vec<_>>();
+                self.shards[shard].paused = true;
+                let of_it = self.offloaded.iter().filter(|(_, found)| found.shard == shard);
+                let all = of_it.map(|(handle, _)| *handle).collect::<Vec<_>>();
                 // Paths and neighbors follow when the last connection on them has come back.
                 self.terminate(all, Some(UploadReason::UploadRequested));
             }
             AdapterStatus::Resume(_) => {
-                self.paused = false;
+                self.shards[shard].paused = false;
                 // What the target is capable of has changed: what it refused, it may take now.
-                for connection in self.connections.values_mut() {
+                let all = self.connections.values_mut();
+                for connection in all.filter(|connection| connection.shard == shard) {
                     if connection.history.refusal.take().is_some() {
                         connection.stay = Stay::No;
                     }
@@ -99,7 +102,7 @@ impl Host {
         handles: impl IntoIterator<Item = OffloadHandle>,
         reason: Option<UploadReason>,
     ) {
-        let mut nodes = Vec::new();
+        let mut nodes = BTreeMap::<ShardId, Vec<_>>::new();
         for handle in handles {
             let Some(offloaded) = self.offloaded.get_mut(&handle) else { continue };
             match offloaded.stage {
@@ -110,45 +113,42 @@ impl Host {
                 OffloadStage::With(context) => {
                     offloaded.stage = OffloadStage::Terminating(reason);
                     let payload = ObjectNode::Object { context, payload: None };
-                    nodes.push(Block::new(handle, payload));
+                    let of_shard = nodes.entry(offloaded.shard).or_default();
+                    of_shard.push(Block::new(handle, payload));
                 }
                 OffloadStage::Initiating => offloaded.recall = Some(reason),
                 OffloadStage::Terminating(_) => {}
             }
         }
-        if nodes.is_empty() {
-            return;
+        for (shard, nodes) in nodes {
+            self.stats.terminates += nodes.len() as u64;
+            let path = Block::new(NOBODY, ObjectNode::Placeholder).with(nodes);
+            let tree = vec![Block::new(NOBODY, ObjectNode::Placeholder).with(vec![path])];
+            self.shards[shard].engine.terminate(tree);
         }
-        self.stats.terminates += nodes.len() as u64;
-        let path = Block::new(NOBODY, ObjectNode::Placeholder).with(nodes);
-        self.send_terminate(vec![Block::new(NOBODY, ObjectNode::Placeholder).with(vec![path])]);
-    }
-
-    fn send_terminate(&mut self, tree: TerminateTree) {
-        self.engine.terminate(tree);
-        self.ring = true;
     }
 
     /// Gives back objects that nothing depends on: paths first (CH-TRM-2).
-    pub(super) fn terminate_unused(&mut self, unused: Unused) {
+    pub(super) fn terminate_unused(&mut self, shard: ShardId, unused: Unused) {
         let Unused { paths, neighbors } = unused;
+        let engine = &mut self.shards[shard].engine;
         if !paths.is_empty() {
             let paths = paths.into_iter().map(|(handle, context)| {
                 Block::new(handle, ObjectNode::Object { context, payload: () })
             });
             let below = paths.collect();
-            self.send_terminate(vec![Block::new(NOBODY, ObjectNode::Placeholder).with(below)]);
+            engine.terminate(vec![Block::new(NOBODY, ObjectNode::Placeholder).with(below)]);
         }
         if !neighbors.is_empty() {
             let neighbors = neighbors.into_iter().map(|(handle, context)| {
                 Block::new(handle, ObjectNode::Object { context, payload: None })
             });
-            self.send_terminate(neighbors.collect());
+            engine.terminate(neighbors.collect());
         }
     }
 
     /// NdisMTerminateOffloadComplete.
-    pub(super) fn terminated(&mut self, now: Instant, tree: TerminateTree) {
+    pub(super) fn terminated(&mut self, now: Instant, shard: ShardId, tree: TerminateTree) {
         // What clients had asked of the host before the target had the connection goes back to them first.
         self.take_requests(now);
         for Block { handle: neighbor, payload, status: _, dependents: paths } in tree {
@@ -163,16 +163,18 @@ impl Host {
                         _ => self.state_lost(handle),
                     }
                 }
+                let objects = &mut self.shards[shard].objects;
                 if let (ObjectNode::Object { .. }, Some((key, _))) =
-                    (payload, self.objects.path_by(path))
+                    (payload, objects.path_by(path))
                 {
-                    self.objects.paths.remove(&key);
+                    objects.paths.remove(&key);
                 }
             }
+            let objects = &mut self.shards[shard].objects;
             if let (ObjectNode::Object { .. }, Some((key, _))) =
-                (payload, self.objects.neighbor_by(neighbor))
+                (payload, objects.neighbor_by(neighbor))
             {
-                self.objects.neighbors.remove(&key);
+                objects.neighbors.remove(&key);
             }
         }
     }
@@ -193,16 +195,21 @@ impl Host {
     fn give_up(&mut self, handle: OffloadHandle) -> Option<Offloaded> {
         let offloaded = self.offloaded.remove(&handle)?;
         self.owners.remove(&offloaded.tuple);
-        let unused = self.objects.release(&PathKey::of(&offloaded.tuple));
-        self.terminate_unused(unused);
+        let shard = &mut self.shards[offloaded.shard];
+        shard.connections -= 1;
+        let unused = shard.objects.release(&PathKey::of(&offloaded.tuple));
+        self.terminate_unused(offloaded.shard, unused);
         Some(offloaded)
     }
 
     /// CH-TRM-9: without its state nothing can be said to the peer: its next segment meets an RST.
     pub(super) fn state_lost(&mut self, handle: OffloadHandle) {
-        if self.give_up(handle).is_some() {
+        if let Some(offloaded) = self.give_up(handle) {
             self.stats.handoffs_lost += 1;
-            self.tell(Notice::Closed { handle, error: Some(HostError::StateLost) });
+            self.tell(
+                offloaded.shard,
+                Notice::Closed { handle, error: Some(HostError::StateLost) },
+            );
         }
     }
 
@@ -215,12 +222,13 @@ impl Host {
         origin: Origin,
     ) {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
-        let states = self.objects.states(now, &PathKey::of(&offloaded.tuple));
+        let states =
+            self.shards[offloaded.shard].objects.states(now, &PathKey::of(&offloaded.tuple));
         let Some(offloaded) = self.give_up(handle) else { return };
         let Some((neighbor, path)) = states else { return };
         let (_, state) = object.join(neighbor, path);
         if let Some(error) = verdict(&offloaded, origin, state.tcp.delegated.state) {
-            self.end_state(handle, state, error);
+            self.end_state(offloaded.shard, handle, state, error);
             return;
         }
         self.timestamps.catch_up(now, state.tcp.delegated.ts_time);
@@ -229,23 +237,29 @@ impl Host {
             Err(error) => {
                 tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost on its way back");
                 self.stats.handoffs_lost += 1;
-                self.end_state(handle, state, HostError::StateLost);
+                self.end_state(offloaded.shard, handle, state, HostError::StateLost);
             }
         }
     }
 
     /// Resets a connection of which only the state is left.
-    fn end_state(&mut self, handle: OffloadHandle, state: ConnectionState, error: HostError) {
+    fn end_state(
+        &mut self,
+        shard: ShardId,
+        handle: OffloadHandle,
+        state: ConnectionState,
+        error: HostError,
+    ) {
         if let Some(frame) = wire::reset_frame(&state, self.config.mac) {
             self.stats.frames_out += 1;
-            self.tell_engine(FromHost::Frame(frame));
+            self.shards[shard].tell_engine(FromHost::Frame(frame));
         }
         let mut chain = owned(state.send_data);
         if !chain.is_empty() {
             chain.iter_mut().for_each(|list| list.complete(NdisStatus::REQUEST_ABORTED, 0));
-            self.tell(Notice::Sent { handle, chain });
+            self.tell(shard, Notice::Sent { handle, chain });
         }
-        self.tell(Notice::Closed { handle, error: Some(error) });
+        self.tell(shard, Notice::Closed { handle, error: Some(error) });
     }
 
     /// Puts an imported socket among the others, and tells its client that the host serves it.
@@ -258,7 +272,8 @@ impl Host {
         imported: Imported,
         origin: Origin,
     ) {
-        let Offloaded { tuple, client, listener, must_offload, frames, unconsumed, .. } = offloaded;
+        let Offloaded { shard, tuple, client, listener, must_offload, frames, unconsumed, .. } =
+            offloaded;
         let Imported { mut socket, written, closing, scale_raise } = imported;
         configure(&mut socket, &self.config.tcp);
         let undelivered = socket.recv_queue() as u32;
@@ -281,6 +296,7 @@ impl Host {
             }
         };
         let connection = Connection {
+            shard,
             client,
             listener,
             tuple,
@@ -309,14 +325,16 @@ impl Host {
         };
         self.stats.imports += 1;
         self.owners.insert(tuple, Owner::Host(handle));
-        self.tell(match origin {
+        self.shards[shard].connections += 1;
+        let notice = match origin {
             Origin::Refused(_) => connection.established(handle, false),
             Origin::Uploaded(_) => Notice::Uploaded { handle },
-        });
+        };
+        self.tell(shard, notice);
         self.connections.insert(handle, connection);
         for frame in frames {
             // Verified before it was held.
-            self.receive(now, frame, true);
+            self.receive(now, shard, frame, true);
         }
     }
 }

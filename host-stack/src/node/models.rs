@@ -16,7 +16,7 @@ use offload_engine::{
 };
 
 use super::{
-    Progress,
+    Progress, Urgency,
     shared::{Passive, Shared},
 };
 
@@ -34,6 +34,9 @@ struct Model {
     sent: usize,
     /// What a call has acted on, to be settled.
     acted: bool,
+    /// What a call has left to whoever comes next, and how often that was done.
+    waits: bool,
+    done: usize,
     due: Vec<Callback>,
 }
 
@@ -44,11 +47,13 @@ impl Passive for Model {
         let (expired, sent) = (std::mem::take(&mut self.timer), std::mem::take(&mut self.stalled));
         self.expired += usize::from(expired);
         self.sent += usize::from(sent);
-        Ok(taken > 0 || expired || sent)
+        let done = self.settle_waiting();
+        Ok(taken > 0 || expired || sent || done)
     }
 
     fn settle(&mut self, _now: Instant) -> bool {
-        std::mem::take(&mut self.acted)
+        let done = self.settle_waiting();
+        std::mem::take(&mut self.acted) || done
     }
 
     fn poll_at(&self, _now: Instant) -> Option<Instant> {
@@ -56,7 +61,7 @@ impl Passive for Model {
     }
 
     fn has_input(&self) -> bool {
-        self.inbox.load(Ordering::Acquire) > 0
+        self.inbox.load(Ordering::Acquire) > 0 || self.waits
     }
 
     fn wants_writable(&self) -> bool {
@@ -65,6 +70,14 @@ impl Passive for Model {
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(&mut self.due);
+    }
+}
+
+impl Model {
+    fn settle_waiting(&mut self) -> bool {
+        let waits = std::mem::take(&mut self.waits);
+        self.done += usize::from(waits);
+        waits
     }
 }
 
@@ -128,6 +141,21 @@ fn a_timer_armed_by_a_call_is_not_slept_over() {
         let engine = engine(&node);
         node.with(|core, _| core.timer = true);
         node.wait(None, |core, _| (core.expired == 1).then_some(())).unwrap();
+        stop(&node, engine);
+    });
+}
+
+// A post that may wait is left to the engine's thread, or done by the poster if that thread sleeps: never by nobody.
+#[test]
+fn what_may_wait_is_not_slept_over() {
+    explore(3, || {
+        let (node, _) = node(Progress::Automatic);
+        let engine = engine(&node);
+        node.with_lazily(|core| {
+            core.waits = true;
+            Urgency::Soon
+        });
+        node.wait(None, |core, _| (core.done == 1).then_some(())).unwrap();
         stop(&node, engine);
     });
 }

@@ -41,7 +41,12 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::{Progress, WaitError};
+use super::{Progress, Urgency, WaitError};
+
+/// Idle iterations before others may have the processor: a few microseconds. An answer that is near comes sooner.
+const IDLE_POLLS: u32 = 32;
+/// Away for so long, a loop that let others go first has made room for one: it comes back sooner otherwise.
+const CROWDED: Duration = Duration::from_micros(2);
 
 /// A core, as the threads around it see it.
 pub(super) trait Passive {
@@ -240,48 +245,86 @@ impl<K> Shared<K> {
 }
 
 impl<K: Passive> Shared<K> {
-    /// Runs `f` and what follows from it: notices taken, segments sent. Also says whether there was
-    /// anything of that.
-    fn call<R>(&self, state: &mut State<K>, f: impl FnOnce(&mut K, Instant) -> R) -> (R, bool) {
-        let now = self.now();
+    /// Runs `f` and what follows from it: notices taken, segments sent.
+    fn call<R>(
+        &self,
+        state: &mut State<K>,
+        now: Instant,
+        f: impl FnOnce(&mut K, Instant) -> R,
+    ) -> (R, Done) {
         let result = f(&mut state.core, now);
-        let settled = state.core.settle(now);
-        if settled {
+        let busy = state.core.settle(now);
+        if busy {
             self.count_change(state);
         }
-        self.callbacks.collect(&mut state.core);
+        let callbacks = self.callbacks.collect(&mut state.core);
         if state.is_overslept(now) {
             self.engine_doorbell.ring();
         }
-        (result, settled)
+        (result, Done { busy, callbacks })
     }
 
     /// Runs `f` and what follows from it, and calls back.
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut K, Instant) -> R) -> R {
         let mut state = self.enter();
-        let (result, _) = self.call(&mut state, f);
+        let (result, done) = self.call(&mut state, self.now(), f);
         self.notify(&state);
         drop(state);
-        self.deliver();
+        self.deliver_after(done);
         result
     }
 
-    fn iterate(&self, state: &mut State<K>) -> bool {
-        state.sleeping = None;
-        match state.core.poll(self.now()) {
+    /// Runs `f`, and unless it may wait what follows from it, as [`Shared::with`]. What may wait is left to the
+    /// thread that runs the loop, or with manual progress to whoever runs it next; a thread that sleeps would have
+    /// to be woken, so it does not wait then.
+    pub(super) fn with_lazily(&self, f: impl FnOnce(&mut K) -> Urgency) {
+        let mut state = self.enter();
+        match f(&mut state.core) {
+            Urgency::None => return,
+            Urgency::Soon if state.sleeping.is_none() => return,
+            Urgency::Soon | Urgency::Now => {}
+        }
+        let ((), done) = self.call(&mut state, self.now(), |_, _| ());
+        self.notify(&state);
+        drop(state);
+        self.deliver_after(done);
+    }
+
+    fn iterate(&self, state: &mut State<K>, now: Instant) -> Done {
+        match state.core.poll(now) {
             Ok(busy) => {
-                self.callbacks.collect(&mut state.core);
+                let callbacks = self.callbacks.collect(&mut state.core);
                 if busy {
                     self.count_change(state);
                     self.notify(state);
                 }
-                busy
+                Done { busy, callbacks }
             }
             Err(error) => {
                 self.fail(state, WaitError::Link(error.to_string()));
-                false
+                Done::default()
             }
         }
+    }
+
+    /// Calls what has become due by `done`; whoever made it due does.
+    fn deliver_after(&self, done: Done) {
+        if done.callbacks {
+            self.deliver();
+        }
+    }
+
+    /// Runs the loop once, with manual progress. Returns whether there was anything to do.
+    pub(super) fn progress(&self) -> bool {
+        let mut state = self.state.lock();
+        let now = self.now();
+        let done = self.iterate(&mut state, now);
+        if state.is_overslept(now) {
+            self.engine_doorbell.ring();
+        }
+        drop(state);
+        self.deliver_after(done);
+        done.busy
     }
 
     /// Sleeps until the link is readable, the doorbell rings, a timer is due, or `deadline`. Does not sleep
@@ -304,24 +347,24 @@ impl<K: Passive> Shared<K> {
 
     /// The engine's thread.
     pub(super) fn engine_thread(&self) {
-        let mut idle_since = None;
+        let mut idle = Idle::default();
         while !self.is_stopping() {
             while self.contenders.load(Ordering::Relaxed) > 0 {
                 yield_now();
             }
-            let busy = self.iterate(&mut self.state.lock());
-            self.deliver();
-            if busy {
-                idle_since = None;
-                continue;
+            let (now, done) = {
+                let mut state = self.state.lock();
+                state.sleeping = None;
+                let now = self.now();
+                (now, self.iterate(&mut state, now))
+            };
+            self.deliver_after(done);
+            if done.busy {
+                idle.end();
+            } else if !idle.poll_on(now, self.spin) {
+                self.sleep(None, None);
+                idle.end();
             }
-            let now = self.now();
-            if now - *idle_since.get_or_insert(now) < self.spin {
-                yield_now();
-                continue;
-            }
-            self.sleep(None, None);
-            idle_since = None;
         }
     }
 
@@ -356,23 +399,24 @@ impl<K: Passive> Shared<K> {
     fn look<R>(
         &self,
         state: &mut State<K>,
+        now: Instant,
         deadline: Option<Instant>,
         f: impl FnMut(&mut K, Instant) -> Option<R>,
-    ) -> Option<Result<R, WaitError>> {
-        let (result, settled) = self.call(state, f);
+    ) -> (Option<Result<R, WaitError>>, Done) {
+        let (result, done) = self.call(state, now, f);
         // It may have done what others wait for. One that found nothing to do has them not look again:
         // two that wait would keep each other awake.
-        if settled || result.is_some() {
+        if done.busy || result.is_some() {
             self.notify(state);
         }
         if let Some(result) = result {
-            return Some(Ok(result));
+            return (Some(Ok(result)), done);
         }
         if let Some(failure) = &state.failure {
-            return Some(Err(failure.clone()));
+            return (Some(Err(failure.clone())), done);
         }
-        let is_over = deadline.is_some_and(|deadline| deadline <= self.now());
-        is_over.then_some(Err(WaitError::TimedOut))
+        let is_over = deadline.is_some_and(|deadline| deadline <= now);
+        (is_over.then_some(Err(WaitError::TimedOut)), done)
     }
 
     /// Whether a thread sleeps on the link, and how many wait for it.
@@ -394,7 +438,7 @@ impl<K: Passive> Shared<K> {
         let mut state = self.enter();
         let outcome = loop {
             let before = self.changes();
-            if let Some(outcome) = self.look(&mut state, deadline, &mut f) {
+            if let (Some(outcome), _) = self.look(&mut state, self.now(), deadline, &mut f) {
                 break outcome;
             }
             // What the look itself has changed, nobody will signal.
@@ -416,26 +460,25 @@ impl<K: Passive> Shared<K> {
         deadline: Option<Instant>,
         mut f: impl FnMut(&mut K, Instant) -> Option<R>,
     ) -> Result<R, WaitError> {
-        let mut idle_since = None;
+        let mut idle = Idle::default();
         loop {
             let mut state = self.enter();
-            let mut busy = self.iterate(&mut state);
+            // Read once for an iteration.
+            let now = self.now();
+            let iterated = self.iterate(&mut state, now);
             let before = self.changes();
-            let outcome = self.look(&mut state, deadline, &mut f);
-            busy |= self.changes() != before;
+            let (outcome, looked) = self.look(&mut state, now, deadline, &mut f);
+            let busy = iterated.busy || self.changes() != before;
             drop(state);
-            self.deliver();
+            self.deliver_after(iterated.or(looked));
             if let Some(outcome) = outcome {
                 return outcome;
             }
-            let now = self.now();
             if busy {
-                idle_since = None;
-            } else if now - *idle_since.get_or_insert(now) < self.spin {
-                yield_now();
-            } else {
+                idle.end();
+            } else if !idle.poll_on(now, self.spin) {
                 self.sleep_or_follow(before, deadline);
-                idle_since = None;
+                idle.end();
             }
         }
     }
@@ -462,6 +505,58 @@ impl<K: Passive> Shared<K> {
     }
 }
 
+/// What an iteration or a call has done.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    /// There was something to do.
+    busy: bool,
+    /// Callbacks have become due.
+    callbacks: bool,
+}
+
+impl Done {
+    const fn or(self, other: Self) -> Self {
+        Self { busy: self.busy || other.busy, callbacks: self.callbacks || other.callbacks }
+    }
+}
+
+/// How a loop that finds nothing to do goes on: it polls; after [`IDLE_POLLS`] it lets other threads of its
+/// processor go first each time; after the time to spin it sleeps. Where another thread wants the processor, which
+/// the clock tells from how long it was gone, it makes room from the first idle iteration on.
+#[derive(Default)]
+struct Idle {
+    since: Option<Instant>,
+    polls: u32,
+    /// When the loop let others go, and whether one did.
+    yielded: Option<Instant>,
+    crowded: bool,
+}
+
+impl Idle {
+    /// There was something to do.
+    fn end(&mut self) {
+        (self.since, self.polls, self.yielded) = (None, 0, None);
+    }
+
+    /// Nothing to do at `now`. Returns whether to look again, or to sleep.
+    fn poll_on(&mut self, now: Instant, spin: Duration) -> bool {
+        if let Some(yielded) = self.yielded.take() {
+            self.crowded = now - yielded >= CROWDED;
+        }
+        if now - *self.since.get_or_insert(now) >= spin {
+            return false;
+        }
+        self.polls += 1;
+        if self.crowded || self.polls > IDLE_POLLS {
+            self.yielded = Some(now);
+            yield_now();
+        } else {
+            core::hint::spin_loop();
+        }
+        true
+    }
+}
+
 /// Callbacks that are due, and whether somebody calls them.
 #[derive(Default)]
 struct Callbacks(Mutex<Due>);
@@ -473,13 +568,16 @@ struct Due {
 }
 
 impl Callbacks {
-    /// Adds what has become due. The core's lock is held, which keeps the order.
-    fn collect(&self, core: &mut impl Passive) {
+    /// Adds what has become due, and returns whether there was any: then the caller is to deliver. The core's
+    /// lock is held, which keeps the order.
+    fn collect(&self, core: &mut impl Passive) -> bool {
         let mut due = Vec::new();
         core.take_callbacks(&mut due);
-        if !due.is_empty() {
+        let any = !due.is_empty();
+        if any {
             self.0.lock().queue.extend(due);
         }
+        any
     }
 
     /// Whether somebody should deliver.
@@ -505,5 +603,37 @@ impl Callbacks {
         let next = due.queue.pop_front();
         due.delivering = next.is_some();
         next
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    // Vain polls go on for the time to spin; others have the processor at first after some, and at once when one of
+    // them was seen to want it, until it comes back quickly.
+    #[test]
+    fn an_idle_loop_makes_room_and_sleeps() {
+        let spin = Duration::from_micros(50);
+        let mut idle = Idle::default();
+        let mut now = Instant::from_micros(7);
+        for _ in 0..IDLE_POLLS {
+            assert!(idle.poll_on(now, spin));
+            assert_eq!(idle.yielded, None);
+            now += Duration::from_nanos(100);
+        }
+        assert!(idle.poll_on(now, spin));
+        assert_eq!(idle.yielded, Some(now));
+        now += CROWDED;
+        assert!(idle.poll_on(now, spin));
+        assert!(idle.crowded);
+        idle.end();
+        assert!(idle.poll_on(now, spin));
+        assert_eq!(idle.yielded, Some(now), "from the first on");
+        now += Duration::from_nanos(100);
+        assert!(idle.poll_on(now, spin));
+        assert!(!idle.crowded);
+        assert!(!idle.poll_on(now + spin, spin), "it is time to sleep");
+        assert!(!Idle::default().poll_on(now, Duration::ZERO));
     }
 }

@@ -59,6 +59,33 @@ fn ipv6_and_hand_overs() {
     }
 }
 
+/// Both shards have half of the connections, and what is said above holds for each of them.
+#[test]
+fn two_queues_and_hand_overs() {
+    if !lacks(NEEDS) {
+        run(&Scenario { queues: 2, connections: 8, ..Scenario::default() }).expect_clean();
+    }
+}
+
+#[test]
+fn super_segments_on_four_queues() {
+    if !lacks(NEEDS) {
+        let scenario = Scenario { queues: 4, connections: 8, vnet: true, ..Scenario::default() };
+        run(&scenario).expect_clean();
+    }
+}
+
+/// All that comes for a connection comes to the wrong engine, is passed on, and nothing is lost by it.
+#[test]
+fn frames_by_the_wrong_queue_are_passed_on() {
+    if !lacks(NEEDS) {
+        let scenario = Scenario { queues: 2, connections: 8, crossed: true, ..Scenario::default() };
+        let outcome = run(&scenario);
+        assert!(outcome.engines.iter().all(|stats| stats.rx_passed_on > 0), "{outcome:?}");
+        outcome.expect_nothing_lost();
+    }
+}
+
 #[test]
 #[ignore = "a campaign: minutes"]
 fn campaign() {

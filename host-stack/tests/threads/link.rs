@@ -1,6 +1,7 @@
 //! Links joined in memory that wake who sleeps on them.
 
 use std::{
+    collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
@@ -8,9 +9,10 @@ use std::{
 
 use offload_engine::{
     link::{
-        Link, LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, TxFrame,
-        TxOutcome, memory_link_pair,
+        Link, LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, RxChecksum,
+        TxFrame, TxOutcome, memory_link_pair,
     },
+    sync::Mutex,
     time::Instant,
 };
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,18 +22,122 @@ use rustix::event::{EventfdFlags, eventfd};
 pub(crate) struct BellLink {
     link: MemoryLink,
     inbound: Arc<OwnedFd>,
-    outbound: Arc<OwnedFd>,
+    /// Of all queues of the other end.
+    outbound: Vec<Arc<OwnedFd>>,
 }
 
 /// Two ends.
 pub(crate) fn bell_links(options: MemoryLinkOptions) -> (BellLink, BellLink) {
-    let bell = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
     let (one, other) = memory_link_pair(options);
     let (one_bell, other_bell) = (bell(), bell());
     (
-        BellLink { link: one, inbound: one_bell.clone(), outbound: other_bell.clone() },
-        BellLink { link: other, inbound: other_bell, outbound: one_bell },
+        BellLink { link: one, inbound: one_bell.clone(), outbound: vec![other_bell.clone()] },
+        BellLink { link: other, inbound: other_bell, outbound: vec![one_bell] },
     )
+}
+
+fn bell() -> Arc<OwnedFd> {
+    Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap())
+}
+
+fn ring(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+}
+
+/// One of several queues of an end. Flows are spread over them by their ports, and stay there, wherever they are sent
+/// from: a device that learns nothing.
+#[derive(Debug)]
+pub(crate) struct QueueLink {
+    device: Arc<Mutex<Device>>,
+    own: usize,
+    capabilities: LinkCapabilities,
+    bells: Vec<Arc<OwnedFd>>,
+    outbound: Arc<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Device {
+    link: MemoryLink,
+    batch: RxBatch,
+    /// Frames, and what is known of their checksums.
+    queues: Vec<VecDeque<(Vec<u8>, RxChecksum, usize)>>,
+}
+
+/// Two ends, of which the second one has `count` queues.
+#[allow(dead_code, reason = "one of two programs has them")]
+pub(crate) fn queue_links(options: MemoryLinkOptions, count: usize) -> (BellLink, Vec<QueueLink>) {
+    let (one, other) = memory_link_pair(options);
+    let (outbound, bells) = (bell(), (0..count).map(|_| bell()).collect::<Vec<_>>());
+    let capabilities = other.capabilities();
+    let queues = vec![VecDeque::new(); count];
+    let device = Arc::new(Mutex::new(Device { link: other, batch: RxBatch::new(16), queues }));
+    let queue = |own| {
+        let (device, bells, outbound) = (device.clone(), bells.clone(), outbound.clone());
+        QueueLink { device, own, capabilities, bells, outbound }
+    };
+    let queues = (0..count).map(queue).collect();
+    (BellLink { link: one, inbound: outbound.clone(), outbound: bells.clone() }, queues)
+}
+
+impl Device {
+    /// Spreads what has come. The ports are looked for where IPv4 without options has them: what has none there
+    /// goes anywhere.
+    fn spread(&mut self, now: Instant, bells: &[Arc<OwnedFd>]) -> io::Result<()> {
+        loop {
+            self.batch.clear();
+            if self.link.receive(now, &mut self.batch)? == 0 {
+                return Ok(());
+            }
+            for frame in self.batch.frames() {
+                let ports = frame.data.get(34..38).unwrap_or_default();
+                let sum = ports.iter().fold(0_usize, |sum, byte| sum + usize::from(*byte));
+                let queue = sum % self.queues.len();
+                self.queues[queue].push_back((frame.data.to_vec(), frame.checksum, frame.gso_size));
+                ring(&bells[queue]);
+            }
+        }
+    }
+}
+
+impl Link for QueueLink {
+    fn capabilities(&self) -> LinkCapabilities {
+        self.capabilities
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let own = &self.bells[self.own];
+        let _ = rustix::io::read(own, &mut [0; 8]);
+        let mut device = self.device.lock();
+        device.spread(now, &self.bells)?;
+        let before = batch.len();
+        while !batch.is_full()
+            && let Some((frame, checksum, gso_size)) = device.queues[self.own].pop_front()
+        {
+            assert!(batch.push(&frame, checksum, gso_size), "it came in such a batch");
+        }
+        if !device.queues[self.own].is_empty() {
+            ring(own);
+        }
+        Ok(batch.len() - before)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let outcome = self.device.lock().link.transmit(now, frame);
+        ring(&self.outbound);
+        outcome
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bells[self.own].as_fd())
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.device.lock().link.poll_at()
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.device.lock().link.stats()
+    }
 }
 
 impl Link for BellLink {
@@ -44,14 +150,14 @@ impl Link for BellLink {
         let _ = rustix::io::read(&self.inbound, &mut [0; 8]);
         let received = self.link.receive(now, batch)?;
         if batch.is_full() {
-            let _ = rustix::io::write(&self.inbound, &1_u64.to_ne_bytes());
+            ring(&self.inbound);
         }
         Ok(received)
     }
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let outcome = self.link.transmit(now, frame);
-        let _ = rustix::io::write(&self.outbound, &1_u64.to_ne_bytes());
+        self.outbound.iter().for_each(|bell| ring(bell));
         outcome
     }
 

@@ -264,6 +264,10 @@ impl Engine {
         let generation = self.objects.next_generation();
         let context = self.connections.insert(now, handle, generation, &below, object)?;
         self.objects.attach(path);
+        if let Some(offloaded) = self.connections.slot(context.index as usize) {
+            let flow = offloaded.flow;
+            self.publish(&flow);
+        }
         Ok((context.index as usize, context))
     }
 }

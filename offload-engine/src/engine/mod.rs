@@ -25,9 +25,10 @@
 //! | `forward` | segments that the host hands back |
 //! | `adapter` | pause and resume, statistics, reachability of neighbors |
 //! | `port`, `doorbell` | how host and engine talk |
+//! | `siblings` | several engines on the queues of one device |
 //! | `trace` | rows for `flue plot` |
 //!
-//! Limits: [`EngineConfig::rx_batch_frames_max`] frames and [`FROM_HOST_MESSAGES_MAX`] messages per
+//! Limits: [`EngineConfig::rx_batch_frames_max`] frames (or `rx_batch_bytes_max` bytes) and [`FROM_HOST_MESSAGES_MAX`] messages per
 //! iteration, [`TRANSMIT_SEGMENTS_MAX`] segments of one connection before the next one has its turn,
 //! [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host, [`STALLED_FRAMES_MAX`] frames waiting
 //! for a full link, [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`] bytes of a connection that has stopped,
@@ -42,6 +43,7 @@ mod initiate;
 mod look;
 pub mod port;
 mod run;
+mod siblings;
 mod terminate;
 #[cfg(test)]
 mod tests;
@@ -56,14 +58,17 @@ use self::{
     adapter::Statistics,
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
+    siblings::Siblings,
     trace::Trace,
 };
 pub use self::{
     connections::{
-        Connections, EARLY_BYTES_MAX, EARLY_FRAMES_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX,
+        BURST_BYTES_MAX, Connections, EARLY_BYTES_MAX, EARLY_FRAMES_MAX, HELD_BYTES_MAX,
+        HELD_FRAMES_MAX,
     },
     initiate::HELD_TREES_MAX,
     look::Look,
+    siblings::PASSED_FRAMES_MAX,
 };
 use crate::{
     chimney::{
@@ -85,6 +90,10 @@ pub const FROM_HOST_MESSAGES_MAX: usize = 256;
 pub const TRANSMIT_SEGMENTS_MAX: usize = 64;
 /// Frames kept while the link is full. Beyond it the connection's segments count as sent and lost.
 pub const STALLED_FRAMES_MAX: usize = 64;
+
+/// Receive buffers. One is read into again and again: a frame is checked and placed while the cache holds it, and a
+/// second buffer of 64 KiB would have to come from memory.
+const RX_BUFFERS: usize = 1;
 
 /// Something to be called on a worker thread without any lock of ours held.
 pub type Callback = Box<dyn FnOnce() + Send>;
@@ -118,6 +127,9 @@ pub struct EngineConfig {
     pub nce_stale: Duration,
     /// Frames taken from the link in one iteration.
     pub rx_batch_frames_max: usize,
+    /// Bytes of frames after which the iteration takes no more: connections have their turns, and a peer that has half
+    /// a megabyte in flight hears of the first half before it has sent the second.
+    pub rx_batch_bytes_max: usize,
     /// Payload bytes of a super-segment, at most what the link takes.
     pub super_segment_max: usize,
     /// What comes for a connection that was just taken over waits until the host has forwarded what had come before
@@ -137,6 +149,7 @@ impl EngineConfig {
             // REACHABLE_TIME of RFC 4861 s10.
             nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 16,
+            rx_batch_bytes_max: 256 * 1024,
             super_segment_max: 64 * 1024,
             waits_for_forwards: false,
             tcp: tcp::Config::default(),
@@ -164,6 +177,12 @@ pub struct EngineStats {
     pub rx_to_host: u64,
     /// Frames dropped because the host stack's queue was full.
     pub rx_to_host_dropped: u64,
+    /// Frames of connections that another engine has, passed on to it ([`Engine::group`]).
+    pub rx_passed_on: u64,
+    /// Such frames dropped because [`PASSED_FRAMES_MAX`] were on their way there.
+    pub rx_passed_on_dropped: u64,
+    /// Frames that other engines have passed on to this one.
+    pub rx_passed_in: u64,
     /// Frames sent for the host stack.
     pub tx_from_host: u64,
     /// Super-segments and segments sent.
@@ -216,6 +235,8 @@ pub struct Engine {
     from_host: Receiver<FromHost>,
     doorbell: Arc<Doorbell>,
     host_doorbell: Arc<Doorbell>,
+    /// `None`: it is alone on its device.
+    siblings: Option<Box<Siblings>>,
     batch: RxBatch,
     stalled: VecDeque<Stalled>,
     config: EngineConfig,
@@ -253,7 +274,8 @@ impl Engine {
             from_host,
             doorbell: port.engine_doorbell.clone(),
             host_doorbell: port.host_doorbell.clone(),
-            batch: RxBatch::new(config.rx_batch_frames_max.max(1)),
+            siblings: None,
+            batch: RxBatch::new(RX_BUFFERS),
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),
@@ -328,7 +350,8 @@ impl Engine {
     /// sleeping.
     pub fn has_input(&self) -> bool {
         let held = !self.paused && !self.held_trees.is_empty();
-        held || !self.from_host.is_empty() || self.connections.has_ready()
+        let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
+        held || passed || !self.from_host.is_empty() || self.connections.has_ready()
     }
 
     /// Whether a frame waits for the link to become writable.

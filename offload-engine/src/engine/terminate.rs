@@ -11,7 +11,7 @@ use super::{
     Engine, NodeClient, TRANSMIT_SEGMENTS_MAX,
     connections::{HeldFrames, Offloaded},
     port::ToHost,
-    run::{deliver_backlog, raise_events},
+    run::{Raised, deliver_backlog, raise_events},
 };
 use crate::{
     chimney::tree::{Block, ObjectNode, TargetContext, TcpObject, TerminateTree},
@@ -26,6 +26,8 @@ impl Engine {
         mut tree: TerminateTree,
         client: &mut impl NodeClient,
     ) {
+        // What was passed on to connections that go is older than what the host gets of them from now on.
+        self.take_all_passed(now, client);
         // What the client has heard of and not acted upon is acted upon first.
         client.poll(now, &mut self.connections);
         let mut frames = Vec::new();
@@ -105,7 +107,7 @@ impl Engine {
         // An ACK or a RST; the bound is for what upcalls add to it.
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return true };
-            if raise_events(now, offloaded, client) {
+            if raise_events(now, offloaded, client) == Raised::End {
                 return true;
             }
             let Some((transmit, reset)) = offloaded.poll_transmit(now) else { return false };
@@ -126,6 +128,7 @@ impl Engine {
     fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
         self.tell_retrieves(slot);
         let offloaded = self.connections.remove(slot)?;
+        self.withdraw(&offloaded.flow);
         self.objects.detach(offloaded.path);
         Some(offloaded)
     }

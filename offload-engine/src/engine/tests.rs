@@ -5,6 +5,7 @@ mod adapter;
 mod limits;
 mod receives;
 mod round_trip;
+mod siblings;
 mod state_operations;
 mod terminate;
 mod trees;
@@ -42,9 +43,9 @@ use crate::{
     },
     frame::classify,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
-    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
+    nbl::{NblChain, NetBuffer, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
-    tcp::{SeqNum, TcpPhase},
+    tcp::{Flags, SeqNum, TcpPhase},
     time::{Duration, Instant},
 };
 
@@ -436,6 +437,38 @@ fn a_batch_makes_one_acknowledgement() {
     assert_eq!(tcp_of(&sent[0]).1, 5000 + 4 * 1460);
 }
 
+// What has come is taken in order, as many frames and bytes in an iteration as the configuration says, whatever the
+// number of buffers.
+#[test]
+fn a_batch_has_its_limits() {
+    let batches = |frames_max: usize, bytes_max: usize| {
+        let mut config = EngineConfig::new(OURS);
+        config.rx_batch_frames_max = frames_max;
+        config.rx_batch_bytes_max = bytes_max;
+        let mut bench = Bench::with(config);
+        bench.initiate(1, 80);
+        bench.poll();
+        bench.client.takes = usize::MAX;
+        for at in 0..7_u8 {
+            bench.arrives(from_peer(80, 5000 + u32::from(at) * 100, 1000, &[at; 100]));
+        }
+        let mut counts = vec![];
+        for _ in 0..7 {
+            let before = bench.client.received.len();
+            bench.poll();
+            counts.push((bench.client.received.len() - before) / 100);
+        }
+        counts.retain(|count| *count > 0);
+        let all: Vec<u8> = (0..7).flat_map(|at| [at; 100]).collect();
+        assert_eq!(bench.client.received, all);
+        counts
+    };
+    assert_eq!(batches(3, usize::MAX), [3, 3, 1]);
+    // A frame has 154 bytes: the limit is reached with the second.
+    assert_eq!(batches(16, 200), [2, 2, 2, 1]);
+    assert_eq!(batches(16, usize::MAX), [7]);
+}
+
 // CH-IND-2: after a refusal nothing is indicated until receiving is resumed; order is kept.
 #[test]
 fn refused_data_waits_and_keeps_its_order() {
@@ -504,6 +537,68 @@ fn a_full_link_makes_frames_wait() {
     assert_eq!(payloads, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]);
     assert!(!bench.engine.wants_writable());
     assert_eq!(bench.engine.stats().tx_lost, 0);
+}
+
+// A link that does not segment: TCP is asked once for what the engine cuts into frames, and the frames are what a link
+// that segments would make of it. A full link in the middle neither loses nor reorders.
+#[test]
+fn a_super_segment_is_cut_for_a_plain_link() {
+    for full in [false, true] {
+        let mut bench = Bench::new(10);
+        bench.initiate(1, 80);
+        bench.poll();
+        bench.sent();
+        let data: Vec<u8> = (0..10_000_u32).map(|n| (n / 7) as u8).collect();
+        let mut buffer = NetBuffer::new();
+        buffer.push_mdl(Bytes::copy_from_slice(&data[..1001]));
+        buffer.push_mdl(Bytes::copy_from_slice(&data[1001..]));
+        let mut list = NetBufferList::new(42);
+        list.net_buffers.push(buffer);
+        bench.wire.lock().unwrap().full = full;
+        let now = bench.now;
+        bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+        bench.engine.flush(now, &mut bench.client);
+        bench.wire.lock().unwrap().full = false;
+        bench.poll();
+        let sent = bench.sent();
+        assert_eq!(sent.len(), 7);
+        let (mut seq, mut carried) = (1000, Vec::new());
+        let id = |frame: &[u8]| u16::from_be_bytes([frame[18], frame[19]]);
+        for (index, frame) in sent.iter().enumerate() {
+            let tcp = classify(frame).unwrap();
+            assert!(tcp.checksum_is_valid());
+            let (at, ack, payload) = tcp_of(frame);
+            assert_eq!((at, ack), (seq, 5000));
+            assert!(payload.len() == 1460 || index == 6);
+            let pushes = frame[14 + 20 + 13] & Flags::PSH.0 != 0;
+            assert_eq!(pushes, index == 6, "PSH ends the list");
+            assert_eq!(id(frame), id(&sent[0]) + index as u16);
+            seq += payload.len() as u32;
+            carried.extend(payload);
+        }
+        assert_eq!(carried, data);
+        let stats = bench.engine.stats();
+        assert_eq!((stats.tx_segments, stats.tx_lost), (7, 0));
+        assert_eq!(stats.tx_stalled, if full { 7 } else { 0 });
+        if !full {
+            let comments = &bench.wire.lock().unwrap().comments;
+            assert_eq!(comments.last().unwrap(), "initiate complete; NBL 0x2a");
+        }
+        bench.arrives(from_peer(80, 5000, 11_000, b""));
+        bench.poll();
+        assert_eq!(bench.client.completed.len(), 1);
+    }
+}
+
+// RFC 3168 s6.1.2: the first frame says that the window was reduced, the last ends the list and the stream.
+#[test]
+fn flags_of_what_is_cut() {
+    let all = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR | Flags::ECE;
+    let piece = |first, last| super::run::flags_of_piece(all, first, last);
+    assert_eq!(piece(true, true), all);
+    assert_eq!(piece(true, false), Flags::ACK | Flags::CWR | Flags::ECE);
+    assert_eq!(piece(false, false), Flags::ACK | Flags::ECE);
+    assert_eq!(piece(false, true), Flags::ACK | Flags::PSH | Flags::FIN | Flags::ECE);
 }
 
 // An abortive disconnect ends the connection: RST, Released last, and the host is told.
@@ -583,7 +678,8 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     let again = bench.sent();
     let shape: Vec<_> =
         again.iter().map(|frame| (tcp_of(frame).0, tcp_of(frame).2.len())).collect();
-    assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 440)]);
+    // The last 80 bytes have passed, but they were part of the one super-segment that the frames were cut from.
+    assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 520)]);
     let told: Vec<_> = bench.port.from_engine.try_iter().collect();
     let frames = told.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
     assert_eq!(frames, 3, "the host gets every frame");

@@ -3,28 +3,33 @@
 /// Adds the 16-bit words of `data` to `sum`. `data` starts on an even offset of what is summed; an
 /// odd last byte counts as the high half of a word.
 pub fn add(sum: u64, data: &[u8]) -> u64 {
-    // Words are added in native order, four lanes of 32 bits at a time, and swapped at the end:
-    // one's complement addition does not care (RFC 1071 s2 B).
-    let (mut a, mut b, mut c, mut d) = (0_u64, 0_u64, 0_u64, 0_u64);
-    let word = |bytes: &[u8]| -> u64 {
-        u64::from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-    };
-    let mut chunks = data.chunks_exact(16);
+    // Words are added in native order and swapped at the end: one's complement addition does not care (RFC 1071
+    // s2 B). As many lanes as two vector registers of 512 bits, so that the compiler uses what the machine has.
+    const LANES: usize = 16;
+    let mut lanes = [0_u64; LANES];
+    let mut chunks = data.chunks_exact(4 * LANES);
     for chunk in &mut chunks {
-        a += word(&chunk[0..4]);
-        b += word(&chunk[4..8]);
-        c += word(&chunk[8..12]);
-        d += word(&chunk[12..16]);
+        for (lane, bytes) in lanes.iter_mut().zip(chunk.chunks_exact(4)) {
+            *lane += word(bytes);
+        }
     }
-    let mut pairs = chunks.remainder().chunks_exact(2);
+    let mut sum_native: u64 = lanes.iter().sum();
+    let mut words = chunks.remainder().chunks_exact(4);
+    for bytes in &mut words {
+        sum_native += word(bytes);
+    }
+    let mut pairs = words.remainder().chunks_exact(2);
     for pair in &mut pairs {
-        a += u64::from(u16::from_ne_bytes([pair[0], pair[1]]));
+        sum_native += u64::from(u16::from_ne_bytes([pair[0], pair[1]]));
     }
     if let [last] = pairs.remainder() {
-        a += u64::from(u16::from_ne_bytes([*last, 0]));
+        sum_native += u64::from(u16::from_ne_bytes([*last, 0]));
     }
-    let native = fold(a + b + c + d);
-    sum + u64::from(u16::from_be_bytes(native.to_ne_bytes()))
+    sum + u64::from(u16::from_be_bytes(fold(sum_native).to_ne_bytes()))
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
 /// Adds `data` that starts on an odd offset if `odd`; returns the sum and whether the next byte is

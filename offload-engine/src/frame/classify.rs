@@ -2,16 +2,16 @@
 
 use core::net::SocketAddr;
 
-use etherparse::{
-    EtherType, Ethernet2Slice, IpNumber, Ipv4HeaderSlice, Ipv4Slice, Ipv6HeaderSlice, Ipv6Slice,
-    TcpSlice,
-};
+use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv4Slice, Ipv6HeaderSlice, Ipv6Slice};
 
 use super::{FlowKey, TcpOption, TcpOptions, checksum, mapped};
 use crate::tcp::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps};
 
 /// Most SACK blocks an option list can hold (RFC 2018 s3: 40 bytes of options).
 pub const SACK_BLOCKS_MAX: usize = 4;
+
+/// Bytes of a TCP header without options.
+const TCP_HEADER_MIN: usize = 20;
 
 /// A TCP segment in a frame that the target may process.
 #[derive(Clone, Copy, Debug)]
@@ -64,12 +64,13 @@ pub(super) struct Network<'a> {
 
 /// Looks through Ethernet and 802.1Q. What is behind a second tag is the host's.
 pub(super) fn network(frame: &[u8]) -> Option<Network<'_>> {
-    let ethernet = Ethernet2Slice::from_slice_without_fcs(frame).ok()?;
-    let (ether_type, payload) = (ethernet.ether_type(), ethernet.payload_slice());
+    let (addresses_and_type, packet) = frame.split_first_chunk::<14>()?;
+    let [.., type0, type1] = *addresses_and_type;
+    let ether_type = EtherType(u16::from_be_bytes([type0, type1]));
     if ether_type != EtherType::VLAN_TAGGED_FRAME {
-        return Some(Network { vlan: Vlan::Untagged, ether_type, packet: payload });
+        return Some(Network { vlan: Vlan::Untagged, ether_type, packet });
     }
-    let (&[tci0, tci1, type0, type1], packet) = payload.split_first_chunk()?;
+    let (&[tci0, tci1, type0, type1], packet) = packet.split_first_chunk()?;
     Some(Network {
         vlan: Vlan::Tagged(u16::from_be_bytes([tci0, tci1]) & 0xfff),
         ether_type: EtherType(u16::from_be_bytes([type0, type1])),
@@ -159,31 +160,43 @@ pub fn classify_fragment(frame: &[u8]) -> Option<FlowKey> {
     })
 }
 
+/// Every frame comes through here, so the fields are read where they lie; a test compares with `etherparse`.
 fn classify_ipv4(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
-    let ip = Ipv4HeaderSlice::from_slice(packet).ok()?;
-    if ip.ihl() != 5 || ip.is_fragmenting_payload() || ip.protocol() != IpNumber::TCP {
+    /// Version 4, five words: no options.
+    const VERSION_AND_LENGTH: u8 = 0x45;
+    /// More fragments, and the offset.
+    const FRAGMENT: u16 = 0x3fff;
+    let header = packet.first_chunk::<20>()?;
+    let [version, tos, len0, len1, _, _, fragment0, fragment1, _, protocol, _, _, rest @ ..] =
+        *header;
+    let fragment = u16::from_be_bytes([fragment0, fragment1]) & FRAGMENT;
+    let is_tcp = IpNumber(protocol) == IpNumber::TCP;
+    if version != VERSION_AND_LENGTH || fragment != 0 || !is_tcp {
         return None;
     }
-    if checksum::fold(checksum::add(0, ip.slice())) != 0xffff {
+    if checksum::fold(checksum::add(0, header)) != 0xffff {
         return None;
     }
     // What lies behind total_len is Ethernet padding.
-    let tcp_bytes = packet.get(ip.slice().len()..usize::from(ip.total_len()))?;
-    let pseudo = checksum::add(checksum::add(0, &ip.source()), &ip.destination());
-    let flow = Addresses { local: mapped(ip.destination()), remote: mapped(ip.source()) };
-    finish(tcp_bytes, flow, Ecn::from_bits(ip.ecn().value()), vlan, pseudo)
+    let total_len = usize::from(u16::from_be_bytes([len0, len1]));
+    let tcp_bytes = packet.get(header.len()..total_len)?;
+    let pseudo = checksum::add(0, &rest);
+    let [r0, r1, r2, r3, l0, l1, l2, l3] = rest;
+    let flow = Addresses { local: mapped([l0, l1, l2, l3]), remote: mapped([r0, r1, r2, r3]) };
+    finish(tcp_bytes, flow, Ecn::from_bits(tos & 3), vlan, pseudo)
 }
 
 fn classify_ipv6(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
-    let ip = Ipv6HeaderSlice::from_slice(packet).ok()?;
-    if ip.next_header() != IpNumber::TCP {
+    let (header, behind) = packet.split_first_chunk::<40>()?;
+    let [version, class, _, _, len0, len1, next_header, _, addresses @ ..] = header;
+    if version >> 4 != 6 || IpNumber(*next_header) != IpNumber::TCP {
         return None;
     }
-    let header_len = ip.slice().len();
-    let tcp_bytes = packet.get(header_len..header_len + usize::from(ip.payload_length()))?;
-    let pseudo = checksum::add(checksum::add(0, &ip.source()), &ip.destination());
-    let flow = Addresses { local: ip.destination(), remote: ip.source() };
-    finish(tcp_bytes, flow, Ecn::from_bits(ip.ecn().value()), vlan, pseudo)
+    let tcp_bytes = behind.get(..usize::from(u16::from_be_bytes([*len0, *len1])))?;
+    let pseudo = checksum::add(0, addresses);
+    let (remote, local) = addresses.split_first_chunk::<16>()?;
+    let flow = Addresses { local: *local.first_chunk()?, remote: *remote };
+    finish(tcp_bytes, flow, Ecn::from_bits(class >> 4 & 3), vlan, pseudo)
 }
 
 struct Addresses {
@@ -198,15 +211,20 @@ fn finish(
     vlan: Vlan,
     pseudo: u64,
 ) -> Option<TcpFrame<'_>> {
-    let tcp = TcpSlice::from_slice(tcp_bytes).ok()?;
+    let &[remote0, remote1, local0, local1, .., words, _, _, _, _, _, _, _] =
+        tcp_bytes.first_chunk::<TCP_HEADER_MIN>()?;
+    let header_len = usize::from(words >> 4) * 4;
+    if header_len < TCP_HEADER_MIN || header_len > tcp_bytes.len() {
+        return None;
+    }
     let flow = FlowKey {
         local_address: addresses.local,
         remote_address: addresses.remote,
-        local_port: tcp.destination_port(),
-        remote_port: tcp.source_port(),
+        local_port: u16::from_be_bytes([local0, local1]),
+        remote_port: u16::from_be_bytes([remote0, remote1]),
     };
     let pseudo_sum = pseudo + u64::from(IpNumber::TCP.0) + tcp_bytes.len() as u64;
-    let view = TcpView { bytes: tcp_bytes, header_len: tcp.header_slice().len() };
+    let view = TcpView { bytes: tcp_bytes, header_len };
     Some(TcpFrame { flow, ecn, vlan, tcp: view, pseudo_sum })
 }
 

@@ -1,4 +1,5 @@
 use alloc::{vec, vec::Vec};
+use core::net::IpAddr;
 
 use etherparse::{
     Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice,
@@ -99,6 +100,87 @@ fn build(template: &mut HeaderTemplate, segment: &SegmentHeader<'_>, payload: &[
     let (left, right) = payload.split_at(payload.len() / 3);
     template.finish_checksum(&mut header[..length], [left, right].into_iter());
     [&header[..length], payload].concat()
+}
+
+/// What `classify` has to say of a frame, by `etherparse`: the flow, the ECN bits, and header and payload of TCP.
+fn by_etherparse(frame: &[u8]) -> Option<(FlowKey, Ecn, Vec<u8>, Vec<u8>)> {
+    let sliced = SlicedPacket::from_ethernet(frame).ok()?;
+    let TransportSlice::Tcp(tcp) = sliced.transport.as_ref()? else { return None };
+    if sliced.link_exts.len() > 1 {
+        return None;
+    }
+    let (ecn, local, remote): (u8, IpAddr, IpAddr) = match sliced.net.as_ref()? {
+        NetSlice::Ipv4(ip) => {
+            let header = ip.header();
+            let sum = checksum::fold(checksum::add(0, header.slice()));
+            if header.ihl() != 5 || header.is_fragmenting_payload() || sum != 0xffff {
+                return None;
+            }
+            (header.ecn().value(), header.destination_addr().into(), header.source_addr().into())
+        }
+        NetSlice::Ipv6(ip) => {
+            if ip.header().next_header() != etherparse::IpNumber::TCP {
+                return None;
+            }
+            let header = ip.header();
+            (header.ecn().value(), header.destination_addr().into(), header.source_addr().into())
+        }
+        NetSlice::Arp(_) => return None,
+    };
+    let flow =
+        FlowKey::new((local, tcp.destination_port()).into(), (remote, tcp.source_port()).into());
+    let (header, payload) = (tcp.header_slice().to_vec(), tcp.payload().to_vec());
+    Some((flow, Ecn::from_bits(ecn), header, payload))
+}
+
+proptest! {
+    // RFC 791, RFC 8200, RFC 9293 s3.1: whatever is damaged in the headers, what is read of a frame is what
+    // etherparse reads of it.
+    #[test]
+    fn frames_are_read_as_etherparse_reads_them(
+        ipv6 in any::<bool>(),
+        vlan_id in prop_oneof![Just(0_u16), Just(7)],
+        seq in any::<u32>(),
+        ecn in 0_u8..4,
+        damage in proptest::collection::vec((12_usize..80, any::<u8>()), 0..3),
+        cut in 0_usize..120,
+        padding in 0_usize..9,
+    ) {
+        let (source, destination) = if ipv6 { ("fd00::1", "fd00::2") } else { ("10.0.0.1", "10.0.0.2") };
+        let mut template = template(source, destination, vlan_id);
+        let segment = SegmentHeader {
+            seq: SeqNum(seq),
+            ack: SeqNum(!seq),
+            flags: Flags::ACK,
+            window: 9,
+            timestamps: Some(Timestamps { value: seq, echo: 1 }),
+            sack: &[],
+            payload_len: 30,
+            ecn: Ecn::from_bits(ecn),
+        };
+        let mut frame = build(&mut template, &segment, &[7; 30]);
+        frame.resize(frame.len() + padding, 0);
+        let is_whole = damage.is_empty() && cut >= frame.len();
+        for (at, byte) in damage {
+            if let Some(damaged) = frame.get_mut(at) {
+                *damaged = byte;
+            }
+        }
+        frame.truncate(cut.max(14));
+        let found = classify(&frame).map(|tcp| {
+            let (_, payload_len) = tcp.octets();
+            let mut sack = NO_SACK;
+            let segment = tcp.segment(0, &mut sack);
+            prop_assert_eq!(segment.payload.len(), payload_len);
+            Ok((tcp.flow, tcp.ecn, segment.seq, segment.payload.to_vec()))
+        }).transpose()?;
+        let expected = by_etherparse(&frame).map(|(flow, ecn, header, payload)| {
+            let seq = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+            (flow, ecn, SeqNum(seq), payload)
+        });
+        prop_assert_eq!(&found, &expected);
+        prop_assert!(!is_whole || found.is_some());
+    }
 }
 
 proptest! {

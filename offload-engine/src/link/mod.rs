@@ -1,7 +1,7 @@
 //! How frames enter and leave. Nothing here looks above Ethernet, except that a virtio-net header
 //! has to be told where the checksum lies.
 //!
-//! [`open_tap`] gives a TAP, with the virtio-net header ([`VnetTap`]) or without ([`PlainTap`]);
+//! [`open_tap`] gives a TAP ([`open_tap_queues`] several queues of one, each a link), with the virtio-net header ([`VnetTap`]) or without ([`PlainTap`]);
 //! [`memory_link_pair`] joins two nodes of one process. [`Impaired`] and [`Tee`] wrap any link, in
 //! any order: a [`Tee`] inside records what the wire saw, one outside what the engine saw.
 
@@ -36,7 +36,10 @@ pub use self::{
         RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX, REORDER_HOLD_MAX, Wire, WireEnd,
     },
     memory::{MemoryLink, MemoryLinkOptions, memory_link_pair},
-    open::{MTU_MAX, MTU_MIN, OpenTap, TapError, TapOptions, VnetMode, open_tap},
+    open::{
+        MTU_MAX, MTU_MIN, OpenTap, TAP_QUEUES_MAX, TapError, TapOptions, VnetMode, open_tap,
+        open_tap_queues,
+    },
     plain::PlainTap,
     vnet::VnetTap,
 };

@@ -7,8 +7,10 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     string::String,
+    vec::Vec,
 };
 
+use libc::{c_int, c_uint};
 use rustix::io::Errno;
 
 use super::{
@@ -24,6 +26,9 @@ pub(super) const NODE: &str = "/dev/net/tun";
 pub const MTU_MIN: usize = 68;
 /// Largest MTU of a TAP: the driver's 65 535 less the Ethernet header.
 pub const MTU_MAX: usize = 65_521;
+
+/// Most queues of one TAP that [`open_tap_queues`] opens.
+pub const TAP_QUEUES_MAX: usize = 16;
 
 /// Whether to use the virtio-net header, and with it checksum and segmentation offload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -135,6 +140,24 @@ pub enum TapError {
         /// The interface.
         name: String,
     },
+    /// There is an interface of this name that is no TAP with several queues.
+    #[error(
+        "interface {name:?} exists and is no multi-queue TAP (ip tuntap add dev {name} mode tap \
+         multi_queue ...)"
+    )]
+    NotMultiQueue {
+        /// The interface.
+        name: String,
+    },
+    /// The kernel's TAPs have one queue.
+    #[error("no TAP with several queues on this kernel: IFF_MULTI_QUEUE is not among its features")]
+    NoMultiQueue,
+    /// The number of queues is out of range.
+    #[error("{queues} queues: a TAP has 1 to {TAP_QUEUES_MAX}")]
+    Queues {
+        /// The number given.
+        queues: usize,
+    },
     /// The vnet header was demanded and the kernel lacks it.
     #[error("no virtio-net header on this kernel: {step} failed")]
     NoVnetHeader {
@@ -159,16 +182,81 @@ pub enum TapError {
 /// # Errors
 /// See [`TapError`]: each kind names what is missing.
 pub fn open_tap(options: &TapOptions) -> Result<OpenTap, TapError> {
-    open_tap_at(NODE.as_ref(), options)
+    open_tap_at(NODE.as_ref(), options, Queueing::Single)
+}
+
+/// Attaches to a TAP once for each of its queues, which are links of their own: the kernel spreads flows over them,
+/// and a flow follows the queue on which frames of it were last written. All have the same capabilities. For one
+/// queue it is [`open_tap`].
+///
+/// # Errors
+/// [`TapError::Queues`]; else as [`open_tap`].
+pub fn open_tap_queues(options: &TapOptions, queues: usize) -> Result<Vec<OpenTap>, TapError> {
+    match queues {
+        1 => return Ok(Vec::from([open_tap(options)?])),
+        2..=TAP_QUEUES_MAX => {}
+        _ => return Err(TapError::Queues { queues }),
+    }
+    let node = Path::new(NODE);
+    let first = open_tap_at(node, options, Queueing::Multi)?;
+    // The header is the whole device's: the others follow the first.
+    let vnet = if first.vnet_header { VnetMode::On } else { VnetMode::Off };
+    let others = TapOptions { name: first.name.clone(), vnet, ..*options };
+    let mut opened = Vec::from([first]);
+    for _ in 1..queues {
+        opened.push(open_tap_at(node, &others, Queueing::Multi)?);
+    }
+    let capabilities = opened[0].link.capabilities();
+    if opened.iter().any(|queue| queue.link.capabilities() != capabilities) {
+        let source = io::Error::other("its queues were granted different offloads");
+        return Err(TapError::Io { step: "TUNSETOFFLOAD", source });
+    }
+    Ok(opened)
+}
+
+/// Whether an attach is to the one queue of a TAP, or adds a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Queueing {
+    Single,
+    Multi,
+}
+
+impl Queueing {
+    /// The flags of TUNSETIFF.
+    pub(super) const fn flags(self) -> c_int {
+        match self {
+            Self::Single => 0,
+            Self::Multi => libc::IFF_MULTI_QUEUE,
+        }
+    }
+
+    /// Checks the kernel's features.
+    pub(super) fn check(self, features: c_uint) -> Result<(), TapError> {
+        let flags = self.flags() as c_uint;
+        if features & flags == flags { Ok(()) } else { Err(TapError::NoMultiQueue) }
+    }
+
+    /// What TUNSETIFF's error means.
+    pub(super) fn attach_error(self, name: &str, source: io::Error) -> TapError {
+        match attach_error(name, source) {
+            TapError::NotATap { name } if self == Self::Multi => TapError::NotMultiQueue { name },
+            error => error,
+        }
+    }
 }
 
 /// [`open_tap`] with the node that the attempt with a vnet header opens.
-pub(super) fn open_tap_at(node: &Path, options: &TapOptions) -> Result<OpenTap, TapError> {
+pub(super) fn open_tap_at(
+    node: &Path,
+    options: &TapOptions,
+    queueing: Queueing,
+) -> Result<OpenTap, TapError> {
     let TapOptions { name, mtu, vnet } = options;
+    let open_plain = || PlainTap::open_queue(name, *mtu, queueing);
     let opened = match vnet {
-        VnetMode::Off => plain(PlainTap::open(name, *mtu)?),
-        VnetMode::On => with_header(VnetTap::open_node(node, name, *mtu)?),
-        VnetMode::Auto => match VnetTap::open_node(node, name, *mtu) {
+        VnetMode::Off => plain(open_plain()?),
+        VnetMode::On => with_header(VnetTap::open_node(node, name, *mtu, queueing)?),
+        VnetMode::Auto => match VnetTap::open_node(node, name, *mtu, queueing) {
             Ok(tap) => with_header(tap),
             Err(VnetError::Fatal(error)) => return Err(error),
             Err(VnetError::Unsupported { step, source }) => {
@@ -178,7 +266,7 @@ pub(super) fn open_tap_at(node: &Path, options: &TapOptions) -> Result<OpenTap, 
                     error = %source,
                     "no virtio-net header; frames of MTU size only"
                 );
-                let mut tap = PlainTap::open(name, *mtu)?;
+                let mut tap = open_plain()?;
                 tap.count_fallback();
                 plain(tap)
             }
@@ -285,5 +373,21 @@ mod tests {
         assert!(matches!(error(Errno::BUSY), TapError::Busy { .. }));
         assert!(matches!(error(Errno::INVAL), TapError::NotATap { .. }));
         assert!(matches!(error(Errno::NOMEM), TapError::Io { step: "TUNSETIFF", .. }));
+        let error = |errno: Errno| Queueing::Multi.attach_error("t0", errno.into());
+        assert!(matches!(error(Errno::INVAL), TapError::NotMultiQueue { .. }));
+        assert!(matches!(error(Errno::BUSY), TapError::Busy { .. }));
+    }
+
+    #[test]
+    fn several_queues_need_a_kernel_that_has_them() {
+        let features = (libc::IFF_TAP | libc::IFF_VNET_HDR) as c_uint;
+        assert!(Queueing::Single.check(features).is_ok());
+        assert!(matches!(Queueing::Multi.check(features), Err(TapError::NoMultiQueue)));
+        assert!(Queueing::Multi.check(features | libc::IFF_MULTI_QUEUE as c_uint).is_ok());
+        let options = TapOptions { name: "t0".into(), mtu: 1500, vnet: VnetMode::Auto };
+        for queues in [0, TAP_QUEUES_MAX + 1] {
+            let error = open_tap_queues(&options, queues).unwrap_err();
+            assert!(matches!(error, TapError::Queues { queues: given } if given == queues));
+        }
     }
 }

@@ -1,18 +1,22 @@
 //! The plain TAP: complete Ethernet frames of at most MTU size, nothing else.
 //!
-//! Opened by the `tun_tap` crate. One trap needs care: a persistent TAP remembers the offloads
+//! Opened by the `tun_tap` crate, or by ourselves for one of several queues, which that crate does not have. One trap needs care: a persistent TAP remembers the offloads
 //! that an earlier user asked for. With them on and no header to say so, the kernel would hand
 //! over 64 KiB frames with unfinished checksums; so they are switched off after each attach.
 #![forbid(unsafe_code)]
 
-use std::{io, os::fd::BorrowedFd};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    string::String,
+};
 
 use tun_tap::{Iface, Mode};
 
 use super::{
     Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TapError, TxFrame, TxOutcome,
     device::{self, Received},
-    open::{self, NODE},
+    open::{self, NODE, Queueing},
     tun,
 };
 use crate::time::Instant;
@@ -20,9 +24,47 @@ use crate::time::Instant;
 /// A TAP without offloads.
 #[derive(Debug)]
 pub struct PlainTap {
-    interface: Iface,
+    interface: Interface,
     mtu: usize,
     stats: LinkStats,
+}
+
+#[derive(Debug)]
+enum Interface {
+    Whole(Iface),
+    Queue { fd: OwnedFd, name: String },
+}
+
+impl Interface {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Whole(interface) => tun::borrow(interface),
+            Self::Queue { fd, .. } => fd.as_fd(),
+        }
+    }
+
+    /// One of several queues of the TAP `name`.
+    fn queue(name: &str) -> Result<Self, TapError> {
+        let fd = open::open_node(NODE.as_ref())?;
+        let features =
+            tun::features(&fd).map_err(|source| TapError::Io { step: "TUNGETFEATURES", source })?;
+        let queueing = Queueing::Multi;
+        queueing.check(features)?;
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | queueing.flags();
+        let name =
+            tun::attach(&fd, name, flags).map_err(|source| queueing.attach_error(name, source))?;
+        Ok(Self::Queue { fd, name })
+    }
+
+    /// The TAP `name` by `tun_tap`.
+    fn whole(name: &str) -> Result<Self, TapError> {
+        // `tun_tap` gives one error for two steps; opening the node first tells them apart.
+        drop(open::open_node(NODE.as_ref())?);
+        let interface = Iface::without_packet_info(name, Mode::Tap)
+            .map_err(|source| open::attach_error(name, source))?;
+        interface.set_non_blocking().map_err(|source| TapError::Io { step: "FIONBIO", source })?;
+        Ok(Self::Whole(interface))
+    }
 }
 
 impl PlainTap {
@@ -32,21 +74,28 @@ impl PlainTap {
     /// # Errors
     /// See [`TapError`].
     pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
+        Self::open_queue(name, mtu, Queueing::Single)
+    }
+
+    /// [`PlainTap::open`], or one of several queues.
+    pub(super) fn open_queue(name: &str, mtu: usize, queueing: Queueing) -> Result<Self, TapError> {
         open::check_name(name)?;
         open::check_mtu(mtu)?;
-        // `tun_tap` gives one error for two steps; opening the node first tells them apart.
-        drop(open::open_node(NODE.as_ref())?);
-        let interface = Iface::without_packet_info(name, Mode::Tap)
-            .map_err(|source| open::attach_error(name, source))?;
-        interface.set_non_blocking().map_err(|source| TapError::Io { step: "FIONBIO", source })?;
-        tun::set_offload(tun::borrow(&interface), 0)
+        let interface = match queueing {
+            Queueing::Single => Interface::whole(name)?,
+            Queueing::Multi => Interface::queue(name)?,
+        };
+        tun::set_offload(interface.fd(), 0)
             .map_err(|source| TapError::Io { step: "TUNSETOFFLOAD", source })?;
         Ok(Self { interface, mtu, stats: LinkStats::default() })
     }
 
     /// The interface's actual name.
     pub fn name(&self) -> &str {
-        self.interface.name()
+        match &self.interface {
+            Interface::Whole(interface) => interface.name(),
+            Interface::Queue { name, .. } => name,
+        }
     }
 
     /// Records that this link stands in for one with a vnet header.
@@ -61,7 +110,7 @@ impl Link for PlainTap {
     }
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        let fd = tun::borrow(&self.interface);
+        let fd = self.interface.fd();
         device::fill_batch(batch, &mut self.stats, |space, stats| {
             let room = space.len();
             let len = rustix::io::read(fd, space)?;
@@ -80,11 +129,11 @@ impl Link for PlainTap {
             self.stats.tx_errors += 1;
             return TxOutcome::Dropped;
         }
-        device::write_frame(tun::borrow(&self.interface), &[], frame, &mut self.stats)
+        device::write_frame(self.interface.fd(), &[], frame, &mut self.stats)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(tun::borrow(&self.interface))
+        Some(self.interface.fd())
     }
 
     fn poll_at(&self) -> Option<Instant> {

@@ -23,6 +23,7 @@ use rustix::{
 };
 
 use super::{
+    open::Queueing,
     testing::{MACS, PORTS, parse, partial_frame, pattern, segment_offload, transmit},
     *,
 };
@@ -372,10 +373,10 @@ fn without_the_header_auto_falls_back_and_counts_it() {
     in_namespace(|| {
         let node = "/dev/null".as_ref();
         let OpenTap { link, vnet_header, .. } =
-            open::open_tap_at(node, &options(VnetMode::Auto)).unwrap();
+            open::open_tap_at(node, &options(VnetMode::Auto), Queueing::Single).unwrap();
         assert!(!vnet_header);
         assert_eq!((link.stats().vnet_fallbacks, link.capabilities().tso4_max), (1, 0));
-        let error = open::open_tap_at(node, &options(VnetMode::On)).unwrap_err();
+        let error = open::open_tap_at(node, &options(VnetMode::On), Queueing::Single).unwrap_err();
         assert!(matches!(error, TapError::NoVnetHeader { step: "TUNGETFEATURES", .. }), "{error}");
     });
 }

@@ -22,7 +22,8 @@ use super::{
     TxOffload, TxOutcome, TxSegment,
     checksum::{self, TCP_CHECKSUM_OFFSET},
     device::{self, ETHERNET_HEADER_BYTES, Received},
-    open, tun,
+    open::{self, Queueing},
+    tun,
 };
 use crate::time::Instant;
 
@@ -110,11 +111,16 @@ impl VnetTap {
     /// # Errors
     /// See [`TapError`]; [`TapError::NoVnetHeader`] when the kernel lacks what the header needs.
     pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
-        Ok(Self::open_node(open::NODE.as_ref(), name, mtu)?)
+        Ok(Self::open_node(open::NODE.as_ref(), name, mtu, Queueing::Single)?)
     }
 
     /// [`VnetTap::open`] with another node, telling for good from for this header.
-    pub(super) fn open_node(node: &Path, name: &str, mtu: usize) -> Result<Self, VnetError> {
+    pub(super) fn open_node(
+        node: &Path,
+        name: &str,
+        mtu: usize,
+        queueing: Queueing,
+    ) -> Result<Self, VnetError> {
         open::check_name(name)?;
         open::check_mtu(mtu)?;
         let fd = open::open_node(node)?;
@@ -124,9 +130,10 @@ impl VnetTap {
         if features & libc::IFF_VNET_HDR as c_uint == 0 {
             return Err(unsupported("IFF_VNET_HDR")(io::ErrorKind::Unsupported.into()));
         }
-        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        queueing.check(features)?;
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queueing.flags();
         let name = tun::attach(&fd, name, flags)
-            .map_err(|source| VnetError::Fatal(open::attach_error(name, source)))?;
+            .map_err(|source| VnetError::Fatal(queueing.attach_error(name, source)))?;
         tun::set_vnet_little_endian(&fd).map_err(unsupported("TUNSETVNETLE"))?;
         tun::set_vnet_header_len(&fd, HEADER_BYTES as c_int)
             .map_err(unsupported("TUNSETVNETHDRSZ"))?;

@@ -273,6 +273,13 @@ pub struct Config {
     /// Bytes that the receive window may grow to, as the consumer takes them faster; what the window's
     /// scale can say bounds it too. At or below InitialRcvWnd, for example 0: the window does not grow.
     pub rcv_wnd_max: u32,
+    /// Bytes that may be in flight on any path, as far as congestion control and the peer allow: as much as
+    /// stays in the caches of both ends while it is copied from one to the other.
+    pub in_flight_min: u64,
+    /// Bytes in a second that no path carries more of. On a path whose smallest round trip is longer than
+    /// `in_flight_min` takes at this rate, that much may be in flight; what goes beyond it would only wait in
+    /// a queue, in a TAP's until it overflows. `u64::MAX`: no limit.
+    pub link_rate: u64,
     /// ACKs without delay for full-sized segments after a take-over: a sender in slow start waits for
     /// them.
     pub quick_acks: u8,
@@ -463,6 +470,8 @@ impl Default for Config {
             fin_wait_2: Duration::from_secs(120),
             time_wait: Duration::from_secs(60),
             rcv_wnd_max: 4 * 1024 * 1024,
+            in_flight_min: 512 * 1024,
+            link_rate: 10_000_000_000,
             quick_acks: 16,
             timestamps_required: false,
             path: PathOptions::default(),

@@ -294,8 +294,14 @@ impl Connection {
 
     /// Acknowledgement and window. Returns whether the connection has ended with it.
     fn process_ack(&mut self, segment: &Segment<'_>, ack: Position, fin: bool) -> bool {
-        if ack >= self.snd.una {
-            let window = u64::from(segment.window) << self.constant.snd_wind_scale;
+        let window = u64::from(segment.window) << self.constant.snd_wind_scale;
+        if ack == self.snd.una && self.is_one_way(segment) {
+            self.update_window(segment, ack, window);
+            if self.snd.wnd > 0 {
+                self.timers.stop(Timer::Persist);
+            }
+            self.tell_send_backlog();
+        } else if ack >= self.snd.una {
             let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
             let cwnd = self.congestion.cwnd();
             let outstanding = self.snd.nxt.since(self.snd.una).min(cwnd);
@@ -320,6 +326,12 @@ impl Connection {
             self.hear_old_blocks(segment, ack);
         }
         self.phase == TcpPhase::Closed
+    }
+
+    /// Header prediction: data comes and none of ours is in flight, so that an acknowledgement of nothing new means
+    /// nothing to recovery and congestion control. One without blocks or ECN echo, that is.
+    fn is_one_way(&self, segment: &Segment<'_>) -> bool {
+        segment.sack.is_empty() && !segment.flags.contains(Flags::ECE) && self.recovery.is_quiet()
     }
 
     /// An acknowledgement that was overtaken: its blocks may still be news.

@@ -533,7 +533,16 @@ impl Connection {
     /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion
     /// controller's.
     fn send_window(&self) -> u64 {
-        self.recovery.window().unwrap_or_else(|| self.congestion.cwnd())
+        let window = self.recovery.window().unwrap_or_else(|| self.congestion.cwnd());
+        window.min(self.in_flight_max())
+    }
+
+    /// Bytes that the path can use, by its smallest round trip; no limit before one is known.
+    fn in_flight_max(&self) -> u64 {
+        let Config { in_flight_min, link_rate, .. } = self.config;
+        let Some(rtt) = self.rtt.min() else { return u64::MAX };
+        let nanos = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
+        (link_rate.saturating_mul(nanos) / 1_000_000_000).max(in_flight_min)
     }
 
     /// Whether no request can be served any more: closed, or a RST is about to be sent.

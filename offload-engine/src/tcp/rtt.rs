@@ -45,13 +45,16 @@ pub(super) struct RttEstimator {
     min: RecentMin,
     rto_min: Duration,
     rto_max: Duration,
+    /// The time-out before back-off: computed with each sample, asked for with each segment.
+    base_rto: Duration,
     backoff: u32,
 }
 
 impl RttEstimator {
-    pub(super) const fn new(rto_min: Duration, rto_max: Duration) -> Self {
-        let min = RecentMin { since: Instant::ZERO, current: None, previous: None };
-        Self { srtt: None, rttvar: Duration::ZERO, min, rto_min, rto_max, backoff: 0 }
+    pub(super) fn new(rto_min: Duration, rto_max: Duration) -> Self {
+        let base_rto = RTO_INITIAL.clamp(rto_min, rto_max);
+        let (rttvar, min) = (Duration::ZERO, RecentMin::default());
+        Self { srtt: None, rttvar, min, rto_min, rto_max, base_rto, backoff: 0 }
     }
 
     /// Continues from a carried estimate: `srtt8` is 8 x SRTT, `rttvar4` is 4 x RTTVAR, in ms.
@@ -59,6 +62,7 @@ impl RttEstimator {
         if srtt8 != 0 {
             self.srtt = Some(Duration::from_micros(u64::from(srtt8) * 1_000 / 8));
             self.rttvar = Duration::from_micros(u64::from(rttvar4) * 1_000 / 4);
+            self.derive();
         }
     }
 
@@ -77,25 +81,37 @@ impl RttEstimator {
     pub(super) fn sample(&mut self, now: Instant, rtt: Duration) {
         self.backoff = 0;
         self.min.sample(now, rtt);
-        let Some(srtt) = self.srtt else {
-            self.srtt = Some(rtt);
-            self.rttvar = rtt / 2;
-            return;
-        };
-        self.rttvar = (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4;
-        self.srtt = Some((srtt * 7 + rtt) / 8);
+        match self.srtt {
+            None => {
+                self.srtt = Some(rtt);
+                self.rttvar = rtt / 2;
+            }
+            Some(srtt) => {
+                self.rttvar = (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4;
+                self.srtt = Some((srtt * 7 + rtt) / 8);
+            }
+        }
+        self.derive();
+    }
+
+    fn derive(&mut self) {
+        self.base_rto = self
+            .srtt
+            .map_or(RTO_INITIAL, |srtt| srtt + (self.rttvar * 4).max(self.rto_min))
+            .clamp(self.rto_min, self.rto_max);
     }
 
     /// The time-out before back-off. The least of it stands beside SRTT, as in Linux: on a path without jitter
     /// RTTVAR goes to nothing, and a peer's delayed ACK would look like a loss. RFC 6298 2.4 has it count in all.
-    pub(super) fn base_rto(&self) -> Duration {
-        self.srtt
-            .map_or(RTO_INITIAL, |srtt| srtt + (self.rttvar * 4).max(self.rto_min))
-            .clamp(self.rto_min, self.rto_max)
+    pub(super) const fn base_rto(&self) -> Duration {
+        self.base_rto
     }
 
     /// The time-out shifted left by `exponent`, bounded.
     pub(super) fn rto_shifted(&self, exponent: u32) -> Duration {
+        if exponent == 0 {
+            return self.base_rto;
+        }
         self.base_rto().saturating_mul(1 << exponent.min(BACKOFF_MAX)).min(self.rto_max)
     }
 

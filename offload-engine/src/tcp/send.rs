@@ -119,12 +119,10 @@ impl SendQueue {
         let from = self.lists.partition_point(|posted| posted.end <= una);
         let waiting = self.lists.range_mut(from..).chain(self.disconnect.as_mut());
         for Posted { list, start, end: _ } in waiting {
-            let mut end = *start;
+            let mut at = *start;
             for net_buffer in &mut list.net_buffers {
-                end += net_buffer.data_length() as u64;
-                if end > una {
-                    net_buffer.detach();
-                }
+                net_buffer.detach(length(at, una.max(at)));
+                at += net_buffer.data_length() as u64;
             }
         }
     }

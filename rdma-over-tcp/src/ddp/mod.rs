@@ -121,6 +121,7 @@ impl Segment {
     ///
     /// # Errors
     /// [`DdpError::Short`] and [`DdpError::Version`].
+    #[inline]
     pub fn parse(ulpdu: &[u8]) -> Result<(Self, &[u8]), DdpError> {
         let short = DdpError::Short { octets: ulpdu.len() };
         let &control = ulpdu.first().ok_or(short)?;

@@ -1,20 +1,22 @@
 //! From ULPDUs to FPDUs, as chains of memory.
 //!
-//! An FPDU becomes a net buffer: {ULPDU_Length and headers} from a slab, the payload's own slices,
-//! {pad and CRC} from the slab. Nothing of the payload is copied; its octets are read once, for the
-//! CRC. Without payload all of it is one piece. When the peer demands markers they are pieces of
-//! the slab between the others (RFC 5044 §4.3).
+//! FPDUs go back to back into a net buffer, the *train*. What the encoder itself adds (ULPDU_Length and headers, pad
+//! and CRC, markers) and payload that is copied are written to one open piece of a slab; payload that is lent closes
+//! it and is an MDL of its own. So many small FPDUs are one piece of memory, and one large FPDU is three: {headers},
+//! payload, {pad and CRC}, the last of them open for the next FPDU's headers. The octets of an open piece are read
+//! once for the CRC, when the FPDU ends or the piece is closed.
 //!
-//! FPDUs must go to TCP in the order in which they were encoded: the marker grid advances with
-//! each.
+//! When the peer demands markers they are written between (RFC 5044 §4.3): lent payload is sliced, never copied.
+//!
+//! FPDUs must go to TCP in the order in which they were encoded: the marker grid advances with each.
 
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 use offload_engine::nbl::NetBuffer;
 
 use super::{
     LENGTH_OCTETS, MULPDU_MAX, Slab,
     crc::{CRC_OCTETS, Crc32c},
-    marker::{Grid, MARKER_OCTETS},
+    marker::{Grid, INTERVAL, MARKER_OCTETS},
     pad_octets,
 };
 
@@ -70,108 +72,175 @@ impl Encoder {
         slab: &mut Slab,
         fpdu: &mut NetBuffer,
     ) {
-        let payload_octets: usize = payload.iter().map(Bytes::len).sum();
+        fpdu.clear();
+        let payload_octets = payload.iter().map(Bytes::len).sum();
+        let mut writer = self.begin(header, payload_octets, 0, slab, fpdu);
+        payload.iter().for_each(|slice| writer.lend(slice.clone()));
+        writer.finish();
+        end_train(slab, fpdu);
+    }
+
+    /// Begins an FPDU at the end of `train`: `header` and then `payload_octets`, of which `copied_octets` will be
+    /// copied. The train is complete after [`end_train`].
+    ///
+    /// # Panics
+    /// As [`encode_into`](Self::encode_into).
+    pub(crate) fn begin<'a>(
+        &'a mut self,
+        header: &[u8],
+        payload_octets: usize,
+        copied_octets: usize,
+        slab: &'a mut Slab,
+        train: &'a mut NetBuffer,
+    ) -> Fpdu<'a> {
         let ulpdu_octets = header.len() + payload_octets;
         assert!(ulpdu_octets <= usize::from(MULPDU_MAX), "ULPDU of {ulpdu_octets} octets");
-        let length = (ulpdu_octets as u16).to_be_bytes();
-        let pad = &[0; 3][..pad_octets(ulpdu_octets)];
-
-        fpdu.clear();
-        if self.grid.is_some() {
-            self.encode_marked(length, header, payload, pad, slab, fpdu);
-        } else if payload_octets == 0 {
-            let mut whole = slab.take(LENGTH_OCTETS + header.len() + pad.len() + CRC_OCTETS);
-            whole.put_slice(&length);
-            whole.put_slice(header);
-            whole.put_slice(pad);
-            let crc_field = self.crc_field(|crc| crc.update(&whole));
-            whole.put_slice(&crc_field);
-            fpdu.push_mdl(whole.freeze());
-        } else {
-            let mut head = slab.take(LENGTH_OCTETS + header.len());
-            head.put_slice(&length);
-            head.put_slice(header);
-            let mut tail = slab.take(pad.len() + CRC_OCTETS);
-            tail.put_slice(pad);
-            let crc_field = self.crc_field(|crc| {
-                crc.update(&head);
-                payload.iter().for_each(|slice| crc.update(slice));
-                crc.update(pad);
-            });
-            tail.put_slice(&crc_field);
-            fpdu.push_mdl(head.freeze());
-            for slice in payload.iter().filter(|slice| !slice.is_empty()) {
-                fpdu.push_mdl(slice.clone());
-            }
-            fpdu.push_mdl(tail.freeze());
-        }
-        self.fpdus += 1;
-        self.octets += fpdu.data_length() as u64;
-    }
-
-    /// The CRC field over what `cover` adds; zero when CRCs are off (MPA-4.4-8).
-    fn crc_field(&mut self, cover: impl FnOnce(&mut Crc32c)) -> [u8; CRC_OCTETS] {
-        if !self.use_crc {
-            return [0; CRC_OCTETS];
-        }
-        self.crc.reset();
-        cover(&mut self.crc);
-        self.crc.to_wire()
-    }
-
-    fn encode_marked(
-        &mut self,
-        length: [u8; LENGTH_OCTETS],
-        header: &[u8],
-        payload: &[Bytes],
-        pad: &[u8],
-        slab: &mut Slab,
-        fpdu: &mut NetBuffer,
-    ) {
-        let Self { use_crc, grid: Some(grid), crc, .. } = self else { return };
-        crc.reset();
-        let mut put = |mdl: Bytes| {
-            crc.update(&mdl);
-            fpdu.push_mdl(mdl);
+        let pad_octets = pad_octets(ulpdu_octets);
+        let own_octets = LENGTH_OCTETS + header.len() + copied_octets + pad_octets + CRC_OCTETS;
+        let needed_octets = match self.grid {
+            None => own_octets,
+            Some(_) => own_octets + marker_octets_max(own_octets + payload_octets),
         };
-        let mut head = slab.take(LENGTH_OCTETS + header.len());
-        head.put_slice(&length);
-        head.put_slice(header);
-        let head = head.freeze();
-        let pad = (!pad.is_empty()).then(|| {
-            let mut piece = slab.take(pad.len());
-            piece.put_slice(pad);
-            piece.freeze()
-        });
-        // A marker here lies between two FPDUs and belongs to this one (MPA-4.3-5, MPA-4.4-10).
-        for mut slice in core::iter::once(&head).chain(payload).chain(&pad).cloned() {
-            while !slice.is_empty() {
-                if grid.is_marker_due() {
-                    put(marker(grid, slab));
-                }
-                let piece = slice.split_to(slice.len().min(grid.room()));
-                grid.pass(piece.len());
-                put(piece);
-            }
+        if slab.room() < needed_octets {
+            end_train(slab, train);
+            slab.turn(needed_octets);
         }
-        // A marker between pad and CRC belongs to this FPDU (MPA-4.4-11).
-        if grid.is_marker_due() {
-            put(marker(grid, slab));
+        if self.use_crc {
+            self.crc.reset();
         }
-        let crc_field = if *use_crc { crc.to_wire() } else { [0; CRC_OCTETS] };
-        let mut tail = slab.take(CRC_OCTETS);
-        tail.put_slice(&crc_field);
-        fpdu.push_mdl(tail.freeze());
-        grid.pass(CRC_OCTETS);
-        grid.end_fpdu();
+        let summed = slab.open().len();
+        let mut fpdu =
+            Fpdu { encoder: self, slab, train, summed, pad_octets, payload_octets, octets: 0 };
+        fpdu.copy_any(&(ulpdu_octets as u16).to_be_bytes());
+        fpdu.copy_any(header);
+        fpdu
     }
 }
 
-/// A marker for this point of the grid, which is passed.
-fn marker(grid: &mut Grid, slab: &mut Slab) -> Bytes {
-    let mut piece = slab.take(MARKER_OCTETS);
-    piece.put_u16(0);
-    piece.put_u16(grid.fpduptr());
-    grid.pass_marker();
-    piece.freeze()
+/// Closes what is open: the net buffer holds all of its FPDUs.
+pub(crate) fn end_train(slab: &mut Slab, train: &mut NetBuffer) {
+    if let Some(piece) = slab.close() {
+        train.push_mdl(piece);
+    }
+}
+
+/// Octets of all markers that may fall into so many octets.
+const fn marker_octets_max(octets: usize) -> usize {
+    MARKER_OCTETS * (octets / (INTERVAL as usize - MARKER_OCTETS) + 2)
+}
+
+/// An FPDU in the making: payload is copied or lent piece by piece, then it is finished.
+#[derive(Debug)]
+pub(crate) struct Fpdu<'a> {
+    encoder: &'a mut Encoder,
+    slab: &'a mut Slab,
+    train: &'a mut NetBuffer,
+    /// Octets of the open piece that the CRC covers already, or that are not this FPDU's.
+    summed: usize,
+    pad_octets: usize,
+    /// Payload that is still to come.
+    payload_octets: usize,
+    /// Octets of this FPDU so far, markers included.
+    octets: usize,
+}
+
+impl Fpdu<'_> {
+    /// Copies payload.
+    pub(crate) fn copy(&mut self, payload: &[u8]) {
+        self.payload_octets -= payload.len();
+        self.copy_any(payload);
+    }
+
+    /// Adds payload that goes out from where it lies.
+    pub(crate) fn lend(&mut self, mut payload: Bytes) {
+        self.payload_octets -= payload.len();
+        if self.encoder.grid.is_none() {
+            self.lend_piece(payload);
+            return;
+        }
+        while !payload.is_empty() {
+            self.mark();
+            let room = self.encoder.grid.as_ref().map_or(payload.len(), Grid::room);
+            self.lend_piece(payload.split_to(room.min(payload.len())));
+        }
+    }
+
+    /// Pad and CRC. Returns the octets of the FPDU, markers included.
+    pub(crate) fn finish(mut self) -> usize {
+        debug_assert_eq!(self.payload_octets, 0, "payload that was announced");
+        self.copy_any(&[0; 3][..self.pad_octets]);
+        // A marker between pad and CRC belongs to this FPDU (MPA-4.4-11).
+        self.mark();
+        self.sum();
+        // Zero when CRCs are off (MPA-4.4-8).
+        let crc = if self.encoder.use_crc { self.encoder.crc.to_wire() } else { [0; CRC_OCTETS] };
+        self.put(&crc);
+        let Self { encoder, octets, .. } = self;
+        if let Some(grid) = &mut encoder.grid {
+            grid.end_fpdu();
+        }
+        encoder.fpdus += 1;
+        encoder.octets += octets as u64;
+        octets
+    }
+
+    /// Writes octets of any kind, and the markers that fall between them.
+    fn copy_any(&mut self, mut octets: &[u8]) {
+        if self.encoder.grid.is_none() {
+            self.put(octets);
+            return;
+        }
+        while !octets.is_empty() {
+            self.mark();
+            let room = self.encoder.grid.as_ref().map_or(octets.len(), Grid::room);
+            let (now, later) = octets.split_at(room.min(octets.len()));
+            self.put(now);
+            octets = later;
+        }
+    }
+
+    fn put(&mut self, octets: &[u8]) {
+        self.slab.put(octets);
+        self.pass(octets.len());
+    }
+
+    fn lend_piece(&mut self, piece: Bytes) {
+        if piece.is_empty() {
+            return;
+        }
+        self.sum();
+        end_train(self.slab, self.train);
+        self.summed = 0;
+        if self.encoder.use_crc {
+            self.encoder.crc.update(&piece);
+        }
+        self.pass(piece.len());
+        self.train.push_mdl(piece);
+    }
+
+    fn pass(&mut self, octets: usize) {
+        self.octets += octets;
+        if let Some(grid) = &mut self.encoder.grid {
+            grid.pass(octets);
+        }
+    }
+
+    /// The marker that is due here, if one is. One between two FPDUs belongs to the second (MPA-4.3-5, MPA-4.4-10).
+    fn mark(&mut self) {
+        let Some(grid) = self.encoder.grid.as_mut().filter(|grid| grid.is_marker_due()) else {
+            return;
+        };
+        let [high, low] = grid.fpduptr().to_be_bytes();
+        grid.pass_marker();
+        self.slab.put(&[0, 0, high, low]);
+        self.octets += MARKER_OCTETS;
+    }
+
+    /// Has the CRC cover what was written.
+    fn sum(&mut self) {
+        if self.encoder.use_crc {
+            self.encoder.crc.update(&self.slab.open()[self.summed..]);
+        }
+        self.summed = self.slab.open().len();
+    }
 }

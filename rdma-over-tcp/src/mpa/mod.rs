@@ -27,6 +27,7 @@ pub mod startup;
 
 pub use decoder::{Decoder, DecoderCounters, STAGE_OCTETS_MAX};
 pub use encoder::Encoder;
+pub(crate) use encoder::end_train;
 pub use slab::Slab;
 use thiserror::Error;
 

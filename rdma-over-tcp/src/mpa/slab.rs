@@ -1,26 +1,33 @@
-//! Memory for headers, pads, CRCs and markers: small pieces cut from large blocks.
+//! Memory for what the adapter itself adds to a stream, and for payload that is copied: blocks that are
+//! written from front to end.
 //!
-//! A [`Slab`] hands out pieces of a block of [`BLOCK_OCTETS`]; each piece holds a reference to its
-//! block. When a block is used up the slab goes round its [`BLOCKS_MAX`] blocks for one whose
-//! pieces have all been dropped and starts that one again: in steady state nothing is allocated.
-//! When all of them are still referenced (by net buffers that wait for acknowledgement) a new block
-//! takes the place of the oldest, which is freed with its last piece. So the slab itself never
-//! holds more than `BLOCKS_MAX * BLOCK_OCTETS` octets; what is in flight is bounded by whoever
-//! posts the FPDUs.
+//! What is written to a [`Slab`] is one open piece of a block of [`BLOCK_OCTETS`] until it is closed; a closed
+//! piece holds a reference to its block. When the block in use has too little room left, the slab takes the first
+//! of its at most [`BLOCKS_MAX`] blocks whose pieces have all been dropped: the fewer octets are in
+//! flight the fewer blocks go round, so they stay in the caches, and in steady state nothing is allocated.
+//! When all of them are still referenced (by net buffers that wait for acknowledgement) a new block takes the
+//! place of one of them, which is freed with its last piece. So the slab itself never holds more than
+//! `BLOCKS_MAX * BLOCK_OCTETS` octets; what is in flight is bounded by whoever posts the FPDUs.
 
-use bytes::BytesMut;
+use alloc::vec::Vec;
 
-/// Octets of one block: room for the headers and CRCs of about 2,700 FPDUs.
+use bytes::{Bytes, BytesMut};
+
+/// Octets of one block: room for a super-segment of small messages.
 pub const BLOCK_OCTETS: usize = 64 * 1024;
 
-/// Blocks that a slab keeps.
-pub const BLOCKS_MAX: usize = 4;
+/// Blocks that a slab keeps: as many octets as are under way on a path that super-segments fill.
+pub const BLOCKS_MAX: usize = 16;
 
-/// A source of small pieces of memory.
+/// A source of memory that is written once and then shared.
 #[derive(Debug, Default)]
 pub struct Slab {
-    blocks: [BytesMut; BLOCKS_MAX],
-    current: usize,
+    /// The open piece, and the rest of its block behind it.
+    open: BytesMut,
+    /// What is left of the blocks that are not in use.
+    resting: Vec<BytesMut>,
+    /// The next to be given up.
+    victim: usize,
     blocks_allocated: u64,
 }
 
@@ -35,27 +42,51 @@ impl Slab {
         self.blocks_allocated
     }
 
-    /// An empty buffer with room for exactly `octets` (1 to [`BLOCK_OCTETS`]).
-    pub(crate) fn take(&mut self, octets: usize) -> BytesMut {
-        debug_assert!((1..=BLOCK_OCTETS).contains(&octets));
-        if self.blocks[self.current].capacity() < octets {
-            self.turn(octets);
-        }
-        let block = &mut self.blocks[self.current];
-        let rest = block.split_off(octets);
-        core::mem::replace(block, rest)
+    /// Octets that can be written before [`Slab::turn`] is needed.
+    pub(crate) fn room(&self) -> usize {
+        self.open.capacity() - self.open.len()
     }
 
-    fn turn(&mut self, octets: usize) {
-        for _ in 0..BLOCKS_MAX {
-            self.current = (self.current + 1) % BLOCKS_MAX;
-            if self.blocks[self.current].try_reclaim(octets.max(BLOCK_OCTETS / 2)) {
+    /// What is written and not closed.
+    pub(crate) fn open(&self) -> &[u8] {
+        &self.open
+    }
+
+    /// Writes octets behind the open piece; there is room for them.
+    pub(crate) fn put(&mut self, octets: &[u8]) {
+        debug_assert!(octets.len() <= self.room());
+        self.open.extend_from_slice(octets);
+    }
+
+    /// Ends the open piece, if there is one.
+    pub(crate) fn close(&mut self) -> Option<Bytes> {
+        (!self.open.is_empty()).then(|| self.open.split().freeze())
+    }
+
+    /// Goes on in another block, with room for `octets`. Nothing may be open.
+    pub(crate) fn turn(&mut self, octets: usize) {
+        debug_assert!(self.open.is_empty());
+        let octets = octets.max(BLOCK_OCTETS);
+        if self.open.try_reclaim(octets) {
+            return;
+        }
+        for block in &mut self.resting {
+            if block.try_reclaim(octets) {
+                core::mem::swap(block, &mut self.open);
                 return;
             }
         }
-        self.current = (self.current + 1) % BLOCKS_MAX;
-        self.blocks[self.current] = BytesMut::with_capacity(BLOCK_OCTETS);
+        let used = core::mem::replace(&mut self.open, BytesMut::with_capacity(octets));
         self.blocks_allocated += 1;
+        if self.resting.len() + 1 < BLOCKS_MAX {
+            // The first has no block yet, and its place is not worth keeping.
+            if used.capacity() > 0 || self.blocks_allocated > 1 {
+                self.resting.push(used);
+            }
+        } else {
+            self.victim = (self.victim + 1) % self.resting.len();
+            self.resting[self.victim] = used;
+        }
     }
 }
 
@@ -63,42 +94,50 @@ impl Slab {
 mod tests {
     use alloc::collections::VecDeque;
 
-    use bytes::BufMut;
-
     use super::*;
 
-    // Pieces that are dropped in time are served from the same blocks for ever.
+    fn piece(slab: &mut Slab, octets: &[u8]) -> Bytes {
+        if slab.room() < octets.len() {
+            slab.turn(octets.len());
+        }
+        slab.put(octets);
+        slab.close().expect("a piece")
+    }
+
+    // Pieces that are dropped in time are served from the same blocks for ever, and from no more than they fill.
     #[test]
     fn steady_state_allocates_nothing() {
         let mut slab = Slab::new();
         let mut in_flight = VecDeque::new();
         for round in 0..100_000u32 {
-            let mut piece = slab.take(24);
-            assert!(piece.is_empty());
-            piece.put_bytes(round as u8, 24);
-            in_flight.push_back(piece.freeze());
+            in_flight.push_back(piece(&mut slab, &[round as u8; 24]));
             if in_flight.len() > 2000 {
                 let oldest = in_flight.pop_front().unwrap();
                 assert_eq!(oldest[..], [(round - 2000) as u8; 24]);
             }
         }
-        assert!(slab.blocks_allocated() <= BLOCKS_MAX as u64, "{}", slab.blocks_allocated());
+        assert_eq!(slab.blocks_allocated(), 2, "48,000 octets are in flight");
     }
 
     // Pieces that are kept stay untouched; the slab goes on with new blocks.
     #[test]
     fn pieces_outlive_their_turn() {
         let mut slab = Slab::new();
-        let kept: alloc::vec::Vec<_> = (0..40_000u32)
-            .map(|n| {
-                let mut piece = slab.take(16);
-                piece.put_u128(u128::from(n));
-                piece.freeze()
-            })
-            .collect();
+        let kept: Vec<_> = (0..80_000u128).map(|n| piece(&mut slab, &n.to_be_bytes())).collect();
         for (n, piece) in (0..).zip(&kept) {
             assert_eq!(piece[..], u128::to_be_bytes(n));
         }
-        assert_eq!(slab.blocks_allocated(), (40_000 * 16usize).div_ceil(BLOCK_OCTETS) as u64);
+        assert_eq!(slab.blocks_allocated(), (80_000 * 16usize).div_ceil(BLOCK_OCTETS) as u64);
+        assert_eq!(slab.resting.len(), BLOCKS_MAX - 1);
+    }
+
+    // What is asked for fits, were it more than a block.
+    #[test]
+    fn room_for_more_than_a_block() {
+        let mut slab = Slab::new();
+        let large = alloc::vec![7; BLOCK_OCTETS + 1];
+        assert_eq!(piece(&mut slab, &large), large);
+        assert_eq!(piece(&mut slab, b"small"), b"small"[..]);
+        assert_eq!(slab.close(), None);
     }
 }

@@ -276,7 +276,8 @@ fn payload_goes_out_where_it_lies() {
     // With markers the payload is sliced, still not copied.
     let fpdu =
         Encoder::new(true, true).encode(b"header", core::slice::from_ref(&memory), &mut slab);
-    let [_, _, first, marker, second, ..] = fpdu.mdls() else { panic!("{:?}", fpdu.mdls()) };
+    let [head, first, marker, second, ..] = fpdu.mdls() else { panic!("{:?}", fpdu.mdls()) };
+    assert_eq!(head[..], *b"\0\0\0\0\x03\xeeheader");
     assert_eq!(first.as_ptr(), memory.as_ptr());
     assert_eq!(marker[..], 508u32.to_be_bytes());
     assert_eq!(second.as_ptr(), memory[first.len()..].as_ptr());

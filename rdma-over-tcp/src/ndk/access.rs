@@ -1,14 +1,10 @@
 //! An adapter on a node: consumers' calls take the node's lock, and leave by the wire before it is let go.
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use std::{io, sync::OnceLock};
 
-use host_stack::node::{Node, NodeConfig, Progress};
-use offload_engine::{
-    engine::doorbell::Doorbell,
-    link::Link,
-    time::{Duration, Instant},
-};
+use host_stack::node::{Node, NodeConfig, Urgency};
+use offload_engine::{engine::doorbell::Doorbell, link::Link, time::Instant};
 
 use super::{
     adapter::AdapterCore,
@@ -26,19 +22,43 @@ pub fn open(
     node: NodeConfig,
     adapter: AdapterConfig,
 ) -> io::Result<(Node<AdapterCore>, Adapter)> {
-    let doorbell: Arc<OnceLock<Arc<Doorbell>>> = Arc::default();
-    let bell = doorbell.clone();
-    // A callback that has returned may let others go (NDK-LIFE-6): the engine looks again.
-    let wake = move || {
-        if let Some(bell) = bell.get() {
-            bell.ring();
-        }
+    let mut opened = open_queues(Vec::from([link]), node, adapter)?;
+    Ok(opened.pop().expect("one link makes one adapter"))
+}
+
+/// Starts a node on the queues of one device, and opens an adapter for each: NDK allows a machine several. An object
+/// belongs to the adapter that made it, and a connection of its queue pairs to that adapter's queue; objects of two
+/// adapters are not used together. Memory that several are to reach is registered with each. Listeners of several
+/// adapters may have one address, and what is accepted is spread over them.
+///
+/// # Errors
+/// As [`Node::start_queues`].
+pub fn open_queues(
+    links: Vec<Box<dyn Link>>,
+    node: NodeConfig,
+    adapter: AdapterConfig,
+) -> io::Result<Vec<(Node<AdapterCore>, Adapter)>> {
+    let mut bells = Vec::<Arc<OnceLock<Arc<Doorbell>>>>::new();
+    let nodes = Node::start_queues(links, node, |port| {
+        let bell = Arc::<OnceLock<Arc<Doorbell>>>::default();
+        bells.push(bell.clone());
+        // A callback that has returned may let others go (NDK-LIFE-6): the engine looks again.
+        let wake = move || {
+            if let Some(bell) = bell.get() {
+                bell.ring();
+            }
+        };
+        // Each draws tokens of its own.
+        let seed = adapter.seed.wrapping_add(bells.len() as u128 - 1);
+        AdapterCore::new(AdapterConfig { seed, ..adapter.clone() }, port, Box::new(wake))
+    })?;
+    let open = |(node, bell): (Node<AdapterCore>, Arc<OnceLock<_>>)| {
+        // Nobody has set it before: it was made above.
+        let _ = bell.set(node.doorbell().clone());
+        let adapter = Adapter::new(Arc::new(NodeAccess(node.clone())));
+        (node, adapter)
     };
-    let node = Node::start(link, node, |port| AdapterCore::new(adapter, port, Box::new(wake)))?;
-    // Nobody has set it before: it was made above.
-    let _ = doorbell.set(node.doorbell().clone());
-    let adapter = Adapter::new(Arc::new(NodeAccess(node.clone())));
-    Ok((node, adapter))
+    Ok(nodes.into_iter().zip(bells).map(open).collect())
 }
 
 struct NodeAccess(Node<AdapterCore>);
@@ -48,10 +68,11 @@ impl CoreAccess for NodeAccess {
         self.0.with(|core, _, now| work(core, now));
     }
 
+    fn enter_lazily(&self, work: &mut dyn FnMut(&mut AdapterCore) -> Urgency) {
+        self.0.with_lazily(work);
+    }
+
     fn progress(&self) {
-        if self.0.progress() == Progress::Manual {
-            // Once through the loop; that nothing was waited for is no news.
-            let _ = self.0.wait(Some(Duration::ZERO), |_, _, _| None::<()>);
-        }
+        self.0.progress_once();
     }
 }

@@ -102,6 +102,7 @@ impl AdapterCore {
         if let Some(mut stream) = self.streams.remove(&handle) {
             stream.lost(&mut self.objects, status);
         }
+        self.objects.deliver_completions();
     }
 
     /// Notes that a stream has something to do.
@@ -152,7 +153,7 @@ impl AdapterCore {
             work(stream, objects, config, wire);
             self.schedule(handle);
         }
-        self.end_doomed();
+        self.finish_upcall();
     }
 
     fn schedule(&mut self, handle: OffloadHandle) {
@@ -161,13 +162,16 @@ impl AdapterCore {
         }
     }
 
-    /// Ends the connections of queue pairs whose completion queue failed.
-    fn end_doomed(&mut self) {
+    /// The end of an upcall, or of what is like one: completions go to their queues, and connections end of queue pairs whose completion
+    /// queue has failed.
+    fn finish_upcall(&mut self) {
+        self.objects.deliver_completions();
         while let Some(handle) = self.objects.doomed.pop() {
             self.with_stream(handle, |stream, objects, _| {
                 stream.lost(objects, NtStatus::CONNECTION_ABORTED);
                 stream.abort();
             });
+            self.objects.deliver_completions();
         }
     }
 
@@ -194,7 +198,7 @@ impl AdapterCore {
                 self.with_stream(handle, |stream, objects, _| stream.expire(objects));
             }
         }
-        self.end_doomed();
+        self.finish_upcall();
         worked
     }
 
@@ -272,6 +276,7 @@ impl AdapterCore {
 
     /// Callbacks that became due.
     pub(crate) fn callbacks(&mut self) -> &mut Vec<Callback> {
+        self.objects.deliver_completions();
         &mut self.objects.outbox.0
     }
 
@@ -399,7 +404,7 @@ impl NodeClient for AdapterCore {
     }
 
     fn has_input(&self) -> bool {
-        self.port.has_notice() || self.objects.returns.is_pending()
+        self.port.has_notice() || self.objects.returns.is_pending() || !self.kicks.is_empty()
     }
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {

@@ -10,11 +10,14 @@ use crate::mpa::startup::{Revision, RtrSet};
 pub enum FpduSize {
     /// By the EMSS: no FPDU crosses a segment, and every segment begins with one (RFC 5044 5.1). Needed by
     /// peers such as siw, which fail when pad and CRC are split over segments.
-    #[default]
     Emss,
     /// As large as MPA and the link's super-segment allow: fewer headers and CRCs where super-segments
     /// flow.
     Max,
+    /// As [`FpduSize::Max`] where the path carries super-segments, but pad and CRC are never split over the segments
+    /// that it is cut into; as [`FpduSize::Emss`] elsewhere, and for peers that demand markers.
+    #[default]
+    Auto,
 }
 
 /// Configuration of an adapter.

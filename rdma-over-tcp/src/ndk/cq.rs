@@ -1,7 +1,10 @@
 //! Completion queues: what is in them, when an arm is satisfied, and what an overrun does.
 //!
-//! A queue has its own small lock, taken only by the engine when it completes a request and by the
+//! A queue has its own small lock, taken only by the engine, once for all that an upcall has completed, and by the
 //! consumer when it polls a queue that is not empty; polling an empty queue takes none.
+//!
+//! The ring grows to the most that ever waited, not to the queue's depth: a consumer that keeps up goes round in
+//! memory that stays in the caches.
 //!
 //! Every entry has a serial number, counted from 1. Three of them decide about arms: the newest
 //! entry, the newest that is solicited or an error, and the newest at the time of the last
@@ -113,9 +116,14 @@ pub(crate) struct CompletionQueue {
     state: Mutex<State>,
 }
 
-/// The entry did not fit: the queue has failed (NDK-CQ-13).
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Overrun;
+/// What came of adding completions.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Pushed {
+    /// An entry did not fit: the queue has failed (NDK-CQ-13).
+    pub(crate) overrun: bool,
+    /// A notification is due, now or once the one that runs has returned.
+    pub(crate) due: bool,
+}
 
 impl CompletionQueue {
     pub(crate) fn new(depth: u32) -> Arc<Self> {
@@ -140,28 +148,27 @@ impl CompletionQueue {
         self.state.lock()
     }
 
-    /// Adds a completion. `solicited`: it is a receive of a send with SEND_AND_SOLICIT_EVENT. A failed
-    /// queue swallows completions (NDK-CQ-13).
-    pub(crate) fn push(&self, entry: NdkResultEx, solicited: bool) -> Result<(), Overrun> {
+    /// Adds completions, in order, each with whether it is a receive of a send with SEND_AND_SOLICIT_EVENT. A
+    /// failed queue swallows completions (NDK-CQ-13).
+    pub(crate) fn push_all(&self, entries: impl Iterator<Item = (NdkResultEx, bool)>) -> Pushed {
         let mut state = self.state();
-        if state.failure.is_some() {
-            return Ok(());
+        let mut overrun = false;
+        for (entry, solicited) in entries {
+            if state.failure.is_some() {
+                break;
+            }
+            overrun = !state.push(entry, solicited);
         }
-        if state.entries.len() >= state.depth {
-            state.failure = Some(NtStatus::BUFFER_OVERFLOW);
-            state.entries.clear();
-            self.len.store(0, Ordering::Release);
-            state.satisfy();
-            return Err(Overrun);
-        }
-        state.newest += 1;
-        if solicited || entry.status != NtStatus::SUCCESS {
-            state.newest_solicited = state.newest;
-        }
-        state.entries.push_back(entry);
         self.len.store(state.entries.len(), Ordering::Release);
-        state.satisfy();
-        Ok(())
+        Pushed { overrun, due: state.due.is_some() }
+    }
+
+    #[cfg(test)]
+    fn push(&self, entry: NdkResultEx, solicited: bool) -> Result<(), ()> {
+        match self.push_all(core::iter::once((entry, solicited))).overrun {
+            true => Err(()),
+            false => Ok(()),
+        }
     }
 
     /// Moves completions out; returns how many.
@@ -217,6 +224,23 @@ impl CompletionQueue {
 }
 
 impl State {
+    /// Adds a completion; `false`: it does not fit, and the queue has failed.
+    fn push(&mut self, entry: NdkResultEx, solicited: bool) -> bool {
+        let fits = self.entries.len() < self.depth;
+        if fits {
+            self.newest += 1;
+            if solicited || entry.status != NtStatus::SUCCESS {
+                self.newest_solicited = self.newest;
+            }
+            self.entries.push_back(entry);
+        } else {
+            self.failure = Some(NtStatus::BUFFER_OVERFLOW);
+            self.entries.clear();
+        }
+        self.satisfy();
+        fits
+    }
+
     /// Whether the arm is satisfied now; if so it is cleared and a callback becomes due.
     fn satisfy(&mut self) {
         let Some(arm) = self.arm else { return };
@@ -361,7 +385,7 @@ mod tests {
         queue.push(entry(NtStatus::SUCCESS), false).unwrap();
         queue.push(entry(NtStatus::CANCELLED), false).unwrap();
         assert_eq!(queue.take_due(), None, "error completions are no CQ errors");
-        assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Err(Overrun));
+        assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Err(()));
         assert_eq!(queue.take_due(), Some(NtStatus::BUFFER_OVERFLOW));
         queue.callback_returned();
         assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Ok(()), "swallowed");
@@ -369,6 +393,37 @@ mod tests {
         assert_eq!(queue.take_due(), None);
         queue.arm(CqNotify::Solicited);
         assert_eq!(queue.take_due(), Some(NtStatus::BUFFER_OVERFLOW), "told at the next arm");
+    }
+
+    // What is completed together is polled in order, satisfies an arm once, and fails the queue where it overruns.
+    #[test]
+    fn completions_come_in_batches() {
+        let queue = CompletionQueue::new(4);
+        let batch = |contexts: core::ops::Range<u64>| {
+            contexts.map(|request_context| {
+                let status = NtStatus::SUCCESS;
+                (NdkResultEx { status, request_context, ..NdkResultEx::default() }, false)
+            })
+        };
+        assert_eq!(queue.push_all(batch(0..2)), Pushed::default());
+        queue.arm(CqNotify::Any);
+        assert!(queue.take_due().is_some());
+        queue.arm(CqNotify::Any);
+        assert_eq!(queue.push_all(batch(2..4)), Pushed { due: true, overrun: false });
+        assert_eq!(queue.take_due(), None, "the first one runs");
+        queue.callback_returned();
+        assert!(queue.take_due().is_some());
+        queue.callback_returned();
+        // It was the third that was notified of: the fourth is new (NDK-CQ-4).
+        queue.arm(CqNotify::Any);
+        assert!(queue.take_due().is_some());
+        queue.callback_returned();
+        let mut results = [NdkResult::default(); 3];
+        assert_eq!(queue.poll(&mut results), 3);
+        assert_eq!(results.map(|result| result.request_context), [0, 1, 2]);
+        assert_eq!(queue.push_all(batch(4..9)), Pushed { due: false, overrun: true });
+        assert_eq!(queue.poll(&mut results), 0);
+        assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "swallowed");
     }
 
     // NDK-RSZ-2
@@ -380,6 +435,6 @@ mod tests {
         assert_eq!(queue.resize(1), NtStatus::BUFFER_OVERFLOW);
         assert_eq!(queue.resize(3), NtStatus::SUCCESS);
         assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Ok(()));
-        assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Err(Overrun));
+        assert_eq!(queue.push(entry(NtStatus::SUCCESS), false), Err(()));
     }
 }

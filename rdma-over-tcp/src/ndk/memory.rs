@@ -9,7 +9,7 @@
 //! Rust has no type for memory that a device and a program share by the byte, and [`Bytes`] lends plain
 //! `&[u8]`; the references that it lends live for one checksum or one gathered write, on the thread that
 //! also places received data, so no placement happens under them. A consumer that breaks the rule races
-//! with them as it would race with a device.
+//! with them as it would race with a device. Memory that is registered with several adapters has several devices.
 //!
 //! [`RegisteredBuffer::load_last`] is the one synchronising access: it pairs with the adapter's store
 //! of the last byte of each placement (IN_ORDER_DMA_SUPPORTED).

@@ -50,7 +50,7 @@ mod wire;
 use alloc::sync::Arc;
 
 pub use self::{
-    access::open,
+    access::{open, open_queues},
     adapter::{AdapterCore, CLIENT_TAG},
     config::{AdapterConfig, FpduSize},
     connector::{DisconnectEvent, ReadLimit},

@@ -144,7 +144,12 @@ pub(crate) struct Granted<'a> {
     length: usize,
 }
 
-impl Granted<'_> {
+impl<'a> Granted<'a> {
+    /// To be copied at once (see the rule of [`memory`](super::memory)).
+    pub(crate) fn slice(&self) -> &'a [u8] {
+        &self.registration.bytes[self.offset..self.offset + self.length]
+    }
+
     /// To be sent, without a copy.
     pub(crate) fn bytes(&self) -> Bytes {
         self.registration.bytes.slice(self.offset..self.offset + self.length)
@@ -219,6 +224,44 @@ impl Regions {
         right: MrFlags,
     ) -> Result<Granted<'_>, AccessError> {
         let (_, mr, registration) = self.lookup(token)?;
+        Self::grant(mr, registration, pd, address, length, right)
+    }
+
+    /// [`Regions::access`] by a user that mostly names the region it named before: `hint` says where to look first.
+    /// What is found there passes the same check, and a place whose region is gone, or has another token by now, does
+    /// not have it; so a hint may be as old as it likes.
+    pub(crate) fn access_again(
+        &self,
+        hint: &mut Option<Id<Mr>>,
+        pd: Id<Pd>,
+        token: u32,
+        address: u64,
+        length: u32,
+        right: MrFlags,
+    ) -> Result<Granted<'_>, AccessError> {
+        let hinted = hint.and_then(|id| self.slab.get(id)).and_then(|mr| {
+            let registration = mr.registration.as_ref();
+            Some((mr, registration.filter(|registration| registration.token == token)?))
+        });
+        let (mr, registration) = match hinted {
+            Some(found) => found,
+            None => {
+                let (id, mr, registration) = self.lookup(token)?;
+                *hint = Some(id);
+                (mr, registration)
+            }
+        };
+        Self::grant(mr, registration, pd, address, length, right)
+    }
+
+    fn grant<'a>(
+        mr: &Mr,
+        registration: &'a Registration,
+        pd: Id<Pd>,
+        address: u64,
+        length: u32,
+        right: MrFlags,
+    ) -> Result<Granted<'a>, AccessError> {
         if mr.pd != pd {
             return Err(AccessError::NotAssociated);
         }
@@ -393,6 +436,48 @@ mod tests {
         fn token(&self, id: Id<Mr>) -> u32 {
             self.regions.slab.get(id).unwrap().token.unwrap()
         }
+    }
+
+    // RFC 5042 6.2: where an access is looked for first changes nothing about what it is checked for.
+    #[test]
+    fn a_hint_grants_nothing() {
+        let mut bench = bench();
+        let (near, far) = (bench.region(false), bench.region(false));
+        let write = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
+        bench.regions.register(near, &bench.buffer, 0, 100, write).unwrap();
+        bench.regions.register(far, &bench.buffer, 200, 100, write).unwrap();
+        let base = bench.buffer.address();
+        let mut hint = None;
+        let mut access = |bench: &Bench, pd, token, address| {
+            let right = MrFlags::ALLOW_REMOTE_WRITE;
+            let again = bench.regions.access_again(&mut hint, pd, token, address, 1, right);
+            let fresh = bench.regions.access(pd, token, address, 1, right);
+            assert_eq!(
+                again.as_ref().map(|granted| granted.offset),
+                fresh.as_ref().map(|granted| granted.offset)
+            );
+            again.err()
+        };
+        let (pd, stale, other) = (bench.pd, bench.token(near), bench.token(far));
+        assert_eq!(access(&bench, pd, stale, base + 99), None);
+        assert_eq!(access(&bench, pd, stale, base + 100), Some(AccessError::Bounds));
+        assert_eq!(access(&bench, bench.other_pd, stale, base), Some(AccessError::NotAssociated));
+        assert_eq!(access(&bench, pd, other, base + 200), None, "the hint is the other's");
+        assert_eq!(access(&bench, pd, stale, base), None);
+        bench.regions.revoke(near);
+        assert_eq!(access(&bench, pd, stale, base), Some(AccessError::Invalid));
+        bench.regions.register(near, &bench.buffer, 0, 100, write).unwrap();
+        assert_eq!(access(&bench, pd, stale, base), Some(AccessError::Invalid), "another key");
+        assert_eq!(access(&bench, pd, bench.token(near), base), None);
+        bench.regions.remove(near);
+        let successor = bench.region(false);
+        bench.regions.register(successor, &bench.buffer, 0, 100, write).unwrap();
+        assert_eq!(
+            access(&bench, pd, stale, base),
+            Some(AccessError::Invalid),
+            "its place is taken"
+        );
+        assert_eq!(access(&bench, pd, bench.token(successor), base), None);
     }
 
     // RDM-7.2-3, RDM-8.1.1-1, -2, NDK-MEM-3, -15, -17: each cause with its error.

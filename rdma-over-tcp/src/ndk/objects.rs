@@ -6,7 +6,7 @@ use offload_engine::chimney::client::OffloadHandle;
 
 use super::{
     connector::Connector,
-    cq::{NdkResultEx, Overrun},
+    cq::NdkResultEx,
     endpoint::Endpoints,
     info::{AdapterInfo, Counters},
     lifetime::{
@@ -50,6 +50,14 @@ impl Default for Capabilities {
     }
 }
 
+/// A completion on its way to its queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completed {
+    pub(crate) cq: Id<Cq>,
+    pub(crate) entry: NdkResultEx,
+    pub(crate) solicited: bool,
+}
+
 /// All objects of an adapter.
 #[derive(Debug)]
 pub(crate) struct Objects {
@@ -63,6 +71,8 @@ pub(crate) struct Objects {
     pub(crate) listeners: Slab<Listener>,
     pub(crate) endpoints: Endpoints,
     pub(crate) counters: Counters,
+    /// Completions that are not in their queues yet.
+    pub(crate) completed: Vec<Completed>,
     pub(crate) outbox: Outbox,
     pub(crate) returns: Arc<Returns>,
     /// Connections whose queue pair lost a completion queue: the core ends them.
@@ -95,6 +105,7 @@ impl Objects {
             listeners: Slab::new(max_listener_count),
             endpoints: Endpoints::default(),
             counters: Counters::default(),
+            completed: Vec::new(),
             outbox: Outbox::default(),
             returns: Returns::new(wake),
             doomed: Vec::new(),
@@ -191,20 +202,37 @@ impl Objects {
         self.outbox.push(guard, move || completion(status));
     }
 
-    /// Puts a completion into a queue. The completions of a queue that is being closed are dropped
-    /// (NDK-LIFE-13); an overrun dooms all queue pairs on the queue (NDK-CQ-13).
+    /// Completes a request. The completion is in its queue after [`Objects::deliver_completions`].
     pub(crate) fn complete(&mut self, cq: Id<Cq>, entry: NdkResultEx, solicited: bool) {
-        let Some(object) = self.cqs.get(cq) else { return };
-        if object.life.is_closing() {
+        self.completed.push(Completed { cq, entry, solicited });
+    }
+
+    /// Puts completions into their queues; every way into the core ends with it. Those of a queue that is being
+    /// closed are dropped (NDK-LIFE-13); an overrun dooms all queue pairs on the queue (NDK-CQ-13).
+    pub(crate) fn deliver_completions(&mut self) {
+        if self.completed.is_empty() {
             return;
         }
-        if object.queue.push(entry, solicited) == Err(Overrun) {
-            self.counters.cq_error += 1;
-            let on_queue = |qp: &Qp| qp.receives.cq == cq || qp.initiator.cq == cq;
-            let streams = self.qps.ids().filter_map(|id| self.qps.get(id));
-            self.doomed.extend(streams.filter(|qp| on_queue(qp)).filter_map(|qp| qp.stream));
+        let mut completed = core::mem::take(&mut self.completed);
+        for same in completed.chunk_by(|one, next| one.cq == next.cq) {
+            let cq = same[0].cq;
+            let Some(object) = self.cqs.get(cq).filter(|object| !object.life.is_closing()) else {
+                continue;
+            };
+            let entries = same.iter().map(|completed| (completed.entry, completed.solicited));
+            let pushed = object.queue.push_all(entries);
+            if pushed.overrun {
+                self.counters.cq_error += 1;
+                let on_queue = |qp: &Qp| qp.receives.cq == cq || qp.initiator.cq == cq;
+                let streams = self.qps.ids().filter_map(|id| self.qps.get(id));
+                self.doomed.extend(streams.filter(|qp| on_queue(qp)).filter_map(|qp| qp.stream));
+            }
+            if pushed.due {
+                self.notify(cq);
+            }
         }
-        self.notify(cq);
+        completed.clear();
+        self.completed = completed;
     }
 
     /// Gives out the notification that is due, if one is (NDK-CQ-3, NDK-LIFE-8).

@@ -3,6 +3,12 @@
 //! A post checks what can be checked without memory: state, flags, numbers. Memory is checked when the
 //! request's turn comes, because it may be registered by an earlier request. An error return means no
 //! completion, success means one will come (NDK-WR-4).
+//!
+//! A post to a connection that has nothing under way is sent before it returns. While the connection flows, as
+//! [`Flow`](super::qp::Flow) has it, or when the request is deferred (NDK-DEF-1), a post only queues: whoever polls
+//! the engine next sends what has come together, in as few segments as it fits.
+
+use host_stack::node::Urgency;
 
 use super::{
     adapter::AdapterCore,
@@ -33,20 +39,27 @@ impl AdapterCore {
         id: Id<Qp>,
         context: u64,
         sges: &[Sge],
-    ) -> Result<(), NtStatus> {
+    ) -> (Result<(), NtStatus>, Urgency) {
         let bytes_max = self.config.info.max_transfer_length;
-        let qp = self.objects.qps.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
-        let length = total_length(sges, qp.limits.max_receive_request_sge, bytes_max)?;
+        let Some(qp) = self.objects.qps.get_mut(id) else {
+            return (Err(NtStatus::INVALID_PARAMETER), Urgency::None);
+        };
+        let length = match total_length(sges, qp.limits.max_receive_request_sge, bytes_max) {
+            Ok(length) => length,
+            Err(status) => return (Err(status), Urgency::None),
+        };
         if qp.receives.is_full() {
-            return Err(NtStatus::NO_MORE_ENTRIES);
+            return (Err(NtStatus::NO_MORE_ENTRIES), Urgency::None);
         }
         qp.receives.push(context, length, sges);
         let is_over = qp.state == QpState::Error && qp.stream.is_none();
-        if is_over {
-            let cancelled = ReceiveOutcome::failed(NtStatus::CANCELLED, 0);
-            self.objects.complete_receive(id, cancelled);
+        if !is_over {
+            return (Ok(()), Urgency::None);
         }
-        Ok(())
+        let cancelled = ReceiveOutcome::failed(NtStatus::CANCELLED, 0);
+        self.objects.complete_receive(id, cancelled);
+        self.objects.deliver_completions();
+        (Ok(()), Urgency::Now)
     }
 
     /// NdkSend, NdkSendAndInvalidate, NdkWrite, NdkRead.
@@ -57,13 +70,14 @@ impl AdapterCore {
         kind: Kind,
         data: Data<'_>,
         flags: OpFlags,
-    ) -> Result<(), NtStatus> {
+    ) -> (Result<(), NtStatus>, Urgency) {
         let result = self.try_post(id, context, kind, data, flags);
         // NDK-DEF-3: a failure indicates what was deferred before it.
-        if result.is_err() || !flags.contains(OpFlags::DEFER) {
-            self.kick_qp(id);
-        }
-        result
+        let urgency = match result.is_err() || !flags.contains(OpFlags::DEFER) {
+            true => self.kick_qp(id),
+            false => Urgency::None,
+        };
+        (result, urgency)
     }
 
     fn try_post(
@@ -88,8 +102,9 @@ impl AdapterCore {
         }
         match data {
             Data::Inline(parts) => {
-                let captured = capture(parts, qp.limits.inline_data_size)?;
+                let captured = capture(&mut qp.captures, parts, qp.limits.inline_data_size)?;
                 let length = captured.len() as u32;
+                qp.flow.post(length);
                 qp.initiator.push(context, flags, kind, length, &[], Some(captured));
             }
             Data::Registered(sges) => {
@@ -99,6 +114,7 @@ impl AdapterCore {
                 };
                 let sges_max = qp.limits.max_initiator_request_sge.min(adapter_max);
                 let length = total_length(sges, sges_max, info.max_transfer_length)?;
+                qp.flow.post(if is_read { 0 } else { length });
                 qp.initiator.push(context, flags, kind, length, sges, None);
             }
         }
@@ -112,7 +128,22 @@ impl AdapterCore {
         context: u64,
         request: FastRegister<'_>,
         flags: OpFlags,
-    ) -> Result<u32, NtStatus> {
+    ) -> (Result<u32, NtStatus>, Urgency) {
+        match self.prepare_fast_register(id, request, flags) {
+            Ok((token, kind)) => {
+                let (result, urgency) = self.post(id, context, kind, Data::Registered(&[]), flags);
+                (result.map(|()| token), urgency)
+            }
+            Err(status) => (Err(status), self.kick_qp(id)),
+        }
+    }
+
+    fn prepare_fast_register(
+        &mut self,
+        id: Id<Qp>,
+        request: FastRegister<'_>,
+        flags: OpFlags,
+    ) -> Result<(u32, Kind), NtStatus> {
         let FastRegister { mr, buffer, offset, length, base } = request;
         flags.check(super::OperationType::FastRegister)?;
         let pd = self.check_initiator(id)?.pd;
@@ -123,8 +154,7 @@ impl AdapterCore {
             self.objects.regions.prepare_fast_register(mr, buffer, offset, length, base, flags)?;
         let token = registration.token;
         let kind = Kind::FastRegister { mr, registration: alloc::boxed::Box::new(registration) };
-        self.post(id, context, kind, Data::Registered(&[]), flags)?;
-        Ok(token)
+        Ok((token, kind))
     }
 
     /// NdkInvalidate, for regions registered by a fast register (NDK-MEM-9).
@@ -134,13 +164,16 @@ impl AdapterCore {
         context: u64,
         mr: Id<Mr>,
         flags: OpFlags,
-    ) -> Result<(), NtStatus> {
-        let pd = self.check_initiator(id)?.pd;
-        let region = self.objects.regions.slab.get(mr);
-        if region.is_none_or(|mr| mr.pd != pd || !mr.is_fast_register) {
-            return Err(NtStatus::INVALID_PARAMETER);
+    ) -> (Result<(), NtStatus>, Urgency) {
+        let region = self.objects.regions.slab.get(mr).filter(|mr| mr.is_fast_register);
+        let region_pd = region.map(|mr| mr.pd);
+        match self.check_initiator(id).map(|qp| qp.pd) {
+            Ok(pd) if region_pd == Some(pd) => {
+                self.post(id, context, Kind::Invalidate { mr }, Data::Registered(&[]), flags)
+            }
+            Ok(_) => (Err(NtStatus::INVALID_PARAMETER), self.kick_qp(id)),
+            Err(status) => (Err(status), self.kick_qp(id)),
         }
-        self.post(id, context, Kind::Invalidate { mr }, Data::Registered(&[]), flags)
     }
 
     /// NdkInitializeFastRegisterMr.
@@ -168,9 +201,17 @@ impl AdapterCore {
         Ok(qp)
     }
 
-    fn kick_qp(&mut self, id: Id<Qp>) {
-        if let Some(handle) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
+    /// Has the queue pair's requests sent. Returns how soon that must be.
+    fn kick_qp(&mut self, id: Id<Qp>) -> Urgency {
+        let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };
+        let Some(handle) = qp.stream else { return Urgency::None };
+        let urgency = match qp.flow.may_wait() {
+            true => Urgency::Soon,
+            false => Urgency::Now,
+        };
+        if !core::mem::replace(&mut qp.flow.is_kicked, true) {
             self.kick(handle);
         }
+        urgency
     }
 }

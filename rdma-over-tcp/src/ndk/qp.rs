@@ -9,12 +9,13 @@ use super::{
     flags::{OpFlags, OperationType},
     info::{AdapterInfo, QpStats},
     lifetime::Life,
-    objects::Objects,
+    objects::{Completed, Objects},
     pd::Pd,
-    queue::{InitiatorQueue, Receive, ReceiveQueue, WorkRequest},
+    queue::{InitiatorQueue, ReceiveQueue, WorkRequest},
     slab::Id,
     status::NtStatus,
 };
+use crate::mpa::Slab;
 
 /// Limits of a queue pair, each up to the adapter's (NdkCreateQp).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +73,46 @@ pub(crate) enum QpState {
     Error,
 }
 
+/// Bytes that posts may queue before one has them sent itself: some super-segments, so that the short end of one large
+/// message shares a segment with the next.
+const WAITING_BYTES_MAX: u32 = 256 * 1024;
+
+/// Bytes of headers and CRC of a message, about.
+const MESSAGE_OVERHEAD_BYTES: u32 = 24;
+
+/// Whether what is posted may wait for company. A connection flows while it has more than two segments' worth under
+/// way: whoever uses it polls the engine soon, be it for the acknowledgement, and what has been posted until
+/// then goes out together.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Flow {
+    /// More than two segments' worth is under way.
+    is_flowing: bool,
+    /// TCP has no room: nothing can be sent before something is acknowledged.
+    is_full: bool,
+    /// The engine has been asked to look at the connection.
+    pub(crate) is_kicked: bool,
+    /// Bytes posted since it has looked last.
+    waiting_bytes: u32,
+}
+
+impl Flow {
+    pub(crate) const fn may_wait(self) -> bool {
+        self.is_full || self.is_flowing && self.waiting_bytes < WAITING_BYTES_MAX
+    }
+
+    /// A message of so many bytes was posted.
+    pub(crate) const fn post(&mut self, bytes: u32) {
+        let bytes = bytes.saturating_add(MESSAGE_OVERHEAD_BYTES);
+        self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
+    }
+
+    /// What TCP had room for was sent; `outstanding` bytes are under way.
+    pub(crate) const fn pumped(&mut self, is_full: bool, outstanding: usize, emss: usize) {
+        let is_flowing = outstanding > 2 * emss;
+        *self = Self { is_flowing, is_full, is_kicked: false, waiting_bytes: 0 };
+    }
+}
+
 /// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
@@ -82,6 +123,9 @@ pub(crate) struct Qp {
     pub(crate) state: QpState,
     pub(crate) initiator: InitiatorQueue,
     pub(crate) receives: ReceiveQueue,
+    pub(crate) flow: Flow,
+    /// Memory of inline data.
+    pub(crate) captures: Slab,
     /// The token that the queue pair's Read Requests name as their sink; its key byte counts reads.
     pub(crate) sink_token: u32,
     /// Reads that may be outstanding (ORD).
@@ -120,47 +164,24 @@ impl ReceiveOutcome {
 impl Objects {
     /// Completes the initiator requests whose turn it is (NDK-WR-6).
     pub(crate) fn complete_done(&mut self, id: Id<Qp>) {
-        while let Some(qp) = self.qps.get_mut(id) {
-            let Some((request, status)) = qp.initiator.pop_done() else { return };
-            self.complete_request(id, &request, status);
-        }
-    }
-
-    fn complete_request(&mut self, id: Id<Qp>, request: &WorkRequest, status: NtStatus) {
         let Some(qp) = self.qps.get_mut(id) else { return };
-        if status == NtStatus::CANCELLED {
-            qp.stats.flushed += 1;
+        while let Some((request, status)) = qp.initiator.front_done() {
+            let result = initiator_result(qp.context, request, status);
+            qp.stats.flushed += u64::from(status == NtStatus::CANCELLED);
+            let cq = qp.initiator.cq;
+            qp.initiator.pop();
+            if let Some(entry) = result {
+                self.completed.push(Completed { cq, entry, solicited: false });
+            }
         }
-        // NDK-SIL-1: only success is silent.
-        if status == NtStatus::SUCCESS && request.flags.contains(OpFlags::SILENT_SUCCESS) {
-            return;
-        }
-        let entry = NdkResultEx {
-            status,
-            bytes_transferred: if status == NtStatus::SUCCESS { request.length } else { 0 },
-            qp_context: qp.context,
-            request_context: request.context,
-            operation: request.kind.operation(),
-            provider_error_code: request.error_code,
-            invalidated_token: 0,
-        };
-        let cq = qp.initiator.cq;
-        self.complete(cq, entry, false);
     }
 
     /// Completes the receive at the front.
     pub(crate) fn complete_receive(&mut self, id: Id<Qp>, outcome: ReceiveOutcome) {
         let Some(qp) = self.qps.get_mut(id) else { return };
         let Some(receive) = qp.receives.pop() else { return };
-        self.push_receive(id, receive, outcome);
-    }
-
-    fn push_receive(&mut self, id: Id<Qp>, receive: Receive, outcome: ReceiveOutcome) {
-        let Some(qp) = self.qps.get_mut(id) else { return };
         let ReceiveOutcome { status, bytes, invalidated_token, solicited, error_code } = outcome;
-        if status == NtStatus::CANCELLED {
-            qp.stats.flushed += 1;
-        }
+        qp.stats.flushed += u64::from(status == NtStatus::CANCELLED);
         let operation = match invalidated_token {
             Some(_) => OperationType::ReceiveAndInvalidate,
             None => OperationType::Receive,
@@ -183,16 +204,42 @@ impl Objects {
     /// have been done with.
     pub(crate) fn flush(&mut self, id: Id<Qp>) {
         let mut failed = false;
-        while let Some(request) = self.qps.get_mut(id).and_then(|qp| qp.initiator.pop()) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        while let Some(request) = qp.initiator.pop() {
             let status = match request.progress {
                 super::queue::Progress::Done(status) if !failed => status,
                 _ => NtStatus::CANCELLED,
             };
             failed |= !status.is_success() && status != NtStatus::CANCELLED;
-            self.complete_request(id, &request, status);
+            qp.stats.flushed += u64::from(status == NtStatus::CANCELLED);
+            if let Some(entry) = initiator_result(qp.context, &request, status) {
+                let cq = qp.initiator.cq;
+                self.completed.push(Completed { cq, entry, solicited: false });
+            }
         }
-        while let Some(receive) = self.qps.get_mut(id).and_then(|qp| qp.receives.pop()) {
-            self.push_receive(id, receive, ReceiveOutcome::failed(NtStatus::CANCELLED, 0));
+        while self.qps.get(id).is_some_and(|qp| qp.receives.front().is_some()) {
+            self.complete_receive(id, ReceiveOutcome::failed(NtStatus::CANCELLED, 0));
         }
     }
+}
+
+/// What the consumer is told of an initiator request; nothing of the success of a silent one (NDK-SIL-1).
+fn initiator_result(
+    qp_context: u64,
+    request: &WorkRequest,
+    status: NtStatus,
+) -> Option<NdkResultEx> {
+    let is_success = status == NtStatus::SUCCESS;
+    if is_success && request.flags.contains(OpFlags::SILENT_SUCCESS) {
+        return None;
+    }
+    Some(NdkResultEx {
+        status,
+        bytes_transferred: if is_success { request.length } else { 0 },
+        qp_context,
+        request_context: request.context,
+        operation: request.kind.operation(),
+        provider_error_code: request.error_code,
+        invalidated_token: 0,
+    })
 }

@@ -4,7 +4,8 @@
 //! before serial n are in here" with one number. Scatter/gather entries lie in one ring per queue
 //! beside the requests, because both are taken in order: posting allocates nothing in steady state.
 
-use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque};
+use core::ops::Range;
 
 use bytes::Bytes;
 
@@ -15,6 +16,7 @@ use super::{
     slab::Id,
     status::NtStatus,
 };
+use crate::mpa::Slab;
 
 /// NDK_SGE: a piece of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,11 +135,21 @@ pub(crate) struct InitiatorQueue {
     base: u64,
     /// Serial of the first request that is still [`Progress::Queued`].
     next: u64,
+    /// All before this serial was acknowledged, so far as it is there.
+    acknowledged: u64,
 }
 
 impl InitiatorQueue {
     pub(crate) fn new(cq: Id<Cq>, depth: u32) -> Self {
-        Self { cq, depth, requests: VecDeque::new(), sges: SgeRing::default(), base: 0, next: 0 }
+        Self {
+            cq,
+            depth,
+            requests: VecDeque::new(),
+            sges: SgeRing::default(),
+            base: 0,
+            next: 0,
+            acknowledged: 0,
+        }
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -183,6 +195,12 @@ impl InitiatorQueue {
         self.requests.get_mut(index as usize)
     }
 
+    /// The data of request `serial`, if the post has captured it.
+    pub(crate) fn captured(&self, serial: u64) -> Option<&Bytes> {
+        let index = serial.checked_sub(self.base)?;
+        self.requests.get(index as usize)?.captured.as_ref()
+    }
+
     /// The entries of request `serial`.
     pub(crate) fn sges(&self, serial: u64) -> impl Iterator<Item = Sge> {
         let index = serial.checked_sub(self.base).map(|index| index as usize);
@@ -201,19 +219,25 @@ impl InitiatorQueue {
 
     /// Everything handed to TCP before request `end` is acknowledged: sends and writes are done.
     pub(crate) fn acknowledge(&mut self, end: u64) {
-        let count = end.saturating_sub(self.base).min(self.requests.len() as u64) as usize;
-        for request in self.requests.range_mut(..count) {
+        for request in self.requests.range_mut(self.unacknowledged(end)) {
             let is_read = matches!(request.kind, Kind::Read { .. });
             if request.progress == Progress::Sent && !is_read {
                 request.progress = Progress::Done(NtStatus::SUCCESS);
             }
         }
+        self.acknowledged = self.acknowledged.max(end);
+    }
+
+    /// Places of the requests before `end` that no acknowledgement has covered yet.
+    fn unacknowledged(&self, end: u64) -> Range<usize> {
+        let place =
+            |serial: u64| serial.saturating_sub(self.base).min(self.requests.len() as u64) as usize;
+        place(self.acknowledged.min(end))..place(end)
     }
 
     /// Whether a send or write before request `end` waits for its acknowledgement.
     pub(crate) fn awaits_acknowledgement(&self, end: u64) -> bool {
-        let count = end.saturating_sub(self.base).min(self.requests.len() as u64) as usize;
-        self.requests.range(..count).any(|request| {
+        self.requests.range(self.unacknowledged(end)).any(|request| {
             request.progress == Progress::Sent && !matches!(request.kind, Kind::Read { .. })
         })
     }
@@ -233,9 +257,10 @@ impl InitiatorQueue {
     }
 
     /// The front request with its outcome, if that is known: completions are in order (NDK-WR-6).
-    pub(crate) fn pop_done(&mut self) -> Option<(WorkRequest, NtStatus)> {
-        let Progress::Done(status) = self.requests.front()?.progress else { return None };
-        self.pop().map(|request| (request, status))
+    pub(crate) fn front_done(&self) -> Option<(&WorkRequest, NtStatus)> {
+        let request = self.requests.front()?;
+        let Progress::Done(status) = request.progress else { return None };
+        Some((request, status))
     }
 
     /// The front request, whatever its progress.
@@ -291,6 +316,15 @@ impl ReceiveQueue {
         pieces(sges, offset, length)
     }
 
+    /// The same, if it is one piece of the receive's one entry.
+    pub(crate) fn single_piece(&self, offset: u32, length: u32) -> Option<Sge> {
+        let span = self.receives.front().map(|front| front.sges).filter(|span| span.count == 1)?;
+        let entry = self.sges.get(span).next()?;
+        let is_within = offset.checked_add(length).is_some_and(|end| end <= entry.length);
+        let address = entry.address.wrapping_add(u64::from(offset));
+        is_within.then_some(Sge { address, length, token: entry.token })
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Receive> {
         let receive = self.receives.pop_front()?;
         self.sges.pop(receive.sges);
@@ -327,23 +361,29 @@ pub(crate) fn total_length(sges: &[Sge], sges_max: u32, bytes_max: u32) -> Resul
     u32::try_from(total).ok().filter(|total| *total <= bytes_max).ok_or(NtStatus::BUFFER_OVERFLOW)
 }
 
-/// Copies inline data together (NDK-INL-1).
+/// Copies inline data together (NDK-INL-1), into memory that is used again.
 ///
 /// # Errors
 /// [`NtStatus::INVALID_PARAMETER`]: more than `bytes_max`.
-pub(crate) fn capture(parts: &[&[u8]], bytes_max: u32) -> Result<Bytes, NtStatus> {
+pub(crate) fn capture(
+    memory: &mut Slab,
+    parts: &[&[u8]],
+    bytes_max: u32,
+) -> Result<Bytes, NtStatus> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
     if total > bytes_max as usize {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    let mut captured = Vec::with_capacity(total);
-    parts.iter().for_each(|part| captured.extend_from_slice(part));
-    Ok(captured.into())
+    if memory.room() < total {
+        memory.turn(total);
+    }
+    parts.iter().for_each(|part| memory.put(part));
+    Ok(memory.close().unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::vec;
+    use std::{vec, vec::Vec};
 
     use proptest::prelude::*;
 
@@ -377,6 +417,26 @@ mod tests {
         }
     }
 
+    // A piece of a receive with one entry is found without cutting lists, and is the same piece.
+    #[test]
+    fn single_pieces_are_pieces() {
+        let mut queue = ReceiveQueue::new(test_cq(), 4);
+        assert_eq!(queue.single_piece(0, 1), None);
+        queue.push(1, 10, &[sge(100, 10)]);
+        queue.push(2, 10, &[sge(100, 4), sge(200, 6)]);
+        for (offset, length) in [(0, 10), (3, 7), (9, 1)] {
+            let piece = queue.single_piece(offset, length);
+            assert_eq!(
+                piece.into_iter().collect::<Vec<_>>(),
+                queue.pieces(offset, length).collect::<Vec<_>>()
+            );
+        }
+        assert_eq!(queue.single_piece(9, 2), None, "more than there is");
+        assert_eq!(queue.single_piece(u32::MAX, 2), None);
+        queue.pop();
+        assert_eq!(queue.single_piece(0, 4), None, "two entries");
+    }
+
     // NDK-WR-6, NDK-WR-7: a read that waits holds back what was posted later, and nothing else does.
     #[test]
     fn completions_are_in_order() {
@@ -393,11 +453,16 @@ mod tests {
             queue.advance(Progress::Sent);
         }
         queue.acknowledge(3);
-        assert_eq!(queue.pop_done().map(|(request, _)| request.context), Some(0));
-        assert!(queue.pop_done().is_none(), "the read's response has not come");
+        let pop_done = |queue: &mut InitiatorQueue| {
+            let context = queue.front_done().map(|(request, _)| request.context);
+            context.and_then(|_| queue.pop());
+            context
+        };
+        assert_eq!(pop_done(&mut queue), Some(0));
+        assert_eq!(pop_done(&mut queue), None, "the read's response has not come");
         queue.get_mut(1).unwrap().progress = Progress::Done(NtStatus::SUCCESS);
-        assert_eq!(queue.pop_done().map(|(request, _)| request.context), Some(1));
-        assert_eq!(queue.pop_done().map(|(request, _)| request.context), Some(2));
+        assert_eq!(pop_done(&mut queue), Some(1));
+        assert_eq!(pop_done(&mut queue), Some(2));
         assert!(queue.pop().is_none());
     }
 
@@ -420,7 +485,10 @@ mod tests {
         assert_eq!(total_length(&list, 2, u32::MAX), Err(NtStatus::BUFFER_OVERFLOW));
         assert_eq!(total_length(&list[1..], 2, 2), Ok(2));
         assert_eq!(total_length(&[], 0, 0), Ok(0), "NDK-SGE-4");
-        assert_eq!(capture(&[b"ab", b"", b"c"], 3).unwrap(), Bytes::from_static(b"abc"));
-        assert_eq!(capture(&[b"ab", b"cd"], 3), Err(NtStatus::INVALID_PARAMETER));
+        let mut memory = Slab::new();
+        let mut capture = |parts: &[&[u8]]| capture(&mut memory, parts, 3);
+        assert_eq!(capture(&[b"ab", b"", b"c"]).unwrap(), Bytes::from_static(b"abc"));
+        assert_eq!(capture(&[b"ab", b"cd"]), Err(NtStatus::INVALID_PARAMETER));
+        assert_eq!(capture(&[]).unwrap(), Bytes::new());
     }
 }

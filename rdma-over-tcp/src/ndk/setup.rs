@@ -16,13 +16,13 @@ use super::{
     listener::{BACKLOG, ConnectEvent, Listener, ListenerState},
     mr::Mr,
     pd::Pd,
-    qp::{Qp, QpLimits, QpState},
+    qp::{Flow, Qp, QpLimits, QpState},
     queue::{InitiatorQueue, ReceiveQueue},
     slab::Id,
     status::NtStatus,
     stream::Stream,
 };
-use crate::mpa::startup::PrivateData;
+use crate::mpa::{Slab, startup::PrivateData};
 
 const FULL: NtStatus = NtStatus::INSUFFICIENT_RESOURCES;
 
@@ -103,6 +103,8 @@ impl AdapterCore {
             state: QpState::Idle,
             initiator: InitiatorQueue::new(initiator_cq, limits.initiator_queue_depth),
             receives: ReceiveQueue::new(receive_cq, limits.receive_queue_depth),
+            flow: Flow::default(),
+            captures: Slab::new(),
             sink_token,
             read_limit: 0,
             stream: None,

@@ -18,6 +18,8 @@ pub(crate) trait Wire {
     fn send_room(&self) -> usize;
     /// Copies what is unacknowledged if it is at most `bytes_max` bytes; whether it did.
     fn detach_tail(&mut self, bytes_max: usize) -> bool;
+    /// Bytes posted and not yet acknowledged.
+    fn send_outstanding(&self) -> usize;
     fn effective_mss(&self) -> usize;
     fn super_segment_max(&self) -> usize;
 }
@@ -41,6 +43,10 @@ impl Wire for ConnectionIo<'_> {
 
     fn detach_tail(&mut self, bytes_max: usize) -> bool {
         ConnectionIo::detach_tail(self, bytes_max)
+    }
+
+    fn send_outstanding(&self) -> usize {
+        ConnectionIo::send_outstanding(self)
     }
 
     fn effective_mss(&self) -> usize {

@@ -242,6 +242,7 @@ pub enum Inbound<'a> {
 ///
 /// # Errors
 /// [`RdmapError`], in the order of the fields.
+#[inline]
 pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
     let (segment, payload) = Segment::parse(ulpdu)?;
     let opcode = Opcode::from_control(segment.ulp())?;

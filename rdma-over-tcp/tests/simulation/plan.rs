@@ -87,7 +87,11 @@ impl Plan {
         let rtr = Self::rtr(rng);
         let mut adapter = || AdapterConfig {
             seed: u128::from(rng.rand_u64()),
-            fpdu_size: if once_in(rng, 2) { FpduSize::Emss } else { FpduSize::Max },
+            fpdu_size: match rng.rand_range(0..3) {
+                0 => FpduSize::Emss,
+                1 => FpduSize::Max,
+                _ => FpduSize::Auto,
+            },
             crc,
             markers: once_in(rng, 3),
             rtr,

@@ -16,7 +16,7 @@ use clap::Args;
 use self::pattern::{SIZE_DEFAULT_BYTES, SIZE_MAX_BYTES, SIZE_MIN_BYTES};
 use crate::{
     failure::Failure,
-    options::{NodeOptions, Quietness},
+    options::{NodeOptions, QueueOptions, Quietness},
     report::Console,
 };
 
@@ -80,6 +80,10 @@ pub struct RpingArgs {
     /// How the run is told.
     #[command(flatten)]
     pub output: Quietness,
+
+    /// The queues of its TAP; the connection is the first one's.
+    #[command(flatten)]
+    pub queues: QueueOptions,
 
     /// The node.
     #[command(flatten)]

@@ -59,10 +59,13 @@ enum Side {
 /// The node or the connection could not be had, the peer broke the rules, or data differs.
 pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let role = args.role()?;
-    let config = args.node.resolve()?;
+    let config = args.queues.resolve(args.node.resolve()?)?;
     console.config(&config);
-    let link = node::open_link(&mut Netlink::open()?, &config)?.link;
-    let (node, adapter) = node::open_adapter(link, &config, FpduSize::Emss)?;
+    let links = node::open_links(&mut Netlink::open()?, &config)?.links;
+    let opened = node::open_adapters(links, &config, FpduSize::Emss)?;
+    // The one connection is the first queue's.
+    let first = opened.into_iter().next();
+    let (node, adapter) = first.ok_or_else(|| Failure::work("a TAP without a queue"))?;
     let _control = server::serve(&node, &config)?;
     let waker = Waker::new();
     waker.set(Some(node.clone()));
@@ -490,14 +493,7 @@ impl<'a> Run<'a> {
 
     /// Stays until the peer's FIN is acknowledged, so that its end is clean too.
     fn linger(&self) {
-        let over = || {
-            self.node.with_engine(|engine, now| {
-                let mut left = engine.connections().list(now);
-                left.all(|(_, _, info)| info.phase == offload_engine::tcp::TcpPhase::TimeWait)
-            })
-        };
-        // A peer that does not close in that time does not need us.
-        let _ = self.node.wait_until(Some(LINGER_LIMIT), || over().then_some(()));
+        node::linger(self.node, LINGER_LIMIT);
     }
 }
 

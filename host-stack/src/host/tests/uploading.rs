@@ -409,7 +409,7 @@ fn exhausted_resources_keep_connections_in_the_host() {
         assert_eq!(bench.nodes[1].data(), b"still there", "{status}");
         assert_eq!(bench.nodes[1].host.stats().initiates_refused, 1);
         assert!(bench.nodes[1].paths.is_empty() && bench.nodes[1].neighbors.is_empty());
-        assert!(bench.nodes[1].host.objects.paths.is_empty());
+        assert!(bench.nodes[1].host.shards.iter().next().unwrap().objects.paths.is_empty());
         bench.run(OffloadRules::default().rest * 2);
         assert_eq!(!bench.nodes[1].initiates.is_empty(), again, "{status}");
     }

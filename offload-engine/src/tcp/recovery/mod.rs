@@ -237,6 +237,15 @@ impl Recovery {
         self.board.is_empty()
     }
 
+    /// Nothing is unacknowledged and nothing of the past is being repaired or judged: an acknowledgement of nothing new,
+    /// without blocks, says nothing.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.board.is_empty()
+            && self.episode == Episode::Open
+            && self.probe.is_none()
+            && self.undo.is_none()
+    }
+
     /// Fast recovery is under way: its reduction of the window stands for the flight.
     pub(super) const fn is_fast(&self) -> bool {
         matches!(self.episode, Episode::Fast { .. })

@@ -40,6 +40,9 @@ impl Connector {
         private_data: &[u8],
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
+        if let Err(status) = self.access.check_same(&qp.access) {
+            return status;
+        }
         self.access.with(|core, _| {
             let addresses = (local, remote);
             core.connect(self.id, qp.id, addresses, limits, private_data, Box::new(completion))
@@ -77,6 +80,9 @@ impl Connector {
         disconnect: Option<DisconnectEvent>,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
+        if let Err(status) = self.access.check_same(&qp.access) {
+            return status;
+        }
         self.access.with(|core, now| {
             let completion = Box::new(completion);
             core.accept(now, self.id, qp.id, limits, private_data, disconnect, completion)

@@ -10,6 +10,7 @@ mod connection;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{fmt, net::SocketAddr};
 
+use host_stack::node::Urgency;
 use offload_engine::time::Instant;
 
 pub use self::connection::{Connector, Listener};
@@ -35,6 +36,13 @@ pub trait CoreAccess: Send + Sync {
     /// Calls `work` with the core, once.
     fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant));
 
+    /// As [`CoreAccess::enter`], but `work` says how soon that what follows has to be done: the way of posts.
+    fn enter_lazily(&self, work: &mut dyn FnMut(&mut AdapterCore) -> Urgency) {
+        self.enter(&mut |core, _| {
+            work(core);
+        });
+    }
+
     /// In manual mode, runs the engine once: a consumer that polls makes its own progress. In automatic
     /// mode, nothing.
     fn progress(&self) {}
@@ -56,10 +64,34 @@ impl Access {
         self.0.enter(&mut |core, now| {
             if let Some(work) = work.take() {
                 result = Some(work(core, now));
+                core.objects.deliver_completions();
             }
         });
         let Some(result) = result else { unreachable!("CoreAccess::enter calls its argument") };
         result
+    }
+
+    /// A post: what follows from it may wait, and be done for many posts at once.
+    fn post<R>(&self, work: impl FnOnce(&mut AdapterCore) -> (R, Urgency)) -> R {
+        let mut work = Some(work);
+        let mut result = None;
+        self.0.enter_lazily(&mut |core| {
+            let Some(work) = work.take() else { return Urgency::None };
+            let (outcome, urgency) = work(core);
+            result = Some(outcome);
+            urgency
+        });
+        let Some(result) = result else {
+            unreachable!("CoreAccess::enter_lazily calls its argument")
+        };
+        result
+    }
+
+    /// Objects are used together if one adapter has made them: names of one mean something else to another.
+    fn check_same(&self, other: &Self) -> Result<(), NtStatus> {
+        // Compared without the vtables, of which there may be several.
+        let same = core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0));
+        if same { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) }
     }
 }
 
@@ -220,7 +252,7 @@ impl Pd {
     /// which may be the same; each carries `context`.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue that failed or is being
+    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue of another adapter, that failed or is being
     /// closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_qp(
         &self,
@@ -229,6 +261,8 @@ impl Pd {
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
+        self.access.check_same(&receive_cq.access)?;
+        self.access.check_same(&initiator_cq.access)?;
         let id = self.access.with(|core, _| {
             core.create_qp(self.id, receive_cq.id, initiator_cq.id, context, limits)
         })?;
@@ -387,7 +421,7 @@ impl Qp {
     /// # Errors
     /// As said at [`Qp`].
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
-        self.access.with(|core, _| core.post_receive(self.id, context, sges))
+        self.access.post(|core| core.post_receive(self.id, context, sges))
     }
 
     /// NdkSend.
@@ -462,8 +496,9 @@ impl Qp {
         base_address: u64,
         flags: OpFlags,
     ) -> Result<u32, NtStatus> {
+        self.access.check_same(&mr.access)?;
         let request = FastRegister { mr: mr.id, buffer, offset, length, base: base_address };
-        self.access.with(|core, _| core.post_fast_register(self.id, context, request, flags))
+        self.access.post(|core| core.post_fast_register(self.id, context, request, flags))
     }
 
     /// NdkInvalidate of a region that was registered by [`Qp::fast_register`] (NDK-MEM-9).
@@ -471,7 +506,8 @@ impl Qp {
     /// # Errors
     /// As said at [`Qp`].
     pub fn invalidate(&self, context: u64, mr: &Mr, flags: OpFlags) -> Result<(), NtStatus> {
-        self.access.with(|core, _| core.post_invalidate(self.id, context, mr.id, flags))
+        self.access.check_same(&mr.access)?;
+        self.access.post(|core| core.post_invalidate(self.id, context, mr.id, flags))
     }
 
     fn post(
@@ -481,11 +517,7 @@ impl Qp {
         data: Data<'_>,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let mut kind = Some(kind);
-        self.access.with(|core, _| match kind.take() {
-            Some(kind) => core.post(self.id, context, kind, data, flags),
-            None => Err(NtStatus::INTERNAL_ERROR),
-        })
+        self.access.post(|core| core.post(self.id, context, kind, data, flags))
     }
 
     /// NdkFlush: everything posted completes CANCELLED. A connected queue pair cannot be used after it

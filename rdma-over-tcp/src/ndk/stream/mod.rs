@@ -210,7 +210,12 @@ impl Stream {
         data: &[u8],
     ) {
         match &self.phase {
-            Phase::Operating(_) => self.receive_fpdus(objects, config, wire, data),
+            Phase::Operating(_) => {
+                // Data that was only placed gives nothing to send; the connection's turn follows in any case.
+                if !self.receive_fpdus(objects, config, wire, data) {
+                    return;
+                }
+            }
             Phase::AwaitReply(_) | Phase::AwaitRequest(_) | Phase::Offered(_) => {
                 self.receive_startup(objects, config, wire, data);
             }
@@ -219,33 +224,33 @@ impl Stream {
         self.act(objects, config, wire);
     }
 
+    /// Returns whether there may be something to do on the connection.
     fn receive_fpdus(
         &mut self,
         objects: &mut Objects,
         config: &AdapterConfig,
         wire: &impl Wire,
         data: &[u8],
-    ) {
+    ) -> bool {
         let mut input = data;
+        let mut may_act = self.ending != Ending::Not;
         loop {
             let (Phase::Operating(operation), Some(qp)) = (&mut self.phase, self.qp) else {
-                return;
+                return true;
             };
             let Operation { decoder, receiver, transmitter, .. } = &mut **operation;
-            let octets_before = decoder.counters().octets;
-            let outcome = match decoder.next(&mut input) {
-                Ok(None) => return,
-                Ok(Some(ulpdu)) => receiver.handle(objects, qp, transmitter, ulpdu),
-                Err(error) => Err(Failure::new(Terminate::new(error.wire()))),
-            };
-            objects.counters.fpdu_in_octets += decoder.counters().octets - octets_before;
-            match outcome {
-                Ok(Received::Nothing) => self.first_fpdu_received(objects),
+            match receiver.receive(objects, qp, transmitter, decoder, &mut input) {
+                Ok(Received::All { may_send }) => {
+                    self.first_fpdu_received(objects);
+                    return may_act || may_send;
+                }
+                Ok(Received::First) => self.first_fpdu_received(objects),
                 Ok(Received::Terminate(terminate)) => {
                     self.terminated(objects, config, wire, terminate);
                 }
                 Err(failure) => self.fail(objects, config, wire, failure),
             }
+            may_act = true;
         }
     }
 
@@ -351,6 +356,9 @@ impl Stream {
                 Ok(pumped) => is_drained = pumped == Pumped::Drained,
                 Err(failure) => self.fail(objects, config, wire, failure),
             }
+        }
+        if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
+            qp.flow.pumped(!is_drained, wire.send_outstanding(), wire.effective_mss());
         }
         self.connect_completed(objects);
         if let Phase::Operating(operation) = &mut self.phase {

@@ -6,11 +6,13 @@
 use super::{Failure, transmit::Transmitter};
 use crate::{
     ddp::{QueueNumber, Stag, TaggedReceiver, TaggedSegment, UntaggedReceiver, UntaggedSegment},
+    mpa::Decoder,
     ndk::{
         flags::{MrFlags, OpFlags},
+        mr::{AccessError, Mr, Regions},
         objects::Objects,
         qp::{Qp, ReceiveOutcome},
-        queue::{Progress, pieces},
+        queue::{Progress, Sge, pieces},
         slab::Id,
         status::NtStatus,
     },
@@ -29,13 +31,27 @@ pub(super) struct Receiver {
     /// Reads of the peer served at once: the agreed IRD, rounded up as peers round it (see siw).
     inbound_reads_max: usize,
     fpdus: u64,
+    /// The regions of the last write and of the last buffer of ours: most likely the next one's.
+    write_region: Option<Id<Mr>>,
+    local_region: Option<Id<Mr>>,
 }
 
-/// What a ULPDU led to, if not just a completion.
+/// What the FPDUs of an input led to, beside placed bytes and completions.
 #[derive(Debug)]
 pub(super) enum Received {
-    Nothing,
+    /// All that end in the input are handled. `may_send`: something may be sent that could not be before.
+    All { may_send: bool },
+    /// The stream's first one is handled; more may follow.
+    First,
     /// The peer has given up.
+    Terminate(Option<ReceivedTerminate>),
+}
+
+/// What one of them led to.
+enum Handled {
+    Placed,
+    /// A response is owed, or a read is done that others wait for.
+    MaySend,
     Terminate(Option<ReceivedTerminate>),
 }
 
@@ -51,6 +67,8 @@ impl Receiver {
             writes: TaggedReceiver::new(),
             inbound_reads_max,
             fpdus: 0,
+            write_region: None,
+            local_region: None,
         }
     }
 
@@ -59,44 +77,91 @@ impl Receiver {
         self.fpdus > 0
     }
 
-    /// Handles one ULPDU.
+    /// Handles the FPDUs that end in `input`, up to one after which its caller has something to do.
     ///
     /// # Errors
     /// The stream has failed; the failure says what to tell whom.
-    pub(super) fn handle(
+    pub(super) fn receive(
+        &mut self,
+        objects: &mut Objects,
+        id: Id<Qp>,
+        transmitter: &mut Transmitter,
+        decoder: &mut Decoder,
+        input: &mut &[u8],
+    ) -> Result<Received, Failure> {
+        let (fpdus, octets) = (self.fpdus, decoder.counters().octets);
+        let outcome = self.receive_some(objects, id, transmitter, decoder, input);
+        let fpdus = self.fpdus - fpdus;
+        objects.counters.fpdu_in += fpdus;
+        objects.counters.fpdu_in_octets += decoder.counters().octets - octets;
+        if let Some(qp) = objects.qps.get_mut(id) {
+            qp.stats.fpdu_in += fpdus;
+        }
+        outcome
+    }
+
+    fn receive_some(
+        &mut self,
+        objects: &mut Objects,
+        id: Id<Qp>,
+        transmitter: &mut Transmitter,
+        decoder: &mut Decoder,
+        input: &mut &[u8],
+    ) -> Result<Received, Failure> {
+        let mut may_send = false;
+        loop {
+            let ulpdu = match decoder.next(input) {
+                Ok(Some(ulpdu)) => ulpdu,
+                Ok(None) => return Ok(Received::All { may_send }),
+                Err(error) => return Err(Failure::new(Terminate::new(error.wire()))),
+            };
+            self.fpdus += 1;
+            match self.handle(objects, id, transmitter, ulpdu)? {
+                Handled::Placed => {}
+                Handled::MaySend => may_send = true,
+                Handled::Terminate(terminate) => return Ok(Received::Terminate(terminate)),
+            }
+            if self.fpdus == 1 {
+                return Ok(Received::First);
+            }
+        }
+    }
+
+    /// Handles one ULPDU.
+    fn handle(
         &mut self,
         objects: &mut Objects,
         id: Id<Qp>,
         transmitter: &mut Transmitter,
         ulpdu: &[u8],
-    ) -> Result<Received, Failure> {
-        let is_first = self.fpdus == 0;
-        self.fpdus += 1;
-        objects.counters.fpdu_in += 1;
-        if let Some(qp) = objects.qps.get_mut(id) {
-            qp.stats.fpdu_in += 1;
-        }
-        let outcome = match rdmap::parse(ulpdu) {
-            Err(error) => Err(error.wire().into()),
+    ) -> Result<Handled, Failure> {
+        let (handled, outcome) = match rdmap::parse(ulpdu) {
             Ok(Inbound::Write { segment, payload }) => {
-                self.write(objects, id, &segment, payload).map_err(Fault::from)
-            }
-            Ok(Inbound::ReadResponse { segment, payload }) => {
-                read_response(objects, id, transmitter, &segment, payload)
-            }
-            Ok(Inbound::ReadRequest { segment, request }) => {
-                self.read_request(objects, id, transmitter, &segment, request).map_err(Fault::from)
+                let outcome = self.write(objects, id, &segment, payload).map_err(Fault::from);
+                (Handled::Placed, outcome)
             }
             Ok(Inbound::Send { segment, kind, payload }) => {
-                self.send(objects, id, &segment, kind, payload)
+                (Handled::Placed, self.send(objects, id, &segment, kind, payload))
+            }
+            Ok(Inbound::ReadResponse { segment, payload }) => {
+                let outcome = self.read_response(objects, id, transmitter, &segment, payload);
+                (Handled::MaySend, outcome)
+            }
+            Ok(Inbound::ReadRequest { segment, request }) => {
+                let outcome = self.read_request(objects, id, transmitter, &segment, request);
+                (Handled::MaySend, outcome.map_err(Fault::from))
             }
             Ok(Inbound::Terminate { segment: _, payload }) => {
-                let phase =
-                    if is_first { TerminatePhase::Startup } else { TerminatePhase::Operation };
-                return Ok(Received::Terminate(ReceivedTerminate::parse(payload, phase)));
+                let phase = match self.fpdus {
+                    1 => TerminatePhase::Startup,
+                    _ => TerminatePhase::Operation,
+                };
+                let terminate = ReceivedTerminate::parse(payload, phase);
+                (Handled::Terminate(terminate), Ok(()))
             }
+            Err(error) => (Handled::Placed, Err(error.wire().into())),
         };
-        outcome.map(|()| Received::Nothing).map_err(|fault| Failure {
+        outcome.map(|()| handled).map_err(|fault| Failure {
             terminate: Some(Terminate::for_ulpdu(fault.error, ulpdu)),
             receive_status: fault.receive_status,
         })
@@ -116,8 +181,15 @@ impl Receiver {
             let right = MrFlags::ALLOW_REMOTE_WRITE;
             let granted = objects
                 .regions
-                .access(qp.pd, token, offset.0, payload.len() as u32, right)
-                .map_err(super::super::mr::AccessError::tagged)?;
+                .access_again(
+                    &mut self.write_region,
+                    qp.pd,
+                    token,
+                    offset.0,
+                    payload.len() as u32,
+                    right,
+                )
+                .map_err(AccessError::tagged)?;
             self.writes.accept(segment, payload.len()).map_err(|error| error.wire())?;
             granted.place(payload);
             qp.stats.write_segments_placed += 1;
@@ -150,7 +222,7 @@ impl Receiver {
             objects
                 .regions
                 .access(qp.pd, source_stag.0, source_offset.0, octets, right)
-                .map_err(super::super::mr::AccessError::read_request)?;
+                .map_err(AccessError::read_request)?;
         }
         transmitter.respond(request);
         Ok(())
@@ -173,27 +245,10 @@ impl Receiver {
                 (error == WireError::UntaggedTooLong).then_some(NtStatus::BUFFER_OVERFLOW);
             Fault { error, receive_status }
         })?;
-        for piece in qp.receives.pieces(place.offset, payload.len() as u32) {
-            // The sum of the pieces is the payload: `accept` has compared it with the capacity.
-            let right = MrFlags::ALLOW_LOCAL_WRITE;
-            let checked =
-                objects.regions.access(qp.pd, piece.token, piece.address, piece.length, right);
-            if checked.is_err() {
-                let error = WireError::DdpLocalCatastrophic;
-                let receive_status = Some(NtStatus::ACCESS_VIOLATION);
-                return Err(Fault { error, receive_status });
-            }
-        }
-        let mut rest = payload;
-        for piece in qp.receives.pieces(place.offset, payload.len() as u32) {
-            let right = MrFlags::ALLOW_LOCAL_WRITE;
-            let granted =
-                objects.regions.access(qp.pd, piece.token, piece.address, piece.length, right);
-            let (now, later) = rest.split_at(piece.length as usize);
-            if let Ok(granted) = granted {
-                granted.place(now);
-            }
-            rest = later;
+        let local_region = &mut self.local_region;
+        if !place_in(&objects.regions, local_region, qp, place.offset, payload) {
+            let error = WireError::DdpLocalCatastrophic;
+            return Err(Fault { error, receive_status: Some(NtStatus::ACCESS_VIOLATION) });
         }
         let Some(bytes) = place.message_octets else { return Ok(()) };
         if let Some(Stag(token)) = kind.invalidate() {
@@ -214,61 +269,104 @@ impl Receiver {
         objects.complete_receive(id, outcome);
         Ok(())
     }
+
+    /// Places a part of the response to the oldest read.
+    fn read_response(
+        &mut self,
+        objects: &mut Objects,
+        id: Id<Qp>,
+        transmitter: &mut Transmitter,
+        segment: &TaggedSegment,
+        payload: &[u8],
+    ) -> Result<(), Fault> {
+        let Some(read) = transmitter.reads.front_mut() else {
+            return Err(WireError::OperationUnexpectedOpcode.into());
+        };
+        let (offset, is_complete) = read
+            .pending
+            .accept(segment, payload.len())
+            .map_err(|error| RdmapError::from(error).wire())?;
+        let serial = read.serial;
+        if is_complete {
+            transmitter.reads.pop_front();
+        }
+        let Some(serial) = serial else { return Ok(()) };
+        let Objects { qps, regions, .. } = objects;
+        let Some(qp) = qps.get_mut(id) else { return Ok(()) };
+        let right = MrFlags::ALLOW_LOCAL_WRITE;
+        let local_region = &mut self.local_region;
+        let mut rest = payload;
+        let mut accessible = true;
+        for piece in pieces(qp.initiator.sges(serial), offset, payload.len() as u32) {
+            let (now, later) = rest.split_at(piece.length as usize);
+            match regions.access_again(
+                local_region,
+                qp.pd,
+                piece.token,
+                piece.address,
+                piece.length,
+                right,
+            ) {
+                Ok(granted) => granted.place(now),
+                Err(_) => accessible = false,
+            }
+            rest = later;
+        }
+        if !accessible {
+            // The sink was deregistered under the read.
+            if let Some(request) = qp.initiator.get_mut(serial) {
+                request.progress = Progress::Done(NtStatus::ACCESS_VIOLATION);
+            }
+            return Err(WireError::DdpLocalCatastrophic.into());
+        }
+        if is_complete {
+            let first = qp.initiator.sges(serial).next();
+            let Some(request) = qp.initiator.get_mut(serial) else { return Ok(()) };
+            request.progress = Progress::Done(NtStatus::SUCCESS);
+            // NDK-FLG-3: a success invalidates the token of the first entry.
+            let invalidates = request.flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE);
+            let region = first.filter(|_| invalidates).and_then(|sge| regions.find(sge.token));
+            if let Some(region) = region {
+                regions.revoke(region);
+            }
+            objects.complete_done(id);
+        }
+        Ok(())
+    }
 }
 
-/// Places a part of the response to the oldest read.
-fn read_response(
-    objects: &mut Objects,
-    id: Id<Qp>,
-    transmitter: &mut Transmitter,
-    segment: &TaggedSegment,
+/// Places a part of a Send in the receive at the front: all of it, or `false` and nothing. The sum of the pieces is the
+/// payload: it was compared with the receive's length.
+fn place_in(
+    regions: &Regions,
+    hint: &mut Option<Id<Mr>>,
+    qp: &Qp,
+    offset: u32,
     payload: &[u8],
-) -> Result<(), Fault> {
-    let Some(read) = transmitter.reads.front_mut() else {
-        return Err(WireError::OperationUnexpectedOpcode.into());
-    };
-    let (offset, is_complete) = read
-        .pending
-        .accept(segment, payload.len())
-        .map_err(|error| RdmapError::from(error).wire())?;
-    let serial = read.serial;
-    if is_complete {
-        transmitter.reads.pop_front();
-    }
-    let Some(serial) = serial else { return Ok(()) };
-    let Objects { qps, regions, .. } = objects;
-    let Some(qp) = qps.get_mut(id) else { return Ok(()) };
+) -> bool {
     let right = MrFlags::ALLOW_LOCAL_WRITE;
+    let mut access = |piece: Sge| {
+        regions.access_again(hint, qp.pd, piece.token, piece.address, piece.length, right)
+    };
+    if payload.is_empty() {
+        return true;
+    }
+    if let Some(piece) = qp.receives.single_piece(offset, payload.len() as u32) {
+        return access(piece).map(|granted| granted.place(payload)).is_ok();
+    }
+    let pieces = || qp.receives.pieces(offset, payload.len() as u32);
+    if pieces().any(|piece| access(piece).is_err()) {
+        return false;
+    }
     let mut rest = payload;
-    let mut accessible = true;
-    for piece in pieces(qp.initiator.sges(serial), offset, payload.len() as u32) {
+    for piece in pieces() {
         let (now, later) = rest.split_at(piece.length as usize);
-        match regions.access(qp.pd, piece.token, piece.address, piece.length, right) {
-            Ok(granted) => granted.place(now),
-            Err(_) => accessible = false,
+        if let Ok(granted) = access(piece) {
+            granted.place(now);
         }
         rest = later;
     }
-    if !accessible {
-        // The sink was deregistered under the read.
-        if let Some(request) = qp.initiator.get_mut(serial) {
-            request.progress = Progress::Done(NtStatus::ACCESS_VIOLATION);
-        }
-        return Err(WireError::DdpLocalCatastrophic.into());
-    }
-    if is_complete {
-        let first = qp.initiator.sges(serial).next();
-        let Some(request) = qp.initiator.get_mut(serial) else { return Ok(()) };
-        request.progress = Progress::Done(NtStatus::SUCCESS);
-        // NDK-FLG-3: a success invalidates the token of the first entry.
-        let invalidates = request.flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE);
-        let region = first.filter(|_| invalidates).and_then(|sge| regions.find(sge.token));
-        if let Some(region) = region {
-            regions.revoke(region);
-        }
-        objects.complete_done(id);
-    }
-    Ok(())
+    true
 }
 
 /// An error in a ULPDU, and what becomes of the receive it was for.

@@ -1,27 +1,36 @@
 //! From work requests and peers' reads to net buffer lists.
 //!
 //! FPDUs are made when TCP has room for them, not when requests are posted. What is pending then shares
-//! net buffer lists: a list is as long as a segment, or a super-segment, takes.
+//! net buffer lists: a list is as long as a segment, or a super-segment, takes. A list is one net buffer, in which
+//! FPDUs lie back to back: headers, CRCs and all payload that is copied in one piece of memory, payload that is
+//! lent between them. So a super-segment of small messages is one slice or two of a gathered write, and one of a
+//! large message three.
 //!
-//! Messages are not mixed: the next begins when the last segment of the one before is cut. Requests of
-//! the consumer and responses to the peer's reads take turns.
+//! A message that is to be copied and fits goes from registered memory straight behind its header. Messages are not
+//! mixed: the next begins when the last segment of the one before is cut. Requests of the consumer and responses to
+//! the peer's reads take turns.
 //!
 //! A send or write of up to [`COPY_ASIDE_MAX`] bytes is copied when its turn comes and done once TCP has
 //! all of it, so that its completion never waits for a delayed acknowledgement. Larger ones are read
-//! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside.
+//! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside. Of them
+//! too, pieces of up to [`COPIED_PIECE_MAX`] bytes are copied: one more slice of a gathered write costs more.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 use offload_engine::nbl::{NblChain, NetBuffer, NetBufferList};
 
 use super::Failure;
 use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
-    mpa::{Encoder, MULPDU_MAX, MULPDU_MIN, Slab, mulpdu, startup::RtrKind},
+    mpa::{
+        Encoder, LENGTH_OCTETS, MULPDU_MAX, MULPDU_MIN, Slab, crc::CRC_OCTETS, end_train, mulpdu,
+        startup::RtrKind,
+    },
     ndk::{
         config::FpduSize,
         flags::{MrFlags, OpFlags},
+        mr::{Granted, Regions},
         objects::Objects,
         qp::Qp,
         queue::{Kind, Progress},
@@ -39,6 +48,12 @@ use crate::{
 /// Bytes of a message up to which it is copied aside.
 pub const COPY_ASIDE_MAX: u32 = 16 * 1024;
 
+/// Bytes of a piece of lent payload up to which it is copied after all.
+const COPIED_PIECE_MAX: usize = 2048;
+
+/// Pieces of memory that a message may have to go straight behind its header; one of more takes the longer way.
+const PIECES_MAX: usize = 4;
+
 /// Net buffers and lists kept for reuse, each.
 const SPARE_MAX: usize = 256;
 
@@ -47,6 +62,59 @@ const SPARE_MAX: usize = 256;
 struct Message {
     source: Source,
     segmenter: Segmenter,
+    /// Its payload is to be copied.
+    is_copied: bool,
+}
+
+/// What came of starting a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Started {
+    /// Nothing can begin.
+    Nothing,
+    /// All of it is in the list.
+    Whole,
+    /// It is to be cut.
+    Begun,
+}
+
+/// How much a list may hold.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    emss: usize,
+    super_segment: usize,
+}
+
+/// A list in the making.
+#[derive(Debug)]
+struct Train {
+    buffer: NetBuffer,
+    octets: usize,
+    fpdus: u64,
+}
+
+/// The memory of a message, to be copied.
+struct Pieces<'a> {
+    slices: [&'a [u8]; PIECES_MAX],
+    /// How many there are; those beyond [`PIECES_MAX`] are missing.
+    count: usize,
+}
+
+impl<'a> Pieces<'a> {
+    const fn new() -> Self {
+        Self { slices: [&[]; PIECES_MAX], count: 0 }
+    }
+
+    fn push(&mut self, slice: &'a [u8]) {
+        if let Some(place) = self.slices.get_mut(self.count) {
+            *place = slice;
+        }
+        self.count += 1;
+    }
+
+    /// All of them, if they are few enough.
+    fn all(&self) -> Option<&[&'a [u8]]> {
+        self.slices.get(..self.count)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +172,7 @@ pub(super) struct Transmitter {
     encoder: Encoder,
     markers: bool,
     size: FpduSize,
-    headers: Slab,
-    copies: Slab,
+    slab: Slab,
     send_msn: Msn,
     read_msn: Msn,
     message: Option<Message>,
@@ -139,8 +206,7 @@ impl Transmitter {
             encoder: Encoder::new(crc, markers),
             markers,
             size,
-            headers: Slab::new(),
-            copies: Slab::new(),
+            slab: Slab::new(),
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
             message: None,
@@ -189,10 +255,9 @@ impl Transmitter {
     /// Sends the Terminate, if one waits. Room or not: it is the last that is sent.
     pub(super) fn send_terminate(&mut self, wire: &mut impl Wire) {
         if let Some(terminate) = self.terminate.take() {
-            let header = terminate_header(&terminate);
-            let mut list = self.new_list(0);
-            self.push_fpdu(&mut list, &header);
-            self.post(wire, list);
+            let mut train = self.new_train();
+            self.push_header(&mut train, &terminate_header(&terminate));
+            self.post(wire, 0, train);
         }
     }
 
@@ -208,22 +273,26 @@ impl Transmitter {
         wire: &mut impl Wire,
     ) -> Result<Pumped, Failure> {
         while wire.send_room() > 0 {
-            let mut list = self.new_list(0);
-            let filled = self.fill(objects, id, wire, &mut list);
-            if list.net_buffers.is_empty() {
-                self.recycle_list(list);
+            let emss = wire.effective_mss();
+            let limits = Limits { emss, super_segment: wire.super_segment_max().max(emss) };
+            let mut train = self.new_train();
+            let filled = self.fill(objects, id, limits, &mut train);
+            let Train { octets, fpdus, .. } = train;
+            if fpdus == 0 {
+                self.recycle_buffer(train.buffer);
                 release_tail(objects, id, wire);
                 objects.complete_done(id);
                 return filled.map(|()| Pumped::Drained);
             }
+            let mut context = 0;
             if let Some(qp) = objects.qps.get_mut(id) {
-                list.context = qp.initiator.next_serial();
+                context = qp.initiator.next_serial();
                 qp.stats.lists_out += 1;
-                qp.stats.fpdu_out += list.net_buffers.len() as u64;
+                qp.stats.fpdu_out += fpdus;
             }
-            objects.counters.fpdu_out += list.net_buffers.len() as u64;
-            objects.counters.fpdu_out_octets += list.data_length() as u64;
-            self.post(wire, list);
+            objects.counters.fpdu_out += fpdus;
+            objects.counters.fpdu_out_octets += octets as u64;
+            self.post(wire, context, train);
             objects.complete_done(id);
             filled?;
         }
@@ -235,12 +304,9 @@ impl Transmitter {
         &mut self,
         objects: &mut Objects,
         id: Id<Qp>,
-        wire: &impl Wire,
-        list: &mut NetBufferList,
+        limits: Limits,
+        train: &mut Train,
     ) -> Result<(), Failure> {
-        let emss = wire.effective_mss();
-        let super_segment = wire.super_segment_max().max(emss);
-        let mut filled = 0;
         if let Some(kind) = self.rtr.take() {
             // MPE-9.2-7: nothing goes before it. A read or send takes the first number of its queue.
             match kind {
@@ -252,33 +318,34 @@ impl Transmitter {
                     self.reads.push_back(OutstandingRead { serial: None, pending });
                 }
             }
-            filled += self.push_fpdu(list, &rtr_header(kind));
+            self.push_header(train, &rtr_header(kind));
         }
         loop {
-            if self.message.is_none() && !self.start_message(objects, id)? {
-                return Ok(());
+            if self.message.is_none() {
+                match self.start_message(objects, id, limits, train)? {
+                    Started::Nothing => return Ok(()),
+                    Started::Whole => continue,
+                    Started::Begun => {}
+                }
             }
-            let Some(message) = &mut self.message else { return Ok(()) };
-            let room = match self.size {
-                FpduSize::Emss => segment_room(filled, emss, super_segment),
-                FpduSize::Max => super_segment.saturating_sub(filled),
+            let Some(Message { source, segmenter, is_copied }) = &mut self.message else {
+                return Ok(());
             };
-            let header_octets = message.source.header_octets();
-            let wanted = header_octets + message.segmenter.remaining() as usize;
-            let mulpdu = match ulpdu_room(room, self.markers) {
-                fits if fits >= wanted.min(MULPDU_MIN.into()) => fits as u16,
-                _ if filled == 0 => mulpdu(emss as u32, self.markers),
-                _ => return Ok(()),
+            let is_copied = *is_copied;
+            let header_octets = source.header_octets();
+            let message = (header_octets, segmenter.remaining() as usize);
+            let cut = match ulpdu_max(self.size, self.markers, limits, train.octets, message) {
+                Some(mulpdu) => segmenter.next(mulpdu, header_octets),
+                None => return Ok(()),
             };
-            let Some(cut) = message.segmenter.next(mulpdu, header_octets) else {
+            let Some(cut) = cut else {
                 self.message = None;
                 continue;
             };
-            let header = message.source.header(cut.offset, cut.last);
-            let is_request = message.source.is_request();
+            let header = source.header(cut.offset, cut.last);
+            let is_request = source.is_request();
             take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
-            filled += self.push_fpdu(list, &header);
-            self.cut.clear();
+            self.push_cut(train, &header, is_copied);
             if cut.last {
                 self.message = None;
                 if is_request {
@@ -290,62 +357,86 @@ impl Transmitter {
         }
     }
 
-    /// Begins the next message; `false` when none can begin.
-    fn start_message(&mut self, objects: &mut Objects, id: Id<Qp>) -> Result<bool, Failure> {
+    /// Begins the next message.
+    fn start_message(
+        &mut self,
+        objects: &mut Objects,
+        id: Id<Qp>,
+        limits: Limits,
+        train: &mut Train,
+    ) -> Result<Started, Failure> {
         if self.responses.is_empty() || self.was_response {
             self.was_response = false;
-            if self.start_request(objects, id)? {
-                return Ok(true);
+            let started = self.start_request(objects, id, limits, train)?;
+            if started != Started::Nothing {
+                return Ok(started);
             }
         }
-        let Some(request) = self.responses.pop_front() else { return Ok(false) };
+        let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
         self.was_response = true;
-        self.start_response(objects, id, request)?;
-        Ok(true)
+        self.start_response(objects, id, request, limits, train)
     }
 
     /// The source is looked up again: rights may have been revoked since the request came.
     fn start_response(
         &mut self,
-        objects: &Objects,
+        objects: &mut Objects,
         id: Id<Qp>,
         request: ReadRequest,
-    ) -> Result<(), Failure> {
-        if let (Some(qp), 1..) = (objects.qps.get(id), request.octets) {
+        limits: Limits,
+        train: &mut Train,
+    ) -> Result<Started, Failure> {
+        let Objects { qps, regions, .. } = objects;
+        let source = Source::Response(request);
+        let is_copied = request.octets <= COPY_ASIDE_MAX;
+        if let (Some(qp), 1..) = (qps.get_mut(id), request.octets) {
             let ReadRequest { source_stag, source_offset, octets, .. } = request;
             let right = MrFlags::ALLOW_REMOTE_READ;
-            match objects.regions.access(qp.pd, source_stag.0, source_offset.0, octets, right) {
+            match regions.access(qp.pd, source_stag.0, source_offset.0, octets, right) {
+                Ok(granted) if is_copied && self.fits(limits, train, &source, octets) => {
+                    self.push_whole(train, &source, &[granted.slice()]);
+                    qp.stats.read_responses += 1;
+                    return Ok(Started::Whole);
+                }
                 Ok(granted) => self.payload.push_back(granted.bytes()),
                 Err(error) => return Err(Failure::new(Terminate::new(error.read_request()))),
             }
         }
         let segmenter = Segmenter::new(request.octets);
-        self.message = Some(Message { source: Source::Response(request), segmenter });
-        Ok(())
+        self.message = Some(Message { source, segmenter, is_copied });
+        Ok(Started::Begun)
     }
 
     /// Begins the next request of the consumer. Local operations are carried out on the way.
-    fn start_request(&mut self, objects: &mut Objects, id: Id<Qp>) -> Result<bool, Failure> {
+    fn start_request(
+        &mut self,
+        objects: &mut Objects,
+        id: Id<Qp>,
+        limits: Limits,
+        train: &mut Train,
+    ) -> Result<Started, Failure> {
         loop {
-            let Some(qp) = objects.qps.get_mut(id) else { return Ok(false) };
+            let Objects { qps, regions, .. } = objects;
+            let Some(qp) = qps.get_mut(id) else { return Ok(Started::Nothing) };
             let serial = qp.initiator.next_serial();
             let read_limit = qp.read_limit as usize;
-            let Some(request) = qp.initiator.next_mut() else { return Ok(false) };
+            let Some(request) = qp.initiator.next_mut() else { return Ok(Started::Nothing) };
             // NDK-FEN-1. Only reads before this one can be outstanding.
             if request.flags.contains(OpFlags::READ_FENCE) && !self.reads.is_empty() {
-                return Ok(false);
+                return Ok(Started::Nothing);
             }
             let solicited = request.flags.contains(OpFlags::SEND_AND_SOLICIT_EVENT);
             let length = request.length;
+            let is_captured = request.captured.is_some();
             let source = match &request.kind {
                 Kind::FastRegister { mr, registration } => {
                     let (mr, registration) = (*mr, (**registration).clone());
-                    let ok = objects.regions.fast_register(mr, registration);
+                    let ok = regions.fast_register(mr, registration);
                     finish_local(objects, id, ok)?;
                     continue;
                 }
                 Kind::Invalidate { mr } => {
-                    let ok = objects.regions.revoke(*mr); // NDK-MEM-10, NDK-CQ-17
+                    let ok = regions.revoke(*mr); // NDK-MEM-10, NDK-CQ-17
                     finish_local(objects, id, ok)?;
                     continue;
                 }
@@ -366,7 +457,7 @@ impl Transmitter {
                     qp.stats.writes += 1;
                     source
                 }
-                Kind::Read { .. } if self.reads.len() >= read_limit => return Ok(false),
+                Kind::Read { .. } if self.reads.len() >= read_limit => return Ok(Started::Nothing),
                 Kind::Read { address, token } => {
                     let request_header = ReadRequest {
                         sink_stag: Stag(qp.sink_token & !0xff | self.read_msn.0 & 0xff),
@@ -380,106 +471,141 @@ impl Transmitter {
                     Source::Read { msn: self.read_msn, request: request_header }
                 }
             };
-            self.collect(objects, id, serial, &source)?;
-            let octets = match source {
+            let is_read = matches!(source, Source::Read { .. });
+            let octets = if is_read { 0 } else { length };
+            let is_copied = octets <= COPY_ASIDE_MAX || is_captured;
+            let is_whole = is_copied && self.fits(limits, train, &source, octets);
+            // Checks the request's memory (NDK-MEM-17) and finds its payload.
+            let mut pieces = Pieces::new();
+            let is_accessible = if is_read {
+                visit(qp, regions, serial, MrFlags::ALLOW_LOCAL_WRITE, |_| {})
+            } else if let Some(captured) = qp.initiator.captured(serial) {
+                match is_whole {
+                    true => pieces.push(captured),
+                    false => self.payload.extend((!captured.is_empty()).then(|| captured.clone())),
+                }
+                true
+            } else if is_whole {
+                visit(qp, regions, serial, MrFlags::NONE, |granted| pieces.push(granted.slice()))
+            } else {
+                let payload = &mut self.payload;
+                visit(qp, regions, serial, MrFlags::NONE, |granted| {
+                    payload.push_back(granted.bytes());
+                })
+            };
+            if !is_accessible {
+                self.payload.clear();
+                qp.initiator.advance(Progress::Done(NtStatus::ACCESS_VIOLATION));
+                let error = WireError::RdmapLocalCatastrophic;
+                return Err(Failure::new(Terminate::new(error)));
+            }
+            let pushed = is_whole && {
+                let all = pieces.all();
+                if let Some(all) = all {
+                    self.push_whole(train, &source, all);
+                }
+                all.is_some()
+            };
+            if is_whole && !pushed {
+                let payload = &mut self.payload;
+                visit(qp, regions, serial, MrFlags::NONE, |granted| {
+                    payload.push_back(granted.bytes());
+                });
+            }
+            if is_copied && !is_captured {
+                qp.stats.copied_aside_bytes += u64::from(octets);
+            }
+            match source {
                 Source::Read { request, .. } => {
                     let pending = PendingRead::new(&request);
                     self.reads.push_back(OutstandingRead { serial: Some(serial), pending });
                     self.read_msn = self.read_msn.next();
-                    0
                 }
-                Source::Send { .. } => {
-                    self.send_msn = self.send_msn.next();
-                    length
-                }
-                Source::Write { .. } | Source::Response(_) => length,
-            };
-            self.message = Some(Message { source, segmenter: Segmenter::new(octets) });
-            return Ok(true);
+                Source::Send { .. } => self.send_msn = self.send_msn.next(),
+                Source::Write { .. } | Source::Response(_) => {}
+            }
+            if pushed {
+                qp.initiator.advance(sent(is_read, true));
+                return Ok(Started::Whole);
+            }
+            let segmenter = Segmenter::new(octets);
+            self.message = Some(Message { source, segmenter, is_copied });
+            return Ok(Started::Begun);
         }
     }
 
-    /// Checks the request's memory (NDK-MEM-17) and collects its payload.
-    fn collect(
-        &mut self,
-        objects: &mut Objects,
-        id: Id<Qp>,
-        serial: u64,
-        source: &Source,
-    ) -> Result<(), Failure> {
-        let Objects { qps, regions, .. } = objects;
-        let Some(qp) = qps.get_mut(id) else { return Ok(()) };
-        let is_read = matches!(source, Source::Read { .. });
-        let right = if is_read { MrFlags::ALLOW_LOCAL_WRITE } else { MrFlags::NONE };
-        let Some(request) = qp.initiator.get_mut(serial) else { return Ok(()) };
-        if let Some(captured) = &request.captured {
-            if !captured.is_empty() {
-                self.payload.push_back(captured.clone());
-            }
-            return Ok(());
-        }
-        let length = request.length;
-        let mut accessible = true;
-        for sge in qp.initiator.sges(serial).filter(|sge| sge.length > 0) {
-            match regions.access(qp.pd, sge.token, sge.address, sge.length, right) {
-                Ok(granted) if !is_read => self.payload.push_back(granted.bytes()),
-                Ok(_) => {}
-                Err(_) => accessible = false,
-            }
-        }
-        if !accessible {
-            self.payload.clear();
-            qp.initiator.advance(Progress::Done(NtStatus::ACCESS_VIOLATION));
-            let error = WireError::RdmapLocalCatastrophic;
-            return Err(Failure::new(Terminate::new(error)));
-        }
-        if !is_read && (1..=COPY_ASIDE_MAX).contains(&length) {
-            let mut copy = self.copies.take(length as usize);
-            self.payload.drain(..).for_each(|piece| copy.put_slice(&piece));
-            let copy = copy.freeze();
-            qp.stats.copied_aside_bytes += u64::from(length);
-            self.payload.push_back(copy);
-        }
-        Ok(())
+    /// Whether all of a message of so many octets goes into one FPDU of the list as it is.
+    fn fits(&self, limits: Limits, train: &Train, source: &Source, octets: u32) -> bool {
+        let message @ (header, payload) = (source.header_octets(), octets as usize);
+        ulpdu_max(self.size, self.markers, limits, train.octets, message)
+            .is_some_and(|mulpdu| header + payload <= usize::from(mulpdu))
     }
 
-    fn new_list(&mut self, context: u64) -> NetBufferList {
+    fn new_train(&mut self) -> Train {
+        let buffer = self.spare.buffers.pop().unwrap_or_default();
+        Train { buffer, octets: 0, fpdus: 0 }
+    }
+
+    /// Adds an FPDU without payload.
+    fn push_header(&mut self, train: &mut Train, header: &[u8]) {
+        let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, &mut train.buffer);
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Adds a message of one FPDU, whose payload is copied.
+    fn push_whole(&mut self, train: &mut Train, source: &Source, payload: &[&[u8]]) {
+        let octets = payload.iter().map(|slice| slice.len()).sum();
+        let header = source.header(0, true);
+        let Self { encoder, slab, .. } = self;
+        let mut fpdu = encoder.begin(&header, octets, octets, slab, &mut train.buffer);
+        payload.iter().for_each(|slice| fpdu.copy(slice));
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Adds an FPDU of `header` and the payload cut.
+    fn push_cut(&mut self, train: &mut Train, header: &[u8], is_copied: bool) {
+        let Self { encoder, slab, cut, .. } = self;
+        let copies = |slice: &Bytes| is_copied || slice.len() <= COPIED_PIECE_MAX;
+        let octets = cut.iter().map(Bytes::len).sum();
+        let copied_octets = cut.iter().filter(|slice| copies(slice)).map(Bytes::len).sum();
+        let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut train.buffer);
+        for slice in cut.drain(..) {
+            match copies(&slice) {
+                true => fpdu.copy(&slice),
+                false => fpdu.lend(slice),
+            }
+        }
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Hands a list to TCP.
+    fn post(&mut self, wire: &mut impl Wire, context: u64, mut train: Train) {
+        end_train(&mut self.slab, &mut train.buffer);
         let mut list = NetBufferList::new(context);
         list.net_buffers = self.spare.lists.pop().unwrap_or_default();
-        list
-    }
-
-    /// Encodes `header` and the payload cut; returns the FPDU's size.
-    fn push_fpdu(&mut self, list: &mut NetBufferList, header: &[u8]) -> usize {
-        let mut fpdu = self.spare.buffers.pop().unwrap_or_default();
-        self.encoder.encode_into(header, &self.cut, &mut self.headers, &mut fpdu);
-        let octets = fpdu.data_length();
-        list.net_buffers.push(fpdu);
-        octets
-    }
-
-    fn post(&mut self, wire: &mut impl Wire, list: NetBufferList) {
+        list.net_buffers.push(train.buffer);
         let mut chain = self.spare.chains.pop().unwrap_or_default();
         chain.push_back(list);
         wire.send(chain);
     }
 
-    fn recycle_list(&mut self, mut list: NetBufferList) {
-        for mut buffer in list.net_buffers.drain(..) {
-            buffer.clear();
-            if self.spare.buffers.len() < SPARE_MAX {
-                self.spare.buffers.push(buffer);
-            }
-        }
-        if self.spare.lists.len() < SPARE_MAX {
-            self.spare.lists.push(list.net_buffers);
+    fn recycle_buffer(&mut self, mut buffer: NetBuffer) {
+        buffer.clear();
+        if self.spare.buffers.len() < SPARE_MAX {
+            self.spare.buffers.push(buffer);
         }
     }
 
     /// Keeps the storage of completed lists.
     pub(super) fn recycle(&mut self, mut chain: NblChain) {
-        for list in chain.drain(..) {
-            self.recycle_list(list);
+        for mut list in chain.drain(..) {
+            list.net_buffers.drain(..).for_each(|buffer| self.recycle_buffer(buffer));
+            if self.spare.lists.len() < SPARE_MAX {
+                self.spare.lists.push(list.net_buffers);
+            }
         }
         if self.spare.chains.len() < SPARE_MAX {
             self.spare.chains.push(chain);
@@ -504,6 +630,59 @@ fn segment_room(filled: usize, emss: usize, super_segment: usize) -> usize {
         0 if filled + emss <= super_segment => emss,
         0 => 0,
         used => emss - used,
+    }
+}
+
+/// The largest ULPDU that may follow `filled` bytes of a list, for `payload` octets of a message behind a header.
+/// `None`: the message waits for the next list.
+fn ulpdu_max(
+    size: FpduSize,
+    markers: bool,
+    limits: Limits,
+    filled: usize,
+    (header, payload): (usize, usize),
+) -> Option<u16> {
+    let Limits { emss, super_segment } = limits;
+    let is_aligned = match size {
+        FpduSize::Emss => true,
+        FpduSize::Max => false,
+        FpduSize::Auto => markers || super_segment <= emss,
+    };
+    let (room, worthwhile) = match is_aligned {
+        true => (segment_room(filled, emss, super_segment), MULPDU_MIN.into()),
+        // What is left of a list behind a large FPDU is not worth another one.
+        false => {
+            (super_segment.saturating_sub(filled), (super_segment / 16).max(MULPDU_MIN.into()))
+        }
+    };
+    let wanted = header + payload;
+    let fits = ulpdu_room(room, markers);
+    let ulpdu = match fits >= wanted.min(worthwhile) {
+        true if is_aligned || size == FpduSize::Max => Some(fits),
+        true => {
+            let whole = whole_trailer(filled, emss, wanted.min(fits));
+            (whole == wanted || whole > header).then_some(whole)
+        }
+        false => None,
+    };
+    match ulpdu {
+        None if filled == 0 => Some(mulpdu(emss as u32, markers)),
+        ulpdu => ulpdu.map(|ulpdu| ulpdu as u16),
+    }
+}
+
+/// The largest ULPDU of up to `ulpdu` octets behind `filled` bytes of a list whose pad and CRC lie in one segment.
+fn whole_trailer(filled: usize, emss: usize, ulpdu: usize) -> usize {
+    let padded = (LENGTH_OCTETS + ulpdu).next_multiple_of(4);
+    let trailer = padded - LENGTH_OCTETS - ulpdu + CRC_OCTETS;
+    let end = filled + padded + CRC_OCTETS;
+    // So many octets of it lie behind the boundary of the last two segments.
+    match end % emss {
+        beyond if (1..trailer).contains(&beyond) => {
+            let room = (end - beyond - filled) & !3;
+            room.saturating_sub(LENGTH_OCTETS + CRC_OCTETS)
+        }
+        _ => ulpdu,
     }
 }
 
@@ -538,16 +717,34 @@ fn release_tail(objects: &mut Objects, id: Id<Qp>, wire: &mut impl Wire) {
     }
 }
 
+/// Checks the memory of a request, and shows it piece by piece. Returns whether all of it may be used so.
+fn visit<'a>(
+    qp: &'a Qp,
+    regions: &'a Regions,
+    serial: u64,
+    right: MrFlags,
+    mut take: impl FnMut(Granted<'a>),
+) -> bool {
+    qp.initiator.sges(serial).filter(|sge| sge.length > 0).all(|sge| {
+        regions.access(qp.pd, sge.token, sge.address, sge.length, right).map(&mut take).is_ok()
+    })
+}
+
+/// How far a request is all of whose message is with TCP.
+const fn sent(is_read: bool, is_copied: bool) -> Progress {
+    match is_copied && !is_read {
+        true => Progress::Done(NtStatus::SUCCESS),
+        false => Progress::Sent,
+    }
+}
+
 /// All of the request's message is cut.
 fn finish_request(objects: &mut Objects, id: Id<Qp>) {
     let Some(qp) = objects.qps.get_mut(id) else { return };
     let Some(request) = qp.initiator.next_mut() else { return };
     let is_read = matches!(request.kind, Kind::Read { .. });
     let is_copied = request.length <= COPY_ASIDE_MAX || request.captured.is_some();
-    qp.initiator.advance(match is_copied && !is_read {
-        true => Progress::Done(NtStatus::SUCCESS),
-        false => Progress::Sent,
-    });
+    qp.initiator.advance(sent(is_read, is_copied));
 }
 
 /// A request that sends nothing has been carried out.
@@ -560,4 +757,84 @@ fn finish_local(objects: &mut Objects, id: Id<Qp>, ok: bool) -> Result<(), Failu
         return Ok(());
     }
     Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMSS: usize = 1448;
+    const LIMITS: Limits = Limits { emss: EMSS, super_segment: 45 * EMSS };
+
+    /// Octets of the FPDU of a ULPDU.
+    fn fpdu(ulpdu: usize) -> usize {
+        (LENGTH_OCTETS + ulpdu).next_multiple_of(4) + CRC_OCTETS
+    }
+
+    fn ulpdu(size: FpduSize, filled: usize, payload: usize) -> Option<usize> {
+        ulpdu_max(size, false, LIMITS, filled, (TAGGED_OCTETS, payload)).map(usize::from)
+    }
+
+    // What `Auto` cuts, whatever is in the list and however long segments are, has pad and CRC in one segment.
+    #[test]
+    fn trailers_are_not_split() {
+        let mut cut = 0;
+        for emss in [1445, 1446, 1447, EMSS] {
+            let limits = Limits { emss, super_segment: 44 * emss };
+            for filled in (0..limits.super_segment).step_by(4) {
+                for payload in [0, 1, 2, 3, 64, 65, 1400, 1501, 70_000] {
+                    let fits =
+                        |size| ulpdu_max(size, false, limits, filled, (TAGGED_OCTETS, payload));
+                    let Some(auto) = fits(FpduSize::Auto) else {
+                        assert!(fits(FpduSize::Max).is_none() || payload < 8, "{filled} {payload}");
+                        continue;
+                    };
+                    let wanted = TAGGED_OCTETS + payload;
+                    let ulpdu = wanted.min(auto.into());
+                    assert!(ulpdu == wanted || ulpdu > TAGGED_OCTETS);
+                    let end = filled + fpdu(ulpdu);
+                    let trailer = fpdu(ulpdu) - LENGTH_OCTETS - ulpdu;
+                    assert_eq!((end - trailer) / emss, (end - 1) / emss, "{filled} {payload}");
+                    assert!(end <= limits.super_segment);
+                    cut += usize::from(ulpdu < wanted && payload < 1000);
+                }
+            }
+        }
+        assert!(cut > 100, "the rule was needed {cut} times");
+    }
+
+    // A super-segment is one FPDU, and the short rest of a list is not begun with.
+    #[test]
+    fn one_fpdu_fills_a_super_segment() {
+        for size in [FpduSize::Auto, FpduSize::Max] {
+            assert_eq!(ulpdu(size, 0, 1 << 20), Some(MULPDU_MAX.into()));
+            assert_eq!(ulpdu(size, fpdu(MULPDU_MAX.into()), 1 << 20), None);
+            // The end of a message and the begin of the next share one.
+            let tail = fpdu(TAGGED_OCTETS + 782);
+            assert_eq!(tail + fpdu(ulpdu(size, tail, 1 << 20).unwrap()), 45 * EMSS);
+        }
+    }
+
+    // Where no super-segments flow, and with markers, `Auto` is `Emss`.
+    #[test]
+    fn auto_is_aligned_elsewhere() {
+        let plain = Limits { emss: EMSS, super_segment: EMSS };
+        for filled in (0..EMSS).step_by(4) {
+            for (limits, markers) in [(plain, false), (LIMITS, true)] {
+                let [auto, emss] = [FpduSize::Auto, FpduSize::Emss]
+                    .map(|size| ulpdu_max(size, markers, limits, filled, (TAGGED_OCTETS, 5000)));
+                assert_eq!(auto, emss, "{filled}");
+            }
+        }
+    }
+
+    // An FPDU that cannot be cut begins the next list where its trailer would be split.
+    #[test]
+    fn what_cannot_be_cut_waits() {
+        let limits = Limits { emss: 1446, super_segment: 44 * 1446 };
+        let filled = 1448 - fpdu(46);
+        let read = |size| ulpdu_max(size, false, limits, filled, (46, 0));
+        assert_eq!(read(FpduSize::Auto), None);
+        assert!(read(FpduSize::Max).is_some());
+    }
 }

@@ -12,7 +12,10 @@ use std::{
     vec::Vec,
 };
 
-use host_stack::socket::{HostError, HostSocketPort, ListenerId, Notice, Request, SocketPort};
+use host_stack::{
+    node::Urgency,
+    socket::{HostError, HostSocketPort, ListenerId, Notice, Request, SocketPort},
+};
 use offload_engine::{
     chimney::client::{ConnectionEvent, Disconnect, OffloadHandle},
     engine::doorbell::Doorbell,
@@ -31,12 +34,18 @@ pub(super) const SERVER: &str = "10.0.0.2:7000";
 pub(super) struct TestAccess {
     core: Mutex<AdapterCore>,
     now: Mutex<Instant>,
+    /// How soon what the last post led to has to be done.
+    pub(super) urgency: Mutex<Option<Urgency>>,
 }
 
 impl CoreAccess for TestAccess {
     fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
         let now = *self.now.lock().unwrap();
         work(&mut self.lock(), now);
+    }
+
+    fn enter_lazily(&self, work: &mut dyn FnMut(&mut AdapterCore) -> Urgency) {
+        *self.urgency.lock().unwrap() = Some(work(&mut self.lock()));
     }
 }
 
@@ -77,6 +86,7 @@ impl End {
 struct FakeWire {
     now: Instant,
     room: usize,
+    outstanding: usize,
     super_segment: usize,
     sent: Vec<NblChain>,
     disconnects: Vec<(Disconnect, NetBufferList)>,
@@ -90,6 +100,7 @@ impl Wire for FakeWire {
     fn send(&mut self, chain: NblChain) {
         let bytes: usize = chain.iter().map(NetBufferList::data_length).sum();
         self.room = self.room.saturating_sub(bytes);
+        self.outstanding += bytes;
         self.sent.push(chain);
     }
 
@@ -106,6 +117,10 @@ impl Wire for FakeWire {
         false
     }
 
+    fn send_outstanding(&self) -> usize {
+        self.outstanding
+    }
+
     fn effective_mss(&self) -> usize {
         EMSS
     }
@@ -113,6 +128,19 @@ impl Wire for FakeWire {
     fn super_segment_max(&self) -> usize {
         self.super_segment
     }
+}
+
+/// Sizes of the FPDUs of a list without markers (MPA-4.1-3).
+fn fpdu_octets(list: &NetBufferList) -> Vec<usize> {
+    let octets = list.slices().collect::<Vec<_>>().concat();
+    let mut rest = &octets[..];
+    let mut fpdus = Vec::new();
+    while let Some(length) = rest.first_chunk() {
+        let fpdu = (2 + usize::from(u16::from_be_bytes(*length))).next_multiple_of(4) + 4;
+        fpdus.push(fpdu);
+        rest = rest.get(fpdu..).unwrap_or_default();
+    }
+    fpdus
 }
 
 pub(super) struct Node {
@@ -127,8 +155,11 @@ impl Node {
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (port, host) = SocketPort::pair(doorbell);
         let core = AdapterCore::new(config, port, Box::new(|| {}));
-        let access =
-            Arc::new(TestAccess { core: Mutex::new(core), now: Mutex::new(Instant::ZERO) });
+        let access = Arc::new(TestAccess {
+            core: Mutex::new(core),
+            now: Mutex::new(Instant::ZERO),
+            urgency: Mutex::default(),
+        });
         let adapter = Adapter::new(access.clone());
         Self { access, adapter, host, listeners: Vec::new() }
     }
@@ -151,6 +182,8 @@ pub(super) struct Bench {
     delivered: u64,
     /// Sizes of the FPDUs of each list posted, from either node.
     pub(super) posted: [Vec<Vec<usize>>; 2],
+    /// Slices of memory of each of these lists.
+    pub(super) slices: [Vec<usize>; 2],
     pub(super) host_error: Option<HostError>,
 }
 
@@ -172,6 +205,7 @@ impl Bench {
             corrupt_at: None,
             delivered: 0,
             posted: [Vec::new(), Vec::new()],
+            slices: [Vec::new(), Vec::new()],
             host_error: None,
         }
     }
@@ -338,6 +372,7 @@ impl Bench {
         let mut wire = FakeWire {
             now: self.now,
             room: self.window.saturating_sub(state.unacknowledged),
+            outstanding: state.unacknowledged,
             super_segment: self.super_segment,
             sent: Vec::new(),
             disconnects: Vec::new(),
@@ -348,8 +383,8 @@ impl Bench {
             let state = &mut self.connections[index][end];
             assert!(state.fin.is_none(), "nothing is posted behind a FIN");
             let bytes = list.data_length();
-            let fpdus = list.net_buffers.iter().map(|buffer| buffer.data_length()).collect();
-            self.posted[node].push(fpdus);
+            self.posted[node].push(fpdu_octets(&list));
+            self.slices[node].push(list.slices().count());
             list.slices().for_each(|slice| state.in_flight.extend(slice));
             state.unacknowledged += bytes;
             state.lists.push_back((list, bytes));

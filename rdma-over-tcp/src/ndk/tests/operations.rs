@@ -2,6 +2,8 @@
 
 use std::{vec, vec::Vec};
 
+use host_stack::node::Urgency;
+
 use super::{
     bench::{Bench, EMSS},
     sides::{BUFFER, LIMITS, Side, connect, connected, connected_with, pattern},
@@ -29,6 +31,10 @@ const SIZES: [usize; 12] = [
 
 fn max() -> AdapterConfig {
     AdapterConfig { fpdu_size: FpduSize::Max, ..AdapterConfig::default() }
+}
+
+fn aligned() -> AdapterConfig {
+    AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() }
 }
 
 fn marked() -> AdapterConfig {
@@ -205,7 +211,7 @@ fn inline_data() {
 // Small requests that wait together share lists; every segment begins with an FPDU (MPA-5.1).
 #[test]
 fn small_requests_are_packed() {
-    let mut bench = Bench::new(1);
+    let mut bench = Bench::with(1, aligned());
     let (active, passive) = connected(&mut bench);
     for n in 0..100 {
         passive.receive(n, n as usize * 64, 64);
@@ -230,7 +236,7 @@ fn small_requests_are_packed() {
 // Emss: full segments share a super-segment, because each of them is exactly one FPDU.
 #[test]
 fn aligned_fpdus_fill_super_segments() {
-    let mut bench = Bench::new(1);
+    let mut bench = Bench::with(1, aligned());
     bench.window = 1 << 20;
     let (active, passive) = connected(&mut bench);
     passive.receive(0, 0, 500_000);
@@ -263,6 +269,136 @@ fn large_fpdus() {
     assert_eq!(largest, Some(44 * EMSS), "fills the super-segment");
     assert!(bench.posted[0].len() <= 17);
     assert_eq!(passive.outcomes(), [(0, NtStatus::SUCCESS)]);
+}
+
+// Many small messages are one piece of memory and one super-segment, a large one is three slices.
+#[test]
+fn a_super_segment_is_few_slices() {
+    let mut bench = Bench::new(1);
+    bench.window = 1 << 20;
+    let limits = QpLimits { initiator_queue_depth: 1024, ..QpLimits::default() };
+    let mut active = Side::with(&bench, 0, BUFFER, limits);
+    let mut passive = Side::new(&bench, 1);
+    connect(&mut bench, &mut active, &mut passive, LIMITS, LIMITS);
+    let target = passive.sge(0, BUFFER);
+    active.fill(0, 64_000, 7);
+    bench.posted[0].clear();
+    bench.slices[0].clear();
+    for n in 0..1000 {
+        let data = Data::Registered(&[active.sge(n * 64, 64)]);
+        let flags = if n < 999 { OpFlags::DEFER } else { OpFlags::NONE };
+        let address = target.address + n as u64 * 64;
+        active.qp.write(n as u64, data, address, target.token, flags).unwrap();
+    }
+    bench.settle();
+    // An FPDU of 64 octets has 84; 44 segments of 1448 take 758 of them.
+    assert_eq!(bench.posted[0].len(), 2, "{:?}", bench.posted[0]);
+    assert!(bench.slices[0].iter().all(|slices| *slices <= 2), "{:?}", bench.slices[0]);
+    assert_eq!(active.outcomes().len(), 1000);
+    assert!(passive.content(0, 64_000) == pattern(64_000, 7));
+
+    bench.posted[0].clear();
+    bench.slices[0].clear();
+    let data = [active.sge(0, 60_000)];
+    active
+        .qp
+        .write(0, Data::Registered(&data), target.address, target.token, OpFlags::NONE)
+        .unwrap();
+    bench.settle();
+    assert_eq!((&bench.posted[0][..], &bench.slices[0][..]), (&[vec![60_020]][..], &[3][..]));
+}
+
+// 64 KiB are more than an FPDU and a super-segment may hold: the rest shares a list with what follows.
+#[test]
+fn the_rest_of_a_message_shares_a_list_with_the_next() {
+    let mut bench = Bench::new(1);
+    bench.window = 1 << 20;
+    let (active, passive) = connected(&mut bench);
+    let (source, target) = (active.sge(0, 65_536), passive.sge(0, 65_536));
+    bench.posted[0].clear();
+    for n in 0..8 {
+        let flags = if n < 7 { OpFlags::DEFER } else { OpFlags::NONE };
+        let data = [source];
+        active.qp.write(n, Data::Registered(&data), target.address, target.token, flags).unwrap();
+    }
+    bench.settle();
+    let lists = &bench.posted[0];
+    assert_eq!(lists.len(), (8 * 65_600_usize).div_ceil(44 * EMSS), "{lists:?}");
+    let fpdus: usize = lists.iter().map(Vec::len).sum();
+    assert!(fpdus <= 17, "{lists:?}");
+    // All but the last are full, but for what would split a trailer.
+    let full = |list: &&Vec<usize>| 44 * EMSS - list.iter().sum::<usize>() < 8;
+    assert_eq!(lists.iter().filter(full).count(), lists.len() - 1, "{lists:?}");
+    assert_eq!(active.outcomes().len(), 8);
+}
+
+// A post is sent before it returns when little is under way; else it waits for company, but not for too much of it.
+#[test]
+fn posts_wait_for_company_while_the_connection_flows() {
+    let mut bench = Bench::new(1);
+    bench.window = 1 << 20;
+    let (active, passive) = connected(&mut bench);
+    bench.hold_acks = true;
+    let target = passive.sge(0, BUFFER);
+    let access = bench.nodes[0].access.clone();
+    let post = |length, flags| {
+        let data = [active.sge(0, length)];
+        active.qp.write(0, Data::Registered(&data), target.address, target.token, flags).unwrap();
+        access.urgency.lock().unwrap().take().unwrap()
+    };
+    assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
+    assert_eq!(post(64, OpFlags::NONE), Urgency::Now);
+    bench.settle();
+    assert_eq!(post(2 * EMSS, OpFlags::NONE), Urgency::Now, "two small messages are under way");
+    bench.settle();
+    assert_eq!(post(64, OpFlags::NONE), Urgency::Soon);
+    assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
+    assert_eq!(post(300_000, OpFlags::NONE), Urgency::Now, "much has come together");
+    bench.settle();
+    assert_eq!(post(64, OpFlags::NONE), Urgency::Soon);
+    bench.settle();
+    // A failed post has what was deferred sent (NDK-DEF-3).
+    assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
+    let bad = OpFlags::RDMA_READ_LOCAL_INVALIDATE;
+    let data = [active.sge(0, 64)];
+    assert!(active.qp.send(0, Data::Registered(&data), bad).is_err());
+    assert_eq!(access.urgency.lock().unwrap().take(), Some(Urgency::Soon));
+    bench.settle();
+    // There is no room: however much comes, nothing can be sent before an acknowledgement.
+    assert_eq!(post(2 << 20, OpFlags::NONE), Urgency::Now);
+    bench.settle();
+    assert_eq!(post(300_000, OpFlags::NONE), Urgency::Soon);
+    bench.hold_acks = false;
+    bench.release_acks();
+    bench.settle();
+    assert_eq!(post(64, OpFlags::NONE), Urgency::Now, "nothing is under way");
+    bench.settle();
+    assert_eq!(active.outcomes().len(), 11);
+    // A receive leads to nothing.
+    passive.receive(0, 0, 64);
+    assert_eq!(*bench.nodes[1].access.urgency.lock().unwrap(), Some(Urgency::None));
+}
+
+// NDK-DEF-1, -2: deferred requests keep their order among others and are sent with the next.
+#[test]
+fn deferred_requests_keep_their_order() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    for n in 0..6 {
+        passive.receive(n, n as usize * 100, 100);
+        active.fill(n as usize * 100, 100, n as u8);
+        let flags = if n % 3 < 2 { OpFlags::DEFER } else { OpFlags::NONE };
+        let data = [active.sge(n as usize * 100, 100)];
+        active.qp.send(n, Data::Registered(&data), flags).unwrap();
+        bench.settle();
+        let sent = if n % 3 < 2 { 0 } else { 3 };
+        assert_eq!(active.outcomes().len(), sent, "after {n}");
+    }
+    let contexts: Vec<u64> = passive.outcomes().into_iter().map(|(context, _)| context).collect();
+    assert_eq!(contexts, [0, 1, 2, 3, 4, 5]);
+    for n in 0..6 {
+        assert!(passive.content(n * 100, 100) == pattern(100, n as u8));
+    }
 }
 
 // Decision 7: small messages complete when TCP has them, large ones when acknowledged.

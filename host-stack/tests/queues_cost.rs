@@ -1,0 +1,245 @@
+//! What several queues of a TAP bring: bytes between a node's streams and sockets of the kernel, over one queue and over
+//! more, with super-segments.
+//!
+//! Each queue has its engine's thread, and a consumer's thread of ours; each connection has a thread with a socket. All
+//! of them share the machine's processors, so what is gained depends on how many there are. Samples are taken by turns.
+//!
+//! ```text
+//! cargo test --release -p host-stack --test queues_cost -- --ignored --nocapture
+//! ```
+//!
+//! `FLUE_ROUNDS=3`, `FLUE_CONNECTIONS=8`, `FLUE_WAY=out`, `FLUE_QUEUES=2`: only so many, of that.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use host_stack::host::HostConfig;
+use host_stack::node::{Node, NodeConfig, Progress};
+use host_stack::socket::ListenerId;
+use host_stack::stream::Streams;
+use offload_engine::chimney::client::{ClientTag, OffloadHandle};
+use offload_engine::chimney::state::MacAddress;
+use offload_engine::engine::EngineConfig;
+use offload_engine::link::{TapOptions, VnetMode, open_tap_queues};
+use offload_engine::time::Duration as EngineDuration;
+use rustix::time::{ClockId, clock_gettime};
+
+const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
+const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
+const TAP: &str = "queues0";
+const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+const NODE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 98, 0, 2)), 5000);
+const ROUNDS: usize = 5;
+const CONNECTIONS: [usize; 2] = [2, 8];
+const QUEUES: [usize; 2] = [1, 2];
+const WARM_UP: Duration = Duration::from_millis(200);
+const SAMPLE: Duration = Duration::from_millis(800);
+/// A call of a socket, or a wait of a consumer, that has nothing to do ends after that.
+const STEP: Duration = Duration::from_millis(50);
+const LIMIT: EngineDuration = EngineDuration::from_secs(10);
+/// Bytes of a list, and posted and unacknowledged on a connection.
+const LIST_BYTES: usize = 64 * 1024;
+const POSTED_BYTES_MAX: usize = 512 * 1024;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The node sends.
+    Out,
+    /// The node receives.
+    In,
+}
+
+/// What all threads of a sample know.
+#[derive(Default)]
+struct Shared {
+    /// Bytes that the receivers have.
+    received: AtomicU64,
+    over: AtomicBool,
+}
+
+#[derive(Clone)]
+struct Sample {
+    bits_per_second: f64,
+    /// Of all threads of both ends, user and system.
+    cpu_seconds_per_gbyte: f64,
+    /// Frames passed on, of all received for connections.
+    passed_on: u64,
+    segments: u64,
+}
+
+fn start(kernel: &Namespace, queues: usize) -> Vec<Node<Streams>> {
+    let options = TapOptions { name: TAP.into(), mtu: 1500, vnet: VnetMode::On };
+    let taps = kernel.run(|| open_tap_queues(&options, queues)).expect("a TAP can be had");
+    kernel.ip(&format!("addr add {KERNEL}/24 dev {TAP}"));
+    kernel.ip(&format!("link set {TAP} up"));
+    let host = HostConfig { mac: MAC, addresses: vec![(NODE.ip(), 24)], ..HostConfig::default() };
+    let config = NodeConfig {
+        engine: EngineConfig::new(MAC),
+        host,
+        progress: Progress::Automatic,
+        spin: EngineDuration::from_micros(50),
+    };
+    let links = taps.into_iter().map(|tap| tap.link).collect();
+    Node::start_queues(links, config, |port| Streams::new(port, ClientTag(1)))
+        .expect("a node can be started")
+}
+
+/// A socket of the kernel's on a thread of its own.
+fn peer(kernel: &Namespace, way: Way, shared: &Arc<Shared>) -> JoinHandle<()> {
+    let shared = shared.clone();
+    kernel.spawn_thread(move || {
+        let mut socket = TcpStream::connect(NODE).expect("the node listens");
+        socket.set_read_timeout(Some(STEP)).expect("a time that is not zero");
+        socket.set_write_timeout(Some(STEP)).expect("a time that is not zero");
+        let mut buffer = vec![7; 256 * 1024];
+        while !shared.over.load(Ordering::Relaxed) {
+            // What is over its time is tried again.
+            match way {
+                Way::Out => {
+                    let count = socket.read(&mut buffer).unwrap_or(0);
+                    shared.received.fetch_add(count as u64, Ordering::Relaxed);
+                }
+                Way::In => drop(socket.write(&buffer)),
+            }
+        }
+    })
+}
+
+/// The consumer of a queue, with the connections that its listener has got.
+fn consume(node: &Node<Streams>, way: Way, accepted: &[OffloadHandle], shared: &Shared) {
+    let list = Bytes::from(vec![7; LIST_BYTES]);
+    let step = EngineDuration::from_nanos(STEP.as_nanos() as u64);
+    while !shared.over.load(Ordering::Relaxed) {
+        // That nothing was to be done in that time is no failure.
+        let _ = node.wait(Some(step), |streams, connections, now| {
+            let mut received = 0;
+            for handle in accepted {
+                if way == Way::Out {
+                    let status = streams.status(*handle).expect("it is not forgotten");
+                    let room = POSTED_BYTES_MAX.saturating_sub(status.unacknowledged);
+                    for _ in 0..room / LIST_BYTES {
+                        streams.send(now, connections, *handle, list.clone());
+                    }
+                }
+                while let Some(data) = streams.receive(now, connections, *handle) {
+                    received += data.len() as u64;
+                }
+            }
+            shared.received.fetch_add(received, Ordering::Relaxed);
+            shared.over.load(Ordering::Relaxed).then_some(())
+        });
+    }
+}
+
+fn listen(node: &Node<Streams>) -> ListenerId {
+    let listener = node.with(|streams, _, _| streams.listen(NODE, 64));
+    let listening = node.wait(Some(LIMIT), |streams, _, _| streams.listening(listener));
+    listening.expect("the node answers").expect("the port is free");
+    listener
+}
+
+/// Seconds of processor time of this process.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+fn sample(queues: usize, connections: usize, way: Way) -> Sample {
+    let kernel = Namespace::new();
+    let nodes = start(&kernel, queues);
+    let listeners: Vec<_> = nodes.iter().map(listen).collect();
+    let shared = Arc::new(Shared::default());
+    let peers: Vec<_> = (0..connections).map(|_| peer(&kernel, way, &shared)).collect();
+    // They are spread evenly.
+    let share = connections / queues;
+    let accepted: Vec<Vec<_>> = nodes
+        .iter()
+        .zip(&listeners)
+        .map(|(node, listener)| {
+            let next = |_| {
+                let accepted = node.wait(Some(LIMIT), |streams, _, _| streams.accept(*listener));
+                accepted.expect("the kernel connects")
+            };
+            (0..share).map(next).collect()
+        })
+        .collect();
+    let sample = thread::scope(|scope| {
+        for (node, accepted) in nodes.iter().zip(&accepted) {
+            scope.spawn(|| consume(node, way, accepted, &shared));
+        }
+        thread::sleep(WARM_UP);
+        let (begin, cpu) = (Instant::now(), cpu_seconds());
+        let before = shared.received.load(Ordering::Relaxed);
+        thread::sleep(SAMPLE);
+        let bytes = (shared.received.load(Ordering::Relaxed) - before) as f64;
+        let (took, cpu) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+        shared.over.store(true, Ordering::Relaxed);
+        nodes.iter().for_each(Node::wake);
+        let stats = nodes.iter().map(|node| node.with_engine(|engine, _| engine.stats()));
+        let (passed_on, segments) = stats.fold((0, 0), |(passed_on, segments), stats| {
+            (passed_on + stats.rx_passed_on, segments + stats.rx_segments)
+        });
+        Sample {
+            bits_per_second: bytes * 8.0 / took,
+            cpu_seconds_per_gbyte: cpu / (bytes * 1e-9),
+            passed_on,
+            segments,
+        }
+    });
+    peers.into_iter().for_each(|peer| peer.join().expect("a socket is not worth a panic"));
+    sample
+}
+
+fn median(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0], values[values.len() - 1])
+}
+
+/// A number from the environment.
+fn from_env(name: &str) -> Option<usize> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+#[test]
+#[ignore = "figures: half a minute, and nothing is asserted of them"]
+fn figures() {
+    assert!(!lacks(NEEDS), "figures need all of it");
+    println!("node  connections  queues  Gbit/s (min..max)      cpu s/GB  passed on / segments");
+    let chosen = |name, all: &[usize]| from_env(name).map_or_else(|| all.to_vec(), |one| vec![one]);
+    let all_queues = chosen("FLUE_QUEUES", &QUEUES);
+    let only_way = std::env::var("FLUE_WAY").ok();
+    for (way, name) in [(Way::Out, "out"), (Way::In, "in")] {
+        if only_way.as_deref().is_some_and(|only| only != name) {
+            continue;
+        }
+        for connections in chosen("FLUE_CONNECTIONS", &CONNECTIONS) {
+            let mut rows = vec![Vec::new(); all_queues.len()];
+            for _ in 0..from_env("FLUE_ROUNDS").unwrap_or(ROUNDS) {
+                for (row, queues) in rows.iter_mut().zip(&all_queues) {
+                    row.push(sample(*queues, connections, way));
+                }
+            }
+            for (row, queues) in rows.iter().zip(&all_queues) {
+                let (rate, least, most) =
+                    median(row.iter().map(|sample| sample.bits_per_second * 1e-9));
+                let (cpu, ..) = median(row.iter().map(|sample| sample.cpu_seconds_per_gbyte));
+                let passed: u64 = row.iter().map(|sample| sample.passed_on).sum();
+                let segments: u64 = row.iter().map(|sample| sample.segments).sum();
+                let range = format!("({least:.1}..{most:.1})");
+                println!(
+                    "{name:<4} {connections:>12}  {queues:>6}  {rate:>6.1} {range:<14}  {cpu:>8.2}  \
+                     {passed} / {segments}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The steps of TCP's data path, one at a time: two connections that hand each other segments without a link between.
+//!
+//! The benches beside this file time them; the guard of instructions in `tests/guard` counts them.
+
+#[path = "../../tests/simulation/state.rs"]
+mod state;
+
+use bytes::Bytes;
+use offload_engine::{
+    nbl::{NblChain, NetBufferList, ReceiveChain},
+    tcp::{
+        Config, CongestionAlgorithm, Connection, Consumer, Event, Segment, SeqNum, Transmit,
+        TxLimits,
+    },
+    time::{Duration, Instant},
+};
+
+use self::state::{Shape, state};
+
+/// Payload bytes of a segment: an MTU of 1500 less IPv4, TCP and timestamps.
+pub(crate) const SEGMENT_BYTES: usize = 1448;
+/// Payload bytes of a super-segment: as many segments as 64 KiB hold.
+pub(crate) const SUPER_SEGMENT_BYTES: usize = 44 * SEGMENT_BYTES;
+
+/// Segments of one batch, as an engine takes them from its link.
+pub(crate) const BATCH: u64 = 16;
+
+/// What TCP hands up is looked at and left.
+#[derive(Debug)]
+struct Reader;
+
+impl Consumer for Reader {
+    fn receive_complete(&mut self, _connection: &mut Connection, _chain: ReceiveChain) {}
+
+    fn indicate(&mut self, _connection: &mut Connection, data: &[u8], _push: bool) -> usize {
+        core::hint::black_box(data).len()
+    }
+}
+
+/// A sender and a receiver.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    sender: Connection,
+    receiver: Connection,
+    reader: Reader,
+    now: Instant,
+    block: Bytes,
+}
+
+impl Ends {
+    /// Lists, and so segments, of `payload_bytes`.
+    pub(crate) fn new(payload_bytes: usize) -> Self {
+        let (one, other) = (SeqNum(1_000), SeqNum(0xffff_f000));
+        Self {
+            sender: connection(one, other),
+            receiver: connection(other, one),
+            reader: Reader,
+            now: Instant::ZERO,
+            block: Bytes::from(vec![0x5a; payload_bytes]),
+        }
+    }
+
+    /// Posts a list, and takes the segment or super-segment that it becomes; its payload is gathered as a link
+    /// gathers it.
+    pub(crate) fn transmit(&mut self) -> Transmit {
+        self.now += Duration::from_micros(10);
+        let list = NetBufferList::from_mdl(1, self.block.clone());
+        self.sender.post_send(self.now, NblChain::from([list]));
+        let limits = TxLimits { super_segment_max: SUPER_SEGMENT_BYTES };
+        let transmit = self.sender.poll_transmit(self.now, limits).expect("the windows are open");
+        let gathered: usize = self.sender.payload(&transmit).map(<[u8]>::len).sum();
+        assert_eq!(gathered, self.block.len());
+        transmit
+    }
+
+    /// Receives what was sent, in order, and answers if an acknowledgement is due.
+    pub(crate) fn receive(&mut self, transmit: &Transmit) -> Option<Transmit> {
+        let segment = segment(transmit, &self.block);
+        let received = self.receiver.handle_segment(self.now, &segment);
+        let data = &segment.payload[received.in_order];
+        self.receiver.deliver(self.now, data, received.push, &mut self.reader);
+        self.receiver.poll_transmit(self.now, TxLimits { super_segment_max: 0 })
+    }
+
+    /// Takes an acknowledgement, and the lists that it completes.
+    pub(crate) fn acknowledge(&mut self, acknowledgement: &Transmit) {
+        self.sender.handle_segment(self.now, &segment(acknowledgement, &[]));
+        while let Some(event) = self.sender.poll_event() {
+            assert!(matches!(event, Event::SendComplete(_) | Event::SendBacklogChange(_)));
+        }
+    }
+}
+
+fn segment<'a>(transmit: &'a Transmit, payload: &'a [u8]) -> Segment<'a> {
+    Segment {
+        seq: transmit.seq,
+        ack: transmit.ack,
+        flags: transmit.flags,
+        window: transmit.window,
+        timestamps: transmit.timestamps,
+        sack: &transmit.sack[..transmit.sack_count],
+        payload,
+        gso_size: if payload.len() > transmit.mss { transmit.mss } else { 0 },
+        ecn: transmit.ecn,
+    }
+}
+
+fn connection(local: SeqNum, remote: SeqNum) -> Connection {
+    let config = Config { congestion: CongestionAlgorithm::Unlimited, ..Config::default() };
+    let window = 65_535 << 7;
+    let mss = SEGMENT_BYTES + 12;
+    let shape = Shape { sack: true, timestamps: true, mss: mss as u16, scale: 7, window };
+    let state = Box::new(state(shape, local, remote));
+    Connection::from_state(Instant::ZERO, state, mss, config).expect("a state that agrees")
+}

@@ -1,0 +1,33 @@
+//! TCP, receiving: a segment in order, delivered, and the acknowledgement when one is due.
+
+#[path = "paths/group.rs"]
+mod group;
+mod paths;
+
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+
+use self::paths::Ends;
+
+/// Receives so many segments. Sending them, and taking what answers them, is not timed.
+fn timed(ends: &mut Ends, segments: u64) -> Duration {
+    group::batches(segments, |count| {
+        let sent: Vec<_> = (0..count).map(|_| ends.transmit()).collect();
+        let mut answers = Vec::with_capacity(sent.len());
+        let begin = Instant::now();
+        for transmit in &sent {
+            answers.extend(ends.receive(transmit));
+        }
+        let spent = begin.elapsed();
+        answers.iter().for_each(|answer| ends.acknowledge(answer));
+        spent
+    })
+}
+
+fn receive(criterion: &mut Criterion) {
+    group::sizes(criterion, "tcp_receive", timed);
+}
+
+criterion_group!(benches, receive);
+criterion_main!(benches);

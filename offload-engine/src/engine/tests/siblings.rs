@@ -1,0 +1,173 @@
+//! Engines on the queues of one device: what comes by the wrong queue arrives all the same.
+
+use etherparse::IpFragOffset;
+
+use super::*;
+use crate::engine::PASSED_FRAMES_MAX;
+
+fn group(count: usize) -> Vec<Bench> {
+    let wires = (0..count).map(|_| Arc::<Mutex<Wire>>::default()).collect::<Vec<_>>();
+    let links = wires.iter().map(|wire| Box::new(TestLink(wire.clone())) as Box<dyn Link>);
+    let group = Engine::group(links.collect(), EngineConfig::new(OURS)).unwrap();
+    let bench = |((engine, port), wire)| Bench {
+        engine,
+        port,
+        wire,
+        client: Client { takes: usize::MAX, ..Client::default() },
+        now: Instant::from_millis(1),
+    };
+    group.into_iter().zip(wires).map(bench).collect()
+}
+
+/// (passed on, dropped on the way, taken)
+fn passed(bench: &Bench) -> (u64, u64, u64) {
+    let stats = bench.engine.stats();
+    (stats.rx_passed_on, stats.rx_passed_on_dropped, stats.rx_passed_in)
+}
+
+#[test]
+fn a_frame_by_another_queue_reaches_its_connection() {
+    let mut group = group(3);
+    group[1].initiate(7, 80);
+    group[1].poll();
+    group[1].sent();
+    group[2].arrives(from_peer(80, 5000, 1000, b"by the wrong queue"));
+    group[2].arrives(from_peer(81, 5000, 1000, b"nobody's"));
+    group[2].poll();
+    assert_eq!(group[2].told().len(), 1, "the host gets what nobody has");
+    assert!(group[1].engine.has_input(), "who sleeps looks first");
+    group[1].poll();
+    assert!(!group[1].engine.has_input());
+    assert_eq!(group[1].client.received, b"by the wrong queue");
+    // It is answered by the connection's own queue.
+    group[1].now += Duration::from_millis(50);
+    group[1].poll();
+    let sent = group[1].sent();
+    assert_eq!(sent.iter().map(|frame| tcp_of(frame).1).collect::<Vec<_>>(), [5018]);
+    assert!(group[0].sent().is_empty() && group[2].sent().is_empty());
+    assert_eq!([0, 1, 2].map(|queue| passed(&group[queue])), [(0, 0, 0), (0, 0, 1), (1, 0, 0)]);
+    assert_eq!(group[2].engine.stats().rx_to_host, 1);
+    // By its own queue it takes the short way.
+    group[1].arrives(from_peer(80, 5018, 1000, b"!"));
+    group[1].poll();
+    assert_eq!(group[1].client.received, b"by the wrong queue!");
+    assert_eq!(passed(&group[1]), (0, 0, 1));
+}
+
+// The checksum is the owner's to look at, with what the link knows of it.
+#[test]
+fn what_is_known_of_a_frame_goes_along() {
+    let mut group = group(2);
+    group[0].initiate(7, 80);
+    group[0].poll();
+    let mut frame = from_peer(80, 5000, 1000, b"data");
+    *frame.last_mut().unwrap() ^= 1;
+    group[1].arrives(frame.clone());
+    group[1].wire.lock().unwrap().receive.push_back((frame, RxChecksum::Valid));
+    group[1].poll();
+    group[0].poll();
+    assert_eq!(group[0].client.received, b"dat`");
+    assert_eq!(group[0].engine.stats().rx_checksum_errors, 1);
+}
+
+// RFC 9293 MUST-54: an ICMP error has other addresses, so it comes by any queue.
+#[test]
+fn errors_about_a_connection_reach_it_and_the_host() {
+    let mut group = group(2);
+    group[0].initiate(7, 80);
+    group[0].poll();
+    let now = group[0].now;
+    let list = NetBufferList::from_mdl(1, Bytes::from(vec![1; 1460]));
+    group[0].engine.connections().get(now, OffloadHandle(7)).unwrap().send([list].into());
+    group[0].poll();
+    let sent = group[0].sent();
+    let data = sent.iter().find(|frame| !tcp_of(frame).2.is_empty()).unwrap();
+    group[1].arrives(too_big(data, 1300));
+    group[1].poll();
+    assert!(group[1].told().is_empty());
+    group[0].told();
+    group[0].poll();
+    assert_eq!(group[0].engine.stats().rx_path_errors, 1);
+    let told = group[0].told();
+    let handle = OffloadHandle(7);
+    let narrowed =
+        |message: &ToHost| matches!(message, ToHost::PathMtu { handle: of, .. } if *of == handle);
+    assert!(told.iter().any(narrowed), "{told:?}");
+    assert!(told.iter().any(|message| matches!(message, ToHost::Frame { .. })), "{told:?}");
+}
+
+// CH s9.1: the connection counts fragments, the host gets them.
+#[test]
+fn fragments_are_counted_where_their_connection_is() {
+    let mut group = group(2);
+    group[0].initiate(7, 80);
+    group[0].poll();
+    group[0].told();
+    let mut frame = from_peer(80, 5000, 1000, &[7; 8]);
+    // More fragments follow.
+    frame[20] |= 0x20;
+    let header = Ipv4HeaderSlice::from_slice(&frame[14..]).unwrap().to_header();
+    assert!(header.more_fragments && header.fragment_offset == IpFragOffset::ZERO);
+    frame[24..26].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
+    group[1].arrives(frame);
+    group[1].poll();
+    group[0].poll();
+    assert_eq!(group[0].engine.stats().rx_fragments, 1);
+    assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
+}
+
+/// Ended or uploaded: from then on the frames are the host's again, by whatever queue they come.
+#[test]
+fn a_connection_that_has_gone_is_not_looked_for() {
+    let mut group = group(2);
+    for handle in [7, 8] {
+        group[0].initiate(handle, 80 + handle as u16);
+    }
+    group[0].poll();
+    // Passed on while it was there, taken when it is gone.
+    group[1].arrives(from_peer(87, 5000, 1000, b"late"));
+    group[1].poll();
+    assert_eq!(passed(&group[1]), (1, 0, 0));
+    let (now, nbl) = (group[0].now, NetBufferList::new(0));
+    let mut io = group[0].engine.connections().get(now, OffloadHandle(7)).unwrap();
+    io.disconnect(Disconnect::Abortive, nbl);
+    let Bench { engine, client, .. } = &mut group[0];
+    engine.flush(now, client);
+    assert_eq!(client.events.last(), Some(&ConnectionEvent::Released));
+    group[0].told();
+    group[0].poll();
+    assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
+    // And what comes after that is not passed on.
+    group[1].arrives(from_peer(87, 5004, 1000, b"later"));
+    group[1].arrives(from_peer(88, 5000, 1000, b"of the other"));
+    group[1].poll();
+    assert!(matches!(group[1].told()[..], [ToHost::Frame { .. }]));
+    group[0].poll();
+    assert_eq!(group[0].client.received, b"of the other");
+    assert_eq!((passed(&group[0]), passed(&group[1])), ((0, 0, 2), (2, 0, 0)));
+}
+
+#[test]
+fn frames_on_their_way_are_bounded() {
+    let mut group = group(2);
+    group[0].initiate(7, 80);
+    group[0].poll();
+    for _ in 0..PASSED_FRAMES_MAX + 10 {
+        group[1].arrives(from_peer(80, 5000, 1000, b"again"));
+    }
+    while group[1].poll() {}
+    assert_eq!(passed(&group[1]), (PASSED_FRAMES_MAX as u64, 10, 0));
+    while group[0].poll() {}
+    assert_eq!(passed(&group[0]), (0, 0, PASSED_FRAMES_MAX as u64));
+    assert_eq!(group[0].client.received, b"again");
+}
+
+#[test]
+fn one_doorbell_wakes_the_host() {
+    let group = group(2);
+    let [first, second] = &group[..] else { panic!("two were asked for") };
+    assert!(Arc::ptr_eq(first.engine.host_doorbell(), second.engine.host_doorbell()));
+    assert!(Arc::ptr_eq(first.engine.host_doorbell(), &second.port.host_doorbell));
+    assert!(!Arc::ptr_eq(first.engine.doorbell(), second.engine.doorbell()));
+    assert!(Engine::group(Vec::new(), EngineConfig::new(OURS)).unwrap().is_empty());
+}

@@ -1,0 +1,60 @@
+//! FPDUs both ways, without a connection.
+//!
+//! The bench beside this directory times them; the guard of instructions in `tests/guard` counts them.
+
+use bytes::Bytes;
+use offload_engine::nbl::NetBuffer;
+use rdma_over_tcp::mpa::{Decoder, Encoder, Slab};
+
+/// Octets of the headers of a tagged message.
+const HEADER: [u8; 14] = [0xc1; 14];
+
+/// An encoder with its slab, and the net buffer that it fills.
+#[derive(Debug)]
+pub(crate) struct Encoding {
+    encoder: Encoder,
+    slab: Slab,
+    fpdu: NetBuffer,
+    payload: [Bytes; 1],
+}
+
+impl Encoding {
+    /// FPDUs of `payload_octets`.
+    pub(crate) fn new(payload_octets: usize) -> Self {
+        Self {
+            encoder: Encoder::new(true, false),
+            slab: Slab::new(),
+            fpdu: NetBuffer::new(),
+            payload: [Bytes::from(vec![0x5a; payload_octets])],
+        }
+    }
+
+    /// One FPDU.
+    pub(crate) fn encode(&mut self) -> &NetBuffer {
+        self.encoder.encode_into(&HEADER, &self.payload, &mut self.slab, &mut self.fpdu);
+        &self.fpdu
+    }
+}
+
+/// A decoder, and an FPDU as it comes in a segment.
+#[derive(Debug)]
+pub(crate) struct Decoding {
+    decoder: Decoder,
+    octets: Vec<u8>,
+}
+
+impl Decoding {
+    /// FPDUs of `payload_octets`.
+    pub(crate) fn new(payload_octets: usize) -> Self {
+        let mut encoding = Encoding::new(payload_octets);
+        let octets = encoding.encode().slices().flatten().copied().collect();
+        Self { decoder: Decoder::new(true, false), octets }
+    }
+
+    /// One FPDU, where it lies. Returns the octets of its ULPDU.
+    pub(crate) fn decode(&mut self) -> usize {
+        let mut input = &self.octets[..];
+        let ulpdu = self.decoder.next(&mut input).expect("a good CRC");
+        ulpdu.expect("a whole FPDU").len()
+    }
+}

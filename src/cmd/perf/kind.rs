@@ -1,0 +1,151 @@
+//! What is measured, and how large a message may be.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::histogram::Part;
+
+/// Largest message, bytes: both ends hold two of them.
+pub const SIZE_MAX_BYTES: u64 = 64 << 20;
+/// Largest size of `--all`.
+pub const ALL_MAX_BYTES: u64 = 8 << 20;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// RDMA Write, many at once: bandwidth and message rate
+    WriteBw,
+    /// RDMA Read, many at once
+    ReadBw,
+    /// Send and Receive, many at once, with credits
+    SendBw,
+    /// RDMA Write to and fro; the last byte in memory is waited for: half round trip
+    WriteLat,
+    /// RDMA Read, one after the other: the whole operation
+    ReadLat,
+    /// Send to and fro: half round trip
+    SendLat,
+    /// Bytes on TCP connections
+    TcpBw,
+    /// Request and response on a TCP connection: half round trip
+    TcpRr,
+    /// TCP connections opened, one byte echoed, closed
+    ConnectRate,
+}
+
+impl Kind {
+    /// It runs on queue pairs.
+    pub const fn is_rdma(self) -> bool {
+        !matches!(self, Self::TcpBw | Self::TcpRr | Self::ConnectRate)
+    }
+
+    /// Many messages are under way at once, and bytes per second are told.
+    pub const fn is_bandwidth(self) -> bool {
+        matches!(self, Self::WriteBw | Self::ReadBw | Self::SendBw | Self::TcpBw)
+    }
+
+    /// What its times are of; `None`: it measures none.
+    pub const fn timed_part(self) -> Option<Part> {
+        match self {
+            Self::WriteLat | Self::SendLat | Self::TcpRr => Some(Part::HalfRoundTrip),
+            Self::ReadLat | Self::ConnectRate => Some(Part::Whole),
+            Self::WriteBw | Self::ReadBw | Self::SendBw | Self::TcpBw => None,
+        }
+    }
+
+    /// The size of a message for which none is given, bytes.
+    pub const fn size_default_bytes(self) -> u64 {
+        match self {
+            Self::WriteBw | Self::ReadBw | Self::SendBw | Self::TcpBw => 64 << 10,
+            Self::WriteLat | Self::ReadLat | Self::SendLat | Self::TcpRr => 8,
+            Self::ConnectRate => 1,
+        }
+    }
+
+    /// What it is, for people.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::WriteBw => "RDMA Write, bandwidth",
+            Self::ReadBw => "RDMA Read, bandwidth",
+            Self::SendBw => "Send/Receive, bandwidth",
+            Self::WriteLat => "RDMA Write, latency",
+            Self::ReadLat => "RDMA Read, latency",
+            Self::SendLat => "Send/Receive, latency",
+            Self::TcpBw => "TCP, bandwidth",
+            Self::TcpRr => "TCP, request and response",
+            Self::ConnectRate => "TCP, connections opened and closed",
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&crate::options::name(*self))
+    }
+}
+
+/// Powers of two from 2 B on.
+pub fn all_sizes() -> impl Iterator<Item = u64> {
+    (1..).map(|power| 1_u64 << power).take_while(|size| *size <= ALL_MAX_BYTES)
+}
+
+/// A size in bytes: a number, with K, M or G (or KiB, MiB, GiB) for the binary multiples.
+///
+/// # Errors
+/// Not such a number, 0, or above [`SIZE_MAX_BYTES`].
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let factor = match &text[end..] {
+        "" | "B" => Some(1_u64),
+        "K" | "k" | "KiB" => Some(1 << 10),
+        "M" | "m" | "MiB" => Some(1 << 20),
+        "G" | "g" | "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let number = text[..end].parse::<u64>().ok();
+    let bytes = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    bytes
+        .filter(|bytes| (1..=SIZE_MAX_BYTES).contains(bytes))
+        .ok_or_else(|| "not a size from 1 B to 64 MiB, such as 64, 4K or 1M".to_owned())
+}
+
+/// Seconds, with a fraction.
+///
+/// # Errors
+/// Not a number from 0 to a day.
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds = text.parse::<f64>().ok().filter(|seconds| plain && *seconds <= 86_400.0);
+    seconds.ok_or_else(|| "not a number of seconds from 0 to 86400".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_with_their_multiples() {
+        let cases = [("1", 1), ("64", 64), ("4K", 4096), ("1M", 1 << 20), ("2MiB", 2 << 20)];
+        for (text, bytes) in cases {
+            assert_eq!(parse_size(text), Ok(bytes));
+        }
+        for text in ["", "0", "K", "-1", "1.5M", "65M", "1G", "1T", "99999999999999999999"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn seconds_are_plain_numbers() {
+        assert_eq!(parse_seconds("0.25"), Ok(0.25));
+        for text in ["", "-1", "inf", "NaN", "1e3", "86401"] {
+            assert!(parse_seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn all_is_from_2_bytes_to_8_mebibytes() {
+        let sizes: Vec<_> = all_sizes().collect();
+        assert_eq!((sizes.len(), sizes[0], sizes[22]), (23, 2, ALL_MAX_BYTES));
+    }
+}

@@ -1,0 +1,357 @@
+//! `flue perf`: bandwidth, latency and rates, in the manner of perftest and iperf3.
+//!
+//! Without HOST it is the server, with HOST the client. The client's options travel to the server
+//! ([`message`]); the server needs the kind and the port. `rdma` measures on NDK's queue pairs, `tcp` on
+//! byte streams: the node's, or sockets of the machine. What is told: [`report`], times in [`histogram`],
+//! processor time in [`cpu`].
+
+pub mod cpu;
+pub mod histogram;
+pub mod kind;
+pub mod message;
+mod phase;
+mod rdma;
+pub mod report;
+mod tcp;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use self::{
+    kind::{ALL_MAX_BYTES, Kind, all_sizes, parse_seconds, parse_size},
+    message::{Bound, Parameters},
+    report::{Reporter, Telling},
+};
+use crate::{
+    failure::Failure,
+    options::{self, NodeConfig, NodeOptions, Offload, Progress, Quietness, random_seed},
+    report::Console,
+};
+
+/// perftest's port.
+pub const PORT_DEFAULT: u16 = 18515;
+/// Most connections for data.
+pub const CONNECTIONS_MAX: u32 = 1024;
+/// Most messages under way on a connection: the adapter's queue depth.
+pub const DEPTH_MAX: u32 = 16 * 1024;
+/// Messages under way on a connection for which nothing is said: perftest's.
+pub const DEPTH_DEFAULT: u32 = 128;
+/// Most messages posted before the doorbell is rung, and as many when nothing is said.
+pub const POST_LIST_MAX: u32 = 64;
+/// Seconds of a measurement for which nothing is said.
+const DURATION_DEFAULT_SECONDS: f64 = 1.0;
+/// Seconds of an interval on a terminal.
+const INTERVAL_DEFAULT_SECONDS: f64 = 1.0;
+
+/// What carries the bytes at this end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StackName {
+    /// flue's node, its connections offloaded as --offload says
+    #[default]
+    Flue,
+    /// Sockets of this machine; tcp-* and connect-rate only
+    Kernel,
+    /// flue's node with --offload never; tcp-* and connect-rate only
+    Smoltcp,
+}
+
+/// How this end waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Waiting {
+    /// Looks again and again
+    Spin,
+    /// Sleeps until something comes
+    Block,
+}
+
+/// Measure bandwidth, latency and rates: RDMA Write, Read, Send, and TCP
+///
+/// Without HOST it is the server and serves one client after the other; with HOST the client. All that
+/// the client is told by options it tells the server, which needs KIND and the port only, and how it is to
+/// run itself (--progress, --wait, --stack and the node's options hold for one end).
+///
+/// Bandwidth is payload per second in bits, both directions together with -b. Latencies are half round
+/// trips; of read-lat and connect-rate they are whole operations.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = "Examples:
+  flue perf write-bw                                                   the server, at 10.77.0.2
+  flue perf write-bw --tap flue1 --addr 10.77.0.3/24 10.77.0.2 -s 1M   its client
+  flue perf write-lat --progress manual 10.77.0.2 -n 100000            8 B to and fro, spinning
+  flue perf tcp-bw --stack kernel                                      a kernel socket as the server")]
+pub struct PerfArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub kind: Kind,
+
+    /// The server's address; without it this is the server
+    pub host: Option<IpAddr>,
+
+    /// Bytes of a message: 1 to 64M, with K or M for the binary multiples [default: 64K for *-bw, 8 for
+    /// *-lat and tcp-rr]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
+    pub size: Option<u64>,
+
+    /// All sizes from 2 B to 8 MiB, powers of two, each on new connections
+    #[arg(short, long, conflicts_with = "size")]
+    pub all: bool,
+
+    /// Messages to measure, over all connections of a direction
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    pub iterations: Option<u64>,
+
+    /// Seconds to measure, for each size [default: 1]
+    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub duration: Option<f64>,
+
+    /// Connections: 1..=1024
+    #[arg(short = 'q', long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(CONNECTIONS_MAX)))]
+    pub connections: u32,
+
+    /// Messages under way on each connection: 1..=16384
+    #[arg(short = 't', long, value_name = "N", default_value_t = DEPTH_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
+    pub depth: u32,
+
+    /// Requests posted before the doorbell is rung: 1..=64
+    #[arg(long, value_name = "N", default_value_t = POST_LIST_MAX,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(POST_LIST_MAX)))]
+    pub post_list: u32,
+
+    /// Both ends send; *-bw only
+    #[arg(short, long)]
+    pub bidirectional: bool,
+
+    /// The server sends; tcp-bw only
+    #[arg(short = 'R', long, conflicts_with = "bidirectional")]
+    pub reverse: bool,
+
+    /// Seconds of warm-up before each measurement, on the same connections
+    #[arg(short = 'O', long, value_name = "SECONDS", default_value_t = 0.2, value_parser = parse_seconds)]
+    pub omit: f64,
+
+    /// Port: 1..=65535
+    #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// Server: end after one client
+    #[arg(short = '1', long, conflicts_with = "host")]
+    pub one_off: bool,
+
+    /// What carries the bytes at this end
+    #[arg(long, value_enum, value_name = "STACK", default_value_t)]
+    pub stack: StackName,
+
+    /// How this end waits [default: spin with --progress manual, else block]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub wait: Option<Waiting>,
+
+    /// Print a line every so many seconds of a measurement [default: 1 on a terminal, else none]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub interval: Option<f64>,
+
+    /// Print one JSON document instead of text, also when the run fails
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print a JSON object for each interval and size, one a line, and then the document of --json on one line
+    #[arg(long, conflicts_with = "json")]
+    pub json_stream: bool,
+
+    /// Print results and errors only, not the configuration
+    #[arg(long)]
+    pub quiet: bool,
+
+    /// Log what happens on standard error
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+
+    /// Log each step of the protocols on standard error (a lot)
+    #[arg(long, conflicts_with = "quiet")]
+    pub trace: bool,
+
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+/// What one end is to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) kind: Kind,
+    /// The server's address.
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) port: u16,
+    pub(crate) parameters: Parameters,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) bound: Bound,
+    pub(crate) warm_up: Duration,
+    pub(crate) interval: Option<Duration>,
+    pub(crate) one_off: bool,
+    pub(crate) stack: StackName,
+    pub(crate) waiting: Waiting,
+    /// Of this end's connections with each other.
+    pub(crate) session: u64,
+}
+
+impl PerfArgs {
+    /// What is printed. The document is this command's own, so that `json` stays off here.
+    pub const fn voice(&self) -> Quietness {
+        let quiet = self.quiet || self.json || self.json_stream;
+        Quietness { quiet, trace: self.trace, json: false }
+    }
+
+    fn is_json(&self) -> bool {
+        self.json || self.json_stream
+    }
+
+    /// Checks the options against each other.
+    fn plan(&self) -> Result<Plan, Failure> {
+        let kind = self.kind;
+        let name = options::name(kind);
+        let refuse = |what: &str| Err(Failure::usage(format!("{what}: not with {name}")));
+        if self.bidirectional && !kind.is_bandwidth() {
+            return refuse("-b");
+        }
+        if self.reverse && kind != Kind::TcpBw {
+            return refuse("-R");
+        }
+        if self.connections > 1 && !kind.is_bandwidth() {
+            return refuse("-q above 1");
+        }
+        if kind == Kind::ConnectRate && (self.size.is_some() || self.all) {
+            return refuse("-s and -a");
+        }
+        if kind.is_rdma() && self.stack != StackName::Flue {
+            return refuse("--stack kernel and smoltcp");
+        }
+        if let Some(host) = self.host
+            && (host.is_unspecified() || host.is_multicast())
+        {
+            return Err(Failure::usage(format!("HOST {host}: not an address to connect to")));
+        }
+        if self.duration == Some(0.0) {
+            return Err(Failure::usage("-D: more than 0 seconds"));
+        }
+        let sizes: Vec<u64> = match (self.all, self.size) {
+            (true, _) => all_sizes().collect(),
+            (false, size) => vec![size.unwrap_or_else(|| kind.size_default_bytes())],
+        };
+        let size_max_bytes = if self.all { ALL_MAX_BYTES } else { sizes[0] };
+        let depth = if kind.is_bandwidth() { self.depth } else { 1 };
+        let seconds = |seconds: f64| Duration::from_secs_f64(seconds);
+        let nanos = |seconds: f64| (seconds * 1e9) as u64;
+        let bound = match self.iterations {
+            Some(iterations) => Bound::Iterations(iterations),
+            None => Bound::DurationNs(nanos(self.duration.unwrap_or(DURATION_DEFAULT_SECONDS))),
+        };
+        let on_terminal = !self.is_json() && rustix::termios::isatty(std::io::stdout());
+        let interval = self.interval.or_else(|| on_terminal.then_some(INTERVAL_DEFAULT_SECONDS));
+        let manual = self.node.progress == Progress::Manual && self.stack != StackName::Kernel;
+        let by_progress = if manual { Waiting::Spin } else { Waiting::Block };
+        Ok(Plan {
+            kind,
+            remote: self.host.map(|host| SocketAddr::new(host, self.port)),
+            port: self.port,
+            parameters: Parameters {
+                kind,
+                connections: self.connections,
+                depth,
+                post_list: self.post_list.min(depth),
+                bidirectional: self.bidirectional,
+                reverse: self.reverse,
+                size_max_bytes,
+            },
+            sizes,
+            bound,
+            warm_up: seconds(self.omit),
+            interval: interval.filter(|interval| *interval > 0.0).map(seconds),
+            one_off: self.one_off,
+            stack: self.stack,
+            waiting: self.wait.unwrap_or(by_progress),
+            session: random_seed()?,
+        })
+    }
+
+    fn node_config(&self) -> Result<NodeConfig, Failure> {
+        let mut config = self.node.resolve()?;
+        if self.stack == StackName::Smoltcp {
+            config.offload = Offload::Never;
+        }
+        Ok(config)
+    }
+}
+
+impl Parameters {
+    /// What a client may ask for.
+    ///
+    /// # Errors
+    /// [`Failure::work`], naming what is beyond its limit.
+    fn check(&self, kind: Kind) -> Result<(), Failure> {
+        let Self { connections, depth, post_list, size_max_bytes, .. } = *self;
+        if self.kind != kind {
+            let other = self.kind;
+            return Err(Failure::work(format!("this server measures {kind}, the client {other}")));
+        }
+        let within = |what: &str, value: u64, max: u64| match value {
+            0 => Err(Failure::work(format!("{what}: 0"))),
+            value if value > max => Err(Failure::work(format!("{what}: {value}, above {max}"))),
+            _ => Ok(()),
+        };
+        within("connections", connections.into(), CONNECTIONS_MAX.into())?;
+        within("depth", depth.into(), DEPTH_MAX.into())?;
+        within("post list", post_list.into(), POST_LIST_MAX.into())?;
+        within("size", size_max_bytes, kind::SIZE_MAX_BYTES)
+    }
+
+    /// The client sends in the phases.
+    const fn client_sends(&self) -> bool {
+        !self.reverse
+    }
+
+    /// The server sends in the phases.
+    const fn server_sends(&self) -> bool {
+        self.reverse || self.bidirectional
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The node or the connection could not be had, the peer broke the rules, or nothing moved any more.
+pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let telling = match (args.json, args.json_stream) {
+        (true, _) => Telling::Document,
+        (false, true) => Telling::Stream,
+        (false, false) => Telling::Text,
+    };
+    let mut reporter = Reporter::new(args.kind, args.host.is_some(), telling);
+    let ended = args.plan().and_then(|plan| {
+        reporter.plan(&plan, args.node.progress);
+        if plan.kind.is_rdma() {
+            let config = args.node_config()?;
+            console.config(&config);
+            rdma::run(&plan, &config, &mut reporter, console)
+        } else if plan.stack == StackName::Kernel {
+            tcp::run_kernel(&plan, &mut reporter, console)
+        } else {
+            let config = args.node_config()?;
+            console.config(&config);
+            tcp::run_node(&plan, &config, &mut reporter, console)
+        }
+    });
+    reporter.finish(ended.as_ref().err(), console);
+    ended
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! One phase: how much is to be sent, how much was, and when to look at the clock.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    cpu::{Cpu, Reading},
+    histogram::Histogram,
+    message::Bound,
+    report::{Interval, Reporter},
+};
+use crate::{failure::Failure, report::Console};
+
+/// Looks between two looks at the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
+/// How often the peer is asked for signs of life.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a peer may give none.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// How long an answer may take when nothing else is to be done.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a phase has come to.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) elapsed: Duration,
+    pub(super) cpu: Cpu,
+    /// Messages sent, or exchanged.
+    pub(super) messages: u64,
+    /// Messages received, where they are counted.
+    pub(super) received: u64,
+    pub(super) intervals: Vec<Interval>,
+    pub(super) histogram: Histogram,
+    /// Things that did not come about: connections.
+    pub(super) failures: u64,
+    /// Connections that were offloaded.
+    pub(super) offloaded: u64,
+}
+
+/// Messages that may still be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    pub(super) left: u64,
+    until: Option<Instant>,
+}
+
+impl Budget {
+    fn new(bound: Bound, begun: Instant) -> Self {
+        match bound {
+            Bound::Iterations(left) => Self { left, until: None },
+            Bound::DurationNs(nanos) => {
+                Self { left: u64::MAX, until: Some(begun + Duration::from_nanos(nanos)) }
+            }
+        }
+    }
+
+    /// Ends it when its time is over.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.until.is_some_and(|until| until <= now) {
+            self.left = 0;
+        }
+    }
+
+    /// Nothing may be sent any more.
+    pub(super) const fn is_over(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// A phase under way.
+pub(super) struct Phase<'p, 'r, 'w> {
+    pub(super) begun: Instant,
+    pub(super) budget: Budget,
+    cpu: Reading,
+    looks: u32,
+    size_bytes: u64,
+    intervals: Vec<Interval>,
+    interval: Option<Duration>,
+    interval_begun: Instant,
+    interval_messages: u64,
+    voice: Option<(&'p mut Reporter, &'r mut Console<'w>)>,
+    watched: Instant,
+    signs: u64,
+    sign_seen: Instant,
+    pub(super) histogram: Histogram,
+    pub(super) failures: u64,
+    pub(super) offloaded: u64,
+}
+
+impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
+    /// Begins now.
+    pub(super) fn begin(bound: Bound, size_bytes: u64) -> Self {
+        let now = Instant::now();
+        Self {
+            begun: now,
+            budget: Budget::new(bound, now),
+            cpu: Reading::now(),
+            looks: 0,
+            size_bytes,
+            intervals: Vec::new(),
+            interval: None,
+            interval_begun: now,
+            interval_messages: 0,
+            voice: None,
+            watched: now,
+            signs: 0,
+            sign_seen: now,
+            histogram: Histogram::default(),
+            failures: 0,
+            offloaded: 0,
+        }
+    }
+
+    /// Tells of intervals.
+    pub(super) fn telling(
+        mut self,
+        interval: Option<Duration>,
+        reporter: &'p mut Reporter,
+        console: &'r mut Console<'w>,
+    ) -> Self {
+        self.interval = interval;
+        self.voice = Some((reporter, console));
+        self
+    }
+
+    /// Whether the clock is to be looked at.
+    pub(super) const fn is_clock_due(&mut self) -> bool {
+        self.looks += 1;
+        self.looks.is_multiple_of(LOOKS_PER_CLOCK)
+    }
+
+    /// Looks at the clock: ends the budget, tells the interval. `messages` were done so far; `signs` gives a
+    /// number that differs whenever the peer has done something.
+    ///
+    /// # Errors
+    /// The peer has been silent for too long.
+    pub(super) fn clock(
+        &mut self,
+        now: Instant,
+        messages: u64,
+        signs: impl FnOnce() -> u64,
+    ) -> Result<(), Failure> {
+        self.budget.look(now);
+        if let Some(interval) = self.interval
+            && now - self.interval_begun >= interval
+        {
+            self.close_interval(now, messages);
+        }
+        if now - self.watched >= WATCH_INTERVAL {
+            self.watched = now;
+            let signs = signs();
+            if signs != self.signs {
+                (self.signs, self.sign_seen) = (signs, now);
+            } else if now - self.sign_seen >= SILENCE_MAX {
+                let limit = SILENCE_MAX.as_secs();
+                return Err(Failure::work(format!("nothing has come from the peer for {limit} s")));
+            }
+        }
+        Ok(())
+    }
+
+    fn close_interval(&mut self, now: Instant, messages: u64) {
+        let seconds = (now - self.interval_begun).as_secs_f64();
+        let count = messages.saturating_sub(self.interval_messages);
+        let interval = Interval::new(seconds, count, self.size_bytes);
+        if let Some((reporter, console)) = &mut self.voice {
+            let from = (self.interval_begun - self.begun).as_secs_f64();
+            reporter.interval(self.size_bytes, from, &interval, console);
+        }
+        self.intervals.push(interval);
+        (self.interval_begun, self.interval_messages) = (now, messages);
+    }
+
+    /// Ends now.
+    pub(super) fn end(self, messages: u64, received: u64) -> Outcome {
+        Outcome {
+            elapsed: self.begun.elapsed(),
+            cpu: self.cpu.elapsed(),
+            messages,
+            received,
+            intervals: self.intervals,
+            histogram: self.histogram,
+            failures: self.failures,
+            offloaded: self.offloaded,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The client's end.
+
+use std::{net::SocketAddr, time::Instant};
+
+use super::{
+    bandwidth::{self, Halves},
+    latency::{self, Turn},
+    node::PerfNode,
+    session::{Dialogue, Session},
+};
+use crate::{
+    cmd::perf::{
+        Plan,
+        message::{Bound, Message},
+        phase::{ANSWER_LIMIT, Outcome, Phase},
+        report::{Measured, PeerHalf, Reporter},
+    },
+    failure::Failure,
+    report::Console,
+};
+
+/// Runs the client.
+pub(super) fn run(
+    plan: &Plan,
+    node: &PerfNode,
+    remote: SocketAddr,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let ended = converse(plan, node, remote, reporter, console);
+    // What has failed is aborted: the peer should hear of it.
+    node.linger();
+    ended
+}
+
+fn converse(
+    plan: &Plan,
+    node: &PerfNode,
+    remote: SocketAddr,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let mut dialogue = Dialogue::new(node)?;
+    dialogue.connect(remote, plan.session)?;
+    let (local, peer) = dialogue.addresses();
+    reporter.peers(local, peer);
+    reporter.crc(node.crc());
+    let mut session = Session::new(dialogue, plan.parameters.clone())?;
+    let memory = Some(session.region.memory());
+    session.dialogue.say(&Message::Hello { parameters: plan.parameters.clone(), memory })?;
+    match session.await_message()? {
+        Message::Welcome { memory: Some(memory), version } => {
+            session.peer = memory;
+            reporter.peer_version(version);
+        }
+        message => return Err(message.out_of_turn("Welcome")),
+    }
+    for size_bytes in &plan.sizes {
+        let measured = measure(plan, &mut session, *size_bytes, remote, reporter, console)?;
+        reporter.measured(measured, console);
+    }
+    session.dialogue.say(&Message::Bye)?;
+    session.disconnect(ANSWER_LIMIT)
+}
+
+/// One size: connects, warms up, measures.
+fn measure(
+    plan: &Plan,
+    session: &mut Session<'_>,
+    size_bytes: u64,
+    remote: SocketAddr,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<Measured, Failure> {
+    session.prepare(size_bytes)?;
+    session.dialogue.say(&Message::Prepare { size_bytes })?;
+    expect(session, &Message::Prepared)?;
+    session.connect_lanes(remote, plan.session)?;
+    expect(session, &Message::Ready)?;
+    let mut turn = Turn::default();
+    let mut warm_up_iterations = 0;
+    if !plan.warm_up.is_zero() {
+        let bound = Bound::DurationNs(plan.warm_up.as_nanos() as u64);
+        let warmed = phase(session, bound, &mut turn, |phase| phase)?;
+        warm_up_iterations = warmed.messages + warmed.received;
+    }
+    let outcome = phase(session, plan.bound, &mut turn, |phase| {
+        phase.telling(plan.interval, reporter, console)
+    })?;
+    let verified = session.verify()?;
+    session.dialogue.say(&Message::Finish)?;
+    let peer = match session.await_message()? {
+        Message::Finished { cpu, messages, verified: of_peer } => {
+            PeerHalf { cpu, messages, verified: verified.or(of_peer) }
+        }
+        message => return Err(message.out_of_turn("Finished")),
+    };
+    Ok(Measured::new(plan.kind, size_bytes, warm_up_iterations, outcome, peer))
+}
+
+fn phase<'p, 'r, 'w: 'r>(
+    session: &mut Session<'_>,
+    bound: Bound,
+    turn: &mut Turn,
+    telling: impl FnOnce(Phase<'p, 'r, 'w>) -> Phase<'p, 'r, 'w>,
+) -> Result<Outcome, Failure> {
+    session.begin_phase();
+    session.dialogue.say(&Message::Begin { bound })?;
+    expect(session, &Message::Begun)?;
+    let mut phase = telling(Phase::begin(bound, session.size_bytes));
+    phase.begun = Instant::now();
+    let parameters = &session.parameters;
+    let (sent, received) = if parameters.kind.is_bandwidth() {
+        let halves =
+            Halves { sends: parameters.client_sends(), receives: parameters.server_sends() };
+        bandwidth::run(session, &mut phase, halves)?
+    } else {
+        (latency::ping(session, &mut phase, turn)?, 0)
+    };
+    Ok(phase.end(sent, received))
+}
+
+fn expect(session: &mut Session<'_>, expected: &Message) -> Result<(), Failure> {
+    match session.await_message()? {
+        message if message == *expected => Ok(()),
+        message => Err(message.out_of_turn(expected.name())),
+    }
+}

@@ -1,0 +1,266 @@
+//! Registered memory of an end: a small buffer for messages, and one for the data.
+//!
+//! ```text
+//! grants, a line for each connection | marker | source | sink
+//! ```
+//! Source and sink are cut into slots, each a message and a multiple of [`LINE_BYTES`]; message i of
+//! connection c is in slot c + i, counted around. There are as many slots as messages under way on a
+//! connection, at most what [`PART_BYTES`] hold, at least one. All connections share them.
+//!
+//! The source holds a pattern that differs at each offset and is never changed by a bandwidth phase; as
+//! a message goes from slot n to slot n, the sink holds the same pattern afterwards, and that is compared.
+
+use rdma_over_tcp::ndk::{Adapter, Mr, MrFlags, PAGE_SIZE, Pd, RegisteredBuffer, Sge};
+
+use super::node::checked;
+use crate::{
+    cmd::perf::{
+        DEPTH_MAX,
+        message::{MESSAGE_BYTES_MAX, Memory, Parameters},
+    },
+    failure::Failure,
+};
+
+/// Messages that can be received before one is taken.
+pub(super) const MESSAGE_SLOTS: usize = 8;
+/// Bytes of a line of the caches.
+const LINE_BYTES: u64 = 64;
+/// Bytes of source and of sink, if a message is not larger.
+const PART_BYTES: u64 = 2 << 20;
+/// Bytes that are filled or compared at once.
+const CHUNK_BYTES: usize = 4096;
+
+/// Offsets in the buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Layout {
+    marker_at: u64,
+    pub(super) source_at: u64,
+    pub(super) sink_at: u64,
+    part_bytes: u64,
+    pub(super) length: u64,
+}
+
+impl Layout {
+    /// Of a session with these parameters, which are within their limits.
+    pub(super) fn new(parameters: &Parameters) -> Self {
+        let page = PAGE_SIZE as u64;
+        let marker_at = u64::from(parameters.connections) * LINE_BYTES;
+        let source_at = (marker_at + LINE_BYTES).next_multiple_of(page);
+        let part_bytes = parameters.size_max_bytes.next_multiple_of(LINE_BYTES).max(PART_BYTES);
+        let sink_at = (source_at + part_bytes).next_multiple_of(page);
+        Self { marker_at, source_at, sink_at, part_bytes, length: sink_at + part_bytes }
+    }
+
+    /// Where the grants of a connection are counted.
+    pub(super) const fn grant_at(&self, connection: usize) -> u64 {
+        connection as u64 * LINE_BYTES
+    }
+
+    /// How the parts are cut for messages of this size.
+    pub(super) fn slots(&self, size_bytes: u64, depth: u32) -> Slots {
+        let stride = size_bytes.next_multiple_of(LINE_BYTES).max(LINE_BYTES);
+        let fit = (self.part_bytes / stride).max(1);
+        Slots { stride, count: u64::from(depth.min(DEPTH_MAX)).min(fit) as usize }
+    }
+}
+
+/// The slots of a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Slots {
+    pub(super) stride: u64,
+    pub(super) count: usize,
+}
+
+impl Slots {
+    /// The slot after this one.
+    pub(super) const fn after(&self, slot: usize) -> usize {
+        if slot + 1 >= self.count { 0 } else { slot + 1 }
+    }
+
+    /// Its offset in the part.
+    pub(super) const fn offset(&self, slot: usize) -> u64 {
+        slot as u64 * self.stride
+    }
+}
+
+/// Where messages are received.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    buffer: RegisteredBuffer,
+    pub(super) mr: Mr,
+    token: u32,
+}
+
+impl Mailbox {
+    /// With [`MESSAGE_SLOTS`] slots.
+    pub(super) fn new(adapter: &Adapter, pd: &Pd) -> Result<Self, Failure> {
+        let length = MESSAGE_SLOTS * MESSAGE_BYTES_MAX;
+        let (buffer, mr) = registered(adapter, pd, length, MrFlags::ALLOW_LOCAL_WRITE)?;
+        Ok(Self { token: mr.local_token(), buffer, mr })
+    }
+
+    /// A slot, to be received into.
+    pub(super) fn sge(&self, slot: usize) -> Sge {
+        let address = self.buffer.address() + (slot * MESSAGE_BYTES_MAX) as u64;
+        Sge { address, length: MESSAGE_BYTES_MAX as u32, token: self.token }
+    }
+
+    /// What was received.
+    pub(super) fn octets(&self, slot: usize, length: usize) -> Vec<u8> {
+        let mut octets = vec![0; length.min(MESSAGE_BYTES_MAX)];
+        self.buffer.read_at(slot % MESSAGE_SLOTS * MESSAGE_BYTES_MAX, &mut octets);
+        octets
+    }
+}
+
+fn registered(
+    adapter: &Adapter,
+    pd: &Pd,
+    length: usize,
+    rights: MrFlags,
+) -> Result<(RegisteredBuffer, Mr), Failure> {
+    let buffer = checked("allocate", adapter.allocate(length))?;
+    let mr = checked("create an MR", pd.create_mr(false))?;
+    checked("register an MR", mr.register(&buffer, 0, length, rights))?;
+    Ok((buffer, mr))
+}
+
+/// The buffer of the data.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) buffer: RegisteredBuffer,
+    pub(super) mr: Mr,
+    pub(super) token: u32,
+    pub(super) layout: Layout,
+}
+
+/// The bytes of the pattern from `offset` on, a multiple of eight.
+fn pattern(offset: u64, chunk: &mut [u8]) {
+    for (index, word) in chunk.chunks_mut(8).enumerate() {
+        let number = (offset / 8 + index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let octets = (number ^ number >> 29).to_le_bytes();
+        word.copy_from_slice(&octets[..word.len()]);
+    }
+}
+
+impl Region {
+    /// Allocates and registers.
+    pub(super) fn new(
+        adapter: &Adapter,
+        pd: &Pd,
+        parameters: &Parameters,
+    ) -> Result<Self, Failure> {
+        let layout = Layout::new(parameters);
+        let rights =
+            MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
+        let (buffer, mr) = registered(adapter, pd, layout.length as usize, rights)?;
+        Ok(Self { token: mr.local_token(), buffer, mr, layout })
+    }
+
+    /// As the peer is told of it.
+    pub(super) fn memory(&self) -> Memory {
+        Memory { address: self.buffer.address(), token: self.token }
+    }
+
+    /// A piece of it.
+    pub(super) fn sge(&self, offset: u64, length: u64) -> Sge {
+        Sge { address: self.buffer.address() + offset, length: length as u32, token: self.token }
+    }
+
+    /// Where the one byte of a marker goes.
+    pub(super) fn marker_sge(&self) -> Sge {
+        self.sge(self.layout.marker_at, 1)
+    }
+
+    /// How often the peer has granted receives on this connection, modulo 256.
+    pub(super) fn grants(&self, connection: usize) -> u8 {
+        self.buffer.load_last(self.layout.grant_at(connection) as usize)
+    }
+
+    /// Makes the memory ready for messages of a new size.
+    pub(super) fn prepare(&self, slots: Slots, connections: usize) {
+        let mut chunk = [0; CHUNK_BYTES];
+        for connection in 0..connections {
+            self.buffer.write_at(self.layout.grant_at(connection) as usize, &[0]);
+        }
+        let bytes = slots.offset(slots.count);
+        for from in (0..bytes).step_by(CHUNK_BYTES) {
+            let length = (bytes - from).min(CHUNK_BYTES as u64) as usize;
+            chunk.fill(0);
+            self.buffer.write_at((self.layout.sink_at + from) as usize, &chunk[..length]);
+            pattern(from, &mut chunk[..length]);
+            self.buffer.write_at((self.layout.source_at + from) as usize, &chunk[..length]);
+        }
+    }
+
+    /// Compares the first `filled` slots of the sink with what a peer's source holds.
+    pub(super) fn verify(&self, slots: Slots, filled: u64, size_bytes: u64) -> Result<(), Failure> {
+        let (mut found, mut wanted) = ([0; CHUNK_BYTES], [0; CHUNK_BYTES]);
+        for slot in 0..filled.min(slots.count as u64) {
+            let begin = slots.offset(slot as usize);
+            for from in (0..size_bytes).step_by(CHUNK_BYTES) {
+                let length = (size_bytes - from).min(CHUNK_BYTES as u64) as usize;
+                let (found, wanted) = (&mut found[..length], &mut wanted[..length]);
+                self.buffer.read_at((self.layout.sink_at + begin + from) as usize, found);
+                pattern(begin + from, wanted);
+                if let Some(at) = found.iter().zip(wanted.iter()).position(|(a, b)| a != b) {
+                    return Err(Failure::work(format!(
+                        "data differs: slot {slot}, byte {}: {:#04x}, not {:#04x}",
+                        from + at as u64,
+                        found[at],
+                        wanted[at]
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cmd::perf::kind::Kind;
+
+    fn layout(connections: u32, size_max_bytes: u64) -> Layout {
+        Layout::new(&Parameters {
+            kind: Kind::WriteBw,
+            connections,
+            depth: 128,
+            post_list: 64,
+            bidirectional: true,
+            reverse: false,
+            size_max_bytes,
+        })
+    }
+
+    #[test]
+    fn parts_follow_each_other_and_hold_their_slots() {
+        for (connections, size) in [(1, 1), (1024, 64 << 10), (3, 1 << 20), (1, 5 << 20)] {
+            let layout = layout(connections, size);
+            assert!(layout.grant_at(connections as usize) <= layout.marker_at);
+            assert!(layout.marker_at < layout.source_at && layout.source_at < layout.sink_at);
+            for depth in [1, 128, DEPTH_MAX] {
+                let slots = layout.slots(size, depth);
+                assert!((1..=depth as usize).contains(&slots.count));
+                let end = slots.offset(slots.count - 1) + size;
+                assert!(layout.source_at + end <= layout.sink_at);
+                assert!(layout.sink_at + end <= layout.length);
+                assert_eq!(slots.after(slots.count - 1), 0);
+            }
+        }
+        assert_eq!(layout(1, 64).slots(64, 128), Slots { stride: 64, count: 128 });
+        assert_eq!(layout(1, 1 << 20).slots(1 << 20, 128), Slots { stride: 1 << 20, count: 2 });
+    }
+
+    #[test]
+    fn the_pattern_differs_from_slot_to_slot() {
+        let (mut one, mut other) = ([0; 64], [0; 64]);
+        pattern(0, &mut one);
+        pattern(64, &mut other);
+        assert_ne!(one, other);
+        let mut short = [0; 5];
+        pattern(64, &mut short);
+        assert_eq!(short, other[..5]);
+    }
+}

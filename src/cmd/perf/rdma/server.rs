@@ -1,0 +1,245 @@
+//! The server's end: one client after the other, whatever becomes of each.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use rdma_over_tcp::ndk::{Connector, NtStatus};
+
+use super::{
+    bandwidth::{self, Halves},
+    latency::{self, Turn},
+    node::{Asked, PerfNode, refused},
+    session::{Dialogue, Session},
+};
+use crate::{
+    cmd::perf::{
+        Plan,
+        cpu::Cpu,
+        message::{Bound, Message, OPENING_BYTES, Opening, Role},
+        phase::{ANSWER_LIMIT, Phase},
+        report::Reporter,
+    },
+    failure::Failure,
+    report::Console,
+};
+
+/// How long a client that is told why not may take to go.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Runs the server.
+pub(super) fn run(
+    plan: &Plan,
+    node: &PerfNode,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let (listener, incoming) = node.listen(plan.port)?;
+    console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
+    let ended = loop {
+        let (opening, connector) = match next_client(node, &incoming, console) {
+            Ok(client) => client,
+            Err(failure) => break Err(failure),
+        };
+        let ended = serve(plan, node, opening, connector, &incoming, reporter, console);
+        if let Err(interrupted) = node.interrupted() {
+            break Err(interrupted);
+        }
+        if plan.one_off {
+            break ended;
+        }
+        if let Err(failure) = ended {
+            console.remark(format_args!("client: {failure}"));
+        }
+    };
+    let _ = listener.close(|| {});
+    node.linger();
+    ended
+}
+
+/// The next connection for messages. Whoever else comes is turned away.
+fn next_client(
+    node: &PerfNode,
+    incoming: &Receiver<Connector>,
+    console: &mut Console<'_>,
+) -> Result<(Opening, Connector), Failure> {
+    loop {
+        let Some(connector) = node.wait(None, || incoming.try_recv().ok())? else {
+            return Err(Failure::work("nobody comes"));
+        };
+        let why = match opening_of(&connector) {
+            Ok(opening) if opening.role == Role::Control => return Ok((opening, connector)),
+            Ok(_) => Failure::work("a connection for data of a session that is over"),
+            Err(failure) => failure,
+        };
+        turn_away(&connector, "flue perf: not a client");
+        console.remark(format_args!("turned away: {why}"));
+    }
+}
+
+/// Serves one client.
+fn serve(
+    plan: &Plan,
+    node: &PerfNode,
+    opening: Opening,
+    connector: Connector,
+    incoming: &Receiver<Connector>,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let mut dialogue = Dialogue::new(node)?;
+    dialogue.accept(connector)?;
+    let (local, peer) = dialogue.addresses();
+    reporter.peers(local, peer);
+    reporter.crc(node.crc());
+    if let Some(peer) = peer {
+        console.remark(format_args!("client: {peer}"));
+    }
+    let (parameters, memory) = match dialogue.await_message()? {
+        Message::Hello { parameters, memory: Some(memory) } => (parameters, memory),
+        message => return Err(refuse(dialogue, message.out_of_turn("Hello"))),
+    };
+    if let Err(failure) = parameters.check(plan.kind) {
+        return Err(refuse(dialogue, failure));
+    }
+    reporter.parameters(&parameters);
+    let mut session = Session::new(dialogue, parameters)?;
+    session.peer = memory;
+    let memory = Some(session.region.memory());
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    session.dialogue.say(&Message::Welcome { memory, version })?;
+    let ended = converse(&mut session, opening.session, incoming);
+    match &ended {
+        Ok(()) => session.disconnect(ANSWER_LIMIT)?,
+        Err(failure) => {
+            // Perhaps it still hears why. The lanes are aborted.
+            let _ = session.dialogue.say(&Message::refusal(&failure.message));
+            session.dialogue.disconnect(FAREWELL_LIMIT)?;
+        }
+    }
+    ended
+}
+
+/// Says why not, and stays until the client has gone.
+fn refuse(dialogue: Dialogue<'_>, failure: Failure) -> Failure {
+    if dialogue.say(&Message::refusal(&failure.message)).is_ok() {
+        let gone = || dialogue.ended.get().map(|_| ());
+        // Whether it has heard or not: there is nothing else to be done.
+        let _ = dialogue.host.wait(Some(FAREWELL_LIMIT), gone);
+    }
+    failure
+}
+
+fn opening_of(connector: &Connector) -> Result<Opening, Failure> {
+    let mut octets = [0; OPENING_BYTES];
+    let (status, length, _) = connector.connection_data(Some(&mut octets));
+    if status != NtStatus::SUCCESS && status != NtStatus::BUFFER_TOO_SMALL {
+        return Err(refused("private data", status));
+    }
+    Opening::decode(&octets[..length.min(OPENING_BYTES)])
+}
+
+fn turn_away(connector: &Connector, reason: &str) {
+    // A peer that has gone meanwhile needs no answer.
+    let _ = connector.reject(reason.as_bytes());
+    let _ = connector.close(|| {});
+}
+
+/// What the client wants, one message after the other.
+fn converse(
+    session: &mut Session<'_>,
+    key: u64,
+    incoming: &Receiver<Connector>,
+) -> Result<(), Failure> {
+    let mut turn = Turn::default();
+    let mut last = (Cpu::default(), 0);
+    loop {
+        match session.await_message()? {
+            Message::Prepare { size_bytes } => {
+                if size_bytes == 0 || size_bytes > session.parameters.size_max_bytes {
+                    let most = session.parameters.size_max_bytes;
+                    return Err(Failure::work(format!(
+                        "a size of {size_bytes} bytes, not within 1..={most} as agreed"
+                    )));
+                }
+                session.prepare(size_bytes)?;
+                turn = Turn::default();
+                session.dialogue.say(&Message::Prepared)?;
+                accept_lanes(session, key, incoming)?;
+                session.dialogue.say(&Message::Ready)?;
+            }
+            Message::Begin { bound } => last = phase(session, bound, &mut turn)?,
+            Message::Finish => {
+                let verified = session.verify()?;
+                let (cpu, messages) = last;
+                session.dialogue.say(&Message::Finished { cpu, messages, verified })?;
+            }
+            Message::Bye => return Ok(()),
+            message => return Err(message.out_of_turn("a request")),
+        }
+    }
+}
+
+fn accept_lanes(
+    session: &mut Session<'_>,
+    key: u64,
+    incoming: &Receiver<Connector>,
+) -> Result<(), Failure> {
+    let wanted = session.lanes.len();
+    let mut pending: Vec<Asked> = Vec::new();
+    let (mut came, mut done) = (0, 0);
+    let mut until = Instant::now() + ANSWER_LIMIT;
+    while done < wanted {
+        let host = session.dialogue.host;
+        let waited = host.wait(Some(ANSWER_LIMIT), || {
+            let settled = pending.iter().any(|asked| asked.has_answer());
+            (settled || !incoming.is_empty()).then_some(())
+        })?;
+        if waited.is_none() || Instant::now() > until {
+            return Err(Failure::work(format!("{done} of {wanted} connections have come")));
+        }
+        while let Ok(connector) = incoming.try_recv() {
+            match opening_of(&connector) {
+                Ok(Opening { role: Role::Data, index, session: theirs }) if theirs == key => {
+                    pending.extend(session.accept_lane(index as usize, connector));
+                    came += 1;
+                }
+                _ => turn_away(&connector, "flue perf: busy"),
+            }
+        }
+        let mut failed = None;
+        pending.retain(|asked| match asked.status() {
+            None => true,
+            Some(NtStatus::SUCCESS) => {
+                done += 1;
+                until = Instant::now() + ANSWER_LIMIT;
+                false
+            }
+            Some(status) => {
+                failed = Some(status);
+                false
+            }
+        });
+        if let Some(status) = failed {
+            return Err(refused(&format!("accept (connection {came} of {wanted})"), status));
+        }
+    }
+    Ok(())
+}
+
+/// Runs a phase; returns processor time and the messages that this end has sent.
+fn phase(session: &mut Session<'_>, bound: Bound, turn: &mut Turn) -> Result<(Cpu, u64), Failure> {
+    session.begin_phase();
+    let mut phase = Phase::begin(bound, session.size_bytes);
+    session.dialogue.say(&Message::Begun)?;
+    let parameters = &session.parameters;
+    let sent = if parameters.kind.is_bandwidth() {
+        let halves =
+            Halves { sends: parameters.server_sends(), receives: parameters.client_sends() };
+        bandwidth::run(session, &mut phase, halves)?.0
+    } else {
+        latency::pong(session, &mut phase, turn)?;
+        0
+    };
+    let outcome = phase.end(sent, 0);
+    Ok((outcome.cpu, sent))
+}

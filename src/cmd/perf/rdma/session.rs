@@ -1,0 +1,624 @@
+//! A session: the queue pair for messages, the lanes for data, and the one completion queue of all.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use rdma_over_tcp::ndk::{
+    Connector, Cq, Data, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits,
+};
+
+use super::{
+    lane::{Depths, Lane},
+    memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
+    node::{Asked, Ended, PerfNode, checked, refused},
+};
+use crate::{
+    cmd::perf::{
+        Waiting,
+        kind::Kind,
+        message::{MESSAGE_BYTES_MAX, Memory, Message, Opening, Parameters, Role},
+        phase::{ANSWER_LIMIT, Budget},
+    },
+    failure::Failure,
+};
+
+/// Completions taken at once.
+const RESULTS_MAX: usize = 64;
+/// Messages that may be on their way.
+const MESSAGE_REQUESTS: u32 = 16;
+/// Context of what the queue pair for messages completes.
+const MESSAGES: u64 = u64::MAX;
+/// Contexts of requests of a lane.
+const DATA: u64 = 1;
+const ASIDE: u64 = 2;
+/// How long a wait may last before clock and signals are looked at.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// The queue pair for messages.
+pub(super) struct Dialogue<'n> {
+    pub(super) host: &'n PerfNode,
+    pd: Pd,
+    cq: Cq,
+    qp: Qp,
+    connector: Option<Connector>,
+    mailbox: Mailbox,
+    inbox: VecDeque<Message>,
+    results: Box<[NdkResultEx; RESULTS_MAX]>,
+    /// Why it was the peer that ended a connection, when it was.
+    pub(super) ended: Ended,
+}
+
+impl<'n> Dialogue<'n> {
+    /// Not connected yet; receives are posted.
+    pub(super) fn new(host: &'n PerfNode) -> Result<Self, Failure> {
+        let adapter = &host.adapter;
+        let pd = checked("create a PD", adapter.create_pd())?;
+        let depth = MESSAGE_SLOTS as u32 + MESSAGE_REQUESTS;
+        let cq = checked("create a CQ", adapter.create_cq(depth, |_| {}))?;
+        let limits = QpLimits {
+            receive_queue_depth: MESSAGE_SLOTS as u32,
+            initiator_queue_depth: MESSAGE_REQUESTS,
+            inline_data_size: MESSAGE_BYTES_MAX as u32,
+            ..QpLimits::default()
+        };
+        let qp = checked("create a QP", pd.create_qp(&cq, &cq, MESSAGES, limits))?;
+        let mailbox = Mailbox::new(adapter, &pd)?;
+        for slot in 0..MESSAGE_SLOTS {
+            checked("post a receive", qp.receive(slot as u64, &[mailbox.sge(slot)]))?;
+        }
+        Ok(Self {
+            host,
+            pd,
+            cq,
+            qp,
+            connector: None,
+            mailbox,
+            inbox: VecDeque::new(),
+            results: Box::new([NdkResultEx::default(); RESULTS_MAX]),
+            ended: Ended::default(),
+        })
+    }
+
+    /// Connects as the client.
+    pub(super) fn connect(&mut self, remote: SocketAddr, session: u64) -> Result<(), Failure> {
+        let opening = Opening { role: Role::Control, index: 0, session };
+        self.connector = Some(self.host.connect(&self.qp, remote, opening, &self.ended)?);
+        Ok(())
+    }
+
+    /// Accepts as the server.
+    pub(super) fn accept(&mut self, connector: Connector) -> Result<(), Failure> {
+        let asked = self.host.accept(&connector, &self.qp, &self.ended);
+        self.connector = Some(connector);
+        let status = self.host.wait(Some(ANSWER_LIMIT), || asked.status())?;
+        match status {
+            Some(NtStatus::SUCCESS) => Ok(()),
+            Some(status) => Err(refused("accept", status)),
+            None => Err(Failure::work("accept: the client does not complete the connection")),
+        }
+    }
+
+    /// Ends the connection in order.
+    pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
+        if let Some(connector) = &self.connector {
+            let asked = self.host.begin(|done| connector.disconnect(done));
+            self.host.wait(Some(limit), || asked.status())?;
+        }
+        Ok(())
+    }
+
+    /// Both ends of the connection.
+    pub(super) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let connector = self.connector.as_ref();
+        (connector.and_then(Connector::local_address), connector.and_then(Connector::peer_address))
+    }
+
+    /// Says something.
+    pub(super) fn say(&self, message: &Message) -> Result<(), Failure> {
+        let octets = message.encode();
+        checked("send a message", self.qp.send(ASIDE, Data::Inline(&[&octets]), OpFlags::NONE))
+    }
+
+    /// Takes what the queue pair for messages has completed.
+    fn take(&mut self, result: &NdkResultEx) -> Result<(), Failure> {
+        if result.operation != OperationType::Receive {
+            return Ok(());
+        }
+        let slot = result.request_context as usize;
+        let octets = self.mailbox.octets(slot, result.bytes_transferred as usize);
+        let posted = self.qp.receive(slot as u64, &[self.mailbox.sge(slot % MESSAGE_SLOTS)]);
+        checked("post a receive", posted)?;
+        self.inbox.push_back(Message::decode(&octets)?);
+        Ok(())
+    }
+
+    /// The next message, of which some may wait.
+    pub(super) fn next(&mut self) -> Option<Message> {
+        self.inbox.pop_front()
+    }
+
+    /// Whether there is one.
+    pub(super) fn has_message(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// The next message when there are no lanes.
+    pub(super) fn await_message(&mut self) -> Result<Message, Failure> {
+        loop {
+            if let Some(message) = self.next() {
+                return Ok(message);
+            }
+            let count = self.poll(Some(ANSWER_LIMIT), || false)?;
+            if count == 0 {
+                return Err(self.silent());
+            }
+            for index in 0..count {
+                let result = self.results[index];
+                self.check(&result)?;
+                self.take(&result)?;
+            }
+        }
+    }
+
+    fn silent(&self) -> Failure {
+        match self.ended.get() {
+            Some(reason) => cut_off(*reason),
+            None => {
+                Failure::work(format!("no word from the peer for {} s", ANSWER_LIMIT.as_secs()))
+            }
+        }
+    }
+
+    fn check(&self, result: &NdkResultEx) -> Result<(), Failure> {
+        match result.status {
+            NtStatus::SUCCESS => Ok(()),
+            _ => Err(failed(result, &self.ended)),
+        }
+    }
+
+    /// Waits for completions, until `also` says so, the peer ends a connection, or the time is over.
+    fn poll(&mut self, limit: Option<Duration>, also: impl Fn() -> bool) -> Result<usize, Failure> {
+        let Self { host, cq, results, ended, .. } = self;
+        let waited = host.wait(limit, || match cq.poll_ex(&mut results[..]) {
+            0 if also() || ended.get().is_some() => Some(0),
+            0 => None,
+            count => Some(count),
+        })?;
+        Ok(waited.unwrap_or(0))
+    }
+}
+
+/// Of a request that did not succeed.
+fn failed(result: &NdkResultEx, ended: &Ended) -> Failure {
+    match (result.status, ended.get()) {
+        (NtStatus::CANCELLED, reason) => cut_off(reason.copied().unwrap_or(0)),
+        (status, _) => {
+            let what = format!("{:?} (code {:#06x})", result.operation, result.provider_error_code);
+            refused(&what, status)
+        }
+    }
+}
+
+fn cut_off(reason: u32) -> Failure {
+    let why = match reason {
+        0 => String::new(),
+        code => format!(" (layer, type, code {code:#06x})"),
+    };
+    Failure::work(format!("the peer has ended the connection in the middle{why}"))
+}
+
+/// A session under way.
+pub(super) struct Session<'n> {
+    pub(super) dialogue: Dialogue<'n>,
+    pub(super) parameters: Parameters,
+    pub(super) region: Region,
+    pub(super) peer: Memory,
+    pub(super) lanes: Vec<Lane>,
+    /// Counts prepared sizes: part of the context of completions, which tells late ones of earlier lanes.
+    generation: u32,
+    /// Why it was the peer that ended a lane, when it was.
+    lanes_ended: Ended,
+    /// Lanes that may have room to post.
+    ready: Vec<usize>,
+    pub(super) depths: Depths,
+    pub(super) size_bytes: u64,
+    pub(super) slots: Slots,
+    /// Data requests posted in this phase.
+    pub(super) posted: u64,
+    /// Data requests completed.
+    pub(super) completed: u64,
+    /// Receives completed on lanes.
+    pub(super) received: u64,
+    /// Slots of the sink, from the first on, that the last phase has filled.
+    pub(super) to_verify: u64,
+    /// Times in a row that nothing was there.
+    idle: u32,
+}
+
+impl<'n> Session<'n> {
+    /// With the parameters of the client, which are within their limits.
+    pub(super) fn new(dialogue: Dialogue<'n>, parameters: Parameters) -> Result<Self, Failure> {
+        let depths = Depths::new(&parameters);
+        let own = MESSAGE_SLOTS as u32 + MESSAGE_REQUESTS;
+        // Lanes of the last size may still be flushed when those of the next are at work.
+        let cq_depth = u64::from(own)
+            + 2 * u64::from(parameters.connections) * u64::from(depths.completions());
+        let limit = dialogue.host.adapter.info().max_cq_depth;
+        let cq_depth = u32::try_from(cq_depth).ok().filter(|depth| *depth <= limit);
+        let Some(cq_depth) = cq_depth else {
+            return Err(Failure::work(format!(
+                "{} connections of depth {} need more than the {limit} entries of a completion queue",
+                parameters.connections, parameters.depth
+            )));
+        };
+        checked("resize the CQ", dialogue.cq.resize(cq_depth))?;
+        let region = Region::new(&dialogue.host.adapter, &dialogue.pd, &parameters)?;
+        let size_bytes = parameters.size_max_bytes;
+        let slots = region.layout.slots(size_bytes, parameters.depth);
+        Ok(Self {
+            dialogue,
+            region,
+            peer: Memory::default(),
+            lanes: Vec::new(),
+            generation: 0,
+            lanes_ended: Ended::default(),
+            ready: Vec::new(),
+            depths,
+            size_bytes,
+            slots,
+            posted: 0,
+            completed: 0,
+            received: 0,
+            to_verify: 0,
+            idle: 0,
+            parameters,
+        })
+    }
+
+    /// New lanes, not connected, for messages of a size; the memory is filled, and receives are posted.
+    pub(super) fn prepare(&mut self, size_bytes: u64) -> Result<(), Failure> {
+        self.disconnect_lanes();
+        self.close_lanes();
+        self.generation += 1;
+        self.lanes_ended = Ended::default();
+        self.size_bytes = size_bytes;
+        self.slots = self.region.layout.slots(size_bytes, self.parameters.depth);
+        self.region.prepare(self.slots, self.parameters.connections as usize);
+        self.ready.clear();
+        self.begin_phase();
+        for index in 0..self.parameters.connections as usize {
+            let Dialogue { pd, cq, .. } = &self.dialogue;
+            let context = u64::from(self.generation) << 32 | index as u64;
+            self.lanes.push(Lane::new(pd, cq, index, context, self.depths, self.slots)?);
+            for _ in 0..self.depths.receives {
+                self.post_receive(index)?;
+            }
+            self.make_ready(index);
+        }
+        Ok(())
+    }
+
+    /// Connects the lanes as the client.
+    pub(super) fn connect_lanes(
+        &mut self,
+        remote: SocketAddr,
+        session: u64,
+    ) -> Result<(), Failure> {
+        let Self { dialogue, lanes, lanes_ended, .. } = self;
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            let opening = Opening { role: Role::Data, index: index as u32, session };
+            let connected = dialogue.host.connect(&lane.qp, remote, opening, lanes_ended);
+            lane.connector = Some(connected.map_err(|failure| {
+                failure.at(&format!("connection {} of {}", index + 1, self.parameters.connections))
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Begins to accept a lane as the server.
+    pub(super) fn accept_lane(&mut self, index: usize, connector: Connector) -> Option<Asked> {
+        let lane = self.lanes.get_mut(index).filter(|lane| lane.connector.is_none())?;
+        let asked = self.dialogue.host.accept(&connector, &lane.qp, &self.lanes_ended);
+        lane.connector = Some(connector);
+        Some(asked)
+    }
+
+    /// The peer's messages complete receives.
+    pub(super) const fn counts_receives(&self) -> bool {
+        matches!(self.parameters.kind, Kind::SendBw)
+    }
+
+    /// A phase begins: counts are of it.
+    pub(super) const fn begin_phase(&mut self) {
+        (self.posted, self.completed, self.received) = (0, 0, 0);
+    }
+
+    /// Slots, from the first on, that our messages have surely filled: all, once a lane has been around; else
+    /// those of the first lane, which begins with the first slot.
+    pub(super) fn filled(&self) -> u64 {
+        let count = self.slots.count as u64;
+        match self.lanes.iter().any(|lane| lane.posted >= count) {
+            true => count,
+            false => self.lanes.first().map_or(0, |lane| lane.posted),
+        }
+    }
+
+    fn make_ready(&mut self, index: usize) {
+        let lane = &mut self.lanes[index];
+        if !lane.is_ready {
+            lane.is_ready = true;
+            self.ready.push(index);
+        }
+    }
+
+    /// Posts the next receive of a lane.
+    fn post_receive(&mut self, index: usize) -> Result<(), Failure> {
+        let lane = &mut self.lanes[index];
+        let sge = match self.parameters.kind {
+            Kind::SendBw | Kind::SendLat => {
+                let offset = self.region.layout.sink_at + self.slots.offset(lane.slot_in);
+                lane.slot_in = self.slots.after(lane.slot_in);
+                self.region.sge(offset, self.size_bytes)
+            }
+            _ => self.region.marker_sge(),
+        };
+        checked("post a receive", lane.qp.receive(DATA, &[sge]))
+    }
+
+    /// Takes a completion of a lane.
+    fn take(&mut self, result: &NdkResultEx) -> Result<(), Failure> {
+        if result.qp_context == MESSAGES {
+            self.dialogue.check(result)?;
+            return self.dialogue.take(result);
+        }
+        if result.qp_context >> 32 != u64::from(self.generation) {
+            return Ok(());
+        }
+        if result.status != NtStatus::SUCCESS {
+            return Err(failed(result, &self.lanes_ended));
+        }
+        let index = (result.qp_context & u64::from(u32::MAX)) as usize;
+        match (result.operation, result.request_context) {
+            (OperationType::Receive | OperationType::ReceiveAndInvalidate, _) => {
+                self.received += 1;
+                self.post_receive(index)?;
+                self.grant(index)
+            }
+            (_, DATA) => {
+                self.completed += 1;
+                self.lanes[index].room += 1;
+                self.make_ready(index);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells the peer of receives that were posted again.
+    fn grant(&mut self, index: usize) -> Result<(), Failure> {
+        if self.parameters.kind != Kind::SendBw {
+            return Ok(());
+        }
+        let lane = &mut self.lanes[index];
+        lane.ungranted += 1;
+        if lane.ungranted < self.depths.grant {
+            return Ok(());
+        }
+        lane.ungranted = 0;
+        lane.grants_given = lane.grants_given.wrapping_add(1);
+        let octets: &[u8] = &[lane.grants_given];
+        let address = self.peer.address + self.region.layout.grant_at(index);
+        let flags = OpFlags::SILENT_SUCCESS;
+        let posted = lane.qp.write(ASIDE, Data::Inline(&[octets]), address, self.peer.token, flags);
+        checked("post a grant", posted)
+    }
+
+    /// Takes what is there, and lets the engine run; returns how much.
+    pub(super) fn drain(&mut self) -> Result<usize, Failure> {
+        let Dialogue { cq, results, .. } = &mut self.dialogue;
+        let count = cq.poll_ex(&mut results[..]);
+        self.take_results(count)?;
+        Ok(count)
+    }
+
+    fn take_results(&mut self, count: usize) -> Result<(), Failure> {
+        for index in 0..count {
+            let result = self.dialogue.results[index];
+            self.take(&result)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what is there; if that is nothing, waits as this end waits, for completions or for what `also`
+    /// looks at.
+    pub(super) fn news(&mut self, also: impl Fn(&Region, &[Lane]) -> bool) -> Result<(), Failure> {
+        if self.drain()? > 0 {
+            self.idle = 0;
+            return Ok(());
+        }
+        match self.dialogue.host.waiting {
+            Waiting::Spin => self.dialogue.host.idle(&mut self.idle),
+            Waiting::Block => {
+                let Self { dialogue, region, lanes, .. } = self;
+                let count = dialogue.poll(Some(WAIT_MAX), || also(region, lanes))?;
+                self.take_results(count)?;
+            }
+        }
+        match self.dialogue.ended.get().or_else(|| self.lanes_ended.get()) {
+            Some(reason) => Err(cut_off(*reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the next message.
+    pub(super) fn await_message(&mut self) -> Result<Message, Failure> {
+        let until = Instant::now() + ANSWER_LIMIT;
+        loop {
+            if let Some(message) = self.dialogue.next() {
+                return Ok(message);
+            }
+            let count = self.dialogue.poll(Some(WAIT_MAX), || false)?;
+            self.take_results(count)?;
+            if count == 0 && (self.dialogue.ended.get().is_some() || Instant::now() > until) {
+                return Err(self.dialogue.silent());
+            }
+        }
+    }
+
+    /// A number that differs whenever the peer has done something; fails when a signal has come.
+    pub(super) fn signs(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.qp.stats().fpdu_in + lane.qp.stats().fpdu_out).sum()
+    }
+
+    /// Posts data on all lanes that have room, as far as the budget goes.
+    pub(super) fn refill(&mut self, budget: &mut Budget) -> Result<(), Failure> {
+        let mut kept = 0;
+        for position in 0..self.ready.len() {
+            let index = self.ready[position];
+            self.post_data(index, budget)?;
+            let lane = &mut self.lanes[index];
+            // Out of credit: it is looked at again.
+            lane.is_ready = lane.room > 0;
+            if lane.is_ready {
+                self.ready[kept] = index;
+                kept += 1;
+            }
+        }
+        self.ready.truncate(kept);
+        Ok(())
+    }
+
+    /// Whether a lane waits for the peer's grants only.
+    pub(super) fn is_granted(region: &Region, lanes: &[Lane]) -> bool {
+        let is_due = |(index, lane): (usize, &Lane)| {
+            lane.is_ready && region.grants(index) != lane.grants_seen
+        };
+        lanes.iter().enumerate().any(is_due)
+    }
+
+    fn post_data(&mut self, index: usize, budget: &mut Budget) -> Result<(), Failure> {
+        let is_send = self.parameters.kind == Kind::SendBw;
+        if is_send {
+            let grants = self.region.grants(index);
+            self.lanes[index].take_grants(grants, self.depths);
+        }
+        loop {
+            let lane = &self.lanes[index];
+            let credit = if is_send { lane.credit } else { u32::MAX };
+            let free = lane.room.min(credit).min(self.parameters.post_list);
+            let count = u64::from(free).min(budget.left);
+            if count == 0 {
+                return Ok(());
+            }
+            for left in (0..count).rev() {
+                self.post_one(index, if left > 0 { OpFlags::DEFER } else { OpFlags::NONE })?;
+            }
+            budget.left -= count;
+        }
+    }
+
+    /// Posts the next data request of a lane, which has room for it.
+    pub(super) fn post_one(&mut self, index: usize, flags: OpFlags) -> Result<(), Failure> {
+        let lane = &mut self.lanes[index];
+        let layout = &self.region.layout;
+        let offset = self.slots.offset(lane.slot_out);
+        let (token, peer) = (self.peer.token, self.peer.address);
+        let (source, sink) = (layout.source_at + offset, layout.sink_at + offset);
+        let posted = match self.parameters.kind {
+            Kind::WriteBw | Kind::WriteLat => {
+                let sge = self.region.sge(source, self.size_bytes);
+                lane.qp.write(DATA, Data::Registered(&[sge]), peer + sink, token, flags)
+            }
+            Kind::ReadBw | Kind::ReadLat => {
+                let sge = self.region.sge(sink, self.size_bytes);
+                lane.qp.read(DATA, &[sge], peer + source, token, flags)
+            }
+            _ => {
+                let sge = self.region.sge(source, self.size_bytes);
+                lane.credit = lane.credit.saturating_sub(1);
+                lane.qp.send(DATA, Data::Registered(&[sge]), flags)
+            }
+        };
+        checked("post", posted)?;
+        lane.slot_out = self.slots.after(lane.slot_out);
+        lane.room = lane.room.saturating_sub(1);
+        lane.posted += 1;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Behind the writes of each lane a Send, whose arrival says that they have arrived. Returns how many.
+    pub(super) fn post_markers(&mut self) -> Result<u64, Failure> {
+        if self.parameters.kind != Kind::WriteBw {
+            return Ok(0);
+        }
+        let flags = OpFlags::SILENT_SUCCESS;
+        for lane in &self.lanes {
+            checked("post a marker", lane.qp.send(ASIDE, Data::Inline(&[&[1]]), flags))?;
+        }
+        Ok(self.lanes.len() as u64)
+    }
+
+    /// Compares what has arrived; `None` when it is not known what should have.
+    pub(super) fn verify(&self) -> Result<Option<bool>, Failure> {
+        let filled = match self.parameters.kind {
+            Kind::WriteBw | Kind::SendBw => self.to_verify,
+            Kind::ReadBw => self.filled(),
+            _ => 0,
+        };
+        if filled == 0 {
+            return Ok(None);
+        }
+        self.region.verify(self.slots, filled, self.size_bytes).map(|()| Some(true))
+    }
+
+    /// Has the lanes end in order.
+    fn disconnect_lanes(&self) -> Vec<Asked> {
+        let connectors = self.lanes.iter().filter_map(|lane| lane.connector.as_ref());
+        let host = self.dialogue.host;
+        connectors.map(|connector| host.begin(|done| connector.disconnect(done))).collect()
+    }
+
+    /// Closes the objects of the lanes. Those that were not asked to end in order are aborted.
+    fn close_lanes(&mut self) {
+        for lane in self.lanes.drain(..) {
+            close(lane.connector.as_ref(), &lane.qp);
+        }
+    }
+
+    /// Ends all connections in order, each within the limit.
+    pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
+        for asked in self.disconnect_lanes() {
+            // The peer does the same: who is later may find no connection any more.
+            self.dialogue.host.wait(Some(limit), || asked.status())?;
+        }
+        self.dialogue.disconnect(limit)
+    }
+}
+
+fn close(connector: Option<&Connector>, qp: &Qp) {
+    // Objects go when those that need them have gone; nobody waits for it.
+    if let Some(connector) = connector {
+        let _ = connector.close(|| {});
+    }
+    let _ = qp.close(|| {});
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.close_lanes();
+        let _ = self.region.mr.close(|| {});
+    }
+}
+
+impl Drop for Dialogue<'_> {
+    fn drop(&mut self) {
+        close(self.connector.as_ref(), &self.qp);
+        let _ = self.mailbox.mr.close(|| {});
+        let _ = self.cq.close(|| {});
+        let _ = self.pd.close(|| {});
+    }
+}

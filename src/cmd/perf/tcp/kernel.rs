@@ -1,0 +1,325 @@
+//! Sockets of this machine.
+//!
+//! All are non-blocking; to block is to wait in poll(2) when a call would have, but for requests and answers,
+//! where the call itself blocks, as it would in a program that knows nothing else. Nagle's algorithm is off.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::{Bulk, Stack};
+use crate::{
+    cmd::perf::{Plan, Waiting, phase::ANSWER_LIMIT},
+    failure::Failure,
+};
+
+/// Bytes taken by one read.
+const READ_BYTES: usize = 256 << 10;
+/// Reads or writes on one connection before the next one has its turn.
+const TURN_CALLS: usize = 16;
+/// Turns before the caller looks at the clock.
+const TURNS: usize = 16;
+/// How long a wait may last before clock and signals are looked at.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// The kernel's TCP.
+pub(super) struct Kernel {
+    listener: Option<TcpListener>,
+    waiting: Waiting,
+    interrupt: Arc<AtomicBool>,
+    received: Vec<u8>,
+    message: Vec<u8>,
+}
+
+/// A socket.
+pub(super) struct Socket {
+    stream: TcpStream,
+    blocks: bool,
+    /// What of a message is still to be sent.
+    left: usize,
+}
+
+fn failed(what: &str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::work(format!("kernel TCP: {what}: {error}"))
+}
+
+fn is_void(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+impl Kernel {
+    pub(super) fn new(plan: &Plan) -> Result<Self, Failure> {
+        let interrupt = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, interrupt.clone()).map_err(failed("signals"))?;
+        }
+        Ok(Self {
+            listener: None,
+            waiting: plan.waiting,
+            interrupt,
+            received: vec![0; READ_BYTES],
+            message: Vec::new(),
+        })
+    }
+
+    fn socket(stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Socket { stream, blocks: false, left: 0 })
+    }
+
+    /// Waits until one of them is ready, at most so long.
+    fn wait(&self, sockets: &mut [PollFd<'_>], limit: Duration) -> Result<(), Failure> {
+        let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        match poll(sockets, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => self.interrupted(),
+            Err(error) => Err(failed("poll")(error.into())),
+        }
+    }
+
+    /// Waits for one socket, as this end waits.
+    fn await_one(
+        &self,
+        socket: &Socket,
+        flags: PollFlags,
+        until: Instant,
+        looks: &mut u32,
+    ) -> Result<(), Failure> {
+        *looks = looks.wrapping_add(1);
+        if self.waiting == Waiting::Spin && !looks.is_multiple_of(1024) {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Failure::work("kernel TCP: the peer does not answer in time"));
+        }
+        match self.waiting {
+            Waiting::Spin => self.interrupted(),
+            Waiting::Block => self.wait(&mut [PollFd::new(&socket.stream, flags)], WAIT_MAX),
+        }
+    }
+
+    /// The socket's own calls block from now on, or not.
+    fn set_blocking(&self, socket: &mut Socket, blocks: bool) -> Result<(), Failure> {
+        if socket.blocks != blocks {
+            socket.stream.set_nonblocking(!blocks).map_err(failed("fcntl"))?;
+            if blocks {
+                let limit = Some(WAIT_MAX);
+                socket.stream.set_read_timeout(limit).map_err(failed("SO_RCVTIMEO"))?;
+                socket.stream.set_write_timeout(limit).map_err(failed("SO_SNDTIMEO"))?;
+            }
+            socket.blocks = blocks;
+        }
+        Ok(())
+    }
+}
+
+impl Stack for Kernel {
+    type Conn = Socket;
+
+    fn listen(&mut self, port: u16) -> Result<(), Failure> {
+        // The one for both families, where there are both.
+        let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+            .map_err(failed(&format!("listen on port {port}")))?;
+        listener.set_nonblocking(true).map_err(failed("fcntl"))?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Socket>, Failure> {
+        let Some(listener) = &self.listener else { return Ok(None) };
+        let until = limit.map(|limit| Instant::now() + limit);
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => return Self::socket(stream).map(Some).map_err(failed("accept")),
+                Err(error) if is_void(&error) || error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(failed("accept")(error)),
+            }
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Ok(None);
+            }
+            self.wait(&mut [PollFd::new(listener, PollFlags::IN)], WAIT_MAX)?;
+        }
+    }
+
+    fn connect(&mut self, remote: SocketAddr) -> Result<Socket, Failure> {
+        TcpStream::connect_timeout(&remote, ANSWER_LIMIT)
+            .and_then(Self::socket)
+            .map_err(failed(&format!("connect to {remote}")))
+    }
+
+    fn addresses(&self, conn: &Socket) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        (conn.stream.local_addr().ok(), conn.stream.peer_addr().ok())
+    }
+
+    fn is_offloaded(&self, _: &Socket) -> bool {
+        false
+    }
+
+    fn write(&mut self, conn: &mut Socket, data: &[u8]) -> Result<(), Failure> {
+        let (mut rest, mut looks, until) = (data, 0, Instant::now() + ANSWER_LIMIT);
+        while !rest.is_empty() {
+            match conn.stream.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if is_void(&error) => {
+                    self.await_one(conn, PollFlags::OUT, until, &mut looks)?;
+                }
+                Err(error) => return Err(failed("write")(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        conn: &mut Socket,
+        buffer: &mut [u8],
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        self.set_blocking(conn, self.waiting == Waiting::Block)?;
+        let (mut filled, mut looks, until) = (0, 0, None);
+        let mut until: Option<Instant> = until;
+        while filled < buffer.len() {
+            match conn.stream.read(&mut buffer[filled..]) {
+                Ok(0) => {
+                    return Err(Failure::work("kernel TCP: the peer has closed the connection"));
+                }
+                Ok(count) => filled += count,
+                Err(error) if is_void(&error) => {
+                    // The clock is not looked at when there is something to be read.
+                    let until = *until.get_or_insert_with(|| Instant::now() + limit);
+                    self.await_one(conn, PollFlags::IN, until, &mut looks)?;
+                }
+                Err(error) => return Err(failed("read")(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_readable(&mut self, conn: &mut Socket) -> bool {
+        if self.set_blocking(conn, false).is_err() {
+            return true;
+        }
+        // What an error means, reading tells.
+        !matches!(conn.stream.peek(&mut [0]), Err(error) if is_void(&error))
+    }
+
+    fn bulk(
+        &mut self,
+        data: &mut [Socket],
+        control: &mut Socket,
+        bulk: &mut Bulk,
+    ) -> Result<(), Failure> {
+        self.message.resize(bulk.size_bytes, 0x5a);
+        self.set_blocking(control, false)?;
+        for _ in 0..TURNS {
+            let mut moved = false;
+            bulk.is_flushed = true;
+            for socket in data.iter_mut() {
+                if bulk.sends {
+                    moved |= send(socket, &self.message, bulk)?;
+                }
+                if bulk.receives {
+                    moved |= receive(socket, &mut self.received, bulk)?;
+                }
+            }
+            if !moved {
+                if self.waiting == Waiting::Block {
+                    let wants_out = bulk.sends && !(bulk.budget.is_over() && bulk.is_flushed);
+                    let mut flags = PollFlags::empty();
+                    flags.set(PollFlags::OUT, wants_out);
+                    flags.set(PollFlags::IN, bulk.receives);
+                    let sockets = data.iter().map(|socket| PollFd::new(&socket.stream, flags));
+                    let control = PollFd::new(&control.stream, PollFlags::IN);
+                    let mut sockets: Vec<_> = sockets.chain([control]).collect();
+                    self.wait(&mut sockets, WAIT_MAX)?;
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn await_end(&mut self, conn: &mut Socket, limit: Duration) -> Result<(), Failure> {
+        let (mut looks, until) = (0, Instant::now() + limit);
+        loop {
+            match conn.stream.read(&mut self.received) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) if is_void(&error) => {
+                    self.await_one(conn, PollFlags::IN, until, &mut looks)?;
+                }
+                Err(error) => return Err(failed("read")(error)),
+            }
+        }
+    }
+
+    fn close(&mut self, mut conn: Socket, limit: Duration) -> Result<(), Failure> {
+        // One that the peer has reset has nothing to shut down.
+        let _ = conn.stream.shutdown(std::net::Shutdown::Write);
+        self.await_end(&mut conn, limit)
+    }
+
+    fn interrupted(&self) -> Result<(), Failure> {
+        match self.interrupt.load(Ordering::Relaxed) {
+            true => Err(Failure::work("interrupted")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Writes messages until the socket takes no more, or its turn is over.
+fn send(socket: &mut Socket, message: &[u8], bulk: &mut Bulk) -> Result<bool, Failure> {
+    let mut moved = false;
+    for _ in 0..TURN_CALLS {
+        if socket.left == 0 {
+            if bulk.budget.is_over() {
+                return Ok(moved);
+            }
+            bulk.budget.left -= 1;
+            bulk.sent += 1;
+            socket.left = message.len();
+        }
+        match socket.stream.write(&message[message.len() - socket.left..]) {
+            Ok(count) => {
+                socket.left -= count;
+                moved = true;
+            }
+            Err(error) if is_void(&error) => break,
+            Err(error) => return Err(failed("write")(error)),
+        }
+    }
+    bulk.is_flushed &= socket.left == 0;
+    Ok(moved)
+}
+
+/// Reads until the socket has no more, or its turn is over.
+fn receive(socket: &mut Socket, buffer: &mut [u8], bulk: &mut Bulk) -> Result<bool, Failure> {
+    let mut moved = false;
+    for _ in 0..TURN_CALLS {
+        match socket.stream.read(buffer) {
+            Ok(0) => return Err(Failure::work("kernel TCP: the peer has closed the connection")),
+            Ok(count) => {
+                bulk.received_bytes += count as u64;
+                moved = true;
+                // Less than there was room for: it is empty now.
+                if count < buffer.len() {
+                    break;
+                }
+            }
+            Err(error) if is_void(&error) => break,
+            Err(error) => return Err(failed("read")(error)),
+        }
+    }
+    Ok(moved)
+}

@@ -1,0 +1,245 @@
+//! Measurements on TCP connections: of the node ([`streams`]) or of this machine's kernel ([`kernel`]).
+//!
+//! The first connection of a session carries messages ([`super::message`]) behind their length, the others
+//! the data. Each begins with an opening that says which it is. [`client`] and [`server`] are the two ends.
+
+mod client;
+mod kernel;
+mod server;
+mod streams;
+
+use std::{net::SocketAddr, time::Duration};
+
+use self::{kernel::Kernel, streams::NodeStack};
+use super::{
+    Plan,
+    kind::Kind,
+    message::{MESSAGE_BYTES_MAX, Message},
+    phase::{ANSWER_LIMIT, Budget, Phase},
+    report::Reporter,
+};
+use crate::{failure::Failure, options::NodeConfig, report::Console};
+
+/// Last byte of a request that more requests follow; of an answer, the same.
+const MORE: u8 = 0;
+/// Last byte of the last request of a phase.
+const LAST: u8 = 1;
+
+/// What carries bytes.
+trait Stack {
+    /// A connection.
+    type Conn;
+
+    /// Listens at all addresses.
+    fn listen(&mut self, port: u16) -> Result<(), Failure>;
+
+    /// The next connection; `None`: none within the limit.
+    fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Self::Conn>, Failure>;
+
+    /// Connects.
+    fn connect(&mut self, remote: SocketAddr) -> Result<Self::Conn, Failure>;
+
+    /// Both ends.
+    fn addresses(&self, conn: &Self::Conn) -> (Option<SocketAddr>, Option<SocketAddr>);
+
+    /// Whether the connection is offloaded now.
+    fn is_offloaded(&self, conn: &Self::Conn) -> bool;
+
+    /// Sends all of `data`.
+    fn write(&mut self, conn: &mut Self::Conn, data: &[u8]) -> Result<(), Failure>;
+
+    /// Receives as many bytes as `buffer` has.
+    fn read(
+        &mut self,
+        conn: &mut Self::Conn,
+        buffer: &mut [u8],
+        limit: Duration,
+    ) -> Result<(), Failure>;
+
+    /// Whether there is something to be read on the connection for messages, looked at in passing.
+    fn is_readable(&mut self, conn: &mut Self::Conn) -> bool;
+
+    /// Sends and receives what can be, on connections whose `bulk` says what; waits as this end waits when
+    /// that is nothing, but not beyond a fraction of a second.
+    fn bulk(
+        &mut self,
+        data: &mut [Self::Conn],
+        control: &mut Self::Conn,
+        bulk: &mut Bulk,
+    ) -> Result<(), Failure>;
+
+    /// Waits for the peer's FIN.
+    fn await_end(&mut self, conn: &mut Self::Conn, limit: Duration) -> Result<(), Failure>;
+
+    /// Our side ends; then the peer's end is awaited, at most for `limit`.
+    fn close(&mut self, conn: Self::Conn, limit: Duration) -> Result<(), Failure>;
+
+    /// A signal has come.
+    fn interrupted(&self) -> Result<(), Failure>;
+
+    /// Before the end of the run.
+    fn linger(&mut self) {}
+}
+
+/// What goes on on the data connections in a phase.
+struct Bulk {
+    /// This end sends.
+    sends: bool,
+    /// This end receives.
+    receives: bool,
+    size_bytes: usize,
+    /// Bytes that may be unacknowledged on a connection, where that is ours to say.
+    flight_bytes: usize,
+    budget: Budget,
+    /// Messages sent.
+    sent: u64,
+    /// Bytes received.
+    received_bytes: u64,
+    /// All that was begun has been sent.
+    is_flushed: bool,
+}
+
+/// Runs one end on the kernel's sockets.
+///
+/// # Errors
+/// As the command.
+pub(super) fn run_kernel(
+    plan: &Plan,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    run(plan, &mut Kernel::new(plan)?, reporter, console)
+}
+
+/// Runs one end on a node.
+///
+/// # Errors
+/// As the command.
+pub(super) fn run_node(
+    plan: &Plan,
+    config: &NodeConfig,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    run(plan, &mut NodeStack::open(plan, config, reporter)?, reporter, console)
+}
+
+fn run<S: Stack>(
+    plan: &Plan,
+    stack: &mut S,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let ended = match plan.remote {
+        Some(remote) => client::run(plan, stack, remote, reporter, console),
+        None => server::run(plan, stack, reporter, console),
+    };
+    stack.linger();
+    ended
+}
+
+/// Says something.
+fn say<S: Stack>(stack: &mut S, conn: &mut S::Conn, message: &Message) -> Result<(), Failure> {
+    let octets = message.encode();
+    let mut framed = (octets.len() as u32).to_be_bytes().to_vec();
+    framed.extend(octets);
+    stack.write(conn, &framed)
+}
+
+/// The next message.
+fn hear<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Message, Failure> {
+    let mut length = [0; 4];
+    stack.read(conn, &mut length, ANSWER_LIMIT)?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > MESSAGE_BYTES_MAX {
+        return Err(Failure::work(format!(
+            "the peer says {length} bytes at once, above {MESSAGE_BYTES_MAX}: not flue perf?"
+        )));
+    }
+    let mut octets = vec![0; length];
+    stack.read(conn, &mut octets, ANSWER_LIMIT)?;
+    Message::decode(&octets)
+}
+
+/// The next message, which has to be this one.
+fn expect<S: Stack>(stack: &mut S, conn: &mut S::Conn, expected: &Message) -> Result<(), Failure> {
+    match hear(stack, conn)? {
+        message if message == *expected => Ok(()),
+        message => Err(message.out_of_turn(expected.name())),
+    }
+}
+
+/// The bandwidth phase of either end; returns messages sent and the peer's.
+fn bandwidth<S: Stack>(
+    stack: &mut S,
+    control: &mut S::Conn,
+    data: &mut [S::Conn],
+    phase: &mut Phase<'_, '_, '_>,
+    (sends, receives): (bool, bool),
+    (size_bytes, depth): (u64, u32),
+) -> Result<(u64, u64), Failure> {
+    let size = size_bytes as usize;
+    let mut bulk = Bulk {
+        sends,
+        receives,
+        size_bytes: size,
+        flight_bytes: (size * depth as usize)
+            .clamp(FLIGHT_MIN_BYTES, FLIGHT_MAX_BYTES)
+            .max(2 * size),
+        budget: phase.budget,
+        sent: 0,
+        received_bytes: 0,
+        is_flushed: !sends,
+    };
+    let mut end_said = !sends;
+    let (mut is_ended, mut peer_messages) = (!sends, None);
+    let mut ended_said = !receives;
+    loop {
+        stack.bulk(data, control, &mut bulk)?;
+        if !end_said && bulk.budget.is_over() && bulk.is_flushed {
+            let end = Message::End { messages: bulk.sent, receives: 0, slots: 0 };
+            say(stack, control, &end)?;
+            end_said = true;
+        }
+        // One at a time: what comes after the last one of this phase is the next phase's.
+        if stack.is_readable(control) {
+            match hear(stack, control)? {
+                Message::End { messages, .. } if receives => peer_messages = Some(messages),
+                Message::Ended if end_said => is_ended = true,
+                message => return Err(message.out_of_turn("the end of a phase")),
+            }
+        }
+        if let Some(messages) = peer_messages
+            && !ended_said
+            && bulk.received_bytes >= messages.saturating_mul(size_bytes)
+        {
+            say(stack, control, &Message::Ended)?;
+            ended_said = true;
+        }
+        if is_ended && ended_said {
+            return Ok((bulk.sent, peer_messages.unwrap_or(0)));
+        }
+        stack.interrupted()?;
+        let received = bulk.received_bytes / size_bytes;
+        let done = if sends { bulk.sent } else { received };
+        let signs = bulk.sent.wrapping_add(bulk.received_bytes);
+        phase.budget = bulk.budget;
+        phase.clock(std::time::Instant::now(), done, || signs)?;
+        bulk.budget = phase.budget;
+    }
+}
+
+/// Bytes in flight on a connection, at least and at most.
+const FLIGHT_MIN_BYTES: usize = 64 << 10;
+const FLIGHT_MAX_BYTES: usize = 1 << 20;
+
+/// How long an exchange may take.
+fn exchange_limit(kind: Kind) -> Duration {
+    match kind {
+        Kind::ConnectRate => CONNECTION_LIMIT,
+        _ => super::phase::SILENCE_MAX,
+    }
+}
+
+/// How long each step of a connection of connect-rate may take.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(5);

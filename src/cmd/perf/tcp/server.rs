@@ -1,0 +1,270 @@
+//! The server's end: one client after the other, whatever becomes of each.
+
+use std::time::Duration;
+
+use super::{LAST, Stack, bandwidth, exchange_limit, hear, say};
+use crate::{
+    cmd::perf::{
+        Plan,
+        cpu::Cpu,
+        kind::Kind,
+        message::{Bound, Message, OPENING_BYTES, Opening, Parameters, Role},
+        phase::{ANSWER_LIMIT, Phase},
+        report::Reporter,
+    },
+    failure::Failure,
+    report::Console,
+};
+
+/// Connections in a row that may fail within a phase of connect-rate.
+const FAILURES_MAX: u32 = 100;
+
+/// How long a new connection may take to say what it is.
+const OPENING_LIMIT: Duration = Duration::from_secs(2);
+/// How long a client that is told why not may take to go.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Runs the server.
+pub(super) fn run<S: Stack>(
+    plan: &Plan,
+    stack: &mut S,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    stack.listen(plan.port)?;
+    console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
+    loop {
+        let (session, control) = next_client(stack, console)?;
+        let ended = serve(plan, stack, session, control, reporter, console);
+        stack.interrupted()?;
+        if plan.one_off {
+            return ended;
+        }
+        if let Err(failure) = ended {
+            console.remark(format_args!("client: {failure}"));
+        }
+    }
+}
+
+/// The next connection for messages, and its session. Whoever else comes is turned away.
+fn next_client<S: Stack>(
+    stack: &mut S,
+    console: &mut Console<'_>,
+) -> Result<(u64, S::Conn), Failure> {
+    loop {
+        let Some(mut conn) = stack.accept(None)? else {
+            return Err(Failure::work("nobody comes"));
+        };
+        let why = match opening_of(stack, &mut conn) {
+            Ok(opening) if opening.role == Role::Control => return Ok((opening.session, conn)),
+            Ok(_) => Failure::work("a connection for data of a session that is over"),
+            Err(failure) => failure,
+        };
+        stack.interrupted()?;
+        turn_away(stack, conn);
+        console.remark(format_args!("turned away: {why}"));
+    }
+}
+
+/// Closes a connection and does not wait for its peer.
+fn turn_away<S: Stack>(stack: &mut S, conn: S::Conn) {
+    // That the peer has not closed yet is no news.
+    let _ = stack.close(conn, Duration::ZERO);
+}
+
+/// Serves one client.
+fn serve<S: Stack>(
+    plan: &Plan,
+    stack: &mut S,
+    session: u64,
+    mut control: S::Conn,
+    reporter: &mut Reporter,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let (local, peer) = stack.addresses(&control);
+    reporter.peers(local, peer);
+    if let Some(peer) = peer {
+        console.remark(format_args!("client: {peer}"));
+    }
+    let ended = greet(plan, stack, &mut control).and_then(|parameters| {
+        reporter.parameters(&parameters);
+        let mut visit = Visit { parameters, session, data: Vec::new(), size_bytes: 1 };
+        let ended = visit.converse(stack, &mut control);
+        visit.data.drain(..).for_each(|conn| turn_away(stack, conn));
+        ended
+    });
+    match ended {
+        Ok(()) => stack.close(control, ANSWER_LIMIT),
+        Err(failure) => {
+            // Perhaps it still hears why.
+            let _ = say(stack, &mut control, &Message::refusal(&failure.message))
+                .and_then(|()| stack.close(control, FAREWELL_LIMIT));
+            Err(failure)
+        }
+    }
+}
+
+fn greet<S: Stack>(
+    plan: &Plan,
+    stack: &mut S,
+    control: &mut S::Conn,
+) -> Result<Parameters, Failure> {
+    match hear(stack, control)? {
+        Message::Hello { parameters, .. } => {
+            parameters.check(plan.kind)?;
+            let version = env!("CARGO_PKG_VERSION").to_owned();
+            say(stack, control, &Message::Welcome { memory: None, version })?;
+            Ok(parameters)
+        }
+        message => Err(message.out_of_turn("Hello")),
+    }
+}
+
+fn opening_of<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Opening, Failure> {
+    let mut octets = [0; OPENING_BYTES];
+    stack.read(conn, &mut octets, OPENING_LIMIT)?;
+    Opening::decode(&octets)
+}
+
+/// A client being served.
+struct Visit<C> {
+    parameters: Parameters,
+    session: u64,
+    data: Vec<C>,
+    size_bytes: u64,
+}
+
+impl<C> Visit<C> {
+    /// What the client wants, one message after the other.
+    fn converse<S: Stack<Conn = C>>(
+        &mut self,
+        stack: &mut S,
+        control: &mut C,
+    ) -> Result<(), Failure> {
+        let mut last = (Cpu::default(), 0);
+        loop {
+            match hear(stack, control)? {
+                Message::Prepare { size_bytes } => {
+                    if size_bytes == 0 || size_bytes > self.parameters.size_max_bytes {
+                        let most = self.parameters.size_max_bytes;
+                        return Err(Failure::work(format!(
+                            "a size of {size_bytes} bytes, not within 1..={most} as agreed"
+                        )));
+                    }
+                    self.size_bytes = size_bytes;
+                    self.close(stack)?;
+                    say(stack, control, &Message::Prepared)?;
+                    self.accept(stack)?;
+                    say(stack, control, &Message::Ready)?;
+                }
+                Message::Begin { bound } => last = self.phase(stack, control, bound)?,
+                Message::Finish => {
+                    let (cpu, messages) = last;
+                    let finished = Message::Finished { cpu, messages, verified: None };
+                    say(stack, control, &finished)?;
+                    self.close(stack)?;
+                }
+                Message::Bye => return Ok(()),
+                message => return Err(message.out_of_turn("a request")),
+            }
+        }
+    }
+
+    fn close<S: Stack<Conn = C>>(&mut self, stack: &mut S) -> Result<(), Failure> {
+        self.data.drain(..).try_for_each(|conn| stack.close(conn, ANSWER_LIMIT))
+    }
+
+    fn accept<S: Stack<Conn = C>>(&mut self, stack: &mut S) -> Result<(), Failure> {
+        let wanted = match self.parameters.kind {
+            Kind::ConnectRate => 0,
+            _ => self.parameters.connections as usize,
+        };
+        while self.data.len() < wanted {
+            let Some(mut conn) = stack.accept(Some(ANSWER_LIMIT))? else {
+                let came = self.data.len();
+                return Err(Failure::work(format!("{came} of {wanted} connections have come")));
+            };
+            match opening_of(stack, &mut conn) {
+                Ok(opening) if opening.role == Role::Data && opening.session == self.session => {
+                    self.data.push(conn);
+                }
+                // Somebody else: turned away, and not waited for.
+                _ => turn_away(stack, conn),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a phase; returns processor time and the messages that this end has sent.
+    fn phase<S: Stack<Conn = C>>(
+        &mut self,
+        stack: &mut S,
+        control: &mut C,
+        bound: Bound,
+    ) -> Result<(Cpu, u64), Failure> {
+        let mut phase = Phase::begin(bound, self.size_bytes);
+        say(stack, control, &Message::Begun)?;
+        let sent = match self.parameters.kind {
+            Kind::TcpBw => {
+                let halves = (self.parameters.server_sends(), self.parameters.client_sends());
+                let cut = (self.size_bytes, self.parameters.depth);
+                bandwidth(stack, control, &mut self.data, &mut phase, halves, cut)?.0
+            }
+            Kind::ConnectRate => {
+                self.connections(stack)?;
+                0
+            }
+            _ => {
+                self.requests(stack)?;
+                0
+            }
+        };
+        let outcome = phase.end(sent, 0);
+        Ok((outcome.cpu, sent))
+    }
+
+    fn requests<S: Stack<Conn = C>>(&mut self, stack: &mut S) -> Result<(), Failure> {
+        let limit = exchange_limit(self.parameters.kind);
+        let [conn, ..] = &mut self.data[..] else {
+            return Err(Failure::work("no connection for data"));
+        };
+        let mut buffer = vec![0; self.size_bytes as usize];
+        loop {
+            stack.read(conn, &mut buffer, limit)?;
+            stack.write(conn, &buffer)?;
+            if buffer.last() == Some(&LAST) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn connections<S: Stack<Conn = C>>(&mut self, stack: &mut S) -> Result<(), Failure> {
+        let mut failures = 0;
+        loop {
+            stack.interrupted()?;
+            match self.connection(stack) {
+                Ok(LAST) => return Ok(()),
+                Ok(_) => failures = 0,
+                Err(failure) => {
+                    failures += 1;
+                    if failures >= FAILURES_MAX {
+                        return Err(failure.at(&format!("{FAILURES_MAX} connections in a row")));
+                    }
+                }
+            }
+        }
+    }
+
+    fn connection<S: Stack<Conn = C>>(&self, stack: &mut S) -> Result<u8, Failure> {
+        let limit = exchange_limit(self.parameters.kind);
+        let Some(mut conn) = stack.accept(Some(limit))? else {
+            return Err(Failure::work("no connection comes"));
+        };
+        let mut byte = [0];
+        stack.read(&mut conn, &mut byte, limit)?;
+        stack.write(&mut conn, &byte)?;
+        stack.await_end(&mut conn, limit)?;
+        stack.close(conn, limit)?;
+        Ok(byte[0])
+    }
+}

@@ -1,0 +1,352 @@
+//! Streams of a node.
+//!
+//! With manual progress a spinning end runs the node's loop once for each look; a blocking one waits in the
+//! node, which polls for a moment and then sleeps. With automatic progress the node's threads do the work, and
+//! to wait is to be woken by them.
+
+use std::{
+    collections::HashSet,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use host_stack::{
+    node::{Node, Progress, WaitError},
+    socket::ListenerId,
+    stream::{OffloadState, StreamStatus, Streams},
+};
+use offload_engine::{
+    chimney::client::{ClientTag, OffloadHandle},
+    engine::Connections,
+    time::Instant as EngineInstant,
+};
+
+use super::{Bulk, Stack};
+use crate::{
+    cmd::perf::{Plan, Waiting, phase::ANSWER_LIMIT, report::Reporter},
+    control::server::{self, Control},
+    failure::Failure,
+    net::Netlink,
+    node,
+    options::NodeConfig,
+    waker::Waker,
+};
+
+/// The one client of the node.
+const CLIENT: ClientTag = ClientTag(1);
+/// Connections that may be in their handshake.
+const BACKLOG: usize = 128;
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 64;
+/// How long a wait may last before clock and signals are looked at.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+/// How long the other side's FIN is waited for after the end.
+const LINGER_LIMIT: Duration = Duration::from_millis(500);
+
+/// A node with its streams.
+pub(super) struct NodeStack {
+    _control: Option<Control>,
+    node: Node<Streams>,
+    waker: Waker<Streams>,
+    /// This thread runs the loop, and does not sleep.
+    spins: bool,
+    listener: Option<ListenerId>,
+    /// Streams that were not closed.
+    open: HashSet<OffloadHandle>,
+    message: Bytes,
+}
+
+/// A stream.
+pub(super) struct Stream {
+    handle: OffloadHandle,
+    /// Received, and not yet asked for.
+    rest: Bytes,
+}
+
+impl NodeStack {
+    /// Opens the TAP and starts the node.
+    pub(super) fn open(
+        plan: &Plan,
+        config: &NodeConfig,
+        reporter: &mut Reporter,
+    ) -> Result<Self, Failure> {
+        let link = node::open_link(&mut Netlink::open()?, config)?;
+        reporter.link(link.vnet_header, config.mtu_bytes);
+        let node = node::start(link.link, config, |port| Streams::new(port, CLIENT))?;
+        let control = server::serve(&node, config)?;
+        let waker = Waker::new();
+        waker.set(Some(node.clone()));
+        waker.catch_signals()?;
+        let spins = plan.waiting == Waiting::Spin && node.progress() == Progress::Manual;
+        Ok(Self {
+            _control: control,
+            node,
+            waker,
+            spins,
+            listener: None,
+            open: HashSet::new(),
+            message: Bytes::new(),
+        })
+    }
+
+    /// Both FINs have crossed, or will not any more.
+    fn forget(&mut self, handle: OffloadHandle) {
+        self.open.remove(&handle);
+        self.node.with(|streams, connections, now| streams.forget(now, connections, handle));
+    }
+
+    /// Waits for what `look` finds, or a signal; `None`: the time is over.
+    fn wait<T>(
+        &self,
+        limit: Option<Duration>,
+        mut look: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<T>,
+    ) -> Result<Option<T>, Failure> {
+        let mut until = None;
+        let mut looks = 0_u32;
+        loop {
+            let step =
+                if self.spins { Duration::ZERO } else { limit.unwrap_or(WAIT_MAX).min(WAIT_MAX) };
+            match self.node.wait(Some(step), &mut look) {
+                Ok(result) => return Ok(Some(result)),
+                Err(WaitError::TimedOut) => {}
+                Err(error) => return Err(Failure::work(error.to_string())),
+            }
+            looks = looks.wrapping_add(1);
+            if !self.spins || looks.is_multiple_of(LOOKS) {
+                self.waker.interrupted()?;
+                let now = Instant::now();
+                let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
+                if until.is_some_and(|until| until <= now) {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+/// Why a stream can be neither read nor written.
+fn ended(status: Option<StreamStatus>) -> Option<Failure> {
+    let Some(status) = status else { return Some(Failure::work("TCP: the connection is gone")) };
+    match status.error {
+        Some(error) => Some(Failure::work(format!("TCP: {error}"))),
+        None if status.closed || (status.peer_closed && status.unread == 0) => {
+            Some(Failure::work("TCP: the peer has closed the connection"))
+        }
+        None => None,
+    }
+}
+
+impl Stack for NodeStack {
+    type Conn = Stream;
+
+    fn listen(&mut self, port: u16) -> Result<(), Failure> {
+        let local = SocketAddr::from(([0, 0, 0, 0], port));
+        let listener = self.node.with(|streams, _, _| streams.listen(local, BACKLOG));
+        let state = self.wait(Some(ANSWER_LIMIT), |streams, _, _| streams.listening(listener))?;
+        match state {
+            Some(Ok(_)) => {
+                self.listener = Some(listener);
+                Ok(())
+            }
+            Some(Err(error)) => Err(Failure::work(format!("listen on port {port}: {error}"))),
+            None => Err(Failure::work(format!("listen on port {port}: no answer"))),
+        }
+    }
+
+    fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Stream>, Failure> {
+        let Some(listener) = self.listener else { return Ok(None) };
+        let handle = self.wait(limit, |streams, _, _| streams.accept(listener))?;
+        self.open.extend(handle);
+        Ok(handle.map(|handle| Stream { handle, rest: Bytes::new() }))
+    }
+
+    fn connect(&mut self, remote: SocketAddr) -> Result<Stream, Failure> {
+        let handle = self.node.with(|streams, _, _| streams.connect(None, remote, ANSWER_LIMIT));
+        let connected = self.wait(Some(2 * ANSWER_LIMIT), |streams, _, _| {
+            let status = streams.status(handle)?;
+            match status.error {
+                Some(error) => Some(Err(Failure::work(format!("connect to {remote}: {error}")))),
+                None => (status.connected || status.closed).then_some(Ok(())),
+            }
+        })?;
+        match connected {
+            Some(Ok(())) => {
+                self.open.insert(handle);
+                Ok(Stream { handle, rest: Bytes::new() })
+            }
+            Some(Err(failure)) => {
+                self.forget(handle);
+                Err(failure)
+            }
+            None => Err(Failure::work(format!("connect to {remote}: no answer"))),
+        }
+    }
+
+    fn addresses(&self, conn: &Stream) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let status = self.node.with(|streams, _, _| streams.status(conn.handle));
+        status.map_or((None, None), |status| (status.local, status.remote))
+    }
+
+    fn is_offloaded(&self, conn: &Stream) -> bool {
+        let status = self.node.with(|streams, _, _| streams.status(conn.handle));
+        status.is_some_and(|status| status.state == OffloadState::Offloaded)
+    }
+
+    fn write(&mut self, conn: &mut Stream, data: &[u8]) -> Result<(), Failure> {
+        let data = Bytes::copy_from_slice(data);
+        self.node.with(|streams, connections, now| {
+            streams.send(now, connections, conn.handle, data);
+        });
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        conn: &mut Stream,
+        buffer: &mut [u8],
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        let mut filled = 0;
+        let handle = conn.handle;
+        while filled < buffer.len() {
+            if conn.rest.is_empty() {
+                let received = self.wait(Some(limit), |streams, connections, now| match streams
+                    .receive(now, connections, handle)
+                {
+                    Some(data) => Some(Ok(data)),
+                    None => ended(streams.status(handle)).map(Err),
+                })?;
+                conn.rest = match received {
+                    Some(Ok(data)) => data,
+                    Some(Err(failure)) => return Err(failure),
+                    None => return Err(Failure::work("TCP: the peer does not answer in time")),
+                };
+            }
+            let count = conn.rest.len().min(buffer.len() - filled);
+            buffer[filled..filled + count].copy_from_slice(&conn.rest.split_to(count));
+            filled += count;
+        }
+        Ok(())
+    }
+
+    fn is_readable(&mut self, conn: &mut Stream) -> bool {
+        if !conn.rest.is_empty() {
+            return true;
+        }
+        let status = self.node.with(|streams, _, _| streams.status(conn.handle));
+        // What its end means, reading tells.
+        status.is_none_or(|status| status.unread > 0 || ended(Some(status)).is_some())
+    }
+
+    fn bulk(
+        &mut self,
+        data: &mut [Stream],
+        control: &mut Stream,
+        bulk: &mut Bulk,
+    ) -> Result<(), Failure> {
+        if self.message.len() != bulk.size_bytes {
+            self.message = Bytes::from(vec![0x5a; bulk.size_bytes]);
+        }
+        let message = self.message.clone();
+        let mut looks = 0;
+        let moved = self.wait(Some(WAIT_MAX), |streams, connections, now| {
+            for stream in data.iter_mut() {
+                let moved = move_bytes(streams, connections, now, stream, &message, bulk);
+                if let Err(failure) = moved {
+                    return Some(Err(failure));
+                }
+            }
+            looks += 1;
+            let is_flushed = bulk.budget.is_over();
+            let spoken = streams
+                .status(control.handle)
+                .is_none_or(|status| status.unread > 0 || status.closed || status.peer_closed);
+            (looks >= LOOKS || is_flushed || spoken).then_some(Ok(()))
+        })?;
+        bulk.is_flushed = true;
+        moved.unwrap_or(Ok(()))
+    }
+
+    fn await_end(&mut self, conn: &mut Stream, limit: Duration) -> Result<(), Failure> {
+        let handle = conn.handle;
+        let gone = self.wait(Some(limit), |streams, connections, now| {
+            while streams.receive(now, connections, handle).is_some() {}
+            streams.status(handle).is_none_or(|it| it.peer_closed || it.closed).then_some(())
+        })?;
+        gone.ok_or_else(|| Failure::work("TCP: the peer does not close in time"))
+    }
+
+    fn close(&mut self, mut conn: Stream, limit: Duration) -> Result<(), Failure> {
+        let handle = conn.handle;
+        let was_closed = self.node.with(|streams, connections, now| {
+            streams.shutdown(now, connections, handle);
+            streams.status(handle).is_some_and(|status| status.peer_closed)
+        });
+        let ended = self.await_end(&mut conn, limit).and_then(|()| {
+            self.wait(Some(limit), |streams, _, _| {
+                // Who closes first has the peer's FIN as the answer to his own; who closes last waits for its
+                // acknowledgement.
+                let done = |it: StreamStatus| !was_closed || it.shut_down || it.closed;
+                streams.status(handle).is_none_or(done).then_some(())
+            })
+        });
+        self.forget(handle);
+        match ended? {
+            Some(()) => Ok(()),
+            None => Err(Failure::work("TCP: our FIN is not acknowledged in time")),
+        }
+    }
+
+    fn interrupted(&self) -> Result<(), Failure> {
+        self.waker.interrupted()
+    }
+
+    fn linger(&mut self) {
+        // What has failed is aborted: the peer should hear of it.
+        for handle in std::mem::take(&mut self.open) {
+            self.forget(handle);
+        }
+        node::linger(&self.node, LINGER_LIMIT);
+    }
+}
+
+impl Drop for NodeStack {
+    fn drop(&mut self) {
+        self.waker.set(None);
+    }
+}
+
+/// Sends what may be in flight, takes what has come.
+fn move_bytes(
+    streams: &mut Streams,
+    connections: &mut Connections,
+    now: EngineInstant,
+    stream: &mut Stream,
+    message: &Bytes,
+    bulk: &mut Bulk,
+) -> Result<(), Failure> {
+    let handle = stream.handle;
+    let Some(status) = streams.status(handle) else {
+        return Err(Failure::work("TCP: the connection is gone"));
+    };
+    if let Some(failure) = ended(Some(status)) {
+        return Err(failure);
+    }
+    if bulk.sends && !bulk.budget.is_over() {
+        let room = bulk.flight_bytes.saturating_sub(status.unacknowledged) / message.len();
+        let count = (room as u64).min(bulk.budget.left);
+        for _ in 0..count {
+            streams.send(now, connections, handle, message.clone());
+        }
+        bulk.budget.left -= count;
+        bulk.sent += count;
+    }
+    if bulk.receives {
+        bulk.received_bytes += std::mem::take(&mut stream.rest).len() as u64;
+        while let Some(data) = streams.receive(now, connections, handle) {
+            bulk.received_bytes += data.len() as u64;
+        }
+    }
+    Ok(())
+}

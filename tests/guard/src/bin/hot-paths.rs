@@ -1,0 +1,247 @@
+//! Operations of the data path, for callgrind: `tests/instructions.rs` runs this under it.
+//!
+//! Instructions are collected inside [`guard_measured`] alone, and dumped by [`guard_case_ends`]. For each case a line
+//! with its name and the number of operations is printed, in the order of the dumps. With a name as argument, only
+//! that case runs: `valgrind --tool=callgrind target/release/hot-paths NAME`.
+
+#[path = "../../../../rdma-over-tcp/benches/paths/cq.rs"]
+mod cq;
+#[path = "../../../../rdma-over-tcp/benches/paths/fpdu.rs"]
+mod fpdu;
+#[path = "../../../../offload-engine/benches/paths/mod.rs"]
+mod tcp;
+
+use std::hint::black_box;
+
+use flue_guard::{
+    rdma::{self, Operation, Traffic},
+    stream::{LISTS, Pump},
+    virtual_time::{Stations, address},
+};
+use offload_engine::{
+    frame::{checksum, classify},
+    tcp::Transmit,
+};
+use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore};
+
+use self::{
+    cq::Completions,
+    fpdu::{Decoding, Encoding},
+    tcp::{BATCH, Ends, SEGMENT_BYTES, SUPER_SEGMENT_BYTES},
+};
+
+/// Repetitions before the count and while it runs.
+const ROUNDS: u64 = 32;
+const PORT: u16 = 7000;
+
+/// Only what happens in here is counted.
+#[inline(never)]
+fn guard_measured(work: &mut dyn FnMut()) {
+    work();
+    // Keeps the call above from becoming a jump, which the tool would not see return.
+    black_box(());
+}
+
+/// The tool dumps what was counted since the last dump.
+#[inline(never)]
+fn guard_case_ends(name: &str, operations: u64) {
+    println!("{name} {operations}");
+}
+
+/// Counts an operation that leaves things as they were.
+fn repeat(name: &str, mut work: impl FnMut()) {
+    (0..ROUNDS).for_each(|_| work());
+    guard_measured(&mut || (0..ROUNDS).for_each(|_| work()));
+    guard_case_ends(name, ROUNDS);
+}
+
+/// Steps of a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Send,
+    Receive,
+    Acknowledge,
+}
+
+/// Runs rounds of several steps, one of which is counted, once the first half has warmed things up.
+struct Rounds {
+    counted: Step,
+    is_warm: bool,
+}
+
+impl Rounds {
+    fn run(counted: Step, mut round: impl FnMut(&Self)) {
+        (0..ROUNDS).for_each(|_| round(&Self { counted, is_warm: false }));
+        (0..ROUNDS).for_each(|_| round(&Self { counted, is_warm: true }));
+    }
+
+    fn step(&self, step: Step, work: &mut dyn FnMut()) {
+        match self.is_warm && self.counted == step {
+            true => guard_measured(work),
+            false => work(),
+        }
+    }
+}
+
+/// Segments by TCP alone, in batches; an operation is one segment, or one acknowledgement.
+fn tcp(name: &str, bytes: usize, counted: Step) {
+    let mut ends = Ends::new(bytes);
+    let (mut segments, mut acknowledgements) = (0, 0);
+    let mut sent: Vec<Transmit> = Vec::with_capacity(BATCH as usize);
+    let mut answers: Vec<Transmit> = Vec::with_capacity(BATCH as usize);
+    Rounds::run(counted, |round| {
+        sent.clear();
+        answers.clear();
+        round.step(Step::Send, &mut || sent.extend((0..BATCH).map(|_| ends.transmit())));
+        round.step(Step::Receive, &mut || {
+            answers.extend(sent.iter().filter_map(|transmit| ends.receive(transmit)));
+        });
+        round.step(Step::Acknowledge, &mut || {
+            answers.iter().for_each(|answer| ends.acknowledge(answer));
+        });
+        if round.is_warm {
+            segments += sent.len() as u64;
+            acknowledgements += answers.len() as u64;
+        }
+    });
+    let operations = if counted == Step::Acknowledge { acknowledgements } else { segments };
+    guard_case_ends(name, operations);
+}
+
+/// A frame of a full segment with timestamps and right checksums.
+fn frame() -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    let total = (20 + 32 + SEGMENT_BYTES) as u16;
+    let mut ip = vec![0x45, 0, 0, 0, 0x80, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let sum = checksum::finish(checksum::add(0, &ip));
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut tcp = vec![0, 7, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, 0x80, 0x10, 4, 0, 0, 0, 0, 0];
+    tcp.extend([1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 8]);
+    tcp.resize(32 + SEGMENT_BYTES, 0x5a);
+    let pseudo = checksum::add(6 + tcp.len() as u64, &ip[12..20]);
+    let sum = checksum::finish(checksum::add(pseudo, &tcp));
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(ip);
+    frame.extend(tcp);
+    frame
+}
+
+fn classified(name: &str, has_checksum: bool) {
+    let frame = frame();
+    repeat(name, || {
+        let segment = classify(black_box(&frame)).expect("TCP over plain IP");
+        assert!(!has_checksum || segment.checksum_is_valid());
+    });
+}
+
+/// A node that takes a batch of segments of a stream and answers it; an operation is one iteration.
+fn stream_iteration(name: &str) {
+    let mut stations = Stations::new(|port| Pump::new(port, SEGMENT_BYTES));
+    let nodes = stations.nodes.clone();
+    nodes[1].with(|pump, _| pump.listen(address(1, PORT)));
+    nodes[0].with(|pump, _| pump.connect(address(1, PORT)));
+    while nodes.iter().any(|node| node.core().client.offloaded().is_none()) {
+        stations.step();
+    }
+    Rounds::run(Step::Receive, |round| {
+        let (sent, received) =
+            (nodes[0].core().client.lists_sent, nodes[1].core().client.bytes_received);
+        nodes[0].with(|pump, _| pump.sends = true);
+        nodes[0].with(|pump, _| pump.sends = false);
+        let now = nodes[1].now();
+        let mut core = nodes[1].core();
+        round.step(Step::Receive, &mut || {
+            assert!(core.poll(now).expect("a link in memory"));
+        });
+        if round.is_warm {
+            let bytes = core.client.bytes_received - received;
+            assert_eq!(bytes, (LISTS * SEGMENT_BYTES) as u64, "a whole batch in one iteration");
+        }
+        drop(core);
+        while nodes[0].core().client.lists_sent < sent + LISTS as u64 {
+            stations.step();
+        }
+    });
+    guard_case_ends(name, ROUNDS);
+}
+
+/// Writes of `bytes`: posted, up to the frames, or placed by the peer's next iterations. An operation is one write.
+fn writes(name: &str, bytes: usize, batch: u64, counted: Step) {
+    let mut stations =
+        Stations::new(|port| AdapterCore::new(AdapterConfig::default(), port, Box::new(|| {})));
+    let nodes = stations.nodes.clone();
+    let adapters = [0, 1].map(|index| Adapter::new(nodes[index].clone()));
+    let step = &mut || stations.step();
+    let ends = rdma::connect([&adapters[0], &adapters[1]], address(1, PORT), bytes, step);
+    let mut traffic = Traffic::new(ends.expect("queue pairs"), Operation::Write, bytes);
+    Rounds::run(counted, |round| {
+        round.step(Step::Send, &mut || (0..batch).for_each(|_| traffic.post()));
+        let now = nodes[1].now();
+        let mut core = nodes[1].core();
+        round.step(Step::Receive, &mut || while core.poll(now).expect("a link in memory") {});
+        drop(core);
+        traffic.finish(step);
+    });
+    guard_case_ends(name, batch * ROUNDS);
+}
+
+fn completions(name: &str) {
+    let completions = Completions::new();
+    Rounds::run(Step::Receive, |round| {
+        completions.post();
+        round.step(Step::Receive, &mut || {
+            completions.push();
+            completions.poll();
+        });
+    });
+    guard_case_ends(name, ROUNDS * Completions::COUNT as u64);
+}
+
+fn encoding(name: &str, octets: usize) {
+    let mut encoding = Encoding::new(octets);
+    repeat(name, || assert!(encoding.encode().data_length() > octets));
+}
+
+fn decoding(name: &str, octets: usize) {
+    let mut decoding = Decoding::new(octets);
+    repeat(name, || assert!(decoding.decode() > octets));
+}
+
+/// What a case does, given its name.
+type Case = Box<dyn Fn(&str)>;
+
+fn cases() -> Vec<(&'static str, Case)> {
+    let tcp = |bytes, step| -> Case { Box::new(move |name| tcp(name, bytes, step)) };
+    let write =
+        |bytes, batch, step| -> Case { Box::new(move |name| writes(name, bytes, batch, step)) };
+    vec![
+        ("tcp-receive-1448", tcp(SEGMENT_BYTES, Step::Receive)),
+        ("tcp-receive-63712", tcp(SUPER_SEGMENT_BYTES, Step::Receive)),
+        ("tcp-transmit-1448", tcp(SEGMENT_BYTES, Step::Send)),
+        ("tcp-transmit-63712", tcp(SUPER_SEGMENT_BYTES, Step::Send)),
+        ("tcp-acknowledge", tcp(SEGMENT_BYTES, Step::Acknowledge)),
+        ("classify", Box::new(|name| classified(name, false))),
+        ("classify-checksum-1448", Box::new(|name| classified(name, true))),
+        ("fpdu-encode-64", Box::new(|name| encoding(name, 64))),
+        ("fpdu-encode-64000", Box::new(|name| encoding(name, 64_000))),
+        ("fpdu-decode-64", Box::new(|name| decoding(name, 64))),
+        ("fpdu-decode-64000", Box::new(|name| decoding(name, 64_000))),
+        ("cq-push-poll", Box::new(completions)),
+        ("write-64-post-to-frame", write(64, BATCH, Step::Send)),
+        ("write-64-frame-to-memory", write(64, BATCH, Step::Receive)),
+        ("write-65536-post-to-frames", write(65_536, 1, Step::Send)),
+        ("write-65536-frames-to-memory", write(65_536, 1, Step::Receive)),
+        ("iteration-of-16-segments", Box::new(stream_iteration)),
+    ]
+}
+
+fn main() {
+    assert_eq!(SUPER_SEGMENT_BYTES, 63_712, "as the names of the cases say");
+    let chosen = std::env::args().nth(1);
+    for (name, case) in cases() {
+        if chosen.as_deref().is_none_or(|chosen| chosen == name) {
+            case(name);
+        }
+    }
+}

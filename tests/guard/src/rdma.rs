@@ -1,0 +1,213 @@
+//! Two connected queue pairs, and traffic from the first to the second that never stops to think.
+//!
+//! The consumer's part allocates nothing: completions go to arrays, memory is registered once. So what is counted
+//! while it runs is what the adapters do.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rdma_over_tcp::ndk::{
+    Adapter, Connector, Cq, Data, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Qp,
+    QpLimits, ReadLimit, RegisteredBuffer, Sge,
+};
+
+/// Requests that are outstanding at once.
+pub const DEPTH: u64 = 16;
+const LIMITS: ReadLimit = ReadLimit { inbound: 16, outbound: 16 };
+/// Steps without a completion after which traffic counts as stuck.
+const IDLE_STEPS_MAX: u64 = 20_000_000;
+
+/// What is asked of the first queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// RDMA Write.
+    Write,
+    /// Send, into receives that are posted again at once.
+    Send,
+    /// RDMA Read.
+    Read,
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct End {
+    /// Its queue pair.
+    pub qp: Qp,
+    cq: Cq,
+    buffer: RegisteredBuffer,
+    token: u32,
+    connector: Option<Connector>,
+}
+
+type Told<T> = Arc<Mutex<Option<T>>>;
+
+fn tells<T: Send + 'static>(told: &Told<T>) -> impl Fn(T) + Send + Sync + 'static {
+    let told = told.clone();
+    move |value| *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(value)
+}
+
+fn wait<T>(told: &Told<T>, step: &mut dyn FnMut(), what: &str) -> T {
+    for _ in 0..IDLE_STEPS_MAX {
+        if let Some(value) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return value;
+        }
+        step();
+    }
+    panic!("{what} does not end");
+}
+
+/// SUCCESS, at once or later.
+fn settle(inline: NtStatus, told: &Told<NtStatus>, step: &mut dyn FnMut(), what: &str) {
+    let status = if inline == NtStatus::PENDING { wait(told, step, what) } else { inline };
+    assert_eq!(status, NtStatus::SUCCESS, "{what}");
+}
+
+impl End {
+    fn new(adapter: &Adapter, buffer_bytes: usize) -> Result<Self, NtStatus> {
+        let cq = adapter.create_cq(4 * DEPTH as u32, |_| {})?;
+        let pd = adapter.create_pd()?;
+        let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
+        let mr = pd.create_mr(false)?;
+        let buffer = adapter.allocate(buffer_bytes)?;
+        let rights =
+            MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
+        mr.register(&buffer, 0, buffer_bytes, rights)?;
+        Ok(Self { qp, cq, buffer, token: mr.local_token(), connector: None })
+    }
+
+    fn sge(&self, bytes: usize) -> Sge {
+        Sge { address: self.buffer.address(), length: bytes as u32, token: self.token }
+    }
+}
+
+/// Connects a queue pair of the first adapter with one of the second, at `server`. `step` runs both nodes.
+///
+/// # Errors
+/// An object could not be made.
+///
+/// # Panics
+/// A step of the connection fails, or never ends.
+pub fn connect(
+    adapters: [&Adapter; 2],
+    server: SocketAddr,
+    buffer_bytes: usize,
+    step: &mut dyn FnMut(),
+) -> Result<[End; 2], NtStatus> {
+    let mut near = End::new(adapters[0], buffer_bytes)?;
+    let mut far = End::new(adapters[1], buffer_bytes)?;
+    let incoming = Told::<Connector>::default();
+    let listener = adapters[1].create_listener(tells(&incoming))?;
+    let told = Told::<NtStatus>::default();
+    settle(listener.listen(server, tells(&told)), &told, step, "listen");
+    let connector = adapters[0].create_connector()?;
+    let connecting = Told::<NtStatus>::default();
+    let inline = connector.connect(&near.qp, None, server, LIMITS, &[], tells(&connecting));
+    let passive = wait(&incoming, step, "the request");
+    let accepting = Told::<NtStatus>::default();
+    let accepted = passive.accept(&far.qp, LIMITS, &[], None, tells(&accepting));
+    settle(inline, &connecting, step, "connect");
+    settle(connector.complete_connect(None, tells(&told)), &told, step, "complete");
+    settle(accepted, &accepting, step, "accept");
+    near.connector = Some(connector);
+    far.connector = Some(passive);
+    Ok([near, far])
+}
+
+/// Requests of one kind and size, [`DEPTH`] of them outstanding.
+#[derive(Debug)]
+pub struct Traffic {
+    ends: [End; 2],
+    operation: Operation,
+    bytes: usize,
+    posted: u64,
+    done: u64,
+    received: u64,
+    idle_turns: u64,
+}
+
+impl Traffic {
+    /// Requests of `bytes` each, from the first to the second of `ends`.
+    pub fn new(ends: [End; 2], operation: Operation, bytes: usize) -> Self {
+        let traffic =
+            Self { ends, operation, bytes, posted: 0, done: 0, received: 0, idle_turns: 0 };
+        if operation == Operation::Send {
+            for _ in 0..2 * DEPTH {
+                traffic.post_receive();
+            }
+        }
+        traffic
+    }
+
+    fn post_receive(&self) {
+        let end = &self.ends[1];
+        end.qp.receive(0, &[end.sge(self.bytes)]).expect("a receive");
+    }
+
+    /// Posts one more request; no more than [`DEPTH`] may be outstanding.
+    pub fn post(&mut self) {
+        let [near, far] = &self.ends;
+        let sge = [near.sge(self.bytes)];
+        let (address, token) = (far.buffer.address(), far.token);
+        let data = Data::Registered(&sge);
+        match self.operation {
+            Operation::Write => near.qp.write(self.posted, data, address, token, OpFlags::NONE),
+            Operation::Send => near.qp.send(self.posted, data, OpFlags::NONE),
+            Operation::Read => near.qp.read(self.posted, &sge, address, token, OpFlags::NONE),
+        }
+        .expect("a post");
+        self.posted += 1;
+    }
+
+    /// Takes completions. Returns whether there were any.
+    fn take(&mut self, index: usize) -> bool {
+        let mut results = [NdkResultEx::default(); 8];
+        let count = self.ends[index].cq.poll_ex(&mut results);
+        for result in &results[..count] {
+            assert_eq!(result.status, NtStatus::SUCCESS, "{result:?}");
+            if result.operation == OperationType::Receive {
+                assert_eq!(result.bytes_transferred as usize, self.bytes);
+                self.received += 1;
+                self.post_receive();
+            } else {
+                assert_eq!(result.request_context, self.done, "in the order of the posts");
+                self.done += 1;
+            }
+        }
+        count > 0
+    }
+
+    /// Moves `messages` more, keeping the queue full, and waits for all of them. `step` runs both nodes.
+    ///
+    /// # Panics
+    /// As [`Traffic::finish`].
+    pub fn run(&mut self, messages: u64, step: &mut dyn FnMut()) {
+        let end = self.posted + messages;
+        while self.posted < end {
+            while self.posted < end && self.posted < self.done + DEPTH {
+                self.post();
+            }
+            self.turn(step);
+        }
+        self.finish(step);
+    }
+
+    /// Waits for all that was posted.
+    ///
+    /// # Panics
+    /// A request fails, or nothing completes any more.
+    pub fn finish(&mut self, step: &mut dyn FnMut()) {
+        let receives = if self.operation == Operation::Send { self.posted } else { 0 };
+        while self.done < self.posted || self.received < receives {
+            self.turn(step);
+        }
+    }
+
+    fn turn(&mut self, step: &mut dyn FnMut()) {
+        let took = self.take(0) | self.take(1);
+        self.idle_turns = if took { 0 } else { self.idle_turns + 1 };
+        assert!(self.idle_turns < IDLE_STEPS_MAX, "{self:?} is stuck");
+        step();
+    }
+}

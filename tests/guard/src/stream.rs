@@ -1,0 +1,152 @@
+//! A client of the target whose connections carry bytes as fast as they can, both ways, out of memory that is used
+//! again: what is counted while it runs is what the engine does.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use host_stack::socket::{ListenerId, Notice, Request, SocketPort};
+use offload_engine::{
+    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+    engine::{Callback, Connections, NodeClient},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
+    status::NdisStatus,
+    time::{Duration, Instant},
+};
+
+use std::net::SocketAddr;
+
+/// Lists of a connection that are posted at once.
+pub const LISTS: usize = 16;
+
+/// The client. One connection each.
+#[derive(Debug)]
+pub struct Pump {
+    port: SocketPort,
+    data: Bytes,
+    handle: Option<OffloadHandle>,
+    /// Lists that may be posted.
+    spare: VecDeque<NetBufferList>,
+    /// Lists whose bytes the peer has.
+    pub lists_sent: u64,
+    /// Bytes that have come.
+    pub bytes_received: u64,
+    /// Whether it sends.
+    pub sends: bool,
+}
+
+impl Pump {
+    /// Sends lists of `list_bytes`.
+    pub fn new(port: SocketPort, list_bytes: usize) -> Self {
+        let data = Bytes::from(vec![0x5a; list_bytes]);
+        let spare = (0..LISTS).map(|_| NetBufferList::from_mdl(1, data.clone())).collect();
+        Self { port, data, handle: None, spare, lists_sent: 0, bytes_received: 0, sends: false }
+    }
+
+    /// Listens; the first connection is its own.
+    pub fn listen(&self, local: SocketAddr) {
+        let (listener, client) = (ListenerId(self.port.allocate()), ClientTag(1));
+        let must_offload = true;
+        self.port.request(Request::Listen { listener, client, local, backlog: 1, must_offload });
+    }
+
+    /// Connects.
+    pub fn connect(&self, remote: SocketAddr) {
+        let handle = OffloadHandle(self.port.allocate());
+        self.port.request(Request::Connect {
+            handle,
+            client: ClientTag(1),
+            local: None,
+            remote,
+            timeout: Duration::from_secs(10),
+            must_offload: true,
+        });
+    }
+
+    /// The connection, once the target has it.
+    pub fn offloaded(&self) -> Option<OffloadHandle> {
+        self.handle
+    }
+
+    fn post(&mut self, io: &mut ConnectionIo<'_>) {
+        while self.sends && io.send_room() > 0 {
+            let Some(mut list) = self.spare.pop_front() else { return };
+            // As a poster does that keeps its lists: the same memory, from its start.
+            let NetBufferList { net_buffers, status, bytes_transferred, context: _ } = &mut list;
+            for net_buffer in net_buffers {
+                net_buffer.clear();
+                net_buffer.push_mdl(self.data.clone());
+            }
+            *status = NdisStatus::PENDING;
+            *bytes_transferred = 0;
+            io.send(NblChain::from([list]));
+        }
+    }
+}
+
+impl OffloadClient for Pump {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, _client: ClientTag) {
+        self.handle = Some(io.handle);
+        io.resume_receive();
+    }
+
+    fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+        self.bytes_received += data.len() as u64;
+        data.len()
+    }
+
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
+        unreachable!("no receive is posted");
+    }
+
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        for list in chain {
+            assert_eq!(list.status, NdisStatus::SUCCESS);
+            self.lists_sent += 1;
+            self.spare.push_back(list);
+        }
+        self.post(io);
+    }
+
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        self.post(io);
+    }
+
+    fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {}
+
+    fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        assert!(matches!(event, ConnectionEvent::SendBacklogChange(_)), "{event:?}");
+    }
+
+    fn uploaded(&mut self, _handle: OffloadHandle) {
+        unreachable!("nobody asks for the connection");
+    }
+}
+
+impl NodeClient for Pump {
+    fn poll(&mut self, _now: Instant, connections: &mut Connections) -> bool {
+        let mut is_busy = false;
+        while let Some(notice) = self.port.notice() {
+            is_busy = true;
+            let failed =
+                matches!(notice, Notice::ConnectFailed { .. } | Notice::ListenFailed { .. });
+            assert!(!failed, "{notice:?}");
+        }
+        if self.sends
+            && self.spare.len() == LISTS
+            && let Some(handle) = self.handle
+        {
+            connections.kick(handle);
+        }
+        is_busy
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn has_input(&self) -> bool {
+        self.port.has_notice()
+    }
+
+    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
+}

@@ -1,0 +1,142 @@
+//! Two nodes joined in memory, on virtual time, polled by turns on one thread.
+//!
+//! Unlike `host_stack::simulation::Pair` the cores are shared with their consumers, as a node shares its own: a call
+//! leaves by the wire before it returns.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use host_stack::{host::HostConfig, node::Core, socket::SocketPort};
+use offload_engine::{
+    chimney::state::MacAddress,
+    engine::{Callback, EngineConfig, NodeClient},
+    link::{Link, MemoryLinkOptions, memory_link_pair},
+    time::Instant,
+};
+use rdma_over_tcp::ndk::{AdapterCore, CoreAccess};
+
+use crate::wire::{Calls, CountedLink};
+
+/// Virtual time that passes before a run counts as stuck.
+const LIMIT: Instant = Instant::from_millis(600_000);
+
+/// The address of node 0 or 1, with a port.
+pub fn address(index: usize, port: u16) -> SocketAddr {
+    (Ipv4Addr::new(10, 9, 0, 1 + index as u8), port).into()
+}
+
+/// How an engine and a host stack of node 0 or 1 are configured.
+pub fn configuration(index: usize) -> (EngineConfig, HostConfig) {
+    let mac = MacAddress([2, 0, 0, 0, 9, 1 + index as u8]);
+    let own: IpAddr = address(index, 0).ip();
+    let host = HostConfig {
+        mac,
+        addresses: vec![(own, 24)],
+        seed: 1 + index as u64,
+        ..HostConfig::default()
+    };
+    (EngineConfig::new(mac), host)
+}
+
+/// A node without clock or thread.
+#[derive(Debug)]
+pub struct Station<C> {
+    core: Mutex<Core<C>>,
+    now_ns: AtomicU64,
+    calls: Arc<Calls>,
+}
+
+impl<C: NodeClient> Station<C> {
+    fn new(index: usize, link: impl Link + 'static, client: impl FnOnce(SocketPort) -> C) -> Self {
+        let (engine, host) = configuration(index);
+        let (link, calls) = CountedLink::new(link, true);
+        let core = Core::new(Box::new(link), engine, host, client).expect("descriptors are left");
+        Self { core: Mutex::new(core), now_ns: AtomicU64::new(0), calls }
+    }
+
+    /// Engine, client and host stack.
+    pub fn core(&self) -> MutexGuard<'_, Core<C>> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Instant {
+        Instant::from_nanos(self.now_ns.load(Ordering::Relaxed))
+    }
+
+    /// Acts on the client, and sends what follows from it.
+    pub fn with<R>(&self, work: impl FnOnce(&mut C, Instant) -> R) -> R {
+        let core = &mut *self.core();
+        let now = self.now();
+        let result = work(&mut core.client, now);
+        core.client.poll(now, core.engine.connections());
+        core.engine.flush(now, &mut core.client);
+        result
+    }
+}
+
+impl CoreAccess for Station<AdapterCore> {
+    fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
+        self.with(|client, now| work(client, now));
+    }
+}
+
+/// Two stations and their clock.
+#[derive(Debug)]
+pub struct Stations<C> {
+    /// Both.
+    pub nodes: [Arc<Station<C>>; 2],
+    now: Instant,
+    idle_rounds: u32,
+}
+
+impl<C: NodeClient> Stations<C> {
+    /// Two nodes at time zero, on a link of Ethernet's MTU with the offloads of a virtio-net header.
+    pub fn new(mut client: impl FnMut(SocketPort) -> C) -> Self {
+        let (one, other) = memory_link_pair(MemoryLinkOptions::default());
+        let nodes = [
+            Arc::new(Station::new(0, one, &mut client)),
+            Arc::new(Station::new(1, other, &mut client)),
+        ];
+        Self { nodes, now: Instant::ZERO, idle_rounds: 0 }
+    }
+
+    /// Frames sent so far, by either.
+    pub fn frames(&self) -> u64 {
+        self.nodes.iter().map(|node| node.calls.counts().transmits).sum()
+    }
+
+    /// One iteration of both nodes and the callbacks that are due; when there is nothing to do, time moves on.
+    ///
+    /// # Panics
+    /// Nothing is due any more, or the limit of virtual time is reached.
+    pub fn step(&mut self) {
+        let mut is_busy = false;
+        for node in &self.nodes {
+            let mut core = node.core();
+            is_busy |= core.poll(self.now).expect("in-memory link");
+            let mut callbacks: Vec<Callback> = Vec::new();
+            core.client.take_callbacks(&mut callbacks);
+            drop(core);
+            is_busy |= !callbacks.is_empty();
+            callbacks.into_iter().for_each(|callback| callback());
+        }
+        self.idle_rounds = if is_busy { 0 } else { self.idle_rounds + 1 };
+        // A frame that one has sent in its turn is for the other to see.
+        if self.idle_rounds >= 2 {
+            let due = |node: &Arc<Station<C>>| node.core().poll_at(self.now);
+            let next = self.nodes.iter().filter_map(due).min().expect("something is due");
+            self.now = self.now.max(next);
+            assert!(self.now <= LIMIT, "stuck until {:?}", self.now);
+            self.idle_rounds = 0;
+            for node in &self.nodes {
+                node.now_ns.store(self.now.as_nanos(), Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A link whose calls are counted.
+
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use offload_engine::{
+    link::{Link, LinkCapabilities, LinkStats, RxBatch, TxFrame, TxOutcome},
+    time::Instant,
+};
+
+use crate::counting::excluded;
+
+/// Calls of a link.
+#[derive(Debug, Default)]
+pub struct Calls {
+    receives: AtomicU64,
+    transmits: AtomicU64,
+    frames: AtomicU64,
+}
+
+/// [`Calls`] at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CallCounts {
+    /// Batches asked for.
+    pub receives: u64,
+    /// Frames or super-segments sent.
+    pub transmits: u64,
+    /// Frames or super-segments received.
+    pub frames: u64,
+}
+
+impl Calls {
+    /// So far.
+    pub fn counts(&self) -> CallCounts {
+        let Self { receives, transmits, frames } = self;
+        CallCounts {
+            receives: receives.load(Ordering::Relaxed),
+            transmits: transmits.load(Ordering::Relaxed),
+            frames: frames.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A link with [`Calls`].
+#[derive(Debug)]
+pub struct CountedLink<L> {
+    link: L,
+    calls: Arc<Calls>,
+    is_fixture: bool,
+}
+
+impl<L: Link> CountedLink<L> {
+    /// What `link` itself allocates and locks counts, unless it `is_fixture`.
+    pub fn new(link: L, is_fixture: bool) -> (Self, Arc<Calls>) {
+        let calls = Arc::<Calls>::default();
+        (Self { link, calls: calls.clone(), is_fixture }, calls)
+    }
+
+    fn call<R>(&mut self, work: impl FnOnce(&mut L) -> R) -> R {
+        match self.is_fixture {
+            true => excluded(|| work(&mut self.link)),
+            false => work(&mut self.link),
+        }
+    }
+}
+
+impl<L: Link> Link for CountedLink<L> {
+    fn capabilities(&self) -> LinkCapabilities {
+        self.link.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let received = self.call(|link| link.receive(now, batch));
+        self.calls.receives.fetch_add(1, Ordering::Relaxed);
+        let frames = *received.as_ref().unwrap_or(&0);
+        self.calls.frames.fetch_add(frames as u64, Ordering::Relaxed);
+        received
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        self.calls.transmits.fetch_add(1, Ordering::Relaxed);
+        self.call(|link| link.transmit(now, frame))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.link.poll_at()
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+
+    fn wants_comments(&self) -> bool {
+        self.link.wants_comments()
+    }
+}

@@ -1,0 +1,165 @@
+//! What a message may cost, and the table that says what it does.
+
+use std::{cmp::Ordering, fmt};
+
+use flue_guard::{counting::Usage, rdma::Operation};
+
+/// What links there are between the nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// In memory, on virtual time; the core is called directly.
+    Memory,
+    /// TAPs on a bridge, with manual progress.
+    Taps,
+}
+
+/// What is moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// Lists of a stream, as many each way.
+    Stream {
+        /// Of a list.
+        bytes: usize,
+    },
+    /// Messages one way.
+    Rdma {
+        /// Which kind.
+        operation: Operation,
+        /// Of a message.
+        bytes: usize,
+    },
+}
+
+impl Work {
+    /// Each kind, in the order of the table.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        BUDGETS.into_iter().map(|(work, ..)| work)
+    }
+
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Stream { bytes } | Self::Rdma { bytes, .. } => bytes,
+        }
+    }
+
+    /// How many pass before they are counted, and how many are counted.
+    pub(crate) const fn messages(self) -> (u64, u64) {
+        match self.bytes() {
+            0..=2048 => (8_000, 2_000),
+            2049..=100_000 => (1_500, 500),
+            _ => (150, 50),
+        }
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Stream { .. } => "stream, both ways",
+            Self::Rdma { operation: Operation::Write, .. } => "RDMA Write",
+            Self::Rdma { operation: Operation::Send, .. } => "Send/Receive",
+            Self::Rdma { operation: Operation::Read, .. } => "RDMA Read",
+        };
+        let bytes = self.bytes();
+        f.pad(&format!("{name} {bytes:>9} B"))
+    }
+}
+
+/// Of one message.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Cost {
+    allocations: f64,
+    bytes: f64,
+    locks: f64,
+    frames: f64,
+}
+
+impl Cost {
+    pub(crate) fn new(usage: Usage, frames: u64, messages: u64) -> Self {
+        let each = |count: u64| count as f64 / messages as f64;
+        Self {
+            allocations: each(usage.allocations.count),
+            bytes: each(usage.allocations.bytes),
+            locks: each(usage.locks),
+            frames: each(frames),
+        }
+    }
+
+    /// By what matters most.
+    pub(crate) fn compare(&self, other: &Self) -> Ordering {
+        let key = |cost: &Self| [cost.allocations, cost.locks];
+        key(self).partial_cmp(&key(other)).unwrap_or(Ordering::Equal)
+    }
+}
+
+/// What a message may cost: allocations and locks, in memory and over TAPs.
+///
+/// In memory the numbers are those of this revision, rounded up, since nothing there depends on the machine; a change
+/// that makes them smaller writes them down here. Over TAPs they leave room for what a scheduler does. A message that
+/// takes 50 segments takes the locks of an iteration and a completion, not 50.
+const BUDGETS: [(Work, [f64; 2], [f64; 2]); 11] = [
+    (Work::Stream { bytes: 1448 }, [2.38, 0.0], [2.6, 0.4]),
+    (Work::Stream { bytes: 64 * KIB }, [2.5, 0.0], [2.7, 1.2]),
+    (rdma(Operation::Write, 64), [0.88, 1.13], [1.1, 3.8]),
+    (rdma(Operation::Write, 64 * KIB), [0.87, 0.51], [2.0, 3.8]),
+    (rdma(Operation::Write, 1024 * KIB), [12.3, 2.0], [55.0, 24.0]),
+    (rdma(Operation::Send, 64), [0.88, 2.26], [1.1, 6.0]),
+    (rdma(Operation::Send, 64 * KIB), [0.82, 1.78], [2.0, 6.2]),
+    (rdma(Operation::Send, 1024 * KIB), [12.4, 4.0], [55.0, 27.0]),
+    (rdma(Operation::Read, 64), [1.76, 1.13], [2.0, 4.0]),
+    (rdma(Operation::Read, 64 * KIB), [1.62, 1.26], [3.0, 4.6]),
+    (rdma(Operation::Read, 1024 * KIB), [12.6, 2.0], [55.0, 17.0]),
+];
+
+const KIB: usize = 1024;
+
+const fn rdma(operation: Operation, bytes: usize) -> Work {
+    Work::Rdma { operation, bytes }
+}
+
+fn budget(place: Place, work: Work) -> [f64; 2] {
+    let mut rows = BUDGETS.into_iter();
+    let (_, memory, taps) = rows.find(|(of, ..)| *of == work).expect("each work has a budget");
+    match place {
+        Place::Memory => memory,
+        Place::Taps => taps,
+    }
+}
+
+/// The rows of a place.
+#[derive(Debug)]
+pub(crate) struct Table {
+    place: Place,
+    rows: String,
+    over: Vec<String>,
+}
+
+impl Table {
+    pub(crate) fn new(place: Place) -> Self {
+        let rows =
+            format!("{place:?}, a message{:32} allocations     bytes     locks    frames\n", "");
+        Self { place, rows, over: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, work: Work, cost: Cost) {
+        let Cost { allocations, bytes, locks, frames } = cost;
+        self.rows +=
+            &format!("{work:44} {allocations:11.3} {bytes:9.1} {locks:9.3} {frames:9.3}\n");
+        let [allocations_max, locks_max] = budget(self.place, work);
+        if allocations > allocations_max {
+            self.over.push(format!("{work}: {allocations} allocations, not {allocations_max}"));
+        }
+        if locks > locks_max {
+            self.over.push(format!("{work}: {locks} locks, not {locks_max}"));
+        }
+    }
+
+    /// Prints the table.
+    ///
+    /// # Panics
+    /// A row was over its budget.
+    pub(crate) fn finish(self) {
+        println!("{}", self.rows);
+        assert!(self.over.is_empty(), "\n{}{}", self.rows, self.over.join("\n"));
+    }
+}

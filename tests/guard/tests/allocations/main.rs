@@ -1,0 +1,163 @@
+//! What a message costs once everything is warm: allocations, locks and system calls.
+//!
+//! Streams both ways and RDMA Write, Send and Read of 64 B, 64 KiB and 1 MiB, over links in memory on virtual time and
+//! over a pair of TAPs on a bridge. The consumer's loop allocates nothing, so what is counted is what the adapters do;
+//! what a link in memory does is left out. A row that costs more than its budget fails.
+//!
+//! `FLUE_ALLOCATION_SITES=1` and `-- --nocapture` say which calls lead to an allocation.
+
+mod budget;
+mod system_calls;
+mod taps;
+
+use flue_guard::{
+    counting::{self, CountingAllocator, Usage},
+    rdma::{self, Operation, Traffic},
+    stream::Pump,
+    virtual_time::{Stations, address},
+};
+use flue_test_support::needs::{Need, lacks};
+use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore};
+
+use self::{
+    budget::{Cost, Place, Work},
+    taps::TapPair,
+};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Where the second node listens.
+const PORT: u16 = 7000;
+/// Of the bench with TAPs.
+const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft")];
+/// Counts of which the cheapest is taken where a clock runs: a thread that waited long for its processor makes TCP
+/// probe, and a probe is no steady state.
+const COUNTS: usize = 5;
+
+/// Something that moves messages, and says how many frames crossed the wire.
+trait Mover {
+    /// Moves so many.
+    fn run(&mut self, messages: u64);
+    /// Frames sent so far, by either node.
+    fn frames(&self) -> u64;
+}
+
+/// The cost of a message, once `warm_up` messages have passed.
+fn measure(work: Work, mover: &mut impl Mover, counts: usize) -> Cost {
+    let (warm_up, messages) = work.messages();
+    mover.run(warm_up);
+    if counting::wants_sites() {
+        let ((), sites) = counting::record_sites(|| mover.run(messages));
+        for (stack, site) in sites {
+            let each = site.count as f64 / messages as f64;
+            println!(
+                "{work}: {each:.3} allocations, {} bytes each\n{stack}",
+                site.bytes / site.count
+            );
+        }
+    }
+    let count = |_| {
+        let (before, frames) = (Usage::now(), mover.frames());
+        mover.run(messages);
+        Cost::new(Usage::now().since(before), mover.frames() - frames, messages)
+    };
+    (0..counts).map(count).min_by(Cost::compare).expect("it is counted at least once")
+}
+
+struct RdmaInMemory {
+    stations: Stations<AdapterCore>,
+    traffic: Traffic,
+}
+
+impl RdmaInMemory {
+    fn new(operation: Operation, bytes: usize) -> Self {
+        let mut stations =
+            Stations::new(|port| AdapterCore::new(AdapterConfig::default(), port, Box::new(|| {})));
+        let adapters = [0, 1].map(|index| Adapter::new(stations.nodes[index].clone()));
+        let mut step = || stations.step();
+        let ends = rdma::connect([&adapters[0], &adapters[1]], address(1, PORT), bytes, &mut step);
+        Self { traffic: Traffic::new(ends.unwrap(), operation, bytes), stations }
+    }
+}
+
+impl Mover for RdmaInMemory {
+    fn run(&mut self, messages: u64) {
+        self.traffic.run(messages, &mut || self.stations.step());
+    }
+
+    fn frames(&self) -> u64 {
+        self.stations.frames()
+    }
+}
+
+struct StreamInMemory(Stations<Pump>);
+
+impl StreamInMemory {
+    fn new(list_bytes: usize) -> Self {
+        let mut stations = Stations::new(|port| Pump::new(port, list_bytes));
+        stations.nodes[1].with(|pump, _| pump.listen(address(1, PORT)));
+        stations.nodes[0].with(|pump, _| pump.connect(address(1, PORT)));
+        let is_up = |stations: &Stations<Pump>| {
+            stations.nodes.iter().all(|node| node.core().client.offloaded().is_some())
+        };
+        while !is_up(&stations) {
+            stations.step();
+        }
+        for node in &stations.nodes {
+            node.with(|pump, _| pump.sends = true);
+        }
+        Self(stations)
+    }
+}
+
+impl Mover for StreamInMemory {
+    /// Lists that each of both sends.
+    fn run(&mut self, lists: u64) {
+        let sent = |stations: &Stations<Pump>| {
+            stations.nodes.iter().map(|node| node.core().client.lists_sent).min()
+        };
+        let end = sent(&self.0).map(|sent| sent + lists);
+        while sent(&self.0) < end {
+            self.0.step();
+        }
+    }
+
+    fn frames(&self) -> u64 {
+        self.0.frames()
+    }
+}
+
+#[test]
+fn in_memory() {
+    let mut table = budget::Table::new(Place::Memory);
+    for work in Work::all() {
+        let cost = match work {
+            Work::Stream { bytes } => measure(work, &mut StreamInMemory::new(bytes), 1),
+            Work::Rdma { operation, bytes } => {
+                measure(work, &mut RdmaInMemory::new(operation, bytes), 1)
+            }
+        };
+        table.add(work, cost);
+    }
+    table.finish();
+}
+
+#[test]
+fn over_taps() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let mut table = budget::Table::new(Place::Taps);
+    for work in Work::all() {
+        let pair = TapPair::new();
+        let cost = match work {
+            Work::Stream { bytes } => measure(work, &mut pair.stream(bytes), COUNTS),
+            Work::Rdma { operation, bytes } => {
+                measure(work, &mut pair.rdma(operation, bytes), COUNTS)
+            }
+        };
+        table.add(work, cost);
+    }
+    table.finish();
+}

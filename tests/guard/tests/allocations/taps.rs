@@ -1,0 +1,151 @@
+//! Two nodes on TAPs that a bridge joins, in a namespace of their own, with manual progress: everything happens on the
+//! thread of the test.
+
+use std::{boxed::Box, sync::Arc};
+
+use flue_guard::{
+    rdma::{self, Operation, Traffic},
+    stream::Pump,
+    virtual_time::{address, configuration},
+    wire::{Calls, CountedLink},
+};
+use flue_test_support::switch::Switch;
+use host_stack::node::{Node, NodeConfig, Progress};
+use offload_engine::{
+    engine::NodeClient,
+    link::{Link, TapOptions, VnetMode, open_tap},
+    time::Duration,
+};
+use rdma_over_tcp::ndk::{AdapterConfig, AdapterCore, open};
+
+use crate::{Mover, PORT};
+
+const MTU: u32 = 1500;
+/// For what a connection takes to be set up; the kernel may leave the first frames of a new bridge lie.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The bridge and its TAPs.
+pub(crate) struct TapPair {
+    links: [CountedLink<Box<dyn Link>>; 2],
+    calls: [Arc<Calls>; 2],
+    /// The bridge lives as long.
+    switch: Switch,
+}
+
+fn plug(switch: &Switch, index: usize) -> Box<dyn Link> {
+    let name = format!("tap{index}");
+    let options = TapOptions { name: name.clone(), mtu: MTU as usize, vnet: VnetMode::On };
+    let namespace = switch.namespace();
+    let tap = namespace.run(|| open_tap(&options)).expect("a TAP with a virtio-net header");
+    namespace.ip(&format!("link set {name} master {} up", Switch::BRIDGE));
+    tap.link
+}
+
+impl TapPair {
+    pub(crate) fn new() -> Self {
+        let switch = Switch::new(MTU);
+        // The kernel's own frames, router solicitations above all, would be counted.
+        switch.namespace().sysctl("net/ipv6/conf/all/disable_ipv6", "1");
+        switch.namespace().sysctl("net/ipv6/conf/default/disable_ipv6", "1");
+        let [(near, near_calls), (far, far_calls)] =
+            [0, 1].map(|index| CountedLink::new(plug(&switch, index), false));
+        Self { links: [near, far], calls: [near_calls, far_calls], switch }
+    }
+
+    /// Traffic of queue pairs.
+    pub(crate) fn rdma(self, operation: Operation, bytes: usize) -> RdmaOverTaps {
+        let Self { links: [near, far], calls, switch } = self;
+        let start = |index, link| open(Box::new(link), config(index), AdapterConfig::default());
+        let (near, near_adapter) = start(0, near).expect("a node");
+        let (far, far_adapter) = start(1, far).expect("a node");
+        let nodes = [near, far];
+        let mut step = || nodes.iter().for_each(turn);
+        let ends = rdma::connect([&near_adapter, &far_adapter], address(1, PORT), bytes, &mut step);
+        let traffic = Traffic::new(ends.expect("queue pairs"), operation, bytes);
+        RdmaOverTaps { traffic, calls, nodes, _switch: switch }
+    }
+
+    /// Streams both ways.
+    pub(crate) fn stream(self, list_bytes: usize) -> StreamOverTaps {
+        let Self { links: [near, far], calls, switch } = self;
+        let start = |index, link| {
+            Node::start(Box::new(link), config(index), |port| Pump::new(port, list_bytes))
+        };
+        let nodes = [start(0, near).expect("a node"), start(1, far).expect("a node")];
+        nodes[1].with(|pump, _, _| pump.listen(address(1, PORT)));
+        nodes[0].with(|pump, _, _| pump.connect(address(1, PORT)));
+        let deadline = nodes[0].now() + LIMIT;
+        let is_up = |node: &Node<Pump>| node.with(|pump, _, _| pump.offloaded().is_some());
+        while !nodes.iter().all(is_up) {
+            nodes.iter().for_each(turn);
+            assert!(nodes[0].now() < deadline, "the connection is not made");
+        }
+        nodes.iter().for_each(|node| node.with(|pump, _, _| pump.sends = true));
+        StreamOverTaps { nodes, calls, _switch: switch }
+    }
+}
+
+fn config(index: usize) -> NodeConfig {
+    let (engine, host) = configuration(index);
+    NodeConfig { engine, host, progress: Progress::Manual, spin: Duration::ZERO }
+}
+
+/// One iteration of a node.
+fn turn<C: NodeClient>(node: &Node<C>) {
+    // That nothing was waited for is no news.
+    let _ = node.wait(Some(Duration::ZERO), |_, _, _| None::<()>);
+}
+
+fn frames(calls: &[Arc<Calls>; 2]) -> u64 {
+    calls.iter().map(|calls| calls.counts().transmits).sum()
+}
+
+pub(crate) struct RdmaOverTaps {
+    traffic: Traffic,
+    calls: [Arc<Calls>; 2],
+    nodes: [Node<AdapterCore>; 2],
+    _switch: Switch,
+}
+
+impl Mover for RdmaOverTaps {
+    fn run(&mut self, messages: u64) {
+        // A look at an empty completion queue is an iteration of its node, but small writes complete before the
+        // peer has them, so that the first node's is hardly ever empty.
+        let Self { traffic, nodes, .. } = self;
+        traffic.run(messages, &mut || turn(&nodes[0]));
+    }
+
+    fn frames(&self) -> u64 {
+        frames(&self.calls)
+    }
+}
+
+pub(crate) struct StreamOverTaps {
+    nodes: [Node<Pump>; 2],
+    calls: [Arc<Calls>; 2],
+    _switch: Switch,
+}
+
+impl Mover for StreamOverTaps {
+    fn run(&mut self, lists: u64) {
+        let mut last = [0; 2];
+        let is_through = |node: &Node<Pump>, last: &mut u64| {
+            let sent = node.wait(Some(Duration::ZERO), |pump, _, _| Some(pump.lists_sent));
+            let sent = sent.expect("the TAP is there");
+            if *last == 0 {
+                *last = sent + lists;
+            }
+            sent >= *last
+        };
+        loop {
+            let [near, far] = [0, 1].map(|index| is_through(&self.nodes[index], &mut last[index]));
+            if near && far {
+                return;
+            }
+        }
+    }
+
+    fn frames(&self) -> u64 {
+        frames(&self.calls)
+    }
+}

@@ -1,0 +1,421 @@
+//! `flue perf`, each kind over TAPs on a bridge and against kernel sockets: both ends end well, the document's figures
+//! agree with each other, and what arrived is what was sent. Nothing is said about how fast.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use flue_test_support::flue::command;
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::switch::Switch;
+use rustix::process::Signal;
+use serde_json::Value;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] =
+    &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
+const START: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(90);
+
+const SERVER: &str = "--tap taps --addr 10.0.0.1/24 --bridge br0";
+const CLIENT: &str = "--tap tapc --addr 10.0.0.2/24 --bridge br0 10.0.0.1";
+const KERNEL: &str = "10.0.0.3";
+
+/// A switch with a kernel on it; nodes plug in where the bridge is.
+struct Bench {
+    switch: Switch,
+    kernel: Namespace,
+}
+
+/// What a client has said, and how it ended.
+struct Said {
+    status: i32,
+    out: String,
+}
+
+impl Said {
+    /// The document, of which there is one and nothing else.
+    fn document(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+
+    fn error(&self) -> String {
+        self.document()["error"].as_str().expect("an error is told").to_owned()
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        let switch = Switch::new(1500);
+        let kernel = switch.host(&format!("{KERNEL}/24"));
+        Self { switch, kernel }
+    }
+
+    fn start(&self, host: &Namespace, line: &str) -> Process {
+        let line = format!("perf {line}");
+        let mut server = Process::start(host, command(FLUE, &line), Output::Lines);
+        server.expect_line("listening", START);
+        server
+    }
+
+    /// A server on a node.
+    fn node_server(&self, line: &str) -> Process {
+        self.start(self.switch.namespace(), &format!("{line} {SERVER}"))
+    }
+
+    /// A server on a kernel socket.
+    fn kernel_server(&self, line: &str) -> Process {
+        self.start(&self.kernel, &format!("{line} --stack kernel"))
+    }
+
+    fn client(&self, host: &Namespace, line: &str) -> Said {
+        let command = command(FLUE, &format!("perf {line} --json"));
+        let mut client = Process::start(host, command, Output::Bytes);
+        let mut out = String::new();
+        client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
+        let status = client.wait(LIMIT).code().expect("it ends by itself");
+        Said { status, out }
+    }
+
+    /// A client on a node, of a server on a node.
+    fn node_client(&self, line: &str) -> Said {
+        self.client(self.switch.namespace(), &format!("{line} {CLIENT}"))
+    }
+
+    /// Server and client on nodes, to a good end; the results.
+    fn run(&self, server: &str, client: &str) -> Vec<Value> {
+        let mut server = self.node_server(&format!("{server} -1"));
+        let said = self.node_client(client);
+        judged(&mut server, &said)
+    }
+}
+
+/// Both have ended well; the results, each consistent.
+fn judged(server: &mut Process, said: &Said) -> Vec<Value> {
+    let document = said.document();
+    assert_eq!(said.status, 0, "{}", said.out);
+    server.expect_exit(0, LIMIT);
+    assert_eq!(document["schema"], "flue-perf/1");
+    assert_eq!(document["role"], "client");
+    assert_eq!(document["error"], Value::Null);
+    let results = document["results"].as_array().expect("a list").clone();
+    assert!(!results.is_empty());
+    for result in &results {
+        judge(&document, result);
+    }
+    results
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("not a count: {value}"))
+}
+
+/// What holds of each result, whatever was measured.
+fn judge(document: &Value, result: &Value) {
+    let (size, iterations) = (number(&result["size_bytes"]), number(&result["iterations"]));
+    assert!(iterations > 0, "{result}");
+    assert_eq!(number(&result["bytes"]), size * iterations, "{result}");
+    let seconds = result["seconds"].as_f64().unwrap();
+    let close = |told: &Value, exact: f64| {
+        let told = told.as_f64().unwrap();
+        assert!((told - exact).abs() <= exact.abs() * 1e-6, "{told}, not {exact}: {result}");
+    };
+    close(&result["messages_per_second"], iterations as f64 / seconds);
+    let is_bandwidth = document["kind"].as_str().unwrap().ends_with("bw");
+    if is_bandwidth {
+        close(&result["bandwidth_bps"], (size * iterations * 8) as f64 / seconds);
+        assert_eq!(result["latency_ns"], Value::Null);
+    } else {
+        assert_eq!(result["bandwidth_bps"], Value::Null);
+        let latency = &result["latency_ns"];
+        let ordered = ["min", "p50", "p90", "p99", "p999", "max"].map(|key| number(&latency[key]));
+        assert!(ordered.is_sorted() && ordered[0] > 0, "{latency}");
+        let mean = latency["mean"].as_f64().unwrap();
+        assert!(ordered[0] as f64 <= mean && mean <= ordered[5] as f64, "{latency}");
+        assert_eq!(number(&latency["samples"]), iterations, "{latency}");
+        let buckets = latency["histogram"].as_array().unwrap();
+        let counted: u64 = buckets.iter().map(|bucket| number(&bucket[1])).sum();
+        assert_eq!(counted, iterations, "{latency}");
+    }
+    let cpu = &result["cpu"];
+    let used = ["local_user_seconds", "local_system_seconds"].map(|key| cpu[key].as_f64().unwrap());
+    assert!(used.iter().all(|seconds| *seconds >= 0.0) && used[0] + used[1] > 0.0, "{cpu}");
+    let used = ["remote_user_seconds", "remote_system_seconds"].map(|key| cpu[key].as_f64());
+    assert!(used.iter().all(Option::is_some), "{cpu}");
+    assert_eq!(cpu["seconds_per_gbyte"].is_number(), is_bandwidth, "{cpu}");
+}
+
+#[test]
+fn queue_pairs_many_at_once() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    for kind in ["write-bw", "read-bw", "send-bw"] {
+        for (server, client) in [
+            ("--progress manual", "--progress manual -O 0.05"),
+            ("", "-O 0"),
+            ("--progress manual --wait block", "--progress manual --wait block -O 0"),
+        ] {
+            let server = format!("{kind} {server}");
+            let results = bench.run(&server, &format!("{kind} -n 700 -s 3000 {client}"));
+            assert_eq!(results[0]["iterations"], 700);
+            assert_eq!(results[0]["verified"], true, "{kind} {client}");
+        }
+    }
+}
+
+#[test]
+fn queue_pairs_one_at_a_time() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    for kind in ["write-lat", "read-lat", "send-lat"] {
+        for (server, client) in
+            [("--progress manual", "--progress manual -O 0.05"), ("", "-O 0 -s 5000")]
+        {
+            let results =
+                bench.run(&format!("{kind} {server}"), &format!("{kind} -n 300 {client}"));
+            assert_eq!(results[0]["iterations"], 300);
+        }
+    }
+}
+
+#[test]
+fn several_connections_both_ways() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    for kind in ["write-bw", "read-bw", "send-bw"] {
+        let client = format!("{kind} -q 5 -b -t 16 --post-list 3 -n 900 -s 100 --progress manual");
+        let results = bench.run(&format!("{kind} --progress manual"), &client);
+        assert_eq!(results[0]["iterations"], 1800, "both directions count");
+        assert_eq!(results[0]["verified"], true);
+    }
+    let results = bench.run("tcp-bw", "tcp-bw -q 3 -b -n 300 -s 2000");
+    assert_eq!(results[0]["iterations"], 600);
+}
+
+#[test]
+fn all_sizes_each_on_new_connections() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    for kind in ["write-bw", "tcp-bw"] {
+        let client = format!("{kind} -a -n 3 -O 0 --progress manual");
+        let results = bench.run(&format!("{kind} --progress manual"), &client);
+        let sizes: Vec<u64> = results.iter().map(|one| number(&one["size_bytes"])).collect();
+        let expected: Vec<u64> = (1..=23).map(|power| 1 << power).collect();
+        assert_eq!(sizes, expected);
+    }
+}
+
+#[test]
+fn a_duration_is_kept_and_told_in_intervals() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let client = "write-bw -D 0.5 -O 0 --interval 0.1 -s 4K --progress manual";
+    let results = bench.run("write-bw --progress manual", client);
+    assert!(results[0]["seconds"].as_f64().unwrap() >= 0.5);
+    let intervals = results[0]["intervals"].as_array().unwrap();
+    assert!(!intervals.is_empty() && intervals.len() <= 5, "{intervals:?}");
+    assert!(intervals.iter().all(|one| one["seconds"].as_f64().unwrap() >= 0.1), "{intervals:?}");
+}
+
+#[test]
+fn tcp_of_the_node_and_of_the_kernel() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let bridge = bench.switch.namespace();
+    let node = "--tap tapc --addr 10.0.0.2/24 --bridge br0";
+    for (kind, bound) in
+        [("tcp-bw", "-n 500 -s 4000"), ("tcp-rr", "-n 200"), ("connect-rate", "-n 20")]
+    {
+        bench.run(&format!("{kind} --progress manual"), &format!("{kind} {bound} -O 0"));
+        let client = format!("{kind} {bound} --progress manual -O 0.02 --stack smoltcp");
+        bench.run(&format!("{kind} --stack smoltcp"), &client);
+
+        let mut server = bench.kernel_server(&format!("{kind} -1"));
+        let client = format!("{kind} {bound} {node} {KERNEL} --progress manual -O 0.02");
+        judged(&mut server, &bench.client(bridge, &client));
+
+        for wait in ["spin", "block"] {
+            let mut server = bench.node_server(&format!("{kind} -1 --wait {wait}"));
+            let client = format!("{kind} {bound} --stack kernel --wait {wait} -O 0.02 10.0.0.1");
+            judged(&mut server, &bench.client(&bench.kernel, &client));
+        }
+
+        bench.kernel.ip("link set lo up");
+        let mut server = bench.kernel_server(&format!("{kind} -1"));
+        let client = format!("{kind} {bound} --stack kernel 127.0.0.1 -O 0");
+        let said = bench.client(&bench.kernel, &client);
+        judged(&mut server, &said);
+        let document = said.document();
+        assert_eq!((&document["stack"], &document["transport"]), (&"kernel".into(), &"tcp".into()));
+        assert_eq!(document["vnet_header"], Value::Null);
+    }
+    let results = bench.run("tcp-bw", "tcp-bw -R -n 100 -s 3000");
+    assert_eq!(results[0]["iterations"], 100, "the server has sent them");
+}
+
+#[test]
+fn connections_of_connect_rate_are_offloaded() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let results = Bench::new().run("connect-rate", "connect-rate -n 30 -O 0");
+    let (offloaded, failures) = (&results[0]["offloaded_connections"], &results[0]["failures"]);
+    assert_eq!((offloaded, failures), (&30.into(), &0.into()));
+}
+
+#[test]
+fn the_document_says_what_was_measured() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let mut server = bench.node_server("send-bw -1 --progress manual --vnet off");
+    let said = bench.node_client("send-bw -n 100 -t 7 --progress manual --vnet off");
+    judged(&mut server, &said);
+    let document = said.document();
+    for (key, value) in [
+        ("kind", Value::from("send-bw")),
+        ("stack", "flue".into()),
+        ("transport", "rdma".into()),
+        ("progress", "manual".into()),
+        ("connections", 1.into()),
+        ("depth", 7.into()),
+        ("bidirectional", false.into()),
+        ("vnet_header", false.into()),
+        ("mtu_bytes", 1500.into()),
+        ("crc", true.into()),
+        ("local", "10.0.0.2".into()),
+        ("remote", "10.0.0.1".into()),
+    ] {
+        assert_eq!(document[key], value, "{key}");
+    }
+}
+
+#[test]
+fn a_stream_has_an_object_in_each_line() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let mut server = bench.node_server("write-bw -1");
+    let line = format!("perf write-bw -D 0.3 --interval 0.1 --json-stream {CLIENT}");
+    let mut client = Process::start(bench.switch.namespace(), command(FLUE, &line), Output::Bytes);
+    let mut out = String::new();
+    client.take_output().read_to_string(&mut out).unwrap();
+    client.expect_exit(0, LIMIT);
+    server.expect_exit(0, LIMIT);
+    let objects: Vec<Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    let events: Vec<_> = objects.iter().map(|one| one["event"].as_str().unwrap_or("-")).collect();
+    let (last, before) = events.split_last().unwrap();
+    assert_eq!(*last, "-", "the document comes last");
+    assert_eq!(before.last(), Some(&"result"));
+    assert!(before.len() > 1 && before[..before.len() - 1].iter().all(|it| *it == "interval"));
+}
+
+#[test]
+fn another_kind_is_told_on_both_sides_and_the_next_client_served() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    for (served, asked) in [("write-bw", "write-lat"), ("tcp-bw", "tcp-rr")] {
+        let mut server = bench.node_server(served);
+        let said = bench.node_client(&format!("{asked} -n 10"));
+        assert_eq!(said.status, 1, "{}", said.out);
+        let error = said.error();
+        assert!(error.contains(served) && error.contains(asked), "{error}");
+        let told = server.expect_line(&format!("measures {served}"), START);
+        assert!(told.contains(asked), "{told}");
+        assert_eq!(bench.node_client(&format!("{served} -n 10")).status, 0);
+        server.signal(Signal::TERM);
+        server.expect_exit(1, START);
+    }
+}
+
+#[test]
+fn strangers_are_turned_away_and_the_next_client_served() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let at = SocketAddr::from(([10, 0, 0, 1], 18515));
+    let connect = || bench.kernel.run(|| TcpStream::connect_timeout(&at, START)).unwrap();
+    // Some say something else, some nothing, some half of it; one is of the other transport.
+    let garbage: [&[u8]; 4] =
+        [b"GET / HTTP/1.1\r\n\r\n0123456789", b"", b"flueperf", &[0xff; 4096]];
+    for (served, other) in [("tcp-bw", "write-bw"), ("write-bw", "tcp-bw")] {
+        let mut server = bench.node_server(&format!("{served} -1"));
+        for octets in garbage {
+            let mut stranger = connect();
+            stranger.write_all(octets).unwrap();
+            stranger.shutdown(std::net::Shutdown::Write).unwrap();
+            stranger.set_read_timeout(Some(START)).unwrap();
+            // It is closed, or reset; that is an end too.
+            let _ = stranger.read_to_end(&mut Vec::new());
+        }
+        let said = bench.node_client(&format!("{other} -n 10"));
+        assert_eq!(said.status, 1, "{}", said.out);
+        assert!(!said.error().is_empty());
+        judged(&mut server, &bench.node_client(&format!("{served} -n 10")));
+    }
+}
+
+#[test]
+fn a_client_that_dies_is_not_the_servers_end() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let kill = |host: &Namespace, line: &str| {
+        let mut client =
+            Process::start(host, command(FLUE, &format!("perf {line}")), Output::Lines);
+        // Its warm-up is over, data flows.
+        client.expect_line("0.10-", START);
+        client.signal(Signal::KILL);
+        client.wait(START);
+    };
+    // A kernel says for its dead program that the connection is over.
+    let mut server = bench.node_server("tcp-bw");
+    kill(&bench.kernel, "tcp-bw --stack kernel --interval 0.1 -D 60 10.0.0.1");
+    server.expect_line("client: ", START);
+    assert_eq!(bench.node_client("tcp-bw -n 10").status, 0);
+    server.signal(Signal::TERM);
+    server.expect_exit(1, START);
+    // A node is the program: nobody says anything any more.
+    let mut server = bench.node_server("write-bw");
+    kill(bench.switch.namespace(), &format!("write-bw --interval 0.1 -D 60 {CLIENT}"));
+    server.expect_line("nothing has come from the peer", LIMIT);
+    assert_eq!(bench.node_client("write-bw -n 10").status, 0);
+    server.signal(Signal::TERM);
+    server.expect_exit(1, START);
+}
+
+#[test]
+fn nobody_at_the_other_end_is_a_document_too() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    let line = format!("tcp-bw --stack kernel {KERNEL}");
+    let said = bench.client(&bench.kernel, &line);
+    assert_eq!(said.status, 1);
+    assert!(said.error().contains("connect to 10.0.0.3:18515"), "{}", said.out);
+    let usage = bench.client(&bench.kernel, "tcp-rr -b 10.0.0.1");
+    assert_eq!(usage.status, 2);
+    assert!(usage.error().contains("-b"), "{}", usage.out);
+}
