@@ -223,19 +223,8 @@ fn conclude(
     let Sent { sent_bytes, segments, near_cpu_seconds } = sent;
     let congestion_control = kernel.congestion_control;
     let Done { bytes, cpu_seconds } = kernel.join()?;
-    let Trouble { gaps, duplicates, damaged } = engine.trouble;
     let dropped_frames = bed.dropped_frames()?;
-    if gaps + damaged > 0 {
-        return Err(Failure::work(format!(
-            "frames were lost: {gaps} segments came behind a gap, {damaged} were damaged; the TAP has \
-             dropped {dropped_frames}"
-        )));
-    }
-    if bytes != sent_bytes {
-        return Err(Failure::work(format!(
-            "the kernel's end has counted {bytes} bytes and ours {sent_bytes}"
-        )));
-    }
+    judge(engine.trouble, dropped_frames, sent_bytes, bytes)?;
     let detail = json!({
         "mtu_bytes": args.mtu,
         "segment_bytes_max": segment_bytes,
@@ -244,7 +233,7 @@ fn conclude(
         "window_bytes": (window_bytes != u32::MAX).then_some(window_bytes),
         "checksum": if checksum == Checksum::Software { "software" } else { "header" },
         "congestion_control": congestion_control,
-        "duplicate_segments": duplicates,
+        "duplicate_segments": engine.trouble.duplicates,
         "dropped_frames": dropped_frames,
         "near_cpu_seconds": near_cpu_seconds,
         "far_cpu_seconds": cpu_seconds,
@@ -253,9 +242,44 @@ fn conclude(
     Outcome::bandwidth(watch.measured()?, detail)
 }
 
+/// Whether what happened is what was to be measured: everything arrived, at the first attempt.
+fn judge(
+    trouble: Trouble,
+    dropped_frames: u64,
+    ours_bytes: u64,
+    theirs_bytes: u64,
+) -> Result<(), Failure> {
+    // Duplicates are the kernel's answer to an acknowledgement that came late: nothing is missing.
+    let Trouble { gaps, duplicates: _, damaged } = trouble;
+    if gaps + damaged > 0 {
+        return Err(Failure::work(format!(
+            "frames were lost: {gaps} segments came behind a gap, {damaged} were damaged; the TAP has \
+             dropped {dropped_frames}"
+        )));
+    }
+    if ours_bytes != theirs_bytes {
+        return Err(Failure::work(format!(
+            "the kernel's end has counted {theirs_bytes} bytes and ours {ours_bytes}"
+        )));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_has_no_figure() {
+        let fine = Trouble { gaps: 0, duplicates: 3, damaged: 0 };
+        assert!(judge(fine, 0, 100, 100).is_ok());
+        let message = |trouble, ours, theirs| judge(trouble, 7, ours, theirs).unwrap_err().message;
+        assert!(
+            message(Trouble { gaps: 2, ..fine }, 1, 1).contains("2 segments came behind a gap")
+        );
+        assert!(message(Trouble { damaged: 1, ..fine }, 1, 1).contains("dropped 7"));
+        assert!(message(fine, 99, 100).contains("counted 100 bytes and ours 99"));
+    }
 
     #[test]
     fn segments_are_whole_or_no_small_part_of_the_window() {

@@ -184,6 +184,11 @@ pub(super) fn parse(head: &[u8], rest_bytes: usize, port: u16) -> Option<Receive
     Some(Received { segment, options_bytes, payload_bytes })
 }
 
+/// Changes the sequence number of a frame, and nothing else.
+pub(super) fn set_sequence(frame: &mut [u8], seq: u32) {
+    frame[TCP + 4..TCP + 8].copy_from_slice(&seq.to_be_bytes());
+}
+
 /// Whether the TCP checksum of a frame is right; `rest` is what follows its headers, without padding.
 pub(super) fn is_right(head: &[u8; HEADERS_BYTES], rest: &[u8]) -> bool {
     let tcp_bytes = HEADERS_BYTES - TCP + rest.len();
@@ -290,6 +295,12 @@ mod tests {
         assert_eq!(received, expected);
         assert!(is_right(whole(bytes), &payload));
         assert_eq!(fold(sum(&bytes[IP..TCP])), 0xffff, "the IP header's checksum");
+        let mut other = *whole(bytes);
+        set_sequence(&mut other, 9);
+        assert_eq!(
+            parse(&other, payload.len(), FAR.port).unwrap().segment,
+            Segment { seq: 9, ..SEGMENT }
+        );
         assert_eq!(parse(bytes, payload.len(), 4999), None, "for somebody else");
         assert_eq!(parse(bytes, payload.len() - 1, FAR.port), None, "cut");
         assert_eq!(parse(&bytes[..53], 0, FAR.port), None, "a runt");
