@@ -104,6 +104,28 @@ fn a_notice_after_the_look_ends_the_wait_without_threads() {
     a_notice_after_the_look_ends_the_wait(Progress::Manual);
 }
 
+/// With manual progress whoever polls runs the loop once, and is told whether there was anything; callbacks that
+/// became due were called when it returns. With automatic progress it is nobody's business but the threads'.
+#[test]
+fn one_round_of_progress() {
+    let node = start(Progress::Manual);
+    node.progress_once();
+    let called = Arc::new(AtomicUsize::new(0));
+    let counts = called.clone();
+    {
+        let client = &mut node.shared.enter().core.client;
+        client.said = true;
+        client.due.push(Box::new(move || {
+            counts.fetch_add(1, Ordering::Relaxed);
+        }));
+    }
+    assert!(node.progress_once());
+    assert_eq!(called.load(Ordering::Relaxed), 1);
+    assert!(node.with(|client, _, _| client.heard));
+    assert!(!node.progress_once(), "nothing is left");
+    assert!(!start(Progress::Automatic).progress_once());
+}
+
 /// One that panics is its consumer's loss: those behind it are called, and so are later ones.
 #[test]
 fn a_callback_that_panics_stands_in_nobody_s_way() {
