@@ -12,6 +12,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::{
     cmd::{
+        bench::{self, BenchArgs},
         doctor::{self, DoctorArgs},
         hand_over::{self, OffloadArgs, UploadArgs},
         lab::{
@@ -53,6 +54,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 #[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
 pub enum Command {
+    Bench(Box<BenchArgs>),
     Doctor(DoctorArgs),
     Lab(Box<LabArgs>),
     #[command(hide = true)]
@@ -71,6 +73,12 @@ impl Command {
     /// Its name, what it is to print and where to, and whether it is to log what happens.
     const fn voice(&self) -> (&'static str, Quietness, DocumentTo, bool) {
         match self {
+            Self::Bench(_) => (
+                "bench",
+                Quietness { quiet: true, trace: false, json: false },
+                DocumentTo::Stdout,
+                false,
+            ),
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
             Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
             Self::LabNode(args) => {
@@ -89,6 +97,7 @@ impl Command {
 
     fn run(&self, console: &mut Console<'_>) -> Result<(), Failure> {
         match self {
+            Self::Bench(args) => bench::run(args, console),
             Self::Doctor(args) => doctor::run(args, console),
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),

@@ -74,6 +74,21 @@ pub fn enter_below() -> Result<(), Failure> {
     unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))
 }
 
+/// Shows the calling process the links of its own network namespace under /sys, which shows those of whoever
+/// mounted it. Call it after the namespace was entered, and before the process has a second thread.
+///
+/// # Errors
+/// A mount namespace or the mount is refused. The process is in a mount namespace of its own all the same.
+pub fn show_own_links() -> Result<(), Failure> {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    let failed = |errno| Failure::lacking(format!("mount /sys: {errno}"));
+    unshare(UnshareFlags::NEWNS).map_err(failed)?;
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    mount_change("/", private).map_err(failed)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    mount("sysfs", "/sys", "sysfs", flags, None).map_err(failed)
+}
+
 #[allow(unsafe_code)]
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     // SAFETY: of all flags only FILES is dangerous, for it gives the calling thread a table of

@@ -7,6 +7,8 @@
 //! ```text
 //! cargo test --release -p host-stack --test queues_cost -- --ignored --nocapture
 //! ```
+//!
+//! `FLUE_ROUNDS=3`, `FLUE_CONNECTIONS=8`, `FLUE_WAY=out`, `FLUE_QUEUES=2`: only so many, of that.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -35,6 +37,8 @@ const TAP: &str = "queues0";
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 const NODE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 98, 0, 2)), 5000);
 const ROUNDS: usize = 5;
+const CONNECTIONS: [usize; 2] = [2, 8];
+const QUEUES: [usize; 2] = [1, 2];
 const WARM_UP: Duration = Duration::from_millis(200);
 const SAMPLE: Duration = Duration::from_millis(800);
 /// A call of a socket, or a wait of a consumer, that has nothing to do ends after that.
@@ -60,6 +64,7 @@ struct Shared {
     over: AtomicBool,
 }
 
+#[derive(Clone)]
 struct Sample {
     bits_per_second: f64,
     /// Of all threads of both ends, user and system.
@@ -198,22 +203,32 @@ fn median(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
 
+/// A number from the environment.
+fn from_env(name: &str) -> Option<usize> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
 #[test]
 #[ignore = "figures: half a minute, and nothing is asserted of them"]
 fn figures() {
     assert!(!lacks(NEEDS), "figures need all of it");
-    println!(
-        "way       connections  queues  Gbit/s (min..max)      cpu s/GB  passed on / segments"
-    );
-    for (way, name) in [(Way::Out, "node out"), (Way::In, "node in")] {
-        for connections in [2, 8] {
-            let mut rows = [Vec::new(), Vec::new()];
-            for _ in 0..ROUNDS {
-                for (row, queues) in rows.iter_mut().zip([1, 2]) {
-                    row.push(sample(queues, connections, way));
+    println!("node  connections  queues  Gbit/s (min..max)      cpu s/GB  passed on / segments");
+    let chosen = |name, all: &[usize]| from_env(name).map_or_else(|| all.to_vec(), |one| vec![one]);
+    let all_queues = chosen("FLUE_QUEUES", &QUEUES);
+    let only_way = std::env::var("FLUE_WAY").ok();
+    for (way, name) in [(Way::Out, "out"), (Way::In, "in")] {
+        if only_way.as_deref().is_some_and(|only| only != name) {
+            continue;
+        }
+        for connections in chosen("FLUE_CONNECTIONS", &CONNECTIONS) {
+            let mut rows = vec![Vec::new(); all_queues.len()];
+            for _ in 0..from_env("FLUE_ROUNDS").unwrap_or(ROUNDS) {
+                for (row, queues) in rows.iter_mut().zip(&all_queues) {
+                    row.push(sample(*queues, connections, way));
                 }
             }
-            for (row, queues) in rows.iter().zip([1, 2]) {
+            for (row, queues) in rows.iter().zip(&all_queues) {
                 let (rate, least, most) =
                     median(row.iter().map(|sample| sample.bits_per_second * 1e-9));
                 let (cpu, ..) = median(row.iter().map(|sample| sample.cpu_seconds_per_gbyte));
@@ -221,7 +236,7 @@ fn figures() {
                 let segments: u64 = row.iter().map(|sample| sample.segments).sum();
                 let range = format!("({least:.1}..{most:.1})");
                 println!(
-                    "{name:<9} {connections:>11}  {queues:>6}  {rate:>6.1} {range:<14}  {cpu:>8.2}  \
+                    "{name:<4} {connections:>12}  {queues:>6}  {rate:>6.1} {range:<14}  {cpu:>8.2}  \
                      {passed} / {segments}"
                 );
             }

@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub mod bench;
 pub mod doctor;
 pub mod hand_over;
 pub mod lab;

@@ -38,7 +38,11 @@ pub fn calm_ipv6(interface: &str) -> Result<Applied, NetError> {
     Ok(Applied::Yes)
 }
 
-fn write(setting: &[&str], value: &str) -> Result<Applied, NetError> {
+/// Sets what is at this path below /proc/sys/net.
+///
+/// # Errors
+/// As [`silence_ipv6`].
+pub fn write(setting: &[&str], value: &str) -> Result<Applied, NetError> {
     let mut path = PathBuf::from("/proc/sys/net");
     path.extend(setting);
     match fs::write(&path, value) {

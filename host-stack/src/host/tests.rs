@@ -6,6 +6,7 @@ mod ecn;
 mod listing;
 mod offloading;
 mod opening;
+mod sharding;
 mod staying;
 mod upkeep;
 mod uploading;

@@ -605,3 +605,35 @@ impl Callbacks {
         next
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    // Vain polls go on for the time to spin; others have the processor at first after some, and at once when one of
+    // them was seen to want it, until it comes back quickly.
+    #[test]
+    fn an_idle_loop_makes_room_and_sleeps() {
+        let spin = Duration::from_micros(50);
+        let mut idle = Idle::default();
+        let mut now = Instant::from_micros(7);
+        for _ in 0..IDLE_POLLS {
+            assert!(idle.poll_on(now, spin));
+            assert_eq!(idle.yielded, None);
+            now += Duration::from_nanos(100);
+        }
+        assert!(idle.poll_on(now, spin));
+        assert_eq!(idle.yielded, Some(now));
+        now += CROWDED;
+        assert!(idle.poll_on(now, spin));
+        assert!(idle.crowded);
+        idle.end();
+        assert!(idle.poll_on(now, spin));
+        assert_eq!(idle.yielded, Some(now), "from the first on");
+        now += Duration::from_nanos(100);
+        assert!(idle.poll_on(now, spin));
+        assert!(!idle.crowded);
+        assert!(!idle.poll_on(now + spin, spin), "it is time to sleep");
+        assert!(!Idle::default().poll_on(now, Duration::ZERO));
+    }
+}

@@ -57,15 +57,26 @@ impl NodeClient for Listener {
     }
 }
 
-fn start(progress: Progress) -> Node<Listener> {
-    let (link, _far) = memory_link_pair(MemoryLinkOptions::default());
-    let config = NodeConfig {
+fn config(progress: Progress) -> NodeConfig {
+    NodeConfig {
         engine: EngineConfig::new(MacAddress([2, 0, 0, 0, 0, 1])),
         host: HostConfig::default(),
         progress,
         spin: Duration::ZERO,
-    };
-    Node::start(Box::new(link), config, |_| Listener::default()).unwrap()
+    }
+}
+
+fn link() -> Box<dyn Link> {
+    Box::new(memory_link_pair(MemoryLinkOptions::default()).0)
+}
+
+fn start(progress: Progress) -> Node<Listener> {
+    Node::start(link(), config(progress), |_| Listener::default()).unwrap()
+}
+
+fn start_queues(count: usize, progress: Progress) -> Vec<Node<Listener>> {
+    let links = (0..count).map(|_| link()).collect();
+    Node::start_queues(links, config(progress), |_| Listener::default()).unwrap()
 }
 
 /// The condition looks, then the same call takes the notice in: nobody else will signal it.
@@ -91,6 +102,28 @@ fn a_notice_after_the_look_ends_the_wait_with_threads() {
 #[test]
 fn a_notice_after_the_look_ends_the_wait_without_threads() {
     a_notice_after_the_look_ends_the_wait(Progress::Manual);
+}
+
+/// With manual progress whoever polls runs the loop once, and is told whether there was anything; callbacks that
+/// became due were called when it returns. With automatic progress it is nobody's business but the threads'.
+#[test]
+fn one_round_of_progress() {
+    let node = start(Progress::Manual);
+    node.progress_once();
+    let called = Arc::new(AtomicUsize::new(0));
+    let counts = called.clone();
+    {
+        let client = &mut node.shared.enter().core.client;
+        client.said = true;
+        client.due.push(Box::new(move || {
+            counts.fetch_add(1, Ordering::Relaxed);
+        }));
+    }
+    assert!(node.progress_once());
+    assert_eq!(called.load(Ordering::Relaxed), 1);
+    assert!(node.with(|client, _, _| client.heard));
+    assert!(!node.progress_once(), "nothing is left");
+    assert!(!start(Progress::Automatic).progress_once());
 }
 
 /// One that panics is its consumer's loss: those behind it are called, and so are later ones.
@@ -123,6 +156,37 @@ fn a_client_that_panics_ends_every_wait() {
     node.with(|client, _, _| client.falls = true);
     assert_eq!(other.join().unwrap(), Err(WaitError::Panicked));
     assert_eq!(node.wait_until(None, || None::<()>), Err(WaitError::Panicked));
+}
+
+/// Shards have the host stack in common, and the device: none goes on without the others.
+#[test]
+fn a_panic_in_one_shard_ends_all() {
+    let nodes = start_queues(3, Progress::Automatic);
+    let waits = nodes[2].clone();
+    let other = std::thread::spawn(move || waits.wait_until(None, || None::<()>));
+    nodes[0].with(|client, _, _| client.falls = true);
+    assert_eq!(other.join().unwrap(), Err(WaitError::Panicked));
+    assert_eq!(nodes[1].wait_until(None, || None::<()>), Err(WaitError::Panicked));
+}
+
+/// Each has its lock, its client and its waits; the host stack answers to any, and needs nobody to run it.
+#[test]
+fn shards_are_nodes_of_their_own() {
+    for progress in [Progress::Automatic, Progress::Manual] {
+        let nodes = start_queues(2, progress);
+        assert_eq!(nodes[0].queues().count(), 2);
+        nodes[1].with(|client, _, _| client.said = true);
+        let heard = nodes[1].wait(Some(LIMIT), |client, _, _| client.heard.then_some(client.said));
+        assert_eq!(heard, Ok(true));
+        assert!(!nodes[0].with(|client, _, _| client.said || client.heard));
+        let other = nodes[0].queues().nth(1).unwrap();
+        assert!(other.with(|client, _, _| client.heard), "the same shard");
+        for node in &nodes {
+            assert_eq!(node.list(LIMIT), Ok(Vec::new()));
+        }
+    }
+    let none = Node::start_queues(Vec::new(), config(Progress::Automatic), |_| Listener::default());
+    assert_eq!(none.err().map(|error| error.kind()), Some(io::ErrorKind::InvalidInput));
 }
 
 /// Manual progress: the one that sleeps on the link goes away because its time is over, and the one that

@@ -170,6 +170,12 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
     let nodes = start(scenario, &kernel, &monitor);
     let start = Instant::now();
     let (peers, mut talks) = connect(scenario, &kernel, &nodes);
+    // Who asks one queue hears of all.
+    for node in &nodes {
+        let rows = node.list(STALL_MAX).expect("the host stack answers");
+        let open = rows.iter().filter(|row| row.remote.is_some()).count();
+        assert_eq!(open, scenario.connections);
+    }
     thread::scope(|scope| {
         for (node, talks) in nodes.iter().zip(&mut talks) {
             scope.spawn(|| converse(node, talks));

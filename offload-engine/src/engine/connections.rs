@@ -38,6 +38,10 @@ pub const EARLY_FRAMES_MAX: usize = 4096;
 /// Bytes of these frames: headers and all, more than the largest window of a default configuration.
 pub const EARLY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Payload bytes of a super-segment that the engine cuts itself, where the link does not: few enough for the other
+/// side's acknowledgements to be read in time.
+pub const BURST_BYTES_MAX: usize = 16 * 1024;
+
 /// Frames that wait: those of a connection that has stopped for the host, those that came early for older ones.
 #[derive(Debug)]
 pub(super) struct HeldFrames {
@@ -126,6 +130,8 @@ pub(super) struct Offloaded {
     pub(super) note: Option<&'static str>,
     /// Payload bytes that the link takes in one frame for segmentation; 0: it does not segment.
     segmentable_max: usize,
+    /// Payload bytes that TCP makes one segment of: what the link segments, or else what the engine cuts.
+    burst_max: usize,
     /// The last row of a trace.
     pub(super) traced: Option<Box<tcp::TraceSample>>,
     /// The neighbor's; 0: any.
@@ -145,7 +151,8 @@ impl Offloaded {
 
     /// The next segment, and whether it takes the connection from an established state to CLOSED (CH s11).
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
-        let limits = TxLimits { super_segment_max: self.super_segment_max() };
+        let mss = self.tcp.effective_mss();
+        let limits = TxLimits { super_segment_max: (self.burst_max / mss * mss).max(mss) };
         let established = self.tcp.phase().is_established();
         let transmit = self.tcp.poll_transmit(now, limits)?;
         Some((transmit, established && self.tcp.is_closed()))
@@ -394,6 +401,11 @@ impl Connections {
             spoken: false,
             note: Some("initiate complete"),
             segmentable_max,
+            burst_max: if segmentable_max == 0 {
+                BURST_BYTES_MAX.min(self.super_segment_max)
+            } else {
+                segmentable_max
+            },
             traced: None,
             vlan_id: neighbor_state.constant.vlan_id & 0xfff,
             ready: false,

@@ -46,11 +46,13 @@ impl Doorbell {
     /// something is there already, do not sleep.
     pub fn sleep<'a>(&self, look: impl FnOnce() -> Option<Sleep<'a>>) {
         self.asleep.swap(true, Ordering::Acquire);
-        if let Some(sleep) = look() {
-            self.bell.wait(sleep);
+        let is_struck = look().is_some_and(|sleep| self.bell.wait(sleep));
+        let is_rung = !self.asleep.swap(false, Ordering::Relaxed);
+        // A ringer that has taken the announcement may strike after this: then the next sleep ends at once, and
+        // takes the strike back. Who was woken by the link alone makes no call for it.
+        if is_struck || is_rung {
+            self.bell.clear();
         }
-        self.asleep.swap(false, Ordering::Relaxed);
-        self.bell.clear();
     }
 
     /// Wakes the sleeper if it sleeps. Call after the message is in its queue.
@@ -64,10 +66,7 @@ impl Doorbell {
 /// What poll(2) waits for.
 #[cfg(not(loom))]
 mod bell {
-    use std::{
-        io,
-        os::fd::{AsFd, OwnedFd},
-    };
+    use std::{io, os::fd::OwnedFd};
 
     use rustix::{
         event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -96,23 +95,23 @@ mod bell {
             rustix::io::read(&self.0, &mut count).is_ok()
         }
 
-        pub(super) fn wait(&self, sleep: Sleep<'_>) {
+        /// Returns whether there was a strike.
+        pub(super) fn wait(&self, sleep: Sleep<'_>) -> bool {
             let Sleep { link, writable, timeout } = sleep;
             let events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let bell = PollFd::new(&self.0, PollFlags::IN);
             // A time-out that does not fit a timespec is as good as none.
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-            let ended = match link {
-                Some(link) => {
-                    let link = PollFd::from_borrowed_fd(link.as_fd(), events);
-                    poll(&mut [bell, link], timeout.as_ref())
-                }
-                None => poll(&mut [bell], timeout.as_ref()),
-            };
+            // Without a link the bell stands twice: it costs nothing, and nobody asks for the second answer.
+            let link =
+                link.map_or_else(|| bell.clone(), |link| PollFd::from_borrowed_fd(link, events));
+            let mut both = [bell, link];
+            let ended = poll(&mut both, timeout.as_ref());
             match ended {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => tracing::warn!(%error, "poll"),
             }
+            !both[0].revents().is_empty()
         }
     }
 }
@@ -146,11 +145,12 @@ mod bell {
             core::mem::take(&mut *self.struck.lock())
         }
 
-        pub(super) fn wait(&self, sleep: Sleep<'_>) {
+        pub(super) fn wait(&self, sleep: Sleep<'_>) -> bool {
             let mut struck = self.struck.lock();
             while !*struck && sleep.timeout.is_none() && !sleep.writable {
                 struck = self.changed.wait(struck, None);
             }
+            *struck
         }
     }
 }
@@ -187,5 +187,14 @@ mod tests {
         bell.sleep(|| Some(Sleep { timeout: Some(Duration::ZERO), ..Sleep::default() }));
         bell.ring();
         assert!(!bell.bell.clear(), "awake again: no system call");
+    }
+
+    // A ringer that has taken the announcement, and strikes when the sleeper is gone, ends one sleep too many.
+    #[test]
+    fn a_late_strike_is_taken_back_by_the_next_sleep() {
+        let bell = Doorbell::new().unwrap();
+        bell.bell.strike();
+        bell.sleep(|| Some(Sleep::default()));
+        assert!(!bell.bell.clear());
     }
 }

@@ -63,7 +63,8 @@ use self::{
 };
 pub use self::{
     connections::{
-        Connections, EARLY_BYTES_MAX, EARLY_FRAMES_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX,
+        BURST_BYTES_MAX, Connections, EARLY_BYTES_MAX, EARLY_FRAMES_MAX, HELD_BYTES_MAX,
+        HELD_FRAMES_MAX,
     },
     initiate::HELD_TREES_MAX,
     look::Look,

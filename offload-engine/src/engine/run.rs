@@ -15,15 +15,15 @@ use crate::{
         tree::{TargetContext, TcpObject},
     },
     frame::{
-        HEADER_BYTES_MAX, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame, classify,
-        classify_fragment, classify_icmp,
+        HEADER_BYTES_MAX, HeaderTemplate, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame,
+        classify, classify_fragment, classify_icmp,
     },
     link::{
         RxBatch, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
         TxOutcome, TxSegment,
     },
     nbl::{NblChain, ReceiveChain},
-    tcp::{self, Consumer, Event, SackBlock, Segment, SeqNum, Transmit},
+    tcp::{self, Consumer, Event, Flags, SackBlock, Segment, SeqNum, Transmit},
     time::Instant,
 };
 
@@ -87,6 +87,10 @@ impl Engine {
     }
 
     fn take_from_host(&mut self, now: Instant, client: &mut impl NodeClient) -> bool {
+        // Mostly so: a look is cheaper than a try.
+        if self.from_host.is_empty() {
+            return false;
+        }
         for taken in 0..FROM_HOST_MESSAGES_MAX {
             let Ok(message) = self.from_host.try_recv() else { return taken > 0 };
             match message {
@@ -327,38 +331,46 @@ impl Engine {
         if core::mem::take(&mut offloaded.progress) {
             self.objects.confirm(now, path);
         }
-        if offloaded.tcp.take_cached_changed() {
+        if let Some(offloaded) = self.connections.slot(slot)
+            && offloaded.tcp.take_cached_changed()
+        {
             self.renew_headers(now, slot);
         }
         let mut asked = false;
-        // Whether there is room or not: a client that was asked to act on the connection does it now.
-        if let Some(offloaded) = self.connections.slot(slot) {
-            client.send_room(&mut offloaded.io(now));
-        }
+        // Once in a turn, whether there is room or not: a client that was asked to act on the connection does it
+        // now. What leaves takes as much from what is queued as from the window, so room comes with news only.
+        let mut offer = true;
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            let ended = raise_events(now, offloaded, client);
-            self.tell_retrieves(slot);
-            if ended {
+            let raised = raise_events(now, offloaded, client);
+            if raised != Raised::Nothing {
+                self.tell_retrieves(slot);
+            }
+            if raised == Raised::End {
                 self.release(now, slot);
                 return;
             }
+            let stalled = self.stalled.len() >= STALLED_FRAMES_MAX;
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            deliver_backlog(now, offloaded, client);
-            if offloaded.tcp.send_room() > 0 {
+            let waits = offloaded.tcp.backlog().is_some();
+            if waits {
+                deliver_backlog(now, offloaded, client);
+            }
+            let news = waits || raised == Raised::Some;
+            if core::mem::take(&mut offer) || news && offloaded.tcp.send_room() > 0 {
                 client.send_room(&mut offloaded.io(now));
             }
-            if self.stalled.len() >= STALLED_FRAMES_MAX {
+            if stalled {
                 break;
             }
-            let Some(offloaded) = self.connections.slot(slot) else { return };
             let Some((transmit, reset)) = offloaded.poll_transmit(now) else {
-                let ended = raise_events(now, offloaded, client);
-                self.tell_retrieves(slot);
-                if !ended {
-                    self.connections.schedule(slot);
-                } else {
-                    self.release(now, slot);
+                let raised = raise_events(now, offloaded, client);
+                if raised != Raised::Nothing {
+                    self.tell_retrieves(slot);
+                }
+                match raised {
+                    Raised::End => self.release(now, slot),
+                    Raised::Nothing | Raised::Some => self.connections.schedule(slot),
                 }
                 return;
             };
@@ -384,7 +396,9 @@ impl Engine {
         }
     }
 
-    /// Sends a segment of a connection. `reset`: it ends one that was established.
+    /// Sends a segment of a connection. `reset`: it ends one that was established. A super-segment that is larger
+    /// than what the link segments is cut here: one look at TCP and one record of what is in flight for all of
+    /// its frames.
     pub(super) fn transmit_segment(
         &mut self,
         now: Instant,
@@ -393,61 +407,67 @@ impl Engine {
         reset: bool,
     ) {
         let wants_comments = self.link.wants_comments();
-        let Some(offloaded) = self.connections.slot(slot) else { return };
-        let pieces = transmit.payload_len.div_ceil(transmit.mss.max(1)).max(1);
-        let mut header = [0; HEADER_BYTES_MAX];
-        let header_len = write_header(offloaded, transmit, pieces, &mut header);
-        let header = &mut header[..header_len];
-        let ipv6 = offloaded.headers.is_ipv6();
-        let counted = Counted {
-            segments: pieces,
-            header_octets: header_len - offloaded.headers.ip_offset(),
-            payload_octets: transmit.payload_len,
-        };
-        let invalid = offloaded.tcp.is_invalid();
+        let Self { connections, link, capabilities, statistics, stalled, stats, .. } = self;
+        let Some(offloaded) = connections.slot(slot) else { return };
+        let statistics = &mut statistics[usize::from(offloaded.headers.is_ipv6())];
         if reset {
-            self.statistics(ipv6).reset_established();
+            statistics.reset_established();
         }
-        if invalid {
-            // CH-INV-2: the RST of an abortive disconnect.
-            self.stats.tx_invalid += 1;
-            self.statistics(ipv6).sent(transmit, counted, None);
-            return;
+        let is_invalid = offloaded.tcp.is_invalid();
+        let frame_payload_max = offloaded.super_segment_max();
+        let Offloaded { tcp, headers, note, spoken, .. } = offloaded;
+        *spoken |= !is_invalid;
+        let mut payload = Payload { slices: tcp.payload(transmit), rest: &[] };
+        let mut segment = *transmit;
+        let mut left = transmit.payload_len;
+        loop {
+            segment.payload_len = left.min(frame_payload_max);
+            left -= segment.payload_len;
+            let last = left == 0;
+            segment.flags = flags_of_piece(transmit.flags, segment.seq == transmit.seq, last);
+            let pieces = segment.payload_len.div_ceil(segment.mss.max(1)).max(1);
+            let mut header = [0; HEADER_BYTES_MAX];
+            let header_len = write_header(headers, &segment, pieces, &mut header);
+            let header = &mut header[..header_len];
+            let counted = Counted {
+                segments: pieces,
+                header_octets: header_len - headers.ip_offset(),
+                payload_octets: segment.payload_len,
+            };
+            if is_invalid {
+                // CH-INV-2: the RST of an abortive disconnect.
+                stats.tx_invalid += 1;
+                statistics.sent(&segment, counted, None);
+                return;
+            }
+            let mut slices = [IoSlice::new(&[]); tcp::SLICES_MAX];
+            let payload = payload.cut(segment.payload_len, &mut slices);
+            let comment = wants_comments.then(|| comment_of(note.take(), &segment)).flatten();
+            let offload = if capabilities.tx_checksum {
+                offload_of(headers, &segment, header_len)
+            } else {
+                headers.finish_checksum(header, payload.iter().map(|slice| &**slice));
+                TxOffload::default()
+            };
+            let frame = TxFrame { offload, head: header, payload, comment: comment.as_deref() };
+            // Behind what waits, or it would overtake it.
+            let outcome = match stalled.is_empty() {
+                true => link.transmit(now, &frame),
+                false => TxOutcome::Full,
+            };
+            if outcome == TxOutcome::Full {
+                stats.tx_stalled += 1;
+                let copy = Stalled { frame: gather(&frame), head_len: header_len, offload };
+                stalled.push_back(copy);
+            }
+            stats.tx_segments += 1;
+            statistics.sent(&segment, counted, Some(outcome));
+            if last {
+                return;
+            }
+            segment.seq = segment.seq + segment.payload_len as u32;
+            segment.nbl_context = None;
         }
-        let Some(offloaded) = self.connections.slot(slot) else { return };
-        offloaded.spoken = true;
-        let comment = wants_comments.then(|| note(offloaded.note.take(), transmit)).flatten();
-        let offload = if self.capabilities.tx_checksum {
-            offload_of(offloaded, transmit, header_len)
-        } else {
-            offloaded.headers.finish_checksum(header, offloaded.tcp.payload(transmit));
-            TxOffload::default()
-        };
-        let mut slices = [IoSlice::new(&[]); tcp::SLICES_MAX];
-        let mut count = 0;
-        for slice in offloaded.tcp.payload(transmit) {
-            slices[count] = IoSlice::new(slice);
-            count += 1;
-        }
-        let frame = TxFrame {
-            offload,
-            head: header,
-            payload: &slices[..count],
-            comment: comment.as_deref(),
-        };
-        // Behind what waits, or it would overtake it.
-        let outcome = match self.stalled.is_empty() {
-            true => self.link.transmit(now, &frame),
-            false => TxOutcome::Full,
-        };
-        if outcome == TxOutcome::Full {
-            self.stats.tx_stalled += 1;
-            let copy = Stalled { frame: gather(&frame), head_len: header_len, offload };
-            self.stalled.push_back(copy);
-        }
-        self.stats.tx_segments += 1;
-        let statistics = self.statistics(ipv6);
-        statistics.sent(transmit, counted, Some(outcome));
     }
 
     /// Sends a frame of the host stack, or keeps it while the link is full.
@@ -485,24 +505,57 @@ fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
     all
 }
 
-fn offload_of(offloaded: &Offloaded, transmit: &Transmit, header_len: usize) -> TxOffload {
-    let checksum = Some(TxChecksum { start: offloaded.headers.tcp_offset() as u16, offset: 16 });
+/// The payload of a segment, from which that of its frames is cut.
+struct Payload<'p, I> {
+    slices: I,
+    rest: &'p [u8],
+}
+
+impl<'p, I: Iterator<Item = &'p [u8]>> Payload<'p, I> {
+    /// The next `len` bytes, as the slices they lie in.
+    fn cut<'s>(&mut self, len: usize, slices: &'s mut [IoSlice<'p>]) -> &'s [IoSlice<'p>] {
+        let (mut left, mut count) = (len, 0);
+        while left > 0 {
+            if self.rest.is_empty() {
+                let Some(next) = self.slices.next() else { break };
+                self.rest = next;
+            }
+            let (slice, rest) = self.rest.split_at(self.rest.len().min(left));
+            slices[count] = IoSlice::new(slice);
+            count += 1;
+            left -= slice.len();
+            self.rest = rest;
+        }
+        &slices[..count]
+    }
+}
+
+/// The flags of one of the frames that a super-segment is cut into, as a link does it: what ends stands on the last,
+/// CWR on the first (RFC 3168 s6.1.2).
+pub(super) fn flags_of_piece(flags: Flags, first: bool, last: bool) -> Flags {
+    let end = if last { Flags::default() } else { Flags::PSH | Flags::FIN };
+    let start = if first { Flags::default() } else { Flags::CWR };
+    Flags(flags.0 & !(end | start).0)
+}
+
+fn offload_of(headers: &HeaderTemplate, transmit: &Transmit, header_len: usize) -> TxOffload {
+    let checksum = Some(TxChecksum { start: headers.tcp_offset() as u16, offset: 16 });
     let segment = (transmit.payload_len > transmit.mss).then(|| TxSegment {
         size: transmit.mss as u16,
         header_len: header_len as u16,
-        ipv6: offloaded.headers.is_ipv6(),
+        ipv6: headers.is_ipv6(),
     });
     TxOffload { checksum, segment }
 }
 
 /// Writes the headers of a segment, or of one that the link cuts into `pieces`. Returns their length.
 fn write_header(
-    offloaded: &mut Offloaded,
+    headers: &mut HeaderTemplate,
     transmit: &Transmit,
     pieces: usize,
     header: &mut [u8; HEADER_BYTES_MAX],
 ) -> usize {
-    offloaded.headers.write(
+    headers.write(
         header,
         &SegmentHeader {
             seq: transmit.seq,
@@ -529,7 +582,7 @@ fn received(frame: &TcpFrame<'_>, gso_size: usize) -> Counted {
 }
 
 /// What a capture says of a segment: that it is the first after a hand-over, and whose bytes it carries.
-fn note(hand_over: Option<&str>, transmit: &Transmit) -> Option<String> {
+fn comment_of(hand_over: Option<&str>, transmit: &Transmit) -> Option<String> {
     let again = if transmit.retransmission { ", retransmission" } else { "" };
     match (hand_over, transmit.nbl_context) {
         (None, None) => None,
@@ -594,16 +647,29 @@ impl<C: OffloadClient> Consumer for Upcalls<'_, C> {
     }
 }
 
-/// Events to the client. Returns whether the connection is over.
+/// What the client was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Raised {
+    /// There was nothing to tell.
+    Nothing,
+    /// Something.
+    Some,
+    /// The connection is over.
+    End,
+}
+
+/// Events to the client.
 pub(super) fn raise_events(
     now: Instant,
     offloaded: &mut Offloaded,
     client: &mut impl OffloadClient,
-) -> bool {
+) -> Raised {
+    let mut raised = Raised::Nothing;
     while let Some(event) = offloaded.tcp.poll_event() {
         if let Event::Retrieve(reason) = event {
             offloaded.retrieves.push(reason);
         }
+        raised = Raised::Some;
         let io = &mut offloaded.io(now);
         match event {
             Event::ReceiveComplete(chain) => client.receive_complete(io, chain),
@@ -621,11 +687,11 @@ pub(super) fn raise_events(
             Event::Retrieve(reason) => client.event(io, ConnectionEvent::Retrieve(reason)),
             Event::Closed => {
                 client.event(io, ConnectionEvent::Released);
-                return true;
+                return Raised::End;
             }
         }
     }
-    false
+    raised
 }
 
 /// A chain without the data of a disconnect that has completed before (see [`TcpObject::DISCONNECT_DATA`]).

@@ -11,7 +11,7 @@ use super::{
     Engine, NodeClient, TRANSMIT_SEGMENTS_MAX,
     connections::{HeldFrames, Offloaded},
     port::ToHost,
-    run::{deliver_backlog, raise_events},
+    run::{Raised, deliver_backlog, raise_events},
 };
 use crate::{
     chimney::tree::{Block, ObjectNode, TargetContext, TcpObject, TerminateTree},
@@ -107,7 +107,7 @@ impl Engine {
         // An ACK or a RST; the bound is for what upcalls add to it.
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return true };
-            if raise_events(now, offloaded, client) {
+            if raise_events(now, offloaded, client) == Raised::End {
                 return true;
             }
             let Some((transmit, reset)) = offloaded.poll_transmit(now) else { return false };

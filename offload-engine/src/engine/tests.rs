@@ -43,9 +43,9 @@ use crate::{
     },
     frame::classify,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
-    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
+    nbl::{NblChain, NetBuffer, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
-    tcp::{SeqNum, TcpPhase},
+    tcp::{Flags, SeqNum, TcpPhase},
     time::{Duration, Instant},
 };
 
@@ -539,6 +539,68 @@ fn a_full_link_makes_frames_wait() {
     assert_eq!(bench.engine.stats().tx_lost, 0);
 }
 
+// A link that does not segment: TCP is asked once for what the engine cuts into frames, and the frames are what a link
+// that segments would make of it. A full link in the middle neither loses nor reorders.
+#[test]
+fn a_super_segment_is_cut_for_a_plain_link() {
+    for full in [false, true] {
+        let mut bench = Bench::new(10);
+        bench.initiate(1, 80);
+        bench.poll();
+        bench.sent();
+        let data: Vec<u8> = (0..10_000_u32).map(|n| (n / 7) as u8).collect();
+        let mut buffer = NetBuffer::new();
+        buffer.push_mdl(Bytes::copy_from_slice(&data[..1001]));
+        buffer.push_mdl(Bytes::copy_from_slice(&data[1001..]));
+        let mut list = NetBufferList::new(42);
+        list.net_buffers.push(buffer);
+        bench.wire.lock().unwrap().full = full;
+        let now = bench.now;
+        bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+        bench.engine.flush(now, &mut bench.client);
+        bench.wire.lock().unwrap().full = false;
+        bench.poll();
+        let sent = bench.sent();
+        assert_eq!(sent.len(), 7);
+        let (mut seq, mut carried) = (1000, Vec::new());
+        let id = |frame: &[u8]| u16::from_be_bytes([frame[18], frame[19]]);
+        for (index, frame) in sent.iter().enumerate() {
+            let tcp = classify(frame).unwrap();
+            assert!(tcp.checksum_is_valid());
+            let (at, ack, payload) = tcp_of(frame);
+            assert_eq!((at, ack), (seq, 5000));
+            assert!(payload.len() == 1460 || index == 6);
+            let pushes = frame[14 + 20 + 13] & Flags::PSH.0 != 0;
+            assert_eq!(pushes, index == 6, "PSH ends the list");
+            assert_eq!(id(frame), id(&sent[0]) + index as u16);
+            seq += payload.len() as u32;
+            carried.extend(payload);
+        }
+        assert_eq!(carried, data);
+        let stats = bench.engine.stats();
+        assert_eq!((stats.tx_segments, stats.tx_lost), (7, 0));
+        assert_eq!(stats.tx_stalled, if full { 7 } else { 0 });
+        if !full {
+            let comments = &bench.wire.lock().unwrap().comments;
+            assert_eq!(comments.last().unwrap(), "initiate complete; NBL 0x2a");
+        }
+        bench.arrives(from_peer(80, 5000, 11_000, b""));
+        bench.poll();
+        assert_eq!(bench.client.completed.len(), 1);
+    }
+}
+
+// RFC 3168 s6.1.2: the first frame says that the window was reduced, the last ends the list and the stream.
+#[test]
+fn flags_of_what_is_cut() {
+    let all = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR | Flags::ECE;
+    let piece = |first, last| super::run::flags_of_piece(all, first, last);
+    assert_eq!(piece(true, true), all);
+    assert_eq!(piece(true, false), Flags::ACK | Flags::CWR | Flags::ECE);
+    assert_eq!(piece(false, false), Flags::ACK | Flags::ECE);
+    assert_eq!(piece(false, true), Flags::ACK | Flags::PSH | Flags::FIN | Flags::ECE);
+}
+
 // An abortive disconnect ends the connection: RST, Released last, and the host is told.
 #[test]
 fn the_end_is_told_once() {
@@ -616,7 +678,8 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     let again = bench.sent();
     let shape: Vec<_> =
         again.iter().map(|frame| (tcp_of(frame).0, tcp_of(frame).2.len())).collect();
-    assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 440)]);
+    // The last 80 bytes have passed, but they were part of the one super-segment that the frames were cut from.
+    assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 520)]);
     let told: Vec<_> = bench.port.from_engine.try_iter().collect();
     let frames = told.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
     assert_eq!(frames, 3, "the host gets every frame");

@@ -86,6 +86,38 @@ fn super_segments_are_cut_to_full_segments() {
     assert_eq!(slow.transmit(SUPER)[0].payload_len, 10 * MSS, "the initial window (RFC 6928)");
 }
 
+// However large the congestion window is, no more is in flight than the path carries in its smallest round trip,
+// but what every path may have. Before a round trip is known, nothing but the windows counts.
+#[test]
+fn the_flight_is_bounded_by_the_path() {
+    let flight = |rtt: Duration, config: Config| {
+        let mut state = state();
+        let TcpState { constant, delegated, .. } = &mut state.tcp;
+        (constant.window_scaling_enabled, constant.snd_wind_scale) = (true, 8);
+        (delegated.cwnd, delegated.snd_wnd, delegated.max_snd_wnd) = (4 << 20, 8 << 20, 8 << 20);
+        let mut bench = Bench::with(state, config);
+        bench.post(MSS);
+        assert_eq!(bench.transmit(SUPER).len(), 1);
+        assert_eq!(bench.tcp.info(bench.now).snd_cwnd, 4 << 20);
+        bench.now += rtt;
+        bench.ack(MSS as u32);
+        bench.post(3 << 20);
+        let sent: usize = bench.transmit(SUPER).iter().map(|t| t.payload_len).sum();
+        let Info { snd_cwnd, .. } = bench.tcp.info(bench.now);
+        (sent, usize::try_from(snd_cwnd).unwrap())
+    };
+    let whole = |bytes: usize| bytes - bytes % MSS;
+    let default = Config::default();
+    assert_eq!(flight(Duration::from_micros(20), default), (whole(512 << 10), 512 << 10));
+    assert_eq!(flight(Duration::from_micros(100), default), (whole(1_000_000), 1_000_000));
+    assert_eq!(flight(Duration::from_millis(10), default).0, 3 << 20, "100 MB");
+    let slow = Config { in_flight_min: 100_000, link_rate: 1_000_000_000, ..default };
+    assert_eq!(flight(Duration::from_micros(20), slow).1, 100_000);
+    assert_eq!(flight(Duration::from_micros(200), slow).1, 200_000);
+    let unbounded = Config { link_rate: u64::MAX, ..default };
+    assert_eq!(flight(Duration::from_micros(20), unbounded).0, 3 << 20);
+}
+
 // RFC 9293 s3.7.1, RFC 6691: options that every segment carries count.
 #[test]
 fn effective_mss() {

@@ -113,7 +113,7 @@ pub(super) fn ping(
         phase.histogram.record(if is_read { nanos } else { nanos / 2 });
         before = now;
         messages += 1;
-        phase.budget.left -= 1;
+        phase.budget.left = phase.budget.left.saturating_sub(1);
         phase.budget.look(now);
     }
     session.dialogue.say(&Message::End { messages, receives: 0, slots: 0 })?;

@@ -63,12 +63,7 @@ impl PerfNode {
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
         let OpenLink { link, vnet_header } = open_link(&mut Netlink::open()?, config)?;
-        let capabilities = link.capabilities();
-        let is_ipv4 = plan.remote.map_or(config.addresses[0].address(), |to| to.ip()).is_ipv4();
-        let super_segment_max = if is_ipv4 { capabilities.tso4_max } else { capabilities.tso6_max };
-        // The peer is of our own kind: where super-segments flow it takes FPDUs as large as they are.
-        let fpdu_size = if super_segment_max == 0 { FpduSize::Emss } else { FpduSize::Max };
-        let (node, adapter) = open_adapter(link, config, fpdu_size)?;
+        let (node, adapter) = open_adapter(link, config, FpduSize::Auto)?;
         reporter.link(vnet_header, config.mtu_bytes);
         let control = server::serve(&node, config)?;
         let waker = Waker::new();

@@ -1,0 +1,394 @@
+//! One host stack, two engines: which of them a connection, an object and a word go to.
+
+use alloc::{vec, vec::Vec};
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+use offload_engine::{
+    chimney::{
+        client::OffloadHandle,
+        provider::AdapterStatus,
+        state::MacAddress,
+        tree::{InitiateNode, TargetContext, UpdateNode, UpdateTree},
+    },
+    engine::{
+        doorbell::Doorbell,
+        port::{FromHost, HostPort, ToHost},
+    },
+    link::LinkCapabilities,
+    status::NdisStatus,
+    time::{Duration, Instant},
+};
+
+use super::bench::{CLIENT, address, config};
+use crate::{
+    host::{ConfigError, Host},
+    socket::{HostError, ListenerId, Notice, OffloadPolicy, Request, SocketPort},
+};
+
+/// The peer's Ethernet address.
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const PORT: u16 = 5000;
+
+/// Engine and client of one shard, both played by the test.
+struct Shard {
+    port: SocketPort,
+    to_host: Sender<ToHost>,
+    from_host: Receiver<FromHost>,
+}
+
+struct Twin {
+    host: Host,
+    shards: Vec<Shard>,
+    now: Instant,
+    contexts: u32,
+}
+
+impl Twin {
+    fn new(policy: OffloadPolicy) -> Self {
+        let host_doorbell = Arc::new(Doorbell::new().unwrap());
+        let (mut shards, mut ports) = (Vec::new(), Vec::new());
+        for (port, clients) in SocketPort::pairs(&host_doorbell, 2) {
+            let (to_engine, from_host) = crossbeam_channel::unbounded();
+            let (to_host, from_engine) = crossbeam_channel::unbounded();
+            let engine = HostPort {
+                to_engine,
+                from_engine,
+                engine_doorbell: Arc::new(Doorbell::new().unwrap()),
+                host_doorbell: host_doorbell.clone(),
+                capabilities: LinkCapabilities {
+                    mtu: 1500,
+                    tx_checksum: false,
+                    tso4_max: 0,
+                    tso6_max: 0,
+                },
+            };
+            shards.push(Shard { port, to_host, from_host });
+            ports.push((engine, clients));
+        }
+        let host = Host::of_shards(config(2, policy), ports).unwrap();
+        let mut twin = Self { host, shards, now: Instant::from_millis(1), contexts: 0 };
+        twin.announce(0, PEER);
+        twin
+    }
+
+    fn poll(&mut self) {
+        self.now += Duration::from_millis(1);
+        while self.host.poll(self.now) {}
+    }
+
+    fn arrives(&mut self, shard: usize, data: Vec<u8>) {
+        let frame = ToHost::Frame { data, checksum_valid: false };
+        self.shards[shard].to_host.send(frame).unwrap();
+        self.poll();
+    }
+
+    /// The peer asks for our address by ARP, and so tells its own.
+    fn announce(&mut self, shard: usize, mac: [u8; 6]) {
+        let mut frame = vec![0xff; 6];
+        frame.extend_from_slice(&mac);
+        frame.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        frame.extend_from_slice(&mac);
+        frame.extend_from_slice(&[10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
+        self.arrives(shard, frame);
+    }
+
+    /// A segment of the peer's.
+    fn segment(&mut self, shard: usize, source_port: u16, seq: u32, ack: Option<u32>) {
+        let builder = PacketBuilder::ethernet2(PEER, OURS)
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+            .tcp(source_port, PORT, seq, 4096);
+        let builder = match ack {
+            Some(ack) => builder.ack(ack),
+            None => builder.syn(),
+        };
+        let mut frame = Vec::new();
+        builder.write(&mut frame, &[]).unwrap();
+        self.arrives(shard, frame);
+    }
+
+    fn ask(&mut self, shard: usize, request: Request) {
+        self.shards[shard].port.request(request);
+        self.poll();
+    }
+
+    /// Listens; what comes of it.
+    fn listen(&mut self, shard: usize, local: SocketAddr) -> (ListenerId, Result<(), HostError>) {
+        let listener = ListenerId(self.shards[shard].port.allocate());
+        let client = CLIENT;
+        let backlog = 4;
+        let request = Request::Listen { listener, client, local, backlog, must_offload: false };
+        self.ask(shard, request);
+        let answer = match self.shards[shard].port.notice() {
+            Some(Notice::Listening { listener: of, .. }) if of == listener => Ok(()),
+            Some(Notice::ListenFailed { listener: of, error }) if of == listener => Err(error),
+            other => panic!("{other:?}"),
+        };
+        (listener, answer)
+    }
+
+    /// What the host has told the engine of a shard since this was asked last.
+    fn told(&self, shard: usize) -> Vec<FromHost> {
+        self.shards[shard].from_host.try_iter().collect()
+    }
+
+    /// A handshake whose SYN comes by the queue of `shard`; the shard on whose queue it is answered.
+    fn handshake(&mut self, shard: usize, source_port: u16) -> usize {
+        self.segment(shard, source_port, 7, None);
+        let answers = [0, 1].map(|shard| self.told(shard));
+        let syn_ack = |message: &FromHost| {
+            let FromHost::Frame(frame) = message else { return None };
+            let Some(TransportSlice::Tcp(tcp)) =
+                SlicedPacket::from_ethernet(frame).unwrap().transport
+            else {
+                return None;
+            };
+            assert!(tcp.syn() && tcp.ack() && tcp.destination_port() == source_port);
+            Some(tcp.sequence_number())
+        };
+        let answers = answers.map(|told| told.iter().find_map(syn_ack));
+        let queue = answers.iter().position(Option::is_some).expect("a SYN-ACK");
+        assert!(answers[1 - queue].is_none(), "one SYN-ACK");
+        self.segment(queue, source_port, 8, Some(answers[queue].unwrap() + 1));
+        queue
+    }
+
+    /// Lets the engine of a shard take over all that it is given.
+    fn take_over(&mut self, shard: usize) -> usize {
+        let told = self.told(shard);
+        let mut name = || {
+            self.contexts += 1;
+            Some(TargetContext::new(self.contexts, 0))
+        };
+        let mut trees = 0;
+        for message in told {
+            let FromHost::Initiate(mut tree) = message else { continue };
+            trees += 1;
+            for neighbor in &mut tree {
+                neighbor.status = take(&mut neighbor.payload, &mut name);
+                for path in &mut neighbor.dependents {
+                    path.status = take(&mut path.payload, &mut name);
+                    for tcp in &mut path.dependents {
+                        tcp.status = take(&mut tcp.payload, &mut name);
+                    }
+                }
+            }
+            self.shards[shard].to_host.send(ToHost::InitiateComplete(tree)).unwrap();
+        }
+        self.poll();
+        trees
+    }
+
+    fn updates(&self, shard: usize) -> Vec<UpdateTree> {
+        let update = |message| match message {
+            FromHost::Update(tree) => Some(tree),
+            _ => None,
+        };
+        self.told(shard).into_iter().filter_map(update).collect()
+    }
+
+    /// Names of connections that the client of a shard has heard of, and whether they go down.
+    fn established(&self, shard: usize) -> Vec<(OffloadHandle, bool)> {
+        let notices = std::iter::from_fn(|| self.shards[shard].port.notice());
+        let established = |notice| match notice {
+            Notice::Established { handle, offloading, .. } => Some((handle, offloading)),
+            _ => None,
+        };
+        notices.filter_map(established).collect()
+    }
+}
+
+fn take<S>(
+    node: &mut InitiateNode<S>,
+    name: &mut impl FnMut() -> Option<TargetContext>,
+) -> NdisStatus {
+    if let InitiateNode::New { state, context } = node {
+        *state = None;
+        *context = name();
+    }
+    NdisStatus::SUCCESS
+}
+
+fn listening() -> SocketAddr {
+    SocketAddr::new(address(2, false), PORT)
+}
+
+/// Two shards listen, and each has a connection with the target.
+fn both_offloaded() -> Twin {
+    let mut twin = Twin::new(OffloadPolicy::Always);
+    for shard in [0, 1] {
+        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+    }
+    for shard in [0, 1] {
+        assert_eq!(twin.handshake(shard, 100 + shard as u16), shard);
+        assert_eq!(twin.take_over(shard), 1, "a tree for the shard's connection");
+        let told = twin.established(shard);
+        assert!(matches!(told[..], [(_, true)]), "{told:?}");
+    }
+    for shard in [0, 1] {
+        twin.told(shard);
+    }
+    twin
+}
+
+#[test]
+fn one_address_for_listeners_of_different_shards() {
+    let mut twin = Twin::new(OffloadPolicy::Never);
+    let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
+    let in_use = Err(HostError::AddressInUse);
+    let (first, listens) = twin.listen(0, listening());
+    assert_eq!(listens, Ok(()));
+    assert_eq!(twin.listen(0, listening()).1, in_use, "of the same shard");
+    assert_eq!(twin.listen(1, any).1, in_use, "another address that hears the same");
+    let (second, listens) = twin.listen(1, listening());
+    assert_eq!(listens, Ok(()));
+    assert_eq!(twin.handshake(1, 100), 1);
+    assert_eq!(twin.established(1).len(), 1);
+    // The other one hears alone from now on, whatever queue a SYN comes by.
+    twin.ask(1, Request::Unlisten { listener: second });
+    assert_eq!(twin.handshake(1, 101), 0);
+    assert_eq!(twin.established(0).len(), 1);
+    twin.ask(0, Request::Unlisten { listener: first });
+    twin.segment(0, 102, 7, None);
+    assert_eq!(twin.host.stats().listen_overflows, 0);
+    assert_eq!(twin.host.connections.len(), 2, "nobody hears any more");
+}
+
+// A few connections are spread evenly, wherever their SYNs come.
+#[test]
+fn what_is_accepted_is_spread() {
+    let mut twin = Twin::new(OffloadPolicy::Never);
+    for shard in [0, 1] {
+        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+    }
+    let queues = (0..6).map(|number| twin.handshake(0, 100 + number)).collect::<Vec<_>>();
+    assert_eq!(queues, [0, 1, 0, 1, 0, 1]);
+    let loads = || twin.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
+    assert_eq!(loads(), [3, 3]);
+    assert_eq!([0, 1].map(|shard| twin.established(shard).len()), [3, 3]);
+}
+
+/// A shard that is not listening, or whose backlog is full, gets none.
+#[test]
+fn a_full_backlog_leaves_it_to_the_others() {
+    let mut twin = Twin::new(OffloadPolicy::Never);
+    for shard in [0, 1] {
+        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+    }
+    // Four each may be in their handshake.
+    for number in 0..9 {
+        twin.segment(0, 100 + number, 7, None);
+    }
+    let loads = twin.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
+    assert_eq!(loads, [4, 4]);
+    assert_eq!(twin.host.stats().listen_overflows, 1);
+}
+
+// Many: each stays where its SYN has come, as long as no shard has an eighth less.
+#[test]
+fn many_stay_where_they_came() {
+    let mut twin = Twin::new(OffloadPolicy::Never);
+    let ids = twin.host.shards.ids().collect::<Vec<_>>();
+    let mut placed = |loads: [usize; 2], arrived: usize| {
+        for (shard, load) in ids.iter().zip(loads) {
+            twin.host.shards[*shard].connections = load;
+        }
+        let place = twin.host.shards.place(ids[arrived], ids.iter().copied());
+        ids.iter().position(|id| Some(*id) == place)
+    };
+    assert_eq!(placed([0, 0], 1), Some(1));
+    assert_eq!(placed([0, 1], 1), Some(0));
+    assert_eq!(placed([7, 8], 1), Some(0));
+    assert_eq!(placed([8, 9], 1), Some(1));
+    assert_eq!(placed([800, 900], 1), Some(1));
+    assert_eq!(placed([800, 901], 1), Some(0));
+    let none = twin.host.shards.place(ids[0], std::iter::empty());
+    assert_eq!(none, None);
+    assert_eq!(twin.host.shards.place(ids[0], ids[1..].iter().copied()), Some(ids[1]));
+}
+
+// CH-UPD: each target has objects of its own, and each that has one is told.
+#[test]
+fn a_moved_neighbor_is_told_to_every_target_that_has_it() {
+    let mut twin = both_offloaded();
+    let moved = [2, 0, 0, 0, 0, 9];
+    // By whatever queue it is heard.
+    twin.announce(1, moved);
+    let handles = [0, 1].map(|shard| {
+        let updates = twin.updates(shard);
+        assert_eq!(updates.len(), 1, "shard {shard}");
+        let UpdateNode::Cached { cached, .. } = &updates[0][0].payload else { panic!("{updates:?}") };
+        assert_eq!(cached.dl_destination_address, MacAddress(moved));
+        updates[0][0].handle
+    });
+    assert_ne!(handles[0], handles[1], "an object of each");
+}
+
+// CH-UPD-5
+#[test]
+fn a_narrow_path_is_told_to_every_target_that_has_it() {
+    let mut twin = both_offloaded();
+    let handle = *twin.host.offloaded.keys().next().unwrap();
+    let message = ToHost::PathMtu { handle, path_mtu: 1300 };
+    twin.shards[0].to_host.send(message).unwrap();
+    twin.poll();
+    for shard in [0, 1] {
+        let updates = twin.updates(shard);
+        let path = &updates[0][0].dependents[0];
+        let UpdateNode::Cached { cached, .. } = &path.payload else { panic!("{updates:?}") };
+        assert_eq!(cached.path_mtu, 1300);
+    }
+}
+
+// CH s5.7: a pause, and what the target wants back, is of that target alone.
+#[test]
+fn a_pause_is_of_one_shard() {
+    let mut twin = both_offloaded();
+    twin.shards[0].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
+    twin.poll();
+    let terminates = [0, 1].map(|shard| {
+        let told = twin.told(shard);
+        told.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
+    });
+    assert_eq!(terminates, [1, 0]);
+    assert_eq!(twin.handshake(0, 200), 0);
+    assert_eq!(twin.handshake(1, 201), 1);
+    let stays = twin.established(0);
+    assert!(matches!(stays[..], [(_, false)]), "{stays:?}");
+    let goes = twin.established(1);
+    assert!(matches!(goes[..], [(_, true)]), "{goes:?}");
+}
+
+/// What goes down, and how it ends, is between the host and that engine; the loads go back.
+#[test]
+fn connections_end_where_they_were() {
+    let mut twin = both_offloaded();
+    let handles = twin.host.offloaded.keys().copied().collect::<Vec<_>>();
+    for (shard, handle) in handles.into_iter().enumerate() {
+        twin.shards[shard].to_host.send(ToHost::Released { handle }).unwrap();
+        twin.poll();
+        let told = [0, 1].map(|shard| {
+            let told = twin.told(shard);
+            told.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
+        });
+        // Its path and its neighbor go with it.
+        let mut expected = [0, 0];
+        expected[shard] = 2;
+        assert_eq!(told, expected);
+    }
+    assert!(twin.host.is_idle());
+    assert!(twin.host.shards.iter().all(|shard| shard.connections == 0));
+}
+
+#[test]
+fn names_are_of_one_allocator() {
+    let twin = Twin::new(OffloadPolicy::Never);
+    let [one, other] = &twin.shards[..] else { panic!("two were made") };
+    let names = [one.port.allocate(), other.port.allocate(), one.port.allocate()];
+    assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2]);
+    let none = Host::of_shards(config(2, OffloadPolicy::Never), Vec::new());
+    assert_eq!(none.err(), Some(ConfigError::Shards));
+}

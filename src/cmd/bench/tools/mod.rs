@@ -1,0 +1,291 @@
+//! How each job is run and what its tool says is read: a server and a client of somebody's, or one program.
+//!
+//! Limits: a server is ready within [`READY_LIMIT`]; a client has its seconds and [`GRACE`], and a server
+//! [`END_LIMIT`] after its client to end by itself. Whoever does not keep them is killed, and the sample
+//! has failed.
+
+mod document;
+mod iperf3;
+mod perf;
+mod trace;
+mod ucx;
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use super::{
+    contest::{Job, Need},
+    place::{KERNELS, Place, Room},
+    process::{Ended, Fault, Ready, Running, Signals},
+    sample::{Covers, Cpu, Sample},
+};
+
+/// How long a server may take until it can be called.
+const READY_LIMIT: Duration = Duration::from_secs(15);
+/// How long a client may take beyond the time it measures.
+const GRACE: Duration = Duration::from_secs(30);
+/// How long a server may take to end once its client has.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// The port of a tool's first connection.
+const PORT: u16 = 18_515;
+
+/// What the runs of all jobs share.
+#[derive(Debug)]
+pub(super) struct Tools<'a> {
+    /// Where they run.
+    pub(super) place: &'a Place,
+    /// What ends them early.
+    pub(super) signals: &'a Signals,
+    /// How long one sample is measured, seconds.
+    pub(super) seconds: f64,
+    /// Options of every node.
+    pub(super) mtu_bytes: u16,
+    /// Programs of peers, by what needs them.
+    pub(super) programs: HashMap<Need, PathBuf>,
+    /// Iterations per second that a test of UCX has shown, by test and size.
+    ucx_rates: HashMap<(&'static str, u64), f64>,
+    /// Runs so far: TAPs of two runs have different names, since one may linger.
+    runs: u32,
+}
+
+/// Words of a command line.
+type Words = Vec<OsString>;
+
+fn words<W: Into<OsString>>(of: impl IntoIterator<Item = W>) -> Words {
+    of.into_iter().map(Into::into).collect()
+}
+
+/// One program of a pair.
+#[derive(Clone, Debug)]
+struct End {
+    room: Room,
+    program: PathBuf,
+    words: Words,
+    /// Variables of its environment.
+    environment: Vec<(&'static str, String)>,
+}
+
+impl End {
+    fn new(room: Room, program: &Path, words: Words) -> Self {
+        Self { room, program: program.into(), words, environment: Vec::new() }
+    }
+
+    /// As it would be typed.
+    fn told(&self) -> String {
+        let program = self.program.file_name().unwrap_or_default().to_string_lossy();
+        let program = if program == "exe" { "flue".into() } else { program };
+        let variables = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
+        let words = self.words.iter().map(|word| word.to_string_lossy().into_owned());
+        variables.chain([program.into_owned()]).chain(words).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A server, a client, and when the one can be called by the other.
+#[derive(Clone, Debug)]
+struct Pair {
+    server: End,
+    client: End,
+    ready: Ready,
+}
+
+/// What a pair left.
+#[derive(Debug)]
+struct PairEnded {
+    server: Option<Ended>,
+    client: Ended,
+}
+
+impl PairEnded {
+    /// What the kernel counted of both processes, for `bytes` of payload.
+    fn cpu(&self, bytes: u64) -> Option<Cpu> {
+        let (user, system) = self.client.cpu_seconds?;
+        let (server_user, server_system) = self.server.as_ref()?.cpu_seconds?;
+        Some(Cpu {
+            user_seconds: user + server_user,
+            system_seconds: system + server_system,
+            bytes,
+            covers: Covers::Processes,
+        })
+    }
+}
+
+/// A sample, and the command line of who made it.
+pub(super) type Measured = Result<Sample, Fault>;
+
+impl<'a> Tools<'a> {
+    /// Of a place. `libfabric` and `programs` are what was found.
+    pub(super) fn new(
+        place: &'a Place,
+        signals: &'a Signals,
+        seconds: f64,
+        mtu_bytes: u16,
+        programs: HashMap<Need, PathBuf>,
+    ) -> Self {
+        let ucx_rates = HashMap::new();
+        Self { place, signals, seconds, mtu_bytes, programs, ucx_rates, runs: 0 }
+    }
+
+    /// Measures once.
+    pub(super) fn measure(&mut self, job: &Job) -> Measured {
+        match job {
+            Job::Perf(job) => {
+                let pair = self.perf_pair(job, &Span::Seconds(self.seconds));
+                let ended = self.run_pair(&pair, self.limit())?;
+                perf::sample(&ended.client.out).map_err(|why| ended.fault(&why))
+            }
+            Job::Libfabric { operation, size_bytes, depth } => {
+                let pair = self.libfabric_pair(operation, *size_bytes, *depth)?;
+                let ended = self.run_pair(&pair, self.limit())?;
+                let mut sample =
+                    document::sample(&ended.client.out).map_err(|why| ended.fault(&why))?;
+                if depth.is_some() {
+                    sample.messages_per_second = sample
+                        .messages_per_second
+                        .or(sample.bandwidth_bps.map(|bps| bps / 8.0 / *size_bytes as f64));
+                }
+                Ok(sample)
+            }
+            Job::Ucx { test, size_bytes, latency } => self.ucx(test, *size_bytes, *latency),
+            Job::Iperf3 => {
+                let pair = self.iperf3_pair()?;
+                let ended = self.run_pair(&pair, self.limit())?;
+                iperf3::sample(&ended.client.out).map_err(|why| ended.fault(&why))
+            }
+            Job::Yardstick { arguments } => {
+                let end = self.yardstick(arguments);
+                let mut running = self.start(&end)?;
+                let ended = running.wait(self.signals, self.limit())?;
+                let sample = document::sample(&ended.out);
+                sample.map_err(|why| Fault::Failed(format!("{why}; {}", ended.told())))
+            }
+        }
+    }
+
+    /// The command line of who measures, as it would be typed.
+    pub(super) fn told(&mut self, job: &Job) -> String {
+        let end = match job {
+            Job::Perf(job) => Ok(self.perf_pair(job, &Span::Seconds(self.seconds)).client),
+            Job::Libfabric { operation, size_bytes, depth } => {
+                self.libfabric_pair(operation, *size_bytes, *depth).map(|pair| pair.client)
+            }
+            Job::Ucx { test, size_bytes, .. } => {
+                self.ucx_pair(test, *size_bytes, 1_000, None).map(|pair| pair.client)
+            }
+            Job::Iperf3 => self.iperf3_pair().map(|pair| pair.client),
+            Job::Yardstick { arguments } => Ok(self.yardstick(arguments)),
+        };
+        end.map_or_else(|_| String::new(), |end| end.told())
+    }
+
+    fn limit(&self) -> Duration {
+        GRACE + Duration::from_secs_f64(2.0 * self.seconds)
+    }
+
+    fn program(&self, need: Need) -> Result<&Path, Fault> {
+        let found = self.programs.get(&need).map(PathBuf::as_path);
+        found.ok_or_else(|| Fault::Failed("not found on this machine".into()))
+    }
+
+    fn command(&self, end: &End) -> Command {
+        let mut command = self.place.command(end.room, &end.program);
+        command.args(&end.words).envs(end.environment.iter().cloned());
+        command
+    }
+
+    fn start(&mut self, end: &End) -> Result<Running, Fault> {
+        self.runs += 1;
+        let name = end.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = if name == "exe" { "flue".to_owned() } else { name };
+        Running::start(&name, self.command(end))
+    }
+
+    fn run_pair(&mut self, pair: &Pair, limit: Duration) -> Result<PairEnded, Fault> {
+        let signals = self.signals;
+        let mut server = self.start(&pair.server)?;
+        server
+            .wait_ready(&pair.ready, signals, READY_LIMIT)
+            .map_err(|fault| at("server", fault))?;
+        let mut client = self.start(&pair.client)?;
+        let client = client.wait(signals, limit).map_err(|fault| {
+            let said = server.said();
+            at(&format!("client (the server said {said:?})"), fault)
+        })?;
+        if !client.status.success() {
+            let why = Fault::Failed(format!("client: {}", client.told()));
+            return Err(why);
+        }
+        // A server that does not end is no reason to give up what its client has measured.
+        let server = match server.wait(signals, END_LIMIT) {
+            Ok(ended) => Some(ended),
+            Err(Fault::Failed(_)) => None,
+            Err(interrupted) => return Err(interrupted),
+        };
+        Ok(PairEnded { server, client })
+    }
+
+    fn libfabric_pair(
+        &self,
+        operation: &str,
+        size_bytes: u64,
+        depth: Option<u32>,
+    ) -> Result<Pair, Fault> {
+        let program = self.program(Need::Libfabric)?;
+        let port = ["--port".to_owned(), PORT.to_string()];
+        let mut options = vec![
+            "--op".to_owned(),
+            operation.into(),
+            "--size".into(),
+            size_bytes.to_string(),
+            "--depth".into(),
+            depth.unwrap_or(1).to_string(),
+            "--seconds".into(),
+            self.seconds.to_string(),
+        ];
+        if depth.is_none() {
+            options.push("--latency".into());
+        }
+        let server = ["server".to_owned()].into_iter().chain(port.clone());
+        let client = ["client".to_owned(), KERNELS[1].to_string()];
+        let client = client.into_iter().chain(port).chain(options);
+        Ok(Pair {
+            server: End::new(Room::Right, program, words(server)),
+            client: End::new(Room::Left, program, words(client)),
+            ready: Ready::Listens(PORT),
+        })
+    }
+
+    fn yardstick(&self, arguments: &[String]) -> End {
+        let own = ["bench", "yardstick"].into_iter().map(str::to_owned);
+        let seconds = ["--seconds".to_owned(), self.seconds.to_string()];
+        let words = words(own.chain(arguments.iter().cloned()).chain(seconds));
+        End::new(Room::Bridge, self.place.program(), words)
+    }
+}
+
+/// How long a run of `flue perf` is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Span {
+    /// So long.
+    Seconds(f64),
+    /// So many operations.
+    Iterations(u64),
+}
+
+impl PairEnded {
+    /// What a client said that was not understood.
+    fn fault(&self, why: &str) -> Fault {
+        Fault::Failed(format!("client: {why}; {}", self.client.told()))
+    }
+}
+
+fn at(whose: &str, fault: Fault) -> Fault {
+    match fault {
+        Fault::Failed(why) => Fault::Failed(format!("{whose}: {why}")),
+        interrupted @ Fault::Interrupted(_) => interrupted,
+    }
+}

@@ -1,0 +1,207 @@
+//! `flue bench` on this machine: two rows of it for a moment, the documents that come of it, and that nothing is
+//! left. No figure is judged.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use flue_test_support::flue::{Scratch, command};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("unshare")];
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs it with these options in a namespace of the test's, where it makes its own.
+fn bench(options: &str) -> Process {
+    Process::start(&Namespace::new(), command(FLUE, &format!("bench {options}")), Output::Lines)
+}
+
+/// The network namespaces in which there is any process.
+fn namespaces() -> BTreeSet<String> {
+    let processes = fs::read_dir("/proc").expect("there is /proc");
+    let link = |entry: fs::DirEntry| fs::read_link(entry.path().join("ns/net")).ok();
+    let links = processes.filter_map(|entry| link(entry.ok()?));
+    links.map(|link| link.display().to_string()).collect()
+}
+
+/// Until no process is in any of these, which is a matter of processes that are being killed.
+fn assert_gone(names: &BTreeSet<String>) {
+    let deadline = Instant::now() + LIMIT;
+    while !names.is_disjoint(&namespaces()) {
+        assert!(Instant::now() < deadline, "left: {names:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// What holds of every summary.
+fn check_summary(summary: &Value) {
+    let [min, median, max] = ["min", "median", "max"].map(|key| number(&summary[key]));
+    assert!(min <= median && median <= max, "{summary}");
+    assert!(number(&summary["samples"]) >= 1.0, "{summary}");
+}
+
+/// What holds of every line of a table, and how many of them have a ratio.
+fn check_lines(contest: &Value) -> usize {
+    let mut ratios = 0;
+    for line in contest["lines"].as_array().expect("lines") {
+        for summary in [&line["flue"], &line["other"]] {
+            if !summary.is_null() {
+                check_summary(summary);
+            }
+        }
+        if let Some(ratio) = line["ratio"].as_f64() {
+            ratios += 1;
+            let quotient = number(&line["flue"]["median"]) / number(&line["other"]["median"]);
+            assert!((ratio / quotient - 1.0).abs() < 1e-9, "{line}");
+        }
+    }
+    ratios
+}
+
+#[test]
+fn two_rows_and_their_documents() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (json, html) = (scratch.file("bench.json"), scratch.file("bench.html"));
+    let options = format!(
+        "--quick --rounds 1 --seconds 0.1 --only latency-block,stream-to-kernel --json {} --html {}",
+        json.display(),
+        html.display()
+    );
+    let mut run = bench(&options);
+    let said = run.all_lines(LIMIT);
+    run.expect_exit(0, LIMIT);
+    assert!(said.contains("latency-block") && said.contains("stream-to-kernel"), "{said}");
+    assert!(!said.contains('\u{1b}'), "no tricks where there is no terminal");
+
+    let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).expect("it is JSON");
+    assert_eq!(document["schema"], "flue-bench/1");
+    assert_eq!(document["settings"]["rounds"], 1);
+    assert!(document["machine"]["kernel"].as_str().unwrap().starts_with("Linux"));
+    let contests = document["contests"].as_array().unwrap();
+    assert_eq!(contests.len(), 2);
+    for contest in contests {
+        let flue = &contest["contestants"][0];
+        assert_eq!(flue["system"], "flue");
+        assert_eq!(flue["samples"].as_array().unwrap().len(), 1, "{flue}");
+        assert!(flue["samples"][0]["error"].is_null(), "{flue}");
+        let metric = contest["metric"].as_str().unwrap();
+        check_summary(&flue["summaries"][metric]);
+        assert!(check_lines(contest) >= 1, "{contest}");
+    }
+
+    let page = fs::read_to_string(&html).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
+    for element in ["svg", "g", "table", "tr", "td", "div", "details", "main", "text"] {
+        let opened = page.matches(&format!("<{element}>")).count()
+            + page.matches(&format!("<{element} ")).count();
+        assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "<{element}>");
+    }
+    for word in ["http:", "https:", "src=", "<script", "url("] {
+        assert!(!page.contains(word), "{word}");
+    }
+
+    let names = document["namespaces"].as_array().unwrap().iter();
+    let names: BTreeSet<String> = names.map(|name| name.as_str().unwrap().to_owned()).collect();
+    assert_eq!(names.len(), 3);
+    assert_gone(&names);
+}
+
+#[test]
+fn a_signal_ends_it_keeps_what_there_is_and_leaves_nothing() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let json = scratch.file("bench.json");
+    // More rounds than anybody waits for.
+    let options = format!("--rounds 99 --seconds 2 --only latency-block --json {}", json.display());
+    let mut run = bench(&options);
+    run.expect_line("samples: ", LIMIT);
+    run.signal(Signal::INT);
+    run.expect_line("interrupted by SIGINT", LIMIT);
+    run.expect_exit(1, LIMIT);
+    let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).expect("it is JSON");
+    assert_eq!(document["interrupted_by"], 2);
+    let names = document["namespaces"].as_array().unwrap().iter();
+    assert_gone(&names.map(|name| name.as_str().unwrap().to_owned()).collect());
+}
+
+#[test]
+fn sudden_death_leaves_nothing() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let mut run = bench("--rounds 99 --seconds 5 --only latency-block");
+    run.expect_line("samples: ", LIMIT);
+    let children = children_of(run.id());
+    run.signal(Signal::KILL);
+    run.wait(LIMIT);
+    let deadline = Instant::now() + LIMIT;
+    while children.iter().any(|child| is_running(child)) {
+        assert!(Instant::now() < deadline, "left: {children:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether it is more than a name that nobody has asked for yet.
+fn is_running(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    !state.is_empty() && !state.starts_with(['Z', 'X'])
+}
+
+/// Once there are some: it has begun to measure.
+fn children_of(pid: u32) -> Vec<String> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let children = fs::read_to_string(path).expect("it runs");
+        if !children.trim().is_empty() {
+            return children.split_whitespace().map(str::to_owned).collect();
+        }
+        assert!(Instant::now() < deadline, "it starts nobody");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_status_2() {
+    let status = |line: &str| {
+        let output = Command::new(FLUE).arg("bench").args(line.split(' ')).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text)
+    };
+    for (line, word) in [
+        ("--only no-such-row", "no-such-row"),
+        ("--seconds 0", "0.02"),
+        ("--rounds 0", "1..=99"),
+        ("--mtu 100", "1280..=65521"),
+    ] {
+        let (code, text) = status(line);
+        assert_eq!(code, Some(2), "{line}: {text}");
+        assert!(text.contains(word), "{line}: {text}");
+    }
+}
+
+#[test]
+fn the_list_names_what_can_be_asked_for() {
+    let output = Command::new(FLUE).args(["bench", "--list"]).output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    for name in ["write-1m", "latency-write", "size-read/65536", "connections/1000"] {
+        assert!(text.lines().any(|line| line.starts_with(name)), "{name}");
+    }
+}
