@@ -238,6 +238,8 @@ pub struct Engine {
     /// `None`: it is alone on its device.
     siblings: Option<Box<Siblings>>,
     batch: RxBatch,
+    /// The last look at the link found no frame.
+    is_idle: bool,
     stalled: VecDeque<Stalled>,
     config: EngineConfig,
     stats: EngineStats,
@@ -276,6 +278,7 @@ impl Engine {
             host_doorbell: port.host_doorbell.clone(),
             siblings: None,
             batch: RxBatch::new(RX_BUFFERS),
+            is_idle: true,
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),

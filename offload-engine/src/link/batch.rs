@@ -27,7 +27,7 @@ struct RxBuffer {
 }
 
 /// A batch of received frames, and the buffers for the next one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RxBatch {
     buffers: Vec<RxBuffer>,
     filled: usize,

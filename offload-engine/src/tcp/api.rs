@@ -470,7 +470,7 @@ impl Default for Config {
             fin_wait_2: Duration::from_secs(120),
             time_wait: Duration::from_secs(60),
             rcv_wnd_max: 4 * 1024 * 1024,
-            in_flight_min: 512 * 1024,
+            in_flight_min: 1024 * 1024,
             link_rate: 10_000_000_000,
             quick_acks: 16,
             timestamps_required: false,

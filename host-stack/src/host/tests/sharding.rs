@@ -320,7 +320,9 @@ fn a_moved_neighbor_is_told_to_every_target_that_has_it() {
     let handles = [0, 1].map(|shard| {
         let updates = twin.updates(shard);
         assert_eq!(updates.len(), 1, "shard {shard}");
-        let UpdateNode::Cached { cached, .. } = &updates[0][0].payload else { panic!("{updates:?}") };
+        let UpdateNode::Cached { cached, .. } = &updates[0][0].payload else {
+            panic!("{updates:?}")
+        };
         assert_eq!(cached.dl_destination_address, MacAddress(moved));
         updates[0][0].handle
     });
