@@ -77,11 +77,11 @@ fn facts_of(report: &Report) -> Vec<(&'static str, String)> {
 pub(super) fn html(report: &Report) -> String {
     let mut out = String::with_capacity(256 << 10);
     let title = format!("flue bench, {}", report.date.split('T').next().unwrap_or_default());
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>",
         escaped(&title)
     );
     head(&mut out, report);
@@ -101,10 +101,10 @@ pub(super) fn html(report: &Report) -> String {
 fn head(out: &mut String, report: &Report) {
     let machine = report.machine.cpu_model.as_deref().unwrap_or("a machine");
     let cores = report.machine.cores.map_or_else(String::new, |it| format!(", {it} processors"));
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<h1><b>flue</b> beside what else runs here</h1>\n<p>{}{cores}; {}; both ends of everybody on the same \
-         processors, so read figures as ratios. Medians; rounds: {} of {} s, in each everybody once.</p>\n",
+         processors, so read figures as ratios. Medians; rounds: {} of {} s, in each everybody once.</p>",
         escaped(machine),
         escaped(report.date.split('T').next().unwrap_or_default()),
         report.settings.rounds,
@@ -112,7 +112,7 @@ fn head(out: &mut String, report: &Report) {
     );
     if let Some(signal) = report.interrupted_by {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-        let _ = write!(out, "<p><strong>Ended early, by {name}.</strong></p>\n");
+        let _ = writeln!(out, "<p><strong>Ended early, by {name}.</strong></p>");
     }
     if report.flue.profile == "debug" {
         out.push_str("<p><strong>A debug build of flue: its figures mean nothing.</strong></p>\n");
@@ -154,9 +154,9 @@ fn tiles(out: &mut String, report: &Report) {
     }
     out.push_str("<div class=\"tiles\">\n");
     for (name, figure, beside) in tiles {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<div class=\"tile\"><small>{name}</small><strong>{figure}</strong><small>{beside}</small></div>\n"
+            "<div class=\"tile\"><small>{name}</small><strong>{figure}</strong><small>{beside}</small></div>"
         );
     }
     out.push_str("</div>\n");
@@ -168,7 +168,7 @@ fn goals(out: &mut String, report: &Report) {
             "<h2>Goals</h2>\n<p>How far each is reached: at the line just so, to its right with room to spare. \
              For latencies and processor time less is better, and right is better all the same.</p>\n",
         );
-        let _ = write!(out, "<div class=\"card\">{picture}</div>\n");
+        let _ = writeln!(out, "<div class=\"card\">{picture}</div>");
     }
     if report.contests.iter().any(|it| it.is_row) {
         out.push_str("<details><summary>All rows, with ranges</summary>\n<div class=\"card\">\n");
@@ -211,10 +211,10 @@ fn rows(out: &mut String, report: &Report) {
             None => String::new(),
         };
         let ratio = line.ratio.map_or_else(String::new, |it| three_digits(it.ratio));
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<tr{class}><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{other}</td>\
-             <td class=\"n\">{ratio}</td><td>{}</td>{}<td>{}</td>{}</tr>\n",
+             <td class=\"n\">{ratio}</td><td>{}</td>{}<td>{}</td>{}</tr>",
             escaped(&contest.title),
             line.unit,
             range(line.metric, line.flue),
@@ -256,17 +256,17 @@ fn sizes(out: &mut String, report: &Report) {
         }
     }
     if !pictures.is_empty() {
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<h2>Over message size</h2>\n<p>flue over TAPs on one bridge with CRC on; the others over a veth pair. \
              Kernel TCP is a stream of writes of that size, without messages. Upright bars are the range of the \
-             rounds.</p>\n<div class=\"pair\">\n{pictures}</div>\n"
+             rounds.</p>\n<div class=\"pair\">\n{pictures}</div>"
         );
     }
 }
 
 fn card(out: &mut String, title: &str, picture: &str) {
-    let _ = write!(out, "<div class=\"card\"><h3>{}</h3>{picture}</div>\n", escaped(title));
+    let _ = writeln!(out, "<div class=\"card\"><h3>{}</h3>{picture}</div>", escaped(title));
 }
 
 fn latencies(out: &mut String, report: &Report) {
@@ -277,11 +277,11 @@ fn latencies(out: &mut String, report: &Report) {
         }
     }
     if !pictures.is_empty() {
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<h2>Latency</h2>\n<p>Medians of the rounds; the number is the p50, smaller signs to its right are p90, \
              p99, p99.9 and the longest. Hover for values. UCX tells p50, p99 and p99.9 only. The TAP's floor is a \
-             frame there and back without any protocol.</p>\n<div class=\"pair\">\n{pictures}</div>\n"
+             frame there and back without any protocol.</p>\n<div class=\"pair\">\n{pictures}</div>"
         );
     }
 }
@@ -292,12 +292,12 @@ fn processor_time(out: &mut String, report: &Report) {
     };
     let contests: Vec<&Contest> = report.contests.iter().filter(is_large).collect();
     if let Some(picture) = bars::processor_time(&contests) {
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<h2>Processor time</h2>\n<p>Of both ends, user and system, for 10⁹ bytes. An end that spins while it \
              waits counts as busy. UCX does not tell its own: there it is that of the processes from start \
              to end.</p>\n\
-             <div class=\"card\">{picture}</div>\n"
+             <div class=\"card\">{picture}</div>"
         );
     }
 }
@@ -317,9 +317,9 @@ fn counts(out: &mut String, report: &Report) {
         }
     }
     if !pictures.is_empty() {
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<h2>Many at once</h2>\n<p>The sum of all connections.</p>\n<div class=\"pair\">\n{pictures}</div>\n"
+            "<h2>Many at once</h2>\n<p>The sum of all connections.</p>\n<div class=\"pair\">\n{pictures}</div>"
         );
     }
 }
@@ -330,8 +330,8 @@ fn system_calls(out: &mut String, report: &Report) {
     }
     out.push_str(
         "<h2>System calls</h2>\n<p>Of flue, counted by strace: a long run less a short one, so that start and end \
-         cancel out. Tracing slows the ends down, so batches differ from those of a run in the open; an end that spins reads \
-         while there is nothing.</p>\n<div class=\"card\"><table><thead><tr><th>work</th><th class=\"n\">message</th>\
+         cancel out. Tracing slows the ends down, so batches differ from those of a run in the open; an end \
+         that spins reads while there is nothing.</p>\n<div class=\"card\"><table><thead><tr><th>work</th><th class=\"n\">message</th>\
          <th>end</th><th class=\"n\">calls a message</th><th class=\"n\">calls a MB</th>\
          <th>most frequent, a message</th>\
          </tr></thead><tbody>\n",
@@ -342,10 +342,10 @@ fn system_calls(out: &mut String, report: &Report) {
             let number = |value: Option<f64>| value.map_or_else(|| "–".into(), three_digits);
             let what = calls.error.clone().unwrap_or_else(|| end.told(calls.messages));
             let class = if index > 0 { " class=\"next\"" } else { "" };
-            let _ = write!(
+            let _ = writeln!(
                 out,
                 "<tr{class}><td>{}</td><td class=\"n\">{}</td><td>{name}</td><td class=\"n\">{}</td>\
-                 <td class=\"n\">{}</td><td>{}</td></tr>\n",
+                 <td class=\"n\">{}</td><td>{}</td></tr>",
                 escaped(&calls.title),
                 format_bytes(calls.size_bytes),
                 number(rates.map(|it| it.0)),
@@ -391,10 +391,10 @@ fn raw_row(out: &mut String, contest: &Contest, score: &Score) {
             })
             .collect(),
     };
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<tr><td title=\"{}\">{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-         <td class=\"n\">{p99}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+         <td class=\"n\">{p99}</td><td class=\"n\">{}</td><td>{}</td></tr>",
         escaped(&score.command),
         escaped(&contest.id),
         escaped(&score.name),
@@ -409,16 +409,16 @@ fn raw_row(out: &mut String, contest: &Contest, score: &Score) {
 fn repeat(out: &mut String, report: &Report) {
     out.push_str("<h2>The run, and how to repeat it</h2>\n<div class=\"card\"><dl>\n");
     for (name, value) in facts_of(report) {
-        let _ = write!(out, "<dt>{name}</dt><dd>{}</dd>\n", escaped(&value));
+        let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", escaped(&value));
     }
     for peer in report.peers.iter().filter(|peer| !peer.found) {
         let (name, why, package) = (peer.name, escaped(&peer.detail), peer.package);
         let _ =
-            write!(out, "<dt>{name}</dt><dd>left out: {why}; Debian has it as {package}</dd>\n");
+            writeln!(out, "<dt>{name}</dt><dd>left out: {why}; Debian has it as {package}</dd>");
     }
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "<dt>command</dt><dd><code>{}</code></dd>\n</dl></div>\n",
+        "<dt>command</dt><dd><code>{}</code></dd>\n</dl></div>",
         escaped(&report.command.join(" "))
     );
 }

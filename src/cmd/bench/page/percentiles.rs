@@ -10,7 +10,7 @@ use crate::cmd::bench::{
 
 /// Pixels.
 const WIDTH: f64 = 560.0;
-const ACROSS: (f64, f64) = (108.0, 544.0);
+const ACROSS: (f64, f64) = (108.0, 530.0);
 const TOP: f64 = 30.0;
 const STEP: f64 = 34.0;
 /// What a label takes to each side.

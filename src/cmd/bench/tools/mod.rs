@@ -28,7 +28,7 @@ use super::{
 /// How long a server may take until it can be called.
 const READY_LIMIT: Duration = Duration::from_secs(15);
 /// How long a client may take beyond the time it measures.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(60);
 /// How long a server may take to end once its client has.
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// The port of a tool's first connection.
@@ -144,9 +144,8 @@ impl<'a> Tools<'a> {
                 let mut sample =
                     document::sample(&ended.client.out).map_err(|why| ended.fault(&why))?;
                 if depth.is_some() {
-                    sample.messages_per_second = sample
-                        .messages_per_second
-                        .or(sample.bandwidth_bps.map(|bps| bps / 8.0 / *size_bytes as f64));
+                    let rate = || Some(sample.bandwidth_bps? / 8.0 / *size_bytes as f64);
+                    sample.messages_per_second = sample.messages_per_second.or_else(rate);
                 }
                 Ok(sample)
             }

@@ -43,7 +43,12 @@ pub struct BareArgs {
     pub checksum: Option<Checksum>,
 
     /// Largest IP packet [1280 to 65521]
-    #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = clap::value_parser!(u16).range(1280..=65521))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "1500",
+        value_parser = clap::value_parser!(u16).range(1280..=65521)
+    )]
     pub mtu: u16,
 
     /// What may be in flight; when sending, at most what the kernel allows

@@ -109,8 +109,11 @@ impl Stopwatch {
         let now = Instant::now();
         match self.first {
             None if now >= self.warm_until => self.first = Some(Mark::now(count)),
-            Some(first) if now - first.at >= self.length && self.last.is_none() => {
-                self.last = Some(Mark::now(count));
+            // On a machine that others load nothing may have arrived yet: then it goes on until something has.
+            Some(Mark { at, count: before, .. }) => {
+                if now - at >= self.length && count > before && self.last.is_none() {
+                    self.last = Some(Mark::now(count));
+                }
             }
             _ => {}
         }
@@ -239,6 +242,7 @@ mod tests {
         assert!(watch.measured().is_err() && !watch.is_warm());
         assert!(!watch.is_over(100));
         assert!(watch.is_warm());
+        assert!(!watch.is_over(100), "nothing has arrived");
         assert!(watch.is_over(175) && watch.is_over(1000));
         assert_eq!(watch.measured().unwrap().count, 75);
     }

@@ -2,8 +2,8 @@
 //!
 //! | kind | what it measures |
 //! |---|---|
-//! | `tap-bw`, `tap-rtt` | frames from one TAP over a bridge to another, with no protocol at all: the ceiling and the floor |
-//! | `bare-tcp-send`, `bare-tcp-recv` | a TCP that does nothing but move bytes, on a TAP, against a socket of the kernel |
+//! | `tap-bw`, `tap-rtt` | frames from TAP to TAP over a bridge, with no protocol: the ceiling and the floor |
+//! | `bare-tcp-send`, `bare-tcp-recv` | a TCP that only moves bytes, on a TAP, against a socket of the kernel |
 //! | `smoltcp-*` | smoltcp, polled by itself, on the same TAPs |
 //!
 //! Each is as lean as it can be written: buffers are made beforehand, a frame costs one system call and

@@ -45,7 +45,12 @@ const PING_BYTES: usize = 8;
 #[derive(Args, Clone, Debug)]
 pub struct SmolArgs {
     /// Bytes of a socket's buffer, for each direction [4096 to 1048576]
-    #[arg(long, value_name = "BYTES", default_value = "1048576", value_parser = clap::value_parser!(u32).range(4096..=1_048_576))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "1048576",
+        value_parser = clap::value_parser!(u32).range(4096..=1_048_576)
+    )]
     pub buffer: u32,
 
     /// What all kinds have in common.

@@ -113,6 +113,7 @@ pub(super) fn ping(
         phase.histogram.record(if is_read { nanos } else { nanos / 2 });
         before = now;
         messages += 1;
+        // The clock may have ended it while the answer was waited for.
         phase.budget.left = phase.budget.left.saturating_sub(1);
         phase.budget.look(now);
     }
