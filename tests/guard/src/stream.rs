@@ -78,7 +78,9 @@ impl Pump {
             }
             *status = NdisStatus::PENDING;
             *bytes_transferred = 0;
-            io.send(NblChain::from([list]));
+            let mut chain = io.empty_chain();
+            chain.push_back(list);
+            io.send(chain);
         }
     }
 }
@@ -98,12 +100,13 @@ impl OffloadClient for Pump {
         unreachable!("no receive is posted");
     }
 
-    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
-        for list in chain {
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, mut chain: NblChain) {
+        while let Some(list) = chain.pop_front() {
             assert_eq!(list.status, NdisStatus::SUCCESS);
             self.lists_sent += 1;
             self.spare.push_back(list);
         }
+        io.keep_chain(chain);
         self.post(io);
     }
 
