@@ -444,7 +444,8 @@ fn row(kind: Kind, measured: &Measured) -> String {
     let remote = cpu.remote_user_seconds.unwrap_or(0.0);
     let remote = percent(remote, cpu.remote_system_seconds.unwrap_or(0.0));
     format!(
-        "{size_bytes:>10} {iterations:>12} {seconds:>9.3} {:>11.3} {messages_per_second:>12.0} {:>9.3} {:>7.0} % {remote:>7.0} %",
+        "{size_bytes:>10} {iterations:>12} {seconds:>9.3} {:>11.3} {messages_per_second:>12.0} \
+         {:>9.3} {:>7.0} % {remote:>7.0} %",
         measured.bandwidth_bps.unwrap_or(0.0) / 1e9,
         cpu.seconds_per_gbyte.unwrap_or(0.0),
         percent(cpu.local_user_seconds, cpu.local_system_seconds),
