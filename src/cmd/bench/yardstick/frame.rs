@@ -365,13 +365,13 @@ mod tests {
         fn one_flipped_bit_is_seen(
             payload in proptest::collection::vec(any::<u8>(), 1..300),
             at in any::<proptest::sample::Index>(),
-            bit in 0..8,
+            bit in 0_u32..8,
         ) {
             let mut head = plain();
             let bytes = *whole(head.patch(SEGMENT, &payload));
             prop_assert!(is_right(&bytes, &payload));
             let mut damaged = payload.clone();
-            damaged[at.index(payload.len())] ^= 1 << bit;
+            damaged[at.index(payload.len())] ^= 1_u8 << bit;
             prop_assert!(!is_right(&bytes, &damaged));
         }
 
