@@ -240,7 +240,7 @@ fn sizes(out: &mut String, report: &Report) {
         }
         for (metric, is_log, what) in [
             (Metric::BandwidthBps, false, "bandwidth"),
-            (Metric::MessagesPerSecond, true, "messages per second, both axes logarithmic"),
+            (Metric::MessagesPerSecond, true, "message rate, logarithmic"),
         ] {
             let label = format!("{title}: {what}");
             let look = Look {
