@@ -106,7 +106,12 @@ fn segment<'a>(transmit: &'a Transmit, payload: &'a [u8]) -> Segment<'a> {
 }
 
 fn connection(local: SeqNum, remote: SeqNum) -> Connection {
-    let config = Config { congestion: CongestionAlgorithm::Unlimited, ..Config::default() };
+    let config = Config {
+        congestion: CongestionAlgorithm::Unlimited,
+        // A batch of super-segments is more than a path that short is given.
+        in_flight_min: u64::MAX,
+        ..Config::default()
+    };
     let window = 65_535 << 7;
     let mss = SEGMENT_BYTES + 12;
     let shape = Shape { sack: true, timestamps: true, mss: mss as u16, scale: 7, window };

@@ -112,6 +112,16 @@ impl ConnectionIo<'_> {
         self.connection.post_send(self.now, chain);
     }
 
+    /// An empty chain to be posted, of storage that was used before.
+    pub fn empty_chain(&mut self) -> NblChain {
+        self.connection.empty_chain()
+    }
+
+    /// Takes back the chain of a completion once it is emptied, so that the next needs no memory of its own.
+    pub fn keep_chain(&mut self, chain: NblChain) {
+        self.connection.keep_chain(chain);
+    }
+
     /// Asks for a disconnect; `nbl` may carry data to be sent before the FIN.
     pub fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList) {
         self.connection.disconnect(self.now, kind, nbl);

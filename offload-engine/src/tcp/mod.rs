@@ -310,6 +310,18 @@ impl Connection {
         self.complete_sends();
     }
 
+    /// An empty chain to be posted, of storage that was used before. A poster that takes its chains from here, and
+    /// gives those of completions back by [`Connection::keep_chain`], has none allocated in steady state.
+    pub fn empty_chain(&mut self) -> NblChain {
+        self.queue.empty_chain()
+    }
+
+    /// Takes a chain back that the poster has emptied.
+    pub fn keep_chain(&mut self, mut chain: NblChain) {
+        chain.clear();
+        self.queue.keep_chain(chain);
+    }
+
     /// Asks for a disconnect (CH s8.1). Graceful: the data of `nbl`, then a FIN that rides on the last
     /// segment; completes SUCCESS when both are acknowledged. Abortive: outstanding sends complete
     /// REQUEST_ABORTED, a RST is sent, then `nbl` completes SUCCESS. A second graceful disconnect, and any

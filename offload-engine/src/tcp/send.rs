@@ -91,6 +91,12 @@ impl SendQueue {
             let posted = self.place(list);
             self.lists.push_back(posted);
         }
+        self.keep_chain(chain);
+    }
+
+    /// Keeps the storage of an empty chain.
+    pub(super) fn keep_chain(&mut self, chain: NblChain) {
+        debug_assert!(chain.is_empty());
         if self.spare.len() < SPARE_CHAINS_MAX {
             self.spare.push(chain);
         }

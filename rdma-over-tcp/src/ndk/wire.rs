@@ -12,6 +12,10 @@ use offload_engine::{
 /// A connection during an upcall.
 pub(crate) trait Wire {
     fn now(&self) -> Instant;
+    /// A chain to fill.
+    fn empty_chain(&mut self) -> NblChain;
+    /// A chain that was emptied.
+    fn keep_chain(&mut self, chain: NblChain);
     fn send(&mut self, chain: NblChain);
     fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList);
     /// Bytes that may be posted before the backlog is full.
@@ -27,6 +31,14 @@ pub(crate) trait Wire {
 impl Wire for ConnectionIo<'_> {
     fn now(&self) -> Instant {
         self.now
+    }
+
+    fn empty_chain(&mut self) -> NblChain {
+        ConnectionIo::empty_chain(self)
+    }
+
+    fn keep_chain(&mut self, chain: NblChain) {
+        ConnectionIo::keep_chain(self, chain);
     }
 
     fn send(&mut self, chain: NblChain) {

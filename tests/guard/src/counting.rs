@@ -1,8 +1,8 @@
 //! An allocator that counts, for programs that set it as their global one; the system's does the work.
 //!
 //! Counts are those of a thread, so tests beside each other do not disturb each other. What a thread does inside
-//! [`excluded`] is not counted: the fixtures of a test. With `FLUE_ALLOCATION_SITES=1` in the environment the calls that
-//! led to an allocation are kept too ([`record_sites`]).
+//! [`excluded`] is not counted: the fixtures of a test. Where `FLUE_ALLOCATION_SITES` is set the calls that led to an
+//! allocation are kept too ([`record_sites`]).
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -13,8 +13,12 @@ use rdma_over_tcp::ndk::{
     QpLimits, ReadLimit, RegisteredBuffer, Sge,
 };
 
-/// Requests that are outstanding at once.
-pub const DEPTH: u64 = 16;
+/// Requests of up to [`SMALL_BYTES`] that are outstanding at once: enough for them to share segments.
+const DEPTH_SMALL: u64 = 64;
+/// Larger ones.
+const DEPTH: u64 = 16;
+/// What counts as small.
+const SMALL_BYTES: usize = 2048;
 const LIMITS: ReadLimit = ReadLimit { inbound: 16, outbound: 16 };
 /// Steps without a completion after which traffic counts as stuck.
 const IDLE_STEPS_MAX: u64 = 20_000_000;
@@ -66,7 +70,7 @@ fn settle(inline: NtStatus, told: &Told<NtStatus>, step: &mut dyn FnMut(), what:
 
 impl End {
     fn new(adapter: &Adapter, buffer_bytes: usize) -> Result<Self, NtStatus> {
-        let cq = adapter.create_cq(4 * DEPTH as u32, |_| {})?;
+        let cq = adapter.create_cq(4 * DEPTH_SMALL as u32, |_| {})?;
         let pd = adapter.create_pd()?;
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
         let mr = pd.create_mr(false)?;
@@ -115,7 +119,7 @@ pub fn connect(
     Ok([near, far])
 }
 
-/// Requests of one kind and size, [`DEPTH`] of them outstanding.
+/// Requests of one kind and size.
 #[derive(Debug)]
 pub struct Traffic {
     ends: [End; 2],
@@ -133,7 +137,7 @@ impl Traffic {
         let traffic =
             Self { ends, operation, bytes, posted: 0, done: 0, received: 0, idle_turns: 0 };
         if operation == Operation::Send {
-            for _ in 0..2 * DEPTH {
+            for _ in 0..2 * traffic.depth() {
                 traffic.post_receive();
             }
         }
@@ -145,7 +149,11 @@ impl Traffic {
         end.qp.receive(0, &[end.sge(self.bytes)]).expect("a receive");
     }
 
-    /// Posts one more request; no more than [`DEPTH`] may be outstanding.
+    const fn depth(&self) -> u64 {
+        if self.bytes <= SMALL_BYTES { DEPTH_SMALL } else { DEPTH }
+    }
+
+    /// Posts one more request, of at most 64 that are outstanding.
     pub fn post(&mut self) {
         let [near, far] = &self.ends;
         let sge = [near.sge(self.bytes)];
@@ -185,7 +193,7 @@ impl Traffic {
     pub fn run(&mut self, messages: u64, step: &mut dyn FnMut()) {
         let end = self.posted + messages;
         while self.posted < end {
-            while self.posted < end && self.posted < self.done + DEPTH {
+            while self.posted < end && self.posted < self.done + self.depth() {
                 self.post();
             }
             self.turn(step);

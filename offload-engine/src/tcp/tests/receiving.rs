@@ -20,6 +20,18 @@ fn acks(bench: &mut Bench) -> Vec<(i32, u16)> {
     bench.transmit(WIRE).iter().map(|t| (t.ack.distance(REMOTE), t.window)).collect()
 }
 
+// RFC 9293 s3.10.7.4: data that comes while nothing of ours is in flight tells the peer's window as any segment does.
+#[test]
+fn data_that_comes_one_way_tells_the_window() {
+    let mut bench = Bench::new(state());
+    bench.input(Segment { window: 0, ..data(0, b"one") });
+    bench.post(100);
+    assert!(bench.sent().is_empty());
+    bench.input(Segment { window: 1000, ..data(3, b"two") });
+    assert_eq!(bench.tcp.info(bench.now).snd_wnd, 1000);
+    assert_eq!(bench.sent(), [(0, 100, Flags::ACK | Flags::PSH)]);
+}
+
 // RFC 9293 s3.8.6.3, CH s10.2: every second segment at once, a single one after the delay.
 #[test]
 fn delayed_ack() {

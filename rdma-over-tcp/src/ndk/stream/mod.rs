@@ -275,7 +275,7 @@ impl Stream {
         objects: &mut Objects,
         config: &AdapterConfig,
         wire: &mut impl Wire,
-        chain: NblChain,
+        mut chain: NblChain,
     ) {
         if let Some(id) = self.qp {
             if let Some(qp) = objects.qps.get_mut(id) {
@@ -286,7 +286,8 @@ impl Stream {
             objects.complete_done(id);
         }
         if let Phase::Operating(operation) = &mut self.phase {
-            operation.transmitter.recycle(chain);
+            operation.transmitter.recycle(&mut chain);
+            wire.keep_chain(chain);
         }
         self.act(objects, config, wire);
     }

@@ -163,7 +163,6 @@ pub(super) struct OutstandingRead {
 struct Spare {
     buffers: Vec<NetBuffer>,
     lists: Vec<Vec<NetBuffer>>,
-    chains: Vec<NblChain>,
 }
 
 /// The sending half of a stream in full operation.
@@ -587,7 +586,7 @@ impl Transmitter {
         let mut list = NetBufferList::new(context);
         list.net_buffers = self.spare.lists.pop().unwrap_or_default();
         list.net_buffers.push(train.buffer);
-        let mut chain = self.spare.chains.pop().unwrap_or_default();
+        let mut chain = wire.empty_chain();
         chain.push_back(list);
         wire.send(chain);
     }
@@ -600,15 +599,12 @@ impl Transmitter {
     }
 
     /// Keeps the storage of completed lists.
-    pub(super) fn recycle(&mut self, mut chain: NblChain) {
+    pub(super) fn recycle(&mut self, chain: &mut NblChain) {
         for mut list in chain.drain(..) {
             list.net_buffers.drain(..).for_each(|buffer| self.recycle_buffer(buffer));
             if self.spare.lists.len() < SPARE_MAX {
                 self.spare.lists.push(list.net_buffers);
             }
-        }
-        if self.spare.chains.len() < SPARE_MAX {
-            self.spare.chains.push(chain);
         }
     }
 }

@@ -97,6 +97,14 @@ impl Wire for FakeWire {
         self.now
     }
 
+    fn empty_chain(&mut self) -> NblChain {
+        NblChain::new()
+    }
+
+    fn keep_chain(&mut self, chain: NblChain) {
+        assert!(chain.is_empty());
+    }
+
     fn send(&mut self, chain: NblChain) {
         let bytes: usize = chain.iter().map(NetBufferList::data_length).sum();
         self.room = self.room.saturating_sub(bytes);

@@ -98,17 +98,17 @@ impl Cost {
 /// that makes them smaller writes them down here. Over TAPs they leave room for what a scheduler does. A message that
 /// takes 50 segments takes the locks of an iteration and a completion, not 50.
 const BUDGETS: [(Work, [f64; 2], [f64; 2]); 11] = [
-    (Work::Stream { bytes: 1448 }, [2.38, 0.0], [2.6, 0.4]),
-    (Work::Stream { bytes: 64 * KIB }, [2.5, 0.0], [2.7, 1.2]),
-    (rdma(Operation::Write, 64), [0.88, 1.13], [1.1, 3.8]),
-    (rdma(Operation::Write, 64 * KIB), [0.87, 0.51], [2.0, 3.8]),
-    (rdma(Operation::Write, 1024 * KIB), [12.3, 2.0], [55.0, 24.0]),
-    (rdma(Operation::Send, 64), [0.88, 2.26], [1.1, 6.0]),
-    (rdma(Operation::Send, 64 * KIB), [0.82, 1.78], [2.0, 6.2]),
-    (rdma(Operation::Send, 1024 * KIB), [12.4, 4.0], [55.0, 27.0]),
-    (rdma(Operation::Read, 64), [1.76, 1.13], [2.0, 4.0]),
-    (rdma(Operation::Read, 64 * KIB), [1.62, 1.26], [3.0, 4.6]),
-    (rdma(Operation::Read, 1024 * KIB), [12.6, 2.0], [55.0, 17.0]),
+    (Work::Stream { bytes: 1448 }, [2.38, 0.0], [2.6, 0.3]),
+    (Work::Stream { bytes: 64 * KIB }, [2.5, 0.0], [2.7, 0.7]),
+    (rdma(Operation::Write, 64), [0.88, 1.13], [1.1, 2.6]),
+    (rdma(Operation::Write, 64 * KIB), [0.82, 0.51], [1.6, 2.6]),
+    (rdma(Operation::Write, 1024 * KIB), [12.3, 2.0], [15.0, 14.0]),
+    (rdma(Operation::Send, 64), [0.88, 2.26], [1.1, 5.0]),
+    (rdma(Operation::Send, 64 * KIB), [0.82, 1.76], [1.6, 5.0]),
+    (rdma(Operation::Send, 1024 * KIB), [12.3, 4.0], [15.0, 17.0]),
+    (rdma(Operation::Read, 64), [1.76, 1.13], [2.0, 2.7]),
+    (rdma(Operation::Read, 64 * KIB), [1.57, 1.26], [2.6, 4.0]),
+    (rdma(Operation::Read, 1024 * KIB), [12.6, 2.0], [17.0, 12.0]),
 ];
 
 const KIB: usize = 1024;
