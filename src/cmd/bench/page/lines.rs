@@ -15,7 +15,7 @@ use crate::{
 const SIZE: (f64, f64) = (560.0, 340.0);
 /// Where the field of its lines begins and ends, across and down.
 const ACROSS: (f64, f64) = (48.0, 442.0);
-const DOWN: (f64, f64) = (14.0, 300.0);
+const DOWN: (f64, f64) = (24.0, 300.0);
 /// Pixels between names.
 const NAME_GAP: f64 = 15.0;
 /// Half of a sign.
@@ -60,7 +60,7 @@ pub(super) fn chart(points: &[&Contest], look: &Look<'_>) -> Option<String> {
     let y = if look.is_log { Axis::log(values, pixels) } else { Axis::linear(values, pixels) };
     let mut canvas = Canvas::new(SIZE, look.label);
     canvas.grid_across(&y, ACROSS);
-    canvas.text("name", (ACROSS.0 + 4.0, DOWN.0 + 8.0), Anchor::Start, unit);
+    canvas.text("name", (ACROSS.0, DOWN.0 - 12.0), Anchor::End, unit);
     for &place in &places {
         canvas.text("tick", (x.at(place), DOWN.1 + 16.0), Anchor::Middle, &short(place, look));
     }

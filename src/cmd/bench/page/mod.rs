@@ -240,7 +240,7 @@ fn sizes(out: &mut String, report: &Report) {
         }
         for (metric, is_log, what) in [
             (Metric::BandwidthBps, false, "bandwidth"),
-            (Metric::MessagesPerSecond, true, "messages per second, both axes logarithmic"),
+            (Metric::MessagesPerSecond, true, "message rate, logarithmic"),
         ] {
             let label = format!("{title}: {what}");
             let look = Look {
@@ -331,8 +331,9 @@ fn system_calls(out: &mut String, report: &Report) {
     out.push_str(
         "<h2>System calls</h2>\n<p>Of flue, counted by strace: a long run less a short one, so that start and end \
          cancel out. Tracing slows the ends down, so batches differ from those of a run in the open; an end \
-         that spins reads while there is nothing.</p>\n<div class=\"card\"><table><thead><tr><th>work</th><th class=\"n\">message</th>\
-         <th>end</th><th class=\"n\">calls a message</th><th class=\"n\">calls a MB</th>\
+         that spins reads while there is nothing.</p>\n<div class=\"card\"><table>\
+         <thead><tr><th>work</th><th class=\"n\">message</th><th>end</th><th class=\"n\">calls a message</th>\
+         <th class=\"n\">calls a MB</th>\
          <th>most frequent, a message</th>\
          </tr></thead><tbody>\n",
     );

@@ -132,7 +132,7 @@ impl Head {
         let tcp = &mut frame[TCP..headers];
         tcp[4..8].copy_from_slice(&seq.to_be_bytes());
         tcp[8..12].copy_from_slice(&ack.to_be_bytes());
-        (tcp[12], tcp[13]) = (((headers - TCP) / 4 << 4) as u8, flags);
+        (tcp[12], tcp[13]) = ((((headers - TCP) / 4) << 4) as u8, flags);
         tcp[14..16].copy_from_slice(&window.to_be_bytes());
         tcp[16..18].fill(0);
         if options > 0 {

@@ -110,10 +110,10 @@ impl Stopwatch {
         match self.first {
             None if now >= self.warm_until => self.first = Some(Mark::now(count)),
             // On a machine that others load nothing may have arrived yet: then it goes on until something has.
-            Some(Mark { at, count: before, .. }) => {
-                if now - at >= self.length && count > before && self.last.is_none() {
-                    self.last = Some(Mark::now(count));
-                }
+            Some(Mark { at, count: before, .. })
+                if now - at >= self.length && count > before && self.last.is_none() =>
+            {
+                self.last = Some(Mark::now(count));
             }
             _ => {}
         }
