@@ -12,10 +12,11 @@
 //!   transmits on its own thread: no thread hop stands between a post and the wire.
 //! * *Manual progress*: no thread. The loop runs inside [`Node::wait`], on the caller's thread.
 //!
-//! A device with several queues has a *shard* for each ([`Node::start_queues`]): engine and client of their own, behind a
-//! lock of their own, with a thread of their own. Each is a [`Node`] to its callers. What they have in common is one host
-//! stack, which then has a thread with manual progress too; nothing of the data path is shared. With manual progress
-//! every shard has to be run by a caller, for the device delivers to all of them.
+//! A device with several queues has a *shard* for each ([`Node::start_queues`]): engine and client of their
+//! own, behind a lock of their own, with a thread of their own. Each is a [`Node`] to its callers. What they
+//! have in common is one host stack, which then has a thread with manual progress too; nothing of the data
+//! path is shared. With manual progress every shard has to be run by a caller, for the device delivers to all
+//! of them.
 //!
 //! The consumer's callbacks run with no lock held, one at a time, in order ([`Node::with`] and the
 //! engine's thread both deliver; whoever comes first). One that panics is logged and ends nothing else.

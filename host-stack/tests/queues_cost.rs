@@ -1,5 +1,5 @@
-//! What several queues of a TAP bring: bytes between a node's streams and sockets of the kernel, over one queue and over
-//! more, with super-segments.
+//! What several queues of a TAP bring: bytes between a node's streams and sockets of the kernel, over one
+//! queue and over more, with super-segments.
 //!
 //! Each queue has its engine's thread, and a consumer's thread of ours; each connection has a thread with a socket. All
 //! of them share the machine's processors, so what is gained depends on how many there are. Samples are taken by turns.

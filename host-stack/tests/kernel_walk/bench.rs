@@ -151,8 +151,8 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// As [`Outcome::expect_clean`], but at a hand-over segments may have overtaken each other on their ways through the
-    /// node, and the peer may have taken them for lost.
+    /// As [`Outcome::expect_clean`], but at a hand-over segments may have overtaken each other on their
+    /// ways through the node, and the peer may have taken them for lost.
     pub(crate) fn expect_nothing_lost(&self) {
         let Kernel { fast_retransmits, retransmitted, loss_probes, .. } = self.kernel;
         let rest = Kernel { fast_retransmits: 0, retransmitted: 0, loss_probes: 0, ..self.kernel };

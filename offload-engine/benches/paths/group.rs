@@ -24,7 +24,7 @@ pub(crate) fn batches(segments: u64, batch: impl FnMut(u64) -> Duration) -> Dura
     let full = segments / BATCH;
     (0..full)
         .map(|_| BATCH)
-        .chain((segments % BATCH > 0).then_some(segments % BATCH))
+        .chain((!segments.is_multiple_of(BATCH)).then_some(segments % BATCH))
         .map(batch)
         .sum()
 }

@@ -28,12 +28,12 @@
 //! | `siblings` | several engines on the queues of one device |
 //! | `trace` | rows for `flue plot` |
 //!
-//! Limits: [`EngineConfig::rx_batch_frames_max`] frames (or `rx_batch_bytes_max` bytes) and [`FROM_HOST_MESSAGES_MAX`] messages per
-//! iteration, [`TRANSMIT_SEGMENTS_MAX`] segments of one connection before the next one has its turn,
-//! [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host, [`STALLED_FRAMES_MAX`] frames waiting
-//! for a full link, [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`] bytes of a connection that has stopped,
-//! [`EARLY_FRAMES_MAX`] frames and [`EARLY_BYTES_MAX`] bytes of one that was just taken over,
-//! [`HELD_TREES_MAX`] trees that wait for the end of a pause.
+//! Limits: [`EngineConfig::rx_batch_frames_max`] frames (or `rx_batch_bytes_max` bytes) and
+//! [`FROM_HOST_MESSAGES_MAX`] messages per iteration, [`TRANSMIT_SEGMENTS_MAX`] segments of one connection
+//! before the next one has its turn, [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host,
+//! [`STALLED_FRAMES_MAX`] frames waiting for a full link, [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`]
+//! bytes of a connection that has stopped, [`EARLY_FRAMES_MAX`] frames and [`EARLY_BYTES_MAX`] bytes of one
+//! that was just taken over, [`HELD_TREES_MAX`] trees that wait for the end of a pause.
 
 mod adapter;
 mod connections;

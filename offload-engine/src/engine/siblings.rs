@@ -1,14 +1,15 @@
 //! Several engines on the queues of one device: each has its connections, and none looks into another's.
 //!
-//! The kernel gives a frame to the queue on which the last frame of its flow was written, so what comes for a connection
-//! comes to the engine that has it. Not always: it forgets a flow of which nothing was written for 3 s, remembers
-//! 4,096 of them, and spreads the others by a hash. So an engine may get a frame of a connection that another one has;
-//! it passes the frame on, to be taken there as if it had come by that queue. The same holds for ICMP errors that quote
-//! such a connection, and for fragments, which carry other addresses or no ports and so have other hashes.
+//! The kernel gives a frame to the queue on which the last frame of its flow was written, so what comes for
+//! a connection comes to the engine that has it. Not always: it forgets a flow of which nothing was written
+//! for 3 s, remembers 4,096 of them, and spreads the others by a hash. So an engine may get a frame of a
+//! connection that another one has; it passes the frame on, to be taken there as if it had come by that
+//! queue. The same holds for ICMP errors that quote such a connection, and for fragments, which carry other
+//! addresses or no ports and so have other hashes.
 //!
-//! Who has a flow stands in a directory that all engines share. It is written when a connection comes and goes, and read
-//! for frames that an engine has no connection for, never for its own. It is a hint: an engine that no longer has the
-//! connection gives the frame to the host stack, which knows.
+//! Who has a flow stands in a directory that all engines share. It is written when a connection comes and
+//! goes, and read for frames that an engine has no connection for, never for its own. It is a hint: an
+//! engine that no longer has the connection gives the frame to the host stack, which knows.
 //!
 //! Around a hand-over a frame that came by another queue may be overtaken: between a look into the directory and the
 //! queue that it says there is time for the connection to come or go. TCP puts it right.

@@ -1,9 +1,10 @@
 //! How frames enter and leave. Nothing here looks above Ethernet, except that a virtio-net header
 //! has to be told where the checksum lies.
 //!
-//! [`open_tap`] gives a TAP ([`open_tap_queues`] several queues of one, each a link), with the virtio-net header ([`VnetTap`]) or without ([`PlainTap`]);
-//! [`memory_link_pair`] joins two nodes of one process. [`Impaired`] and [`Tee`] wrap any link, in
-//! any order: a [`Tee`] inside records what the wire saw, one outside what the engine saw.
+//! [`open_tap`] gives a TAP ([`open_tap_queues`] several queues of one, each a link), with the virtio-net
+//! header ([`VnetTap`]) or without ([`PlainTap`]); [`memory_link_pair`] joins two nodes of one process.
+//! [`Impaired`] and [`Tee`] wrap any link, in any order: a [`Tee`] inside records what the wire saw, one
+//! outside what the engine saw.
 
 mod batch;
 mod capture;

@@ -1,8 +1,9 @@
 //! The plain TAP: complete Ethernet frames of at most MTU size, nothing else.
 //!
-//! Opened by the `tun_tap` crate, or by ourselves for one of several queues, which that crate does not have. One trap needs care: a persistent TAP remembers the offloads
-//! that an earlier user asked for. With them on and no header to say so, the kernel would hand
-//! over 64 KiB frames with unfinished checksums; so they are switched off after each attach.
+//! Opened by the `tun_tap` crate, or by ourselves for one of several queues, which that crate does not
+//! have. One trap needs care: a persistent TAP remembers the offloads that an earlier user asked for. With
+//! them on and no header to say so, the kernel would hand over 64 KiB frames with unfinished checksums; so
+//! they are switched off after each attach.
 #![forbid(unsafe_code)]
 
 use std::{

@@ -273,8 +273,8 @@ pub struct Config {
     /// Bytes that the receive window may grow to, as the consumer takes them faster; what the window's
     /// scale can say bounds it too. At or below InitialRcvWnd, for example 0: the window does not grow.
     pub rcv_wnd_max: u32,
-    /// Bytes that may be in flight on any path, as far as congestion control and the peer allow: as much as
-    /// stays in the caches of both ends while it is copied from one to the other.
+    /// Bytes that may be in flight on any path, as far as congestion control and the peer allow: enough for a
+    /// peer that has to be woken, and fewer frames than a TAP keeps before it drops.
     pub in_flight_min: u64,
     /// Bytes in a second that no path carries more of. On a path whose smallest round trip is longer than
     /// `in_flight_min` takes at this rate, that much may be in flight; what goes beyond it would only wait in

@@ -162,8 +162,8 @@ impl AdapterCore {
         }
     }
 
-    /// The end of an upcall, or of what is like one: completions go to their queues, and connections end of queue pairs whose completion
-    /// queue has failed.
+    /// The end of an upcall, or of what is like one: completions go to their queues, and connections end of
+    /// queue pairs whose completion queue has failed.
     fn finish_upcall(&mut self) {
         self.objects.deliver_completions();
         while let Some(handle) = self.objects.doomed.pop() {

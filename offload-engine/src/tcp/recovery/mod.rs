@@ -237,8 +237,8 @@ impl Recovery {
         self.board.is_empty()
     }
 
-    /// Nothing is unacknowledged and nothing of the past is being repaired or judged: an acknowledgement of nothing new,
-    /// without blocks, says nothing.
+    /// Nothing is unacknowledged and nothing of the past is being repaired or judged: an acknowledgement of
+    /// nothing new, without blocks, says nothing.
     pub(super) fn is_quiet(&self) -> bool {
         self.board.is_empty()
             && self.episode == Episode::Open

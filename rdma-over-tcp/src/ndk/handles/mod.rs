@@ -252,8 +252,8 @@ impl Pd {
     /// which may be the same; each carries `context`.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue of another adapter, that failed or is being
-    /// closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue of another adapter, that
+    /// failed or is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_qp(
         &self,
         receive_cq: &Cq,

@@ -9,6 +9,7 @@
 //! there is a way into the connection; [`Stream::act`] ends every upcall.
 
 mod receive;
+mod sizes;
 mod startup;
 mod teardown;
 mod transmit;
