@@ -238,8 +238,6 @@ pub struct Engine {
     /// `None`: it is alone on its device.
     siblings: Option<Box<Siblings>>,
     batch: RxBatch,
-    /// The last look at the link found no frame.
-    is_idle: bool,
     stalled: VecDeque<Stalled>,
     config: EngineConfig,
     stats: EngineStats,
@@ -278,7 +276,6 @@ impl Engine {
             host_doorbell: port.host_doorbell.clone(),
             siblings: None,
             batch: RxBatch::new(RX_BUFFERS),
-            is_idle: true,
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),

@@ -126,9 +126,6 @@ impl Engine {
         client: &mut impl NodeClient,
     ) -> std::io::Result<bool> {
         let mut buffers = core::mem::take(&mut self.batch);
-        // The first frame after a pause is answered before it is asked whether another one is there: who waits for
-        // the answer does not wait for that read.
-        let frames_max = if self.is_idle { 1 } else { self.config.rx_batch_frames_max };
         let to_host_before = self.stats.rx_to_host;
         let (mut frames, mut bytes) = (0, 0);
         let received = loop {
@@ -139,7 +136,7 @@ impl Engine {
                 self.take_frame(now, &frame, client);
             }
             frames += buffers.len();
-            let is_over = frames >= frames_max
+            let is_over = frames >= self.config.rx_batch_frames_max
                 || bytes >= self.config.rx_batch_bytes_max
                 || !buffers.is_full();
             match received {
@@ -151,7 +148,6 @@ impl Engine {
             }
         };
         self.batch = buffers;
-        self.is_idle = frames == 0;
         if self.stats.rx_to_host != to_host_before {
             self.host_doorbell.ring();
         }

@@ -1,7 +1,7 @@
 //! Times in log-linear buckets: fixed memory, and a relative error that is the same everywhere.
 //!
-//! Below 2^[`LINEAR_BITS`] ns each value has its bucket; above, each power of two is cut into
-//! 2^[`LINEAR_BITS`] of them. So a value is known to within 1/128, 0.8 %.
+//! Below 2^`LINEAR_BITS` ns each value has its bucket; above, each power of two is cut into
+//! 2^`LINEAR_BITS` of them. So a value is known to within 1/128, 0.8 %.
 
 use serde::Serialize;
 

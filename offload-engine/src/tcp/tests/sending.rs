@@ -108,8 +108,8 @@ fn the_flight_is_bounded_by_the_path() {
     };
     let whole = |bytes: usize| bytes - bytes % MSS;
     let default = Config::default();
-    assert_eq!(flight(Duration::from_micros(20), default), (whole(512 << 10), 512 << 10));
-    assert_eq!(flight(Duration::from_micros(100), default), (whole(1_000_000), 1_000_000));
+    assert_eq!(flight(Duration::from_micros(20), default), (whole(1 << 20), 1 << 20));
+    assert_eq!(flight(Duration::from_micros(200), default), (whole(2_000_000), 2_000_000));
     assert_eq!(flight(Duration::from_millis(10), default).0, 3 << 20, "100 MB");
     let slow = Config { in_flight_min: 100_000, link_rate: 1_000_000_000, ..default };
     assert_eq!(flight(Duration::from_micros(20), slow).1, 100_000);

@@ -55,7 +55,7 @@ const COPIED_PIECE_MAX: usize = 2048;
 const PIECES_MAX: usize = 4;
 
 /// Net buffers and lists kept for reuse, each.
-const SPARE_MAX: usize = 256;
+const SPARE_MAX: usize = 1024;
 
 /// The message being cut.
 #[derive(Debug)]

@@ -45,8 +45,8 @@ impl Work {
     /// How many pass before they are counted, and how many are counted.
     pub(crate) const fn messages(self) -> (u64, u64) {
         match self.bytes() {
-            0..=2048 => (8_000, 2_000),
-            2049..=100_000 => (4_000, 500),
+            0..=2048 => (40_000, 2_000),
+            2049..=100_000 => (12_000, 500),
             _ => (600, 50),
         }
     }
