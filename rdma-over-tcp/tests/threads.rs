@@ -337,10 +337,12 @@ fn memory_passes_between_queues(progress: Progress) {
         listen(node, adapter, move |connector| incoming.lock().send((queue, connector)).unwrap());
     }
     let mut ends = connect(&near, &near_adapter);
-    let mut accepted = [0; 2];
+    let (mut accepted, mut strays) = ([0; 2], 0);
     for _ in 0..CONNECTIONS {
         let (queue, connector) = requests.recv_timeout(LIMIT).unwrap();
         accepted[queue] += 1;
+        let ports = [connector.peer_address().unwrap().port(), address(1).port()];
+        strays += usize::from(link::queue_of(&ports.map(u16::to_be_bytes).concat(), 2) != queue);
         let (node, adapter) = far[queue].clone();
         ends.push(thread::spawn(move || {
             let end = End::new(&node, &adapter);
@@ -360,7 +362,12 @@ fn memory_passes_between_queues(progress: Progress) {
     let stats = [0, 1].map(|queue| far[queue].0.with_engine(|engine, _| engine.stats()));
     assert!(stats.iter().all(|stats| stats.rx_segments > 0), "{stats:?}");
     let sum = |count: fn(&EngineStats) -> u64| stats.iter().map(count).sum::<u64>();
-    assert!(sum(|stats| stats.rx_passed_on) > 0, "no frame came by the wrong queue");
+    // By chance the device may have given all of them to the queue on which they are.
+    assert_eq!(
+        sum(|stats| stats.rx_passed_on) > 0,
+        strays > 0,
+        "{strays} of {CONNECTIONS}: {stats:?}"
+    );
     assert_eq!(sum(|stats| stats.rx_passed_on_dropped), 0);
 }
 

@@ -79,6 +79,11 @@ pub(crate) fn queue_links(options: MemoryLinkOptions, count: usize) -> (BellLink
     (BellLink { link: one, inbound: outbound.clone(), outbound: bells.clone() }, queues)
 }
 
+/// Where the device puts frames with these ports.
+pub(crate) fn queue_of(ports: &[u8], count: usize) -> usize {
+    ports.iter().fold(0_usize, |sum, byte| sum + usize::from(*byte)) % count
+}
+
 impl Device {
     /// Spreads what has come. The ports are looked for where IPv4 without options has them: what has none there
     /// goes anywhere.
@@ -90,8 +95,7 @@ impl Device {
             }
             for frame in self.batch.frames() {
                 let ports = frame.data.get(34..38).unwrap_or_default();
-                let sum = ports.iter().fold(0_usize, |sum, byte| sum + usize::from(*byte));
-                let queue = sum % self.queues.len();
+                let queue = queue_of(ports, self.queues.len());
                 self.queues[queue].push_back((frame.data.to_vec(), frame.checksum, frame.gso_size));
                 ring(&bells[queue]);
             }
