@@ -5,7 +5,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::{Licence, SUPER_SEGMENT, World, stream::Stream};
+use super::{End, Licence, PATIENCE, SUPER_SEGMENT, World, stream::Stream};
 
 /// Time in which an honest end comes: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
 const TIME_MAX: Duration = Duration::from_secs(1_200);
@@ -27,7 +27,10 @@ impl World {
     pub(super) fn make_peace(&mut self) {
         let started = self.now;
         let mut listener = Listener { next: self.una, answer: true };
+        let silent_since = listener.next;
         self.licence = Licence::default();
+        // All attempts may have been spent on a peer that was not heard of.
+        let spent = self.now - self.progress_at >= PATIENCE;
         self.resume();
         self.disconnect(0);
         for turn in 0.. {
@@ -47,8 +50,12 @@ impl World {
                 self.now = self.now.max(deadline);
             }
             if self.tcp.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
+                self.licence.timeout = spent && listener.next == silent_since;
                 self.tcp.handle_timeout(self.now);
             }
+        }
+        if self.end == Some(End::Upload) {
+            return;
         }
         assert_eq!(listener.next, self.requests.end(), "our stream is not whole");
         assert_eq!(self.delivered, self.highest, "the peer's stream is not whole");
