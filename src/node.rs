@@ -19,8 +19,8 @@ use offload_engine::{
     chimney::{client::UploadReason, provider::OffloadCapabilities, state::MacAddress},
     engine::{EngineConfig, NodeClient},
     link::{
-        Impaired, Impairments, Link, OpenTap, TapError, TapOptions, Tee, VnetMode, open_tap,
-        open_tap_queues,
+        Impaired, Impairments, Link, OpenTap, ReclaimMode, TapError, TapOptions, Tee, VnetMode,
+        open_tap, open_tap_queues,
     },
     tcp::{CongestionAlgorithm, PushPolicy, TcpPhase},
 };
@@ -34,7 +34,7 @@ use crate::{
     },
     options::{
         Capacity, ChimneyConfig, CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh,
-        UploadOn, Vnet,
+        Reclaim, UploadOn, Vnet,
     },
 };
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for OpenLinks {
 /// As [`open_link`].
 pub fn open_links(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLinks, Failure> {
     let side = KernelSide::of(config);
-    let options = tap_options(&side, config.vnet);
+    let options = tap_options(&side, config.vnet, config.reclaim);
     let opened = open_tap_queues(&options, config.queues.into()).map_err(tap_failure)?;
     plumb::make_ready(netlink, &side)?;
     let vnet_header = opened.iter().all(|queue| queue.vnet_header);
@@ -117,13 +117,13 @@ pub fn open_bare(
     side: &KernelSide<'_>,
     vnet: Vnet,
 ) -> Result<OpenLink, Failure> {
-    let options = tap_options(side, vnet);
-    let OpenTap { link, name: _, vnet_header } = open_tap(&options).map_err(tap_failure)?;
+    let options = tap_options(side, vnet, Reclaim::Off);
+    let OpenTap { link, vnet_header, .. } = open_tap(&options).map_err(tap_failure)?;
     plumb::make_ready(netlink, side)?;
     Ok(OpenLink { link, vnet_header })
 }
 
-fn tap_options(side: &KernelSide<'_>, vnet: Vnet) -> TapOptions {
+fn tap_options(side: &KernelSide<'_>, vnet: Vnet, reclaim: Reclaim) -> TapOptions {
     TapOptions {
         name: side.tap.to_owned(),
         mtu: side.mtu_bytes.into(),
@@ -131,6 +131,11 @@ fn tap_options(side: &KernelSide<'_>, vnet: Vnet) -> TapOptions {
             Vnet::Auto => VnetMode::Auto,
             Vnet::On => VnetMode::On,
             Vnet::Off => VnetMode::Off,
+        },
+        reclaim: match reclaim {
+            Reclaim::Auto => ReclaimMode::Auto,
+            Reclaim::On => ReclaimMode::On,
+            Reclaim::Off => ReclaimMode::Off,
         },
     }
 }
@@ -380,6 +385,9 @@ pub fn tap_failure(error: TapError) -> Failure {
         TapError::Queues { .. } => Failure::usage(format!("--queues: {text}")),
         TapError::NoVnetHeader { .. } => {
             Failure::lacking(text).with_hint("--vnet auto falls back to plain frames")
+        }
+        TapError::NoReclaim { .. } => {
+            Failure::lacking(text).with_hint("--reclaim auto does without")
         }
         TapError::NoMultiQueue => Failure::lacking(text).with_hint("--queues 1"),
         TapError::NodeAbsent { .. }

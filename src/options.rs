@@ -63,6 +63,19 @@ pub enum Vnet {
     Off,
 }
 
+/// Whether pages of transmitted super-segments are brought back to the processor that wrote them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reclaim {
+    /// Where the kernel's page lists make it worth while, and it can be had.
+    #[default]
+    Auto,
+    /// Fail when it cannot be had.
+    On,
+    /// Leave them to their readers.
+    Off,
+}
+
 /// Which connections are handed to the offload target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -171,6 +184,13 @@ pub struct NodeOptions {
     /// Virtio-net header on the TAP: super-segments of up to 64 KiB, cut and checksummed by the kernel
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub vnet: Vnet,
+
+    /// Bring pages of transmitted super-segments back to the processor that wrote them
+    ///
+    /// For peers on the same machine, whose read would leave them on another processor; through a packet
+    /// socket on the TAP. Needs CAP_NET_RAW, and one queue.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub reclaim: Reclaim,
 
     /// Which connections the host stack hands to the offload target
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
@@ -321,6 +341,8 @@ pub struct NodeConfig {
     pub host_addresses: Vec<IpPrefix>,
     /// Virtio-net header.
     pub vnet: Vnet,
+    /// Bringing back of transmitted pages.
+    pub reclaim: Reclaim,
     /// Queues of the TAP: 1..=16.
     pub queues: u8,
     /// Offload policy.
@@ -383,6 +405,7 @@ impl NodeOptions {
             bridge: self.bridge.clone(),
             host_addresses: self.host_addr.clone(),
             vnet: self.vnet,
+            reclaim: self.reclaim,
             queues: 1,
             offload: self.offload,
             chimney: self.chimney.resolve()?,
@@ -469,6 +492,7 @@ impl fmt::Display for NodeConfig {
             bridge,
             host_addresses,
             vnet,
+            reclaim,
             queues,
             offload,
             chimney,
@@ -487,7 +511,8 @@ impl fmt::Display for NodeConfig {
         } = self;
         let none_if_empty = |text: String| if text.is_empty() { "none".to_owned() } else { text };
         let several = if *queues > 1 { format!(", {queues} queues") } else { String::new() };
-        writeln!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {}{several}", name(*vnet))?;
+        let (vnet, reclaim) = (name(*vnet), name(*reclaim));
+        writeln!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {vnet}, reclaim {reclaim}{several}")?;
         writeln!(f, "bridge: {}", bridge.as_deref().unwrap_or("none"))?;
         writeln!(f, "host address: {}", none_if_empty(joined(host_addresses)))?;
         writeln!(f, "address: {} at {mac}", joined(addresses))?;

@@ -12,6 +12,7 @@ const COLUMNS_MAX: usize = 120;
 /// Where `unsafe` may stand.
 const UNSAFE: &[&str] = &[
     // The TUN driver's ioctls.
+    "offload-engine/src/link/packet.rs",
     "offload-engine/src/link/tun.rs",
     // Registered memory, which consumer and adapter share.
     "rdma-over-tcp/src/ndk/memory.rs",

@@ -6,7 +6,7 @@
 use std::{fmt, time::Duration};
 
 use clap::Args;
-use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues};
+use offload_engine::link::{OpenTap, ReclaimMode, TapOptions, VnetMode, open_tap, open_tap_queues};
 use serde::Serialize;
 
 use crate::{
@@ -136,8 +136,10 @@ fn examine_links(has_tun: bool) -> Vec<Check> {
 fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<String, Failure> {
     const NAME: &str = "doctor3";
     const LIMIT: Duration = plumb::FORWARDING_LIMIT;
-    let options = TapOptions { name: NAME.into(), mtu: MTU_DEFAULT_BYTES.into(), vnet };
-    let OpenTap { link, name: _, vnet_header } = open_tap(&options).map_err(tap_failure)?;
+    let (mtu, reclaim) = (MTU_DEFAULT_BYTES.into(), ReclaimMode::Auto);
+    let options = TapOptions { name: NAME.into(), mtu, vnet, reclaim };
+    let OpenTap { link, name: _, vnet_header, reclaims } =
+        open_tap(&options).map_err(tap_failure)?;
     if bridged {
         plumb::make_port(netlink, NAME, "doctor0")?;
         netlink.wait_forwarding(NAME, LIMIT)?;
@@ -145,7 +147,11 @@ fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<Strin
     }
     let tso_max = link.capabilities().tso4_max;
     Ok(if vnet_header {
-        format!("can be made; segments of up to {tso_max} bytes leave in one call")
+        let pages =
+            if reclaims { "come back to their processor" } else { "stay with their reader" };
+        format!(
+            "can be made; segments of up to {tso_max} bytes leave in one call, transmitted pages {pages}"
+        )
     } else {
         "can be made".into()
     })
@@ -155,7 +161,8 @@ fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<Strin
 fn try_queues() -> Result<String, Failure> {
     const NAME: &str = "doctor4";
     let mtu = MTU_DEFAULT_BYTES.into();
-    let options = TapOptions { name: NAME.into(), mtu, vnet: VnetMode::Auto };
+    let (vnet, reclaim) = (VnetMode::Auto, ReclaimMode::Off);
+    let options = TapOptions { name: NAME.into(), mtu, vnet, reclaim };
     let queues = open_tap_queues(&options, QUEUES_MAX.into()).map_err(tap_failure)?;
     Ok(format!("can be made, with {} of them", queues.len()))
 }

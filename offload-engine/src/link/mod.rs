@@ -14,7 +14,9 @@ mod impair;
 mod layout;
 mod memory;
 mod open;
+mod packet;
 mod plain;
+mod reclaim;
 mod segment;
 #[cfg(test)]
 mod tap_tests;
@@ -42,6 +44,7 @@ pub use self::{
         open_tap_queues,
     },
     plain::PlainTap,
+    reclaim::ReclaimMode,
     vnet::VnetTap,
 };
 use crate::time::Instant;
@@ -146,6 +149,8 @@ pub struct LinkStats {
     pub tx_bytes: u64,
     /// Transmitted frames left to the kernel for segmentation.
     pub tx_gso_frames: u64,
+    /// Transmitted super-segments whose pages were brought back ([`ReclaimMode`]).
+    pub tx_reclaimed: u64,
     /// Transmissions that the device refused.
     pub tx_errors: u64,
     /// Transmissions that found the device full.

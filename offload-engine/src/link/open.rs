@@ -14,7 +14,7 @@ use libc::{c_int, c_uint};
 use rustix::io::Errno;
 
 use super::{
-    Link, PlainTap, VnetTap,
+    Link, PlainTap, ReclaimMode, VnetTap,
     tun::{self, NAME_BYTES_MAX},
     vnet::VnetError,
 };
@@ -52,6 +52,8 @@ pub struct TapOptions {
     pub mtu: usize,
     /// Whether to use the virtio-net header.
     pub vnet: VnetMode,
+    /// Whether pages of transmitted super-segments are brought back to the processor that wrote them.
+    pub reclaim: ReclaimMode,
 }
 
 /// An open TAP.
@@ -62,15 +64,18 @@ pub struct OpenTap {
     pub name: String,
     /// Whether frames carry a virtio-net header.
     pub vnet_header: bool,
+    /// Whether transmitted pages are brought back.
+    pub reclaims: bool,
 }
 
 impl std::fmt::Debug for OpenTap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { link, name, vnet_header } = self;
+        let Self { link, name, vnet_header, reclaims } = self;
         f.debug_struct("OpenTap")
             .field("capabilities", &link.capabilities())
             .field("name", name)
             .field("vnet_header", vnet_header)
+            .field("reclaims", reclaims)
             .finish()
     }
 }
@@ -166,6 +171,14 @@ pub enum TapError {
         /// Its error.
         source: io::Error,
     },
+    /// Reclaiming was demanded and cannot be had.
+    #[error("pages transmitted on interface {name:?} cannot be reclaimed")]
+    NoReclaim {
+        /// The interface.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
     /// Anything else.
     #[error("{step} failed")]
     Io {
@@ -251,13 +264,24 @@ pub(super) fn open_tap_at(
     options: &TapOptions,
     queueing: Queueing,
 ) -> Result<OpenTap, TapError> {
-    let TapOptions { name, mtu, vnet } = options;
+    let TapOptions { name, mtu, vnet, reclaim } = options;
     let open_plain = || PlainTap::open_queue(name, *mtu, queueing);
+    let with_header = |mut tap: VnetTap| {
+        tap.set_reclaim(*reclaim, queueing)?;
+        Ok::<_, TapError>(with_header(tap))
+    };
+    let without_header = |tap: PlainTap| {
+        if *reclaim == ReclaimMode::On {
+            let source = io::Error::other("super-segments need the virtio-net header");
+            return Err(TapError::NoReclaim { name: tap.name().into(), source });
+        }
+        Ok(plain(tap))
+    };
     let opened = match vnet {
-        VnetMode::Off => plain(open_plain()?),
-        VnetMode::On => with_header(VnetTap::open_node(node, name, *mtu, queueing)?),
+        VnetMode::Off => without_header(open_plain()?)?,
+        VnetMode::On => with_header(VnetTap::open_node(node, name, *mtu, queueing)?)?,
         VnetMode::Auto => match VnetTap::open_node(node, name, *mtu, queueing) {
-            Ok(tap) => with_header(tap),
+            Ok(tap) => with_header(tap)?,
             Err(VnetError::Fatal(error)) => return Err(error),
             Err(VnetError::Unsupported { step, source }) => {
                 tracing::warn!(
@@ -268,7 +292,7 @@ pub(super) fn open_tap_at(
                 );
                 let mut tap = open_plain()?;
                 tap.count_fallback();
-                plain(tap)
+                without_header(tap)?
             }
         },
     };
@@ -276,6 +300,7 @@ pub(super) fn open_tap_at(
     tracing::info!(
         interface = %opened.name,
         vnet_header = opened.vnet_header,
+        reclaims = opened.reclaims,
         mtu = capabilities.mtu,
         tso4_max = capabilities.tso4_max,
         tso6_max = capabilities.tso6_max,
@@ -286,12 +311,12 @@ pub(super) fn open_tap_at(
 
 fn plain(tap: PlainTap) -> OpenTap {
     let name = tap.name().into();
-    OpenTap { link: Box::new(tap), name, vnet_header: false }
+    OpenTap { link: Box::new(tap), name, vnet_header: false, reclaims: false }
 }
 
 fn with_header(tap: VnetTap) -> OpenTap {
-    let name = tap.name().into();
-    OpenTap { link: Box::new(tap), name, vnet_header: true }
+    let (name, reclaims) = (tap.name().into(), tap.reclaims());
+    OpenTap { link: Box::new(tap), name, vnet_header: true, reclaims }
 }
 
 /// The kernel's own rules, checked first because `tun_tap` cuts long names silently and the
@@ -384,7 +409,12 @@ mod tests {
         assert!(Queueing::Single.check(features).is_ok());
         assert!(matches!(Queueing::Multi.check(features), Err(TapError::NoMultiQueue)));
         assert!(Queueing::Multi.check(features | libc::IFF_MULTI_QUEUE as c_uint).is_ok());
-        let options = TapOptions { name: "t0".into(), mtu: 1500, vnet: VnetMode::Auto };
+        let options = TapOptions {
+            name: "t0".into(),
+            mtu: 1500,
+            vnet: VnetMode::Auto,
+            reclaim: ReclaimMode::Off,
+        };
         for queues in [0, TAP_QUEUES_MAX + 1] {
             let error = open_tap_queues(&options, queues).unwrap_err();
             assert!(matches!(error, TapError::Queues { queues: given } if given == queues));

@@ -54,7 +54,7 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
 }
 
 fn options(vnet: VnetMode) -> TapOptions {
-    TapOptions { name: "flue%d".into(), mtu: 1500, vnet }
+    TapOptions { name: "flue%d".into(), mtu: 1500, vnet, reclaim: ReclaimMode::Off }
 }
 
 fn request(name: &str) -> libc::ifreq {
@@ -197,7 +197,8 @@ fn receive_a_burst(link: &mut Box<dyn Link>) -> Vec<(usize, usize, RxChecksum, b
 #[test]
 fn plain_tap_carries_complete_frames() {
     in_namespace(|| {
-        let OpenTap { mut link, name, vnet_header } = open_tap(&options(VnetMode::Off)).unwrap();
+        let OpenTap { mut link, name, vnet_header, .. } =
+            open_tap(&options(VnetMode::Off)).unwrap();
         assert_eq!((name.as_str(), vnet_header), ("flue0", false));
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
         assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, false, 0, 0));
@@ -215,7 +216,8 @@ fn plain_tap_carries_complete_frames() {
 #[test]
 fn vnet_tap_takes_super_segments_from_the_kernel() {
     in_namespace(|| {
-        let OpenTap { mut link, name, vnet_header } = open_tap(&options(VnetMode::Auto)).unwrap();
+        let OpenTap { mut link, name, vnet_header, .. } =
+            open_tap(&options(VnetMode::Auto)).unwrap();
         assert!(vnet_header);
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
         assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, true, 65_535, 65_535));
@@ -254,6 +256,53 @@ fn vnet_tap_hands_super_segments_to_the_kernel() {
         }
         let stats = link.stats();
         assert_eq!((stats.tx_frames, stats.tx_gso_frames, stats.tx_errors), (3, 1, 0));
+    });
+}
+
+/// Of super-segments all but the newest come back, of other frames none.
+#[test]
+fn transmitted_super_segments_come_back() {
+    in_namespace(|| {
+        let reclaiming = TapOptions { reclaim: ReclaimMode::On, ..options(VnetMode::On) };
+        let OpenTap { mut link, name, reclaims, .. } = open_tap(&reclaiming).unwrap();
+        assert!(reclaims);
+        let send = |link: &mut Box<dyn Link>, len: usize| {
+            let (frame, place) = partial_frame(false, 1000, &pattern(len));
+            let offload = segment_offload(&frame, place, 1448);
+            transmit(link, NOW, &frame, offload);
+            link.stats().tx_reclaimed
+        };
+        // Down: EIO.
+        assert_eq!(send(&mut link, 60_000), 0);
+        assert_eq!(link.stats().tx_errors, 1);
+
+        bring_up(&name);
+        let mut sent = 0;
+        let mut reclaimed = 0;
+        while reclaimed == 0 {
+            assert!(sent < 100, "nothing comes back");
+            reclaimed = send(&mut link, 60_000);
+            sent += 1;
+        }
+        for _ in 0..10 {
+            send(&mut link, 15_000);
+        }
+        assert_eq!(link.stats().tx_reclaimed, 1, "short ones are left alone");
+        for more in 1..=50 {
+            assert_eq!(send(&mut link, 60_000), 1 + more, "one for one");
+        }
+    });
+}
+
+#[test]
+fn reclaiming_needs_super_segments_of_one_queue() {
+    in_namespace(|| {
+        let plain = TapOptions { reclaim: ReclaimMode::On, ..options(VnetMode::Off) };
+        assert!(matches!(open_tap(&plain), Err(TapError::NoReclaim { .. })));
+        let several = TapOptions { reclaim: ReclaimMode::On, ..options(VnetMode::On) };
+        assert!(matches!(open_tap_queues(&several, 2), Err(TapError::NoReclaim { .. })));
+        let auto = TapOptions { reclaim: ReclaimMode::Auto, ..several };
+        assert!(open_tap_queues(&auto, 2).unwrap().iter().all(|queue| !queue.reclaims));
     });
 }
 

@@ -23,6 +23,7 @@ use super::{
     checksum::{self, TCP_CHECKSUM_OFFSET},
     device::{self, ETHERNET_HEADER_BYTES, Received},
     open::{self, Queueing},
+    reclaim::{self, Reclaim, ReclaimMode},
     tun,
 };
 use crate::time::Instant;
@@ -77,6 +78,7 @@ pub struct VnetTap {
     name: String,
     mtu: usize,
     offloads: c_uint,
+    reclaim: Option<Reclaim>,
     stats: LinkStats,
 }
 
@@ -142,7 +144,7 @@ impl VnetTap {
         let mut refused = io::Error::from(io::ErrorKind::Unsupported);
         for offloads in OFFLOAD_LADDER {
             match tun::set_offload(&fd, offloads) {
-                Ok(()) => return Ok(Self { fd, name, mtu, offloads, stats }),
+                Ok(()) => return Ok(Self { fd, name, mtu, offloads, reclaim: None, stats }),
                 Err(error) => {
                     stats.vnet_fallbacks += 1;
                     refused = error;
@@ -150,6 +152,45 @@ impl VnetTap {
             }
         }
         Err(unsupported("TUNSETOFFLOAD")(refused))
+    }
+
+    /// Brings transmitted pages back, as `mode` has it. A socket sees the frames of all queues of an interface, so
+    /// only one with a single queue can.
+    pub(super) fn set_reclaim(
+        &mut self,
+        mode: ReclaimMode,
+        queueing: Queueing,
+    ) -> Result<(), TapError> {
+        let alone = queueing == Queueing::Single;
+        let super_segments = self.offloads & (TUN_F_TSO4 | TUN_F_TSO6) != 0;
+        let wanted = match mode {
+            ReclaimMode::Auto => alone && super_segments && reclaim::helps(),
+            ReclaimMode::On => true,
+            ReclaimMode::Off => false,
+        };
+        if !wanted {
+            return Ok(());
+        }
+        let opened = if alone {
+            Reclaim::open(&self.name)
+        } else {
+            Err(io::Error::other("frames of several queues cannot be told apart"))
+        };
+        match (opened, mode) {
+            (Ok(reclaim), _) => self.reclaim = Some(reclaim),
+            (Err(source), ReclaimMode::On) => {
+                return Err(TapError::NoReclaim { name: self.name.clone(), source });
+            }
+            (Err(error), _) => {
+                tracing::debug!(interface = %self.name, %error, "transmitted pages are not brought back");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether transmitted pages are brought back.
+    pub(super) fn reclaims(&self) -> bool {
+        self.reclaim.is_some()
     }
 
     /// The interface's actual name.
@@ -196,7 +237,16 @@ impl Link for VnetTap {
             self.stats.tx_errors += 1;
             return TxOutcome::Dropped;
         };
-        device::write_frame(self.fd.as_fd(), header.as_bytes(), frame, &mut self.stats)
+        let outcome =
+            device::write_frame(self.fd.as_fd(), header.as_bytes(), frame, &mut self.stats);
+        if let Some(reclaim) = &mut self.reclaim
+            && outcome == TxOutcome::Sent
+            && frame.offload.segment.is_some()
+            && frame.len() >= reclaim::FRAME_BYTES_MIN
+        {
+            self.stats.tx_reclaimed += u64::from(reclaim.written());
+        }
+        outcome
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

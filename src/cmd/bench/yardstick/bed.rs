@@ -7,7 +7,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use offload_engine::link::{Link, OpenTap, TapOptions, VnetMode, open_tap};
+use offload_engine::link::{Link, OpenTap, ReclaimMode, TapOptions, VnetMode, open_tap};
 use rustix::io::Errno;
 
 use super::{Common, frame::Station, frame::VNET_BYTES};
@@ -162,7 +162,12 @@ impl Bed {
         let number = self.opened.len();
         let name = self.given.get(number).cloned().unwrap_or_else(|| format!("yard{number}"));
         let vnet = if vnet_header { VnetMode::On } else { VnetMode::Off };
-        let options = TapOptions { name: name.clone(), mtu: mtu_bytes.into(), vnet };
+        let options = TapOptions {
+            name: name.clone(),
+            mtu: mtu_bytes.into(),
+            vnet,
+            reclaim: ReclaimMode::Off,
+        };
         let OpenTap { link, vnet_header, .. } = open_tap(&options).map_err(tap_failure)?;
 
         let makes_bridge = ground == Ground::Bridge && !is_given;
