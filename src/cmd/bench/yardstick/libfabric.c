@@ -56,8 +56,7 @@
 
 enum {
     DEPTH_MAX = 4096,
-    SLOTS_MAX = 16,             /* buffers that operations take in turn */
-    SLOTS_BYTES = 4 << 20,      /* and what they take in all, unless one is larger */
+    CYCLE_BYTES = 4096,         /* small operations go around in these, larger ones are in one place, as perftest's */
     SIZE_MAX_BYTES = 1 << 30,
     LANDING_BYTES = 4096,       /* behind the slots: for the read behind writes */
     NAME_BYTES = 128,           /* of an endpoint's address */
@@ -407,8 +406,9 @@ static void open_fabric(void)
     receives = 2 * (uint64_t)options.depth;
     if (receives > info->rx_attr->size / 2)
         receives = info->rx_attr->size / 2;
-    slots = SLOTS_BYTES / options.size;
-    slots = slots < 1 ? 1 : slots > SLOTS_MAX ? SLOTS_MAX : slots;
+    slots = CYCLE_BYTES / options.size;
+    if (slots < 1)
+        slots = 1;
     const size_t bytes = slots * options.size + LANDING_BYTES;
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
@@ -756,7 +756,7 @@ static void measure(void)
     tell(&request, sizeof request);
     open_fabric();
     if (options.latency && slots < 2)
-        fail(2, "--size: with --latency at most %d bytes", SLOTS_BYTES / 2);
+        fail(2, "--size: with --latency at most %d bytes", CYCLE_BYTES / 2);
     char ready;
     hear(&ready, 1);
 

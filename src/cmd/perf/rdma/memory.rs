@@ -5,7 +5,7 @@
 //! ```
 //! Source and sink are cut into slots, each a message and a multiple of [`LINE_BYTES`]; message i of
 //! connection c is in slot c + i, counted around. There are as many slots as messages under way on a
-//! connection, at most what [`PART_BYTES`] hold, at least one. All connections share them.
+//! connection, at most what [`CYCLE_BYTES`] hold, at least one. All connections share them.
 //!
 //! The source holds a pattern that differs at each offset and is never changed by a bandwidth phase; as
 //! a message goes from slot n to slot n, the sink holds the same pattern afterwards, and that is compared.
@@ -25,8 +25,8 @@ use crate::{
 pub(super) const MESSAGE_SLOTS: usize = 8;
 /// Bytes of a line of the caches.
 const LINE_BYTES: u64 = 64;
-/// Bytes of source and of sink, if a message is not larger.
-const PART_BYTES: u64 = 2 << 20;
+/// Bytes that small messages go around in; larger ones are all in one place. perftest's cycling buffer is a page too.
+const CYCLE_BYTES: u64 = 4096;
 /// Bytes that are filled or compared at once.
 const CHUNK_BYTES: usize = 4096;
 
@@ -46,7 +46,7 @@ impl Layout {
         let page = PAGE_SIZE as u64;
         let marker_at = u64::from(parameters.connections) * LINE_BYTES;
         let source_at = (marker_at + LINE_BYTES).next_multiple_of(page);
-        let part_bytes = parameters.size_max_bytes.next_multiple_of(LINE_BYTES).max(PART_BYTES);
+        let part_bytes = parameters.size_max_bytes.next_multiple_of(LINE_BYTES).max(CYCLE_BYTES);
         let sink_at = (source_at + part_bytes).next_multiple_of(page);
         Self { marker_at, source_at, sink_at, part_bytes, length: sink_at + part_bytes }
     }
@@ -59,7 +59,7 @@ impl Layout {
     /// How the parts are cut for messages of this size.
     pub(super) fn slots(&self, size_bytes: u64, depth: u32) -> Slots {
         let stride = size_bytes.next_multiple_of(LINE_BYTES).max(LINE_BYTES);
-        let fit = (self.part_bytes / stride).max(1);
+        let fit = (CYCLE_BYTES / stride).max(1);
         Slots { stride, count: u64::from(depth.min(DEPTH_MAX)).min(fit) as usize }
     }
 }
@@ -249,8 +249,8 @@ mod tests {
                 assert_eq!(slots.after(slots.count - 1), 0);
             }
         }
-        assert_eq!(layout(1, 64).slots(64, 128), Slots { stride: 64, count: 128 });
-        assert_eq!(layout(1, 1 << 20).slots(1 << 20, 128), Slots { stride: 1 << 20, count: 2 });
+        assert_eq!(layout(1, 64).slots(64, 128), Slots { stride: 64, count: 64 });
+        assert_eq!(layout(1, 1 << 20).slots(1 << 20, 128), Slots { stride: 1 << 20, count: 1 });
     }
 
     #[test]
