@@ -443,6 +443,15 @@ impl Connection {
         few
     }
 
+    /// Whether data has come whose acknowledgement may wait for an answer to carry it, and nothing else is under way.
+    pub fn awaits_answer(&self) -> bool {
+        self.phase == TcpPhase::Established
+            && self.receiver.ack_due() == AckDue::Delayed
+            && self.snd.una == self.send_end()
+            && !self.stopped
+            && !self.hold.any()
+    }
+
     /// Bytes posted and not yet acknowledged.
     pub fn send_outstanding(&self) -> usize {
         saturate(self.queue.end().since(self.snd.una))
