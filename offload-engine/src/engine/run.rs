@@ -377,12 +377,19 @@ impl Engine {
             self.renew_headers(now, slot);
         }
         let mut asked = false;
+        let stalled = self.stalled.len() >= STALLED_FRAMES_MAX;
+        // An answer goes out before it is told that the question's sender has all of what was sent before.
+        let told_later = |offloaded: &mut Offloaded| !stalled && offloaded.tcp.has_only_sent();
+        let mut later = self.connections.slot(slot).is_some_and(told_later);
         // Once in a turn, whether there is room or not: a client that was asked to act on the connection does it
         // now. What leaves takes as much from what is queued as from the window, so room comes with news only.
         let mut offer = true;
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            let raised = raise_events(now, offloaded, client);
+            let raised = match later {
+                true => Raised::Nothing,
+                false => raise_events(now, offloaded, client),
+            };
             if raised != Raised::Nothing {
                 self.tell_retrieves(slot);
             }
@@ -403,7 +410,12 @@ impl Engine {
             if stalled {
                 break;
             }
-            let Some((transmit, reset)) = offloaded.poll_transmit(now) else {
+            let transmit = offloaded.poll_transmit(now);
+            let was_later = core::mem::take(&mut later);
+            let Some((transmit, reset)) = transmit else {
+                if was_later {
+                    continue;
+                }
                 let raised = raise_events(now, offloaded, client);
                 if raised != Raised::Nothing {
                     self.tell_retrieves(slot);

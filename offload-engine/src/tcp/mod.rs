@@ -452,6 +452,14 @@ impl Connection {
             && !self.hold.any()
     }
 
+    /// Whether all that is to be told is that sends are complete, and all of them are.
+    pub fn has_only_sent(&self) -> bool {
+        self.phase == TcpPhase::Established
+            && self.snd.una == self.send_end()
+            && self.events.len() == 1
+            && matches!(self.events.front(), Some(Event::SendComplete(_)))
+    }
+
     /// Bytes posted and not yet acknowledged.
     pub fn send_outstanding(&self) -> usize {
         saturate(self.queue.end().since(self.snd.una))
