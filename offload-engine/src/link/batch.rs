@@ -106,7 +106,11 @@ impl RxBatch {
     pub fn frames(&self) -> impl Iterator<Item = RxFrame<'_>> {
         self.buffers[..self.filled].iter().map(|buffer| {
             let RxBuffer { storage, len, checksum, gso_size } = buffer;
-            RxFrame { data: &storage[FRONT_BYTES_MAX..][..*len], checksum: *checksum, gso_size: *gso_size }
+            RxFrame {
+                data: &storage[FRONT_BYTES_MAX..][..*len],
+                checksum: *checksum,
+                gso_size: *gso_size,
+            }
         })
     }
 

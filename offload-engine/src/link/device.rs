@@ -82,11 +82,7 @@ pub(super) fn write_frame(
 }
 
 /// Writes a frame of at most [`ONE_PIECE_BYTES_MAX`], `vnet` included.
-fn write_piece(
-    fd: BorrowedFd<'_>,
-    vnet: &[u8],
-    frame: &TxFrame<'_>,
-) -> rustix::io::Result<usize> {
+fn write_piece(fd: BorrowedFd<'_>, vnet: &[u8], frame: &TxFrame<'_>) -> rustix::io::Result<usize> {
     let mut piece = [0; ONE_PIECE_BYTES_MAX];
     let mut end = 0;
     let slices = frame.payload.iter().map(|slice| &**slice);
