@@ -378,7 +378,7 @@ impl Engine {
         }
         let mut asked = false;
         let stalled = self.stalled.len() >= STALLED_FRAMES_MAX;
-        // An answer goes out before it is told that the question's sender has all of what was sent before.
+        // An answer goes out before the client is told that what it had sent before has arrived.
         let told_later = |offloaded: &mut Offloaded| !stalled && offloaded.tcp.has_only_sent();
         let mut later = self.connections.slot(slot).is_some_and(told_later);
         // Once in a turn, whether there is room or not: a client that was asked to act on the connection does it

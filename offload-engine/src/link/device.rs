@@ -114,9 +114,8 @@ pub(super) struct Received {
     pub(super) gso_size: usize,
 }
 
-/// Reads until EAGAIN or until the batch is full. `read` reads one frame into the buffer, behind a header of `front`
-/// bytes; it
-/// counts a malformed one and gives `None`. An error after some frames waits for the next call.
+/// Reads until EAGAIN or until the batch is full. `read` reads one frame, behind a header of `front` bytes, into the
+/// buffer; it counts a malformed one and gives `None`. An error after some frames waits for the next call.
 pub(super) fn fill_batch(
     batch: &mut RxBatch,
     front: usize,

@@ -452,10 +452,10 @@ impl Connection {
             && !self.hold.any()
     }
 
-    /// Whether all that is to be told is that sends are complete, and all of them are.
+    /// Whether all that is to be told is that sends are complete, and nothing is in flight.
     pub fn has_only_sent(&self) -> bool {
         self.phase == TcpPhase::Established
-            && self.snd.una == self.send_end()
+            && self.snd.una == self.snd.max
             && self.events.len() == 1
             && matches!(self.events.front(), Some(Event::SendComplete(_)))
     }
