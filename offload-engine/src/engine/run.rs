@@ -187,8 +187,8 @@ impl Engine {
         received
     }
 
-    /// Whether the batch may be interrupted behind its only frame, of `bytes`: nothing is due for its connection until the
-    /// client has answered.
+    /// Whether the batch may be interrupted behind its only frame, of `bytes`: nothing is due for its connection until
+    /// the client has answered.
     fn awaits_answer(&mut self, bytes: usize) -> bool {
         bytes <= LONE_FRAME_BYTES_MAX
             && self.connections.only_ready().is_some_and(|offloaded| offloaded.tcp.awaits_answer())

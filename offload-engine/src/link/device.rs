@@ -13,8 +13,8 @@ use super::{LinkStats, RxBatch, RxChecksum, TX_PAYLOAD_SLICES_MAX, TxFrame, TxOu
 /// Slices in front of the payload: the virtio-net header and the frame's own headers.
 const FRONT_SLICES: usize = 2;
 
-/// Bytes of a frame, with what stands in front of it, up to which it is copied into one piece for the kernel: a gathered
-/// write of several slices costs more.
+/// Bytes of a frame, with what stands in front of it, up to which it is copied into one piece for the kernel: a
+/// gathered write of several slices costs more.
 const ONE_PIECE_BYTES_MAX: usize = 256;
 
 /// Bytes of an Ethernet header; a shorter frame is a runt.
