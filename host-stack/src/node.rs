@@ -112,11 +112,21 @@ impl<C: NodeClient> Core<C> {
     /// # Errors
     /// The link is gone.
     pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        let mut busy = self.engine.poll(now, &mut self.client)?;
-        if let Some(host) = &mut self.host {
-            busy |= host.poll(now);
-        }
-        Ok(busy)
+        let busy = self.engine.poll(now, &mut self.client)?;
+        Ok(self.poll_host(now) | busy)
+    }
+
+    /// As [`Core::poll`], for a caller that polls again soon ([`Engine::poll_first`]).
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn poll_first(&mut self, now: Instant) -> io::Result<bool> {
+        let busy = self.engine.poll_first(now, &mut self.client)?;
+        Ok(!self.engine.is_ahead() && self.poll_host(now) || busy)
+    }
+
+    fn poll_host(&mut self, now: Instant) -> bool {
+        self.host.as_mut().is_some_and(|host| host.poll(now))
     }
 
     /// When [`Core::poll`] has to be called again though nothing has happened.
@@ -199,7 +209,7 @@ pub enum WaitError {
 
 impl<C: NodeClient> Passive for Core<C> {
     fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        Self::poll(self, now)
+        self.poll_first(now)
     }
 
     fn settle(&mut self, now: Instant) -> bool {

@@ -267,6 +267,12 @@ impl Connections {
         !self.ready.is_empty()
     }
 
+    /// The connection that is to be drained, if there is one only.
+    pub(super) fn only_ready(&self) -> Option<&Offloaded> {
+        let slot = *self.ready.front().filter(|_| self.ready.len() == 1)?;
+        self.slots[slot].as_deref()
+    }
+
     pub(super) fn mark_ready(&mut self, slot: usize) {
         if let Some(offloaded) = self.slots[slot].as_deref_mut()
             && !offloaded.ready

@@ -238,6 +238,8 @@ pub struct Engine {
     /// `None`: it is alone on its device.
     siblings: Option<Box<Siblings>>,
     batch: RxBatch,
+    /// The iteration before has ended behind the first frame of a batch, which is not through yet.
+    is_ahead: bool,
     stalled: VecDeque<Stalled>,
     config: EngineConfig,
     stats: EngineStats,
@@ -276,6 +278,7 @@ impl Engine {
             host_doorbell: port.host_doorbell.clone(),
             siblings: None,
             batch: RxBatch::new(RX_BUFFERS),
+            is_ahead: false,
             stalled: VecDeque::new(),
             config,
             stats: EngineStats::default(),

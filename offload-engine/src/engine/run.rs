@@ -30,6 +30,9 @@ use crate::{
 const NO_SACK: [SackBlock; SACK_BLOCKS_MAX] =
     [SackBlock { start: SeqNum(0), end: SeqNum(0) }; SACK_BLOCKS_MAX];
 
+/// Bytes of a frame that may be a question. A small one that is not costs a poll more for its batch.
+const LONE_FRAME_BYTES_MAX: usize = 1024;
+
 impl Engine {
     /// One iteration. Returns whether there was anything to do; if not, the caller may sleep until
     /// [`Engine::poll_at`], a readable link or a rung doorbell.
@@ -37,15 +40,40 @@ impl Engine {
     /// # Errors
     /// The link is gone.
     pub fn poll(&mut self, now: Instant, client: &mut impl NodeClient) -> std::io::Result<bool> {
+        // The next batch begins with the next poll.
+        self.is_ahead = true;
+        self.poll_first(now, client)
+    }
+
+    /// As [`Engine::poll`], for a caller that polls again soon: the iteration ends behind the first frame of a batch,
+    /// before the look for a second one, if the frame is small and what it asks for is an answer. So an answer that
+    /// is given at once goes out sooner, by [`Engine::flush`], and carries the acknowledgement. The next poll goes on
+    /// with the batch.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn poll_first(
+        &mut self,
+        now: Instant,
+        client: &mut impl NodeClient,
+    ) -> std::io::Result<bool> {
         let mut busy = self.resend_stalled(now);
         busy |= self.take_held_trees(now, client);
         busy |= self.take_from_host(now, client);
         busy |= self.take_from_link(now, client)?;
+        if self.is_ahead {
+            return Ok(true);
+        }
         busy |= self.take_passed(now, client);
         busy |= self.run_timers(now);
         busy |= client.poll(now, &mut self.connections);
         busy |= self.flush(now, client);
         Ok(busy)
+    }
+
+    /// The last iteration has ended behind the first frame of its batch.
+    pub const fn is_ahead(&self) -> bool {
+        self.is_ahead
     }
 
     /// When [`Engine::poll`] has to be called again though nothing has happened.
@@ -125,6 +153,7 @@ impl Engine {
         now: Instant,
         client: &mut impl NodeClient,
     ) -> std::io::Result<bool> {
+        let may_end_early = !core::mem::take(&mut self.is_ahead);
         let mut buffers = core::mem::take(&mut self.batch);
         let to_host_before = self.stats.rx_to_host;
         let (mut frames, mut bytes) = (0, 0);
@@ -136,6 +165,10 @@ impl Engine {
                 self.take_frame(now, &frame, client);
             }
             frames += buffers.len();
+            self.is_ahead = may_end_early && frames == 1 && self.awaits_answer(bytes);
+            if self.is_ahead {
+                break Ok(true);
+            }
             let is_over = frames >= self.config.rx_batch_frames_max
                 || bytes >= self.config.rx_batch_bytes_max
                 || !buffers.is_full();
@@ -152,6 +185,13 @@ impl Engine {
             self.host_doorbell.ring();
         }
         received
+    }
+
+    /// Whether the batch may be interrupted behind its only frame, of `bytes`: nothing is due for its connection until
+    /// the client has answered.
+    fn awaits_answer(&mut self, bytes: usize) -> bool {
+        bytes <= LONE_FRAME_BYTES_MAX
+            && self.connections.only_ready().is_some_and(|offloaded| offloaded.tcp.awaits_answer())
     }
 
     /// The switch: a segment of an offloaded connection to that connection, all else to the host.
@@ -337,12 +377,19 @@ impl Engine {
             self.renew_headers(now, slot);
         }
         let mut asked = false;
+        let stalled = self.stalled.len() >= STALLED_FRAMES_MAX;
+        // An answer goes out before the client is told that what it had sent before has arrived.
+        let told_later = |offloaded: &mut Offloaded| !stalled && offloaded.tcp.has_only_sent();
+        let mut later = self.connections.slot(slot).is_some_and(told_later);
         // Once in a turn, whether there is room or not: a client that was asked to act on the connection does it
         // now. What leaves takes as much from what is queued as from the window, so room comes with news only.
         let mut offer = true;
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
-            let raised = raise_events(now, offloaded, client);
+            let raised = match later {
+                true => Raised::Nothing,
+                false => raise_events(now, offloaded, client),
+            };
             if raised != Raised::Nothing {
                 self.tell_retrieves(slot);
             }
@@ -363,7 +410,12 @@ impl Engine {
             if stalled {
                 break;
             }
-            let Some((transmit, reset)) = offloaded.poll_transmit(now) else {
+            let transmit = offloaded.poll_transmit(now);
+            let was_later = core::mem::take(&mut later);
+            let Some((transmit, reset)) = transmit else {
+                if was_later {
+                    continue;
+                }
                 let raised = raise_events(now, offloaded, client);
                 if raised != Raised::Nothing {
                     self.tell_retrieves(slot);

@@ -116,6 +116,8 @@ struct Client {
     takes: usize,
     indications: usize,
     completed: Vec<NetBufferList>,
+    /// Bytes that the connection had sent when it was told of completed sends.
+    sent_before_completion: Vec<u64>,
     receives: Vec<ReceiveBufferList>,
     events: Vec<ConnectionEvent>,
     disconnected: Vec<NetBufferList>,
@@ -139,7 +141,8 @@ impl OffloadClient for Client {
         self.receives.extend(chain);
     }
 
-    fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, chain: NblChain) {
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        self.sent_before_completion.push(io.connection.info(io.now).bytes_sent);
         self.completed.extend(chain);
     }
 
@@ -435,6 +438,73 @@ fn a_batch_makes_one_acknowledgement() {
     let sent = bench.sent();
     assert_eq!(sent.len(), 1);
     assert_eq!(tcp_of(&sent[0]).1, 5000 + 4 * 1460);
+}
+
+// `poll_first` hands up a small frame that asks for an answer before it looks for the next. The answer carries the
+// acknowledgement, and leaves before the client is told that what it had sent has arrived. The batch goes on then.
+#[test]
+fn an_answer_does_not_wait_for_the_rest_of_the_batch() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    let post = |bench: &mut Bench, context| {
+        let list = NetBufferList::from_mdl(context, Bytes::from_static(b"hello"));
+        let now = bench.now;
+        bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+        bench.engine.flush(now, &mut bench.client);
+    };
+    post(&mut bench, 1);
+    assert_eq!(bench.sent().len(), 1);
+    bench.arrives(from_peer(80, 5000, 1005, b"first"));
+    bench.arrives(from_peer(80, 5005, 1005, b"then"));
+    assert!(bench.engine.poll_first(bench.now, &mut bench.client).unwrap());
+    assert!(bench.engine.is_ahead() && bench.engine.has_input());
+    assert_eq!(bench.client.received, b"first");
+    assert!(bench.sent().is_empty() && bench.client.completed.is_empty());
+
+    post(&mut bench, 2);
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 1, "it carries the acknowledgement");
+    assert_eq!(tcp_of(&sent[0]), (1005, 5005, b"hello".to_vec()));
+    assert_eq!(bench.client.completed.len(), 1);
+    assert_eq!(bench.client.sent_before_completion, [10], "after the answer");
+
+    assert!(bench.engine.poll_first(bench.now, &mut bench.client).unwrap());
+    assert!(!bench.engine.is_ahead() && !bench.engine.has_input());
+    assert_eq!(bench.client.received, b"firstthen");
+    assert!(!bench.engine.poll_first(bench.now, &mut bench.client).unwrap());
+}
+
+// A batch that begins like that makes as many acknowledgements as any other: one, and none before its end.
+#[test]
+fn a_batch_that_was_interrupted_makes_one_acknowledgement() {
+    for (bytes, first) in [(100, 1), (1460, 4)] {
+        let mut bench = Bench::new(10);
+        bench.initiate(1, 80);
+        bench.poll();
+        bench.sent();
+        for index in 0..4 {
+            bench.arrives(from_peer(80, 5000 + index * bytes, 1000, &vec![7; bytes as usize]));
+        }
+        bench.engine.poll_first(bench.now, &mut bench.client).unwrap();
+        assert_eq!(bench.client.received.len(), first * bytes as usize, "large ones do not");
+        bench.engine.poll_first(bench.now, &mut bench.client).unwrap();
+        assert_eq!(bench.client.received.len(), 4 * bytes as usize);
+        let acks: Vec<_> = bench.sent().iter().map(|frame| tcp_of(frame).1).collect();
+        let with_poll = {
+            let mut bench = Bench::new(10);
+            bench.initiate(1, 80);
+            bench.poll();
+            bench.sent();
+            for index in 0..4 {
+                bench.arrives(from_peer(80, 5000 + index * bytes, 1000, &vec![7; bytes as usize]));
+            }
+            bench.poll();
+            bench.sent().iter().map(|frame| tcp_of(frame).1).collect::<Vec<_>>()
+        };
+        assert_eq!(acks, with_poll);
+        assert!(acks.len() <= 1);
+    }
 }
 
 // What has come is taken in order, as many frames and bytes in an iteration as the configuration says, whatever the

@@ -7,6 +7,9 @@ use super::RxChecksum;
 /// Bytes of one receive buffer: a 64 KiB super-segment with its headers.
 pub const RX_BUFFER_BYTES: usize = 65_536 + 256;
 
+/// Bytes in front of a frame's place, for a header that the link reads together with it.
+const FRONT_BYTES_MAX: usize = 16;
+
 /// A received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct RxFrame<'a> {
@@ -20,6 +23,7 @@ pub struct RxFrame<'a> {
 
 #[derive(Debug)]
 struct RxBuffer {
+    /// [`FRONT_BYTES_MAX`], then the frame.
     storage: Box<[u8]>,
     len: usize,
     checksum: RxChecksum,
@@ -37,7 +41,7 @@ impl RxBatch {
     /// A batch of at most `frames_max` frames.
     pub fn new(frames_max: usize) -> Self {
         let buffer = || RxBuffer {
-            storage: std::vec![0; RX_BUFFER_BYTES].into_boxed_slice(),
+            storage: std::vec![0; FRONT_BYTES_MAX + RX_BUFFER_BYTES].into_boxed_slice(),
             len: 0,
             checksum: RxChecksum::Unverified,
             gso_size: 0,
@@ -67,7 +71,13 @@ impl RxBatch {
 
     /// The next free buffer, or `None` when full. [`RxBatch::commit`] makes it a frame.
     pub fn space(&mut self) -> Option<&mut [u8]> {
-        self.buffers.get_mut(self.filled).map(|buffer| &mut buffer.storage[..])
+        self.space_behind(0)
+    }
+
+    /// The same with `front` bytes before it, at most 16, which will not be part of the frame.
+    pub(super) fn space_behind(&mut self, front: usize) -> Option<&mut [u8]> {
+        let buffer = self.buffers.get_mut(self.filled)?;
+        Some(&mut buffer.storage[FRONT_BYTES_MAX - front..])
     }
 
     /// Turns the first `len` bytes of the buffer that [`RxBatch::space`] gave into a frame.
@@ -76,7 +86,7 @@ impl RxBatch {
     /// When the batch is full or `len` exceeds the buffer: a caller's bug.
     pub fn commit(&mut self, len: usize, checksum: RxChecksum, gso_size: usize) {
         let buffer = &mut self.buffers[self.filled];
-        assert!(len <= buffer.storage.len());
+        assert!(len <= RX_BUFFER_BYTES);
         buffer.len = len;
         buffer.checksum = checksum;
         buffer.gso_size = gso_size;
@@ -96,7 +106,11 @@ impl RxBatch {
     pub fn frames(&self) -> impl Iterator<Item = RxFrame<'_>> {
         self.buffers[..self.filled].iter().map(|buffer| {
             let RxBuffer { storage, len, checksum, gso_size } = buffer;
-            RxFrame { data: &storage[..*len], checksum: *checksum, gso_size: *gso_size }
+            RxFrame {
+                data: &storage[FRONT_BYTES_MAX..][..*len],
+                checksum: *checksum,
+                gso_size: *gso_size,
+            }
         })
     }
 
@@ -104,7 +118,7 @@ impl RxBatch {
     pub(super) fn frames_mut(&mut self) -> impl Iterator<Item = (&mut [u8], RxChecksum, usize)> {
         self.buffers[..self.filled].iter_mut().map(|buffer| {
             let RxBuffer { storage, len, checksum, gso_size } = buffer;
-            (&mut storage[..*len], *checksum, *gso_size)
+            (&mut storage[FRONT_BYTES_MAX..][..*len], *checksum, *gso_size)
         })
     }
 }

@@ -13,6 +13,10 @@ use super::{LinkStats, RxBatch, RxChecksum, TX_PAYLOAD_SLICES_MAX, TxFrame, TxOu
 /// Slices in front of the payload: the virtio-net header and the frame's own headers.
 const FRONT_SLICES: usize = 2;
 
+/// Bytes of a frame, with what stands in front of it, up to which it is copied into one piece for the kernel: a
+/// gathered write of several slices costs more.
+const ONE_PIECE_BYTES_MAX: usize = 256;
+
 /// Bytes of an Ethernet header; a shorter frame is a runt.
 pub(super) const ETHERNET_HEADER_BYTES: usize = 14;
 
@@ -45,9 +49,11 @@ pub(super) fn write_frame(
     frame: &TxFrame<'_>,
     stats: &mut LinkStats,
 ) -> TxOutcome {
+    let len = frame.len();
     // The array of slices is initialised each time, so its size follows the need: the smallest is
     // 128 bytes, the largest 16 KiB.
     let result = match frame.payload.len() + FRONT_SLICES {
+        _ if vnet.len() + len <= ONE_PIECE_BYTES_MAX => write_piece(fd, vnet, frame),
         0..=8 => write_slices::<8>(fd, vnet, frame),
         9..=128 => write_slices::<128>(fd, vnet, frame),
         _ if frame.payload.len() <= TX_PAYLOAD_SLICES_MAX => {
@@ -58,7 +64,7 @@ pub(super) fn write_frame(
     match result {
         Ok(_) => {
             stats.tx_frames += 1;
-            stats.tx_bytes += frame.len() as u64;
+            stats.tx_bytes += len as u64;
             if frame.offload.segment.is_some() {
                 stats.tx_gso_frames += 1;
             }
@@ -73,6 +79,18 @@ pub(super) fn write_frame(
             TxOutcome::Dropped
         }
     }
+}
+
+/// Writes a frame of at most [`ONE_PIECE_BYTES_MAX`], `vnet` included.
+fn write_piece(fd: BorrowedFd<'_>, vnet: &[u8], frame: &TxFrame<'_>) -> rustix::io::Result<usize> {
+    let mut piece = [0; ONE_PIECE_BYTES_MAX];
+    let mut end = 0;
+    let slices = frame.payload.iter().map(|slice| &**slice);
+    for slice in [vnet, frame.head].into_iter().chain(slices) {
+        piece[end..end + slice.len()].copy_from_slice(slice);
+        end += slice.len();
+    }
+    rustix::io::retry_on_intr(|| rustix::io::write(fd, &piece[..end]))
 }
 
 fn write_slices<const N: usize>(
@@ -96,16 +114,17 @@ pub(super) struct Received {
     pub(super) gso_size: usize,
 }
 
-/// Reads until EAGAIN or until the batch is full. `read` reads one frame into the buffer; it
-/// counts a malformed one and gives `None`. An error after some frames waits for the next call.
+/// Reads until EAGAIN or until the batch is full. `read` reads one frame, behind a header of `front` bytes, into the
+/// buffer; it counts a malformed one and gives `None`. An error after some frames waits for the next call.
 pub(super) fn fill_batch(
     batch: &mut RxBatch,
+    front: usize,
     stats: &mut LinkStats,
     mut read: impl FnMut(&mut [u8], &mut LinkStats) -> rustix::io::Result<Option<Received>>,
 ) -> io::Result<usize> {
     let (mut added, mut malformed) = (0, 0);
     while malformed < MALFORMED_FRAMES_MAX {
-        let Some(space) = batch.space() else { break };
+        let Some(space) = batch.space_behind(front) else { break };
         match read(space, stats) {
             Ok(Some(Received { len, checksum, gso_size })) => {
                 batch.commit(len, checksum, gso_size);

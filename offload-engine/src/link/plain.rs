@@ -112,7 +112,7 @@ impl Link for PlainTap {
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let fd = self.interface.fd();
-        device::fill_batch(batch, &mut self.stats, |space, stats| {
+        device::fill_batch(batch, 0, &mut self.stats, |space, stats| {
             let room = space.len();
             let len = rustix::io::read(fd, space)?;
             Ok(device::length_is_good(len, room, stats).then_some(Received {

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    io::{self, IoSliceMut},
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     string::String,
@@ -213,19 +213,17 @@ impl Link for VnetTap {
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let fd = self.fd.as_fd();
-        device::fill_batch(batch, &mut self.stats, |space, stats| {
-            let mut header = VnetHeader::default();
-            let slices =
-                &mut [IoSliceMut::new(header.as_mut_bytes()), IoSliceMut::new(&mut *space)];
-            let read = rustix::io::readv(fd, slices)?;
-            let Some(len) = read.checked_sub(HEADER_BYTES) else {
+        device::fill_batch(batch, HEADER_BYTES, &mut self.stats, |space, stats| {
+            let read = rustix::io::read(fd, &mut *space)?;
+            let Ok((header, frame)) = VnetHeader::read_from_prefix(&space[..read]) else {
                 stats.rx_vnet_errors += 1;
                 return Ok(None);
             };
-            if !device::length_is_good(len, space.len(), stats) {
+            let len = frame.len();
+            if !device::length_is_good(len, space.len() - HEADER_BYTES, stats) {
                 return Ok(None);
             }
-            let received = header.accept(&mut space[..len]);
+            let received = header.accept(&mut space[HEADER_BYTES..][..len]);
             stats.rx_vnet_errors += u64::from(received.is_none());
             Ok(received)
         })

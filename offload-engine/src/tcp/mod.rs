@@ -111,6 +111,8 @@ use crate::{
 
 /// Bytes that a lazy producer keeps queued beyond what the windows allow to send: two super-segments.
 pub const SEND_BACKLOG: usize = 2 * 64 * 1024;
+/// Bytes of a list whose completion may be told after its connection's next segment.
+const SMALL_LIST_BYTES_MAX: usize = 1024;
 
 /// Bytes that the timestamps option takes of every segment, padding included.
 const TIMESTAMPS_OPTION: usize = 12;
@@ -441,6 +443,27 @@ impl Connection {
             self.queue.detach(self.snd.una);
         }
         few
+    }
+
+    /// Whether data has come whose acknowledgement may wait for an answer to carry it, and nothing else is under way.
+    pub fn awaits_answer(&self) -> bool {
+        self.phase == TcpPhase::Established
+            && self.receiver.ack_due() == AckDue::Delayed
+            && self.snd.una == self.send_end()
+            && !self.stopped
+            && !self.hold.any()
+    }
+
+    /// Whether all that is to be told is that a small list is complete, and nothing is in flight. What is told of
+    /// large ones gives back storage that the next are made of.
+    pub fn has_only_sent(&self) -> bool {
+        let Some(Event::SendComplete(chain)) = self.events.front() else { return false };
+        let is_small = |list: &NetBufferList| list.data_length() <= SMALL_LIST_BYTES_MAX;
+        self.phase == TcpPhase::Established
+            && self.snd.una == self.snd.max
+            && self.events.len() == 1
+            && chain.len() == 1
+            && chain.front().is_some_and(is_small)
     }
 
     /// Bytes posted and not yet acknowledged.

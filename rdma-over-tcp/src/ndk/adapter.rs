@@ -148,10 +148,10 @@ impl AdapterCore {
         wire: &mut W,
         work: impl FnOnce(&mut Stream, &mut Objects, &AdapterConfig, &mut W),
     ) {
-        let Self { streams, objects, config, .. } = self;
+        let Self { streams, objects, config, deadlines, .. } = self;
         if let Some(stream) = streams.get_mut(&handle) {
             work(stream, objects, config, wire);
-            self.schedule(handle);
+            deadlines.extend(stream.deadline.map(|deadline| (deadline, handle)));
         }
         self.finish_upcall();
     }

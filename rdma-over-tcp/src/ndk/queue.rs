@@ -156,6 +156,10 @@ impl InitiatorQueue {
         self.requests.len() >= self.depth as usize
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
     pub(crate) fn push(
         &mut self,
         context: u64,

@@ -338,6 +338,11 @@ impl Stream {
         wire: &mut impl Wire,
     ) {
         self.is_kicked = false;
+        if self.is_quiet(objects) {
+            self.note_flow(objects, wire, true);
+            self.connect_completed(objects);
+            return;
+        }
         if self.ending == Ending::Abort {
             self.ending = Ending::Done;
             wire.disconnect(Disconnect::Abortive, NetBufferList::new(0));
@@ -359,9 +364,7 @@ impl Stream {
                 Err(failure) => self.fail(objects, config, wire, failure),
             }
         }
-        if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
-            qp.flow.pumped(!is_drained, wire.send_outstanding(), wire.effective_mss());
-        }
+        self.note_flow(objects, wire, is_drained);
         self.connect_completed(objects);
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.send_terminate(wire);
@@ -371,6 +374,19 @@ impl Stream {
         if is_fin_due {
             self.ending = Ending::Done;
             wire.disconnect(Disconnect::Graceful, NetBufferList::new(0));
+        }
+    }
+
+    /// Nothing is to be done: full operation goes on, and all that was posted is done.
+    fn is_quiet(&self, objects: &Objects) -> bool {
+        let (Phase::Operating(operation), Some(qp)) = (&self.phase, self.qp) else { return false };
+        let qp = objects.qps.get(qp).filter(|_| self.ending == Ending::Not && self.frame.is_none());
+        qp.is_some_and(|qp| operation.transmitter.is_quiet(qp))
+    }
+
+    fn note_flow(&self, objects: &mut Objects, wire: &impl Wire, is_drained: bool) {
+        if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
+            qp.flow.pumped(!is_drained, wire.send_outstanding(), wire.effective_mss());
         }
     }
 

@@ -244,6 +244,19 @@ impl Transmitter {
         self.message.as_ref().is_some_and(|message| message.source.is_request())
     }
 
+    /// Nothing but what the consumer posts can give something to send.
+    fn is_idle(&self) -> bool {
+        self.message.is_none()
+            && self.responses.is_empty()
+            && self.rtr.is_none()
+            && self.terminate.is_none()
+    }
+
+    /// Nothing is to be sent, and nothing that was posted waits to be done.
+    pub(super) fn is_quiet(&self, qp: &Qp) -> bool {
+        qp.initiator.is_empty() && self.is_idle()
+    }
+
     /// Sends the Terminate, if one waits. Room or not: it is the last that is sent.
     pub(super) fn send_terminate(&mut self, wire: &mut impl Wire) {
         if let Some(terminate) = self.terminate.take() {
@@ -287,6 +300,10 @@ impl Transmitter {
             self.post(wire, context, train);
             objects.complete_done(id);
             filled?;
+            // A lone message: there is no need to look for another.
+            if objects.qps.get(id).is_some_and(|qp| self.is_quiet(qp)) {
+                return Ok(Pumped::Drained);
+            }
         }
         Ok(Pumped::Full)
     }
