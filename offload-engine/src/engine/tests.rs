@@ -115,6 +115,8 @@ struct Client {
     /// Bytes taken per indication.
     takes: usize,
     indications: usize,
+    /// What could be kept of them.
+    kept: Vec<bytes::Bytes>,
     completed: Vec<NetBufferList>,
     receives: Vec<ReceiveBufferList>,
     events: Vec<ConnectionEvent>,
@@ -128,9 +130,11 @@ impl OffloadClient for Client {
         self.offloaded.push((io.handle, client));
     }
 
-    fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         self.indications += 1;
         let taken = self.takes.min(data.len());
+        self.kept.extend(io.keep(&data[..taken]));
+        assert!(io.keep(b"elsewhere").is_none());
         self.received.extend_from_slice(&data[..taken]);
         taken
     }
