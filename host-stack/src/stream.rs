@@ -38,6 +38,10 @@ use crate::socket::{
 /// Bytes of one stream that may wait to be read.
 pub const RECEIVE_QUEUE_BYTES_MAX: usize = 1024 * 1024;
 
+/// Received data is kept where it lies from this size on: of the memory that it holds, half are its bytes. Less is
+/// copied.
+const KEEP_BYTES_MIN: usize = 32 * 1024;
+
 /// Bytes of the blocks that received data is copied to: the least for a stream of a few bytes, the most as much as
 /// stays in a cache close to the processor together with what is read into it.
 const BLOCK_BYTES: RangeInclusive<usize> = 4 * 1024..=256 * 1024;
@@ -662,8 +666,10 @@ impl OffloadClient for Streams {
         let room = RECEIVE_QUEUE_BYTES_MAX.saturating_sub(stream.status.unread);
         let taken = room.min(data.len());
         if taken > 0 {
-            let copy = stream.blocks.copy(&data[..taken]);
-            stream.push_received(copy);
+            let data = &data[..taken];
+            let kept = if taken >= KEEP_BYTES_MIN { io.keep(data) } else { None };
+            let received = kept.unwrap_or_else(|| stream.blocks.copy(data));
+            stream.push_received(received);
         }
         stream.refused = taken < data.len();
         taken

@@ -4,6 +4,8 @@
 //! that an upcall gets is the only way into the connection while it runs: it queues, the engine
 //! drains when the upcall has returned, so upcalls never nest (CH-RCC-2).
 
+use bytes::Bytes;
+
 use super::{
     state::{TcpCached, TcpState},
     tree::TcpUpdate,
@@ -104,6 +106,8 @@ pub struct ConnectionIo<'a> {
     pub now: Instant,
     pub(crate) connection: &'a mut Connection,
     pub(crate) super_segment_max: usize,
+    /// What holds the bytes of an indication, if pieces of it may be kept.
+    pub(crate) buffer: Option<&'a Bytes>,
 }
 
 impl ConnectionIo<'_> {
@@ -125,6 +129,15 @@ impl ConnectionIo<'_> {
     /// Asks for a disconnect; `nbl` may carry data to be sent before the FIN.
     pub fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList) {
         self.connection.disconnect(self.now, kind, nbl);
+    }
+
+    /// A piece of what is being indicated, to be kept beyond the call (CH-IND-5: it is returned when it is dropped).
+    /// `None`: it cannot be, and has to be copied. What is kept holds the whole frame's memory, up to 64 KiB.
+    pub fn keep(&self, data: &[u8]) -> Option<Bytes> {
+        let buffer = self.buffer?;
+        let at = (data.as_ptr() as usize).checked_sub(buffer.as_ptr() as usize)?;
+        let end = at.checked_add(data.len())?;
+        (end <= buffer.len()).then(|| buffer.slice(at..end))
     }
 
     /// Posts receive requests: always accepted (PENDING), filled and completed in order, each once (CH-RCV-1,
@@ -197,8 +210,9 @@ pub trait OffloadClient {
     /// connection brought along count as refused: they wait for one of the two (CH-DEL-3). `push`: the data
     /// ends with a PSH.
     ///
-    /// MiniportTcpOffloadReceiveReturn (CH-IND-5) has no counterpart: the data is lent for the call, out of
-    /// the frame it came in, and what is accepted has been copied or used when the call returns.
+    /// The data is lent for the call, out of the frame it came in. What is accepted has been copied or used when the
+    /// call returns, or is kept by [`ConnectionIo::keep`], and then returned when it is dropped
+    /// (MiniportTcpOffloadReceiveReturn, CH-IND-5).
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize;
 
     /// Receive requests are complete, in posting order; each carries its status and bytes

@@ -146,7 +146,13 @@ impl Offloaded {
     /// The connection as an upcall sees it.
     pub(super) fn io(&mut self, now: Instant) -> ConnectionIo<'_> {
         let super_segment_max = self.super_segment_max();
-        ConnectionIo { handle: self.handle, now, connection: &mut self.tcp, super_segment_max }
+        ConnectionIo {
+            handle: self.handle,
+            now,
+            connection: &mut self.tcp,
+            super_segment_max,
+            buffer: None,
+        }
     }
 
     /// The next segment, and whether it takes the connection from an established state to CLOSED (CH s11).

@@ -44,7 +44,7 @@ impl Engine {
             return NdisStatus::REQUEST_ABORTED;
         }
         if !offloaded.tcp.is_stopped() {
-            self.take_segment(now, slot, &tcp, 0, client);
+            self.take_segment(now, slot, &tcp, 0, None, client);
         }
         // What stops a connection is the host's to process, and so is what comes behind it (CH s9.3).
         let stopped = self.connections.slot(slot).is_some_and(|found| found.tcp.is_stopped());

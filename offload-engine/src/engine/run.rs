@@ -2,6 +2,8 @@
 
 use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 
+use bytes::Bytes;
+
 use super::{
     Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
     adapter::Counted,
@@ -160,6 +162,7 @@ impl Engine {
         let received = loop {
             buffers.clear();
             let received = self.link.receive(now, &mut buffers);
+            buffers.lend();
             for frame in buffers.frames() {
                 bytes += frame.data.len();
                 self.take_frame(now, &frame, client);
@@ -245,7 +248,7 @@ impl Engine {
             }
             return;
         }
-        self.take_segment(now, slot, &tcp, frame.gso_size, client);
+        self.take_segment(now, slot, &tcp, frame.gso_size, frame.buffer, client);
         self.hold(slot, frame.data);
     }
 
@@ -261,7 +264,7 @@ impl Engine {
         for frame in early.into_iter().flat_map(HeldFrames::into_frames) {
             let stopped = self.connections.slot(slot).is_none_or(|found| found.tcp.is_stopped());
             if !stopped && let Some(tcp) = classify(&frame) {
-                self.take_segment(now, slot, &tcp, 0, client);
+                self.take_segment(now, slot, &tcp, 0, None, client);
             }
             self.hold(slot, &frame);
         }
@@ -331,6 +334,7 @@ impl Engine {
         slot: usize,
         frame: &TcpFrame<'_>,
         gso_size: usize,
+        buffer: Option<&Bytes>,
         client: &mut impl NodeClient,
     ) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
@@ -338,7 +342,7 @@ impl Engine {
         let segment = frame.segment(gso_size, &mut sack);
         let established = offloaded.tcp.phase().is_established();
         let (acked, received) = offloaded.tcp.bytes_moved();
-        receive(now, offloaded, &segment, client);
+        receive(now, offloaded, &segment, buffer, client);
         let (acked_now, received_now) = offloaded.tcp.bytes_moved();
         // CH s9.7: what we sent has arrived, be it data or an acknowledgement that data answers.
         if acked_now != acked || (received_now != received && offloaded.spoken) {
@@ -649,11 +653,12 @@ fn receive(
     now: Instant,
     offloaded: &mut Offloaded,
     segment: &Segment<'_>,
+    buffer: Option<&Bytes>,
     client: &mut impl OffloadClient,
 ) {
     let received = offloaded.tcp.handle_segment(now, segment);
     let data = &segment.payload[received.in_order];
-    let mut upcalls = Upcalls::new(now, offloaded, client);
+    let mut upcalls = Upcalls { buffer, ..Upcalls::new(now, offloaded, client) };
     offloaded.tcp.deliver(now, data, received.push, &mut upcalls);
 }
 
@@ -672,18 +677,23 @@ struct Upcalls<'c, C> {
     handle: OffloadHandle,
     now: Instant,
     super_segment_max: usize,
+    /// What holds the frame, if it is lent.
+    buffer: Option<&'c Bytes>,
     client: &'c mut C,
 }
 
 impl<'c, C> Upcalls<'c, C> {
     fn new(now: Instant, offloaded: &Offloaded, client: &'c mut C) -> Self {
         let super_segment_max = offloaded.super_segment_max();
-        Self { handle: offloaded.handle, now, super_segment_max, client }
+        Self { handle: offloaded.handle, now, super_segment_max, buffer: None, client }
     }
 
-    fn io<'a>(&self, connection: &'a mut tcp::Connection) -> ConnectionIo<'a> {
-        let &Self { handle, now, super_segment_max, client: _ } = self;
-        ConnectionIo { handle, now, connection, super_segment_max }
+    fn io<'a>(&self, connection: &'a mut tcp::Connection) -> ConnectionIo<'a>
+    where
+        'c: 'a,
+    {
+        let &Self { handle, now, super_segment_max, buffer, client: _ } = self;
+        ConnectionIo { handle, now, connection, super_segment_max, buffer }
     }
 }
 

@@ -179,7 +179,11 @@ impl Engine {
             let Ok(Passed { data, checksum, gso_size }) = siblings.inbox.try_recv() else { break };
             taken += 1;
             self.stats.rx_passed_in += 1;
-            self.take_frame(now, &RxFrame { data: &data, checksum, gso_size }, client);
+            self.take_frame(
+                now,
+                &RxFrame { data: &data, checksum, gso_size, buffer: None },
+                client,
+            );
         }
         if self.stats.rx_to_host != to_host_before {
             self.host_doorbell.ring();

@@ -115,6 +115,8 @@ struct Client {
     /// Bytes taken per indication.
     takes: usize,
     indications: usize,
+    /// What could be kept of them.
+    kept: Vec<bytes::Bytes>,
     completed: Vec<NetBufferList>,
     /// Bytes that the connection had sent when it was told of completed sends.
     sent_before_completion: Vec<u64>,
@@ -130,9 +132,11 @@ impl OffloadClient for Client {
         self.offloaded.push((io.handle, client));
     }
 
-    fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         self.indications += 1;
         let taken = self.takes.min(data.len());
+        self.kept.extend(io.keep(&data[..taken]));
+        assert!(io.keep(b"elsewhere").is_none());
         self.received.extend_from_slice(&data[..taken]);
         taken
     }

@@ -1,12 +1,22 @@
 //! Receive buffers: one allocation each at start, none per frame.
+//!
+//! A batch may lend its buffers ([`RxBatch::lend`]): who gets a frame can then keep a piece of it
+//! ([`RxFrame::buffer`]) for as long as it likes, without a copy. A buffer of which nobody has a piece any more by the
+//! time of the next read is read into again, while the cache holds it. Of those that somebody has, at most
+//! [`LENT_BUFFERS_MAX`] are remembered, and read into when they are free; while so many are out, nothing is lent.
 
-use std::{boxed::Box, vec::Vec};
+use std::{collections::VecDeque, vec::Vec};
+
+use bytes::{Bytes, BytesMut};
 
 use super::RxChecksum;
 
 /// Bytes of one receive buffer: a 64 KiB super-segment with its headers.
 pub const RX_BUFFER_BYTES: usize = 65_536 + 256;
-
+/// Bytes of a frame whose buffer is lent: a piece of a smaller one would hold much more memory than it has bytes.
+const LENT_FRAME_BYTES_MIN: usize = RX_BUFFER_BYTES / 2;
+/// Buffers of a batch that may be lent at once: 2 MiB.
+const LENT_BUFFERS_MAX: usize = 32;
 /// Bytes in front of a frame's place, for a header that the link reads together with it.
 const FRONT_BYTES_MAX: usize = 16;
 
@@ -19,12 +29,58 @@ pub struct RxFrame<'a> {
     pub checksum: RxChecksum,
     /// Payload bytes of each segment the kernel coalesced into it; 0: not coalesced.
     pub gso_size: usize,
+    /// The buffer that it lies in, if that is lent: a slice of it may be kept.
+    pub buffer: Option<&'a Bytes>,
+}
+
+/// Memory of [`FRONT_BYTES_MAX`] and then [`RX_BUFFER_BYTES`] for the frame.
+#[derive(Debug)]
+enum Storage {
+    /// Nobody else has it.
+    Own(BytesMut),
+    /// Somebody else may.
+    Lent(Bytes),
+}
+
+impl Storage {
+    fn new() -> Self {
+        // Shared from the start, by the byte that is split off: to lend it, and to get it back, allocates nothing.
+        let mut memory = BytesMut::zeroed(FRONT_BYTES_MAX + RX_BUFFER_BYTES + 1);
+        drop(memory.split_off(FRONT_BYTES_MAX + RX_BUFFER_BYTES));
+        Self::Own(memory)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(memory) => memory,
+            Self::Lent(memory) => memory,
+        }
+    }
+
+    /// The memory, if nobody else has it.
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if let Self::Lent(memory) = self {
+            match core::mem::take(memory).try_into_mut() {
+                Ok(own) => *self = Self::Own(own),
+                Err(lent) => *memory = lent,
+            }
+        }
+        match self {
+            Self::Own(memory) => Some(memory),
+            Self::Lent(_) => None,
+        }
+    }
+
+    fn lend(&mut self) {
+        if let Self::Own(memory) = self {
+            *self = Self::Lent(core::mem::take(memory).freeze());
+        }
+    }
 }
 
 #[derive(Debug)]
 struct RxBuffer {
-    /// [`FRONT_BYTES_MAX`], then the frame.
-    storage: Box<[u8]>,
+    storage: Storage,
     len: usize,
     checksum: RxChecksum,
     gso_size: usize,
@@ -35,23 +91,50 @@ struct RxBuffer {
 pub struct RxBatch {
     buffers: Vec<RxBuffer>,
     filled: usize,
+    /// Buffers that somebody has had a piece of, the oldest first.
+    lent: VecDeque<Storage>,
 }
 
 impl RxBatch {
     /// A batch of at most `frames_max` frames.
     pub fn new(frames_max: usize) -> Self {
         let buffer = || RxBuffer {
-            storage: std::vec![0; FRONT_BYTES_MAX + RX_BUFFER_BYTES].into_boxed_slice(),
+            storage: Storage::new(),
             len: 0,
             checksum: RxChecksum::Unverified,
             gso_size: 0,
         };
-        Self { buffers: (0..frames_max).map(|_| buffer()).collect(), filled: 0 }
+        let buffers = (0..frames_max).map(|_| buffer()).collect();
+        Self { buffers, filled: 0, lent: VecDeque::new() }
     }
 
     /// Forgets all frames.
     pub fn clear(&mut self) {
-        self.filled = 0;
+        let filled = core::mem::take(&mut self.filled);
+        for buffer in &mut self.buffers[..filled] {
+            if buffer.storage.bytes_mut().is_none() {
+                let free = self.lent.front_mut().is_some_and(|oldest| oldest.bytes_mut().is_some());
+                let next = if free { self.lent.pop_front() } else { None };
+                let next = next.unwrap_or_else(Storage::new);
+                self.lent.push_back(core::mem::replace(&mut buffer.storage, next));
+            }
+        }
+    }
+
+    /// Lends the buffers of large frames until [`RxBatch::clear`], if so many may still be lent.
+    pub fn lend(&mut self) {
+        let filled = &mut self.buffers[..self.filled];
+        if filled.iter().all(|buffer| buffer.len < LENT_FRAME_BYTES_MIN) {
+            return;
+        }
+        let free = self.lent.front_mut().is_some_and(|oldest| oldest.bytes_mut().is_some());
+        if free || self.lent.len() < LENT_BUFFERS_MAX {
+            let large = filled.iter_mut().filter(|buffer| buffer.len >= LENT_FRAME_BYTES_MIN);
+            large.for_each(|buffer| buffer.storage.lend());
+        } else {
+            // The next look is at another: one that somebody keeps for good does not stand in the way of the others.
+            self.lent.rotate_left(1);
+        }
     }
 
     /// Whether no further frame fits.
@@ -76,8 +159,8 @@ impl RxBatch {
 
     /// The same with `front` bytes before it, at most 16, which will not be part of the frame.
     pub(super) fn space_behind(&mut self, front: usize) -> Option<&mut [u8]> {
-        let buffer = self.buffers.get_mut(self.filled)?;
-        Some(&mut buffer.storage[FRONT_BYTES_MAX - front..])
+        let memory = self.buffers.get_mut(self.filled)?.storage.bytes_mut()?;
+        Some(&mut memory[FRONT_BYTES_MAX - front..])
     }
 
     /// Turns the first `len` bytes of the buffer that [`RxBatch::space`] gave into a frame.
@@ -106,19 +189,97 @@ impl RxBatch {
     pub fn frames(&self) -> impl Iterator<Item = RxFrame<'_>> {
         self.buffers[..self.filled].iter().map(|buffer| {
             let RxBuffer { storage, len, checksum, gso_size } = buffer;
-            RxFrame {
-                data: &storage[FRONT_BYTES_MAX..][..*len],
-                checksum: *checksum,
-                gso_size: *gso_size,
-            }
+            let lent = match storage {
+                Storage::Own(_) => None,
+                Storage::Lent(memory) => Some(memory),
+            };
+            let data = &storage.bytes()[FRONT_BYTES_MAX..][..*len];
+            RxFrame { data, checksum: *checksum, gso_size: *gso_size, buffer: lent }
         })
     }
 
     /// The same, to be changed where they lie: data, checksum, segment size.
     pub(super) fn frames_mut(&mut self) -> impl Iterator<Item = (&mut [u8], RxChecksum, usize)> {
-        self.buffers[..self.filled].iter_mut().map(|buffer| {
+        // Those that are lent are nobody's to change.
+        self.buffers[..self.filled].iter_mut().filter_map(|buffer| {
             let RxBuffer { storage, len, checksum, gso_size } = buffer;
-            (&mut storage[FRONT_BYTES_MAX..][..*len], *checksum, *gso_size)
+            let data = &mut storage.bytes_mut()?[FRONT_BYTES_MAX..][..*len];
+            Some((data, *checksum, *gso_size))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(batch: &mut RxBatch, len: usize, fill: u8) -> usize {
+        batch.clear();
+        let space = batch.space().expect("a batch that was cleared has room");
+        space[..len].fill(fill);
+        let place = space.as_ptr() as usize;
+        batch.commit(len, RxChecksum::Valid, 0);
+        batch.lend();
+        place
+    }
+
+    fn kept(batch: &RxBatch) -> Option<Bytes> {
+        let frame = batch.frames().next().expect("a frame");
+        frame.buffer.map(|buffer| buffer.slice_ref(&frame.data[1..]))
+    }
+
+    // What is dropped before the next read costs nothing: one buffer, which the cache holds.
+    #[test]
+    fn a_buffer_that_nobody_kept_is_read_into_again() {
+        let mut batch = RxBatch::new(1);
+        let places: std::collections::BTreeSet<usize> = (0..100)
+            .map(|round| {
+                let place = receive(&mut batch, RX_BUFFER_BYTES, round);
+                assert!(kept(&batch).is_some_and(|piece| piece.iter().all(|byte| *byte == round)));
+                place
+            })
+            .collect();
+        assert_eq!((places.len(), batch.lent.len()), (1, 0));
+    }
+
+    // What is kept stays as it was, whatever is read meanwhile; no more than so many are out, and they come back.
+    #[test]
+    fn what_is_kept_stays_until_it_is_dropped() {
+        let mut batch = RxBatch::new(1);
+        let mut pieces = Vec::new();
+        for round in 0..100 {
+            receive(&mut batch, LENT_FRAME_BYTES_MIN, round);
+            pieces.extend(kept(&batch));
+        }
+        assert_eq!((pieces.len(), batch.lent.len()), (LENT_BUFFERS_MAX, LENT_BUFFERS_MAX));
+        for (round, piece) in (0..).zip(&pieces) {
+            assert_eq!(piece.len(), LENT_FRAME_BYTES_MIN - 1);
+            assert!(piece.iter().all(|byte| *byte == round), "{round}");
+        }
+        // All but one are free again: they are lent anew, without new memory, and that one is still as it was.
+        let last = pieces.pop();
+        pieces.clear();
+        let mut places = std::collections::BTreeSet::new();
+        let mut anew = 0;
+        for round in 100..250 {
+            places.insert(receive(&mut batch, LENT_FRAME_BYTES_MIN, round));
+            pieces.extend(kept(&batch));
+            if pieces.len() == LENT_BUFFERS_MAX / 2 {
+                anew += pieces.len();
+                pieces.clear();
+            }
+        }
+        assert!(anew >= 2 * LENT_BUFFERS_MAX, "{anew}");
+        assert!(places.len() <= LENT_BUFFERS_MAX + 1, "{places:?}");
+        assert!(batch.lent.len() <= LENT_BUFFERS_MAX);
+        let fill = LENT_BUFFERS_MAX as u8 - 1;
+        assert!(last.is_some_and(|piece| piece.iter().all(|byte| *byte == fill)));
+    }
+
+    #[test]
+    fn small_frames_are_not_lent() {
+        let mut batch = RxBatch::new(1);
+        receive(&mut batch, LENT_FRAME_BYTES_MIN - 1, 7);
+        assert!(kept(&batch).is_none());
     }
 }

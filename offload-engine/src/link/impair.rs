@@ -102,7 +102,7 @@ impl<L: Link> Impaired<L> {
         for _ in 0..SCRATCH_ROUNDS_MAX {
             scratch.clear();
             link.receive(now, scratch)?;
-            for RxFrame { data, checksum, gso_size } in scratch.frames() {
+            for RxFrame { data, checksum, gso_size, .. } in scratch.frames() {
                 frame.clear();
                 frame.extend_from_slice(data);
                 if gso_size != 0 {

@@ -185,7 +185,7 @@ fn receive_a_burst(link: &mut Box<dyn Link>) -> Vec<(usize, usize, RxChecksum, b
     let (mut frames, mut bytes) = (Vec::new(), 0);
     while bytes < 10 * 1460 {
         frames.push(expect(link, |frame| {
-            let RxFrame { data, checksum, gso_size } = frame;
+            let RxFrame { data, checksum, gso_size, .. } = frame;
             let payload = answer(frame).map(|_| data.len() - 54)?;
             bytes += payload;
             (payload > 0).then(|| (data.len(), gso_size, checksum, parse(data).is_some()))

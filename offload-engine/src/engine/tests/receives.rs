@@ -27,6 +27,25 @@ impl Bench {
     }
 }
 
+// CH-IND-5: of a large frame a piece can be kept beyond the call, whatever comes behind it; a small one has to be
+// copied.
+#[test]
+fn what_is_indicated_can_be_kept() {
+    let mut bench = Bench::new(10);
+    bench.offload(&[80]);
+    bench.client.takes = usize::MAX;
+    let mut seq = 5000;
+    for (fill, length) in [(1, 40_000), (2, 1000), (3, 50_000)] {
+        bench.arrives(from_peer(80, seq, 1000, &vec![fill; length]));
+        bench.poll();
+        seq += length as u32;
+    }
+    let kept = &bench.client.kept;
+    assert_eq!(kept.iter().map(bytes::Bytes::len).collect::<Vec<_>>(), [40_000, 50_000]);
+    assert!(kept[0].iter().all(|byte| *byte == 1) && kept[1].iter().all(|byte| *byte == 3));
+    assert_eq!((bench.client.indications, bench.client.received.len()), (3, 91_000));
+}
+
 // CH-RCV-2, -4, CH-IND-2: requests posted from outside an upcall are filled before anything is indicated, from
 // frames and from what waits.
 #[test]

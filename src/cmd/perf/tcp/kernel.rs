@@ -1,7 +1,7 @@
 //! Sockets of this machine.
 //!
-//! All are non-blocking; to block is to wait in poll(2) when a call would have, but for requests and answers,
-//! where the call itself blocks, as it would in a program that knows nothing else. Nagle's algorithm is off.
+//! To block is to wait in poll(2) when a call would have. Requests and answers, and a stream in one direction on one
+//! connection, block in the call itself, as a program does that knows nothing else. Nagle's algorithm is off.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -23,7 +23,11 @@ use crate::{
 };
 
 /// Bytes taken by one read.
-const READ_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 1 << 20;
+/// Bytes moved by calls that block before the other connections are looked at.
+const CALL_BYTES: usize = 1 << 20;
+/// How long such a call may last. What ends a phase may come behind the last bytes, on another connection.
+const CALL_MAX: Duration = Duration::from_millis(4);
 /// Reads or writes on one connection before the next one has its turn.
 const TURN_CALLS: usize = 16;
 /// Turns before the caller looks at the clock.
@@ -43,7 +47,8 @@ pub(super) struct Kernel {
 /// A socket.
 pub(super) struct Socket {
     stream: TcpStream,
-    blocks: bool,
+    /// Its own calls block, at most for so long.
+    blocks: Option<Duration>,
     /// What of a message is still to be sent.
     left: usize,
 }
@@ -74,7 +79,7 @@ impl Kernel {
     fn socket(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Socket { stream, blocks: false, left: 0 })
+        Ok(Socket { stream, blocks: None, left: 0 })
     }
 
     /// Waits until one of them is ready, at most so long.
@@ -107,16 +112,15 @@ impl Kernel {
         }
     }
 
-    /// The socket's own calls block from now on, or not.
-    fn set_blocking(&self, socket: &mut Socket, blocks: bool) -> Result<(), Failure> {
-        if socket.blocks != blocks {
-            socket.stream.set_nonblocking(!blocks).map_err(failed("fcntl"))?;
-            if blocks {
-                let limit = Some(WAIT_MAX);
+    /// The socket's own calls block from now on, for so long, or not.
+    fn set_blocking(&self, socket: &mut Socket, limit: Option<Duration>) -> Result<(), Failure> {
+        if socket.blocks != limit {
+            socket.stream.set_nonblocking(limit.is_none()).map_err(failed("fcntl"))?;
+            if limit.is_some() {
                 socket.stream.set_read_timeout(limit).map_err(failed("SO_RCVTIMEO"))?;
                 socket.stream.set_write_timeout(limit).map_err(failed("SO_SNDTIMEO"))?;
             }
-            socket.blocks = blocks;
+            socket.blocks = limit;
         }
         Ok(())
     }
@@ -185,7 +189,7 @@ impl Stack for Kernel {
         buffer: &mut [u8],
         limit: Duration,
     ) -> Result<(), Failure> {
-        self.set_blocking(conn, self.waiting == Waiting::Block)?;
+        self.set_blocking(conn, (self.waiting == Waiting::Block).then_some(WAIT_MAX))?;
         let (mut filled, mut looks, until) = (0, 0, None);
         let mut until: Option<Instant> = until;
         while filled < buffer.len() {
@@ -206,7 +210,7 @@ impl Stack for Kernel {
     }
 
     fn is_readable(&mut self, conn: &mut Socket) -> bool {
-        if self.set_blocking(conn, false).is_err() {
+        if self.set_blocking(conn, None).is_err() {
             return true;
         }
         // What an error means, reading tells.
@@ -220,20 +224,39 @@ impl Stack for Kernel {
         bulk: &mut Bulk,
     ) -> Result<(), Failure> {
         self.message.resize(bulk.size_bytes, 0x5a);
-        self.set_blocking(control, false)?;
-        for _ in 0..TURNS {
+        self.set_blocking(control, None)?;
+        // As a program does that has nothing else to do: one call, which sleeps in the kernel.
+        let is_over = bulk.sends && bulk.budget.is_over() && bulk.is_flushed;
+        if let [socket] = &mut *data
+            && self.waiting == Waiting::Block
+            && bulk.sends != bulk.receives
+            && !is_over
+        {
+            self.set_blocking(socket, Some(CALL_MAX))?;
+            bulk.is_flushed = true;
+            let calls = (CALL_BYTES / bulk.size_bytes).clamp(1, TURN_CALLS);
+            return match bulk.sends {
+                true => send(socket, &self.message, bulk, calls).map(drop),
+                false => receive(socket, &mut self.received, bulk, 1).map(drop),
+            };
+        }
+        for socket in data.iter_mut() {
+            self.set_blocking(socket, None)?;
+        }
+        for turn in 0..TURNS {
             let mut moved = false;
             bulk.is_flushed = true;
             for socket in data.iter_mut() {
                 if bulk.sends {
-                    moved |= send(socket, &self.message, bulk)?;
+                    moved |= send(socket, &self.message, bulk, TURN_CALLS)?;
                 }
                 if bulk.receives {
-                    moved |= receive(socket, &mut self.received, bulk)?;
+                    moved |= receive(socket, &mut self.received, bulk, TURN_CALLS)?;
                 }
             }
             if !moved {
-                if self.waiting == Waiting::Block {
+                // Only who has nothing to tell waits: what has moved may have been the last, or all of a phase.
+                if turn == 0 && self.waiting == Waiting::Block {
                     let wants_out = bulk.sends && !(bulk.budget.is_over() && bulk.is_flushed);
                     let mut flags = PollFlags::empty();
                     flags.set(PollFlags::OUT, wants_out);
@@ -279,9 +302,14 @@ impl Stack for Kernel {
 }
 
 /// Writes messages until the socket takes no more, or its turn is over.
-fn send(socket: &mut Socket, message: &[u8], bulk: &mut Bulk) -> Result<bool, Failure> {
+fn send(
+    socket: &mut Socket,
+    message: &[u8],
+    bulk: &mut Bulk,
+    calls: usize,
+) -> Result<bool, Failure> {
     let mut moved = false;
-    for _ in 0..TURN_CALLS {
+    for _ in 0..calls {
         if socket.left == 0 {
             if bulk.budget.is_over() {
                 return Ok(moved);
@@ -304,9 +332,14 @@ fn send(socket: &mut Socket, message: &[u8], bulk: &mut Bulk) -> Result<bool, Fa
 }
 
 /// Reads until the socket has no more, or its turn is over.
-fn receive(socket: &mut Socket, buffer: &mut [u8], bulk: &mut Bulk) -> Result<bool, Failure> {
+fn receive(
+    socket: &mut Socket,
+    buffer: &mut [u8],
+    bulk: &mut Bulk,
+    calls: usize,
+) -> Result<bool, Failure> {
     let mut moved = false;
-    for _ in 0..TURN_CALLS {
+    for _ in 0..calls {
         match socket.stream.read(buffer) {
             Ok(0) => return Err(Failure::work("kernel TCP: the peer has closed the connection")),
             Ok(count) => {

@@ -60,7 +60,7 @@ trait Stack {
     fn is_readable(&mut self, conn: &mut Self::Conn) -> bool;
 
     /// Sends and receives what can be, on connections whose `bulk` says what; waits as this end waits when
-    /// that is nothing, but not beyond a fraction of a second.
+    /// that is nothing, but not beyond a fraction of a second. What has moved is told at once: it may be the last.
     fn bulk(
         &mut self,
         data: &mut [Self::Conn],
@@ -195,7 +195,14 @@ fn bandwidth<S: Stack>(
     let (mut is_ended, mut peer_messages) = (!sends, None);
     let mut ended_said = !receives;
     loop {
-        stack.bulk(data, control, &mut bulk)?;
+        // Before bytes are waited for: that the time is over, and that the last ones have come, is known first.
+        stack.interrupted()?;
+        let received = bulk.received_bytes / size_bytes;
+        let done = if sends { bulk.sent } else { received };
+        let signs = bulk.sent.wrapping_add(bulk.received_bytes);
+        phase.budget = bulk.budget;
+        phase.clock(std::time::Instant::now(), done, || signs)?;
+        bulk.budget = phase.budget;
         if !end_said && bulk.budget.is_over() && bulk.is_flushed {
             let end = Message::End { messages: bulk.sent, receives: 0, slots: 0 };
             say(stack, control, &end)?;
@@ -219,13 +226,7 @@ fn bandwidth<S: Stack>(
         if is_ended && ended_said {
             return Ok((bulk.sent, peer_messages.unwrap_or(0)));
         }
-        stack.interrupted()?;
-        let received = bulk.received_bytes / size_bytes;
-        let done = if sends { bulk.sent } else { received };
-        let signs = bulk.sent.wrapping_add(bulk.received_bytes);
-        phase.budget = bulk.budget;
-        phase.clock(std::time::Instant::now(), done, || signs)?;
-        bulk.budget = phase.budget;
+        stack.bulk(data, control, &mut bulk)?;
     }
 }
 

@@ -249,7 +249,7 @@ impl Stack for NodeStack {
             self.message = Bytes::from(vec![0x5a; bulk.size_bytes]);
         }
         let message = self.message.clone();
-        let mut looks = 0;
+        let (mut looks, spins, before) = (0, self.spins, bulk.received_bytes);
         let moved = self.wait(Some(WAIT_MAX), |streams, connections, now| {
             for stream in data.iter_mut() {
                 let moved = move_bytes(streams, connections, now, stream, &message, bulk);
@@ -259,10 +259,12 @@ impl Stack for NodeStack {
             }
             looks += 1;
             let is_flushed = bulk.budget.is_over();
+            // Who waits asleep tells what has moved: it may be the last.
+            let is_news = !spins && bulk.received_bytes != before;
             let spoken = streams
                 .status(control.handle)
                 .is_none_or(|status| status.unread > 0 || status.closed || status.peer_closed);
-            (looks >= LOOKS || is_flushed || spoken).then_some(Ok(()))
+            (looks >= LOOKS || is_flushed || is_news || spoken).then_some(Ok(()))
         })?;
         bulk.is_flushed = true;
         moved.unwrap_or(Ok(()))
