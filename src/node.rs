@@ -33,8 +33,8 @@ use crate::{
         plumb::{self, KernelSide},
     },
     options::{
-        Capacity, ChimneyConfig, CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh,
-        UploadOn, Vnet,
+        Capacity, ChimneyConfig, CongestionControl, Impairment, Napi, NodeConfig, Offload,
+        Progress, Psh, UploadOn, Vnet,
     },
 };
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for OpenLinks {
 /// As [`open_link`].
 pub fn open_links(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLinks, Failure> {
     let side = KernelSide::of(config);
-    let options = tap_options(&side, config.vnet);
+    let options = tap_options(&side, config.vnet, config.napi);
     let opened = open_tap_queues(&options, config.queues.into()).map_err(tap_failure)?;
     plumb::make_ready(netlink, &side)?;
     let vnet_header = opened.iter().all(|queue| queue.vnet_header);
@@ -117,21 +117,23 @@ pub fn open_bare(
     side: &KernelSide<'_>,
     vnet: Vnet,
 ) -> Result<OpenLink, Failure> {
-    let options = tap_options(side, vnet);
-    let OpenTap { link, name: _, vnet_header } = open_tap(&options).map_err(tap_failure)?;
+    let options = tap_options(side, vnet, Napi::Off);
+    let OpenTap { link, vnet_header, .. } = open_tap(&options).map_err(tap_failure)?;
     plumb::make_ready(netlink, side)?;
     Ok(OpenLink { link, vnet_header })
 }
 
-fn tap_options(side: &KernelSide<'_>, vnet: Vnet) -> TapOptions {
+fn tap_options(side: &KernelSide<'_>, vnet: Vnet, napi: Napi) -> TapOptions {
     TapOptions {
         name: side.tap.to_owned(),
         mtu: side.mtu_bytes.into(),
         vnet: match vnet {
             Vnet::Auto => VnetMode::Auto,
             Vnet::On => VnetMode::On,
+            Vnet::Checksum => VnetMode::Checksum,
             Vnet::Off => VnetMode::Off,
         },
+        napi: napi.mode(),
     }
 }
 

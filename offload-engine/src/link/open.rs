@@ -14,9 +14,9 @@ use libc::{c_int, c_uint};
 use rustix::io::Errno;
 
 use super::{
-    Link, PlainTap, VnetTap,
+    Link, PlainTap, VnetTap, napi,
     tun::{self, NAME_BYTES_MAX},
-    vnet::VnetError,
+    vnet::{Grant, VnetError},
 };
 
 /// The TUN driver's device node.
@@ -38,8 +38,33 @@ pub enum VnetMode {
     Auto,
     /// Yes, or fail with [`TapError::NoVnetHeader`].
     On,
+    /// As `On`, but only for the checksums of transmitted frames: frames are of MTU size in both directions, and
+    /// received ones complete. A checksum left out by the kernel would come with payload in pages, which costs more
+    /// to read than the sum does.
+    Checksum,
     /// No: complete frames of MTU size only.
     Off,
+}
+
+/// Who takes frames that are written to the TAP up the kernel's stack. See the module `napi`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NapiMode {
+    /// The writer, before write(2) returns.
+    #[default]
+    Off,
+    /// A thread of the kernel, many at a time, merged by GRO. Needs CAP_SYS_ADMIN; without it
+    /// `Off`, logged and told in [`OpenTap::threaded_napi`].
+    Threaded,
+}
+
+impl NapiMode {
+    /// The flags of TUNSETIFF.
+    pub(super) const fn flags(self) -> c_int {
+        match self {
+            Self::Off => 0,
+            Self::Threaded => libc::IFF_NAPI,
+        }
+    }
 }
 
 /// Which TAP to open, and how.
@@ -52,6 +77,8 @@ pub struct TapOptions {
     pub mtu: usize,
     /// Whether to use the virtio-net header.
     pub vnet: VnetMode,
+    /// Who takes written frames on.
+    pub napi: NapiMode,
 }
 
 /// An open TAP.
@@ -62,15 +89,18 @@ pub struct OpenTap {
     pub name: String,
     /// Whether frames carry a virtio-net header.
     pub vnet_header: bool,
+    /// Whether a thread of the kernel takes on what is written.
+    pub threaded_napi: bool,
 }
 
 impl std::fmt::Debug for OpenTap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { link, name, vnet_header } = self;
+        let Self { link, name, vnet_header, threaded_napi } = self;
         f.debug_struct("OpenTap")
             .field("capabilities", &link.capabilities())
             .field("name", name)
             .field("vnet_header", vnet_header)
+            .field("threaded_napi", threaded_napi)
             .finish()
     }
 }
@@ -200,7 +230,11 @@ pub fn open_tap_queues(options: &TapOptions, queues: usize) -> Result<Vec<OpenTa
     let node = Path::new(NODE);
     let first = open_tap_at(node, options, Queueing::Multi)?;
     // The header is the whole device's: the others follow the first.
-    let vnet = if first.vnet_header { VnetMode::On } else { VnetMode::Off };
+    let vnet = match (first.vnet_header, options.vnet) {
+        (false, _) => VnetMode::Off,
+        (true, VnetMode::Checksum) => VnetMode::Checksum,
+        (true, _) => VnetMode::On,
+    };
     let others = TapOptions { name: first.name.clone(), vnet, ..*options };
     let mut opened = Vec::from([first]);
     for _ in 1..queues {
@@ -251,12 +285,42 @@ pub(super) fn open_tap_at(
     options: &TapOptions,
     queueing: Queueing,
 ) -> Result<OpenTap, TapError> {
-    let TapOptions { name, mtu, vnet } = options;
-    let open_plain = || PlainTap::open_queue(name, *mtu, queueing);
-    let opened = match vnet {
+    let mut opened = attach(node, options, queueing)?;
+    if options.napi == NapiMode::Threaded {
+        match napi::thread(&opened.name) {
+            Ok(()) => opened.threaded_napi = true,
+            Err(error) => {
+                let interface = &opened.name;
+                tracing::warn!(%interface, %error, "no threaded NAPI; writers take frames on");
+                // NAPI without a thread costs more than it brings.
+                drop(opened);
+                let without = TapOptions { napi: NapiMode::Off, ..options.clone() };
+                opened = attach(node, &without, queueing)?;
+            }
+        }
+    }
+    let capabilities = opened.link.capabilities();
+    tracing::info!(
+        interface = %opened.name,
+        vnet_header = opened.vnet_header,
+        threaded_napi = opened.threaded_napi,
+        mtu = capabilities.mtu,
+        tso4_max = capabilities.tso4_max,
+        tso6_max = capabilities.tso6_max,
+        "TAP open"
+    );
+    Ok(opened)
+}
+
+fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenTap, TapError> {
+    let TapOptions { name, mtu, vnet, napi } = options;
+    let open_plain = || PlainTap::open_queue(name, *mtu, queueing, *napi);
+    let open_vnet = |granted| VnetTap::open_node(node, name, *mtu, queueing, *napi, granted);
+    Ok(match vnet {
         VnetMode::Off => plain(open_plain()?),
-        VnetMode::On => with_header(VnetTap::open_node(node, name, *mtu, queueing)?),
-        VnetMode::Auto => match VnetTap::open_node(node, name, *mtu, queueing) {
+        VnetMode::On => with_header(open_vnet(Grant::Richest)?),
+        VnetMode::Checksum => with_header(open_vnet(Grant::Checksum)?),
+        VnetMode::Auto => match open_vnet(Grant::Richest) {
             Ok(tap) => with_header(tap),
             Err(VnetError::Fatal(error)) => return Err(error),
             Err(VnetError::Unsupported { step, source }) => {
@@ -271,27 +335,17 @@ pub(super) fn open_tap_at(
                 plain(tap)
             }
         },
-    };
-    let capabilities = opened.link.capabilities();
-    tracing::info!(
-        interface = %opened.name,
-        vnet_header = opened.vnet_header,
-        mtu = capabilities.mtu,
-        tso4_max = capabilities.tso4_max,
-        tso6_max = capabilities.tso6_max,
-        "TAP open"
-    );
-    Ok(opened)
+    })
 }
 
 fn plain(tap: PlainTap) -> OpenTap {
     let name = tap.name().into();
-    OpenTap { link: Box::new(tap), name, vnet_header: false }
+    OpenTap { link: Box::new(tap), name, vnet_header: false, threaded_napi: false }
 }
 
 fn with_header(tap: VnetTap) -> OpenTap {
     let name = tap.name().into();
-    OpenTap { link: Box::new(tap), name, vnet_header: true }
+    OpenTap { link: Box::new(tap), name, vnet_header: true, threaded_napi: false }
 }
 
 /// The kernel's own rules, checked first because `tun_tap` cuts long names silently and the
@@ -384,7 +438,8 @@ mod tests {
         assert!(Queueing::Single.check(features).is_ok());
         assert!(matches!(Queueing::Multi.check(features), Err(TapError::NoMultiQueue)));
         assert!(Queueing::Multi.check(features | libc::IFF_MULTI_QUEUE as c_uint).is_ok());
-        let options = TapOptions { name: "t0".into(), mtu: 1500, vnet: VnetMode::Auto };
+        let options =
+            TapOptions { name: "t0".into(), mtu: 1500, vnet: VnetMode::Auto, napi: NapiMode::Off };
         for queues in [0, TAP_QUEUES_MAX + 1] {
             let error = open_tap_queues(&options, queues).unwrap_err();
             assert!(matches!(error, TapError::Queues { queues: given } if given == queues));

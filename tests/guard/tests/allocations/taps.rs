@@ -13,7 +13,7 @@ use flue_test_support::switch::Switch;
 use host_stack::node::{Node, NodeConfig, Progress};
 use offload_engine::{
     engine::NodeClient,
-    link::{Link, TapOptions, VnetMode, open_tap},
+    link::{Link, NapiMode, TapOptions, VnetMode, open_tap},
     time::Duration,
 };
 use rdma_over_tcp::ndk::{AdapterConfig, AdapterCore, open};
@@ -34,7 +34,12 @@ pub(crate) struct TapPair {
 
 fn plug(switch: &Switch, index: usize) -> Box<dyn Link> {
     let name = format!("tap{index}");
-    let options = TapOptions { name: name.clone(), mtu: MTU as usize, vnet: VnetMode::On };
+    let options = TapOptions {
+        name: name.clone(),
+        mtu: MTU as usize,
+        vnet: VnetMode::On,
+        napi: NapiMode::Off,
+    };
     let namespace = switch.namespace();
     let tap = namespace.run(|| open_tap(&options)).expect("a TAP with a virtio-net header");
     namespace.ip(&format!("link set {name} master {} up", Switch::BRIDGE));
