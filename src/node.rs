@@ -33,8 +33,8 @@ use crate::{
         plumb::{self, KernelSide},
     },
     options::{
-        Capacity, ChimneyConfig, CongestionControl, Impairment, NodeConfig, Offload, Progress, Psh,
-        Reclaim, UploadOn, Vnet,
+        Capacity, ChimneyConfig, CongestionControl, Impairment, Napi, NodeConfig, Offload,
+        Progress, Psh, Reclaim, UploadOn, Vnet,
     },
 };
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for OpenLinks {
 /// As [`open_link`].
 pub fn open_links(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLinks, Failure> {
     let side = KernelSide::of(config);
-    let options = tap_options(&side, config.vnet, config.reclaim);
+    let options = tap_options(&side, config.vnet, config.reclaim, config.napi);
     let opened = open_tap_queues(&options, config.queues.into()).map_err(tap_failure)?;
     plumb::make_ready(netlink, &side)?;
     let vnet_header = opened.iter().all(|queue| queue.vnet_header);
@@ -117,19 +117,20 @@ pub fn open_bare(
     side: &KernelSide<'_>,
     vnet: Vnet,
 ) -> Result<OpenLink, Failure> {
-    let options = tap_options(side, vnet, Reclaim::Off);
+    let options = tap_options(side, vnet, Reclaim::Off, Napi::Off);
     let OpenTap { link, vnet_header, .. } = open_tap(&options).map_err(tap_failure)?;
     plumb::make_ready(netlink, side)?;
     Ok(OpenLink { link, vnet_header })
 }
 
-fn tap_options(side: &KernelSide<'_>, vnet: Vnet, reclaim: Reclaim) -> TapOptions {
+fn tap_options(side: &KernelSide<'_>, vnet: Vnet, reclaim: Reclaim, napi: Napi) -> TapOptions {
     TapOptions {
         name: side.tap.to_owned(),
         mtu: side.mtu_bytes.into(),
         vnet: match vnet {
             Vnet::Auto => VnetMode::Auto,
             Vnet::On => VnetMode::On,
+            Vnet::Checksum => VnetMode::Checksum,
             Vnet::Off => VnetMode::Off,
         },
         reclaim: match reclaim {
@@ -137,6 +138,7 @@ fn tap_options(side: &KernelSide<'_>, vnet: Vnet, reclaim: Reclaim) -> TapOption
             Reclaim::On => ReclaimMode::On,
             Reclaim::Off => ReclaimMode::Off,
         },
+        napi: napi.mode(),
     }
 }
 

@@ -11,6 +11,7 @@ mod impairment;
 use std::{fmt, net::IpAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
+use offload_engine::link::NapiMode;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -59,6 +60,8 @@ pub enum Vnet {
     Auto,
     /// Fail when the kernel refuses it.
     On,
+    /// For checksums of sent frames only: frames of at most one MTU.
+    Checksum,
     /// Plain frames of at most one MTU.
     Off,
 }
@@ -74,6 +77,28 @@ pub enum Reclaim {
     On,
     /// Leave them to their readers.
     Off,
+}
+
+/// Who takes the frames that a node sends up the kernel's stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Napi {
+    /// Who sends them, one at a time.
+    #[default]
+    Off,
+    /// A thread of the kernel, as many at a time as wait: more bandwidth with plain frames, a wake-up more for a frame
+    /// that comes alone. Off where the kernel refuses it.
+    Threaded,
+}
+
+impl Napi {
+    /// As the link calls it.
+    pub fn mode(self) -> NapiMode {
+        match self {
+            Self::Off => NapiMode::Off,
+            Self::Threaded => NapiMode::Threaded,
+        }
+    }
 }
 
 /// Which connections are handed to the offload target.
@@ -191,6 +216,10 @@ pub struct NodeOptions {
     /// socket on the TAP. Needs CAP_NET_RAW, and one queue.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub reclaim: Reclaim,
+
+    /// Who takes the frames that are sent up the kernel's stack
+    #[arg(long, value_enum, value_name = "WHO", default_value_t)]
+    pub napi: Napi,
 
     /// Which connections the host stack hands to the offload target
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
@@ -343,6 +372,8 @@ pub struct NodeConfig {
     pub vnet: Vnet,
     /// Bringing back of transmitted pages.
     pub reclaim: Reclaim,
+    /// Who takes frames on.
+    pub napi: Napi,
     /// Queues of the TAP: 1..=16.
     pub queues: u8,
     /// Offload policy.
@@ -406,6 +437,7 @@ impl NodeOptions {
             host_addresses: self.host_addr.clone(),
             vnet: self.vnet,
             reclaim: self.reclaim,
+            napi: self.napi,
             queues: 1,
             offload: self.offload,
             chimney: self.chimney.resolve()?,
@@ -493,6 +525,7 @@ impl fmt::Display for NodeConfig {
             host_addresses,
             vnet,
             reclaim,
+            napi,
             queues,
             offload,
             chimney,
@@ -512,7 +545,9 @@ impl fmt::Display for NodeConfig {
         let none_if_empty = |text: String| if text.is_empty() { "none".to_owned() } else { text };
         let several = if *queues > 1 { format!(", {queues} queues") } else { String::new() };
         let (vnet, reclaim) = (name(*vnet), name(*reclaim));
-        writeln!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {vnet}, reclaim {reclaim}{several}")?;
+        let threaded = if *napi == Napi::Threaded { ", napi threaded" } else { "" };
+        write!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {vnet}, reclaim {reclaim}")?;
+        writeln!(f, "{threaded}{several}")?;
         writeln!(f, "bridge: {}", bridge.as_deref().unwrap_or("none"))?;
         writeln!(f, "host address: {}", none_if_empty(joined(host_addresses)))?;
         writeln!(f, "address: {} at {mac}", joined(addresses))?;

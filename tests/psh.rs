@@ -25,7 +25,7 @@ use host_stack::stream::{OffloadState, Streams};
 use offload_engine::chimney::client::{ClientTag, OffloadHandle};
 use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::EngineConfig;
-use offload_engine::link::{OpenTap, ReclaimMode, TapOptions, Tee, VnetMode, open_tap};
+use offload_engine::link::{OpenTap, TapOptions, Tee, VnetMode, open_tap};
 use offload_engine::nbl::{NblChain, NetBuffer, NetBufferList};
 use offload_engine::status::NdisStatus;
 use offload_engine::tcp::{Info, PushPolicy};
@@ -68,8 +68,7 @@ struct Bench {
 impl Bench {
     fn new(vnet: VnetMode, push: PushPolicy, capture: &Path) -> Self {
         let host = Namespace::new();
-        let options =
-            TapOptions { name: "tap0".into(), mtu: 1500, vnet, reclaim: ReclaimMode::Auto };
+        let options = TapOptions::new("tap0", 1500, vnet);
         let OpenTap { link, name, vnet_header, .. } = host.run(|| open_tap(&options)).unwrap();
         assert_eq!(vnet_header, vnet == VnetMode::On);
         host.ip(&format!("addr add 10.0.0.1/24 dev {name}"));

@@ -105,6 +105,13 @@ tests! {
         assert_eq!(detail["segment_bytes_max"], 8960);
         assert!(number(&detail["segment_bytes_mean"]) <= 8960.0, "{detail}");
     };
+    /// Frames are taken on by a thread of the kernel, merged; none may be lost or damaged on the way.
+    bare_tcp_plain_with_threaded_napi => {
+        for kind in ["bare-tcp-send", "bare-tcp-recv"] {
+            let detail = bandwidth(&format!("{kind} --plain --napi threaded"));
+            assert_eq!(detail["threaded_napi"], true, "{kind}");
+        }
+    };
     smoltcp_send => drop(bandwidth("smoltcp-send"));
     smoltcp_recv => drop(bandwidth("smoltcp-recv"));
     smoltcp_pair => drop(bandwidth("smoltcp-pair"));

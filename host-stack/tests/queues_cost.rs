@@ -27,7 +27,7 @@ use host_stack::stream::Streams;
 use offload_engine::chimney::client::{ClientTag, OffloadHandle};
 use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::EngineConfig;
-use offload_engine::link::{ReclaimMode, TapOptions, VnetMode, open_tap_queues};
+use offload_engine::link::{TapOptions, VnetMode, open_tap_queues};
 use offload_engine::time::Duration as EngineDuration;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -75,8 +75,7 @@ struct Sample {
 }
 
 fn start(kernel: &Namespace, queues: usize) -> Vec<Node<Streams>> {
-    let (vnet, reclaim) = (VnetMode::On, ReclaimMode::Off);
-    let options = TapOptions { name: TAP.into(), mtu: 1500, vnet, reclaim };
+    let options = TapOptions::new(TAP, 1500, VnetMode::On);
     let taps = kernel.run(|| open_tap_queues(&options, queues)).expect("a TAP can be had");
     kernel.ip(&format!("addr add {KERNEL}/24 dev {TAP}"));
     kernel.ip(&format!("link set {TAP} up"));

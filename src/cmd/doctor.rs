@@ -6,7 +6,7 @@
 use std::{fmt, time::Duration};
 
 use clap::Args;
-use offload_engine::link::{OpenTap, ReclaimMode, TapOptions, VnetMode, open_tap, open_tap_queues};
+use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues};
 use serde::Serialize;
 
 use crate::{
@@ -136,10 +136,8 @@ fn examine_links(has_tun: bool) -> Vec<Check> {
 fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<String, Failure> {
     const NAME: &str = "doctor3";
     const LIMIT: Duration = plumb::FORWARDING_LIMIT;
-    let (mtu, reclaim) = (MTU_DEFAULT_BYTES.into(), ReclaimMode::Auto);
-    let options = TapOptions { name: NAME.into(), mtu, vnet, reclaim };
-    let OpenTap { link, name: _, vnet_header, reclaims } =
-        open_tap(&options).map_err(tap_failure)?;
+    let options = TapOptions::new(NAME, MTU_DEFAULT_BYTES.into(), vnet);
+    let OpenTap { link, vnet_header, reclaims, .. } = open_tap(&options).map_err(tap_failure)?;
     if bridged {
         plumb::make_port(netlink, NAME, "doctor0")?;
         netlink.wait_forwarding(NAME, LIMIT)?;
@@ -161,8 +159,7 @@ fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<Strin
 fn try_queues() -> Result<String, Failure> {
     const NAME: &str = "doctor4";
     let mtu = MTU_DEFAULT_BYTES.into();
-    let (vnet, reclaim) = (VnetMode::Auto, ReclaimMode::Off);
-    let options = TapOptions { name: NAME.into(), mtu, vnet, reclaim };
+    let options = TapOptions::new(NAME, mtu, VnetMode::Auto);
     let queues = open_tap_queues(&options, QUEUES_MAX.into()).map_err(tap_failure)?;
     Ok(format!("can be made, with {} of them", queues.len()))
 }

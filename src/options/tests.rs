@@ -46,7 +46,7 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.tap, TAP_DEFAULT);
     assert_eq!(joined(&config.addresses), ADDRESS_DEFAULT);
     assert_eq!(config.mtu_bytes, 1500);
-    assert_eq!((config.vnet, config.queues), (Vnet::Auto, 1));
+    assert_eq!((config.vnet, config.napi, config.queues), (Vnet::Auto, Napi::Off, 1));
     assert_eq!(config.offload, Offload::Always);
     assert_eq!(config.chimney.offload_after_bytes, 65_536);
     assert_eq!((config.chimney.offload_after_age_s, config.chimney.upload_rest_s), (None, 10));
@@ -115,13 +115,14 @@ fn configurations_survive_json() {
         "--addr 10.77.0.1/24 --addr fd77::1/64 --gateway 10.77.0.254 --gateway fd77::ff --drop 0.5 \
          --delay 5ms --rate 100Mbit --pcap x.pcapng --seed 18446744073709551615 --psh empty \
          --congestion-control none --pacing --tcp-trace t.csv --max-retransmissions 255 --receive-window 65536 \
-          --progress manual --offload auto --vnet off",
+          --progress manual --offload auto --vnet checksum --napi threaded",
     )
     .unwrap();
     let text = serde_json::to_string(&config).unwrap();
     assert_eq!(serde_json::from_str::<NodeConfig>(&text).unwrap(), config);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(value["mtu_bytes"], 1500);
+    assert_eq!((&value["vnet"], &value["napi"]), (&"checksum".into(), &"threaded".into()));
     assert_eq!((&value["congestion_control"], &value["pacing"]), (&"none".into(), &true.into()));
     assert_eq!(value["impairment"]["drop_ppm"], 5000);
     assert_eq!(value["impairment"]["delay_ns"], 5_000_000);

@@ -19,8 +19,8 @@ use offload_engine::chimney::client::{ClientTag, OffloadHandle};
 use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::{EngineConfig, EngineStats};
 use offload_engine::link::{
-    Link, LinkCapabilities, LinkStats, ReclaimMode, RxBatch, TapOptions, Tee, TxFrame, TxOutcome,
-    VnetMode, open_tap_queues,
+    Link, LinkCapabilities, LinkStats, RxBatch, TapOptions, Tee, TxFrame, TxOutcome, VnetMode,
+    open_tap_queues,
 };
 use offload_engine::time::{Duration as EngineDuration, Instant as EngineInstant};
 
@@ -237,8 +237,7 @@ fn start(
     monitor: &Arc<Mutex<Monitor>>,
 ) -> Vec<Node<Streams>> {
     let vnet = if scenario.vnet { VnetMode::On } else { VnetMode::Off };
-    let options =
-        TapOptions { name: TAP.into(), mtu: scenario.mtu, vnet, reclaim: ReclaimMode::Off };
+    let options = TapOptions::new(TAP, scenario.mtu, vnet);
     let taps = kernel.run(|| open_tap_queues(&options, scenario.queues)).expect("a TAP can be had");
     let (address, prefix) = (scenario.address(1), scenario.prefix());
     kernel.ip(&format!("addr add {address}/{prefix} dev {TAP}"));

@@ -148,7 +148,7 @@ impl EngineConfig {
             capabilities: OffloadCapabilities::default(),
             // REACHABLE_TIME of RFC 4861 s10.
             nce_stale: Duration::from_secs(30),
-            rx_batch_frames_max: 16,
+            rx_batch_frames_max: 64,
             rx_batch_bytes_max: 256 * 1024,
             super_segment_max: 64 * 1024,
             waits_for_forwards: false,

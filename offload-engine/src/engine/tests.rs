@@ -116,7 +116,7 @@ struct Client {
     takes: usize,
     indications: usize,
     /// What could be kept of them.
-    kept: Vec<bytes::Bytes>,
+    kept: Vec<Bytes>,
     completed: Vec<NetBufferList>,
     /// Bytes that the connection had sent when it was told of completed sends.
     sent_before_completion: Vec<u64>,

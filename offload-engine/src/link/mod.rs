@@ -13,6 +13,7 @@ mod device;
 mod impair;
 mod layout;
 mod memory;
+mod napi;
 mod open;
 mod packet;
 mod plain;
@@ -40,8 +41,8 @@ pub use self::{
     },
     memory::{MemoryLink, MemoryLinkOptions, memory_link_pair},
     open::{
-        MTU_MAX, MTU_MIN, OpenTap, TAP_QUEUES_MAX, TapError, TapOptions, VnetMode, open_tap,
-        open_tap_queues,
+        MTU_MAX, MTU_MIN, NapiMode, OpenTap, TAP_QUEUES_MAX, TapError, TapOptions, VnetMode,
+        open_tap, open_tap_queues,
     },
     plain::PlainTap,
     reclaim::ReclaimMode,

@@ -14,9 +14,9 @@ use libc::{c_int, c_uint};
 use rustix::io::Errno;
 
 use super::{
-    Link, PlainTap, ReclaimMode, VnetTap,
+    Link, PlainTap, ReclaimMode, VnetTap, napi,
     tun::{self, NAME_BYTES_MAX},
-    vnet::VnetError,
+    vnet::{Grant, VnetError},
 };
 
 /// The TUN driver's device node.
@@ -38,8 +38,33 @@ pub enum VnetMode {
     Auto,
     /// Yes, or fail with [`TapError::NoVnetHeader`].
     On,
+    /// As `On`, but only for the checksums of transmitted frames: frames are of MTU size in both directions, and
+    /// received ones complete. A checksum left out by the kernel would come with payload in pages, which costs more
+    /// to read than the sum does.
+    Checksum,
     /// No: complete frames of MTU size only.
     Off,
+}
+
+/// Who takes frames that are written to the TAP up the kernel's stack. See the module `napi`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NapiMode {
+    /// The writer, before write(2) returns.
+    #[default]
+    Off,
+    /// A thread of the kernel, many at a time, merged by GRO. Needs CAP_SYS_ADMIN; without it
+    /// `Off`, logged and told in [`OpenTap::threaded_napi`].
+    Threaded,
+}
+
+impl NapiMode {
+    /// The flags of TUNSETIFF.
+    pub(super) const fn flags(self) -> c_int {
+        match self {
+            Self::Off => 0,
+            Self::Threaded => libc::IFF_NAPI,
+        }
+    }
 }
 
 /// Which TAP to open, and how.
@@ -54,6 +79,16 @@ pub struct TapOptions {
     pub vnet: VnetMode,
     /// Whether pages of transmitted super-segments are brought back to the processor that wrote them.
     pub reclaim: ReclaimMode,
+    /// Who takes written frames on.
+    pub napi: NapiMode,
+}
+
+impl TapOptions {
+    /// As asked, transmitted pages brought back where that helps, and no NAPI.
+    pub fn new(name: impl Into<String>, mtu: usize, vnet: VnetMode) -> Self {
+        let (reclaim, napi) = (ReclaimMode::default(), NapiMode::default());
+        Self { name: name.into(), mtu, vnet, reclaim, napi }
+    }
 }
 
 /// An open TAP.
@@ -66,16 +101,19 @@ pub struct OpenTap {
     pub vnet_header: bool,
     /// Whether transmitted pages are brought back.
     pub reclaims: bool,
+    /// Whether a thread of the kernel takes on what is written.
+    pub threaded_napi: bool,
 }
 
 impl std::fmt::Debug for OpenTap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { link, name, vnet_header, reclaims } = self;
+        let Self { link, name, vnet_header, reclaims, threaded_napi } = self;
         f.debug_struct("OpenTap")
             .field("capabilities", &link.capabilities())
             .field("name", name)
             .field("vnet_header", vnet_header)
             .field("reclaims", reclaims)
+            .field("threaded_napi", threaded_napi)
             .finish()
     }
 }
@@ -213,7 +251,11 @@ pub fn open_tap_queues(options: &TapOptions, queues: usize) -> Result<Vec<OpenTa
     let node = Path::new(NODE);
     let first = open_tap_at(node, options, Queueing::Multi)?;
     // The header is the whole device's: the others follow the first.
-    let vnet = if first.vnet_header { VnetMode::On } else { VnetMode::Off };
+    let vnet = match (first.vnet_header, options.vnet) {
+        (false, _) => VnetMode::Off,
+        (true, VnetMode::Checksum) => VnetMode::Checksum,
+        (true, _) => VnetMode::On,
+    };
     let others = TapOptions { name: first.name.clone(), vnet, ..*options };
     let mut opened = Vec::from([first]);
     for _ in 1..queues {
@@ -264,8 +306,38 @@ pub(super) fn open_tap_at(
     options: &TapOptions,
     queueing: Queueing,
 ) -> Result<OpenTap, TapError> {
-    let TapOptions { name, mtu, vnet, reclaim } = options;
-    let open_plain = || PlainTap::open_queue(name, *mtu, queueing);
+    let mut opened = attach(node, options, queueing)?;
+    if options.napi == NapiMode::Threaded {
+        match napi::thread(&opened.name) {
+            Ok(()) => opened.threaded_napi = true,
+            Err(error) => {
+                let interface = &opened.name;
+                tracing::warn!(%interface, %error, "no threaded NAPI; writers take frames on");
+                // NAPI without a thread costs more than it brings.
+                drop(opened);
+                let without = TapOptions { napi: NapiMode::Off, ..options.clone() };
+                opened = attach(node, &without, queueing)?;
+            }
+        }
+    }
+    let capabilities = opened.link.capabilities();
+    tracing::info!(
+        interface = %opened.name,
+        vnet_header = opened.vnet_header,
+        reclaims = opened.reclaims,
+        threaded_napi = opened.threaded_napi,
+        mtu = capabilities.mtu,
+        tso4_max = capabilities.tso4_max,
+        tso6_max = capabilities.tso6_max,
+        "TAP open"
+    );
+    Ok(opened)
+}
+
+fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenTap, TapError> {
+    let TapOptions { name, mtu, vnet, reclaim, napi } = options;
+    let open_plain = || PlainTap::open_queue(name, *mtu, queueing, *napi);
+    let open_vnet = |granted| VnetTap::open_node(node, name, *mtu, queueing, *napi, granted);
     let with_header = |mut tap: VnetTap| {
         tap.set_reclaim(*reclaim, queueing)?;
         Ok::<_, TapError>(with_header(tap))
@@ -277,11 +349,12 @@ pub(super) fn open_tap_at(
         }
         Ok(plain(tap))
     };
-    let opened = match vnet {
-        VnetMode::Off => without_header(open_plain()?)?,
-        VnetMode::On => with_header(VnetTap::open_node(node, name, *mtu, queueing)?)?,
-        VnetMode::Auto => match VnetTap::open_node(node, name, *mtu, queueing) {
-            Ok(tap) => with_header(tap)?,
+    match vnet {
+        VnetMode::Off => without_header(open_plain()?),
+        VnetMode::On => with_header(open_vnet(Grant::Richest)?),
+        VnetMode::Checksum => with_header(open_vnet(Grant::Checksum)?),
+        VnetMode::Auto => match open_vnet(Grant::Richest) {
+            Ok(tap) => with_header(tap),
             Err(VnetError::Fatal(error)) => return Err(error),
             Err(VnetError::Unsupported { step, source }) => {
                 tracing::warn!(
@@ -292,31 +365,20 @@ pub(super) fn open_tap_at(
                 );
                 let mut tap = open_plain()?;
                 tap.count_fallback();
-                without_header(tap)?
+                without_header(tap)
             }
         },
-    };
-    let capabilities = opened.link.capabilities();
-    tracing::info!(
-        interface = %opened.name,
-        vnet_header = opened.vnet_header,
-        reclaims = opened.reclaims,
-        mtu = capabilities.mtu,
-        tso4_max = capabilities.tso4_max,
-        tso6_max = capabilities.tso6_max,
-        "TAP open"
-    );
-    Ok(opened)
+    }
 }
 
 fn plain(tap: PlainTap) -> OpenTap {
     let name = tap.name().into();
-    OpenTap { link: Box::new(tap), name, vnet_header: false, reclaims: false }
+    OpenTap { link: Box::new(tap), name, vnet_header: false, reclaims: false, threaded_napi: false }
 }
 
 fn with_header(tap: VnetTap) -> OpenTap {
     let (name, reclaims) = (tap.name().into(), tap.reclaims());
-    OpenTap { link: Box::new(tap), name, vnet_header: true, reclaims }
+    OpenTap { link: Box::new(tap), name, vnet_header: true, reclaims, threaded_napi: false }
 }
 
 /// The kernel's own rules, checked first because `tun_tap` cuts long names silently and the
@@ -409,12 +471,7 @@ mod tests {
         assert!(Queueing::Single.check(features).is_ok());
         assert!(matches!(Queueing::Multi.check(features), Err(TapError::NoMultiQueue)));
         assert!(Queueing::Multi.check(features | libc::IFF_MULTI_QUEUE as c_uint).is_ok());
-        let options = TapOptions {
-            name: "t0".into(),
-            mtu: 1500,
-            vnet: VnetMode::Auto,
-            reclaim: ReclaimMode::Off,
-        };
+        let options = TapOptions::new("t0", 1500, VnetMode::Auto);
         for queues in [0, TAP_QUEUES_MAX + 1] {
             let error = open_tap_queues(&options, queues).unwrap_err();
             assert!(matches!(error, TapError::Queues { queues: given } if given == queues));

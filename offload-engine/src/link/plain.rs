@@ -1,6 +1,6 @@
 //! The plain TAP: complete Ethernet frames of at most MTU size, nothing else.
 //!
-//! Opened by the `tun_tap` crate, or by ourselves for one of several queues, which that crate does not
+//! Opened by the `tun_tap` crate, or by ourselves for one of several queues, or with NAPI, which that crate does not
 //! have. One trap needs care: a persistent TAP remembers the offloads that an earlier user asked for. With
 //! them on and no header to say so, the kernel would hand over 64 KiB frames with unfinished checksums; so
 //! they are switched off after each attach.
@@ -17,7 +17,7 @@ use tun_tap::{Iface, Mode};
 use super::{
     Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TapError, TxFrame, TxOutcome,
     device::{self, Received},
-    open::{self, NODE, Queueing},
+    open::{self, NODE, NapiMode, Queueing},
     tun,
 };
 use crate::time::Instant;
@@ -44,14 +44,13 @@ impl Interface {
         }
     }
 
-    /// One of several queues of the TAP `name`.
-    fn queue(name: &str) -> Result<Self, TapError> {
+    /// The TAP `name`, or one of its several queues.
+    fn queue(name: &str, queueing: Queueing, napi: NapiMode) -> Result<Self, TapError> {
         let fd = open::open_node(NODE.as_ref())?;
         let features =
             tun::features(&fd).map_err(|source| TapError::Io { step: "TUNGETFEATURES", source })?;
-        let queueing = Queueing::Multi;
         queueing.check(features)?;
-        let flags = libc::IFF_TAP | libc::IFF_NO_PI | queueing.flags();
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | queueing.flags() | napi.flags();
         let name =
             tun::attach(&fd, name, flags).map_err(|source| queueing.attach_error(name, source))?;
         Ok(Self::Queue { fd, name })
@@ -75,16 +74,21 @@ impl PlainTap {
     /// # Errors
     /// See [`TapError`].
     pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
-        Self::open_queue(name, mtu, Queueing::Single)
+        Self::open_queue(name, mtu, Queueing::Single, NapiMode::Off)
     }
 
     /// [`PlainTap::open`], or one of several queues.
-    pub(super) fn open_queue(name: &str, mtu: usize, queueing: Queueing) -> Result<Self, TapError> {
+    pub(super) fn open_queue(
+        name: &str,
+        mtu: usize,
+        queueing: Queueing,
+        napi: NapiMode,
+    ) -> Result<Self, TapError> {
         open::check_name(name)?;
         open::check_mtu(mtu)?;
-        let interface = match queueing {
-            Queueing::Single => Interface::whole(name)?,
-            Queueing::Multi => Interface::queue(name)?,
+        let interface = match (queueing, napi) {
+            (Queueing::Single, NapiMode::Off) => Interface::whole(name)?,
+            _ => Interface::queue(name, queueing, napi)?,
         };
         tun::set_offload(interface.fd(), 0)
             .map_err(|source| TapError::Io { step: "TUNSETOFFLOAD", source })?;

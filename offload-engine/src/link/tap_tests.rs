@@ -54,7 +54,7 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
 }
 
 fn options(vnet: VnetMode) -> TapOptions {
-    TapOptions { name: "flue%d".into(), mtu: 1500, vnet, reclaim: ReclaimMode::Off }
+    TapOptions { reclaim: ReclaimMode::Off, ..TapOptions::new("flue%d", 1500, vnet) }
 }
 
 fn request(name: &str) -> libc::ifreq {
@@ -303,6 +303,55 @@ fn reclaiming_needs_super_segments_of_one_queue() {
         assert!(matches!(open_tap_queues(&several, 2), Err(TapError::NoReclaim { .. })));
         let auto = TapOptions { reclaim: ReclaimMode::Auto, ..several };
         assert!(open_tap_queues(&auto, 2).unwrap().iter().all(|queue| !queue.reclaims));
+    });
+}
+
+/// The kernel finishes our checksums, and cuts and sums what it sends.
+#[test]
+fn a_header_for_checksums_brings_no_super_segments() {
+    in_namespace(|| {
+        let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::Checksum)).unwrap();
+        let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
+        assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, true, 0, 0));
+        bring_up(&name);
+        let frames = receive_a_burst(&mut link);
+        assert!(frames.iter().all(|&(len, gso_size, checksum, complete)| {
+            len <= 1514 && gso_size == 0 && checksum == RxChecksum::Unverified && complete
+        }));
+        let (mut frame, place) = partial_frame(false, 1000, &pattern(100));
+        frame[34 + 13] = 0; // neither ACK nor FIN
+        let offload = TxOffload { checksum: Some(place), segment: None };
+        assert_eq!(transmit(&mut link, NOW, &frame, offload), TxOutcome::Sent);
+        expect(&mut link, |frame| answer(frame).filter(|a| a.rst && a.ack == 1100).map(|_| ()));
+        assert_eq!(link.stats().rx_gso_frames, 0);
+    });
+}
+
+/// Whatever the header is: the kernel's thread is there, and takes on what is written.
+#[test]
+fn a_thread_of_the_kernel_takes_frames_on() {
+    for vnet in [VnetMode::Off, VnetMode::Checksum, VnetMode::On] {
+        in_namespace(move || {
+            let threaded = TapOptions { napi: NapiMode::Threaded, ..options(vnet) };
+            let OpenTap { mut link, name, threaded_napi, .. } = open_tap(&threaded).unwrap();
+            assert!(threaded_napi && napi::is_threaded(&name), "{vnet:?}");
+            bring_up(&name);
+            transmit(&mut link, NOW, &ours(9, 60, None), TxOffload::default());
+            answer_arp(&mut link);
+            let reset = expect(&mut link, answer);
+            assert!(reset.rst);
+            assert_eq!(reset.ack, 61);
+        });
+    }
+}
+
+/// Nobody asked, so there is none.
+#[test]
+fn frames_are_taken_on_by_their_writer_unless_asked_otherwise() {
+    in_namespace(|| {
+        let OpenTap { name, threaded_napi, link, .. } = open_tap(&options(VnetMode::Off)).unwrap();
+        assert!(!threaded_napi && !napi::is_threaded(&name));
+        drop(link);
     });
 }
 

@@ -22,7 +22,7 @@ use super::{
     TxOffload, TxOutcome, TxSegment,
     checksum::{self, TCP_CHECKSUM_OFFSET},
     device::{self, ETHERNET_HEADER_BYTES, Received},
-    open::{self, Queueing},
+    open::{self, NapiMode, Queueing},
     reclaim::{self, Reclaim, ReclaimMode},
     tun,
 };
@@ -56,6 +56,24 @@ const OFFLOAD_LADDER: [c_uint; 5] = [
     TUN_F_CSUM,
     0,
 ];
+
+/// Which offloads are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Grant {
+    /// The richest set that there is.
+    Richest,
+    /// None: the kernel finishes our checksums all the same, and hands over complete frames of MTU size.
+    Checksum,
+}
+
+impl Grant {
+    const fn ladder(self) -> &'static [c_uint] {
+        match self {
+            Self::Richest => &OFFLOAD_LADDER,
+            Self::Checksum => &[0],
+        }
+    }
+}
 
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -113,7 +131,8 @@ impl VnetTap {
     /// # Errors
     /// See [`TapError`]; [`TapError::NoVnetHeader`] when the kernel lacks what the header needs.
     pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
-        Ok(Self::open_node(open::NODE.as_ref(), name, mtu, Queueing::Single)?)
+        let node = open::NODE.as_ref();
+        Ok(Self::open_node(node, name, mtu, Queueing::Single, NapiMode::Off, Grant::Richest)?)
     }
 
     /// [`VnetTap::open`] with another node, telling for good from for this header.
@@ -122,6 +141,8 @@ impl VnetTap {
         name: &str,
         mtu: usize,
         queueing: Queueing,
+        napi: NapiMode,
+        grant: Grant,
     ) -> Result<Self, VnetError> {
         open::check_name(name)?;
         open::check_mtu(mtu)?;
@@ -133,7 +154,8 @@ impl VnetTap {
             return Err(unsupported("IFF_VNET_HDR")(io::ErrorKind::Unsupported.into()));
         }
         queueing.check(features)?;
-        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queueing.flags();
+        let flags = queueing.flags() | napi.flags();
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
         let name = tun::attach(&fd, name, flags)
             .map_err(|source| VnetError::Fatal(queueing.attach_error(name, source)))?;
         tun::set_vnet_little_endian(&fd).map_err(unsupported("TUNSETVNETLE"))?;
@@ -142,7 +164,7 @@ impl VnetTap {
 
         let mut stats = LinkStats::default();
         let mut refused = io::Error::from(io::ErrorKind::Unsupported);
-        for offloads in OFFLOAD_LADDER {
+        for &offloads in grant.ladder() {
             match tun::set_offload(&fd, offloads) {
                 Ok(()) => return Ok(Self { fd, name, mtu, offloads, reclaim: None, stats }),
                 Err(error) => {

@@ -41,7 +41,7 @@ fn what_is_indicated_can_be_kept() {
         seq += length as u32;
     }
     let kept = &bench.client.kept;
-    assert_eq!(kept.iter().map(bytes::Bytes::len).collect::<Vec<_>>(), [40_000, 50_000]);
+    assert_eq!(kept.iter().map(Bytes::len).collect::<Vec<_>>(), [40_000, 50_000]);
     assert!(kept[0].iter().all(|byte| *byte == 1) && kept[1].iter().all(|byte| *byte == 3));
     assert_eq!((bench.client.indications, bench.client.received.len()), (3, 91_000));
 }

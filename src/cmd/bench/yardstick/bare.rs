@@ -1,6 +1,7 @@
 //! `bare-tcp-send`, `bare-tcp-recv`: a TCP without costs on a TAP, against a socket of the kernel.
 
 use clap::Args;
+use offload_engine::link::VnetMode;
 use serde_json::json;
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
     kernel::{Done, KernelEnd, Task},
     measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, options::Napi};
 
 /// Largest frame that may be left to the kernel to cut.
 const SUPER_FRAME_BYTES_MAX: usize = 65_535;
@@ -37,8 +38,8 @@ pub struct BareArgs {
     #[arg(long)]
     pub plain: bool,
 
-    /// Who fills in the checksums of plain frames; the default is what is faster. Without the header the
-    /// TAP is a plain one. The kernel always sends plain frames without.
+    /// Who fills in the checksums of plain frames that are sent; the default is what is faster. Without the
+    /// header the TAP is a plain one. The kernel always sends plain frames without.
     #[arg(long, value_enum, requires = "plain")]
     pub checksum: Option<Checksum>,
 
@@ -65,7 +66,7 @@ impl BareArgs {
         match (self.plain, task) {
             (false, _) => Checksum::Header,
             (true, Task::Sink) => self.checksum.unwrap_or(Checksum::Header),
-            // With the header the kernel would send super-segments.
+            // What the kernel sends is complete in any case.
             (true, Task::Source) => Checksum::Software,
         }
     }
@@ -85,8 +86,12 @@ struct Bench {
 fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
     let BareArgs { plain, mtu, window, common, .. } = args;
     let mut bed = Bed::make(common, 1)?;
-    let vnet_header = args.checksum(task) == Checksum::Header;
-    let wanted = Wanted { ground: Ground::Kernel, mtu_bytes: *mtu, vnet_header };
+    let vnet = match (args.checksum(task), plain) {
+        (Checksum::Software, _) => VnetMode::Off,
+        (Checksum::Header, true) => VnetMode::Checksum,
+        (Checksum::Header, false) => VnetMode::On,
+    };
+    let wanted = Wanted { ground: Ground::Kernel, mtu_bytes: *mtu, vnet };
     let tap = bed.open(wanted)?;
     let far = bed.kernel_behind(&tap)?;
     let kernel = KernelEnd::start(task, common)?;
@@ -242,6 +247,7 @@ fn conclude(
         "dropped_frames": dropped_frames,
         "near_cpu_seconds": near_cpu_seconds,
         "far_cpu_seconds": cpu_seconds,
+        "threaded_napi": args.common.napi == Napi::Threaded,
         "cpus": args.common.cpus,
     });
     Outcome::bandwidth(watch.measured()?, detail)

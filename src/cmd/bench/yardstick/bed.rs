@@ -7,7 +7,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use offload_engine::link::{Link, OpenTap, ReclaimMode, TapOptions, VnetMode, open_tap};
+use offload_engine::link::{Link, NapiMode, OpenTap, ReclaimMode, TapOptions, VnetMode, open_tap};
 use rustix::io::Errno;
 
 use super::{Common, frame::Station, frame::VNET_BYTES};
@@ -125,8 +125,8 @@ pub(super) enum Ground {
 pub(super) struct Wanted {
     pub(super) ground: Ground,
     pub(super) mtu_bytes: u16,
-    /// With virtio-net header: super-segments and checksums may be left undone.
-    pub(super) vnet_header: bool,
+    /// What a virtio-net header says may be left undone.
+    pub(super) vnet: VnetMode,
 }
 
 /// The place of a run.
@@ -134,6 +134,7 @@ pub(super) struct Bed {
     netlink: Netlink,
     /// The caller's TAPs, if it has named some.
     given: Vec<String>,
+    napi: NapiMode,
     opened: Vec<String>,
     has_bridge: bool,
 }
@@ -152,23 +153,25 @@ impl Bed {
             // Where the module is not loaded or the setting is not ours there is nothing to gain.
             let _ = fs::write(BRIDGE_FILTER, "0");
         }
-        Ok(Self { netlink: Netlink::open()?, given, opened: Vec::new(), has_bridge: false })
+        let netlink = Netlink::open()?;
+        let napi = common.napi.mode();
+        Ok(Self { netlink, given, napi, opened: Vec::new(), has_bridge: false })
     }
 
     /// Opens the next TAP, and makes the kernel's side ready.
     pub(super) fn open(&mut self, wanted: Wanted) -> Result<Tap, Failure> {
-        let Wanted { ground, mtu_bytes, vnet_header } = wanted;
+        let Wanted { ground, mtu_bytes, vnet } = wanted;
         let is_given = !self.given.is_empty();
         let number = self.opened.len();
         let name = self.given.get(number).cloned().unwrap_or_else(|| format!("yard{number}"));
-        let vnet = if vnet_header { VnetMode::On } else { VnetMode::Off };
-        let options = TapOptions {
-            name: name.clone(),
-            mtu: mtu_bytes.into(),
-            vnet,
-            reclaim: ReclaimMode::Off,
-        };
-        let OpenTap { link, vnet_header, .. } = open_tap(&options).map_err(tap_failure)?;
+        let (reclaim, napi) = (ReclaimMode::Off, self.napi);
+        let options =
+            TapOptions { reclaim, napi, ..TapOptions::new(name.clone(), mtu_bytes.into(), vnet) };
+        let OpenTap { link, vnet_header, threaded_napi, .. } =
+            open_tap(&options).map_err(tap_failure)?;
+        if napi == NapiMode::Threaded && !threaded_napi {
+            return Err(Failure::lacking(format!("TAP {name} cannot have threaded NAPI")));
+        }
 
         let makes_bridge = ground == Ground::Bridge && !is_given;
         if makes_bridge && !self.has_bridge {

@@ -32,7 +32,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::{bare::BareArgs, latency::Latency, measure::Cpu, smol::SmolArgs, wire::WireArgs};
-use crate::{failure::Failure, report::Console};
+use crate::{failure::Failure, options::Napi, report::Console};
 
 /// The name and version of the documents that a run prints.
 pub const SCHEMA: &str = "flue-yardstick/1";
@@ -56,6 +56,10 @@ pub struct Common {
     /// two TAPs need two, which are ports of a bridge
     #[arg(long, value_name = "NAME")]
     pub tap: Vec<String>,
+
+    /// Who takes the frames that are written to a TAP up the kernel's stack
+    #[arg(long, value_enum, value_name = "WHO", default_value_t)]
+    pub napi: Napi,
 
     /// Bind both ends to processors
     #[arg(long, value_name = "A,B", value_parser = parse_processors)]

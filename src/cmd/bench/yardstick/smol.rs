@@ -14,6 +14,7 @@ use std::{
 };
 
 use clap::Args;
+use offload_engine::link::VnetMode;
 use serde_json::json;
 use smoltcp::{
     iface::{Config, Interface, PollResult, SocketHandle, SocketSet},
@@ -251,7 +252,7 @@ fn write_for_a_while(
 }
 
 fn wanted(ground: Ground) -> Wanted {
-    Wanted { ground, mtu_bytes: MTU_BYTES, vnet_header: false }
+    Wanted { ground, mtu_bytes: MTU_BYTES, vnet: VnetMode::Off }
 }
 
 /// smoltcp sends to the kernel.

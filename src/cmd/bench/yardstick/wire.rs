@@ -13,6 +13,7 @@ use std::{
 };
 
 use clap::Args;
+use offload_engine::link::VnetMode;
 use serde_json::json;
 
 use super::{
@@ -139,7 +140,8 @@ fn pair(
     far_end: FarEnd,
 ) -> Result<Pair, Failure> {
     let mut bed = Bed::make(common, 2)?;
-    let wanted = Wanted { ground: Ground::Bridge, mtu_bytes: MTU_BYTES, vnet_header };
+    let vnet = if vnet_header { VnetMode::On } else { VnetMode::Off };
+    let wanted = Wanted { ground: Ground::Bridge, mtu_bytes: MTU_BYTES, vnet };
     let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, patience);
     let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, patience);
     let shared = Arc::new(Shared::default());

@@ -34,8 +34,8 @@ pub(crate) struct TapPair {
 
 fn plug(switch: &Switch, index: usize) -> Box<dyn Link> {
     let name = format!("tap{index}");
-    let (vnet, reclaim) = (VnetMode::On, ReclaimMode::Off);
-    let options = TapOptions { name: name.clone(), mtu: MTU as usize, vnet, reclaim };
+    let options = TapOptions::new(name.clone(), MTU as usize, VnetMode::On);
+    let options = TapOptions { reclaim: ReclaimMode::Off, ..options };
     let namespace = switch.namespace();
     let tap = namespace.run(|| open_tap(&options)).expect("a TAP with a virtio-net header");
     namespace.ip(&format!("link set {name} master {} up", Switch::BRIDGE));
