@@ -355,7 +355,7 @@ fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenT
         VnetMode::Checksum => with_header(open_vnet(Grant::Checksum)?),
         VnetMode::Auto => match open_vnet(Grant::Richest) {
             Ok(tap) => with_header(tap),
-            Err(VnetError::Fatal(error)) => return Err(error),
+            Err(VnetError::Fatal(error)) => Err(error),
             Err(VnetError::Unsupported { step, source }) => {
                 tracing::warn!(
                     interface = %name,
