@@ -233,7 +233,9 @@ mod tests {
         }
         let used = Cpu::of_process().since(before);
         assert!(used.user_seconds >= 0.0 && used.system_seconds >= 0.0, "{used:?}");
-        assert_eq!(before.since(Cpu::of_process()), Cpu::default(), "backward is nothing");
+        let earlier = Cpu { user_seconds: 1.0, system_seconds: 2.0 };
+        let later = Cpu { user_seconds: 1.5, system_seconds: 2.0 };
+        assert_eq!(earlier.since(later), Cpu::default(), "backward is nothing");
     }
 
     #[test]
