@@ -150,7 +150,7 @@ pub struct LinkStats {
     pub tx_bytes: u64,
     /// Transmitted frames left to the kernel for segmentation.
     pub tx_gso_frames: u64,
-    /// Transmitted super-segments whose pages were brought back ([`ReclaimMode`]).
+    /// Large transmitted frames whose pages were brought back ([`ReclaimMode`]).
     pub tx_reclaimed: u64,
     /// Transmissions that the device refused.
     pub tx_errors: u64,

@@ -344,8 +344,8 @@ fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenT
     };
     let without_header = |tap: PlainTap| {
         if *reclaim == ReclaimMode::On {
-            let source = io::Error::other("super-segments need the virtio-net header");
-            return Err(TapError::NoReclaim { name: tap.name().into(), source });
+            let (name, source) = (tap.name().into(), no_super_segments());
+            return Err(TapError::NoReclaim { name, source });
         }
         Ok(plain(tap))
     };
@@ -369,6 +369,11 @@ fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenT
             }
         },
     }
+}
+
+/// Why nothing is reclaimed where frames are small.
+pub(super) fn no_super_segments() -> io::Error {
+    io::Error::other("there are no super-segments without the virtio-net header's segmentation")
 }
 
 fn plain(tap: PlainTap) -> OpenTap {

@@ -193,10 +193,12 @@ impl VnetTap {
         if !wanted {
             return Ok(());
         }
-        let opened = if alone {
-            Reclaim::open(&self.name)
-        } else {
+        let opened = if !alone {
             Err(io::Error::other("frames of several queues cannot be told apart"))
+        } else if !super_segments {
+            Err(open::no_super_segments())
+        } else {
+            Reclaim::open(&self.name)
         };
         match (opened, mode) {
             (Ok(reclaim), _) => self.reclaim = Some(reclaim),
@@ -261,7 +263,6 @@ impl Link for VnetTap {
             device::write_frame(self.fd.as_fd(), header.as_bytes(), frame, &mut self.stats);
         if let Some(reclaim) = &mut self.reclaim
             && outcome == TxOutcome::Sent
-            && frame.offload.segment.is_some()
             && frame.len() >= reclaim::FRAME_BYTES_MIN
         {
             self.stats.tx_reclaimed += u64::from(reclaim.written());
