@@ -215,6 +215,8 @@ fn frames_pass_between_two_taps_in_two_namespaces() {
             netlink.create_veth(here, there, 1500).unwrap();
             to_b.send(()).unwrap();
             let tap = side("tapa", "cable");
+            // Carrier here does not say that the bridge over there forwards yet, and a frame lost is not sent again.
+            from_b.recv_timeout(LIMIT).unwrap();
             tap.send(&frame(1, b"there")).unwrap();
             receive(&tap, ETHER_TYPE)
         });
@@ -223,6 +225,7 @@ fn frames_pass_between_two_taps_in_two_namespaces() {
             to_a.send(gettid().as_raw_nonzero().get() as u32).unwrap();
             from_a.recv_timeout(LIMIT).unwrap();
             let tap = side("tapb", "cable");
+            to_a.send(gettid().as_raw_nonzero().get() as u32).unwrap();
             let received = receive(&tap, ETHER_TYPE);
             tap.send(&frame(2, b"and back")).unwrap();
             received
