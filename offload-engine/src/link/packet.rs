@@ -9,9 +9,18 @@ use std::{
 
 use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_ll, socklen_t};
 
-/// A non-blocking packet socket on the interface `name` that gets every frame of at least `bytes_min` that is written
-/// to its TAP: none that leave towards the TAP, and none that are shorter, which cost a look at their length.
-pub(super) fn observe_transmitted(name: &str, bytes_min: u32) -> io::Result<OwnedFd> {
+/// A packet socket for what is written to a TAP.
+#[derive(Debug)]
+pub(super) struct Observer {
+    pub(super) socket: OwnedFd,
+    /// Of the TAP's interface.
+    index: c_int,
+}
+
+/// A non-blocking packet socket for the interface `name`, which gets nothing before [`Observer::begin`]; then every
+/// frame of at least `bytes_min` that is written to its TAP: none that leave towards the TAP, and none that are
+/// shorter, which cost a look at their length.
+pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
     let name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the name ends with its zero byte and lives through the call.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -19,7 +28,7 @@ pub(super) fn observe_transmitted(name: &str, bytes_min: u32) -> io::Result<Owne
         return Err(io::Error::last_os_error());
     }
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no memory is passed. Protocol 0: nothing arrives before the address is bound below.
+    // SAFETY: no memory is passed. Protocol 0: nothing arrives before an address is bound.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     check(fd)?;
     // SAFETY: the call gave this descriptor to us alone.
@@ -31,21 +40,27 @@ pub(super) fn observe_transmitted(name: &str, bytes_min: u32) -> io::Result<Owne
     let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
 
-    // SAFETY: `sockaddr_ll` is plain data, for which all bytes zero is a valid value.
-    let mut address: sockaddr_ll = unsafe { mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    // A bridge takes a frame away before sockets of one protocol see it.
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-    address.sll_ifindex = index as c_int;
-    // SAFETY: the descriptor is open, and the address is one `sockaddr_ll` of the length given.
-    check(unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<sockaddr_ll>() as socklen_t,
-        )
-    })?;
-    Ok(socket)
+    Ok(Observer { socket, index: index as c_int })
+}
+
+impl Observer {
+    /// From now on it gets frames.
+    pub(super) fn begin(&self) -> io::Result<()> {
+        // SAFETY: `sockaddr_ll` is plain data, for which all bytes zero is a valid value.
+        let mut address: sockaddr_ll = unsafe { mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        // A bridge takes a frame away before sockets of one protocol see it.
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = self.index;
+        // SAFETY: the descriptor is open, and the address is one `sockaddr_ll` of the length given.
+        check(unsafe {
+            libc::bind(
+                self.socket.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<sockaddr_ll>() as socklen_t,
+            )
+        })
+    }
 }
 
 /// Takes frames of at least `bytes_min`, whole.

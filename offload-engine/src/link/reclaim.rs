@@ -10,11 +10,11 @@
 //! own. Nothing is copied. It costs a clone and a `recv` of one byte a super-segment.
 #![forbid(unsafe_code)]
 
-use std::{io, os::fd::OwnedFd};
+use std::io;
 
 use rustix::{io::Errno, net::RecvFlags};
 
-use super::packet;
+use super::packet::{self, Observer};
 
 /// Frames below this are left alone: what they would save is less than what it costs.
 pub(super) const FRAME_BYTES_MIN: usize = 16 * 1024;
@@ -43,47 +43,53 @@ pub enum ReclaimMode {
 /// The second reference to what an interface transmits.
 #[derive(Debug)]
 pub(super) struct Reclaim {
-    socket: OwnedFd,
-    /// Frames that the socket holds, as far as we know.
-    held: u32,
+    observer: Observer,
+    /// Frames that the socket holds, as far as we know; `None` before the first large one. A bound socket costs every
+    /// frame a look at its length, which those who only exchange small ones need not pay.
+    held: Option<u32>,
 }
 
 impl Reclaim {
     /// For the interface `name`, with one queue.
     pub(super) fn open(name: &str) -> io::Result<Self> {
-        let socket = packet::observe_transmitted(name, FRAME_BYTES_MIN as u32)?;
+        let observer = packet::observer(name, FRAME_BYTES_MIN as u32)?;
         // Past the system's limit needs more rights than a user namespace gives.
         let force = rustix::net::sockopt::set_socket_recv_buffer_size_force;
-        if force(&socket, BUFFER_BYTES_MIN).is_err() {
-            rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES_MIN)?;
+        if force(&observer.socket, BUFFER_BYTES_MIN).is_err() {
+            rustix::net::sockopt::set_socket_recv_buffer_size(&observer.socket, BUFFER_BYTES_MIN)?;
         }
         // The kernel doubles what was asked for.
-        let granted = rustix::net::sockopt::socket_recv_buffer_size(&socket)? / 2;
+        let granted = rustix::net::sockopt::socket_recv_buffer_size(&observer.socket)? / 2;
         if granted < BUFFER_BYTES_MIN {
             let text = std::format!(
                 "its receive buffer is limited to {granted} of {BUFFER_BYTES_MIN} bytes: raise net.core.rmem_max"
             );
             return Err(io::Error::other(text));
         }
-        Ok(Self { socket, held: 0 })
+        Ok(Self { observer, held: None })
     }
 
     /// A frame of at least [`FRAME_BYTES_MIN`] was written. Whether the oldest came back for it.
     pub(super) fn written(&mut self) -> bool {
-        self.held += 1;
-        if self.held <= HELD_FRAMES {
+        let Some(held) = &mut self.held else {
+            // An interface that is gone has no frames to hold.
+            self.held = self.observer.begin().is_ok().then_some(0);
+            return false;
+        };
+        *held += 1;
+        if *held <= HELD_FRAMES {
             return false;
         }
-        match rustix::net::recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT) {
+        match rustix::net::recv(&self.observer.socket, &mut [0; 1], RecvFlags::DONTWAIT) {
             Ok(_) => {
-                self.held -= 1;
+                *held -= 1;
                 true
             }
             Err(Errno::INTR) => false,
             // The interface was down, or frames found the socket full: what it holds is not known, and nothing is
             // lost by counting anew.
             Err(_) => {
-                self.held = 0;
+                *held = 0;
                 false
             }
         }
