@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("unshare")];
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs it with these options in a namespace of the test's, where it makes its own.
 fn bench(options: &str) -> Process {

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 /// Bytes of the files that Wireshark looks at.
 const FILE_BYTES: usize = 3_000_001;
 const FILE_SEED: u64 = 11;
@@ -53,7 +53,7 @@ fn run(command: Command) -> String {
     let mut lab = Process::start(&host, command, Output::Lines);
     lab.expect_exit(0, LIMIT);
     assert!(host.links().is_empty(), "the lab leaves {:?}", host.links());
-    lab.log().join("\n")
+    lab.all_lines(LIMIT)
 }
 
 #[test]

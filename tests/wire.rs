@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use flue_test_support::flue::{command, exchange};
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
+use flue_test_support::load::quiet;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
@@ -17,8 +18,8 @@ use flue_test_support::wire::{Counters, Wire, echo_times};
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
 const MIB: u64 = 1 << 20;
-const START: Duration = Duration::from_secs(20);
-const LIMIT: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 const RIGHT_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const RIGHT_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2));
 
@@ -61,6 +62,14 @@ fn assert_clean(wire: &Counters) {
 /// A wire without impairments carries everything; the kernels hardly send anything twice (a tail loss
 /// probe when one of them had to wait for a processor).
 fn cleanly(options: &str, at: IpAddr) {
+    let run = || clean_run(options, at);
+    quiet(run, |hosts| {
+        hosts.iter().all(|[sent, again, dropped]| *again <= sent / 1000 + 2 + dropped)
+    });
+}
+
+/// Of each kernel: segments sent, those that were sent again, and frames that the kernels dropped themselves.
+fn clean_run(options: &str, at: IpAddr) -> [[u64; 3]; 2] {
     let bytes = 48 * MIB;
     let Seen { wire, left, right, .. } = between_kernels(options, at, bytes, bytes);
     assert_clean(&wire);
@@ -71,10 +80,7 @@ fn cleanly(options: &str, at: IpAddr) {
     let unfetched = wire.to_right("not_fetched") + wire.to_left("not_fetched");
     let backlog = |host: &Namespace| host.counter("TcpExtTCPBacklogDrop");
     let dropped = unfetched + backlog(&left) + backlog(&right);
-    for host in [left, right] {
-        let (sent, again) = (host.counter("TcpOutSegs"), host.counter("TcpRetransSegs"));
-        assert!(again <= sent / 1000 + 2 + dropped, "{again} of {sent} again; {dropped} dropped");
-    }
+    [left, right].map(|host| [host.counter("TcpOutSegs"), host.counter("TcpRetransSegs"), dropped])
 }
 
 macro_rules! tests {
@@ -122,26 +128,37 @@ tests! {
         let corrupted = wire.to_right("corrupted");
         assert!(corrupted > 20 && found * 10 >= corrupted * 8, "{corrupted} corrupted, {found} found");
     };
-    /// No datagram is faster than the wire; the bound from above is for a machine that is very busy.
+    /// No datagram is faster than the wire, and one comes that is hardly slower: on a busy machine after many others.
     delay => {
         let (left, wire, right) =
             Wire::between_kernels(Path::new(FLUE), "--delay 10ms --jitter 1ms --ba delay=5ms");
-        let times = echo_times(&left, &right, "10.0.0.2", 50);
+        let deadline = Instant::now() + START;
+        loop {
+            let times = echo_times(&left, &right, "10.0.0.2", 50);
+            let least = times.iter().min().copied().unwrap_or_default();
+            assert!(least >= Duration::from_millis(13), "{times:?}");
+            if least < Duration::from_millis(25) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{times:?}");
+        }
         let wire = wire.finish();
-        let least = times.iter().min().copied().unwrap_or_default();
-        assert!((Duration::from_millis(13)..Duration::from_millis(40)).contains(&least), "{times:?}");
         assert!(wire.late()[0].is_some(), "nothing was held: {wire:?}");
     };
     /// The wire is full and no fuller than its rate; what finds the queue full is lost.
     rate_and_queue => {
         let options = "--rate 40mbit --queue 30p --delay 2ms";
-        let Seen { wire, left, took, .. } = between_kernels(options, RIGHT_V4, 8 * MIB, 0);
-        let wire_time = Duration::from_secs_f64(wire.to_right("bytes_out") as f64 * 8.0 / 40e6);
-        // The connection lasted at least as long as the wire was busy, but for the frames before it.
-        assert!(took > wire_time.mul_f64(0.99), "{took:?} for {wire_time:?}");
-        assert!(took < wire_time * 3, "{took:?} for {wire_time:?}: the wire stood idle");
-        assert!(wire.to_right("queue_full") > 0 && wire.to_right("lost") == 0, "{wire:?}");
-        assert!(left.counter("TcpRetransSegs") >= wire.to_right("queue_full"));
+        let run = || {
+            let Seen { wire, left, took, .. } = between_kernels(options, RIGHT_V4, 8 * MIB, 0);
+            let wire_time = Duration::from_secs_f64(wire.to_right("bytes_out") as f64 * 8.0 / 40e6);
+            // The connection lasted at least as long as the wire was busy, but for the frames before it.
+            assert!(took > wire_time.mul_f64(0.99), "{took:?} for {wire_time:?}");
+            assert!(wire.to_right("queue_full") > 0 && wire.to_right("lost") == 0, "{wire:?}");
+            assert!(left.counter("TcpRetransSegs") >= wire.to_right("queue_full"));
+            (took, wire_time)
+        };
+        // A kernel that waits for a processor leaves the wire idle.
+        quiet(run, |(took, wire_time)| *took < *wire_time * 3);
     };
     /// All at once, and both streams arrive whole all the same.
     everything_at_once => {
@@ -202,9 +219,8 @@ fn it_ends_by_itself_and_says_what_it_did() {
     let mut wire = Process::start(&host, command(FLUE, line), Output::Lines);
     wire.expect_exit(0, START);
     let said = wire.all_lines(START);
-    for words in
-        ["A to B: drop 0%, dup 0%", "seed: 5", "joined: w0", "frames in", "  1.0 s  A to B"]
-    {
+    // The time of an interval is told as it was: a second, or more.
+    for words in ["A to B: drop 0%, dup 0%", "seed: 5", "joined: w0", "frames in", " s  A to B"] {
         assert!(said.contains(words), "{words:?} is not in {said}");
     }
     assert!(host.links().is_empty(), "left: {:?}", host.links());

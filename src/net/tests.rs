@@ -10,7 +10,7 @@ use tun_tap::{Iface, Mode as TapMode};
 use super::{plumb, *};
 use crate::{environment, namespace, options::NodeOptions};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Whether this machine and user can run these tests; says why not.
 fn runnable(needs_tun: bool) -> bool {

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flue_test_support::load::quiet;
 use flue_test_support::netns::Namespace;
 use flue_test_support::switch::Switch;
 use flue_test_support::wire::{Counters, Wire};
@@ -214,11 +215,16 @@ fn spread(values: Vec<f64>) -> String {
 /// Two pairs of runs in a little loss.
 pub(crate) fn smoke() {
     let cell = Cell { rtt_ms: 4, rate_mbit: Some(50), loss: 0.5, burst: 0, reorder: 0.5 };
-    let (kernel, flue) = (cell.kernel_pair(1, 2), cell.flue_pair(1, 2));
-    for (name, run) in [("kernel", kernel), ("flue", flue)] {
-        // A flow that stalls, or a wire without a limit, is outside.
-        assert!(run.mbit > 2.0 && run.mbit < 50.0, "{name}: {run:?}");
-        assert!(run.again > 0.0, "{name} sent nothing again: {run:?}");
+    let [kernel, flue]: [&dyn Fn() -> Run; 2] =
+        [&|| cell.kernel_pair(1, 2), &|| cell.flue_pair(1, 2)];
+    for pair in [kernel, flue] {
+        let run = || {
+            let run = pair();
+            assert!(run.mbit < 50.0, "the wire has no limit: {run:?}");
+            run
+        };
+        // A flow that stalls is outside; one whose ends wait for a processor is as slow.
+        quiet(run, |run| run.mbit > 2.0 && run.again > 0.0);
     }
 }
 

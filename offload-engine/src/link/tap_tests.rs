@@ -33,7 +33,7 @@ const NOW: Instant = Instant::ZERO;
 const KERNEL: [u8; 4] = [10, 0, 0, 2];
 const OURS: [u8; 4] = [10, 0, 0, 1];
 const ARP_BYTES: usize = 42;
-const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// Runs `test` in a network namespace of its own.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {

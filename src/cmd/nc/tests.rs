@@ -112,7 +112,7 @@ impl ByteStream for Peer {
     }
 }
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Steps whenever a thread has something new, until the pump has ended or `enough`.
 fn run(

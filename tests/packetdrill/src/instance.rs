@@ -28,7 +28,7 @@ use crate::{
 /// Virtual time that a wait may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Time for the other thread to look; it only has to be scheduled.
-const REAL_PATIENCE: RealDuration = RealDuration::from_secs(5);
+const REAL_PATIENCE: RealDuration = RealDuration::from_secs(60);
 /// The least step: what is due in the past must not make time stand still.
 const LEAST: Duration = Duration::from_micros(1);
 /// Where virtual time begins in packetdrill's eyes, in seconds since 1970: anything but 0.

@@ -32,11 +32,19 @@ impl Scratch {
     /// When the directory for temporary files cannot be written to.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (id, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(format!("flue-test-{id}-{count}"));
-        fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("it is ours");
-        Self(path)
+        loop {
+            let (id, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let path = std::env::temp_dir().join(format!("flue-test-{id}-{count}"));
+            match fs::create_dir(&path) {
+                Ok(()) => {
+                    fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("it is ours");
+                    return Self(path);
+                }
+                // A killed test that had our process id has left it, or one of another container has it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
     }
 
     /// The path of a file in it, there or not.

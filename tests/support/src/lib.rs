@@ -20,6 +20,7 @@
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
 //! | [`legal`] | whether what a host sends is what one legal TCP stack would send |
+//! | [`load`] | another run where a busy machine has spoilt a count |
 //! | [`tshark`] | what Wireshark says about the same files |
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ pub mod capture;
 pub mod flue;
 pub mod kernel_peer;
 pub mod legal;
+pub mod load;
 pub mod needs;
 pub mod netns;
 pub mod process;

@@ -18,7 +18,7 @@ use crate::netns::Namespace;
 use crate::process::{Output, Process};
 
 /// How long a wire may take to come up, or to end.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 /// When a wire ends by itself whose test was killed.
 const ALIVE_SECONDS: u32 = 1800;
 /// How long one echo is waited for before it is asked for again.

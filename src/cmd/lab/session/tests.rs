@@ -21,7 +21,7 @@ use crate::{
     options::NodeOptions,
 };
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 /// IEEE 802 local experimental EtherType 2.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb6];
 

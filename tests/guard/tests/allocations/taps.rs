@@ -22,7 +22,7 @@ use crate::{Mover, PORT};
 
 const MTU: u32 = 1500;
 /// For what a connection takes to be set up; the kernel may leave the first frames of a new bridge lie.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The bridge and its TAPs.
 pub(crate) struct TapPair {
