@@ -751,39 +751,4 @@ impl NodeClient for Streams {
 const _: () = assert!(RECEIVE_CREDIT_BYTES <= RECEIVE_QUEUE_BYTES_MAX);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    // A reader that keeps up is given the same two blocks again and again; one that does not gets memory of its own
-    // for each, and every byte stays what it was.
-    #[test]
-    fn blocks_are_filled_anew_when_all_their_pieces_are_gone() {
-        let mut blocks = Blocks::default();
-        let data: Vec<u8> = (0..50_000u32).map(|n| n as u8).collect();
-        let mut places = std::collections::BTreeSet::new();
-        for round in 0..100 {
-            let piece = blocks.copy(&data[round..]);
-            assert_eq!(piece, data[round..]);
-            places.insert(piece.as_ptr() as usize / BLOCK_BYTES.end());
-        }
-        assert!(places.len() <= 3, "one block, which may straddle: {places:?}");
-        let kept: Vec<Bytes> = (0..40).map(|round| blocks.copy(&data[round..])).collect();
-        for (round, piece) in kept.iter().enumerate() {
-            assert_eq!(piece, &data[round..]);
-        }
-        assert!(blocks.full.len() <= BLOCKS_MAX);
-        drop(kept);
-        let small = blocks.copy(b"x");
-        assert_eq!(&small[..], b"x");
-    }
-
-    // What is larger than any block, and the least.
-    #[test]
-    fn blocks_fit_what_comes() {
-        let mut blocks = Blocks::default();
-        assert_eq!(&blocks.copy(b"few")[..], b"few");
-        assert_eq!(blocks.filling.capacity() + 3, *BLOCK_BYTES.start());
-        let large = std::vec![7; BLOCK_BYTES.end() + 1];
-        assert_eq!(blocks.copy(&large), large);
-    }
-}
+mod tests;
