@@ -309,6 +309,79 @@ fn nobody_sleeps_on_the_last_bytes() {
     }
 }
 
+/// Both ends have their connections on two queues of a TAP, and each queue carries some of the data.
+#[test]
+fn connections_are_spread_over_queues() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    for kind in ["write-bw", "read-bw", "send-bw", "tcp-bw"] {
+        for how in ["", "--wait spin", "--progress manual"] {
+            let server = format!("{kind} --queues 2 {how} -1 --json {SERVER}");
+            let server = command(FLUE, &format!("perf {server}"));
+            let mut server = Process::start(bench.switch.namespace(), server, Output::Bytes);
+            let line = format!("{kind} --queues 2 -q 4 -n 800 -s 20000 -O 0.02 -b {how}");
+            let said = bench.node_client(&line);
+            let mut out = String::new();
+            server.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
+            let results = judged(&mut server, &said);
+            assert_eq!(results[0]["iterations"], 1600, "{kind} {how}");
+            let verified = if kind == "tcp-bw" { Value::Null } else { true.into() };
+            assert_eq!(results[0]["verified"], verified, "{kind} {how}");
+            let of_server: Value = serde_json::from_str(&out).expect("a document");
+            for document in [said.document(), of_server] {
+                assert_eq!(document["queues"], 2, "{kind} {how}");
+                let segments = document["queue_segments"].as_array().expect("a list");
+                // Of 32 MB in all each connection brings 8; acknowledgements alone are fewer than that.
+                assert!(
+                    segments.len() == 2 && segments.iter().all(|of| number(of) > 50),
+                    "{document}"
+                );
+            }
+        }
+    }
+}
+
+/// What is measured one at a time is on one queue, whichever the server has it on; and ends need not have as many.
+#[test]
+fn any_number_of_queues_meets_any_other() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    for (server, client) in [(3, 1), (1, 2), (2, 3)] {
+        for (kind, more) in [
+            ("write-lat", "-n 50"),
+            ("send-lat", "-n 50"),
+            ("read-lat", "-n 50"),
+            ("tcp-rr", "-n 50"),
+            ("connect-rate", "-n 10"),
+            ("send-bw", "-q 5 -n 300 -s 100"),
+            ("write-bw", "-q 7 -n 300 -s 100 -b"),
+        ] {
+            let server = format!("{kind} --queues {server}");
+            bench.run(&server, &format!("{kind} {more} --queues {client} -O 0"));
+        }
+    }
+}
+
+#[test]
+fn what_queues_cannot_be_had_with_is_said() {
+    for (line, words) in [
+        ("write-bw --queues 17", "1..=16"),
+        ("write-bw --queues 0", "1..=16"),
+        ("tcp-bw --stack kernel --queues 2 10.0.0.1", "--queues 2: not with --stack kernel"),
+        ("write-bw --queues 2 --progress manual --wait block 10.0.0.1", "--wait block"),
+        ("write-bw --queues 2 --progress manual --rate 1gbit 10.0.0.1", "--rate"),
+    ] {
+        let output = command(FLUE, &format!("perf {line}")).output().expect("flue starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {text}");
+        assert!(text.contains(words), "{line}: {text}");
+    }
+}
+
 #[test]
 fn connections_of_connect_rate_are_offloaded() {
     if lacks(NEEDS) {
@@ -335,6 +408,7 @@ fn the_document_says_what_was_measured() {
         ("transport", "rdma".into()),
         ("progress", "manual".into()),
         ("connections", 1.into()),
+        ("queues", 1.into()),
         ("depth", 7.into()),
         ("bidirectional", false.into()),
         ("vnet_header", false.into()),

@@ -23,12 +23,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::{cpu::Cpu, kind::Kind};
-use crate::failure::Failure;
+use crate::{failure::Failure, options};
 
 /// Bytes of a message.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// The version of this protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+/// Most queues of an end.
+const QUEUES_MAX: usize = options::QUEUES_MAX as usize;
 /// Bytes of an [`Opening`].
 pub const OPENING_BYTES: usize = 24;
 /// How an opening begins.
@@ -127,14 +129,31 @@ pub struct Parameters {
     pub size_max_bytes: u64,
 }
 
-/// Registered memory of one end: where it begins, and its token. What lies where in it follows from the
+/// Registered memory of one end: where it begins, and its tokens. What lies where in it follows from the
 /// parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+///
+/// Each queue of the end has an adapter, with which the memory is registered under a token of its own. The client's
+/// connection n is on its queue n modulo their number; on which queue the server has it, the server says in the private
+/// data of MPA's Reply: one octet.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Memory {
     /// Address of the first byte.
     pub address: u64,
-    /// Remote token.
-    pub token: u32,
+    /// The remote token of each queue: 1..=16.
+    pub tokens: Vec<u32>,
+}
+
+impl Memory {
+    /// What a peer may say.
+    ///
+    /// # Errors
+    /// It has no queue, or more than there can be.
+    pub fn check(self) -> Result<Self, Failure> {
+        match self.tokens.len() {
+            1..=QUEUES_MAX => Ok(self),
+            count => Err(Failure::work(format!("the peer has memory of {count} queues"))),
+        }
+    }
 }
 
 /// How long a phase lasts.
@@ -306,7 +325,7 @@ mod tests {
             reverse: false,
             size_max_bytes: u64::MAX,
         };
-        let memory = Some(Memory { address: u64::MAX, token: u32::MAX });
+        let memory = Some(Memory { address: u64::MAX, tokens: vec![u32::MAX; QUEUES_MAX] });
         let end = Message::End { messages: u64::MAX, receives: u64::MAX, slots: u64::MAX };
         let bound = Bound::DurationNs(u64::MAX);
         for message in
@@ -315,6 +334,15 @@ mod tests {
             let octets = message.encode();
             assert!(octets.len() <= MESSAGE_BYTES_MAX);
             assert_eq!(Message::decode(&octets), Ok(message));
+        }
+    }
+
+    #[test]
+    fn memory_has_a_token_for_each_queue() {
+        let memory = |queues| Memory { address: 4096, tokens: vec![7; queues] };
+        assert_eq!(memory(QUEUES_MAX).check(), Ok(memory(QUEUES_MAX)));
+        for queues in [0, QUEUES_MAX + 1] {
+            assert!(memory(queues).check().unwrap_err().message.contains("queues"));
         }
     }
 

@@ -10,6 +10,7 @@ pub mod histogram;
 pub mod kind;
 pub mod message;
 mod phase;
+mod queues;
 mod rdma;
 pub mod report;
 mod tcp;
@@ -29,7 +30,9 @@ use self::{
 };
 use crate::{
     failure::Failure,
-    options::{self, NodeConfig, NodeOptions, Offload, Progress, Quietness, random_seed},
+    options::{
+        self, NodeConfig, NodeOptions, Offload, Progress, QueueOptions, Quietness, random_seed,
+    },
     report::Console,
 };
 
@@ -182,6 +185,10 @@ pub struct PerfArgs {
     /// The node.
     #[command(flatten)]
     pub node: NodeOptions,
+
+    /// The queues of its TAP, over which the connections are spread.
+    #[command(flatten)]
+    pub queues: QueueOptions,
 }
 
 /// What one end is to do.
@@ -234,6 +241,12 @@ impl PerfArgs {
         if kind.is_rdma() && self.stack != StackName::Flue {
             return refuse("--stack kernel and smoltcp");
         }
+        if self.queues.queues > 1 && self.stack == StackName::Kernel {
+            return Err(Failure::usage(format!(
+                "--queues {}: not with --stack kernel, which has no TAP",
+                self.queues.queues
+            )));
+        }
         if let Some(host) = self.host
             && (host.is_unspecified() || host.is_multicast())
         {
@@ -282,8 +295,8 @@ impl PerfArgs {
         })
     }
 
-    fn node_config(&self) -> Result<NodeConfig, Failure> {
-        let mut config = self.node.resolve()?;
+    fn node_config(&self, plan: &Plan) -> Result<NodeConfig, Failure> {
+        let mut config = queues::resolve(self.queues, self.node.resolve()?, plan.waiting)?;
         if self.stack == StackName::Smoltcp {
             config.offload = Offload::Never;
         }
@@ -338,13 +351,13 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let ended = args.plan().and_then(|plan| {
         reporter.plan(&plan, args.node.progress);
         if plan.kind.is_rdma() {
-            let config = args.node_config()?;
+            let config = args.node_config(&plan)?;
             console.config(&config);
             rdma::run(&plan, &config, &mut reporter, console)
         } else if plan.stack == StackName::Kernel {
             tcp::run_kernel(&plan, &mut reporter, console)
         } else {
-            let config = args.node_config()?;
+            let config = args.node_config(&plan)?;
             console.config(&config);
             tcp::run_node(&plan, &config, &mut reporter, console)
         }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    options::{Progress, name},
+    options::{NodeConfig, Progress, name},
     report::Console,
     units::{format_bytes, format_rate},
 };
@@ -177,6 +177,9 @@ struct Document {
     post_list: u32,
     bidirectional: bool,
     reverse: bool,
+    queues: Option<u8>,
+    /// Received by each queue's engine, in the whole run.
+    queue_segments: Option<Vec<u64>>,
     vnet_header: Option<bool>,
     mtu_bytes: Option<u16>,
     crc: Option<bool>,
@@ -221,6 +224,8 @@ impl Reporter {
                 post_list: 1,
                 bidirectional: false,
                 reverse: false,
+                queues: None,
+                queue_segments: None,
                 vnet_header: None,
                 mtu_bytes: None,
                 crc: None,
@@ -256,9 +261,15 @@ impl Reporter {
     }
 
     /// What the link is.
-    pub(super) const fn link(&mut self, vnet_header: bool, mtu_bytes: u16) {
+    pub(super) const fn link(&mut self, vnet_header: bool, config: &NodeConfig) {
+        self.document.queues = Some(config.queues);
         self.document.vnet_header = Some(vnet_header);
-        self.document.mtu_bytes = Some(mtu_bytes);
+        self.document.mtu_bytes = Some(config.mtu_bytes);
+    }
+
+    /// TCP segments that each queue's engine has received.
+    pub(super) fn segments(&mut self, segments: Vec<u64>) {
+        self.document.queue_segments = Some(segments);
     }
 
     /// MPA has agreed on CRCs, or not.
@@ -291,6 +302,7 @@ impl Reporter {
             post_list,
             bidirectional,
             reverse,
+            queues,
             vnet_header,
             mtu_bytes,
             crc,
@@ -312,9 +324,10 @@ impl Reporter {
         console.step(format_args!("{}{direction}", self.kind.title()));
         console.step(format_args!("  {} to {}", shown(local), shown(remote)));
         console.step(format_args!(
-            "  stack {stack}, progress {}, wait {}, vnet header {}, MTU {} bytes, CRC {}",
+            "  stack {stack}, progress {}, wait {}, queues {}, vnet header {}, MTU {} bytes, CRC {}",
             progress.unwrap_or("-"),
             shown(wait),
+            queues.map_or_else(|| "-".into(), |queues| queues.to_string()),
             on(*vnet_header),
             mtu_bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string()),
             on(*crc),

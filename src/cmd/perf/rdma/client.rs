@@ -28,6 +28,7 @@ pub(super) fn run(
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let ended = converse(plan, node, remote, reporter, console);
+    reporter.segments(node.segments());
     // What has failed is aborted: the peer should hear of it.
     node.linger();
     ended
@@ -40,7 +41,7 @@ fn converse(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let mut dialogue = Dialogue::new(node)?;
+    let mut dialogue = Dialogue::new(node, 0)?;
     dialogue.connect(remote, plan.session)?;
     let (local, peer) = dialogue.addresses();
     reporter.peers(local, peer);
@@ -50,7 +51,7 @@ fn converse(
     session.dialogue.say(&Message::Hello { parameters: plan.parameters.clone(), memory })?;
     match session.await_message()? {
         Message::Welcome { memory: Some(memory), version } => {
-            session.peer = memory;
+            session.set_peer(memory)?;
             reporter.peer_version(version);
         }
         message => return Err(message.out_of_turn("Welcome")),

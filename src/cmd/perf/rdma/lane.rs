@@ -55,6 +55,10 @@ impl Depths {
 /// A connection for data.
 #[derive(Debug)]
 pub(super) struct Lane {
+    /// Ours on which it is.
+    pub(super) queue: usize,
+    /// Of the peer's memory, where the peer has it.
+    pub(super) peer_token: u32,
     pub(super) qp: Qp,
     pub(super) connector: Option<Connector>,
     /// Data requests that may be posted.
@@ -78,10 +82,10 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Not connected; its completions carry `context`.
+    /// Not connected, on a queue whose are PD and CQ; its completions carry `context`.
     pub(super) fn new(
-        pd: &Pd,
-        cq: &Cq,
+        queue: usize,
+        (pd, cq): (&Pd, &Cq),
         index: usize,
         context: u64,
         depths: Depths,
@@ -94,6 +98,8 @@ impl Lane {
         };
         let qp = checked("create a QP", pd.create_qp(cq, cq, context, limits))?;
         Ok(Self {
+            queue,
+            peer_token: 0,
             qp,
             connector: None,
             room: depths.requests,

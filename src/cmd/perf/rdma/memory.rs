@@ -95,7 +95,8 @@ impl Mailbox {
     /// With [`MESSAGE_SLOTS`] slots.
     pub(super) fn new(adapter: &Adapter, pd: &Pd) -> Result<Self, Failure> {
         let length = MESSAGE_SLOTS * MESSAGE_BYTES_MAX;
-        let (buffer, mr) = registered(adapter, pd, length, MrFlags::ALLOW_LOCAL_WRITE)?;
+        let buffer = checked("allocate", adapter.allocate(length))?;
+        let mr = registered(&buffer, pd, length, MrFlags::ALLOW_LOCAL_WRITE)?;
         Ok(Self { token: mr.local_token(), buffer, mr })
     }
 
@@ -114,23 +115,23 @@ impl Mailbox {
 }
 
 fn registered(
-    adapter: &Adapter,
+    buffer: &RegisteredBuffer,
     pd: &Pd,
     length: usize,
     rights: MrFlags,
-) -> Result<(RegisteredBuffer, Mr), Failure> {
-    let buffer = checked("allocate", adapter.allocate(length))?;
+) -> Result<Mr, Failure> {
     let mr = checked("create an MR", pd.create_mr(false))?;
-    checked("register an MR", mr.register(&buffer, 0, length, rights))?;
-    Ok((buffer, mr))
+    checked("register an MR", mr.register(buffer, 0, length, rights))?;
+    Ok(mr)
 }
 
 /// The buffer of the data.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) buffer: RegisteredBuffer,
-    pub(super) mr: Mr,
-    pub(super) token: u32,
+    /// With the adapter of each queue.
+    mrs: Vec<Mr>,
+    tokens: Vec<u32>,
     pub(super) layout: Layout,
 }
 
@@ -144,32 +145,47 @@ fn pattern(offset: u64, chunk: &mut [u8]) {
 }
 
 impl Region {
-    /// Allocates and registers.
-    pub(super) fn new(
+    /// Allocates, and registers in the protection domain of each queue.
+    pub(super) fn new<'p>(
         adapter: &Adapter,
-        pd: &Pd,
+        pds: impl Iterator<Item = &'p Pd>,
         parameters: &Parameters,
     ) -> Result<Self, Failure> {
         let layout = Layout::new(parameters);
         let rights =
             MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
-        let (buffer, mr) = registered(adapter, pd, layout.length as usize, rights)?;
-        Ok(Self { token: mr.local_token(), buffer, mr, layout })
+        let length = layout.length as usize;
+        let buffer = checked("allocate", adapter.allocate(length))?;
+        let mut region = Self { buffer, mrs: Vec::new(), tokens: Vec::new(), layout };
+        for pd in pds {
+            let mr = registered(&region.buffer, pd, length, rights)?;
+            region.tokens.push(mr.local_token());
+            region.mrs.push(mr);
+        }
+        Ok(region)
     }
 
     /// As the peer is told of it.
     pub(super) fn memory(&self) -> Memory {
-        Memory { address: self.buffer.address(), token: self.token }
+        Memory { address: self.buffer.address(), tokens: self.tokens.clone() }
     }
 
-    /// A piece of it.
-    pub(super) fn sge(&self, offset: u64, length: u64) -> Sge {
-        Sge { address: self.buffer.address() + offset, length: length as u32, token: self.token }
+    /// A piece of it, for a connection of a queue.
+    pub(super) fn sge(&self, queue: usize, offset: u64, length: u64) -> Sge {
+        let token = self.tokens[queue];
+        Sge { address: self.buffer.address() + offset, length: length as u32, token }
     }
 
     /// Where the one byte of a marker goes.
-    pub(super) fn marker_sge(&self) -> Sge {
-        self.sge(self.layout.marker_at, 1)
+    pub(super) fn marker_sge(&self, queue: usize) -> Sge {
+        self.sge(queue, self.layout.marker_at, 1)
+    }
+
+    /// Gives up what was registered.
+    pub(super) fn close(&self) {
+        for mr in &self.mrs {
+            let _ = mr.close(|| {});
+        }
     }
 
     /// How often the peer has granted receives on this connection, modulo 256.

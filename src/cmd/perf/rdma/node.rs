@@ -1,30 +1,34 @@
-//! The node of a measurement on queue pairs: opened, waited on, and asked.
+//! The node of a measurement on queue pairs: opened, waited on, and asked. Each queue of it has an adapter.
 
 use std::{
     net::SocketAddr,
     sync::{Arc, OnceLock},
-    thread::yield_now,
-    time::Duration,
+    thread::{park_timeout, yield_now},
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, bounded};
-use host_stack::node::{Node, WaitError};
+use host_stack::node::{Node, Progress, WaitError};
 use rdma_over_tcp::ndk::{
     Adapter, AdapterCore, Connector, DisconnectEvent, FpduSize, Listener, NtStatus, Qp, ReadLimit,
 };
 
 use crate::{
-    cmd::perf::{Plan, Waiting, message::Opening, phase::ANSWER_LIMIT, report::Reporter},
+    cmd::perf::{
+        Plan, Waiting, message::Opening, phase::ANSWER_LIMIT, queues::Relays, report::Reporter,
+    },
     control::server::{self, Control},
     failure::Failure,
     net::Netlink,
-    node::{OpenLink, linger, open_adapter, open_link},
+    node::{OpenLinks, linger, open_adapters, open_links},
     options::NodeConfig,
     waker::Waker,
 };
 
 /// Reads at once, asked for in each direction: all that an adapter offers.
 const READS_MAX: u32 = 128;
+/// How long a wait may last before clock and signals are looked at.
+const WAIT_MAX: Duration = Duration::from_millis(200);
 /// How long the other side's FIN is waited for after the end.
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 /// Peers that have connected and are not looked at yet.
@@ -46,30 +50,40 @@ pub(super) fn refused(what: &str, status: NtStatus) -> Failure {
     Failure::work(format!("NDK: {what}: {status}"))
 }
 
-/// A node with its adapter.
+/// A connection that has come, and the queue that has it.
+pub(super) struct Came {
+    pub(super) queue: usize,
+    pub(super) connector: Connector,
+}
+
+/// A node with an adapter for each of its queues.
 pub(super) struct PerfNode {
+    // Before the nodes, whose last handles relays shall not have.
+    _relays: Relays,
     _control: Option<Control>,
-    pub(super) node: Node<AdapterCore>,
-    pub(super) adapter: Adapter,
+    nodes: Vec<Node<AdapterCore>>,
+    pub(super) adapters: Vec<Adapter>,
     pub(super) waiting: Waiting,
     waker: Waker<AdapterCore>,
 }
 
 impl PerfNode {
-    /// Opens TAP and adapter.
+    /// Opens TAP and adapters.
     pub(super) fn open(
         plan: &Plan,
         config: &NodeConfig,
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
-        let OpenLink { link, vnet_header } = open_link(&mut Netlink::open()?, config)?;
-        let (node, adapter) = open_adapter(link, config, FpduSize::Auto)?;
-        reporter.link(vnet_header, config.mtu_bytes);
-        let control = server::serve(&node, config)?;
+        let OpenLinks { links, vnet_header } = open_links(&mut Netlink::open()?, config)?;
+        let opened = open_adapters(links, config, FpduSize::Auto)?;
+        reporter.link(vnet_header, config);
+        let (nodes, adapters): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        let control = server::serve(&nodes[0], config)?;
         let waker = Waker::new();
-        waker.set(Some(node.clone()));
+        waker.set(Some(nodes[0].clone()));
         waker.catch_signals()?;
-        Ok(Self { _control: control, node, adapter, waiting: plan.waiting, waker })
+        let _relays = Relays::start(&nodes)?;
+        Ok(Self { _relays, _control: control, nodes, adapters, waiting: plan.waiting, waker })
     }
 
     /// Waits for what `look` finds, or a signal; `None`: the time is over.
@@ -78,7 +92,8 @@ impl PerfNode {
         limit: Option<Duration>,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Failure> {
-        let waited = self.node.wait_until(limit, || match self.waker.interrupted() {
+        let [node] = &self.nodes[..] else { return self.wait_for_any(limit, look) };
+        let waited = node.wait_until(limit, || match self.waker.interrupted() {
             Ok(()) => look().map(Ok),
             Err(interrupted) => Some(Err(interrupted)),
         });
@@ -86,6 +101,37 @@ impl PerfNode {
             Ok(result) => result.map(Some),
             Err(WaitError::TimedOut) => Ok(None),
             Err(error) => Err(Failure::work(error.to_string())),
+        }
+    }
+
+    /// The same with several queues, on any of which something may happen.
+    fn wait_for_any<T>(
+        &self,
+        limit: Option<Duration>,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, Failure> {
+        let until = limit.map(|limit| Instant::now() + limit);
+        let mut looks = 0;
+        loop {
+            self.interrupted()?;
+            if let Some(found) = look() {
+                return Ok(Some(found));
+            }
+            for node in &self.nodes {
+                // Runs the loop, with manual progress; and says whether there still is a link.
+                match node.wait(Some(Duration::ZERO), |_, _, _| None::<()>) {
+                    Ok(()) | Err(WaitError::TimedOut) => {}
+                    Err(error) => return Err(Failure::work(error.to_string())),
+                }
+            }
+            let left = until.map_or(WAIT_MAX, |until| until - Instant::now());
+            if left.is_zero() {
+                return Ok(look());
+            }
+            match self.nodes[0].progress() {
+                Progress::Manual => self.idle(&mut looks),
+                Progress::Automatic => park_timeout(left.min(WAIT_MAX)),
+            }
         }
     }
 
@@ -133,27 +179,30 @@ impl PerfNode {
         }
     }
 
-    /// Connects a queue pair.
+    /// Connects a queue pair of a queue of ours; also returns the peer's queue, which it has said.
     pub(super) fn connect(
         &self,
+        queue: usize,
         qp: &Qp,
         remote: SocketAddr,
         opening: Opening,
         ended: &Ended,
-    ) -> Result<Connector, Failure> {
-        let connector = checked("create a connector", self.adapter.create_connector())?;
+    ) -> Result<(Connector, usize), Failure> {
+        let connector = checked("create a connector", self.adapters[queue].create_connector())?;
         let what = format!("connect to {remote}");
         let connected = self
             .ask(&what, |done| {
                 connector.connect(qp, None, remote, limits(), &opening.encode(), done)
             })
             .and_then(|()| {
+                let peer_queue = queue_of(&connector)?;
                 self.ask("complete the connection", |done| {
                     connector.complete_connect(Some(event(ended)), done)
-                })
+                })?;
+                Ok(peer_queue)
             });
         match connected {
-            Ok(()) => Ok(connector),
+            Ok(peer_queue) => Ok((connector, peer_queue)),
             Err(failure) => {
                 let _ = connector.close(|| {});
                 let hint =
@@ -163,32 +212,47 @@ impl PerfNode {
         }
     }
 
-    /// Begins to accept a connection for a queue pair.
-    pub(super) fn accept(&self, connector: &Connector, qp: &Qp, ended: &Ended) -> Asked {
-        self.begin(|done| connector.accept(qp, limits(), &[], Some(event(ended)), done))
+    /// Begins to accept a connection for a queue pair of its queue, which it says.
+    pub(super) fn accept(&self, came: &Came, qp: &Qp, ended: &Ended) -> Asked {
+        let Came { queue, connector } = came;
+        let said = [*queue as u8];
+        self.begin(|done| connector.accept(qp, limits(), &said, Some(event(ended)), done))
     }
 
-    /// Listens at all of the node's addresses.
-    pub(super) fn listen(&self, port: u16) -> Result<(Listener, Receiver<Connector>), Failure> {
+    /// Listens at all of the node's addresses, on each queue: the host stack spreads what comes.
+    pub(super) fn listen(&self, port: u16) -> Result<(Vec<Listener>, Receiver<Came>), Failure> {
         let (sender, incoming) = bounded(INCOMING_MAX);
-        // Who finds the channel full is dropped unanswered, and times out.
-        let event = move |connector| drop(sender.try_send(connector));
-        let listener = checked("create a listener", self.adapter.create_listener(event))?;
-        let local = SocketAddr::from(([0, 0, 0, 0], port));
-        self.ask(&format!("listen on port {port}"), |done| listener.listen(local, done))?;
-        Ok((listener, incoming))
+        let mut listeners = Vec::new();
+        for (queue, adapter) in self.adapters.iter().enumerate() {
+            let sender = sender.clone();
+            // Who finds the channel full is dropped unanswered, and times out.
+            let event = move |connector| drop(sender.try_send(Came { queue, connector }));
+            let listener = checked("create a listener", adapter.create_listener(event))?;
+            let local = SocketAddr::from(([0, 0, 0, 0], port));
+            self.ask(&format!("listen on port {port}"), |done| listener.listen(local, done))?;
+            listeners.push(listener);
+        }
+        Ok((listeners, incoming))
     }
 
     /// Whether MPA has agreed on CRCs, of any connection there is.
     pub(super) fn crc(&self) -> Option<bool> {
-        self.node.with(|core, _, _| {
-            core.histories().find_map(|history| Some(history.negotiated?.framing.crc))
+        self.nodes.iter().find_map(|node| {
+            node.with(|core, _, _| {
+                core.histories().find_map(|history| Some(history.negotiated?.framing.crc))
+            })
         })
+    }
+
+    /// TCP segments that each queue's engine has received so far.
+    pub(super) fn segments(&self) -> Vec<u64> {
+        let of = |node: &Node<_>| node.with_engine(|engine, _| engine.stats().rx_segments);
+        self.nodes.iter().map(of).collect()
     }
 
     /// Stays until the peer's FINs are acknowledged, so that its end is clean too.
     pub(super) fn linger(&self) {
-        linger(&self.node, LINGER_LIMIT);
+        self.nodes.iter().for_each(|node| linger(node, LINGER_LIMIT));
     }
 }
 
@@ -221,6 +285,17 @@ impl Asked {
             Self::Inline(status) => Some(*status),
             Self::Later(answer) => answer.try_recv().ok(),
         }
+    }
+}
+
+/// The queue that the peer has said in its Reply. An end of one queue need not say it.
+fn queue_of(connector: &Connector) -> Result<usize, Failure> {
+    let mut octets = [0];
+    match connector.connection_data(Some(&mut octets)) {
+        (NtStatus::SUCCESS, 0 | 1, _) => Ok(octets[0].into()),
+        (status, length, _) => Err(Failure::work(format!(
+            "the peer's Reply: {length} octets of private data ({status})"
+        ))),
     }
 }
 

@@ -8,7 +8,7 @@ use rdma_over_tcp::ndk::{Connector, NtStatus};
 use super::{
     bandwidth::{self, Halves},
     latency::{self, Turn},
-    node::{Asked, PerfNode, refused},
+    node::{Asked, Came, PerfNode, refused},
     session::{Dialogue, Session},
 };
 use crate::{
@@ -33,14 +33,14 @@ pub(super) fn run(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let (listener, incoming) = node.listen(plan.port)?;
+    let (listeners, incoming) = node.listen(plan.port)?;
     console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
     let ended = loop {
-        let (opening, connector) = match next_client(node, &incoming, console) {
+        let (opening, came) = match next_client(node, &incoming, console) {
             Ok(client) => client,
             Err(failure) => break Err(failure),
         };
-        let ended = serve(plan, node, opening, connector, &incoming, reporter, console);
+        let ended = serve(plan, node, opening, came, &incoming, reporter, console);
         if let Err(interrupted) = node.interrupted() {
             break Err(interrupted);
         }
@@ -51,7 +51,10 @@ pub(super) fn run(
             console.remark(format_args!("client: {failure}"));
         }
     };
-    let _ = listener.close(|| {});
+    for listener in listeners {
+        let _ = listener.close(|| {});
+    }
+    reporter.segments(node.segments());
     node.linger();
     ended
 }
@@ -59,19 +62,19 @@ pub(super) fn run(
 /// The next connection for messages. Whoever else comes is turned away.
 fn next_client(
     node: &PerfNode,
-    incoming: &Receiver<Connector>,
+    incoming: &Receiver<Came>,
     console: &mut Console<'_>,
-) -> Result<(Opening, Connector), Failure> {
+) -> Result<(Opening, Came), Failure> {
     loop {
-        let Some(connector) = node.wait(None, || incoming.try_recv().ok())? else {
+        let Some(came) = node.wait(None, || incoming.try_recv().ok())? else {
             return Err(Failure::work("nobody comes"));
         };
-        let why = match opening_of(&connector) {
-            Ok(opening) if opening.role == Role::Control => return Ok((opening, connector)),
+        let why = match opening_of(&came.connector) {
+            Ok(opening) if opening.role == Role::Control => return Ok((opening, came)),
             Ok(_) => Failure::work("a connection for data of a session that is over"),
             Err(failure) => failure,
         };
-        turn_away(&connector, "flue perf: not a client");
+        turn_away(&came.connector, "flue perf: not a client");
         console.remark(format_args!("turned away: {why}"));
     }
 }
@@ -81,13 +84,13 @@ fn serve(
     plan: &Plan,
     node: &PerfNode,
     opening: Opening,
-    connector: Connector,
-    incoming: &Receiver<Connector>,
+    came: Came,
+    incoming: &Receiver<Came>,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let mut dialogue = Dialogue::new(node)?;
-    dialogue.accept(connector)?;
+    let mut dialogue = Dialogue::new(node, came.queue)?;
+    dialogue.accept(came)?;
     let (local, peer) = dialogue.addresses();
     reporter.peers(local, peer);
     reporter.crc(node.crc());
@@ -103,7 +106,7 @@ fn serve(
     }
     reporter.parameters(&parameters);
     let mut session = Session::new(dialogue, parameters)?;
-    session.peer = memory;
+    session.set_peer(memory)?;
     let memory = Some(session.region.memory());
     let version = env!("CARGO_PKG_VERSION").to_owned();
     session.dialogue.say(&Message::Welcome { memory, version })?;
@@ -145,11 +148,7 @@ fn turn_away(connector: &Connector, reason: &str) {
 }
 
 /// What the client wants, one message after the other.
-fn converse(
-    session: &mut Session<'_>,
-    key: u64,
-    incoming: &Receiver<Connector>,
-) -> Result<(), Failure> {
+fn converse(session: &mut Session<'_>, key: u64, incoming: &Receiver<Came>) -> Result<(), Failure> {
     let mut turn = Turn::default();
     let mut last = (Cpu::default(), 0);
     loop {
@@ -182,7 +181,7 @@ fn converse(
 fn accept_lanes(
     session: &mut Session<'_>,
     key: u64,
-    incoming: &Receiver<Connector>,
+    incoming: &Receiver<Came>,
 ) -> Result<(), Failure> {
     let wanted = session.lanes.len();
     let mut pending: Vec<Asked> = Vec::new();
@@ -197,13 +196,13 @@ fn accept_lanes(
         if waited.is_none() || Instant::now() > until {
             return Err(Failure::work(format!("{done} of {wanted} connections have come")));
         }
-        while let Ok(connector) = incoming.try_recv() {
-            match opening_of(&connector) {
+        while let Ok(one) = incoming.try_recv() {
+            match opening_of(&one.connector) {
                 Ok(Opening { role: Role::Data, index, session: theirs }) if theirs == key => {
-                    pending.extend(session.accept_lane(index as usize, connector));
+                    pending.extend(session.accept_lane(index as usize, one)?);
                     came += 1;
                 }
-                _ => turn_away(&connector, "flue perf: busy"),
+                _ => turn_away(&one.connector, "flue perf: busy"),
             }
         }
         let mut failed = None;

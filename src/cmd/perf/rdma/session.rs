@@ -1,4 +1,5 @@
-//! A session: the queue pair for messages, the lanes for data, and the one completion queue of all.
+//! A session: the queue pair for messages, the lanes for data, and the completion queue of all that are on one queue
+//! of the TAP.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +14,7 @@ use rdma_over_tcp::ndk::{
 use super::{
     lane::{Depths, Lane},
     memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
-    node::{Asked, Ended, PerfNode, checked, refused},
+    node::{Asked, Came, Ended, PerfNode, checked, refused},
 };
 use crate::{
     cmd::perf::{
@@ -40,6 +41,7 @@ const WAIT_MAX: Duration = Duration::from_millis(200);
 /// The queue pair for messages.
 pub(super) struct Dialogue<'n> {
     pub(super) host: &'n PerfNode,
+    queue: usize,
     pd: Pd,
     cq: Cq,
     qp: Qp,
@@ -52,9 +54,9 @@ pub(super) struct Dialogue<'n> {
 }
 
 impl<'n> Dialogue<'n> {
-    /// Not connected yet; receives are posted.
-    pub(super) fn new(host: &'n PerfNode) -> Result<Self, Failure> {
-        let adapter = &host.adapter;
+    /// On a queue, not connected yet; receives are posted.
+    pub(super) fn new(host: &'n PerfNode, queue: usize) -> Result<Self, Failure> {
+        let adapter = &host.adapters[queue];
         let pd = checked("create a PD", adapter.create_pd())?;
         let depth = MESSAGE_SLOTS as u32 + MESSAGE_REQUESTS;
         let cq = checked("create a CQ", adapter.create_cq(depth, |_| {}))?;
@@ -71,6 +73,7 @@ impl<'n> Dialogue<'n> {
         }
         Ok(Self {
             host,
+            queue,
             pd,
             cq,
             qp,
@@ -85,14 +88,15 @@ impl<'n> Dialogue<'n> {
     /// Connects as the client.
     pub(super) fn connect(&mut self, remote: SocketAddr, session: u64) -> Result<(), Failure> {
         let opening = Opening { role: Role::Control, index: 0, session };
-        self.connector = Some(self.host.connect(&self.qp, remote, opening, &self.ended)?);
+        let connected = self.host.connect(self.queue, &self.qp, remote, opening, &self.ended);
+        self.connector = Some(connected?.0);
         Ok(())
     }
 
     /// Accepts as the server.
-    pub(super) fn accept(&mut self, connector: Connector) -> Result<(), Failure> {
-        let asked = self.host.accept(&connector, &self.qp, &self.ended);
-        self.connector = Some(connector);
+    pub(super) fn accept(&mut self, came: Came) -> Result<(), Failure> {
+        let asked = self.host.accept(&came, &self.qp, &self.ended);
+        self.connector = Some(came.connector);
         let status = self.host.wait(Some(ANSWER_LIMIT), || asked.status())?;
         match status {
             Some(NtStatus::SUCCESS) => Ok(()),
@@ -210,12 +214,42 @@ fn cut_off(reason: u32) -> Failure {
     Failure::work(format!("the peer has ended the connection in the middle{why}"))
 }
 
+/// What the completions of a lane carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Context {
+    /// Of the lanes of a size.
+    generation: u32,
+    queue: usize,
+    index: usize,
+}
+
+impl Context {
+    /// Of fewer than 2^16 queues and lanes.
+    const fn encode(self) -> u64 {
+        (self.generation as u64) << 32 | (self.queue as u64) << 16 | self.index as u64
+    }
+
+    const fn decode(context: u64) -> Self {
+        let (queue, index) = (context >> 16 & 0xffff, context & 0xffff);
+        let generation = (context >> 32) as u32;
+        Self { generation, queue: queue as usize, index: index as usize }
+    }
+}
+
+/// Where the lanes of a queue belong. That of the queue which has the messages is the dialogue's.
+struct Station {
+    pd: Pd,
+    cq: Cq,
+}
+
 /// A session under way.
 pub(super) struct Session<'n> {
     pub(super) dialogue: Dialogue<'n>,
+    /// Of each queue.
+    stations: Vec<Station>,
     pub(super) parameters: Parameters,
     pub(super) region: Region,
-    pub(super) peer: Memory,
+    peer: Memory,
     pub(super) lanes: Vec<Lane>,
     /// Counts prepared sizes: part of the context of completions, which tells late ones of earlier lanes.
     generation: u32,
@@ -243,10 +277,13 @@ impl<'n> Session<'n> {
     pub(super) fn new(dialogue: Dialogue<'n>, parameters: Parameters) -> Result<Self, Failure> {
         let depths = Depths::new(&parameters);
         let own = MESSAGE_SLOTS as u32 + MESSAGE_REQUESTS;
-        // Lanes of the last size may still be flushed when those of the next are at work.
+        // Lanes of the last size, and some that have gone to another queue, may still be flushed when those of the next
+        // are at work.
+        let queues = dialogue.host.adapters.len();
+        let flushed = if queues > 1 { 2 } else { 1 };
         let cq_depth = u64::from(own)
-            + 2 * u64::from(parameters.connections) * u64::from(depths.completions());
-        let limit = dialogue.host.adapter.info().max_cq_depth;
+            + (1 + flushed) * u64::from(parameters.connections) * u64::from(depths.completions());
+        let limit = dialogue.host.adapters[0].info().max_cq_depth;
         let cq_depth = u32::try_from(cq_depth).ok().filter(|depth| *depth <= limit);
         let Some(cq_depth) = cq_depth else {
             return Err(Failure::work(format!(
@@ -255,11 +292,23 @@ impl<'n> Session<'n> {
             )));
         };
         checked("resize the CQ", dialogue.cq.resize(cq_depth))?;
-        let region = Region::new(&dialogue.host.adapter, &dialogue.pd, &parameters)?;
+        let mut stations = Vec::new();
+        for (queue, adapter) in dialogue.host.adapters.iter().enumerate() {
+            stations.push(if queue == dialogue.queue {
+                Station { pd: dialogue.pd.clone(), cq: dialogue.cq.clone() }
+            } else {
+                // All connections may come by one queue.
+                let cq = checked("create a CQ", adapter.create_cq(cq_depth, |_| {}))?;
+                Station { pd: checked("create a PD", adapter.create_pd())?, cq }
+            });
+        }
+        let pds = stations.iter().map(|station| &station.pd);
+        let region = Region::new(&dialogue.host.adapters[0], pds, &parameters)?;
         let size_bytes = parameters.size_max_bytes;
         let slots = region.layout.slots(size_bytes, parameters.depth);
         Ok(Self {
             dialogue,
+            stations,
             region,
             peer: Memory::default(),
             lanes: Vec::new(),
@@ -278,6 +327,15 @@ impl<'n> Session<'n> {
         })
     }
 
+    /// What the peer has said of its memory.
+    ///
+    /// # Errors
+    /// There can be no such memory.
+    pub(super) fn set_peer(&mut self, memory: Memory) -> Result<(), Failure> {
+        self.peer = memory.check()?;
+        Ok(())
+    }
+
     /// New lanes, not connected, for messages of a size; the memory is filled, and receives are posted.
     pub(super) fn prepare(&mut self, size_bytes: u64) -> Result<(), Failure> {
         self.disconnect_lanes();
@@ -290,15 +348,22 @@ impl<'n> Session<'n> {
         self.ready.clear();
         self.begin_phase();
         for index in 0..self.parameters.connections as usize {
-            let Dialogue { pd, cq, .. } = &self.dialogue;
-            let context = u64::from(self.generation) << 32 | index as u64;
-            self.lanes.push(Lane::new(pd, cq, index, context, self.depths, self.slots)?);
-            for _ in 0..self.depths.receives {
-                self.post_receive(index)?;
-            }
+            let lane = self.lane(index, index % self.stations.len())?;
+            self.lanes.push(lane);
+            self.post_receives(index)?;
             self.make_ready(index);
         }
         Ok(())
+    }
+
+    fn lane(&self, index: usize, queue: usize) -> Result<Lane, Failure> {
+        let Station { pd, cq } = &self.stations[queue];
+        let context = Context { generation: self.generation, queue, index }.encode();
+        Lane::new(queue, (pd, cq), index, context, self.depths, self.slots)
+    }
+
+    fn post_receives(&mut self, index: usize) -> Result<(), Failure> {
+        (0..self.depths.receives).try_for_each(|_| self.post_receive(index))
     }
 
     /// Connects the lanes as the client.
@@ -307,23 +372,45 @@ impl<'n> Session<'n> {
         remote: SocketAddr,
         session: u64,
     ) -> Result<(), Failure> {
-        let Self { dialogue, lanes, lanes_ended, .. } = self;
+        let Self { dialogue, lanes, lanes_ended, peer, .. } = self;
         for (index, lane) in lanes.iter_mut().enumerate() {
             let opening = Opening { role: Role::Data, index: index as u32, session };
-            let connected = dialogue.host.connect(&lane.qp, remote, opening, lanes_ended);
-            lane.connector = Some(connected.map_err(|failure| {
+            let connected =
+                dialogue.host.connect(lane.queue, &lane.qp, remote, opening, lanes_ended);
+            let connected = connected.and_then(|(connector, peer_queue)| {
+                lane.connector = Some(connector);
+                let token = peer.tokens.get(peer_queue).copied();
+                token.ok_or_else(|| {
+                    Failure::work(format!("the peer has no memory of its queue {peer_queue}"))
+                })
+            });
+            lane.peer_token = connected.map_err(|failure| {
                 failure.at(&format!("connection {} of {}", index + 1, self.parameters.connections))
-            })?);
+            })?;
         }
         Ok(())
     }
 
-    /// Begins to accept a lane as the server.
-    pub(super) fn accept_lane(&mut self, index: usize, connector: Connector) -> Option<Asked> {
-        let lane = self.lanes.get_mut(index).filter(|lane| lane.connector.is_none())?;
-        let asked = self.dialogue.host.accept(&connector, &lane.qp, &self.lanes_ended);
-        lane.connector = Some(connector);
-        Some(asked)
+    /// Begins to accept a lane as the server, on the queue by which it has come.
+    pub(super) fn accept_lane(
+        &mut self,
+        index: usize,
+        came: Came,
+    ) -> Result<Option<Asked>, Failure> {
+        let free = self.lanes.get(index).filter(|lane| lane.connector.is_none());
+        let Some(lane) = free else { return Ok(None) };
+        if lane.queue != came.queue {
+            let other = self.lane(index, came.queue)?;
+            let lane = std::mem::replace(&mut self.lanes[index], other);
+            close(None, &lane.qp);
+            self.lanes[index].is_ready = lane.is_ready;
+            self.post_receives(index)?;
+        }
+        let lane = &mut self.lanes[index];
+        let asked = self.dialogue.host.accept(&came, &lane.qp, &self.lanes_ended);
+        lane.connector = Some(came.connector);
+        lane.peer_token = self.peer.tokens[index % self.peer.tokens.len()];
+        Ok(Some(asked))
     }
 
     /// The peer's messages complete receives.
@@ -361,9 +448,9 @@ impl<'n> Session<'n> {
             Kind::SendBw | Kind::SendLat => {
                 let offset = self.region.layout.sink_at + self.slots.offset(lane.slot_in);
                 lane.slot_in = self.slots.after(lane.slot_in);
-                self.region.sge(offset, self.size_bytes)
+                self.region.sge(lane.queue, offset, self.size_bytes)
             }
-            _ => self.region.marker_sge(),
+            _ => self.region.marker_sge(lane.queue),
         };
         checked("post a receive", lane.qp.receive(DATA, &[sge]))
     }
@@ -374,13 +461,15 @@ impl<'n> Session<'n> {
             self.dialogue.check(result)?;
             return self.dialogue.take(result);
         }
-        if result.qp_context >> 32 != u64::from(self.generation) {
+        let Context { generation, queue, index } = Context::decode(result.qp_context);
+        if generation != self.generation || self.lanes.get(index).is_none_or(|it| it.queue != queue)
+        {
+            // Of a lane that is no more.
             return Ok(());
         }
         if result.status != NtStatus::SUCCESS {
             return Err(failed(result, &self.lanes_ended));
         }
-        let index = (result.qp_context & u64::from(u32::MAX)) as usize;
         match (result.operation, result.request_context) {
             (OperationType::Receive | OperationType::ReceiveAndInvalidate, _) => {
                 self.received += 1;
@@ -412,16 +501,19 @@ impl<'n> Session<'n> {
         let octets: &[u8] = &[lane.grants_given];
         let address = self.peer.address + self.region.layout.grant_at(index);
         let flags = OpFlags::SILENT_SUCCESS;
-        let posted = lane.qp.write(ASIDE, Data::Inline(&[octets]), address, self.peer.token, flags);
+        let posted = lane.qp.write(ASIDE, Data::Inline(&[octets]), address, lane.peer_token, flags);
         checked("post a grant", posted)
     }
 
-    /// Takes what is there, and lets the engine run; returns how much.
+    /// Takes what is there, and lets the engines run; returns how much.
     pub(super) fn drain(&mut self) -> Result<usize, Failure> {
-        let Dialogue { cq, results, .. } = &mut self.dialogue;
-        let count = cq.poll_ex(&mut results[..]);
-        self.take_results(count)?;
-        Ok(count)
+        let mut sum = 0;
+        for queue in 0..self.stations.len() {
+            let count = self.stations[queue].cq.poll_ex(&mut self.dialogue.results[..]);
+            self.take_results(count)?;
+            sum += count;
+        }
+        Ok(sum)
     }
 
     fn take_results(&mut self, count: usize) -> Result<(), Failure> {
@@ -442,15 +534,30 @@ impl<'n> Session<'n> {
         match self.dialogue.host.waiting {
             Waiting::Spin => self.dialogue.host.idle(&mut self.idle),
             Waiting::Block => {
-                let Self { dialogue, region, lanes, .. } = self;
-                let count = dialogue.poll(Some(WAIT_MAX), || also(region, lanes))?;
-                self.take_results(count)?;
+                self.poll(also)?;
             }
         }
         match self.dialogue.ended.get().or_else(|| self.lanes_ended.get()) {
             Some(reason) => Err(cut_off(*reason)),
             None => Ok(()),
         }
+    }
+
+    /// Waits for completions of any queue, until `also` says so, the peer ends a connection, or the time is over; takes
+    /// the completions, and returns how many there were.
+    fn poll(&mut self, also: impl Fn(&Region, &[Lane]) -> bool) -> Result<usize, Failure> {
+        let Self { dialogue, stations, region, lanes, .. } = self;
+        let Dialogue { host, results, ended, .. } = dialogue;
+        let waited = host.wait(Some(WAIT_MAX), || {
+            let counts = stations.iter().map(|station| station.cq.poll_ex(&mut results[..]));
+            match counts.into_iter().find(|count| *count > 0) {
+                None if also(region, lanes) || ended.get().is_some() => Some(0),
+                count => count,
+            }
+        })?;
+        let count = waited.unwrap_or(0);
+        self.take_results(count)?;
+        Ok(count)
     }
 
     /// Waits for the next message.
@@ -460,8 +567,7 @@ impl<'n> Session<'n> {
             if let Some(message) = self.dialogue.next() {
                 return Ok(message);
             }
-            let count = self.dialogue.poll(Some(WAIT_MAX), || false)?;
-            self.take_results(count)?;
+            let count = self.poll(|_, _| false)?;
             if count == 0 && (self.dialogue.ended.get().is_some() || Instant::now() > until) {
                 return Err(self.dialogue.silent());
             }
@@ -525,19 +631,19 @@ impl<'n> Session<'n> {
         let lane = &mut self.lanes[index];
         let layout = &self.region.layout;
         let offset = self.slots.offset(lane.slot_out);
-        let (token, peer) = (self.peer.token, self.peer.address);
+        let (queue, token, peer) = (lane.queue, lane.peer_token, self.peer.address);
         let (source, sink) = (layout.source_at + offset, layout.sink_at + offset);
         let posted = match self.parameters.kind {
             Kind::WriteBw | Kind::WriteLat => {
-                let sge = self.region.sge(source, self.size_bytes);
+                let sge = self.region.sge(queue, source, self.size_bytes);
                 lane.qp.write(DATA, Data::Registered(&[sge]), peer + sink, token, flags)
             }
             Kind::ReadBw | Kind::ReadLat => {
-                let sge = self.region.sge(sink, self.size_bytes);
+                let sge = self.region.sge(queue, sink, self.size_bytes);
                 lane.qp.read(DATA, &[sge], peer + source, token, flags)
             }
             _ => {
-                let sge = self.region.sge(source, self.size_bytes);
+                let sge = self.region.sge(queue, source, self.size_bytes);
                 lane.credit = lane.credit.saturating_sub(1);
                 lane.qp.send(DATA, Data::Registered(&[sge]), flags)
             }
@@ -610,7 +716,13 @@ fn close(connector: Option<&Connector>, qp: &Qp) {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.close_lanes();
-        let _ = self.region.mr.close(|| {});
+        self.region.close();
+        for (_, station) in
+            self.stations.iter().enumerate().filter(|(queue, _)| *queue != self.dialogue.queue)
+        {
+            let _ = station.cq.close(|| {});
+            let _ = station.pd.close(|| {});
+        }
     }
 }
 

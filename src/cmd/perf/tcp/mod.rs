@@ -79,6 +79,11 @@ trait Stack {
 
     /// Before the end of the run.
     fn linger(&mut self) {}
+
+    /// TCP segments that each queue's engine has received so far, if there are queues.
+    fn segments(&self) -> Option<Vec<u64>> {
+        None
+    }
 }
 
 /// What goes on on the data connections in a phase.
@@ -134,6 +139,9 @@ fn run<S: Stack>(
         Some(remote) => client::run(plan, stack, remote, reporter, console),
         None => server::run(plan, stack, reporter, console),
     };
+    if let Some(segments) = stack.segments() {
+        reporter.segments(segments);
+    }
     stack.linger();
     ended
 }

@@ -1,12 +1,13 @@
-//! Streams of a node.
+//! Streams of a node, on each of its queues.
 //!
 //! With manual progress a spinning end runs the node's loop once for each look; a blocking one waits in the
 //! node, which polls for a moment and then sleeps. With automatic progress the node's threads do the work, and
-//! to wait is to be woken by them.
+//! to wait is to be woken by them. Several queues: [`Relays`].
 
 use std::{
     collections::HashSet,
     net::SocketAddr,
+    thread::{park_timeout, yield_now},
     time::{Duration, Instant},
 };
 
@@ -24,7 +25,7 @@ use offload_engine::{
 
 use super::{Bulk, Stack};
 use crate::{
-    cmd::perf::{Plan, Waiting, phase::ANSWER_LIMIT, report::Reporter},
+    cmd::perf::{Plan, Waiting, phase::ANSWER_LIMIT, queues::Relays, report::Reporter},
     control::server::{self, Control},
     failure::Failure,
     net::Netlink,
@@ -46,19 +47,26 @@ const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// A node with its streams.
 pub(super) struct NodeStack {
+    // Before the nodes, whose last handles relays shall not have.
+    _relays: Relays,
     _control: Option<Control>,
-    node: Node<Streams>,
+    /// Of each queue.
+    nodes: Vec<Node<Streams>>,
     waker: Waker<Streams>,
-    /// This thread runs the loop, and does not sleep.
+    /// This thread runs the loops, and does not sleep.
     spins: bool,
-    listener: Option<ListenerId>,
-    /// Streams that were not closed.
-    open: HashSet<OffloadHandle>,
+    /// Of each queue.
+    listeners: Vec<ListenerId>,
+    /// Streams that were connected: the next one is the next queue's.
+    connected: usize,
+    /// Streams that were not closed, and their queues.
+    open: HashSet<(usize, OffloadHandle)>,
     message: Bytes,
 }
 
 /// A stream.
 pub(super) struct Stream {
+    queue: usize,
     handle: OffloadHandle,
     /// Received, and not yet asked for.
     rest: Bytes,
@@ -71,46 +79,66 @@ impl NodeStack {
         config: &NodeConfig,
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
-        let link = node::open_link(&mut Netlink::open()?, config)?;
-        reporter.link(link.vnet_header, config.mtu_bytes);
-        let node = node::start(link.link, config, |port| Streams::new(port, CLIENT))?;
-        let control = server::serve(&node, config)?;
+        let links = node::open_links(&mut Netlink::open()?, config)?;
+        reporter.link(links.vnet_header, config);
+        let start = |port| Streams::new(port, CLIENT);
+        let nodes = node::start_queues(links.links, config, start)?;
+        let control = server::serve(&nodes[0], config)?;
         let waker = Waker::new();
-        waker.set(Some(node.clone()));
+        waker.set(Some(nodes[0].clone()));
         waker.catch_signals()?;
-        let spins = plan.waiting == Waiting::Spin && node.progress() == Progress::Manual;
+        let spins = plan.waiting == Waiting::Spin && nodes[0].progress() == Progress::Manual;
         Ok(Self {
+            _relays: Relays::start(&nodes)?,
             _control: control,
-            node,
+            nodes,
             waker,
             spins,
-            listener: None,
+            listeners: Vec::new(),
+            connected: 0,
             open: HashSet::new(),
             message: Bytes::new(),
         })
     }
 
     /// Both FINs have crossed, or will not any more.
-    fn forget(&mut self, handle: OffloadHandle) {
-        self.open.remove(&handle);
-        self.node.with(|streams, connections, now| streams.forget(now, connections, handle));
+    fn forget(&mut self, queue: usize, handle: OffloadHandle) {
+        self.open.remove(&(queue, handle));
+        self.nodes[queue]
+            .with(|streams, connections, now| streams.forget(now, connections, handle));
     }
 
-    /// Waits for what `look` finds, or a signal; `None`: the time is over.
+    /// Waits for what `look` finds on a queue, or a signal; `None`: the time is over.
     fn wait<T>(
         &self,
+        queue: usize,
         limit: Option<Duration>,
         mut look: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<T>,
     ) -> Result<Option<T>, Failure> {
+        self.wait_for_any(limit, |at, streams, connections, now| {
+            // With manual progress all of them run.
+            if at == queue { look(streams, connections, now) } else { None }
+        })
+    }
+
+    /// Waits for what `look`, which is given each queue in turn, finds on any of them.
+    fn wait_for_any<T>(
+        &self,
+        limit: Option<Duration>,
+        mut look: impl FnMut(usize, &mut Streams, &mut Connections, EngineInstant) -> Option<T>,
+    ) -> Result<Option<T>, Failure> {
         let mut until = None;
         let mut looks = 0_u32;
+        let is_one = self.nodes.len() == 1;
+        let most = limit.unwrap_or(WAIT_MAX).min(WAIT_MAX);
+        let step = if self.spins || !is_one { Duration::ZERO } else { most };
         loop {
-            let step =
-                if self.spins { Duration::ZERO } else { limit.unwrap_or(WAIT_MAX).min(WAIT_MAX) };
-            match self.node.wait(Some(step), &mut look) {
-                Ok(result) => return Ok(Some(result)),
-                Err(WaitError::TimedOut) => {}
-                Err(error) => return Err(Failure::work(error.to_string())),
+            for (queue, node) in self.nodes.iter().enumerate() {
+                match node.wait(Some(step), |streams, io, now| look(queue, streams, io, now)) {
+                    Ok(result) => return Ok(Some(result)),
+                    Err(WaitError::TimedOut) => {}
+                    Err(error) => return Err(Failure::work(error.to_string())),
+                }
             }
             looks = looks.wrapping_add(1);
             if !self.spins || looks.is_multiple_of(LOOKS) {
@@ -119,6 +147,11 @@ impl NodeStack {
                 let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
                 if until.is_some_and(|until| until <= now) {
                     return Ok(None);
+                }
+                match self.nodes[0].progress() {
+                    _ if is_one => {}
+                    Progress::Manual => yield_now(),
+                    Progress::Automatic => park_timeout(most),
                 }
             }
         }
@@ -142,28 +175,36 @@ impl Stack for NodeStack {
 
     fn listen(&mut self, port: u16) -> Result<(), Failure> {
         let local = SocketAddr::from(([0, 0, 0, 0], port));
-        let listener = self.node.with(|streams, _, _| streams.listen(local, BACKLOG));
-        let state = self.wait(Some(ANSWER_LIMIT), |streams, _, _| streams.listening(listener))?;
-        match state {
-            Some(Ok(_)) => {
-                self.listener = Some(listener);
-                Ok(())
+        for (queue, node) in self.nodes.iter().enumerate() {
+            let listener = node.with(|streams, _, _| streams.listen(local, BACKLOG));
+            let listening =
+                |streams: &mut Streams, _: &mut Connections, _| streams.listening(listener);
+            match self.wait(queue, Some(ANSWER_LIMIT), listening)? {
+                Some(Ok(_)) => self.listeners.push(listener),
+                Some(Err(error)) => {
+                    return Err(Failure::work(format!("listen on port {port}: {error}")));
+                }
+                None => return Err(Failure::work(format!("listen on port {port}: no answer"))),
             }
-            Some(Err(error)) => Err(Failure::work(format!("listen on port {port}: {error}"))),
-            None => Err(Failure::work(format!("listen on port {port}: no answer"))),
         }
+        Ok(())
     }
 
     fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Stream>, Failure> {
-        let Some(listener) = self.listener else { return Ok(None) };
-        let handle = self.wait(limit, |streams, _, _| streams.accept(listener))?;
-        self.open.extend(handle);
-        Ok(handle.map(|handle| Stream { handle, rest: Bytes::new() }))
+        let accepted = self.wait_for_any(limit, |queue, streams, _, _| {
+            let listener = self.listeners.get(queue)?;
+            streams.accept(*listener).map(|handle| (queue, handle))
+        })?;
+        self.open.extend(accepted);
+        Ok(accepted.map(|(queue, handle)| Stream { queue, handle, rest: Bytes::new() }))
     }
 
     fn connect(&mut self, remote: SocketAddr) -> Result<Stream, Failure> {
-        let handle = self.node.with(|streams, _, _| streams.connect(None, remote, ANSWER_LIMIT));
-        let connected = self.wait(Some(2 * ANSWER_LIMIT), |streams, _, _| {
+        let queue = self.connected % self.nodes.len();
+        self.connected += 1;
+        let node = &self.nodes[queue];
+        let handle = node.with(|streams, _, _| streams.connect(None, remote, ANSWER_LIMIT));
+        let connected = self.wait(queue, Some(2 * ANSWER_LIMIT), |streams, _, _| {
             let status = streams.status(handle)?;
             match status.error {
                 Some(error) => Some(Err(Failure::work(format!("connect to {remote}: {error}")))),
@@ -172,11 +213,11 @@ impl Stack for NodeStack {
         })?;
         match connected {
             Some(Ok(())) => {
-                self.open.insert(handle);
-                Ok(Stream { handle, rest: Bytes::new() })
+                self.open.insert((queue, handle));
+                Ok(Stream { queue, handle, rest: Bytes::new() })
             }
             Some(Err(failure)) => {
-                self.forget(handle);
+                self.forget(queue, handle);
                 Err(failure)
             }
             None => Err(Failure::work(format!("connect to {remote}: no answer"))),
@@ -184,18 +225,18 @@ impl Stack for NodeStack {
     }
 
     fn addresses(&self, conn: &Stream) -> (Option<SocketAddr>, Option<SocketAddr>) {
-        let status = self.node.with(|streams, _, _| streams.status(conn.handle));
+        let status = self.nodes[conn.queue].with(|streams, _, _| streams.status(conn.handle));
         status.map_or((None, None), |status| (status.local, status.remote))
     }
 
     fn is_offloaded(&self, conn: &Stream) -> bool {
-        let status = self.node.with(|streams, _, _| streams.status(conn.handle));
+        let status = self.nodes[conn.queue].with(|streams, _, _| streams.status(conn.handle));
         status.is_some_and(|status| status.state == OffloadState::Offloaded)
     }
 
     fn write(&mut self, conn: &mut Stream, data: &[u8]) -> Result<(), Failure> {
         let data = Bytes::copy_from_slice(data);
-        self.node.with(|streams, connections, now| {
+        self.nodes[conn.queue].with(|streams, connections, now| {
             streams.send(now, connections, conn.handle, data);
         });
         Ok(())
@@ -211,12 +252,13 @@ impl Stack for NodeStack {
         let handle = conn.handle;
         while filled < buffer.len() {
             if conn.rest.is_empty() {
-                let received = self.wait(Some(limit), |streams, connections, now| match streams
-                    .receive(now, connections, handle)
-                {
-                    Some(data) => Some(Ok(data)),
-                    None => ended(streams.status(handle)).map(Err),
-                })?;
+                let received =
+                    self.wait(conn.queue, Some(limit), |streams, connections, now| match streams
+                        .receive(now, connections, handle)
+                    {
+                        Some(data) => Some(Ok(data)),
+                        None => ended(streams.status(handle)).map(Err),
+                    })?;
                 conn.rest = match received {
                     Some(Ok(data)) => data,
                     Some(Err(failure)) => return Err(failure),
@@ -234,7 +276,7 @@ impl Stack for NodeStack {
         if !conn.rest.is_empty() {
             return true;
         }
-        let status = self.node.with(|streams, _, _| streams.status(conn.handle));
+        let status = self.nodes[conn.queue].with(|streams, _, _| streams.status(conn.handle));
         // What its end means, reading tells.
         status.is_none_or(|status| status.unread > 0 || ended(Some(status)).is_some())
     }
@@ -250,20 +292,26 @@ impl Stack for NodeStack {
         }
         let message = self.message.clone();
         let (mut looks, spins, before) = (0, self.spins, bulk.received_bytes);
-        let moved = self.wait(Some(WAIT_MAX), |streams, connections, now| {
-            for stream in data.iter_mut() {
+        let (last, mut spoken) = (self.nodes.len() - 1, false);
+        let moved = self.wait_for_any(Some(WAIT_MAX), |queue, streams, connections, now| {
+            for stream in data.iter_mut().filter(|stream| stream.queue == queue) {
                 let moved = move_bytes(streams, connections, now, stream, &message, bulk);
                 if let Err(failure) = moved {
                     return Some(Err(failure));
                 }
             }
+            if queue == control.queue {
+                let status = streams.status(control.handle);
+                spoken = status.is_none_or(|it| it.unread > 0 || it.closed || it.peer_closed);
+            }
+            if queue != last {
+                // Each has its turn.
+                return None;
+            }
             looks += 1;
             let is_flushed = bulk.budget.is_over();
             // Who waits asleep tells what has moved: it may be the last.
             let is_news = !spins && bulk.received_bytes != before;
-            let spoken = streams
-                .status(control.handle)
-                .is_none_or(|status| status.unread > 0 || status.closed || status.peer_closed);
             (looks >= LOOKS || is_flushed || is_news || spoken).then_some(Ok(()))
         })?;
         bulk.is_flushed = true;
@@ -272,7 +320,7 @@ impl Stack for NodeStack {
 
     fn await_end(&mut self, conn: &mut Stream, limit: Duration) -> Result<(), Failure> {
         let handle = conn.handle;
-        let gone = self.wait(Some(limit), |streams, connections, now| {
+        let gone = self.wait(conn.queue, Some(limit), |streams, connections, now| {
             while streams.receive(now, connections, handle).is_some() {}
             streams.status(handle).is_none_or(|it| it.peer_closed || it.closed).then_some(())
         })?;
@@ -280,20 +328,20 @@ impl Stack for NodeStack {
     }
 
     fn close(&mut self, mut conn: Stream, limit: Duration) -> Result<(), Failure> {
-        let handle = conn.handle;
-        let was_closed = self.node.with(|streams, connections, now| {
+        let (queue, handle) = (conn.queue, conn.handle);
+        let was_closed = self.nodes[queue].with(|streams, connections, now| {
             streams.shutdown(now, connections, handle);
             streams.status(handle).is_some_and(|status| status.peer_closed)
         });
         let ended = self.await_end(&mut conn, limit).and_then(|()| {
-            self.wait(Some(limit), |streams, _, _| {
+            self.wait(queue, Some(limit), |streams, _, _| {
                 // Who closes first has the peer's FIN as the answer to his own; who closes last waits for its
                 // acknowledgement.
                 let done = |it: StreamStatus| !was_closed || it.shut_down || it.closed;
                 streams.status(handle).is_none_or(done).then_some(())
             })
         });
-        self.forget(handle);
+        self.forget(queue, handle);
         match ended? {
             Some(()) => Ok(()),
             None => Err(Failure::work("TCP: our FIN is not acknowledged in time")),
@@ -306,10 +354,15 @@ impl Stack for NodeStack {
 
     fn linger(&mut self) {
         // What has failed is aborted: the peer should hear of it.
-        for handle in std::mem::take(&mut self.open) {
-            self.forget(handle);
+        for (queue, handle) in std::mem::take(&mut self.open) {
+            self.forget(queue, handle);
         }
-        node::linger(&self.node, LINGER_LIMIT);
+        self.nodes.iter().for_each(|node| node::linger(node, LINGER_LIMIT));
+    }
+
+    fn segments(&self) -> Option<Vec<u64>> {
+        let of = |node: &Node<_>| node.with_engine(|engine, _| engine.stats().rx_segments);
+        Some(self.nodes.iter().map(of).collect())
     }
 }
 
