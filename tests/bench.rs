@@ -201,7 +201,7 @@ fn the_list_names_what_can_be_asked_for() {
     let output = Command::new(FLUE).args(["bench", "--list"]).output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    for name in ["write-1m", "latency-write", "size-read/65536", "connections/1000"] {
+    for name in ["write-1m", "latency-write", "size-read/65536", "connections/1000", "queues/2"] {
         assert!(text.lines().any(|line| line.starts_with(name)), "{name}");
     }
 }

@@ -26,11 +26,11 @@ use super::{
 };
 
 /// How long a server may take until it can be called.
-const READY_LIMIT: Duration = Duration::from_secs(15);
+const READY_LIMIT: Duration = Duration::from_secs(60);
 /// How long a client may take beyond the time it measures.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a server may take to end once its client has.
-const END_LIMIT: Duration = Duration::from_secs(5);
+const END_LIMIT: Duration = Duration::from_secs(30);
 /// The port of a tool's first connection.
 const PORT: u16 = 18_515;
 

@@ -15,7 +15,7 @@ use super::Common;
 use crate::failure::Failure;
 
 /// A run that does not get further within this time has lost something.
-pub(super) const STALL_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const STALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Longest warm-up: windows are open and caches warm by then.
 const WARM_UP_MAX: Duration = Duration::from_millis(200);

@@ -51,7 +51,7 @@ fn converse(
     session.dialogue.say(&Message::Hello { parameters: plan.parameters.clone(), memory })?;
     match session.await_message()? {
         Message::Welcome { memory: Some(memory), version } => {
-            session.set_peer(memory)?;
+            session.peer = memory.check()?;
             reporter.peer_version(version);
         }
         message => return Err(message.out_of_turn("Welcome")),

@@ -101,12 +101,13 @@ fn serve(
         Message::Hello { parameters, memory: Some(memory) } => (parameters, memory),
         message => return Err(refuse(dialogue, message.out_of_turn("Hello"))),
     };
-    if let Err(failure) = parameters.check(plan.kind) {
-        return Err(refuse(dialogue, failure));
-    }
+    let memory = match parameters.check(plan.kind).and_then(|()| memory.check()) {
+        Ok(memory) => memory,
+        Err(failure) => return Err(refuse(dialogue, failure)),
+    };
     reporter.parameters(&parameters);
     let mut session = Session::new(dialogue, parameters)?;
-    session.set_peer(memory)?;
+    session.peer = memory;
     let memory = Some(session.region.memory());
     let version = env!("CARGO_PKG_VERSION").to_owned();
     session.dialogue.say(&Message::Welcome { memory, version })?;

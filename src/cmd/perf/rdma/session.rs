@@ -249,7 +249,8 @@ pub(super) struct Session<'n> {
     stations: Vec<Station>,
     pub(super) parameters: Parameters,
     pub(super) region: Region,
-    peer: Memory,
+    /// Checked.
+    pub(super) peer: Memory,
     pub(super) lanes: Vec<Lane>,
     /// Counts prepared sizes: part of the context of completions, which tells late ones of earlier lanes.
     generation: u32,
@@ -325,15 +326,6 @@ impl<'n> Session<'n> {
             idle: 0,
             parameters,
         })
-    }
-
-    /// What the peer has said of its memory.
-    ///
-    /// # Errors
-    /// There can be no such memory.
-    pub(super) fn set_peer(&mut self, memory: Memory) -> Result<(), Failure> {
-        self.peer = memory.check()?;
-        Ok(())
     }
 
     /// New lanes, not connected, for messages of a size; the memory is filled, and receives are posted.
