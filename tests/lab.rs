@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const FILE_BYTES: usize = 3_000_001;
 const FILE_SEED: u64 = 11;
 /// Runs that the lab has, to show a capture without a remark.
-const TRIES: usize = 3;
+const TRIES: usize = 12;
 
 /// One lab after the other: where nodes wait for a processor they take that for loss, and rightly.
 fn turn() -> MutexGuard<'static, ()> {

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flue_test_support::flue::command;
 use flue_test_support::needs::{Need, lacks};
@@ -271,8 +271,8 @@ fn tcp_of_the_node_and_of_the_kernel() {
 }
 
 // The clock stops when the receiver has said that all has come: who slept on beyond the last bytes, or did not see
-// that the time is over, would make each run a fifth of a second longer. One of many is quicker, since others may have
-// the processor.
+// that the time is over, would make each run a fifth of a second longer than the fiftieth that it is to take. One of
+// many is quicker, since others may have the processor.
 #[test]
 fn nobody_sleeps_on_the_last_bytes() {
     if lacks(NEEDS) {
@@ -282,6 +282,7 @@ fn nobody_sleeps_on_the_last_bytes() {
     bench.kernel.ip("link set lo up");
     let bridge = bench.switch.namespace();
     let node = "--tap tapc --addr 10.0.0.2/24 --bridge br0";
+    const SLEPT: f64 = 0.19;
     let work = "tcp-bw -s 64K -O 0 -D 0.02";
     let to_kernel = || {
         let mut server = bench.kernel_server("tcp-bw -1");
@@ -303,9 +304,12 @@ fn nobody_sleeps_on_the_last_bytes() {
         ("within the kernel", &|| within_kernel(1)),
         ("within the kernel, two connections", &|| within_kernel(2)),
     ] {
-        let mut seconds = (0..30).map(|_| run()[0]["seconds"].as_f64().unwrap());
-        let slept = seconds.find(|seconds| *seconds < 0.15).is_none();
-        assert!(!slept, "{name}: none of many runs ends in time");
+        let mut seconds = Vec::new();
+        let deadline = Instant::now() + LIMIT;
+        while seconds.last().is_none_or(|last| *last >= SLEPT) {
+            assert!(seconds.len() < 10 || Instant::now() < deadline, "{name}: {seconds:?}");
+            seconds.push(run()[0]["seconds"].as_f64().unwrap());
+        }
     }
 }
 
