@@ -39,6 +39,8 @@ pub const MAX_RETRANSMISSIONS_DEFAULT: u8 = 15;
 pub const RECEIVE_WINDOW_DEFAULT_BYTES: u32 = 4 * 1024 * 1024;
 /// Largest receive windows that can be chosen, bytes; 1 GiB is what a scaled window can say (RFC 7323 s2.3).
 pub const RECEIVE_WINDOW_RANGE_BYTES: std::ops::RangeInclusive<i64> = 4096..=1 << 30;
+/// Frames that the kernel can be told to keep for a TAP's reader; a queue of the most takes 8 MB.
+pub const TXQUEUELEN_RANGE: std::ops::RangeInclusive<i64> = 1..=1_000_000;
 /// Smallest MTU, the host stack's: IPv6 demands it of every link (RFC 8200 section 5).
 pub const MTU_MIN_BYTES: u16 = 1280;
 /// Largest MTU of a TAP: 65 535 octets less the Ethernet header.
@@ -221,6 +223,14 @@ pub struct NodeOptions {
     #[arg(long, value_enum, value_name = "WHO", default_value_t)]
     pub napi: Napi,
 
+    /// Frames that the kernel keeps for the node until it reads them: 1..=1000000 [default: 10000 on a TAP
+    /// that the node makes; one that was made before keeps its own]
+    ///
+    /// What is more it drops. Each takes 8 bytes of the queue, and its own memory for as long as it waits. Of
+    /// several queues each keeps as many. Needs CAP_NET_ADMIN; without it the queue stays as it is, with a warning.
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(TXQUEUELEN_RANGE))]
+    pub txqueuelen: Option<u32>,
+
     /// Which connections the host stack hands to the offload target
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
     pub offload: Offload,
@@ -374,6 +384,9 @@ pub struct NodeConfig {
     pub reclaim: Reclaim,
     /// Who takes frames on.
     pub napi: Napi,
+    /// Frames that the kernel keeps for each queue's reader; `None`: see
+    /// [`KernelSide::txqueuelen`](crate::net::plumb::KernelSide::txqueuelen).
+    pub txqueuelen: Option<u32>,
     /// Queues of the TAP: 1..=16.
     pub queues: u8,
     /// Offload policy.
@@ -438,6 +451,7 @@ impl NodeOptions {
             vnet: self.vnet,
             reclaim: self.reclaim,
             napi: self.napi,
+            txqueuelen: self.txqueuelen,
             queues: 1,
             offload: self.offload,
             chimney: self.chimney.resolve()?,
@@ -526,6 +540,7 @@ impl fmt::Display for NodeConfig {
             vnet,
             reclaim,
             napi,
+            txqueuelen,
             queues,
             offload,
             chimney,
@@ -546,8 +561,9 @@ impl fmt::Display for NodeConfig {
         let several = if *queues > 1 { format!(", {queues} queues") } else { String::new() };
         let (vnet, reclaim) = (name(*vnet), name(*reclaim));
         let threaded = if *napi == Napi::Threaded { ", napi threaded" } else { "" };
+        let txqueuelen = txqueuelen.map_or_else(|| "auto".to_owned(), |frames| frames.to_string());
         write!(f, "tap: {tap}, mtu {mtu_bytes} bytes, vnet {vnet}, reclaim {reclaim}")?;
-        writeln!(f, "{threaded}{several}")?;
+        writeln!(f, ", txqueuelen {txqueuelen}{threaded}{several}")?;
         writeln!(f, "bridge: {}", bridge.as_deref().unwrap_or("none"))?;
         writeln!(f, "host address: {}", none_if_empty(joined(host_addresses)))?;
         writeln!(f, "address: {} at {mac}", joined(addresses))?;

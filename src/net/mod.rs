@@ -13,12 +13,13 @@ mod wait;
 
 use std::{fmt, io, time::Duration};
 
+use netlink_packet_core::Nla;
 use netlink_packet_route::{
     RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressMessage},
     link::{
-        InfoBridge, InfoData, InfoKind, InfoPortData, InfoVeth, LinkAttribute, LinkFlags, LinkInfo,
-        LinkMessage,
+        InfoBridge, InfoData, InfoKind, InfoPortData, InfoTun, InfoVeth, LinkAttribute, LinkFlags,
+        LinkInfo, LinkMessage,
     },
 };
 use rustix::io::Errno;
@@ -28,6 +29,10 @@ use crate::{
     failure::Failure,
     units::{IpPrefix, Mac},
 };
+
+/// Of a TUN interface's attributes the one that says whether it stays without a program that holds it
+/// (linux/if_link.h); one byte.
+const IFLA_TUN_PERSIST: u16 = 6;
 
 /// An operation on the network configuration that did not succeed.
 #[derive(Debug)]
@@ -103,6 +108,11 @@ pub struct LinkView {
     /// Frames that the kernel was to transmit and has dropped: on a TAP those that its reader did not
     /// fetch in time.
     pub tx_dropped: u64,
+    /// Frames that the kernel keeps for transmission, on a TAP for its reader.
+    pub txqueuelen: Option<u32>,
+    /// A TAP or TUN interface that goes with the last program that holds it: who attaches to its only queue has made
+    /// it. `false` also where the kernel does not tell.
+    pub temporary_tun: bool,
 }
 
 impl LinkView {
@@ -121,14 +131,18 @@ impl LinkView {
             master_index: None,
             port_forwarding: None,
             tx_dropped: 0,
+            txqueuelen: None,
+            temporary_tun: false,
         };
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::Mtu(mtu) => view.mtu_bytes = Some(*mtu),
                 LinkAttribute::Address(octets) => view.mac = octets.as_slice().try_into().ok(),
                 LinkAttribute::Stats64(stats) => view.tx_dropped = stats.tx_dropped,
+                LinkAttribute::TxQueueLen(frames) => view.txqueuelen = Some(*frames),
                 LinkAttribute::Controller(index) => view.master_index = Some(*index),
                 LinkAttribute::LinkInfo(infos) => {
+                    view.temporary_tun |= is_temporary_tun(infos);
                     view.port_forwarding = view.port_forwarding.or_else(|| port_forwarding(infos));
                 }
                 _ => {}
@@ -149,6 +163,25 @@ fn port_forwarding(infos: &[LinkInfo]) -> Option<bool> {
             })
         }
         _ => None,
+    })
+}
+
+/// Whether `infos` tells of a TUN or TAP interface, and of one that is not persistent.
+fn is_temporary_tun(infos: &[LinkInfo]) -> bool {
+    let tells = |info: &InfoTun| match info {
+        InfoTun::Other(attribute) => {
+            let mut value = [1];
+            // An attribute of another length is none that is known here.
+            if attribute.value_len() == value.len() {
+                attribute.emit_value(&mut value);
+            }
+            attribute.kind() == IFLA_TUN_PERSIST && value == [0]
+        }
+        _ => false,
+    };
+    infos.iter().any(|info| match info {
+        LinkInfo::Data(InfoData::Tun(attributes)) => attributes.iter().any(tells),
+        _ => false,
     })
 }
 
@@ -318,6 +351,16 @@ impl Netlink {
     pub fn set_mtu(&mut self, name: &str, mtu_bytes: u16) -> Result<(), NetError> {
         self.change("set MTU of", name, |message| {
             message.attributes.push(LinkAttribute::Mtu(mtu_bytes.into()));
+        })
+    }
+
+    /// Sets how many frames the kernel keeps for transmission.
+    ///
+    /// # Errors
+    /// ENODEV, EPERM, ENOMEM.
+    pub fn set_txqueuelen(&mut self, name: &str, frames: u32) -> Result<(), NetError> {
+        self.change("set transmit queue length of", name, |message| {
+            message.attributes.push(LinkAttribute::TxQueueLen(frames));
         })
     }
 

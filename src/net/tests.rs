@@ -4,11 +4,15 @@
 use std::{sync::mpsc, thread};
 
 use clap::Parser;
+use netlink_packet_core::DefaultNla;
 use rustix::thread::gettid;
 use tun_tap::{Iface, Mode as TapMode};
 
 use super::{plumb, *};
-use crate::{environment, namespace, options::NodeOptions};
+use crate::{
+    environment, namespace,
+    options::{NodeConfig, NodeOptions},
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -40,6 +44,17 @@ fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    node: NodeOptions,
+}
+
+fn config(line: &str) -> NodeConfig {
+    let words = std::iter::once("test").chain(line.split_whitespace());
+    Command::try_parse_from(words).unwrap().node.resolve().unwrap()
 }
 
 fn errno(result: Result<(), NetError>) -> Option<Errno> {
@@ -140,14 +155,8 @@ fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
     if !runnable(true) {
         return;
     }
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        node: NodeOptions,
-    }
     in_namespace(|| {
-        let line = ["test", "--tap", "tap7", "--mtu", "1400", "--host-addr", "10.77.0.1/24"];
-        let config = Command::try_parse_from(line).unwrap().node.resolve().unwrap();
+        let config = config("--tap tap7 --mtu 1400 --host-addr 10.77.0.1/24");
         let _tap = open_tap("tap7");
         let mut netlink = Netlink::open().unwrap();
         plumb::make_tap_ready(&mut netlink, &config).unwrap();
@@ -155,8 +164,51 @@ fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
         let view = netlink.link("tap7").unwrap();
         assert!(view.forwards());
         assert_eq!(view.mtu_bytes, Some(1400));
+        assert_eq!(view.txqueuelen, Some(plumb::TXQUEUELEN_DEFAULT));
         std::net::TcpListener::bind("10.77.0.1:0").unwrap();
     });
+}
+
+// A TAP's queue as the kernel has it: what was asked for, the node's own choice on a TAP of its own, and untouched
+// what somebody else has made.
+#[test]
+fn the_queue_of_a_tap_is_as_long_as_it_is_told() {
+    if !runnable(true) {
+        return;
+    }
+    in_namespace(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let _own = open_tap("own");
+        assert_eq!(netlink.link("own").unwrap().txqueuelen, Some(1000), "the kernel's default");
+        plumb::make_tap_ready(&mut netlink, &config("--tap own")).unwrap();
+        assert_eq!(netlink.link("own").unwrap().txqueuelen, Some(plumb::TXQUEUELEN_DEFAULT));
+        plumb::make_tap_ready(&mut netlink, &config("--tap own --txqueuelen 37")).unwrap();
+        assert_eq!(netlink.link("own").unwrap().txqueuelen, Some(37));
+
+        let end = |name| VethEnd { name, namespace: None };
+        netlink.create_veth(end("other"), end("peer"), 1500).unwrap();
+        netlink.set_up("peer").unwrap();
+        plumb::make_tap_ready(&mut netlink, &config("--tap other")).unwrap();
+        assert_eq!(netlink.link("other").unwrap().txqueuelen, Some(1000), "not made here");
+        plumb::make_tap_ready(&mut netlink, &config("--tap other --txqueuelen 37")).unwrap();
+        assert_eq!(netlink.link("other").unwrap().txqueuelen, Some(37));
+    });
+}
+
+#[test]
+fn a_persistent_tap_is_not_of_the_nodes_making() {
+    let told = |kind, value: &[u8]| {
+        let attribute = InfoTun::Other(DefaultNla::new(kind, value.to_vec()));
+        is_temporary_tun(&[
+            LinkInfo::Kind(InfoKind::Tun),
+            LinkInfo::Data(InfoData::Tun(vec![attribute])),
+        ])
+    };
+    assert!(told(IFLA_TUN_PERSIST, &[0]));
+    assert!(!told(IFLA_TUN_PERSIST, &[1]));
+    assert!(!told(IFLA_TUN_PERSIST, &[0, 0]), "no such attribute");
+    assert!(!told(IFLA_TUN_PERSIST + 1, &[0]));
+    assert!(!is_temporary_tun(&[LinkInfo::Kind(InfoKind::Tun)]), "a kernel that does not tell");
 }
 
 /// One side of the path: bridge, TAP and its end of the cable. Returns the TAP with frames passing.

@@ -47,6 +47,7 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(joined(&config.addresses), ADDRESS_DEFAULT);
     assert_eq!(config.mtu_bytes, 1500);
     assert_eq!((config.vnet, config.napi, config.queues), (Vnet::Auto, Napi::Off, 1));
+    assert_eq!(config.txqueuelen, None);
     assert_eq!(config.offload, Offload::Always);
     assert_eq!(config.chimney.offload_after_bytes, 65_536);
     assert_eq!((config.chimney.offload_after_age_s, config.chimney.upload_rest_s), (None, 10));
@@ -74,6 +75,8 @@ fn each_limit_is_named() {
     refused("--queues 0", &["--queues", "1..=16"]);
     refused("--queues 17", &["--queues", "1..=16"]);
     refused("--queues 2 --progress manual", &["--queues 2", "--progress auto"]);
+    refused("--txqueuelen 0", &["--txqueuelen", "1..=1000000"]);
+    refused("--txqueuelen 1000001", &["--txqueuelen", "1..=1000000"]);
     refused("--queues 2 --rate 1gbit", &["--queues 2", "--rate"]);
     refused("--mtu 1279", &["--mtu", "1280..=65521"]);
     refused("--mtu 65522", &["--mtu", "65521"]);
@@ -115,7 +118,7 @@ fn configurations_survive_json() {
         "--addr 10.77.0.1/24 --addr fd77::1/64 --gateway 10.77.0.254 --gateway fd77::ff --drop 0.5 \
          --delay 5ms --rate 100Mbit --pcap x.pcapng --seed 18446744073709551615 --psh empty \
          --congestion-control none --pacing --tcp-trace t.csv --max-retransmissions 255 --receive-window 65536 \
-          --progress manual --offload auto --vnet checksum --napi threaded",
+          --progress manual --offload auto --vnet checksum --napi threaded --txqueuelen 20000",
     )
     .unwrap();
     let text = serde_json::to_string(&config).unwrap();
@@ -123,6 +126,7 @@ fn configurations_survive_json() {
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(value["mtu_bytes"], 1500);
     assert_eq!((&value["vnet"], &value["napi"]), (&"checksum".into(), &"threaded".into()));
+    assert_eq!(value["txqueuelen"], 20_000);
     assert_eq!((&value["congestion_control"], &value["pacing"]), (&"none".into(), &true.into()));
     assert_eq!(value["impairment"]["drop_ppm"], 5000);
     assert_eq!(value["impairment"]["delay_ns"], 5_000_000);
@@ -148,6 +152,9 @@ fn the_printed_configuration_has_everything() {
     {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
+    assert!(text.contains("reclaim auto, txqueuelen auto\n"), "{text}");
+    let text = config("--txqueuelen 37 --napi threaded").unwrap().to_string();
+    assert!(text.contains("txqueuelen 37, napi threaded\n"), "{text}");
 }
 
 #[test]

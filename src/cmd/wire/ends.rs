@@ -88,7 +88,8 @@ pub(super) fn open(end: &EndConfig, mtu_bytes: u16, vnet: Vnet) -> Result<End, F
 fn open_here(end: &EndConfig, mtu_bytes: u16, vnet: Vnet) -> Result<End, Failure> {
     let EndConfig { tap, netns: _, bridge, addresses } = end;
     let mut netlink = Netlink::open()?;
-    let side = KernelSide { tap, mtu_bytes, bridge: bridge.as_deref(), addresses };
+    let side =
+        KernelSide { tap, mtu_bytes, bridge: bridge.as_deref(), addresses, txqueuelen: None };
     let OpenLink { link, vnet_header } = node::open_bare(&mut netlink, &side, vnet)?;
     Ok(End { tap: tap.clone(), vnet_header, link: Some(link), netlink })
 }

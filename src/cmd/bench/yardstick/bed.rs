@@ -185,6 +185,7 @@ impl Bed {
             mtu_bytes,
             bridge: makes_bridge.then_some(BRIDGE),
             addresses: if ground == Ground::Kernel { &[prefix] } else { &[] },
+            txqueuelen: None,
         };
         plumb::make_ready(&mut self.netlink, &side)?;
         let lacking = || Failure::work(format!("TAP {name} has no descriptor"));
