@@ -98,6 +98,16 @@ pub(super) struct Below {
     pub(super) path_state: PathState,
 }
 
+/// Payload bytes of the largest super-segments, whole segments of `mss` each: kept, for a division is slow.
+#[derive(Clone, Copy, Default, Debug)]
+struct Whole {
+    mss: usize,
+    /// That the link segments.
+    super_segment: usize,
+    /// That TCP makes.
+    burst: usize,
+}
+
 /// One offloaded connection with what surrounds its TCP object.
 #[derive(Debug)]
 pub(super) struct Offloaded {
@@ -132,6 +142,7 @@ pub(super) struct Offloaded {
     segmentable_max: usize,
     /// Payload bytes that TCP makes one segment of: what the link segments, or else what the engine cuts.
     burst_max: usize,
+    whole: Whole,
     /// The last row of a trace.
     pub(super) traced: Option<Box<tcp::TraceSample>>,
     /// The neighbor's; 0: any.
@@ -143,6 +154,11 @@ pub(super) struct Offloaded {
 }
 
 impl Offloaded {
+    /// Whether a frame with this tag may be the connection's (CH 9.4).
+    pub(super) fn accepts(&self, vlan: Vlan) -> bool {
+        vlan.is_accepted_by(self.vlan_id)
+    }
+
     /// The connection as an upcall sees it.
     pub(super) fn io(&mut self, now: Instant) -> ConnectionIo<'_> {
         let super_segment_max = self.super_segment_max();
@@ -157,18 +173,28 @@ impl Offloaded {
 
     /// The next segment, and whether it takes the connection from an established state to CLOSED (CH s11).
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
-        let mss = self.tcp.effective_mss();
-        let limits = TxLimits { super_segment_max: (self.burst_max / mss * mss).max(mss) };
+        let limits = TxLimits { super_segment_max: self.whole().burst };
         let established = self.tcp.phase().is_established();
         let transmit = self.tcp.poll_transmit(now, limits)?;
         Some((transmit, established && self.tcp.is_closed()))
     }
 
     /// Payload of the largest super-segment: whole segments of the present size; one without segmentation
-    /// by the link. The path MTU may change at any time.
-    pub(super) fn super_segment_max(&self) -> usize {
+    /// by the link.
+    pub(super) fn super_segment_max(&mut self) -> usize {
+        self.whole().super_segment
+    }
+
+    /// The path MTU, and with it the size of a segment, may change at any time.
+    #[inline]
+    fn whole(&mut self) -> Whole {
         let mss = self.tcp.effective_mss();
-        (self.segmentable_max / mss * mss).max(mss)
+        if self.whole.mss != mss {
+            let most = |bytes: usize| (bytes / mss * mss).max(mss);
+            let (super_segment, burst) = (most(self.segmentable_max), most(self.burst_max));
+            self.whole = Whole { mss, super_segment, burst };
+        }
+        self.whole
     }
 }
 
@@ -178,6 +204,8 @@ pub struct Connections {
     slots: Vec<Option<Box<Offloaded>>>,
     free: Vec<usize>,
     by_flow: HashMap<FlowKey, usize>,
+    /// The slot that [`Connections::find`] has found last.
+    found: usize,
     by_handle: HashMap<OffloadHandle, usize>,
     ready: VecDeque<usize>,
     timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
@@ -196,6 +224,7 @@ impl Connections {
             slots: Vec::new(),
             free: Vec::new(),
             by_flow: HashMap::new(),
+            found: 0,
             by_handle: HashMap::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -255,18 +284,20 @@ impl Connections {
         self.slot(*self.by_handle.get(&handle)?)
     }
 
-    pub(super) fn find(&self, flow: &FlowKey) -> Option<usize> {
-        self.by_flow.get(flow).copied()
+    /// The connection with this flow. Frames come in trains, so the last one's is looked at first: what stands there
+    /// says itself whether it is the one.
+    #[inline]
+    pub(super) fn find(&mut self, flow: &FlowKey) -> Option<usize> {
+        let last = self.slots.get(self.found).and_then(Option::as_deref);
+        if last.is_some_and(|last| last.flow == *flow) {
+            return Some(self.found);
+        }
+        self.found = *self.by_flow.get(flow)?;
+        Some(self.found)
     }
 
     pub(super) fn slot(&mut self, slot: usize) -> Option<&mut Offloaded> {
         self.slots.get_mut(slot)?.as_deref_mut()
-    }
-
-    /// Whether a frame with this tag may be the connection's (CH 9.4).
-    pub(super) fn accepts(&self, slot: usize, vlan: Vlan) -> bool {
-        let offloaded = self.slots.get(slot).and_then(Option::as_deref);
-        offloaded.is_some_and(|offloaded| vlan.is_accepted_by(offloaded.vlan_id))
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -418,6 +449,7 @@ impl Connections {
             } else {
                 segmentable_max
             },
+            whole: Whole::default(),
             traced: None,
             vlan_id: neighbor_state.constant.vlan_id & 0xfff,
             ready: false,

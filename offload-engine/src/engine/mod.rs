@@ -19,6 +19,7 @@
 //! |---|---|
 //! | `run` | what happens in one iteration |
 //! | `connections` | which connection a frame, a handle or a timer means |
+//! | `payload` | which memory is a frame's |
 //! | `initiate` | what goes in |
 //! | `update` | queries, updates, invalidation |
 //! | `terminate` | what comes back, and in which order |
@@ -41,6 +42,7 @@ pub mod doorbell;
 mod forward;
 mod initiate;
 mod look;
+mod payload;
 pub mod port;
 mod run;
 mod siblings;

@@ -8,6 +8,7 @@ use super::{
     Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
     adapter::Counted,
     connections::{HeldFrames, Offloaded},
+    payload::{Payload, Places},
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
     trace::TraceRow,
 };
@@ -206,9 +207,8 @@ impl Engine {
     ) {
         // What a switch floods is another station's.
         let ours = frame.data.first_chunk().is_some_and(|to| self.objects.is_ours(to));
-        let found = classify(frame.data)
-            .filter(|_| ours)
-            .and_then(|tcp| self.connections.find(&tcp.flow).map(|slot| (tcp, slot)));
+        let tcp = if ours { classify(frame.data) } else { None };
+        let found = tcp.as_ref().and_then(|tcp| Some((tcp, self.connections.find(&tcp.flow)?)));
         let Some((tcp, slot)) = found else {
             if ours && self.pass_on(frame) {
                 return;
@@ -220,36 +220,39 @@ impl Engine {
             self.frame_to_host(frame);
             return;
         };
-        let counted = received(&tcp, frame.gso_size);
-        let accepted = self.connections.accepts(slot, tcp.vlan);
-        let statistics = self.statistics(tcp.is_ipv6());
+        let counted = received(tcp, frame.gso_size);
+        let Self { connections, statistics, stats, .. } = self;
+        let Some(offloaded) = connections.slot(slot) else { return };
+        let statistics = &mut statistics[usize::from(tcp.is_ipv6())];
         statistics.received(counted);
-        if !accepted {
+        if !offloaded.accepts(tcp.vlan) {
             statistics.discarded(counted);
-            self.stats.rx_vlan_dropped += 1;
+            stats.rx_vlan_dropped += 1;
             return;
         }
         statistics.delivered(counted);
-        self.stats.rx_segments += 1;
+        stats.rx_segments += 1;
         if frame.checksum == RxChecksum::Unverified && !tcp.checksum_is_valid() {
-            self.statistics(tcp.is_ipv6()).failed(counted);
-            self.stats.rx_checksum_errors += 1;
+            statistics.failed(counted);
+            stats.rx_checksum_errors += 1;
             return;
         }
-        if self.connections.slot(slot).is_some_and(|found| found.tcp.is_closed()) {
+        if offloaded.tcp.is_closed() {
             // CH 9.1: it ends as soon as its client has taken the rest.
             self.frame_to_host(frame);
             return;
         }
-        if let Some(early) = self.connections.slot(slot).and_then(|found| found.early.as_mut()) {
+        if let Some(early) = &mut offloaded.early {
             match early.push(frame.data) {
-                true => self.stats.rx_held += 1,
-                false => self.stats.rx_held_dropped += 1,
+                true => stats.rx_held += 1,
+                false => stats.rx_held_dropped += 1,
             }
             return;
         }
-        self.take_segment(now, slot, &tcp, frame.gso_size, frame.buffer, client);
-        self.hold(slot, frame.data);
+        let stopped = self.take_segment(now, slot, tcp, frame.gso_size, frame.buffer, client);
+        if stopped {
+            self.hold(slot, frame.data);
+        }
     }
 
     /// All that is older has been forwarded: what has come meanwhile, in its order.
@@ -287,10 +290,10 @@ impl Engine {
     fn take_icmp(&mut self, now: Instant, frame: &[u8]) {
         let Some(IcmpError { flow, vlan, error }) = classify_icmp(frame) else { return };
         let Some(slot) = self.connections.find(&flow) else { return };
-        if !self.connections.accepts(slot, vlan) {
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        if !offloaded.accepts(vlan) {
             return;
         }
-        let Some(offloaded) = self.connections.slot(slot) else { return };
         let before = offloaded.tcp.path_mtu();
         if !offloaded.tcp.handle_path_error(now, &error) {
             self.stats.rx_path_errors_ignored += 1;
@@ -328,6 +331,7 @@ impl Engine {
         });
     }
 
+    /// A segment to its connection. Returns whether that has stopped.
     pub(super) fn take_segment(
         &mut self,
         now: Instant,
@@ -336,8 +340,8 @@ impl Engine {
         gso_size: usize,
         buffer: Option<&Bytes>,
         client: &mut impl NodeClient,
-    ) {
-        let Some(offloaded) = self.connections.slot(slot) else { return };
+    ) -> bool {
+        let Some(offloaded) = self.connections.slot(slot) else { return false };
         let mut sack = NO_SACK;
         let segment = frame.segment(gso_size, &mut sack);
         let established = offloaded.tcp.phase().is_established();
@@ -349,10 +353,12 @@ impl Engine {
             offloaded.progress = true;
             offloaded.spoken = false;
         }
+        let stopped = offloaded.tcp.is_stopped();
         if established && offloaded.tcp.is_closed() {
             self.statistics(frame.is_ipv6()).reset_established();
         }
         self.connections.mark_ready(slot);
+        stopped
     }
 
     fn run_timers(&mut self, now: Instant) -> bool {
@@ -375,16 +381,13 @@ impl Engine {
         if core::mem::take(&mut offloaded.progress) {
             self.objects.confirm(now, path);
         }
-        if let Some(offloaded) = self.connections.slot(slot)
-            && offloaded.tcp.take_cached_changed()
-        {
+        let stalled = self.stalled.len() >= STALLED_FRAMES_MAX;
+        // An answer goes out before the client is told that what it had sent before has arrived.
+        let mut later = !stalled && offloaded.tcp.has_only_sent();
+        if offloaded.tcp.take_cached_changed() {
             self.renew_headers(now, slot);
         }
         let mut asked = false;
-        let stalled = self.stalled.len() >= STALLED_FRAMES_MAX;
-        // An answer goes out before the client is told that what it had sent before has arrived.
-        let told_later = |offloaded: &mut Offloaded| !stalled && offloaded.tcp.has_only_sent();
-        let mut later = self.connections.slot(slot).is_some_and(told_later);
         // Once in a turn, whether there is room or not: a client that was asked to act on the connection does it
         // now. What leaves takes as much from what is queued as from the window, so room comes with news only.
         let mut offer = true;
@@ -473,7 +476,7 @@ impl Engine {
         let frame_payload_max = offloaded.super_segment_max();
         let Offloaded { tcp, headers, note, spoken, .. } = offloaded;
         *spoken |= !is_invalid;
-        let mut payload = Payload { slices: tcp.payload(transmit), rest: &[] };
+        let mut payload = Payload::new(tcp.payload(transmit));
         let mut segment = *transmit;
         let mut left = transmit.payload_len;
         loop {
@@ -481,7 +484,10 @@ impl Engine {
             left -= segment.payload_len;
             let last = left == 0;
             segment.flags = flags_of_piece(transmit.flags, segment.seq == transmit.seq, last);
-            let pieces = segment.payload_len.div_ceil(segment.mss.max(1)).max(1);
+            let pieces = match segment.payload_len <= segment.mss {
+                true => 1,
+                false => segment.payload_len.div_ceil(segment.mss.max(1)),
+            };
             let mut header = [0; HEADER_BYTES_MAX];
             let header_len = write_header(headers, &segment, pieces, &mut header);
             let header = &mut header[..header_len];
@@ -496,8 +502,8 @@ impl Engine {
                 statistics.sent(&segment, counted, None);
                 return;
             }
-            let mut slices = [IoSlice::new(&[]); tcp::SLICES_MAX];
-            let payload = payload.cut(segment.payload_len, &mut slices);
+            let mut places = Places::new();
+            let payload = payload.cut(segment.payload_len, &mut places);
             let comment = wants_comments.then(|| comment_of(note.take(), &segment)).flatten();
             let offload = if capabilities.tx_checksum {
                 offload_of(headers, &segment, header_len)
@@ -559,31 +565,6 @@ fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
     let mut all = frame.head.to_vec();
     frame.payload.iter().for_each(|slice| all.extend_from_slice(slice));
     all
-}
-
-/// The payload of a segment, from which that of its frames is cut.
-struct Payload<'p, I> {
-    slices: I,
-    rest: &'p [u8],
-}
-
-impl<'p, I: Iterator<Item = &'p [u8]>> Payload<'p, I> {
-    /// The next `len` bytes, as the slices they lie in.
-    fn cut<'s>(&mut self, len: usize, slices: &'s mut [IoSlice<'p>]) -> &'s [IoSlice<'p>] {
-        let (mut left, mut count) = (len, 0);
-        while left > 0 {
-            if self.rest.is_empty() {
-                let Some(next) = self.slices.next() else { break };
-                self.rest = next;
-            }
-            let (slice, rest) = self.rest.split_at(self.rest.len().min(left));
-            slices[count] = IoSlice::new(slice);
-            count += 1;
-            left -= slice.len();
-            self.rest = rest;
-        }
-        &slices[..count]
-    }
 }
 
 /// The flags of one of the frames that a super-segment is cut into, as a link does it: what ends stands on the last,
@@ -683,7 +664,7 @@ struct Upcalls<'c, C> {
 }
 
 impl<'c, C> Upcalls<'c, C> {
-    fn new(now: Instant, offloaded: &Offloaded, client: &'c mut C) -> Self {
+    fn new(now: Instant, offloaded: &mut Offloaded, client: &'c mut C) -> Self {
         let super_segment_max = offloaded.super_segment_max();
         Self { handle: offloaded.handle, now, super_segment_max, buffer: None, client }
     }
@@ -720,18 +701,31 @@ pub(super) enum Raised {
     End,
 }
 
-/// Events to the client.
+/// Events to the client. Mostly there is none.
+#[inline]
 pub(super) fn raise_events(
     now: Instant,
     offloaded: &mut Offloaded,
     client: &mut impl OffloadClient,
 ) -> Raised {
-    let mut raised = Raised::Nothing;
-    while let Some(event) = offloaded.tcp.poll_event() {
+    match offloaded.tcp.poll_event() {
+        None => Raised::Nothing,
+        Some(event) => raise(now, offloaded, event, client),
+    }
+}
+
+/// `first`, and what comes behind it.
+fn raise(
+    now: Instant,
+    offloaded: &mut Offloaded,
+    first: Event,
+    client: &mut impl OffloadClient,
+) -> Raised {
+    let mut next = Some(first);
+    while let Some(event) = next {
         if let Event::Retrieve(reason) = event {
             offloaded.retrieves.push(reason);
         }
-        raised = Raised::Some;
         let io = &mut offloaded.io(now);
         match event {
             Event::ReceiveComplete(chain) => client.receive_complete(io, chain),
@@ -752,8 +746,9 @@ pub(super) fn raise_events(
                 return Raised::End;
             }
         }
+        next = offloaded.tcp.poll_event();
     }
-    raised
+    Raised::Some
 }
 
 /// A chain without the data of a disconnect that has completed before (see [`TcpObject::DISCONNECT_DATA`]).

@@ -36,7 +36,7 @@ use crate::{
     time::Instant,
 };
 
-/// Frames that may be on their way from other engines to one: as many as a TAP holds (txqueuelen).
+/// Frames that may be on their way from other engines to one: as many as a TAP holds unless it is told otherwise.
 pub const PASSED_FRAMES_MAX: usize = 1024;
 /// Frames of other engines taken in one iteration.
 const TAKEN_MAX: usize = 64;

@@ -28,6 +28,15 @@ pub fn add(sum: u64, data: &[u8]) -> u64 {
     sum + u64::from(u16::from_be_bytes(fold(sum_native).to_ne_bytes()))
 }
 
+/// As [`add`], for the few words of a header: without lanes. `N` is a multiple of 4.
+#[inline]
+pub fn add_header<const N: usize>(sum: u64, header: &[u8; N]) -> u64 {
+    const { assert!(N.is_multiple_of(4)) };
+    let sum_native: u64 =
+        header.as_chunks::<4>().0.iter().map(|bytes| u64::from(u32::from_ne_bytes(*bytes))).sum();
+    sum + u64::from(u16::from_be_bytes(fold(sum_native).to_ne_bytes()))
+}
+
 fn word(bytes: &[u8]) -> u64 {
     u64::from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }

@@ -174,13 +174,13 @@ fn classify_ipv4(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
     if version != VERSION_AND_LENGTH || fragment != 0 || !is_tcp {
         return None;
     }
-    if checksum::fold(checksum::add(0, header)) != 0xffff {
+    if checksum::fold(checksum::add_header(0, header)) != 0xffff {
         return None;
     }
     // What lies behind total_len is Ethernet padding.
     let total_len = usize::from(u16::from_be_bytes([len0, len1]));
     let tcp_bytes = packet.get(header.len()..total_len)?;
-    let pseudo = checksum::add(0, &rest);
+    let pseudo = checksum::add_header(0, &rest);
     let [r0, r1, r2, r3, l0, l1, l2, l3] = rest;
     let flow = Addresses { local: mapped([l0, l1, l2, l3]), remote: mapped([r0, r1, r2, r3]) };
     finish(tcp_bytes, flow, Ecn::from_bits(tos & 3), vlan, pseudo)
@@ -193,7 +193,7 @@ fn classify_ipv6(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
         return None;
     }
     let tcp_bytes = behind.get(..usize::from(u16::from_be_bytes([*len0, *len1])))?;
-    let pseudo = checksum::add(0, addresses);
+    let pseudo = checksum::add_header(0, addresses);
     let (remote, local) = addresses.split_first_chunk::<16>()?;
     let flow = Addresses { local: *local.first_chunk()?, remote: *remote };
     finish(tcp_bytes, flow, Ecn::from_bits(class >> 4 & 3), vlan, pseudo)
@@ -251,6 +251,7 @@ impl<'a> TcpFrame<'a> {
     }
 
     /// The segment. `sack` is where its SACK blocks are put.
+    #[inline]
     pub fn segment<'s>(
         &self,
         gso_size: usize,
@@ -284,6 +285,7 @@ struct Options {
 }
 
 impl Options {
+    #[inline]
     fn parse(bytes: &[u8], sack: &mut [SackBlock; SACK_BLOCKS_MAX]) -> Self {
         // Nearly every segment has exactly this: NOP, NOP, timestamps (RFC 7323 appendix A).
         if let [1, 1, 8, 10, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes {

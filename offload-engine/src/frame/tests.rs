@@ -283,6 +283,16 @@ proptest! {
         let (sum, _) = checksum::add_unaligned(sum, right, odd);
         prop_assert_eq!(fold(sum) % 0xffff, fold(plain) % 0xffff);
     }
+
+    #[test]
+    fn the_checksum_of_a_header_is_that_of_its_bytes(
+        before in 0_u64..1 << 32,
+        header in any::<[u8; 20]>(),
+        addresses in any::<[u8; 32]>(),
+    ) {
+        prop_assert_eq!(checksum::add_header(before, &header), checksum::add(before, &header));
+        prop_assert_eq!(checksum::add_header(before, &addresses), checksum::add(before, &addresses));
+    }
 }
 
 // CH 9.1: fragments, IPv4 options and everything that is not TCP go to the host.

@@ -91,6 +91,10 @@ struct RxBuffer {
 pub struct RxBatch {
     buffers: Vec<RxBuffer>,
     filled: usize,
+    /// A frame is large enough for its buffer to be lent.
+    has_large: bool,
+    /// Buffers of frames may be somebody else's too.
+    has_lent: bool,
     /// Buffers that somebody has had a piece of, the oldest first.
     lent: VecDeque<Storage>,
 }
@@ -105,13 +109,21 @@ impl RxBatch {
             gso_size: 0,
         };
         let buffers = (0..frames_max).map(|_| buffer()).collect();
-        Self { buffers, filled: 0, lent: VecDeque::new() }
+        Self { buffers, ..Self::default() }
     }
 
     /// Forgets all frames.
+    #[inline]
     pub fn clear(&mut self) {
-        let filled = core::mem::take(&mut self.filled);
-        for buffer in &mut self.buffers[..filled] {
+        if self.has_lent {
+            self.take_back();
+        }
+        (self.filled, self.has_large) = (0, false);
+    }
+
+    fn take_back(&mut self) {
+        self.has_lent = false;
+        for buffer in &mut self.buffers[..self.filled] {
             if buffer.storage.bytes_mut().is_none() {
                 let free = self.lent.front_mut().is_some_and(|oldest| oldest.bytes_mut().is_some());
                 let next = if free { self.lent.pop_front() } else { None };
@@ -122,15 +134,20 @@ impl RxBatch {
     }
 
     /// Lends the buffers of large frames until [`RxBatch::clear`], if so many may still be lent.
+    #[inline]
     pub fn lend(&mut self) {
-        let filled = &mut self.buffers[..self.filled];
-        if filled.iter().all(|buffer| buffer.len < LENT_FRAME_BYTES_MIN) {
-            return;
+        if self.has_large {
+            self.lend_large();
         }
+    }
+
+    fn lend_large(&mut self) {
+        let filled = &mut self.buffers[..self.filled];
         let free = self.lent.front_mut().is_some_and(|oldest| oldest.bytes_mut().is_some());
         if free || self.lent.len() < LENT_BUFFERS_MAX {
             let large = filled.iter_mut().filter(|buffer| buffer.len >= LENT_FRAME_BYTES_MIN);
             large.for_each(|buffer| buffer.storage.lend());
+            self.has_lent = true;
         } else {
             // The next look is at another: one that somebody keeps for good does not stand in the way of the others.
             self.lent.rotate_left(1);
@@ -138,6 +155,7 @@ impl RxBatch {
     }
 
     /// Whether no further frame fits.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.filled == self.buffers.len()
     }
@@ -173,6 +191,7 @@ impl RxBatch {
         buffer.len = len;
         buffer.checksum = checksum;
         buffer.gso_size = gso_size;
+        self.has_large |= len >= LENT_FRAME_BYTES_MIN;
         self.filled += 1;
     }
 

@@ -103,6 +103,34 @@ fn one_tree_takes_all_back() {
     assert_eq!(bench.engine.stats().terminates, 2);
 }
 
+// A frame is mostly for whom the last one was, and is looked for there first. What comes for a connection that has
+// gone, or in whose place there is another, is the host's all the same.
+#[test]
+fn a_connection_is_found_whoever_had_the_last_frame() {
+    let mut bench = Bench::new(10);
+    let (_, _, tcps) = bench.offload(&[80, 81]);
+    for (port, seq, text) in
+        [(80, 5000, b"a"), (81, 5000, b"b"), (81, 5001, b"c"), (80, 5001, b"d")]
+    {
+        bench.arrives(from_peer(port, seq, 1000, text));
+        bench.poll();
+    }
+    assert_eq!(bench.client.received, b"abcd");
+    bench.upload(tcps[0]);
+    bench.arrives(from_peer(80, 5002, 1000, b"x"));
+    bench.poll();
+    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    bench.initiate(82, 82);
+    bench.poll();
+    bench.told();
+    bench.arrives(from_peer(80, 5002, 1000, b"x"));
+    bench.arrives(from_peer(82, 5000, 1000, b"e"));
+    bench.poll();
+    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    assert_eq!(bench.client.received, b"abcde");
+    assert_eq!(bench.engine.stats().rx_segments, 5);
+}
+
 // CH-TRM-2: what has dependents stays. CH-TREE-10: a name that has ceased to hold answers FAILURE, also when its
 // place is taken again.
 #[test]
