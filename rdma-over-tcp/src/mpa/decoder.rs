@@ -15,7 +15,7 @@ use core::ops::Range;
 
 use super::{
     LENGTH_OCTETS, MpaError,
-    crc::{CRC_OCTETS, Crc32c},
+    crc::{CRC_OCTETS, Crc32c, crc32c},
     marker::{Grid, MARKER_OCTETS},
     pad_octets,
 };
@@ -46,6 +46,7 @@ pub struct Decoder {
     check_crc: bool,
     /// Present when this side asked for markers.
     grid: Option<Grid>,
+    /// Of the FPDU in progress.
     crc: Crc32c,
     /// The FPDU in progress from its ULPDU_Length on, markers taken out.
     stage: Vec<u8>,
@@ -104,6 +105,7 @@ impl Decoder {
     /// # Errors
     /// [`MpaError`] at the first damaged FPDU. From then on every call drops the input and returns
     /// the same error (MPA-8-5).
+    #[inline]
     pub fn next<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -128,6 +130,7 @@ impl Decoder {
         }
     }
 
+    #[cold]
     fn fail(&mut self, input: &mut &[u8], error: MpaError) -> MpaError {
         *input = &[];
         self.failed = Some(error);
@@ -136,6 +139,7 @@ impl Decoder {
     }
 
     /// An FPDU that lies whole in the input: nothing is copied.
+    #[inline]
     fn take_in_place<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<&'i [u8]>, MpaError> {
         if !self.stage.is_empty() || self.grid.is_some() {
             return Ok(None);
@@ -145,8 +149,7 @@ impl Decoder {
         let Some((body, rest)) = input.split_at_checked(extent.body) else { return Ok(None) };
         let Some((&crc_field, rest)) = rest.split_first_chunk() else { return Ok(None) };
         if self.check_crc {
-            self.crc.update(body);
-            self.verify_crc(crc_field)?;
+            verify_crc(crc32c(body), crc_field)?;
         }
         *input = rest;
         self.counters.fpdus += 1;
@@ -224,7 +227,9 @@ impl Decoder {
         if self.check_crc
             && let Some(&crc_field) = self.stage[extent.body..].first_chunk()
         {
-            self.verify_crc(crc_field)?;
+            let computed = self.crc.value();
+            self.crc.reset();
+            verify_crc(computed, crc_field)?;
         }
         if let Some(error) = self.misled {
             return Err(error);
@@ -238,14 +243,11 @@ impl Decoder {
         self.counters.octets += (extent.fpdu() + marker_octets) as u64;
         Ok(())
     }
+}
 
-    /// Compares the CRC in progress, and leaves it ready for the next FPDU.
-    fn verify_crc(&mut self, crc_field: [u8; CRC_OCTETS]) -> Result<(), MpaError> {
-        let computed = self.crc.value();
-        self.crc.reset();
-        let received = u32::from_le_bytes(crc_field);
-        if computed == received { Ok(()) } else { Err(MpaError::Crc { received, computed }) }
-    }
+fn verify_crc(computed: u32, crc_field: [u8; CRC_OCTETS]) -> Result<(), MpaError> {
+    let received = u32::from_le_bytes(crc_field);
+    if computed == received { Ok(()) } else { Err(MpaError::Crc { received, computed }) }
 }
 
 /// Where the parts of an FPDU end, in octets from its ULPDU_Length, markers not counted.

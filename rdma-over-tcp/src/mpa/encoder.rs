@@ -4,7 +4,7 @@
 //! and CRC, markers) and payload that is copied are written to one open piece of a slab; payload that is lent closes
 //! it and is an MDL of its own. So many small FPDUs are one piece of memory, and one large FPDU is three: {headers},
 //! payload, {pad and CRC}, the last of them open for the next FPDU's headers. The octets of an open piece are read
-//! once for the CRC, when the FPDU ends or the piece is closed.
+//! once for the CRC, when the FPDU ends or the piece is closed: all of an FPDU without lent payload at once.
 //!
 //! When the peer demands markers they are written between (RFC 5044 §4.3): lent payload is sliced, never copied.
 //!
@@ -15,7 +15,7 @@ use offload_engine::nbl::NetBuffer;
 
 use super::{
     LENGTH_OCTETS, MULPDU_MAX, Slab,
-    crc::{CRC_OCTETS, Crc32c},
+    crc::{CRC_OCTETS, Crc32c, crc32c},
     marker::{Grid, INTERVAL, MARKER_OCTETS},
     pad_octets,
 };
@@ -26,6 +26,7 @@ pub struct Encoder {
     use_crc: bool,
     /// Present when the peer demands markers.
     grid: Option<Grid>,
+    /// Of an FPDU that lies in several pieces.
     crc: Crc32c,
     fpdus: u64,
     octets: u64,
@@ -85,6 +86,7 @@ impl Encoder {
     ///
     /// # Panics
     /// As [`encode_into`](Self::encode_into).
+    #[inline]
     pub(crate) fn begin<'a>(
         &'a mut self,
         header: &[u8],
@@ -105,12 +107,17 @@ impl Encoder {
             end_train(slab, train);
             slab.turn(needed_octets);
         }
-        if self.use_crc {
-            self.crc.reset();
-        }
         let summed = slab.open().len();
-        let mut fpdu =
-            Fpdu { encoder: self, slab, train, summed, pad_octets, payload_octets, octets: 0 };
+        let mut fpdu = Fpdu {
+            encoder: self,
+            slab,
+            train,
+            summed,
+            is_split: false,
+            pad_octets,
+            payload_octets,
+            octets: 0,
+        };
         fpdu.copy_any(&(ulpdu_octets as u16).to_be_bytes());
         fpdu.copy_any(header);
         fpdu
@@ -118,6 +125,7 @@ impl Encoder {
 }
 
 /// Closes what is open: the net buffer holds all of its FPDUs.
+#[inline]
 pub(crate) fn end_train(slab: &mut Slab, train: &mut NetBuffer) {
     if let Some(piece) = slab.close() {
         train.push_mdl(piece);
@@ -137,6 +145,8 @@ pub(crate) struct Fpdu<'a> {
     train: &'a mut NetBuffer,
     /// Octets of the open piece that the CRC covers already, or that are not this FPDU's.
     summed: usize,
+    /// A part of this FPDU lies in pieces that are closed, or was lent: the encoder's CRC covers it.
+    is_split: bool,
     pad_octets: usize,
     /// Payload that is still to come.
     payload_octets: usize,
@@ -146,6 +156,7 @@ pub(crate) struct Fpdu<'a> {
 
 impl Fpdu<'_> {
     /// Copies payload.
+    #[inline]
     pub(crate) fn copy(&mut self, payload: &[u8]) {
         self.payload_octets -= payload.len();
         self.copy_any(payload);
@@ -166,14 +177,15 @@ impl Fpdu<'_> {
     }
 
     /// Pad and CRC. Returns the octets of the FPDU, markers included.
+    #[inline]
     pub(crate) fn finish(mut self) -> usize {
         debug_assert_eq!(self.payload_octets, 0, "payload that was announced");
-        self.copy_any(&[0; 3][..self.pad_octets]);
+        if self.pad_octets > 0 {
+            self.copy_any(&[0; 3][..self.pad_octets]);
+        }
         // A marker between pad and CRC belongs to this FPDU (MPA-4.4-11).
         self.mark();
-        self.sum();
-        // Zero when CRCs are off (MPA-4.4-8).
-        let crc = if self.encoder.use_crc { self.encoder.crc.to_wire() } else { [0; CRC_OCTETS] };
+        let crc = self.crc();
         self.put(&crc);
         let Self { encoder, octets, .. } = self;
         if let Some(grid) = &mut encoder.grid {
@@ -185,11 +197,15 @@ impl Fpdu<'_> {
     }
 
     /// Writes octets of any kind, and the markers that fall between them.
-    fn copy_any(&mut self, mut octets: &[u8]) {
-        if self.encoder.grid.is_none() {
-            self.put(octets);
-            return;
+    #[inline]
+    fn copy_any(&mut self, octets: &[u8]) {
+        match self.encoder.grid {
+            None => self.put(octets),
+            Some(_) => self.copy_marked(octets),
         }
+    }
+
+    fn copy_marked(&mut self, mut octets: &[u8]) {
         while !octets.is_empty() {
             self.mark();
             let room = self.encoder.grid.as_ref().map_or(octets.len(), Grid::room);
@@ -199,6 +215,7 @@ impl Fpdu<'_> {
         }
     }
 
+    #[inline]
     fn put(&mut self, octets: &[u8]) {
         self.slab.put(octets);
         self.pass(octets.len());
@@ -226,6 +243,7 @@ impl Fpdu<'_> {
     }
 
     /// The marker that is due here, if one is. One between two FPDUs belongs to the second (MPA-4.3-5, MPA-4.4-10).
+    #[inline]
     fn mark(&mut self) {
         let Some(grid) = self.encoder.grid.as_mut().filter(|grid| grid.is_marker_due()) else {
             return;
@@ -236,11 +254,31 @@ impl Fpdu<'_> {
         self.octets += MARKER_OCTETS;
     }
 
-    /// Has the CRC cover what was written.
+    /// Has the encoder's CRC cover what was written.
     fn sum(&mut self) {
+        let crc = &mut self.encoder.crc;
         if self.encoder.use_crc {
-            self.encoder.crc.update(&self.slab.open()[self.summed..]);
+            if !self.is_split {
+                crc.reset();
+            }
+            crc.update(&self.slab.open()[self.summed..]);
         }
+        self.is_split = true;
         self.summed = self.slab.open().len();
+    }
+
+    /// The CRC field. Zero when CRCs are off (MPA-4.4-8).
+    fn crc(&mut self) -> [u8; CRC_OCTETS] {
+        let open = &self.slab.open()[self.summed..];
+        match (self.encoder.use_crc, self.is_split) {
+            (false, _) => [0; CRC_OCTETS],
+            (true, false) => crc32c(open).to_le_bytes(),
+            (true, true) => {
+                if !open.is_empty() {
+                    self.encoder.crc.update(open);
+                }
+                self.encoder.crc.to_wire()
+            }
+        }
     }
 }

@@ -43,22 +43,26 @@ impl Slab {
     }
 
     /// Octets that can be written before [`Slab::turn`] is needed.
+    #[inline]
     pub(crate) fn room(&self) -> usize {
         self.open.capacity() - self.open.len()
     }
 
     /// What is written and not closed.
+    #[inline]
     pub(crate) fn open(&self) -> &[u8] {
         &self.open
     }
 
     /// Writes octets behind the open piece; there is room for them.
+    #[inline]
     pub(crate) fn put(&mut self, octets: &[u8]) {
         debug_assert!(octets.len() <= self.room());
         self.open.extend_from_slice(octets);
     }
 
     /// Ends the open piece, if there is one.
+    #[inline]
     pub(crate) fn close(&mut self) -> Option<Bytes> {
         (!self.open.is_empty()).then(|| self.open.split().freeze())
     }

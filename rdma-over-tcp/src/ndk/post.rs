@@ -103,9 +103,8 @@ impl AdapterCore {
         match data {
             Data::Inline(parts) => {
                 let captured = capture(&mut qp.captures, parts, qp.limits.inline_data_size)?;
-                let length = captured.len() as u32;
-                qp.flow.post(length);
-                qp.initiator.push(context, flags, kind, length, &[], Some(captured));
+                qp.flow.post(captured.len() as u32);
+                qp.initiator.push_captured(context, flags, kind, captured);
             }
             Data::Registered(sges) => {
                 let adapter_max = match is_read {
@@ -115,7 +114,7 @@ impl AdapterCore {
                 let sges_max = qp.limits.max_initiator_request_sge.min(adapter_max);
                 let length = total_length(sges, sges_max, info.max_transfer_length)?;
                 qp.flow.post(if is_read { 0 } else { length });
-                qp.initiator.push(context, flags, kind, length, sges, None);
+                qp.initiator.push(context, flags, kind, length, sges);
             }
         }
         Ok(())

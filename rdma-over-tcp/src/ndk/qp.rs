@@ -1,5 +1,6 @@
 //! Queue pairs: limits, state, and how requests are completed or flushed.
 
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use offload_engine::chimney::client::OffloadHandle;
@@ -161,21 +162,22 @@ impl ReceiveOutcome {
     }
 }
 
-impl Objects {
+impl Qp {
     /// Completes the initiator requests whose turn it is (NDK-WR-6).
-    pub(crate) fn complete_done(&mut self, id: Id<Qp>) {
-        let Some(qp) = self.qps.get_mut(id) else { return };
-        while let Some((request, status)) = qp.initiator.front_done() {
-            let result = initiator_result(qp.context, request, status);
-            qp.stats.flushed += u64::from(status == NtStatus::CANCELLED);
-            let cq = qp.initiator.cq;
-            qp.initiator.pop();
+    #[inline]
+    pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
+        while let Some((request, status)) = self.initiator.front_done() {
+            let result = initiator_result(self.context, request, status);
+            self.stats.flushed += u64::from(status == NtStatus::CANCELLED);
+            self.initiator.pop();
             if let Some(entry) = result {
-                self.completed.push(Completed { cq, entry, solicited: false });
+                completed.push(Completed { cq: self.initiator.cq, entry, solicited: false });
             }
         }
     }
+}
 
+impl Objects {
     /// Completes the receive at the front.
     pub(crate) fn complete_receive(&mut self, id: Id<Qp>, outcome: ReceiveOutcome) {
         let Some(qp) = self.qps.get_mut(id) else { return };

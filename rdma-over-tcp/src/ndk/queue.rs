@@ -80,20 +80,47 @@ pub(crate) struct WorkRequest {
     pub(crate) progress: Progress,
     /// Bytes over all entries.
     pub(crate) length: u32,
-    /// Data captured by the post, or copied aside.
-    pub(crate) captured: Option<Bytes>,
     /// For a send: its MSN. For a read: its MSN on queue 1. Known once begun.
     pub(crate) msn: u32,
     /// Layer, type and code of the error, as [`NdkResultEx`](super::NdkResultEx) tells it.
     pub(crate) error_code: u32,
-    sges: Span,
+    memory: Memory,
 }
 
-/// Entries of the ring that belong to one request.
+impl WorkRequest {
+    /// The data, if the post has captured it.
+    pub(crate) const fn captured(&self) -> Option<&Bytes> {
+        match &self.memory {
+            Memory::Captured(data) => Some(data),
+            Memory::Listed(_) => None,
+        }
+    }
+
+    const fn entries(&self) -> Option<&Entries> {
+        match &self.memory {
+            Memory::Captured(_) => None,
+            Memory::Listed(entries) => Some(entries),
+        }
+    }
+}
+
+/// What a request sends from, or reads into.
+#[derive(Debug)]
+enum Memory {
+    /// Data captured by the post.
+    Captured(Bytes),
+    Listed(Entries),
+}
+
+/// The entries of a request. Most have one, which lies in the request itself.
 #[derive(Clone, Copy, Debug)]
-struct Span {
-    first: u64,
-    count: u32,
+enum Entries {
+    One([Sge; 1]),
+    /// So many of the ring, from this serial on.
+    InRing {
+        first: u64,
+        count: u32,
+    },
 }
 
 /// Scatter/gather entries of a queue's requests, in order.
@@ -105,22 +132,45 @@ struct SgeRing {
 }
 
 impl SgeRing {
-    fn push(&mut self, sges: &[Sge]) -> Span {
-        let span = Span { first: self.base + self.entries.len() as u64, count: sges.len() as u32 };
+    #[inline]
+    fn push(&mut self, sges: &[Sge]) -> Entries {
+        if let &[sge] = sges {
+            return Entries::One([sge]);
+        }
+        let first = self.base + self.entries.len() as u64;
         self.entries.extend(sges);
-        span
+        Entries::InRing { first, count: sges.len() as u32 }
     }
 
-    fn get(&self, span: Span) -> impl Iterator<Item = Sge> {
-        let first = (span.first - self.base) as usize;
-        self.entries.range(first..first + span.count as usize).copied()
+    /// The entries of a request, if there is one.
+    #[inline]
+    fn get<'a>(&'a self, entries: Option<&'a Entries>) -> impl Iterator<Item = Sge> {
+        let (front, back) = match entries {
+            None => (&[][..], &[][..]),
+            Some(Entries::One(sge)) => (&sge[..], &[][..]),
+            Some(Entries::InRing { first, count }) => self.in_ring(*first, *count),
+        };
+        front.iter().chain(back).copied()
+    }
+
+    /// The ring wraps anywhere.
+    fn in_ring(&self, first: u64, count: u32) -> (&[Sge], &[Sge]) {
+        let (front, back) = self.entries.as_slices();
+        let start = (first - self.base) as usize;
+        let end = start + count as usize;
+        let seam = front.len();
+        let part = |at: usize| at.saturating_sub(seam);
+        (&front[start.min(seam)..end.min(seam)], &back[part(start)..part(end)])
     }
 
     /// Drops the entries of the front request.
-    fn pop(&mut self, span: Span) {
-        debug_assert_eq!(span.first, self.base);
-        self.entries.drain(..span.count as usize);
-        self.base += u64::from(span.count);
+    #[inline]
+    fn pop(&mut self, entries: Entries) {
+        if let Entries::InRing { first, count } = entries {
+            debug_assert_eq!(first, self.base);
+            self.entries.drain(..count as usize);
+            self.base += u64::from(count);
+        }
     }
 }
 
@@ -160,6 +210,8 @@ impl InitiatorQueue {
         self.requests.is_empty()
     }
 
+    /// Adds a request that works on the memory of `sges`.
+    #[inline]
     pub(crate) fn push(
         &mut self,
         context: u64,
@@ -167,21 +219,29 @@ impl InitiatorQueue {
         kind: Kind,
         length: u32,
         sges: &[Sge],
-        captured: Option<Bytes>,
     ) {
-        let sges = self.sges.push(sges);
+        let memory = Memory::Listed(self.sges.push(sges));
+        self.push_any(context, flags, kind, length, memory);
+    }
+
+    /// Adds a request whose data the post has captured.
+    pub(crate) fn push_captured(
+        &mut self,
+        context: u64,
+        flags: OpFlags,
+        kind: Kind,
+        captured: Bytes,
+    ) {
+        let length = captured.len() as u32;
+        self.push_any(context, flags, kind, length, Memory::Captured(captured));
+    }
+
+    #[inline]
+    fn push_any(&mut self, context: u64, flags: OpFlags, kind: Kind, length: u32, memory: Memory) {
         let progress = Progress::Queued;
-        self.requests.push_back(WorkRequest {
-            context,
-            flags,
-            kind,
-            progress,
-            length,
-            captured,
-            msn: 0,
-            error_code: 0,
-            sges,
-        });
+        let request =
+            WorkRequest { context, flags, kind, progress, length, msn: 0, error_code: 0, memory };
+        self.requests.push_back(request);
     }
 
     /// Serial of the first request that is not completely with TCP.
@@ -190,26 +250,33 @@ impl InitiatorQueue {
     }
 
     /// That request.
+    #[inline]
     pub(crate) fn next_mut(&mut self) -> Option<&mut WorkRequest> {
         self.get_mut(self.next)
     }
 
+    #[inline]
+    fn get(&self, serial: u64) -> Option<&WorkRequest> {
+        let index = serial.checked_sub(self.base)?;
+        self.requests.get(index as usize)
+    }
+
+    #[inline]
     pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut WorkRequest> {
         let index = serial.checked_sub(self.base)?;
         self.requests.get_mut(index as usize)
     }
 
     /// The data of request `serial`, if the post has captured it.
+    #[inline]
     pub(crate) fn captured(&self, serial: u64) -> Option<&Bytes> {
-        let index = serial.checked_sub(self.base)?;
-        self.requests.get(index as usize)?.captured.as_ref()
+        self.get(serial)?.captured()
     }
 
     /// The entries of request `serial`.
+    #[inline]
     pub(crate) fn sges(&self, serial: u64) -> impl Iterator<Item = Sge> {
-        let index = serial.checked_sub(self.base).map(|index| index as usize);
-        let request = index.and_then(|index| self.requests.get(index));
-        request.into_iter().flat_map(|request| self.sges.get(request.sges))
+        self.sges.get(self.get(serial).and_then(WorkRequest::entries))
     }
 
     /// The next request has left the queued state.
@@ -268,9 +335,12 @@ impl InitiatorQueue {
     }
 
     /// The front request, whatever its progress.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<WorkRequest> {
         let request = self.requests.pop_front()?;
-        self.sges.pop(request.sges);
+        if let Memory::Listed(entries) = request.memory {
+            self.sges.pop(entries);
+        }
         self.base += 1;
         self.next = self.next.max(self.base);
         Some(request)
@@ -283,7 +353,7 @@ pub(crate) struct Receive {
     pub(crate) context: u64,
     /// Bytes over all entries.
     pub(crate) length: u32,
-    sges: Span,
+    sges: Entries,
 }
 
 /// The receive queue.
@@ -310,20 +380,19 @@ impl ReceiveQueue {
     }
 
     /// The receive that the message in progress, or the next one, goes to.
-    pub(crate) fn front(&self) -> Option<Receive> {
-        self.receives.front().copied()
+    pub(crate) fn front(&self) -> Option<&Receive> {
+        self.receives.front()
     }
 
     /// The pieces of the front receive that take `length` bytes from byte `offset` on.
     pub(crate) fn pieces(&self, offset: u32, length: u32) -> impl Iterator<Item = Sge> {
-        let sges = self.receives.front().into_iter().flat_map(|front| self.sges.get(front.sges));
+        let sges = self.sges.get(self.receives.front().map(|front| &front.sges));
         pieces(sges, offset, length)
     }
 
     /// The same, if it is one piece of the receive's one entry.
     pub(crate) fn single_piece(&self, offset: u32, length: u32) -> Option<Sge> {
-        let span = self.receives.front().map(|front| front.sges).filter(|span| span.count == 1)?;
-        let entry = self.sges.get(span).next()?;
+        let Entries::One([entry]) = self.receives.front()?.sges else { return None };
         let is_within = offset.checked_add(length).is_some_and(|end| end <= entry.length);
         let address = entry.address.wrapping_add(u64::from(offset));
         is_within.then_some(Sge { address, length, token: entry.token })
@@ -451,7 +520,7 @@ mod tests {
             Kind::Write { address: 0, token: 0 },
         ];
         for (context, kind) in (0..).zip(kinds) {
-            queue.push(context, OpFlags::NONE, kind, 1, &[sge(0, 1)], None);
+            queue.push(context, OpFlags::NONE, kind, 1, &[sge(0, 1)]);
         }
         for _ in 0..3 {
             queue.advance(Progress::Sent);

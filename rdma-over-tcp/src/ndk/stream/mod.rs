@@ -278,13 +278,12 @@ impl Stream {
         wire: &mut impl Wire,
         mut chain: NblChain,
     ) {
-        if let Some(id) = self.qp {
-            if let Some(qp) = objects.qps.get_mut(id) {
-                for list in chain.iter().filter(|list| list.status == NdisStatus::SUCCESS) {
-                    qp.initiator.acknowledge(list.context);
-                }
+        let Objects { qps, completed, .. } = objects;
+        if let Some(qp) = self.qp.and_then(|id| qps.get_mut(id)) {
+            for list in chain.iter().filter(|list| list.status == NdisStatus::SUCCESS) {
+                qp.initiator.acknowledge(list.context);
             }
-            objects.complete_done(id);
+            qp.complete_done(completed);
         }
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.recycle(&mut chain);

@@ -109,10 +109,10 @@ impl Receiver {
         input: &mut &[u8],
     ) -> Result<Received, Failure> {
         let mut may_send = false;
-        loop {
+        while !input.is_empty() {
             let ulpdu = match decoder.next(input) {
                 Ok(Some(ulpdu)) => ulpdu,
-                Ok(None) => return Ok(Received::All { may_send }),
+                Ok(None) => break,
                 Err(error) => return Err(Failure::new(Terminate::new(error.wire()))),
             };
             self.fpdus += 1;
@@ -125,6 +125,7 @@ impl Receiver {
                 return Ok(Received::First);
             }
         }
+        Ok(Received::All { may_send })
     }
 
     /// Handles one ULPDU.
@@ -291,7 +292,7 @@ impl Receiver {
             transmitter.reads.pop_front();
         }
         let Some(serial) = serial else { return Ok(()) };
-        let Objects { qps, regions, .. } = objects;
+        let Objects { qps, regions, completed, .. } = objects;
         let Some(qp) = qps.get_mut(id) else { return Ok(()) };
         let right = MrFlags::ALLOW_LOCAL_WRITE;
         let local_region = &mut self.local_region;
@@ -329,7 +330,7 @@ impl Receiver {
             if let Some(region) = region {
                 regions.revoke(region);
             }
-            objects.complete_done(id);
+            qp.complete_done(completed);
         }
         Ok(())
     }

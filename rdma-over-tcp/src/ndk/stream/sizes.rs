@@ -61,6 +61,24 @@ pub(super) fn ulpdu_max(
     }
 }
 
+/// Whether the whole of a message goes into one FPDU behind `filled` bytes of a list.
+pub(super) fn fits(
+    size: FpduSize,
+    markers: bool,
+    limits: Limits,
+    filled: usize,
+    message @ (header, payload): (usize, usize),
+) -> bool {
+    let wanted = header + payload;
+    let end = filled + (LENGTH_OCTETS + wanted).next_multiple_of(4) + CRC_OCTETS;
+    // Whatever the rules, it does where it ends within the first segment: most small messages do.
+    if !markers && end <= limits.emss && wanted <= usize::from(MULPDU_MAX) {
+        return true;
+    }
+    ulpdu_max(size, markers, limits, filled, message)
+        .is_some_and(|mulpdu| wanted <= usize::from(mulpdu))
+}
+
 /// The largest ULPDU of up to `ulpdu` octets behind `filled` bytes of a list whose pad and CRC lie in one segment.
 fn whole_trailer(filled: usize, emss: usize, ulpdu: usize) -> usize {
     let padded = (LENGTH_OCTETS + ulpdu).next_multiple_of(4);
@@ -125,6 +143,32 @@ mod tests {
             }
         }
         assert!(cut > 100, "the rule was needed {cut} times");
+    }
+
+    // What ends within the first segment fits by the rules, too; at its end as much as anywhere.
+    #[test]
+    fn what_ends_in_the_first_segment_fits() {
+        let mut fast = 0;
+        for emss in (100..300).chain([1445, 1446, 1447, EMSS]) {
+            for super_segment in [emss, 2 * emss, 44 * emss] {
+                let limits = Limits { emss, super_segment };
+                for filled in (0..emss + 8).step_by(4) {
+                    for payload in (0..12).chain([64, 65, 120, 121, 122, 123, 1000]) {
+                        for size in [FpduSize::Emss, FpduSize::Max, FpduSize::Auto] {
+                            let message = (TAGGED_OCTETS, payload);
+                            let ulpdu = ulpdu_max(size, false, limits, filled, message);
+                            let by_rules =
+                                ulpdu.is_some_and(|max| TAGGED_OCTETS + payload <= max.into());
+                            let found = fits(size, false, limits, filled, message);
+                            assert_eq!(found, by_rules, "{size:?} {limits:?} {filled} {payload}");
+                            let end = filled + fpdu(TAGGED_OCTETS + payload);
+                            fast += usize::from(end <= emss);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(fast > 10_000, "{fast} ended there");
     }
 
     // A super-segment is one FPDU, and the short rest of a list is not begun with.

@@ -15,14 +15,14 @@
 //! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside. Of them
 //! too, pieces of up to [`COPIED_PIECE_MAX`] bytes are copied: one more slice of a gathered write costs more.
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{collections::VecDeque, vec, vec::Vec};
 
 use bytes::Bytes;
 use offload_engine::nbl::{NblChain, NetBuffer, NetBufferList};
 
 use super::{
     Failure,
-    sizes::{Limits, ulpdu_max},
+    sizes::{self, Limits, ulpdu_max},
 };
 use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
@@ -30,7 +30,7 @@ use crate::{
     ndk::{
         config::FpduSize,
         flags::{MrFlags, OpFlags},
-        mr::{Granted, Regions},
+        mr::{Granted, Mr, Regions},
         objects::Objects,
         qp::Qp,
         queue::{Kind, Progress},
@@ -54,7 +54,7 @@ const COPIED_PIECE_MAX: usize = 2048;
 /// Pieces of memory that a message may have to go straight behind its header; one of more takes the longer way.
 const PIECES_MAX: usize = 4;
 
-/// Net buffers and lists kept for reuse, each.
+/// Net buffers kept for reuse.
 const SPARE_MAX: usize = 1024;
 
 /// The message being cut.
@@ -80,9 +80,16 @@ enum Started {
 /// A list in the making.
 #[derive(Debug)]
 struct Train {
-    buffer: NetBuffer,
+    /// What the list consists of: one.
+    buffers: Vec<NetBuffer>,
     octets: usize,
     fpdus: u64,
+}
+
+impl Train {
+    fn buffer(&mut self) -> &mut NetBuffer {
+        &mut self.buffers[0]
+    }
 }
 
 /// The memory of a message, to be copied.
@@ -151,13 +158,6 @@ pub(super) struct OutstandingRead {
     pub(super) pending: PendingRead,
 }
 
-/// Storage that came back with completed lists.
-#[derive(Debug, Default)]
-struct Spare {
-    buffers: Vec<NetBuffer>,
-    lists: Vec<Vec<NetBuffer>>,
-}
-
 /// The sending half of a stream in full operation.
 #[derive(Debug)]
 pub(super) struct Transmitter {
@@ -180,7 +180,10 @@ pub(super) struct Transmitter {
     terminate: Option<Terminate>,
     /// The last message was a response: the next one is a request, if there is one.
     was_response: bool,
-    spare: Spare,
+    /// Storage that came back with completed lists: one empty net buffer each.
+    spare: Vec<Vec<NetBuffer>>,
+    /// The region of the last request: most likely the next one's.
+    source_region: Option<Id<Mr>>,
 }
 
 /// Whether everything that could be sent is with TCP.
@@ -209,7 +212,8 @@ impl Transmitter {
             rtr,
             terminate: None,
             was_response: false,
-            spare: Spare::default(),
+            spare: Vec::new(),
+            source_region: None,
         }
     }
 
@@ -277,31 +281,29 @@ impl Transmitter {
         id: Id<Qp>,
         wire: &mut impl Wire,
     ) -> Result<Pumped, Failure> {
+        let Objects { qps, regions, counters, completed, .. } = objects;
+        let Some(qp) = qps.get_mut(id) else { return Ok(Pumped::Drained) };
         while wire.send_room() > 0 {
             let emss = wire.effective_mss();
             let limits = Limits { emss, super_segment: wire.super_segment_max().max(emss) };
             let mut train = self.new_train();
-            let filled = self.fill(objects, id, limits, &mut train);
+            let filled = self.fill(qp, regions, limits, &mut train);
             let Train { octets, fpdus, .. } = train;
             if fpdus == 0 {
-                self.recycle_buffer(train.buffer);
-                release_tail(objects, id, wire);
-                objects.complete_done(id);
+                self.keep(train.buffers);
+                release_tail(qp, wire);
+                qp.complete_done(completed);
                 return filled.map(|()| Pumped::Drained);
             }
-            let mut context = 0;
-            if let Some(qp) = objects.qps.get_mut(id) {
-                context = qp.initiator.next_serial();
-                qp.stats.lists_out += 1;
-                qp.stats.fpdu_out += fpdus;
-            }
-            objects.counters.fpdu_out += fpdus;
-            objects.counters.fpdu_out_octets += octets as u64;
-            self.post(wire, context, train);
-            objects.complete_done(id);
+            qp.stats.lists_out += 1;
+            qp.stats.fpdu_out += fpdus;
+            counters.fpdu_out += fpdus;
+            counters.fpdu_out_octets += octets as u64;
+            self.post(wire, qp.initiator.next_serial(), train);
+            qp.complete_done(completed);
             filled?;
             // A lone message: there is no need to look for another.
-            if objects.qps.get(id).is_some_and(|qp| self.is_quiet(qp)) {
+            if self.is_quiet(qp) {
                 return Ok(Pumped::Drained);
             }
         }
@@ -311,8 +313,8 @@ impl Transmitter {
     /// Fills one list with FPDUs.
     fn fill(
         &mut self,
-        objects: &mut Objects,
-        id: Id<Qp>,
+        qp: &mut Qp,
+        regions: &mut Regions,
         limits: Limits,
         train: &mut Train,
     ) -> Result<(), Failure> {
@@ -331,7 +333,7 @@ impl Transmitter {
         }
         loop {
             if self.message.is_none() {
-                match self.start_message(objects, id, limits, train)? {
+                match self.start_message(qp, regions, limits, train)? {
                     Started::Nothing => return Ok(()),
                     Started::Whole => continue,
                     Started::Begun => {}
@@ -358,8 +360,8 @@ impl Transmitter {
             if cut.last {
                 self.message = None;
                 if is_request {
-                    finish_request(objects, id);
-                } else if let Some(qp) = objects.qps.get_mut(id) {
+                    finish_request(qp);
+                } else {
                     qp.stats.read_responses += 1;
                 }
             }
@@ -369,36 +371,35 @@ impl Transmitter {
     /// Begins the next message.
     fn start_message(
         &mut self,
-        objects: &mut Objects,
-        id: Id<Qp>,
+        qp: &mut Qp,
+        regions: &mut Regions,
         limits: Limits,
         train: &mut Train,
     ) -> Result<Started, Failure> {
         if self.responses.is_empty() || self.was_response {
             self.was_response = false;
-            let started = self.start_request(objects, id, limits, train)?;
+            let started = self.start_request(qp, regions, limits, train)?;
             if started != Started::Nothing {
                 return Ok(started);
             }
         }
         let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
         self.was_response = true;
-        self.start_response(objects, id, request, limits, train)
+        self.start_response(qp, regions, request, limits, train)
     }
 
     /// The source is looked up again: rights may have been revoked since the request came.
     fn start_response(
         &mut self,
-        objects: &mut Objects,
-        id: Id<Qp>,
+        qp: &mut Qp,
+        regions: &Regions,
         request: ReadRequest,
         limits: Limits,
         train: &mut Train,
     ) -> Result<Started, Failure> {
-        let Objects { qps, regions, .. } = objects;
         let source = Source::Response(request);
         let is_copied = request.octets <= COPY_ASIDE_MAX;
-        if let (Some(qp), 1..) = (qps.get_mut(id), request.octets) {
+        if request.octets > 0 {
             let ReadRequest { source_stag, source_offset, octets, .. } = request;
             let right = MrFlags::ALLOW_REMOTE_READ;
             match regions.access(qp.pd, source_stag.0, source_offset.0, octets, right) {
@@ -419,14 +420,12 @@ impl Transmitter {
     /// Begins the next request of the consumer. Local operations are carried out on the way.
     fn start_request(
         &mut self,
-        objects: &mut Objects,
-        id: Id<Qp>,
+        qp: &mut Qp,
+        regions: &mut Regions,
         limits: Limits,
         train: &mut Train,
     ) -> Result<Started, Failure> {
         loop {
-            let Objects { qps, regions, .. } = objects;
-            let Some(qp) = qps.get_mut(id) else { return Ok(Started::Nothing) };
             let serial = qp.initiator.next_serial();
             let read_limit = qp.read_limit as usize;
             let Some(request) = qp.initiator.next_mut() else { return Ok(Started::Nothing) };
@@ -436,17 +435,17 @@ impl Transmitter {
             }
             let solicited = request.flags.contains(OpFlags::SEND_AND_SOLICIT_EVENT);
             let length = request.length;
-            let is_captured = request.captured.is_some();
+            let is_captured = request.captured().is_some();
             let source = match &request.kind {
                 Kind::FastRegister { mr, registration } => {
                     let (mr, registration) = (*mr, (**registration).clone());
                     let ok = regions.fast_register(mr, registration);
-                    finish_local(objects, id, ok)?;
+                    finish_local(qp, ok)?;
                     continue;
                 }
                 Kind::Invalidate { mr } => {
                     let ok = regions.revoke(*mr); // NDK-MEM-10, NDK-CQ-17
-                    finish_local(objects, id, ok)?;
+                    finish_local(qp, ok)?;
                     continue;
                 }
                 Kind::Send { invalidate } => {
@@ -486,8 +485,9 @@ impl Transmitter {
             let is_whole = is_copied && self.fits(limits, train, &source, octets);
             // Checks the request's memory (NDK-MEM-17) and finds its payload.
             let mut pieces = Pieces::new();
+            let region = &mut self.source_region;
             let is_accessible = if is_read {
-                visit(qp, regions, serial, MrFlags::ALLOW_LOCAL_WRITE, |_| {})
+                visit(region, qp, regions, serial, MrFlags::ALLOW_LOCAL_WRITE, |_| {})
             } else if let Some(captured) = qp.initiator.captured(serial) {
                 match is_whole {
                     true => pieces.push(captured),
@@ -495,10 +495,12 @@ impl Transmitter {
                 }
                 true
             } else if is_whole {
-                visit(qp, regions, serial, MrFlags::NONE, |granted| pieces.push(granted.slice()))
+                visit(region, qp, regions, serial, MrFlags::NONE, |granted| {
+                    pieces.push(granted.slice());
+                })
             } else {
                 let payload = &mut self.payload;
-                visit(qp, regions, serial, MrFlags::NONE, |granted| {
+                visit(region, qp, regions, serial, MrFlags::NONE, |granted| {
                     payload.push_back(granted.bytes());
                 })
             };
@@ -516,8 +518,8 @@ impl Transmitter {
                 all.is_some()
             };
             if is_whole && !pushed {
-                let payload = &mut self.payload;
-                visit(qp, regions, serial, MrFlags::NONE, |granted| {
+                let Self { payload, source_region: region, .. } = self;
+                visit(region, qp, regions, serial, MrFlags::NONE, |granted| {
                     payload.push_back(granted.bytes());
                 });
             }
@@ -545,19 +547,18 @@ impl Transmitter {
 
     /// Whether all of a message of so many octets goes into one FPDU of the list as it is.
     fn fits(&self, limits: Limits, train: &Train, source: &Source, octets: u32) -> bool {
-        let message @ (header, payload) = (source.header_octets(), octets as usize);
-        ulpdu_max(self.size, self.markers, limits, train.octets, message)
-            .is_some_and(|mulpdu| header + payload <= usize::from(mulpdu))
+        let message = (source.header_octets(), octets as usize);
+        sizes::fits(self.size, self.markers, limits, train.octets, message)
     }
 
     fn new_train(&mut self) -> Train {
-        let buffer = self.spare.buffers.pop().unwrap_or_default();
-        Train { buffer, octets: 0, fpdus: 0 }
+        let buffers = self.spare.pop().unwrap_or_else(|| vec![NetBuffer::new()]);
+        Train { buffers, octets: 0, fpdus: 0 }
     }
 
     /// Adds an FPDU without payload.
     fn push_header(&mut self, train: &mut Train, header: &[u8]) {
-        let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, &mut train.buffer);
+        let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, train.buffer());
         train.octets += fpdu.finish();
         train.fpdus += 1;
     }
@@ -567,7 +568,7 @@ impl Transmitter {
         let octets = payload.iter().map(|slice| slice.len()).sum();
         let header = source.header(0, true);
         let Self { encoder, slab, .. } = self;
-        let mut fpdu = encoder.begin(&header, octets, octets, slab, &mut train.buffer);
+        let mut fpdu = encoder.begin(&header, octets, octets, slab, train.buffer());
         payload.iter().for_each(|slice| fpdu.copy(slice));
         train.octets += fpdu.finish();
         train.fpdus += 1;
@@ -579,7 +580,7 @@ impl Transmitter {
         let copies = |slice: &Bytes| is_copied || slice.len() <= COPIED_PIECE_MAX;
         let octets = cut.iter().map(Bytes::len).sum();
         let copied_octets = cut.iter().filter(|slice| copies(slice)).map(Bytes::len).sum();
-        let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut train.buffer);
+        let mut fpdu = encoder.begin(header, octets, copied_octets, slab, train.buffer());
         for slice in cut.drain(..) {
             match copies(&slice) {
                 true => fpdu.copy(&slice),
@@ -592,29 +593,27 @@ impl Transmitter {
 
     /// Hands a list to TCP.
     fn post(&mut self, wire: &mut impl Wire, context: u64, mut train: Train) {
-        end_train(&mut self.slab, &mut train.buffer);
-        let mut list = NetBufferList::new(context);
-        list.net_buffers = self.spare.lists.pop().unwrap_or_default();
-        list.net_buffers.push(train.buffer);
+        end_train(&mut self.slab, train.buffer());
+        let list = NetBufferList { net_buffers: train.buffers, ..NetBufferList::new(context) };
         let mut chain = wire.empty_chain();
         chain.push_back(list);
         wire.send(chain);
     }
 
-    fn recycle_buffer(&mut self, mut buffer: NetBuffer) {
-        buffer.clear();
-        if self.spare.buffers.len() < SPARE_MAX {
-            self.spare.buffers.push(buffer);
+    /// Keeps the storage of a list.
+    fn keep(&mut self, mut buffers: Vec<NetBuffer>) {
+        if let [buffer] = &mut buffers[..]
+            && self.spare.len() < SPARE_MAX
+        {
+            buffer.clear();
+            self.spare.push(buffers);
         }
     }
 
     /// Keeps the storage of completed lists.
     pub(super) fn recycle(&mut self, chain: &mut NblChain) {
-        for mut list in chain.drain(..) {
-            list.net_buffers.drain(..).for_each(|buffer| self.recycle_buffer(buffer));
-            if self.spare.lists.len() < SPARE_MAX {
-                self.spare.lists.push(list.net_buffers);
-            }
+        while let Some(list) = chain.pop_front() {
+            self.keep(list.net_buffers);
         }
     }
 }
@@ -644,8 +643,7 @@ fn take_front(from: &mut VecDeque<Bytes>, mut count: usize, to: &mut Vec<Bytes>)
 
 /// Nothing is left to cut: when only the tail of large messages waits for its acknowledgement it is copied
 /// aside, and they are done. A peer may delay that acknowledgement for long.
-fn release_tail(objects: &mut Objects, id: Id<Qp>, wire: &mut impl Wire) {
-    let Some(qp) = objects.qps.get_mut(id) else { return };
+fn release_tail(qp: &mut Qp, wire: &mut impl Wire) {
     let end = qp.initiator.next_serial();
     if qp.initiator.awaits_acknowledgement(end) && wire.detach_tail(COPY_ASIDE_MAX as usize) {
         qp.initiator.acknowledge(end);
@@ -653,8 +651,11 @@ fn release_tail(objects: &mut Objects, id: Id<Qp>, wire: &mut impl Wire) {
     }
 }
 
-/// Checks the memory of a request, and shows it piece by piece. Returns whether all of it may be used so.
+/// Checks the memory of a request, and shows it piece by piece; `region` is the one to look at first. Returns whether
+/// all of it may be used so.
+#[inline]
 fn visit<'a>(
+    region: &mut Option<Id<Mr>>,
     qp: &'a Qp,
     regions: &'a Regions,
     serial: u64,
@@ -662,7 +663,10 @@ fn visit<'a>(
     mut take: impl FnMut(Granted<'a>),
 ) -> bool {
     qp.initiator.sges(serial).filter(|sge| sge.length > 0).all(|sge| {
-        regions.access(qp.pd, sge.token, sge.address, sge.length, right).map(&mut take).is_ok()
+        regions
+            .access_again(region, qp.pd, sge.token, sge.address, sge.length, right)
+            .map(&mut take)
+            .is_ok()
     })
 }
 
@@ -675,20 +679,17 @@ const fn sent(is_read: bool, is_copied: bool) -> Progress {
 }
 
 /// All of the request's message is cut.
-fn finish_request(objects: &mut Objects, id: Id<Qp>) {
-    let Some(qp) = objects.qps.get_mut(id) else { return };
+fn finish_request(qp: &mut Qp) {
     let Some(request) = qp.initiator.next_mut() else { return };
     let is_read = matches!(request.kind, Kind::Read { .. });
-    let is_copied = request.length <= COPY_ASIDE_MAX || request.captured.is_some();
+    let is_copied = request.length <= COPY_ASIDE_MAX || request.captured().is_some();
     qp.initiator.advance(sent(is_read, is_copied));
 }
 
 /// A request that sends nothing has been carried out.
-fn finish_local(objects: &mut Objects, id: Id<Qp>, ok: bool) -> Result<(), Failure> {
+fn finish_local(qp: &mut Qp, ok: bool) -> Result<(), Failure> {
     let status = if ok { NtStatus::SUCCESS } else { NtStatus::INVALID_DEVICE_REQUEST };
-    if let Some(qp) = objects.qps.get_mut(id) {
-        qp.initiator.advance(Progress::Done(status));
-    }
+    qp.initiator.advance(Progress::Done(status));
     if ok {
         return Ok(());
     }
