@@ -119,6 +119,45 @@ proptest! {
         prop_assert_eq!(received, ulpdus);
     }
 
+    // Copied or lent, in any pieces and behind any other FPDU: the octets are the same.
+    #[test]
+    fn copied_payload_goes_out_as_lent_payload_does(
+        header in vec_of(any::<u8>(), 14..20),
+        pieces in vec_of((vec_of(any::<u8>(), 0..300), any::<bool>()), 0..5),
+        before in 0..40usize,
+        crc in any::<bool>(),
+        markers in any::<bool>(),
+    ) {
+        let stream = |lends: &dyn Fn(bool) -> bool| {
+            let (mut encoder, mut slab) = (Encoder::new(crc, markers), Slab::new());
+            let mut train = NetBuffer::new();
+            let first = encoder.begin(&vec![7; before], 0, 0, &mut slab, &mut train).finish();
+            let octets = |lent: bool| -> usize {
+                let pieces = pieces.iter().filter(|(_, lend)| !lent || !lends(*lend));
+                pieces.map(|(piece, _)| piece.len()).sum()
+            };
+            let (all, copied) = (octets(false), octets(true));
+            let mut fpdu = encoder.begin(&header, all, copied, &mut slab, &mut train);
+            for (piece, lend) in &pieces {
+                match lends(*lend) {
+                    true => fpdu.lend(Bytes::copy_from_slice(piece)),
+                    false => fpdu.copy(piece),
+                }
+            }
+            let second = fpdu.finish();
+            end_train(&mut slab, &mut train);
+            assert_eq!(train.data_length(), first + second);
+            train.slices().collect::<Vec<_>>().concat()
+        };
+        let lent = stream(&|_| true);
+        prop_assert_eq!(&stream(&|_| false), &lent);
+        prop_assert_eq!(&stream(&|lend| lend), &lent);
+        let payload = pieces.iter().flat_map(|(piece, _)| piece).copied();
+        let ulpdus = [vec![7; before], header.iter().copied().chain(payload).collect()];
+        let (received, failed) = decode(&mut Decoder::new(crc, markers), &lent, &[]);
+        prop_assert_eq!((&received[..], failed), (&ulpdus[..], None));
+    }
+
     // MPA-4.3-1..9, MPA-4.4-9..11: the grid is where the book has it.
     #[test]
     fn markers_are_where_the_book_has_them(ulpdus in ulpdus()) {

@@ -114,6 +114,11 @@ impl AdapterCore {
         }
     }
 
+    /// As [`AdapterCore::kick`], of a stream that the target has. One that is noted twice has one turn all the same.
+    pub(crate) fn kick_offloaded(&mut self, handle: OffloadHandle) {
+        self.kicks.push(handle);
+    }
+
     /// Works on a stream outside of an upcall; what it notes is done by the next one.
     pub(crate) fn with_stream(
         &mut self,
@@ -151,7 +156,9 @@ impl AdapterCore {
         let Self { streams, objects, config, deadlines, .. } = self;
         if let Some(stream) = streams.get_mut(&handle) {
             work(stream, objects, config, wire);
-            deadlines.extend(stream.deadline.map(|deadline| (deadline, handle)));
+            if let Some(deadline) = stream.deadline {
+                deadlines.insert((deadline, handle));
+            }
         }
         self.finish_upcall();
     }
@@ -164,8 +171,16 @@ impl AdapterCore {
 
     /// The end of an upcall, or of what is like one: completions go to their queues, and connections end of
     /// queue pairs whose completion queue has failed.
+    #[inline]
     fn finish_upcall(&mut self) {
         self.objects.deliver_completions();
+        if !self.objects.doomed.is_empty() {
+            self.end_doomed();
+        }
+    }
+
+    #[cold]
+    fn end_doomed(&mut self) {
         while let Some(handle) = self.objects.doomed.pop() {
             self.with_stream(handle, |stream, objects, _| {
                 stream.lost(objects, NtStatus::CONNECTION_ABORTED);

@@ -178,7 +178,8 @@ impl CompletionQueue {
         }
         let mut state = self.state();
         let count = results.len().min(state.entries.len());
-        for (result, entry) in results.iter_mut().zip(state.entries.drain(..count)) {
+        for result in &mut results[..count] {
+            let Some(entry) = state.entries.pop_front() else { break };
             *result = entry.into();
         }
         self.len.store(state.entries.len(), Ordering::Release);

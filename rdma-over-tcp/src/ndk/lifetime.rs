@@ -140,9 +140,17 @@ impl Returns {
     }
 
     /// Moves out what has returned.
+    #[inline]
     pub(crate) fn take(&self) -> Vec<Return> {
         // Mostly so: a look is cheaper than a swap.
-        if !self.is_pending() || !self.is_pending.swap(false, Ordering::Acquire) {
+        if !self.is_pending() {
+            return Vec::new();
+        }
+        self.take_pending()
+    }
+
+    fn take_pending(&self) -> Vec<Return> {
+        if !self.is_pending.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
         core::mem::take(&mut *self.list.lock())

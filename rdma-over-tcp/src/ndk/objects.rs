@@ -55,6 +55,7 @@ impl Default for Capabilities {
 pub(crate) struct Completed {
     pub(crate) cq: Id<Cq>,
     pub(crate) entry: NdkResultEx,
+    /// It is of a receive of a send with SEND_AND_SOLICIT_EVENT.
     pub(crate) solicited: bool,
 }
 
@@ -209,13 +210,20 @@ impl Objects {
 
     /// Puts completions into their queues; every way into the core ends with it. Those of a queue that is being
     /// closed are dropped (NDK-LIFE-13); an overrun dooms all queue pairs on the queue (NDK-CQ-13).
+    #[inline]
     pub(crate) fn deliver_completions(&mut self) {
-        if self.completed.is_empty() {
-            return;
+        if !self.completed.is_empty() {
+            self.deliver();
         }
-        let mut completed = core::mem::take(&mut self.completed);
-        for same in completed.chunk_by(|one, next| one.cq == next.cq) {
-            let cq = same[0].cq;
+    }
+
+    fn deliver(&mut self) {
+        let mut delivered = 0;
+        while let [first, rest @ ..] = &self.completed[delivered..] {
+            let cq = first.cq;
+            let count = 1 + rest.iter().take_while(|completed| completed.cq == cq).count();
+            let same = &self.completed[delivered..][..count];
+            delivered += count;
             let Some(object) = self.cqs.get(cq).filter(|object| !object.life.is_closing()) else {
                 continue;
             };
@@ -231,8 +239,7 @@ impl Objects {
                 self.notify(cq);
             }
         }
-        completed.clear();
-        self.completed = completed;
+        self.completed.clear();
     }
 
     /// Gives out the notification that is due, if one is (NDK-CQ-3, NDK-LIFE-8).

@@ -209,7 +209,10 @@ impl AdapterCore {
             false => Urgency::Now,
         };
         if !core::mem::replace(&mut qp.flow.is_kicked, true) {
-            self.kick(handle);
+            match qp.state {
+                QpState::Connected => self.kick_offloaded(handle),
+                _ => self.kick(handle),
+            }
         }
         urgency
     }

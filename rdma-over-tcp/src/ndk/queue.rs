@@ -279,7 +279,17 @@ impl InitiatorQueue {
         self.sges.get(self.get(serial).and_then(WorkRequest::entries))
     }
 
+    /// The entry of request `serial`, if it has one only.
+    #[inline]
+    pub(crate) fn single(&self, serial: u64) -> Option<Sge> {
+        match self.get(serial)?.memory {
+            Memory::Listed(Entries::One([sge])) => Some(sge),
+            _ => None,
+        }
+    }
+
     /// The next request has left the queued state.
+    #[inline]
     pub(crate) fn advance(&mut self, progress: Progress) {
         debug_assert_ne!(progress, Progress::Queued);
         if let Some(request) = self.next_mut() {
@@ -290,6 +300,11 @@ impl InitiatorQueue {
 
     /// Everything handed to TCP before request `end` is acknowledged: sends and writes are done.
     pub(crate) fn acknowledge(&mut self, end: u64) {
+        // All was done when TCP had it.
+        if self.requests.is_empty() {
+            self.acknowledged = self.acknowledged.max(end);
+            return;
+        }
         for request in self.requests.range_mut(self.unacknowledged(end)) {
             let is_read = matches!(request.kind, Kind::Read { .. });
             if request.progress == Progress::Sent && !is_read {
@@ -426,6 +441,7 @@ pub(crate) fn pieces(
 ///
 /// # Errors
 /// [`NtStatus::DATA_OVERRUN`]: too many entries; [`NtStatus::BUFFER_OVERFLOW`]: too many bytes.
+#[inline]
 pub(crate) fn total_length(sges: &[Sge], sges_max: u32, bytes_max: u32) -> Result<u32, NtStatus> {
     if sges.len() > sges_max as usize {
         return Err(NtStatus::DATA_OVERRUN);
@@ -487,6 +503,37 @@ mod tests {
                 offset += *cut;
             }
             prop_assert_eq!(found, bytes(&list));
+        }
+    }
+
+    proptest! {
+        // Each request has its own entries, none, one or a list, however the ring beside the queue has turned; one
+        // whose data was captured has none.
+        #[test]
+        fn requests_keep_their_entries(counts in prop::collection::vec(0_usize..6, 1..60)) {
+            let mut queue = InitiatorQueue::new(test_cq(), 8);
+            let entries = |serial: u64, count: usize| -> Vec<Sge> {
+                (0..count as u64).map(|n| sge(serial << 16 | n, 1)).collect()
+            };
+            for (serial, count) in (0_u64..).zip(&counts) {
+                let kind = Kind::Send { invalidate: None };
+                match count {
+                    5 => queue.push_captured(serial, OpFlags::NONE, kind, Bytes::from_static(b"data")),
+                    _ => queue.push(serial, OpFlags::NONE, kind, 1, &entries(serial, *count)),
+                }
+                if serial >= 5 {
+                    prop_assert_eq!(queue.pop().map(|request| request.context), Some(serial - 5));
+                }
+                let oldest = serial.saturating_sub(4);
+                for (waiting, count) in (oldest..=serial).zip(&counts[oldest as usize..]) {
+                    let expected = if *count == 5 { 0 } else { *count };
+                    let found: Vec<Sge> = queue.sges(waiting).collect();
+                    prop_assert_eq!(&found, &entries(waiting, expected));
+                    prop_assert_eq!(queue.single(waiting), found.first().copied().filter(|_| found.len() == 1));
+                    prop_assert_eq!(queue.captured(waiting).is_some(), *count == 5);
+                }
+                prop_assert_eq!(queue.sges(serial + 1).count(), 0);
+            }
         }
     }
 

@@ -99,6 +99,8 @@ struct Operation {
     /// initiator until its consumer completes the connect.
     may_send: bool,
     limits: ReadLimit,
+    /// The connector knows that the connection is there.
+    is_established: bool,
 }
 
 /// How a connection came to be where it is: for those who watch.
@@ -247,17 +249,21 @@ impl Stream {
                 }
                 Ok(Received::First) => self.first_fpdu_received(objects),
                 Ok(Received::Terminate(terminate)) => {
-                    self.terminated(objects, config, wire, terminate);
+                    self.terminated(objects, config, wire, terminate.as_deref());
                 }
-                Err(failure) => self.fail(objects, config, wire, failure),
+                Err(failure) => self.fail(objects, config, wire, *failure),
             }
             may_act = true;
         }
     }
 
     /// A responder may send once an FPDU has come, and its Accept is done.
+    #[inline]
     fn first_fpdu_received(&mut self, objects: &mut Objects) {
         let Phase::Operating(operation) = &mut self.phase else { return };
+        if operation.is_established {
+            return;
+        }
         let Some(connector) = self.connector else { return };
         let is_accepting = objects
             .connectors
@@ -265,6 +271,7 @@ impl Stream {
             .is_some_and(|connector| connector.state == ConnectorState::Accepting);
         if is_accepting && operation.receiver.has_received() {
             operation.may_send = true;
+            operation.is_established = true;
             self.deadline = None;
             objects.connection_established(connector, operation.limits);
         }
@@ -337,8 +344,8 @@ impl Stream {
         wire: &mut impl Wire,
     ) {
         self.is_kicked = false;
-        if self.is_quiet(objects) {
-            self.note_flow(objects, wire, true);
+        if let Some(qp) = self.quiet_qp(objects) {
+            qp.flow.pumped(false, wire.send_outstanding(), wire.effective_mss());
             self.connect_completed(objects);
             return;
         }
@@ -376,11 +383,14 @@ impl Stream {
         }
     }
 
-    /// Nothing is to be done: full operation goes on, and all that was posted is done.
-    fn is_quiet(&self, objects: &Objects) -> bool {
-        let (Phase::Operating(operation), Some(qp)) = (&self.phase, self.qp) else { return false };
-        let qp = objects.qps.get(qp).filter(|_| self.ending == Ending::Not && self.frame.is_none());
-        qp.is_some_and(|qp| operation.transmitter.is_quiet(qp))
+    /// The queue pair, if nothing is to be done: full operation goes on, and all that was posted is done.
+    #[inline]
+    fn quiet_qp<'a>(&self, objects: &'a mut Objects) -> Option<&'a mut Qp> {
+        let (Phase::Operating(operation), Some(qp)) = (&self.phase, self.qp) else { return None };
+        if self.ending != Ending::Not || self.frame.is_some() {
+            return None;
+        }
+        objects.qps.get_mut(qp).filter(|qp| operation.transmitter.is_quiet(qp))
     }
 
     fn note_flow(&self, objects: &mut Objects, wire: &impl Wire, is_drained: bool) {
@@ -390,15 +400,21 @@ impl Stream {
     }
 
     /// CompleteConnect is done when the RTR, if one was agreed on, is with TCP.
+    #[inline]
     fn connect_completed(&mut self, objects: &mut Objects) {
-        let (Phase::Operating(operation), Some(connector)) = (&self.phase, self.connector) else {
+        let (Phase::Operating(operation), Some(connector)) = (&mut self.phase, self.connector)
+        else {
             return;
         };
+        if operation.is_established {
+            return;
+        }
         let is_completing = objects
             .connectors
             .get(connector)
             .is_some_and(|connector| connector.state == ConnectorState::Completing);
         if is_completing && !operation.transmitter.owes_rtr() {
+            operation.is_established = true;
             objects.connection_established(connector, operation.limits);
         }
     }

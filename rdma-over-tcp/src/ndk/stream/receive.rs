@@ -3,6 +3,8 @@
 //! By the time a ULPDU comes here its CRC is right. Every check comes before the first byte is placed; a
 //! message is delivered when its last segment is, which over an in-order stream means all of it is placed.
 
+use alloc::boxed::Box;
+
 use super::{Failure, transmit::Transmitter};
 use crate::{
     ddp::{QueueNumber, Stag, TaggedReceiver, TaggedSegment, UntaggedReceiver, UntaggedSegment},
@@ -44,7 +46,7 @@ pub(super) enum Received {
     /// The stream's first one is handled; more may follow.
     First,
     /// The peer has given up.
-    Terminate(Option<ReceivedTerminate>),
+    Terminate(Option<Box<ReceivedTerminate>>),
 }
 
 /// What one of them led to.
@@ -52,7 +54,7 @@ enum Handled {
     Placed,
     /// A response is owed, or a read is done that others wait for.
     MaySend,
-    Terminate(Option<ReceivedTerminate>),
+    Terminate(Option<Box<ReceivedTerminate>>),
 }
 
 impl Receiver {
@@ -88,7 +90,7 @@ impl Receiver {
         transmitter: &mut Transmitter,
         decoder: &mut Decoder,
         input: &mut &[u8],
-    ) -> Result<Received, Failure> {
+    ) -> Result<Received, Box<Failure>> {
         let (fpdus, octets) = (self.fpdus, decoder.counters().octets);
         let outcome = self.receive_some(objects, id, transmitter, decoder, input);
         let fpdus = self.fpdus - fpdus;
@@ -107,13 +109,13 @@ impl Receiver {
         transmitter: &mut Transmitter,
         decoder: &mut Decoder,
         input: &mut &[u8],
-    ) -> Result<Received, Failure> {
+    ) -> Result<Received, Box<Failure>> {
         let mut may_send = false;
         while !input.is_empty() {
             let ulpdu = match decoder.next(input) {
                 Ok(Some(ulpdu)) => ulpdu,
                 Ok(None) => break,
-                Err(error) => return Err(Failure::new(Terminate::new(error.wire()))),
+                Err(error) => return Err(Box::new(Failure::new(Terminate::new(error.wire())))),
             };
             self.fpdus += 1;
             match self.handle(objects, id, transmitter, ulpdu)? {
@@ -135,37 +137,40 @@ impl Receiver {
         id: Id<Qp>,
         transmitter: &mut Transmitter,
         ulpdu: &[u8],
-    ) -> Result<Handled, Failure> {
-        let (handled, outcome) = match rdmap::parse(ulpdu) {
+    ) -> Result<Handled, Box<Failure>> {
+        let (placed, handled) = match rdmap::parse(ulpdu) {
             Ok(Inbound::Write { segment, payload }) => {
-                let outcome = self.write(objects, id, &segment, payload).map_err(Fault::from);
-                (Handled::Placed, outcome)
+                let placed = self.write(objects, id, &segment, payload).map_err(Fault::from);
+                (placed, Handled::Placed)
             }
             Ok(Inbound::Send { segment, kind, payload }) => {
-                (Handled::Placed, self.send(objects, id, &segment, kind, payload))
+                (self.send(objects, id, &segment, kind, payload), Handled::Placed)
             }
             Ok(Inbound::ReadResponse { segment, payload }) => {
-                let outcome = self.read_response(objects, id, transmitter, &segment, payload);
-                (Handled::MaySend, outcome)
+                let placed = self.read_response(objects, id, transmitter, &segment, payload);
+                (placed, Handled::MaySend)
             }
             Ok(Inbound::ReadRequest { segment, request }) => {
-                let outcome = self.read_request(objects, id, transmitter, &segment, request);
-                (Handled::MaySend, outcome.map_err(Fault::from))
+                let taken = self.read_request(objects, id, transmitter, &segment, request);
+                (taken.map_err(Fault::from), Handled::MaySend)
             }
             Ok(Inbound::Terminate { segment: _, payload }) => {
                 let phase = match self.fpdus {
                     1 => TerminatePhase::Startup,
                     _ => TerminatePhase::Operation,
                 };
-                let terminate = ReceivedTerminate::parse(payload, phase);
-                (Handled::Terminate(terminate), Ok(()))
+                let terminate = ReceivedTerminate::parse(payload, phase).map(Box::new);
+                (Ok(()), Handled::Terminate(terminate))
             }
-            Err(error) => (Handled::Placed, Err(error.wire().into())),
+            Err(error) => (Err(error.wire().into()), Handled::Placed),
         };
-        outcome.map(|()| handled).map_err(|fault| Failure {
-            terminate: Some(Terminate::for_ulpdu(fault.error, ulpdu)),
-            receive_status: fault.receive_status,
-        })
+        match placed {
+            Ok(()) => Ok(handled),
+            Err(Fault { error, receive_status }) => {
+                let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
+                Err(Box::new(Failure { terminate, receive_status }))
+            }
+        }
     }
 
     fn write(

@@ -120,6 +120,7 @@ impl Stream {
             transmitter: Transmitter::new(crc, send_markers, config.fpdu_size, rtr),
             may_send: false,
             limits,
+            is_established: false,
         }));
     }
 
@@ -258,6 +259,7 @@ impl Stream {
             transmitter,
             may_send: false,
             limits: ReadLimit::default(),
+            is_established: false,
         }));
         self.ending = Ending::Fin;
         self.deadline = Some(wire.now() + config.terminate_timeout);

@@ -118,9 +118,9 @@ impl Stream {
         objects: &mut Objects,
         config: &AdapterConfig,
         wire: &impl Wire,
-        received: Option<ReceivedTerminate>,
+        received: Option<&ReceivedTerminate>,
     ) {
-        let terminate = received.as_ref().map(ReceivedTerminate::meant);
+        let terminate = received.map(ReceivedTerminate::meant);
         let reason = terminate.map_or(0, |terminate| code(terminate.number));
         if let (Some(id), Phase::Operating(operation)) = (self.qp, &mut self.phase) {
             if let Some(qp) = objects.qps.get_mut(id) {

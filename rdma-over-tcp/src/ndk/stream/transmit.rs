@@ -33,7 +33,7 @@ use crate::{
         mr::{Granted, Mr, Regions},
         objects::Objects,
         qp::Qp,
-        queue::{Kind, Progress},
+        queue::{Kind, Progress, Sge},
         slab::Id,
         status::NtStatus,
         wire::Wire,
@@ -662,12 +662,15 @@ fn visit<'a>(
     right: MrFlags,
     mut take: impl FnMut(Granted<'a>),
 ) -> bool {
-    qp.initiator.sges(serial).filter(|sge| sge.length > 0).all(|sge| {
-        regions
-            .access_again(region, qp.pd, sge.token, sge.address, sge.length, right)
-            .map(&mut take)
-            .is_ok()
-    })
+    let mut access = |sge: Sge| {
+        let mut granted =
+            || regions.access_again(region, qp.pd, sge.token, sge.address, sge.length, right);
+        sge.length == 0 || granted().map(&mut take).is_ok()
+    };
+    match qp.initiator.single(serial) {
+        Some(sge) => access(sge),
+        None => qp.initiator.sges(serial).all(access),
+    }
 }
 
 /// How far a request is all of whose message is with TCP.
