@@ -9,7 +9,7 @@
 //! `data_length` bytes along the chain (CH-BUF-1). Advancing moves that start and frees no MDL
 //! (CH-BUF-2).
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::{collections::VecDeque, vec, vec::Vec};
 
 use bytes::{Bytes, BytesMut};
 
@@ -68,8 +68,14 @@ impl NetBuffer {
     /// When `count` exceeds the data length: a caller's bug.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.data_length, "advance of {count} beyond {} bytes", self.data_length);
+        let whole = count == self.data_length;
         self.data_offset += count;
         self.data_length -= count;
+        if whole {
+            self.current_mdl = self.mdls.len();
+            self.current_mdl_offset = 0;
+            return;
+        }
         let mut left = count;
         while let Some(mdl) = self.mdls.get(self.current_mdl) {
             let room = mdl.len() - self.current_mdl_offset;
@@ -120,9 +126,9 @@ impl NetBuffer {
 
 impl From<Mdl> for NetBuffer {
     fn from(mdl: Mdl) -> Self {
-        let mut net_buffer = Self::new();
-        net_buffer.push_mdl(mdl);
-        net_buffer
+        let data_length = mdl.len();
+        // Room for one: most are not added to.
+        Self { mdls: vec![mdl], data_length, ..Self::new() }
     }
 }
 
@@ -147,9 +153,7 @@ impl NetBufferList {
 
     /// A list of one net buffer of one MDL.
     pub fn from_mdl(context: u64, mdl: Mdl) -> Self {
-        let mut list = Self::new(context);
-        list.net_buffers.push(mdl.into());
-        list
+        Self { net_buffers: vec![mdl.into()], ..Self::new(context) }
     }
 
     /// Bytes of data in all net buffers.

@@ -33,6 +33,7 @@ struct RoundTrip {
 }
 
 impl RoundTrip {
+    #[inline]
     fn estimate(&self) -> Option<Duration> {
         match (self.echoed, self.window) {
             (Some(echoed), Some(window)) => Some(echoed.min(window)),
@@ -76,6 +77,7 @@ impl Autotune {
     }
 
     /// A full-sized segment has echoed `echo`, which we sent `age` ago.
+    #[inline]
     pub(super) fn on_echo(&mut self, echo: u32, age: Duration) {
         if self.rtt.last_echo == Some(echo) {
             return;
@@ -85,6 +87,7 @@ impl Autotune {
     }
 
     /// RCV.NXT has moved to `nxt`, and the window's right edge is `edge`.
+    #[inline]
     pub(super) fn on_data(&mut self, now: Instant, nxt: Position, edge: Position) {
         match self.rtt.crossing {
             Some((told, _)) if nxt < told => return,
@@ -99,6 +102,7 @@ impl Autotune {
 
     /// The consumer has taken `bytes`. Returns the limit that the window deserves, once in a round trip,
     /// if it takes faster than ever.
+    #[inline]
     pub(super) fn on_consumed(&mut self, now: Instant, bytes: u64, mss: u64) -> Option<u64> {
         if self.limit_max == 0 {
             return None;
@@ -106,10 +110,10 @@ impl Autotune {
         self.consumed = self.consumed.saturating_add(bytes);
         let since = *self.since.get_or_insert(now);
         let rtt = self.rtt.estimate()?;
-        let elapsed = now - since;
-        if elapsed < rtt || elapsed == Duration::ZERO {
+        if now < since + rtt || now <= since {
             return None;
         }
+        let elapsed = now - since;
         let consumed = core::mem::take(&mut self.consumed);
         self.since = Some(now);
         let taken = u128::from(consumed) * rtt.as_nanos() / elapsed.as_nanos();

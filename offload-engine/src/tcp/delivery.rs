@@ -160,6 +160,7 @@ impl Requests {
     }
 
     /// Takes what is complete, in order.
+    #[inline]
     pub(super) fn take_done(&mut self) -> Option<ReceiveChain> {
         if self.done.is_empty() {
             return None;
@@ -221,6 +222,7 @@ impl Connection {
     }
 
     /// Delivers what waits, as far as requests and the consumer take it.
+    #[inline]
     pub fn deliver_waiting(&mut self, now: Instant, consumer: &mut impl Consumer) {
         self.now = now;
         let mut idle_rounds = 0;
@@ -277,6 +279,7 @@ impl Connection {
     }
 
     /// P for bytes of one segment. Returns those that found no room.
+    #[inline]
     fn place<'d>(&mut self, data: &'d [u8], push: bool) -> &'d [u8] {
         if !self.requests.is_available() {
             return data;
@@ -288,6 +291,7 @@ impl Connection {
     }
 
     /// P for everything that waits: the PSH of the last piece placed decides (CH-DEL-4).
+    #[inline]
     fn place_waiting(&mut self) {
         let (mut completed, mut push, mut any) = (false, false, false);
         while self.requests.is_available()
@@ -345,6 +349,7 @@ impl Connection {
     }
 
     /// Tells the consumer of requests that are complete.
+    #[inline]
     fn tell(&mut self, consumer: &mut impl Consumer) {
         if let Some(chain) = self.requests.take_done() {
             consumer.receive_complete(self, chain);

@@ -92,7 +92,7 @@ impl Connection {
             return;
         }
         self.owed.tail_probe = true;
-        self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+        self.timers.set(Timer::Retransmit, self.rtt.timeout(self.now));
     }
 
     /// RFC 8985 s6.3.

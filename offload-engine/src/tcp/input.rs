@@ -68,6 +68,7 @@ impl Challenges {
 
 impl Segment<'_> {
     /// Segments that the link coalesced into this one.
+    #[inline]
     pub(super) fn pieces(&self) -> u32 {
         let pieces = match self.gso_size {
             0 => 1,
@@ -77,12 +78,14 @@ impl Segment<'_> {
     }
 
     /// Payload bytes of the largest of them.
+    #[inline]
     fn piece_size(&self) -> u64 {
         let whole = self.payload.len();
         if self.gso_size == 0 { whole as u64 } else { whole.min(self.gso_size) as u64 }
     }
 
     /// What the receive side sees of it at `start`.
+    #[inline]
     fn arrival(&self, start: Position) -> Arrival<'_> {
         Arrival {
             start,
@@ -103,7 +106,8 @@ impl Connection {
         if self.stopped || self.is_ended() {
             return Received::default();
         }
-        self.counters.segs_in += u64::from(segment.pieces());
+        let pieces = segment.pieces();
+        self.counters.segs_in += u64::from(pieces);
         let start = self.receiver.nxt().locate(segment.seq);
         if !self.admit(segment, start) {
             self.update_delayed_ack();
@@ -128,7 +132,12 @@ impl Connection {
             return Received::default();
         }
         let beyond = start > self.receiver.nxt();
-        self.watch_arrival(segment.pieces(), !segment.payload.is_empty(), beyond);
+        self.watch_arrival(pieces, !segment.payload.is_empty(), beyond);
+        if segment.payload.is_empty() && !fin && !self.receiver.fin_reached() {
+            // Nothing for the receive side, which has settled what came before.
+            self.update_delayed_ack();
+            return Received::default();
+        }
         let (in_order, push) = self.receiver.accept(&segment.arrival(start));
         self.measure_receive_rtt(segment);
         self.counters.bytes_received += in_order.len() as u64;
@@ -344,6 +353,7 @@ impl Connection {
     }
 
     /// What `report` means for the congestion window.
+    #[inline]
     fn follow(&mut self, report: &Report, outstanding: u64) {
         if report.undo {
             self.congestion.undo();
@@ -419,6 +429,7 @@ impl Connection {
     }
 
     /// The round trip as the receive side sees it, by a full-sized segment's echo or by RCV.NXT.
+    #[inline]
     fn measure_receive_rtt(&mut self, segment: &Segment<'_>) {
         if segment.payload.is_empty() {
             return;
@@ -432,6 +443,7 @@ impl Connection {
     }
 
     /// TSecr, if it is one of our time stamps (RFC 7323 s3.2): not 0, and not from the future.
+    #[inline]
     fn echo(&self, segment: &Segment<'_>) -> Option<u32> {
         let echo = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?.echo;
         let age = self.clock.value(self.now).wrapping_sub(echo);
@@ -446,12 +458,15 @@ impl Connection {
 
     fn sample_rtt(&mut self, segment: &Segment<'_>, report: &Report) {
         let echoed = || self.echo(segment).map(|echo| self.echo_age(echo));
-        if let Some(rtt) = report.rtt.or_else(echoed) {
-            self.rtt.sample(self.now, rtt);
+        if let Some(rtt) = report.rtt.or_else(echoed)
+            && self.rtt.sample(self.now, rtt)
+        {
+            self.limit_flight();
         }
     }
 
     /// Tells the congestion controller.
+    #[inline]
     fn steer(&mut self, report: &Report, outstanding: u64) {
         let round_begins = self.usage.round_begins(self.snd.una, self.snd.nxt);
         if report.reduce {
@@ -510,7 +525,7 @@ impl Connection {
         if self.recovery.is_idle() || self.snd.wnd == 0 {
             self.timers.stop(Timer::Retransmit);
         } else if !self.timers.is_running(Timer::Retransmit) {
-            self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+            self.timers.set(Timer::Retransmit, self.rtt.timeout(self.now));
         }
         self.arm_tail_probe();
     }

@@ -106,7 +106,7 @@ use crate::{
     },
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,
-    time::{Duration, Instant},
+    time::{Duration, Instant, nanos},
 };
 
 /// Bytes that a lazy producer keeps queued beyond what the windows allow to send: two super-segments.
@@ -252,6 +252,8 @@ pub struct Connection {
     last_data_recv: Option<Instant>,
     last_ack_recv: Option<Instant>,
     rtt: RttEstimator,
+    /// Bytes that the path can use, by its smallest round trip; no limit before one is known.
+    in_flight_max: u64,
     clock: Clock,
     timers: Timers,
     attempts: Attempts,
@@ -567,17 +569,18 @@ impl Connection {
 
     /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion
     /// controller's.
+    #[inline]
     fn send_window(&self) -> u64 {
         let window = self.recovery.window().unwrap_or_else(|| self.congestion.cwnd());
-        window.min(self.in_flight_max())
+        window.min(self.in_flight_max)
     }
 
-    /// Bytes that the path can use, by its smallest round trip; no limit before one is known.
-    fn in_flight_max(&self) -> u64 {
+    /// The smallest round trip has changed.
+    fn limit_flight(&mut self) {
         let Config { in_flight_min, link_rate, .. } = self.config;
-        let Some(rtt) = self.rtt.min() else { return u64::MAX };
-        let nanos = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
-        (link_rate.saturating_mul(nanos) / 1_000_000_000).max(in_flight_min)
+        self.in_flight_max = self.rtt.min().map_or(u64::MAX, |rtt| {
+            (link_rate.saturating_mul(nanos(rtt)) / 1_000_000_000).max(in_flight_min)
+        });
     }
 
     /// Whether no request can be served any more: closed, or a RST is about to be sent.
@@ -597,6 +600,7 @@ impl Connection {
     }
 
     /// Returns acknowledged lists, in order, behind those that were not yet polled.
+    #[inline]
     fn complete_sends(&mut self) {
         if !self.queue.completes(self.snd.una) {
             return;
@@ -703,6 +707,7 @@ impl Connection {
     }
 
     /// CH-EVT-6: once, and after everything before the FIN is consumed.
+    #[inline]
     fn raise_peer_closed(&mut self) {
         let reached = self.receiver.fin_reached() && self.receiver.backlog_bytes() == 0;
         if reached && !self.peer_closed_raised {
@@ -713,6 +718,7 @@ impl Connection {
     }
 
     /// Keeps the delayed-ACK timer in step with what the receiver owes.
+    #[inline]
     fn update_delayed_ack(&mut self) {
         match self.receiver.ack_due() {
             AckDue::Delayed if !self.timers.is_running(Timer::DelayedAck) => {

@@ -30,8 +30,18 @@ const NO_BLOCKS: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) 
 struct Draft {
     start: Position,
     len: usize,
+    /// The data ends where a list ends.
+    ends_list: bool,
     fin: bool,
     context: Option<u64>,
+}
+
+impl Draft {
+    /// The first `len` bytes of `cut`, and a FIN behind them or not.
+    fn new(start: Position, len: usize, fin: bool, cut: &Cut) -> Self {
+        let ends_list = cut.ends_list && len == cut.len;
+        Self { start, len, ends_list, fin, context: cut.context }
+    }
 }
 
 impl Connection {
@@ -77,6 +87,11 @@ impl Connection {
             return None;
         }
         self.raise_path_mtu();
+        if self.snd.nxt >= self.send_end() && self.recovery.is_idle() {
+            // Nothing waits, and there is nothing to repair or to ask for.
+            self.owed.tail_probe = false;
+            return None;
+        }
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
         if let Some(first) = self.recovery.awaits_new_data() {
@@ -124,7 +139,11 @@ impl Connection {
     }
 
     /// Bytes that pacing lets go now, or when it does again.
+    #[inline]
     fn paced_room(&mut self) -> Result<u64, Instant> {
+        if !self.config.congestion_options.pacing {
+            return Ok(u64::MAX);
+        }
         match self.pacing_rate() {
             Some(rate) => self.pacer.room(self.now, rate, self.mss),
             None => Ok(u64::MAX),
@@ -132,6 +151,7 @@ impl Connection {
     }
 
     /// The rate to pace at now; `None` when pacing is off or has nothing to go by.
+    #[inline]
     pub(super) fn pacing_rate(&self) -> Option<Rate> {
         let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
         // Recovery's window says what may be sent for this ACK, and is often 0.
@@ -180,16 +200,16 @@ impl Connection {
     }
 
     /// Cuts at most `max` of the `wanted` positions from `start`, which were sent before.
-    fn draft_again(&self, start: Position, wanted: u64, max: u64) -> Draft {
+    fn draft_again(&mut self, start: Position, wanted: u64, max: u64) -> Draft {
         let data = self.queue.end().since(start).min(wanted);
-        let cut = self.measure(start, data.min(max));
+        let cut = self.cut(start, data.min(max));
         let mut len = cut.len as u64;
         if len < data && !(cut.ends_list && self.ends_at_lists()) && len > self.mss {
             len -= len % self.mss;
         }
         let end = start + len;
         let fin = self.fin_requested && end == self.queue.end() && wanted > len;
-        Draft { start, len: saturate(len), fin, context: cut.context }
+        Draft::new(start, saturate(len), fin, &cut)
     }
 
     /// RFC 8985 s7.3: new data if there is any, else the last segment again.
@@ -215,6 +235,7 @@ impl Connection {
     }
 
     /// Cuts new data, or the FIN; `None` when it has to wait.
+    #[inline]
     fn draft_new(&mut self, most: u64, probe: bool) -> Option<Draft> {
         let start = self.snd.nxt;
         let data = self.queue.end().since(start);
@@ -228,7 +249,7 @@ impl Connection {
         if probe || self.recovery.in_flight() == 0 {
             room = room.max(self.mss);
         }
-        let cut = self.measure(start, most.min(window).min(room));
+        let cut = self.cut(start, most.min(window).min(room));
         let at_end = start + cut.len as u64 == self.queue.end();
         let fin = fin_pending && at_end && window > cut.len as u64;
         let mut len = cut.len as u64;
@@ -253,7 +274,7 @@ impl Connection {
             return None;
         }
         self.owed.small_segment = false;
-        Some(Draft { start, len: saturate(len), fin, context: cut.context })
+        Some(Draft::new(start, saturate(len), fin, &cut))
     }
 
     /// Nagle's rule (RFC 9293 s3.7.4) as Minshall has it, and Linux: a short segment waits while another short one
@@ -270,8 +291,10 @@ impl Connection {
             && !self.owed.small_segment
     }
 
-    fn measure(&self, start: Position, max: u64) -> Cut {
-        self.queue.measure(start, saturate(max), self.ends_at_lists())
+    #[inline]
+    fn cut(&mut self, start: Position, max: u64) -> Cut {
+        let each_list = self.ends_at_lists();
+        self.queue.cut(start, saturate(max), each_list)
     }
 
     /// CH-SND-5, -8.
@@ -280,6 +303,7 @@ impl Connection {
     }
 
     /// RFC 5681 s4.1: after an idle RTO the congestion window says nothing about the path any more.
+    #[inline]
     fn reconsider_idle(&mut self) {
         if self.recovery.is_idle()
             && self.snd.nxt < self.send_end()
@@ -292,12 +316,12 @@ impl Connection {
 
     /// Gives a data segment its header, and counts it as sent.
     fn transmit(&mut self, draft: Draft) -> Transmit {
-        let Draft { start, len, fin, context } = draft;
+        let Draft { start, len, ends_list, fin, context } = draft;
         let data_end = start + len as u64;
         let end = data_end + u64::from(fin);
         let push = len > 0
             && match self.config.push {
-                PushPolicy::EachList => self.queue.ends_list(data_end),
+                PushPolicy::EachList => ends_list,
                 PushPolicy::QueueEmpty => data_end == self.queue.end(),
             };
         let resent = end.min(self.snd.max).since(start);
@@ -324,7 +348,7 @@ impl Connection {
         let in_flight = self.recovery.in_flight();
         self.usage.sent((self.snd.una, self.snd.nxt), in_flight, cwnd, self.mss);
         if !self.timers.is_running(Timer::Retransmit) {
-            self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+            self.timers.set(Timer::Retransmit, self.rtt.timeout(self.now));
         }
         self.timers.stop(Timer::Persist);
         self.arm_tail_probe();
@@ -363,6 +387,7 @@ impl Connection {
         }
     }
 
+    #[inline]
     fn count_data(&mut self, start: Position, data_end: Position, resent: u64, push: bool) {
         let len = data_end.since(start);
         let resent_data = resent.min(len);
@@ -376,6 +401,7 @@ impl Connection {
     }
 
     /// RFC 8985 s7.2.
+    #[inline]
     pub(super) fn arm_tail_probe(&mut self) {
         let deadline = self.timers.deadline(Timer::Retransmit).and_then(|timeout| {
             self.recovery.probe_deadline(self.now, self.rtt.srtt(), self.mss, timeout)
@@ -387,6 +413,7 @@ impl Connection {
     }
 
     /// The header of a segment that is sent now: acknowledges what is owed.
+    #[inline]
     fn header(&mut self, start: Position, mut flags: Flags) -> Transmit {
         self.timers.stop(Timer::DelayedAck);
         if self.ecn.echo() && !flags.contains(Flags::RST) {
@@ -449,7 +476,7 @@ impl Connection {
         if start >= self.queue.end() {
             return self.transmit_bare(start.previous());
         }
-        let context = self.measure(start, 1).context;
+        let context = self.cut(start, 1).context;
         let resent = (start + 1).min(self.snd.max).since(start);
         self.queue.commit(start, 1);
         // Not in flight: the peer need not keep it. But it may acknowledge it.

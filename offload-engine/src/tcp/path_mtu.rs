@@ -235,7 +235,7 @@ impl Connection {
         // at once, not a segment alone: what was dropped has left the path.
         self.recovery.on_narrow_path(self.mss);
         if !self.recovery.is_idle() {
-            self.timers.set(Timer::Retransmit, self.now + self.rtt.rto());
+            self.timers.set(Timer::Retransmit, self.rtt.timeout(self.now));
         }
         self.arm_tail_probe();
     }

@@ -188,10 +188,12 @@ impl Receiver {
     }
 
     /// What was accepted last counts for the window's growth.
+    #[inline]
     pub(super) fn measure(&mut self, now: Instant) {
         self.autotune.on_data(now, self.nxt, self.edge);
     }
 
+    #[inline]
     fn grow(&mut self, now: Instant, consumed: u64) {
         if consumed == 0 {
             return;
@@ -252,6 +254,12 @@ impl Receiver {
     pub(super) fn accept(&mut self, arrival: &Arrival<'_>) -> (Range<usize>, bool) {
         let &Arrival { start, payload, push, fin, .. } = arrival;
         let end = arrival.end();
+        let expected = start == self.nxt && start < end && end <= self.edge;
+        if expected && !fin && self.fin.is_none() && self.reassembly.is_empty() {
+            // All of it, and nothing else.
+            self.count(arrival);
+            return self.take_in_order(start, payload, (start, end), push);
+        }
         if fin {
             if end <= self.edge && end >= self.nxt {
                 // A second opinion about the end of the stream is a peer's error: the first one stands.
@@ -315,6 +323,7 @@ impl Receiver {
         (index(start, from)..index(start, fresh), push && fresh == to)
     }
 
+    #[inline]
     fn count(&mut self, arrival: &Arrival<'_>) {
         self.learn(arrival.piece_size, arrival.push);
         self.unacked_segments = self.unacked_segments.saturating_add(arrival.pieces);
@@ -330,6 +339,7 @@ impl Receiver {
 
     /// Full size is the largest seen, at most our MSS; a smaller one counts when it comes twice in a row
     /// without a PSH, for the path may have changed.
+    #[inline]
     fn learn(&mut self, size: u64, push: bool) {
         let size = size.min(self.mss);
         if size >= self.full_size || size == self.small_size {
@@ -342,6 +352,7 @@ impl Receiver {
 
     /// Ends the processing of a segment: what the consumer refused, then what has become contiguous,
     /// waits for it; then the FIN counts.
+    #[inline]
     pub(super) fn settle(&mut self, now: Instant, refused: &[u8], push: bool) {
         let indicated = core::mem::take(&mut self.indicated);
         self.grow(now, indicated.saturating_sub(refused.len() as u64));
@@ -464,6 +475,7 @@ impl Receiver {
 
     /// Whether the next ACK has to be a segment of its own: SACK blocks travel without data, so that a
     /// data segment never shrinks and a duplicate ACK is one in the sense of RFC 5681 s2.
+    #[inline]
     pub(super) fn wants_bare_ack(&self) -> bool {
         self.due == AckDue::Now
             && (self.duplicates_owed > 0
@@ -471,12 +483,14 @@ impl Receiver {
     }
 
     /// The farthest edge that the limit allows.
+    #[inline]
     fn open_edge(&self) -> Position {
         let free = self.limit.saturating_sub(self.backlog_bytes);
         self.nxt + (free >> self.scale << self.scale)
     }
 
     /// The window field of a segment that is being sent, and with it an acknowledgement.
+    #[inline]
     pub(super) fn advertise(&mut self) -> u16 {
         let open = self.open_edge();
         if open.since(self.edge) >= self.mss.min(self.limit / 2).max(1) {
@@ -484,13 +498,13 @@ impl Receiver {
         }
         let unit = 1 << self.scale;
         let window = self.window();
-        let mut field = window.div_ceil(unit).min(WINDOW_FIELD_MAX);
+        let mut field = ((window + unit - 1) >> self.scale).min(WINDOW_FIELD_MAX);
         let rounded = self.nxt + field * unit;
         let within_limit = rounded + self.backlog_bytes <= self.nxt + self.limit + unit;
         if rounded <= self.edge || within_limit {
             self.edge = self.edge.max(rounded);
         } else {
-            field = window / unit;
+            field = window >> self.scale;
         }
         self.last_ack = self.nxt;
         if self.unacked_segments > 0 {
@@ -505,6 +519,7 @@ impl Receiver {
     }
 
     /// SACK blocks for a bare ACK, a report of a duplicate first (RFC 2883 s4); returns how many.
+    #[inline]
     pub(super) fn sack_blocks(&mut self, blocks: &mut [SackBlock]) -> usize {
         if !self.sack || blocks.is_empty() {
             return 0;

@@ -131,12 +131,15 @@ impl Connection {
     }
 
     /// CH-ST-2, SendBacklogChange: no storm of small changes.
+    #[inline]
     pub(super) fn tell_send_backlog(&mut self) {
         let SendBacklog { told, told_at } = self.send_backlog;
         let size = self.send_backlog_size();
-        let same = size < told.saturating_mul(2) && size.saturating_mul(2) > told;
+        if size < told.saturating_mul(2) && size.saturating_mul(2) > told {
+            return;
+        }
         let round_trip = self.rtt.srtt().unwrap_or_default();
-        if same || told_at.is_some_and(|at| self.now - at < round_trip) {
+        if told_at.is_some_and(|at| self.now - at < round_trip) {
             return;
         }
         self.send_backlog = SendBacklog { told: size, told_at: Some(self.now) };
@@ -173,6 +176,7 @@ impl Connection {
     }
 
     /// An acknowledgement has come: what was sent is looked at.
+    #[inline]
     pub(super) fn watch_drops(&mut self) {
         let Some(share) = self.config.upload.high_drop_rate else { return };
         let (sent, resent) = (self.counters.bytes_sent, self.counters.bytes_retrans);
@@ -186,6 +190,7 @@ impl Connection {
     }
 
     /// `pieces` segments have come; `data`: with payload; `beyond`: beyond a hole.
+    #[inline]
     pub(super) fn watch_arrival(&mut self, pieces: u32, data: bool, beyond: bool) {
         self.watch.segments += u64::from(pieces);
         self.watch_fragments();
@@ -200,6 +205,7 @@ impl Connection {
         }
     }
 
+    #[inline]
     fn watch_fragments(&mut self) {
         let Some(share) = self.config.upload.high_fragmentation else { return };
         let Watch { fragments, segments, .. } = self.watch;
@@ -225,6 +231,7 @@ impl Connection {
     }
 
     /// `count` bytes were indicated.
+    #[inline]
     pub(super) fn watch_indication(&mut self, count: usize) {
         let Some(most) = self.config.upload.no_buffer_preposting else { return };
         self.watch.bytes_indicated += count as u64;

@@ -3,12 +3,15 @@
 //! Times are nanoseconds inside, so a path of 100 us gets a true estimate although timestamps tick
 //! in milliseconds. The chimney carries 8 x SRTT and 4 x RTTVAR in ticks of 1 ms.
 
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, nanos};
 
 /// RTO before the first sample (RFC 6298 2.1).
 const RTO_INITIAL: Duration = Duration::from_secs(1);
 /// Largest exponent of the back-off; `rto_max` is reached long before.
 const BACKOFF_MAX: u32 = 16;
+
+/// Largest sample that counts, in nanoseconds: eight of them are a number yet.
+const SAMPLE_MAX: u64 = u64::MAX / 8;
 
 /// For how long, at least, the smallest RTT is remembered; twice as long at most (RFC 8985 s6.2 step 1 asks for a
 /// window; Linux has 300 s).
@@ -20,56 +23,61 @@ struct RecentMin {
     since: Instant,
     current: Option<Duration>,
     previous: Option<Duration>,
+    /// The smaller of both: asked for with each segment.
+    least: Option<Duration>,
 }
 
 impl RecentMin {
-    fn sample(&mut self, now: Instant, rtt: Duration) {
-        let age = now - self.since;
-        if age >= MIN_WINDOW {
-            self.previous = self.current.take().filter(|_| age < MIN_WINDOW * 2);
+    /// Returns whether the smallest may have changed.
+    fn sample(&mut self, now: Instant, rtt: Duration) -> bool {
+        if now >= self.since + MIN_WINDOW {
+            let lately = now < self.since + MIN_WINDOW * 2;
+            self.previous = self.current.take().filter(|_| lately);
             self.since = now;
+        } else if self.current.is_some_and(|current| current <= rtt) {
+            return false;
         }
-        self.current = Some(self.current.map_or(rtt, |min| min.min(rtt)));
-    }
-
-    fn get(&self) -> Option<Duration> {
-        self.current.into_iter().chain(self.previous).min()
+        self.current = Some(rtt);
+        self.least = Some(self.previous.map_or(rtt, |previous| previous.min(rtt)));
+        true
     }
 }
 
-/// The estimator of one connection.
+/// The estimator of one connection. Times are nanoseconds: each acknowledgement brings a sample.
 #[derive(Debug)]
 pub(super) struct RttEstimator {
-    srtt: Option<Duration>,
-    rttvar: Duration,
+    srtt: Option<u64>,
+    rttvar: u64,
     min: RecentMin,
-    rto_min: Duration,
-    rto_max: Duration,
-    /// The time-out before back-off: computed with each sample, asked for with each segment.
-    base_rto: Duration,
+    rto_min: u64,
+    rto_max: u64,
+    /// The time-out before back-off. The least of it stands beside SRTT, as in Linux: on a path without jitter
+    /// RTTVAR goes to nothing, and a peer's delayed ACK would look like a loss. RFC 6298 2.4 has it count in all.
+    base_rto: u64,
     backoff: u32,
 }
 
 impl RttEstimator {
     pub(super) fn new(rto_min: Duration, rto_max: Duration) -> Self {
-        let base_rto = RTO_INITIAL.clamp(rto_min, rto_max);
-        let (rttvar, min) = (Duration::ZERO, RecentMin::default());
-        Self { srtt: None, rttvar, min, rto_min, rto_max, base_rto, backoff: 0 }
+        let base_rto = nanos(RTO_INITIAL.clamp(rto_min, rto_max));
+        let (rto_min, rto_max) = (nanos(rto_min), nanos(rto_max));
+        let min = RecentMin::default();
+        Self { srtt: None, rttvar: 0, min, rto_min, rto_max, base_rto, backoff: 0 }
     }
 
     /// Continues from a carried estimate: `srtt8` is 8 x SRTT, `rttvar4` is 4 x RTTVAR, in ms.
     pub(super) fn import(&mut self, srtt8: u16, rttvar4: u16) {
         if srtt8 != 0 {
-            self.srtt = Some(Duration::from_micros(u64::from(srtt8) * 1_000 / 8));
-            self.rttvar = Duration::from_micros(u64::from(rttvar4) * 1_000 / 4);
+            self.srtt = Some(u64::from(srtt8) * 1_000 / 8 * 1_000);
+            self.rttvar = u64::from(rttvar4) * 1_000 / 4 * 1_000;
             self.derive();
         }
     }
 
     /// The carried form: 8 x SRTT, never 0 once there is a sample, and 4 x RTTVAR, in ms.
     pub(super) fn export(&self) -> (u16, u16) {
-        let scaled = |value: Duration, factor: u128| {
-            u16::try_from((value.as_nanos() * factor).div_ceil(1_000_000)).unwrap_or(u16::MAX)
+        let scaled = |value: u64, factor: u64| {
+            u16::try_from(value.saturating_mul(factor).div_ceil(1_000_000)).unwrap_or(u16::MAX)
         };
         match self.srtt {
             Some(srtt) => (scaled(srtt, 8).max(1), scaled(self.rttvar, 4)),
@@ -77,47 +85,46 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample (RFC 6298 2.2, 2.3) and ends the back-off.
-    pub(super) fn sample(&mut self, now: Instant, rtt: Duration) {
+    /// Takes a sample (RFC 6298 2.2, 2.3) and ends the back-off. Returns whether the smallest may have changed.
+    pub(super) fn sample(&mut self, now: Instant, rtt: Duration) -> bool {
         self.backoff = 0;
-        self.min.sample(now, rtt);
-        match self.srtt {
-            None => {
-                self.srtt = Some(rtt);
-                self.rttvar = rtt / 2;
-            }
-            Some(srtt) => {
-                self.rttvar = (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4;
-                self.srtt = Some((srtt * 7 + rtt) / 8);
-            }
-        }
+        let is_least = self.min.sample(now, rtt);
+        let rtt = nanos(rtt).min(SAMPLE_MAX);
+        let (srtt, rttvar) = match self.srtt {
+            None => (rtt, rtt / 2),
+            Some(srtt) => ((srtt * 7 + rtt) / 8, (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4),
+        };
+        (self.srtt, self.rttvar) = (Some(srtt), rttvar);
         self.derive();
+        is_least
     }
 
     fn derive(&mut self) {
-        self.base_rto = self
-            .srtt
-            .map_or(RTO_INITIAL, |srtt| srtt + (self.rttvar * 4).max(self.rto_min))
-            .clamp(self.rto_min, self.rto_max);
-    }
-
-    /// The time-out before back-off. The least of it stands beside SRTT, as in Linux: on a path without jitter
-    /// RTTVAR goes to nothing, and a peer's delayed ACK would look like a loss. RFC 6298 2.4 has it count in all.
-    pub(super) const fn base_rto(&self) -> Duration {
-        self.base_rto
+        let rto = self.srtt.map_or(nanos(RTO_INITIAL), |srtt| {
+            srtt.saturating_add(self.rttvar.saturating_mul(4).max(self.rto_min))
+        });
+        self.base_rto = rto.clamp(self.rto_min, self.rto_max);
     }
 
     /// The time-out shifted left by `exponent`, bounded.
     pub(super) fn rto_shifted(&self, exponent: u32) -> Duration {
-        if exponent == 0 {
-            return self.base_rto;
-        }
-        self.base_rto().saturating_mul(1 << exponent.min(BACKOFF_MAX)).min(self.rto_max)
+        Duration::from_nanos(self.shifted(exponent))
+    }
+
+    #[inline]
+    fn shifted(&self, exponent: u32) -> u64 {
+        self.base_rto.saturating_mul(1 << exponent.min(BACKOFF_MAX)).min(self.rto_max)
     }
 
     /// The time-out now (RFC 6298 2.4, 5.5).
     pub(super) fn rto(&self) -> Duration {
         self.rto_shifted(self.backoff)
+    }
+
+    /// When the retransmission timer that is started `now` runs out.
+    #[inline]
+    pub(super) fn timeout(&self, now: Instant) -> Instant {
+        now.after(self.shifted(self.backoff))
     }
 
     /// Doubles the time-out (RFC 6298 5.5).
@@ -130,26 +137,53 @@ impl RttEstimator {
         self.backoff = u32::from(exponent).min(BACKOFF_MAX);
     }
 
-    pub(super) const fn srtt(&self) -> Option<Duration> {
-        self.srtt
+    pub(super) fn srtt(&self) -> Option<Duration> {
+        self.srtt.map(Duration::from_nanos)
     }
 
     pub(super) fn rttvar(&self) -> Option<Duration> {
-        self.srtt.map(|_| self.rttvar)
+        self.srtt.map(|_| Duration::from_nanos(self.rttvar))
     }
 
     /// Smallest sample of the last 150 s at least, 300 s at most.
     pub(super) fn min(&self) -> Option<Duration> {
-        self.min.get()
+        self.min.least
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn estimator() -> RttEstimator {
         RttEstimator::new(Duration::from_millis(200), Duration::from_secs(60))
+    }
+
+    proptest! {
+        // RFC 6298 2.3, in the arithmetic of durations.
+        #[test]
+        fn estimates_are_exact_to_the_nanosecond(
+            first in 0u64..10_000_000_000,
+            samples in prop::collection::vec(0u64..10_000_000_000, 0..20),
+        ) {
+            let mut rtt = estimator();
+            let first = Duration::from_nanos(first);
+            rtt.sample(Instant::ZERO, first);
+            let (mut srtt, mut rttvar, mut least) = (first, first / 2, first);
+            for sample in samples.into_iter().map(Duration::from_nanos) {
+                rtt.sample(Instant::ZERO, sample);
+                rttvar = (rttvar * 3 + srtt.abs_diff(sample)) / 4;
+                srtt = (srtt * 7 + sample) / 8;
+                least = least.min(sample);
+            }
+            prop_assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(srtt), Some(rttvar)));
+            let rto = srtt + (rttvar * 4).max(Duration::from_millis(200));
+            prop_assert_eq!(rtt.rto(), rto.min(Duration::from_secs(60)));
+            prop_assert_eq!(rtt.timeout(Instant::ZERO), Instant::ZERO + rtt.rto());
+            prop_assert_eq!(rtt.min(), Some(least));
+        }
     }
 
     // RFC 6298 2.1 to 2.5, 5.5.

@@ -1,8 +1,9 @@
 //! The send queue: posted net buffer lists, by value, in order.
 //!
 //! Nothing is copied: a segment is a range of positions, and [`SendQueue::slices`] finds the memory
-//! behind it. A cursor remembers where the last segment ended, so sequential sending never searches;
-//! a retransmission finds its list by binary search and walks inside that list only.
+//! behind it. A cursor remembers where the last segment ended, so sequential sending never searches, and
+//! what [`SendQueue::cut`] has walked over nobody walks again; a retransmission finds its list by binary
+//! search and walks inside that list only.
 //!
 //! Limits: [`SLICES_MAX`] slices in one segment, [`SPARE_CHAINS_MAX`] emptied chains kept for completions.
 
@@ -18,6 +19,8 @@ use crate::{
 pub const SLICES_MAX: usize = 64;
 /// Most emptied chains kept, so that completions allocate nothing.
 const SPARE_CHAINS_MAX: usize = 4;
+/// Room for lists of a chain for several.
+const CHAIN_LISTS: usize = 4;
 
 #[derive(Debug)]
 struct Posted {
@@ -63,6 +66,8 @@ pub(super) struct SendQueue {
     /// Where the segment made last begins, and ends.
     current: Cursor,
     next: Cursor,
+    /// Where the last cut begins, and ends.
+    cut: (Cursor, Cursor),
     spare: Vec<NblChain>,
 }
 
@@ -76,6 +81,7 @@ impl SendQueue {
             disconnect: None,
             current: cursor,
             next: cursor,
+            cut: (cursor, cursor),
             spare: Vec::new(),
         }
     }
@@ -86,8 +92,9 @@ impl SendQueue {
     }
 
     /// Appends a chain and keeps its emptied storage for a completion.
+    #[inline]
     pub(super) fn post(&mut self, mut chain: NblChain) {
-        for list in chain.drain(..) {
+        while let Some(list) = chain.pop_front() {
             let posted = self.place(list);
             self.lists.push_back(posted);
         }
@@ -95,6 +102,7 @@ impl SendQueue {
     }
 
     /// Keeps the storage of an empty chain.
+    #[inline]
     pub(super) fn keep_chain(&mut self, chain: NblChain) {
         debug_assert!(chain.is_empty());
         if self.spare.len() < SPARE_CHAINS_MAX {
@@ -133,6 +141,7 @@ impl SendQueue {
         }
     }
 
+    #[inline]
     fn get(&self, number: u64) -> Option<&Posted> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         if index == self.lists.len() {
@@ -174,44 +183,68 @@ impl SendQueue {
         cursor
     }
 
-    fn cursor_at(&self, at: Position) -> Cursor {
-        [self.next, self.current]
-            .into_iter()
-            .find(|cursor| cursor.at == at && cursor.list >= self.first)
-            .unwrap_or_else(|| self.seek(at))
+    /// Whether `cursor` stands at `at`, in a list that is still there.
+    #[inline]
+    fn is_at(&self, cursor: &Cursor, at: Position) -> bool {
+        cursor.at == at && cursor.list >= self.first
     }
 
-    /// Moves over exhausted MDLs, net buffers and lists to the next byte of data, and returns the
+    #[inline]
+    fn cursor_at(&self, at: Position) -> Cursor {
+        if self.is_at(&self.next, at) {
+            self.next
+        } else if self.is_at(&self.current, at) {
+            self.current
+        } else {
+            self.seek(at)
+        }
+    }
+
+    /// Moves over exhausted MDLs, net buffers and lists to the next byte of data, and returns its list and the
     /// rest of its MDL. `None` at the end of the queue.
-    fn settle(&self, cursor: &mut Cursor) -> Option<&[u8]> {
+    #[inline]
+    fn settle(&self, cursor: &mut Cursor) -> Option<(&Posted, &[u8])> {
+        match self.rest_at(cursor) {
+            None => self.settle_beyond(cursor),
+            found => found,
+        }
+    }
+
+    /// The list of the byte at `cursor`, and the rest of its MDL, unless it lies in another MDL or behind a net
+    /// buffer's data offset.
+    #[inline]
+    fn rest_at(&self, cursor: &Cursor) -> Option<(&Posted, &[u8])> {
+        let posted = self.get(cursor.list)?;
+        let net_buffer = posted.list.net_buffers.get(cursor.net_buffer)?;
+        if cursor.mdl == 0 && cursor.offset < net_buffer.data_offset() {
+            return None;
+        }
+        let rest = net_buffer.mdls().get(cursor.mdl)?.get(cursor.offset..)?;
+        (!rest.is_empty()).then_some((posted, rest))
+    }
+
+    /// [`SendQueue::settle`], wherever the next byte is.
+    fn settle_beyond(&self, cursor: &mut Cursor) -> Option<(&Posted, &[u8])> {
         loop {
             let posted = self.get(cursor.list)?;
-            let Some(net_buffer) = posted.list.net_buffers.get(cursor.net_buffer) else {
-                *cursor = Cursor {
-                    list: cursor.list + 1,
-                    net_buffer: 0,
-                    mdl: 0,
-                    offset: 0,
-                    at: cursor.at,
-                };
-                continue;
-            };
-            // A fresh net buffer: its data starts `data_offset` bytes into the chain (CH-BUF-1).
-            if cursor.mdl == 0 && cursor.offset == 0 {
-                cursor.offset = net_buffer.data_offset();
-            }
-            match net_buffer.mdls().get(cursor.mdl) {
-                None => {
-                    cursor.net_buffer += 1;
-                    cursor.mdl = 0;
-                    cursor.offset = 0;
+            while let Some(net_buffer) = posted.list.net_buffers.get(cursor.net_buffer) {
+                // A fresh net buffer: its data starts `data_offset` bytes into the chain (CH-BUF-1).
+                if cursor.mdl == 0 && cursor.offset == 0 {
+                    cursor.offset = net_buffer.data_offset();
                 }
-                Some(mdl) if cursor.offset >= mdl.len() => {
+                while let Some(mdl) = net_buffer.mdls().get(cursor.mdl) {
+                    if let Some(rest) = mdl.get(cursor.offset..).filter(|rest| !rest.is_empty()) {
+                        return Some((posted, rest));
+                    }
                     cursor.offset -= mdl.len();
                     cursor.mdl += 1;
                 }
-                Some(mdl) => return Some(&mdl[cursor.offset..]),
+                cursor.net_buffer += 1;
+                cursor.mdl = 0;
+                cursor.offset = 0;
             }
+            cursor.list += 1;
+            cursor.net_buffer = 0;
         }
     }
 
@@ -223,36 +256,68 @@ impl SendQueue {
     /// How many bytes from `start` one segment may take: at most `max`, at most [`SLICES_MAX`] slices,
     /// and with `each_list` no further than the end of the list it starts in.
     pub(super) fn measure(&self, start: Position, max: usize, each_list: bool) -> Cut {
+        self.walk(&mut self.cursor_at(start), max, each_list).0
+    }
+
+    /// Like [`SendQueue::measure`], for a segment that [`SendQueue::commit`] may follow.
+    #[inline]
+    pub(super) fn cut(&mut self, start: Position, max: usize, each_list: bool) -> Cut {
         let mut cursor = self.cursor_at(start);
-        let mut cut = Cut { len: 0, ends_list: false, fragmented: false, context: None };
-        let mut slices = 0;
-        while let Some(rest) = self.settle(&mut cursor) {
-            let rest = rest.len();
-            if cut.ends_list && each_list || cut.len == max {
-                return cut;
-            }
-            if slices == SLICES_MAX {
-                cut.fragmented = true;
-                return cut;
-            }
-            let count = rest.min(max - cut.len);
-            cut.len += count;
-            slices += 1;
-            Self::advance(&mut cursor, count);
-            let posted = self.get(cursor.list);
-            cut.context = cut.context.or_else(|| posted.map(|posted| posted.list.context));
-            cut.ends_list = posted.is_some_and(|posted| posted.end == cursor.at);
-        }
+        let (cut, end) = self.walk(&mut cursor, max, each_list);
+        self.cut = (cursor, end);
         cut
     }
 
+    /// Measures from `from`, which is moved to its first byte; returns where the cut ends, too.
+    fn walk(&self, from: &mut Cursor, max: usize, each_list: bool) -> (Cut, Cursor) {
+        let mut cut = Cut { len: 0, ends_list: false, fragmented: false, context: None };
+        let Some((mut posted, mut rest)) = self.settle(from).filter(|_| max > 0) else {
+            return (cut, *from);
+        };
+        cut.context = Some(posted.list.context);
+        let mut cursor = *from;
+        let mut slices = 0;
+        loop {
+            if slices == SLICES_MAX {
+                cut.fragmented = true;
+                break;
+            }
+            let count = rest.len().min(max - cut.len);
+            cut.len += count;
+            slices += 1;
+            Self::advance(&mut cursor, count);
+            cut.ends_list = posted.end == cursor.at;
+            if cut.ends_list {
+                cursor = Cursor {
+                    list: cursor.list + 1,
+                    at: cursor.at,
+                    net_buffer: 0,
+                    mdl: 0,
+                    offset: 0,
+                };
+            }
+            if cut.len == max || cut.ends_list && each_list {
+                break;
+            }
+            let Some(next) = self.settle(&mut cursor) else { break };
+            (posted, rest) = next;
+        }
+        (cut, cursor)
+    }
+
     /// The segment `start..start + len` is being sent: the next one is expected behind it.
+    #[inline]
     pub(super) fn commit(&mut self, start: Position, len: usize) {
+        let (from, end) = self.cut;
+        if self.is_at(&from, start) && end.at == start + len as u64 {
+            (self.current, self.next) = (from, end);
+            return;
+        }
         let mut cursor = self.cursor_at(start);
         self.current = cursor;
         let mut left = len;
         while left > 0 {
-            let Some(rest) = self.settle(&mut cursor) else { break };
+            let Some((_, rest)) = self.settle(&mut cursor) else { break };
             let count = rest.len().min(left);
             Self::advance(&mut cursor, count);
             left -= count;
@@ -262,22 +327,26 @@ impl SendQueue {
 
     /// The memory of `len` bytes from `start`, in order.
     pub(super) fn slices(&self, start: Position, len: usize) -> Slices<'_> {
-        Slices { queue: self, cursor: self.cursor_at(start), left: len }
-    }
-
-    /// Whether a list ends at `at`, the end of a segment.
-    pub(super) fn ends_list(&self, at: Position) -> bool {
-        let index = self.lists.partition_point(|posted| posted.end < at);
-        self.lists.get(index).or(self.disconnect.as_ref()).is_some_and(|posted| posted.end == at)
+        // It is asked for of what was committed last.
+        let is_current = self.is_at(&self.current, start);
+        let cursor = if is_current { self.current } else { self.cursor_at(start) };
+        Slices { queue: self, cursor, left: len }
     }
 
     /// Whether [`SendQueue::acknowledge`] would complete a list.
+    #[inline]
     pub(super) fn completes(&self, una: Position) -> bool {
         self.lists.front().is_some_and(|posted| posted.end <= una)
     }
 
     /// Completes every list whose last byte lies before `una` (CH-SNC-5), in order, into `done`.
+    #[inline]
     pub(super) fn acknowledge(&mut self, una: Position, done: &mut NblChain) {
+        let several = self.lists.get(1).is_some_and(|posted| posted.end <= una);
+        if several && done.is_empty() && done.capacity() < CHAIN_LISTS {
+            // Most chains are posted with one list, and to grow one costs more than to get one.
+            *done = NblChain::with_capacity(CHAIN_LISTS);
+        }
         while self.lists.front().is_some_and(|posted| posted.end <= una) {
             let Some(Posted { mut list, start, end }) = self.lists.pop_front() else { return };
             list.complete(NdisStatus::SUCCESS, length(start, end));
@@ -356,7 +425,7 @@ impl<'a> Iterator for Slices<'a> {
         if self.left == 0 {
             return None;
         }
-        let rest = self.queue.settle(&mut self.cursor)?;
+        let (_, rest) = self.queue.settle(&mut self.cursor)?;
         let slice = &rest[..rest.len().min(self.left)];
         SendQueue::advance(&mut self.cursor, slice.len());
         self.left -= slice.len();
@@ -498,6 +567,42 @@ mod tests {
     }
 
     proptest! {
+        // What was walked over for a cut is found again, also when less of it is sent.
+        #[test]
+        fn a_cut_is_where_it_was_measured(
+            lists in prop::collection::vec(prop::collection::vec(0usize..5, 0..4), 1..8),
+            steps in prop::collection::vec((0usize..9, any::<bool>(), 0usize..3, 0usize..6), 1..60),
+        ) {
+            let mut flat = Vec::new();
+            let mut chain = NblChain::new();
+            for (context, mdls) in lists.iter().enumerate() {
+                let mut net_buffer = NetBuffer::new();
+                for length in mdls {
+                    let data: Vec<u8> = (0..*length).map(|n| (flat.len() + n) as u8).collect();
+                    flat.extend_from_slice(&data);
+                    net_buffer.push_mdl(data.into());
+                }
+                let mut list = NetBufferList::new(context as u64);
+                list.net_buffers.push(net_buffer);
+                chain.push_back(list);
+            }
+            let start = Position::first(SeqNum(5));
+            let mut queue = SendQueue::new(start);
+            queue.post(chain);
+            let (mut at, mut una) = (0, 0);
+            for (max, each_list, less, acked) in steps {
+                let measured = queue.measure(start + at as u64, max, each_list);
+                prop_assert_eq!(queue.cut(start + at as u64, max, each_list), measured);
+                let len = measured.len.saturating_sub(less);
+                queue.commit(start + at as u64, len);
+                prop_assert_eq!(bytes(&queue, start + at as u64, len), &flat[at..at + len]);
+                prop_assert_eq!(bytes(&queue, start + una as u64, at - una), &flat[una..at]);
+                at += len;
+                una = (una + acked).min(at);
+                queue.acknowledge(start + una as u64, &mut NblChain::new());
+            }
+        }
+
         // Sequential cuts and random re-reads against the flat bytes.
         #[test]
         fn cuts_cover_the_stream(

@@ -205,6 +205,7 @@ pub(super) fn import(
         last_data_recv: None,
         last_ack_recv: None,
         rtt,
+        in_flight_max: u64::MAX,
         clock: Clock {
             delta: ts_time.wrapping_sub(now.as_millis() as u32),
             recent: ts_recent,

@@ -42,17 +42,26 @@ pub(super) const ALL: [Timer; 10] = [
     Timer::Close,
 ];
 
+/// The deadline of a timer that does not run. No node lives that long.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
 /// Deadlines.
-#[derive(Debug, Default)]
-pub(super) struct Timers([Option<Instant>; ALL.len()]);
+#[derive(Debug)]
+pub(super) struct Timers([Instant; ALL.len()]);
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self([NEVER; ALL.len()])
+    }
+}
 
 impl Timers {
     pub(super) fn set(&mut self, timer: Timer, deadline: Instant) {
-        self.0[timer as usize] = Some(deadline);
+        self.0[timer as usize] = deadline;
     }
 
     pub(super) fn stop(&mut self, timer: Timer) {
-        self.0[timer as usize] = None;
+        self.0[timer as usize] = NEVER;
     }
 
     pub(super) fn stop_all(&mut self) {
@@ -60,11 +69,11 @@ impl Timers {
     }
 
     pub(super) fn deadline(&self, timer: Timer) -> Option<Instant> {
-        self.0[timer as usize]
+        Some(self.0[timer as usize]).filter(|deadline| *deadline != NEVER)
     }
 
     pub(super) fn is_running(&self, timer: Timer) -> bool {
-        self.deadline(timer).is_some()
+        self.0[timer as usize] != NEVER
     }
 
     /// Whether `timer` is due; stops it if so.
@@ -78,6 +87,7 @@ impl Timers {
 
     /// The earliest deadline.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.0.iter().flatten().min().copied()
+        let earliest = self.0.into_iter().fold(NEVER, Instant::min);
+        Some(earliest).filter(|deadline| *deadline != NEVER)
     }
 }

@@ -99,66 +99,63 @@ impl Controller {
             CongestionAlgorithm::Unlimited => Self::Unlimited(Unlimited),
         }
     }
+}
 
-    fn get(&self) -> &dyn Congestion {
-        match self {
-            Self::Cubic(controller) => controller,
-            Self::NewReno(controller) => controller,
-            Self::Unlimited(controller) => controller,
+/// Calls the controller that there is. The window is asked for several times with each segment, so not by a table
+/// of functions.
+macro_rules! ask {
+    ($controller:expr, $one:ident => $call:expr) => {
+        match $controller {
+            Controller::Cubic($one) => $call,
+            Controller::NewReno($one) => $call,
+            Controller::Unlimited($one) => $call,
         }
-    }
-
-    fn get_mut(&mut self) -> &mut dyn Congestion {
-        match self {
-            Self::Cubic(controller) => controller,
-            Self::NewReno(controller) => controller,
-            Self::Unlimited(controller) => controller,
-        }
-    }
+    };
 }
 
 impl Congestion for Controller {
+    #[inline]
     fn cwnd(&self) -> u64 {
-        self.get().cwnd()
+        ask!(self, it => it.cwnd())
     }
 
     fn ssthresh(&self) -> Option<u64> {
-        self.get().ssthresh()
+        ask!(self, it => it.ssthresh())
     }
 
     fn in_slow_start(&self) -> bool {
-        self.get().in_slow_start()
+        ask!(self, it => it.in_slow_start())
     }
 
     fn on_ack(&mut self, sample: AckSample) {
-        self.get_mut().on_ack(sample);
+        ask!(self, it => it.on_ack(sample));
     }
 
     fn on_loss(&mut self, now: Instant, in_flight: u64) {
-        self.get_mut().on_loss(now, in_flight);
+        ask!(self, it => it.on_loss(now, in_flight));
     }
 
     fn on_rto(&mut self, now: Instant, in_flight: u64, first: bool) {
-        self.get_mut().on_rto(now, in_flight, first);
+        ask!(self, it => it.on_rto(now, in_flight, first));
     }
 
     fn undo(&mut self) {
-        self.get_mut().undo();
+        ask!(self, it => it.undo());
     }
 
     fn on_idle(&mut self) {
-        self.get_mut().on_idle();
+        ask!(self, it => it.on_idle());
     }
 
     fn on_underuse(&mut self, used: u64) {
-        self.get_mut().on_underuse(used);
+        ask!(self, it => it.on_underuse(used));
     }
 
     fn on_resume(&mut self, now: Instant) {
-        self.get_mut().on_resume(now);
+        ask!(self, it => it.on_resume(now));
     }
 
     fn set_mss(&mut self, mss: u64) {
-        self.get_mut().set_mss(mss);
+        ask!(self, it => it.set_mss(mss));
     }
 }

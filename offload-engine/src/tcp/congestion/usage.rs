@@ -41,6 +41,7 @@ impl Usage {
 
     /// Whether a round trip begins as everything before `una` is acknowledged: some of it was sent after
     /// the last one had begun. Then everything up to `nxt` was sent before this one.
+    #[inline]
     pub(in super::super) fn round_begins(&mut self, una: Position, nxt: Position) -> bool {
         let begins = una > self.round_end;
         if begins {
@@ -50,6 +51,7 @@ impl Usage {
     }
 
     /// A transmission has left `in_flight` of `cwnd` bytes in flight, in [`una`, `nxt`).
+    #[inline]
     pub(in super::super) fn sent(
         &mut self,
         (una, nxt): (Position, Position),
@@ -64,12 +66,14 @@ impl Usage {
     }
 
     /// Whether the window, and nothing else, holds the sender back.
+    #[inline]
     pub(in super::super) fn is_limited(&self, cwnd: u64, slow_start: bool) -> bool {
         self.full || slow_start && self.peak.saturating_mul(2) > cwnd
     }
 
     /// To be asked with each acknowledgement: `limited` as [`Usage::is_limited`] says. Returns the most
     /// bytes in flight of an RTO in which the window was not used (RFC 2861 s3).
+    #[inline]
     pub(in super::super) fn underused(
         &mut self,
         now: Instant,
@@ -80,7 +84,7 @@ impl Usage {
         if limited {
             self.since = now;
         }
-        if now - self.since < rto {
+        if now < self.since + rto {
             return None;
         }
         self.since = now;

@@ -20,11 +20,13 @@
 //! | `probe` | when to ask for a tail, and what the answer means |
 //! | `prr` | how much may be sent in fast recovery |
 //! | `undo` | was it a loss at all |
+//! | `routine` | what an acknowledgement brings while nothing is wrong |
 
 mod options;
 mod probe;
 mod prr;
 mod rack;
+mod routine;
 mod scoreboard;
 mod undo;
 
@@ -213,11 +215,13 @@ impl Recovery {
     }
 
     /// Bytes presumed on the wire.
+    #[inline]
     pub(super) fn in_flight(&self) -> u64 {
         self.board.in_flight().saturating_sub(self.inferred)
     }
 
     /// Bytes that stand against the window.
+    #[inline]
     pub(super) fn occupied(&self) -> u64 {
         if self.options.limited_transmit || self.episode != Episode::Open {
             self.in_flight()
@@ -258,12 +262,14 @@ impl Recovery {
 
     /// The first run of bytes to resend, about `most` of it, and whether it may go out beyond the congestion
     /// window.
+    #[inline]
     pub(super) fn next_lost(&mut self, most: u64) -> Option<(Position, Position, bool)> {
         self.board.next_lost(most).map(|(start, end)| (start, end, self.force))
     }
 
     /// What RFC 6675 s4 sends in fast recovery when nothing is presumed lost and nothing new may be sent: rule
     /// 3, then once in an episode rule 4, the last segment.
+    #[inline]
     pub(super) fn next_doubtful(&self, mss: u64) -> Option<(Position, Position)> {
         let counts = self.sack && !self.options.rack && self.is_fast();
         if !counts || self.board.has_lost() {
@@ -314,6 +320,7 @@ impl Recovery {
     }
 
     /// `start..end` was sent, now. `resent`: some of it was on the wire before.
+    #[inline]
     pub(super) fn sent(&mut self, start: Position, end: Position, resent: bool, now: Instant) {
         let again = end.since(start) - end.since(self.board.nxt().max(start));
         if resent {
@@ -333,11 +340,25 @@ impl Recovery {
 
     /// Processes an acknowledgement. [`Recovery::regulate`] follows when the window is reduced.
     pub(super) fn on_ack(&mut self, ack: &Ack<'_>) -> Report {
-        let flight = self.board.outstanding() - self.board.sacked();
-        let flight = flight.saturating_sub(self.inferred);
+        let flight = self.flight();
         let delivery = self.deliver(ack);
+        if self.is_routine(ack, &delivery) {
+            self.proceed(ack, &delivery, flight)
+        } else {
+            self.consider(ack, &delivery, flight)
+        }
+    }
+
+    /// Bytes outstanding and not known to have arrived.
+    fn flight(&self) -> u64 {
+        let flight = self.board.outstanding() - self.board.sacked();
+        flight.saturating_sub(self.inferred)
+    }
+
+    /// What follows from what has been delivered. `flight`: bytes that were in flight before.
+    fn consider(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
         let (repaired, answered) = self.judge_probe(ack, delivery.acked);
-        let inferred = if answered { 0 } else { self.count_duplicates(ack, &delivery) };
+        let inferred = if answered { 0 } else { self.count_duplicates(ack, delivery) };
         let mut report = Report {
             acked: delivery.acked,
             delivered: if self.sack { delivery.bytes } else { inferred },
@@ -346,14 +367,14 @@ impl Recovery {
             ..Report::default()
         };
         let duplicate = self.hear_duplicate_report(ack);
-        self.note_reordering(&delivery);
-        report.undo = self.undo_spurious(ack, &delivery, duplicate);
+        self.note_reordering(delivery);
+        report.undo = self.undo_spurious(ack, delivery, duplicate);
         report.reduce = repaired;
         if self.is_fast() && report.delivered > 0 {
             // The silence that it asked about has ended; another may follow.
             self.probe = None;
         }
-        self.ask_f_rto(ack, &delivery);
+        self.ask_f_rto(ack, delivery);
         report.lost = self.detect(ack, &mut report);
         let ended = self.turn(ack.to, &mut report);
         if self.options.rack && self.sack {
@@ -381,10 +402,11 @@ impl Recovery {
         };
         let acked = self.board.acknowledge(ack.to, |record| {
             hear(&mut delivery, record);
-            delivery.newest = delivery.newest.max(Some(record.sent_at));
-            delivery.ambiguous |= record.resent;
-            delivery.repaired |=
-                record.resent && undo.as_ref().is_some_and(|undo| undo.covers(record.sent_at));
+            delivery.newest = Some(later(delivery.newest, record.sent_at));
+            if record.resent {
+                delivery.ambiguous = true;
+                delivery.repaired |= undo.as_ref().is_some_and(|undo| undo.covers(record.sent_at));
+            }
         });
         delivery.acked = acked;
         // Karn: an ACK that covers a retransmission may have waited for it, so it says nothing about the
@@ -398,7 +420,7 @@ impl Recovery {
             delivery.sacked += self.board.sack(start, end, ack.mss, |record| {
                 hear(&mut delivery, record);
                 if !record.resent {
-                    delivery.newest = delivery.newest.max(Some(record.sent_at));
+                    delivery.newest = Some(later(delivery.newest, record.sent_at));
                 }
             });
         }
@@ -563,7 +585,7 @@ impl Recovery {
         let certain = self.duplicate_acks >= self.threshold
             || self.board.sacked() >= u64::from(self.threshold) * mss
             || self.episode != Episode::Open;
-        let patience = self.rack.rtt + self.rack.window(certain, rtt_min, srtt);
+        let patience = self.rack.patience(certain, rtt_min, srtt);
         let (number, end) = (self.rack.number, self.rack.end);
         let (lost, waits) =
             self.board.mark_overdue(number, end, |sent_at| sent_at + patience <= now);
@@ -665,6 +687,7 @@ impl Recovery {
 
     /// Brings the window in step with `report`, after the congestion controller has heard of it: `ssthresh` is its
     /// threshold. Does nothing outside fast recovery.
+    #[inline]
     pub(super) fn regulate(&mut self, report: &Report, ssthresh: Option<u64>, mss: u64) {
         if !(self.options.prr && self.is_fast()) {
             return;
@@ -712,7 +735,7 @@ impl Recovery {
             self.board.forget_sacks();
         }
         let by_time = self.sack && self.options.rack;
-        let patience = self.rack.rtt + self.rack.window(true, rtt_min, srtt);
+        let patience = self.rack.patience(true, rtt_min, srtt);
         self.board.mark_due(|sent_at| !by_time || sent_at + patience <= now);
         let Some(last) = self.board.last() else { return };
         let until = last.end;
@@ -750,4 +773,9 @@ impl Recovery {
     pub(super) fn steps(&self) -> u64 {
         self.board.steps.get()
     }
+}
+
+/// The later of two times, one of which there may not be.
+fn later(one: Option<Instant>, other: Instant) -> Instant {
+    one.map_or(other, |one| one.max(other))
 }

@@ -68,15 +68,16 @@ impl TailProbe {
     }
 }
 
-/// Delay of a probe (RFC 8985 s7.2); `lone`: one segment is in flight.
-fn delay(srtt: Option<Duration>, lone: bool) -> Duration {
-    let timeout = srtt.map_or(TIMEOUT_INITIAL, |srtt| srtt * 2);
-    let timeout = timeout + if lone { PEER_ACK_DELAY } else { Duration::ZERO };
-    timeout.max(TIMEOUT_MIN)
+/// When a probe is due (RFC 8985 s7.2); `lone`: one segment is in flight.
+fn due(now: Instant, srtt: Option<Duration>, lone: bool) -> Instant {
+    let timeout = srtt.map_or(now + TIMEOUT_INITIAL, |srtt| now + srtt + srtt);
+    let timeout = if lone { timeout + PEER_ACK_DELAY } else { timeout };
+    timeout.max(now + TIMEOUT_MIN)
 }
 
 impl Recovery {
     /// Whether a tail loss probe may be sent (RFC 8985 s7.2).
+    #[inline]
     pub(in super::super) fn may_probe(&self) -> bool {
         let quiet = match self.episode {
             Episode::Open => self.board.sacked() == 0,
@@ -93,6 +94,7 @@ impl Recovery {
     /// When a tail loss probe is due; `None` when none is allowed (RFC 8985 s7.2). `timeout` is when the
     /// retransmission timer is: if that is sooner the probe takes its place, once. A probe without SACK is beyond
     /// the RFC and does not.
+    #[inline]
     pub(in super::super) fn probe_deadline(
         &self,
         now: Instant,
@@ -100,8 +102,11 @@ impl Recovery {
         mss: u64,
         timeout: Instant,
     ) -> Option<Instant> {
-        let probe = now + delay(srtt, self.board.in_flight() <= mss);
-        let allowed = self.may_probe() && (self.sack || srtt.is_some() && probe < timeout);
+        if !self.may_probe() {
+            return None;
+        }
+        let probe = due(now, srtt, self.board.in_flight() <= mss);
+        let allowed = self.sack || srtt.is_some() && probe < timeout;
         allowed.then(|| probe.min(timeout))
     }
 

@@ -3,7 +3,7 @@
 use super::{Ack, scoreboard::Record};
 use crate::{
     tcp::seq::Position,
-    time::{Duration, Instant},
+    time::{Duration, Instant, nanos},
 };
 
 /// Recoveries without a report of a duplicate, after which the reordering window is small again (RFC 8985
@@ -20,8 +20,8 @@ pub(super) struct Rack {
     pub(super) number: u64,
     /// RACK.end_seq.
     pub(super) end: Position,
-    /// RACK.rtt.
-    pub(super) rtt: Duration,
+    /// RACK.rtt, in nanoseconds.
+    rtt: u64,
     /// Highest byte delivered (RACK.fack).
     pub(super) highest: Position,
     reordering_seen: bool,
@@ -38,7 +38,7 @@ impl Rack {
         Self {
             number: 0,
             end: una,
-            rtt: Duration::ZERO,
+            rtt: 0,
             highest: una,
             reordering_seen: false,
             multiplier: 1,
@@ -50,10 +50,10 @@ impl Rack {
     /// RFC 8985 s6.2 step 2: `record` is delivered. What was resent counts only if this is about the
     /// retransmission: not if it is too fast, or if the peer echoes something older.
     pub(super) fn deliver(&mut self, record: &Record, ack: &Ack<'_>) {
-        let rtt = ack.now - record.sent_at;
+        let rtt = ack.now.nanos_since(record.sent_at);
         if record.resent {
             let echoes_older = ack.echo.is_some_and(|echo| is_older(echo, record.sent_at));
-            if echoes_older || ack.rtt_min.is_some_and(|min| rtt < min) {
+            if echoes_older || ack.rtt_min.is_some_and(|min| rtt < nanos(min)) {
                 return;
             }
         }
@@ -87,14 +87,19 @@ impl Rack {
         }
     }
 
-    /// RACK.reo_wnd: how much later than expected a segment may be. `certain`: a recovery is under way, or enough
-    /// segments above it have arrived.
-    pub(super) fn window(
+    /// How long after its transmission a segment is late: RACK.rtt + RACK.reo_wnd.
+    pub(super) fn patience(
         &self,
         certain: bool,
         rtt_min: Option<Duration>,
         srtt: Option<Duration>,
     ) -> Duration {
+        Duration::from_nanos(self.rtt) + self.window(certain, rtt_min, srtt)
+    }
+
+    /// RACK.reo_wnd: how much later than expected a segment may be. `certain`: a recovery is under way, or enough
+    /// segments above it have arrived.
+    fn window(&self, certain: bool, rtt_min: Option<Duration>, srtt: Option<Duration>) -> Duration {
         if certain && !self.reordering_seen {
             return Duration::ZERO;
         }

@@ -119,11 +119,13 @@ impl Scoreboard {
     }
 
     /// Bytes sent and not acknowledged.
+    #[inline]
     pub(super) fn outstanding(&self) -> u64 {
         self.nxt.since(self.una)
     }
 
     /// Bytes presumed to be on the wire (`pipe`, RFC 6675 s4).
+    #[inline]
     pub(super) fn in_flight(&self) -> u64 {
         self.outstanding() - self.sacked - self.lost
     }
@@ -195,6 +197,7 @@ impl Scoreboard {
     }
 
     /// `start..end` was sent, now; what lies below SND.NXT was sent before.
+    #[inline]
     pub(super) fn sent(&mut self, start: Position, end: Position, resent: bool, now: Instant) {
         debug_assert!(self.una <= start && start <= self.nxt, "a hole in what was sent");
         self.transmissions += 1;
@@ -254,19 +257,20 @@ impl Scoreboard {
             && front.start < to
         {
             let part = Record { end: front.end.min(to), ..*front };
-            match part.fate {
-                Fate::InFlight => {}
-                Fate::Sacked => self.sacked -= part.len(),
-                Fate::Lost => self.lost -= part.len(),
-            }
-            if part.fate != Fate::Sacked {
-                delivered(&part);
-            }
             if front.end > to {
                 front.start = to;
             } else {
                 self.records.pop_front();
             }
+            match part.fate {
+                Fate::InFlight => {}
+                Fate::Sacked => {
+                    self.sacked -= part.len();
+                    continue;
+                }
+                Fate::Lost => self.lost -= part.len(),
+            }
+            delivered(&part);
         }
         self.una = self.una.max(to);
         self.nxt = self.nxt.max(to);
@@ -385,6 +389,12 @@ impl Scoreboard {
         (0..last).map(|index| self.mark(index, |_| true)).sum()
     }
 
+    /// Whether something that was sent no later than transmission `number` may be in flight:
+    /// [`Scoreboard::mark_overdue`] has something to look at.
+    pub(super) fn holds_older(&self, number: u64) -> bool {
+        self.log.front().is_some_and(|entry| entry.number <= number)
+    }
+
     /// RFC 8985 s6.2 step 5: presumes lost what is in flight, was sent before the piece of transmission
     /// `number` that ends at `end`, and is due by the time of its sending. Returns the bytes, and when the
     /// oldest of those that are not due was sent.
@@ -500,6 +510,7 @@ impl Scoreboard {
     }
 
     /// The first run of bytes to be resent (NextSeg rule 1, RFC 6675 s4), or its first `most` bytes and more.
+    #[inline]
     pub(super) fn next_lost(&mut self, most: u64) -> Option<(Position, Position)> {
         if self.lost == 0 {
             return None;
