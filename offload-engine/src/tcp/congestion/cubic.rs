@@ -187,6 +187,11 @@ impl Epoch {
 fn divide(dividend: u128, divisor: u64, carry: &mut u64) -> u64 {
     // A divisor that has shrunk since must not make more than was carried of it.
     let dividend = dividend + u128::from((*carry).min(divisor - 1));
+    if let Ok(dividend) = u64::try_from(dividend) {
+        // Nearly always; processors divide it by themselves.
+        *carry = dividend % divisor;
+        return dividend / divisor;
+    }
     let divisor = u128::from(divisor);
     *carry = (dividend % divisor) as u64;
     u64::try_from(dividend / divisor).unwrap_or(u64::MAX)
