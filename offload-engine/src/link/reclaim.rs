@@ -19,9 +19,10 @@ use super::packet::{self, Observer};
 /// Frames below this are left alone: what they would save is less than what it costs.
 pub(super) const FRAME_BYTES_MIN: usize = 16 * 1024;
 
-/// Super-segments that are held: more than wait for a peer on the same machine that keeps up, so that it has let go
-/// of what is freed here; and few enough to lie in a processor's own cache beside what is being sent.
-const HELD_FRAMES: u32 = 10;
+/// Super-segments that are held: more than a connection to a peer on the same machine has in flight
+/// (`Config::in_flight_min`), so that the other end has let go of what is freed; and few enough for the
+/// cache.
+const HELD_FRAMES: u32 = 20;
 
 /// What the socket must be able to hold, in the kernel's accounting of buffers: one super-segment more than is
 /// held, each with the kernel's own overhead.
