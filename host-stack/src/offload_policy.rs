@@ -17,7 +17,9 @@
 
 use alloc::vec::Vec;
 
-use offload_engine::{chimney::client::UploadReason, status::NdisStatus, time::Duration};
+#[cfg(feature = "std")]
+use offload_engine::status::NdisStatus;
+use offload_engine::{chimney::client::UploadReason, time::Duration};
 
 #[cfg(doc)]
 use crate::socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy};
@@ -47,6 +49,7 @@ impl Default for OffloadRules {
     }
 }
 
+#[cfg(feature = "std")]
 impl OffloadRules {
     /// Whether connections with these ports are offloaded by policy.
     pub(crate) fn covers(&self, local: u16, remote: u16) -> bool {
@@ -83,6 +86,7 @@ impl UploadReasons {
 
 /// Whether what the target has refused with `status` may be accepted later: a table was full, memory was short, or
 /// its judgement may change. What is wrong with the connection itself stays wrong.
+#[cfg(feature = "std")]
 pub(crate) fn may_change(status: NdisStatus) -> bool {
     !matches!(
         status,

@@ -156,6 +156,7 @@ pub(crate) struct Fpdu<'a> {
 
 impl Fpdu<'_> {
     /// Copies payload.
+    #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn copy(&mut self, payload: &[u8]) {
         self.payload_octets -= payload.len();

@@ -27,6 +27,7 @@ pub mod startup;
 
 pub use decoder::{Decoder, DecoderCounters, STAGE_OCTETS_MAX};
 pub use encoder::Encoder;
+#[cfg(feature = "std")]
 pub(crate) use encoder::end_train;
 pub use slab::Slab;
 use thiserror::Error;
