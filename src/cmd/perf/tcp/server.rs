@@ -179,19 +179,24 @@ impl<C> Visit<C> {
             Kind::ConnectRate => 0,
             _ => self.parameters.connections as usize,
         };
-        while self.data.len() < wanted {
+        let mut came = Vec::new();
+        while came.len() < wanted {
             let Some(mut conn) = stack.accept(Some(ANSWER_LIMIT))? else {
-                let came = self.data.len();
+                let came = came.len();
                 return Err(Failure::work(format!("{came} of {wanted} connections have come")));
             };
             match opening_of(stack, &mut conn) {
                 Ok(opening) if opening.role == Role::Data && opening.session == self.session => {
-                    self.data.push(conn);
+                    came.push((opening.index, conn));
                 }
                 // Somebody else: turned away, and not waited for.
                 _ => turn_away(stack, conn),
             }
         }
+        // Both ends close one after the other and wait for each other: in the client's order, though by several queues
+        // they may come in another.
+        came.sort_by_key(|(index, _)| *index);
+        self.data = came.into_iter().map(|(_, conn)| conn).collect();
         Ok(())
     }
 
