@@ -32,18 +32,20 @@ fn runnable(needs_tun: bool) -> bool {
     false
 }
 
-/// Runs `test` on a thread in a fresh network namespace.
-fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+/// Runs `test` on a thread in a fresh network namespace, if this machine and user can.
+fn in_namespace(needs_tun: bool, test: impl FnOnce(Netlink) + Send) {
+    if !runnable(needs_tun) {
+        return;
+    }
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             namespace::enter_below().unwrap();
-            test()
+            test(Netlink::open().unwrap());
         });
-        match thread.join() {
-            Ok(value) => value,
-            Err(panic) => std::panic::resume_unwind(panic),
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
         }
-    })
+    });
 }
 
 #[derive(Parser)]
@@ -69,11 +71,7 @@ fn open_tap(name: &str) -> Iface {
 
 #[test]
 fn links_are_made_changed_and_deleted() {
-    if !runnable(false) {
-        return;
-    }
-    in_namespace(|| {
-        let mut netlink = Netlink::open().unwrap();
+    in_namespace(false, |mut netlink| {
         assert_eq!(netlink.find_link("br0").unwrap(), None);
         netlink.create_bridge("br0", 9000).unwrap();
         let bridge = netlink.link("br0").unwrap();
@@ -110,11 +108,7 @@ fn links_are_made_changed_and_deleted() {
 
 #[test]
 fn errors_name_operation_and_object() {
-    if !runnable(false) {
-        return;
-    }
-    in_namespace(|| {
-        let mut netlink = Netlink::open().unwrap();
+    in_namespace(false, |mut netlink| {
         let error = netlink.set_up("absent0").unwrap_err().to_string();
         assert!(error.contains("absent0") && error.contains("No such device"), "{error}");
         netlink.create_bridge("br0", 1500).unwrap();
@@ -131,11 +125,7 @@ fn errors_name_operation_and_object() {
 
 #[test]
 fn addresses_of_both_families() {
-    if !runnable(false) {
-        return;
-    }
-    in_namespace(|| {
-        let mut netlink = Netlink::open().unwrap();
+    in_namespace(false, |mut netlink| {
         netlink.create_bridge("br0", 1500).unwrap();
         sysctl::calm_ipv6("br0").unwrap();
         netlink.set_up("br0").unwrap();
@@ -152,13 +142,9 @@ fn addresses_of_both_families() {
 
 #[test]
 fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
-    if !runnable(true) {
-        return;
-    }
-    in_namespace(|| {
+    in_namespace(true, |mut netlink| {
         let config = config("--tap tap7 --mtu 1400 --host-addr 10.77.0.1/24");
         let _tap = open_tap("tap7");
-        let mut netlink = Netlink::open().unwrap();
         plumb::make_tap_ready(&mut netlink, &config).unwrap();
         plumb::make_tap_ready(&mut netlink, &config).expect("twice does no harm");
         let view = netlink.link("tap7").unwrap();
@@ -173,11 +159,7 @@ fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
 // what somebody else has made.
 #[test]
 fn the_queue_of_a_tap_is_as_long_as_it_is_told() {
-    if !runnable(true) {
-        return;
-    }
-    in_namespace(|| {
-        let mut netlink = Netlink::open().unwrap();
+    in_namespace(true, |mut netlink| {
         let _own = open_tap("own");
         assert_eq!(netlink.link("own").unwrap().txqueuelen, Some(1000), "the kernel's default");
         plumb::make_tap_ready(&mut netlink, &config("--tap own")).unwrap();
