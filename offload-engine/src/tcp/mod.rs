@@ -589,6 +589,11 @@ impl Connection {
         self.phase == TcpPhase::Closed && !self.stopped || self.aborting.is_some()
     }
 
+    /// Whether it is over because both sides have closed, not because of a RST or a limit.
+    fn ended_in_order(&self) -> bool {
+        self.ending == Ending::Due && !self.aborted
+    }
+
     /// Whether our FIN has been on the wire.
     fn fin_sent(&self) -> bool {
         self.fin_requested && self.snd.max > self.queue.end()

@@ -377,6 +377,9 @@ impl Connection {
             tcp.delegated.state = match self.phase {
                 TcpPhase::Established => TcpPhase::FinWait1,
                 TcpPhase::CloseWait => TcpPhase::LastAck,
+                // CLOSED is the state of a connection that has failed (CH s9.2, s10.7). Here both FINs are
+                // acknowledged, and only received data wait for the consumer.
+                TcpPhase::Closed if self.ended_in_order() => TcpPhase::TimeWait,
                 phase => phase,
             };
         }

@@ -39,10 +39,10 @@ impl Connection {
     pub fn prepare_upload(&mut self, now: Instant) {
         self.now = now;
         self.hold.uploading = true;
+        self.return_receives();
         if self.is_ended() {
             return;
         }
-        self.return_receives();
         self.surrender_disconnect();
         if !self.stopped && self.receiver.ack_due() != AckDue::No {
             self.receiver.ack_now();

@@ -327,3 +327,26 @@ fn an_abort_in_every_state() {
         assert!(bench.input(data(10, b"late")).is_empty() && bench.sent().is_empty());
     }
 }
+
+// CH-TRM-6: a connection that both sides have closed is over, but what its consumer has refused is not delivered yet.
+// Uploaded then, it has not failed: the data come along, and the state is TIME-WAIT, not CLOSED.
+#[test]
+fn refused_data_survive_an_upload_after_the_end() {
+    let mut bench = Bench::new(state());
+    let last = Segment { flags: ack_fin(), ..data(0, b"last words") };
+    bench.tcp.handle_segment(bench.now, &last);
+    bench.tcp.settle(b"last words", true);
+    bench.tcp.block_receive();
+    bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
+    assert_eq!(bench.sent(), [(0, 0, ack_fin())]);
+    bench.input_raw(Segment { ack: LOCAL + 1, ..data(11, b"") });
+    assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::Closed);
+    let events = bench.events();
+    assert!(matches!(events[..], [Event::DisconnectComplete(_)]), "{events:?}");
+    bench.tcp.prepare_upload(bench.now);
+    assert!(bench.events().is_empty());
+    let (state, _) = bench.tcp.into_state(bench.now);
+    assert_eq!(state.tcp.delegated.state, TcpPhase::TimeWait);
+    assert_eq!(state.buffered_data.concat(), b"last words");
+    assert_eq!(state.tcp.delegated.snd_una, LOCAL + 1);
+}
