@@ -128,6 +128,27 @@ fn copy(state: &ConnectionState) -> ConnectionState {
     }
 }
 
+// CH-TRM-6: both sides have closed, and the client has not taken everything. It gets the rest, and no error.
+#[test]
+fn a_closed_connection_brings_what_its_client_has_refused() {
+    let (mut bench, handles, mut state) = offloaded(false);
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    bench.settle();
+    let delegated = &mut state.tcp.delegated;
+    delegated.state = TcpPhase::TimeWait;
+    delegated.rcv_nxt += b"last words".len() as u32 + 1;
+    for ours in [&mut delegated.snd_una, &mut delegated.snd_nxt, &mut delegated.snd_max] {
+        *ours += 1;
+    }
+    state.buffered_data.push(b"last words"[..].into());
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.run(MOMENT);
+    assert_eq!(bench.nodes[1].data(), b"last words");
+    assert!(bench.nodes[1].has(|n| matches!(n, Notice::PeerClosed { .. })));
+    assert_eq!(closed(&bench, 1), Some(None));
+    assert_eq!(bench.resets(1), 0);
+}
+
 // CH-TRM-5, -6, CH-SND-2: sends pending and data undelivered. The target's lists go on in the host and complete
 // there; a disconnect's data are sent, and nobody hears of them again.
 #[test]
