@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use etherparse::checksum::Sum16BitWords;
 use etherparse::{LinkSlice, NetSlice, SlicedPacket, TcpOptionElement, TcpSlice, TransportSlice};
 
 /// Octets of an Ethernet header without a tag.
@@ -131,8 +132,9 @@ fn network(
                 bytes,
             };
             let sum = tcp.calc_checksum_ipv4(header.source(), header.destination()).ok()?;
-            let header_sum = header.to_header().calc_header_checksum();
-            let is_intact = sum == tcp.checksum() && header_sum == header.header_checksum();
+            // Of the octets as they came: a parsed header has no place for the reserved flag.
+            let header_sum = Sum16BitWords::new().add_slice(header.slice()).ones_complement();
+            let is_intact = sum == tcp.checksum() && header_sum == 0;
             let addresses = [header.source_addr().into(), header.destination_addr().into()];
             Some((addresses, ip, is_intact))
         }

@@ -346,13 +346,14 @@ fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
         let stamps = Some((OUR_CLOCK.wrapping_add(6), echo));
         trace.sent(Forged { timestamps: stamps, ..ours("", 1, 1, &[7; 100]) });
     });
-    // Damaged, or another station's.
-    for (damaged, mac) in [(true, None), (false, Some([2, 0, 0, 0, 0, 9]))] {
+    // Damaged, in the payload or in IPv4's reserved flag, or another station's.
+    let damages: [fn(&mut [u8]); 3] =
+        [|frame| *frame.last_mut().unwrap() ^= 1, |frame| frame[20] ^= 0x80, |frame| frame[5] = 9];
+    for damage in damages {
         let mut trace = Trace::open(PLAIN);
         trace.sent(ours("", 1, 1, &[7; 100]));
-        let forged = Forged { damaged, ..theirs("", 1, 101, b"x") };
-        let mut frame = trace.frame(Way::Received, forged);
-        frame[..6].copy_from_slice(&mac.unwrap_or(OUR_MAC));
+        let mut frame = trace.frame(Way::Received, theirs("", 1, 101, b"x"));
+        damage(&mut frame);
         trace.monitor.frame(trace.now_ms * MS, Way::Received, &frame);
         trace.sent(ours("", 1, 1, &[7; 100]));
         trace.monitor.expect_legal("the forged host");
