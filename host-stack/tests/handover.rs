@@ -206,8 +206,8 @@ impl End {
         }
         // CH-SNC-1, -3: each list once, in order, whole, whoever had it in the end.
         for list in streams.completed(handle) {
-            assert_eq!(self.lists.pop_front(), Some((list.context, list.bytes_transferred)));
             assert_eq!((list.status, list.data_length()), (NdisStatus::SUCCESS, 0));
+            assert_eq!(self.lists.pop_front(), Some((list.context, list.bytes_transferred)));
         }
         if self.moves > 0 && self.rng.rand_range(0..self.moves) == 0 {
             match streams.status(handle)?.state {

@@ -79,13 +79,21 @@ pub(crate) struct Walker {
     ears: BTreeMap<OffloadHandle, Ear>,
     next_context: u64,
     polled_at: Instant,
+    /// When an end wants a turn though nothing has happened.
+    alarm: Option<Instant>,
 }
 
 impl Walker {
     pub(crate) fn new(streams: Streams, habits: Habits, seed: u64) -> Self {
         let rng = Rand64::new(u128::from(seed));
         let (tally, ears, next_context) = (Tally::default(), BTreeMap::new(), 1);
-        Self { streams, tally, habits, rng, ears, next_context, polled_at: Instant::ZERO }
+        let polled_at = Instant::ZERO;
+        Self { streams, tally, habits, rng, ears, next_context, polled_at, alarm: None }
+    }
+
+    /// Has the run come back at `at`, though nothing has happened by then.
+    pub(crate) fn wake_at(&mut self, at: Instant) {
+        self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
     }
 
     /// This connection is to be read.
@@ -253,6 +261,7 @@ impl OffloadClient for Walker {
 impl NodeClient for Walker {
     fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
         self.polled_at = now;
+        self.alarm = self.alarm.filter(|at| *at > now);
         let busy = self.streams.poll(now, connections);
         for handle in self.ears.keys().copied().collect::<Vec<_>>() {
             self.read(now, connections, handle);
@@ -263,7 +272,7 @@ impl NodeClient for Walker {
     fn poll_at(&self) -> Option<Instant> {
         let streams = self.streams.poll_at();
         let rests = self.ears.values().map(|ear| ear.rests_until).filter(|at| *at > self.polled_at);
-        streams.into_iter().chain(rests).min()
+        streams.into_iter().chain(rests).chain(self.alarm).min()
     }
 
     fn has_input(&self) -> bool {

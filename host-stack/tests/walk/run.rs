@@ -36,6 +36,8 @@ const LIMIT: Duration = Duration::from_secs(3600);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Bytes that an end has posted and that are not acknowledged, at most.
 const POSTED_BYTES_MAX: usize = 200_000;
+/// Microseconds between an end's last bytes and its FIN: from none to some round trips.
+const SHUTDOWN_REST_MAX: u64 = 10_000;
 /// Moves of one connection at one end: so that a walk ends.
 const MOVES_MAX: u64 = 60;
 
@@ -45,6 +47,8 @@ struct End {
     handle: Option<OffloadHandle>,
     data: Vec<u8>,
     sent: usize,
+    /// When it sends its FIN; known once everything is posted.
+    shuts_at: Option<Instant>,
     shut: bool,
     rng: Rand64,
     /// Bytes of the lists that have not come back.
@@ -63,6 +67,7 @@ impl End {
             handle: None,
             data,
             sent: 0,
+            shuts_at: None,
             shut: false,
             rng,
             ledger: VecDeque::new(),
@@ -112,7 +117,13 @@ impl End {
                 return;
             }
         }
-        if self.sent == self.data.len() && !self.shut && self.rng.rand_range(0..4) == 0 {
+        if self.sent == self.data.len() && !self.shut {
+            let rests = Duration::from_micros(self.rng.rand_range(0..SHUTDOWN_REST_MAX));
+            let at = *self.shuts_at.get_or_insert(now + rests);
+            if at > now {
+                core.client.wake_at(at);
+                return;
+            }
             self.shut = true;
             core.client.streams.shutdown(now, core.engine.connections(), handle);
         }
