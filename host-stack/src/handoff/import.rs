@@ -119,7 +119,11 @@ struct Replay<'a> {
     send_data: &'a NblChain,
     undelivered: &'a [Bytes],
     out_of_order: &'a [(SeqNum, Bytes)],
-    /// Bytes of `send_data` that are on the wire.
+    /// Bytes of `send_data` that are on the wire; so the peer may acknowledge them.
+    on_wire: usize,
+    /// Those of them that the socket is to send again when its retransmission timer expires. Behind a closed window:
+    /// none. smoltcp stops that timer then and does not start the persist timer in its place; without anything in
+    /// flight it probes.
     in_flight: usize,
     /// Our FIN: wanted, on the wire, acknowledged.
     closing: bool,
@@ -149,10 +153,11 @@ impl<'a> Replay<'a> {
             .map_err(|_| ImportError::SendSequence)?;
         // A FIN in flight counts in SND.MAX, but is no byte of data (P8).
         let fin_sent = closing && !fin_acknowledged && sent == length + 1;
-        let in_flight = sent - usize::from(fin_sent);
-        if in_flight > length || (fin_acknowledged && sent + length > 0) {
+        let on_wire = sent - usize::from(fin_sent);
+        if on_wire > length || (fin_acknowledged && sent + length > 0) {
             return Err(ImportError::SendSequence);
         }
+        let in_flight = if delegated.snd_wnd == 0 && !fin_sent { 0 } else { on_wire };
         let undelivered = buffered_data.iter().map(Bytes::len).sum::<usize>();
         let receive_buffer = receive_buffer(constant, cached, delegated, undelivered)
             .ok_or(ImportError::ReceiveData)?;
@@ -163,6 +168,7 @@ impl<'a> Replay<'a> {
             send_data,
             undelivered: buffered_data,
             out_of_order,
+            on_wire,
             in_flight,
             closing,
             fin_sent,
@@ -227,7 +233,7 @@ impl<'a> Replay<'a> {
         send_buffer: usize,
         generator: TcpTimestampGenerator,
     ) -> Option<(Stage, SocketHandle)> {
-        let mut socket = fresh_socket(self.receive_buffer, send_buffer.max(self.in_flight));
+        let mut socket = fresh_socket(self.receive_buffer, send_buffer.max(self.on_wire));
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
         // P2: a congestion window would hold back most of what is in flight.
@@ -365,7 +371,12 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
+    /// What the socket is to believe of the peer's window, in the units of the wire. A window that has closed over data
+    /// and FIN in flight stays as it was: nothing else is left to be sent, and that goes on.
     fn exact_window(&self) -> u16 {
+        if self.delegated.snd_wnd == 0 && self.in_flight > 0 {
+            return self.replay_window();
+        }
         let scale = u32::from(self.constant.snd_wind_scale);
         u16::try_from(self.delegated.snd_wnd >> scale).unwrap_or(u16::MAX)
     }
@@ -410,7 +421,7 @@ impl<'a> Replay<'a> {
         let unsent =
             self.send_data.iter().map(NetBufferList::data_length).sum::<usize>() > self.in_flight;
         let written = if unsent {
-            self.write(&mut socket, self.in_flight, send_buffer.max(self.in_flight))
+            self.write(&mut socket, self.in_flight, send_buffer.max(self.on_wire))
         } else {
             self.in_flight
         };

@@ -14,7 +14,8 @@ use std::{collections::VecDeque, format};
 
 use super::{
     export::{ExportError, Surroundings, export, push_acknowledgement},
-    import::{ImportError, Imported, fresh_socket, import},
+    import::{ImportError, Imported, fresh_socket, import, tuple_of},
+    stage::Stage,
     take,
 };
 use crate::{
@@ -281,7 +282,9 @@ impl Oracle {
     fn check(&self, state: &ConnectionState, imported: bool) {
         let delegated = &state.tcp.delegated;
         assert_eq!(delegated.snd_una, self.sequence("local_seq_no"));
-        assert_eq!(delegated.snd_nxt, self.sequence("remote_last_seq"));
+        // Behind a closed window nothing is in flight for an imported socket: it probes.
+        let probes = imported && delegated.snd_wnd == 0;
+        assert!(probes || delegated.snd_nxt == self.sequence("remote_last_seq"));
         // P3: a window probe and a rewound SND.NXT are on the wire, but not in the field.
         assert!(delegated.snd_max.is_at_or_after(delegated.snd_nxt));
         assert_eq!(delegated.rcv_nxt, self.sequence("remote_seq_no") + self.recv_queue as u32);
@@ -418,7 +421,8 @@ impl Bench {
         end.import(self.now, &state);
         let fresh = Oracle::of(end.socket());
         assert_eq!(fresh.sequence("local_seq_no"), delegated.snd_una);
-        assert_eq!(fresh.sequence("remote_last_seq"), delegated.snd_max);
+        let sent = if delegated.snd_wnd == 0 { delegated.snd_una } else { delegated.snd_max };
+        assert_eq!(fresh.sequence("remote_last_seq"), sent);
         let raised = fresh.field("remote_win_shift") + i64::from(end.scale_raise);
         assert_eq!(i64::from(state.tcp.constant.rcv_wind_scale), raised);
         Ok(state)
@@ -587,6 +591,34 @@ fn p3_window_probe_counts() {
     assert!(state.buffered_data.iter().map(bytes::Bytes::len).sum::<usize>() > 65_535);
     bench.drain();
     bench.close();
+}
+
+// P3: the window is closed, and the byte of a probe is in flight. An imported socket goes on to probe until the window
+// opens; so it does if that byte was the last, and its FIN is to follow.
+#[test]
+fn p3_a_closed_window_is_probed_after_the_import() {
+    for (length, phase) in [(5_000, TcpPhase::Established), (1, TcpPhase::FinWait1)] {
+        let mut bench = Bench::new(29, false, true, 0);
+        let (mut state, _) = bench.ends[0].export(bench.now).unwrap();
+        state.send_data = [NetBufferList::from_mdl(1, vec![7; length].into())].into();
+        let delegated = &mut state.tcp.delegated;
+        (delegated.state, delegated.snd_wnd) = (phase, 0);
+        delegated.snd_max += 1;
+        delegated.retransmit.timeout_delta = Some(700);
+        let tuple = tuple_of(&state);
+        let imported = import(to_smoltcp(bench.now), &state, SEND_BUFFER, clock::tsval).unwrap();
+        let mut stage = Stage::new(to_smoltcp(bench.now), tuple, 0);
+        let socket = stage.enter(imported.socket);
+        let mut probes = 0;
+        for second in 0..30 {
+            let said = stage.listen(to_smoltcp(bench.now + Duration::from_secs(second)));
+            let una = state.tcp.delegated.snd_una;
+            probes += said.iter().filter(|said| said.seq == una && said.payload.len() == 1).count();
+            assert!(said.iter().all(|said| said.payload.len() <= 1), "{said:?}");
+        }
+        assert!((4..=7).contains(&probes), "{length} bytes: {probes} probes in 30 seconds");
+        assert_eq!(stage.socket(socket).send_queue(), length);
+    }
 }
 
 // P6: the interrogation is answered right after a real challenge ACK.

@@ -12,7 +12,10 @@ use super::{
     objects::PathKey,
     offload::Wish,
 };
-use crate::socket::{HostError, Notice, RECEIVE_CREDIT_BYTES};
+use crate::{
+    observer::Flow,
+    socket::{HostError, Notice, RECEIVE_CREDIT_BYTES},
+};
 
 impl Host {
     /// Looks at every connection in the host once. Returns whether anything was done.
@@ -123,7 +126,11 @@ impl Host {
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         let send = &mut connection.send;
         let mut work = socket.may_send() && send.write(socket);
-        if send.shutdown && send.all_written() && socket.may_send() {
+        if send.shutdown
+            && send.all_written()
+            && socket.may_send()
+            && needs_no_window(socket, &connection.flow)
+        {
             socket.close();
             work = true;
         }
@@ -230,6 +237,13 @@ impl Host {
         }
         false
     }
+}
+
+/// Whether all that is queued may be sent without a wider window. In LAST-ACK smoltcp takes a segment that acknowledges
+/// nothing for an old one, and its window is not read: what waits for that window would wait for ever. In FIN-WAIT-1
+/// it reads every window.
+fn needs_no_window(socket: &tcp::Socket<'_>, flow: &Flow) -> bool {
+    socket.state() != State::CloseWait || socket.send_queue() <= flow.send_window.snd_wnd as usize
 }
 
 impl Connection {

@@ -73,6 +73,29 @@ fn receive_credit_holds_data_back() {
     assert_eq!(bench.nodes[1].data().len(), 2 * RECEIVE_CREDIT_BYTES + 1000);
 }
 
+// RFC 9293 s3.8.6.1: a window that opens is used at once, also by the side that closes last: its FIN waits behind data
+// that the window has held back for longer than the next probe may wait.
+#[test]
+fn a_window_opens_before_the_last_fin() {
+    let (mut bench, active, passive) = connected();
+    bench.nodes[0].shutdown(active);
+    bench.run(Duration::from_millis(100));
+    for _ in 0..10 {
+        bench.nodes[1].send(passive, vec![1; SEND_CREDIT_BYTES / 4]);
+        bench.run(Duration::from_secs(1));
+    }
+    bench.nodes[1].shutdown(passive);
+    bench.run(Duration::from_secs(28));
+    let received = bench.nodes[0].data().len();
+    assert_eq!(received, RECEIVE_CREDIT_BYTES);
+    for _ in 0..3 {
+        bench.nodes[0].port.request(Request::Consumed { handle: active, count: 300_000 });
+        bench.run(Duration::from_millis(100));
+    }
+    assert_eq!(bench.nodes[0].data().len(), 10 * SEND_CREDIT_BYTES / 4);
+    assert!(closed(&bench, 0, None) && closed(&bench, 1, None));
+}
+
 #[test]
 fn a_client_beyond_its_credit_loses_the_connection() {
     // A single list may be of any size.
