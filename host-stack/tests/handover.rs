@@ -1,18 +1,18 @@
 //! Two nodes over a bad network on virtual time: connect, hand over, move data both ways, close.
 //!
 //! Everything is a function of the seed. A failure prints it with the command that repeats it:
-//! `FLUE_SEED=17 cargo test -p host-stack --test handover`. `FLUE_SEEDS=5000` runs a longer campaign;
-//! `FLUE_PCAP=file` beside FLUE_SEED writes a capture.
+//! `FLUE_SEED=17 cargo test -p host-stack --test handover streams`. `FLUE_SEEDS=0..5000` runs a campaign
+//! ([`flue_test_support::seeds`]); `FLUE_PCAP=file` beside FLUE_SEED writes a capture.
 
 use std::{
     collections::VecDeque,
     fmt::Write as _,
     fs::File,
     net::{IpAddr, SocketAddr},
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
 };
 
 use bytes::Bytes;
+use flue_test_support::{check, seeds::Suite};
 use host_stack::{
     host::HostConfig,
     node::Core,
@@ -27,31 +27,22 @@ use offload_engine::{
     },
     engine::EngineConfig,
     link::{Impaired, Impairments, Link, MemoryLink, MemoryLinkOptions, Tee, memory_link_pair},
+    nbl::NetBufferList,
     status::NdisStatus,
     tcp::PushPolicy,
     time::{Duration, Instant},
 };
 use oorandom::Rand64;
 
-/// Seeds of a run in CI.
-const SEEDS: u64 = 150;
+const SUITE: Suite = Suite {
+    name: "handover",
+    command: "cargo test -p host-stack --test handover streams",
+    seeds: 150,
+    classes: &[],
+};
 /// Virtual time one seed may take: generous, since a lost SYN costs seconds and a lost probe more.
 const LIMIT: Instant = Instant::from_millis(600_000);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
-
-fn for_each_seed(mut run: impl FnMut(u64)) {
-    let environment = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = match environment("FLUE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..environment("FLUE_SEEDS").unwrap_or(SEEDS),
-    };
-    for seed in seeds {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            eprintln!("repeat: FLUE_SEED={seed} cargo test -p host-stack --test handover");
-            resume_unwind(panic);
-        }
-    }
-}
 
 /// What a seed chooses.
 #[derive(Debug)]
@@ -204,10 +195,20 @@ impl End {
         while let Some(data) = streams.receive(now, connections, handle) {
             self.received.extend_from_slice(&data);
         }
+        // Its lists come back aborted: what is wrong is the connection.
+        if streams.status(handle)?.error.is_some() {
+            return streams.status(handle);
+        }
         // CH-SNC-1, -3: each list once, in order, whole, whoever had it in the end.
         for list in streams.completed(handle) {
-            assert_eq!((list.status, list.data_length()), (NdisStatus::SUCCESS, 0));
-            assert_eq!(self.lists.pop_front(), Some((list.context, list.bytes_transferred)));
+            let (left, expected) = (list.data_length(), self.lists.pop_front());
+            let NetBufferList { context, bytes_transferred, status, .. } = list;
+            let is_next = expected == Some((context, bytes_transferred));
+            check!(
+                WrongCompletion,
+                is_next && left == 0 && status == NdisStatus::SUCCESS,
+                "not {expected:?}: list {context}, {status}, {bytes_transferred} bytes, {left} left"
+            );
         }
         if self.moves > 0 && self.rng.rand_range(0..self.moves) == 0 {
             match streams.status(handle)?.state {
@@ -254,7 +255,12 @@ fn scenario(seed: u64) -> (String, u64) {
         let statuses = [a.act(&mut pair.a, now), b.act(&mut pair.b, now)];
         for (over, status) in over.iter_mut().zip(statuses) {
             let Some(status) = status else { continue };
-            assert_eq!(status.error, None, "at {now:?}, {plan:?}");
+            check!(
+                LostConnection,
+                status.error.is_none(),
+                "{:?} at {now:?}\n{plan:?}",
+                status.error
+            );
             *over = status.shut_down && status.peer_closed && status.unread == 0;
         }
         over.iter().all(|over| *over).then_some(())
@@ -271,13 +277,14 @@ fn scenario(seed: u64) -> (String, u64) {
         );
         let _ = writeln!(text, "  {:?} {:?}", core.engine.stats(), core.engine.link_stats());
     }
-    assert_eq!(outcome, Ok(()), "{text}");
-    assert!(ends[0].received == ends[1].data, "b to a differs\n{text}");
-    assert!(ends[1].received == ends[0].data, "a to b differs\n{text}");
+    check!(Stuck, outcome.is_ok(), "{outcome:?}\n{text}");
+    check!(WrongData, ends[0].received == ends[1].data, "b to a differs\n{text}");
+    check!(WrongData, ends[1].received == ends[0].data, "a to b differs\n{text}");
     for (index, core) in [&pair.a, &pair.b].into_iter().enumerate() {
         let handle = ends[index].handle.unwrap();
         let state = core.client.status(handle).unwrap().state;
-        assert!(ends[index].lists.is_empty(), "lists that nobody has given back\n{text}");
+        let lists = &ends[index].lists;
+        check!(WrongCompletion, lists.is_empty(), "lists that nobody has given back\n{text}");
         match plan.policies[index] {
             _ if plan.moves[index] > 0 => {}
             OffloadPolicy::Always => {
@@ -297,13 +304,10 @@ fn scenario(seed: u64) -> (String, u64) {
 // network does, and each list completes once.
 #[test]
 fn streams_survive_the_hand_over() {
-    let (mut runs, mut uploads) = (0, 0);
-    for_each_seed(|seed| {
-        uploads += scenario(seed).1;
-        runs += 1;
-    });
+    let add = |sum: &mut (u64, u64), uploads: u64| *sum = (sum.0 + 1, sum.1 + uploads);
+    let (runs, uploads): (u64, u64) = SUITE.run(|seed| scenario(seed).1, add);
     println!("{uploads} uploads in {runs} runs");
-    assert!(runs < SEEDS || uploads > runs, "{uploads} uploads in {runs} runs");
+    assert!(runs < SUITE.seeds || uploads > runs, "{uploads} uploads in {runs} runs");
 }
 
 // The bench is what it says: the same seed, the same run.

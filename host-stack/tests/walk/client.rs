@@ -4,6 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::BytesMut;
+use flue_test_support::{
+    check,
+    seeds::{Class, fail},
+};
 use host_stack::stream::{OffloadState, StreamStatus, Streams};
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
@@ -211,11 +215,8 @@ impl OffloadClient for Walker {
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
         for list in chain {
             let ear = self.ears.entry(io.handle).or_default();
-            assert_eq!(
-                ear.posted.pop_front(),
-                Some(list.context),
-                "in order, each once (CH-RCV-8)"
-            );
+            let is_next = ear.posted.pop_front() == Some(list.context);
+            check!(WrongCompletion, is_next, "in order, each once (CH-RCV-8): {}", list.context);
             for slice in list.slices() {
                 ear.received.extend_from_slice(slice);
             }
@@ -224,7 +225,9 @@ impl OffloadClient for Walker {
                 NdisStatus::SUCCESS | NdisStatus::INVALID_STATE => {}
                 // CH-TRM-10.
                 NdisStatus::UPLOAD_IN_PROGRESS => self.tally.receives_uploaded += 1,
-                other => panic!("a receive request completed {other}"),
+                other => {
+                    fail(Class::WrongCompletion, &format!("a receive request completed {other}"))
+                }
             }
             if list.status == NdisStatus::SUCCESS && self.chance(self.habits.posts) {
                 let again = self.request(io.handle);
@@ -253,7 +256,8 @@ impl OffloadClient for Walker {
         self.tally.uploads += 1;
         let ear = self.ears.entry(handle).or_default();
         ear.refused = false;
-        assert!(ear.posted.is_empty(), "receive requests outlive the upload (CH-TRM-3)");
+        let is_empty = ear.posted.is_empty();
+        check!(WrongCompletion, is_empty, "receive requests outlive the upload (CH-TRM-3)");
         self.streams.uploaded(handle);
     }
 }

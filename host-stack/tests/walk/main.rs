@@ -13,49 +13,32 @@
 //! | [`run`] | connections, moves, and what must hold in the end |
 //!
 //! Everything is a function of the seed. A failure prints it with the command that repeats it:
-//! `FLUE_SEED=17 cargo test -p host-stack --test walk`. `FLUE_SEEDS=5000` runs the campaign; `FLUE_PCAP=file`
-//! beside FLUE_SEED writes what each node's monitor sees to `file.0` and `file.1`.
+//! `FLUE_SEED=17 cargo test -p host-stack --test walk streams`. `FLUE_SEEDS=0..5000` runs a campaign
+//! ([`flue_test_support::seeds`]); `FLUE_PCAP=file` beside FLUE_SEED writes what each node's monitor sees to `file.0`
+//! and `file.1`.
 
 mod client;
 mod middlebox;
 mod plan;
 mod run;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use flue_test_support::seeds::Suite;
 
 use crate::run::{Summary, walk};
 
-/// Seeds of a run in CI.
-const SEEDS: u64 = 150;
-
-fn environment(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
-}
+const SUITE: Suite = Suite {
+    name: "walk",
+    command: "cargo test -p host-stack --test walk streams",
+    seeds: 150,
+    classes: &[],
+};
 
 // CH-INI, CH-TRM, CH-FWD-2, CH-SND-2, CH-RCV-8: no byte is lost, doubled or moved by any number of hand-overs, and
 // nobody can tell.
 #[test]
 fn streams_survive_random_walks() {
-    let seeds = match environment("FLUE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..environment("FLUE_SEEDS").unwrap_or(SEEDS),
-    };
-    let (mut total, mut failed, mut first) = (Total::default(), Vec::new(), None);
-    for seed in seeds {
-        match catch_unwind(AssertUnwindSafe(|| walk(seed))) {
-            Ok(summary) => total.add(&summary),
-            Err(panic) => {
-                eprintln!("repeat: FLUE_SEED={seed} cargo test -p host-stack --test walk");
-                failed.push(seed);
-                first.get_or_insert(panic);
-            }
-        }
-    }
-    println!("{total:?}; failed: {failed:?}");
-    if let Some(panic) = first {
-        resume_unwind(panic);
-    }
+    let total: Total = SUITE.run(walk, |total: &mut Total, summary| total.add(&summary));
+    println!("{total:?}");
     total.check();
 }
 
@@ -100,7 +83,7 @@ impl Total {
     /// All that the chimney has was in it; and no hand-over made anybody say anything twice. What a clean link still
     /// sees twice is smoltcp's, which probes a window that has just opened, and sends the probe's byte again.
     fn check(&self) {
-        if self.seeds < SEEDS {
+        if self.seeds < SUITE.seeds {
             return;
         }
         assert!(self.offloads.min(self.uploads) > 5 * self.seeds, "{self:?}");

@@ -10,7 +10,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use flue_test_support::legal::{Counts, Feed, Monitor, Rules};
+use flue_test_support::{
+    check,
+    legal::{Counts, Feed, Monitor, Rules},
+};
 use host_stack::{
     node::Core,
     simulation::{Pair, Stall},
@@ -150,11 +153,22 @@ impl End {
 
     /// Each list comes back once, in order, with all its bytes acknowledged (CH-SND-2, CH-SNC-1).
     fn settle(&mut self, core: &mut Core<Walker>, handle: OffloadHandle) {
+        let node = self.node;
+        // Its lists come back aborted: what is wrong is the connection.
+        if core.client.streams.status(handle).is_some_and(|status| status.error.is_some()) {
+            return;
+        }
         for list in core.client.streams.completed(handle) {
-            let length = self.ledger.pop_front().expect("no more lists come back than were posted");
-            assert_eq!(list.status, NdisStatus::SUCCESS, "node {}, {list:?}", self.node);
-            assert_eq!((list.bytes_transferred, list.data_length()), (length, 0), "{list:?}");
-            assert!(list.context > self.last_context, "out of order: {list:?}");
+            let (left, expected) = (list.data_length(), self.ledger.pop_front());
+            let NetBufferList { context, bytes_transferred, status, .. } = list;
+            let is_next = expected == Some(bytes_transferred) && context > self.last_context;
+            check!(
+                WrongCompletion,
+                is_next && left == 0 && status == NdisStatus::SUCCESS,
+                "node {node}, not {expected:?} bytes: list {context} after {}, {status}, \
+                 {bytes_transferred} bytes, {left} left",
+                self.last_context
+            );
             self.last_context = list.context;
         }
     }
@@ -252,8 +266,8 @@ pub(crate) fn walk(seed: u64) -> Summary {
         let monitor = monitor.lock().unwrap_or_else(PoisonError::into_inner);
         monitor.expect_legal(&format!("{text}{who}"))
     });
-    assert_eq!(result, Ok(()), "{text}");
-    assert_eq!(pending, [0, 0], "receive requests are left\n{text}");
+    check!(Stuck, result.is_ok(), "{result:?}\n{text}");
+    check!(WrongCompletion, pending == [0, 0], "receive requests are left: {pending:?}\n{text}");
     Summary { plan: format!("{plan:?}"), is_clean: plan.is_clean(), ended_at, tallies, counts }
 }
 
@@ -277,7 +291,12 @@ fn talk(pair: &mut Pair<Walker>, plan: &Plan, ends: &mut [Vec<End>; 2]) -> Resul
             let core = if node == 0 { &mut pair.a } else { &mut pair.b };
             for end in ends {
                 let Some(status) = end.act(core, now, plan) else { continue };
-                assert_eq!(status.error, None, "node {node} at {now:?}, {status:?}, {plan:?}");
+                let error = status.error;
+                check!(
+                    LostConnection,
+                    error.is_none(),
+                    "{error:?}, node {node} at {now:?}, {status:?}\n{plan:?}"
+                );
                 end.is_over = status.shut_down && status.peer_closed && status.unread == 0;
             }
         }
@@ -298,8 +317,10 @@ fn check(ends: &[Vec<End>; 2], pair: &Pair<Walker>, text: &str) {
     for (index, (a, b)) in ends[0].iter().zip(&ends[1]).enumerate() {
         for (from, to, core) in [(a, b, &pair.b), (b, a, &pair.a)] {
             let received = to.handle.map_or(&[][..], |handle| core.client.received(handle));
-            assert!(received == from.data, "connection {index} to node {}\n{text}", to.node);
-            assert!(from.ledger.is_empty(), "lists are left: {:?}\n{text}", from.ledger);
+            let is_equal = received == from.data;
+            check!(WrongData, is_equal, "connection {index} to node {}\n{text}", to.node);
+            let ledger = &from.ledger;
+            check!(WrongCompletion, ledger.is_empty(), "lists are left: {ledger:?}\n{text}");
         }
     }
 }

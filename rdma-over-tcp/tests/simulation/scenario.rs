@@ -9,6 +9,10 @@ use std::{
     },
 };
 
+use flue_test_support::{
+    check,
+    seeds::{Class, fail},
+};
 use host_stack::simulation::Stall;
 use oorandom::Rand64;
 use rdma_over_tcp::mpa::startup::{RtrKind, RtrSet};
@@ -156,7 +160,8 @@ impl World {
 
     pub(crate) fn check(&self, bench: &Bench, what: &str, outcome: Result<(), Stall>) {
         if let Err(stall) = outcome {
-            panic!("{what}: {stall}\n{}\n{:#?}", self.describe(bench), self.pairs);
+            let (text, pairs) = (self.describe(bench), &self.pairs);
+            fail(Class::Stuck, &format!("{what}: {stall}\n{text}\n{pairs:#?}"));
         }
     }
 
@@ -391,7 +396,7 @@ impl World {
 fn complete_connect(index: usize, active: &mut Side) {
     let connected = active.told.lock().unwrap().connected.take();
     let Some(status) = connected else { return };
-    assert_eq!(status, NtStatus::SUCCESS);
+    check!(LostConnection, status == NtStatus::SUCCESS, "connect: {status:?}");
     let connector = active.connector.as_ref().unwrap();
     let mut data = [0];
     let (status, required, _) = connector.connection_data(Some(&mut data));
@@ -403,7 +408,7 @@ fn complete_connect(index: usize, active: &mut Side) {
 
 fn step(side: &mut Side, peer: &mut Side) {
     let Some(status) = side.told.lock().unwrap().completed else { return };
-    assert_eq!(status, NtStatus::SUCCESS);
+    check!(LostConnection, status == NtStatus::SUCCESS, "completed: {status:?}");
     if side.is_ending {
         return;
     }

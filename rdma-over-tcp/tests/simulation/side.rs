@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use flue_test_support::check;
 use rdma_over_tcp::ndk::{
     Adapter, Connector, Cq, Data, DisconnectEvent, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags,
     OperationType, Pd, Qp, RegisteredBuffer, Sge,
@@ -177,10 +178,8 @@ impl Side {
     /// What is in `span` is what the plan says; only the first `bytes` of it count.
     fn assert_placed(&self, span: &Span, bytes: usize, what: &dyn fmt::Debug) {
         let span = span.start..span.start + bytes.min(span.len());
-        assert!(
-            self.content(span.clone()) == self.plan.image[span.clone()],
-            "{span:?} of {what:?}"
-        );
+        let is_equal = self.content(span.clone()) == self.plan.image[span.clone()];
+        check!(WrongData, is_equal, "{span:?} of {what:?}");
     }
 
     /// Receives up to the queue's depth: for each send of the peer one, then some more.
@@ -418,6 +417,7 @@ impl Side {
     pub(crate) fn assert_image(&self) {
         let content = self.content(0..self.plan.image.len());
         let wrong = content.iter().zip(&self.plan.image).position(|(is, should)| is != should);
-        assert_eq!(wrong, None, "first byte that is not as planned, of {}", content.len());
+        let of = content.len();
+        check!(WrongData, wrong.is_none(), "{wrong:?} is the first wrong byte of {of}");
     }
 }

@@ -1,24 +1,31 @@
 //! The campaign: scripts from seeds, each judged by the model.
 
-use std::{env, panic};
+use std::panic;
 
 use flue_fuzz::{Summary, random, run, script, shrink::shrink};
+use flue_test_support::seeds::{Class, Suite, is_single};
 
-/// Seeds of a plain run of the tests.
-const SEEDS: u64 = 1_000;
+const SUITE: Suite = Suite {
+    name: "adversary",
+    command: "cargo test -p flue-fuzz --test adversary nowhere",
+    seeds: 1_000,
+    classes: &[
+        ("fuzz/src/model/wire.rs", Class::IllegalOnTheWire),
+        ("fuzz/src/model/requests.rs", Class::WrongCompletion),
+        ("fuzz/src/model/finale.rs", Class::Stuck),
+    ],
+};
 
-fn number(name: &str) -> Option<u64> {
-    let value = env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
-
+/// Cuts a single seed's script down, if it fails.
 fn try_seed(seed: u64) -> Summary {
     let (setup, ops) = random::script(seed);
+    if !is_single() {
+        return run(&setup, &ops);
+    }
     panic::catch_unwind(|| run(&setup, &ops)).unwrap_or_else(|_| {
         let ops = shrink(&setup, ops);
         println!("seed {seed} needs {} operations: {setup:#?}", ops.len());
         ops.iter().for_each(|op| println!("    {op:?}"));
-        println!("repeat: FLUE_SEED={seed} cargo test -p flue-fuzz --test adversary");
         run(&setup, &ops);
         panic!("seed {seed} fails only sometimes");
     })
@@ -27,16 +34,15 @@ fn try_seed(seed: u64) -> Summary {
 // RFC 9293 s3.10.7.4, s3.8.6, RFC 5961, RFC 7323 s5, RFC 2018 s8, CH-SND-1, CH-SND-2, CH-EVT-6.
 #[test]
 fn an_adversary_gets_nowhere() {
-    if let Some(seed) = number("FLUE_SEED") {
-        println!("{:#?}", try_seed(seed));
+    let (seeds, sum) = SUITE.run(try_seed, |(seeds, sum): &mut (u64, Summary), summary| {
+        *seeds += 1;
+        sum.add(&summary);
+    });
+    println!("{seeds} seeds: {sum:#?}");
+    // Averages of some hundred scripts.
+    if seeds < SUITE.seeds {
         return;
     }
-    let seeds = number("FLUE_SEEDS").unwrap_or(SEEDS);
-    let mut sum = Summary::default();
-    for seed in 0..seeds {
-        sum.add(&try_seed(seed));
-    }
-    println!("{seeds} seeds: {sum:#?}");
     // The right verdicts by the right paths: every seed ends, and every corner is visited.
     assert_eq!(sum.resets + sum.uploads + sum.aborts + sum.closed, seeds);
     assert!(sum.closed * 10 > seeds * 6, "most runs end in peace");

@@ -17,6 +17,7 @@
 //! | [`stream`] | bytes from a seed, and their digest |
 //! | [`kernel_peer`] | a kernel TCP socket that sends, receives, stalls, half-closes or resets |
 //! | [`process`] | a program under test: its lines, its deadline, its end |
+//! | [`seeds`] | a suite of many seeds: ranges, all CPUs, classes of failures, open seeds |
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
 //! | [`legal`] | whether what a host sends is what one legal TCP stack would send |
@@ -32,6 +33,7 @@ pub mod load;
 pub mod needs;
 pub mod netns;
 pub mod process;
+pub mod seeds;
 pub mod stream;
 pub mod switch;
 pub mod tshark;

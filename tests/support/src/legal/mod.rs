@@ -35,6 +35,7 @@ use std::time::Duration;
 pub use self::feed::Feed;
 pub use self::packet::Mac;
 use self::{connection::Connection, packet::Packet};
+use crate::seeds::{Class, fail};
 
 /// Bytes that are acknowledged and still compared with what is sent again.
 pub const KEPT_BYTES_MAX: u64 = 1 << 20;
@@ -233,6 +234,7 @@ impl Monitor {
     /// # Panics
     ///
     /// With the first violations, and the segments before the first of them.
+    #[track_caller]
     pub fn expect_legal(&self, who: &str) -> Counts {
         let Some(first) = self.violations.first() else { return self.counts() };
         let others: Vec<_> = self.violations[1..]
@@ -242,6 +244,11 @@ impl Monitor {
             })
             .collect();
         let more = self.violations_not_kept;
-        panic!("{who}: {first}{}\n  and {more} more", others.concat());
+        let Violation { clause, time_ns, detail, .. } = first;
+        let text = format!(
+            "{clause:?} at {time_ns} ns: {detail}\n{who}: {first}{}\n  and {more} more",
+            others.concat()
+        );
+        fail(Class::IllegalOnTheWire, &text);
     }
 }
