@@ -132,7 +132,8 @@ fn network(
             };
             let sum = tcp.calc_checksum_ipv4(header.source(), header.destination()).ok()?;
             let header_sum = header.to_header().calc_header_checksum();
-            let is_intact = sum == tcp.checksum() && header_sum == header.header_checksum();
+            let is_intact =
+                is_same(sum, tcp.checksum()) && is_same(header_sum, header.header_checksum());
             let addresses = [header.source_addr().into(), header.destination_addr().into()];
             Some((addresses, ip, is_intact))
         }
@@ -148,9 +149,14 @@ fn network(
             let sum = tcp.calc_checksum_ipv6(header.source(), header.destination()).ok()?;
             let addresses = [header.source_addr().into(), header.destination_addr().into()];
             // A length of 0 is a jumbogram's: nobody reads such a frame.
-            let is_intact = sum == tcp.checksum() && header.payload_length() != 0;
+            let is_intact = is_same(sum, tcp.checksum()) && header.payload_length() != 0;
             Some((addresses, ip, is_intact))
         }
         NetSlice::Arp(_) => None,
     }
+}
+
+/// Whether two checksums are the same. One's complement has two zeros (RFC 1071 s2).
+fn is_same(a: u16, b: u16) -> bool {
+    a % 0xffff == b % 0xffff
 }
