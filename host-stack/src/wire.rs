@@ -224,7 +224,9 @@ impl TcpFrame<'_> {
             // Both come from one IP header.
             _ => None,
         };
-        expected == Some(self.segment.checksum())
+        // A sum of nothing can be written 0 and 0xffff (RFC 1071 s2), and Linux writes the latter.
+        let same = |expected: u16| expected % 0xffff == self.segment.checksum() % 0xffff;
+        expected.is_some_and(same)
     }
 }
 
@@ -275,5 +277,37 @@ mod tests {
         frame[18..20].fill(0);
         let Frame::Tcp(segment) = parse(&frame) else { panic!("a segment") };
         assert!(!segment.is_well_formed && segment.checksum_is_right());
+    }
+
+    // RFC 1071 s2: one's complement has two zeros.
+    #[test]
+    fn a_checksum_of_nothing_is_right_either_way() {
+        let frame = |v6: bool, word: u16| {
+            let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
+            let ip = match v6 {
+                false => ethernet.ipv4([1; 4], [2; 4], 64),
+                true => ethernet.ipv6([1; 16], [2; 16], 64),
+            };
+            let mut frame = Vec::new();
+            ip.tcp(1, 2, 3, 4).ack(5).write(&mut frame, &word.to_be_bytes()).unwrap();
+            frame
+        };
+        for v6 in [false, true] {
+            let checksum_at = if v6 { 14 + 40 + 16 } else { 14 + 20 + 16 };
+            let stated =
+                |frame: &[u8]| u16::from_be_bytes([frame[checksum_at], frame[checksum_at + 1]]);
+            // A segment that holds the checksum of the rest adds up to nothing.
+            let mut frame = frame(v6, stated(&frame(v6, 0)));
+            assert_eq!(stated(&frame), 0);
+            let is_right = |frame: &[u8]| match parse(frame) {
+                Frame::Tcp(segment) => segment.checksum_is_right(),
+                _ => panic!("a segment"),
+            };
+            assert!(is_right(&frame));
+            frame[checksum_at..checksum_at + 2].fill(0xff);
+            assert!(is_right(&frame));
+            frame[checksum_at + 1] = 0xfe;
+            assert!(!is_right(&frame));
+        }
     }
 }

@@ -1,36 +1,35 @@
 //! A namespace with a TAP, a node on the TAP, and what kernel and monitor have counted in the end.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flue_test_support::kernel_peer::{KernelPeer, Plan};
-use flue_test_support::legal::{Counts, Feed, Monitor, Rules};
+use flue_test_support::kernel_peer::{KernelPeer, Outcome as PeerOutcome, Plan};
+use flue_test_support::legal::{Feed, Monitor, Rules};
 use flue_test_support::netns::Namespace;
 use flue_test_support::stream::{Digest, Stream};
-use host_stack::host::HostConfig;
+use host_stack::host::{HostConfig, SocketState};
 use host_stack::node::{Node, NodeConfig, Progress};
 use host_stack::socket::{ListenerId, OffloadPolicy};
 use host_stack::stream::Streams;
 use offload_engine::chimney::client::{ClientTag, OffloadHandle};
 use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::{EngineConfig, EngineStats};
-use offload_engine::link::{
-    Link, LinkCapabilities, LinkStats, RxBatch, TapOptions, Tee, TxFrame, TxOutcome, VnetMode,
-    open_tap_queues,
-};
-use offload_engine::time::{Duration as EngineDuration, Instant as EngineInstant};
+use offload_engine::link::Tee;
+use offload_engine::time::Duration as EngineDuration;
 
+use crate::links::{cross, share};
+use crate::network::{Network, TAP};
+use crate::outcome::{Kernel, Outcome};
 use crate::talk::Talk;
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 7]);
-const TAP: &str = "walk0";
 const PORT: u16 = 5000;
 /// How long a connection may take to be there, and how long nothing may move.
 const STALL_MAX: EngineDuration = EngineDuration::from_secs(60);
+/// Interval between two lists of what is left.
+const LOOK: EngineDuration = EngineDuration::from_millis(20);
 /// How late the node may be in looking at what it was sent, for each connection: its threads share the machine.
 const LAG: Duration = Duration::from_millis(50);
 /// Bytes that all connections together may have under way to the node: smoltcp is slow, and of the frames that wait for
@@ -38,12 +37,9 @@ const LAG: Duration = Duration::from_millis(50);
 const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
 /// Receive buffers, bytes.
 const BUFFER: std::ops::RangeInclusive<usize> = 8 << 10..=256 << 10;
-/// Seeds of the node's streams; the kernel's begin with 0.
+/// Seeds of streams: for each connection one of the kernel's and one of the node's.
+const STREAMS_PER_SEED: u64 = 1_000_000;
 const NODE_SEED: u64 = 100_000;
-/// How many segments of the node's may be sent twice: ten, and one in a hundred. A tail loss probe asks after 10 ms of
-/// silence (RFC 8985 s7), and on a busy machine whoever is to answer waits that long for a processor.
-const PROBES_MAX: u64 = 10;
-const SEGMENTS_PER_PROBE: u64 = 100;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +56,12 @@ pub(crate) struct Scenario {
     pub(crate) queues: usize,
     /// Each engine writes on the queue of the next, so the kernel delivers to the wrong one.
     pub(crate) crossed: bool,
+    /// Loss of TCP segments in each direction, percent.
+    pub(crate) loss: u32,
+    /// Determines the bytes, the node's initial sequence numbers, and when each connection moves, in bytes.
+    pub(crate) seed: u64,
+    /// Wait for the end of TIME-WAIT too, 10 s.
+    pub(crate) time_wait: bool,
 }
 
 impl Default for Scenario {
@@ -73,12 +75,15 @@ impl Default for Scenario {
             v6: false,
             queues: 1,
             crossed: false,
+            loss: 0,
+            seed: 0,
+            time_wait: false,
         }
     }
 }
 
 impl Scenario {
-    fn address(&self, host: u8) -> IpAddr {
+    pub(crate) fn address(&self, host: u8) -> IpAddr {
         if self.v6 {
             Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, host.into()).into()
         } else {
@@ -86,89 +91,29 @@ impl Scenario {
         }
     }
 
-    fn prefix(&self) -> u8 {
+    pub(crate) fn prefix(&self) -> u8 {
         if self.v6 { 64 } else { 24 }
     }
-}
 
-/// Counters of the kernel that tell of a peer's mistakes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Kernel {
-    retransmitted: u64,
-    loss_probes: u64,
-    fast_retransmits: u64,
-    timeouts: u64,
-    resets_sent: u64,
-    resets_heard: u64,
-    old_timestamps: u64,
-    reneging: u64,
-    bad_segments: u64,
-    challenges: u64,
-}
+    /// The stream that the kernel sends on the connection `index`.
+    fn kernel_stream(&self, index: usize) -> u64 {
+        self.seed * STREAMS_PER_SEED + index as u64
+    }
 
-impl Kernel {
-    fn of(namespace: &Namespace) -> Self {
-        Self {
-            retransmitted: namespace.counter("TcpRetransSegs"),
-            loss_probes: namespace.counter("TcpExtTCPLossProbes"),
-            fast_retransmits: namespace.counter("TcpExtTCPFastRetrans"),
-            timeouts: namespace.counter("TcpExtTCPTimeouts"),
-            resets_sent: namespace.counter("TcpOutRsts"),
-            resets_heard: namespace.counter("TcpEstabResets"),
-            old_timestamps: namespace.counter("TcpExtPAWSEstab"),
-            reneging: namespace.counter("TcpExtTCPSACKReneging"),
-            bad_segments: namespace.counter("TcpInErrs"),
-            challenges: namespace.counter("TcpExtTCPChallengeACK"),
-        }
+    /// The stream that the node sends.
+    fn node_stream(&self, index: usize) -> u64 {
+        self.kernel_stream(index) + NODE_SEED
     }
 }
 
-/// What came of it.
-#[derive(Debug)]
-#[expect(dead_code, reason = "most is read by people, through Debug")]
-pub(crate) struct Outcome {
-    pub(crate) offloads: u64,
-    pub(crate) uploads: u64,
-    pub(crate) took: Duration,
-    pub(crate) kernel: Kernel,
-    pub(crate) node: Counts,
-    /// Of each queue.
-    pub(crate) engines: Vec<EngineStats>,
-}
-
-impl Outcome {
-    /// No RST, nothing old, nothing taken back, no time-out, nothing that was taken for lost; and hardly anything sent
-    /// twice: tail loss probes.
-    pub(crate) fn is_clean(&self) -> bool {
-        let Kernel { retransmitted, loss_probes, .. } = self.kernel;
-        let rest = Kernel { retransmitted: 0, loss_probes: 0, ..self.kernel };
-        let probes_max = PROBES_MAX + self.node.segments / SEGMENTS_PER_PROBE;
-        rest == Kernel::default()
-            && retransmitted <= loss_probes
-            && self.node.retransmitted <= probes_max
-            && self.node.resets == 0
-    }
-
-    /// The same, but at a hand-over segments may have overtaken each other on their ways through the node, and the
-    /// peer may have taken them for lost.
-    pub(crate) fn lost_nothing(&self) -> bool {
-        let Kernel { fast_retransmits, retransmitted, loss_probes, .. } = self.kernel;
-        let rest = Kernel { fast_retransmits: 0, retransmitted: 0, loss_probes: 0, ..self.kernel };
-        rest == Kernel::default()
-            && fast_retransmits <= self.offloads + self.uploads
-            && retransmitted <= fast_retransmits + loss_probes
-            && self.node.resets == 0
-    }
-}
-
-/// Runs a scenario; all bytes arrive, and all segments of the node's are legal.
+/// Runs a scenario; all bytes arrive, all segments of the node's are legal, and nothing is left of its connections.
 pub(crate) fn run(scenario: &Scenario) -> Outcome {
-    let kernel = Namespace::new();
+    let network = Network::new(scenario);
     let monitor = Arc::new(Mutex::new(Monitor::new(rules(scenario))));
-    let nodes = start(scenario, &kernel, &monitor);
+    let nodes = start(scenario, &network, &monitor);
     let start = Instant::now();
-    let (peers, mut talks) = connect(scenario, &kernel, &nodes);
-    // Who asks one queue hears of all.
+    let (peers, mut talks) = connect(scenario, &network.kernel, &nodes);
+    // Each queue lists the connections of all.
     for node in &nodes {
         let rows = node.list(STALL_MAX).expect("the host stack answers");
         let open = rows.iter().filter(|row| row.remote.is_some()).count();
@@ -179,16 +124,36 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
             scope.spawn(|| converse(node, talks));
         }
     });
+    let outcomes = peers.into_iter().map(KernelPeer::finish).collect();
+    let took = start.elapsed();
+    for (node, talks) in nodes.iter().zip(&talks) {
+        expect_empty(node, talks, scenario.time_wait);
+    }
+    check_bytes(scenario, outcomes, talks);
+    let engines = nodes.iter().map(|node| node.with_engine(|engine, _| engine.stats()));
+    let engines = engines.collect::<Vec<_>>();
+    check_engines(scenario, &engines);
+    let (kernel, lost) = (Kernel::of(&network.kernel), network.lost());
+    // The capture is written out with the link.
+    drop(nodes);
+    let node = monitor.lock().expect("it judges without a panic").expect_legal("the node");
+    let offloads = engines.iter().map(|stats| stats.initiates).sum();
+    let uploads = engines.iter().map(|stats| stats.terminates).sum();
+    Outcome { offloads, uploads, took, kernel, lost, node, engines }
+}
+
+/// Each side has received what the other sent. The digests are compared as sets, because an accepted connection does
+/// not say which peer opened it; no two streams are equal.
+fn check_bytes(scenario: &Scenario, outcomes: Vec<PeerOutcome>, talks: Vec<Vec<Talk>>) {
     let (mut kernel_sent, mut kernel_heard) = (Vec::new(), Vec::new());
-    for outcome in peers.into_iter().map(KernelPeer::finish) {
+    for outcome in outcomes {
         assert!(outcome.send_error.is_none() && outcome.receive_error.is_none(), "{outcome:?}");
         kernel_sent.push(outcome.sent);
         kernel_heard.push(outcome.received);
     }
-    let took = start.elapsed();
     let node_heard = talks.into_iter().flatten().map(|talk| talk.received.finish()).collect();
-    let node_sent = (0..scenario.connections as u64)
-        .map(|index| Stream::new(NODE_SEED + index).digest(scenario.bytes))
+    let node_sent = (0..scenario.connections)
+        .map(|index| Stream::new(scenario.node_stream(index)).digest(scenario.bytes))
         .collect();
     assert_eq!(sorted(node_heard), sorted(kernel_sent), "what the node heard is not what was sent");
     assert_eq!(
@@ -196,23 +161,45 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
         sorted(node_sent),
         "what the kernel heard is not what was sent"
     );
-    let engines = nodes.iter().map(|node| node.with_engine(|engine, _| engine.stats()));
-    let engines = engines.collect::<Vec<_>>();
+}
+
+/// All moves were made, and no frame between shards was lost.
+fn check_engines(scenario: &Scenario, engines: &[EngineStats]) {
     // Each queue has its share of the connections.
     let share = (scenario.connections / scenario.queues) as u64;
-    for stats in &engines {
+    for stats in engines {
         assert_eq!(stats.initiates, scenario.moves.div_ceil(2) * share, "{engines:?}");
         assert_eq!(stats.terminates, scenario.moves / 2 * share, "{engines:?}");
         assert_eq!(stats.rx_passed_on_dropped, 0, "{engines:?}");
     }
     let sum = |count: fn(&EngineStats) -> u64| engines.iter().map(count).sum::<u64>();
     assert_eq!(sum(|stats| stats.rx_passed_on), sum(|stats| stats.rx_passed_in), "{engines:?}");
-    let counters = Kernel::of(&kernel);
-    // The capture is written out with the link.
-    drop(nodes);
-    let counts = monitor.lock().expect("it judges without a panic").expect_legal("the node");
-    let (offloads, uploads) = (sum(|stats| stats.initiates), sum(|stats| stats.terminates));
-    Outcome { offloads, uploads, took, kernel: counters, node: counts, engines }
+}
+
+/// Waits until neither engine nor host stack has any of the connections, and forgets their streams. With `time_wait`
+/// that includes connections in TIME-WAIT, which lasts 10 s.
+fn expect_empty(node: &Node<Streams>, talks: &[Talk], time_wait: bool) {
+    let closed = node.wait(Some(STALL_MAX), |streams, _, _| {
+        let is_closed = |talk: &Talk| streams.status(talk.handle).is_some_and(|it| it.closed);
+        talks.iter().all(is_closed).then_some(())
+    });
+    closed.expect("all connections are closed");
+    node.with(|streams, io, now| {
+        talks.iter().for_each(|talk| streams.forget(now, io, talk.handle));
+    });
+    let deadline = Instant::now() + Duration::from_nanos(STALL_MAX.as_nanos() as u64);
+    loop {
+        let mut left = node.list(STALL_MAX).expect("the host stack answers");
+        left.retain(|row| {
+            row.remote.is_some() && (time_wait || row.state != Some(SocketState::TimeWait))
+        });
+        if left.is_empty() && node.with_engine(|engine, _| engine.connections().is_empty()) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "these are left: {left:?}");
+        // The end of TIME-WAIT has no event.
+        let _: Result<(), _> = node.wait(Some(LOOK), |_, _, _| None);
+    }
 }
 
 fn rules(scenario: &Scenario) -> Rules {
@@ -231,17 +218,10 @@ fn rules(scenario: &Scenario) -> Rules {
 /// Starts a node on the TAP, with a handle for each queue.
 fn start(
     scenario: &Scenario,
-    kernel: &Namespace,
+    network: &Network,
     monitor: &Arc<Mutex<Monitor>>,
 ) -> Vec<Node<Streams>> {
-    let vnet = if scenario.vnet { VnetMode::On } else { VnetMode::Off };
-    let options = TapOptions::new(TAP, scenario.mtu, vnet);
-    let taps = kernel.run(|| open_tap_queues(&options, scenario.queues)).expect("a TAP can be had");
-    let (address, prefix) = (scenario.address(1), scenario.prefix());
-    kernel.ip(&format!("addr add {address}/{prefix} dev {TAP}"));
-    kernel.ip(&format!("link set {TAP} mtu {} up", scenario.mtu));
-    kernel.ip(&format!("link set {TAP} txqueuelen 10000"));
-    let links = taps.into_iter().map(|tap| tap.link).collect();
+    let links = network.open_tap(scenario);
     let links = if scenario.crossed { cross(links) } else { links };
     let watched = |link| {
         let tee = Tee::new(link, Feed::new(monitor.clone()), TAP, 0);
@@ -257,11 +237,11 @@ fn start(
         receive_buffer: buffer,
         receive_window_max: buffer,
         send_buffer: buffer,
-        addresses: vec![(scenario.address(2), prefix)],
+        addresses: vec![(scenario.address(2), scenario.prefix())],
         mtu: scenario.mtu,
         // The test decides.
         policy: OffloadPolicy::Never,
-        seed: 7,
+        seed: scenario.seed,
         ..HostConfig::default()
     };
     let mut engine = EngineConfig::new(MAC);
@@ -294,7 +274,7 @@ fn connect(
     let (mut peers, mut talks) = (Vec::new(), Vec::new());
     talks.resize_with(nodes.len(), Vec::new);
     for index in 0..scenario.connections {
-        let plan = Plan::send(index as u64, scenario.bytes);
+        let plan = Plan::send(scenario.kernel_stream(index), scenario.bytes);
         let (queue, handle) = if index % 2 == 0 {
             peers.push(KernelPeer::connect(kernel, address, plan));
             accept(nodes, &listeners)
@@ -305,7 +285,7 @@ fn connect(
             peers.push(KernelPeer::listen(kernel, any, plan));
             (queue, dial(&nodes[queue], peers.last().expect("it was pushed").address()))
         };
-        let seed = NODE_SEED + index as u64;
+        let seed = scenario.node_stream(index);
         talks[queue].push(Talk::new(handle, seed, scenario.bytes, scenario.moves));
     }
     (peers, talks)
@@ -324,78 +304,6 @@ fn accept(nodes: &[Node<Streams>], listeners: &[ListenerId]) -> (usize, OffloadH
             }
         }
         assert!(Instant::now() < deadline, "the kernel connects");
-    }
-}
-
-/// Links that receive by their own queue, and transmit by the next one's.
-fn cross(links: Vec<Box<dyn Link>>) -> Vec<Box<dyn Link>> {
-    let count = links.len();
-    share(links, |own| (own + 1) % count, |_| {})
-}
-
-/// Links of which one at a time does something, and `then` that. They transmit by the queue that `transmit` says.
-fn share<L: Link + 'static>(
-    links: Vec<L>,
-    transmit: impl Fn(usize) -> usize,
-    then: fn(&mut L),
-) -> Vec<Box<dyn Link>> {
-    let own = |link: &L| {
-        let descriptor = link.descriptor().map(|descriptor| descriptor.try_clone_to_owned());
-        descriptor.expect("a TAP has one").expect("descriptors are left")
-    };
-    let descriptors = links.iter().map(own).collect::<Vec<_>>();
-    let all = Arc::new(Mutex::new(links));
-    let shared = |(own, descriptor)| {
-        let (all, transmit) = (all.clone(), transmit(own));
-        Box::new(Shared { all, own, transmit, then, descriptor }) as Box<dyn Link>
-    };
-    descriptors.into_iter().enumerate().map(shared).collect()
-}
-
-struct Shared<L> {
-    all: Arc<Mutex<Vec<L>>>,
-    own: usize,
-    transmit: usize,
-    then: fn(&mut L),
-    descriptor: OwnedFd,
-}
-
-impl<L: Link> Shared<L> {
-    fn with<T>(&self, queue: usize, work: impl FnOnce(&mut L) -> T) -> T {
-        let link = &mut self.all.lock().expect("nobody panics with it")[queue];
-        let result = work(link);
-        (self.then)(link);
-        result
-    }
-}
-
-impl<L: Link> Link for Shared<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.with(self.own, |link| link.capabilities())
-    }
-
-    fn receive(&mut self, now: EngineInstant, batch: &mut RxBatch) -> io::Result<usize> {
-        self.with(self.own, |link| link.receive(now, batch))
-    }
-
-    fn transmit(&mut self, now: EngineInstant, frame: &TxFrame<'_>) -> TxOutcome {
-        self.with(self.transmit, |link| link.transmit(now, frame))
-    }
-
-    fn wants_comments(&self) -> bool {
-        self.with(self.transmit, |link| link.wants_comments())
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.descriptor.as_fd())
-    }
-
-    fn poll_at(&self) -> Option<EngineInstant> {
-        None
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.with(self.own, |link| link.stats())
     }
 }
 
@@ -420,8 +328,12 @@ fn converse(node: &Node<Streams>, talks: &mut [Talk]) {
             }
             moved.then_some(())
         });
-        let open = talks.iter().filter(|talk| !talk.is_over).count();
-        moved.unwrap_or_else(|error| panic!("{error}; {open} connections are not at their end"));
+        moved.unwrap_or_else(|error| {
+            let open = talks.iter().filter(|talk| !talk.is_over);
+            let open = node
+                .with(|streams, _, _| open.map(|talk| talk.describe(streams)).collect::<String>());
+            panic!("{error}; these connections are not at their end:\n{open}")
+        });
     }
 }
 

@@ -7,29 +7,33 @@
 //!
 //! | module | gives |
 //! |---|---|
-//! | [`bench`] | a namespace with a TAP, a node on it, and the kernel's counters |
+//! | [`bench`] | a node and its connections with the kernel, and what must hold in the end |
+//! | [`network`] | the namespaces, the TAP, and loss |
+//! | [`links`] | queues that are served one at a time, by the right engine or the wrong one |
 //! | [`talk`] | the node's end of one connection: what it sends, sums and when it moves |
+//! | [`outcome`] | the counters of kernel, engines and monitor, and what they may say |
+//! | [`seeds`] | the seeds of a campaign |
 //!
-//! The campaign: `FLUE_CONNECTIONS=200 FLUE_MOVES=20 FLUE_KIB=1024 cargo test -p host-stack --test kernel_walk --
-//! --ignored --nocapture campaign`.
+//! The campaign: `FLUE_SEEDS=20 FLUE_LOSS=1 cargo test --profile campaign -p host-stack --test kernel_walk --
+//! --ignored --nocapture campaign`. A seed determines the bytes, the node's initial sequence numbers and after how many
+//! bytes each connection moves. Loss and timing are the kernel's and have no seed: to repeat a seed repeats its plan.
 
 mod bench;
+mod links;
+mod network;
+mod outcome;
+mod seeds;
 mod talk;
 
 use flue_test_support::load::quiet;
 use flue_test_support::needs::{Need, lacks};
 
-use crate::bench::{Outcome, Scenario, run};
+use crate::bench::{Scenario, run};
+use crate::outcome::Outcome;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
-
-/// A number from the environment.
-fn from_env(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
-        Err(_) => default,
-    }
-}
+const LOSS_NEEDS: &[Need] =
+    &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
 
 /// Runs it until nothing was amiss.
 fn run_clean(scenario: &Scenario) {
@@ -91,20 +95,39 @@ fn frames_by_the_wrong_queue_are_passed_on() {
     }
 }
 
+/// One segment in a hundred is lost in each direction.
+#[test]
+fn hand_overs_under_loss() {
+    if !lacks(LOSS_NEEDS) {
+        let outcome = run(&Scenario { loss: 1, ..Scenario::default() });
+        assert!(outcome.survived_loss(), "{outcome:?}");
+    }
+}
+
 #[test]
 #[ignore = "a campaign: minutes"]
 fn campaign() {
-    assert!(!lacks(NEEDS), "a campaign needs all of it");
+    assert!(!lacks(LOSS_NEEDS), "a campaign needs all of it");
+    let number = |name, default| seeds::number(name).unwrap_or(default);
     let scenario = Scenario {
-        connections: from_env("FLUE_CONNECTIONS", 200) as usize,
-        moves: from_env("FLUE_MOVES", 20),
-        bytes: from_env("FLUE_KIB", 1024) << 10,
+        connections: number("FLUE_CONNECTIONS", 200) as usize,
+        moves: number("FLUE_MOVES", 20),
+        bytes: number("FLUE_KIB", 1024) << 10,
+        loss: number("FLUE_LOSS", 0) as u32,
+        time_wait: true,
         ..Scenario::default()
     };
-    // What the machine's load alone does: tail loss probes, mostly.
-    let still = run(&Scenario { moves: 0, ..scenario });
-    println!("no hand-overs: {still:?}");
-    let moved = run(&scenario);
-    println!("{} hand-overs each: {moved:?}", scenario.moves);
-    assert!(moved.is_clean(), "{moved:?}");
+    // For comparison: the effects of load and loss alone.
+    println!("no hand-overs: {:?}", run(&Scenario { moves: 0, ..scenario }));
+    seeds::for_each(seeds::from_env(), |seed| {
+        let scenario = Scenario { seed, ..scenario };
+        let outcome = if scenario.loss > 0 {
+            let outcome = run(&scenario);
+            assert!(outcome.survived_loss(), "{outcome:?}");
+            outcome
+        } else {
+            quiet(|| run(&scenario), Outcome::is_clean)
+        };
+        println!("seed {seed}: {outcome:?}");
+    });
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use flue_test_support::stream::{Stream, Summer};
 use host_stack::stream::{OffloadState, Streams};
 use offload_engine::{chimney::client::OffloadHandle, engine::Connections, time::Instant};
+use oorandom::Rand64;
 
 /// Bytes of one list, at most.
 const LIST_BYTES_MAX: u64 = 16 * 1024;
@@ -14,7 +15,7 @@ const POSTED_BYTES_MAX: usize = 128 * 1024;
 
 /// What one end sends, has heard, and how often it has moved.
 pub(crate) struct Talk {
-    handle: OffloadHandle,
+    pub(crate) handle: OffloadHandle,
     stream: Stream,
     bytes: u64,
     to_send: u64,
@@ -23,7 +24,8 @@ pub(crate) struct Talk {
     arrived: VecDeque<Bytes>,
     heard: u64,
     pub(crate) received: Summer,
-    moves: u64,
+    /// Bytes of both directions after which each remaining move is due.
+    due: VecDeque<u64>,
     moved: u64,
     /// Where the connection is to be, if a move has been asked for.
     awaited: Option<OffloadState>,
@@ -32,8 +34,11 @@ pub(crate) struct Talk {
 
 impl Talk {
     /// Sends `bytes` of the stream of `seed`, and moves `moves` times, each time that another part of the data has
-    /// passed.
+    /// passed. The seed determines the sizes of the parts; after a small one two moves follow each other closely.
     pub(crate) fn new(handle: OffloadHandle, seed: u64, bytes: u64, moves: u64) -> Self {
+        let mut generator = Rand64::new(seed.into());
+        let mut due = (0..moves).map(|_| generator.rand_range(0..2 * bytes)).collect::<Vec<_>>();
+        due.sort_unstable();
         Self {
             handle,
             stream: Stream::new(seed),
@@ -43,7 +48,7 @@ impl Talk {
             arrived: VecDeque::new(),
             heard: 0,
             received: Summer::default(),
-            moves,
+            due: due.into(),
             moved: 0,
             awaited: None,
             is_over: false,
@@ -79,7 +84,7 @@ impl Talk {
         // The last list, and the FIN, wait for the last move.
         let is_last = self.to_send == 0;
         if status.unacknowledged < POSTED_BYTES_MAX
-            && (!is_last || self.moved == self.moves)
+            && (!is_last || self.has_moved())
             && let Some(list) = self.next.take()
         {
             streams.send(now, io, self.handle, list);
@@ -102,6 +107,20 @@ impl Talk {
         busy
     }
 
+    /// Progress, for the message of a failing test.
+    pub(crate) fn describe(&self, streams: &Streams) -> String {
+        let Self { handle, to_send, heard, due, moved, awaited, .. } = self;
+        let status = streams.status(*handle);
+        format!(
+            "{handle:?}: {to_send} bytes to send, {heard} heard, {moved} moves made, {due:?} to make, {awaited:?} \
+             awaited, {status:?}\n"
+        )
+    }
+
+    fn has_moved(&self) -> bool {
+        self.due.is_empty() && self.awaited.is_none()
+    }
+
     /// The next move, when its share of the data has passed and the one before is done.
     fn walk(&mut self, streams: &mut Streams, state: OffloadState, unacknowledged: u64) -> bool {
         if self.awaited.is_some_and(|awaited| awaited == state) {
@@ -111,10 +130,10 @@ impl Talk {
         }
         let held = self.next.as_ref().map_or(0, |next| next.len() as u64);
         let sent = (self.bytes - self.to_send).saturating_sub(held + unacknowledged);
-        let share = (self.moved + 1) * 2 * self.bytes / (self.moves + 1);
         // The last list is held back, and the peer may be done: then there is nothing to wait for.
-        let is_due = sent + self.heard + 2 * LIST_BYTES_MAX >= share;
-        if self.awaited.is_some() || self.moved == self.moves || !is_due {
+        let passed = sent + self.heard + 2 * LIST_BYTES_MAX;
+        let is_due = self.due.front().is_some_and(|&due| passed >= due);
+        if self.awaited.is_some() || !is_due {
             return false;
         }
         match state {
@@ -128,6 +147,7 @@ impl Talk {
             }
             OffloadState::Offloading | OffloadState::Uploading => return false,
         }
+        self.due.pop_front();
         true
     }
 }

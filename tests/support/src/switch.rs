@@ -67,9 +67,12 @@ impl Switch {
     /// From now on loses `hundredths` of a percent (0..=10000) of the TCP segments in `direction`.
     pub fn lose(&self, hundredths: u32, direction: Direction<'_>) {
         assert!(hundredths <= 10_000, "{hundredths} hundredths of a percent are more than all");
-        let from = match direction {
-            Direction::Both => String::new(),
-            Direction::From(port) => format!("iifname {port} "),
+        let (from, own) = match direction {
+            Direction::Both => (String::new(), String::new()),
+            Direction::From(port) => {
+                self.namespace.nft(&format!("add counter bridge bench lost-{port}"));
+                (format!("iifname {port} "), format!("counter name lost-{port} "))
+            }
         };
         // nft refuses a comparison that is always true.
         let chance = match hundredths {
@@ -77,8 +80,13 @@ impl Switch {
             fewer => format!("numgen random mod 10000 < {fewer} "),
         };
         self.namespace.nft(&format!(
-            "add rule bridge bench crossing {from}meta l4proto tcp {chance}counter name lost drop"
+            "add rule bridge bench crossing {from}meta l4proto tcp {chance}{own}counter name lost drop"
         ));
+    }
+
+    /// Frames from `port` lost so far. There must be a rule of [`lose`](Self::lose) for that port.
+    pub fn lost_frames_from(&self, port: &str) -> u64 {
+        self.counter(&format!("lost-{port}"))
     }
 
     /// From now on marks `hundredths` of a percent (1..=9999) of the ECN-capable IPv4 packets that cross the

@@ -134,7 +134,7 @@ fn network(
             let sum = tcp.calc_checksum_ipv4(header.source(), header.destination()).ok()?;
             // Of the octets as they came: a parsed header has no place for the reserved flag.
             let header_sum = Sum16BitWords::new().add_slice(header.slice()).ones_complement();
-            let is_intact = sum == tcp.checksum() && header_sum == 0;
+            let is_intact = is_same(sum, tcp.checksum()) && header_sum == 0;
             let addresses = [header.source_addr().into(), header.destination_addr().into()];
             Some((addresses, ip, is_intact))
         }
@@ -150,9 +150,14 @@ fn network(
             let sum = tcp.calc_checksum_ipv6(header.source(), header.destination()).ok()?;
             let addresses = [header.source_addr().into(), header.destination_addr().into()];
             // A length of 0 is a jumbogram's: nobody reads such a frame.
-            let is_intact = sum == tcp.checksum() && header.payload_length() != 0;
+            let is_intact = is_same(sum, tcp.checksum()) && header.payload_length() != 0;
             Some((addresses, ip, is_intact))
         }
         NetSlice::Arp(_) => None,
     }
+}
+
+/// Whether two checksums are the same. One's complement has two zeros (RFC 1071 s2).
+fn is_same(a: u16, b: u16) -> bool {
+    a % 0xffff == b % 0xffff
 }

@@ -270,6 +270,24 @@ fn headers() {
     });
 }
 
+// RFC 1071 s2: the checksum of what adds up to nothing is 0 or 0xffff.
+#[test]
+fn both_zeros_are_checksums() {
+    const CHECKSUM: std::ops::Range<usize> = 50..52;
+    for (checksum, is_legal) in [([0x00, 0x00], true), ([0xff, 0xff], true), ([0xff, 0xfe], false)]
+    {
+        let mut trace = Trace::open(PLAIN);
+        // A segment that holds the checksum of the rest adds up to nothing.
+        let rest = trace.frame(Way::Received, theirs("", 1, 1, &[0, 0]));
+        let mut frame = trace.frame(Way::Received, theirs("", 1, 1, &rest[CHECKSUM]));
+        assert_eq!(frame[CHECKSUM], [0, 0]);
+        frame[CHECKSUM].copy_from_slice(&checksum);
+        trace.monitor.frame(trace.now_ms * MS, Way::Received, &frame);
+        trace.sent(ours("", 1, 3, &[]));
+        assert_eq!(trace.clauses().is_empty(), is_legal, "{checksum:02x?}");
+    }
+}
+
 // RFC 9293 s3.5.
 #[test]
 fn handshakes() {

@@ -1,0 +1,101 @@
+//! The counters of kernel, engines and monitor at the end of a run, and the limits they must keep.
+
+use std::time::Duration;
+
+use flue_test_support::legal::Counts;
+use flue_test_support::netns::Namespace;
+use offload_engine::engine::EngineStats;
+
+use crate::network::Lost;
+
+/// How many segments of the node's may be sent twice: ten, and one in a hundred. A tail loss probe asks after 10 ms of
+/// silence (RFC 8985 s7), and on a busy machine whoever is to answer waits that long for a processor.
+const PROBES_MAX: u64 = 10;
+const SEGMENTS_PER_PROBE: u64 = 100;
+
+/// Counters of the kernel that tell of a peer's mistakes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Kernel {
+    retransmitted: u64,
+    loss_probes: u64,
+    fast_retransmits: u64,
+    timeouts: u64,
+    resets_sent: u64,
+    resets_heard: u64,
+    old_timestamps: u64,
+    reneging: u64,
+    bad_segments: u64,
+    challenges: u64,
+}
+
+impl Kernel {
+    pub(crate) fn of(namespace: &Namespace) -> Self {
+        Self {
+            retransmitted: namespace.counter("TcpRetransSegs"),
+            loss_probes: namespace.counter("TcpExtTCPLossProbes"),
+            fast_retransmits: namespace.counter("TcpExtTCPFastRetrans"),
+            timeouts: namespace.counter("TcpExtTCPTimeouts"),
+            resets_sent: namespace.counter("TcpOutRsts"),
+            resets_heard: namespace.counter("TcpEstabResets"),
+            old_timestamps: namespace.counter("TcpExtPAWSEstab"),
+            reneging: namespace.counter("TcpExtTCPSACKReneging"),
+            bad_segments: namespace.counter("TcpInErrs"),
+            challenges: namespace.counter("TcpExtTCPChallengeACK"),
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+#[expect(dead_code, reason = "most is read by people, through Debug")]
+pub(crate) struct Outcome {
+    pub(crate) offloads: u64,
+    pub(crate) uploads: u64,
+    pub(crate) took: Duration,
+    pub(crate) kernel: Kernel,
+    pub(crate) lost: Lost,
+    pub(crate) node: Counts,
+    /// Of each queue.
+    pub(crate) engines: Vec<EngineStats>,
+}
+
+impl Outcome {
+    /// No RST, nothing old, nothing taken back, no time-out, nothing that was taken for lost; and hardly anything sent
+    /// twice: tail loss probes.
+    pub(crate) fn is_clean(&self) -> bool {
+        let Kernel { retransmitted, loss_probes, .. } = self.kernel;
+        let rest = Kernel { retransmitted: 0, loss_probes: 0, ..self.kernel };
+        let probes_max = PROBES_MAX + self.node.segments / SEGMENTS_PER_PROBE;
+        rest == Kernel::default()
+            && retransmitted <= loss_probes
+            && self.node.retransmitted <= probes_max
+            && self.node.resets == 0
+    }
+
+    /// The same, but at a hand-over segments may have overtaken each other on their ways through the node, and the
+    /// peer may have taken them for lost.
+    pub(crate) fn lost_nothing(&self) -> bool {
+        let Kernel { fast_retransmits, retransmitted, loss_probes, .. } = self.kernel;
+        let rest = Kernel { fast_retransmits: 0, retransmitted: 0, loss_probes: 0, ..self.kernel };
+        rest == Kernel::default()
+            && fast_retransmits <= self.offloads + self.uploads
+            && retransmitted <= fast_retransmits + loss_probes
+            && self.node.resets == 0
+    }
+
+    /// Retransmissions of any kind, and nothing else; frames were lost in both directions. The kernel has sent no RST
+    /// and lost no connection to one, and the monitor allows none on an open connection. Once both FINs are
+    /// acknowledged the node forgets the connection, and answers duplicates that are still in flight with RST; the peer
+    /// is in TIME-WAIT then (RFC 9293 s3.10.7.1).
+    pub(crate) fn survived_loss(&self) -> bool {
+        let rest = Kernel {
+            retransmitted: 0,
+            loss_probes: 0,
+            fast_retransmits: 0,
+            timeouts: 0,
+            ..self.kernel
+        };
+        let Lost { to_node, to_kernel } = self.lost;
+        rest == Kernel::default() && to_node > 0 && to_kernel > 0
+    }
+}
