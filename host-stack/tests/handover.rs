@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use flue_test_support::{check, seeds::Suite};
+use flue_test_support::{check, seeds::Suite, stream::Stream};
 use host_stack::{
     host::HostConfig,
     node::Core,
@@ -160,7 +160,8 @@ struct End {
 impl End {
     fn new(length: usize, moves: u64, rng: &mut Rand64) -> Self {
         let mut rng = Rand64::new(u128::from(rng.rand_u64()));
-        let data = (0..length).map(|_| rng.rand_u64() as u8).collect();
+        let mut data = vec![0; length];
+        Stream::new(rng.rand_u64()).fill(&mut data);
         Self {
             data,
             sent: 0,

@@ -32,12 +32,13 @@ impl<L: Link> Middlebox<L> {
 
     /// The frame without the options, if it is a SYN that has some of them.
     fn strip(&self, frame: &TxFrame<'_>) -> Option<Vec<u8>> {
-        let mut data = frame.head.to_vec();
-        for slice in frame.payload {
-            data.extend_from_slice(slice);
+        // A SYN has no payload.
+        if self.stripped == Stripped::default() || !frame.payload.is_empty() {
+            return None;
         }
+        let data = frame.head.to_vec();
         let (_, tcp) = parts(&data)?;
-        if !tcp.syn() || tcp.ack() || self.stripped == Stripped::default() {
+        if !tcp.syn() || tcp.ack() {
             return None;
         }
         let tcp_at = data.len() - tcp.slice().len();

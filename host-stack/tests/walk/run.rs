@@ -13,6 +13,7 @@ use bytes::Bytes;
 use flue_test_support::{
     check,
     legal::{Counts, Feed, Monitor, Rules},
+    stream::Stream,
 };
 use host_stack::{
     node::Core,
@@ -64,7 +65,8 @@ struct End {
 impl End {
     fn new(node: usize, length: usize, rng: &mut Rand64) -> Self {
         let mut rng = Rand64::new(u128::from(rng.rand_u64()));
-        let data = (0..length).map(|_| rng.rand_u64() as u8).collect();
+        let mut data = vec![0; length];
+        Stream::new(rng.rand_u64()).fill(&mut data);
         Self {
             node,
             handle: None,

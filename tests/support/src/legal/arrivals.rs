@@ -43,7 +43,10 @@ impl Connection {
     fn stamp_arrived(&mut self, packet: &Packet<'_>) -> bool {
         let Some((value, _)) = packet.timestamps else { return true };
         let stamps = &mut self.stamps;
-        stamps.arrived.insert(value);
+        // Mostly it is the same millisecond.
+        if stamps.newest_arrived != Some(value) {
+            stamps.arrived.insert(value);
+        }
         let newest = *stamps.newest_arrived.get_or_insert(value);
         let is_young = value.wrapping_sub(newest).cast_signed() >= 0;
         if is_young {

@@ -11,6 +11,8 @@ use super::{KEPT_BYTES_MAX, Way};
 
 /// Added to an ISN, so that one before it is a number too.
 const ORIGIN: u64 = 1 << 32;
+/// SYN, FIN, RST, ECE, CWR and a CE mark in a line of [`Connection::recent`].
+const LETTERS: [char; 6] = ['S', 'F', 'R', 'E', 'W', 'C'];
 /// Segments remembered to be shown with a violation.
 const RECENT_MAX: usize = 40;
 
@@ -179,7 +181,8 @@ struct Noted {
     ack: Option<u32>,
     bytes: usize,
     window: u16,
-    letters: String,
+    /// Which of [`LETTERS`].
+    flags: [bool; 6],
     timestamps: Option<(u32, u32)>,
     sack: Vec<(u32, u32)>,
 }
@@ -228,14 +231,7 @@ impl Connection {
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
-        let flags = [
-            (packet.syn, 'S'),
-            (packet.fin, 'F'),
-            (packet.rst, 'R'),
-            (packet.ece, 'E'),
-            (packet.cwr, 'W'),
-            (packet.ip.ecn == 3, 'C'),
-        ];
+        let Packet { syn, fin, rst, ece, cwr, ip, .. } = packet;
         self.recent.push_back(Noted {
             time_ns,
             way,
@@ -243,7 +239,7 @@ impl Connection {
             ack: packet.ack,
             bytes: packet.payload.len(),
             window: packet.window,
-            letters: flags.into_iter().filter(|(set, _)| *set).map(|(_, letter)| letter).collect(),
+            flags: [*syn, *fin, *rst, *ece, *cwr, ip.ecn == 3],
             timestamps: packet.timestamps,
             sack: packet.sack.clone(),
         });
@@ -255,7 +251,9 @@ impl Connection {
         let (ours, theirs) = (isn(self.ours), isn(self.theirs));
         let mut text = String::from("\n");
         for noted in &self.recent {
-            let Noted { time_ns, way, seq, ack, bytes, window, letters, timestamps, sack } = noted;
+            let Noted { time_ns, way, seq, ack, bytes, window, flags, timestamps, sack } = noted;
+            let letters = LETTERS.iter().zip(flags).filter(|(_, set)| **set);
+            let letters: String = letters.map(|(letter, _)| letter).collect();
             let (arrow, from, to) = match way {
                 Way::Sent => ("->", ours, theirs),
                 Way::Received => ("  <-", theirs, ours),

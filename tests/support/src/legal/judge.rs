@@ -307,7 +307,8 @@ impl Connection {
             return Ok(());
         }
         let stamps = &mut self.stamps;
-        ensure(stamps.arrived.contains(&echo), Clause::Echo, || format!("{echo} has never come"))?;
+        let has_come = stamps.newest_arrived == Some(echo) || stamps.arrived.contains(&echo);
+        ensure(has_come, Clause::Echo, || format!("{echo} has never come"))?;
         let step = stamps.echoed.map_or(0, |before| echo.wrapping_sub(before).cast_signed());
         ensure(any || step >= 0, Clause::Echo, || {
             format!("TSecr goes back by {}", -i64::from(step))
