@@ -28,6 +28,7 @@ pub mod node;
 mod observer;
 pub mod offload_policy;
 #[cfg(feature = "std")]
+mod retrieve;
 pub mod simulation;
 pub mod socket;
 #[cfg(feature = "std")]

@@ -225,6 +225,11 @@ impl Flow {
         self.agreed.is_some_and(|agreed| agreed.window_scales.is_some())
     }
 
+    /// Shift of the windows that we advertise, once both SYNs have been seen.
+    pub(crate) fn receive_scale(&self) -> Option<u8> {
+        self.agreed.map(|agreed| agreed.window_scales.map_or(0, |(_, ours)| ours))
+    }
+
     /// Our initial sequence number.
     pub(crate) fn iss(&self) -> Option<SeqNum> {
         self.ours.map(|syn| syn.seq)

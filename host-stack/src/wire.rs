@@ -1,13 +1,14 @@
-//! A TCP segment in an Ethernet frame, parsed once; and the one frame the host builds by itself.
+//! A TCP segment in an Ethernet frame, parsed once; and the frames that the host builds by itself.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use etherparse::{
-    EtherType, Ethernet2Slice, IpNumber, Ipv4Slice, Ipv6Slice, PacketBuilder, TcpSlice,
+    EtherType, Ethernet2Slice, IpHeaders, IpNumber, Ipv4Slice, Ipv6Slice, PacketBuilder,
+    PacketBuilderStep, TcpHeader, TcpSlice,
 };
 use offload_engine::{
-    chimney::state::{ConnectionState, MacAddress},
+    chimney::state::{ConnectionState, MacAddress, TcpConst},
     frame::{TcpOption, TcpOptions, checksum},
     tcp::{Ecn, Flags, SeqNum, Timestamps},
 };
@@ -230,25 +231,55 @@ impl TcpFrame<'_> {
     }
 }
 
+/// A segment without data or options at `seq`, with the addresses, acknowledgement and window of `segment`.
+pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Option<Vec<u8>> {
+    let ip = packet(
+        (segment.source_mac, segment.destination_mac),
+        (segment.source.ip(), segment.destination.ip()),
+        u8::MAX,
+    )?;
+    let ports = (segment.source.port(), segment.destination.port());
+    let mut builder = ip.tcp(ports.0, ports.1, seq.0, segment.window).ack(segment.ack.0);
+    if fin {
+        builder = builder.fin();
+    }
+    write(builder)
+}
+
 /// An RST for a connection that could not be kept: at SND.NXT, which the peer accepts (RFC 5961 s3.2).
 pub(crate) fn reset_frame(state: &ConnectionState, source_mac: MacAddress) -> Option<Vec<u8>> {
     let tcp = &state.tcp;
-    let ethernet =
-        PacketBuilder::ethernet2(source_mac.0, state.neighbor.cached.dl_destination_address.0);
-    let ttl = tcp.cached.ttl_or_hop_limit;
-    let ip = match (state.path.constant.source_address, state.path.constant.destination_address) {
+    let path = &state.path.constant;
+    let ip = packet(
+        (source_mac, state.neighbor.cached.dl_destination_address),
+        (path.source_address, path.destination_address),
+        tcp.cached.ttl_or_hop_limit,
+    )?;
+    let TcpConst { local_port, remote_port, .. } = tcp.constant;
+    let builder = ip.tcp(local_port, remote_port, tcp.delegated.snd_nxt.0, 0);
+    write(builder.rst().ack(tcp.delegated.rcv_nxt.0))
+}
+
+/// Ethernet and IP headers, each from source to destination.
+fn packet(
+    (source_mac, destination_mac): (MacAddress, MacAddress),
+    addresses: (IpAddr, IpAddr),
+    ttl: u8,
+) -> Option<PacketBuilderStep<IpHeaders>> {
+    let ethernet = PacketBuilder::ethernet2(source_mac.0, destination_mac.0);
+    match addresses {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            ethernet.ipv4(source.octets(), destination.octets(), ttl)
+            Some(ethernet.ipv4(source.octets(), destination.octets(), ttl))
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            ethernet.ipv6(source.octets(), destination.octets(), ttl)
+            Some(ethernet.ipv6(source.octets(), destination.octets(), ttl))
         }
-        _ => return None,
-    };
-    let builder = ip
-        .tcp(tcp.constant.local_port, tcp.constant.remote_port, tcp.delegated.snd_nxt.0, 0)
-        .rst()
-        .ack(tcp.delegated.rcv_nxt.0);
+        _ => None,
+    }
+}
+
+/// The frame of a segment without data.
+fn write(builder: PacketBuilderStep<TcpHeader>) -> Option<Vec<u8>> {
     let mut frame = Vec::with_capacity(builder.size(0));
     builder.write(&mut frame, &[]).ok()?;
     Some(frame)

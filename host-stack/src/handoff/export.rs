@@ -69,10 +69,6 @@ pub(crate) enum ExportError {
     /// An acknowledgement of received data has not left yet (CH-INI-7): poll, then try again.
     #[error("an acknowledgement is due first")]
     AcknowledgementDue,
-    /// The peer has acknowledged more than smoltcp has noticed: it ignores the acknowledgement on data
-    /// that it has already. The next segment tells it; try again then.
-    #[error("an acknowledgement was overlooked")]
-    AcknowledgementOverlooked,
     /// Before ESTABLISHED, or over (CH-ST-1).
     #[error("connection is in state {0}")]
     Phase(State),
@@ -89,7 +85,6 @@ impl ExportError {
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::AcknowledgementDue => "an acknowledgement is due first",
-            Self::AcknowledgementOverlooked => "an acknowledgement was overlooked",
             Self::Phase(_) => "its state cannot be handed over",
             Self::Disagreement(_) => "socket and wire disagree",
             Self::Lost(_) => "the socket did not give up all it held",
@@ -146,8 +141,6 @@ fn compare(surroundings: &Surroundings<'_>) -> Result<(), ExportError> {
     let Surroundings { flow, snd_una, rcv_nxt, .. } = surroundings;
     if rcv_nxt.is_after(flow.acknowledged) {
         Err(ExportError::AcknowledgementDue)
-    } else if flow.snd_una.is_after(*snd_una) && flow.snd_una.is_at_or_before(flow.snd_max) {
-        Err(ExportError::AcknowledgementOverlooked)
     } else if flow.snd_una != *snd_una {
         Err(ExportError::Disagreement("SND.UNA"))
     } else if flow.acknowledged != *rcv_nxt {

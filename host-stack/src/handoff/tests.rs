@@ -22,6 +22,7 @@ use crate::{
     clock::{self, TimestampClock, to_smoltcp},
     device::QueueDevice,
     observer::Flow,
+    retrieve::{Given, Standing, retrieve},
     window::{raise_scale, scale_of_buffer},
     wire::{self, FourTuple, Frame},
 };
@@ -115,13 +116,48 @@ impl End {
 
     fn receive(&mut self, now: Instant, frame: Vec<u8>) {
         self.clock.show(now);
+        // RFC 9293 s3.10.7.1 answers what was overtaken by the end with RST: no business of the connection's.
+        if self.socket().state() == State::Closed {
+            return;
+        }
         if let Frame::Tcp(segment) = wire::parse(&frame) {
             assert!(segment.checksum_is_right());
+            let socket = self.sockets.get::<Socket<'_>>(self.socket);
+            let Given { ahead, mut whole } =
+                retrieve(&segment, &self.flow, socket, self.standing());
+            if let Some(frame) = ahead {
+                let Frame::Tcp(segment) = wire::parse(&frame) else { panic!("a segment") };
+                assert!(segment.is_well_formed && segment.checksum_is_right());
+                self.flow.incoming(now, &segment);
+                self.process(now, frame);
+                whole &= self.socket().state() != State::Closed;
+            }
             self.flow.incoming(now, &segment);
+            if !whole {
+                return;
+            }
         }
+        self.process(now, frame);
+    }
+
+    fn process(&mut self, now: Instant, frame: Vec<u8>) {
         self.device.received.push_back(frame);
         let at = to_smoltcp(now);
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
+    }
+
+    fn standing(&self) -> Standing {
+        let socket = self.sockets.get::<Socket<'_>>(self.socket);
+        let fin_heard = fin_received(socket.state());
+        let acknowledged = self.written - socket.send_queue() as u64;
+        let received = self.read + socket.recv_queue() as u64;
+        Standing {
+            snd_una: self.first_sent
+                + acknowledged as u32
+                + u32::from(fin_acknowledged(socket.state())),
+            rcv_nxt: self.first_received + received as u32 + u32::from(fin_heard),
+            fin_heard,
+        }
     }
 
     fn transmit(&mut self, now: Instant) -> Vec<Vec<u8>> {
@@ -161,7 +197,7 @@ impl End {
     }
 
     fn read(&mut self, stream: u64, most: usize) {
-        let mut data = vec![0; most];
+        let mut data = vec![0; most.min(self.socket().recv_queue())];
         let Ok(count) = self.socket().recv_slice(&mut data) else { return };
         for byte in &data[..count] {
             assert_eq!(*byte, pattern(stream, self.stream_in), "byte {}", self.stream_in);
@@ -186,19 +222,15 @@ impl End {
         self.transmit(now)
     }
 
-    fn export(&mut self, now: Instant) -> Result<(ConnectionState, Oracle), ExportError> {
+    fn export(&mut self, now: Instant) -> Result<ConnectionState, ExportError> {
         self.clock.show(now);
+        let Standing { snd_una, rcv_nxt, .. } = self.standing();
         let socket = take(&mut self.sockets, self.socket);
-        let oracle = Oracle::of(&socket);
-        let fin = u32::from(fin_received(socket.state()));
-        let fin_acknowledged = u32::from(fin_acknowledged(socket.state()));
         let surroundings = Surroundings {
             tuple: self.tuple,
             flow: &self.flow,
-            snd_una: self.first_sent
-                + (self.written - socket.send_queue() as u64) as u32
-                + fin_acknowledged,
-            rcv_nxt: self.first_received + (self.read + socket.recv_queue() as u64) as u32 + fin,
+            snd_una,
+            rcv_nxt,
             cached: TcpCached { initial_rcv_wnd: RECEIVE_BUFFER as u32, ..TcpCached::default() },
             closing: self.closing,
             path_mtu: 1500,
@@ -218,7 +250,7 @@ impl End {
                 }
                 let rest = self.rest.drain(..).map(|data| NetBufferList::from_mdl(2, data));
                 state.send_data.extend(rest);
-                Ok((*state, oracle))
+                Ok(*state)
             }
             Err(refused) => {
                 let (error, socket) = *refused;
@@ -315,8 +347,9 @@ struct Bench {
     wire: Vec<(Instant, usize, Vec<u8>)>,
     random: oorandom::Rand32,
     loss_percent: u32,
+    /// Compares states with the sockets' private fields: most of the time that a case takes.
+    consults_oracle: bool,
     moves: u32,
-    overlooked: u32,
     moved_in_flight: u32,
     moved_unsent: u32,
     moved_undelivered: u32,
@@ -341,8 +374,8 @@ impl Bench {
             wire: Vec::new(),
             random,
             loss_percent: 0,
+            consults_oracle: true,
             moves: 0,
-            overlooked: 0,
             moved_in_flight: 0,
             moved_unsent: 0,
             moved_undelivered: 0,
@@ -407,33 +440,31 @@ impl Bench {
             self.wire.push((self.now, 1 - index, frame));
         }
         let end = &mut self.ends[index];
-        let (state, oracle) = end.export(self.now)?;
-        oracle.check(&state, end.imported);
+        let oracle = self.consults_oracle.then(|| Oracle::of(end.socket()));
+        let (send_queue, recv_queue) = (end.socket().send_queue(), end.socket().recv_queue());
+        let state = end.export(self.now)?;
+        if let Some(oracle) = oracle {
+            oracle.check(&state, end.imported);
+        }
         let delegated = &state.tcp.delegated;
         let in_flight = delegated.snd_max.distance(delegated.snd_una) as usize;
         self.moves += 1;
         self.moved_in_flight += u32::from(in_flight > 0);
-        self.moved_unsent += u32::from(oracle.send_queue > in_flight);
-        self.moved_undelivered += u32::from(oracle.recv_queue > 0);
+        self.moved_unsent += u32::from(send_queue > in_flight);
+        self.moved_undelivered += u32::from(recv_queue > 0);
         self.moved_out_of_order += u32::from(!state.out_of_order.is_empty());
         self.check_data(index, &state);
         let end = &mut self.ends[index];
         end.import(self.now, &state);
-        let fresh = Oracle::of(end.socket());
-        assert_eq!(fresh.sequence("local_seq_no"), delegated.snd_una);
-        let sent = if delegated.snd_wnd == 0 { delegated.snd_una } else { delegated.snd_max };
-        assert_eq!(fresh.sequence("remote_last_seq"), sent);
-        let raised = fresh.field("remote_win_shift") + i64::from(end.scale_raise);
-        assert_eq!(i64::from(state.tcp.constant.rcv_wind_scale), raised);
-        Ok(state)
-    }
-
-    fn move_if_settled(&mut self, index: usize) {
-        match self.try_shuttle(index) {
-            Ok(_) => {}
-            Err(ExportError::AcknowledgementOverlooked) => self.overlooked += 1,
-            Err(error) => panic!("{error}"),
+        if self.consults_oracle {
+            let fresh = Oracle::of(end.socket());
+            assert_eq!(fresh.sequence("local_seq_no"), delegated.snd_una);
+            let sent = if delegated.snd_wnd == 0 { delegated.snd_una } else { delegated.snd_max };
+            assert_eq!(fresh.sequence("remote_last_seq"), sent);
+            let raised = fresh.field("remote_win_shift") + i64::from(end.scale_raise);
+            assert_eq!(i64::from(state.tcp.constant.rcv_wind_scale), raised);
         }
+        Ok(state)
     }
 
     /// Every byte of the state is the stream's.
@@ -503,7 +534,7 @@ fn campaign(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Bench {
         bench.step();
         if bench.random.rand_range(0..40) == 0 {
             let index = bench.random.rand_range(0..2) as usize;
-            bench.move_if_settled(index);
+            bench.shuttle(index);
         }
     }
     bench.drain();
@@ -524,15 +555,13 @@ fn moves_without_loss() {
 // The same under loss and reordering: data out of order crosses too (RFC 2018 s8, no reneging).
 #[test]
 fn moves_under_loss() {
-    let (mut out_of_order, mut overlooked) = (0, 0);
+    let mut out_of_order = 0;
     for seed in 10..16 {
         let bench = campaign(seed, seed % 2 == 1, seed % 3 != 0, 3);
         assert!(bench.moves > 40 && bench.moved_in_flight > 5);
         out_of_order += bench.moved_out_of_order;
-        overlooked += bench.overlooked;
     }
     assert!(out_of_order > 5, "{out_of_order}");
-    assert!(overlooked < 10, "{overlooked}");
 }
 
 /// Lets `rounds` milliseconds pass without new data.
@@ -627,7 +656,7 @@ fn p6_challenge_limit_does_not_silence() {
     let mut bench = Bench::new(22, false, true, 0);
     for _ in 0..3 {
         for index in 0..2 {
-            let (state, _) = bench.ends[index].export(bench.now).unwrap();
+            let state = bench.ends[index].export(bench.now).unwrap();
             bench.ends[index].import(bench.now, &state);
             // The interrogation's challenge would be the second within a second.
             bench.shuttle(index);
@@ -648,7 +677,7 @@ fn p8_fins_are_replayed() {
         (TcpPhase::TimeWait, State::TimeWait),
     ] {
         let mut bench = Bench::new(23, false, true, 0);
-        let (mut state, _) = bench.ends[0].export(bench.now).unwrap();
+        let mut state = bench.ends[0].export(bench.now).unwrap();
         let delegated = &mut state.tcp.delegated;
         delegated.state = phase;
         match phase {
@@ -681,7 +710,7 @@ fn p8_fins_are_replayed() {
 #[test]
 fn p10_impossible_states_are_refused() {
     let mut bench = Bench::new(24, false, true, 0);
-    let (good, _) = bench.ends[0].export(bench.now).unwrap();
+    let good = bench.ends[0].export(bench.now).unwrap();
     let try_with = |change: fn(&mut ConnectionState)| {
         let mut state = ConnectionState {
             send_data: good.send_data.clone(),
@@ -816,7 +845,7 @@ fn simultaneous_close_moves() {
 #[test]
 fn p9_the_buffer_covers_the_advertised_edge() {
     let mut bench = Bench::new(30, false, true, 0);
-    let (mut state, _) = bench.ends[0].export(bench.now).unwrap();
+    let mut state = bench.ends[0].export(bench.now).unwrap();
     state.tcp.constant.rcv_wind_scale = 7;
     for window in [0, 1, 65_535, 100_000, 1 << 20, 4 << 20] {
         state.tcp.delegated.rcv_wnd = window;
@@ -880,24 +909,23 @@ fn fin_requested(phase: TcpPhase) -> bool {
 }
 
 proptest! {
-    // The same cases each time: among all there are some in which two smoltcp ends with loss both ways talk past each
-    // other for ever, each dropping the other's acknowledgement (docs/testing.md).
-    #![proptest_config(ProptestConfig {
-        cases: 16,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
-        ..ProptestConfig::default()
-    })]
-
     // Any seed, family, timestamps, loss: byte-exact, no reset, closed by both sides.
     #[test]
-    fn any_campaign_is_byte_exact(seed: u64, v6: bool, timestamps: bool, loss in 0_u32..8) {
+    fn any_campaign_is_byte_exact(
+        seed: u64,
+        v6: bool,
+        timestamps: bool,
+        loss in 0_u32..8,
+        consults_oracle in prop::bool::weighted(0.05),
+    ) {
         let mut bench = Bench::new(seed, v6, timestamps, loss);
+        bench.consults_oracle = consults_oracle;
         for _ in 0..600 {
             bench.chatter();
             bench.step();
             if bench.random.rand_range(0..20) == 0 {
                 let index = bench.random.rand_range(0..2) as usize;
-                bench.move_if_settled(index);
+                bench.shuttle(index);
             }
         }
         bench.drain();

@@ -23,7 +23,7 @@ use smoltcp::{
 };
 
 use super::{list::Refusal, shards::ShardId};
-use crate::{observer::Flow, socket::ListenerId, wire::FourTuple};
+use crate::{observer::Flow, retrieve::Standing, socket::ListenerId, wire::FourTuple};
 
 /// Ports given to who asks for none (RFC 6335 s6).
 pub(super) const EPHEMERAL_PORTS: Range<u32> = 49_152..65_536;
@@ -142,6 +142,15 @@ impl Connection {
         let received = self.receive.read + socket.recv_queue() as u64;
         let fin = u32::from(fin_received(socket.state()));
         self.receive.first + received as u32 + fin
+    }
+
+    /// What [`retrieve`](crate::retrieve::retrieve) has to know of it.
+    pub(super) fn standing(&self, socket: &Socket<'_>) -> Standing {
+        Standing {
+            snd_una: self.snd_una(socket),
+            rcv_nxt: self.rcv_nxt(socket),
+            fin_heard: fin_received(socket.state()),
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use crate::{
     clock::{self, to_smoltcp},
     handoff::import::fresh_socket,
     observer::Flow,
+    retrieve::{Given, retrieve},
     socket::ListenerId,
     wire::{self, FourTuple, Frame, TcpFrame},
 };
@@ -84,15 +85,39 @@ impl Host {
             Some(Owner::Host(handle)) if segment.is_open_request() => {
                 self.judge_known_syn(now, shard, handle, segment)
             }
-            Some(Owner::Host(handle)) => {
-                if let Some(connection) = self.connections.get_mut(&handle) {
-                    connection.flow.incoming(now, segment);
-                }
-                Verdict::Process
-            }
+            Some(Owner::Host(handle)) => self.judge_known(now, handle, segment),
             None if segment.is_open_request() => self.judge_new_syn(shard, tuple),
             None => Verdict::Process,
         }
+    }
+
+    /// A segment of a connection of smoltcp's. What smoltcp would not read of it goes ahead.
+    fn judge_known(
+        &mut self,
+        now: Instant,
+        handle: OffloadHandle,
+        segment: &TcpFrame<'_>,
+    ) -> Verdict {
+        let Some(connection) = self.connections.get_mut(&handle) else { return Verdict::Process };
+        if let Stage::Handshake(_) = connection.stage {
+            connection.establish();
+        }
+        let slot = connection.socket;
+        let socket = self.sockets.get::<tcp::Socket<'_>>(slot);
+        let standing = connection.standing(socket);
+        let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
+        if let Some(frame) = ahead {
+            if let Frame::Tcp(segment) = wire::parse(&frame) {
+                connection.flow.incoming(now, &segment);
+            }
+            self.process(now, frame);
+            // One that has ended with it would answer the rest by RST.
+            whole &= self.sockets.get::<tcp::Socket<'_>>(slot).state() != tcp::State::Closed;
+        }
+        if let Some(connection) = self.connections.get_mut(&handle) {
+            connection.flow.incoming(now, segment);
+        }
+        if whole { Verdict::Process } else { Verdict::Drop }
     }
 
     /// A SYN for a 4-tuple that smoltcp has. Its set may hold a listener's socket before the

@@ -351,10 +351,8 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         connection.socket = slot;
         match error {
-            // Its next hop has to be found first, and smoltcp wakes us; or the peer's next segment does.
-            ExportError::AcknowledgementDue | ExportError::AcknowledgementOverlooked => {
-                return false;
-            }
+            // Its next hop has to be found first, and smoltcp wakes us.
+            ExportError::AcknowledgementDue => return false,
             ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");

@@ -6,6 +6,7 @@ mod ecn;
 mod listing;
 mod offloading;
 mod opening;
+mod retrieving;
 mod sharding;
 mod staying;
 mod upkeep;

@@ -1,0 +1,96 @@
+//! What smoltcp leaves unread of the segments of a connection, given to it in a form that it reads.
+//!
+//! RFC 9293 s3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves three
+//! things unread:
+//!
+//! * The acknowledgement of a segment outside its window. It answers such a segment and drops it. But its own
+//!   retransmission time-out rewinds SND.NXT, from which its acknowledgements take their sequence number. After losses
+//!   both ways everything that either of two such ends sends lies before the other's RCV.NXT, and neither
+//!   ever learns that its data have arrived.
+//! * A FIN behind data that it has already. A FIN does not count in its test of the window.
+//! * That a FIN alone is in flight: the third duplicate acknowledgement then stops the retransmission timer, and
+//!   fast retransmission, which only knows data, sends nothing. The FIN is never sent again.
+//!
+//! So of a segment outside the window the acknowledgement and the FIN go ahead, in an empty segment at RCV.NXT, as in
+//! 4.4BSD, which answers an old segment and yet takes its acknowledgement. The segment follows for its answer. A
+//! duplicate acknowledgement is kept from smoltcp if it can only stop the timer.
+
+use alloc::vec::Vec;
+
+use offload_engine::tcp::{Flags, SeqNum};
+use smoltcp::socket::tcp::{Socket, State};
+
+use crate::{
+    observer::Flow,
+    wire::{TcpFrame, empty_frame},
+};
+
+/// Largest value of the window field.
+const WINDOW_FIELD_MAX: u32 = 0xffff;
+
+/// What smoltcp is given of a segment.
+#[derive(Debug)]
+pub(crate) struct Given {
+    /// First this frame.
+    pub(crate) ahead: Option<Vec<u8>>,
+    /// Then the segment itself.
+    pub(crate) whole: bool,
+}
+
+/// Where a connection of smoltcp's stands, by counting; `fin_heard`: RCV.NXT is behind the peer's FIN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) snd_una: SeqNum,
+    pub(crate) rcv_nxt: SeqNum,
+    pub(crate) fin_heard: bool,
+}
+
+/// Looks at a segment of a connection before `flow` and `socket` see it.
+pub(crate) fn retrieve(
+    segment: &TcpFrame<'_>,
+    flow: &Flow,
+    socket: &Socket<'_>,
+    standing: Standing,
+) -> Given {
+    let as_it_is = Given { ahead: None, whole: true };
+    let Some(scale) = flow.receive_scale().filter(|_| is_synchronized(socket.state())) else {
+        return as_it_is;
+    };
+    let controls = [Flags::SYN, Flags::RST].map(|flag| segment.flags.contains(flag));
+    if !segment.flags.contains(Flags::ACK) || controls != [false; 2] {
+        return as_it_is;
+    }
+    let Standing { snd_una, rcv_nxt, fin_heard } = standing;
+    let is_new = segment.ack.is_after(snd_una);
+    // RFC 5961 s5.2: nothing that was not sent. What is old lies within a window, and with its FIN, of RCV.NXT; a
+    // peer that has filled the window sends from its right edge.
+    let oldest = rcv_nxt - (WINDOW_FIELD_MAX << scale) - 1;
+    if segment.ack.is_before(snd_una)
+        || segment.ack.is_after(flow.snd_max)
+        || segment.seq.is_before(oldest)
+        || segment.seq.is_after(flow.right_edge)
+    {
+        return as_it_is;
+    }
+    let has_fin = segment.flags.contains(Flags::FIN);
+    let is_empty = segment.payload_len == 0;
+    if is_empty && !has_fin && !is_new && segment.seq.is_at_or_after(rcv_nxt) {
+        let waits_for_fin = matches!(socket.state(), State::FinWait1 | State::Closing);
+        return Given { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };
+    }
+    // smoltcp's window ends less than a unit of the scale before the right edge.
+    let room = flow.right_edge.distance(rcv_nxt) >= 1 << scale;
+    let is_read = segment.seq == rcv_nxt && (is_empty || room);
+    let brings_fin = has_fin && !fin_heard && segment.seq + segment.payload_len == rcv_nxt;
+    if is_read || !(is_new || brings_fin) {
+        return as_it_is;
+    }
+    // It holds nothing more, and read twice it would count as a duplicate.
+    let is_spent = is_empty && segment.seq.is_after(rcv_nxt);
+    Given { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
+}
+
+/// Whether both SYNs are acknowledged, and the connection is not over.
+const fn is_synchronized(state: State) -> bool {
+    !matches!(state, State::Closed | State::Listen | State::SynSent | State::SynReceived)
+}
