@@ -18,6 +18,7 @@
 
 use offload_engine::{
     chimney::state::{ConnectionState, MacAddress},
+    nbl::NetBufferList,
     tcp::{Ecn, Flags, SeqNum},
     time::{Duration, Instant},
 };
@@ -128,6 +129,8 @@ pub(crate) struct Flow {
     pub(crate) snd_max: SeqNum,
     /// The peer's window.
     pub(crate) send_window: SendWindow,
+    /// The furthest right edge that the peer has offered.
+    snd_edge: SeqNum,
     /// The last acknowledgement sent (Last.ACK.sent).
     pub(crate) acknowledged: SeqNum,
     /// Rightmost edge ever advertised (P9: never taken back).
@@ -158,6 +161,7 @@ impl Flow {
             snd_una: SeqNum(0),
             snd_max: SeqNum(0),
             send_window: SendWindow::default(),
+            snd_edge: SeqNum(0),
             acknowledged: SeqNum(0),
             right_edge: SeqNum(0),
             ts_recent: 0,
@@ -175,6 +179,8 @@ impl Flow {
         let constant = &state.tcp.constant;
         let delegated = &state.tcp.delegated;
         let left = delegated.retransmit.timeout_delta.unwrap_or(RTO_TICKS);
+        let posted = state.send_data.iter().map(NetBufferList::data_length).sum::<usize>() as u32;
+        let fin_sent = delegated.snd_max == delegated.snd_una + posted + 1;
         let waited = Duration::from_millis(RTO_TICKS.saturating_sub(left).into());
         Self {
             // As if nothing had been lost on the way: the time that is left counts from there.
@@ -202,6 +208,8 @@ impl Flow {
                 // Not part of the state; SND.UNA is what a window update has acknowledged at least.
                 snd_wl2: delegated.snd_una,
             },
+            // What the replay has told the socket.
+            snd_edge: delegated.snd_una + delegated.snd_wnd.max(if fin_sent { posted } else { 0 }),
             acknowledged: delegated.rcv_nxt,
             right_edge: delegated.rcv_nxt + delegated.rcv_wnd,
             ts_recent: delegated.ts_recent,
@@ -301,6 +309,7 @@ impl Flow {
         }
         if has_ack {
             self.snd_una = frame.ack;
+            self.snd_edge = frame.ack + u32::from(frame.window);
             self.round_trips.acknowledged(now, frame.ack);
         }
         // A SYN's window is never scaled (P4).
@@ -322,19 +331,41 @@ impl Flow {
         }
         self.snd_una = frame.ack;
         self.round_trips.acknowledged(now, frame.ack);
+        let offered = u32::from(frame.window) << self.peer_scale();
+        self.snd_edge = self.snd_edge.later(frame.ack + offered);
         let window = &mut self.send_window;
         // One that acknowledges more is newer, though its bytes be older.
         let newer = window.snd_wl2.is_before(frame.ack)
             || window.snd_wl1.is_before(frame.seq)
             || (window.snd_wl1 == frame.seq && window.snd_wl2.is_at_or_before(frame.ack));
         if newer {
-            let scale =
-                self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs);
-            window.snd_wnd = u32::from(frame.window) << scale;
+            window.snd_wnd = offered;
             window.max_snd_wnd = window.max_snd_wnd.max(window.snd_wnd);
             window.snd_wl1 = frame.seq;
             window.snd_wl2 = frame.ack;
         }
+    }
+
+    /// How far the windows that the peer advertises are shifted.
+    fn peer_scale(&self) -> u8 {
+        self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs)
+    }
+
+    /// The window field by which a segment of the peer's leaves the right edge where it was, if it would move it to the
+    /// left; before [`Flow::incoming`]. Of two acknowledgements that differ in their window alone the older may come
+    /// last, and smoltcp would take its window: the data in flight then lie behind a closed one, where its
+    /// retransmission timer stops and its persist timer does not start. A sender need not heed a window that really
+    /// shrinks (RFC 9293 s3.8.6): what the peer drops is retransmitted.
+    pub(crate) fn kept_window(&self, frame: &TcpFrame<'_>) -> Option<u16> {
+        let has = |flag| frame.flags.contains(flag);
+        let is_old = frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max);
+        if self.agreed.is_none() || !has(Flags::ACK) || has(Flags::SYN) || has(Flags::RST) || is_old
+        {
+            return None;
+        }
+        let room = u32::try_from(self.snd_edge.distance(frame.ack)).ok()? >> self.peer_scale();
+        let window = u16::try_from(room).unwrap_or(u16::MAX);
+        (window > frame.window).then_some(window)
     }
 
     /// RFC 3168 s6.1.3: a mark on data, or the answer to our echo.
@@ -383,6 +414,8 @@ impl Flow {
             });
             self.snd_una = frame.seq;
             self.snd_max = frame.seq + 1;
+            // Of a SYN that came first; else nothing.
+            self.snd_edge = frame.seq + 1 + self.send_window.snd_wnd;
             self.agree();
         }
         if frame.sequence_len() > 0 {

@@ -75,6 +75,13 @@ pub(crate) fn add_flags(frame: &mut [u8], tcp_at: usize, flags: Flags) {
     tcp[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
 }
 
+/// Overwrites the window of the segment at `tcp_at` of a frame for smoltcp, which does not verify its checksum.
+pub(crate) fn set_window(frame: &mut [u8], tcp_at: usize, window: u16) {
+    if let Some(field) = frame.get_mut(tcp_at + 14..tcp_at + 16) {
+        field.copy_from_slice(&window.to_be_bytes());
+    }
+}
+
 /// What a frame is to the host.
 #[derive(Clone, Debug)]
 pub(crate) enum Frame<'a> {

@@ -114,7 +114,7 @@ impl End {
         self.sockets.get_mut(self.socket)
     }
 
-    fn receive(&mut self, now: Instant, frame: Vec<u8>) {
+    fn receive(&mut self, now: Instant, mut frame: Vec<u8>) {
         self.clock.show(now);
         // RFC 9293 s3.10.7.1 answers what was overtaken by the end with RST: no business of the connection's.
         if self.socket().state() == State::Closed {
@@ -125,10 +125,13 @@ impl End {
             let socket = self.sockets.get::<Socket<'_>>(self.socket);
             let Given { ahead, mut whole } =
                 retrieve(&segment, &self.flow, socket, self.standing());
-            if let Some(frame) = ahead {
-                let Frame::Tcp(segment) = wire::parse(&frame) else { panic!("a segment") };
-                assert!(segment.is_well_formed && segment.checksum_is_right());
-                self.flow.incoming(now, &segment);
+            let window = self.flow.kept_window(&segment).unwrap_or(segment.window);
+            if let Some(mut frame) = ahead {
+                let Frame::Tcp(first) = wire::parse(&frame) else { panic!("a segment") };
+                assert!(first.is_well_formed && first.checksum_is_right());
+                let tcp_at = first.tcp_at();
+                self.flow.incoming(now, &first);
+                wire::set_window(&mut frame, tcp_at, window);
                 self.process(now, frame);
                 whole &= self.socket().state() != State::Closed;
             }
@@ -136,6 +139,8 @@ impl End {
             if !whole {
                 return;
             }
+            let tcp_at = segment.tcp_at();
+            wire::set_window(&mut frame, tcp_at, window);
         }
         self.process(now, frame);
     }
@@ -628,7 +633,7 @@ fn p3_window_probe_counts() {
 fn p3_a_closed_window_is_probed_after_the_import() {
     for (length, phase) in [(5_000, TcpPhase::Established), (1, TcpPhase::FinWait1)] {
         let mut bench = Bench::new(29, false, true, 0);
-        let (mut state, _) = bench.ends[0].export(bench.now).unwrap();
+        let mut state = bench.ends[0].export(bench.now).unwrap();
         state.send_data = [NetBufferList::from_mdl(1, vec![7; length].into())].into();
         let delegated = &mut state.tcp.delegated;
         (delegated.state, delegated.snd_wnd) = (phase, 0);

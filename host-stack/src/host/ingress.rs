@@ -34,6 +34,8 @@ use crate::{
 enum Verdict {
     /// smoltcp gets it.
     Process,
+    /// smoltcp gets it with this window, of the segment that begins there.
+    ProcessWith(u16, usize),
     /// smoltcp gets it, and the listener's socket becomes a connection by it.
     Accept(ListenerId, FourTuple),
     /// The target gets it.
@@ -48,7 +50,7 @@ impl Host {
         &mut self,
         now: Instant,
         shard: ShardId,
-        frame: Vec<u8>,
+        mut frame: Vec<u8>,
         checksum_valid: bool,
     ) {
         let verdict = match wire::parse(&frame) {
@@ -72,6 +74,10 @@ impl Host {
         };
         match verdict {
             Verdict::Process => self.process(now, frame),
+            Verdict::ProcessWith(window, tcp_at) => {
+                wire::set_window(&mut frame, tcp_at, window);
+                self.process(now, frame);
+            }
             Verdict::Accept(listener, tuple) => self.accept(now, listener, tuple, frame),
             Verdict::Forward(handle) => self.forward(handle, frame),
             Verdict::Drop => {}
@@ -106,10 +112,12 @@ impl Host {
         let socket = self.sockets.get::<tcp::Socket<'_>>(slot);
         let standing = connection.standing(socket);
         let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
-        if let Some(frame) = ahead {
-            if let Frame::Tcp(segment) = wire::parse(&frame) {
-                connection.flow.incoming(now, &segment);
-            }
+        let window = connection.flow.kept_window(segment);
+        if let Some(mut frame) = ahead {
+            let Frame::Tcp(first) = wire::parse(&frame) else { return Verdict::Drop };
+            let tcp_at = first.tcp_at();
+            connection.flow.incoming(now, &first);
+            wire::set_window(&mut frame, tcp_at, window.unwrap_or(segment.window));
             self.process(now, frame);
             // One that has ended with it would answer the rest by RST.
             whole &= self.sockets.get::<tcp::Socket<'_>>(slot).state() != tcp::State::Closed;
@@ -117,7 +125,11 @@ impl Host {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.flow.incoming(now, segment);
         }
-        if whole { Verdict::Process } else { Verdict::Drop }
+        match window {
+            _ if !whole => Verdict::Drop,
+            Some(window) => Verdict::ProcessWith(window, segment.tcp_at()),
+            None => Verdict::Process,
+        }
     }
 
     /// A SYN for a 4-tuple that smoltcp has. Its set may hold a listener's socket before the

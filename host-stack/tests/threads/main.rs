@@ -19,6 +19,7 @@ use std::{
     thread,
 };
 
+use flue_test_support::seeds::from_environment;
 use host_stack::{
     host::HostConfig,
     node::{Node, NodeConfig, Progress},
@@ -111,11 +112,7 @@ fn address(index: usize) -> SocketAddr {
 }
 
 fn for_each_seed(run: impl Fn(u64)) {
-    let environment = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = match environment("FLUE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..environment("FLUE_SEEDS").unwrap_or(SEEDS),
-    };
+    let seeds = from_environment().map_or(0..SEEDS, |(seeds, _)| seeds);
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
             eprintln!("repeat: FLUE_SEED={seed} cargo test -p host-stack --test threads");

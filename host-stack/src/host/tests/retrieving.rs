@@ -28,6 +28,8 @@ struct Connected {
     handle: OffloadHandle,
     /// The host's first byte.
     first: u32,
+    /// What the peer advertises.
+    window: u16,
 }
 
 /// The TCP segments that a node has sent.
@@ -48,7 +50,7 @@ impl Connected {
         bench.run(Duration::from_millis(100));
         // The test's connection is none of host 1's, which would answer with RST.
         bench.passes = |_, _| false;
-        let mut connected = Self { bench, handle: OffloadHandle(0), first: 0 };
+        let mut connected = Self { bench, handle: OffloadHandle(0), first: 0, window: WINDOW };
         connected.bench.nodes[1].sent.clear();
         connected.says("S", FIRST - 1, 0, b"");
         let syn_ack = segments(&connected.bench, 1)[0].seq;
@@ -63,7 +65,7 @@ impl Connected {
     fn says(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-            .tcp(1000, 5000, seq, WINDOW);
+            .tcp(1000, 5000, seq, self.window);
         let ack = self.first.wrapping_add(acknowledged);
         let builder = flags.chars().fold(builder, |builder, flag| match flag {
             'S' => builder.syn(),
@@ -94,6 +96,23 @@ impl Connected {
         let segments = segments(&self.bench, 1);
         segments.iter().filter(|segment| segment.flags.contains(Flags::FIN)).count()
     }
+}
+
+// RFC 9293 s3.8.6: a window that shrinks, or an older acknowledgement that comes late and says so, does not end the
+// retransmission of what is in flight.
+#[test]
+fn what_a_window_closes_over_is_sent_again() {
+    let mut connected = Connected::new();
+    connected.sends(500);
+    connected.window = 0;
+    connected.says("A", FIRST, 0, b"");
+    connected.bench.nodes[1].sent.clear();
+    connected.bench.run(Duration::from_secs(4));
+    let again = |segment: &TcpFrame<'_>| (segment.seq.0, segment.payload_len);
+    let sent = segments(&connected.bench, 1).iter().map(again).collect::<Vec<_>>();
+    assert_eq!(sent, [(connected.first, 500); 2], "after one second, and two more");
+    connected.says("A", FIRST, 500, b"");
+    assert!(connected.acknowledged(500));
 }
 
 // RFC 9293 s3.10.7.4: what is trimmed to RCV.NXT has an acknowledgement still, and an old segment is answered.
