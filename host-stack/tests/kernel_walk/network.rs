@@ -49,9 +49,11 @@ impl Network {
         let options = TapOptions::new(TAP, scenario.mtu, vnet);
         let taps =
             place.run(|| open_tap_queues(&options, scenario.queues)).expect("a TAP can be had");
+        let nodad = if scenario.v6 { " nodad" } else { "" };
         match self.switch {
             Some(_) => place.ip(&format!("link set {TAP} master {}", Switch::BRIDGE)),
-            None => place.ip(&format!("addr add {} dev {TAP}", address(scenario))),
+            // A tentative address is not used, and the kernel would connect from its link-local one.
+            None => place.ip(&format!("addr add {} dev {TAP}{nodad}", address(scenario))),
         };
         place.ip(&format!("link set {TAP} mtu {} up", scenario.mtu));
         place.ip(&format!("link set {TAP} txqueuelen 10000"));

@@ -83,19 +83,19 @@ impl Outcome {
             && self.node.resets == 0
     }
 
-    /// Retransmissions of any kind, and nothing else; frames were lost in both directions. The kernel has sent no RST
-    /// and lost no connection to one, and the monitor allows none on an open connection. Once both FINs are
-    /// acknowledged the node forgets the connection, and answers duplicates that are still in flight with RST; the peer
-    /// is in TIME-WAIT then (RFC 9293 s3.10.7.1).
+    /// Retransmissions of any kind, and nothing else; frames were lost in both directions. No connection is reset: the
+    /// monitor sees no RST in either direction before both FINs are acknowledged. After that a late duplicate meets a
+    /// closed connection on either side, and is answered by RST (RFC 9293 s3.10.7.1); the other end is in TIME-WAIT.
     pub(crate) fn survived_loss(&self) -> bool {
         let rest = Kernel {
             retransmitted: 0,
             loss_probes: 0,
             fast_retransmits: 0,
             timeouts: 0,
+            resets_sent: 0,
             ..self.kernel
         };
         let Lost { to_node, to_kernel } = self.lost;
-        rest == Kernel::default() && to_node > 0 && to_kernel > 0
+        rest == Kernel::default() && self.node.resets_heard == 0 && to_node > 0 && to_kernel > 0
     }
 }

@@ -59,7 +59,9 @@ impl Switch {
             text(host.path())
         ));
         self.namespace.ip(&format!("link set {port} master {} up", Self::BRIDGE));
-        host.ip(&format!("addr add {address} dev eth0"));
+        // A tentative address is not used, and the host would connect from its link-local one.
+        let nodad = if address.contains(':') { " nodad" } else { "" };
+        host.ip(&format!("addr add {address} dev eth0{nodad}"));
         host.ip("link set eth0 up");
         host
     }

@@ -137,7 +137,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a host has sent.
+/// What a host has sent, and RSTs that it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Connections seen.
@@ -161,6 +161,8 @@ pub struct Counts {
     pub echoes: u64,
     /// RSTs.
     pub resets: u64,
+    /// RSTs of the peer's, on connections that are not over.
+    pub resets_heard: u64,
     /// FINs, each once.
     pub fins: u64,
 }
@@ -197,6 +199,8 @@ impl Monitor {
             Way::Received => {
                 let connection = self.connections.entry((packet.to, packet.from)).or_default();
                 connection.note(time_ns, way, &packet);
+                let is_reset = packet.rst && !connection.is_closed();
+                self.counts.resets_heard += u64::from(is_reset);
                 connection.arrived(time_ns, &packet);
             }
         }

@@ -702,6 +702,14 @@ fn resets() {
         close(trace);
         trace.sent(ours("R", 2, 2, &[]));
     });
+    // The peer's count while the connection is open.
+    assert_eq!(legal(PLAIN, |trace| trace.heard(theirs("R", 1, 1, &[]))).resets_heard, 1);
+    let counts = legal(PLAIN, |trace| {
+        close(trace);
+        trace.heard(theirs("", 2, 2, &[]));
+        trace.heard(theirs("R", 2, 2, &[]));
+    });
+    assert_eq!(counts.resets_heard, 0);
 }
 
 #[test]
