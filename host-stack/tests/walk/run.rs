@@ -50,6 +50,8 @@ struct End {
     data: Vec<u8>,
     sent: usize,
     shut: bool,
+    /// It had sent everything, all of that was acknowledged, and it did not shut down.
+    hesitated: bool,
     rng: Rand64,
     /// Bytes of the lists that have not come back.
     ledger: VecDeque<usize>,
@@ -69,6 +71,7 @@ impl End {
             data,
             sent: 0,
             shut: false,
+            hesitated: false,
             rng,
             ledger: VecDeque::new(),
             last_context: 0,
@@ -117,7 +120,12 @@ impl End {
                 return;
             }
         }
-        if self.sent == self.data.len() && !self.shut && self.rng.rand_range(0..4) == 0 {
+        if self.sent == self.data.len() && !self.shut {
+            // When nothing is in flight, there may be only one more turn.
+            let was_last = unacknowledged == 0 && std::mem::replace(&mut self.hesitated, true);
+            if !was_last && self.rng.rand_range(0..4) != 0 {
+                return;
+            }
             self.shut = true;
             core.client.streams.shutdown(now, core.engine.connections(), handle);
         }
