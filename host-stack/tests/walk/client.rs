@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::BytesMut;
-use host_stack::stream::{OffloadState, StreamStatus, Streams};
+use host_stack::{
+    host::SocketState,
+    stream::{OffloadState, StreamStatus, Streams},
+};
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
@@ -13,6 +16,8 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 use oorandom::Rand64;
+
+use crate::incidents::{Ending, Incidents, Seen, Sight};
 
 /// Receive requests of a connection that may be pending.
 const POSTED_MAX: usize = 4;
@@ -79,13 +84,34 @@ pub(crate) struct Walker {
     ears: BTreeMap<OffloadHandle, Ear>,
     next_context: u64,
     polled_at: Instant,
+    /// It wants to be polled that often.
+    pub(crate) tick: Option<Duration>,
+    /// Connections may end before all is said.
+    ends_early: bool,
+    pub(crate) seen: Seen,
 }
 
 impl Walker {
     pub(crate) fn new(streams: Streams, habits: Habits, seed: u64) -> Self {
         let rng = Rand64::new(u128::from(seed));
         let (tally, ears, next_context) = (Tally::default(), BTreeMap::new(), 1);
-        Self { streams, tally, habits, rng, ears, next_context, polled_at: Instant::ZERO }
+        Self {
+            streams,
+            tally,
+            habits,
+            rng,
+            ears,
+            next_context,
+            polled_at: Instant::ZERO,
+            tick: None,
+            ends_early: false,
+            seen: Seen::default(),
+        }
+    }
+
+    pub(crate) fn with_incidents(self, incidents: &Incidents) -> Self {
+        let ends_early = incidents.ending != Ending::Graceful;
+        Self { tick: incidents.tick, ends_early, ..self }
     }
 
     /// This connection is to be read.
@@ -176,6 +202,8 @@ impl Walker {
 impl OffloadClient for Walker {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
         self.tally.offloads += 1;
+        let phase = io.query().delegated.state;
+        self.seen.note(Sight::OffloadedIn(SocketState::from(phase).name()));
         self.streams.offloaded(io, client);
     }
 
@@ -216,6 +244,7 @@ impl OffloadClient for Walker {
                 NdisStatus::SUCCESS | NdisStatus::INVALID_STATE => {}
                 // CH-TRM-10.
                 NdisStatus::UPLOAD_IN_PROGRESS => self.tally.receives_uploaded += 1,
+                NdisStatus::REQUEST_ABORTED if self.ends_early => {}
                 other => panic!("a receive request completed {other}"),
             }
             if list.status == NdisStatus::SUCCESS && self.chance(self.habits.posts) {
@@ -263,7 +292,8 @@ impl NodeClient for Walker {
     fn poll_at(&self) -> Option<Instant> {
         let streams = self.streams.poll_at();
         let rests = self.ears.values().map(|ear| ear.rests_until).filter(|at| *at > self.polled_at);
-        streams.into_iter().chain(rests).min()
+        let tick = self.tick.map(|tick| self.polled_at + tick);
+        streams.into_iter().chain(rests).chain(tick).min()
     }
 
     fn has_input(&self) -> bool {
