@@ -162,8 +162,12 @@ impl Walker {
             }
         }
         // Asking for a connection is work for the engine: only when there is something to say.
+        // Nor at each tick once nothing more can come.
+        let is_ticking = self.tick.is_some();
         let is_offloaded = |status: StreamStatus| {
-            status.unread == 0 && status.state == OffloadState::Offloaded && !status.closed
+            status.unread == 0
+                && status.state == OffloadState::Offloaded
+                && !(status.closed || is_ticking && status.peer_closed)
         };
         if !self.streams.status(handle).is_some_and(is_offloaded) {
             return;

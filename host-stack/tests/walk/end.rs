@@ -256,7 +256,13 @@ impl End {
                 self.has_failed = true;
                 continue;
             }
-            assert_eq!(list.status, NdisStatus::SUCCESS, "node {}, {list:?}", self.node);
+            let status = core.client.streams.status(handle);
+            assert_eq!(
+                list.status,
+                NdisStatus::SUCCESS,
+                "node {}, {status:?}, {list:?}",
+                self.node
+            );
             assert_eq!((list.bytes_transferred, list.data_length()), (length, 0), "{list:?}");
             assert!(!self.has_failed, "sent, behind one that was not: {list:?}");
         }

@@ -108,9 +108,10 @@ impl Incidents {
         }
         these.hasty = some(rng);
         if some(rng) && may_lose {
+            // After longer ones a peer asks for its last acknowledgement later than smoltcp's TIME-WAIT lasts, 10 s.
             let mut outage = || {
                 let from = millis(rng, 600);
-                Span { from, to: from + Duration::from_millis(pick(rng, &[5, 60, 700, 6_000])) }
+                Span { from, to: from + Duration::from_millis(pick(rng, &[5, 60, 700, 2_000])) }
             };
             these.outages = vec![outage(), outage()];
         }
