@@ -226,7 +226,18 @@ impl Stream {
         if self.status.error.is_none() {
             self.status.error = error;
         }
-        // Nobody will ever be given these.
+        if error == Some(HostError::StateLost) {
+            // What was below is lost with it.
+            self.below = Outstanding::default();
+        }
+        self.give_back();
+    }
+
+    /// Completes what nobody will ever be given, once all that is older has come back.
+    fn give_back(&mut self) {
+        if !self.status.closed || self.below.lists > 0 {
+            return;
+        }
         for item in self.returned.drain(..).chain(self.send_queue.drain(..)) {
             let Item::Chain(chain) = item else { continue };
             for mut list in chain {
@@ -246,6 +257,7 @@ impl Stream {
         if list.context != 0 {
             self.completed.push_back(list);
         }
+        self.give_back();
     }
 
     /// The host serves the connection, from now on or again. What had come back goes first.
@@ -384,9 +396,7 @@ impl Streams {
             stream.status.unacknowledged += list.data_length();
         }
         stream.send_queue.push_back(Item::Chain(chain));
-        if stream.status.closed {
-            stream.end(None);
-        }
+        stream.give_back();
         self.push(now, connections, handle);
     }
 
@@ -464,6 +474,7 @@ impl Streams {
     fn push(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         match stream.status.state {
+            _ if stream.status.closed => {}
             OffloadState::InHost if stream.status.connected => {
                 push_to_host(&self.port, handle, stream)
             }
@@ -601,6 +612,7 @@ fn returned(stream: &mut Stream, chain: NblChain, shutdown: bool) {
         stream.shutdown_in_host = false;
         stream.returned.push_back(Item::Shutdown);
     }
+    stream.give_back();
 }
 
 fn push_to_host(port: &SocketPort, handle: OffloadHandle, stream: &mut Stream) {
@@ -654,7 +666,7 @@ impl OffloadClient for Streams {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
         } else {
             stream.see_fin(io);
-            if stream.may_post() {
+            if stream.may_post() && !stream.status.closed {
                 push_to_target(io, stream);
             }
         }

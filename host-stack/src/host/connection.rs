@@ -121,6 +121,11 @@ impl Connection {
         }
     }
 
+    /// Whether the peer has been heard since the connection came back from the target.
+    pub(super) fn heard_since_return(&self) -> bool {
+        self.flow.last_heard_at > self.history.returned_at
+    }
+
     /// Bytes that the peer has acknowledged.
     pub(super) fn acknowledged(&self, socket: &Socket<'_>) -> u64 {
         match socket.state() {
@@ -347,6 +352,8 @@ pub(super) enum OffloadStage {
 pub(super) struct History {
     /// Its handshake was done then.
     pub(super) opened_at: Instant,
+    /// It was last taken into the host then.
+    pub(super) returned_at: Instant,
     /// Hand-overs to the target that were completed.
     pub(super) offloads: u32,
     /// Hand-overs from it.
@@ -364,6 +371,7 @@ impl History {
     pub(super) const fn new(opened_at: Instant) -> Self {
         Self {
             opened_at,
+            returned_at: opened_at,
             offloads: 0,
             uploads: 0,
             upload_reason: None,

@@ -136,6 +136,7 @@ impl From<History> for Moves {
     fn from(history: History) -> Self {
         let History {
             opened_at: _,
+            returned_at: _,
             offloads,
             uploads,
             upload_reason,

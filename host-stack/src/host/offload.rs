@@ -151,6 +151,13 @@ impl Host {
             }
         };
         match connection.stay {
+            // Each hand-over begins the count of what is sent in vain anew: without an answer in between nobody would
+            // ever give up.
+            Stay::Until(_)
+                if connection.send.outstanding() > 0 && !connection.heard_since_return() =>
+            {
+                None
+            }
             Stay::Until(rested) => by_policy.map(|at| at.max(rested)),
             Stay::No => by_policy,
             Stay::UntilAsked => None,

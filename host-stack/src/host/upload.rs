@@ -281,6 +281,7 @@ impl Host {
         let delegated = &state.tcp.delegated;
         let fin_acknowledged = matches!(delegated.state, TcpPhase::FinWait2 | TcpPhase::TimeWait);
         let mut history = offloaded.history;
+        history.returned_at = now;
         let stay = match origin {
             Origin::Refused(status) => {
                 tracing::warn!(?tuple, %status, "the target refused a connection");

@@ -140,3 +140,40 @@ fn a_super_segment_is_read_where_it_has_arrived() {
     assert!(large.iter().all(|piece| is_in_place(piece)), "a large piece was copied");
     assert_eq!(pieces.concat(), sent, "a buffer was read into that somebody has a piece of");
 }
+
+// "In order": what a client has sent just before it resets its connection, and nobody was given, is younger than what
+// the host was given.
+#[test]
+fn lists_of_a_reset_connection_come_back_in_order() {
+    const LIMIT: Instant = Instant::from_millis(60_000);
+    let (near, far) = memory_link_pair(MemoryLinkOptions::default());
+    let mut pair = Pair::new(node(1, Box::new(near)), node(2, Box::new(far)));
+    let address = SocketAddr::from(([10, 0, 0, 2], 7));
+    let listener = pair.b.client.listen(address, 1);
+    pair.run(LIMIT, |pair| pair.b.client.listening(listener)).unwrap().unwrap();
+    let handle = pair.a.client.connect(None, address, Duration::from_secs(60));
+    pair.run(LIMIT, |pair| {
+        let status = pair.a.client.status(handle)?;
+        (status.connected && status.state == OffloadState::Offloaded).then_some(())
+    })
+    .unwrap();
+    pair.a.client.upload(handle);
+    pair.run(LIMIT, |pair| {
+        (pair.a.client.status(handle)?.state == OffloadState::InHost).then_some(())
+    })
+    .unwrap();
+    let (now, a) = (pair.now, &mut pair.a);
+    let data = Bytes::from(std::vec![0; SEND_CREDIT_BYTES]);
+    // The first goes to the host, the others have no credit.
+    let sent: Vec<u64> =
+        (0..3).map(|_| a.client.send(now, a.engine.connections(), handle, data.clone())).collect();
+    a.client.abort(now, a.engine.connections(), handle);
+    let mut back = Vec::new();
+    pair.run(LIMIT, |pair| {
+        back.extend(pair.a.client.completed(handle).into_iter().map(|list| list.context));
+        (back.len() == sent.len()).then_some(())
+    })
+    .unwrap();
+    assert_eq!(back, sent);
+    assert_eq!(pair.a.client.status(handle).unwrap().unacknowledged, 0);
+}

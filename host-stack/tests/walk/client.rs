@@ -8,7 +8,10 @@ use flue_test_support::{
     check,
     seeds::{Class, fail},
 };
-use host_stack::stream::{OffloadState, StreamStatus, Streams};
+use host_stack::{
+    host::SocketState,
+    stream::{OffloadState, StreamStatus, Streams},
+};
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
@@ -17,6 +20,8 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 use oorandom::Rand64;
+
+use crate::incidents::{Ending, Incidents, Seen, Sight};
 
 /// Receive requests of a connection that may be pending.
 const POSTED_MAX: usize = 4;
@@ -89,6 +94,11 @@ pub(crate) struct Walker {
     polled_at: Instant,
     /// When an end wants a turn though nothing has happened.
     alarm: Option<Instant>,
+    /// It wants to be polled that often.
+    pub(crate) tick: Option<Duration>,
+    /// Connections may end before all is said.
+    ends_early: bool,
+    pub(crate) seen: Seen,
 }
 
 impl Walker {
@@ -105,12 +115,20 @@ impl Walker {
             next_context: 1,
             polled_at: Instant::ZERO,
             alarm: None,
+            tick: None,
+            ends_early: false,
+            seen: Seen::default(),
         }
     }
 
     /// Has the run come back at `at`, though nothing has happened by then.
     pub(crate) fn wake_at(&mut self, at: Instant) {
         self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
+    }
+
+    pub(crate) fn with_incidents(self, incidents: &Incidents) -> Self {
+        let ends_early = incidents.ending != Ending::Graceful;
+        Self { tick: incidents.tick, ends_early, ..self }
     }
 
     /// This connection is to be read.
@@ -166,8 +184,12 @@ impl Walker {
             }
         }
         // Asking for a connection is work for the engine: only when there is something to say.
+        // Nor at each tick once nothing more can come.
+        let is_ticking = self.tick.is_some();
         let is_offloaded = |status: StreamStatus| {
-            status.unread == 0 && status.state == OffloadState::Offloaded && !status.closed
+            status.unread == 0
+                && status.state == OffloadState::Offloaded
+                && !(status.closed || is_ticking && status.peer_closed)
         };
         let Some(status) = self.streams.status(handle).filter(|status| is_offloaded(*status))
         else {
@@ -209,6 +231,8 @@ impl Walker {
 impl OffloadClient for Walker {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
         self.tally.offloads += 1;
+        let phase = io.query().delegated.state;
+        self.seen.note(Sight::OffloadedIn(SocketState::from(phase).name()));
         self.streams.offloaded(io, client);
     }
 
@@ -246,6 +270,7 @@ impl OffloadClient for Walker {
                 NdisStatus::SUCCESS | NdisStatus::INVALID_STATE => {}
                 // CH-TRM-10.
                 NdisStatus::UPLOAD_IN_PROGRESS => self.tally.receives_uploaded += 1,
+                NdisStatus::REQUEST_ABORTED if self.ends_early => {}
                 other => {
                     fail(Class::WrongCompletion, &format!("a receive request completed {other}"))
                 }
@@ -298,7 +323,8 @@ impl NodeClient for Walker {
     fn poll_at(&self) -> Option<Instant> {
         let streams = self.streams.poll_at();
         let rests = self.ears.values().map(|ear| ear.rests_until).filter(|at| *at > self.polled_at);
-        streams.into_iter().chain(rests).chain(self.alarm).min()
+        let tick = self.tick.map(|tick| self.polled_at + tick);
+        streams.into_iter().chain(rests).chain(self.alarm).chain(tick).min()
     }
 
     fn has_input(&self) -> bool {

@@ -9,8 +9,12 @@
 //! |---|---|
 //! | [`plan`] | what a seed chooses: weather, options, windows, how a client behaves |
 //! | [`client`] | indications accepted, refused and accepted in part; posted buffers |
+//! | [`incidents`] | what else happens: half-closes, closed windows, narrow paths, marks, lost links, resets… |
+//! | [`road`], [`frames`] | the network that does so |
 //! | [`middlebox`] | options that get lost on the way |
-//! | [`run`] | connections, moves, and what must hold in the end |
+//! | [`meddler`] | pauses of the target, settings, queries |
+//! | [`end`] | what one end of a connection posts, where it moves, how it ends |
+//! | [`run`] | connections, and what must hold in the end |
 //!
 //! Everything is a function of the seed. A failure prints it with the command that repeats it:
 //! `FLUE_SEED=17 cargo test -p host-stack --test walk streams`. `FLUE_SEEDS=0..5000` runs a campaign
@@ -18,13 +22,21 @@
 //! and `file.1`.
 
 mod client;
+mod end;
+mod frames;
+mod incidents;
+mod meddler;
 mod middlebox;
 mod plan;
+mod road;
 mod run;
 
 use flue_test_support::seeds::Suite;
 
-use crate::run::{Summary, walk};
+use crate::{
+    incidents::Seen,
+    run::{Summary, walk},
+};
 
 const SUITE: Suite = Suite {
     name: "walk",
@@ -57,12 +69,14 @@ struct Total {
     clean_segments: u64,
     clean_retransmitted: u64,
     clean_idle_acks: u64,
+    seen: Seen,
 }
 
 impl Total {
     fn add(&mut self, summary: &Summary) {
         self.seeds += 1;
         self.clean_seeds += u64::from(summary.is_clean);
+        self.seen.add(&summary.seen);
         for tally in &summary.tallies {
             self.offloads += tally.offloads;
             self.uploads += tally.uploads;
@@ -89,6 +103,7 @@ impl Total {
         assert!(self.offloads.min(self.uploads) > 5 * self.seeds, "{self:?}");
         let rare = [self.receives_posted, self.receives_uploaded, self.refused, self.with_sack];
         assert!(rare.into_iter().all(|count| count > self.seeds / 2), "{self:?}");
+        self.seen.check();
         let most = self.clean_seeds / 20;
         assert!(self.clean_retransmitted <= most && self.clean_idle_acks <= most, "{self:?}");
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use host_stack::{host::HostConfig, node::Core, socket::OffloadPolicy, stream::Streams};
 use offload_engine::{
-    chimney::{client::ClientTag, state::MacAddress},
+    chimney::{client::ClientTag, provider::OffloadCapabilities, state::MacAddress},
     engine::EngineConfig,
     link::{Impairments, Link, MemoryLinkOptions},
     tcp::PushPolicy,
@@ -12,12 +12,20 @@ use offload_engine::{
 };
 use oorandom::Rand64;
 
-use crate::client::{Habits, Walker};
+use crate::{
+    client::{Habits, Walker},
+    incidents::Incidents,
+};
 
 /// Port that node B listens on; node A's are the next ones.
 pub(crate) const PORT: u16 = 5000;
 /// Connections of one run.
 const CONNECTIONS_MAX: u64 = 3;
+
+/// How long a reader rests at most whose peer is to probe its window, microseconds.
+const LONG_REST_MICROS: u64 = 20_000_000;
+/// What there is more to send then, bytes.
+const LONG_REST_BYTES: usize = 400_000;
 
 /// Who the peer of the walker is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,13 +67,14 @@ pub(crate) struct Plan {
     pub(crate) list_bytes_max: u64,
     /// Bytes each way of each connection.
     pub(crate) bytes: Vec<[usize; 2]>,
+    pub(crate) incidents: Incidents,
 }
 
-fn pick<T: Copy>(rng: &mut Rand64, choices: &[T]) -> T {
+pub(crate) fn pick<T: Copy>(rng: &mut Rand64, choices: &[T]) -> T {
     choices[rng.rand_range(0..choices.len() as u64) as usize]
 }
 
-fn coin(rng: &mut Rand64) -> bool {
+pub(crate) fn coin(rng: &mut Rand64) -> bool {
     rng.rand_range(0..2) == 0
 }
 
@@ -86,7 +95,7 @@ fn impairments(rng: &mut Rand64, clean: bool) -> Impairments {
 }
 
 impl Plan {
-    pub(crate) fn new(rng: &mut Rand64) -> Self {
+    pub(crate) fn new(seed: u64, rng: &mut Rand64) -> Self {
         let peer = pick(rng, &[Peer::Engine, Peer::Engine, Peer::Engine, Peer::Host, Peer::Walker]);
         // Two smoltcp ends that both miss something talk past each other: docs/testing.md.
         let clean = peer != Peer::Engine || rng.rand_range(0..4) == 0;
@@ -103,7 +112,7 @@ impl Plan {
             1 => rng.rand_range(0..5_000) as usize,
             _ => rng.rand_range(0..300_000) as usize / connections,
         };
-        Self {
+        let mut plan = Self {
             peer,
             connections,
             impairments: [impairments(rng, clean), impairments(rng, clean)],
@@ -127,7 +136,42 @@ impl Plan {
             habits: [Habits::new(rng), Habits::new(rng)],
             list_bytes_max: pick(rng, &[100, 3_000, 30_000, 70_000]),
             bytes: (0..connections).map(|_| [size(rng), size(rng)]).collect(),
+            incidents: Incidents::default(),
+        };
+        let is_clean = plan.is_clean();
+        plan.incidents = Incidents::new(seed, peer, is_clean, v6, plan.link.mtu);
+        plan.make_room();
+        plan
+    }
+
+    /// What the incidents need of everything else.
+    fn make_room(&mut self) {
+        if self.incidents.long_rests {
+            // More than the host gives a client that does not read, and no room beside.
+            self.bytes[0] = self.bytes[0].map(|bytes| bytes + LONG_REST_BYTES);
+            self.receive_buffer = [8 * 1024; 2];
+            self.receive_window_max = [0; 2];
+            for habits in &mut self.habits {
+                (habits.rests, habits.rest_max) = (habits.rests.max(1), LONG_REST_MICROS);
+            }
         }
+        if self.incidents.narrow != [None; 2] {
+            // smoltcp cannot go on through a narrow path, so no connection may stay there for long.
+            self.calm = self.calm.min(40);
+        }
+        if self.calm > 40 {
+            self.incidents.tick =
+                self.incidents.tick.map(|tick| tick.min(Duration::from_millis(5)));
+        }
+    }
+
+    pub(crate) fn capabilities(&self, index: usize) -> OffloadCapabilities {
+        let all = OffloadCapabilities::default();
+        if self.incidents.scarce && self.walks(index) {
+            let (connections_max, receive_buffer_max) = (1, 20_000);
+            return OffloadCapabilities { connections_max, receive_buffer_max, ..all };
+        }
+        all
     }
 
     /// Whether nothing is lost, doubled, reordered or damaged.
@@ -135,6 +179,7 @@ impl Plan {
         self.impairments
             .iter()
             .all(|one| one.drop_pct + one.duplicate_pct + one.reorder_pct + one.corrupt_pct == 0.0)
+            && self.incidents.is_clean()
     }
 
     /// The largest window that node `index` may advertise: it may grow to what its scale can say, and the scale
@@ -163,6 +208,7 @@ impl Plan {
         let mac = Self::mac(index);
         let mut engine = EngineConfig::new(mac);
         engine.tcp.push = self.push[index];
+        engine.capabilities = self.capabilities(index);
         // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
         engine.tcp.time_wait = Duration::from_secs(240);
         let address = self.addresses[index];
@@ -186,8 +232,10 @@ impl Plan {
             ..HostConfig::default()
         };
         let (habits, seed) = (self.habits[index], rng.rand_u64());
+        let incidents = &self.incidents;
         Core::new(Box::new(link), engine, host, |port| {
-            Walker::new(Streams::new(port, ClientTag(1)), habits, seed)
+            let walker = Walker::new(Streams::new(port, ClientTag(1)), habits, seed);
+            walker.with_incidents(incidents)
         })
         .unwrap()
     }

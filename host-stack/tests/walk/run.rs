@@ -1,7 +1,6 @@
 //! One run: connect, talk both ways while a seed moves the connections about, close, and leave nothing behind.
 
 use std::{
-    collections::VecDeque,
     fmt::Write as _,
     fs::File,
     io,
@@ -9,186 +8,36 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use bytes::Bytes;
 use flue_test_support::{
     check,
     legal::{Counts, Feed, Monitor, Rules},
-    stream::Stream,
 };
 use host_stack::{
     node::Core,
     simulation::{Pair, Stall},
-    stream::{OffloadState, StreamStatus},
+    socket::{HostError, ListenerId},
 };
 use offload_engine::{
-    chimney::client::OffloadHandle,
     link::{Impaired, Impairments, Link, MemoryLink, Tee, memory_link_pair},
-    nbl::{NblChain, NetBuffer, NetBufferList},
-    status::NdisStatus,
     time::{Duration, Instant},
 };
 use oorandom::Rand64;
 
 use crate::{
     client::{Tally, Walker},
+    end::{End, GIVE_UP},
+    incidents::{Ending, Seen, Sight},
+    meddler::Meddler,
     middlebox::Middlebox,
     plan::{PORT, Plan},
+    road::{Road, Roadside},
 };
 
 /// Virtual time one seed may take: generous, since smoltcp waits a second and more for each loss.
 const LIMIT: Duration = Duration::from_secs(3600);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Bytes that an end has posted and that are not acknowledged, at most.
-const POSTED_BYTES_MAX: usize = 200_000;
-/// Microseconds between an end's last bytes and its FIN: from none to some round trips.
-const SHUTDOWN_REST_MAX: u64 = 10_000;
-/// Moves of one connection at one end: so that a walk ends.
-const MOVES_MAX: u64 = 60;
-
-/// One end of one connection.
-struct End {
-    node: usize,
-    handle: Option<OffloadHandle>,
-    data: Vec<u8>,
-    sent: usize,
-    /// When it sends its FIN; known once everything is posted.
-    shuts_at: Option<Instant>,
-    shut: bool,
-    rng: Rand64,
-    /// Bytes of the lists that have not come back.
-    ledger: VecDeque<usize>,
-    last_context: u64,
-    moves: u64,
-    is_over: bool,
-}
-
-impl End {
-    fn new(node: usize, length: usize, rng: &mut Rand64) -> Self {
-        let mut rng = Rand64::new(u128::from(rng.rand_u64()));
-        let mut data = vec![0; length];
-        Stream::new(rng.rand_u64()).fill(&mut data);
-        Self {
-            node,
-            handle: None,
-            data,
-            sent: 0,
-            shuts_at: None,
-            shut: false,
-            rng,
-            ledger: VecDeque::new(),
-            last_context: 0,
-            moves: 0,
-            is_over: false,
-        }
-    }
-
-    /// A turn: posts, moves, settles what came back.
-    fn act(&mut self, core: &mut Core<Walker>, now: Instant, plan: &Plan) -> Option<StreamStatus> {
-        let handle = self.handle?;
-        core.client.attend(handle);
-        let status = core.client.streams.status(handle)?;
-        if status.connected && !status.closed {
-            self.post(core, now, handle, plan.list_bytes_max, status);
-            if plan.walks(self.node) {
-                self.step(core, handle, plan.calm);
-            }
-        }
-        self.settle(core, handle);
-        core.client.streams.status(handle)
-    }
-
-    fn post(
-        &mut self,
-        core: &mut Core<Walker>,
-        now: Instant,
-        handle: OffloadHandle,
-        list_bytes_max: u64,
-        status: StreamStatus,
-    ) {
-        let mut unacknowledged = status.unacknowledged;
-        while self.sent < self.data.len() && unacknowledged < POSTED_BYTES_MAX {
-            let mut chain = NblChain::new();
-            for _ in 0..1 + self.rng.rand_range(0..3) {
-                if self.sent < self.data.len() {
-                    let list = self.list(list_bytes_max);
-                    unacknowledged += list.data_length();
-                    self.ledger.push_back(list.data_length());
-                    chain.push_back(list);
-                }
-            }
-            core.client.streams.post(now, core.engine.connections(), handle, chain);
-            // Not all at once: what is posted later meets the connection elsewhere.
-            if self.rng.rand_range(0..4) == 0 {
-                return;
-            }
-        }
-        if self.sent == self.data.len() && !self.shut {
-            let rests = Duration::from_micros(self.rng.rand_range(0..SHUTDOWN_REST_MAX));
-            let at = *self.shuts_at.get_or_insert(now + rests);
-            if at > now {
-                core.client.wake_at(at);
-                return;
-            }
-            self.shut = true;
-            core.client.streams.shutdown(now, core.engine.connections(), handle);
-        }
-    }
-
-    /// The next bytes as one list of up to three net buffers of up to two MDLs each.
-    fn list(&mut self, bytes_max: u64) -> NetBufferList {
-        let mut list = NetBufferList::new(0);
-        for _ in 0..1 + self.rng.rand_range(0..3) {
-            let mut net_buffer = NetBuffer::new();
-            for _ in 0..1 + self.rng.rand_range(0..2) {
-                let most = (self.data.len() - self.sent) as u64;
-                if most > 0 {
-                    let length = 1 + self.rng.rand_range(0..most.min(bytes_max)) as usize;
-                    let piece = &self.data[self.sent..self.sent + length];
-                    net_buffer.push_mdl(Bytes::copy_from_slice(piece));
-                    self.sent += length;
-                }
-            }
-            list.net_buffers.push(net_buffer);
-        }
-        list
-    }
-
-    /// Each list comes back once, in order, with all its bytes acknowledged (CH-SND-2, CH-SNC-1).
-    fn settle(&mut self, core: &mut Core<Walker>, handle: OffloadHandle) {
-        let node = self.node;
-        // Its lists come back aborted: what is wrong is the connection.
-        if core.client.streams.status(handle).is_some_and(|status| status.error.is_some()) {
-            return;
-        }
-        for list in core.client.streams.completed(handle) {
-            let (left, expected) = (list.data_length(), self.ledger.pop_front());
-            let NetBufferList { context, bytes_transferred, status, .. } = list;
-            let is_next = expected == Some(bytes_transferred) && context > self.last_context;
-            check!(
-                WrongCompletion,
-                is_next && left == 0 && status == NdisStatus::SUCCESS,
-                "node {node}, not {expected:?} bytes: list {context} after {}, {status}, \
-                 {bytes_transferred} bytes, {left} left",
-                self.last_context
-            );
-            self.last_context = list.context;
-        }
-    }
-
-    /// At every turn the seed decides: the other stack, or nothing.
-    fn step(&mut self, core: &mut Core<Walker>, handle: OffloadHandle, calm: u64) {
-        let Some(status) = core.client.streams.status(handle) else { return };
-        if self.moves == MOVES_MAX || self.rng.rand_range(0..calm) != 0 {
-            return;
-        }
-        match status.state {
-            OffloadState::InHost => core.client.streams.offload(handle),
-            OffloadState::Offloaded => core.client.streams.upload(handle),
-            OffloadState::Offloading | OffloadState::Uploading => return,
-        }
-        self.moves += 1;
-    }
-}
+/// Steps of time of a node that has nothing left to decide.
+const SLOW_TICK: Duration = Duration::from_secs(1);
 
 /// Where a capture goes: to the monitor, and to a file if `FLUE_PCAP` names one.
 struct Output {
@@ -213,6 +62,7 @@ impl io::Write for Output {
 /// what comes when the weather is done with it.
 fn watched(
     plan: &Plan,
+    road: &Arc<Mutex<Road>>,
     index: usize,
     link: MemoryLink,
 ) -> (impl Link + use<>, Arc<Mutex<Monitor>>) {
@@ -222,7 +72,7 @@ fn watched(
         super_segments: plan.link.offloads,
         window_max: plan.window_limit(index),
         lag: Duration::ZERO,
-        resets: false,
+        resets: plan.incidents.ending != Ending::Graceful,
         // Each connection begins there.
         like_smoltcp: true,
     };
@@ -234,6 +84,7 @@ fn watched(
     let stripped = if index == 0 { plan.stripped } else { Default::default() };
     let link = Impaired::new(link, plan.impairments[index], Impairments::default()).unwrap();
     let link = Middlebox::new(link, stripped);
+    let link = Roadside::new(link, road.clone(), index);
     (Tee::new(link, output, "wire", 0).unwrap(), monitor)
 }
 
@@ -245,23 +96,25 @@ pub(crate) struct Summary {
     pub(crate) ended_at: Instant,
     pub(crate) tallies: [Tally; 2],
     pub(crate) counts: [Counts; 2],
+    pub(crate) seen: Seen,
 }
 
 /// Runs a seed.
 pub(crate) fn walk(seed: u64) -> Summary {
     let mut rng = Rand64::new(u128::from(seed));
-    let plan = Plan::new(&mut rng);
+    let plan = Plan::new(seed, &mut rng);
+    let road = Road::new(&plan, seed);
     let (left, right) = memory_link_pair(plan.link);
-    let (left, left_monitor) = watched(&plan, 0, left);
-    let (right, right_monitor) = watched(&plan, 1, right);
+    let (left, left_monitor) = watched(&plan, &road, 0, left);
+    let (right, right_monitor) = watched(&plan, &road, 1, right);
     let mut pair = Pair::new(plan.node(0, left, &mut rng), plan.node(1, right, &mut rng));
-    let mut ends: [Vec<End>; 2] = [0, 1]
-        .map(|node| plan.bytes.iter().map(|bytes| End::new(node, bytes[node], &mut rng)).collect());
-    let outcome = talk(&mut pair, &plan, &mut ends);
-    let text = describe(&plan, &ends, &pair);
+    let mut scene = Scene::new(seed, plan, road, &mut rng);
+    let outcome = scene.talk(&mut pair);
+    let text = scene.describe(&pair);
     let tallies = [pair.a.client.tally, pair.b.client.tally];
     let (ended_at, pending) = (pair.now, [&pair.a, &pair.b].map(|core| core.client.posted()));
-    let result = outcome.map(|()| check(&ends, &pair, &text));
+    let result = outcome.map(|()| scene.check(&mut pair, &text));
+    let seen = scene.seen(&pair);
     // The capture is written out with the links.
     drop(pair);
     let counts = [(left_monitor, "node 0"), (right_monitor, "node 1")].map(|(monitor, who)| {
@@ -270,29 +123,91 @@ pub(crate) fn walk(seed: u64) -> Summary {
     });
     check!(Stuck, result.is_ok(), "{result:?}\n{text}");
     check!(WrongCompletion, pending == [0, 0], "receive requests are left: {pending:?}\n{text}");
-    Summary { plan: format!("{plan:?}"), is_clean: plan.is_clean(), ended_at, tallies, counts }
+    let Scene { plan, .. } = scene;
+    let is_clean = plan.is_clean() && plan.incidents.tick.is_none();
+    let plan = format!("{plan:?}");
+    Summary { plan, is_clean, ended_at, tallies, counts, seen }
 }
 
-/// Until both ends of all connections have sent, heard and closed everything; then until everybody has
-/// forgotten them.
-fn talk(pair: &mut Pair<Walker>, plan: &Plan, ends: &mut [Vec<End>; 2]) -> Result<(), Stall> {
-    let server = SocketAddr::new(plan.addresses[1], PORT);
-    let listener = pair.b.client.streams.listen(server, 2 * plan.connections);
-    for (index, end) in ends[0].iter_mut().enumerate() {
-        let local = SocketAddr::new(plan.addresses[0], PORT + 1 + index as u16);
-        end.handle = Some(pair.a.client.streams.connect(Some(local), server, CONNECT_TIMEOUT));
+/// Who acts on the nodes of a run.
+struct Scene {
+    plan: Plan,
+    road: Arc<Mutex<Road>>,
+    ends: [Vec<End>; 2],
+    meddlers: [Meddler; 2],
+}
+
+impl Scene {
+    fn new(seed: u64, plan: Plan, road: Arc<Mutex<Road>>, rng: &mut Rand64) -> Self {
+        let ends = [0, 1].map(|node| {
+            (0..plan.connections).map(|index| End::new(node, index, &plan, rng)).collect()
+        });
+        let mut scene =
+            Self { plan, road, ends, meddlers: [0, 1].map(|node| Meddler::new(seed, node)) };
+        if scene.plan.incidents.ending == Ending::LinkLost {
+            let lost_at = scene.plan.incidents.outages.last().map(|outage| outage.from);
+            for end in scene.ends.iter_mut().flatten() {
+                end.abort_at = lost_at.map(|at| at + GIVE_UP);
+            }
+        }
+        scene
     }
-    pair.run(Instant::ZERO + LIMIT, |pair| {
+
+    /// Until both ends of all connections have sent, heard and closed everything; then until everybody has
+    /// forgotten them.
+    fn talk(&mut self, pair: &mut Pair<Walker>) -> Result<(), Stall> {
+        let server = SocketAddr::new(self.plan.addresses[1], PORT);
+        let listener = pair.b.client.streams.listen(server, 2 * self.plan.connections);
+        for (index, end) in self.ends[0].iter_mut().enumerate() {
+            let local = SocketAddr::new(self.plan.addresses[0], PORT + 1 + index as u16);
+            end.handle = Some(pair.a.client.streams.connect(Some(local), server, CONNECT_TIMEOUT));
+        }
+        pair.run(Instant::ZERO + LIMIT, |pair| {
+            self.turn(pair, listener);
+            self.ends.iter().flatten().all(|end| end.is_over).then_some(())
+        })?;
+        pair.b.client.streams.unlisten(listener);
+        pair.run(pair.now + LIMIT, |pair| {
+            // Who has not heard of the end yet may still have to be told.
+            if self.ends.iter().flatten().any(|end| end.is_doomed) {
+                self.turn(pair, listener);
+            } else {
+                (pair.a.client.tick, pair.b.client.tick) = (None, None);
+            }
+            let empty = |core: &mut Core<Walker>| {
+                // Somebody may have to be told of the end yet.
+                !core.has_input()
+                    && core.engine.connections().is_empty()
+                    && core.engine.objects().paths() + core.engine.objects().neighbors() == 0
+                    && core.host.as_ref().is_some_and(|host| host.is_idle())
+            };
+            (empty(&mut pair.a) && empty(&mut pair.b)).then_some(())
+        })
+    }
+
+    /// Everybody acts.
+    fn turn(&mut self, pair: &mut Pair<Walker>, listener: ListenerId) {
         while let Some(handle) = pair.b.client.streams.accept(listener) {
             let remote = pair.b.client.streams.status(handle).and_then(|status| status.remote);
             let port = remote.expect("an accepted stream has a peer").port();
-            ends[1][usize::from(port - PORT - 1)].handle = Some(handle);
+            self.ends[1][usize::from(port - PORT - 1)].handle = Some(handle);
         }
+        let Self { plan, road, ends, meddlers } = self;
         let now = pair.now;
         for (node, ends) in ends.iter_mut().enumerate() {
             let core = if node == 0 { &mut pair.a } else { &mut pair.b };
-            for end in ends {
-                let Some(status) = end.act(core, now, plan) else { continue };
+            let mut decides = false;
+            for (index, end) in ends.iter_mut().enumerate() {
+                let closed = || {
+                    let road = road.lock().unwrap_or_else(PoisonError::into_inner);
+                    plan.incidents.tick.is_some() && road.window_is_closed(index)
+                };
+                let Some(status) = end.act(core, now, plan, closed) else { continue };
+                decides |= plan.walks(node) && end.decides();
+                if end.is_doomed {
+                    end.is_over = status.closed;
+                    continue;
+                }
                 let error = status.error;
                 check!(
                     LostConnection,
@@ -301,51 +216,88 @@ fn talk(pair: &mut Pair<Walker>, plan: &Plan, ends: &mut [Vec<End>; 2]) -> Resul
                 );
                 end.is_over = status.shut_down && status.peer_closed && status.unread == 0;
             }
+            meddlers[node].act(core, plan, node, now);
+            core.client.tick =
+                plan.incidents.tick.map(|tick| if decides { tick } else { SLOW_TICK });
         }
-        ends.iter().flatten().all(|end| end.is_over).then_some(())
-    })?;
-    pair.b.client.streams.unlisten(listener);
-    pair.run(pair.now + LIMIT, |pair| {
-        let empty = |core: &mut Core<Walker>| {
-            core.engine.connections().is_empty()
-                && core.host.as_ref().is_some_and(|host| host.is_idle())
-        };
-        (empty(&mut pair.a) && empty(&mut pair.b)).then_some(())
-    })
-}
+        self.tell_doomed(now);
+    }
 
-/// Every byte, and every list.
-fn check(ends: &[Vec<End>; 2], pair: &Pair<Walker>, text: &str) {
-    for (index, (a, b)) in ends[0].iter().zip(&ends[1]).enumerate() {
-        for (from, to, core) in [(a, b, &pair.b), (b, a, &pair.a)] {
-            let received = to.handle.map_or(&[][..], |handle| core.client.received(handle));
-            let is_equal = received == from.data;
-            check!(WrongData, is_equal, "connection {index} to node {}\n{text}", to.node);
-            let ledger = &from.ledger;
-            check!(WrongCompletion, ledger.is_empty(), "lists are left: {ledger:?}\n{text}");
+    /// One end is gone; the other hears of it, or does not and gives up some time.
+    fn tell_doomed(&mut self, now: Instant) {
+        let [a, b] = &mut self.ends;
+        for (a, b) in a.iter_mut().zip(b) {
+            a.follow(b, now);
+            b.follow(a, now);
         }
     }
-}
 
-fn describe(plan: &Plan, ends: &[Vec<End>; 2], pair: &Pair<Walker>) -> String {
-    let mut text = format!("{plan:?}\n");
-    for (node, core) in [&pair.a, &pair.b].into_iter().enumerate() {
-        for (index, end) in ends[node].iter().enumerate() {
-            let status = end.handle.and_then(|handle| core.client.streams.status(handle));
-            let received = end.handle.map_or(0, |handle| core.client.received(handle).len());
-            let _ = writeln!(
-                text,
-                "node {node}, connection {index}: sent {} of {}, received {received}, moves {}, \
-                 lists {}, {status:?}",
-                end.sent,
-                end.data.len(),
-                end.moves,
-                end.ledger.len(),
-            );
+    /// Every byte, and every list.
+    fn check(&self, pair: &mut Pair<Walker>, text: &str) {
+        for (index, (a, b)) in self.ends[0].iter().zip(&self.ends[1]).enumerate() {
+            for (from, to, core) in [(a, b, &pair.b), (b, a, &pair.a)] {
+                let received = to.handle.map_or(&[][..], |handle| core.client.received(handle));
+                let is_right = match from.is_doomed {
+                    true => from.data.starts_with(received),
+                    false => received == from.data,
+                };
+                check!(WrongData, is_right, "connection {index} to node {}\n{text}", to.node);
+                let ledger = &from.ledger;
+                check!(WrongCompletion, ledger.is_empty(), "lists are left: {ledger:?}\n{text}");
+            }
         }
-        let _ = writeln!(text, "  {:?}", core.client.tally);
-        let _ = writeln!(text, "  {:?} {:?}", core.engine.stats(), core.engine.link_stats());
-        let _ = writeln!(text, "  {:?}", core.host);
+        for (ends, core) in self.ends.iter().zip([&mut pair.a, &mut pair.b]) {
+            for (end, handle) in ends.iter().filter_map(|end| Some((end, end.handle?))) {
+                let status = core.client.streams.status(handle).expect("nobody forgets streams");
+                if end.is_doomed {
+                    let verdict = end.check_doomed(status, &self.plan);
+                    check!(LostConnection, verdict.is_ok(), "{verdict:?}\n{text}");
+                }
+                match status.error {
+                    Some(HostError::Reset) => core.client.seen.note(Sight::HeardReset),
+                    Some(HostError::RetransmissionLimit | HostError::Unanswered(_)) => {
+                        core.client.seen.note(Sight::GaveUp);
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
-    text
+
+    /// What has happened.
+    fn seen(&self, pair: &Pair<Walker>) -> Seen {
+        let mut seen = self.road.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
+        for core in [&pair.a, &pair.b] {
+            seen.add(&core.client.seen);
+            if let Some(host) = &core.host {
+                seen.count(Sight::Refused, host.stats().initiates_refused);
+                seen.count(Sight::Updated, host.stats().updates);
+            }
+        }
+        seen
+    }
+
+    fn describe(&self, pair: &Pair<Walker>) -> String {
+        let mut text = format!("{:?}\n", self.plan);
+        for (ends, core) in self.ends.iter().zip([&pair.a, &pair.b]) {
+            for (index, end) in ends.iter().enumerate() {
+                let status = end.handle.and_then(|handle| core.client.streams.status(handle));
+                let received = end.handle.map_or(0, |handle| core.client.received(handle).len());
+                let _ = writeln!(
+                    text,
+                    "node {}, connection {index}: sent {} of {}, received {received}, moves {}, \
+                     lists {}, {status:?}",
+                    end.node,
+                    end.sent,
+                    end.data.len(),
+                    end.moves,
+                    end.ledger.len(),
+                );
+            }
+            let _ = writeln!(text, "  {:?}", core.client.tally);
+            let _ = writeln!(text, "  {:?} {:?}", core.engine.stats(), core.engine.link_stats());
+            let _ = writeln!(text, "  {:?}", core.host);
+        }
+        text
+    }
 }

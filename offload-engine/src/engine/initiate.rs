@@ -18,7 +18,7 @@ use crate::{
         },
     },
     status::NdisStatus,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 type Neighbor = NeighborBlock<
@@ -99,6 +99,19 @@ fn is_in(status: NdisStatus) -> bool {
     status == NdisStatus::SUCCESS || status == NdisStatus::OFFLOAD_PARTIAL_SUCCESS
 }
 
+/// The connections of a tree that has waited: the timestamp clock has gone on meanwhile, and what it measures.
+fn age(tree: &mut InitiateTree, waited: Duration) {
+    let ticks = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
+    let paths = tree.iter_mut().flat_map(|neighbor| &mut neighbor.dependents);
+    for connection in paths.flat_map(|path| &mut path.dependents) {
+        if let InitiateNode::New { state: Some(object), .. } = &mut connection.payload {
+            let delegated = &mut object.tcp.delegated;
+            delegated.ts_time = delegated.ts_time.wrapping_add(ticks);
+            delegated.ts_recent_age = delegated.ts_recent_age.saturating_add(ticks);
+        }
+    }
+}
+
 impl Engine {
     /// CH s5.7: while offloading is paused, what was already under way waits.
     pub(super) fn take_initiate(
@@ -110,7 +123,7 @@ impl Engine {
         if !self.paused {
             self.initiate(now, tree, client);
         } else if self.held_trees.len() < HELD_TREES_MAX {
-            self.held_trees.push_back(tree);
+            self.held_trees.push_back((now, tree));
         } else {
             refuse(&mut tree);
             self.tell_host(ToHost::InitiateComplete(tree));
@@ -121,8 +134,9 @@ impl Engine {
     pub(super) fn take_held_trees(&mut self, now: Instant, client: &mut impl NodeClient) -> bool {
         let mut busy = false;
         while !self.paused
-            && let Some(tree) = self.held_trees.pop_front()
+            && let Some((since, mut tree)) = self.held_trees.pop_front()
         {
+            age(&mut tree, now - since);
             self.initiate(now, tree, client);
             busy = true;
         }

@@ -227,7 +227,8 @@ pub struct Engine {
     connections: Connections,
     objects: Objects,
     paused: bool,
-    held_trees: VecDeque<InitiateTree>,
+    /// And since when they wait.
+    held_trees: VecDeque<(Instant, InitiateTree)>,
     admission: Option<Admission>,
     /// Of IPv4 and of IPv6.
     statistics: [Statistics; 2],

@@ -250,6 +250,30 @@ fn retrieves_are_followed_as_the_policy_says() {
     }
 }
 
+// RFC 9293 s3.8.3: what is sent in vain is given up some time, though each hand-over begins its count anew. So a
+// connection whose peer is silent does not go down again by policy.
+#[test]
+fn a_silent_peer_keeps_a_connection_in_the_host() {
+    let mut bench =
+        Bench::with([config(1, OffloadPolicy::Never), config(2, OffloadPolicy::Always)]);
+    bench.nodes[1].listen(remote(false), 4, false);
+    bench.nodes[0].connect(remote(false), false);
+    bench.run(MOMENT);
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    let (handle, reason) = (initiate.handle, UploadReason::InvalidState);
+    bench.nodes[1].complete(handle, None);
+    bench.nodes[1].to_host.send(ToHost::Retrieve { handle, reason }).unwrap();
+    bench.run(MOMENT);
+    bench.passes = |_, _| false;
+    let mut state = initiate.state;
+    state.send_data.push_back(NetBufferList::from_mdl(7, b"hello".as_slice().into()));
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.run(Duration::from_secs(150));
+    assert!(bench.nodes[1].initiates.is_empty(), "down again");
+    assert_eq!(closed(&bench, 1), Some(Some(HostError::RetransmissionLimit)));
+    assert_eq!(bench.nodes[1].completed(), [(7, 0, NdisStatus::REQUEST_ABORTED)]);
+}
+
 // CH s8.2: what the target has given up is over, and its lists come back unsent.
 #[test]
 fn a_timed_out_connection_ends() {

@@ -45,6 +45,23 @@ fn a_pause_makes_initiates_wait() {
     assert_eq!(statuses(second), [SUCCESS, PARTIAL, NdisStatus::OFFLOAD_TCP_ENTRIES]);
 }
 
+// CH s10.9: the timestamp clock goes on while a connection waits for the end of a pause.
+#[test]
+fn timestamps_go_on_during_a_pause() {
+    let mut bench = Bench::new(10);
+    let InitiateNode::New { state: Some(before), .. } = tcp(80).payload else { unreachable!() };
+    bench.engine.pause();
+    bench.port.initiate(neighbor(vec![path(vec![tcp(80)])]));
+    bench.poll();
+    bench.now += Duration::from_secs(7);
+    bench.engine.resume(OffloadCapabilities::default());
+    bench.poll();
+    let after = bench.engine.look(bench.now, OffloadHandle(80)).unwrap().tcp.delegated;
+    let before = before.tcp.delegated;
+    assert_eq!(after.ts_time.wrapping_sub(before.ts_time), 7_000);
+    assert_eq!(after.ts_recent_age - before.ts_recent_age, 7_000);
+}
+
 // CH s5.7: terminates are done while everything is to be uploaded; nothing new goes in.
 #[test]
 fn upload_all_is_a_pause_and_more() {

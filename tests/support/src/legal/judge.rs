@@ -125,8 +125,9 @@ impl Connection {
         let (una, max) = (sending.una_known, sending.max);
         let start = unwrap(max, packet.seq);
         let end = start + packet.payload.len() as u64;
-        // A keep-alive probe may hold one byte of anything (RFC 9293 s3.8.4).
-        if end == start && !packet.fin || start + 1 == una && end == una {
+        // A keep-alive probe may hold one byte of anything (RFC 9293 s3.8.4); what it may know is acknowledged.
+        let is_probe = start + 1 == end && (end == una || end == sending.una);
+        if !packet.fin && (end == start || is_probe) {
             ensure(start + 1 >= una && start <= max, Clause::Sequence, || {
                 format!("{start} is not in [{una} - 1, {max}]")
             })?;

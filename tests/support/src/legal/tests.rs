@@ -320,6 +320,13 @@ fn sequence_numbers() {
         trace.sent(ours("", 100, 1, &[]));
     });
     assert_eq!((counts.retransmitted, counts.bytes, counts.probes), (3, 150, 1));
+    // A keep-alive probe before what came at this moment: it may be known already.
+    let probes = legal(PLAIN, |trace| {
+        trace.sent(ours("", 1, 1, &data));
+        trace.heard(theirs("", 1, 101, &[]));
+        trace.sent_at_once(ours("", 100, 1, &[0]));
+    });
+    assert_eq!((probes.bytes, probes.probes), (100, 0));
     assert_eq!(counts.bytes_retransmitted, 50 + 50 + 50);
     // What is acknowledged is sent again.
     violates(Clause::Sequence, PLAIN, |trace| {

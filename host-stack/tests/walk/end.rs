@@ -1,0 +1,389 @@
+//! One end of one connection: what it posts, where it moves, how it ends.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use flue_test_support::{check, stream::Stream};
+use host_stack::{
+    host::SocketState,
+    node::Core,
+    socket::HostError,
+    stream::{OffloadState, StreamStatus},
+};
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    nbl::{NblChain, NetBuffer, NetBufferList},
+    status::NdisStatus,
+    time::{Duration, Instant},
+};
+use oorandom::Rand64;
+
+use crate::{
+    client::Walker,
+    incidents::{Ending, Sight},
+    plan::Plan,
+};
+
+/// Bytes that an end has posted and that are not acknowledged, at most.
+const POSTED_BYTES_MAX: usize = 200_000;
+/// Microseconds between an end's last bytes and its FIN: from none to some round trips.
+const SHUTDOWN_REST_MAX: u64 = 10_000;
+/// Moves of one connection at one end: so that a walk ends.
+const MOVES_MAX: u64 = 60;
+/// Wishes at once, when they come hastily.
+const WISHES_MAX: u64 = 4;
+/// How long a writer pauses, seconds: longer than a neighbor is believed in.
+const PAUSE_SECONDS: core::ops::Range<u64> = 35..90;
+
+/// After a reset that got lost, and on a link that is lost for good, ends that hear nothing are reset after this.
+pub(crate) const GIVE_UP: Duration = Duration::from_secs(1_800);
+
+/// One end of one connection.
+pub(crate) struct End {
+    pub(crate) node: usize,
+    /// Which connection.
+    index: usize,
+    pub(crate) handle: Option<OffloadHandle>,
+    pub(crate) data: Vec<u8>,
+    pub(crate) sent: usize,
+    /// When it sends its FIN; known once everything is posted.
+    shuts_at: Option<Instant>,
+    shut: bool,
+    rng: Rand64,
+    /// Bytes of the lists that have not come back.
+    pub(crate) ledger: VecDeque<usize>,
+    last_context: u64,
+    pub(crate) moves: u64,
+    pub(crate) is_over: bool,
+    /// It posts nothing before that; `None`: it has not paused yet.
+    paused_until: Option<Instant>,
+    /// It may end before all is said.
+    pub(crate) is_doomed: bool,
+    /// It resets the connection after so many turns.
+    abort_in: Option<u64>,
+    /// Or then.
+    pub(crate) abort_at: Option<Instant>,
+    pub(crate) has_aborted: bool,
+    /// A list has come back unsent: no other comes back sent.
+    has_failed: bool,
+    /// When it last asked for the target, though it moves no more.
+    asked_at: Instant,
+    /// Where it was when it asked for the other stack, a turn before it resets the connection.
+    hurries: Option<&'static str>,
+}
+
+impl End {
+    pub(crate) fn new(node: usize, index: usize, plan: &Plan, rng: &mut Rand64) -> Self {
+        let mut rng = Rand64::new(u128::from(rng.rand_u64()));
+        let mut data = vec![0; plan.bytes[index][node]];
+        Stream::new(rng.rand_u64()).fill(&mut data);
+        let is_doomed = plan.incidents.is_doomed(index);
+        let abort_in = match plan.incidents.ending {
+            Ending::Abort { by, turns } if is_doomed && by[node] => Some(turns[node]),
+            _ => None,
+        };
+        Self {
+            node,
+            index,
+            handle: None,
+            data,
+            sent: 0,
+            shuts_at: None,
+            shut: false,
+            rng,
+            ledger: VecDeque::new(),
+            last_context: 0,
+            moves: 0,
+            is_over: false,
+            paused_until: None,
+            is_doomed,
+            abort_in,
+            abort_at: None,
+            has_aborted: false,
+            has_failed: false,
+            asked_at: Instant::ZERO,
+            hurries: None,
+        }
+    }
+
+    /// A turn: posts, moves, settles what came back.
+    pub(crate) fn act(
+        &mut self,
+        core: &mut Core<Walker>,
+        now: Instant,
+        plan: &Plan,
+        window_is_closed: impl Fn() -> bool,
+    ) -> Option<StreamStatus> {
+        let handle = self.handle?;
+        core.client.attend(handle);
+        let status = core.client.streams.status(handle)?;
+        if !status.closed {
+            self.abort(core, now, handle, plan, status);
+        }
+        if status.connected && !status.closed {
+            if !self.pauses(now, plan) {
+                self.post(core, now, handle, plan.list_bytes_max, status);
+            }
+            if plan.walks(self.node) {
+                self.step(core, now, handle, plan, window_is_closed);
+            }
+        } else if !status.closed && plan.incidents.hasty && self.may_move(plan) {
+            self.moves += 1;
+            self.wish(core, handle, "handshake");
+        }
+        self.settle(core, handle);
+        core.client.streams.status(handle)
+    }
+
+    /// The other end may be gone: this one hears of it, or gives up some time.
+    pub(crate) fn follow(&mut self, other: &Self, now: Instant) {
+        if other.is_doomed && other.is_over {
+            // One that was never accepted.
+            self.is_over |= self.handle.is_none();
+            self.abort_at.get_or_insert(now + GIVE_UP);
+        }
+    }
+
+    /// Whether it may still move.
+    pub(crate) fn decides(&self) -> bool {
+        self.moves < MOVES_MAX && !self.is_over || self.abort_in.is_some_and(|turns| turns > 0)
+    }
+
+    /// Resets the connection, if it is time.
+    fn abort(
+        &mut self,
+        core: &mut Core<Walker>,
+        now: Instant,
+        handle: OffloadHandle,
+        plan: &Plan,
+        status: StreamStatus,
+    ) {
+        let is_late = self.abort_at.is_some_and(|at| at <= now);
+        // A stack that has something to say does not wait for ever.
+        assert!(
+            !is_late || status.unacknowledged == 0,
+            "node {} at {now:?}, {status:?}, {:?}",
+            self.node,
+            core.engine.look(now, handle).map(|look| (look.info, look.tcp.cached))
+        );
+        if !is_late && self.abort_in != Some(0) {
+            self.abort_in = self.abort_in.map(|turns| turns - 1);
+            // What follows from it is under way at the next turn.
+            match status.state {
+                _ if self.abort_in != Some(0) || !plan.incidents.hasty => {}
+                OffloadState::InHost => core.client.streams.offload(handle),
+                _ => core.client.streams.upload(handle),
+            }
+            self.hurries = plan.incidents.hasty.then_some(name(status.state));
+            return;
+        }
+        let situation = match self.hurries {
+            _ if !status.connected => "handshake",
+            Some("InHost") => "going down",
+            Some("Offloaded") => "coming up",
+            _ => name(status.state),
+        };
+        core.client.seen.note(Sight::Aborted(situation));
+        core.client.streams.abort(now, core.engine.connections(), handle);
+        self.has_aborted = true;
+    }
+
+    /// Half of the data later there is nothing to say for a while, once.
+    fn pauses(&mut self, now: Instant, plan: &Plan) -> bool {
+        if !plan.incidents.pauses || self.sent < self.data.len() / 2 {
+            return false;
+        }
+        let rng = &mut self.rng;
+        let until = self
+            .paused_until
+            .get_or_insert_with(|| now + Duration::from_secs(rng.rand_range(PAUSE_SECONDS)));
+        now < *until
+    }
+
+    fn post(
+        &mut self,
+        core: &mut Core<Walker>,
+        now: Instant,
+        handle: OffloadHandle,
+        list_bytes_max: u64,
+        status: StreamStatus,
+    ) {
+        let mut unacknowledged = status.unacknowledged;
+        while self.sent < self.data.len() && unacknowledged < POSTED_BYTES_MAX {
+            let mut chain = NblChain::new();
+            for _ in 0..1 + self.rng.rand_range(0..3) {
+                if self.sent < self.data.len() {
+                    let list = self.list(list_bytes_max);
+                    unacknowledged += list.data_length();
+                    self.ledger.push_back(list.data_length());
+                    chain.push_back(list);
+                }
+            }
+            core.client.streams.post(now, core.engine.connections(), handle, chain);
+            // Not all at once: what is posted later meets the connection elsewhere.
+            if self.rng.rand_range(0..4) == 0 {
+                return;
+            }
+        }
+        if self.sent == self.data.len() && !self.shut {
+            let rests = Duration::from_micros(self.rng.rand_range(0..SHUTDOWN_REST_MAX));
+            let at = *self.shuts_at.get_or_insert(now + rests);
+            if at > now {
+                core.client.wake_at(at);
+                return;
+            }
+            self.shut = true;
+            core.client.streams.shutdown(now, core.engine.connections(), handle);
+        }
+    }
+
+    /// The next bytes as one list of up to three net buffers of up to two MDLs each.
+    fn list(&mut self, bytes_max: u64) -> NetBufferList {
+        let mut list = NetBufferList::new(0);
+        for _ in 0..1 + self.rng.rand_range(0..3) {
+            let mut net_buffer = NetBuffer::new();
+            for _ in 0..1 + self.rng.rand_range(0..2) {
+                let most = (self.data.len() - self.sent) as u64;
+                if most > 0 {
+                    let length = 1 + self.rng.rand_range(0..most.min(bytes_max)) as usize;
+                    let piece = &self.data[self.sent..self.sent + length];
+                    net_buffer.push_mdl(Bytes::copy_from_slice(piece));
+                    self.sent += length;
+                }
+            }
+            list.net_buffers.push(net_buffer);
+        }
+        list
+    }
+
+    /// Each list comes back once, in order, with all its bytes acknowledged (CH-SND-2, CH-SNC-1); if the connection
+    /// has ended before, those that are not come last, and say so (CH s6.2).
+    fn settle(&mut self, core: &mut Core<Walker>, handle: OffloadHandle) {
+        let node = self.node;
+        // Its lists come back aborted: what is wrong is the connection.
+        let has_error = |status: StreamStatus| status.error.is_some();
+        if !self.is_doomed && core.client.streams.status(handle).is_some_and(has_error) {
+            return;
+        }
+        for list in core.client.streams.completed(handle) {
+            let (left, expected) = (list.data_length(), self.ledger.pop_front());
+            let NetBufferList { context, bytes_transferred, status, .. } = list;
+            let is_aborted = self.is_doomed && status == NdisStatus::REQUEST_ABORTED;
+            let is_whole = is_aborted || left == 0 && status == NdisStatus::SUCCESS;
+            check!(
+                WrongCompletion,
+                // What is sent does not come behind what is not.
+                is_whole
+                    && expected == Some(bytes_transferred + left)
+                    && context > self.last_context
+                    && (is_aborted || !self.has_failed),
+                "node {node}, not {expected:?} bytes: list {context} after {}, {status}, \
+                 {bytes_transferred} bytes, {left} left",
+                self.last_context
+            );
+            self.last_context = context;
+            if is_aborted {
+                core.client.seen.note(Sight::ListsAborted);
+                self.has_failed = true;
+            }
+        }
+    }
+
+    fn may_move(&mut self, plan: &Plan) -> bool {
+        plan.walks(self.node) && self.moves < MOVES_MAX && self.rng.rand_range(0..plan.calm) == 0
+    }
+
+    /// At every turn the seed decides: the other stack, or nothing.
+    fn step(
+        &mut self,
+        core: &mut Core<Walker>,
+        now: Instant,
+        handle: OffloadHandle,
+        plan: &Plan,
+        window_is_closed: impl Fn() -> bool,
+    ) {
+        let Some(status) = core.client.streams.status(handle) else { return };
+        if self.moves == MOVES_MAX {
+            // smoltcp would send what is too large for ever.
+            let is_narrow = plan.incidents.narrow[self.node].is_some_and(|path| path.span.has(now));
+            let is_stuck = is_narrow && self.asked_at < now;
+            if is_stuck && status.state == OffloadState::InHost {
+                self.asked_at = now;
+                core.client.streams.offload(handle);
+            }
+            return;
+        }
+        if !self.may_move(plan) {
+            return;
+        }
+        match status.state {
+            OffloadState::InHost => core.client.streams.offload(handle),
+            OffloadState::Offloaded => {
+                if let Some(look) = core.engine.look(now, handle) {
+                    let state = SocketState::from(look.info.phase).name();
+                    core.client.seen.note(Sight::UploadedFrom(state));
+                }
+                core.client.streams.upload(handle);
+            }
+            OffloadState::Offloading | OffloadState::Uploading if !plan.incidents.hasty => return,
+            OffloadState::Offloading | OffloadState::Uploading => {}
+        }
+        self.moves += 1;
+        if window_is_closed() {
+            core.client.seen.note(Sight::MoveAtZeroWindow);
+        }
+        if plan.incidents.hasty {
+            self.wish(core, handle, name(status.state));
+        }
+    }
+
+    /// Wishes without a look at what is under way.
+    fn wish(&mut self, core: &mut Core<Walker>, handle: OffloadHandle, situation: &'static str) {
+        for _ in 0..self.rng.rand_range(0..WISHES_MAX) {
+            core.client.seen.note(Sight::Wish(situation));
+            match self.rng.rand_range(0..2) {
+                0 => core.client.streams.offload(handle),
+                _ => core.client.streams.upload(handle),
+            }
+        }
+    }
+
+    /// Whether it was right to end like this, before all was said.
+    pub(crate) fn check_doomed(&self, status: StreamStatus, plan: &Plan) -> Result<(), String> {
+        let is_right = match (status.error, plan.incidents.ending) {
+            _ if !status.closed => false,
+            // A clean link does not lose a reset.
+            (Some(HostError::Aborted), Ending::Abort { .. }) => {
+                self.has_aborted && (self.abort_in == Some(0) || !plan.is_clean())
+            }
+            (Some(HostError::Aborted), _) => self.has_aborted,
+            (None, _) => true,
+            (Some(HostError::Reset), Ending::Abort { .. }) => true,
+            (Some(HostError::Refused | HostError::TimedOut), Ending::Abort { .. }) => {
+                !status.connected
+            }
+            (Some(HostError::RetransmissionLimit), Ending::Abort { .. }) => !plan.is_clean(),
+            (Some(HostError::TimedOut | HostError::HostUnreachable), Ending::LinkLost) => {
+                !status.connected
+            }
+            (Some(HostError::RetransmissionLimit | HostError::Unanswered(_)), Ending::LinkLost) => {
+                true
+            }
+            _ => false,
+        };
+        let all_done = self.ledger.is_empty() && (status.error.is_some() || !self.has_failed);
+        if is_right && all_done {
+            return Ok(());
+        }
+        Err(format!("node {}, connection {}: {status:?}", self.node, self.index))
+    }
+}
+
+fn name(state: OffloadState) -> &'static str {
+    match state {
+        OffloadState::InHost => "InHost",
+        OffloadState::Offloading => "Offloading",
+        OffloadState::Offloaded => "Offloaded",
+        OffloadState::Uploading => "Uploading",
+    }
+}

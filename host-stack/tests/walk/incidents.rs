@@ -1,0 +1,290 @@
+//! What happens to a run beside weather and moves, and what of it was seen.
+//!
+//! Half of the seeds have none of it. The others draw each incident by itself, from a generator of their own: what
+//! [`Plan`](crate::plan::Plan) chooses for a seed does not depend on it.
+
+use std::collections::BTreeMap;
+
+use offload_engine::time::{Duration, Instant};
+use oorandom::Rand64;
+
+use crate::plan::{Peer, coin, pick};
+
+/// The network between the nodes, for some time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) from: Instant,
+    pub(crate) to: Instant,
+}
+
+impl Span {
+    pub(crate) fn has(self, now: Instant) -> bool {
+        self.from <= now && now < self.to
+    }
+}
+
+/// A path that is narrower than its links for some time, in one direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Narrow {
+    pub(crate) span: Span,
+    pub(crate) mtu: usize,
+    /// Nobody says what became of the large packets.
+    pub(crate) black_hole: bool,
+}
+
+/// Why connections end before all is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Ending {
+    #[default]
+    Graceful,
+    /// The first connection is reset, by this node and perhaps by the other one too, after so many of its turns.
+    Abort { by: [bool; 2], turns: [u64; 2] },
+    /// The link is lost for longer than any connection lives.
+    LinkLost,
+}
+
+/// What a seed chooses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Incidents {
+    /// Time passes in steps of this, so that connections also move when nothing else happens.
+    pub(crate) tick: Option<Duration>,
+    /// So many FINs of each node get lost before one arrives.
+    pub(crate) fins_lost: [u64; 2],
+    /// Readers rest so long that their windows close and are probed.
+    pub(crate) long_rests: bool,
+    /// Writers pause so long that nobody knows whether the neighbor still lives.
+    pub(crate) pauses: bool,
+    /// What each node sends meets a narrow path.
+    pub(crate) narrow: [Option<Narrow>; 2],
+    /// Percent of each node's ECN-capable packets that get a CE mark.
+    pub(crate) marks_pct: [u64; 2],
+    /// Percent of each node's SACK blocks that name more than has come, and are not repeated.
+    pub(crate) reneges_pct: [u64; 2],
+    /// When each node's Ethernet address changes, and how much later it is heard of.
+    pub(crate) new_mac: [Option<(Instant, Duration)>; 2],
+    /// Wishes for the other stack while a hand-over is under way, and before the handshake is done.
+    pub(crate) hasty: bool,
+    /// Nothing gets through.
+    pub(crate) outages: Vec<Span>,
+    /// The targets of those that move have little room.
+    pub(crate) scarce: bool,
+    /// Pause, resume, upload of everything.
+    pub(crate) adapter: bool,
+    /// Settings change, and connections are queried.
+    pub(crate) settings: bool,
+    pub(crate) ending: Ending,
+}
+
+impl Incidents {
+    pub(crate) fn new(seed: u64, peer: Peer, is_clean: bool, v6: bool, mtu: usize) -> Self {
+        let rng = &mut Rand64::new(u128::from(seed) ^ 0x1f3a_11e5 << 64);
+        let mut these = Self::default();
+        if coin(rng) {
+            return these;
+        }
+        let some = |rng: &mut Rand64| rng.rand_range(0..5) == 0;
+        // What both directions lose, two smoltcp ends do not survive: docs/testing.md.
+        let may_lose = peer == Peer::Engine;
+        these.tick = Some(Duration::from_millis(pick(rng, &[1, 5, 50])));
+        if some(rng) || some(rng) {
+            these.fins_lost = [rng.rand_range(0..4), rng.rand_range(0..4)];
+            these.fins_lost[usize::from(coin(rng))] *= u64::from(may_lose);
+        }
+        these.long_rests = some(rng);
+        these.pauses = some(rng);
+        if some(rng) {
+            these.narrow = [true, may_lose].map(|may| may.then(|| narrow(rng, v6, mtu)));
+        }
+        if some(rng) || some(rng) {
+            these.marks_pct = [pick(rng, &[0, 1, 10, 50]), pick(rng, &[1, 10, 50])];
+        }
+        if !is_clean && (some(rng) || some(rng)) {
+            these.reneges_pct = [pick(rng, &[0, 20, 100]), pick(rng, &[20, 100])];
+        }
+        if some(rng) && may_lose {
+            let mut change = || (millis(rng, 600), Duration::from_millis(rng.rand_range(0..2_000)));
+            these.new_mac = [Some(change()), Some(change())];
+            these.new_mac[usize::from(coin(rng))] = None;
+        }
+        these.hasty = some(rng);
+        if some(rng) && may_lose {
+            // After longer ones a peer asks for its last acknowledgement later than smoltcp's TIME-WAIT lasts, 10 s.
+            let mut outage = || {
+                let from = millis(rng, 600);
+                Span { from, to: from + Duration::from_millis(pick(rng, &[5, 60, 700, 2_000])) }
+            };
+            these.outages = vec![outage(), outage()];
+        }
+        these.scarce = some(rng) && may_lose && these.narrow == [None; 2];
+        these.adapter = some(rng) || some(rng) && these.hasty;
+        these.settings = some(rng);
+        these.ending = ending(rng);
+        // Some are reset in the middle of a hand-over.
+        these.hasty |= matches!(these.ending, Ending::Abort { .. }) && coin(rng);
+        if these.ending == Ending::LinkLost {
+            let from = millis(rng, 400);
+            these.outages.push(Span { from, to: from + LINK_LOST });
+        }
+        these
+    }
+
+    /// Whether none of it loses or delays a frame.
+    pub(crate) fn is_clean(&self) -> bool {
+        let changes = self.narrow.iter().flatten().count() + self.new_mac.iter().flatten().count();
+        changes == 0 && self.outages.is_empty() && self.fins_lost == [0; 2]
+    }
+
+    /// Whether connection `index` may end before all is said.
+    pub(crate) fn is_doomed(&self, index: usize) -> bool {
+        match self.ending {
+            Ending::Graceful => false,
+            Ending::Abort { .. } => index == 0,
+            Ending::LinkLost => true,
+        }
+    }
+}
+
+/// How long a link is lost that does not come back in time: longer than either stack waits for an answer.
+pub(crate) const LINK_LOST: Duration = Duration::from_secs(2_400);
+
+fn millis(rng: &mut Rand64, below: u64) -> Instant {
+    Instant::from_millis(rng.rand_range(0..below))
+}
+
+fn narrow(rng: &mut Rand64, v6: bool, mtu: usize) -> Narrow {
+    let from = millis(rng, 300);
+    let lasts = Duration::from_millis(pick(rng, &[300, 5_000, 60_000]));
+    let most = mtu.min(pick(rng, &[1_280, 1_400, 4_000]));
+    Narrow {
+        span: Span { from, to: from + lasts },
+        mtu: if v6 { most.max(1_280) } else { most.min(pick(rng, &[576, 1_000, 4_000])) },
+        black_hole: rng.rand_range(0..3) == 0,
+    }
+}
+
+fn ending(rng: &mut Rand64) -> Ending {
+    match rng.rand_range(0..8) {
+        0 => Ending::LinkLost,
+        1..=3 => {
+            let first = coin(rng);
+            let by = pick(rng, &[[first, !first], [first, !first], [true, true]]);
+            let turns = [(); 2].map(|()| {
+                let most = pick(rng, &[3, 100, 1_000]);
+                rng.rand_range(0..most)
+            });
+            Ending::Abort { by, turns }
+        }
+        _ => Ending::Graceful,
+    }
+}
+
+/// Something that a run is to contain. States are those of RFC 9293 s3.3.2.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Sight {
+    /// The target has taken a connection over in this state.
+    OffloadedIn(&'static str),
+    /// A client wanted a connection of the target's back in this state.
+    UploadedFrom(&'static str),
+    /// A move while a window of the connection was closed.
+    MoveAtZeroWindow,
+    FinLost,
+    /// A packet was too large for the path, and an ICMP message said so.
+    TooBig,
+    /// Nobody said so.
+    BlackHole,
+    Marked,
+    Reneged,
+    NewMac,
+    /// A frame to an Ethernet address that is nobody's any more.
+    OldMac,
+    /// ARP requests and neighbor solicitations.
+    Solicited,
+    /// A wish for the other stack in this situation.
+    Wish(&'static str),
+    LostInOutage,
+    /// The target did not take a connection.
+    Refused,
+    Paused,
+    UploadAll,
+    Resumed,
+    /// Cached variables were told to a target.
+    Updated,
+    Queried,
+    /// A client has reset a connection in this situation.
+    Aborted(&'static str),
+    /// A node has heard of a reset.
+    HeardReset,
+    /// A node has given up.
+    GaveUp,
+    /// Lists completed with REQUEST_ABORTED.
+    ListsAborted,
+}
+
+/// What must be in the fixed slice.
+const REQUIRED: &[Sight] = &[
+    Sight::OffloadedIn("FIN-WAIT-1"),
+    Sight::OffloadedIn("FIN-WAIT-2"),
+    Sight::OffloadedIn("CLOSE-WAIT"),
+    Sight::OffloadedIn("CLOSING"),
+    Sight::OffloadedIn("LAST-ACK"),
+    Sight::UploadedFrom("FIN-WAIT-1"),
+    Sight::UploadedFrom("FIN-WAIT-2"),
+    Sight::UploadedFrom("CLOSE-WAIT"),
+    Sight::UploadedFrom("CLOSING"),
+    Sight::UploadedFrom("LAST-ACK"),
+    Sight::MoveAtZeroWindow,
+    Sight::FinLost,
+    Sight::TooBig,
+    Sight::BlackHole,
+    Sight::Marked,
+    Sight::Reneged,
+    Sight::NewMac,
+    Sight::OldMac,
+    Sight::Solicited,
+    Sight::Wish("handshake"),
+    Sight::Wish("Offloading"),
+    Sight::Wish("Uploading"),
+    Sight::LostInOutage,
+    Sight::Refused,
+    Sight::Paused,
+    Sight::UploadAll,
+    Sight::Resumed,
+    Sight::Updated,
+    Sight::Queried,
+    Sight::Aborted("handshake"),
+    Sight::Aborted("InHost"),
+    Sight::Aborted("Offloaded"),
+    Sight::Aborted("going down"),
+    Sight::Aborted("coming up"),
+    Sight::HeardReset,
+    Sight::GaveUp,
+    Sight::ListsAborted,
+];
+
+/// How often what was seen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen(BTreeMap<Sight, u64>);
+
+impl Seen {
+    pub(crate) fn note(&mut self, sight: Sight) {
+        self.count(sight, 1);
+    }
+
+    pub(crate) fn count(&mut self, sight: Sight, count: u64) {
+        if count > 0 {
+            *self.0.entry(sight).or_default() += count;
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sight, count) in &other.0 {
+            self.count(*sight, *count);
+        }
+    }
+
+    /// Every kind of incident has happened.
+    pub(crate) fn check(&self) {
+        let missing: Vec<_> = REQUIRED.iter().filter(|sight| !self.0.contains_key(sight)).collect();
+        assert!(missing.is_empty(), "never seen: {missing:?}");
+    }
+}

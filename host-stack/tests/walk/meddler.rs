@@ -1,0 +1,81 @@
+//! Who pauses a node's target, changes settings and asks questions, whatever its connections are doing.
+
+use host_stack::node::Core;
+use offload_engine::{chimney::state::TcpCached, time::Instant};
+use oorandom::Rand64;
+
+use crate::{
+    client::Walker,
+    incidents::{Incidents, Sight},
+    plan::{Plan, pick},
+};
+
+/// Changes of each kind at one node in one run.
+const CHANGES_MAX: u64 = 10;
+
+/// Who pauses, resumes and changes a node's target.
+pub(crate) struct Meddler {
+    rng: Rand64,
+    changes: u64,
+}
+
+impl Meddler {
+    pub(crate) fn new(seed: u64, node: usize) -> Self {
+        let rng = Rand64::new((u128::from(seed) ^ 0x3edd << 64) + (node as u128));
+        Self { rng, changes: 0 }
+    }
+
+    pub(crate) fn act(&mut self, core: &mut Core<Walker>, plan: &Plan, node: usize, now: Instant) {
+        let &Incidents { adapter, settings, .. } = &plan.incidents;
+        if adapter && plan.walks(node) {
+            self.adapter(core, plan, node);
+        }
+        if settings && self.rng.rand_range(0..50) == 0 && self.changes < CHANGES_MAX {
+            self.changes += 1;
+            self.settings(core, now);
+        }
+    }
+
+    fn adapter(&mut self, core: &mut Core<Walker>, plan: &Plan, node: usize) {
+        let seen = &mut core.client.seen;
+        if core.engine.is_paused() {
+            if self.rng.rand_range(0..20) == 0 {
+                core.engine.resume(plan.capabilities(node));
+                seen.note(Sight::Resumed);
+            }
+        } else if self.changes < CHANGES_MAX && self.rng.rand_range(0..100) == 0 {
+            self.changes += 1;
+            if self.rng.rand_range(0..2) == 0 {
+                core.engine.pause();
+                seen.note(Sight::Paused);
+            } else {
+                core.engine.upload_all();
+                seen.note(Sight::UploadAll);
+            }
+        }
+    }
+
+    fn settings(&mut self, core: &mut Core<Walker>, now: Instant) {
+        let flag = |rng: &mut Rand64| rng.rand_range(0..2) == 0;
+        let tcp = TcpCached {
+            nagling_enabled: flag(&mut self.rng),
+            keep_alive_enabled: flag(&mut self.rng),
+            // Eleven of these are longer than any outage that does not last.
+            ka_timeout: pick(&mut self.rng, &[0, 1_000, 5_000]),
+            ka_interval: 5_000,
+            max_rt: pick(&mut self.rng, &[Some(0), Some(200_000)]),
+            ..TcpCached::default()
+        };
+        if let Some(host) = &mut core.host {
+            host.set_tcp(tcp).expect("these can work");
+        }
+        let all: Vec<_> = core.engine.connections().list(now).map(|(handle, ..)| handle).collect();
+        for handle in all {
+            let Some(io) = core.engine.connections().get(now, handle) else { continue };
+            let (queried, info) = (io.query().delegated, io.info());
+            assert_eq!(queried.state, info.phase);
+            assert!(!queried.snd_una.is_after(queried.snd_max), "{queried:?}");
+            core.client.seen.note(Sight::Queried);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The network between the nodes, as far as [`Incidents`] change it: what leaves a node gets lost, marked, stopped as
+//! too large or readdressed here, before the weather has its turn.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use offload_engine::{
+    chimney::state::MacAddress,
+    link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
+    time::Instant,
+};
+use oorandom::Rand64;
+
+use crate::{
+    frames::{self, Tcp},
+    incidents::{Incidents, Narrow, Seen, Sight},
+    plan::{PORT, Plan},
+};
+
+/// How far a SACK block is moved at most, bytes.
+const RENEGED_BYTES_MAX: u64 = 4_000;
+
+/// What both directions have in common.
+#[derive(Debug)]
+pub(crate) struct Road {
+    incidents: Incidents,
+    addresses: [IpAddr; 2],
+    rng: Rand64,
+    pub(crate) seen: Seen,
+    /// By the opener's port.
+    flows: HashMap<u16, [Half; 2]>,
+    fins_lost: [u64; 2],
+    announced: [bool; 2],
+}
+
+/// What a node has sent on a connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Half {
+    max: Option<u32>,
+    window_is_closed: bool,
+}
+
+impl Road {
+    pub(crate) fn new(plan: &Plan, seed: u64) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
+            incidents: plan.incidents.clone(),
+            addresses: plan.addresses,
+            rng: Rand64::new(u128::from(seed) ^ 0x40ad << 64),
+            seen: Seen::default(),
+            flows: HashMap::new(),
+            fins_lost: [0; 2],
+            announced: [false; 2],
+        }))
+    }
+
+    /// Whether one of the two has told the other on connection `index` to wait.
+    pub(crate) fn window_is_closed(&self, index: usize) -> bool {
+        let flow = self.flows.get(&(PORT + 1 + index as u16));
+        flow.is_some_and(|halves| halves.iter().any(|half| half.window_is_closed))
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        percent > 0 && self.rng.rand_range(0..100) < percent
+    }
+
+    /// A node's Ethernet address as the other one has to know it.
+    fn mac(&self, node: usize, now: Instant) -> MacAddress {
+        let mut mac = Plan::mac(node);
+        if self.incidents.new_mac[node].is_some_and(|(at, _)| at <= now) {
+            mac.0[4] = 1;
+        }
+        mac
+    }
+
+    /// When the other node hears of the new address of `node`, if it has not.
+    fn announcement_at(&self, node: usize) -> Option<Instant> {
+        let (at, late) = self.incidents.new_mac[node].filter(|_| !self.announced[node])?;
+        Some(at + late)
+    }
+
+    /// Whether a frame of `node` goes on, and with which changes.
+    fn pass(&mut self, now: Instant, node: usize, frame: &mut [u8], by_link: bool) -> bool {
+        if self.incidents.outages.iter().any(|outage| outage.has(now)) {
+            self.seen.note(Sight::LostInOutage);
+            return false;
+        }
+        if frames::is_solicitation(frame) {
+            self.seen.note(Sight::Solicited);
+        }
+        if let Some(tcp) = Tcp::of(frame) {
+            if tcp.fin && self.fins_lost[node] < self.incidents.fins_lost[node] {
+                self.fins_lost[node] += 1;
+                self.seen.note(Sight::FinLost);
+                return false;
+            }
+            self.note(node, &tcp);
+            self.renege(node, frame, &tcp, by_link);
+            if self.chance(self.incidents.marks_pct[node]) && frames::mark(frame) {
+                self.seen.note(Sight::Marked);
+            }
+        }
+        self.readdress(now, node, frame)
+    }
+
+    fn note(&mut self, node: usize, tcp: &Tcp) {
+        let half = &mut self.flows.entry(tcp.from.max(tcp.to)).or_default()[node];
+        let max = *half.max.get_or_insert_with(|| tcp.end());
+        if tcp.end().wrapping_sub(max).cast_signed() > 0 {
+            half.max = Some(tcp.end());
+        }
+        half.window_is_closed = tcp.window == 0 && !tcp.rst;
+    }
+
+    /// RFC 2018 s8: a receiver may discard what it has reported, and reports it no more then. This one reports what
+    /// it has never had.
+    fn renege(&mut self, node: usize, frame: &mut [u8], tcp: &Tcp, by_link: bool) {
+        let flow = self.flows.get(&tcp.from.max(tcp.to));
+        let max = flow.and_then(|halves| halves[1 - node].max);
+        if !tcp.syn
+            && let Some(max) = max
+            && self.chance(self.incidents.reneges_pct[node])
+        {
+            let bytes = self.rng.rand_range(1..RENEGED_BYTES_MAX) as u32;
+            if frames::extend_sack(frame, tcp, bytes, max, by_link) {
+                self.seen.note(Sight::Reneged);
+            }
+        }
+    }
+
+    /// Addresses as the other side has them. Returns whether anybody has the destination's.
+    fn readdress(&mut self, now: Instant, node: usize, frame: &mut [u8]) -> bool {
+        if self.incidents.new_mac == [None; 2] {
+            return true;
+        }
+        let is_unicast = frame[0] & 1 == 0;
+        if is_unicast && frame[..6] != self.mac(1 - node, now).0 {
+            self.seen.note(Sight::OldMac);
+            return false;
+        }
+        if is_unicast {
+            frame[..6].copy_from_slice(&Plan::mac(1 - node).0);
+        }
+        frames::send_from(frame, self.mac(node, now));
+        true
+    }
+
+    /// The path that a frame of this size does not fit through.
+    fn too_narrow(
+        &self,
+        now: Instant,
+        node: usize,
+        frame: &[u8],
+        segment: usize,
+    ) -> Option<Narrow> {
+        let narrow = self.incidents.narrow[node].filter(|narrow| narrow.span.has(now))?;
+        let tcp = Tcp::of(frame)?;
+        (tcp.header_bytes + tcp.payload_bytes.min(segment) > narrow.mtu).then_some(narrow)
+    }
+}
+
+/// A node's end of the road.
+#[derive(Debug)]
+pub(crate) struct Roadside<L> {
+    link: L,
+    road: Arc<Mutex<Road>>,
+    node: usize,
+    /// Made by the network for this node.
+    inbound: VecDeque<Vec<u8>>,
+}
+
+impl<L: Link> Roadside<L> {
+    pub(crate) const fn new(link: L, road: Arc<Mutex<Road>>, node: usize) -> Self {
+        Self { link, road, node, inbound: VecDeque::new() }
+    }
+
+    fn announce(&mut self, now: Instant) {
+        let mut road = self.road.lock().unwrap_or_else(PoisonError::into_inner);
+        let other = 1 - self.node;
+        if road.announcement_at(other).is_some_and(|at| at <= now) {
+            road.announced[other] = true;
+            road.seen.note(Sight::NewMac);
+            let from = (road.addresses[other], road.mac(other, now));
+            let to = (road.addresses[self.node], Plan::mac(self.node));
+            self.inbound.push_back(frames::question(from, to));
+        }
+    }
+}
+
+impl<L: Link> Link for Roadside<L> {
+    fn capabilities(&self) -> LinkCapabilities {
+        self.link.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        self.announce(now);
+        let mut received = self.link.receive(now, batch)?;
+        while !batch.is_full()
+            && let Some(frame) = self.inbound.pop_front()
+        {
+            batch.push(&frame, RxChecksum::Unverified, 0);
+            received += 1;
+        }
+        Ok(received)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let mut road = self.road.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut data = frame.head.to_vec();
+        frame.payload.iter().for_each(|slice| data.extend_from_slice(slice));
+        let segment = frame.offload.segment.map_or(usize::MAX, |segment| segment.size.into());
+        if let Some(narrow) = road.too_narrow(now, self.node, &data, segment) {
+            let told = frames::too_big(&data, narrow.mtu).filter(|_| !narrow.black_hole);
+            road.seen.note(if told.is_some() { Sight::TooBig } else { Sight::BlackHole });
+            self.inbound.extend(told);
+            return TxOutcome::Sent;
+        }
+        if !road.pass(now, self.node, &mut data, frame.offload.checksum.is_some()) {
+            return TxOutcome::Sent;
+        }
+        drop(road);
+        self.link.transmit(now, &TxFrame { head: &data, payload: &[], ..*frame })
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        let road = self.road.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = (!self.inbound.is_empty()).then_some(Instant::ZERO);
+        let announcement = road.announcement_at(1 - self.node);
+        [waiting, announcement, self.link.poll_at()].into_iter().flatten().min()
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+
+    fn wants_comments(&self) -> bool {
+        self.link.wants_comments()
+    }
+}
