@@ -33,6 +33,7 @@ mod requests;
 mod routes;
 mod service;
 mod shards;
+mod time_wait;
 mod upkeep;
 mod upload;
 
@@ -64,6 +65,7 @@ use self::{
     connection::{Connection, Listener, Offloaded, Owner},
     paths::Paths,
     shards::{ShardId, Shards},
+    time_wait::TimeWaits,
 };
 #[cfg(doc)]
 use crate::socket::OffloadPolicy;
@@ -107,6 +109,7 @@ pub struct Host {
     /// Next hops have changed: when those that are missing are solicited next.
     seek_hops_at: Option<Instant>,
     paths: Paths,
+    time_waits: TimeWaits,
     stats: HostStats,
     wake_at: Option<Instant>,
     /// `config.tcp` has changed since the last poll.
@@ -183,6 +186,7 @@ impl Host {
             listeners: BTreeMap::new(),
             seek_hops_at: None,
             paths: Paths::default(),
+            time_waits: TimeWaits::default(),
             stats: HostStats::default(),
             wake_at: Some(Instant::ZERO),
             tcp_changed: false,

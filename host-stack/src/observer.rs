@@ -19,13 +19,13 @@
 use offload_engine::{
     chimney::state::{ConnectionState, MacAddress},
     nbl::NetBufferList,
-    tcp::{Ecn, Flags, SeqNum},
+    tcp::{Ecn, Flags, SeqNum, Timestamps},
     time::{Duration, Instant},
 };
 
 use crate::{
     handoff::RTO_TICKS,
-    wire::{ECN_OFFER, SynOptions, TcpFrame},
+    wire::{Acknowledgement, ECN_OFFER, SynOptions, TcpFrame},
 };
 
 /// What was agreed by the two SYNs.
@@ -236,6 +236,21 @@ impl Flow {
     /// Shift of the windows that we advertise, once both SYNs have been seen.
     pub(crate) fn receive_scale(&self) -> Option<u8> {
         self.agreed.map(|agreed| agreed.window_scales.map_or(0, |(_, ours)| ours))
+    }
+
+    /// An acknowledgement of everything that has come; `ts_time`: the timestamp of a segment that is sent now.
+    pub(crate) fn acknowledgement(&self, ts_time: u32) -> Acknowledgement {
+        let window = u32::try_from(self.right_edge.distance(self.acknowledged)).unwrap_or(0);
+        let window = window >> self.receive_scale().unwrap_or(0);
+        let has_timestamps = self.agreed.is_some_and(|agreed| agreed.timestamps);
+        Acknowledgement {
+            seq: self.snd_max,
+            ack: self.acknowledged,
+            window: u16::try_from(window).unwrap_or(u16::MAX),
+            timestamps: has_timestamps
+                .then_some(Timestamps { value: ts_time, echo: self.ts_recent }),
+            ece: self.ecn_echo,
+        }
     }
 
     /// Our initial sequence number.

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use etherparse::{
     EtherType, Ethernet2Slice, IpHeaders, IpNumber, Ipv4Slice, Ipv6Slice, PacketBuilder,
-    PacketBuilderStep, TcpHeader, TcpSlice,
+    PacketBuilderStep, TcpHeader, TcpOptionElement, TcpSlice,
 };
 use offload_engine::{
     chimney::state::{ConnectionState, MacAddress, TcpConst},
@@ -213,6 +213,11 @@ impl TcpFrame<'_> {
             && !self.flags.contains(Flags::RST)
     }
 
+    /// Whether it resets its connection.
+    pub(crate) const fn is_reset(&self) -> bool {
+        self.flags.contains(Flags::RST)
+    }
+
     /// Sequence numbers it takes: payload, SYN, FIN.
     pub(crate) fn sequence_len(&self) -> u32 {
         self.payload_len
@@ -250,6 +255,45 @@ pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Opt
     if fin {
         builder = builder.fin();
     }
+    write(builder)
+}
+
+/// What an acknowledgement says.
+pub(crate) struct Acknowledgement {
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) window: u16,
+    /// If they were agreed on.
+    pub(crate) timestamps: Option<Timestamps>,
+    /// ECN-Echo.
+    pub(crate) ece: bool,
+}
+
+/// A bare acknowledgement, in answer to `segment`.
+pub(crate) fn ack_frame(
+    segment: &TcpFrame<'_>,
+    source_mac: MacAddress,
+    ttl: u8,
+    said: &Acknowledgement,
+) -> Option<Vec<u8>> {
+    let ip = packet(
+        (source_mac, segment.source_mac),
+        (segment.destination.ip(), segment.source.ip()),
+        ttl,
+    )?;
+    let ports = (segment.destination.port(), segment.source.port());
+    let builder = ip.tcp(ports.0, ports.1, said.seq.0, said.window).ack(said.ack.0);
+    let builder = if said.ece { builder.ece() } else { builder };
+    let builder = match said.timestamps {
+        Some(Timestamps { value, echo }) => builder
+            .options(&[
+                TcpOptionElement::Noop,
+                TcpOptionElement::Noop,
+                TcpOptionElement::Timestamp(value, echo),
+            ])
+            .ok()?,
+        None => builder,
+    };
     write(builder)
 }
 

@@ -135,6 +135,8 @@ impl Plan {
             addresses: vec![(address, if address.is_ipv4() { 24 } else { 64 })],
             mtu: self.link.mtu,
             policy: self.policies[index],
+            // As the target.
+            time_wait: engine.tcp.time_wait,
             receive_buffer: self.receive_buffer,
             seed,
             ..HostConfig::default()

@@ -55,6 +55,9 @@ pub struct HostConfig {
     pub receive_window_max: usize,
     /// Send buffer of a connection in the host, in bytes.
     pub send_buffer: usize,
+    /// How long a connection in the host that both sides have closed answers what comes late (RFC 9293 s3.6.1: 2 MSL).
+    /// The target's counterpart is [`offload_engine::tcp::Config::time_wait`].
+    pub time_wait: Duration,
     /// Seed of ISNs, ephemeral ports and the timestamp offset. Draw it from the OS outside of
     /// simulations: smoltcp's ISNs are only as unpredictable as it is.
     pub seed: u64,
@@ -78,6 +81,7 @@ impl Default for HostConfig {
             receive_buffer: 256 * 1024,
             receive_window_max: 4 * 1024 * 1024,
             send_buffer: 256 * 1024,
+            time_wait: Duration::from_secs(60),
             seed: 0,
             tcp: TcpCached::default(),
         }

@@ -7,6 +7,7 @@ use offload_engine::{
         provider::{Forward, OffloadProvider},
         state::TcpCached,
     },
+    engine::port::FromHost,
     status::NdisStatus,
     time::Instant,
 };
@@ -20,6 +21,7 @@ use super::{
     },
     neighbors::SOLICIT_DELAY,
     shards::ShardId,
+    time_wait::Answer,
 };
 use crate::{
     clock::{self, to_smoltcp},
@@ -92,9 +94,30 @@ impl Host {
                 self.judge_known_syn(now, shard, handle, segment)
             }
             Some(Owner::Host(handle)) => self.judge_known(now, handle, segment),
-            None if segment.is_open_request() => self.judge_new_syn(shard, tuple),
-            None => Verdict::Process,
+            None if segment.is_open_request() => match self.time_waits.rejects(now, segment) {
+                true => Verdict::Drop,
+                false => self.judge_new_syn(shard, tuple),
+            },
+            None => self.judge_late(now, segment),
         }
+    }
+
+    /// A segment of no connection, or of one that is over.
+    fn judge_late(&mut self, now: Instant, segment: &TcpFrame<'_>) -> Verdict {
+        match self.time_waits.answer(now, self.config.time_wait, segment) {
+            Answer::Unknown => return Verdict::Process,
+            Answer::Silence => {}
+            Answer::Acknowledge(shard, flow) => {
+                let ttl = self.config.tcp.ttl_or_hop_limit;
+                let said = flow.acknowledgement(self.timestamps.at(now));
+                let frame = wire::ack_frame(segment, self.config.mac, ttl, &said);
+                self.stats.frames_out += u64::from(frame.is_some());
+                if let Some(frame) = frame {
+                    self.shards[shard].tell_engine(FromHost::Frame(frame));
+                }
+            }
+        }
+        Verdict::Drop
     }
 
     /// A segment of a connection of smoltcp's. What smoltcp would not read of it goes ahead.
@@ -281,6 +304,14 @@ impl Host {
             // Verified before it was forwarded.
             self.receive(now, shard, segment.frame, true);
         }
+    }
+
+    /// Both sides have closed: what is left of the connection answers late segments.
+    pub(super) fn retire(&mut self, now: Instant, handle: OffloadHandle) {
+        if let Some(Connection { shard, tuple, flow, .. }) = self.connections.get(&handle) {
+            self.time_waits.insert(now, self.config.time_wait, *tuple, (*shard, *flow));
+        }
+        self.forget(handle);
     }
 
     /// Drops what the host knows of a connection, and its socket, without a word to anybody.

@@ -26,7 +26,7 @@ impl Host {
             work |= match self.connections.get(&handle).map(|connection| connection.stage) {
                 Some(Stage::Handshake(deadline)) => self.serve_handshake(now, handle, deadline),
                 Some(Stage::Open) => self.serve_open(now, handle),
-                Some(Stage::Lingering) => self.serve_lingering(handle),
+                Some(Stage::Lingering) => self.serve_lingering(now, handle),
                 None => false,
             };
         }
@@ -93,7 +93,7 @@ impl Host {
             let path = PathKey::of(&connection.tuple);
             self.hear_through(now, &path);
         }
-        answered | self.write(handle) | self.deliver(handle) | self.see_end(handle)
+        answered | self.write(handle) | self.deliver(handle) | self.see_end(now, handle)
     }
 
     /// Gives back the lists that the peer has acknowledged.
@@ -177,7 +177,7 @@ impl Host {
     }
 
     /// Sees the peer's FIN, and the connection's end.
-    fn see_end(&mut self, handle: OffloadHandle) -> bool {
+    fn see_end(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let (state, shard) = (socket.state(), connection.shard);
@@ -186,10 +186,7 @@ impl Host {
             // Both FINs are acknowledged: a repeated segment that smoltcp answers by RST after that changes
             // nothing any more.
             let flow = &connection.flow;
-            let over = connection.receive.fin_heard
-                && connection.send.shutdown
-                && flow.snd_una == flow.snd_max;
-            let in_order = over && !flow.reset_heard;
+            let in_order = connection.ended_in_order();
             if in_order && socket.recv_queue() > 0 {
                 // What came before the FIN goes first.
                 return false;
@@ -208,7 +205,10 @@ impl Host {
             }
             self.abort_sends(handle);
             self.tell(shard, Notice::Closed { handle, error });
-            self.forget(handle);
+            match in_order {
+                true => self.retire(now, handle),
+                false => self.forget(handle),
+            }
             return true;
         }
         let mut work = false;
@@ -227,12 +227,15 @@ impl Host {
         work
     }
 
-    fn serve_lingering(&mut self, handle: OffloadHandle) -> bool {
+    fn serve_lingering(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         // Closed with a remote end: an RST waits to be sent.
         if socket.state() == State::Closed && socket.remote_endpoint().is_none() {
-            self.forget(handle);
+            match connection.ended_in_order() && !connection.flow.reset_sent {
+                true => self.retire(now, handle),
+                false => self.forget(handle),
+            }
             return true;
         }
         false
@@ -253,6 +256,14 @@ impl Connection {
             self.send.first = iss + 1;
             self.receive.first = irs + 1;
         }
+    }
+
+    /// Whether both FINs are acknowledged, whatever has come after that.
+    fn ended_in_order(&self) -> bool {
+        self.receive.fin_heard
+            && self.send.shutdown
+            && self.flow.snd_una == self.flow.snd_max
+            && !self.flow.reset_heard
     }
 
     pub(super) fn established(&self, handle: OffloadHandle, offloading: bool) -> Notice {

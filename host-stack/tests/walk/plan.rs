@@ -225,6 +225,8 @@ impl Plan {
             policy,
             ecn: self.ecn[index],
             timestamps: self.timestamps[index],
+            // As the target.
+            time_wait: engine.tcp.time_wait,
             receive_buffer: self.receive_buffer[index],
             receive_window_max: self.receive_window_max[index],
             send_buffer: self.send_buffer[index],

@@ -70,6 +70,7 @@ impl Connected {
         let builder = flags.chars().fold(builder, |builder, flag| match flag {
             'S' => builder.syn(),
             'F' => builder.fin(),
+            'R' => builder.rst(),
             _ => builder.ack(ack),
         });
         let mut frame = Vec::new();
@@ -241,5 +242,52 @@ fn two_ends_do_not_talk_past_each_other() {
         }
         bench.run(Duration::from_secs(5));
         assert!(bench.nodes.iter().all(|node| node.has(is_closed)));
+    }
+}
+
+// RFC 9293 s3.6.1: for 2 MSL after the last FIN was acknowledged it is acknowledged again, and not reset, whichever side
+// closed first. Then nothing is known of the connection.
+#[test]
+fn what_comes_after_the_end_is_answered_for_a_while() {
+    for (closes_first, opens_again) in [(true, false), (true, true), (false, false)] {
+        let mut connected = Connected::new();
+        let (fin, last) = if closes_first { (FIRST, 1) } else { (FIRST, 0) };
+        let close = |connected: &mut Connected| {
+            connected.bench.nodes[1].shutdown(connected.handle);
+            connected.bench.run(Duration::from_millis(20));
+        };
+        if closes_first {
+            close(&mut connected);
+        }
+        connected.says("AF", fin, last, b"");
+        if !closes_first {
+            close(&mut connected);
+            connected.says("A", FIRST + 1, 1, b"");
+        }
+        // smoltcp's own TIME-WAIT is over.
+        connected.bench.run(Duration::from_secs(15));
+        assert!(connected.bench.nodes[1].host.is_idle());
+        connected.bench.nodes[1].sent.clear();
+        connected.says("A", FIRST + 1, 1, b"");
+        connected.says("AR", FIRST + 1, 1, b"");
+        assert!(segments(&connected.bench, 1).is_empty(), "a bare ACK, or an RST");
+        connected.bench.run(Duration::from_secs(40));
+        connected.says("AF", FIRST, last, b"");
+        assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 1)));
+        // That has started the time again.
+        connected.bench.run(Duration::from_secs(55));
+        connected.bench.nodes[1].sent.clear();
+        if opens_again {
+            connected.says("S", FIRST, 0, b"");
+            assert!(segments(&connected.bench, 1).is_empty(), "an old SYN");
+            connected.says("S", FIRST + 100_000, 0, b"");
+            assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 100_001)));
+            continue;
+        }
+        connected.says("AF", FIRST, last, b"");
+        assert_eq!((connected.last_ack(), connected.bench.resets(1)), (Some(SeqNum(FIRST + 1)), 0));
+        connected.bench.run(Duration::from_secs(61));
+        connected.says("AF", FIRST, last, b"");
+        assert_eq!(connected.bench.resets(1), 1);
     }
 }

@@ -1,0 +1,125 @@
+//! TIME-WAIT beyond smoltcp's (RFC 9293 s3.6.1).
+//!
+//! smoltcp leaves TIME-WAIT after 10 s, and the connection that closes last leaves with its last ACK. What the peer
+//! retransmits after that would be answered by an RST: a FIN whose acknowledgement was lost, at a time-out that has
+//! doubled some times, or the end of a window that was sent again as a whole. A peer that has delivered everything would
+//! hear that its connection was reset. So the host keeps a record of a connection that both sides have closed:
+//!
+//! * data or a FIN are acknowledged once more, and the time starts again;
+//! * a bare ACK, and an RST (RFC 1337), are dropped;
+//! * a SYN beyond the connection's sequence numbers opens a new one.
+//!
+//! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each; the
+//! oldest goes first. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is made or
+//! asked for, so that nothing wakes up for it.
+
+use alloc::collections::VecDeque;
+
+use hashbrown::HashMap;
+use offload_engine::time::{Duration, Instant};
+
+use super::shards::ShardId;
+use crate::{
+    observer::Flow,
+    wire::{FourTuple, TcpFrame},
+};
+
+/// Records kept, as many as Linux keeps on a machine of this size (`tcp_max_tw_buckets`).
+pub(super) const RECORDS_MAX: usize = 16_384;
+
+/// What is left of a connection.
+#[derive(Debug)]
+struct Record {
+    shard: ShardId,
+    flow: Flow,
+    until: Instant,
+    /// Of its entry in the order.
+    serial: u64,
+}
+
+/// What is done with a segment for a connection that is over.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// There is no record.
+    Unknown,
+    /// Nothing.
+    Silence,
+    /// An acknowledgement, by that queue, as the flow says.
+    Acknowledge(ShardId, Flow),
+}
+
+/// The records of a host.
+#[derive(Debug, Default)]
+pub(super) struct TimeWaits {
+    records: HashMap<FourTuple, Record>,
+    /// When to look at a record again: one entry for each, and for each that was replaced.
+    order: VecDeque<(Instant, FourTuple, u64)>,
+    last_serial: u64,
+}
+
+impl TimeWaits {
+    pub(super) fn insert(
+        &mut self,
+        now: Instant,
+        time: Duration,
+        tuple: FourTuple,
+        (shard, flow): (ShardId, Flow),
+    ) {
+        self.expire(now);
+        self.last_serial += 1;
+        let (until, serial) = (now + time, self.last_serial);
+        self.records.insert(tuple, Record { shard, flow, until, serial });
+        self.order.push_back((until, tuple, serial));
+        while self.order.len() > RECORDS_MAX {
+            if let Some((_, tuple, serial)) = self.order.pop_front() {
+                self.remove(tuple, serial);
+            }
+        }
+    }
+
+    fn remove(&mut self, tuple: FourTuple, serial: u64) {
+        if self.records.get(&tuple).is_some_and(|record| record.serial == serial) {
+            self.records.remove(&tuple);
+        }
+    }
+
+    /// Forgets what has waited long enough, and puts it behind the others if its time has started again.
+    fn expire(&mut self, now: Instant) {
+        while let Some(&(_, tuple, serial)) = self.order.front().filter(|(at, ..)| *at <= now) {
+            self.order.pop_front();
+            let restarted = |record: &&Record| record.serial == serial && record.until > now;
+            match self.records.get(&tuple).filter(restarted) {
+                Some(record) => self.order.push_back((record.until, tuple, serial)),
+                None => self.remove(tuple, serial),
+            }
+        }
+    }
+
+    /// Whether a SYN is a duplicate of the connection's, or of one before it.
+    pub(super) fn rejects(&self, now: Instant, segment: &TcpFrame<'_>) -> bool {
+        let record = self.records.get(&segment.received_on());
+        record.is_some_and(|record| {
+            record.until > now && !segment.seq.is_after(record.flow.acknowledged)
+        })
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        now: Instant,
+        time: Duration,
+        segment: &TcpFrame<'_>,
+    ) -> Answer {
+        let Some(record) = self.records.get_mut(&segment.received_on()) else {
+            return Answer::Unknown;
+        };
+        if record.until <= now {
+            return Answer::Unknown;
+        }
+        record.flow.incoming(now, segment);
+        if segment.is_reset() || segment.sequence_len() == 0 {
+            return Answer::Silence;
+        }
+        record.until = now + time;
+        Answer::Acknowledge(record.shard, record.flow)
+    }
+}
