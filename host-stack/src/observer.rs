@@ -230,6 +230,11 @@ impl Flow {
         self.agreed.map(|agreed| agreed.window_scales.map_or(0, |(_, ours)| ours))
     }
 
+    /// Shift of the windows that the peer advertises.
+    pub(crate) fn send_scale(&self) -> u8 {
+        self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs)
+    }
+
     /// Our initial sequence number.
     pub(crate) fn iss(&self) -> Option<SeqNum> {
         self.ours.map(|syn| syn.seq)
@@ -322,14 +327,13 @@ impl Flow {
         }
         self.snd_una = frame.ack;
         self.round_trips.acknowledged(now, frame.ack);
+        let scale = self.send_scale();
         let window = &mut self.send_window;
         // One that acknowledges more is newer, though its bytes be older.
         let newer = window.snd_wl2.is_before(frame.ack)
             || window.snd_wl1.is_before(frame.seq)
             || (window.snd_wl1 == frame.seq && window.snd_wl2.is_at_or_before(frame.ack));
         if newer {
-            let scale =
-                self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs);
             window.snd_wnd = u32::from(frame.window) << scale;
             window.max_snd_wnd = window.max_snd_wnd.max(window.snd_wnd);
             window.snd_wl1 = frame.seq;

@@ -1,7 +1,7 @@
 //! What smoltcp leaves unread of the segments of a connection, given to it in a form that it reads.
 //!
-//! RFC 9293 s3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves three
-//! things unread:
+//! RFC 9293 s3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves much
+//! unread:
 //!
 //! * The acknowledgement of a segment outside its window. It answers such a segment and drops it. But its own
 //!   retransmission time-out rewinds SND.NXT, from which its acknowledgements take their sequence number. After losses
@@ -11,9 +11,13 @@
 //! * That a FIN alone is in flight: the third duplicate acknowledgement then stops the retransmission timer, and
 //!   fast retransmission, which only knows data, sends nothing. The FIN is never sent again.
 //!
+//! * A window that closes while data are in flight, as an acknowledgement that was overtaken tells it. The time-out
+//!   that comes then sends nothing, and leaves no timer behind, neither for retransmission nor for window probes.
+//!
 //! So of a segment outside the window the acknowledgement and the FIN go ahead, in an empty segment at RCV.NXT, as in
 //! 4.4BSD, which answers an old segment and yet takes its acknowledgement. The segment follows for its answer. A
-//! duplicate acknowledgement is kept from smoltcp if it can only stop the timer.
+//! duplicate acknowledgement is kept from smoltcp if it can only stop the timer; and it is shown a window of one unit
+//! in place of none where that allows nothing but to send again (RFC 7323 s2.4).
 
 use alloc::vec::Vec;
 
@@ -35,6 +39,8 @@ pub(crate) struct Given {
     pub(crate) ahead: Option<Vec<u8>>,
     /// Then the segment itself.
     pub(crate) whole: bool,
+    /// Either with a window of one unit.
+    pub(crate) reopened: bool,
 }
 
 /// Where a connection of smoltcp's stands, by counting; `fin_heard`: RCV.NXT is behind the peer's FIN.
@@ -52,7 +58,7 @@ pub(crate) fn retrieve(
     socket: &Socket<'_>,
     standing: Standing,
 ) -> Given {
-    let as_it_is = Given { ahead: None, whole: true };
+    let as_it_is = Given { ahead: None, whole: true, reopened: false };
     let Some(scale) = flow.receive_scale().filter(|_| is_synchronized(socket.state())) else {
         return as_it_is;
     };
@@ -72,11 +78,12 @@ pub(crate) fn retrieve(
     {
         return as_it_is;
     }
+    let as_it_is = Given { reopened: shuts_on_data(segment, flow, socket, snd_una), ..as_it_is };
     let has_fin = segment.flags.contains(Flags::FIN);
     let is_empty = segment.payload_len == 0;
     if is_empty && !has_fin && !is_new && segment.seq.is_at_or_after(rcv_nxt) {
         let waits_for_fin = matches!(socket.state(), State::FinWait1 | State::Closing);
-        return Given { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };
+        return Given { whole: !waits_for_fin || socket.send_queue() > 0, ..as_it_is };
     }
     // smoltcp's window ends less than a unit of the scale before the right edge.
     let room = flow.right_edge.distance(rcv_nxt) >= 1 << scale;
@@ -87,7 +94,20 @@ pub(crate) fn retrieve(
     }
     // It holds nothing more, and read twice it would count as a duplicate.
     let is_spent = is_empty && segment.seq.is_after(rcv_nxt);
-    Given { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
+    Given { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent, ..as_it_is }
+}
+
+/// Whether a segment shuts the window on data in flight, and one unit of window would not let out new data. One byte is
+/// a window probe, of which smoltcp takes care.
+fn shuts_on_data(
+    segment: &TcpFrame<'_>,
+    flow: &Flow,
+    socket: &Socket<'_>,
+    snd_una: SeqNum,
+) -> bool {
+    let in_flight = flow.snd_max.distance(segment.ack);
+    let unsent = (snd_una + socket.send_queue() as u32).is_after(flow.snd_max);
+    segment.window == 0 && in_flight > 1 && (in_flight >= 1 << flow.send_scale() || !unsent)
 }
 
 /// Whether both SYNs are acknowledged, and the connection is not over.

@@ -63,15 +63,24 @@ pub(crate) struct TcpFrame<'a> {
 /// The flags by which a SYN offers ECN (RFC 3168 s6.1.1).
 pub(crate) const ECN_OFFER: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
 
-/// Adds flags to the TCP header at `tcp_at` of a frame whose checksum is right, and keeps it right
-/// (RFC 1624 equation 3).
+/// Adds flags to the TCP header at `tcp_at` of a frame whose checksum is right, and keeps it right.
 pub(crate) fn add_flags(frame: &mut [u8], tcp_at: usize, flags: Flags) {
+    change_word(frame, tcp_at, 12, |word| word | u16::from(flags.0));
+}
+
+/// Sets the window field of the TCP header at `tcp_at`, likewise.
+pub(crate) fn set_window(frame: &mut [u8], tcp_at: usize, window: u16) {
+    change_word(frame, tcp_at, 14, |_| window);
+}
+
+/// RFC 1624 equation 3, for a word of the TCP header.
+fn change_word(frame: &mut [u8], tcp_at: usize, at: usize, change: impl FnOnce(u16) -> u16) {
     let Some(tcp) = frame.get_mut(tcp_at..tcp_at + TCP_HEADER_BYTES_MIN) else { return };
-    let before = u16::from_be_bytes([tcp[12], tcp[13]]);
-    let after = before | u16::from(flags.0);
+    let before = u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+    let after = change(before);
     let checksum = u16::from_be_bytes([tcp[16], tcp[17]]);
     let sum = u64::from(!checksum) + u64::from(!before) + u64::from(after);
-    tcp[13] |= flags.0;
+    tcp[at..at + 2].copy_from_slice(&after.to_be_bytes());
     tcp[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
 }
 

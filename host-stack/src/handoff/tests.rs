@@ -113,7 +113,7 @@ impl End {
         self.sockets.get_mut(self.socket)
     }
 
-    fn receive(&mut self, now: Instant, frame: Vec<u8>) {
+    fn receive(&mut self, now: Instant, mut frame: Vec<u8>) {
         self.clock.show(now);
         // RFC 9293 s3.10.7.1 answers what was overtaken by the end with RST: no business of the connection's.
         if self.socket().state() == State::Closed {
@@ -121,19 +121,27 @@ impl End {
         }
         if let Frame::Tcp(segment) = wire::parse(&frame) {
             assert!(segment.checksum_is_right());
+            let tcp_at = segment.tcp_at();
             let socket = self.sockets.get::<Socket<'_>>(self.socket);
-            let Given { ahead, mut whole } =
+            let Given { ahead, mut whole, reopened } =
                 retrieve(&segment, &self.flow, socket, self.standing());
-            if let Some(frame) = ahead {
+            if let Some(mut frame) = ahead {
                 let Frame::Tcp(segment) = wire::parse(&frame) else { panic!("a segment") };
                 assert!(segment.is_well_formed && segment.checksum_is_right());
+                let tcp_at = segment.tcp_at();
                 self.flow.incoming(now, &segment);
+                if reopened {
+                    wire::set_window(&mut frame, tcp_at, 1);
+                }
                 self.process(now, frame);
                 whole &= self.socket().state() != State::Closed;
             }
             self.flow.incoming(now, &segment);
             if !whole {
                 return;
+            }
+            if reopened {
+                wire::set_window(&mut frame, tcp_at, 1);
             }
         }
         self.process(now, frame);

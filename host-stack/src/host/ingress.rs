@@ -34,6 +34,8 @@ use crate::{
 enum Verdict {
     /// smoltcp gets it.
     Process,
+    /// smoltcp gets it with a window of one unit; where its TCP header begins.
+    Reopen(usize),
     /// smoltcp gets it, and the listener's socket becomes a connection by it.
     Accept(ListenerId, FourTuple),
     /// The target gets it.
@@ -48,7 +50,7 @@ impl Host {
         &mut self,
         now: Instant,
         shard: ShardId,
-        frame: Vec<u8>,
+        mut frame: Vec<u8>,
         checksum_valid: bool,
     ) {
         let verdict = match wire::parse(&frame) {
@@ -72,6 +74,10 @@ impl Host {
         };
         match verdict {
             Verdict::Process => self.process(now, frame),
+            Verdict::Reopen(tcp_at) => {
+                wire::set_window(&mut frame, tcp_at, 1);
+                self.process(now, frame);
+            }
             Verdict::Accept(listener, tuple) => self.accept(now, listener, tuple, frame),
             Verdict::Forward(handle) => self.forward(handle, frame),
             Verdict::Drop => {}
@@ -105,10 +111,15 @@ impl Host {
         let slot = connection.socket;
         let socket = self.sockets.get::<tcp::Socket<'_>>(slot);
         let standing = connection.standing(socket);
-        let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
-        if let Some(frame) = ahead {
+        let Given { ahead, mut whole, reopened } =
+            retrieve(segment, &connection.flow, socket, standing);
+        if let Some(mut frame) = ahead {
             if let Frame::Tcp(segment) = wire::parse(&frame) {
+                let tcp_at = segment.tcp_at();
                 connection.flow.incoming(now, &segment);
+                if reopened {
+                    wire::set_window(&mut frame, tcp_at, 1);
+                }
             }
             self.process(now, frame);
             // One that has ended with it would answer the rest by RST.
@@ -117,7 +128,11 @@ impl Host {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.flow.incoming(now, segment);
         }
-        if whole { Verdict::Process } else { Verdict::Drop }
+        match (whole, reopened) {
+            (true, false) => Verdict::Process,
+            (true, true) => Verdict::Reopen(segment.tcp_at()),
+            (false, _) => Verdict::Drop,
+        }
     }
 
     /// A SYN for a 4-tuple that smoltcp has. Its set may hold a listener's socket before the

@@ -123,7 +123,9 @@ impl Host {
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         let send = &mut connection.send;
         let mut work = socket.may_send() && send.write(socket);
-        if send.shutdown && send.all_written() && socket.may_send() {
+        // In LAST-ACK smoltcp ignores a window that opens, so everything is acknowledged first.
+        let may_close = socket.state() != State::CloseWait || socket.send_queue() == 0;
+        if send.shutdown && send.all_written() && socket.may_send() && may_close {
             socket.close();
             work = true;
         }

@@ -61,9 +61,13 @@ impl Connected {
 
     /// The peer sends a segment that acknowledges `acknowledged` bytes of the host's.
     fn says(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
+        self.says_with(WINDOW, flags, seq, acknowledged, payload);
+    }
+
+    fn says_with(&mut self, window: u16, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-            .tcp(1000, 5000, seq, WINDOW);
+            .tcp(1000, 5000, seq, window);
         let ack = self.first.wrapping_add(acknowledged);
         let builder = flags.chars().fold(builder, |builder, flag| match flag {
             'S' => builder.syn(),
@@ -186,6 +190,54 @@ fn an_old_segment_ends_a_connection() {
 
 fn is_closed(notice: &Notice) -> bool {
     matches!(notice, Notice::Closed { error: None, .. })
+}
+
+// RFC 7323 s2.4, RFC 9293 s3.8.6.1: a window that closes on what is in flight, as one does that was overtaken, lets
+// it be sent again, and nothing else.
+#[test]
+fn what_is_in_flight_goes_again_into_a_shut_window() {
+    let mut connected = Connected::new();
+    connected.sends(3_000);
+    let in_flight = |connected: &Connected| {
+        let ends =
+            segments(&connected.bench, 1).into_iter().map(|sent| sent.seq + sent.payload_len);
+        ends.map(|end| end.distance(SeqNum(connected.first))).max()
+    };
+    let most = in_flight(&connected);
+    assert!(most > Some(536));
+    connected.says_with(0, "A", FIRST, 536, b"");
+    connected.bench.nodes[1].sent.clear();
+    connected.bench.run(Duration::from_secs(10));
+    let next = SeqNum(connected.first) + 536;
+    assert!(
+        segments(&connected.bench, 1).iter().any(|sent| sent.seq == next && sent.payload_len > 0)
+    );
+    assert!(in_flight(&connected) <= most, "nothing new");
+    connected.says("A", FIRST, most.unwrap() as u32, b"");
+    connected.bench.run(Duration::from_secs(10));
+    assert!(in_flight(&connected) == Some(3_000), "the window is open again");
+}
+
+// RFC 9293 s3.10.7.4: a window that opens counts in every state, and the FIN comes last.
+#[test]
+fn a_window_opens_behind_the_peers_fin() {
+    let mut connected = Connected::new();
+    connected.says("AF", FIRST, 0, b"");
+    connected.sends(3_000);
+    connected.bench.nodes[1].shutdown(connected.handle);
+    connected.bench.run(Duration::from_millis(1));
+    let sent = |connected: &Connected| {
+        segments(&connected.bench, 1).iter().map(|sent| sent.payload_len).sum::<u32>()
+    };
+    let in_flight = sent(&connected);
+    assert!(in_flight < 3_000);
+    connected.says_with(0, "A", FIRST + 1, in_flight, b"");
+    connected.says("A", FIRST + 1, in_flight, b"");
+    assert_eq!(sent(&connected), 3_000);
+    connected.says("A", FIRST + 1, 3_000, b"");
+    assert_eq!(connected.fins(), 1);
+    connected.says("A", FIRST + 1, 3_001, b"");
+    assert!(connected.bench.nodes[1].has(is_closed) && connected.acknowledged(3_000));
 }
 
 /// Whether a frame is anything but an acknowledgement alone.
