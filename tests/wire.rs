@@ -175,25 +175,22 @@ tests! {
 }
 
 /// flue on both ends: a node's TAP and the wire's TAP on a bridge, at either end.
-#[test]
-fn a_flue_pair_through_loss_and_reordering() {
+fn between_flues(wire_options: &str, node_options: &str, bytes: u64) -> Option<Counters> {
     if lacks(&[NEEDS, &[Need::Tool("nft")]].concat()) {
-        return;
+        return None;
     }
     let (left, right) = (Switch::new(1500), Switch::new(1500));
     let bridge = Switch::BRIDGE;
-    let options = format!(
-        "--bridge-a {bridge} --bridge-b {bridge} --drop 0.5 --burst 3 --reorder 1 --delay 1ms --seed 4"
-    );
+    let options = format!("--bridge-a {bridge} --bridge-b {bridge} {wire_options}");
     let wire = Wire::start(Path::new(FLUE), left.namespace(), right.namespace(), &options);
-    let node =
-        |host: u8| format!("--tap tap0 --addr 10.0.0.{host}/24 --bridge {bridge} --seed {host}");
+    let node = |host: u8| {
+        format!("--tap tap0 --addr 10.0.0.{host}/24 --bridge {bridge} --seed {host} {node_options}")
+    };
     let line = format!("nc -l 5000 {}", node(2));
     let mut server = Process::start(right.namespace(), command(FLUE, &line), Output::Bytes);
     server.expect_line("listening", START);
     let line = format!("nc 10.0.0.2 5000 {}", node(1));
     let mut client = Process::start(left.namespace(), command(FLUE, &line), Output::Bytes);
-    let bytes = 8 * MIB;
     std::thread::scope(|scope| {
         let there = scope.spawn(|| exchange(&mut server, 2, bytes, LIMIT));
         let here = exchange(&mut client, 1, bytes, LIMIT);
@@ -202,10 +199,25 @@ fn a_flue_pair_through_loss_and_reordering() {
     });
     client.expect_exit(0, LIMIT);
     server.expect_exit(0, LIMIT);
-    let wire = wire.finish();
+    Some(wire.finish())
+}
+
+#[test]
+fn a_flue_pair_through_loss_and_reordering() {
+    let options = "--drop 0.5 --burst 3 --reorder 1 --delay 1ms --seed 4";
+    let Some(wire) = between_flues(options, "", 8 * MIB) else { return };
     for name in ["lost", "reordered"] {
         assert!(wire.to_right(name) > 0 && wire.to_left(name) > 0, "{name}: {wire:?}");
     }
+}
+
+/// Neither connection is offloaded, and both ends lose data and acknowledgements.
+#[test]
+fn a_pair_that_stays_in_the_host_through_loss() {
+    let Some(wire) = between_flues("--drop 3 --seed 4", "--offload never", 256 << 10) else {
+        return;
+    };
+    assert!(wire.to_right("lost") > 0 && wire.to_left("lost") > 0, "{wire:?}");
 }
 
 /// A wire that is told how long ends by itself, says what passed, and takes its TAPs along.

@@ -366,11 +366,11 @@ impl Flow {
         self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs)
     }
 
-    /// The window field by which a segment of the peer's leaves the right edge where it was, if it would move it to the
-    /// left; before [`Flow::incoming`]. Of two acknowledgements that differ in their window alone the older may come
-    /// last, and smoltcp would take its window: the data in flight then lie behind a closed one, where its
-    /// retransmission timer stops and its persist timer does not start. A sender need not heed a window that really
-    /// shrinks (RFC 9293 s3.8.6): what the peer drops is retransmitted.
+    /// The window field that smoltcp is to see of a segment of the peer's whose own would move the right edge to the left
+    /// over data in flight; before [`Flow::incoming`]. Of two acknowledgements that differ in their window alone the
+    /// older may come last. smoltcp would take its window, and its retransmission timer, when it expires behind a
+    /// closed one, stops and does not become the persist timer. So what is in flight stays inside, and nothing
+    /// new (RFC 9293 s3.8.6, SHLD-15, MAY-7).
     pub(crate) fn kept_window(&self, frame: &TcpFrame<'_>) -> Option<u16> {
         let has = |flag| frame.flags.contains(flag);
         let is_old = frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max);
@@ -378,8 +378,10 @@ impl Flow {
         {
             return None;
         }
-        let room = u32::try_from(self.snd_edge.distance(frame.ack)).ok()? >> self.peer_scale();
-        let window = u16::try_from(room).unwrap_or(u16::MAX);
+        let offered = u32::try_from(self.snd_edge.distance(frame.ack)).ok()? >> self.peer_scale();
+        let in_flight = u32::try_from(self.snd_max.distance(frame.ack)).ok()?;
+        let in_flight = in_flight.div_ceil(1 << self.peer_scale());
+        let window = u16::try_from(offered.min(in_flight)).unwrap_or(u16::MAX);
         (window > frame.window).then_some(window)
     }
 

@@ -100,20 +100,55 @@ impl Connected {
 }
 
 // RFC 9293 s3.8.6: a window that shrinks, or an older acknowledgement that comes late and says so, does not end the
-// retransmission of what is in flight.
+// retransmission of what is in flight; nothing new goes out.
 #[test]
 fn what_a_window_closes_over_is_sent_again() {
+    for acknowledged in [0, 536] {
+        let mut connected = Connected::new();
+        connected.sends(3_000);
+        let in_flight = |connected: &Connected| {
+            let sent = segments(&connected.bench, 1).into_iter();
+            sent.map(|sent| (sent.seq + sent.payload_len).distance(SeqNum(connected.first))).max()
+        };
+        let most = in_flight(&connected).unwrap();
+        assert!(most > 536);
+        connected.window = 0;
+        connected.says("A", FIRST, acknowledged, b"");
+        connected.bench.nodes[1].sent.clear();
+        connected.bench.run(Duration::from_secs(4));
+        let next = SeqNum(connected.first) + acknowledged;
+        let again = segments(&connected.bench, 1).iter().filter(|sent| sent.seq == next).count();
+        assert!(again >= 2, "after one second, and two more");
+        assert!(in_flight(&connected) <= Some(most), "nothing new");
+        connected.window = WINDOW;
+        connected.says("A", FIRST, most as u32, b"");
+        connected.bench.run(Duration::from_secs(4));
+        assert_eq!(in_flight(&connected), Some(3_000), "the window is open again");
+    }
+}
+
+// RFC 9293 s3.10.7.4: a window that opens counts in every state, and the FIN comes last.
+#[test]
+fn a_window_opens_behind_the_peers_fin() {
     let mut connected = Connected::new();
-    connected.sends(500);
+    connected.says("AF", FIRST, 0, b"");
+    connected.window = 600;
+    connected.says("A", FIRST + 1, 0, b"");
+    connected.sends(3_000);
+    connected.bench.nodes[1].shutdown(connected.handle);
+    connected.bench.run(Duration::from_millis(1));
+    let sent = |connected: &Connected| {
+        segments(&connected.bench, 1).iter().map(|sent| sent.payload_len).sum::<u32>()
+    };
+    let in_flight = sent(&connected);
+    assert!(in_flight <= 600 && connected.fins() == 0);
     connected.window = 0;
-    connected.says("A", FIRST, 0, b"");
-    connected.bench.nodes[1].sent.clear();
-    connected.bench.run(Duration::from_secs(4));
-    let again = |segment: &TcpFrame<'_>| (segment.seq.0, segment.payload_len);
-    let sent = segments(&connected.bench, 1).iter().map(again).collect::<Vec<_>>();
-    assert_eq!(sent, [(connected.first, 500); 2], "after one second, and two more");
-    connected.says("A", FIRST, 500, b"");
-    assert!(connected.acknowledged(500));
+    connected.says("A", FIRST + 1, in_flight, b"");
+    connected.window = WINDOW;
+    connected.says("A", FIRST + 1, in_flight, b"");
+    assert_eq!((sent(&connected), connected.fins()), (3_000, 1));
+    connected.says("A", FIRST + 1, 3_001, b"");
+    assert!(connected.bench.nodes[1].has(is_closed) && connected.acknowledged(3_000));
 }
 
 // RFC 9293 s3.10.7.4: what is trimmed to RCV.NXT has an acknowledgement still, and an old segment is answered.
