@@ -5,8 +5,8 @@
 //! doubled some times, or the end of a window that was sent again as a whole. A peer that has delivered everything would
 //! hear that its connection was reset. So the host keeps a record of a connection that both sides have closed:
 //!
-//! * data or a FIN are acknowledged once more, and the time starts again;
-//! * a bare ACK, and an RST (RFC 1337), are dropped;
+//! * data, a FIN, and an empty segment from before RCV.NXT, are acknowledged; data and a FIN start the time again;
+//! * any other ACK, and an RST (RFC 1337), are dropped;
 //! * a SYN beyond the connection's sequence numbers opens a new one.
 //!
 //! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each; the
@@ -116,10 +116,13 @@ impl TimeWaits {
             return Answer::Unknown;
         }
         record.flow.incoming(now, segment);
-        if segment.is_reset() || segment.sequence_len() == 0 {
+        let is_empty = segment.sequence_len() == 0;
+        if segment.is_reset() || is_empty && segment.seq == record.flow.acknowledged {
             return Answer::Silence;
         }
-        record.until = now + time;
+        if !is_empty {
+            record.until = now + time;
+        }
         Answer::Acknowledge(record.shard, record.flow)
     }
 }

@@ -170,7 +170,8 @@ impl Connection {
 
     /// The peer was heard: keep-alive starts over, if it is on (RFC 9293 s3.8.4).
     pub(super) fn restart_keep_alive(&mut self) {
-        if self.cached.keep_alive_enabled {
+        // TIME-WAIT has one timer, and nobody to keep alive.
+        if self.cached.keep_alive_enabled && self.phase != TcpPhase::TimeWait {
             self.timers.set(Timer::KeepAlive, self.now + self.cached.keep_alive_idle());
         } else {
             self.timers.stop(Timer::KeepAlive);

@@ -291,10 +291,7 @@ impl Connection {
         self.challenges.rst_answered = false;
         self.challenges.keep_alive_armed = false;
         self.attempts.keep_alives = 0;
-        if self.phase != TcpPhase::TimeWait {
-            // TIME-WAIT has one timer, and nobody to keep alive.
-            self.restart_keep_alive();
-        }
+        self.restart_keep_alive();
         if self.phase == TcpPhase::FinWait2 {
             // CH s10.7.
             self.timers.set(Timer::Close, self.now + self.config.fin_wait_2);

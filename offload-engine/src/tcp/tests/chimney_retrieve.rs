@@ -383,3 +383,14 @@ fn time_wait_may_be_the_hosts() {
         assert!(matches!(bench.events()[..], [Event::Closed]));
     }
 }
+
+// RFC 9293 s3.8.4, CH-UPD-6: keep-alive that is turned on in TIME-WAIT probes nobody.
+#[test]
+fn nobody_is_kept_alive_in_time_wait() {
+    let mut bench = scene(TcpPhase::TimeWait).bench;
+    let cached = TcpCached { keep_alive_enabled: true, ka_timeout: 1_000, ..TcpCached::default() };
+    bench.tcp.set_cached(bench.now, cached);
+    assert_eq!(bench.wait_for_timer(), Config::default().time_wait);
+    assert!(bench.sent().is_empty());
+    assert!(matches!(bench.events()[..], [Event::Closed]));
+}
