@@ -88,8 +88,10 @@ pub const HELD_FRAMES_MAX: usize = TO_HOST_FRAMES_MAX;
 pub const HELD_BYTES_MAX: usize = EARLY_BYTES_MAX;
 /// How long an accepted connection's handshake may take: SYN-ACK and three retransmissions.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How long a connection in the host retransmits without an answer (RFC 9293 s3.8.3, R2).
-pub const RETRANSMISSION_MAX: Duration = Duration::from_secs(100);
+/// How long a connection in the host retransmits without an answer (RFC 9293 s3.8.3, R2): as long as Linux by default
+/// (`tcp_retries2`). smoltcp's time-out doubles up to 60 s, so of the 100 s that the RFC asks for two retransmissions
+/// may be left.
+pub const RETRANSMISSION_MAX: Duration = Duration::from_secs(924);
 
 /// The host stack of one node.
 pub struct Host {

@@ -1,13 +1,15 @@
 //! What smoltcp leaves unread of the segments of a connection, given to it in a form that it reads.
 //!
-//! RFC 9293 s3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves three
-//! things unread:
+//! RFC 9293 s3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves
+//! some things unread:
 //!
 //! * The acknowledgement of a segment outside its window. It answers such a segment and drops it. But its own
 //!   retransmission time-out rewinds SND.NXT, from which its acknowledgements take their sequence number. After losses
 //!   both ways everything that either of two such ends sends lies before the other's RCV.NXT, and neither
 //!   ever learns that its data have arrived.
 //! * A FIN behind data that it has already. A FIN does not count in its test of the window.
+//! * That the peer lives, when it probes by keep-alive or answers a probe from the right edge of the window. Two ends that
+//!   probe each other answer, and by that put off their own probes, until either takes the other for dead.
 //! * That a FIN alone is in flight: the third duplicate acknowledgement then stops the retransmission timer, and
 //!   fast retransmission, which only knows data, sends nothing. The FIN is never sent again.
 //!
@@ -74,7 +76,9 @@ pub(crate) fn retrieve(
     }
     let has_fin = segment.flags.contains(Flags::FIN);
     let is_empty = segment.payload_len == 0;
-    if is_empty && !has_fin && !is_new && segment.seq.is_at_or_after(rcv_nxt) {
+    // Nothing is in flight, so it cannot be counted as a duplicate.
+    let is_sign_of_life = flow.snd_max == snd_una && socket.state() != State::TimeWait;
+    if is_empty && !has_fin && !is_new && !is_sign_of_life && segment.seq.is_at_or_after(rcv_nxt) {
         let waits_for_fin = matches!(socket.state(), State::FinWait1 | State::Closing);
         return Given { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };
     }
@@ -82,11 +86,11 @@ pub(crate) fn retrieve(
     let room = flow.right_edge.distance(rcv_nxt) >= 1 << scale;
     let is_read = segment.seq == rcv_nxt && (is_empty || room);
     let brings_fin = has_fin && !fin_heard && segment.seq + segment.payload_len == rcv_nxt;
-    if is_read || !(is_new || brings_fin) {
+    if is_read || !(is_new || brings_fin || is_sign_of_life) {
         return as_it_is;
     }
     // It holds nothing more, and read twice it would count as a duplicate.
-    let is_spent = is_empty && segment.seq.is_after(rcv_nxt);
+    let is_spent = is_new && is_empty && segment.seq.is_after(rcv_nxt);
     Given { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
 }
 

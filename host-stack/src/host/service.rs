@@ -152,13 +152,17 @@ impl Host {
         work
     }
 
-    /// Moves received data to the client, as far as its credit goes.
+    /// Moves received data to the client, as far as its credit goes. In TIME-WAIT nothing more can come, and smoltcp
+    /// forgets what it still has when that ends: so the client gets all of it.
     fn deliver(&mut self, handle: OffloadHandle) -> bool {
         let mut work = false;
         while let Some(connection) = self.connections.get_mut(&handle) {
             let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
             let receive = &mut connection.receive;
-            let credit = RECEIVE_CREDIT_BYTES.saturating_sub(receive.unconsumed);
+            let credit = match socket.state() {
+                State::TimeWait => usize::MAX,
+                _ => RECEIVE_CREDIT_BYTES.saturating_sub(receive.unconsumed),
+            };
             if credit == 0 || !socket.can_recv() {
                 break;
             }

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 
 use etherparse::PacketBuilder;
 use offload_engine::{
-    chimney::client::OffloadHandle,
+    chimney::{client::OffloadHandle, state::TcpCached},
     status::NdisStatus,
     tcp::{Flags, SeqNum},
     time::Duration,
@@ -13,7 +13,7 @@ use offload_engine::{
 
 use super::bench::{Bench, address};
 use crate::{
-    socket::{Notice, OffloadPolicy},
+    socket::{HostError, Notice, OffloadPolicy},
     wire::{self, Frame, TcpFrame},
 };
 
@@ -149,6 +149,28 @@ fn a_window_opens_behind_the_peers_fin() {
     assert_eq!((sent(&connected), connected.fins()), (3_000, 1));
     connected.says("A", FIRST + 1, 3_001, b"");
     assert!(connected.bench.nodes[1].has(is_closed) && connected.acknowledged(3_000));
+}
+
+// RFC 9293 s3.8.4: who probes lives, and so does who answers from the right edge of the window. With keep-alive at both
+// ends each answers the other, and never comes to probe itself.
+#[test]
+fn a_peer_that_probes_lives() {
+    let right_edge = u32::from(u16::MAX);
+    for (seq, length) in [(FIRST - 1, 0), (FIRST - 1, 1), (FIRST + right_edge, 0)] {
+        let mut connected = Connected::new();
+        let mut tcp = TcpCached { keep_alive_enabled: true, ..TcpCached::default() };
+        (tcp.ka_timeout, tcp.ka_probe_count) = (1_000, 2);
+        connected.bench.nodes[1].host.set_tcp(tcp).unwrap();
+        for _ in 0..20 {
+            connected.says("A", seq, 0, &b"?"[..length]);
+            connected.bench.run(Duration::from_millis(800));
+        }
+        assert!(!connected.bench.nodes[1].has(|n| matches!(n, Notice::Closed { .. })), "{seq}");
+        connected.bench.run(Duration::from_secs(10));
+        let limit = Some(HostError::RetransmissionLimit);
+        let ended = |n: &Notice| matches!(n, Notice::Closed { error, .. } if *error == limit);
+        assert!(connected.bench.nodes[1].has(ended), "it has died");
+    }
 }
 
 // RFC 9293 s3.10.7.4: what is trimmed to RCV.NXT has an acknowledgement still, and an old segment is answered.

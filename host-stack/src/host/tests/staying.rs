@@ -96,6 +96,23 @@ fn a_window_opens_before_the_last_fin() {
     assert!(closed(&bench, 0, None) && closed(&bench, 1, None));
 }
 
+// RFC 9293 s3.9.1.3: what came before the peer's FIN is the client's however long it takes, and smoltcp forgets it with
+// TIME-WAIT.
+#[test]
+fn what_is_unread_survives_time_wait() {
+    let (mut bench, active, passive) = connected();
+    bench.nodes[0].shutdown(active);
+    bench.run(Duration::from_millis(100));
+    for _ in 0..6 {
+        bench.nodes[1].send(passive, vec![1; SEND_CREDIT_BYTES / 4]);
+        bench.run(Duration::from_secs(1));
+    }
+    bench.nodes[1].shutdown(passive);
+    bench.run(Duration::from_secs(15));
+    assert_eq!(bench.nodes[0].data().len(), 6 * SEND_CREDIT_BYTES / 4);
+    assert!(closed(&bench, 0, None) && closed(&bench, 1, None));
+}
+
 #[test]
 fn a_client_beyond_its_credit_loses_the_connection() {
     // A single list may be of any size.

@@ -21,7 +21,7 @@ use super::{
     offloading::{connected, pattern, remote},
 };
 use crate::{
-    host::HostConfig,
+    host::{HostConfig, RETRANSMISSION_MAX},
     offload_policy::{OffloadRules, UploadReasons},
     socket::{HostError, Notice, OffloadPolicy, Request},
 };
@@ -268,7 +268,7 @@ fn a_silent_peer_keeps_a_connection_in_the_host() {
     let mut state = initiate.state;
     state.send_data.push_back(NetBufferList::from_mdl(7, b"hello".as_slice().into()));
     bench.nodes[1].terminated(|_| Some(copy(&state)));
-    bench.run(Duration::from_secs(150));
+    bench.run(RETRANSMISSION_MAX + Duration::from_secs(50));
     assert!(bench.nodes[1].initiates.is_empty(), "down again");
     assert_eq!(closed(&bench, 1), Some(Some(HostError::RetransmissionLimit)));
     assert_eq!(bench.nodes[1].completed(), [(7, 0, NdisStatus::REQUEST_ABORTED)]);

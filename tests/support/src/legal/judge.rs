@@ -208,11 +208,13 @@ impl Connection {
         }
     }
 
-    /// Returns whether it is a probe of a closed window. A FIN needs no room.
+    /// Returns whether it is a probe of a closed window. A FIN needs no room, also behind what smoltcp has sent beyond
+    /// the window: its fast retransmission fills a segment.
     fn judge_peer_window(&self, start: u64, end: u64, like_smoltcp: bool) -> Result<bool, Wrong> {
         let edge = self.sending.edge;
         let is_retransmission = start < self.sending.max && start <= self.sending.una;
-        if end <= edge || like_smoltcp && is_retransmission {
+        let is_bare_fin = start == end && start <= self.sending.max;
+        if end <= edge || like_smoltcp && (is_retransmission || is_bare_fin) {
             return Ok(false);
         }
         let is_closed = edge <= self.sending.una;
