@@ -3,8 +3,8 @@
 //! Theory of operation
 //!
 //! [`Core`] is passive: engine, client, and (unless a thread of its own has it) the host stack;
-//! [`Core::poll`] is one iteration, time is its argument. Simulations use it as it is. [`Node`] is the
-//! shell that owns a clock and decides who runs the loop:
+//! [`Core::poll`] is one iteration, time is its argument. Simulations use it as it is, or [`Cores`] for a device
+//! with several queues. [`Node`] is the shell that owns a clock and decides who runs the loop:
 //!
 //! * *Automatic progress*: one thread runs the engine, a second one the host stack. Both poll while
 //!   there is work, go on polling for [`NodeConfig::spin`], then sleep in poll(2) on the link's
@@ -102,8 +102,8 @@ impl<C: NodeClient> Core<C> {
     ) -> io::Result<Self> {
         let mut client = Some(client);
         let made = |port| (client.take().expect("one link has one client"))(port);
-        let Cores { mut cores, host, .. } = Cores::new(Vec::from([link]), engine, host, made)?;
-        let core = cores.pop().expect("one link makes one core");
+        let Cores { mut shards, host, .. } = Cores::new(Vec::from([link]), engine, host, made)?;
+        let core = shards.pop().expect("one link makes one shard");
         Ok(Self { host: Some(host), ..core })
     }
 
@@ -143,16 +143,26 @@ impl<C: NodeClient> Core<C> {
     }
 }
 
-/// The cores of all shards, none of which has the host stack, and the host stack that they have in common.
-struct Cores<C> {
-    cores: Vec<Core<C>>,
-    host: Host,
+/// The shards of a device with several queues, and the host stack that they share, without clock or thread: a
+/// [`Core`] of several queues, for simulations.
+#[derive(Debug)]
+pub struct Cores<C> {
+    /// Engine and client of each queue, in the order of the links; none has a host stack of its own.
+    pub shards: Vec<Core<C>>,
+    /// The host stack.
+    pub host: Host,
     host_doorbell: Arc<Doorbell>,
     requests: RequestPort,
 }
 
 impl<C: NodeClient> Cores<C> {
-    fn new(
+    /// A node on the queues of one device. `client` is called once for each link, in their order, and makes the layer
+    /// above from its port to the host stack.
+    ///
+    /// # Errors
+    /// No descriptor is left for the doorbells, or (InvalidInput) there is no link or the host's configuration cannot
+    /// work.
+    pub fn new(
         links: Vec<Box<dyn Link>>,
         engine: EngineConfig,
         host: HostConfig,
@@ -171,10 +181,33 @@ impl<C: NodeClient> Cores<C> {
         let core = |(engine, port)| Core { engine, client: client(port), host: None };
         Ok(Self {
             host: host.map_err(invalid)?,
-            cores: engines.into_iter().zip(clients).map(core).collect(),
+            shards: engines.into_iter().zip(clients).map(core).collect(),
             host_doorbell,
             requests,
         })
+    }
+
+    /// One iteration of every shard and of the host stack. Returns whether there was anything to do.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
+        let mut busy = false;
+        for shard in &mut self.shards {
+            busy |= shard.poll(now)?;
+        }
+        Ok(self.host.poll(now) | busy)
+    }
+
+    /// When [`Cores::poll`] has to be called again though nothing has happened.
+    pub fn poll_at(&self, now: Instant) -> Option<Instant> {
+        let shards = self.shards.iter().filter_map(|shard| shard.poll_at(now));
+        shards.chain(self.host.poll_at(now)).min()
+    }
+
+    /// Whether something waits in a queue. Look before sleeping.
+    pub fn has_input(&self) -> bool {
+        self.host.has_input() || self.shards.iter().any(Core::has_input)
     }
 }
 
@@ -298,7 +331,7 @@ impl<C: NodeClient + 'static> Node<C> {
             .iter()
             .map(|link| link.descriptor().map(|fd| fd.try_clone_to_owned()).transpose())
             .collect::<io::Result<Vec<_>>>()?;
-        let Cores { mut cores, host, host_doorbell, requests } =
+        let Cores { shards: mut cores, host, host_doorbell, requests } =
             Cores::new(links, engine, host, client)?;
         let own_host = if progress == Progress::Manual && cores.len() == 1 {
             cores[0].host = Some(host);

@@ -143,7 +143,7 @@ pub(crate) struct Flow {
     pub(crate) last_sent_at: Instant,
     /// When the peer was last heard.
     pub(crate) last_heard_at: Instant,
-    /// An RST has gone out: ours, not the peer's, was the end.
+    /// An RST has gone out before one came: ours, not the peer's, was the end.
     pub(crate) reset_sent: bool,
     /// An acceptable RST has come.
     pub(crate) reset_heard: bool,
@@ -417,7 +417,8 @@ impl Flow {
     /// A frame of the connection leaves.
     pub(crate) fn outgoing(&mut self, now: Instant, frame: &TcpFrame<'_>) {
         if frame.flags.contains(Flags::RST) {
-            self.reset_sent = true;
+            // smoltcp also answers by RST what comes behind the peer's.
+            self.reset_sent |= !self.reset_heard;
             return;
         }
         let is_syn = frame.flags.contains(Flags::SYN);

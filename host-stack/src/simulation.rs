@@ -1,13 +1,16 @@
 //! Two nodes on virtual time: the standard test bench.
 //!
-//! A [`Pair`] polls two [`Core`]s by turns until neither has anything to do, then moves the clock to
-//! the next moment at which one of them wants to be polled. Nothing sleeps and nothing depends on the
-//! machine, so a run is a function of its seeds. A run that makes no progress fails instead of hanging:
-//! [`ITERATIONS_MAX`] bounds the work at one moment, the caller's limit the virtual time.
+//! A [`Pair`] polls two nodes, each a [`Core`] or (on several queues) [`Cores`], by turns until
+//! neither has anything to do, then moves the clock to the next moment at which one of them wants to
+//! be polled. Nothing sleeps and nothing depends on the machine, so a run is a function of its
+//! seeds. A run that makes no progress fails instead of hanging: [`ITERATIONS_MAX`] bounds the
+//! work at one moment, the caller's limit the virtual time.
+
+use std::io;
 
 use offload_engine::{engine::NodeClient, time::Instant};
 
-use crate::node::Core;
+use crate::node::{Core, Cores};
 
 /// Iterations of both nodes at one moment of virtual time. More is a livelock.
 pub const ITERATIONS_MAX: usize = 1_000_000;
@@ -27,20 +30,63 @@ pub enum Stall {
     Livelock(Instant),
 }
 
+/// A node without clock or thread.
+pub trait Simulated {
+    /// One iteration. Returns whether there was anything to do.
+    ///
+    /// # Errors
+    /// The link is gone.
+    fn poll(&mut self, now: Instant) -> io::Result<bool>;
+
+    /// When [`Simulated::poll`] has to be called again though nothing has happened.
+    fn poll_at(&self, now: Instant) -> Option<Instant>;
+
+    /// Whether something waits in a queue.
+    fn has_input(&self) -> bool;
+}
+
+impl<C: NodeClient> Simulated for Core<C> {
+    fn poll(&mut self, now: Instant) -> io::Result<bool> {
+        Self::poll(self, now)
+    }
+
+    fn poll_at(&self, now: Instant) -> Option<Instant> {
+        Self::poll_at(self, now)
+    }
+
+    fn has_input(&self) -> bool {
+        Self::has_input(self)
+    }
+}
+
+impl<C: NodeClient> Simulated for Cores<C> {
+    fn poll(&mut self, now: Instant) -> io::Result<bool> {
+        Self::poll(self, now)
+    }
+
+    fn poll_at(&self, now: Instant) -> Option<Instant> {
+        Self::poll_at(self, now)
+    }
+
+    fn has_input(&self) -> bool {
+        Self::has_input(self)
+    }
+}
+
 /// Two nodes and their clock.
 #[derive(Debug)]
 pub struct Pair<A, B = A> {
     /// One node.
-    pub a: Core<A>,
+    pub a: A,
     /// The other.
-    pub b: Core<B>,
+    pub b: B,
     /// Virtual time.
     pub now: Instant,
 }
 
-impl<A: NodeClient, B: NodeClient> Pair<A, B> {
+impl<A: Simulated, B: Simulated> Pair<A, B> {
     /// Two nodes at time zero. Their links should be a pair.
-    pub fn new(a: Core<A>, b: Core<B>) -> Self {
+    pub const fn new(a: A, b: B) -> Self {
         Self { a, b, now: Instant::ZERO }
     }
 

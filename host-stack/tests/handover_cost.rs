@@ -49,7 +49,7 @@ fn processor_time() -> u64 {
 
 /// Two nodes with a connection between them. The policy is the left one's; the right one is always offloaded.
 struct Bench {
-    pair: Pair<Streams>,
+    pair: Pair<Core<Streams>>,
     handles: [OffloadHandle; 2],
 }
 

@@ -104,14 +104,14 @@ fn a_super_segment_is_read_where_it_has_arrived() {
     let mut pair = Pair::new(node(1, Box::new(near)), node(2, Box::new(far)));
     let address = SocketAddr::from(([10, 0, 0, 2], 7));
     let listener = pair.b.client.listen(address, 1);
-    let listens = |pair: &mut Pair<Streams>| pair.b.client.listening(listener);
+    let listens = |pair: &mut Pair<Core<Streams>>| pair.b.client.listening(listener);
     pair.run(LIMIT, listens).unwrap().unwrap();
     let near = pair.a.client.connect(None, address, TIMEOUT);
     let far = pair.run(LIMIT, |pair| pair.b.client.accept(listener)).unwrap();
     let offloaded = |streams: &Streams, handle| {
         streams.status(handle).is_some_and(|status| status.state == OffloadState::Offloaded)
     };
-    let both = |pair: &mut Pair<Streams>| {
+    let both = |pair: &mut Pair<Core<Streams>>| {
         let both = offloaded(&pair.a.client, near) && offloaded(&pair.b.client, far);
         both.then_some(())
     };
@@ -121,7 +121,7 @@ fn a_super_segment_is_read_where_it_has_arrived() {
     let (now, data) = (pair.now, Bytes::from(sent.clone()));
     pair.a.client.send(now, pair.a.engine.connections(), near, data);
     let mut pieces: Vec<Bytes> = Vec::new();
-    let all = |pair: &mut Pair<Streams>| {
+    let all = |pair: &mut Pair<Core<Streams>>| {
         let (now, b) = (pair.now, &mut pair.b);
         while let Some(piece) = b.client.receive(now, b.engine.connections(), far) {
             pieces.push(piece);

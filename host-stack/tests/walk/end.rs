@@ -41,6 +41,8 @@ pub(crate) const GIVE_UP: Duration = Duration::from_secs(1_800);
 /// One end of one connection.
 pub(crate) struct End {
     pub(crate) node: usize,
+    /// The queue of the node that the connection belongs to.
+    pub(crate) queue: usize,
     /// Which connection.
     index: usize,
     pub(crate) handle: Option<OffloadHandle>,
@@ -84,6 +86,7 @@ impl End {
         };
         Self {
             node,
+            queue: if node == 0 { plan.queues.of_opened(index) } else { 0 },
             index,
             handle: None,
             data,

@@ -218,6 +218,14 @@ pub(crate) enum Sight {
     GaveUp,
     /// Lists completed with REQUEST_ABORTED.
     ListsAborted,
+    /// A hand-over to the target of this queue, of a node that has two.
+    OffloadedOnQueue(usize),
+    UploadedFromQueue(usize),
+    /// A frame came by another queue than that of its connection.
+    WrongQueue,
+    /// An engine passed such a frame on, and another one took it.
+    PassedOn,
+    PassedIn,
 }
 
 /// What must be in the fixed slice.
@@ -259,6 +267,13 @@ const REQUIRED: &[Sight] = &[
     Sight::HeardReset,
     Sight::GaveUp,
     Sight::ListsAborted,
+    Sight::OffloadedOnQueue(0),
+    Sight::OffloadedOnQueue(1),
+    Sight::UploadedFromQueue(0),
+    Sight::UploadedFromQueue(1),
+    Sight::WrongQueue,
+    Sight::PassedOn,
+    Sight::PassedIn,
 ];
 
 /// How often what was seen.

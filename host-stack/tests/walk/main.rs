@@ -13,6 +13,7 @@
 //! | [`road`], [`frames`] | the network that does so |
 //! | [`middlebox`] | options that get lost on the way |
 //! | [`meddler`] | pauses of the target, settings, queries |
+//! | [`queues`] | nodes with two queues, and which frames come by the wrong one |
 //! | [`end`] | what one end of a connection posts, where it moves, how it ends |
 //! | [`run`] | connections, and what must hold in the end |
 //!
@@ -28,6 +29,7 @@ mod incidents;
 mod meddler;
 mod middlebox;
 mod plan;
+mod queues;
 mod road;
 mod run;
 
@@ -35,6 +37,7 @@ use flue_test_support::seeds::Suite;
 
 use crate::{
     incidents::Seen,
+    queues::Queues,
     run::{Summary, walk},
 };
 
@@ -109,8 +112,12 @@ impl Total {
     }
 }
 
-// The bench is what it says: the same seed, the same run.
+// The bench is what it says: the same seed, the same run. With one queue and with two.
 #[test]
 fn a_seed_is_a_run() {
-    assert_eq!(walk(3), walk(3));
+    let is_spread = |seed: &u64| Queues::new(*seed, true).wrong_pct.iter().all(|pct| *pct > 0);
+    let two_queues = (0..).find(is_spread).expect("one seed in twenty");
+    for seed in [3, two_queues] {
+        assert_eq!(walk(seed), walk(seed));
+    }
 }

@@ -1,6 +1,6 @@
 //! Who pauses a node's target, changes settings and asks questions, whatever its connections are doing.
 
-use host_stack::node::Core;
+use host_stack::node::{Core, Cores};
 use offload_engine::{chimney::state::TcpCached, time::Instant};
 use oorandom::Rand64;
 
@@ -25,14 +25,23 @@ impl Meddler {
         Self { rng, changes: 0 }
     }
 
-    pub(crate) fn act(&mut self, core: &mut Core<Walker>, plan: &Plan, node: usize, now: Instant) {
+    pub(crate) fn act(
+        &mut self,
+        cores: &mut Cores<Walker>,
+        plan: &Plan,
+        node: usize,
+        now: Instant,
+    ) {
         let &Incidents { adapter, settings, .. } = &plan.incidents;
         if adapter && plan.walks(node) {
-            self.adapter(core, plan, node);
+            // Each target by itself.
+            for core in &mut cores.shards {
+                self.adapter(core, plan, node);
+            }
         }
         if settings && self.rng.rand_range(0..50) == 0 && self.changes < CHANGES_MAX {
             self.changes += 1;
-            self.settings(core, now);
+            self.settings(cores, now);
         }
     }
 
@@ -55,7 +64,7 @@ impl Meddler {
         }
     }
 
-    fn settings(&mut self, core: &mut Core<Walker>, now: Instant) {
+    fn settings(&mut self, cores: &mut Cores<Walker>, now: Instant) {
         let flag = |rng: &mut Rand64| rng.rand_range(0..2) == 0;
         let tcp = TcpCached {
             nagling_enabled: flag(&mut self.rng),
@@ -66,16 +75,16 @@ impl Meddler {
             max_rt: pick(&mut self.rng, &[Some(0), Some(200_000)]),
             ..TcpCached::default()
         };
-        if let Some(host) = &mut core.host {
-            host.set_tcp(tcp).expect("these can work");
-        }
-        let all: Vec<_> = core.engine.connections().list(now).map(|(handle, ..)| handle).collect();
-        for handle in all {
-            let Some(io) = core.engine.connections().get(now, handle) else { continue };
-            let (queried, info) = (io.query().delegated, io.info());
-            assert_eq!(queried.state, info.phase);
-            assert!(!queried.snd_una.is_after(queried.snd_max), "{queried:?}");
-            core.client.seen.note(Sight::Queried);
+        cores.host.set_tcp(tcp).expect("these can work");
+        for core in &mut cores.shards {
+            let all = core.engine.connections().list(now).map(|(handle, ..)| handle);
+            for handle in all.collect::<Vec<_>>() {
+                let Some(io) = core.engine.connections().get(now, handle) else { continue };
+                let (queried, info) = (io.query().delegated, io.info());
+                assert_eq!(queried.state, info.phase);
+                assert!(!queried.snd_una.is_after(queried.snd_max), "{queried:?}");
+                core.client.seen.note(Sight::Queried);
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use host_stack::{host::HostConfig, node::Core, socket::OffloadPolicy, stream::Streams};
+use host_stack::{host::HostConfig, node::Cores, socket::OffloadPolicy, stream::Streams};
 use offload_engine::{
     chimney::{client::ClientTag, provider::OffloadCapabilities, state::MacAddress},
     engine::EngineConfig,
@@ -15,6 +15,7 @@ use oorandom::Rand64;
 use crate::{
     client::{Habits, Walker},
     incidents::Incidents,
+    queues::Queues,
 };
 
 /// Port that node B listens on; node A's are the next ones.
@@ -68,6 +69,7 @@ pub(crate) struct Plan {
     /// Bytes each way of each connection.
     pub(crate) bytes: Vec<[usize; 2]>,
     pub(crate) incidents: Incidents,
+    pub(crate) queues: Queues,
 }
 
 pub(crate) fn pick<T: Copy>(rng: &mut Rand64, choices: &[T]) -> T {
@@ -137,6 +139,7 @@ impl Plan {
             list_bytes_max: pick(rng, &[100, 3_000, 30_000, 70_000]),
             bytes: (0..connections).map(|_| [size(rng), size(rng)]).collect(),
             incidents: Incidents::default(),
+            queues: Queues::new(seed, peer == Peer::Engine),
         };
         let is_clean = plan.is_clean();
         plan.incidents = Incidents::new(seed, peer, is_clean, v6, plan.link.mtu);
@@ -202,9 +205,9 @@ impl Plan {
     pub(crate) fn node(
         &self,
         index: usize,
-        link: impl Link + 'static,
+        links: Vec<Box<dyn Link>>,
         rng: &mut Rand64,
-    ) -> Core<Walker> {
+    ) -> Cores<Walker> {
         let mac = Self::mac(index);
         let mut engine = EngineConfig::new(mac);
         engine.tcp.push = self.push[index];
@@ -235,7 +238,9 @@ impl Plan {
         };
         let (habits, seed) = (self.habits[index], rng.rand_u64());
         let incidents = &self.incidents;
-        Core::new(Box::new(link), engine, host, |port| {
+        let mut seeds = seed..;
+        Cores::new(links, engine, host, |port| {
+            let seed = seeds.next().expect("few queues");
             let walker = Walker::new(Streams::new(port, ClientTag(1)), habits, seed);
             walker.with_incidents(incidents)
         })

@@ -13,7 +13,7 @@ use flue_test_support::{
     legal::{Counts, Feed, Monitor, Rules},
 };
 use host_stack::{
-    node::Core,
+    node::Cores,
     simulation::{Pair, Stall},
     socket::{HostError, ListenerId},
 };
@@ -30,6 +30,7 @@ use crate::{
     meddler::Meddler,
     middlebox::Middlebox,
     plan::{PORT, Plan},
+    queues::{self, Prompt, queues},
     road::{Road, Roadside},
 };
 
@@ -58,14 +59,15 @@ impl io::Write for Output {
     }
 }
 
-/// The wire before node `index`, with a monitor on it: it sees what the node sends before the weather does, and
+/// The queues of node `index`, with a monitor on them: it sees what the node sends before the weather does, and
 /// what comes when the weather is done with it.
 fn watched(
+    seed: u64,
     plan: &Plan,
     road: &Arc<Mutex<Road>>,
     index: usize,
     link: MemoryLink,
-) -> (impl Link + use<>, Arc<Mutex<Monitor>>) {
+) -> (Vec<Box<dyn Link>>, Arc<Mutex<Monitor>>) {
     let rules = Rules {
         mac: Plan::mac(index).0,
         mtu: plan.link.mtu,
@@ -80,12 +82,26 @@ fn watched(
     let file = std::env::var("FLUE_PCAP")
         .ok()
         .map(|path| File::create(format!("{path}.{index}")).expect("the capture can be written"));
-    let output = Output { feed: Feed::new(monitor.clone()), file };
+    let output = || {
+        // One file of all queues.
+        let file = file.as_ref().map(|file| file.try_clone().expect("descriptors are left"));
+        Output { feed: Feed::new(monitor.clone()), file }
+    };
     let stripped = if index == 0 { plan.stripped } else { Default::default() };
     let link = Impaired::new(link, plan.impairments[index], Impairments::default()).unwrap();
     let link = Middlebox::new(link, stripped);
     let link = Roadside::new(link, road.clone(), index);
-    (Tee::new(link, output, "wire", 0).unwrap(), monitor)
+    let count = plan.queues.count[index];
+    if count == 1 {
+        return (vec![Box::new(Tee::new(link, output(), "wire", 0).unwrap())], monitor);
+    }
+    let prompt = |queue| {
+        let tee = Tee::new(queue, output(), "wire", 0).unwrap();
+        Box::new(Prompt(tee)) as Box<dyn Link>
+    };
+    let seed = 2 * seed + index as u64;
+    let queues = queues(link, count, plan.queues.wrong_pct[index], seed, road.clone());
+    (queues.into_iter().map(prompt).collect(), monitor)
 }
 
 /// What came of a run.
@@ -94,7 +110,8 @@ pub(crate) struct Summary {
     pub(crate) plan: String,
     pub(crate) is_clean: bool,
     pub(crate) ended_at: Instant,
-    pub(crate) tallies: [Tally; 2],
+    /// Of each queue of each node.
+    pub(crate) tallies: Vec<Tally>,
     pub(crate) counts: [Counts; 2],
     pub(crate) seen: Seen,
 }
@@ -105,14 +122,16 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let plan = Plan::new(seed, &mut rng);
     let road = Road::new(&plan, seed);
     let (left, right) = memory_link_pair(plan.link);
-    let (left, left_monitor) = watched(&plan, &road, 0, left);
-    let (right, right_monitor) = watched(&plan, &road, 1, right);
+    let (left, left_monitor) = watched(seed, &plan, &road, 0, left);
+    let (right, right_monitor) = watched(seed, &plan, &road, 1, right);
     let mut pair = Pair::new(plan.node(0, left, &mut rng), plan.node(1, right, &mut rng));
     let mut scene = Scene::new(seed, plan, road, &mut rng);
     let outcome = scene.talk(&mut pair);
     let text = scene.describe(&pair);
-    let tallies = [pair.a.client.tally, pair.b.client.tally];
-    let (ended_at, pending) = (pair.now, [&pair.a, &pair.b].map(|core| core.client.posted()));
+    let clients = || [&pair.a, &pair.b].into_iter().flat_map(|cores| &cores.shards);
+    let tallies = clients().map(|core| core.client.tally).collect();
+    let pending: Vec<_> = clients().map(|core| core.client.posted()).collect();
+    let ended_at = pair.now;
     let result = outcome.map(|()| scene.check(&mut pair, &text));
     let seen = scene.seen(&pair);
     // The capture is written out with the links.
@@ -122,9 +141,11 @@ pub(crate) fn walk(seed: u64) -> Summary {
         monitor.expect_legal(&format!("{text}{who}"))
     });
     check!(Stuck, result.is_ok(), "{result:?}\n{text}");
-    check!(WrongCompletion, pending == [0, 0], "receive requests are left: {pending:?}\n{text}");
+    let none_pending = pending.iter().all(|posted| *posted == 0);
+    check!(WrongCompletion, none_pending, "receive requests are left: {pending:?}\n{text}");
     let Scene { plan, .. } = scene;
-    let is_clean = plan.is_clean() && plan.incidents.tick.is_none();
+    let in_order = plan.queues.wrong_pct == [0; 2];
+    let is_clean = plan.is_clean() && in_order && plan.incidents.tick.is_none();
     let plan = format!("{plan:?}");
     Summary { plan, is_clean, ended_at, tallies, counts, seen }
 }
@@ -155,53 +176,67 @@ impl Scene {
 
     /// Until both ends of all connections have sent, heard and closed everything; then until everybody has
     /// forgotten them.
-    fn talk(&mut self, pair: &mut Pair<Walker>) -> Result<(), Stall> {
+    fn talk(&mut self, pair: &mut Pair<Cores<Walker>>) -> Result<(), Stall> {
         let server = SocketAddr::new(self.plan.addresses[1], PORT);
-        let listener = pair.b.client.streams.listen(server, 2 * self.plan.connections);
+        let backlog = 2 * self.plan.connections;
+        let listeners: Vec<_> = (pair.b.shards.iter_mut())
+            .map(|core| core.client.streams.listen(server, backlog))
+            .collect();
         for (index, end) in self.ends[0].iter_mut().enumerate() {
             let local = SocketAddr::new(self.plan.addresses[0], PORT + 1 + index as u16);
-            end.handle = Some(pair.a.client.streams.connect(Some(local), server, CONNECT_TIMEOUT));
+            let streams = &mut pair.a.shards[end.queue].client.streams;
+            end.handle = Some(streams.connect(Some(local), server, CONNECT_TIMEOUT));
         }
         pair.run(Instant::ZERO + LIMIT, |pair| {
-            self.turn(pair, listener);
+            self.turn(pair, &listeners);
             self.ends.iter().flatten().all(|end| end.is_over).then_some(())
         })?;
-        pair.b.client.streams.unlisten(listener);
+        for (core, listener) in pair.b.shards.iter_mut().zip(&listeners) {
+            core.client.streams.unlisten(*listener);
+        }
         pair.run(pair.now + LIMIT, |pair| {
             // Who has not heard of the end yet may still have to be told.
             if self.ends.iter().flatten().any(|end| end.is_doomed) {
-                self.turn(pair, listener);
+                self.turn(pair, &listeners);
             } else {
-                (pair.a.client.tick, pair.b.client.tick) = (None, None);
+                let both = pair.a.shards.iter_mut().chain(&mut pair.b.shards);
+                both.for_each(|core| core.client.tick = None);
             }
-            let empty = |core: &mut Core<Walker>| {
+            let empty = |cores: &mut Cores<Walker>| {
                 // Somebody may have to be told of the end yet.
-                !core.has_input()
-                    && core.engine.connections().is_empty()
-                    && core.engine.objects().paths() + core.engine.objects().neighbors() == 0
-                    && core.host.as_ref().is_some_and(|host| host.is_idle())
+                !cores.has_input()
+                    && cores.host.is_idle()
+                    && cores.shards.iter_mut().all(|core| {
+                        let objects = core.engine.objects();
+                        objects.paths() + objects.neighbors() == 0
+                            && core.engine.connections().is_empty()
+                    })
             };
             (empty(&mut pair.a) && empty(&mut pair.b)).then_some(())
         })
     }
 
     /// Everybody acts.
-    fn turn(&mut self, pair: &mut Pair<Walker>, listener: ListenerId) {
-        while let Some(handle) = pair.b.client.streams.accept(listener) {
-            let remote = pair.b.client.streams.status(handle).and_then(|status| status.remote);
-            let port = remote.expect("an accepted stream has a peer").port();
-            self.ends[1][usize::from(port - PORT - 1)].handle = Some(handle);
+    fn turn(&mut self, pair: &mut Pair<Cores<Walker>>, listeners: &[ListenerId]) {
+        for (queue, (core, listener)) in pair.b.shards.iter_mut().zip(listeners).enumerate() {
+            while let Some(handle) = core.client.streams.accept(*listener) {
+                let remote = core.client.streams.status(handle).and_then(|status| status.remote);
+                let port = remote.expect("an accepted stream has a peer").port();
+                let end = &mut self.ends[1][usize::from(port - PORT - 1)];
+                (end.queue, end.handle) = (queue, Some(handle));
+            }
         }
         let Self { plan, road, ends, meddlers } = self;
         let now = pair.now;
         for (node, ends) in ends.iter_mut().enumerate() {
-            let core = if node == 0 { &mut pair.a } else { &mut pair.b };
+            let cores = if node == 0 { &mut pair.a } else { &mut pair.b };
             let mut decides = false;
             for (index, end) in ends.iter_mut().enumerate() {
                 let closed = || {
                     let road = road.lock().unwrap_or_else(PoisonError::into_inner);
                     plan.incidents.tick.is_some() && road.window_is_closed(index)
                 };
+                let core = &mut cores.shards[end.queue];
                 let Some(status) = end.act(core, now, plan, closed) else { continue };
                 decides |= plan.walks(node) && end.decides();
                 if end.is_doomed {
@@ -216,9 +251,11 @@ impl Scene {
                 );
                 end.is_over = status.shut_down && status.peer_closed && status.unread == 0;
             }
-            meddlers[node].act(core, plan, node, now);
-            core.client.tick =
-                plan.incidents.tick.map(|tick| if decides { tick } else { SLOW_TICK });
+            meddlers[node].act(cores, plan, node, now);
+            for core in &mut cores.shards {
+                core.client.tick =
+                    plan.incidents.tick.map(|tick| if decides { tick } else { SLOW_TICK });
+            }
         }
         self.tell_doomed(now);
     }
@@ -233,9 +270,10 @@ impl Scene {
     }
 
     /// Every byte, and every list.
-    fn check(&self, pair: &mut Pair<Walker>, text: &str) {
+    fn check(&self, pair: &mut Pair<Cores<Walker>>, text: &str) {
         for (index, (a, b)) in self.ends[0].iter().zip(&self.ends[1]).enumerate() {
-            for (from, to, core) in [(a, b, &pair.b), (b, a, &pair.a)] {
+            for (from, to, cores) in [(a, b, &pair.b), (b, a, &pair.a)] {
+                let core = &cores.shards[to.queue];
                 let received = to.handle.map_or(&[][..], |handle| core.client.received(handle));
                 let is_right = match from.is_doomed {
                     true => from.data.starts_with(received),
@@ -246,8 +284,11 @@ impl Scene {
                 check!(WrongCompletion, ledger.is_empty(), "lists are left: {ledger:?}\n{text}");
             }
         }
-        for (ends, core) in self.ends.iter().zip([&mut pair.a, &mut pair.b]) {
+        for (ends, cores) in self.ends.iter().zip([&mut pair.a, &mut pair.b]) {
+            let passed = queues::passed(cores);
+            check!(Stuck, passed.is_ok(), "{passed:?}\n{text}");
             for (end, handle) in ends.iter().filter_map(|end| Some((end, end.handle?))) {
+                let core = &mut cores.shards[end.queue];
                 let status = core.client.streams.status(handle).expect("nobody forgets streams");
                 if end.is_doomed {
                     let verdict = end.check_doomed(status, &self.plan);
@@ -265,38 +306,41 @@ impl Scene {
     }
 
     /// What has happened.
-    fn seen(&self, pair: &Pair<Walker>) -> Seen {
+    fn seen(&self, pair: &Pair<Cores<Walker>>) -> Seen {
         let mut seen = self.road.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
-        for core in [&pair.a, &pair.b] {
-            seen.add(&core.client.seen);
-            if let Some(host) = &core.host {
-                seen.count(Sight::Refused, host.stats().initiates_refused);
-                seen.count(Sight::Updated, host.stats().updates);
-            }
+        for cores in [&pair.a, &pair.b] {
+            cores.shards.iter().for_each(|core| seen.add(&core.client.seen));
+            seen.count(Sight::Refused, cores.host.stats().initiates_refused);
+            seen.count(Sight::Updated, cores.host.stats().updates);
+            queues::count(&mut seen, cores);
         }
         seen
     }
 
-    fn describe(&self, pair: &Pair<Walker>) -> String {
+    fn describe(&self, pair: &Pair<Cores<Walker>>) -> String {
         let mut text = format!("{:?}\n", self.plan);
-        for (ends, core) in self.ends.iter().zip([&pair.a, &pair.b]) {
+        for (ends, cores) in self.ends.iter().zip([&pair.a, &pair.b]) {
             for (index, end) in ends.iter().enumerate() {
+                let core = &cores.shards[end.queue];
                 let status = end.handle.and_then(|handle| core.client.streams.status(handle));
                 let received = end.handle.map_or(0, |handle| core.client.received(handle).len());
                 let _ = writeln!(
                     text,
-                    "node {}, connection {index}: sent {} of {}, received {received}, moves {}, \
+                    "node {}, queue {}, connection {index}: sent {} of {}, received {received}, moves {}, \
                      lists {}, {status:?}",
                     end.node,
+                    end.queue,
                     end.sent,
                     end.data.len(),
                     end.moves,
                     end.ledger.len(),
                 );
             }
-            let _ = writeln!(text, "  {:?}", core.client.tally);
-            let _ = writeln!(text, "  {:?} {:?}", core.engine.stats(), core.engine.link_stats());
-            let _ = writeln!(text, "  {:?}", core.host);
+            for core in &cores.shards {
+                let stats = (core.engine.stats(), core.engine.link_stats());
+                let _ = writeln!(text, "  {:?}\n  {stats:?}", core.client.tally);
+            }
+            let _ = writeln!(text, "  {:?}", cores.host);
         }
         text
     }

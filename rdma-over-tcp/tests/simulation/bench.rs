@@ -172,7 +172,7 @@ fn node(
 
 /// The bench.
 pub(crate) struct Bench {
-    pub(crate) pair: Pair<Client>,
+    pub(crate) pair: Pair<Core<Client>>,
     pub(crate) adapters: [Adapter; 2],
 }
 

@@ -143,6 +143,24 @@ fn abort_resets() {
     assert!(bench.nodes.iter().all(|node| node.host.connections.is_empty()));
 }
 
+// What smoltcp answers by RST behind the peer's RST is no time-out.
+#[test]
+fn data_that_a_reset_has_overtaken_change_nothing() {
+    let (mut bench, active, _) = connected();
+    bench.passes = |_, _| false;
+    bench.nodes[0].send(active, &b"overtaken"[..]);
+    bench.settle();
+    let data = bench.nodes[0].sent.last().unwrap().clone();
+    bench.nodes[0].port.request(Request::Abort { handle: active });
+    bench.settle();
+    let reset = bench.nodes[0].sent.last().unwrap().clone();
+    bench.nodes[1].frame(reset);
+    bench.nodes[1].frame(data);
+    bench.settle();
+    assert_eq!([0, 1].map(|node| bench.resets(node)), [1, 1], "in reply to the data");
+    assert!(closed(&bench, 1, Some(HostError::Reset)));
+}
+
 #[test]
 fn abort_ends_an_attempt() {
     let mut bench = Bench::new([OffloadPolicy::Never; 2]);

@@ -1,0 +1,251 @@
+//! A device with several queues, as a node's engines see it: like a TAP, it delivers a frame on the queue on which the
+//! last frame of that flow was written; some frames, as the seed decides, on another one.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use host_stack::node::Cores;
+use offload_engine::{
+    link::{
+        Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, RxFrame, Tee, TxFrame, TxOutcome,
+    },
+    time::Instant,
+};
+use oorandom::Rand64;
+
+use crate::{
+    client::Walker,
+    frames::Tcp,
+    incidents::{Seen, Sight},
+    plan::pick,
+    road::Road,
+};
+
+/// Frames taken from the link at once.
+const BATCH_FRAMES: usize = 64;
+
+/// What a seed chooses for each node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queues {
+    pub(crate) count: [usize; 2],
+    /// Percent of the frames that come by the wrong queue.
+    pub(crate) wrong_pct: [u64; 2],
+    /// The queue of the first connection that the node opens; each further one has the next queue.
+    first: usize,
+}
+
+impl Queues {
+    /// One seed in five has two queues at the walker, and half of those at the peer too. From a generator of its own:
+    /// what a seed chooses otherwise does not depend on it. If the nodes are not to lose frames in `both` directions,
+    /// nor may the order of frames change in both.
+    pub(crate) fn new(seed: u64, both: bool) -> Self {
+        let rng = &mut Rand64::new(u128::from(seed) ^ 0x90e5 << 64);
+        let count = match rng.rand_range(0..10) {
+            0 => [2, 1],
+            1 => [2, 2],
+            _ => [1, 1],
+        };
+        let mut wrong_pct = [(); 2].map(|()| pick(rng, &[0, 5, 50, 100]));
+        if !both {
+            wrong_pct[pick(rng, &[0, 1])] = 0;
+        }
+        let wrong_pct = [0, 1].map(|node| if count[node] > 1 { wrong_pct[node] } else { 0 });
+        Self { count, wrong_pct, first: pick(rng, &[0, 1]) }
+    }
+
+    /// The queue of connection `index` at the node that opens it.
+    pub(crate) const fn of_opened(&self, index: usize) -> usize {
+        (self.first + index) % self.count[0]
+    }
+}
+
+/// What has happened on the queues of a node, if it has several.
+pub(crate) fn count(seen: &mut Seen, cores: &Cores<Walker>) {
+    if cores.shards.len() == 1 {
+        return;
+    }
+    for (queue, shard) in cores.shards.iter().enumerate() {
+        let (tally, stats) = (shard.client.tally, shard.engine.stats());
+        seen.count(Sight::OffloadedOnQueue(queue), tally.offloads);
+        seen.count(Sight::UploadedFromQueue(queue), tally.uploads);
+        seen.count(Sight::PassedOn, stats.rx_passed_on);
+        seen.count(Sight::PassedIn, stats.rx_passed_in);
+    }
+}
+
+/// What engines have passed on is taken, and nothing was dropped.
+pub(crate) fn passed(cores: &Cores<Walker>) -> Result<(), String> {
+    let stats: Vec<_> = cores.shards.iter().map(|core| core.engine.stats()).collect();
+    let on: u64 = stats.iter().map(|stats| stats.rx_passed_on).sum();
+    let taken: u64 = stats.iter().map(|stats| stats.rx_passed_in).sum();
+    let dropped: u64 = stats.iter().map(|stats| stats.rx_passed_on_dropped).sum();
+    if on == taken && dropped == 0 {
+        return Ok(());
+    }
+    Err(format!("{on} frames passed on, {taken} taken, {dropped} dropped"))
+}
+
+#[derive(Debug)]
+struct Stored {
+    data: Vec<u8>,
+    checksum: RxChecksum,
+    gso_size: usize,
+}
+
+/// The device.
+#[derive(Debug)]
+struct Device<L> {
+    link: L,
+    batch: RxBatch,
+    queues: Vec<VecDeque<Stored>>,
+    /// Where the last frame of a flow was written, by the ports.
+    flows: HashMap<(u16, u16), usize>,
+    wrong_pct: u64,
+    rng: Rand64,
+    road: Arc<Mutex<Road>>,
+}
+
+impl<L: Link> Device<L> {
+    /// Spreads all that has come.
+    fn fill(&mut self, now: Instant) -> io::Result<()> {
+        let Self { link, batch, queues, flows, wrong_pct, rng, road } = self;
+        loop {
+            batch.clear();
+            link.receive(now, batch)?;
+            for RxFrame { data, checksum, gso_size, .. } in batch.frames() {
+                let tcp = Tcp::of(data);
+                // One that the device does not know goes to any.
+                let known = tcp.and_then(|tcp| flows.get(&(tcp.to, tcp.from)).copied());
+                let mut queue =
+                    known.unwrap_or_else(|| rng.rand_range(0..queues.len() as u64) as usize);
+                if known.is_some() && rng.rand_range(0..100) < *wrong_pct {
+                    queue = (queue + 1) % queues.len();
+                    lock(road).seen.note(Sight::WrongQueue);
+                }
+                queues[queue].push_back(Stored { data: data.to_vec(), checksum, gso_size });
+            }
+            if !batch.is_full() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A queue of a device.
+#[derive(Debug)]
+pub(crate) struct Queue<L> {
+    device: Arc<Mutex<Device<L>>>,
+    own: usize,
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The queues of a device with `link`.
+pub(crate) fn queues<L: Link>(
+    link: L,
+    count: usize,
+    wrong_pct: u64,
+    seed: u64,
+    road: Arc<Mutex<Road>>,
+) -> Vec<Queue<L>> {
+    let device = Arc::new(Mutex::new(Device {
+        link,
+        batch: RxBatch::new(BATCH_FRAMES),
+        queues: (0..count).map(|_| VecDeque::new()).collect(),
+        flows: HashMap::new(),
+        wrong_pct,
+        rng: Rand64::new(u128::from(seed) ^ 0xde1c << 64),
+        road,
+    }));
+    (0..count).map(|own| Queue { device: device.clone(), own }).collect()
+}
+
+impl<L: Link> Link for Queue<L> {
+    fn capabilities(&self) -> LinkCapabilities {
+        lock(&self.device).link.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let device = &mut *lock(&self.device);
+        device.fill(now)?;
+        let before = batch.len();
+        while !batch.is_full()
+            && let Some(Stored { data, checksum, gso_size }) = device.queues[self.own].pop_front()
+        {
+            batch.push(&data, checksum, gso_size);
+        }
+        Ok(batch.len() - before)
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let device = &mut *lock(&self.device);
+        let mut data = frame.head.to_vec();
+        frame.payload.iter().for_each(|slice| data.extend_from_slice(slice));
+        if let Some(tcp) = Tcp::of(&data) {
+            device.flows.insert((tcp.from, tcp.to), self.own);
+        }
+        device.link.transmit(now, frame)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        let device = lock(&self.device);
+        let waiting = (!device.queues[self.own].is_empty()).then_some(Instant::ZERO);
+        waiting.or_else(|| device.link.poll_at())
+    }
+
+    fn stats(&self) -> LinkStats {
+        lock(&self.device).link.stats()
+    }
+
+    fn wants_comments(&self) -> bool {
+        lock(&self.device).link.wants_comments()
+    }
+}
+
+/// A capture that is written out after each step, so that those of several queues are in order.
+#[derive(Debug)]
+pub(crate) struct Prompt<L, W: io::Write>(pub(crate) Tee<L, W>);
+
+impl<L: Link, W: io::Write + Send> Link for Prompt<L, W> {
+    fn capabilities(&self) -> LinkCapabilities {
+        self.0.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let received = self.0.receive(now, batch);
+        self.0.flush()?;
+        received
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let outcome = self.0.transmit(now, frame);
+        self.0.flush().expect("the capture can be written");
+        outcome
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.descriptor()
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.0.poll_at()
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.0.stats()
+    }
+
+    fn wants_comments(&self) -> bool {
+        self.0.wants_comments()
+    }
+}
