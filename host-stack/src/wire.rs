@@ -243,7 +243,7 @@ impl TcpFrame<'_> {
     }
 }
 
-/// A segment without data or options at `seq`, with the addresses, acknowledgement and window of `segment`.
+/// A segment without data at `seq`, with the addresses, acknowledgement, window and timestamps of `segment`.
 pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Option<Vec<u8>> {
     let ip = packet(
         (segment.source_mac, segment.destination_mac),
@@ -251,11 +251,9 @@ pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Opt
         u8::MAX,
     )?;
     let ports = (segment.source.port(), segment.destination.port());
-    let mut builder = ip.tcp(ports.0, ports.1, seq.0, segment.window).ack(segment.ack.0);
-    if fin {
-        builder = builder.fin();
-    }
-    write(builder)
+    let builder = ip.tcp(ports.0, ports.1, seq.0, segment.window).ack(segment.ack.0);
+    let builder = if fin { builder.fin() } else { builder };
+    write(stamped(builder, segment.timestamps)?)
 }
 
 /// What an acknowledgement says.
@@ -284,17 +282,7 @@ pub(crate) fn ack_frame(
     let ports = (segment.destination.port(), segment.source.port());
     let builder = ip.tcp(ports.0, ports.1, said.seq.0, said.window).ack(said.ack.0);
     let builder = if said.ece { builder.ece() } else { builder };
-    let builder = match said.timestamps {
-        Some(Timestamps { value, echo }) => builder
-            .options(&[
-                TcpOptionElement::Noop,
-                TcpOptionElement::Noop,
-                TcpOptionElement::Timestamp(value, echo),
-            ])
-            .ok()?,
-        None => builder,
-    };
-    write(builder)
+    write(stamped(builder, said.timestamps)?)
 }
 
 /// An RST for a connection that could not be kept: at SND.NXT, which the peer accepts (RFC 5961 s3.2).
@@ -327,6 +315,16 @@ fn packet(
         }
         _ => None,
     }
+}
+
+/// With the timestamps option, aligned as most write it (RFC 7323 appendix A).
+fn stamped(
+    builder: PacketBuilderStep<TcpHeader>,
+    timestamps: Option<Timestamps>,
+) -> Option<PacketBuilderStep<TcpHeader>> {
+    let Some(Timestamps { value, echo }) = timestamps else { return Some(builder) };
+    let option = TcpOptionElement::Timestamp(value, echo);
+    builder.options(&[TcpOptionElement::Noop, TcpOptionElement::Noop, option]).ok()
 }
 
 /// The frame of a segment without data.
