@@ -6,6 +6,7 @@
 //! * [`socket`]: what its clients ask and are told.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
 //! * `observer`: what only the wire can tell of a connection.
+//! * `retrieve`: what smoltcp leaves unread of segments, in a form that it reads.
 //! * `window`: a larger window scale on the wire than smoltcp's.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ mod observer;
 pub mod offload_policy;
 #[cfg(feature = "std")]
 mod retrieve;
+#[cfg(feature = "std")]
 pub mod simulation;
 pub mod socket;
 #[cfg(feature = "std")]

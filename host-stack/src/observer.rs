@@ -366,8 +366,8 @@ impl Flow {
         self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs)
     }
 
-    /// The window field that smoltcp is to see of a segment of the peer's whose own would move the right edge to the left
-    /// over data in flight; before [`Flow::incoming`]. Of two acknowledgements that differ in their window alone the
+    /// The window field to show to smoltcp instead of the segment's own, if that would move the right edge to the left
+    /// over data in flight; to be asked before [`Flow::incoming`]. Of two acknowledgements that differ in their window alone the
     /// older may come last. smoltcp would take its window, and its retransmission timer, when it expires behind a
     /// closed one, stops and does not become the persist timer. So what is in flight stays inside, and nothing
     /// new (RFC 9293 s3.8.6, SHLD-15, MAY-7).

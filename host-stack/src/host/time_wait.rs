@@ -2,16 +2,16 @@
 //!
 //! smoltcp leaves TIME-WAIT after 10 s, and the connection that closes last leaves with its last ACK. What the peer
 //! retransmits after that would be answered by an RST: a FIN whose acknowledgement was lost, at a time-out that has
-//! doubled some times, or the end of a window that was sent again as a whole. A peer that has delivered everything would
-//! hear that its connection was reset. So the host keeps a record of a connection that both sides have closed:
+//! doubled some times, or the end of a window that was sent again as a whole. A peer that has delivered everything
+//! would hear that its connection was reset. So the host keeps a record of a connection that both sides have closed:
 //!
-//! * data, a FIN, and an empty segment from before RCV.NXT, are acknowledged; data and a FIN start the time again;
+//! * data, a FIN, and an empty segment from before RCV.NXT are acknowledged; data and a FIN restart the timer;
 //! * any other ACK, and an RST (RFC 1337), are dropped;
 //! * a SYN beyond the connection's sequence numbers opens a new one.
 //!
-//! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each; the
-//! oldest goes first. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is made or
-//! asked for, so that nothing wakes up for it.
+//! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each;
+//! the oldest goes first. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is
+//! made or asked for, so that nothing wakes up for it.
 
 use alloc::collections::VecDeque;
 

@@ -302,7 +302,7 @@ fn two_ends_do_not_talk_past_each_other() {
     }
 }
 
-// RFC 9293 s3.6.1: for 2 MSL after the last FIN was acknowledged it is acknowledged again, and not reset, whichever side
+// RFC 9293 s3.6.1: for 2 MSL after the last FIN was acknowledged it is acknowledged again, not reset, whichever side
 // closed first. Then nothing is known of the connection.
 #[test]
 fn what_comes_after_the_end_is_answered_for_a_while() {
