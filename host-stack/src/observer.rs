@@ -367,10 +367,10 @@ impl Flow {
     }
 
     /// The window field to show to smoltcp instead of the segment's own, if that would move the right edge to the left
-    /// over data in flight; to be asked before [`Flow::incoming`]. Of two acknowledgements that differ in their window alone the
-    /// older may come last. smoltcp would take its window, and its retransmission timer, when it expires behind a
-    /// closed one, stops and does not become the persist timer. So what is in flight stays inside, and nothing
-    /// new (RFC 9293 s3.8.6, SHLD-15, MAY-7).
+    /// over data in flight; to be asked before [`Flow::incoming`]. Of two acknowledgements that differ in their window
+    /// alone the older may come last. smoltcp would take its window; and its retransmission timer, when it expires
+    /// behind a closed window, stops and does not become the persist timer. So data in flight stay inside the window,
+    /// and nothing new does (RFC 9293 s3.8.6, SHLD-15, MAY-7).
     pub(crate) fn kept_window(&self, frame: &TcpFrame<'_>) -> Option<u16> {
         let has = |flag| frame.flags.contains(flag);
         let is_old = frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max);

@@ -8,8 +8,8 @@
 //!   both ways everything that either of two such ends sends lies before the other's RCV.NXT, and neither
 //!   ever learns that its data have arrived.
 //! * A FIN behind data that it has already. A FIN does not count in its test of the window.
-//! * That the peer lives, when it probes by keep-alive or answers a probe from the right edge of the window. Two ends that
-//!   probe each other answer, and by that put off their own probes, until either takes the other for dead.
+//! * A sign of life: a keep-alive probe, or the answer to one from the right edge of the window. Two ends that probe
+//!   each other answer, and by that put off their own probes, until either takes the other for dead.
 //! * That a FIN alone is in flight: the third duplicate acknowledgement then stops the retransmission timer, and
 //!   fast retransmission, which only knows data, sends nothing. The FIN is never sent again.
 //!
