@@ -133,6 +133,16 @@ impl Host {
         }
         let slot = connection.socket;
         let socket = self.sockets.get::<tcp::Socket<'_>>(slot);
+        let is_accepted = connection.listener.is_some();
+        if segment.is_reset() && is_accepted && socket.state() == tcp::State::SynReceived {
+            connection.flow.incoming(now, segment);
+            // smoltcp would go back to LISTEN, and take the next SYN for this connection.
+            if connection.flow.reset_heard {
+                self.stats.attempt_fails += 1;
+                self.forget(handle);
+            }
+            return Verdict::Drop;
+        }
         let standing = connection.standing(socket);
         let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
         let window = connection.flow.kept_window(segment);

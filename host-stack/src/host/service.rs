@@ -40,8 +40,11 @@ impl Host {
     fn serve_handshake(&mut self, now: Instant, handle: OffloadHandle, deadline: Instant) -> bool {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let error = match self.state_of(connection) {
-            // `hand_over` came first: what is still here stays in the host, or is tried again.
-            State::Established | State::CloseWait if self.wish(now, connection) != Wish::AtOnce => {
+            // `hand_over` came first: what is still here stays in the host, or is tried again, but not for longer than
+            // a handshake may take: the peer has its connection.
+            State::Established | State::CloseWait
+                if now >= deadline || self.wish(now, connection) != Wish::AtOnce =>
+            {
                 self.announce(now, handle);
                 return true;
             }

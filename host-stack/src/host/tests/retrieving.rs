@@ -28,8 +28,9 @@ struct Connected {
     handle: OffloadHandle,
     /// The host's first byte.
     first: u32,
-    /// What the peer advertises.
+    /// What the peer advertises, and its port.
     window: u16,
+    port: u16,
 }
 
 /// The TCP segments that a node has sent.
@@ -50,7 +51,8 @@ impl Connected {
         bench.run(Duration::from_millis(100));
         // The test's connection is none of host 1's, which would answer with RST.
         bench.passes = |_, _| false;
-        let mut connected = Self { bench, handle: OffloadHandle(0), first: 0, window: WINDOW };
+        let mut connected =
+            Self { bench, handle: OffloadHandle(0), first: 0, window: WINDOW, port: 1000 };
         connected.bench.nodes[1].sent.clear();
         connected.says("S", FIRST - 1, 0, b"");
         let syn_ack = segments(&connected.bench, 1)[0].seq;
@@ -70,7 +72,7 @@ impl Connected {
     fn hears(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-            .tcp(1000, 5000, seq, self.window);
+            .tcp(self.port, 5000, seq, self.window);
         let ack = self.first.wrapping_add(acknowledged);
         let builder = flags.chars().fold(builder, |builder, flag| match flag {
             'S' => builder.syn(),
@@ -153,6 +155,25 @@ fn a_window_opens_behind_the_peers_fin() {
     assert_eq!((sent(&connected), connected.fins()), (3_000, 1));
     connected.says("A", FIRST + 1, 3_001, b"");
     assert!(connected.bench.nodes[1].has(is_closed) && connected.acknowledged(3_000));
+}
+
+// RFC 9293 s3.10.7.4: an RST in SYN-RECEIVED ends that attempt, and the SYN that comes with it is another connection's.
+#[test]
+fn a_reset_attempt_leaves_nothing_to_the_next() {
+    let mut connected = Connected::new();
+    connected.port = 2001;
+    connected.says("S", FIRST - 1, 0, b"");
+    connected.hears("R", FIRST, 0, b"");
+    connected.port = 2002;
+    connected.says("S", FIRST - 1, 0, b"");
+    let syn_ack = segments(&connected.bench, 1).last().unwrap().seq;
+    connected.first = syn_ack.0.wrapping_add(1);
+    connected.says("A", FIRST, 0, b"");
+    let is_of = |port| move |n: &Notice| matches!(n, Notice::Established { remote, .. } if remote.port() == port);
+    assert!(
+        connected.bench.nodes[1].has(is_of(2002)) && !connected.bench.nodes[1].has(is_of(2001))
+    );
+    assert_eq!(connected.bench.nodes[1].host.stats().attempt_fails, 1);
 }
 
 // RFC 9293 s3.8.4: who probes lives, and so does who answers from the right edge of the window. With keep-alive at both

@@ -21,7 +21,7 @@ use super::{
     offloading::{connected, pattern, remote},
 };
 use crate::{
-    host::{HostConfig, RETRANSMISSION_MAX},
+    host::{HANDSHAKE_MAX, HostConfig, RETRANSMISSION_MAX},
     offload_policy::{OffloadRules, UploadReasons},
     socket::{HostError, Notice, OffloadPolicy, Request},
 };
@@ -513,6 +513,21 @@ fn a_client_moves_its_connection() {
     let history = &bench.nodes[1].host.connections[&passive].history;
     assert_eq!((history.offloads, history.uploads), (3, 3));
     talk_and_close(&mut bench, [active, passive]);
+}
+
+// CH-INI-1: a connection whose path is still on its way to the target waits for that, and stays in the host if it takes
+// longer than a handshake may: it is not forgotten without a word to anybody.
+#[test]
+fn a_connection_does_not_wait_for_its_path_for_ever() {
+    let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
+    assert_eq!(bench.nodes[1].initiates.len(), 1, "the path is under way, and stays so");
+    let second = bench.nodes[0].connect(remote(false), false);
+    bench.nodes[0].send(second, &b"hello"[..]);
+    bench.run(HANDSHAKE_MAX - MOMENT);
+    assert!(bench.nodes[1].data().is_empty());
+    bench.run(MOMENT * 3);
+    assert_eq!(bench.nodes[1].data(), b"hello");
+    assert_eq!(bench.nodes[1].host.stats().attempt_fails, 0);
 }
 
 // RFC 9293 s3.6, CH-ST-1: half closed, and offloaded because its client asks.

@@ -21,7 +21,10 @@ impl Connection {
             let window = u64::from(packet.window) << agreed.their_scale;
             self.acknowledged(time_ns, ack, window, is_binding);
         }
-        self.note_marks(time_ns, packet, is_binding);
+        // With an acknowledgement that is old a segment may be dropped whole (RFC 5961 s5.2; smoltcp always does).
+        let una_known = self.sending.una_known;
+        let is_old = packet.ack.is_some_and(|ack| unwrap(self.sending.max, ack) < una_known);
+        self.note_marks(time_ns, packet, is_binding && !is_old);
         self.data_arrived(start, packet);
     }
 
@@ -82,15 +85,18 @@ impl Connection {
         }
     }
 
-    /// RFC 3168 s6.1.3: marks count on data; CWR comes on new data and ends the echo.
+    /// RFC 3168 s6.1.3: marks count on data; CWR comes on new data and ends the echo. A host with several queues may
+    /// read frames of one moment in another order.
     fn note_marks(&mut self, time_ns: u64, packet: &Packet<'_>, is_binding: bool) {
         const CE: u8 = 3;
         if packet.cwr {
             self.marks.owed_since = None;
+            self.marks.cwr_at = Some(time_ns);
         }
         if packet.ip.ecn == CE && !packet.payload.is_empty() {
             self.marks.came = true;
-            if is_binding && self.marks.owed_since.is_none() {
+            let is_after_cwr = self.marks.cwr_at != Some(time_ns);
+            if is_binding && is_after_cwr && self.marks.owed_since.is_none() {
                 self.marks.owed_since = Some(time_ns);
             }
         }

@@ -150,6 +150,8 @@ pub(super) struct Marks {
     pub(super) came: bool,
     /// When one came that the host must echo, until CWR comes.
     pub(super) owed_since: Option<u64>,
+    /// When CWR came last.
+    pub(super) cwr_at: Option<u64>,
 }
 
 /// What stays the same in all frames of a connection.

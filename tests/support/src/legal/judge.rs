@@ -208,8 +208,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether it is a probe of a closed window. A FIN needs no room, also behind what smoltcp has sent beyond
-    /// the window: its fast retransmission fills a segment.
+    /// Returns whether it is a probe of a closed window. A FIN needs no room. smoltcp's fast retransmission fills a
+    /// segment beyond the window, and behind that it puts its FIN and its probes.
     fn judge_peer_window(&self, start: u64, end: u64, like_smoltcp: bool) -> Result<bool, Wrong> {
         let edge = self.sending.edge;
         let is_retransmission = start < self.sending.max && start <= self.sending.una;
@@ -218,7 +218,8 @@ impl Connection {
             return Ok(false);
         }
         let is_closed = edge <= self.sending.una;
-        ensure(is_closed && start == edge && end == start + 1, Clause::PeerWindow, || {
+        let is_at_edge = start == edge || like_smoltcp && start <= self.sending.max;
+        ensure(is_closed && is_at_edge && end == start + 1, Clause::PeerWindow, || {
             format!("bytes up to {end}, and the peer's window ends at {edge}")
         })?;
         Ok(true)
