@@ -1,6 +1,7 @@
 //! `flue wire` between kernels, and between flue and flue: what the options ask for happens, shows in the
 //! wire's counters, and shows in those of the kernels at its ends, which know nothing of it.
 
+use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use flue_test_support::load::quiet;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
-use flue_test_support::stream::Stream;
+use flue_test_support::stream::{Digest, Stream, Summer};
 use flue_test_support::switch::Switch;
 use flue_test_support::wire::{Counters, Wire, echo_times};
 
@@ -174,8 +175,15 @@ tests! {
     };
 }
 
-/// flue on both ends: a node's TAP and the wire's TAP on a bridge, at either end.
-fn between_flues(wire_options: &str, node_options: &str, bytes: u64) -> Option<Counters> {
+/// flue on both ends: a node's TAP and the wire's TAP on a bridge, at either end. `talk` sends so many bytes of the
+/// stream with that seed through a node, and returns the digest of what it gave out. Returns what the wire has counted,
+/// and the nodes.
+fn between_flues(
+    wire_options: &str,
+    node_options: &str,
+    bytes: u64,
+    talk: fn(&mut Process, u64, u64) -> Digest,
+) -> Option<(Counters, [Process; 2])> {
     if lacks(&[NEEDS, &[Need::Tool("nft")]].concat()) {
         return None;
     }
@@ -192,29 +200,37 @@ fn between_flues(wire_options: &str, node_options: &str, bytes: u64) -> Option<C
     let line = format!("nc 10.0.0.2 5000 {}", node(1));
     let mut client = Process::start(left.namespace(), command(FLUE, &line), Output::Bytes);
     std::thread::scope(|scope| {
-        let there = scope.spawn(|| exchange(&mut server, 2, bytes, LIMIT));
-        let here = exchange(&mut client, 1, bytes, LIMIT);
-        assert_eq!(here.0, Stream::new(2).digest(bytes));
-        assert_eq!(there.join().expect("it does not panic").0, Stream::new(1).digest(bytes));
+        let there = scope.spawn(|| talk(&mut server, 2, bytes));
+        assert_eq!(talk(&mut client, 1, bytes), Stream::new(2).digest(bytes));
+        assert_eq!(there.join().expect("it does not panic"), Stream::new(1).digest(bytes));
     });
-    client.expect_exit(0, LIMIT);
-    server.expect_exit(0, LIMIT);
-    Some(wire.finish())
+    Some((wire.finish(), [client, server]))
 }
 
 #[test]
 fn a_flue_pair_through_loss_and_reordering() {
     let options = "--drop 0.5 --burst 3 --reorder 1 --delay 1ms --seed 4";
-    let Some(wire) = between_flues(options, "", 8 * MIB) else { return };
+    let talk = |node: &mut Process, seed, bytes| exchange(node, seed, bytes, LIMIT).0;
+    let Some((wire, nodes)) = between_flues(options, "", 8 * MIB, talk) else { return };
+    nodes.into_iter().for_each(|mut node| node.expect_exit(0, LIMIT));
     for name in ["lost", "reordered"] {
         assert!(wire.to_right(name) > 0 && wire.to_left(name) > 0, "{name}: {wire:?}");
     }
 }
 
-/// Neither connection is offloaded, and both ends lose data and acknowledgements.
+/// Neither connection is offloaded, and both ends lose data and acknowledgements. All bytes arrive. The end is not
+/// waited for: a node stays 200 ms behind it, and its last acknowledgement may be lost.
 #[test]
 fn a_pair_that_stays_in_the_host_through_loss() {
-    let Some(wire) = between_flues("--drop 3 --seed 4", "--offload never", 256 << 10) else {
+    let talk = |node: &mut Process, seed, bytes| {
+        let (mut input, output) = (node.take_input(), node.take_output());
+        std::thread::scope(|scope| {
+            scope.spawn(move || io::copy(&mut Stream::new(seed).take(bytes), &mut input));
+            Summer::drain(output.take(bytes)).expect("a pipe can be read")
+        })
+    };
+    let Some((wire, _)) = between_flues("--drop 3 --seed 4", "--offload never", 256 << 10, talk)
+    else {
         return;
     };
     assert!(wire.to_right("lost") > 0 && wire.to_left("lost") > 0, "{wire:?}");

@@ -213,7 +213,10 @@ impl Host {
             self.tell(shard, Notice::PeerClosed { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
-        if state == State::TimeWait && connection.receive.closed_told {
+        // A client that ends its node at this word must not take the delayed acknowledgement of the FIN with it.
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        let acknowledged = connection.flow.acknowledged == connection.rcv_nxt(socket);
+        if state == State::TimeWait && connection.receive.closed_told && acknowledged {
             connection.stage = Stage::Lingering;
             work = true;
             self.answer_sends(handle);

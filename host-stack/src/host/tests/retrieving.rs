@@ -65,6 +65,11 @@ impl Connected {
     }
 
     fn says_with(&mut self, window: u16, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
+        self.hears(window, flags, seq, acknowledged, payload);
+        self.bench.run(Duration::from_millis(20));
+    }
+
+    fn hears(&mut self, window: u16, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
             .tcp(1000, 5000, seq, window);
@@ -77,7 +82,6 @@ impl Connected {
         let mut frame = Vec::new();
         builder.write(&mut frame, payload).unwrap();
         self.bench.nodes[1].frame(frame);
-        self.bench.run(Duration::from_millis(20));
     }
 
     fn sends(&mut self, length: usize) {
@@ -173,6 +177,21 @@ fn a_fin_is_sent_again_after_duplicate_acknowledgements() {
     connected.bench.nodes[1].sent.clear();
     connected.says("A", FIRST - 1, 100, b"");
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST)));
+}
+
+// RFC 9293 s3.10.7.4, eighth: the end is told when the FIN is acknowledged, though smoltcp delays that.
+#[test]
+fn the_end_is_told_behind_the_last_acknowledgement() {
+    let mut connected = Connected::new();
+    connected.bench.nodes[1].shutdown(connected.handle);
+    connected.bench.run(Duration::from_millis(1));
+    connected.hears(WINDOW, "AF", FIRST, 1, b"abc");
+    for _ in 0..20 {
+        connected.bench.run(Duration::from_millis(1));
+        let is_answered = connected.last_ack() == Some(SeqNum(FIRST + 4));
+        assert!(is_answered || !connected.bench.nodes[1].has(is_closed));
+    }
+    assert!(connected.bench.nodes[1].has(is_closed));
 }
 
 // LAST-ACK: what ends the connection is not answered with RST for the data that came with it.
