@@ -211,6 +211,7 @@ fn rules(scenario: &Scenario) -> Rules {
         window_max: u64::from(u16::MAX) << 3,
         lag: LAG * (scenario.connections + 10) as u32,
         resets: false,
+        in_order: true,
         like_smoltcp: true,
     }
 }

@@ -214,6 +214,8 @@ impl Plan {
         engine.capabilities = self.capabilities(index);
         // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
         engine.tcp.time_wait = Duration::from_secs(240);
+        // Writers rest, and paths are narrow, for longer than a half-closed connection is kept by default (CH 10.7).
+        engine.tcp.fin_wait_2 = Duration::from_secs(1_000);
         let address = self.addresses[index];
         let policy = match (self.walks(index), self.peer) {
             // The walk decides, not the policy; half of the walkers begin with the target.

@@ -74,6 +74,7 @@ fn watched(
         super_segments: plan.link.offloads,
         window_max: plan.window_limit(index),
         lag: Duration::ZERO,
+        in_order: plan.queues.wrong_pct[index] == 0,
         resets: plan.incidents.ending != Ending::Graceful,
         // Each connection begins there.
         like_smoltcp: true,

@@ -4,8 +4,8 @@ use super::connection::{Connection, Syn, unwrap};
 use super::packet::Packet;
 
 impl Connection {
-    /// A segment has come, intact.
-    pub(super) fn arrived(&mut self, time_ns: u64, packet: &Packet<'_>) {
+    /// A segment has come, intact. `may_bind`: the host has to take it if it is acceptable.
+    pub(super) fn arrived(&mut self, time_ns: u64, packet: &Packet<'_>, may_bind: bool) {
         self.receiving.unanswered = true;
         if packet.rst {
             return;
@@ -16,14 +16,14 @@ impl Connection {
         let is_young = self.stamp_arrived(packet);
         let (Some(agreed), false) = (self.agreed(), packet.syn) else { return };
         let start = unwrap(self.receiving.next, packet.seq);
-        let is_binding = is_young && self.is_acceptable(start, packet);
+        let is_binding = may_bind && is_young && self.is_acceptable(start, packet);
         if let Some(ack) = packet.ack {
             let window = u64::from(packet.window) << agreed.their_scale;
             self.acknowledged(time_ns, ack, window, is_binding);
         }
         // With an acknowledgement that is old a segment may be dropped whole (RFC 5961 s5.2; smoltcp always does).
-        let una_known = self.sending.una_known;
-        let is_old = packet.ack.is_some_and(|ack| unwrap(self.sending.max, ack) < una_known);
+        let una = self.sending.una;
+        let is_old = packet.ack.is_some_and(|ack| unwrap(self.sending.max, ack) < una);
         self.note_marks(time_ns, packet, is_binding && !is_old);
         self.data_arrived(start, packet);
     }

@@ -65,6 +65,9 @@ pub struct Rules {
     /// How long it may take until it has looked at what it was sent. Zero in virtual time: what came at an
     /// earlier moment is known.
     pub lag: Duration,
+    /// Whether it reads frames in the order in which they come. Those that take another queue's way may be overtaken by
+    /// duplicates, behind which data are old, and their acknowledgement need not be taken (RFC 9293 s3.10.7.4).
+    pub in_order: bool,
     /// Whether it may send RST on a connection that is not over.
     pub resets: bool,
     /// Whether it may do what smoltcp is known to do where frames overtake each other or get lost: echo the
@@ -201,7 +204,8 @@ impl Monitor {
                 connection.note(time_ns, way, &packet);
                 let is_reset = packet.rst && !connection.is_closed();
                 self.counts.resets_heard += u64::from(is_reset);
-                connection.arrived(time_ns, &packet);
+                let may_bind = self.rules.in_order || packet.payload.is_empty();
+                connection.arrived(time_ns, &packet, may_bind);
             }
         }
     }

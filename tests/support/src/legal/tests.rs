@@ -98,6 +98,10 @@ struct Trace {
 
 impl Trace {
     fn new(v6: bool) -> Self {
+        Self::of(v6, true)
+    }
+
+    fn of(v6: bool, in_order: bool) -> Self {
         let rules = Rules {
             mac: OUR_MAC,
             mtu: 1500,
@@ -105,6 +109,7 @@ impl Trace {
             window_max: 16_000,
             lag: Duration::ZERO,
             resets: false,
+            in_order,
             like_smoltcp: false,
         };
         Self { monitor: Monitor::new(rules), now_ms: 1, timestamps: false, echo: 0, v6 }
@@ -384,6 +389,20 @@ fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
         trace.monitor.expect_legal("the forged host");
         trace.sent(ours("", 101, 2, &[]));
         assert_eq!(trace.clauses(), [Clause::Acknowledgement]);
+    }
+}
+
+// RFC 9293 s3.10.7.4: data that may have been old when they were read need not have acknowledged anything.
+#[test]
+fn a_host_of_several_queues_may_read_in_another_order() {
+    for in_order in [true, false] {
+        let mut trace = Trace::of(false, in_order);
+        trace.handshake(PLAIN);
+        trace.sent(ours("", 1, 1, &[7; 100]));
+        trace.heard(theirs("", 1, 101, b"x"));
+        trace.sent(ours("", 1, 2, &[7; 100]));
+        let expected: &[Clause] = if in_order { &[Clause::Sequence] } else { &[] };
+        assert_eq!(trace.clauses(), expected);
     }
 }
 
