@@ -378,10 +378,15 @@ impl Flow {
         {
             return None;
         }
-        let offered = u32::try_from(self.snd_edge.distance(frame.ack)).ok()? >> self.peer_scale();
+        let offered = u32::try_from(self.snd_edge.distance(frame.ack)).unwrap_or(0);
+        let offered = offered >> self.peer_scale();
         let in_flight = u32::try_from(self.snd_max.distance(frame.ack)).ok()?;
-        let in_flight = in_flight.div_ceil(1 << self.peer_scale());
-        let window = u16::try_from(offered.min(in_flight)).unwrap_or(u16::MAX);
+        let (least, most) =
+            (in_flight >> self.peer_scale(), in_flight.div_ceil(1 << self.peer_scale()));
+        // smoltcp's fast retransmission goes beyond the edge. What it has sent there must not look as if it waited for
+        // the window: when that opens the persist timer stops, and no other runs. One byte is a probe's.
+        let least = if in_flight > 1 { least } else { 0 };
+        let window = u16::try_from(offered.min(most).max(least)).unwrap_or(u16::MAX);
         (window > frame.window).then_some(window)
     }
 
