@@ -86,8 +86,10 @@ pub const BACKLOG_MAX: usize = 128;
 pub const HELD_FRAMES_MAX: usize = TO_HOST_FRAMES_MAX;
 /// Bytes of these frames.
 pub const HELD_BYTES_MAX: usize = EARLY_BYTES_MAX;
-/// How long an accepted connection's handshake may take: SYN-ACK and three retransmissions.
-pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long an accepted connection's handshake may take: SYN-ACK and five retransmissions, as Linux by default
+/// (`tcp_synack_retries`). The opener may be in ESTABLISHED since the first one: a shorter wait than its search for a
+/// neighbor that has moved would cost it the connection.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(63);
 /// How long a connection in the host retransmits without an answer (RFC 9293 s3.8.3, R2): as long as Linux by default
 /// (`tcp_retries2`). smoltcp's time-out doubles up to 60 s, so of the 100 s that the RFC asks for two retransmissions
 /// may be left.
@@ -339,8 +341,10 @@ impl Host {
                     let ecn = flow.ecn_flags(&segment, self.config.ecn);
                     let tcp_at = segment.tcp_at();
                     segment.flags |= ecn;
-                    flow.outgoing(now, &segment);
-                    if ecn != Flags::default() {
+                    if flow.outgoing(now, &mut segment) {
+                        let Some(other) = wire::rewritten(&frame, &segment) else { continue };
+                        frame = other;
+                    } else if ecn != Flags::default() {
                         wire::add_flags(&mut frame, tcp_at, ecn);
                     }
                 }

@@ -127,6 +127,8 @@ pub(crate) struct Flow {
     pub(crate) snd_una: SeqNum,
     /// One beyond the highest sent.
     pub(crate) snd_max: SeqNum,
+    /// One beyond the highest that smoltcp takes for sent: see [`Flow::confine`].
+    pub(crate) stack_max: SeqNum,
     /// The peer's window.
     pub(crate) send_window: SendWindow,
     /// The furthest right edge that the peer has offered.
@@ -160,6 +162,7 @@ impl Flow {
             peer_mac: MacAddress::default(),
             snd_una: SeqNum(0),
             snd_max: SeqNum(0),
+            stack_max: SeqNum(0),
             send_window: SendWindow::default(),
             snd_edge: SeqNum(0),
             acknowledged: SeqNum(0),
@@ -201,6 +204,7 @@ impl Flow {
             peer_mac: state.neighbor.cached.dl_destination_address,
             snd_una: delegated.snd_una,
             snd_max: delegated.snd_max,
+            stack_max: delegated.snd_max,
             send_window: SendWindow {
                 snd_wnd: delegated.snd_wnd,
                 max_snd_wnd: delegated.max_snd_wnd,
@@ -380,11 +384,11 @@ impl Flow {
         }
         let offered = u32::try_from(self.snd_edge.distance(frame.ack)).unwrap_or(0);
         let offered = offered >> self.peer_scale();
-        let in_flight = u32::try_from(self.snd_max.distance(frame.ack)).ok()?;
+        let in_flight = u32::try_from(self.stack_max.distance(frame.ack)).ok()?;
         let (least, most) =
             (in_flight >> self.peer_scale(), in_flight.div_ceil(1 << self.peer_scale()));
-        // smoltcp's fast retransmission goes beyond the edge. What it has sent there must not look as if it waited for
-        // the window: when that opens the persist timer stops, and no other runs. One byte is a probe's.
+        // What smoltcp takes for sent beyond the edge must not look as if it waited for the window: when that opens the
+        // persist timer stops, and no other runs. One byte is a probe's.
         let least = if in_flight > 1 { least } else { 0 };
         let window = u16::try_from(offered.min(most).max(least)).unwrap_or(u16::MAX);
         (window > frame.window).then_some(window)
@@ -419,12 +423,35 @@ impl Flow {
         }
     }
 
-    /// A frame of the connection leaves.
-    pub(crate) fn outgoing(&mut self, now: Instant, frame: &TcpFrame<'_>) {
+    /// Takes from a segment that is about to leave what the peer's window has no room for, and has not been sent yet.
+    /// smoltcp's fast retransmission fills a segment, however small the window; and from behind it come its next
+    /// segments, acknowledgements among them, which the peer would not accept there (RFC 9293 s3.8.6, s3.10.7.4).
+    /// Returns whether the segment is another one now.
+    fn confine(&mut self, frame: &mut TcpFrame<'_>) -> bool {
+        if self.agreed.is_none() || frame.flags.contains(Flags::SYN) {
+            return false;
+        }
+        self.stack_max = self.stack_max.later(frame.seq + frame.sequence_len());
+        let is_ahead = frame.seq.is_after(self.snd_max);
+        frame.seq = frame.seq.earlier(self.snd_max);
+        // What has room, a probe of a closed window, and what is sent again.
+        let end = self.snd_edge.later(self.snd_una + 1).later(self.snd_max);
+        let room = if is_ahead { 0 } else { u32::try_from(end.distance(frame.seq)).unwrap_or(0) };
+        if !is_ahead && frame.payload_len <= room {
+            return false;
+        }
+        frame.payload_len = frame.payload_len.min(room);
+        frame.flags = Flags(frame.flags.0 & !Flags::FIN.0);
+        true
+    }
+
+    /// A frame of the connection leaves. Returns whether it has to be another one: see [`Flow::confine`].
+    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut TcpFrame<'_>) -> bool {
+        let is_confined = self.confine(frame);
         if frame.flags.contains(Flags::RST) {
             // smoltcp also answers by RST what comes behind the peer's.
             self.reset_sent |= !self.reset_heard;
-            return;
+            return is_confined;
         }
         let is_syn = frame.flags.contains(Flags::SYN);
         let again = self.ours.is_some() && frame.seq.is_before(self.snd_max);
@@ -436,7 +463,7 @@ impl Flow {
                 ecn: frame.flags.contains(Flags::ECE),
             });
             self.snd_una = frame.seq;
-            self.snd_max = frame.seq + 1;
+            (self.snd_max, self.stack_max) = (frame.seq + 1, frame.seq + 1);
             // Of a SYN that came first; else nothing.
             self.snd_edge = frame.seq + 1 + self.send_window.snd_wnd;
             self.agree();
@@ -455,6 +482,7 @@ impl Flow {
             self.acknowledged = self.acknowledged.later(frame.ack);
             self.right_edge = self.right_edge.later(frame.ack + (u32::from(frame.window) << scale));
         }
+        is_confined
     }
 
     fn agree(&mut self) {

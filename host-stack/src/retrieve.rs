@@ -79,7 +79,7 @@ pub(crate) fn retrieve(
     // Nothing is in flight, so it cannot be counted as a duplicate. Once its FIN is due, smoltcp waits for that alone.
     let may_idle =
         matches!(socket.state(), State::Established | State::CloseWait | State::FinWait2);
-    let is_sign_of_life = flow.snd_max == snd_una && may_idle;
+    let is_sign_of_life = flow.stack_max == snd_una && may_idle;
     if is_empty && !has_fin && !is_new && !is_sign_of_life && segment.seq.is_at_or_after(rcv_nxt) {
         let waits_for_fin = matches!(socket.state(), State::FinWait1 | State::Closing);
         return Given { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };

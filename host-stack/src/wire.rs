@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use etherparse::{
-    EtherType, Ethernet2Slice, IpHeaders, IpNumber, Ipv4Slice, Ipv6Slice, PacketBuilder,
-    PacketBuilderStep, TcpHeader, TcpOptionElement, TcpSlice,
+    EtherType, Ethernet2Slice, IpHeaders, IpNumber, Ipv4Slice, Ipv6Slice, NetHeaders,
+    PacketBuilder, PacketBuilderStep, PacketHeaders, TcpHeader, TcpOptionElement, TcpSlice,
 };
 use offload_engine::{
     chimney::state::{ConnectionState, MacAddress, TcpConst},
@@ -73,6 +73,22 @@ pub(crate) fn add_flags(frame: &mut [u8], tcp_at: usize, flags: Flags) {
     let sum = u64::from(!checksum) + u64::from(!before) + u64::from(after);
     tcp[13] |= flags.0;
     tcp[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+}
+
+/// `frame` with the sequence number, FIN and ECE, and as much of its payload as `segment` has now.
+pub(crate) fn rewritten(frame: &[u8], segment: &TcpFrame<'_>) -> Option<Vec<u8>> {
+    let headers = PacketHeaders::from_ethernet_slice(frame).ok()?;
+    let ip = match headers.net? {
+        NetHeaders::Ipv4(header, extensions) => IpHeaders::Ipv4(header, extensions),
+        NetHeaders::Ipv6(header, extensions) => IpHeaders::Ipv6(header, extensions),
+        NetHeaders::Arp(_) => return None,
+    };
+    let mut tcp = headers.transport?.tcp()?;
+    tcp.sequence_number = segment.seq.0;
+    (tcp.fin, tcp.ece) = (segment.flags.contains(Flags::FIN), segment.flags.contains(Flags::ECE));
+    let payload = headers.payload.slice().get(..segment.payload_len as usize)?;
+    let builder = PacketBuilder::ethernet2(segment.source_mac.0, segment.destination_mac.0);
+    write(builder.ip(ip).tcp_header(tcp), payload)
 }
 
 /// Overwrites the window of the segment at `tcp_at` of a frame for smoltcp, which does not verify its checksum.
@@ -253,7 +269,7 @@ pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Opt
     let ports = (segment.source.port(), segment.destination.port());
     let builder = ip.tcp(ports.0, ports.1, seq.0, segment.window).ack(segment.ack.0);
     let builder = if fin { builder.fin() } else { builder };
-    write(stamped(builder, segment.timestamps)?)
+    write(stamped(builder, segment.timestamps)?, &[])
 }
 
 /// What an acknowledgement says.
@@ -282,7 +298,7 @@ pub(crate) fn ack_frame(
     let ports = (segment.destination.port(), segment.source.port());
     let builder = ip.tcp(ports.0, ports.1, said.seq.0, said.window).ack(said.ack.0);
     let builder = if said.ece { builder.ece() } else { builder };
-    write(stamped(builder, said.timestamps)?)
+    write(stamped(builder, said.timestamps)?, &[])
 }
 
 /// An RST for a connection that could not be kept: at SND.NXT, which the peer accepts (RFC 5961 s3.2).
@@ -296,7 +312,7 @@ pub(crate) fn reset_frame(state: &ConnectionState, source_mac: MacAddress) -> Op
     )?;
     let TcpConst { local_port, remote_port, .. } = tcp.constant;
     let builder = ip.tcp(local_port, remote_port, tcp.delegated.snd_nxt.0, 0);
-    write(builder.rst().ack(tcp.delegated.rcv_nxt.0))
+    write(builder.rst().ack(tcp.delegated.rcv_nxt.0), &[])
 }
 
 /// Ethernet and IP headers, each from source to destination.
@@ -327,10 +343,9 @@ fn stamped(
     builder.options(&[TcpOptionElement::Noop, TcpOptionElement::Noop, option]).ok()
 }
 
-/// The frame of a segment without data.
-fn write(builder: PacketBuilderStep<TcpHeader>) -> Option<Vec<u8>> {
-    let mut frame = Vec::with_capacity(builder.size(0));
-    builder.write(&mut frame, &[]).ok()?;
+fn write(builder: PacketBuilderStep<TcpHeader>, payload: &[u8]) -> Option<Vec<u8>> {
+    let mut frame = Vec::with_capacity(builder.size(payload.len()));
+    builder.write(&mut frame, payload).ok()?;
     Some(frame)
 }
 

@@ -221,9 +221,11 @@ impl Interview {
             Err(ExportError::Disagreement("RCV.NXT"))
         } else if !u32::try_from(sent).is_ok_and(|sent| sent <= queued) {
             Err(ExportError::Disagreement("SND.MAX"))
-        } else if snd_nxt.is_before(snd_una) || snd_nxt.is_after(flow.snd_max) {
+        } else if snd_nxt.is_before(snd_una) || snd_nxt.is_after(flow.stack_max) {
             Err(ExportError::Disagreement("SND.NXT"))
         } else {
+            // Beyond it nothing has left.
+            let snd_nxt = if snd_nxt.is_after(flow.snd_max) { flow.snd_max } else { snd_nxt };
             Ok(Opening { snd_una, snd_nxt, rcv_nxt, has_unacknowledged: queued > 0 })
         }
     }

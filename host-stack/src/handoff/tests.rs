@@ -182,8 +182,11 @@ impl End {
         let _ = self.interface.poll(to_smoltcp(now), &mut self.device, &mut self.sockets);
         for frame in &mut self.device.sent {
             raise_scale(frame, self.scale_raise, self.flow.windows_are_scaled());
-            if let Frame::Tcp(segment) = wire::parse(frame) {
-                self.flow.outgoing(now, &segment);
+            if let Frame::Tcp(mut segment) = wire::parse(frame)
+                && self.flow.outgoing(now, &mut segment)
+            {
+                let rewritten = wire::rewritten(frame, &segment);
+                *frame = rewritten.unwrap();
             }
         }
         self.device.sent.drain(..).collect()

@@ -272,7 +272,7 @@ impl Connection {
     fn ended_in_order(&self) -> bool {
         self.receive.fin_heard
             && self.send.shutdown
-            && self.flow.snd_una == self.flow.snd_max
+            && self.flow.snd_una == self.flow.stack_max
             && !self.flow.reset_heard
     }
 

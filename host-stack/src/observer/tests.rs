@@ -49,8 +49,8 @@ impl Sketch {
 
     fn leaves(&self, flow: &mut Flow, now: Instant) {
         let frame = self.frame();
-        let Frame::Tcp(segment) = wire::parse(&frame) else { panic!() };
-        flow.outgoing(now, &segment);
+        let Frame::Tcp(mut segment) = wire::parse(&frame) else { panic!() };
+        flow.outgoing(now, &mut segment);
     }
 }
 

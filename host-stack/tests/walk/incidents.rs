@@ -83,17 +83,16 @@ impl Incidents {
             return these;
         }
         let some = |rng: &mut Rand64| rng.rand_range(0..5) == 0;
-        // What both directions lose, two smoltcp ends do not survive: docs/testing.md.
-        let may_lose = peer == Peer::Engine;
         these.tick = Some(Duration::from_millis(pick(rng, &[1, 5, 50])));
         if some(rng) || some(rng) {
             these.fins_lost = [rng.rand_range(0..4), rng.rand_range(0..4)];
-            these.fins_lost[usize::from(coin(rng))] *= u64::from(may_lose);
         }
         these.long_rests = some(rng);
         these.pauses = some(rng);
         if some(rng) {
-            these.narrow = [true, may_lose].map(|may| may.then(|| narrow(rng, v6, mtu)));
+            // smoltcp learns of no path MTU.
+            let has_engine = [true, peer == Peer::Engine];
+            these.narrow = has_engine.map(|has| has.then(|| narrow(rng, v6, mtu)));
         }
         if some(rng) || some(rng) {
             these.marks_pct = [pick(rng, &[0, 1, 10, 50]), pick(rng, &[1, 10, 50])];
@@ -101,13 +100,13 @@ impl Incidents {
         if !is_clean && (some(rng) || some(rng)) {
             these.reneges_pct = [pick(rng, &[0, 20, 100]), pick(rng, &[20, 100])];
         }
-        if some(rng) && may_lose {
+        if some(rng) {
             let mut change = || (millis(rng, 600), Duration::from_millis(rng.rand_range(0..2_000)));
             these.new_mac = [Some(change()), Some(change())];
             these.new_mac[usize::from(coin(rng))] = None;
         }
         these.hasty = some(rng);
-        if some(rng) && may_lose {
+        if some(rng) {
             // After longer ones a peer asks for its last acknowledgement later than smoltcp's TIME-WAIT lasts, 10 s.
             let mut outage = || {
                 let from = millis(rng, 600);
@@ -115,7 +114,7 @@ impl Incidents {
             };
             these.outages = vec![outage(), outage()];
         }
-        these.scarce = some(rng) && may_lose && these.narrow == [None; 2];
+        these.scarce = some(rng) && these.narrow == [None; 2];
         these.adapter = some(rng) || some(rng) && these.hasty;
         these.settings = some(rng);
         these.ending = ending(rng);

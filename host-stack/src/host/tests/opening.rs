@@ -7,6 +7,7 @@ use etherparse::PacketBuilder;
 use offload_engine::{
     chimney::{client::OffloadHandle, state::MacAddress},
     engine::port::ToHost,
+    tcp::Flags,
     time::Duration,
 };
 
@@ -298,6 +299,25 @@ fn syn_flood_is_bounded() {
     bench.nodes[0].connect(to(2, false, 5000), false);
     bench.run(Duration::from_secs(2));
     bench.nodes[1].established();
+}
+
+/// The opener is in ESTABLISHED; what it sends gets lost while it looks for a neighbor that has moved.
+#[test]
+fn a_handshake_outlives_the_search_for_a_neighbor() {
+    let mut bench = Bench::new(NEVER);
+    bench.nodes[1].listen(to(2, false, 5000), 8, false);
+    bench.passes = |from, frame| match wire::parse(frame) {
+        Frame::Tcp(tcp) => from == 1 || tcp.flags.contains(Flags::SYN),
+        _ => true,
+    };
+    let active = bench.nodes[0].connect(to(2, false, 5000), false);
+    bench.run(crate::host::upkeep::NEIGHBOR_STALE + Duration::from_secs(1));
+    bench.nodes[0].send(active, &b"hello"[..]);
+    bench.passes = |_, _| true;
+    bench.run(HANDSHAKE_MAX);
+    bench.nodes[1].established();
+    assert_eq!(bench.nodes[1].data(), b"hello");
+    assert_eq!(bench.resets(1), 0);
 }
 
 #[test]

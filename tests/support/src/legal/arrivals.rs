@@ -24,7 +24,7 @@ impl Connection {
         // With an acknowledgement that is old a segment may be dropped whole (RFC 5961 s5.2; smoltcp always does).
         let una = self.sending.una;
         let is_old = packet.ack.is_some_and(|ack| unwrap(self.sending.max, ack) < una);
-        self.note_marks(time_ns, packet, is_binding && !is_old);
+        self.note_marks(time_ns, start, packet, is_binding && !is_old);
         self.data_arrived(start, packet);
     }
 
@@ -86,18 +86,19 @@ impl Connection {
     }
 
     /// RFC 3168 s6.1.3: marks count on data; CWR comes on new data and ends the echo. A host with several queues may
-    /// read frames of one moment in another order.
-    fn note_marks(&mut self, time_ns: u64, packet: &Packet<'_>, is_binding: bool) {
+    /// read frames of one moment in another order, and one that changes hands holds frames back: the echo is due once
+    /// the marked bytes are acknowledged.
+    fn note_marks(&mut self, time_ns: u64, start: u64, packet: &Packet<'_>, is_binding: bool) {
         const CE: u8 = 3;
         if packet.cwr {
-            self.marks.owed_since = None;
+            self.marks.owed = None;
             self.marks.cwr_at = Some(time_ns);
         }
         if packet.ip.ecn == CE && !packet.payload.is_empty() {
             self.marks.came = true;
             let is_after_cwr = self.marks.cwr_at != Some(time_ns);
-            if is_binding && is_after_cwr && self.marks.owed_since.is_none() {
-                self.marks.owed_since = Some(time_ns);
+            if is_binding && is_after_cwr && self.marks.owed.is_none() {
+                self.marks.owed = Some((time_ns, start + packet.payload.len() as u64));
             }
         }
     }

@@ -148,8 +148,8 @@ pub(super) struct Stamps {
 pub(super) struct Marks {
     /// A CE mark has come on data.
     pub(super) came: bool,
-    /// When one came that the host must echo, until CWR comes.
-    pub(super) owed_since: Option<u64>,
+    /// When one came that the host must echo, and one beyond its bytes, until CWR comes.
+    pub(super) owed: Option<(u64, u64)>,
     /// When CWR came last.
     pub(super) cwr_at: Option<u64>,
 }

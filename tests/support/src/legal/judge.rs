@@ -55,7 +55,7 @@ impl Connection {
         };
         let lag_ns = u64::try_from(rules.lag.as_nanos()).unwrap_or(u64::MAX);
         self.sending.learn(time_ns, lag_ns);
-        let kind = self.judge_sequence(packet, rules, counts)?;
+        let kind = self.judge_sequence(packet, counts)?;
         self.judge_size(packet, rules)?;
         let was_idle = self.judge_acknowledgement(packet, agreed, rules)?;
         self.judge_sack(packet, agreed)?;
@@ -115,12 +115,7 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_sequence(
-        &mut self,
-        packet: &Packet<'_>,
-        rules: &Rules,
-        counts: &mut Counts,
-    ) -> Result<Kind, Wrong> {
+    fn judge_sequence(&mut self, packet: &Packet<'_>, counts: &mut Counts) -> Result<Kind, Wrong> {
         let sending = &self.sending;
         let (una, max) = (sending.una_known, sending.max);
         let start = unwrap(max, packet.seq);
@@ -142,7 +137,7 @@ impl Connection {
         })?;
         self.judge_fin(packet, end)?;
         self.judge_content(packet, start, end)?;
-        let is_probe = self.judge_peer_window(start, end, rules.like_smoltcp)?;
+        let is_probe = self.judge_peer_window(start, end)?;
         let kind = match start < max {
             _ if is_probe => Kind::WindowProbe,
             true => Kind::Again,
@@ -208,18 +203,14 @@ impl Connection {
         }
     }
 
-    /// Returns whether it is a probe of a closed window. A FIN needs no room. smoltcp's fast retransmission fills a
-    /// segment beyond the window, and behind that it puts its FIN and its probes.
-    fn judge_peer_window(&self, start: u64, end: u64, like_smoltcp: bool) -> Result<bool, Wrong> {
+    /// Returns whether it is a probe of a closed window. A FIN needs no room.
+    fn judge_peer_window(&self, start: u64, end: u64) -> Result<bool, Wrong> {
         let edge = self.sending.edge;
-        let is_retransmission = start < self.sending.max && start <= self.sending.una;
-        let is_bare_fin = start == end && start <= self.sending.max;
-        if end <= edge || like_smoltcp && (is_retransmission || is_bare_fin) {
+        if end <= edge {
             return Ok(false);
         }
         let is_closed = edge <= self.sending.una;
-        let is_at_edge = start == edge || like_smoltcp && start <= self.sending.max;
-        ensure(is_closed && is_at_edge && end == start + 1, Clause::PeerWindow, || {
+        ensure(is_closed && start == edge && end == start + 1, Clause::PeerWindow, || {
             format!("bytes up to {end}, and the peer's window ends at {edge}")
         })?;
         Ok(true)
@@ -386,7 +377,9 @@ impl Connection {
         if packet.ece && !self.marks.came {
             return wrong("an echo of no mark");
         }
-        let is_owed = self.marks.owed_since.is_some_and(|since| since + lag_ns < time_ns);
+        let is_owed = self.marks.owed.is_some_and(|(since, end)| {
+            since + lag_ns < time_ns && end <= self.receiving.acknowledged
+        });
         if is_owed && !packet.ece {
             return wrong("a mark has come, no CWR since, and no echo");
         }

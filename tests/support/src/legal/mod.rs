@@ -70,9 +70,7 @@ pub struct Rules {
     pub in_order: bool,
     /// Whether it may send RST on a connection that is not over.
     pub resets: bool,
-    /// Whether it may do what smoltcp is known to do where frames overtake each other or get lost: echo the
-    /// timestamp of whatever has come last (RFC 7323 s4.3 says which), and make a fast retransmission as large as a
-    /// segment can be, whatever the peer's window.
+    /// Whether it may echo the timestamp of whatever has come last, as smoltcp does (RFC 7323 s4.3 says which).
     pub like_smoltcp: bool,
 }
 
