@@ -138,12 +138,12 @@ impl Host {
             work = true;
         }
         // smoltcp counts from the last segment heard, also when nothing is to be answered: so only while something
-        // is, or once keep-alive asks.
+        // is, or once keep-alive asks. In TIME-WAIT it asks nothing.
         let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
         let tcp = &self.config.tcp;
         let timeout = if closing || socket.send_queue() > 0 {
             self.config.retransmission_max().map(|time| time.as_millis() as u64)
-        } else if tcp.keep_alive_enabled {
+        } else if socket.state() != State::TimeWait && tcp.keep_alive_enabled {
             // smoltcp probes at one interval, so an unanswered connection takes this long to end.
             let probes = 1 + u32::from(tcp.keep_alive_probes());
             let unasked = self.tcp_since.saturating_since(connection.flow.last_heard_at);

@@ -436,6 +436,30 @@ fn keep_alive_in_the_host() {
     )));
 }
 
+// In TIME-WAIT nobody is asked, and silence is no reason for a reset.
+#[test]
+fn time_wait_outlasts_keep_alive() {
+    let tcp = TcpCached {
+        keep_alive_enabled: true,
+        ka_timeout: 1_000,
+        ka_probe_count: 1,
+        ..Default::default()
+    };
+    let silent = HostConfig { tcp, ..config(1, OffloadPolicy::Never) };
+    let mut bench = Bench::with([silent, config(2, OffloadPolicy::Never)]);
+    bench.nodes[1].listen(server(false), 4, false);
+    bench.nodes[0].connect(server(false), false);
+    bench.run(Duration::from_secs(1));
+    for node in 0..2 {
+        let (handle, _) = bench.nodes[node].established();
+        bench.nodes[node].shutdown(handle);
+        bench.run(Duration::from_millis(500));
+    }
+    assert!(bench.nodes[0].has(|notice| matches!(notice, Notice::Closed { error: None, .. })));
+    bench.run(Duration::from_secs(100));
+    assert_eq!(bench.resets(0), 0);
+}
+
 // The same with an idle time of 0, which a consumer may ask for: smoltcp would send probes without end. And
 // settings that change hold for connections that are there; those that cannot be are refused.
 #[test]

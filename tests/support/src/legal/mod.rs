@@ -199,6 +199,9 @@ impl Monitor {
             Way::Received if !packet.is_intact || packet.destination_mac != self.rules.mac => {}
             Way::Received => {
                 let connection = self.connections.entry((packet.to, packet.from)).or_default();
+                if packet.syn && packet.ack.is_none() && connection.has_reset {
+                    *connection = Connection::default();
+                }
                 connection.note(time_ns, way, &packet);
                 let is_reset = packet.rst && !connection.is_closed();
                 self.counts.resets_heard += u64::from(is_reset);

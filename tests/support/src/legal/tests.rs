@@ -309,6 +309,17 @@ fn handshakes() {
     let mut trace = Trace::new(false);
     trace.sent(ours("", 1, 1, b"a"));
     assert_eq!(trace.clauses(), [Clause::Handshake]);
+    // A late SYN of a connection that the host has reset opens another.
+    for resets in [true, false] {
+        let mut trace = Trace::open(PLAIN);
+        trace.monitor.rules.resets = true;
+        if resets {
+            trace.sent(ours("R", 1, 1, &[]));
+        }
+        trace.heard(Forged { ack: None, ..theirs("S", 0, 0, &[]) });
+        trace.sent(ours("S", 1_000, 1, &[]));
+        assert_eq!(trace.clauses().is_empty(), resets);
+    }
 }
 
 // RFC 9293 s3.4.
