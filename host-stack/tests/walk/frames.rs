@@ -192,6 +192,22 @@ pub(crate) fn is_solicitation(frame: &[u8]) -> bool {
         || is_solicitation_or_advert(frame) && frame[ICMPV6_AT] == SOLICIT_OR_ADVERT[0]
 }
 
+/// Whether it tells where `address` is: ARP, or a neighbor advertisement.
+pub(crate) fn announces(frame: &[u8], address: IpAddr) -> bool {
+    let told = |at: usize, octets: &[u8]| frame.get(at..at + octets.len()) == Some(octets);
+    match address {
+        IpAddr::V4(address) => {
+            let is_arp = frame[TYPE_AT..ETHERNET_BYTES] == ARP;
+            is_arp && told(ARP_SENDER_AT + 6, &address.octets())
+        }
+        IpAddr::V6(address) => {
+            is_solicitation_or_advert(frame)
+                && !is_solicitation(frame)
+                && told(ICMPV6_AT + 8, &address.octets())
+        }
+    }
+}
+
 /// "Too big", to the sender of `frame`, from the neighbor that it was for.
 pub(crate) fn too_big(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;

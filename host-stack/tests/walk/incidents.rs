@@ -73,6 +73,8 @@ pub(crate) struct Incidents {
     /// Settings change, and connections are queried.
     pub(crate) settings: bool,
     pub(crate) ending: Ending,
+    /// When the gateway of node 0 becomes another one, and how much later the first one is gone.
+    pub(crate) new_hop: Option<(Instant, Duration)>,
 }
 
 impl Incidents {
@@ -124,13 +126,20 @@ impl Incidents {
             let from = millis(rng, 400);
             these.outages.push(Span { from, to: from + LINK_LOST });
         }
+        if some(rng) && these.new_mac == [None; 2] {
+            these.new_hop =
+                Some((millis(rng, 600), Duration::from_millis(rng.rand_range(0..2_000))));
+        }
         these
     }
 
     /// Whether none of it loses or delays a frame.
     pub(crate) fn is_clean(&self) -> bool {
         let changes = self.narrow.iter().flatten().count() + self.new_mac.iter().flatten().count();
-        changes == 0 && self.outages.is_empty() && self.fins_lost == [0; 2]
+        changes == 0
+            && self.new_hop.is_none()
+            && self.outages.is_empty()
+            && self.fins_lost == [0; 2]
     }
 
     /// Whether connection `index` may end before all is said.
@@ -196,6 +205,9 @@ pub(crate) enum Sight {
     NewMac,
     /// A frame to an Ethernet address that is nobody's any more.
     OldMac,
+    NewHop,
+    /// A frame to a gateway that is gone.
+    OldHop,
     /// ARP requests and neighbor solicitations.
     Solicited,
     /// A wish for the other stack in this situation.
@@ -247,6 +259,8 @@ const REQUIRED: &[Sight] = &[
     Sight::Reneged,
     Sight::NewMac,
     Sight::OldMac,
+    Sight::NewHop,
+    Sight::OldHop,
     Sight::Solicited,
     Sight::Wish("handshake"),
     Sight::Wish("Offloading"),

@@ -32,6 +32,7 @@ mod plan;
 mod queues;
 mod road;
 mod run;
+mod threads;
 
 use flue_test_support::seeds::Suite;
 
@@ -115,7 +116,7 @@ impl Total {
 // The bench is what it says: the same seed, the same run. With one queue and with two.
 #[test]
 fn a_seed_is_a_run() {
-    let is_spread = |seed: &u64| Queues::new(*seed, true).wrong_pct.iter().all(|pct| *pct > 0);
+    let is_spread = |seed: &u64| Queues::new(*seed).wrong_pct.iter().all(|pct| *pct > 0);
     let two_queues = (0..).find(is_spread).expect("one seed in twenty");
     for seed in [3, two_queues] {
         assert_eq!(walk(seed), walk(seed));

@@ -17,12 +17,13 @@ const CHANGES_MAX: u64 = 10;
 pub(crate) struct Meddler {
     rng: Rand64,
     changes: u64,
+    has_new_hop: bool,
 }
 
 impl Meddler {
     pub(crate) fn new(seed: u64, node: usize) -> Self {
         let rng = Rand64::new((u128::from(seed) ^ 0x3edd << 64) + (node as u128));
-        Self { rng, changes: 0 }
+        Self { rng, changes: 0, has_new_hop: false }
     }
 
     pub(crate) fn act(
@@ -38,6 +39,14 @@ impl Meddler {
             for core in &mut cores.shards {
                 self.adapter(core, plan, node);
             }
+        }
+        if let (0, false, Some((at, _))) = (node, self.has_new_hop, plan.incidents.new_hop)
+            && at <= now
+        {
+            self.has_new_hop = true;
+            let second = plan.gateways().expect("there are two")[1];
+            cores.host.set_gateways(vec![second]).expect("it can be reached");
+            cores.shards[0].client.seen.note(Sight::NewHop);
         }
         if settings && self.rng.rand_range(0..50) == 0 && self.changes < CHANGES_MAX {
             self.changes += 1;

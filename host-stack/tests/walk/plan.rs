@@ -16,6 +16,7 @@ use crate::{
     client::{Habits, Walker},
     incidents::Incidents,
     queues::Queues,
+    threads::Threads,
 };
 
 /// Port that node B listens on; node A's are the next ones.
@@ -138,12 +139,28 @@ impl Plan {
             list_bytes_max: pick(rng, &[100, 3_000, 30_000, 70_000]),
             bytes: (0..connections).map(|_| [size(rng), size(rng)]).collect(),
             incidents: Incidents::default(),
-            queues: Queues::new(seed, peer == Peer::Engine),
+            queues: Queues::new(seed),
         };
         let is_clean = plan.is_clean();
         plan.incidents = Incidents::new(seed, peer, is_clean, v6, plan.link.mtu);
         plan.make_room();
+        plan.route();
         plan
+    }
+
+    /// The peer of one whose next hop changes is behind gateways: its own addresses on the opener's link.
+    fn route(&mut self) {
+        if self.incidents.new_hop.is_some() {
+            let v6 = self.addresses[1].is_ipv6();
+            self.addresses[1] = if v6 { "fd01::2" } else { "10.2.0.2" }.parse().unwrap();
+        }
+    }
+
+    /// The gateways of node 0, first and second, if its next hop changes.
+    pub(crate) fn gateways(&self) -> Option<[IpAddr; 2]> {
+        let v6 = self.addresses[0].is_ipv6();
+        let texts = if v6 { ["fd00::11", "fd00::12"] } else { ["10.1.0.11", "10.1.0.12"] };
+        self.incidents.new_hop.map(|_| texts.map(|text| text.parse().unwrap()))
     }
 
     /// What the incidents need of everything else.
@@ -206,7 +223,7 @@ impl Plan {
         index: usize,
         links: Vec<Box<dyn Link>>,
         rng: &mut Rand64,
-    ) -> Cores<Walker> {
+    ) -> Threads {
         let mac = Self::mac(index);
         let mut engine = EngineConfig::new(mac);
         engine.tcp.push = self.push[index];
@@ -222,9 +239,13 @@ impl Plan {
             (false, Peer::Engine) => OffloadPolicy::Always,
             _ => OffloadPolicy::Never,
         };
+        let gateways = Vec::from_iter(self.gateways().into_iter().flatten());
+        // It answers from its first address.
+        let addresses = gateways.iter().filter(|_| index == 1).copied().chain([address]);
         let host = HostConfig {
             mac,
-            addresses: vec![(address, if address.is_ipv4() { 24 } else { 64 })],
+            addresses: addresses.map(|own| (own, if own.is_ipv4() { 24 } else { 64 })).collect(),
+            gateways: gateways.iter().filter(|_| index == 0).take(1).copied().collect(),
             mtu: self.link.mtu,
             policy,
             ecn: self.ecn[index],
@@ -240,11 +261,11 @@ impl Plan {
         let (habits, seed) = (self.habits[index], rng.rand_u64());
         let incidents = &self.incidents;
         let mut seeds = seed..;
-        Cores::new(links, engine, host, |port| {
+        let cores = Cores::new(links, engine, host, |port| {
             let seed = seeds.next().expect("few queues");
             let walker = Walker::new(Streams::new(port, ClientTag(1)), habits, seed);
             walker.with_incidents(incidents)
-        })
-        .unwrap()
+        });
+        Threads::new(cores.unwrap(), self.queues.free[index], seed)
     }
 }

@@ -36,25 +36,24 @@ pub(crate) struct Queues {
     pub(crate) wrong_pct: [u64; 2],
     /// The queue of the first connection that the node opens; each further one has the next queue.
     first: usize,
+    /// The threads of each node take turns in any order.
+    pub(crate) free: [bool; 2],
 }
 
 impl Queues {
     /// One seed in five has two queues at the walker, and half of those at the peer too. From a generator of its own:
-    /// what a seed chooses otherwise does not depend on it. If the nodes are not to lose frames in `both` directions,
-    /// nor may the order of frames change in both.
-    pub(crate) fn new(seed: u64, both: bool) -> Self {
+    /// what a seed chooses otherwise does not depend on it.
+    pub(crate) fn new(seed: u64) -> Self {
         let rng = &mut Rand64::new(u128::from(seed) ^ 0x90e5 << 64);
         let count = match rng.rand_range(0..10) {
             0 => [2, 1],
             1 => [2, 2],
             _ => [1, 1],
         };
-        let mut wrong_pct = [(); 2].map(|()| pick(rng, &[0, 5, 50, 100]));
-        if !both {
-            wrong_pct[pick(rng, &[0, 1])] = 0;
-        }
+        let wrong_pct = [(); 2].map(|()| pick(rng, &[0, 5, 50, 100]));
         let wrong_pct = [0, 1].map(|node| if count[node] > 1 { wrong_pct[node] } else { 0 });
-        Self { count, wrong_pct, first: pick(rng, &[0, 1]) }
+        let first = pick(rng, &[0, 1]);
+        Self { count, wrong_pct, first, free: [(); 2].map(|()| pick(rng, &[true, false, false])) }
     }
 
     /// The queue of connection `index` at the node that opens it.

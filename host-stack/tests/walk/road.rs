@@ -24,12 +24,15 @@ use crate::{
 
 /// How far a SACK block is moved at most, bytes.
 const RENEGED_BYTES_MAX: u64 = 4_000;
+/// Where the second gateway is.
+const SECOND_GATEWAY: MacAddress = MacAddress([2, 0, 0, 0, 2, 2]);
 
 /// What both directions have in common.
 #[derive(Debug)]
 pub(crate) struct Road {
     incidents: Incidents,
     addresses: [IpAddr; 2],
+    second_gateway: Option<IpAddr>,
     rng: Rand64,
     pub(crate) seen: Seen,
     /// By the opener's port.
@@ -49,6 +52,7 @@ impl Road {
     pub(crate) fn new(plan: &Plan, seed: u64) -> Arc<Mutex<Self>> {
         Arc::new(Mutex::new(Self {
             incidents: plan.incidents.clone(),
+            second_gateway: plan.gateways().map(|[_, second]| second),
             addresses: plan.addresses,
             rng: Rand64::new(u128::from(seed) ^ 0x40ad << 64),
             seen: Seen::default(),
@@ -104,7 +108,29 @@ impl Road {
                 self.seen.note(Sight::Marked);
             }
         }
-        self.readdress(now, node, frame)
+        self.readdress(now, node, frame) && self.route(now, node, frame)
+    }
+
+    /// The second gateway has an Ethernet address of its own, and the first one forwards no longer than it is there.
+    fn route(&mut self, now: Instant, node: usize, frame: &mut [u8]) -> bool {
+        let (Some(second), Some((at, late))) = (self.second_gateway, self.incidents.new_hop) else {
+            return true;
+        };
+        let by_first = at + late > now || Tcp::of(frame).is_none();
+        if node == 1 {
+            if !by_first || frames::announces(frame, second) {
+                frames::send_from(frame, SECOND_GATEWAY);
+            }
+            return true;
+        }
+        if frame[..6] == SECOND_GATEWAY.0 {
+            frame[..6].copy_from_slice(&Plan::mac(1).0);
+            return true;
+        }
+        if !by_first {
+            self.seen.note(Sight::OldHop);
+        }
+        by_first
     }
 
     fn note(&mut self, node: usize, tcp: &Tcp) {

@@ -13,7 +13,6 @@ use flue_test_support::{
     legal::{Counts, Feed, Monitor, Rules},
 };
 use host_stack::{
-    node::Cores,
     simulation::{Pair, Stall},
     socket::{HostError, ListenerId},
 };
@@ -24,7 +23,7 @@ use offload_engine::{
 use oorandom::Rand64;
 
 use crate::{
-    client::{Tally, Walker},
+    client::Tally,
     end::{End, GIVE_UP},
     incidents::{Ending, Seen, Sight},
     meddler::Meddler,
@@ -32,6 +31,7 @@ use crate::{
     plan::{PORT, Plan},
     queues::{self, Prompt, queues},
     road::{Road, Roadside},
+    threads::Threads,
 };
 
 /// Virtual time one seed may take: generous, since smoltcp waits a second and more for each loss.
@@ -129,7 +129,7 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let mut scene = Scene::new(seed, plan, road, &mut rng);
     let outcome = scene.talk(&mut pair);
     let text = scene.describe(&pair);
-    let clients = || [&pair.a, &pair.b].into_iter().flat_map(|cores| &cores.shards);
+    let clients = || [&pair.a, &pair.b].into_iter().flat_map(|node| &node.shards);
     let tallies = clients().map(|core| core.client.tally).collect();
     let pending: Vec<_> = clients().map(|core| core.client.posted()).collect();
     let ended_at = pair.now;
@@ -177,7 +177,7 @@ impl Scene {
 
     /// Until both ends of all connections have sent, heard and closed everything; then until everybody has
     /// forgotten them.
-    fn talk(&mut self, pair: &mut Pair<Cores<Walker>>) -> Result<(), Stall> {
+    fn talk(&mut self, pair: &mut Pair<Threads>) -> Result<(), Stall> {
         let server = SocketAddr::new(self.plan.addresses[1], PORT);
         let backlog = 2 * self.plan.connections;
         let listeners: Vec<_> = (pair.b.shards.iter_mut())
@@ -203,7 +203,7 @@ impl Scene {
                 let both = pair.a.shards.iter_mut().chain(&mut pair.b.shards);
                 both.for_each(|core| core.client.tick = None);
             }
-            let empty = |cores: &mut Cores<Walker>| {
+            let empty = |cores: &mut Threads| {
                 // Somebody may have to be told of the end yet.
                 !cores.has_input()
                     && cores.host.is_idle()
@@ -218,7 +218,7 @@ impl Scene {
     }
 
     /// Everybody acts.
-    fn turn(&mut self, pair: &mut Pair<Cores<Walker>>, listeners: &[ListenerId]) {
+    fn turn(&mut self, pair: &mut Pair<Threads>, listeners: &[ListenerId]) {
         for (queue, (core, listener)) in pair.b.shards.iter_mut().zip(listeners).enumerate() {
             while let Some(handle) = core.client.streams.accept(*listener) {
                 let remote = core.client.streams.status(handle).and_then(|status| status.remote);
@@ -271,7 +271,7 @@ impl Scene {
     }
 
     /// Every byte, and every list.
-    fn check(&self, pair: &mut Pair<Cores<Walker>>, text: &str) {
+    fn check(&self, pair: &mut Pair<Threads>, text: &str) {
         for (index, (a, b)) in self.ends[0].iter().zip(&self.ends[1]).enumerate() {
             for (from, to, cores) in [(a, b, &pair.b), (b, a, &pair.a)] {
                 let core = &cores.shards[to.queue];
@@ -307,7 +307,7 @@ impl Scene {
     }
 
     /// What has happened.
-    fn seen(&self, pair: &Pair<Cores<Walker>>) -> Seen {
+    fn seen(&self, pair: &Pair<Threads>) -> Seen {
         let mut seen = self.road.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
         for cores in [&pair.a, &pair.b] {
             cores.shards.iter().for_each(|core| seen.add(&core.client.seen));
@@ -318,7 +318,7 @@ impl Scene {
         seen
     }
 
-    fn describe(&self, pair: &Pair<Cores<Walker>>) -> String {
+    fn describe(&self, pair: &Pair<Threads>) -> String {
         let mut text = format!("{:?}\n", self.plan);
         for (ends, cores) in self.ends.iter().zip([&pair.a, &pair.b]) {
             for (index, end) in ends.iter().enumerate() {

@@ -357,7 +357,13 @@ impl Engine {
     pub fn has_input(&self) -> bool {
         let held = !self.paused && !self.held_trees.is_empty();
         let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
-        held || passed || !self.from_host.is_empty() || self.connections.has_ready()
+        let ready = self.connections.has_ready() && !self.is_stalled();
+        held || passed || !self.from_host.is_empty() || ready
+    }
+
+    /// As many frames wait for the link as may.
+    fn is_stalled(&self) -> bool {
+        self.stalled.len() >= STALLED_FRAMES_MAX
     }
 
     /// Whether a frame waits for the link to become writable.

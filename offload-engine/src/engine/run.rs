@@ -5,7 +5,7 @@ use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 use bytes::Bytes;
 
 use super::{
-    Engine, FROM_HOST_MESSAGES_MAX, NodeClient, STALLED_FRAMES_MAX, Stalled, TRANSMIT_SEGMENTS_MAX,
+    Engine, FROM_HOST_MESSAGES_MAX, NodeClient, Stalled, TRANSMIT_SEGMENTS_MAX,
     adapter::Counted,
     connections::{HeldFrames, Offloaded},
     payload::{Payload, Places},
@@ -99,7 +99,8 @@ impl Engine {
             self.drain(now, slot, client);
             self.trace(now, slot);
         }
-        turns > 0
+        // What waits for the link comes to nothing before that has room.
+        turns > 0 && !self.is_stalled()
     }
 
     fn resend_stalled(&mut self, now: Instant) -> bool {
@@ -376,12 +377,12 @@ impl Engine {
 
     /// One connection's turn: events up, room to the client, segments out.
     fn drain(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) {
+        let stalled = self.is_stalled();
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let path = offloaded.path;
         if core::mem::take(&mut offloaded.progress) {
             self.objects.confirm(now, path);
         }
-        let stalled = self.stalled.len() >= STALLED_FRAMES_MAX;
         // An answer goes out before the client is told that what it had sent before has arrived.
         let mut later = !stalled && offloaded.tcp.has_only_sent();
         if offloaded.tcp.take_cached_changed() {
@@ -404,7 +405,7 @@ impl Engine {
                 self.release(now, slot);
                 return;
             }
-            let stalled = self.stalled.len() >= STALLED_FRAMES_MAX;
+            let stalled = self.is_stalled();
             let Some(offloaded) = self.connections.slot(slot) else { return };
             let waits = offloaded.tcp.backlog().is_some();
             if waits {
@@ -545,7 +546,7 @@ impl Engine {
         // Behind what waits, as above.
         let full = !self.stalled.is_empty();
         if full || self.link.transmit(now, &frame) == TxOutcome::Full {
-            if self.stalled.len() >= STALLED_FRAMES_MAX {
+            if self.is_stalled() {
                 self.stats.tx_lost += 1;
                 return;
             }

@@ -26,6 +26,7 @@ use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, Trans
 
 use super::{
     Callback, Connections, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX, NodeClient,
+    STALLED_FRAMES_MAX,
     port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
 };
 use crate::{
@@ -661,6 +662,30 @@ fn a_super_segment_is_cut_for_a_plain_link() {
         bench.poll();
         assert_eq!(bench.client.completed.len(), 1);
     }
+}
+
+// A device that takes nothing is waited for, not asked again and again; then everything leaves.
+#[test]
+fn a_full_link_is_waited_for() {
+    let mut bench = Bench::new(10);
+    bench.initiate(1, 80);
+    bench.poll();
+    bench.sent();
+    bench.wire.lock().unwrap().full = true;
+    for _ in 0..STALLED_FRAMES_MAX {
+        bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
+    }
+    while bench.poll() {}
+    let mut buffer = NetBuffer::new();
+    buffer.push_mdl(Bytes::from_static(b"data"));
+    let mut list = NetBufferList::new(1);
+    list.net_buffers.push(buffer);
+    let now = bench.now;
+    bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
+    assert!(!bench.poll() && !bench.engine.has_input() && bench.engine.wants_writable());
+    bench.wire.lock().unwrap().full = false;
+    while bench.poll() {}
+    assert_eq!(bench.sent().len(), STALLED_FRAMES_MAX + 1);
 }
 
 // RFC 3168 s6.1.2: the first frame says that the window was reduced, the last ends the list and the stream.

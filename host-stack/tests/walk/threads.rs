@@ -1,0 +1,72 @@
+//! A node whose threads, one for each queue and one for the host stack, take turns as the seed decides.
+
+use std::{
+    io,
+    ops::{Deref, DerefMut},
+};
+
+use host_stack::{node::Cores, simulation::Simulated};
+use offload_engine::time::Instant;
+use oorandom::Rand64;
+
+use crate::client::Walker;
+
+/// One turn in so many is missed: a thread waits for its processor.
+const MISSED: u64 = 4;
+
+/// A node.
+pub(crate) struct Threads {
+    cores: Cores<Walker>,
+    /// `None`: all in their order.
+    rng: Option<Rand64>,
+    /// Queues, and the host stack behind them.
+    turns: Vec<usize>,
+}
+
+impl Threads {
+    pub(crate) fn new(cores: Cores<Walker>, is_free: bool, seed: u64) -> Self {
+        let rng = is_free.then(|| Rand64::new(u128::from(seed) ^ 0x7423 << 64));
+        let turns = (0..=cores.shards.len()).collect();
+        Self { cores, rng, turns }
+    }
+}
+
+impl Deref for Threads {
+    type Target = Cores<Walker>;
+
+    fn deref(&self) -> &Cores<Walker> {
+        &self.cores
+    }
+}
+
+impl DerefMut for Threads {
+    fn deref_mut(&mut self) -> &mut Cores<Walker> {
+        &mut self.cores
+    }
+}
+
+impl Simulated for Threads {
+    fn poll(&mut self, now: Instant) -> io::Result<bool> {
+        let Self { cores, rng: Some(rng), turns } = self else { return self.cores.poll(now) };
+        let mut busy = false;
+        for left in (1..=turns.len()).rev() {
+            turns.swap(left - 1, rng.rand_range(0..left as u64) as usize);
+            let turn = turns[left - 1];
+            busy |= match cores.shards.get_mut(turn) {
+                // It comes later, at the same moment.
+                _ if rng.rand_range(0..MISSED) == 0 => true,
+                Some(shard) => shard.poll(now)?,
+                None => cores.host.poll(now),
+            };
+        }
+        Ok(busy)
+    }
+
+    fn poll_at(&self, now: Instant) -> Option<Instant> {
+        self.cores.poll_at(now)
+    }
+
+    fn has_input(&self) -> bool {
+        self.cores.has_input()
+    }
+}
