@@ -33,6 +33,7 @@ mod requests;
 mod routes;
 mod service;
 mod shards;
+mod stalls;
 mod time_wait;
 mod upkeep;
 mod upload;

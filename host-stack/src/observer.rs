@@ -143,6 +143,8 @@ pub(crate) struct Flow {
     round_trips: RoundTrips,
     /// When data was last sent.
     pub(crate) last_sent_at: Instant,
+    /// When the first was sent of what is in flight since.
+    pub(crate) in_flight_since: Instant,
     /// When the peer was last heard.
     pub(crate) last_heard_at: Instant,
     /// An RST has gone out before one came: ours, not the peer's, was the end.
@@ -171,6 +173,7 @@ impl Flow {
             ts_recent_at: now,
             round_trips: RoundTrips::default(),
             last_sent_at: now,
+            in_flight_since: now,
             last_heard_at: now,
             reset_sent: false,
             reset_heard: false,
@@ -254,6 +257,21 @@ impl Flow {
             timestamps: has_timestamps
                 .then_some(Timestamps { value: ts_time, echo: self.ts_recent }),
             ece: self.ecn_echo,
+        }
+    }
+
+    /// What the peer would say, to smoltcp, if nothing had arrived of what is in flight.
+    pub(crate) fn oldest_acknowledgement(&self, rcv_nxt: SeqNum) -> Acknowledgement {
+        let edge = self.snd_edge.later(self.stack_max);
+        let window = u32::try_from(edge.distance(self.snd_una)).unwrap_or(0);
+        let window = window.div_ceil(1 << self.peer_scale());
+        let has_timestamps = self.agreed.is_some_and(|agreed| agreed.timestamps);
+        Acknowledgement {
+            seq: rcv_nxt,
+            ack: self.snd_una,
+            window: u16::try_from(window).unwrap_or(u16::MAX),
+            timestamps: has_timestamps.then_some(Timestamps { value: self.ts_recent, echo: 0 }),
+            ece: false,
         }
     }
 
@@ -470,6 +488,9 @@ impl Flow {
         }
         if frame.sequence_len() > 0 {
             let end = frame.seq + frame.sequence_len();
+            if self.snd_max == self.snd_una {
+                self.in_flight_since = now;
+            }
             self.round_trips.sent(now, end, again);
             self.snd_max = self.snd_max.later(end);
             self.last_sent_at = now;

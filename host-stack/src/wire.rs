@@ -273,6 +273,7 @@ pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Opt
 }
 
 /// What an acknowledgement says.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledgement {
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
@@ -298,6 +299,18 @@ pub(crate) fn ack_frame(
     let ports = (segment.destination.port(), segment.source.port());
     let builder = ip.tcp(ports.0, ports.1, said.seq.0, said.window).ack(said.ack.0);
     let builder = if said.ece { builder.ece() } else { builder };
+    write(stamped(builder, said.timestamps)?, &[])
+}
+
+/// A bare acknowledgement of the peer's of `tuple`, for smoltcp; `macs`: the peer's and ours.
+pub(crate) fn peer_frame(
+    tuple: FourTuple,
+    macs: (MacAddress, MacAddress),
+    said: &Acknowledgement,
+) -> Option<Vec<u8>> {
+    let FourTuple { local, remote } = tuple;
+    let ip = packet(macs, (remote.ip(), local.ip()), u8::MAX)?;
+    let builder = ip.tcp(remote.port(), local.port(), said.seq.0, said.window).ack(said.ack.0);
     write(stamped(builder, said.timestamps)?, &[])
 }
 

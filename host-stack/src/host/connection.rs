@@ -22,7 +22,7 @@ use smoltcp::{
     socket::tcp::{Socket, State},
 };
 
-use super::{list::Refusal, shards::ShardId};
+use super::{list::Refusal, shards::ShardId, stalls::Woken};
 use crate::{observer::Flow, retrieve::Standing, socket::ListenerId, wire::FourTuple};
 
 /// Ports given to who asks for none (RFC 6335 s6).
@@ -67,6 +67,8 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     /// When the host next solicits the next hop, while our SYN has not left.
     pub(super) solicit_at: Instant,
+    /// When smoltcp was last made to send again.
+    pub(super) woken: Option<Woken>,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
 }
@@ -116,7 +118,7 @@ impl Connection {
         match self.stage {
             Stage::Handshake(deadline) if self.flow.syn_sent() => Some(deadline),
             Stage::Handshake(deadline) => Some(deadline.min(self.solicit_at)),
-            Stage::Open => offload_at,
+            Stage::Open => offload_at.into_iter().chain(self.stalls_at()).min(),
             Stage::Lingering => None,
         }
     }

@@ -217,7 +217,7 @@ impl Host {
         }
     }
 
-    fn process(&mut self, now: Instant, frame: Vec<u8>) {
+    pub(super) fn process(&mut self, now: Instant, frame: Vec<u8>) {
         self.device.received.push_back(frame);
         let at = to_smoltcp(now);
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
@@ -267,6 +267,7 @@ impl Host {
                 history: History::new(now),
                 stage: Stage::Handshake(now + HANDSHAKE_MAX),
                 solicit_at: now + SOLICIT_DELAY,
+                woken: None,
                 send: SendHalf::default(),
                 receive: ReceiveHalf::default(),
             },

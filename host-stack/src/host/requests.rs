@@ -127,6 +127,7 @@ impl Host {
                 history: History::new(now),
                 stage: Stage::Handshake(now + timeout),
                 solicit_at: now + SOLICIT_DELAY,
+                woken: None,
                 send: SendHalf::default(),
                 receive: ReceiveHalf::default(),
             },

@@ -3,7 +3,10 @@
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use offload_engine::{chimney::client::OffloadHandle, time::Instant};
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    time::{Duration, Instant},
+};
 use smoltcp::socket::tcp::{self, State};
 
 use super::{
@@ -96,7 +99,8 @@ impl Host {
             let path = PathKey::of(&connection.tuple);
             self.hear_through(now, &path);
         }
-        answered | self.write(handle) | self.deliver(handle) | self.see_end(now, handle)
+        let woken = self.wake_stalled(now, handle);
+        woken | answered | self.write(handle) | self.deliver(handle) | self.see_end(now, handle)
     }
 
     /// Gives back the lists that the peer has acknowledged.
@@ -142,7 +146,9 @@ impl Host {
         let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
         let tcp = &self.config.tcp;
         let timeout = if closing || socket.send_queue() > 0 {
-            self.config.retransmission_max().map(|time| time.as_millis() as u64)
+            let silence = connection.silence_before_waking().unwrap_or(Duration::ZERO);
+            let limit = self.config.retransmission_max();
+            limit.map(|time| time.saturating_sub(silence).as_millis() as u64)
         } else if socket.state() != State::TimeWait && tcp.keep_alive_enabled {
             // smoltcp probes at one interval, so an unanswered connection takes this long to end.
             let probes = 1 + u32::from(tcp.keep_alive_probes());

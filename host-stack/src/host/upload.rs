@@ -309,6 +309,7 @@ impl Host {
             history,
             stage: Stage::Open,
             solicit_at: now,
+            woken: None,
             receive: ReceiveHalf {
                 first: delegated.rcv_nxt - undelivered - fin,
                 read: 0,

@@ -22,11 +22,13 @@ use super::{
     offloading::{connected, remote},
 };
 use crate::{
-    host::{HostConfig, upkeep::NEIGHBOR_STALE},
+    host::{HostConfig, stalls::STALL, upkeep::NEIGHBOR_STALE},
     socket::{OffloadPolicy, Request},
+    wire::{self, Acknowledgement, Frame},
 };
 
 const MOMENT: Duration = Duration::from_millis(10);
+const FIRST_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const NEW_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 
 fn offloaded() -> (Bench, OffloadHandle) {
@@ -259,32 +261,73 @@ fn other_announcements_are_ignored() {
     assert!(bench.nodes[1].updates.is_empty());
 }
 
+/// The first host is far, the second one behind a gateway.
+fn apart(policy: OffloadPolicy) -> Bench {
+    let far = HostConfig {
+        addresses: vec![([10, 0, 0, 77].into(), 24)],
+        ..config(1, OffloadPolicy::Never)
+    };
+    let near = HostConfig {
+        addresses: vec![([10, 0, 0, 2].into(), 30)],
+        gateways: vec![[10, 0, 0, 3].into()],
+        ..config(2, policy)
+    };
+    let mut bench = Bench::with([far, near]);
+    bench.nodes[1].listen(remote(false), 4, false);
+    bench.nodes[1].frame(arp_of(3, FIRST_MAC));
+    // smoltcp answers no question from outside of its network.
+    let second = (2, MacAddress([2, 0, 0, 0, 0, 2]));
+    bench.nodes[0].frame(arp_between(second, (77, FIRST_MAC)));
+    bench.nodes[0].connect(remote(false), false);
+    bench.run(MOMENT * 10);
+    bench
+}
+
+// RFC 5681 s3.2: the fast retransmission comes while the new next hop is still being sought, and with it goes smoltcp's
+// timer.
+#[test]
+fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
+    let mut bench = apart(OffloadPolicy::Never);
+    let (passive, _) = bench.nodes[1].established();
+    bench.passes = |from, _| from == 0;
+    bench.nodes[1].sent.clear();
+    bench.nodes[1].send(passive, vec![7; 2_000]);
+    bench.settle();
+    let Frame::Tcp(first) = wire::parse(&bench.nodes[1].sent[0]) else { panic!() };
+    let said = Acknowledgement {
+        seq: first.ack,
+        ack: first.seq,
+        window: 40_000,
+        timestamps: None,
+        ece: false,
+    };
+    let macs = (first.destination_mac, first.source_mac);
+    let again = wire::peer_frame(first.sent_on(), macs, &said).unwrap();
+    bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
+    bench.settle();
+    for _ in 0..4 {
+        bench.nodes[1].frame(again.clone());
+    }
+    bench.settle();
+    bench.passes = |_, _| true;
+    bench.nodes[1].frame(arp_of(1, FIRST_MAC));
+    bench.run(Duration::from_secs(10));
+    assert!(bench.nodes[0].data().is_empty(), "smoltcp's timer has stopped");
+    // And once more: smoltcp has forgotten the next hop after a minute.
+    bench.run(STALL);
+    bench.nodes[1].frame(arp_of(1, FIRST_MAC));
+    bench.run(Duration::from_secs(2));
+    assert_eq!(bench.nodes[0].data(), [7; 2_000]);
+}
+
 // CH-UPD-2, -7: another gateway. It is sought and offloaded, the path is linked to it, the old one goes; if that
 // fails the connection comes back.
 #[test]
 fn a_new_next_hop_is_linked() {
-    let far =
-        |config: HostConfig| HostConfig { addresses: vec![([10, 0, 0, 77].into(), 24)], ..config };
-    let near = |config: HostConfig| HostConfig {
-        addresses: vec![([10, 0, 0, 2].into(), 30)],
-        gateways: vec![[10, 0, 0, 3].into()],
-        ..config
-    };
-    let first_mac = MacAddress([2, 0, 0, 0, 0, 1]);
     for fails in [false, true] {
-        let mut bench = Bench::with([
-            far(config(1, OffloadPolicy::Never)),
-            near(config(2, OffloadPolicy::Always)),
-        ]);
-        bench.nodes[1].listen(remote(false), 4, false);
-        bench.nodes[1].frame(arp_of(3, first_mac));
-        // smoltcp answers no question from outside of its network.
-        let second = (2, MacAddress([2, 0, 0, 0, 0, 2]));
-        bench.nodes[0].frame(arp_between(second, (77, first_mac)));
-        bench.nodes[0].connect(remote(false), false);
-        bench.run(MOMENT * 10);
+        let mut bench = apart(OffloadPolicy::Always);
         let initiate = bench.nodes[1].initiates.pop_front().unwrap();
-        assert_eq!(initiate.state.neighbor.cached.dl_destination_address, first_mac);
+        assert_eq!(initiate.state.neighbor.cached.dl_destination_address, FIRST_MAC);
         bench.nodes[1].complete(initiate.handle, None);
         bench.run(MOMENT);
         let before = bench.nodes[1].sent.len();
@@ -306,6 +349,6 @@ fn a_new_next_hop_is_linked() {
         assert_eq!(bench.nodes[1].terminating().len(), usize::from(fails));
         let macs = bench.nodes[1].neighbors.values();
         let macs = macs.map(|neighbor| neighbor.cached.dl_destination_address).collect::<Vec<_>>();
-        assert_eq!(macs, [if fails { first_mac } else { NEW_MAC }]);
+        assert_eq!(macs, [if fails { FIRST_MAC } else { NEW_MAC }]);
     }
 }

@@ -1,0 +1,69 @@
+//! Connections of smoltcp's that stand still.
+//!
+//! smoltcp stops its retransmission timer before a fast retransmission, and takes the segment for sent though it had to
+//! be dropped, since the next hop was still being sought. Then no timer runs, and nothing is sent until the peer gives
+//! up. What is in flight is sent again at the latest after smoltcp's longest time-out; so if nothing has been sent for
+//! longer, the host plays three duplicate acknowledgements, behind which smoltcp sends the oldest segment again.
+
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    time::{Duration, Instant},
+};
+use smoltcp::socket::tcp;
+
+use super::{Host, connection::Connection, neighbors::SOLICIT_INTERVAL};
+use crate::{observer::Flow, wire};
+
+/// Longer than smoltcp's longest retransmission time-out, a minute.
+pub(super) const STALL: Duration = Duration::from_secs(64);
+/// A segment with another window counts as no duplicate, and the count begins; then RFC 5681 s3.2.
+const ACKNOWLEDGEMENTS: usize = 5;
+
+/// What the host has played. smoltcp takes it for a sign of the peer's: its time-out began anew.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Woken {
+    at: Instant,
+    silence: Duration,
+}
+
+impl Host {
+    /// Has smoltcp send again what is in flight, if it has been silent for too long.
+    pub(super) fn wake_stalled(&mut self, now: Instant, handle: OffloadHandle) -> bool {
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        if connection.stalls_at().is_none_or(|at| now < at) {
+            return false;
+        }
+        let Flow { last_heard_at, in_flight_since, .. } = connection.flow;
+        let silence = now.saturating_since(last_heard_at.max(in_flight_since));
+        connection.woken = Some(Woken { at: now, silence });
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        // A FIN alone is never sent so; `retrieve` keeps its timer alive.
+        if socket.send_queue() == 0 {
+            return false;
+        }
+        let ack = connection.flow.oldest_acknowledgement(connection.rcv_nxt(socket));
+        let (tuple, macs) = (connection.tuple, (connection.flow.peer_mac, self.config.mac));
+        for count in 0..ACKNOWLEDGEMENTS {
+            let window = if count == 0 { ack.window ^ 1 } else { ack.window };
+            let said = wire::Acknowledgement { window, ..ack };
+            let Some(frame) = wire::peer_frame(tuple, macs, &said) else { return false };
+            self.process(now, frame);
+        }
+        true
+    }
+}
+
+impl Connection {
+    /// When it stands still, if nothing is sent before. The next hop may be unknown then too, and soon be found.
+    pub(super) fn stalls_at(&self) -> Option<Instant> {
+        let is_in_flight = self.flow.stack_max != self.flow.snd_una;
+        let again = self.woken.map(|woken| woken.at + SOLICIT_INTERVAL);
+        is_in_flight.then(|| (self.flow.last_sent_at + STALL).max(again.unwrap_or(Instant::ZERO)))
+    }
+
+    /// For how long nothing had been heard when smoltcp was made to send again, if nothing has been heard since.
+    pub(super) fn silence_before_waking(&self) -> Option<Duration> {
+        let woken = self.woken.filter(|woken| woken.at > self.flow.last_heard_at);
+        woken.map(|woken| woken.silence)
+    }
+}
