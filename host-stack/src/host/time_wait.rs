@@ -9,8 +9,14 @@
 //! * any other ACK, and an RST (RFC 1337), are dropped;
 //! * a SYN beyond the connection's sequence numbers opens a new one.
 //!
+//! A connection is acknowledged at most once per [`ANSWER_INTERVAL`], whatever comes for it: a spoofer who knows the
+//! 4-tuple cannot make the host send a segment for each of its own (ACK throttling, RFC 5961 s7). All answers say the
+//! same, so one is enough for a window that is sent again as a whole, and a FIN whose answer was lost gets another
+//! at its next time-out behind the interval. There is no limit for all connections together: it would tell an
+//! attacker whether segments that it has forged for another connection were answered.
+//!
 //! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each;
-//! the oldest goes first. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is
+//! the record made first goes first, whether or not its timer was restarted. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is
 //! made or asked for, so that nothing wakes up for it.
 
 use alloc::collections::VecDeque;
@@ -24,8 +30,11 @@ use crate::{
     wire::{FourTuple, TcpFrame},
 };
 
-/// Records kept, as many as Linux keeps on a machine of this size (`tcp_max_tw_buckets`).
+/// Records kept. A bound, since a peer makes a record by opening and closing a connection: about 5 MB.
 pub(super) const RECORDS_MAX: usize = 16_384;
+/// Least time between two acknowledgements to one connection, as in Linux (`tcp_invalid_ratelimit`): half the least
+/// retransmission time-out of RFC 6298 s2.4.
+pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What is left of a connection.
 #[derive(Debug)]
@@ -33,6 +42,8 @@ struct Record {
     shard: ShardId,
     flow: Flow,
     until: Instant,
+    /// When a segment was last acknowledged.
+    answered_at: Option<Instant>,
     /// Of its entry in the order.
     serial: u64,
 }
@@ -68,7 +79,7 @@ impl TimeWaits {
         self.expire(now);
         self.last_serial += 1;
         let (until, serial) = (now + time, self.last_serial);
-        self.records.insert(tuple, Record { shard, flow, until, serial });
+        self.records.insert(tuple, Record { shard, flow, until, answered_at: None, serial });
         self.order.push_back((until, tuple, serial));
         while self.order.len() > RECORDS_MAX {
             if let Some((_, tuple, serial)) = self.order.pop_front() {
@@ -103,6 +114,7 @@ impl TimeWaits {
         })
     }
 
+    /// The answer to a segment other than an open request.
     pub(super) fn answer(
         &mut self,
         now: Instant,
@@ -123,6 +135,13 @@ impl TimeWaits {
         if !is_empty {
             record.until = now + time;
         }
+        if record.answered_at.is_some_and(|at| now < at + ANSWER_INTERVAL) {
+            return Answer::Silence;
+        }
+        record.answered_at = Some(now);
         Answer::Acknowledge(record.shard, record.flow)
     }
 }
+
+#[cfg(test)]
+mod tests;
