@@ -12,8 +12,8 @@
 //! | Uploading | waits |
 //!
 //! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has
-//! read, and the peer's window closes; of the host's it holds at most [`RECEIVE_CREDIT_BYTES`]. When a connection in the
-//! host enters TIME-WAIT the stream gets everything that is left, beyond that limit: at most one receive buffer
+//! read, and the peer's window closes; of the host's it holds at most [`RECEIVE_CREDIT_BYTES`]. When a connection in
+//! the host enters TIME-WAIT the stream gets everything that is left, beyond that limit: at most one receive buffer
 //! ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)) more.
 
 use core::ops::RangeInclusive;

@@ -156,7 +156,8 @@ impl Host {
     }
 
     /// Moves received data to the client, as far as its credit goes. In TIME-WAIT nothing more can come, and smoltcp
-    /// forgets what it still has when that ends: so the client gets all of it, at most a receive buffer beyond its credit.
+    /// forgets what it still has when that ends: so the client gets all of it, at most a receive buffer beyond its
+    /// credit.
     fn deliver(&mut self, handle: OffloadHandle) -> bool {
         let mut work = false;
         while let Some(connection) = self.connections.get_mut(&handle) {

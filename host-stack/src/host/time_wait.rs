@@ -16,8 +16,9 @@
 //! attacker whether segments that it has forged for another connection were answered.
 //!
 //! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each;
-//! the record made first goes first, whether or not its timer was restarted. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is
-//! made or asked for, so that nothing wakes up for it.
+//! the record made first goes first, whether or not its timer was restarted. Timer:
+//! [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is made or asked for, so that
+//! nothing wakes up for it.
 
 use alloc::collections::VecDeque;
 
