@@ -208,7 +208,7 @@ impl Flow {
                 // Not part of the state; SND.UNA is what a window update has acknowledged at least.
                 snd_wl2: delegated.snd_una,
             },
-            // What the replay has told the socket.
+            // The right edge that the replay has shown to the socket.
             snd_edge: delegated.snd_una + delegated.snd_wnd.max(if fin_sent { posted } else { 0 }),
             acknowledged: delegated.rcv_nxt,
             right_edge: delegated.rcv_nxt + delegated.rcv_wnd,
@@ -437,7 +437,7 @@ impl Flow {
             });
             self.snd_una = frame.seq;
             self.snd_max = frame.seq + 1;
-            // Of a SYN that came first; else nothing.
+            // The window of the peer's SYN, if that came first.
             self.snd_edge = frame.seq + 1 + self.send_window.snd_wnd;
             self.agree();
         }

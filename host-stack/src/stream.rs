@@ -229,7 +229,7 @@ impl Stream {
             self.status.error = error;
         }
         if error == Some(HostError::StateLost) {
-            // What was below is lost with it.
+            // Lists that the layers below had are lost with the state.
             self.below = Outstanding::default();
         }
         self.give_back();

@@ -256,7 +256,7 @@ pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Opt
     write(stamped(builder, segment.timestamps)?)
 }
 
-/// What an acknowledgement says.
+/// Fields of a bare acknowledgement.
 pub(crate) struct Acknowledgement {
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,

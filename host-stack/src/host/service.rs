@@ -253,9 +253,9 @@ impl Host {
     }
 }
 
-/// Whether all that is queued may be sent without a wider window. In LAST-ACK smoltcp takes a segment that acknowledges
-/// nothing for an old one, and its window is not read: what waits for that window would wait for ever. In FIN-WAIT-1
-/// it reads every window.
+/// Everything queued may be sent without a wider window. In LAST-ACK smoltcp takes a segment that acknowledges nothing
+/// for an old one and does not read its window: data that wait for that window would wait for ever. In FIN-WAIT-1 it
+/// reads every window.
 fn needs_no_window(socket: &tcp::Socket<'_>, flow: &Flow) -> bool {
     socket.state() != State::CloseWait || socket.send_queue() <= flow.send_window.snd_wnd as usize
 }

@@ -37,7 +37,7 @@ pub(super) const RECORDS_MAX: usize = 16_384;
 /// retransmission time-out of RFC 6298 s2.4.
 pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is left of a connection.
+/// A connection that is over.
 #[derive(Debug)]
 struct Record {
     shard: ShardId,
@@ -45,16 +45,16 @@ struct Record {
     until: Instant,
     /// When a segment was last acknowledged.
     answered_at: Option<Instant>,
-    /// Of its entry in the order.
+    /// Serial of its entry in the order.
     serial: u64,
 }
 
-/// What is done with a segment for a connection that is over.
+/// How a segment of a connection that is over is answered.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// There is no record.
     Unknown,
-    /// Nothing.
+    /// Dropped.
     Silence,
     /// An acknowledgement, by that queue, as the flow says.
     Acknowledge(ShardId, Flow),
@@ -95,7 +95,7 @@ impl TimeWaits {
         }
     }
 
-    /// Forgets what has waited long enough, and puts it behind the others if its time has started again.
+    /// Removes the records whose timer has expired. One that was restarted goes behind the others.
     fn expire(&mut self, now: Instant) {
         while let Some(&(_, tuple, serial)) = self.order.front().filter(|(at, ..)| *at <= now) {
             self.order.pop_front();
@@ -107,7 +107,7 @@ impl TimeWaits {
         }
     }
 
-    /// Whether a SYN is a duplicate of the connection's, or of one before it.
+    /// Returns whether a SYN is an old duplicate: of this connection or one before it.
     pub(super) fn rejects(&self, now: Instant, segment: &TcpFrame<'_>) -> bool {
         let record = self.records.get(&segment.received_on());
         record.is_some_and(|record| {

@@ -1,4 +1,4 @@
-//! What smoltcp leaves unread of segments is read all the same.
+//! Segments of which smoltcp alone would not read everything.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -129,7 +129,7 @@ impl Connected {
         self.bench.run(Duration::from_millis(1));
     }
 
-    /// How often a list of the host's has come back with all its `length` bytes.
+    /// The host's only list has come back with all its `length` bytes.
     fn acknowledged(&self, length: usize) -> bool {
         self.bench.nodes[1].completed() == [(1, length, NdisStatus::SUCCESS)]
     }
@@ -174,8 +174,8 @@ fn what_a_window_closes_over_is_sent_again() {
     }
 }
 
-// RFC 9293 s3.8.1: smoltcp's fast retransmission fills a segment, beyond the window. If all that is queued has left with
-// it, and the window has closed and opened behind what the peer took, the retransmission timer still runs for the rest.
+// RFC 9293 s3.8.1: smoltcp's fast retransmission fills a segment, beyond the window. Though all that is queued has left
+// with it, and the window closes and opens again behind the data that the peer took, the rest is retransmitted.
 #[test]
 fn data_sent_beyond_the_window_are_sent_again() {
     for (scale, window, length) in [(0, 200, 500), (0, 200, 202), (7, 256, 500)] {
@@ -241,8 +241,8 @@ fn a_reset_attempt_leaves_nothing_to_the_next() {
     assert_eq!(connected.bench.nodes[1].host.stats().attempt_fails, 1);
 }
 
-// RFC 9293 s3.8.4: who probes lives, and so does who answers from the right edge of the window. With keep-alive at both
-// ends each answers the other, and never comes to probe itself.
+// RFC 9293 s3.8.4: a peer that probes is alive, and so is one that answers a probe from the right edge of the window.
+// With keep-alive at both ends each only answers the other, and sends no probe of its own.
 #[test]
 fn a_peer_that_probes_lives() {
     let right_edge = u32::from(u16::MAX);
