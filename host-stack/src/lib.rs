@@ -6,7 +6,7 @@
 //! * [`socket`]: what its clients ask and are told.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
 //! * `observer`: what only the wire can tell of a connection.
-//! * `retrieve`: what smoltcp leaves unread of segments, in a form that it reads.
+//! * `retrieve`: makes smoltcp read the parts of a segment that it would leave unread.
 //! * `window`: a larger window scale on the wire than smoltcp's.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -187,6 +187,9 @@ impl Flow {
         let left = delegated.retransmit.timeout_delta.unwrap_or(RTO_TICKS);
         let posted = state.send_data.iter().map(NetBufferList::data_length).sum::<usize>() as u32;
         let fin_sent = delegated.snd_max == delegated.snd_una + posted + 1;
+        // As the replay has it: of what is behind a closed window nothing.
+        let is_closed = delegated.snd_wnd == 0 && !fin_sent;
+        let stack_max = if is_closed { delegated.snd_una } else { delegated.snd_max };
         let waited = Duration::from_millis(RTO_TICKS.saturating_sub(left).into());
         Self {
             // As if nothing had been lost on the way: the time that is left counts from there.
@@ -207,7 +210,7 @@ impl Flow {
             peer_mac: state.neighbor.cached.dl_destination_address,
             snd_una: delegated.snd_una,
             snd_max: delegated.snd_max,
-            stack_max: delegated.snd_max,
+            stack_max,
             send_window: SendWindow {
                 snd_wnd: delegated.snd_wnd,
                 max_snd_wnd: delegated.max_snd_wnd,
@@ -215,7 +218,7 @@ impl Flow {
                 // Not part of the state; SND.UNA is what a window update has acknowledged at least.
                 snd_wl2: delegated.snd_una,
             },
-            // What the replay has told the socket.
+            // The right edge that the replay has shown to the socket.
             snd_edge: delegated.snd_una + delegated.snd_wnd.max(if fin_sent { posted } else { 0 }),
             acknowledged: delegated.rcv_nxt,
             right_edge: delegated.rcv_nxt + delegated.rcv_wnd,
@@ -400,15 +403,11 @@ impl Flow {
         {
             return None;
         }
-        let offered = u32::try_from(self.snd_edge.distance(frame.ack)).unwrap_or(0);
-        let offered = offered >> self.peer_scale();
+        // All that smoltcp takes for sent, or that would look as if it waited for the window: when that opens, the
+        // persist timer stops, and no other runs. What it adds, up to a unit of the scale, `confine` takes away.
         let in_flight = u32::try_from(self.stack_max.distance(frame.ack)).ok()?;
-        let (least, most) =
-            (in_flight >> self.peer_scale(), in_flight.div_ceil(1 << self.peer_scale()));
-        // What smoltcp takes for sent beyond the edge must not look as if it waited for the window: when that opens the
-        // persist timer stops, and no other runs. One byte is a probe's.
-        let least = if in_flight > 1 { least } else { 0 };
-        let window = u16::try_from(offered.min(most).max(least)).unwrap_or(u16::MAX);
+        let window = in_flight.div_ceil(1 << self.peer_scale());
+        let window = u16::try_from(window).unwrap_or(u16::MAX);
         (window > frame.window).then_some(window)
     }
 
@@ -449,7 +448,13 @@ impl Flow {
         if self.agreed.is_none() || frame.flags.contains(Flags::SYN) {
             return false;
         }
-        self.stack_max = self.stack_max.later(frame.seq + frame.sequence_len());
+        // smoltcp does not count its probes of a closed window.
+        let is_probe = frame.payload_len == 1
+            && frame.seq == self.snd_una
+            && self.snd_edge.is_at_or_before(self.snd_una);
+        if !is_probe {
+            self.stack_max = self.stack_max.later(frame.seq + frame.sequence_len());
+        }
         let is_ahead = frame.seq.is_after(self.snd_max);
         frame.seq = frame.seq.earlier(self.snd_max);
         // What has room, a probe of a closed window, and what is sent again.
@@ -482,7 +487,7 @@ impl Flow {
             });
             self.snd_una = frame.seq;
             (self.snd_max, self.stack_max) = (frame.seq + 1, frame.seq + 1);
-            // Of a SYN that came first; else nothing.
+            // The window of the peer's SYN, if that came first.
             self.snd_edge = frame.seq + 1 + self.send_window.snd_wnd;
             self.agree();
         }

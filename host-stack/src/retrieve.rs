@@ -1,4 +1,4 @@
-//! What smoltcp leaves unread of the segments of a connection, given to it in a form that it reads.
+//! Makes smoltcp read the parts of a segment that it would leave unread.
 //!
 //! RFC 9293 s3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves
 //! some things unread:
@@ -30,7 +30,7 @@ use crate::{
 /// Largest value of the window field.
 const WINDOW_FIELD_MAX: u32 = 0xffff;
 
-/// What smoltcp is given of a segment.
+/// The frames that smoltcp is given for a segment.
 #[derive(Debug)]
 pub(crate) struct Given {
     /// First this frame.
@@ -39,7 +39,7 @@ pub(crate) struct Given {
     pub(crate) whole: bool,
 }
 
-/// Where a connection of smoltcp's stands, by counting; `fin_heard`: RCV.NXT is behind the peer's FIN.
+/// Sequence variables of a connection of smoltcp's, by counting; `fin_heard`: RCV.NXT is behind the peer's FIN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing {
     pub(crate) snd_una: SeqNum,
@@ -96,7 +96,7 @@ pub(crate) fn retrieve(
     Given { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
 }
 
-/// Whether both SYNs are acknowledged, and the connection is not over.
+/// Both SYNs are acknowledged, and the connection is not over (RFC 9293 s3.3.2).
 const fn is_synchronized(state: State) -> bool {
     !matches!(state, State::Closed | State::Listen | State::SynSent | State::SynReceived)
 }

@@ -3,7 +3,7 @@
 //! A client (an upper layer that lives with the engine) sends [`Request`]s down a channel and takes
 //! [`Notice`]s from another. Data of an offloaded connection never passes here: it goes straight
 //! through the chimney. Data of a connection that is in the host does, under credits: the client
-//! has at most [`SEND_CREDIT_BYTES`] unanswered bytes out, the host at most [`RECEIVE_CREDIT_BYTES`].
+//! has at most [`SEND_CREDIT_BYTES`] unanswered bytes out, the host at most [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT.
 //!
 //! A net buffer list is given once and comes back once, complete, however often its connection changes
 //! hands meanwhile: by [`Notice::Sent`] if the host has it in the end, by
@@ -25,7 +25,9 @@ pub use crate::host::{ConnectionRow, Moves, Refusal, SocketState};
 /// Bytes a client may have sent ([`Request::Send`]) without a [`Notice::Sent`] for them; what an upload has
 /// brought counts. A single list may be larger, if nothing else is unanswered.
 pub const SEND_CREDIT_BYTES: usize = 256 * 1024;
-/// Bytes the host may have delivered ([`Notice::Data`]) without a [`Request::Consumed`] for them.
+/// Bytes the host may have delivered ([`Notice::Data`]) without a [`Request::Consumed`] for them. In TIME-WAIT it
+/// delivers everything that has come, at most one receive buffer more
+/// ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)).
 pub const RECEIVE_CREDIT_BYTES: usize = 256 * 1024;
 
 /// A listener's name. Unique within a node, never reused.

@@ -12,7 +12,9 @@
 //! | Uploading | waits |
 //!
 //! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has
-//! read, and the peer's window closes; of the host's it holds at most [`RECEIVE_CREDIT_BYTES`].
+//! read, and the peer's window closes; of the host's it holds at most [`RECEIVE_CREDIT_BYTES`]. When a connection in
+//! the host enters TIME-WAIT the stream gets everything that is left, beyond that limit: at most one receive buffer
+//! ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)) more.
 
 use core::ops::RangeInclusive;
 use std::{collections::VecDeque, net::SocketAddr, vec::Vec};
@@ -227,7 +229,7 @@ impl Stream {
             self.status.error = error;
         }
         if error == Some(HostError::StateLost) {
-            // What was below is lost with it.
+            // Lists that the layers below had are lost with the state.
             self.below = Outstanding::default();
         }
         self.give_back();

@@ -272,7 +272,7 @@ pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Opt
     write(stamped(builder, segment.timestamps)?, &[])
 }
 
-/// What an acknowledgement says.
+/// Fields of a bare acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledgement {
     pub(crate) seq: SeqNum,
@@ -366,9 +366,42 @@ fn write(builder: PacketBuilderStep<TcpHeader>, payload: &[u8]) -> Option<Vec<u8
 mod tests {
     use alloc::vec::Vec;
 
-    use etherparse::PacketBuilder;
+    use etherparse::{PacketBuilder, TcpOptionElement};
+    use offload_engine::tcp::{Flags, SeqNum, Timestamps};
 
-    use super::{Frame, parse};
+    use super::{Frame, empty_frame, parse};
+
+    // RFC 7323 s3.2: once agreed on, timestamps are in every segment, also in one that the host makes of another.
+    #[test]
+    fn an_empty_frame_says_what_the_segment_says() {
+        let stamps = [TcpOptionElement::Timestamp(77, 88)];
+        for (options, expected) in
+            [(&stamps[..], Some(Timestamps { value: 77, echo: 88 })), (&[], None)]
+        {
+            for (v6, fin) in [(false, false), (false, true), (true, false), (true, true)] {
+                let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
+                let ip = match v6 {
+                    false => ethernet.ipv4([1; 4], [2; 4], 64),
+                    true => ethernet.ipv6([1; 16], [2; 16], 64),
+                };
+                let builder = ip.tcp(1, 2, 3, 4).ack(5).psh().options(options).unwrap();
+                let mut whole = Vec::new();
+                builder.write(&mut whole, b"data").unwrap();
+                let Frame::Tcp(whole) = parse(&whole) else { panic!("a segment") };
+                let empty = empty_frame(&whole, SeqNum(9), fin).unwrap();
+                let Frame::Tcp(empty) = parse(&empty) else { panic!("a segment") };
+                assert!(empty.is_well_formed && empty.checksum_is_right());
+                assert_eq!(empty.timestamps, expected);
+                assert_eq!((empty.seq, empty.payload_len), (SeqNum(9), 0));
+                assert_eq!((empty.ack, empty.window), (whole.ack, whole.window));
+                let flags = if fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
+                assert_eq!(empty.flags, flags);
+                assert_eq!(empty.received_on(), whole.received_on());
+                assert_eq!(empty.source_mac, whole.source_mac);
+                assert_eq!(empty.destination_mac, whole.destination_mac);
+            }
+        }
+    }
 
     // RFC 8200 s3: where smoltcp sees no segment, nothing is to be learned of one. Nothing of IPv6's header is
     // under a checksum, so a damaged length comes through.

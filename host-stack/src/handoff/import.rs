@@ -371,8 +371,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// What the socket is to believe of the peer's window, in the units of the wire. A window that has closed over data
-    /// and FIN in flight stays as it was: nothing else is left to be sent, and that goes on.
+    /// The peer's window as shown to the socket, in the units of the wire. A window that has closed over data and FIN
+    /// in flight is shown as it was: they are retransmitted, and nothing new is left to be sent.
     fn exact_window(&self) -> u16 {
         if self.delegated.snd_wnd == 0 && self.in_flight > 0 {
             return self.replay_window();

@@ -162,7 +162,8 @@ impl Host {
     }
 
     /// Moves received data to the client, as far as its credit goes. In TIME-WAIT nothing more can come, and smoltcp
-    /// forgets what it still has when that ends: so the client gets all of it.
+    /// forgets what it still has when that ends: so the client gets all of it, at most a receive buffer beyond its
+    /// credit.
     fn deliver(&mut self, handle: OffloadHandle) -> bool {
         let mut work = false;
         while let Some(connection) = self.connections.get_mut(&handle) {
@@ -258,9 +259,9 @@ impl Host {
     }
 }
 
-/// Whether all that is queued may be sent without a wider window. In LAST-ACK smoltcp takes a segment that acknowledges
-/// nothing for an old one, and its window is not read: what waits for that window would wait for ever. In FIN-WAIT-1
-/// it reads every window.
+/// Everything queued may be sent without a wider window. In LAST-ACK smoltcp takes a segment that acknowledges nothing
+/// for an old one and does not read its window: data that wait for that window would wait for ever. In FIN-WAIT-1 it
+/// reads every window.
 fn needs_no_window(socket: &tcp::Socket<'_>, flow: &Flow) -> bool {
     socket.state() != State::CloseWait || socket.send_queue() <= flow.send_window.snd_wnd as usize
 }
@@ -278,7 +279,7 @@ impl Connection {
     fn ended_in_order(&self) -> bool {
         self.receive.fin_heard
             && self.send.shutdown
-            && self.flow.snd_una == self.flow.stack_max
+            && self.flow.snd_una == self.flow.snd_max.later(self.flow.stack_max)
             && !self.flow.reset_heard
     }
 

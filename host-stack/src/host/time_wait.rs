@@ -9,9 +9,16 @@
 //! * any other ACK, and an RST (RFC 1337), are dropped;
 //! * a SYN beyond the connection's sequence numbers opens a new one.
 //!
+//! A connection is acknowledged at most once per [`ANSWER_INTERVAL`], whatever comes for it: a spoofer who knows the
+//! 4-tuple cannot make the host send a segment for each of its own (ACK throttling, RFC 5961 s7). All answers say the
+//! same, so one is enough for a window that is sent again as a whole, and a FIN whose answer was lost gets another
+//! at its next time-out behind the interval. There is no limit for all connections together: it would tell an
+//! attacker whether segments that it has forged for another connection were answered.
+//!
 //! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each;
-//! the oldest goes first. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is
-//! made or asked for, so that nothing wakes up for it.
+//! the record made first goes first, whether or not its timer was restarted. Timer:
+//! [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is made or asked for, so that
+//! nothing wakes up for it.
 
 use alloc::collections::VecDeque;
 
@@ -24,25 +31,30 @@ use crate::{
     wire::{FourTuple, TcpFrame},
 };
 
-/// Records kept, as many as Linux keeps on a machine of this size (`tcp_max_tw_buckets`).
+/// Records kept. A bound, since a peer makes a record by opening and closing a connection: about 5 MB.
 pub(super) const RECORDS_MAX: usize = 16_384;
+/// Least time between two acknowledgements to one connection, as in Linux (`tcp_invalid_ratelimit`): half the least
+/// retransmission time-out of RFC 6298 s2.4.
+pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is left of a connection.
+/// A connection that is over.
 #[derive(Debug)]
 struct Record {
     shard: ShardId,
     flow: Flow,
     until: Instant,
-    /// Of its entry in the order.
+    /// When a segment was last acknowledged.
+    answered_at: Option<Instant>,
+    /// Serial of its entry in the order.
     serial: u64,
 }
 
-/// What is done with a segment for a connection that is over.
+/// How a segment of a connection that is over is answered.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// There is no record.
     Unknown,
-    /// Nothing.
+    /// Dropped.
     Silence,
     /// An acknowledgement, by that queue, as the flow says.
     Acknowledge(ShardId, Flow),
@@ -68,7 +80,7 @@ impl TimeWaits {
         self.expire(now);
         self.last_serial += 1;
         let (until, serial) = (now + time, self.last_serial);
-        self.records.insert(tuple, Record { shard, flow, until, serial });
+        self.records.insert(tuple, Record { shard, flow, until, answered_at: None, serial });
         self.order.push_back((until, tuple, serial));
         while self.order.len() > RECORDS_MAX {
             if let Some((_, tuple, serial)) = self.order.pop_front() {
@@ -83,7 +95,7 @@ impl TimeWaits {
         }
     }
 
-    /// Forgets what has waited long enough, and puts it behind the others if its time has started again.
+    /// Removes the records whose timer has expired. One that was restarted goes behind the others.
     fn expire(&mut self, now: Instant) {
         while let Some(&(_, tuple, serial)) = self.order.front().filter(|(at, ..)| *at <= now) {
             self.order.pop_front();
@@ -95,7 +107,7 @@ impl TimeWaits {
         }
     }
 
-    /// Whether a SYN is a duplicate of the connection's, or of one before it.
+    /// Returns whether a SYN is an old duplicate: of this connection or one before it.
     pub(super) fn rejects(&self, now: Instant, segment: &TcpFrame<'_>) -> bool {
         let record = self.records.get(&segment.received_on());
         record.is_some_and(|record| {
@@ -103,6 +115,7 @@ impl TimeWaits {
         })
     }
 
+    /// The answer to a segment other than an open request.
     pub(super) fn answer(
         &mut self,
         now: Instant,
@@ -123,6 +136,13 @@ impl TimeWaits {
         if !is_empty {
             record.until = now + time;
         }
+        if record.answered_at.is_some_and(|at| now < at + ANSWER_INTERVAL) {
+            return Answer::Silence;
+        }
+        record.answered_at = Some(now);
         Answer::Acknowledge(record.shard, record.flow)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! The seeds of a campaign.
+//! Runs the seeds of a campaign one after the other: each has the network and the CPUs to itself.
 
 use std::any::Any;
 use std::fmt::Write as _;
@@ -14,24 +14,6 @@ const COMMAND: &str = "cargo test --profile campaign -p host-stack --test kernel
 pub(crate) fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
-}
-
-/// `FLUE_SEED=17` is that seed alone, `FLUE_SEEDS=5..9` are 5 to 8, `FLUE_SEEDS=20` are 0 to 19; the default is seed 0.
-pub(crate) fn from_env() -> Range<u64> {
-    match (number("FLUE_SEED"), std::env::var("FLUE_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, Ok(text)) => {
-            range(&text).unwrap_or_else(|| panic!("FLUE_SEEDS={text} is no range of seeds"))
-        }
-        (None, Err(_)) => 0..1,
-    }
-}
-
-/// Half-open and not empty: a run without seeds would prove nothing.
-fn range(text: &str) -> Option<Range<u64>> {
-    let (first, end) = text.split_once("..").unwrap_or(("0", text));
-    let range = first.parse().ok()?..end.parse().ok()?;
-    (!range.is_empty()).then_some(range)
 }
 
 /// Runs all seeds, also after a failure.
@@ -61,15 +43,6 @@ fn command(seed: u64) -> String {
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
-}
-
-#[test]
-fn seeds_are_a_number_or_a_half_open_range() {
-    assert_eq!(range("20"), Some(0..20));
-    assert_eq!(range("5..9"), Some(5..9));
-    for wrong in ["", "0", "9..5", "5..5", "a..b", "3..", "-1..4"] {
-        assert_eq!(range(wrong), None, "{wrong}");
-    }
 }
 
 #[test]

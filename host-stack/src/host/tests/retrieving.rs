@@ -1,9 +1,9 @@
-//! What smoltcp leaves unread of segments is read all the same.
+//! Segments of which smoltcp alone would not read everything.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
 
-use etherparse::PacketBuilder;
+use etherparse::{PacketBuilder, TcpOptionElement};
 use offload_engine::{
     chimney::{client::OffloadHandle, state::TcpCached},
     status::NdisStatus,
@@ -11,8 +11,11 @@ use offload_engine::{
     time::Duration,
 };
 
+use smoltcp::socket::tcp::{Socket, State};
+
 use super::bench::{Bench, address};
 use crate::{
+    retrieve::retrieve,
     socket::{HostError, Notice, OffloadPolicy},
     wire::{self, Frame, TcpFrame},
 };
@@ -22,14 +25,15 @@ const NEVER: [OffloadPolicy; 2] = [OffloadPolicy::Never; 2];
 const FIRST: u32 = 7_001;
 const WINDOW: u16 = 20_000;
 
-/// A host with one connection, whose peer the test plays, without options.
+/// A host with one connection, whose peer the test plays, without options but a window scale.
 struct Connected {
     bench: Bench,
     handle: OffloadHandle,
     /// The host's first byte.
     first: u32,
-    /// What the peer advertises, and its port.
+    /// The window that the peer advertises in bytes, its scale if not 0, and its port.
     window: u16,
+    scale: u8,
     port: u16,
 }
 
@@ -44,6 +48,11 @@ fn segments(bench: &Bench, node: usize) -> Vec<TcpFrame<'_>> {
 
 impl Connected {
     fn new() -> Self {
+        Self::with_window(WINDOW, 0)
+    }
+
+    /// The peer advertises `window` from its SYN on, and then in units of `scale`.
+    fn with_window(window: u16, scale: u8) -> Self {
         let mut bench = Bench::new(NEVER);
         bench.nodes[1].listen(SocketAddr::new(address(2, false), 5000), 8, false);
         // The neighbor is known: nothing that the host sends waits for ARP.
@@ -52,7 +61,7 @@ impl Connected {
         // The test's connection is none of host 1's, which would answer with RST.
         bench.passes = |_, _| false;
         let mut connected =
-            Self { bench, handle: OffloadHandle(0), first: 0, window: WINDOW, port: 1000 };
+            Self { bench, handle: OffloadHandle(0), first: 0, window, scale, port: 1000 };
         connected.bench.nodes[1].sent.clear();
         connected.says("S", FIRST - 1, 0, b"");
         let syn_ack = segments(&connected.bench, 1)[0].seq;
@@ -70,9 +79,22 @@ impl Connected {
     }
 
     fn hears(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
+        let frame = self.forge(flags, seq, acknowledged, payload);
+        self.bench.nodes[1].frame(frame);
+    }
+
+    fn forge(&self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) -> Vec<u8> {
+        let has_syn = flags.contains('S');
+        let window = if has_syn { self.window } else { self.window >> self.scale };
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-            .tcp(self.port, 5000, seq, self.window);
+            .tcp(self.port, 5000, seq, window);
+        let scale = TcpOptionElement::WindowScale(self.scale);
+        let builder = if has_syn && self.scale > 0 {
+            builder.options(&[TcpOptionElement::Noop, scale]).unwrap()
+        } else {
+            builder
+        };
         let ack = self.first.wrapping_add(acknowledged);
         let builder = flags.chars().fold(builder, |builder, flag| match flag {
             'S' => builder.syn(),
@@ -82,7 +104,24 @@ impl Connected {
         });
         let mut frame = Vec::new();
         builder.write(&mut frame, payload).unwrap();
-        self.bench.nodes[1].frame(frame);
+        frame
+    }
+
+    /// Of an empty segment: the state that smoltcp is in, whether it is given a frame ahead, and the segment itself.
+    fn is_given(&mut self, seq: u32, acknowledged: u32) -> (State, (bool, bool)) {
+        let frame = self.forge("A", seq, acknowledged, b"");
+        let Frame::Tcp(segment) = wire::parse(&frame) else { panic!("a segment") };
+        let host = &self.bench.nodes[1].host;
+        let connection = &host.connections[&self.handle];
+        let socket = host.sockets.get::<Socket<'_>>(connection.socket);
+        let given = retrieve(&segment, &connection.flow, socket, connection.standing(socket));
+        (socket.state(), (given.ahead.is_some(), given.whole))
+    }
+
+    /// smoltcp's.
+    fn socket(&mut self) -> &mut Socket<'static> {
+        let host = &mut self.bench.nodes[1].host;
+        host.sockets.get_mut(host.connections[&self.handle].socket)
     }
 
     fn sends(&mut self, length: usize) {
@@ -90,13 +129,19 @@ impl Connected {
         self.bench.run(Duration::from_millis(1));
     }
 
-    /// How often a list of the host's has come back with all its `length` bytes.
+    /// The host's only list has come back with all its `length` bytes.
     fn acknowledged(&self, length: usize) -> bool {
         self.bench.nodes[1].completed() == [(1, length, NdisStatus::SUCCESS)]
     }
 
     fn last_ack(&self) -> Option<SeqNum> {
         segments(&self.bench, 1).last().map(|segment| segment.ack)
+    }
+
+    /// How many bytes of the host's stream are in the segments that it has sent last, from its first byte on.
+    fn sent_up_to(&self) -> Option<i32> {
+        let sent = segments(&self.bench, 1).into_iter();
+        sent.map(|sent| (sent.seq + sent.payload_len).distance(SeqNum(self.first))).max()
     }
 
     fn fins(&self) -> usize {
@@ -112,11 +157,7 @@ fn what_a_window_closes_over_is_sent_again() {
     for acknowledged in [0, 536] {
         let mut connected = Connected::new();
         connected.sends(3_000);
-        let in_flight = |connected: &Connected| {
-            let sent = segments(&connected.bench, 1).into_iter();
-            sent.map(|sent| (sent.seq + sent.payload_len).distance(SeqNum(connected.first))).max()
-        };
-        let most = in_flight(&connected).unwrap();
+        let most = connected.sent_up_to().unwrap();
         assert!(most > 536);
         connected.window = 0;
         connected.says("A", FIRST, acknowledged, b"");
@@ -125,11 +166,45 @@ fn what_a_window_closes_over_is_sent_again() {
         let next = SeqNum(connected.first) + acknowledged;
         let again = segments(&connected.bench, 1).iter().filter(|sent| sent.seq == next).count();
         assert!(again >= 2, "after one second, and two more");
-        assert!(in_flight(&connected) <= Some(most), "nothing new");
+        assert!(connected.sent_up_to() <= Some(most), "nothing new");
         connected.window = WINDOW;
         connected.says("A", FIRST, most as u32, b"");
         connected.bench.run(Duration::from_secs(4));
-        assert_eq!(in_flight(&connected), Some(3_000), "the window is open again");
+        assert_eq!(connected.sent_up_to(), Some(3_000), "the window is open again");
+    }
+}
+
+// RFC 9293 s3.8.1, s3.8.6: smoltcp's fast retransmission fills a segment, beyond the window. That does not leave, nor
+// do acknowledgements from behind it, which the peer would not accept. Though smoltcp takes all that is queued for
+// sent, and the window closes and opens again behind the data that the peer took, the rest follows.
+#[test]
+fn data_beyond_the_window_wait_for_it() {
+    let lengths = [(0, 200, 500), (0, 200, 202), (0, 200, 201), (7, 256, 500), (7, 256, 257)];
+    for (scale, window, length) in lengths {
+        let mut connected = Connected::with_window(window, scale);
+        connected.sends(length);
+        assert_eq!(connected.sent_up_to(), Some(window.into()));
+        for _ in 0..3 {
+            connected.says("A", FIRST, 0, b"");
+        }
+        let first = SeqNum(connected.first);
+        let again = segments(&connected.bench, 1).iter().filter(|sent| sent.seq == first).count();
+        assert!(again >= 2 && connected.sent_up_to() == Some(window.into()), "fast retransmission");
+        connected.bench.nodes[1].sent.clear();
+        connected.says("A", FIRST, 0, b"a");
+        connected.says("A", FIRST + 1, 0, b"a");
+        let edge = first + u32::from(window);
+        let answers = segments(&connected.bench, 1);
+        assert!(!answers.is_empty() && answers.iter().all(|sent| !sent.seq.is_after(edge)));
+        connected.window = 0;
+        connected.says("A", FIRST + 2, window.into(), b"");
+        connected.window = WINDOW;
+        connected.says("A", FIRST + 2, window.into(), b"");
+        connected.bench.nodes[1].sent.clear();
+        connected.bench.run(Duration::from_secs(4));
+        assert_eq!(connected.sent_up_to(), Some(length as i32), "scale {scale}: the rest, again");
+        connected.says("A", FIRST + 2, length as u32, b"");
+        assert!(connected.acknowledged(length));
     }
 }
 
@@ -176,8 +251,8 @@ fn a_reset_attempt_leaves_nothing_to_the_next() {
     assert_eq!(connected.bench.nodes[1].host.stats().attempt_fails, 1);
 }
 
-// RFC 9293 s3.8.4: who probes lives, and so does who answers from the right edge of the window. With keep-alive at both
-// ends each answers the other, and never comes to probe itself.
+// RFC 9293 s3.8.4: a peer that probes is alive, and so is one that answers a probe from the right edge of the window.
+// With keep-alive at both ends each only answers the other, and sends no probe of its own.
 #[test]
 fn a_peer_that_probes_lives() {
     let right_edge = u32::from(u16::MAX);
@@ -196,6 +271,38 @@ fn a_peer_that_probes_lives() {
         let ended = |n: &Notice| matches!(n, Notice::Closed { error, .. } if *error == limit);
         assert!(connected.bench.nodes[1].has(ended), "it has died");
     }
+}
+
+// A keep-alive probe while nothing is in flight is read ahead of smoltcp's answer. Once a FIN is due it is not: in
+// LAST-ACK smoltcp would take the frame ahead for an old acknowledgement, and answer it beside the probe.
+#[test]
+fn a_probe_is_no_sign_of_life_once_a_fin_is_due() {
+    for peer_has_closed in [false, true] {
+        let mut connected = Connected::new();
+        if peer_has_closed {
+            connected.says("AF", FIRST, 0, b"");
+        }
+        let rcv_nxt = FIRST + u32::from(peer_has_closed);
+        connected.sends(100);
+        connected.says("A", rcv_nxt, 100, b"");
+        let probe = rcv_nxt - 1;
+        let idle = if peer_has_closed { State::CloseWait } else { State::Established };
+        assert_eq!(connected.is_given(probe, 100), (idle, (true, true)));
+        // The FIN is due, and has not left: nothing is in flight still.
+        connected.socket().close();
+        let closing = if peer_has_closed { State::LastAck } else { State::FinWait1 };
+        assert_eq!(connected.is_given(probe, 100), (closing, (false, true)));
+        connected.bench.nodes[1].sent.clear();
+        connected.says("A", probe, 100, b"?");
+        let answers = segments(&connected.bench, 1).len() - connected.fins();
+        assert_eq!((answers, connected.fins()), (1, 1), "{closing}");
+    }
+    // FIN-WAIT-2: it was acknowledged.
+    let mut connected = Connected::new();
+    connected.bench.nodes[1].shutdown(connected.handle);
+    connected.bench.run(Duration::from_millis(1));
+    connected.says("A", FIRST, 1, b"");
+    assert_eq!(connected.is_given(FIRST - 1, 1), (State::FinWait2, (true, true)));
 }
 
 // RFC 9293 s3.10.7.4: what is trimmed to RCV.NXT has an acknowledgement still, and an old segment is answered.

@@ -316,7 +316,7 @@ fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
     // And once more: smoltcp has forgotten the next hop after a minute.
     bench.run(STALL);
     bench.nodes[1].frame(arp_of(1, FIRST_MAC));
-    bench.run(Duration::from_secs(2));
+    bench.run(Duration::from_secs(5));
     assert_eq!(bench.nodes[0].data(), [7; 2_000]);
 }
 
