@@ -39,11 +39,14 @@ mod upkeep;
 mod upload;
 
 use alloc::{collections::BTreeMap, vec, vec::Vec};
-use core::fmt;
+use core::{fmt, net::IpAddr};
 
 use hashbrown::HashMap;
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpCached},
+    chimney::{
+        client::OffloadHandle,
+        state::{MacAddress, TcpCached},
+    },
     engine::{
         EARLY_BYTES_MAX,
         port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
@@ -111,8 +114,10 @@ pub struct Host {
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
     listeners: BTreeMap<u64, Listener>,
-    /// Next hops have changed: when those that are missing are solicited next.
+    /// Next hops are missing: when they are solicited next.
     seek_hops_at: Option<Instant>,
+    /// Where the gateways are that have told.
+    gateway_macs: BTreeMap<IpAddr, MacAddress>,
     paths: Paths,
     time_waits: TimeWaits,
     stats: HostStats,
@@ -190,6 +195,7 @@ impl Host {
             offloaded: BTreeMap::new(),
             listeners: BTreeMap::new(),
             seek_hops_at: None,
+            gateway_macs: BTreeMap::new(),
             paths: Paths::default(),
             time_waits: TimeWaits::default(),
             stats: HostStats::default(),

@@ -260,6 +260,7 @@ impl Flow {
             timestamps: has_timestamps
                 .then_some(Timestamps { value: ts_time, echo: self.ts_recent }),
             ece: self.ecn_echo,
+            fin: false,
         }
     }
 
@@ -275,6 +276,7 @@ impl Flow {
             window: u16::try_from(window).unwrap_or(u16::MAX),
             timestamps: has_timestamps.then_some(Timestamps { value: self.ts_recent, echo: 0 }),
             ece: false,
+            fin: false,
         }
     }
 

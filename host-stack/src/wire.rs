@@ -261,15 +261,10 @@ impl TcpFrame<'_> {
 
 /// A segment without data at `seq`, with the addresses, acknowledgement, window and timestamps of `segment`.
 pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Option<Vec<u8>> {
-    let ip = packet(
-        (segment.source_mac, segment.destination_mac),
-        (segment.source.ip(), segment.destination.ip()),
-        u8::MAX,
-    )?;
-    let ports = (segment.source.port(), segment.destination.port());
-    let builder = ip.tcp(ports.0, ports.1, seq.0, segment.window).ack(segment.ack.0);
-    let builder = if fin { builder.fin() } else { builder };
-    write(stamped(builder, segment.timestamps)?, &[])
+    let macs = (segment.source_mac, segment.destination_mac);
+    let way = Way { macs, from: segment.source, to: segment.destination };
+    let &TcpFrame { ack, window, timestamps, .. } = segment;
+    ack_frame(way, u8::MAX, &Acknowledgement { seq, ack, window, timestamps, ece: false, fin })
 }
 
 /// Fields of a bare acknowledgement.
@@ -282,35 +277,25 @@ pub(crate) struct Acknowledgement {
     pub(crate) timestamps: Option<Timestamps>,
     /// ECN-Echo.
     pub(crate) ece: bool,
+    pub(crate) fin: bool,
 }
 
-/// A bare acknowledgement, in answer to `segment`.
-pub(crate) fn ack_frame(
-    segment: &TcpFrame<'_>,
-    source_mac: MacAddress,
-    ttl: u8,
-    said: &Acknowledgement,
-) -> Option<Vec<u8>> {
-    let ip = packet(
-        (source_mac, segment.source_mac),
-        (segment.destination.ip(), segment.source.ip()),
-        ttl,
-    )?;
-    let ports = (segment.destination.port(), segment.source.port());
-    let builder = ip.tcp(ports.0, ports.1, said.seq.0, said.window).ack(said.ack.0);
+/// Addresses of a frame that the host builds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) macs: (MacAddress, MacAddress),
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+}
+
+/// A bare acknowledgement, or a FIN.
+pub(crate) fn ack_frame(way: Way, ttl: u8, said: &Acknowledgement) -> Option<Vec<u8>> {
+    let Way { macs, from, to } = way;
+    let builder = packet(macs, (from.ip(), to.ip()), ttl)?
+        .tcp(from.port(), to.port(), said.seq.0, said.window)
+        .ack(said.ack.0);
+    let builder = if said.fin { builder.fin() } else { builder };
     let builder = if said.ece { builder.ece() } else { builder };
-    write(stamped(builder, said.timestamps)?, &[])
-}
-
-/// A bare acknowledgement of the peer's of `tuple`, for smoltcp; `macs`: the peer's and ours.
-pub(crate) fn peer_frame(
-    tuple: FourTuple,
-    macs: (MacAddress, MacAddress),
-    said: &Acknowledgement,
-) -> Option<Vec<u8>> {
-    let FourTuple { local, remote } = tuple;
-    let ip = packet(macs, (remote.ip(), local.ip()), u8::MAX)?;
-    let builder = ip.tcp(remote.port(), local.port(), said.seq.0, said.window).ack(said.ack.0);
     write(stamped(builder, said.timestamps)?, &[])
 }
 

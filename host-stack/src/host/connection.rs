@@ -201,6 +201,12 @@ impl SendHalf {
         self.written == self.posted
     }
 
+    /// Sequence number behind the last byte, the FIN's.
+    pub(super) fn end(&self) -> SeqNum {
+        // Modulo 2^32, as sequence numbers are.
+        self.first + self.posted as u32
+    }
+
     /// Where `una` lies among the bytes, at most behind the last.
     pub(super) fn count_at(&self, una: SeqNum) -> u64 {
         // Not more than a window, so the distance is the nearest of all that are equal modulo 2^32.

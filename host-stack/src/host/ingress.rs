@@ -29,7 +29,7 @@ use crate::{
     observer::Flow,
     retrieve::{Given, retrieve},
     socket::ListenerId,
-    wire::{self, FourTuple, Frame, TcpFrame},
+    wire::{self, FourTuple, Frame, TcpFrame, Way},
 };
 
 /// What happens to a frame.
@@ -110,7 +110,9 @@ impl Host {
             Answer::Acknowledge(shard, flow) => {
                 let ttl = self.config.tcp.ttl_or_hop_limit;
                 let said = flow.acknowledgement(self.timestamps.at(now));
-                let frame = wire::ack_frame(segment, self.config.mac, ttl, &said);
+                let macs = (self.config.mac, segment.source_mac);
+                let way = Way { macs, from: segment.destination, to: segment.source };
+                let frame = wire::ack_frame(way, ttl, &said);
                 self.stats.frames_out += u64::from(frame.is_some());
                 if let Some(frame) = frame {
                     self.shards[shard].tell_engine(FromHost::Frame(frame));

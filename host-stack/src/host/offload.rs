@@ -187,7 +187,9 @@ impl Host {
             connection.establish();
         }
         let (shard, path) = (connection.shard, PathKey::of(&connection.tuple));
+        let heard = connection.flow.peer_mac;
         let Some(next_hop) = self.passage(shard, batch, path) else { return false };
+        let Some(mac) = self.mac_of_hop(now, next_hop, heard) else { return false };
         // Sends that are not acknowledged move along; of those that are, the client hears now.
         self.answer_sends(handle);
         let Some(connection) = self.connections.get(&handle) else { return false };
@@ -210,7 +212,8 @@ impl Host {
             ts_time: self.timestamps.at(now),
         };
         match export(now, socket, &surroundings) {
-            Ok(state) => {
+            Ok(mut state) => {
+                state.neighbor.cached.dl_destination_address = mac;
                 self.leave(now, handle, at_once, acknowledged, state, (path, next_hop), batch);
                 true
             }
@@ -426,6 +429,10 @@ impl Host {
                     self.connection_initiated(now, handle, cause.unwrap_or(status), payload);
                 }
             }
+        }
+        if self.seek_hops_at.is_none() {
+            // A path that waited for its neighbor may have gone meanwhile.
+            self.drop_unused_neighbors(shard);
         }
         self.push_updates(now, shard);
     }

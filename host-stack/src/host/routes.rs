@@ -22,8 +22,10 @@ use offload_engine::{
 
 use super::{
     ConfigError, Host, HostConfig,
+    connection::Connection,
     neighbors::SOLICIT_INTERVAL,
     objects::{Neighbor, Object, PathKey, Unused},
+    offload::Wish,
     shards::ShardId,
 };
 
@@ -37,6 +39,7 @@ impl Host {
         let config = HostConfig { gateways, ..self.config.clone() };
         config.check()?;
         self.config = config;
+        self.gateway_macs.retain(|gateway, _| self.config.gateways.contains(gateway));
         let routes = self.interface.routes_mut();
         let _ = (routes.remove_default_ipv4_route(), routes.remove_default_ipv6_route());
         self.config.add_routes(&mut self.interface);
@@ -71,6 +74,10 @@ impl Host {
                 }
             }
         }
+        for hop in self.missing_gateways(now) {
+            waiting = true;
+            missing.push(hop);
+        }
         let work = !moves.is_empty();
         for ((shard, hop), paths) in moves {
             self.link_to(shard, hop, &paths);
@@ -88,6 +95,35 @@ impl Host {
             return true;
         }
         work
+    }
+
+    /// Gateways that nobody has heard of, and that connections wait for before they are offloaded.
+    fn missing_gateways(&self, now: Instant) -> Vec<IpAddr> {
+        let waits = |connection: &&Connection| self.wish(now, connection) != Wish::No;
+        let waiting = self.connections.values().filter(waits);
+        let hops = waiting.filter_map(|connection| {
+            let destination = connection.tuple.remote.ip();
+            self.config.next_hop(destination).filter(|hop| *hop != destination)
+        });
+        hops.filter(|hop| !self.gateway_macs.contains_key(hop)).collect()
+    }
+
+    /// Where a next hop is that `heard` has come from; `None`: it is a gateway that has to be sought. A packet need not
+    /// come back by the way that it went.
+    pub(super) fn mac_of_hop(
+        &mut self,
+        now: Instant,
+        hop: IpAddr,
+        heard: MacAddress,
+    ) -> Option<MacAddress> {
+        if !self.config.gateways.contains(&hop) {
+            return Some(heard);
+        }
+        let known = self.gateway_macs.get(&hop).copied();
+        if known.is_none() {
+            self.seek_hops_at.get_or_insert(now);
+        }
+        known
     }
 
     /// Asks the target to link these paths to that neighbor.
@@ -152,7 +188,7 @@ impl Host {
     }
 
     /// Lets go of neighbors that were offloaded for paths that then stayed where they were.
-    fn drop_unused_neighbors(&mut self, shard: ShardId) {
+    pub(super) fn drop_unused_neighbors(&mut self, shard: ShardId) {
         let mut unused = Unused::default();
         let objects = &mut self.shards[shard].objects;
         let all = objects.neighbors.iter();

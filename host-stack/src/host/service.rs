@@ -279,7 +279,7 @@ impl Connection {
     fn ended_in_order(&self) -> bool {
         self.receive.fin_heard
             && self.send.shutdown
-            && self.flow.snd_una == self.flow.snd_max.later(self.flow.stack_max)
+            && self.flow.snd_una == self.send.end() + 1
             && !self.flow.reset_heard
     }
 

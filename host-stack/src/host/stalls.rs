@@ -7,12 +7,16 @@
 
 use offload_engine::{
     chimney::client::OffloadHandle,
+    engine::port::FromHost,
     time::{Duration, Instant},
 };
 use smoltcp::socket::tcp;
 
 use super::{Host, connection::Connection, neighbors::SOLICIT_INTERVAL};
-use crate::{observer::Flow, wire};
+use crate::{
+    observer::Flow,
+    wire::{self, Acknowledgement, FourTuple, Way},
+};
 
 /// Longer than smoltcp's longest retransmission time-out, a minute.
 pub(super) const STALL: Duration = Duration::from_secs(64);
@@ -37,17 +41,41 @@ impl Host {
         let silence = now.saturating_since(last_heard_at.max(in_flight_since));
         connection.woken = Some(Woken { at: now, silence });
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-        // A FIN alone is never sent so; `retrieve` keeps its timer alive.
         if socket.send_queue() == 0 {
-            return false;
+            return self.repeat_fin(now, handle);
         }
         let ack = connection.flow.oldest_acknowledgement(connection.rcv_nxt(socket));
-        let (tuple, macs) = (connection.tuple, (connection.flow.peer_mac, self.config.mac));
+        let FourTuple { local, remote } = connection.tuple;
+        let macs = (connection.flow.peer_mac, self.config.mac);
         for count in 0..ACKNOWLEDGEMENTS {
             let window = if count == 0 { ack.window ^ 1 } else { ack.window };
-            let said = wire::Acknowledgement { window, ..ack };
-            let Some(frame) = wire::peer_frame(tuple, macs, &said) else { return false };
+            let said = Acknowledgement { window, ..ack };
+            let way = Way { macs, from: remote, to: local };
+            let Some(frame) = wire::ack_frame(way, u8::MAX, &said) else { return false };
             self.process(now, frame);
+        }
+        true
+    }
+
+    /// A FIN alone is no data, and smoltcp has nothing to retransmit fast.
+    fn repeat_fin(&mut self, now: Instant, handle: OffloadHandle) -> bool {
+        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        let FourTuple { local, remote } = connection.tuple;
+        let (shard, heard) = (connection.shard, connection.flow.peer_mac);
+        let said = connection.flow.acknowledgement(self.timestamps.at(now));
+        let said = Acknowledgement { seq: connection.flow.snd_una, fin: true, ..said };
+        let hop = self.config.next_hop(remote.ip()).unwrap_or(remote.ip());
+        let Some(mac) = self.mac_of_hop(now, hop, heard) else {
+            self.solicit(now, hop);
+            return true;
+        };
+        if let Some(connection) = self.connections.get_mut(&handle) {
+            connection.flow.last_sent_at = now;
+        }
+        let way = Way { macs: (self.config.mac, mac), from: local, to: remote };
+        if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &said) {
+            self.stats.frames_out += 1;
+            self.shards[shard].tell_engine(FromHost::Frame(frame));
         }
         true
     }

@@ -10,6 +10,7 @@ use offload_engine::{
     },
     engine::port::ToHost,
     status::NdisStatus,
+    tcp::Flags,
     time::Duration,
 };
 use smoltcp::wire::{
@@ -22,9 +23,9 @@ use super::{
     offloading::{connected, remote},
 };
 use crate::{
-    host::{HostConfig, stalls::STALL, upkeep::NEIGHBOR_STALE},
-    socket::{OffloadPolicy, Request},
-    wire::{self, Acknowledgement, Frame},
+    host::{HostConfig, RETRANSMISSION_MAX, stalls::STALL, upkeep::NEIGHBOR_STALE},
+    socket::{HostError, Notice, OffloadPolicy, Request},
+    wire::{self, Acknowledgement, Frame, Way},
 };
 
 const MOMENT: Duration = Duration::from_millis(10);
@@ -283,34 +284,41 @@ fn apart(policy: OffloadPolicy) -> Bench {
     bench
 }
 
-// RFC 5681 s3.2: the fast retransmission comes while the new next hop is still being sought, and with it goes smoltcp's
-// timer.
-#[test]
-fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
+/// The second host has sent 2,000 bytes, which are lost, and perhaps its FIN. The fast retransmission comes while a new
+/// next hop is still being sought, and with it goes smoltcp's timer. Also gives what the first host says.
+fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
     let mut bench = apart(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     bench.passes = |from, _| from == 0;
     bench.nodes[1].sent.clear();
     bench.nodes[1].send(passive, vec![7; 2_000]);
+    if closes {
+        bench.nodes[1].shutdown(passive);
+    }
     bench.settle();
     let Frame::Tcp(first) = wire::parse(&bench.nodes[1].sent[0]) else { panic!() };
-    let said = Acknowledgement {
-        seq: first.ack,
-        ack: first.seq,
-        window: 40_000,
-        timestamps: None,
-        ece: false,
-    };
+    let (seq, ack) = (first.ack, first.seq);
     let macs = (first.destination_mac, first.source_mac);
-    let again = wire::peer_frame(first.sent_on(), macs, &said).unwrap();
+    let way = Way { macs, from: first.destination, to: first.source };
+    let said =
+        Acknowledgement { seq, ack, window: 40_000, timestamps: None, ece: false, fin: false };
+    let again = wire::ack_frame(way, 64, &said).unwrap();
     bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
     bench.settle();
     for _ in 0..4 {
         bench.nodes[1].frame(again.clone());
     }
     bench.settle();
-    bench.passes = |_, _| true;
     bench.nodes[1].frame(arp_of(1, FIRST_MAC));
+    bench.nodes[1].sent.clear();
+    (bench, way, said)
+}
+
+// RFC 5681 s3.2, RFC 6298 s5.
+#[test]
+fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
+    let (mut bench, _, _) = stalled(false);
+    bench.passes = |_, _| true;
     bench.run(Duration::from_secs(10));
     assert!(bench.nodes[0].data().is_empty(), "smoltcp's timer has stopped");
     // And once more: smoltcp has forgotten the next hop after a minute.
@@ -318,6 +326,54 @@ fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
     bench.nodes[1].frame(arp_of(1, FIRST_MAC));
     bench.run(Duration::from_secs(5));
     assert_eq!(bench.nodes[0].data(), [7; 2_000]);
+}
+
+#[test]
+fn a_fin_whose_timer_has_stopped_is_sent_again() {
+    let (mut bench, way, said) = stalled(true);
+    let behind = Acknowledgement { ack: said.ack + 2_000, ..said };
+    bench.nodes[1].frame(wire::ack_frame(way, 64, &behind).unwrap());
+    bench.run(STALL + Duration::from_secs(2));
+    let frames = bench.nodes[1].sent.iter().map(|frame| wire::parse(frame));
+    let fins = frames.filter(|frame| match frame {
+        Frame::Tcp(tcp) => tcp.flags.contains(Flags::FIN) && tcp.seq == behind.ack,
+        _ => false,
+    });
+    assert_eq!(fins.count(), 1);
+}
+
+// What could not be sent at all has not ended in order.
+#[test]
+fn unsent_data_do_not_end_in_order() {
+    let mut bench = apart(OffloadPolicy::Never);
+    let (passive, _) = bench.nodes[1].established();
+    let (active, _) = bench.nodes[0].established();
+    bench.nodes[0].shutdown(active);
+    bench.run(MOMENT);
+    bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
+    bench.nodes[1].send(passive, vec![7; 2_000]);
+    bench.nodes[1].shutdown(passive);
+    bench.run(RETRANSMISSION_MAX + Duration::from_secs(70));
+    let limit = Some(HostError::RetransmissionLimit);
+    let ended = |n: &Notice| matches!(n, Notice::Closed { error, .. } if *error == limit);
+    assert!(bench.nodes[1].has(ended));
+}
+
+// What comes by one gateway says nothing about where another one is.
+#[test]
+fn a_gateway_is_found_before_a_connection_goes_there() {
+    let mut bench = apart(OffloadPolicy::Never);
+    let (passive, _) = bench.nodes[1].established();
+    bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
+    bench.nodes[1].sent.clear();
+    bench.nodes[1].port.request(Request::Offload { handle: passive });
+    bench.run(Duration::from_secs(3));
+    assert!(bench.nodes[1].initiates.is_empty());
+    assert_eq!(bench.nodes[1].sent.len(), 4, "sought once a second");
+    bench.nodes[1].frame(arp_of(1, NEW_MAC));
+    bench.run(MOMENT);
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
 }
 
 // CH-UPD-2, -7: another gateway. It is sought and offloaded, the path is linked to it, the old one goes; if that

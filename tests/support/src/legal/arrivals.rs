@@ -8,6 +8,7 @@ impl Connection {
     pub(super) fn arrived(&mut self, time_ns: u64, packet: &Packet<'_>, may_bind: bool) {
         self.receiving.unanswered = true;
         if packet.rst {
+            self.is_reset = true;
             return;
         }
         if packet.syn {

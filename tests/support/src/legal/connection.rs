@@ -172,8 +172,8 @@ pub(super) struct Connection {
     pub(super) stamps: Stamps,
     pub(super) marks: Marks,
     pub(super) look: Option<Look>,
-    /// The host has reset it: a SYN that comes late begins another.
-    pub(super) has_reset: bool,
+    /// By the host, or perhaps by the peer: a SYN that comes late begins another.
+    pub(super) is_reset: bool,
     recent: VecDeque<Noted>,
 }
 

@@ -43,7 +43,7 @@ impl Connection {
         self.judge_ip(packet, rules)?;
         if packet.rst {
             counts.resets += 1;
-            self.has_reset = true;
+            self.is_reset = true;
             let is_legal = rules.resets || self.is_closed();
             return ensure(is_legal, Clause::Reset, || "nobody asked for it".into());
         }

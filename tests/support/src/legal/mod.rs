@@ -199,7 +199,7 @@ impl Monitor {
             Way::Received if !packet.is_intact || packet.destination_mac != self.rules.mac => {}
             Way::Received => {
                 let connection = self.connections.entry((packet.to, packet.from)).or_default();
-                if packet.syn && packet.ack.is_none() && connection.has_reset {
+                if packet.syn && packet.ack.is_none() && connection.is_reset {
                     *connection = Connection::default();
                 }
                 connection.note(time_ns, way, &packet);

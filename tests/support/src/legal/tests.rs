@@ -315,12 +315,15 @@ fn handshakes() {
     let mut trace = Trace::new(false);
     trace.sent(ours("", 1, 1, b"a"));
     assert_eq!(trace.clauses(), [Clause::Handshake]);
-    // A late SYN of a connection that the host has reset opens another.
-    for resets in [true, false] {
+    // A late SYN of a connection that one of the two has reset opens another.
+    for reset_by in [Some(Way::Sent), Some(Way::Received), None] {
+        let resets = reset_by.is_some();
         let mut trace = Trace::open(PLAIN);
         trace.monitor.rules.resets = true;
-        if resets {
-            trace.sent(ours("R", 1, 1, &[]));
+        match reset_by {
+            Some(Way::Sent) => trace.sent(ours("R", 1, 1, &[])),
+            Some(Way::Received) => trace.heard(theirs("R", 1, 1, &[])),
+            None => {}
         }
         trace.heard(Forged { ack: None, ..theirs("S", 0, 0, &[]) });
         trace.sent(ours("S", 1_000, 1, &[]));
