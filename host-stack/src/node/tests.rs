@@ -1,13 +1,19 @@
 //! Who waits is not left waiting.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    os::fd::BorrowedFd,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use offload_engine::{
     chimney::{
         client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
         state::MacAddress,
     },
-    link::{MemoryLinkOptions, memory_link_pair},
+    link::{
+        LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome,
+        memory_link_pair,
+    },
     nbl::{NblChain, NetBufferList, ReceiveChain},
 };
 
@@ -146,6 +152,48 @@ fn a_callback_that_panics_stands_in_nobody_s_way() {
     }
     let both = node.wait_until(Some(LIMIT), || (called.load(Ordering::Relaxed) == 2).then_some(()));
     assert_eq!(both, Ok(()));
+}
+
+/// A device that has been taken away, by the word of whoever reads it.
+struct Gone;
+
+impl Link for Gone {
+    fn capabilities(&self) -> LinkCapabilities {
+        LinkCapabilities { mtu: 1500, tx_checksum: false, tso4_max: 0, tso6_max: 0 }
+    }
+    fn receive(&mut self, _now: Instant, _batch: &mut RxBatch) -> io::Result<usize> {
+        Err(io::Error::other("no such device"))
+    }
+    fn transmit(&mut self, _now: Instant, _frame: &TxFrame<'_>) -> TxOutcome {
+        TxOutcome::Dropped
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+}
+
+/// All who wait without a time limit hear why, with threads or without, whatever queue it was.
+#[test]
+fn a_device_that_has_gone_ends_every_wait() {
+    let gone = WaitError::Link("no such device".into());
+    for progress in [Progress::Automatic, Progress::Manual] {
+        let node = Node::start(Box::new(Gone), config(progress), |_| Listener::default()).unwrap();
+        for _ in 0..2 {
+            assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
+        }
+    }
+    let links: Vec<Box<dyn Link>> = Vec::from([link(), Box::new(Gone)]);
+    let nodes =
+        Node::start_queues(links, config(Progress::Automatic), |_| Listener::default()).unwrap();
+    for node in &nodes {
+        assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
+    }
 }
 
 /// The engine's thread is gone: who waits without a time limit hears of it, and so does who comes later.
