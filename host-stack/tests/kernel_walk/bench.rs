@@ -26,8 +26,8 @@ use crate::talk::Talk;
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 7]);
 const PORT: u16 = 5000;
-/// How long a connection may take to be there, and how long nothing may move.
-const STALL_MAX: EngineDuration = EngineDuration::from_secs(60);
+/// How long a connection may take to be there, and how long nothing may move: longer than TIME-WAIT.
+const STALL_MAX: EngineDuration = EngineDuration::from_secs(120);
 /// Interval between two lists of what is left.
 const LOOK: EngineDuration = EngineDuration::from_millis(20);
 /// How late the node may be in looking at what it was sent, for each connection: its threads share the machine.
@@ -177,7 +177,7 @@ fn check_engines(scenario: &Scenario, engines: &[EngineStats]) {
 }
 
 /// Waits until neither engine nor host stack has any of the connections, and forgets their streams. With `time_wait`
-/// that includes connections in TIME-WAIT, which lasts 10 s.
+/// that includes connections in TIME-WAIT.
 fn expect_empty(node: &Node<Streams>, talks: &[Talk], time_wait: bool) {
     let closed = node.wait(Some(STALL_MAX), |streams, _, _| {
         let is_closed = |talk: &Talk| streams.status(talk.handle).is_some_and(|it| it.closed);
