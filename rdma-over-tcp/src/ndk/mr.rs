@@ -2,7 +2,7 @@
 //!
 //! A token is an STag: a 24-bit index drawn at random from the whole space, so that tokens are sparse
 //! and hard to guess (RFC 5040 8.1.1), and an 8-bit key that changes with each registration, so that a
-//! stale token never fits (NDK-MEM-8). One token serves as local and as remote token; which accesses
+//! stale token does not fit (NDK-MEM-8): all 256 keys in an order of the region's own, then in another. One token serves as local and as remote token; which accesses
 //! it allows is a matter of the region's rights.
 //!
 //! The generator is seeded, for runs that can be repeated: a node that faces strangers takes its seed from
@@ -51,6 +51,40 @@ pub(crate) struct FastRegisterLimits {
     pub(crate) remote_access: bool,
 }
 
+/// The order of a region's keys.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Keys {
+    secret: u64,
+    used: u8,
+}
+
+impl Keys {
+    /// A permutation of all keys: four rounds of a Feistel network over halves of four bits.
+    fn key(self) -> u8 {
+        let halves = (self.used >> 4, self.used & 0xf);
+        let (left, right) = (0..4).fold(halves, |(left, right), round| {
+            let secret = (self.secret >> (16 * round)) as u16;
+            let mixed = u16::from(right).wrapping_add(secret).wrapping_mul(secret | 1) >> 7;
+            (right, left ^ (mixed as u8 & 0xf))
+        });
+        left << 4 | right
+    }
+
+    /// The next key, not `last`.
+    fn next(&mut self, last: Option<u8>, random: &mut Rand64) -> u8 {
+        loop {
+            if self.used == 0 {
+                self.secret = random.rand_u64();
+            }
+            let key = self.key();
+            self.used = self.used.wrapping_add(1);
+            if Some(key) != last {
+                return key;
+            }
+        }
+    }
+}
+
 /// A memory region.
 #[derive(Debug)]
 pub(crate) struct Mr {
@@ -60,6 +94,7 @@ pub(crate) struct Mr {
     pub(crate) limits: Option<FastRegisterLimits>,
     /// The token told to the consumer; key and all.
     pub(crate) token: Option<u32>,
+    pub(crate) keys: Keys,
     pub(crate) registration: Option<Registration>,
 }
 
@@ -194,9 +229,17 @@ impl Regions {
         }
     }
 
-    /// Another key for the same index.
-    pub(crate) const fn next_key(token: u32) -> u32 {
-        token & !0xff | (token & 0xff).wrapping_add(1) & 0xff
+    /// The region's next token: its index, or an unused one, with the next key.
+    fn next_token(&mut self, id: Id<Mr>) -> Result<u32, NtStatus> {
+        let token = self.slab.get(id).ok_or(NtStatus::INVALID_PARAMETER)?.token;
+        let index = match token {
+            Some(token) => token,
+            None => self.draw(Some(id))?,
+        };
+        let Self { slab, random, .. } = self;
+        let mr = slab.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
+        let key = mr.keys.next(token.map(|token| token as u8), random);
+        Ok(index & !0xff | u32::from(key))
     }
 
     /// Gives a token's index back.
@@ -280,9 +323,13 @@ impl Regions {
         Ok(())
     }
 
-    /// The region that `token` stands for now.
-    pub(crate) fn find(&self, token: u32) -> Option<Id<Mr>> {
-        self.lookup(token).ok().map(|(id, _, _)| id)
+    /// Invalidates the token of a read's first sink (NDK-FLG-3, NDK-MEM-9), of which no byte may have been checked. The
+    /// result says whether there was a right to take back.
+    pub(crate) fn invalidate_locally(&mut self, pd: Id<Pd>, token: u32) -> bool {
+        match self.lookup(token) {
+            Ok((id, mr, _)) if mr.pd == pd && mr.is_fast_register => self.revoke(id),
+            _ => false,
+        }
     }
 
     /// Takes all rights back. Returns whether there were any.
@@ -309,10 +356,7 @@ impl Regions {
         if mr.is_fast_register || mr.registration.is_some() {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        let token = match mr.token {
-            Some(token) => Self::next_key(token),
-            None => self.draw(Some(id))?,
-        };
+        let token = self.next_token(id)?;
         let base = buffer.address().wrapping_add(offset as u64);
         let registration = Registration::new(token, buffer, offset, length, base, rights);
         let mr = self.slab.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
@@ -324,7 +368,7 @@ impl Regions {
     /// NdkInitializeFastRegisterMr.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`] for a region that is not for fast registration,
+    /// [`NtStatus::INVALID_PARAMETER`] for a region that is not for fast registration, or of no page,
     /// [`NtStatus::INSUFFICIENT_RESOURCES`] when no token is left.
     pub(crate) fn initialize(
         &mut self,
@@ -332,12 +376,12 @@ impl Regions {
         limits: FastRegisterLimits,
     ) -> Result<(), NtStatus> {
         let mr = self.slab.get(id).ok_or(NtStatus::INVALID_PARAMETER)?;
-        if !mr.is_fast_register {
+        if !mr.is_fast_register || limits.pages == 0 {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         let token = match mr.token {
             Some(token) => token,
-            None => self.draw(Some(id))?,
+            None => self.next_token(id)?,
         };
         let mr = self.slab.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
         mr.token = Some(token);
@@ -360,23 +404,25 @@ impl Regions {
         base: u64,
         flags: OpFlags,
     ) -> Result<Registration, NtStatus> {
-        let mr = self.slab.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
-        let (Some(limits), Some(token)) = (mr.limits, mr.token) else {
-            return Err(NtStatus::INVALID_PARAMETER);
-        };
+        let mr = self.slab.get(id).ok_or(NtStatus::INVALID_PARAMETER)?;
+        let Some(limits) = mr.limits else { return Err(NtStatus::INVALID_PARAMETER) };
         let remote = flags.contains(OpFlags::ALLOW_REMOTE_READ)
             || flags.contains(OpFlags::ALLOW_REMOTE_WRITE);
         if remote && !limits.remote_access {
             return Err(NtStatus::ACCESS_VIOLATION);
         }
         let first_byte_offset = offset % PAGE_SIZE;
-        let room = limits.pages as usize * PAGE_SIZE - first_byte_offset;
-        if length > room || base % PAGE_SIZE as u64 != first_byte_offset as u64 {
+        let room = (limits.pages as usize).checked_mul(PAGE_SIZE);
+        let room = room.and_then(|room| room.checked_sub(first_byte_offset));
+        if room.is_none_or(|room| length > room)
+            || base % PAGE_SIZE as u64 != first_byte_offset as u64
+        {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        let token = Self::next_key(token);
+        let token = self.next_token(id)?;
         let registration = Registration::new(token, buffer, offset, length, base, flags.rights())
             .ok_or(NtStatus::INVALID_PARAMETER)?;
+        let mr = self.slab.get_mut(id).ok_or(NtStatus::INVALID_PARAMETER)?;
         mr.token = Some(token);
         Ok(registration)
     }
@@ -428,6 +474,7 @@ mod tests {
                 is_fast_register,
                 limits: None,
                 token: None,
+                keys: Keys::default(),
                 registration: None,
             };
             self.regions.slab.insert(mr).unwrap()
@@ -533,12 +580,36 @@ mod tests {
         bench.regions.register(id, &bench.buffer, 0, 10, rights).unwrap();
         assert_ne!(first, bench.token(id));
         assert_eq!(first >> 8, bench.token(id) >> 8);
-        assert_eq!(bench.regions.find(first), None);
+        assert_eq!(bench.regions.lookup(first).err(), Some(AccessError::Invalid));
         let mut sorted: std::vec::Vec<u32> =
             (0..64).map(|_| bench.regions.draw(None).unwrap()).collect();
         sorted.sort_unstable();
         assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] > 0x100), "sparse");
         assert!(sorted[63] - sorted[0] > 1 << 31, "over the whole space");
+    }
+
+    // RFC 5042 s6.2.1: whoever has seen a region's tokens does not know the next, and no stale one fits.
+    #[test]
+    fn keys_are_no_sequence() {
+        let mut random = Rand64::new(5);
+        for _ in 0..50 {
+            let mut keys = Keys::default();
+            let mut last = None;
+            let mut next = || {
+                last = Some(keys.next(last, &mut random));
+                last.unwrap()
+            };
+            let round: std::vec::Vec<u8> = (0..256).map(|_| next()).collect();
+            let mut sorted = round.clone();
+            sorted.sort_unstable();
+            assert!(sorted.iter().enumerate().all(|(n, key)| usize::from(*key) == n), "all keys");
+            assert_ne!(next(), round[255]);
+            let steps = |step: u8| {
+                round.windows(2).filter(|pair| pair[1].wrapping_sub(pair[0]) == step).count()
+            };
+            let most = (0..=255).map(steps).max().unwrap();
+            assert!(most < 64, "{most} steps of 255 are equal");
+        }
     }
 
     // NDK-MEM-5, -6, -7: every row of the table.
@@ -554,6 +625,8 @@ mod tests {
         };
         let invalid = Some(NtStatus::INVALID_PARAMETER);
         assert_eq!(prepare(0, 1, 0, write), invalid, "not initialized");
+        let none = FastRegisterLimits { pages: 0, remote_access: false };
+        assert_eq!(bench.regions.initialize(id, none).err(), invalid, "no page");
         let limits = FastRegisterLimits { pages: 2, remote_access: false };
         bench.regions.initialize(id, limits).unwrap();
         let mut prepare = |offset, length, base, flags| {

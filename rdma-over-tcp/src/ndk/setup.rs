@@ -14,7 +14,7 @@ use super::{
     info::AdapterInfo,
     lifetime::{CloseCompletion, Cq, Key, Life, RequestCompletion},
     listener::{BACKLOG, ConnectEvent, Listener, ListenerState},
-    mr::Mr,
+    mr::{Keys, Mr},
     pd::Pd,
     qp::{Flow, Qp, QpLimits, QpState},
     queue::{InitiatorQueue, ReceiveQueue},
@@ -70,6 +70,7 @@ impl AdapterCore {
             is_fast_register,
             limits: None,
             token: None,
+            keys: Keys::default(),
             registration: None,
         };
         let id = self.objects.regions.slab.insert(mr).map_err(|_| FULL)?;
@@ -237,11 +238,17 @@ impl AdapterCore {
     /// A queue pair for a new connection: idle and not closed.
     fn check_qp(&mut self, id: Id<Qp>) -> Result<(), NtStatus> {
         self.check_open(Key::Qp(id))?;
-        match self.objects.qps.get(id).map(|qp| qp.state) {
-            Some(QpState::Idle) => Ok(()),
-            Some(QpState::Connecting | QpState::Connected) => Err(NtStatus::CONNECTION_ACTIVE),
+        let Some(qp) = self.objects.qps.get(id) else { return Err(NtStatus::INVALID_DEVICE_STATE) };
+        let cqs = [qp.receives.cq, qp.initiator.cq].map(|cq| self.objects.cqs.get(cq));
+        match qp.state {
+            // NDK-CQ-13: nobody would hear of its completions.
+            QpState::Idle if cqs.into_iter().flatten().any(|cq| cq.queue.has_failed()) => {
+                Err(NtStatus::INVALID_DEVICE_STATE)
+            }
+            QpState::Idle => Ok(()),
+            QpState::Connecting | QpState::Connected => Err(NtStatus::CONNECTION_ACTIVE),
             // NDK-DISC-6
-            Some(QpState::Error) | None => Err(NtStatus::INVALID_DEVICE_STATE),
+            QpState::Error => Err(NtStatus::INVALID_DEVICE_STATE),
         }
     }
 

@@ -328,13 +328,14 @@ impl Receiver {
         if is_complete {
             let first = qp.initiator.sges(serial).next();
             let Some(request) = qp.initiator.get_mut(serial) else { return Ok(()) };
-            request.progress = Progress::Done(NtStatus::SUCCESS);
             // NDK-FLG-3: a success invalidates the token of the first entry.
             let invalidates = request.flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE);
-            let region = first.filter(|_| invalidates).and_then(|sge| regions.find(sge.token));
-            if let Some(region) = region {
-                regions.revoke(region);
+            let sink = first.filter(|_| invalidates);
+            if sink.is_some_and(|sge| !regions.invalidate_locally(qp.pd, sge.token)) {
+                request.progress = Progress::Done(NtStatus::ACCESS_VIOLATION);
+                return Err(WireError::DdpLocalCatastrophic.into());
             }
+            request.progress = Progress::Done(NtStatus::SUCCESS);
             qp.complete_done(completed);
         }
         Ok(())

@@ -467,6 +467,8 @@ fn pause() {
 fn overrun_dooms_queue_pairs() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
+    let idle =
+        passive.pd.create_qp(&passive.cq, &passive.cq, 7, crate::ndk::QpLimits::default()).unwrap();
     passive.cq.resize(2).unwrap();
     passive.arm(crate::ndk::CqNotify::Errors);
     for n in 0..4 {
@@ -482,6 +484,10 @@ fn overrun_dooms_queue_pairs() {
     assert_eq!(passive.adapter.counters().cq_error, 1);
     assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
     assert!(!active.qp.is_connected());
+    let connector = passive.adapter.create_connector().unwrap();
+    let remote = SERVER.parse().unwrap();
+    let status = connector.connect(&idle, None, remote, LIMITS, b"", passive.log.note("connect"));
+    assert_eq!(status, NtStatus::INVALID_DEVICE_STATE, "nobody would hear of its completions");
 }
 
 // NDK-DISC-4: a disconnect from inside the event does not deadlock.

@@ -6,7 +6,7 @@ use host_stack::node::Urgency;
 
 use super::{
     bench::{Bench, EMSS},
-    sides::{BUFFER, LIMITS, Side, connect, connected, connected_with, pattern},
+    sides::{ALL_RIGHTS, BUFFER, LIMITS, Side, connect, connected, connected_with, pattern},
 };
 use crate::ndk::{
     AdapterConfig, CqNotify, Data, FpduSize, NdkResult, NtStatus, OpFlags, OperationType, QpLimits,
@@ -610,6 +610,24 @@ fn read_with_local_invalidate() {
     active.qp.send(2, Data::Registered(&[sink]), OpFlags::NONE).unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), [(2, NtStatus::ACCESS_VIOLATION)]);
+}
+
+// NDK-MEM-9, -15: no byte of an empty entry is looked up, so its token is anybody's.
+#[test]
+fn a_read_invalidates_no_region_of_others() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let others = active.adapter.create_pd().unwrap().create_mr(false).unwrap();
+    others.register(&active.buffer, 0, 100, ALL_RIGHTS).unwrap();
+    let nothing = Sge { address: active.buffer.address(), length: 0, token: others.local_token() };
+    let source = passive.sge(0, 100);
+    let sinks = [nothing, active.sge(0, 100)];
+    let flags = OpFlags::RDMA_READ_LOCAL_INVALIDATE;
+    active.qp.read(1, &sinks, source.address, source.token, flags).unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
+    let again = others.register(&active.buffer, 0, 100, ALL_RIGHTS);
+    assert_eq!(again, Err(NtStatus::INVALID_PARAMETER), "it is still registered");
 }
 
 // Both directions at once under a small window, with reads each way: nothing is lost or mixed.
