@@ -64,7 +64,7 @@ impl Host {
         let (shard, heard) = (connection.shard, connection.flow.peer_mac);
         let said = connection.flow.acknowledgement(self.timestamps.at(now));
         let said = Acknowledgement { seq: connection.flow.snd_una, fin: true, ..said };
-        let hop = self.config.next_hop(remote.ip()).unwrap_or(remote.ip());
+        let hop = self.config.next_hop(remote.ip()).unwrap_or_else(|| remote.ip());
         let Some(mac) = self.mac_of_hop(now, hop, heard) else {
             self.solicit(now, hop);
             return true;
