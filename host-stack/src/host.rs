@@ -90,10 +90,10 @@ pub const BACKLOG_MAX: usize = 128;
 pub const HELD_FRAMES_MAX: usize = TO_HOST_FRAMES_MAX;
 /// Bytes of these frames.
 pub const HELD_BYTES_MAX: usize = EARLY_BYTES_MAX;
-/// How long an accepted connection's handshake may take: SYN-ACK and five retransmissions, as Linux by default
-/// (`tcp_synack_retries`). The opener may be in ESTABLISHED since the first one: a shorter wait than its search for a
+/// How long an accepted connection's handshake may take (RFC 9293 s3.8.3, MUST-23: a SYN is sent again for three
+/// minutes at least). The opener may be in ESTABLISHED since the first SYN-ACK: a shorter wait than its search for a
 /// neighbor that has moved would cost it the connection.
-pub const HANDSHAKE_MAX: Duration = Duration::from_secs(63);
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(180);
 /// How long a connection in the host retransmits without an answer (RFC 9293 s3.8.3, R2): as long as Linux by default
 /// (`tcp_retries2`). smoltcp's time-out doubles up to 60 s, so of the 100 s that the RFC asks for two retransmissions
 /// may be left.
