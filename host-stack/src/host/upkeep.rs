@@ -191,16 +191,19 @@ impl Host {
         }
     }
 
-    /// A frame says where a neighbor of the target's is: an answer to ARP or neighbor solicitation, or a question that
+    /// A frame says where a neighbor is: an answer to ARP or neighbor solicitation, or a question that
     /// tells the same (RFC 826, RFC 4861 s7.2.5).
     pub(super) fn hear_of_neighbor(&mut self, now: Instant, frame: &[u8]) {
-        let has_neighbors = self.shards.iter().any(|shard| !shard.objects.neighbors.is_empty());
-        if !has_neighbors && self.config.gateways.is_empty() {
-            return;
-        }
         let Some((address, mac)) = announced(frame) else { return };
         if self.config.gateways.contains(&address) {
             self.gateway_macs.insert(address, mac);
+        }
+        for connection in self.connections.values_mut() {
+            let destination = connection.tuple.remote.ip();
+            if self.config.next_hop(destination).unwrap_or(destination) == address {
+                // Newer than the last segment.
+                connection.flow.peer_mac = mac;
+            }
         }
         for shard in self.shards.ids() {
             let Some(object) = self.shards[shard].objects.neighbors.get_mut(&address) else {

@@ -376,6 +376,18 @@ fn a_gateway_is_found_before_a_connection_goes_there() {
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
 }
 
+// An announcement is newer than the last segment of a connection that rests.
+#[test]
+fn a_connection_goes_where_its_neighbor_is_now() {
+    let (mut bench, _) = connected(OffloadPolicy::Never, false, false);
+    let (passive, _) = bench.nodes[1].established();
+    bench.nodes[1].frame(arp(NEW_MAC));
+    bench.nodes[1].port.request(Request::Offload { handle: passive });
+    bench.run(MOMENT);
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
+}
+
 // CH-UPD-2, -7: another gateway. It is sought and offloaded, the path is linked to it, the old one goes; if that
 // fails the connection comes back.
 #[test]
