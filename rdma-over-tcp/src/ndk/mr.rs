@@ -2,8 +2,9 @@
 //!
 //! A token is an STag: a 24-bit index drawn at random from the whole space, so that tokens are sparse
 //! and hard to guess (RFC 5040 8.1.1), and an 8-bit key that changes with each registration, so that a
-//! stale token does not fit (NDK-MEM-8): all 256 keys in an order of the region's own, then in another. One token serves as local and as remote token; which accesses
-//! it allows is a matter of the region's rights.
+//! stale token does not fit (NDK-MEM-8): all 256 keys in an order of the region's own, then in another.
+//! One token serves as local and as remote token; which accesses it allows is a matter of the region's
+//! rights.
 //!
 //! The generator is seeded, for runs that can be repeated: a node that faces strangers takes its seed from
 //! the system's entropy. It is no cipher; guessing from tokens seen is hard, not infeasible.
