@@ -260,7 +260,6 @@ const REQUIRED: &[Sight] = &[
     Sight::NewMac,
     Sight::OldMac,
     Sight::NewHop,
-    Sight::OldHop,
     Sight::Solicited,
     Sight::Wish("handshake"),
     Sight::Wish("Offloading"),

@@ -69,6 +69,7 @@ pub struct Site {
 }
 
 /// Does `work` without counting it.
+#[inline(always)]
 pub fn excluded<R>(work: impl FnOnce() -> R) -> R {
     let locks = locks_taken();
     EXCLUDED.set(EXCLUDED.get() + 1);

@@ -62,6 +62,8 @@ impl<L: Link> CountedLink<L> {
         (Self { link, calls: calls.clone(), is_fixture }, calls)
     }
 
+    // Inlined, so that the instructions of a row do not depend on how the rest of the program is laid out.
+    #[inline(always)]
     fn call<R>(&mut self, work: impl FnOnce(&mut L) -> R) -> R {
         match self.is_fixture {
             true => excluded(|| work(&mut self.link)),
