@@ -116,7 +116,7 @@ pub struct Host {
     listeners: BTreeMap<u64, Listener>,
     /// Next hops are missing: when they are solicited next.
     seek_hops_at: Option<Instant>,
-    /// Where the gateways are that have told.
+    /// Ethernet addresses of the gateways that have told theirs.
     gateway_macs: BTreeMap<IpAddr, MacAddress>,
     paths: Paths,
     time_waits: TimeWaits,

@@ -264,7 +264,7 @@ impl Flow {
         }
     }
 
-    /// What the peer would say, to smoltcp, if nothing had arrived of what is in flight.
+    /// A duplicate acknowledgement of the peer's, for smoltcp.
     pub(crate) fn oldest_acknowledgement(&self, rcv_nxt: SeqNum) -> Acknowledgement {
         let edge = self.snd_edge.later(self.stack_max);
         let window = u32::try_from(edge.distance(self.snd_una)).unwrap_or(0);
@@ -459,7 +459,7 @@ impl Flow {
         }
         let is_ahead = frame.seq.is_after(self.snd_max);
         frame.seq = frame.seq.earlier(self.snd_max);
-        // What has room, a probe of a closed window, and what is sent again.
+        // Data with room in the window, a probe of a closed one, retransmissions.
         let end = self.snd_edge.later(self.snd_una + 1).later(self.snd_max);
         let room = if is_ahead { 0 } else { u32::try_from(end.distance(frame.seq)).unwrap_or(0) };
         if !is_ahead && frame.payload_len <= room {
@@ -511,6 +511,13 @@ impl Flow {
             self.right_edge = self.right_edge.later(frame.ack + (u32::from(frame.window) << scale));
         }
         is_confined
+    }
+
+    /// The host retransmits the FIN itself.
+    pub(crate) fn repeats_fin(&mut self, now: Instant) {
+        self.last_sent_at = now;
+        // smoltcp may have taken it for sent while data were in front of it.
+        self.snd_max = self.snd_max.later(self.snd_una + 1);
     }
 
     fn agree(&mut self) {

@@ -229,7 +229,7 @@ impl TcpFrame<'_> {
             && !self.flags.contains(Flags::RST)
     }
 
-    /// Whether it resets its connection.
+    /// RST is set.
     pub(crate) const fn is_reset(&self) -> bool {
         self.flags.contains(Flags::RST)
     }

@@ -224,8 +224,8 @@ impl Interview {
         } else if snd_nxt.is_before(snd_una) || snd_nxt.is_after(flow.stack_max) {
             Err(ExportError::Disagreement("SND.NXT"))
         } else {
-            // Beyond it nothing has left.
-            let snd_nxt = if snd_nxt.is_after(flow.snd_max) { flow.snd_max } else { snd_nxt };
+            // `Flow::confine` has held back what is beyond SND.MAX.
+            let snd_nxt = snd_nxt.earlier(flow.snd_max);
             Ok(Opening { snd_una, snd_nxt, rcv_nxt, has_unacknowledged: queued > 0 })
         }
     }

@@ -324,7 +324,7 @@ impl Oracle {
         assert_eq!(delegated.snd_una, self.sequence("local_seq_no"));
         // Behind a closed window nothing is in flight for an imported socket: it probes.
         let probes = imported && delegated.snd_wnd == 0;
-        // What the peer's window had no room for has not left.
+        // Data beyond the peer's window are not sent.
         let snd_nxt = self.sequence("remote_last_seq").earlier(delegated.snd_max);
         assert!(probes || delegated.snd_nxt == snd_nxt);
         // P3: a window probe and a rewound SND.NXT are on the wire, but not in the field.

@@ -184,6 +184,11 @@ impl HostConfig {
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == address.is_ipv4())
     }
 
+    /// The same for a peer that was heard: one that we have no route to is its own next hop.
+    pub(super) fn hop_back(&self, peer: IpAddr) -> IpAddr {
+        self.next_hop(peer).unwrap_or(peer)
+    }
+
     fn on_link(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|&(own, prefix)| shares_prefix(own, address, prefix))
     }

@@ -189,7 +189,9 @@ impl Host {
         let (shard, path) = (connection.shard, PathKey::of(&connection.tuple));
         let heard = connection.flow.peer_mac;
         let Some(next_hop) = self.passage(shard, batch, path) else { return false };
-        let Some(mac) = self.mac_of_hop(now, next_hop, heard) else { return false };
+        let Some(mac) = self.mac_of_hop(now, next_hop, path.destination, heard) else {
+            return false;
+        };
         // Sends that are not acknowledged move along; of those that are, the client hears now.
         self.answer_sends(handle);
         let Some(connection) = self.connections.get(&handle) else { return false };
@@ -232,7 +234,7 @@ impl Host {
         let next_hop = match known {
             Some(path) => path.state.next_hop,
             // A peer that we have no route to was heard all the same: it is its own next hop.
-            None => self.config.next_hop(path.destination).unwrap_or(path.destination),
+            None => self.config.hop_back(path.destination),
         };
         let branch = batch.0.get(&next_hop);
         let has_path = branch.is_some_and(|branch| branch.paths.contains_key(&path));

@@ -97,7 +97,7 @@ impl Host {
         work
     }
 
-    /// Gateways that nobody has heard of, and that connections wait for before they are offloaded.
+    /// Gateways whose Ethernet address is unknown, and that connections wait for before they are offloaded.
     fn missing_gateways(&self, now: Instant) -> Vec<IpAddr> {
         let waits = |connection: &&Connection| self.wish(now, connection) != Wish::No;
         let waiting = self.connections.values().filter(waits);
@@ -108,15 +108,16 @@ impl Host {
         hops.filter(|hop| !self.gateway_macs.contains_key(hop)).collect()
     }
 
-    /// Where a next hop is that `heard` has come from; `None`: it is a gateway that has to be sought. A packet need not
-    /// come back by the way that it went.
+    /// The Ethernet address of `hop` on the way to `destination`, whose last segment came from `heard`. A gateway's is
+    /// the one that it has told, since packets may come back by another; `None`: it has told none yet, and is sought.
     pub(super) fn mac_of_hop(
         &mut self,
         now: Instant,
         hop: IpAddr,
+        destination: IpAddr,
         heard: MacAddress,
     ) -> Option<MacAddress> {
-        if !self.config.gateways.contains(&hop) {
+        if hop == destination || !self.config.gateways.contains(&hop) {
             return Some(heard);
         }
         let known = self.gateway_macs.get(&hop).copied();

@@ -275,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// Whether both FINs are acknowledged, whatever has come after that.
+    /// Both FINs are acknowledged, and no RST came before.
     fn ended_in_order(&self) -> bool {
         self.receive.fin_heard
             && self.send.shutdown

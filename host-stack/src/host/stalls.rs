@@ -3,7 +3,7 @@
 //! smoltcp stops its retransmission timer before a fast retransmission, and takes the segment for sent though it had to
 //! be dropped, since the next hop was still being sought. Then no timer runs, and nothing is sent until the peer gives
 //! up. What is in flight is sent again at the latest after smoltcp's longest time-out; so if nothing has been sent for
-//! longer, the host plays three duplicate acknowledgements, behind which smoltcp sends the oldest segment again.
+//! longer, the host gives smoltcp three duplicate acknowledgements, and smoltcp retransmits the oldest segment.
 
 use offload_engine::{
     chimney::client::OffloadHandle,
@@ -23,7 +23,7 @@ pub(super) const STALL: Duration = Duration::from_secs(64);
 /// A segment with another window counts as no duplicate, and the count begins; then RFC 5681 s3.2.
 const ACKNOWLEDGEMENTS: usize = 5;
 
-/// What the host has played. smoltcp takes it for a sign of the peer's: its time-out began anew.
+/// Duplicate acknowledgements that the host has made. For smoltcp they are the peer's: its time-out starts over.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Woken {
     at: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Woken {
 }
 
 impl Host {
-    /// Has smoltcp send again what is in flight, if it has been silent for too long.
+    /// Has smoltcp retransmit, if data or a FIN is in flight and it has sent nothing for [`STALL`].
     pub(super) fn wake_stalled(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         if connection.stalls_at().is_none_or(|at| now < at) {
@@ -57,20 +57,23 @@ impl Host {
         true
     }
 
-    /// A FIN alone is no data, and smoltcp has nothing to retransmit fast.
+    /// Retransmits a FIN that is alone in flight: fast retransmission only knows data.
     fn repeat_fin(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let FourTuple { local, remote } = connection.tuple;
         let (shard, heard) = (connection.shard, connection.flow.peer_mac);
+        if !connection.send.shutdown || connection.flow.snd_una != connection.send.end() {
+            return false;
+        }
         let said = connection.flow.acknowledgement(self.timestamps.at(now));
         let said = Acknowledgement { seq: connection.flow.snd_una, fin: true, ..said };
-        let hop = self.config.next_hop(remote.ip()).unwrap_or_else(|| remote.ip());
-        let Some(mac) = self.mac_of_hop(now, hop, heard) else {
+        let hop = self.config.hop_back(remote.ip());
+        let Some(mac) = self.mac_of_hop(now, hop, remote.ip(), heard) else {
             self.solicit(now, hop);
             return true;
         };
         if let Some(connection) = self.connections.get_mut(&handle) {
-            connection.flow.last_sent_at = now;
+            connection.flow.repeats_fin(now);
         }
         let way = Way { macs: (self.config.mac, mac), from: local, to: remote };
         if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &said) {
@@ -82,7 +85,8 @@ impl Host {
 }
 
 impl Connection {
-    /// When it stands still, if nothing is sent before. The next hop may be unknown then too, and soon be found.
+    /// When [`Host::wake_stalled`] is due, if nothing is sent before. It is tried again every second: the next hop may
+    /// still be unknown.
     pub(super) fn stalls_at(&self) -> Option<Instant> {
         let is_in_flight = self.flow.stack_max != self.flow.snd_una;
         let again = self.woken.map(|woken| woken.at + SOLICIT_INTERVAL);

@@ -199,8 +199,7 @@ impl Host {
             self.gateway_macs.insert(address, mac);
         }
         for connection in self.connections.values_mut() {
-            let destination = connection.tuple.remote.ip();
-            if self.config.next_hop(destination).unwrap_or(destination) == address {
+            if self.config.hop_back(connection.tuple.remote.ip()) == address {
                 // Newer than the last segment.
                 connection.flow.peer_mac = mac;
             }

@@ -192,7 +192,7 @@ pub(crate) fn is_solicitation(frame: &[u8]) -> bool {
         || is_solicitation_or_advert(frame) && frame[ICMPV6_AT] == SOLICIT_OR_ADVERT[0]
 }
 
-/// Whether it tells where `address` is: ARP, or a neighbor advertisement.
+/// It is ARP from `address`, or a neighbor advertisement of it.
 pub(crate) fn announces(frame: &[u8], address: IpAddr) -> bool {
     let told = |at: usize, octets: &[u8]| frame.get(at..at + octets.len()) == Some(octets);
     match address {

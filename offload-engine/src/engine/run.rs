@@ -99,7 +99,7 @@ impl Engine {
             self.drain(now, slot, client);
             self.trace(now, slot);
         }
-        // What waits for the link comes to nothing before that has room.
+        // A full link: another turn of the loop sends nothing until it is writable.
         turns > 0 && !self.is_stalled()
     }
 

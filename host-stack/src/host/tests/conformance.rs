@@ -407,21 +407,27 @@ fn initial_sequence_numbers_are_drawn() {
     assert!(all[99] - all[0] > 1 << 31, "spread over the whole space");
 }
 
+/// Two hosts and a connection, on which the first one probes after `idle` milliseconds.
+fn kept_alive(idle: u32, probes: u8) -> Bench {
+    let tcp = TcpCached {
+        keep_alive_enabled: true,
+        ka_timeout: idle,
+        ka_probe_count: probes,
+        ..Default::default()
+    };
+    let probing = HostConfig { tcp, ..config(1, OffloadPolicy::Never) };
+    let mut bench = Bench::with([probing, config(2, OffloadPolicy::Never)]);
+    bench.nodes[1].listen(server(false), 4, false);
+    bench.nodes[0].connect(server(false), false);
+    bench.run(Duration::from_secs(1));
+    bench
+}
+
 // RFC 9293 s3.8.4 MUST-26, RFC 1122 s4.2.3.6: a connection in the host probes when it is silent, if that
 // was asked for, and lives as long as it is answered.
 #[test]
 fn keep_alive_in_the_host() {
-    let tcp = TcpCached {
-        keep_alive_enabled: true,
-        ka_timeout: 10_000,
-        ka_probe_count: 3,
-        ..Default::default()
-    };
-    let silent = HostConfig { tcp, ..config(1, OffloadPolicy::Never) };
-    let mut bench = Bench::with([silent, config(2, OffloadPolicy::Never)]);
-    bench.nodes[1].listen(server(false), 4, false);
-    bench.nodes[0].connect(server(false), false);
-    bench.run(Duration::from_secs(1));
+    let mut bench = kept_alive(10_000, 3);
     bench.nodes[0].established();
     bench.nodes[0].sent.clear();
     bench.run(Duration::from_secs(300));
@@ -439,17 +445,7 @@ fn keep_alive_in_the_host() {
 // In TIME-WAIT nobody is asked, and silence is no reason for a reset.
 #[test]
 fn time_wait_outlasts_keep_alive() {
-    let tcp = TcpCached {
-        keep_alive_enabled: true,
-        ka_timeout: 1_000,
-        ka_probe_count: 1,
-        ..Default::default()
-    };
-    let silent = HostConfig { tcp, ..config(1, OffloadPolicy::Never) };
-    let mut bench = Bench::with([silent, config(2, OffloadPolicy::Never)]);
-    bench.nodes[1].listen(server(false), 4, false);
-    bench.nodes[0].connect(server(false), false);
-    bench.run(Duration::from_secs(1));
+    let mut bench = kept_alive(1_000, 1);
     for node in 0..2 {
         let (handle, _) = bench.nodes[node].established();
         bench.nodes[node].shutdown(handle);
@@ -479,6 +475,21 @@ fn settings_change_while_connections_stand() {
     assert!((25..=35).contains(&probes), "{probes} in 30 s");
     let error = bench.nodes[0].host.set_tcp(TcpCached { ttl_or_hop_limit: 0, ..tcp });
     assert_eq!(error, Err(ConfigError::Ttl));
+}
+
+// RFC 9293 s3.8.3 MUST-23: a SYN-ACK is retransmitted, and its answer taken, for three minutes.
+#[test]
+fn an_accepted_handshake_has_three_minutes() {
+    let mut bench = listening(NEVER);
+    bench.passes = |_, frame| !matches!(wire::parse(frame), Frame::Tcp(_));
+    bench.nodes[1].frame(SYN.frame());
+    bench.run(Duration::from_secs(179));
+    let sent = segments(&bench, 1);
+    assert!(sent.len() >= 7, "{} SYN-ACKs", sent.len());
+    let iss = sent[0].seq;
+    bench.nodes[1].frame(Sketch { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
+    bench.settle();
+    bench.nodes[1].established();
 }
 
 // RFC 9293 s3.6.1 MAY-2, s3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one

@@ -342,7 +342,7 @@ fn a_fin_whose_timer_has_stopped_is_sent_again() {
     assert_eq!(fins.count(), 1);
 }
 
-// What could not be sent at all has not ended in order.
+// A connection whose data were never sent ends with RetransmissionLimit.
 #[test]
 fn unsent_data_do_not_end_in_order() {
     let mut bench = apart(OffloadPolicy::Never);
@@ -359,7 +359,7 @@ fn unsent_data_do_not_end_in_order() {
     assert!(bench.nodes[1].has(ended));
 }
 
-// What comes by one gateway says nothing about where another one is.
+// A gateway's Ethernet address is asked for, not taken from segments that came by another one.
 #[test]
 fn a_gateway_is_found_before_a_connection_goes_there() {
     let mut bench = apart(OffloadPolicy::Never);
@@ -374,6 +374,23 @@ fn a_gateway_is_found_before_a_connection_goes_there() {
     bench.run(MOMENT);
     let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
+}
+
+// A gateway that is the peer itself is where its segments come from.
+#[test]
+fn a_gateway_may_be_the_peer() {
+    let peer =
+        HostConfig { gateways: vec![[10, 0, 0, 1].into()], ..config(2, OffloadPolicy::Never) };
+    let mut bench = Bench::with([config(1, OffloadPolicy::Never), peer]);
+    bench.nodes[1].listen(remote(false), 4, false);
+    bench.nodes[0].connect(remote(false), false);
+    bench.run(MOMENT);
+    let (passive, _) = bench.nodes[1].established();
+    bench.nodes[1].host.gateway_macs.clear();
+    bench.nodes[1].port.request(Request::Offload { handle: passive });
+    bench.run(MOMENT);
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    assert_eq!(initiate.state.neighbor.cached.dl_destination_address, FIRST_MAC);
 }
 
 // An announcement is newer than the last segment of a connection that rests.
