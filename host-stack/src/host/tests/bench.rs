@@ -51,6 +51,8 @@ pub(super) struct Node {
     pub(super) initiates: VecDeque<Initiated>,
     /// What each initiate looked like.
     pub(super) shapes: Vec<String>,
+    /// Neighbors that come alone wait for [`Node::release_neighbors`].
+    pub(super) holds_neighbors: bool,
     /// What the target holds.
     pub(super) neighbors: BTreeMap<OffloadHandle, NeighborState>,
     pub(super) paths: BTreeMap<OffloadHandle, PathState>,
@@ -156,6 +158,7 @@ impl Node {
             trees: Vec::new(),
             initiates: VecDeque::new(),
             shapes: Vec::new(),
+            holds_neighbors: false,
             neighbors: BTreeMap::new(),
             paths: BTreeMap::new(),
             names: Names::default(),
@@ -294,6 +297,12 @@ impl Node {
         }
     }
 
+    pub(super) fn release_neighbors(&mut self) {
+        for tree in self.trees.extract_if(.., |tree| connections(tree).next().is_none()) {
+            self.to_host.send(ToHost::InitiateComplete(tree)).unwrap();
+        }
+    }
+
     /// Takes neighbors and paths over, and puts the connections aside.
     fn take_initiate(&mut self, mut tree: InitiateTree) {
         for neighbor in &mut tree {
@@ -321,7 +330,7 @@ impl Node {
             }
         }
         self.shapes.push(shape(&tree));
-        if connections(&tree).next().is_some() {
+        if connections(&tree).next().is_some() || self.holds_neighbors {
             self.trees.push(tree);
         } else {
             self.to_host.send(ToHost::InitiateComplete(tree)).unwrap();

@@ -405,6 +405,29 @@ fn a_connection_goes_where_its_neighbor_is_now() {
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
 }
 
+// CH-UPD-7: the path for which a neighbor was offloaded has gone when that is done.
+#[test]
+fn a_neighbor_that_comes_too_late_is_terminated() {
+    let mut bench = apart(OffloadPolicy::Always);
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    bench.nodes[1].complete(initiate.handle, None);
+    bench.run(MOMENT);
+    bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
+    bench.nodes[1].holds_neighbors = true;
+    bench.run(MOMENT);
+    bench.nodes[1].frame(arp_of(1, NEW_MAC));
+    bench.run(MOMENT);
+    assert_eq!(bench.nodes[1].shapes.last().unwrap(), "N{}");
+    bench.nodes[1].port.request(Request::Upload { handle: initiate.handle });
+    bench.run(MOMENT);
+    bench.nodes[1].terminated(|_| None);
+    bench.run(Duration::from_secs(2));
+    assert_eq!(bench.nodes[1].neighbors.len(), 1, "the new one");
+    bench.nodes[1].release_neighbors();
+    bench.run(MOMENT);
+    assert!(bench.nodes[1].neighbors.is_empty());
+}
+
 // CH-UPD-2, -7: another gateway. It is sought and offloaded, the path is linked to it, the old one goes; if that
 // fails the connection comes back.
 #[test]
