@@ -348,7 +348,8 @@ impl Host {
                     let ecn = flow.ecn_flags(&segment, self.config.ecn);
                     let tcp_at = segment.tcp_at();
                     segment.flags |= ecn;
-                    if flow.outgoing(now, &mut segment) {
+                    let is_bared = connection.bare_probe(&mut segment);
+                    if connection.flow.outgoing(now, &mut segment) | is_bared {
                         let Some(other) = wire::rewritten(&frame, &segment) else { continue };
                         frame = other;
                     } else if ecn != Flags::default() {

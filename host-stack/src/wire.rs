@@ -234,6 +234,11 @@ impl TcpFrame<'_> {
         self.flags.contains(Flags::RST)
     }
 
+    /// Its payload, as it was parsed.
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.segment.payload()
+    }
+
     /// Sequence numbers it takes: payload, SYN, FIN.
     pub(crate) fn sequence_len(&self) -> u32 {
         self.payload_len

@@ -23,7 +23,12 @@ use smoltcp::{
 };
 
 use super::{list::Refusal, shards::ShardId, stalls::Woken};
-use crate::{observer::Flow, retrieve::Standing, socket::ListenerId, wire::FourTuple};
+use crate::{
+    observer::Flow,
+    retrieve::Standing,
+    socket::ListenerId,
+    wire::{FourTuple, TcpFrame},
+};
 
 /// Ports given to who asks for none (RFC 6335 s6).
 pub(super) const EPHEMERAL_PORTS: Range<u32> = 49_152..65_536;
@@ -151,6 +156,25 @@ impl Connection {
         self.receive.first + received as u32 + fin
     }
 
+    /// Both FINs have arrived. `flow` has seen what `socket` has.
+    pub(super) fn both_closed(&self, socket: &Socket<'_>) -> bool {
+        let fin_heard = self.receive.fin_heard || fin_received(socket.state());
+        fin_heard && self.send.shutdown && self.flow.snd_una == self.send.end() + 1
+    }
+
+    /// Takes the byte out of a keep-alive probe over data in flight: the peer would take it for theirs. Returns whether
+    /// the segment is another one now. smoltcp probes whenever its timer does not run, also where a fast retransmission
+    /// had to be dropped (see `stalls`); a probe is for a connection with nothing in flight (RFC 9293 s3.8.4).
+    pub(super) fn bare_probe(&self, segment: &mut TcpFrame<'_>) -> bool {
+        let &[byte] = segment.payload() else { return false };
+        if segment.seq.is_before(self.flow.snd_una) || self.send.byte_at(segment.seq) == Some(byte)
+        {
+            return false;
+        }
+        (segment.seq, segment.payload_len) = (self.flow.snd_max, 0);
+        true
+    }
+
     /// What [`retrieve`](crate::retrieve::retrieve) has to know of it.
     pub(super) fn standing(&self, socket: &Socket<'_>) -> Standing {
         Standing {
@@ -212,6 +236,18 @@ impl SendHalf {
         // Not more than a window, so the distance is the nearest of all that are equal modulo 2^32.
         let beyond = una.distance(self.first + self.written as u32);
         self.written.saturating_add_signed(beyond.into()).min(self.posted)
+    }
+
+    /// The byte with this sequence number, if it is there and not acknowledged.
+    fn byte_at(&self, seq: SeqNum) -> Option<u8> {
+        let count = self.count_at(seq);
+        let parked = self.lists.iter().find(|parked| count < parked.end)?;
+        let mut skip = count.checked_sub(parked.start())? as usize;
+        parked.list.slices().find_map(|slice| {
+            let byte = slice.get(skip).copied();
+            skip = skip.saturating_sub(slice.len());
+            byte
+        })
     }
 
     /// Moves data into the socket. Returns whether any went.

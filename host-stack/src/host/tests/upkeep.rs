@@ -328,6 +328,29 @@ fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
     assert_eq!(bench.nodes[0].data(), [7; 2_000]);
 }
 
+// RFC 9293 s3.8.4: a probe's byte is nothing that the peer could take for data.
+#[test]
+fn no_probe_goes_over_data_in_flight() {
+    let (mut bench, _, said) = stalled(false);
+    bench.passes = |_, _| true;
+    let tcp =
+        TcpCached { keep_alive_enabled: true, ka_timeout: 1_000, ..bench.nodes[1].host.config.tcp };
+    bench.nodes[1].host.set_tcp(tcp).unwrap();
+    bench.run(STALL);
+    bench.nodes[1].frame(arp_of(1, FIRST_MAC));
+    bench.run(Duration::from_secs(5));
+    assert!(bench.nodes[0].data() == [7; 2_000], "probes are no progress");
+    let mut probes = 0;
+    for frame in &bench.nodes[1].sent {
+        let Frame::Tcp(segment) = wire::parse(frame) else { continue };
+        let is_probe = segment.seq == said.ack + 1_999;
+        assert!(!is_probe || segment.payload_len == 1, "a probe behind all data");
+        probes += usize::from(is_probe);
+        assert!(is_probe || segment.payload().iter().all(|byte| *byte == 7));
+    }
+    assert!((2..6).contains(&probes), "{probes}, once everything is acknowledged");
+}
+
 #[test]
 fn a_fin_whose_timer_has_stopped_is_sent_again() {
     let (mut bench, way, said) = stalled(true);
