@@ -145,6 +145,11 @@ impl Host {
             }
             return Verdict::Drop;
         }
+        // A peer that has closed last and forgotten answers late segments by RST. What has come is the client's all the
+        // same (RFC 1337; RFC 9293 s3.10.7.4: nothing is told).
+        if segment.is_reset() && connection.both_closed(socket) {
+            return Verdict::Drop;
+        }
         let standing = connection.standing(socket);
         let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
         let window = connection.flow.kept_window(segment);

@@ -408,6 +408,37 @@ fn an_old_segment_ends_a_connection() {
     assert_eq!(connected.bench.nodes[1].sent.len(), 0);
 }
 
+// RFC 1337, RFC 9293 s3.10.7.4: a peer that has forgotten answers a late segment by RST, which may come together with its
+// FIN. The client has everything, and hears of no error.
+#[test]
+fn a_reset_behind_both_fins_changes_nothing() {
+    for closes_first in [true, false] {
+        let mut connected = Connected::new();
+        let handle = connected.handle;
+        if closes_first {
+            connected.bench.nodes[1].shutdown(handle);
+            connected.bench.run(Duration::from_millis(1));
+            connected.says("A", FIRST, 1, b"");
+            connected.hears("FA", FIRST, 1, b"last words");
+        } else {
+            connected.says("FA", FIRST, 0, b"last words");
+            connected.bench.nodes[1].shutdown(handle);
+            connected.bench.run(Duration::from_millis(1));
+            connected.hears("A", FIRST + 11, 1, b"");
+        }
+        connected.hears("R", FIRST + 11, 1, b"");
+        connected.bench.run(Duration::from_secs(1));
+        let node = &connected.bench.nodes[1];
+        assert_eq!(node.data(), b"last words");
+        assert!(node.has(|notice| matches!(notice, Notice::PeerClosed { .. })));
+        assert!(node.has(|notice| matches!(notice, Notice::Closed { error: None, .. })));
+        connected.bench.nodes[1].sent.clear();
+        connected.says("FA", FIRST, 1, b"last words");
+        assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 11)), "it is remembered");
+        assert_eq!(connected.bench.resets(1), 0);
+    }
+}
+
 fn is_closed(notice: &Notice) -> bool {
     matches!(notice, Notice::Closed { error: None, .. })
 }
