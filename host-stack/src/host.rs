@@ -24,6 +24,7 @@ mod calls;
 mod config;
 mod connection;
 mod ingress;
+mod kept;
 mod list;
 mod neighbors;
 mod objects;

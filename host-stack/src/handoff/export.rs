@@ -27,7 +27,7 @@ use smoltcp::{
     time::{Duration, Instant as SmolInstant},
 };
 
-use super::{PIECE_MAX, RTO_TICKS, stage::Stage, take};
+use super::{BLOCKS_MAX, PIECE_MAX, RTO_TICKS, stage::Stage, take};
 use crate::{
     clock::to_smoltcp,
     device::QueueDevice,
@@ -37,9 +37,6 @@ use crate::{
 
 /// Beyond smoltcp's limit of one challenge ACK a second.
 const CHALLENGE_PAUSE: Duration = Duration::from_secs(2);
-/// Out-of-order blocks asked for: as many as the assembler holds
-/// (`assembler-max-segment-count-32`).
-const BLOCKS_MAX: usize = 32;
 /// MSS assumed when the peer announced none (RFC 9293 s3.7.1), IPv4 and IPv6.
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
 
@@ -53,6 +50,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) snd_una: SeqNum,
     /// RCV.NXT by counting: first sequence number + bytes read + bytes in the receive queue + FIN.
     pub(crate) rcv_nxt: SeqNum,
+    /// Blocks right of RCV.NXT that the socket has no room for, in order.
+    pub(crate) beyond: &'a [(SeqNum, Bytes)],
     /// Our FIN is wanted, though the socket may not know yet.
     pub(crate) closing: bool,
     /// The host's part of the state.
@@ -241,7 +240,8 @@ impl Interview {
         // Nothing was promised of what no SACK has reported: without SACK it may be dropped.
         let ahead = surroundings.flow.right_edge.is_after(opening.rcv_nxt);
         let out_of_order = if agreed.sack && ahead && self.may_receive() {
-            self.out_of_order(opening.rcv_nxt, opening.snd_una)?
+            let held = self.out_of_order(opening.rcv_nxt, opening.snd_una)?;
+            joined(opening.rcv_nxt, held, surroundings.beyond)
         } else {
             Vec::new()
         };
@@ -318,6 +318,22 @@ impl Interview {
     }
 }
 
+/// All blocks in order.
+fn joined(
+    rcv_nxt: SeqNum,
+    mut held: Vec<(SeqNum, Bytes)>,
+    beyond: &[(SeqNum, Bytes)],
+) -> Vec<(SeqNum, Bytes)> {
+    let end = |(seq, data): &(SeqNum, Bytes)| *seq + data.len() as u32;
+    let is_held = |block: &&(SeqNum, Bytes)| {
+        held.iter().any(|of| of.0.is_at_or_before(block.0) && end(block).is_at_or_before(end(of)))
+    };
+    let more: Vec<_> = beyond.iter().filter(|block| !is_held(block)).cloned().collect();
+    held.extend(more);
+    held.sort_by_key(|(seq, _)| seq.distance(rcv_nxt));
+    held
+}
+
 fn describe(
     now: Instant,
     phase: TcpPhase,
@@ -326,8 +342,17 @@ fn describe(
     data: Data,
     surroundings: &Surroundings<'_>,
 ) -> ConnectionState {
-    let Surroundings { tuple, flow, snd_una: _, rcv_nxt: _, closing: _, cached, path_mtu, ts_time } =
-        surroundings;
+    let &Surroundings {
+        tuple,
+        flow,
+        snd_una: _,
+        rcv_nxt: _,
+        beyond: _,
+        closing: _,
+        cached,
+        path_mtu,
+        ts_time,
+    } = surroundings;
     let Data { undelivered, out_of_order } = data;
     ConnectionState {
         neighbor: NeighborState {
@@ -345,12 +370,12 @@ fn describe(
                 source_address: tuple.local.ip(),
                 destination_address: tuple.remote.ip(),
             },
-            cached: PathCached { path_mtu: *path_mtu },
+            cached: PathCached { path_mtu },
         },
         tcp: TcpState {
-            constant: constant(*tuple, agreed, *path_mtu),
-            cached: *cached,
-            delegated: delegated(now, phase, opening, flow, *ts_time),
+            constant: constant(tuple, agreed, path_mtu),
+            cached,
+            delegated: delegated(now, phase, opening, flow, ts_time),
         },
         send_data: NblChain::new(),
         buffered_data: undelivered,

@@ -21,7 +21,7 @@
 //!
 //! Not carried: RTT, congestion state and what the peer has reported by SACK (smoltcp uses none of it).
 
-use alloc::vec;
+use alloc::{vec, vec::Vec};
 
 use bytes::Bytes;
 use offload_engine::{
@@ -37,7 +37,7 @@ use smoltcp::{
 };
 
 use super::{
-    PIECE_MAX, RTO_TICKS,
+    BLOCKS_MAX, PIECE_MAX, RTO_TICKS,
     isn::{SALTS, seed_for},
     stage::{Said, Stage},
 };
@@ -81,6 +81,8 @@ pub(crate) struct Imported {
     pub(crate) closing: bool,
     /// How much larger the scale of its windows is on the wire than in smoltcp.
     pub(crate) scale_raise: u8,
+    /// Out-of-order blocks that it has no room for: the highest.
+    pub(crate) beyond: Vec<(SeqNum, Bytes)>,
 }
 
 /// The 4-tuple of a connection's state.
@@ -193,12 +195,12 @@ impl<'a> Replay<'a> {
         if self.fin_received && !self.fin_comes_late() {
             self.fin(now, &mut stage)?;
         }
-        self.out_of_order(now, &mut stage);
+        let beyond = self.out_of_order(now, &mut stage);
         self.sent(now, &mut stage, socket)?;
         if self.fin_comes_late() {
             self.fin(now, &mut stage)?;
         }
-        self.finish(stage, socket, send_buffer)
+        self.finish(stage, socket, send_buffer, beyond)
     }
 
     /// The peer's FIN came when ours had been sent (RFC 9293 s3.6): simultaneous close, or the second half of an
@@ -325,11 +327,18 @@ impl<'a> Replay<'a> {
         acknowledged.then_some(()).ok_or(ImportError::Replay("the peer's FIN"))
     }
 
-    /// What a SACK has promised to keep. A block that smoltcp has no room for is lost: its assembler has fewer
-    /// places than the target's.
-    fn out_of_order(&self, now: Instant, stage: &mut Stage) {
+    /// What a SACK has promised to keep. Returns what smoltcp has no room for: its assembler has fewer places than the
+    /// target's.
+    fn out_of_order(&self, now: Instant, stage: &mut Stage) -> Vec<(SeqNum, Bytes)> {
         let ack = self.ack_before_ours();
+        let (mut end, mut blocks, mut beyond) = (self.delegated.rcv_nxt, 0, Vec::new());
         for (seq, data) in self.out_of_order {
+            blocks += usize::from(seq.is_after(end));
+            if blocks > BLOCKS_MAX {
+                beyond.push((*seq, data.clone()));
+                continue;
+            }
+            end = end.later(*seq + data.len() as u32);
             for (index, piece) in data.chunks(PIECE_MAX).enumerate() {
                 let mut line =
                     self.line(stage, *seq + (index * PIECE_MAX) as u32, ack, self.replay_window());
@@ -338,6 +347,7 @@ impl<'a> Replay<'a> {
                 stage.listen(now);
             }
         }
+        beyond
     }
 
     /// What we have sent: data in flight, our FIN.
@@ -403,6 +413,7 @@ impl<'a> Replay<'a> {
         mut stage: Stage,
         socket: SocketHandle,
         send_buffer: usize,
+        beyond: Vec<(SeqNum, Bytes)>,
     ) -> Result<Imported, ImportError> {
         let expected = match self.delegated.state {
             TcpPhase::TimeWait => State::TimeWait,
@@ -431,6 +442,7 @@ impl<'a> Replay<'a> {
             written: written as u64,
             closing: self.closing,
             scale_raise: self.constant.rcv_wind_scale.saturating_sub(scale),
+            beyond,
         })
     }
 }

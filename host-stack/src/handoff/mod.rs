@@ -23,7 +23,10 @@ pub(crate) use self::stage::take;
 /// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4).
 pub(crate) const RTO_TICKS: Ticks = 1_000;
 /// Most bytes injected at once: below the largest IP packet (65 535) with its headers.
-const PIECE_MAX: usize = 32 * 1024;
+pub(crate) const PIECE_MAX: usize = 32 * 1024;
+
+/// Out-of-order blocks that smoltcp's assembler holds (`assembler-max-segment-count-32`).
+const BLOCKS_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests;

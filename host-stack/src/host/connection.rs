@@ -6,6 +6,7 @@ use core::{
     ops::Range,
 };
 
+use bytes::Bytes;
 use offload_engine::{
     chimney::{
         client::{ClientTag, OffloadHandle, UploadReason},
@@ -106,6 +107,8 @@ struct Parked {
 pub(super) struct ReceiveHalf {
     /// Sequence number of the first byte.
     pub(super) first: SeqNum,
+    /// What the peer need not send again, and smoltcp has no room for, in order: see `kept`.
+    pub(super) beyond: Vec<(SeqNum, Bytes)>,
     /// Read from the socket.
     pub(super) read: u64,
     /// Read, and not yet consumed by the client.

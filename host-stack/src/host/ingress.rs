@@ -167,6 +167,7 @@ impl Host {
         }
         match window {
             _ if !whole => Verdict::Drop,
+            _ if self.process_with_kept(now, handle, segment, window) => Verdict::Drop,
             Some(window) => Verdict::ProcessWith(window, segment.tcp_at()),
             None => Verdict::Process,
         }
@@ -225,10 +226,15 @@ impl Host {
     }
 
     pub(super) fn process(&mut self, now: Instant, frame: Vec<u8>) {
-        self.device.received.push_back(frame);
+        self.ingress(now, Some(frame));
+        self.send_down(now);
+    }
+
+    /// smoltcp takes a frame; its answer stays with the device.
+    pub(super) fn ingress(&mut self, now: Instant, frame: Option<Vec<u8>>) {
+        self.device.received.extend(frame);
         let at = to_smoltcp(now);
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
-        self.send_down(now);
     }
 
     /// Lets a socket of the listener's take the SYN.

@@ -208,6 +208,7 @@ impl Host {
             flow: &connection.flow,
             snd_una: connection.snd_una(&socket),
             rcv_nxt: connection.rcv_nxt(&socket),
+            beyond: &connection.receive.beyond,
             closing: connection.send.shutdown,
             cached: self.config.cached(),
             path_mtu: self.paths.mtu(now, path.destination, self.config.mtu as u32),

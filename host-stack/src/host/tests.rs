@@ -3,6 +3,7 @@
 mod bench;
 mod conformance;
 mod ecn;
+mod kept;
 mod listing;
 mod offloading;
 mod opening;

@@ -274,7 +274,7 @@ impl Host {
     ) {
         let Offloaded { shard, tuple, client, listener, must_offload, frames, unconsumed, .. } =
             offloaded;
-        let Imported { mut socket, written, closing, scale_raise } = imported;
+        let Imported { mut socket, written, closing, scale_raise, beyond } = imported;
         configure(&mut socket, &self.config.tcp);
         let undelivered = socket.recv_queue() as u32;
         let fin = u32::from(fin_received(socket.state()));
@@ -312,6 +312,7 @@ impl Host {
             woken: None,
             receive: ReceiveHalf {
                 first: delegated.rcv_nxt - undelivered - fin,
+                beyond,
                 read: 0,
                 unconsumed,
                 fin_heard: fin != 0,

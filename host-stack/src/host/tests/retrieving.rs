@@ -408,8 +408,8 @@ fn an_old_segment_ends_a_connection() {
     assert_eq!(connected.bench.nodes[1].sent.len(), 0);
 }
 
-// RFC 1337, RFC 9293 s3.10.7.4: a peer that has forgotten answers a late segment by RST, which may come together with its
-// FIN. The client has everything, and hears of no error.
+// RFC 1337, RFC 9293 s3.10.7.4: a peer that has forgotten answers a late segment by RST, which may come together with
+// its FIN. The client has everything, and hears of no error.
 #[test]
 fn a_reset_behind_both_fins_changes_nothing() {
     for closes_first in [true, false] {

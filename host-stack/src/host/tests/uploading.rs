@@ -29,7 +29,7 @@ use crate::{
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// A connection that the second node's target has taken, its handle at both nodes, and its state.
-fn offloaded(must_offload: bool) -> (Bench, [OffloadHandle; 2], ConnectionState) {
+pub(super) fn offloaded(must_offload: bool) -> (Bench, [OffloadHandle; 2], ConnectionState) {
     let (mut bench, active) = connected(OffloadPolicy::Always, must_offload, false);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     bench.nodes[1].complete(initiate.handle, None);
@@ -119,7 +119,7 @@ fn forwarded_segments_come_back_unprocessed() {
 }
 
 /// A state again: what it is made of cannot be cloned as a whole.
-fn copy(state: &ConnectionState) -> ConnectionState {
+pub(super) fn copy(state: &ConnectionState) -> ConnectionState {
     ConnectionState {
         send_data: state.send_data.clone(),
         buffered_data: state.buffered_data.clone(),
