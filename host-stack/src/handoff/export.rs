@@ -7,7 +7,7 @@
 //!
 //! Clock: the socket's time jumps ahead by 2 s, over the limit of one challenge ACK a second (P6).
 
-use alloc::{boxed::Box, vec, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, vec, vec::Vec};
 use core::net::SocketAddr;
 
 use bytes::Bytes;
@@ -51,7 +51,7 @@ pub(crate) struct Surroundings<'a> {
     /// RCV.NXT by counting: first sequence number + bytes read + bytes in the receive queue + FIN.
     pub(crate) rcv_nxt: SeqNum,
     /// Blocks right of RCV.NXT that the socket has no room for, in order.
-    pub(crate) beyond: &'a [(SeqNum, Bytes)],
+    pub(crate) beyond: &'a VecDeque<(SeqNum, Bytes)>,
     /// Our FIN is wanted, though the socket may not know yet.
     pub(crate) closing: bool,
     /// The host's part of the state.
@@ -322,7 +322,7 @@ impl Interview {
 fn joined(
     rcv_nxt: SeqNum,
     mut held: Vec<(SeqNum, Bytes)>,
-    beyond: &[(SeqNum, Bytes)],
+    beyond: &VecDeque<(SeqNum, Bytes)>,
 ) -> Vec<(SeqNum, Bytes)> {
     let end = |(seq, data): &(SeqNum, Bytes)| *seq + data.len() as u32;
     let is_held = |block: &&(SeqNum, Bytes)| {

@@ -235,7 +235,7 @@ impl End {
         let Standing { snd_una, rcv_nxt, .. } = self.standing();
         let socket = take(&mut self.sockets, self.socket);
         let surroundings = Surroundings {
-            beyond: &[],
+            beyond: &VecDeque::new(),
             tuple: self.tuple,
             flow: &self.flow,
             snd_una,

@@ -108,7 +108,7 @@ pub(super) struct ReceiveHalf {
     /// Sequence number of the first byte.
     pub(super) first: SeqNum,
     /// What the peer need not send again, and smoltcp has no room for, in order: see `kept`.
-    pub(super) beyond: Vec<(SeqNum, Bytes)>,
+    pub(super) beyond: VecDeque<(SeqNum, Bytes)>,
     /// Read from the socket.
     pub(super) read: u64,
     /// Read, and not yet consumed by the client.

@@ -312,7 +312,7 @@ impl Host {
             woken: None,
             receive: ReceiveHalf {
                 first: delegated.rcv_nxt - undelivered - fin,
-                beyond,
+                beyond: beyond.into(),
                 read: 0,
                 unconsumed,
                 fin_heard: fin != 0,
