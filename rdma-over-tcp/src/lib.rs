@@ -1,7 +1,7 @@
 //! iWARP and NDK queue pairs over offloaded TCP connections.
 //!
 //! The protocol cores ([`mpa`], [`ddp`], [`rdmap`]) turn bytes into messages and back; they are pure
-//! and build as `no_std` + `alloc` with `--no-default-features`. `ndk` has the objects of NDKPI:
+//! and build as `no_std` + `alloc` with `--no-default-features`. [`error`] has the numbers of their errors. `ndk` has the objects of NDKPI:
 //! adapter, protection domain, completion queue, queue pair, memory region, connector, listener.
 #![no_std]
 
@@ -10,6 +10,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod ddp;
+pub mod error;
 pub mod mpa;
 #[cfg(feature = "std")]
 pub mod ndk;

@@ -8,7 +8,7 @@ const FILES: [(&str, &str); 8] = [
     ("crc", "src/mpa/crc.rs"),
     ("ddp", "src/ddp/tests.rs"),
     ("rdmap", "src/rdmap/tests.rs"),
-    ("error", "src/rdmap/error.rs"),
+    ("error", "src/error.rs"),
     ("vectors", "tests/vectors.rs"),
     ("siw_captures", "tests/siw_captures.rs"),
 ];

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use capture::{Conversation, conversations};
 use rdma_over_tcp::{
     ddp::{Msn, QueueNumber, Segment, Stag, TaggedReceiver, UntaggedReceiver},
+    error::WireError,
     mpa::{
         Decoder, DecoderCounters, Encoder, Slab,
         startup::{
@@ -19,10 +20,7 @@ use rdma_over_tcp::{
             ResponderConfig, Revision, RtrKind, RtrSet, StartupConfig,
         },
     },
-    rdmap::{
-        self, Inbound, Opcode, PendingRead, Reading, ReceivedTerminate, TerminatePhase,
-        error::WireError,
-    },
+    rdmap::{self, Inbound, Opcode, PendingRead, Reading, ReceivedTerminate, TerminatePhase},
 };
 
 /// One direction behind its start-up frame.

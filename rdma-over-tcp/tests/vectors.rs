@@ -6,10 +6,11 @@ mod fpdus;
 use bytes::Bytes;
 use rdma_over_tcp::{
     ddp::{HeaderOctets, Msn, QueueNumber, Segment, Stag, TaggedOffset, UntaggedSegment},
+    error::WireError,
     mpa::{Decoder, Encoder, Slab, crc::crc32c, startup::RtrKind},
     rdmap::{
         self, Inbound, Opcode, RdmapError, ReadRequest, Reading, ReceivedTerminate, SendKind,
-        Terminate, TerminatePhase, error::WireError,
+        Terminate, TerminatePhase,
     },
 };
 use sha2::{Digest, Sha256};

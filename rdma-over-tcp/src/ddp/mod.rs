@@ -14,7 +14,7 @@ use core::{fmt, ops::Deref};
 
 use thiserror::Error;
 
-use crate::rdmap::error::WireError;
+use crate::error::WireError;
 
 mod receive;
 

@@ -32,7 +32,7 @@ pub(crate) use encoder::end_train;
 pub use slab::Slab;
 use thiserror::Error;
 
-use crate::rdmap::error::WireError;
+use crate::error::WireError;
 
 /// Octets of the ULPDU_Length field.
 pub const LENGTH_OCTETS: usize = 2;

@@ -25,7 +25,7 @@ use super::{
     slab::{Id, Slab},
     status::NtStatus,
 };
-use crate::rdmap::error::WireError;
+use crate::error::WireError;
 
 /// Tokens in use at once, at most: keeps the 24-bit space sparse.
 const TOKENS_MAX: usize = 1 << 20;

@@ -18,10 +18,10 @@ use crate::{
         DdpError, HeaderOctets, Msn, QueueNumber, Segment, Stag, TaggedOffset, TaggedSegment,
         UntaggedSegment,
     },
+    error::WireError,
     mpa::startup::RtrKind,
 };
 
-pub mod error;
 mod read;
 mod segmenter;
 mod terminate;
@@ -29,8 +29,6 @@ mod terminate;
 pub use read::{PendingRead, READ_REQUEST_OCTETS, ReadRequest};
 pub use segmenter::{Cut, Segmenter};
 pub use terminate::{Reading, ReceivedTerminate, TERMINATE_OCTETS_MAX, Terminate, TerminatePhase};
-
-use error::WireError;
 
 const VERSION_MASK: u8 = 0xc0;
 const VERSION: u8 = 0x40;

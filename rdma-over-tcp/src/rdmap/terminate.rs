@@ -11,11 +11,11 @@
 
 use core::fmt;
 
-use super::{
-    Opcode, READ_REQUEST_OCTETS, ReadRequest,
+use super::{Opcode, READ_REQUEST_OCTETS, ReadRequest};
+use crate::{
+    ddp::{HeaderOctets, Segment, TAGGED_OCTETS, UNTAGGED_OCTETS},
     error::{ErrorNumber, WireError},
 };
-use crate::ddp::{HeaderOctets, Segment, TAGGED_OCTETS, UNTAGGED_OCTETS};
 
 /// Octets of the largest Terminate behind its DDP header.
 pub const TERMINATE_OCTETS_MAX: usize = 4 + 2 + UNTAGGED_OCTETS + READ_REQUEST_OCTETS;

@@ -4,8 +4,8 @@ use alloc::{string::ToString, vec, vec::Vec};
 
 use proptest::{collection::vec as vec_of, prelude::*};
 
-use super::{error::ErrorNumber, *};
-use crate::ddp::TAGGED_OCTETS;
+use super::*;
+use crate::{ddp::TAGGED_OCTETS, error::ErrorNumber};
 
 fn untagged(opcode: u8, queue: u32, payload: &[u8]) -> Vec<u8> {
     let segment = UntaggedSegment {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::rdmap::error::WireError;
+use crate::error::WireError;
 
 /// Octets of the key that opens a frame.
 pub const KEY_OCTETS: usize = 16;

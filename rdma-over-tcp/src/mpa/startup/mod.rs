@@ -29,7 +29,7 @@ pub use responder::{Offer, Responder, ResponderConfig};
 use thiserror::Error;
 
 use super::{Decoder, Encoder};
-use crate::rdmap::error::WireError;
+use crate::error::WireError;
 
 /// An initiator waits so long for the Reply, in milliseconds (as Linux siw does).
 pub const INITIATOR_TIME_LIMIT_MS: u32 = 10_000;

@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use super::{Failure, transmit::Transmitter};
 use crate::{
     ddp::{QueueNumber, Stag, TaggedReceiver, TaggedSegment, UntaggedReceiver, UntaggedSegment},
+    error::WireError,
     mpa::Decoder,
     ndk::{
         flags::{MrFlags, OpFlags},
@@ -20,7 +21,7 @@ use crate::{
     },
     rdmap::{
         self, Inbound, READ_REQUEST_OCTETS, RdmapError, ReadRequest, ReceivedTerminate, SendKind,
-        Terminate, TerminatePhase, error::WireError,
+        Terminate, TerminatePhase,
     },
 };
 

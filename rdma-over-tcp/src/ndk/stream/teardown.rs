@@ -7,6 +7,7 @@
 use super::{Ending, Failure, Operation, Phase, Stream};
 use crate::{
     ddp::{QueueNumber, Segment},
+    error::{ErrorNumber, WireError},
     ndk::{
         config::AdapterConfig,
         connector::ConnectorState,
@@ -17,10 +18,7 @@ use crate::{
         status::NtStatus,
         wire::Wire,
     },
-    rdmap::{
-        Opcode, ReceivedTerminate, Terminate,
-        error::{ErrorNumber, WireError},
-    },
+    rdmap::{Opcode, ReceivedTerminate, Terminate},
 };
 use offload_engine::time::Instant;
 

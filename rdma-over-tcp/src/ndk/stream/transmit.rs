@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
+    error::WireError,
     mpa::{Encoder, Slab, end_train, startup::RtrKind},
     ndk::{
         config::FpduSize,
@@ -39,9 +40,8 @@ use crate::{
         wire::Wire,
     },
     rdmap::{
-        PendingRead, ReadRequest, Segmenter, SendKind, Terminate, error::WireError,
-        read_request_header, read_response_header, rtr_header, send_header, terminate_header,
-        write_header,
+        PendingRead, ReadRequest, Segmenter, SendKind, Terminate, read_request_header,
+        read_response_header, rtr_header, send_header, terminate_header, write_header,
     },
 };
 

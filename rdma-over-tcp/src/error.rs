@@ -1,8 +1,8 @@
-//! The one table of error numbers that travel in Terminate messages.
+//! Error numbers of Terminate messages, in one table.
 //!
-//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each with
-//! a name, a text and whose fault it is. MPA, DDP and RDMAP errors all map to a [`WireError`];
-//! Terminates, logs and completions take their words from here and cannot drift apart.
+//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each with a name, a text and
+//! the side at fault. Errors of MPA, DDP and RDMAP all map to a [`WireError`], so this module lies below the three and
+//! imports none of them; Terminates, logs and completions take names and texts from here.
 
 use core::fmt;
 
