@@ -64,8 +64,9 @@ impl Direction {
                 let (segment, payload) = Segment::parse(ulpdu).unwrap();
                 self.ulpdus.push(ulpdu.to_vec());
                 let payload = [Bytes::copy_from_slice(payload)];
-                let fpdu = encoder.encode(&segment.emit(), &payload, &mut slab);
-                again.extend(fpdu.slices().flatten());
+                let mut fpdu: Vec<Bytes> = Vec::new();
+                encoder.encode(&segment.emit(), &payload, &mut slab, &mut fpdu);
+                again.extend(fpdu.iter().flatten());
                 let opcode = Opcode::from_control(segment.ulp()).unwrap();
                 *self.opcodes.entry(opcode).or_default() += 1;
                 match rdmap::parse(ulpdu).unwrap() {

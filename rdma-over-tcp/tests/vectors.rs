@@ -22,8 +22,9 @@ fn hex(text: &str) -> Vec<u8> {
 fn encode(encoder: &mut Encoder, header: &[u8], payload: &[u8]) -> Vec<u8> {
     // In odd slices, as scatter lists come.
     let slices: Vec<Bytes> = payload.chunks(7).map(Bytes::copy_from_slice).collect();
-    let fpdu = encoder.encode(header, &slices, &mut Slab::new());
-    fpdu.slices().collect::<Vec<_>>().concat()
+    let mut fpdu: Vec<Bytes> = Vec::new();
+    encoder.encode(header, &slices, &mut Slab::new(), &mut fpdu);
+    fpdu.concat()
 }
 
 /// The FPDU is what header and payload make, and it decodes to them.

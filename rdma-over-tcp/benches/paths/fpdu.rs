@@ -31,7 +31,8 @@ impl Encoding {
 
     /// One FPDU.
     pub(crate) fn encode(&mut self) -> &NetBuffer {
-        self.encoder.encode_into(&HEADER, &self.payload, &mut self.slab, &mut self.fpdu);
+        self.fpdu.clear();
+        self.encoder.encode(&HEADER, &self.payload, &mut self.slab, &mut self.fpdu);
         &self.fpdu
     }
 }

@@ -37,16 +37,19 @@ impl Crc32c {
     }
 
     /// Forgets all octets.
+    #[inline]
     pub fn reset(&mut self) {
         self.digest.reset();
     }
 
     /// Adds octets.
+    #[inline]
     pub fn update(&mut self, octets: &[u8]) {
         self.digest.update(octets);
     }
 
     /// The CRC as an integer.
+    #[inline]
     pub fn value(&self) -> u32 {
         #[cfg(feature = "std")]
         {
@@ -60,6 +63,7 @@ impl Crc32c {
     }
 
     /// The four octets of the CRC field.
+    #[inline]
     pub fn to_wire(&self) -> [u8; CRC_OCTETS] {
         self.value().to_le_bytes()
     }

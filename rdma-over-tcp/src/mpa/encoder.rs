@@ -1,20 +1,18 @@
-//! From ULPDUs to FPDUs, as chains of memory.
+//! From ULPDUs to FPDUs, as gather lists.
 //!
-//! FPDUs go back to back into a net buffer, the *train*. What the encoder itself adds (ULPDU_Length and headers, pad
-//! and CRC, markers) and payload that is copied are written to one open piece of a slab; payload that is lent closes
-//! it and is an MDL of its own. So many small FPDUs are one piece of memory, and one large FPDU is three: {headers},
-//! payload, {pad and CRC}, the last of them open for the next FPDU's headers. The octets of an open piece are read
-//! once for the CRC, when the FPDU ends or the piece is closed: all of an FPDU without lent payload at once.
+//! FPDUs go back to back into a [`GatherList`] of the caller's. What the encoder itself adds (ULPDU_Length and headers,
+//! pad and CRC, markers) and payload that is copied are written to one open piece of a [`Slab`]; payload that is lent
+//! closes it and is an entry of its own, of the caller's own type ([`Payload`]). So many small FPDUs are one entry, and
+//! one large FPDU is three: {headers}, payload, {pad and CRC}, the last of them open for the next FPDU's headers. The
+//! octets of an open piece are read once for the CRC, when the FPDU ends or the piece is closed: all of an FPDU without
+//! lent payload at once.
 //!
-//! When the peer demands markers they are written between (RFC 5044 §4.3): lent payload is sliced, never copied.
+//! When the peer demands markers they are written between (RFC 5044 §4.3): lent payload is split, never copied.
 //!
 //! FPDUs must go to TCP in the order in which they were encoded: the marker grid advances with each.
 
-use bytes::Bytes;
-use offload_engine::nbl::NetBuffer;
-
 use super::{
-    LENGTH_OCTETS, MULPDU_MAX, Slab,
+    GatherList, LENGTH_OCTETS, MULPDU_MAX, Payload, Slab,
     crc::{CRC_OCTETS, Crc32c, crc32c},
     marker::{Grid, INTERVAL, MARKER_OCTETS},
     pad_octets,
@@ -50,51 +48,41 @@ impl Encoder {
         self.octets
     }
 
-    /// One FPDU of the ULPDU that `header` (DDP and RDMAP headers) and `payload` make up.
+    /// Appends one complete FPDU to `list`: of the ULPDU that `header` (DDP and RDMAP headers) and `payload` make up.
+    /// The payload is lent. A list that is reused needs no allocation in steady state.
     ///
     /// # Panics
-    /// As [`encode_into`](Self::encode_into).
-    pub fn encode(&mut self, header: &[u8], payload: &[Bytes], slab: &mut Slab) -> NetBuffer {
-        let mut net_buffer = NetBuffer::new();
-        self.encode_into(header, payload, slab, &mut net_buffer);
-        net_buffer
-    }
-
-    /// As [`encode`](Self::encode), into a net buffer that is cleared first and whose storage is
-    /// reused: in steady state nothing is allocated.
-    ///
-    /// # Panics
-    /// When the ULPDU is longer than [`MULPDU_MAX`] (MPA-3-5): whoever cuts messages must not cut
-    /// larger.
-    pub fn encode_into(
+    /// As [`begin`](Self::begin).
+    pub fn encode<G>(
         &mut self,
         header: &[u8],
-        payload: &[Bytes],
+        payload: &[G::Payload],
         slab: &mut Slab,
-        fpdu: &mut NetBuffer,
-    ) {
-        fpdu.clear();
-        let payload_octets = payload.iter().map(Bytes::len).sum();
-        let mut writer = self.begin(header, payload_octets, 0, slab, fpdu);
-        payload.iter().for_each(|slice| writer.lend(slice.clone()));
-        writer.finish();
-        end_train(slab, fpdu);
+        list: &mut G,
+    ) where
+        G: GatherList<Payload: Clone>,
+    {
+        let payload_octets = payload.iter().map(Payload::octets).sum();
+        let mut fpdu = self.begin(header, payload_octets, 0, slab, list);
+        payload.iter().for_each(|range| fpdu.lend(range.clone()));
+        fpdu.finish();
+        slab.flush(list);
     }
 
-    /// Begins an FPDU at the end of `train`: `header` and then `payload_octets`, of which `copied_octets` will be
-    /// copied. The train is complete after [`end_train`].
+    /// Begins an FPDU at the end of `list`: `header` and then `payload_octets`, of which `copied_octets` will be
+    /// copied. The list is complete after [`Slab::flush`]; until then the same slab and list take the next FPDU.
     ///
     /// # Panics
-    /// As [`encode_into`](Self::encode_into).
+    /// When the ULPDU is longer than [`MULPDU_MAX`] (MPA-3-5): callers cut messages to the MULPDU first.
     #[inline]
-    pub(crate) fn begin<'a>(
+    pub fn begin<'a, G: GatherList>(
         &'a mut self,
         header: &[u8],
         payload_octets: usize,
         copied_octets: usize,
         slab: &'a mut Slab,
-        train: &'a mut NetBuffer,
-    ) -> Fpdu<'a> {
+        list: &'a mut G,
+    ) -> Fpdu<'a, G> {
         let ulpdu_octets = header.len() + payload_octets;
         assert!(ulpdu_octets <= usize::from(MULPDU_MAX), "ULPDU of {ulpdu_octets} octets");
         let pad_octets = pad_octets(ulpdu_octets);
@@ -104,14 +92,14 @@ impl Encoder {
             Some(_) => own_octets + marker_octets_max(own_octets + payload_octets),
         };
         if slab.room() < needed_octets {
-            end_train(slab, train);
+            slab.flush(list);
             slab.turn(needed_octets);
         }
         let summed = slab.open().len();
         let mut fpdu = Fpdu {
             encoder: self,
             slab,
-            train,
+            list,
             summed,
             is_split: false,
             pad_octets,
@@ -124,25 +112,19 @@ impl Encoder {
     }
 }
 
-/// Closes what is open: the net buffer holds all of its FPDUs.
-#[inline]
-pub(crate) fn end_train(slab: &mut Slab, train: &mut NetBuffer) {
-    if let Some(piece) = slab.close() {
-        train.push_mdl(piece);
-    }
-}
-
 /// Octets of all markers that may fall into so many octets.
 const fn marker_octets_max(octets: usize) -> usize {
     MARKER_OCTETS * (octets / (INTERVAL as usize - MARKER_OCTETS) + 2)
 }
 
-/// An FPDU in the making: payload is copied or lent piece by piece, then it is finished.
+/// An FPDU under construction: payload is copied or lent piece by piece, exactly as much as was announced to
+/// [`Encoder::begin`], and then the FPDU is finished.
 #[derive(Debug)]
-pub(crate) struct Fpdu<'a> {
+#[must_use = "an FPDU without its CRC breaks the stream"]
+pub struct Fpdu<'a, G> {
     encoder: &'a mut Encoder,
     slab: &'a mut Slab,
-    train: &'a mut NetBuffer,
+    list: &'a mut G,
     /// Octets of the open piece that the CRC covers already, or that are not this FPDU's.
     summed: usize,
     /// A part of this FPDU lies in pieces that are closed, or was lent: the encoder's CRC covers it.
@@ -154,33 +136,36 @@ pub(crate) struct Fpdu<'a> {
     octets: usize,
 }
 
-impl Fpdu<'_> {
+impl<G: GatherList> Fpdu<'_, G> {
     /// Copies payload.
-    #[cfg(feature = "std")]
     #[inline]
-    pub(crate) fn copy(&mut self, payload: &[u8]) {
+    pub fn copy(&mut self, payload: &[u8]) {
         self.payload_octets -= payload.len();
         self.copy_any(payload);
     }
 
     /// Adds payload that goes out from where it lies.
-    pub(crate) fn lend(&mut self, mut payload: Bytes) {
-        self.payload_octets -= payload.len();
+    pub fn lend(&mut self, mut payload: G::Payload) {
+        self.payload_octets -= payload.octets();
         if self.encoder.grid.is_none() {
             self.lend_piece(payload);
             return;
         }
-        while !payload.is_empty() {
+        while payload.octets() > 0 {
             self.mark();
-            let room = self.encoder.grid.as_ref().map_or(payload.len(), Grid::room);
-            self.lend_piece(payload.split_to(room.min(payload.len())));
+            let octets = payload.octets();
+            let room = self.encoder.grid.as_ref().map_or(octets, Grid::room);
+            self.lend_piece(payload.split_to(room.min(octets)));
         }
     }
 
     /// Pad and CRC. Returns the octets of the FPDU, markers included.
+    ///
+    /// # Panics
+    /// When the payload was not as long as announced.
     #[inline]
-    pub(crate) fn finish(mut self) -> usize {
-        debug_assert_eq!(self.payload_octets, 0, "payload that was announced");
+    pub fn finish(mut self) -> usize {
+        assert!(self.payload_octets == 0, "payload and announcement differ");
         if self.pad_octets > 0 {
             self.copy_any(&[0; 3][..self.pad_octets]);
         }
@@ -198,7 +183,8 @@ impl Fpdu<'_> {
     }
 
     /// Writes octets of any kind, and the markers that fall between them.
-    #[inline]
+    // A call of its own would cost more than the two octets of a length.
+    #[inline(always)]
     fn copy_any(&mut self, octets: &[u8]) {
         match self.encoder.grid {
             None => self.put(octets),
@@ -222,18 +208,19 @@ impl Fpdu<'_> {
         self.pass(octets.len());
     }
 
-    fn lend_piece(&mut self, piece: Bytes) {
-        if piece.is_empty() {
+    fn lend_piece(&mut self, piece: G::Payload) {
+        let octets = piece.octets();
+        if octets == 0 {
             return;
         }
         self.sum();
-        end_train(self.slab, self.train);
+        self.slab.flush(self.list);
         self.summed = 0;
         if self.encoder.use_crc {
-            self.encoder.crc.update(&piece);
+            piece.add_to_crc(&mut self.encoder.crc);
         }
-        self.pass(piece.len());
-        self.train.push_mdl(piece);
+        self.pass(octets);
+        self.list.push_payload(piece);
     }
 
     fn pass(&mut self, octets: usize) {
@@ -255,7 +242,7 @@ impl Fpdu<'_> {
         self.octets += MARKER_OCTETS;
     }
 
-    /// Has the encoder's CRC cover what was written.
+    /// Adds what was written to the encoder's CRC.
     fn sum(&mut self) {
         let crc = &mut self.encoder.crc;
         if self.encoder.use_crc {

@@ -9,8 +9,25 @@
 //! ```
 //!
 //! with, if the receiver of that direction asked for it, a marker of 4 octets at every 512th octet
-//! of the stream. [`Encoder`] builds FPDUs as chains of memory without copying payload, [`Decoder`]
-//! finds them in any segmentation of the stream and hands out the ULPDUs whose CRC is right.
+//! of the stream. [`Encoder`] builds FPDUs as a [`GatherList`] without copying payload, [`Decoder`]
+//! finds them in any segmentation of the stream and hands out the ULPDUs whose CRC is right. Both know nothing of what
+//! carries the octets:
+//!
+//! ```
+//! use bytes::Bytes;
+//! use rdma_over_tcp::mpa::{Decoder, Encoder, Slab};
+//!
+//! let payload = [Bytes::from_static(b"hello")];
+//! let mut fpdu: Vec<Bytes> = Vec::new();
+//! Encoder::new(true, false).encode(b"header", &payload, &mut Slab::new(), &mut fpdu);
+//! assert_eq!(fpdu[1].as_ptr(), payload[0].as_ptr());
+//!
+//! let stream = fpdu.concat();
+//! let mut input = &stream[..];
+//! let mut decoder = Decoder::new(true, false);
+//! assert_eq!(decoder.next(&mut input).unwrap(), Some(&b"headerhello"[..]));
+//! assert!(input.is_empty());
+//! ```
 //!
 //! Limits: ULPDU 1 to [`MULPDU_MAX`] octets sent, up to 65,535 accepted (Linux siw sends such on
 //! large MTUs); private data 512 octets; one FPDU at most is staged per decoder
@@ -21,14 +38,14 @@
 pub mod crc;
 mod decoder;
 mod encoder;
+mod gather;
 mod marker;
 pub mod slab;
 pub mod startup;
 
 pub use decoder::{Decoder, DecoderCounters, STAGE_OCTETS_MAX};
-pub use encoder::Encoder;
-#[cfg(feature = "std")]
-pub(crate) use encoder::end_train;
+pub use encoder::{Encoder, Fpdu};
+pub use gather::{GatherList, Payload};
 pub use slab::Slab;
 use thiserror::Error;
 

@@ -5,7 +5,7 @@
 //! piece holds a reference to its block. When the block in use has too little room left, the slab takes the first
 //! of its at most [`BLOCKS_MAX`] blocks whose pieces have all been dropped: the fewer octets are in
 //! flight the fewer blocks go round, so they stay in the caches, and in steady state nothing is allocated.
-//! When all of them are still referenced (by net buffers that wait for acknowledgement) a new block takes the
+//! When all of them are still referenced (by data that waits for acknowledgement) a new block takes the
 //! place of one of them, which is freed with its last piece. So the slab itself never holds more than
 //! `BLOCKS_MAX * BLOCK_OCTETS` octets; what is in flight is bounded by whoever posts the FPDUs.
 
@@ -13,10 +13,12 @@ use alloc::vec::Vec;
 
 use bytes::{Bytes, BytesMut};
 
-/// Octets of one block: room for a super-segment of small messages.
+use super::GatherList;
+
+/// Octets of one block: room for 64 KiB of small messages.
 pub const BLOCK_OCTETS: usize = 64 * 1024;
 
-/// Blocks that a slab keeps: as many octets as are under way on a path that super-segments fill.
+/// Blocks that a slab keeps: as many octets as are in flight on a fast path.
 pub const BLOCKS_MAX: usize = 16;
 
 /// A source of memory that is written once and then shared.
@@ -59,6 +61,14 @@ impl Slab {
     pub(crate) fn put(&mut self, octets: &[u8]) {
         debug_assert!(octets.len() <= self.room());
         self.open.extend_from_slice(octets);
+    }
+
+    /// Appends what is open to `list`, which then holds all of its FPDUs.
+    #[inline]
+    pub fn flush(&mut self, list: &mut impl GatherList) {
+        if let Some(piece) = self.close() {
+            list.push_encoded(piece);
+        }
     }
 
     /// Ends the open piece, if there is one.

@@ -3,15 +3,15 @@
 use alloc::{vec, vec::Vec};
 
 use bytes::Bytes;
-use offload_engine::nbl::NetBuffer;
 use proptest::{collection::vec as vec_of, prelude::*, sample::Index};
 
 use super::{crc::crc32c, *};
 
 fn fpdu_of(encoder: &mut Encoder, ulpdu: &[u8]) -> Vec<u8> {
     let (header, payload) = ulpdu.split_at(ulpdu.len().min(18));
-    let fpdu = encoder.encode(header, &[Bytes::copy_from_slice(payload)], &mut Slab::new());
-    fpdu.slices().collect::<Vec<_>>().concat()
+    let mut fpdu: Vec<Bytes> = Vec::new();
+    encoder.encode(header, &[Bytes::copy_from_slice(payload)], &mut Slab::new(), &mut fpdu);
+    fpdu.concat()
 }
 
 fn stream_of(ulpdus: &[Vec<u8>], crc: bool, markers: bool) -> Vec<u8> {
@@ -130,14 +130,14 @@ proptest! {
     ) {
         let stream = |lends: &dyn Fn(bool) -> bool| {
             let (mut encoder, mut slab) = (Encoder::new(crc, markers), Slab::new());
-            let mut train = NetBuffer::new();
-            let first = encoder.begin(&vec![7; before], 0, 0, &mut slab, &mut train).finish();
+            let mut list: Vec<Bytes> = Vec::new();
+            let first = encoder.begin(&vec![7; before], 0, 0, &mut slab, &mut list).finish();
             let octets = |lent: bool| -> usize {
                 let pieces = pieces.iter().filter(|(_, lend)| !lent || !lends(*lend));
                 pieces.map(|(piece, _)| piece.len()).sum()
             };
             let (all, copied) = (octets(false), octets(true));
-            let mut fpdu = encoder.begin(&header, all, copied, &mut slab, &mut train);
+            let mut fpdu = encoder.begin(&header, all, copied, &mut slab, &mut list);
             for (piece, lend) in &pieces {
                 match lends(*lend) {
                     true => fpdu.lend(Bytes::copy_from_slice(piece)),
@@ -145,9 +145,10 @@ proptest! {
                 }
             }
             let second = fpdu.finish();
-            end_train(&mut slab, &mut train);
-            assert_eq!(train.data_length(), first + second);
-            train.slices().collect::<Vec<_>>().concat()
+            slab.flush(&mut list);
+            let stream = list.concat();
+            assert_eq!(stream.len(), first + second);
+            stream
         };
         let lent = stream(&|_| true);
         prop_assert_eq!(&stream(&|_| false), &lent);
@@ -292,30 +293,32 @@ fn markers_are_checked_against_the_lengths() {
     assert_eq!(error, MpaError::Marker { received: 4, expected: 0 });
 }
 
-// Payload is not copied, empty slices vanish, and a reused net buffer brings nothing of its past.
+// Payload is not copied, and empty slices vanish.
 #[test]
 fn payload_goes_out_where_it_lies() {
     let memory = Bytes::from(vec![9; 1000]);
     let slices = [memory.slice(..10), Bytes::new(), memory.slice(500..)];
     let mut slab = Slab::new();
-    let mut fpdu = NetBuffer::from(Bytes::from_static(b"old"));
+    let mut fpdu: Vec<Bytes> = Vec::new();
     let mut encoder = Encoder::new(true, false);
-    encoder.encode_into(b"header", &slices, &mut slab, &mut fpdu);
-    let [head, first, second, tail] = fpdu.mdls() else { panic!("{:?}", fpdu.mdls()) };
+    encoder.encode(b"header", &slices, &mut slab, &mut fpdu);
+    let [head, first, second, tail] = &fpdu[..] else { panic!("{fpdu:?}") };
     assert_eq!(head[..], *b"\x02\x04header");
     assert_eq!(first.as_ptr(), slices[0].as_ptr());
     assert_eq!(second.as_ptr(), slices[2].as_ptr());
     assert_eq!(tail.len(), 2 + 4);
-    assert_eq!(fpdu.data_length(), 8 + 510 + 6);
+    assert_eq!(fpdu.concat().len(), 8 + 510 + 6);
 
-    encoder.encode_into(b"header", &[], &mut slab, &mut fpdu);
-    assert_eq!(fpdu.mdls().len(), 1);
+    fpdu.clear();
+    encoder.encode(b"header", &[], &mut slab, &mut fpdu);
+    assert_eq!(fpdu.len(), 1);
     assert_eq!(slab.blocks_allocated(), 1);
 
     // With markers the payload is sliced, still not copied.
-    let fpdu =
-        Encoder::new(true, true).encode(b"header", core::slice::from_ref(&memory), &mut slab);
-    let [head, first, marker, second, ..] = fpdu.mdls() else { panic!("{:?}", fpdu.mdls()) };
+    fpdu.clear();
+    let payload = core::slice::from_ref(&memory);
+    Encoder::new(true, true).encode(b"header", payload, &mut slab, &mut fpdu);
+    let [head, first, marker, second, ..] = &fpdu[..] else { panic!("{fpdu:?}") };
     assert_eq!(head[..], *b"\0\0\0\0\x03\xeeheader");
     assert_eq!(first.as_ptr(), memory.as_ptr());
     assert_eq!(marker[..], 508u32.to_be_bytes());
@@ -327,6 +330,16 @@ fn payload_goes_out_where_it_lies() {
 #[should_panic(expected = "ULPDU of 64769 octets")]
 fn larger_ulpdus_are_a_bug() {
     fpdu_of(&mut Encoder::new(true, false), &vec![0; 64_769]);
+}
+
+#[test]
+#[should_panic(expected = "payload and announcement differ")]
+fn payload_is_as_long_as_announced() {
+    let (mut slab, mut list) = (Slab::new(), Vec::<Bytes>::new());
+    let mut encoder = Encoder::new(true, false);
+    let mut fpdu = encoder.begin(b"header", 3, 3, &mut slab, &mut list);
+    fpdu.copy(b"ab");
+    fpdu.finish();
 }
 
 // The largest ULPDU with markers: no pointer exceeds its 16 bits.

@@ -3,11 +3,29 @@
 //! A trait of our own in front of [`ConnectionIo`], which only an engine can make: so the tests can
 //! join two adapters by a pipe.
 
+use bytes::Bytes;
 use offload_engine::{
     chimney::client::{ConnectionIo, Disconnect},
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBuffer, NetBufferList},
     time::Instant,
 };
+
+use crate::mpa::GatherList;
+
+/// FPDUs leave as MDLs of a net buffer.
+impl GatherList for NetBuffer {
+    type Payload = Bytes;
+
+    #[inline]
+    fn push_encoded(&mut self, octets: Bytes) {
+        self.push_mdl(octets);
+    }
+
+    #[inline]
+    fn push_payload(&mut self, payload: Bytes) {
+        self.push_mdl(payload);
+    }
+}
 
 /// A connection during an upcall.
 pub(crate) trait Wire {

@@ -228,8 +228,9 @@ fn crc_and_markers() {
         for (from, to) in [(ours.framing, theirs.framing), (theirs.framing, ours.framing)] {
             let (mut encoder, mut decoder) = (from.encoder(), to.decoder());
             for _ in 0..3 {
-                let fpdu = encoder.encode(&[5; 600], &[], &mut Slab::new());
-                let octets = fpdu.slices().collect::<Vec<_>>().concat();
+                let mut fpdu: Vec<Bytes> = Vec::new();
+                encoder.encode(&[5; 600], &[], &mut Slab::new(), &mut fpdu);
+                let octets = fpdu.concat();
                 assert_eq!(decoder.next(&mut &octets[..]), Ok(Some(&[5; 600][..])));
             }
             let markers = if from.send_markers { 4 } else { 0 };

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
     error::WireError,
-    mpa::{Encoder, Slab, end_train, startup::RtrKind},
+    mpa::{Encoder, Slab, startup::RtrKind},
     ndk::{
         config::FpduSize,
         flags::{MrFlags, OpFlags},
@@ -593,7 +593,7 @@ impl Transmitter {
 
     /// Hands a list to TCP.
     fn post(&mut self, wire: &mut impl Wire, context: u64, mut train: Train) {
-        end_train(&mut self.slab, train.buffer());
+        self.slab.flush(train.buffer());
         let list = NetBufferList { net_buffers: train.buffers, ..NetBufferList::new(context) };
         let mut chain = wire.empty_chain();
         chain.push_back(list);

@@ -248,8 +248,9 @@ fn damaged_fpdu() {
 
 fn fpdu(header: &[u8], payload: &'static [u8]) -> Vec<u8> {
     let payload = [Bytes::from_static(payload)];
-    let fpdu = Encoder::new(true, false).encode(header, &payload, &mut Slab::new());
-    fpdu.slices().flatten().copied().collect()
+    let mut fpdu: Vec<Bytes> = Vec::new();
+    Encoder::new(true, false).encode(header, &payload, &mut Slab::new(), &mut fpdu);
+    fpdu.concat()
 }
 
 fn read_request(msn: u32, side: &Side, octets: u32) -> Vec<u8> {
