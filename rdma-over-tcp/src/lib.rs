@@ -1,8 +1,10 @@
 //! iWARP and NDK queue pairs over offloaded TCP connections.
 //!
-//! The protocol cores ([`mpa`], [`ddp`], [`rdmap`]) turn bytes into messages and back; they are pure
-//! and build as `no_std` + `alloc` with `--no-default-features`. [`error`] has the numbers of their errors. `ndk` has the objects of NDKPI:
-//! adapter, protection domain, completion queue, queue pair, memory region, connector, listener.
+//! The codec ([`mpa`], [`ddp`], [`rdmap`], and below them the numbers of their errors, [`error`]) turns bytes into
+//! messages and back. It is pure, and usable alone: with `default-features = false` it is `no_std` + `alloc` and
+//! depends on no other crate of this project; the feature `std` adds a CRC by the CPU's instructions. `ndk`, a feature
+//! of its own and the default, has the objects of NDKPI: adapter, protection domain, completion queue, queue pair,
+//! memory region, connector, listener.
 #![no_std]
 
 extern crate alloc;
@@ -12,6 +14,6 @@ extern crate std;
 pub mod ddp;
 pub mod error;
 pub mod mpa;
-#[cfg(feature = "std")]
+#[cfg(feature = "ndk")]
 pub mod ndk;
 pub mod rdmap;
