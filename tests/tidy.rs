@@ -1,5 +1,8 @@
 //! House style that no other tool checks. Every finding is told at once, with file and line.
 
+#[path = "tidy/modules.rs"]
+mod modules;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
