@@ -22,7 +22,7 @@ use flue_test_support::tshark;
 use host_stack::host::HostConfig;
 use host_stack::node::{Node, NodeConfig, Progress};
 use host_stack::stream::{OffloadState, Streams};
-use offload_engine::chimney::client::{ClientTag, OffloadHandle};
+use offload_engine::chimney::client::OffloadHandle;
 use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::EngineConfig;
 use offload_engine::link::{OpenTap, TapOptions, Tee, VnetMode, open_tap};
@@ -84,7 +84,7 @@ impl Bench {
             progress: Progress::Automatic,
             spin: Duration::ZERO,
         };
-        let node = Node::start(Box::new(link), config, |port| Streams::new(port, ClientTag(1)));
+        let node = Node::start(Box::new(link), config, Streams::new);
         let node = node.unwrap();
         let peer = KernelPeer::listen(&host, SocketAddr::from(([10, 0, 0, 1], 0)), Plan::receive());
         let remote = peer.address();

@@ -69,7 +69,7 @@ pub use self::list::{ConnectionRow, Moves, Refusal, SocketState};
 use self::{
     connection::{Connection, Listener, Offloaded, Owner},
     paths::Paths,
-    shards::{ShardId, Shards},
+    shards::{ClientId, ShardId, Shards},
     time_wait::TimeWaits,
 };
 #[cfg(doc)]
@@ -77,7 +77,7 @@ use crate::socket::OffloadPolicy;
 use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     device::QueueDevice,
-    socket::{HostSocketPort, ListenerId, Notice},
+    socket::{ClientRequest, HostSocketPort, ListenerId, Notice},
     window::raise_scale,
     wire::{self, FourTuple, Frame},
 };
@@ -149,12 +149,12 @@ impl Host {
     pub fn new(
         config: HostConfig,
         engine: HostPort,
-        clients: HostSocketPort,
+        requests: HostSocketPort,
     ) -> Result<Self, ConfigError> {
-        Self::of_shards(config, vec![(engine, clients)])
+        Self::of_shards(config, vec![(engine, requests)])
     }
 
-    /// The host stack of engines on the queues of one device, each with the port of the client that lives with it.
+    /// The host stack of engines on the queues of one device, each with the port of the clients that live with it.
     ///
     /// # Errors
     /// The configuration cannot work; see [`ConfigError`].
@@ -258,9 +258,9 @@ impl Host {
 
     /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
     pub fn has_input(&self) -> bool {
-        self.shards
-            .iter()
-            .any(|shard| !shard.engine.from_engine.is_empty() || !shard.clients.requests.is_empty())
+        self.shards.iter().any(|shard| {
+            !shard.engine.from_engine.is_empty() || !shard.requests.requests.is_empty()
+        })
     }
 
     /// Whether no connection is left, here or with the target. Listeners do not count.
@@ -277,10 +277,11 @@ impl Host {
     fn take_requests(&mut self, now: Instant) -> bool {
         let mut took = false;
         for shard in self.shards.ids() {
-            for _ in 0..self.shards[shard].clients.requests.len() {
-                let Ok(next) = self.shards[shard].clients.requests.try_recv() else { break };
+            for _ in 0..self.shards[shard].requests.requests.len() {
+                let Ok(next) = self.shards[shard].requests.requests.try_recv() else { break };
                 took = true;
-                self.request(now, shard, next);
+                let ClientRequest { client: tag, request } = next;
+                self.request(now, ClientId { shard, tag }, request);
             }
         }
         took
@@ -363,8 +364,9 @@ impl Host {
         }
     }
 
-    fn tell(&mut self, shard: ShardId, notice: Notice) {
-        self.shards[shard].tell(notice);
+    /// Tells a client of its own.
+    fn tell(&mut self, client: ClientId, notice: Notice) {
+        self.shards[client.shard].tell(client.tag, notice);
     }
 
     fn next_wake(&mut self, now: Instant) -> Option<Instant> {

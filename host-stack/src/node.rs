@@ -1,8 +1,8 @@
-//! A node: engine, client and host stack, and the threads and sleeps around them.
+//! A node: engine, clients and host stack, and the threads and sleeps around them.
 //!
 //! Theory of operation
 //!
-//! [`Core`] is passive: engine, client, and (unless a thread of its own has it) the host stack;
+//! [`Core`] is passive: engine, clients, and (unless a thread of its own has it) the host stack;
 //! [`Core::poll`] is one iteration, time is its argument. Simulations use it as it is, or [`Cores`] for a device
 //! with several queues. [`Node`] is the shell that owns a clock and decides who runs the loop:
 //!
@@ -12,7 +12,11 @@
 //!   transmits on its own thread: no thread hop stands between a post and the wire.
 //! * *Manual progress*: no thread. The loop runs inside [`Node::wait`], on the caller's thread.
 //!
-//! A device with several queues has a *shard* for each ([`Node::start_queues`]): engine and client of their
+//! A node has one client or several ([`Node::register`]), which share its device and its addresses and do not know of
+//! each other. A [`Node`] is a handle of one of them: typed, so that a call reaches that client's own state, while
+//! everything below dispatches by tag ([`Clients`]). A client's last handle takes it along.
+//!
+//! A device with several queues has a *shard* for each ([`Node::start_queues`]): engine and clients of their
 //! own, behind a lock of their own, with a thread of their own. Each is a [`Node`] to its callers. What they
 //! have in common is one host stack, which then has a thread with manual progress too; nothing of the data
 //! path is shared. With manual progress every shard has to be run by a caller, for the device delivers to all
@@ -26,11 +30,13 @@
 
 mod shared;
 
+use core::marker::PhantomData;
 use std::{boxed::Box, format, io, string::String, sync::Arc, thread::JoinHandle, vec::Vec};
 
 use offload_engine::{
+    chimney::client::ClientTag,
     engine::{
-        Callback, Connections, Engine, EngineConfig, NodeClient,
+        Callback, Clients, Connections, Engine, EngineConfig, NodeClient, TooManyClients,
         doorbell::{Doorbell, Sleep},
     },
     link::Link,
@@ -78,23 +84,24 @@ pub struct NodeConfig {
     pub spin: Duration,
 }
 
-/// Engine, client and host stack without clock or thread.
+/// Engine, clients and host stack without clock or thread.
 #[derive(Debug)]
-pub struct Core<C> {
+pub struct Core {
     /// The offload target.
     pub engine: Engine,
-    /// The layer above it.
-    pub client: C,
+    /// The layers above it.
+    pub clients: Clients,
     /// The host stack, unless a thread of its own runs it.
     pub host: Option<Host>,
+    requests: RequestPort,
 }
 
-impl<C: NodeClient> Core<C> {
-    /// A node on `link`; `client` makes the layer above from its port to the host stack.
+impl Core {
+    /// A node on `link`; `client` makes its first client from the client's port to the host stack.
     ///
     /// # Errors
     /// No descriptor is left for the doorbells, or (InvalidInput) the host's configuration cannot work.
-    pub fn new(
+    pub fn new<C: NodeClient>(
         link: Box<dyn Link>,
         engine: EngineConfig,
         host: HostConfig,
@@ -107,12 +114,30 @@ impl<C: NodeClient> Core<C> {
         Ok(Self { host: Some(host), ..core })
     }
 
+    /// Registers one more client, made from its port to the host stack.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn register<C: NodeClient>(
+        &mut self,
+        client: impl FnOnce(SocketPort) -> C,
+    ) -> Result<ClientTag, TooManyClients> {
+        let Self { clients, requests, .. } = self;
+        clients.insert(|tag| client(requests.register(tag, C::name())))
+    }
+
+    /// A client leaves: its listeners go, and its connections end with an RST, in the next polls of host stack and
+    /// engine.
+    pub fn leave(&self, client: ClientTag) {
+        self.requests.request_of(client, Request::Leave);
+    }
+
     /// One iteration. Returns whether there was anything to do.
     ///
     /// # Errors
     /// The link is gone.
     pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        let busy = self.engine.poll(now, &mut self.client)?;
+        let busy = self.engine.poll(now, &mut self.clients)?;
         Ok(self.poll_host(now) | busy)
     }
 
@@ -121,7 +146,7 @@ impl<C: NodeClient> Core<C> {
     /// # Errors
     /// The link is gone.
     pub fn poll_first(&mut self, now: Instant) -> io::Result<bool> {
-        let busy = self.engine.poll_first(now, &mut self.client)?;
+        let busy = self.engine.poll_first(now, &mut self.clients)?;
         Ok(!self.engine.is_ahead() && self.poll_host(now) || busy)
     }
 
@@ -132,13 +157,13 @@ impl<C: NodeClient> Core<C> {
     /// When [`Core::poll`] has to be called again though nothing has happened.
     pub fn poll_at(&self, now: Instant) -> Option<Instant> {
         let host = self.host.as_ref().and_then(|host| host.poll_at(now));
-        [self.engine.poll_at(&self.client), host].into_iter().flatten().min()
+        [self.engine.poll_at(&self.clients), host].into_iter().flatten().min()
     }
 
     /// Whether something waits in a queue. Look before sleeping.
     pub fn has_input(&self) -> bool {
         self.engine.has_input()
-            || self.client.has_input()
+            || self.clients.has_input()
             || self.host.as_ref().is_some_and(Host::has_input)
     }
 }
@@ -146,23 +171,23 @@ impl<C: NodeClient> Core<C> {
 /// The shards of a device with several queues, and the host stack that they share, without clock or thread: a
 /// [`Core`] of several queues, for simulations.
 #[derive(Debug)]
-pub struct Cores<C> {
-    /// Engine and client of each queue, in the order of the links; none has a host stack of its own.
-    pub shards: Vec<Core<C>>,
+pub struct Cores {
+    /// Engine and clients of each queue, in the order of the links; none has a host stack of its own.
+    pub shards: Vec<Core>,
     /// The host stack.
     pub host: Host,
     host_doorbell: Arc<Doorbell>,
     requests: RequestPort,
 }
 
-impl<C: NodeClient> Cores<C> {
-    /// A node on the queues of one device. `client` is called once for each link, in their order, and makes the layer
-    /// above from its port to the host stack.
+impl Cores {
+    /// A node on the queues of one device. `client` is called once for each link, in their order, and makes the first
+    /// client of that shard from its port to the host stack.
     ///
     /// # Errors
     /// No descriptor is left for the doorbells, or (InvalidInput) there is no link or the host's configuration cannot
     /// work.
-    pub fn new(
+    pub fn new<C: NodeClient>(
         links: Vec<Box<dyn Link>>,
         engine: EngineConfig,
         host: HostConfig,
@@ -174,14 +199,18 @@ impl<C: NodeClient> Cores<C> {
         let (engines, ports): (Vec<_>, Vec<_>) = Engine::group(links, engine)?.into_iter().unzip();
         let Some(first) = ports.first() else { return Err(invalid(ConfigError::Shards)) };
         let host_doorbell = first.host_doorbell.clone();
-        let (clients, sockets): (Vec<_>, Vec<_>) =
-            SocketPort::pairs(&host_doorbell, ports.len()).into_iter().unzip();
-        let requests = clients[0].requests();
+        let (down, sockets): (Vec<_>, Vec<_>) =
+            RequestPort::pairs(&host_doorbell, ports.len()).into_iter().unzip();
+        let requests = down[0].clone();
         let host = Host::of_shards(host, ports.into_iter().zip(sockets).collect());
-        let core = |(engine, port)| Core { engine, client: client(port), host: None };
+        let core = |(engine, requests)| {
+            let mut core = Core { engine, clients: Clients::new(), host: None, requests };
+            core.register(&mut client).expect("there is room for the first");
+            core
+        };
         Ok(Self {
             host: host.map_err(invalid)?,
-            shards: engines.into_iter().zip(clients).map(core).collect(),
+            shards: engines.into_iter().zip(down).map(core).collect(),
             host_doorbell,
             requests,
         })
@@ -211,15 +240,36 @@ impl<C: NodeClient> Cores<C> {
     }
 }
 
-/// A node with its clock and threads, or one of its shards. Clones are the same.
-pub struct Node<C: NodeClient + 'static> {
-    shared: Arc<Shared<Core<C>>>,
-    threads: Arc<Threads<C>>,
+/// A node with its clock and threads, or one of its shards, as one of its clients sees it: `C` is that client. Clones
+/// are the same. When the last of them is dropped the client leaves: its listeners go, and its connections end with an
+/// RST. The node goes on for its other clients, and ends with the last handle of any.
+pub struct Node<C: NodeClient> {
+    shared: Arc<Shared<Core>>,
+    // Dropped before the membership: a node that ends takes its clients along.
+    threads: Arc<Threads>,
+    membership: Arc<Membership>,
+    client: PhantomData<fn() -> C>,
+}
+
+/// A client's place on its node, until it is dropped.
+struct Membership {
+    client: ClientTag,
+    requests: RequestPort,
+    engine_doorbell: Arc<Doorbell>,
+}
+
+impl Drop for Membership {
+    /// No lock is taken: the last handle may be dropped anywhere.
+    fn drop(&mut self) {
+        self.requests.request_of(self.client, Request::Leave);
+        // With manual progress the host stack is run by whoever sleeps on the engine's doorbell.
+        self.engine_doorbell.ring();
+    }
 }
 
 /// Stops and joins the threads of all shards when the last handle of any is dropped.
-struct Threads<C> {
-    shards: Vec<Arc<Shared<Core<C>>>>,
+struct Threads {
+    shards: Vec<Arc<Shared<Core>>>,
     host_doorbell: Arc<Doorbell>,
     requests: RequestPort,
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -240,14 +290,14 @@ pub enum WaitError {
     Panicked,
 }
 
-impl<C: NodeClient> Passive for Core<C> {
+impl Passive for Core {
     fn poll(&mut self, now: Instant) -> io::Result<bool> {
         self.poll_first(now)
     }
 
     fn settle(&mut self, now: Instant) -> bool {
-        let polled = self.client.poll(now, self.engine.connections());
-        self.engine.flush(now, &mut self.client) || polled
+        let polled = self.clients.poll(now, self.engine.connections());
+        self.engine.flush(now, &mut self.clients) || polled
     }
 
     fn poll_at(&self, now: Instant) -> Option<Instant> {
@@ -263,7 +313,7 @@ impl<C: NodeClient> Passive for Core<C> {
     }
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
-        self.client.take_callbacks(callbacks);
+        self.clients.take_callbacks(callbacks);
     }
 }
 
@@ -298,8 +348,13 @@ fn engine_thread<K: Passive>(own: &Shared<K>, shards: &[Arc<Shared<K>>]) {
     }
 }
 
-impl<C: NodeClient + 'static> Node<C> {
-    /// Starts a node on `link`; `client` makes the layer above from its port to the host stack.
+/// The client of a handle.
+fn own<C: NodeClient>(clients: &mut Clients, client: ClientTag) -> &mut C {
+    clients.get_mut(client).expect("it leaves with its last handle")
+}
+
+impl<C: NodeClient> Node<C> {
+    /// Starts a node on `link`; `client` makes its first client from the client's port to the host stack.
     ///
     /// # Errors
     /// No descriptor or thread is left, or (InvalidInput) the host's configuration cannot work.
@@ -339,7 +394,7 @@ impl<C: NodeClient + 'static> Node<C> {
         } else {
             Some(host)
         };
-        let shared = |(core, descriptor): (Core<C>, _)| {
+        let shared = |(core, descriptor): (Core, _)| {
             let doorbell = core.engine.doorbell().clone();
             Arc::new(Shared::new(core, doorbell, descriptor, spin, progress))
         };
@@ -364,17 +419,31 @@ impl<C: NodeClient + 'static> Node<C> {
             let all = shards.clone();
             threads.spawn("flue-host".into(), move || host_thread(&all, &host_doorbell, host))?;
         }
-        let node = |shared| Self { shared, threads: threads.clone() };
+        let node = |shared| Self::of(shared, threads.clone(), Clients::FIRST);
         Ok(shards.into_iter().map(node).collect())
     }
 
-    /// Handles of all shards of the device, this one's included, in the order of its queues.
-    pub fn queues(&self) -> impl Iterator<Item = Self> {
-        let threads = &self.threads;
-        threads
-            .shards
-            .iter()
-            .map(|shared| Self { shared: shared.clone(), threads: threads.clone() })
+    fn of(shared: Arc<Shared<Core>>, threads: Arc<Threads>, client: ClientTag) -> Self {
+        let membership = Membership {
+            client,
+            requests: shared.enter().core.requests.clone(),
+            engine_doorbell: shared.engine_doorbell.clone(),
+        };
+        Self { shared, threads, membership: Arc::new(membership), client: PhantomData }
+    }
+
+    /// Registers one more client with this shard of the node: `client` makes it from its port to the host stack. It
+    /// has the node's addresses in common with the others, and connections and listeners of its own. What is returned
+    /// is the node as the new client sees it.
+    ///
+    /// # Errors
+    /// There are [`CLIENTS_MAX`](offload_engine::engine::CLIENTS_MAX) clients.
+    pub fn register<D: NodeClient>(
+        &self,
+        client: impl FnOnce(SocketPort) -> D,
+    ) -> Result<Node<D>, TooManyClients> {
+        let tag = self.shared.with(|core, _| core.register(client))?;
+        Ok(Node::of(self.shared.clone(), self.threads.clone(), tag))
     }
 
     /// The node's time.
@@ -394,19 +463,29 @@ impl<C: NodeClient + 'static> Node<C> {
 
     /// Acts on the client, and sends what follows from it before returning.
     pub fn with<R>(&self, f: impl FnOnce(&mut C, &mut Connections, Instant) -> R) -> R {
-        self.shared.with(|core, now| f(&mut core.client, core.engine.connections(), now))
+        let client = self.membership.client;
+        self.shared
+            .with(|core, now| f(own(&mut core.clients, client), core.engine.connections(), now))
     }
 
     /// Acts on the client, as [`Node::with`]; `f` says how soon that what follows has to be done. What waits is to
     /// be seen by [`NodeClient::has_input`]. With manual progress it waits for the next run of the loop.
     pub fn with_lazily(&self, f: impl FnOnce(&mut C) -> Urgency) {
-        self.shared.with_lazily(|core| f(&mut core.client));
+        let client = self.membership.client;
+        self.shared.with_lazily(|core| f(own(&mut core.clients, client)));
     }
 
     /// Looks at the engine of this shard: counters, link, connections.
     pub fn with_engine<R>(&self, f: impl FnOnce(&mut Engine, Instant) -> R) -> R {
         let mut state = self.shared.enter();
         f(&mut state.core.engine, self.shared.now())
+    }
+
+    /// Looks at the engines of all shards of the device, one after the other, in the order of its queues.
+    pub fn with_engines(&self, mut f: impl FnMut(&mut Engine, Instant)) {
+        for shared in &self.threads.shards {
+            f(&mut shared.enter().core.engine, shared.now());
+        }
     }
 
     /// Asks the host stack. With manual progress nothing happens until somebody runs the loop.
@@ -438,7 +517,10 @@ impl<C: NodeClient + 'static> Node<C> {
         mut f: impl FnMut(&mut C, &mut Connections, Instant) -> Option<R>,
     ) -> Result<R, WaitError> {
         let deadline = timeout.map(|timeout| self.now() + timeout);
-        self.shared.wait(deadline, |core, now| f(&mut core.client, core.engine.connections(), now))
+        let client = self.membership.client;
+        self.shared.wait(deadline, |core, now| {
+            f(own(&mut core.clients, client), core.engine.connections(), now)
+        })
     }
 
     /// Waits until `f` has a result. Unlike in [`Node::wait`] it is called with no lock held, so it may use
@@ -467,19 +549,24 @@ impl<C: NodeClient + 'static> Node<C> {
     }
 }
 
-impl<C: NodeClient + 'static> Clone for Node<C> {
+impl<C: NodeClient> Clone for Node<C> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), threads: self.threads.clone() }
+        Self {
+            shared: self.shared.clone(),
+            threads: self.threads.clone(),
+            membership: self.membership.clone(),
+            client: PhantomData,
+        }
     }
 }
 
-impl<C: NodeClient + 'static> core::fmt::Debug for Node<C> {
+impl<C: NodeClient> core::fmt::Debug for Node<C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Node").field("progress", &self.shared.progress).finish_non_exhaustive()
     }
 }
 
-impl<C: NodeClient + 'static> Threads<C> {
+impl Threads {
     /// A thread whose panic ends the whole node.
     fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let shards = self.shards.clone();
@@ -493,7 +580,7 @@ impl<C: NodeClient + 'static> Threads<C> {
     }
 }
 
-impl<C> Drop for Threads<C> {
+impl Drop for Threads {
     fn drop(&mut self) {
         for shared in &self.shards {
             shared.stop();

@@ -8,7 +8,7 @@
 
 use std::io;
 
-use offload_engine::{engine::NodeClient, time::Instant};
+use offload_engine::time::Instant;
 
 use crate::node::{Core, Cores};
 
@@ -45,7 +45,7 @@ pub trait Simulated {
     fn has_input(&self) -> bool;
 }
 
-impl<C: NodeClient> Simulated for Core<C> {
+impl Simulated for Core {
     fn poll(&mut self, now: Instant) -> io::Result<bool> {
         Self::poll(self, now)
     }
@@ -59,7 +59,7 @@ impl<C: NodeClient> Simulated for Core<C> {
     }
 }
 
-impl<C: NodeClient> Simulated for Cores<C> {
+impl Simulated for Cores {
     fn poll(&mut self, now: Instant) -> io::Result<bool> {
         Self::poll(self, now)
     }

@@ -1,7 +1,7 @@
 //! Requests to the host stack and what it answers: the vocabulary of connection set-up.
 //!
 //! A client (an upper layer that lives with the engine) sends [`Request`]s down a channel and takes
-//! [`Notice`]s from another. Data of an offloaded connection never passes here: it goes straight
+//! [`Notice`]s from another, which brings those of its own connections and listeners. Data of an offloaded connection never passes here: it goes straight
 //! through the chimney. Data of a connection that is in the host does, under credits: the client
 //! has at most [`SEND_CREDIT_BYTES`] unanswered bytes out, the host at most [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT.
 //!
@@ -57,8 +57,6 @@ pub enum Request {
     Connect {
         /// The new connection's name, chosen by the client.
         handle: OffloadHandle,
-        /// Who owns it.
-        client: ClientTag,
         /// Where from; `None`: the node's address of that family, an ephemeral port. Port 0: ephemeral.
         local: Option<SocketAddr>,
         /// Where to.
@@ -72,8 +70,6 @@ pub enum Request {
     Listen {
         /// The listener's name, chosen by the client.
         listener: ListenerId,
-        /// Who owns the accepted connections.
-        client: ClientTag,
         /// Where; port 0: ephemeral. An unspecified address: all of the node's.
         local: SocketAddr,
         /// Connections that may be in their handshake at once.
@@ -123,6 +119,17 @@ pub enum Request {
         /// Which connection.
         handle: OffloadHandle,
     },
+    /// The client is there, and this is where it hears of its own connections and listeners. The first word of each.
+    #[cfg(feature = "std")]
+    Register {
+        /// What messages call it.
+        name: &'static str,
+        /// What it is told.
+        notices: crossbeam_channel::Sender<Notice>,
+    },
+    /// The client is gone: its listeners too, and its connections end with an RST, wherever they are. It hears nothing
+    /// any more.
+    Leave,
     /// What listeners and connections there are, by handle.
     #[cfg(feature = "std")]
     List {
@@ -202,8 +209,6 @@ pub enum Notice {
     Established {
         /// Which connection; chosen by the host for an accepted one.
         handle: OffloadHandle,
-        /// Its owner.
-        client: ClientTag,
         /// The listener that accepted it.
         listener: Option<ListenerId>,
         /// Our end.
@@ -279,64 +284,51 @@ pub enum Notice {
     },
 }
 
-/// A client's end of the channels to the host stack.
+/// A request, and the client that makes it: connections and listeners are its own. [`ClientTag::NOBODY`]: somebody who
+/// gets no notices.
+#[cfg(feature = "std")]
+#[derive(Debug)]
+pub struct ClientRequest {
+    /// Who asks.
+    pub client: ClientTag,
+    /// For what.
+    pub request: Request,
+}
+
+/// A client's end of the channels to the host stack. The clients of a shard have one channel down, so their requests
+/// are taken in the order in which they were made; each has its own channel up.
 #[cfg(feature = "std")]
 #[derive(Clone, Debug)]
 pub struct SocketPort {
-    requests: crossbeam_channel::Sender<Request>,
+    client: ClientTag,
+    requests: RequestPort,
     notices: crossbeam_channel::Receiver<Notice>,
-    host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
-    next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,
 }
 
 #[cfg(feature = "std")]
 impl SocketPort {
-    /// Both ends: the client's, and the host's pair (requests in, notices out). The allocator is
-    /// shared, so names are unique within the node.
+    /// Both ends, for a host stack with one client: that client's, and the host's.
     pub fn pair(
         host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
     ) -> (Self, HostSocketPort) {
-        Self::named(host_doorbell, std::sync::Arc::new(core::sync::atomic::AtomicU64::new(1)))
+        let mut pairs = RequestPort::pairs(&host_doorbell, 1);
+        let (requests, host) = pairs.remove(0);
+        (requests.register(offload_engine::engine::Clients::FIRST, "client"), host)
     }
 
-    /// Ends as of [`SocketPort::pair`] for `count` clients of one host stack: names are unique among all of them.
-    pub fn pairs(
-        host_doorbell: &std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
-        count: usize,
-    ) -> alloc::vec::Vec<(Self, HostSocketPort)> {
-        let next_id = std::sync::Arc::new(core::sync::atomic::AtomicU64::new(1));
-        (0..count).map(|_| Self::named(host_doorbell.clone(), next_id.clone())).collect()
-    }
-
-    fn named(
-        host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
-        next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,
-    ) -> (Self, HostSocketPort) {
-        let (requests, host_requests) = crossbeam_channel::unbounded();
-        let (host_notices, notices) = crossbeam_channel::unbounded();
-        let host = HostSocketPort {
-            requests: host_requests,
-            notices: host_notices,
-            next_id: next_id.clone(),
-        };
-        (Self { requests, notices, host_doorbell, next_id }, host)
+    /// The client's tag.
+    pub const fn client(&self) -> ClientTag {
+        self.client
     }
 
     /// A name nobody has had: for [`OffloadHandle`] or [`ListenerId`].
     pub fn allocate(&self) -> u64 {
-        self.next_id.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
+        self.requests.next_id.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
     }
 
     /// Sends a request and wakes the host stack.
     pub fn request(&self, request: Request) {
-        // The host's end lives as long as the node; a request to a node that has ended is void.
-        let _ = self.requests.send(request);
-        self.host_doorbell.ring();
-    }
-
-    /// A port that only asks: for who is no client.
-    pub fn requests(&self) -> RequestPort {
-        RequestPort { requests: self.requests.clone(), host_doorbell: self.host_doorbell.clone() }
+        self.requests.request_of(self.client, request);
     }
 
     /// The next notice, if there is one.
@@ -354,31 +346,60 @@ impl SocketPort {
     }
 }
 
-/// A way to ask the host stack for whoever gets no notices.
+/// The way down to the host stack, which the clients of a shard share. Whoever gets no notices may use it as it is.
 #[cfg(feature = "std")]
 #[derive(Clone, Debug)]
 pub struct RequestPort {
-    requests: crossbeam_channel::Sender<Request>,
+    requests: crossbeam_channel::Sender<ClientRequest>,
     host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
+    next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,
 }
 
 #[cfg(feature = "std")]
 impl RequestPort {
-    /// As [`SocketPort::request`].
+    /// Both ends for each of the `count` shards of one host stack: the clients', and the host's. The allocator is
+    /// shared, so names are unique within the node.
+    pub fn pairs(
+        host_doorbell: &std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
+        count: usize,
+    ) -> alloc::vec::Vec<(Self, HostSocketPort)> {
+        let next_id = std::sync::Arc::new(core::sync::atomic::AtomicU64::new(1));
+        let pair = |_| {
+            let (requests, host_requests) = crossbeam_channel::unbounded();
+            let host = HostSocketPort { requests: host_requests, next_id: next_id.clone() };
+            let host_doorbell = host_doorbell.clone();
+            (Self { requests, host_doorbell, next_id: next_id.clone() }, host)
+        };
+        (0..count).map(pair).collect()
+    }
+
+    /// Tells the host stack of a client, and makes the client's port.
+    pub fn register(&self, client: ClientTag, name: &'static str) -> SocketPort {
+        let (host_notices, notices) = crossbeam_channel::unbounded();
+        self.request_of(client, Request::Register { name, notices: host_notices });
+        SocketPort { client, requests: self.clone(), notices }
+    }
+
+    /// Sends a request of nobody's, and wakes the host stack.
     pub fn request(&self, request: Request) {
-        let _ = self.requests.send(request);
+        self.request_of(ClientTag::NOBODY, request);
+    }
+
+    /// Sends a request of a client, and wakes the host stack.
+    pub fn request_of(&self, client: ClientTag, request: Request) {
+        // The host's end lives as long as the node; a request to a node that has ended is void.
+        let _ = self.requests.send(ClientRequest { client, request });
         self.host_doorbell.ring();
     }
 }
 
-/// The host's end of the channels to its clients.
+/// The host's end of the channel from the clients of a shard. Notices go by what [`Request::Register`] has brought: ring
+/// the engine's doorbell after sending, for clients live with the engine.
 #[cfg(feature = "std")]
 #[derive(Debug)]
 pub struct HostSocketPort {
     /// What clients want.
-    pub requests: crossbeam_channel::Receiver<Request>,
-    /// What they are told. Ring the engine's doorbell after sending: clients live with the engine.
-    pub notices: crossbeam_channel::Sender<Notice>,
+    pub requests: crossbeam_channel::Receiver<ClientRequest>,
     /// Allocator of handles for accepted connections.
     pub next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,
 }

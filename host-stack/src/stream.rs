@@ -23,8 +23,7 @@ use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
 use offload_engine::{
     chimney::client::{
-        ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
-        UploadReason,
+        ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle, UploadReason,
     },
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
@@ -293,20 +292,19 @@ struct Listener {
     accepted: VecDeque<OffloadHandle>,
 }
 
-/// The streams and listeners of a node whose client wants plain TCP.
+/// The streams and listeners of a client that wants plain TCP.
 #[derive(Debug)]
 pub struct Streams {
     port: SocketPort,
-    client: ClientTag,
     streams: HashMap<OffloadHandle, Stream>,
     listeners: HashMap<ListenerId, Listener>,
     next_context: u64,
 }
 
 impl Streams {
-    /// A client named `client`, with its port to the host stack.
-    pub fn new(port: SocketPort, client: ClientTag) -> Self {
-        Self { port, client, streams: HashMap::new(), listeners: HashMap::new(), next_context: 1 }
+    /// A client with this port to the host stack.
+    pub fn new(port: SocketPort) -> Self {
+        Self { port, streams: HashMap::new(), listeners: HashMap::new(), next_context: 1 }
     }
 
     /// Starts to connect. [`Streams::status`] tells how it goes.
@@ -318,16 +316,8 @@ impl Streams {
     ) -> OffloadHandle {
         let handle = OffloadHandle(self.port.allocate());
         self.streams.insert(handle, Stream::new(OffloadState::InHost));
-        let client = self.client;
         let must_offload = false;
-        self.port.request(Request::Connect {
-            handle,
-            client,
-            local,
-            remote,
-            timeout,
-            must_offload,
-        });
+        self.port.request(Request::Connect { handle, local, remote, timeout, must_offload });
         handle
     }
 
@@ -335,9 +325,8 @@ impl Streams {
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
         self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
-        let client = self.client;
         let must_offload = false;
-        self.port.request(Request::Listen { listener, client, local, backlog, must_offload });
+        self.port.request(Request::Listen { listener, local, backlog, must_offload });
         listener
     }
 
@@ -503,7 +492,7 @@ impl Streams {
                 }
                 return;
             }
-            Notice::Established { handle, client: _, listener, local, remote, offloading } => {
+            Notice::Established { handle, listener, local, remote, offloading } => {
                 self.established(handle, listener, local, remote, offloading);
                 handle
             }
@@ -658,7 +647,7 @@ fn push_to_target(io: &mut ConnectionIo<'_>, stream: &mut Stream) {
 }
 
 impl OffloadClient for Streams {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, _client: ClientTag) {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         let stream =
             self.streams.entry(io.handle).or_insert_with(|| Stream::new(OffloadState::Offloading));
         stream.status.state = OffloadState::Offloaded;
@@ -742,6 +731,10 @@ impl OffloadClient for Streams {
 }
 
 impl NodeClient for Streams {
+    fn name() -> &'static str {
+        "streams"
+    }
+
     fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
         let mut busy = false;
         while let Some(notice) = self.port.notice() {

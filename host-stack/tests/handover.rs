@@ -21,10 +21,7 @@ use host_stack::{
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
-    chimney::{
-        client::{ClientTag, OffloadHandle},
-        state::MacAddress,
-    },
+    chimney::{client::OffloadHandle, state::MacAddress},
     engine::EngineConfig,
     link::{Impaired, Impairments, Link, MemoryLink, MemoryLinkOptions, Tee, memory_link_pair},
     nbl::NetBufferList,
@@ -123,7 +120,7 @@ impl Plan {
         }
     }
 
-    fn node(&self, index: usize, link: impl Link + 'static, seed: u64) -> Core<Streams> {
+    fn node(&self, index: usize, link: impl Link + 'static, seed: u64) -> Core {
         let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
         let mut engine = EngineConfig::new(mac);
         engine.tcp.push = self.push;
@@ -141,7 +138,7 @@ impl Plan {
             seed,
             ..HostConfig::default()
         };
-        Core::new(Box::new(link), engine, host, |port| Streams::new(port, ClientTag(1))).unwrap()
+        Core::new(Box::new(link), engine, host, Streams::new).unwrap()
     }
 }
 
@@ -177,9 +174,10 @@ impl End {
     }
 
     /// Sends some, reads some.
-    fn act(&mut self, core: &mut Core<Streams>, now: Instant) -> Option<StreamStatus> {
+    fn act(&mut self, core: &mut Core, now: Instant) -> Option<StreamStatus> {
         let handle = self.handle?;
-        let (streams, connections) = (&mut core.client, core.engine.connections());
+        let (streams, connections) =
+            (core.clients.first_mut::<Streams>(), core.engine.connections());
         while self.sent < self.data.len()
             && streams.status(handle)?.unacknowledged < 200_000
             && streams.status(handle)?.error.is_none()
@@ -250,13 +248,14 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
     let mut ends = [end(0), end(1)];
 
     let server = SocketAddr::new(plan.addresses[1], 5000);
-    let listener = pair.b.client.listen(server, 4);
-    ends[0].handle = Some(pair.a.client.connect(None, server, CONNECT_TIMEOUT));
+    let listener = pair.b.clients.first_mut::<Streams>().listen(server, 4);
+    ends[0].handle =
+        Some(pair.a.clients.first_mut::<Streams>().connect(None, server, CONNECT_TIMEOUT));
 
     let mut over = [false; 2];
     let outcome = pair.run(LIMIT, |pair| {
         if ends[1].handle.is_none() {
-            ends[1].handle = pair.b.client.accept(listener);
+            ends[1].handle = pair.b.clients.first_mut::<Streams>().accept(listener);
         }
         let (now, [a, b]) = (pair.now, &mut ends);
         let statuses = [a.act(&mut pair.a, now), b.act(&mut pair.b, now)];
@@ -274,7 +273,7 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
     });
     let mut text = format!("{plan:?}\n");
     for (index, (end, core)) in ends.iter().zip([&pair.a, &pair.b]).enumerate() {
-        let status = end.handle.and_then(|handle| core.client.status(handle));
+        let status = end.handle.and_then(|handle| core.clients.first::<Streams>().status(handle));
         let _ = writeln!(
             text,
             "node {index}: sent {} of {}, received {}, {status:?}",
@@ -289,7 +288,7 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
     check!(WrongData, ends[1].received == ends[0].data, "a to b differs\n{text}");
     for (index, core) in [&pair.a, &pair.b].into_iter().enumerate() {
         let handle = ends[index].handle.unwrap();
-        let state = core.client.status(handle).unwrap().state;
+        let state = core.clients.first::<Streams>().status(handle).unwrap().state;
         let lists = &ends[index].lists;
         check!(WrongCompletion, lists.is_empty(), "lists that nobody has given back\n{text}");
         match plan.policies[index] {

@@ -19,7 +19,7 @@ use host_stack::node::Core;
 use host_stack::simulation::Pair;
 use host_stack::socket::OffloadPolicy;
 use host_stack::stream::{OffloadState, Streams};
-use offload_engine::chimney::client::{ClientTag, OffloadHandle};
+use offload_engine::chimney::client::OffloadHandle;
 use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::EngineConfig;
 use offload_engine::link::{MemoryLink, MemoryLinkOptions, memory_link_pair};
@@ -49,11 +49,11 @@ fn processor_time() -> u64 {
 
 /// Two nodes with a connection between them. The policy is the left one's; the right one is always offloaded.
 struct Bench {
-    pair: Pair<Core<Streams>>,
+    pair: Pair<Core>,
     handles: [OffloadHandle; 2],
 }
 
-fn node(index: u8, policy: OffloadPolicy, buffer: usize, link: MemoryLink) -> Core<Streams> {
+fn node(index: u8, policy: OffloadPolicy, buffer: usize, link: MemoryLink) -> Core {
     let mac = MacAddress([2, 0, 0, 0, 0, index]);
     let host = HostConfig {
         mac,
@@ -65,7 +65,7 @@ fn node(index: u8, policy: OffloadPolicy, buffer: usize, link: MemoryLink) -> Co
         ..HostConfig::default()
     };
     let engine = EngineConfig::new(mac);
-    Core::new(Box::new(link), engine, host, |port| Streams::new(port, ClientTag(1))).unwrap()
+    Core::new(Box::new(link), engine, host, Streams::new).unwrap()
 }
 
 impl Bench {
@@ -76,9 +76,11 @@ impl Bench {
         let mut pair =
             Pair::new(node(1, policy, buffer, left), node(2, OffloadPolicy::Always, buffer, right));
         let server = SocketAddr::from(([10, 0, 0, 2], 5000));
-        let listener = pair.b.client.listen(server, 1);
-        let left = pair.a.client.connect(None, server, LIMIT);
-        let right = pair.run(Instant::ZERO + LIMIT, |pair| pair.b.client.accept(listener));
+        let listener = pair.b.clients.first_mut::<Streams>().listen(server, 1);
+        let left = pair.a.clients.first_mut::<Streams>().connect(None, server, LIMIT);
+        let right = pair.run(Instant::ZERO + LIMIT, |pair| {
+            pair.b.clients.first_mut::<Streams>().accept(listener)
+        });
         let mut bench = Self { pair, handles: [left, right.unwrap()] };
         bench.settle();
         bench
@@ -91,7 +93,7 @@ impl Bench {
     }
 
     fn state(&self) -> OffloadState {
-        self.pair.a.client.status(self.handles[0]).unwrap().state
+        self.pair.a.clients.first::<Streams>().status(self.handles[0]).unwrap().state
     }
 
     /// The left node sends `bytes`; they wait where they are posted.
@@ -101,7 +103,12 @@ impl Bench {
             0 => (&mut self.pair.a, self.handles[0]),
             _ => (&mut self.pair.b, self.handles[1]),
         };
-        core.client.send(self.pair.now, core.engine.connections(), handle, data);
+        core.clients.first_mut::<Streams>().send(
+            self.pair.now,
+            core.engine.connections(),
+            handle,
+            data,
+        );
     }
 
     /// One step of the left node's: host, then engine. Nanoseconds of each.
@@ -110,15 +117,17 @@ impl Bench {
         let start = processor_time();
         core.host.as_mut().unwrap().poll(now);
         let between = processor_time();
-        core.engine.poll(now, &mut core.client).unwrap();
+        core.engine.poll(now, &mut core.clients).unwrap();
         [between - start, processor_time() - between]
     }
 
     /// Moves the connection and returns what each step took, until it is where it should be.
     fn moved(&mut self, to: OffloadState) -> Vec<[u64; 2]> {
         match to {
-            OffloadState::Offloaded => self.pair.a.client.offload(self.handles[0]),
-            _ => self.pair.a.client.upload(self.handles[0]),
+            OffloadState::Offloaded => {
+                self.pair.a.clients.first_mut::<Streams>().offload(self.handles[0])
+            }
+            _ => self.pair.a.clients.first_mut::<Streams>().upload(self.handles[0]),
         }
         let mut steps = Vec::new();
         while self.state() != to {
@@ -139,13 +148,21 @@ impl Bench {
             let now = pair.now;
             let a = &mut pair.a;
             while sent < BULK_BYTES
-                && a.client.status(handles[0]).unwrap().unacknowledged < POSTED_BYTES_MAX
+                && a.clients.first_mut::<Streams>().status(handles[0]).unwrap().unacknowledged
+                    < POSTED_BYTES_MAX
             {
-                a.client.send(now, a.engine.connections(), handles[0], piece.clone());
+                a.clients.first_mut::<Streams>().send(
+                    now,
+                    a.engine.connections(),
+                    handles[0],
+                    piece.clone(),
+                );
                 sent += LIST_BYTES;
             }
             let b = &mut pair.b;
-            while let Some(data) = b.client.receive(now, b.engine.connections(), handles[1]) {
+            while let Some(data) =
+                b.clients.first_mut::<Streams>().receive(now, b.engine.connections(), handles[1])
+            {
                 received += data.len();
             }
             (received == BULK_BYTES).then_some(())

@@ -24,7 +24,7 @@ use host_stack::host::HostConfig;
 use host_stack::node::{Node, NodeConfig, Progress};
 use host_stack::socket::ListenerId;
 use host_stack::stream::Streams;
-use offload_engine::chimney::client::{ClientTag, OffloadHandle};
+use offload_engine::chimney::client::OffloadHandle;
 use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::EngineConfig;
 use offload_engine::link::{TapOptions, VnetMode, open_tap_queues};
@@ -87,8 +87,7 @@ fn start(kernel: &Namespace, queues: usize) -> Vec<Node<Streams>> {
         spin: EngineDuration::from_micros(50),
     };
     let links = taps.into_iter().map(|tap| tap.link).collect();
-    Node::start_queues(links, config, |port| Streams::new(port, ClientTag(1)))
-        .expect("a node can be started")
+    Node::start_queues(links, config, Streams::new).expect("a node can be started")
 }
 
 /// A socket of the kernel's on a thread of its own.

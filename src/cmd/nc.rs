@@ -33,10 +33,7 @@ use host_stack::{
     stream::{StreamStatus, Streams},
 };
 use offload_engine::{
-    chimney::client::{ClientTag, OffloadHandle},
-    engine::Connections,
-    tcp::Info,
-    time::Instant as EngineInstant,
+    chimney::client::OffloadHandle, engine::Connections, tcp::Info, time::Instant as EngineInstant,
 };
 
 /// Bytes of one read of standard input.
@@ -49,8 +46,6 @@ pub const UNACKNOWLEDGED_BYTES_MAX: usize = 1024 * 1024;
 /// How long the node stays when both directions have ended, to answer a FIN whose acknowledgement was
 /// lost. Shorter than TIME-WAIT: nobody waits a minute for a copy that is complete.
 pub const LINGER_LIMIT: Duration = Duration::from_millis(200);
-/// The one client of the node.
-const CLIENT: ClientTag = ClientTag(1);
 /// Connections that may be in their handshake.
 const BACKLOG: usize = 1;
 
@@ -457,7 +452,7 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.config(&config);
     let links = node::open_links(&mut Netlink::open()?, &config)?.links;
     // The one connection is the first queue's.
-    let nodes = node::start_queues(links, &config, |port| Streams::new(port, CLIENT))?;
+    let nodes = node::start_queues(links, &config, Streams::new)?;
     let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
     let _control = server::serve(&node, &config)?;
     let waker = Waker::new();

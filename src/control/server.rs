@@ -66,13 +66,11 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
 
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
         let mut looks = vec![None; handles.len()];
-        for queue in self.queues() {
-            queue.with_engine(|engine, now| {
-                for (look, handle) in looks.iter_mut().zip(handles) {
-                    *look = look.or_else(|| engine.look(now, *handle));
-                }
-            });
-        }
+        self.with_engines(|engine, now| {
+            for (look, handle) in looks.iter_mut().zip(handles) {
+                *look = look.or_else(|| engine.look(now, *handle));
+            }
+        });
         looks
     }
 

@@ -10,10 +10,7 @@ use flue_test_support::netns::Namespace;
 use flue_test_support::switch::Switch;
 use host_stack::node::Node;
 use host_stack::stream::Streams;
-use offload_engine::chimney::client::ClientTag;
 
-/// The one client of a node.
-const CLIENT: ClientTag = ClientTag(1);
 /// Most that a kernel socket buffers, each way: beyond the product of all paths here.
 const SOCKET_BYTES_MAX: u64 = 64 << 20;
 /// How long a connection, or a listener, may take to be there.
@@ -47,5 +44,5 @@ pub(crate) fn flue_node(switch: &Switch, host: u8) -> Node<Streams> {
     // The TAP belongs to the namespace it is opened in; the node's threads need not live there.
     let open = || node::open_link(&mut Netlink::open()?, &config);
     let OpenLink { link, .. } = switch.namespace().run(open).expect("a TAP can be had");
-    node::start(link, &config, |port| Streams::new(port, CLIENT)).expect("a node can be started")
+    node::start(link, &config, Streams::new).expect("a node can be started")
 }

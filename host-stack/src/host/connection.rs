@@ -23,7 +23,11 @@ use smoltcp::{
     socket::tcp::{Socket, State},
 };
 
-use super::{list::Refusal, shards::ShardId, stalls::Woken};
+use super::{
+    list::Refusal,
+    shards::{ClientId, ShardId},
+    stalls::Woken,
+};
 use crate::{
     observer::Flow,
     retrieve::Standing,
@@ -120,6 +124,11 @@ pub(super) struct ReceiveHalf {
 }
 
 impl Connection {
+    /// Whose it is.
+    pub(super) const fn client_id(&self) -> ClientId {
+        ClientId { shard: self.shard, tag: self.client }
+    }
+
     /// When it has to be looked at though nothing has happened; `offload_at`: when the policy wants it
     /// offloaded, as things are.
     pub(super) fn deadline(&self, offload_at: Option<Instant>) -> Option<Instant> {
@@ -333,6 +342,11 @@ pub(super) struct Listener {
 }
 
 impl Listener {
+    /// Whose it is.
+    pub(super) const fn client_id(&self) -> ClientId {
+        ClientId { shard: self.shard, tag: self.client }
+    }
+
     /// Whether one more connection may be in its handshake.
     pub(super) const fn has_room(&self) -> bool {
         self.half_open < self.backlog
@@ -381,6 +395,13 @@ pub(super) struct Offloaded {
     /// Those that are on their way to it.
     pub(super) updating: Option<TcpCached>,
     pub(super) history: History,
+}
+
+impl Offloaded {
+    /// Whose it is.
+    pub(super) const fn client_id(&self) -> ClientId {
+        ClientId { shard: self.shard, tag: self.client }
+    }
 }
 
 /// Where a connection of the target's stands.

@@ -275,6 +275,7 @@ impl Host {
         let Some(connection) = self.connections.remove(&handle) else { return };
         self.left(connection.listener, connection.stage);
         let notice = connection.established(handle, true);
+        let owner = connection.client_id();
         let Connection {
             shard, client, listener, tuple, must_offload, send, receive, history, ..
         } = connection;
@@ -284,10 +285,10 @@ impl Host {
         let (unanswered, shutdown) = (send.outstanding_lists(), send.shutdown);
         if at_once {
             self.stats.passive_opens += u64::from(listener.is_some());
-            self.tell(shard, notice);
+            self.tell(owner, notice);
         }
         if !at_once || unanswered > 0 || shutdown {
-            self.tell(shard, Notice::Offloading { handle, unanswered, shutdown });
+            self.tell(owner, Notice::Offloading { handle, unanswered, shutdown });
         }
         // The lists go down as they were given, not as smoltcp had copied their bytes.
         state.send_data = send.into_send_data(acknowledged);
@@ -391,9 +392,9 @@ impl Host {
             (Stage::Handshake(_), Some(_)) | (Stage::Lingering, _) => None,
         };
         if let Some(notice) = notice {
-            let shard = connection.shard;
+            let client = connection.client_id();
             self.abort_sends(handle);
-            self.tell(shard, notice);
+            self.tell(client, notice);
         }
         self.reset(handle);
     }

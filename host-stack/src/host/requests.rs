@@ -1,9 +1,11 @@
 //! Requests of clients.
 
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
+    engine::port::FromHost,
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,
     time::{Duration, Instant},
@@ -17,7 +19,7 @@ use super::{
         specified,
     },
     neighbors::SOLICIT_DELAY,
-    shards::ShardId,
+    shards::{Client, ClientId},
 };
 use crate::{
     observer::Flow,
@@ -27,42 +29,87 @@ use crate::{
 
 /// What [`Request::Connect`] says besides the addresses.
 struct Connect {
-    shard: ShardId,
+    client: ClientId,
     handle: OffloadHandle,
-    client: ClientTag,
     timeout: Duration,
     must_offload: bool,
 }
 
 impl Host {
-    /// A request of the client of `shard`, or of somebody who has no part in any.
-    pub(super) fn request(&mut self, now: Instant, shard: ShardId, request: Request) {
+    /// A request of a client, or of somebody who is none.
+    pub(super) fn request(&mut self, now: Instant, client: ClientId, request: Request) {
+        if !self.may_ask(client, &request) {
+            tracing::warn!(?client, "not done: a request of a client that has left the node");
+            return;
+        }
         match request {
-            Request::Connect { handle, client, local, remote, timeout, must_offload } => {
-                let connect = Connect { shard, handle, client, timeout, must_offload };
+            Request::Connect { handle, local, remote, timeout, must_offload } => {
+                let connect = Connect { client, handle, timeout, must_offload };
                 if let Err(error) = self.connect(now, connect, local, remote) {
                     self.stats.attempt_fails += 1;
-                    self.tell(shard, Notice::ConnectFailed { handle, error });
+                    self.tell(client, Notice::ConnectFailed { handle, error });
                 }
             }
-            Request::Listen { listener, client, local, backlog, must_offload } => {
-                let owner = (shard, client);
-                let notice = match self.listen(listener, owner, local, backlog, must_offload) {
+            Request::Listen { listener, local, backlog, must_offload } => {
+                let notice = match self.listen(listener, client, local, backlog, must_offload) {
                     Ok(local) => Notice::Listening { listener, local },
                     Err(error) => Notice::ListenFailed { listener, error },
                 };
-                self.tell(shard, notice);
+                self.tell(client, notice);
             }
             Request::Unlisten { listener } => self.unlisten(listener),
-            Request::Send { handle, list } => self.send(shard, handle, list),
+            Request::Send { handle, list } => self.send(client, handle, list),
             Request::Consumed { handle, count } => self.consumed(handle, count),
-            Request::Shutdown { handle } => self.shutdown(shard, handle),
+            Request::Shutdown { handle } => self.shutdown(client, handle),
             Request::Abort { handle } => self.abort(handle),
             Request::Offload { handle } => self.wish_offload(handle),
             Request::Upload { handle } => self.upload(handle),
+            Request::Register { name, notices } => {
+                self.shards[client.shard].register(client.tag, name, notices);
+            }
+            Request::Leave => self.leave_node(client),
             // Who has asked may have gone meanwhile.
             Request::List { reply } => drop(reply.try_send(self.list())),
         }
+    }
+
+    /// Those of connections and listeners are for clients only.
+    fn may_ask(&self, client: ClientId, request: &Request) -> bool {
+        match request {
+            Request::Register { .. } => client.tag != ClientTag::NOBODY,
+            Request::Offload { .. } | Request::Upload { .. } | Request::List { .. } => true,
+            Request::Connect { .. }
+            | Request::Listen { .. }
+            | Request::Unlisten { .. }
+            | Request::Send { .. }
+            | Request::Consumed { .. }
+            | Request::Shutdown { .. }
+            | Request::Abort { .. }
+            | Request::Leave => self.shards[client.shard].client(client.tag).is_some(),
+        }
+    }
+
+    /// A client has left: what it has in the host ends here; the target ends what it has itself, and what is on its way
+    /// up ends when it arrives.
+    fn leave_node(&mut self, client: ClientId) {
+        let Some(Client { name, .. }) = self.shards[client.shard].remove(client.tag) else {
+            return;
+        };
+        tracing::debug!(name, "a client leaves the node");
+        self.listeners.retain(|_, listener| listener.client_id() != client);
+        let own = self.connections.iter().filter(|(_, found)| found.client_id() == client);
+        let own = own.filter(|(_, found)| found.stage != Stage::Lingering);
+        for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {
+            self.abort_sends(handle);
+            match self.connections.get(&handle).map(|found| self.state_of(found)) {
+                // Nothing is left to be said.
+                Some(tcp::State::TimeWait) => self.enter(handle, Stage::Lingering),
+                _ => self.reset(handle),
+            }
+        }
+        let own = self.offloaded.values_mut().filter(|found| found.client_id() == client);
+        own.for_each(|found| found.aborted = true);
+        self.shards[client.shard].tell_engine(FromHost::Leave(client.tag));
     }
 
     fn connect(
@@ -72,7 +119,8 @@ impl Host {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<(), HostError> {
-        let Connect { shard, handle, client, timeout, must_offload } = connect;
+        let Connect { client: ClientId { shard, tag: client }, handle, timeout, must_offload } =
+            connect;
         if must_offload && self.config.policy == OffloadPolicy::Never {
             return Err(HostError::OffloadRefused);
         }
@@ -144,7 +192,7 @@ impl Host {
     fn listen(
         &mut self,
         id: ListenerId,
-        (shard, client): (ShardId, ClientTag),
+        ClientId { shard, tag: client }: ClientId,
         local: SocketAddr,
         backlog: usize,
         must_offload: bool,
@@ -180,7 +228,7 @@ impl Host {
         let half_open = self.connections.iter().filter(|(_, connection)| {
             connection.listener == Some(id) && matches!(connection.stage, Stage::Handshake(_))
         });
-        let half_open = half_open.map(|(handle, _)| *handle).collect::<alloc::vec::Vec<_>>();
+        let half_open = half_open.map(|(handle, _)| *handle).collect::<Vec<_>>();
         for handle in half_open {
             self.reset(handle);
         }
@@ -215,17 +263,17 @@ impl Host {
         self.connections.contains_key(&handle) || self.offloaded.contains_key(&handle)
     }
 
-    fn send(&mut self, shard: ShardId, handle: OffloadHandle, list: NetBufferList) {
+    fn send(&mut self, client: ClientId, handle: OffloadHandle, list: NetBufferList) {
         if self.offloaded.contains_key(&handle) {
             let chain = [list].into();
-            self.tell(shard, Notice::Returned { handle, chain, shutdown: false });
+            self.tell(client, Notice::Returned { handle, chain, shutdown: false });
             return;
         }
         let connection = self.connections.get_mut(&handle);
         let Some(connection) =
             connection.filter(|found| found.stage != Stage::Lingering && !found.send.shutdown)
         else {
-            self.refuse(shard, handle, list);
+            self.refuse(client, handle, list);
             return;
         };
         let before = connection.send.outstanding();
@@ -237,9 +285,9 @@ impl Host {
     }
 
     /// A list for a connection that is over, or has sent its FIN.
-    fn refuse(&mut self, shard: ShardId, handle: OffloadHandle, mut list: NetBufferList) {
+    fn refuse(&mut self, client: ClientId, handle: OffloadHandle, mut list: NetBufferList) {
         list.complete(NdisStatus::REQUEST_ABORTED, 0);
-        self.tell(shard, Notice::Sent { handle, chain: [list].into() });
+        self.tell(client, Notice::Sent { handle, chain: [list].into() });
     }
 
     /// The client has used up what it was given.
@@ -254,10 +302,10 @@ impl Host {
         *unconsumed = unconsumed.saturating_sub(count);
     }
 
-    fn shutdown(&mut self, shard: ShardId, handle: OffloadHandle) {
+    fn shutdown(&mut self, client: ClientId, handle: OffloadHandle) {
         if self.offloaded.contains_key(&handle) {
             let chain = NblChain::new();
-            self.tell(shard, Notice::Returned { handle, chain, shutdown: true });
+            self.tell(client, Notice::Returned { handle, chain, shutdown: true });
         } else if let Some(connection) = self.connections.get_mut(&handle) {
             connection.send.shutdown = true;
         }
@@ -276,9 +324,9 @@ impl Host {
             Stage::Handshake(_) => Notice::ConnectFailed { handle, error },
             Stage::Open => Notice::Closed { handle, error: Some(error) },
         };
-        let shard = connection.shard;
+        let client = connection.client_id();
         self.abort_sends(handle);
-        self.tell(shard, notice);
+        self.tell(client, notice);
         self.reset(handle);
     }
 

@@ -36,7 +36,7 @@ impl Host {
         work
     }
 
-    fn state_of(&self, connection: &Connection) -> State {
+    pub(super) fn state_of(&self, connection: &Connection) -> State {
         self.sockets.get::<tcp::Socket<'_>>(connection.socket).state()
     }
 
@@ -59,9 +59,9 @@ impl Host {
         };
         self.stats.attempt_fails += 1;
         if connection.listener.is_none() {
-            let shard = connection.shard;
+            let client = connection.client_id();
             self.abort_sends(handle);
-            self.tell(shard, Notice::ConnectFailed { handle, error });
+            self.tell(client, Notice::ConnectFailed { handle, error });
         }
         self.forget(handle);
         true
@@ -79,9 +79,9 @@ impl Host {
         self.stats.passive_opens += u64::from(connection.listener.is_some());
         connection.establish();
         let notice = connection.established(handle, false);
-        let shard = connection.shard;
+        let client = connection.client_id();
         self.enter(handle, Stage::Open);
-        self.tell(shard, notice);
+        self.tell(client, notice);
         self.serve_open(now, handle);
     }
 
@@ -109,9 +109,9 @@ impl Host {
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.acknowledged(socket);
         let chain = connection.send.take_complete(acknowledged);
-        let (work, shard) = (!chain.is_empty(), connection.shard);
+        let (work, client) = (!chain.is_empty(), connection.client_id());
         if work {
-            self.tell(shard, Notice::Sent { handle, chain });
+            self.tell(client, Notice::Sent { handle, chain });
         }
         work
     }
@@ -121,9 +121,9 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.acknowledged(socket);
-        let (chain, shard) = (connection.send.abort(acknowledged), connection.shard);
+        let (chain, client) = (connection.send.abort(acknowledged), connection.client_id());
         if !chain.is_empty() {
-            self.tell(shard, Notice::Sent { handle, chain });
+            self.tell(client, Notice::Sent { handle, chain });
         }
     }
 
@@ -184,8 +184,8 @@ impl Host {
             receive.read += data.len() as u64;
             receive.unconsumed += data.len();
             work = true;
-            let shard = connection.shard;
-            self.tell(shard, Notice::Data { handle, data });
+            let client = connection.client_id();
+            self.tell(client, Notice::Data { handle, data });
         }
         work
     }
@@ -194,7 +194,7 @@ impl Host {
     fn see_end(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-        let (state, shard) = (socket.state(), connection.shard);
+        let (state, client) = (socket.state(), connection.client_id());
         connection.receive.fin_heard |= fin_received(state);
         if state == State::Closed {
             // Both FINs are acknowledged: a repeated segment that smoltcp answers by RST after that changes
@@ -215,10 +215,10 @@ impl Host {
                 (false, false) => Some(HostError::Reset),
             };
             if tell_fin {
-                self.tell(shard, Notice::PeerClosed { handle });
+                self.tell(client, Notice::PeerClosed { handle });
             }
             self.abort_sends(handle);
-            self.tell(shard, Notice::Closed { handle, error });
+            self.tell(client, Notice::Closed { handle, error });
             match in_order {
                 true => self.retire(now, handle),
                 false => self.forget(handle),
@@ -229,7 +229,7 @@ impl Host {
         if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_told {
             connection.receive.closed_told = true;
             work = true;
-            self.tell(shard, Notice::PeerClosed { handle });
+            self.tell(client, Notice::PeerClosed { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
         // A client that ends its node at this word must not take the delayed acknowledgement of the FIN with it.
@@ -239,7 +239,7 @@ impl Host {
             connection.stage = Stage::Lingering;
             work = true;
             self.answer_sends(handle);
-            self.tell(shard, Notice::Closed { handle, error: None });
+            self.tell(client, Notice::Closed { handle, error: None });
         }
         work
     }
@@ -286,7 +286,6 @@ impl Connection {
     pub(super) fn established(&self, handle: OffloadHandle, offloading: bool) -> Notice {
         Notice::Established {
             handle,
-            client: self.client,
             listener: self.listener,
             local: self.tuple.local,
             remote: self.tuple.remote,

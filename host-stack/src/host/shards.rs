@@ -1,4 +1,4 @@
-//! The engines that one host stack serves, each with the client that lives with it.
+//! The engines that one host stack serves, each with the clients that live with it.
 //!
 //! An adapter with several queues has an engine for each, a *shard* of the node. A connection belongs to one shard all
 //! its life: to that of the client that has connected, or of the listener that has accepted it. Its frames are sent on
@@ -10,14 +10,15 @@
 //! has come, as long as that is about as loaded as the others ([`Shards::place`]): where the device has spread the
 //! flow, its frames come even when the device has forgotten it.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{
     ops::{Index, IndexMut},
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use crossbeam_channel::Sender;
 use offload_engine::{
-    chimney::client::OffloadHandle,
+    chimney::client::{ClientTag, OffloadHandle},
     engine::port::{FromHost, HostPort},
 };
 
@@ -28,23 +29,40 @@ use crate::socket::{HostSocketPort, Notice};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct ShardId(usize);
 
+/// A client of the node: tags are given by each shard for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ClientId {
+    pub(super) shard: ShardId,
+    pub(super) tag: ClientTag,
+}
+
+/// What the host knows of a client.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// What messages call it.
+    pub(super) name: &'static str,
+    notices: Sender<Notice>,
+}
+
 impl ShardId {
     /// What belongs to no connection, such as ARP, goes through this one.
     pub(super) const FIRST: Self = Self(0);
 }
 
-/// An engine and its client.
+/// An engine and its clients.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) engine: HostPort,
-    pub(super) clients: HostSocketPort,
+    pub(super) requests: HostSocketPort,
+    /// Those that have registered and not left.
+    clients: BTreeMap<ClientTag, Client>,
     /// What its engine has besides connections.
     pub(super) objects: Objects,
     /// Its engine has asked that nothing be offloaded.
     pub(super) paused: bool,
     /// Connections that belong to it, in the host or with its engine.
     pub(super) connections: usize,
-    /// Something was queued for the engine, or for the client that lives with it.
+    /// Something was queued for the engine, or for a client that lives with it.
     ring: bool,
 }
 
@@ -56,11 +74,30 @@ impl Shard {
         self.ring = true;
     }
 
-    /// Tells the client.
-    pub(super) fn tell(&mut self, notice: Notice) {
-        // As in `tell_engine`.
-        let _ = self.clients.notices.send(notice);
-        self.ring = true;
+    /// Tells a client; one that has left hears nothing.
+    pub(super) fn tell(&mut self, client: ClientTag, notice: Notice) {
+        if let Some(client) = self.clients.get(&client) {
+            // As in `tell_engine`.
+            let _ = client.notices.send(notice);
+            self.ring = true;
+        }
+    }
+
+    pub(super) fn register(
+        &mut self,
+        client: ClientTag,
+        name: &'static str,
+        notices: Sender<Notice>,
+    ) {
+        self.clients.insert(client, Client { name, notices });
+    }
+
+    pub(super) fn remove(&mut self, client: ClientTag) -> Option<Client> {
+        self.clients.remove(&client)
+    }
+
+    pub(super) fn client(&self, client: ClientTag) -> Option<&Client> {
+        self.clients.get(&client)
     }
 }
 
@@ -75,12 +112,13 @@ impl Shards {
     /// At least one, and all with one allocator of names; else there are none.
     pub(super) fn new(ports: Vec<(HostPort, HostSocketPort)>) -> Option<Self> {
         let next_id = ports.first()?.1.next_id.clone();
-        if ports.iter().any(|(_, clients)| !Arc::ptr_eq(&clients.next_id, &next_id)) {
+        if ports.iter().any(|(_, requests)| !Arc::ptr_eq(&requests.next_id, &next_id)) {
             return None;
         }
-        let shard = |(engine, clients)| Shard {
+        let shard = |(engine, requests)| Shard {
             engine,
-            clients,
+            requests,
+            clients: BTreeMap::new(),
             objects: Objects::default(),
             paused: false,
             connections: 0,

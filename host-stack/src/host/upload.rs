@@ -29,7 +29,7 @@ use super::{
     ingress::configure,
     list::Refusal,
     objects::{PathKey, Unused},
-    shards::ShardId,
+    shards::{ClientId, ShardId},
 };
 use crate::{
     clock::{self, to_smoltcp},
@@ -207,7 +207,7 @@ impl Host {
         if let Some(offloaded) = self.give_up(handle) {
             self.stats.handoffs_lost += 1;
             self.tell(
-                offloaded.shard,
+                offloaded.client_id(),
                 Notice::Closed { handle, error: Some(HostError::StateLost) },
             );
         }
@@ -228,7 +228,7 @@ impl Host {
         let Some((neighbor, path)) = states else { return };
         let (_, state) = object.join(neighbor, path);
         if let Some(error) = verdict(&offloaded, origin, state.tcp.delegated.state) {
-            self.end_state(offloaded.shard, handle, state, error);
+            self.end_state(offloaded.client_id(), handle, state, error);
             return;
         }
         self.timestamps.catch_up(now, state.tcp.delegated.ts_time);
@@ -237,7 +237,7 @@ impl Host {
             Err(error) => {
                 tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost on its way back");
                 self.stats.handoffs_lost += 1;
-                self.end_state(offloaded.shard, handle, state, HostError::StateLost);
+                self.end_state(offloaded.client_id(), handle, state, HostError::StateLost);
             }
         }
     }
@@ -245,21 +245,21 @@ impl Host {
     /// Resets a connection of which only the state is left.
     fn end_state(
         &mut self,
-        shard: ShardId,
+        client: ClientId,
         handle: OffloadHandle,
         state: ConnectionState,
         error: HostError,
     ) {
         if let Some(frame) = wire::reset_frame(&state, self.config.mac) {
             self.stats.frames_out += 1;
-            self.shards[shard].tell_engine(FromHost::Frame(frame));
+            self.shards[client.shard].tell_engine(FromHost::Frame(frame));
         }
         let mut chain = owned(state.send_data);
         if !chain.is_empty() {
             chain.iter_mut().for_each(|list| list.complete(NdisStatus::REQUEST_ABORTED, 0));
-            self.tell(shard, Notice::Sent { handle, chain });
+            self.tell(client, Notice::Sent { handle, chain });
         }
-        self.tell(shard, Notice::Closed { handle, error: Some(error) });
+        self.tell(client, Notice::Closed { handle, error: Some(error) });
     }
 
     /// Puts an imported socket among the others, and tells its client that the host serves it.
@@ -333,7 +333,7 @@ impl Host {
             Origin::Refused(_) => connection.established(handle, false),
             Origin::Uploaded(_) => Notice::Uploaded { handle },
         };
-        self.tell(shard, notice);
+        self.tell(connection.client_id(), notice);
         self.connections.insert(handle, connection);
         for frame in frames {
             // Verified before it was held.

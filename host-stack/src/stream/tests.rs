@@ -84,11 +84,11 @@ impl Link for Watched {
     }
 }
 
-fn node(number: u8, link: Box<dyn Link>) -> Core<Streams> {
+fn node(number: u8, link: Box<dyn Link>) -> Core {
     let mac = MacAddress([2, 0, 0, 0, 0, number]);
     let addresses = std::vec![([10, 0, 0, number].into(), 24)];
     let host = HostConfig { mac, addresses, ..HostConfig::default() };
-    let client = |port| Streams::new(port, ClientTag(1));
+    let client = Streams::new;
     Core::new(link, EngineConfig::new(mac), host, client).unwrap()
 }
 
@@ -103,27 +103,31 @@ fn a_super_segment_is_read_where_it_has_arrived() {
     let far = Watched { link, places: places.clone() };
     let mut pair = Pair::new(node(1, Box::new(near)), node(2, Box::new(far)));
     let address = SocketAddr::from(([10, 0, 0, 2], 7));
-    let listener = pair.b.client.listen(address, 1);
-    let listens = |pair: &mut Pair<Core<Streams>>| pair.b.client.listening(listener);
+    let listener = pair.b.clients.first_mut::<Streams>().listen(address, 1);
+    let listens = |pair: &mut Pair<Core>| pair.b.clients.first_mut::<Streams>().listening(listener);
     pair.run(LIMIT, listens).unwrap().unwrap();
-    let near = pair.a.client.connect(None, address, TIMEOUT);
-    let far = pair.run(LIMIT, |pair| pair.b.client.accept(listener)).unwrap();
+    let near = pair.a.clients.first_mut::<Streams>().connect(None, address, TIMEOUT);
+    let far =
+        pair.run(LIMIT, |pair| pair.b.clients.first_mut::<Streams>().accept(listener)).unwrap();
     let offloaded = |streams: &Streams, handle| {
         streams.status(handle).is_some_and(|status| status.state == OffloadState::Offloaded)
     };
-    let both = |pair: &mut Pair<Core<Streams>>| {
-        let both = offloaded(&pair.a.client, near) && offloaded(&pair.b.client, far);
+    let both = |pair: &mut Pair<Core>| {
+        let both =
+            offloaded(pair.a.clients.first(), near) && offloaded(pair.b.clients.first(), far);
         both.then_some(())
     };
     pair.run(LIMIT, both).unwrap();
 
     let sent: Vec<u8> = (0..RECEIVE_QUEUE_BYTES_MAX).map(|n| (n ^ (n >> 8)) as u8).collect();
     let (now, data) = (pair.now, Bytes::from(sent.clone()));
-    pair.a.client.send(now, pair.a.engine.connections(), near, data);
+    pair.a.clients.first_mut::<Streams>().send(now, pair.a.engine.connections(), near, data);
     let mut pieces: Vec<Bytes> = Vec::new();
-    let all = |pair: &mut Pair<Core<Streams>>| {
+    let all = |pair: &mut Pair<Core>| {
         let (now, b) = (pair.now, &mut pair.b);
-        while let Some(piece) = b.client.receive(now, b.engine.connections(), far) {
+        while let Some(piece) =
+            b.clients.first_mut::<Streams>().receive(now, b.engine.connections(), far)
+        {
             pieces.push(piece);
         }
         (pieces.iter().map(Bytes::len).sum::<usize>() == sent.len()).then_some(())
@@ -149,31 +153,45 @@ fn lists_of_a_reset_connection_come_back_in_order() {
     let (near, far) = memory_link_pair(MemoryLinkOptions::default());
     let mut pair = Pair::new(node(1, Box::new(near)), node(2, Box::new(far)));
     let address = SocketAddr::from(([10, 0, 0, 2], 7));
-    let listener = pair.b.client.listen(address, 1);
-    pair.run(LIMIT, |pair| pair.b.client.listening(listener)).unwrap().unwrap();
-    let handle = pair.a.client.connect(None, address, Duration::from_secs(60));
+    let listener = pair.b.clients.first_mut::<Streams>().listen(address, 1);
+    pair.run(LIMIT, |pair| pair.b.clients.first_mut::<Streams>().listening(listener))
+        .unwrap()
+        .unwrap();
+    let handle =
+        pair.a.clients.first_mut::<Streams>().connect(None, address, Duration::from_secs(60));
     pair.run(LIMIT, |pair| {
-        let status = pair.a.client.status(handle)?;
+        let status = pair.a.clients.first_mut::<Streams>().status(handle)?;
         (status.connected && status.state == OffloadState::Offloaded).then_some(())
     })
     .unwrap();
-    pair.a.client.upload(handle);
+    pair.a.clients.first_mut::<Streams>().upload(handle);
     pair.run(LIMIT, |pair| {
-        (pair.a.client.status(handle)?.state == OffloadState::InHost).then_some(())
+        (pair.a.clients.first_mut::<Streams>().status(handle)?.state == OffloadState::InHost)
+            .then_some(())
     })
     .unwrap();
     let (now, a) = (pair.now, &mut pair.a);
     let data = Bytes::from(std::vec![0; SEND_CREDIT_BYTES]);
     // The first goes to the host, the others have no credit.
-    let sent: Vec<u64> =
-        (0..3).map(|_| a.client.send(now, a.engine.connections(), handle, data.clone())).collect();
-    a.client.abort(now, a.engine.connections(), handle);
+    let sent: Vec<u64> = (0..3)
+        .map(|_| {
+            a.clients.first_mut::<Streams>().send(now, a.engine.connections(), handle, data.clone())
+        })
+        .collect();
+    a.clients.first_mut::<Streams>().abort(now, a.engine.connections(), handle);
     let mut back = Vec::new();
     pair.run(LIMIT, |pair| {
-        back.extend(pair.a.client.completed(handle).into_iter().map(|list| list.context));
+        back.extend(
+            pair.a
+                .clients
+                .first_mut::<Streams>()
+                .completed(handle)
+                .into_iter()
+                .map(|list| list.context),
+        );
         (back.len() == sent.len()).then_some(())
     })
     .unwrap();
     assert_eq!(back, sent);
-    assert_eq!(pair.a.client.status(handle).unwrap().unacknowledged, 0);
+    assert_eq!(pair.a.clients.first_mut::<Streams>().status(handle).unwrap().unacknowledged, 0);
 }

@@ -13,7 +13,7 @@ use host_stack::host::{HostConfig, SocketState};
 use host_stack::node::{Node, NodeConfig, Progress};
 use host_stack::socket::{ListenerId, OffloadPolicy};
 use host_stack::stream::Streams;
-use offload_engine::chimney::client::{ClientTag, OffloadHandle};
+use offload_engine::chimney::client::OffloadHandle;
 use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::{EngineConfig, EngineStats};
 use offload_engine::link::Tee;
@@ -253,8 +253,7 @@ fn start(
         progress: Progress::Automatic,
         spin: EngineDuration::from_micros(50),
     };
-    Node::start_queues(links, config, |port| Streams::new(port, ClientTag(1)))
-        .expect("a node can be started")
+    Node::start_queues(links, config, Streams::new).expect("a node can be started")
 }
 
 /// Half of the connections are opened by the kernel, half by the node, by the queue that has fewest. What the node has

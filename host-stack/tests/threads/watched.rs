@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use host_stack::{socket::SocketPort, stream::Streams};
 use offload_engine::{
-    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
@@ -105,7 +105,7 @@ impl std::fmt::Debug for Callbacks {
 impl Watched {
     pub(crate) fn new(port: SocketPort, ledger: Arc<Ledger>) -> Self {
         Self {
-            streams: Streams::new(port, ClientTag(1)),
+            streams: Streams::new(port),
             ledger,
             completions: HashMap::new(),
             callbacks: Callbacks::default(),
@@ -127,8 +127,8 @@ impl Watched {
 }
 
 impl OffloadClient for Watched {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
-        self.streams.offloaded(io, client);
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
+        self.streams.offloaded(io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize {

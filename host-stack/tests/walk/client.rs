@@ -13,7 +13,7 @@ use host_stack::{
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
-    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
@@ -229,11 +229,11 @@ impl Walker {
 }
 
 impl OffloadClient for Walker {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         self.tally.offloads += 1;
         let phase = io.query().delegated.state;
         self.seen.note(Sight::OffloadedIn(SocketState::from(phase).name()));
-        self.streams.offloaded(io, client);
+        self.streams.offloaded(io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {

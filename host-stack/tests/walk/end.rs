@@ -112,14 +112,14 @@ impl End {
     /// A turn: posts, moves, settles what came back.
     pub(crate) fn act(
         &mut self,
-        core: &mut Core<Walker>,
+        core: &mut Core,
         now: Instant,
         plan: &Plan,
         window_is_closed: impl Fn() -> bool,
     ) -> Option<StreamStatus> {
         let handle = self.handle?;
-        core.client.attend(handle);
-        let status = core.client.streams.status(handle)?;
+        core.clients.first_mut::<Walker>().attend(handle);
+        let status = core.clients.first::<Walker>().streams.status(handle)?;
         if !status.closed {
             self.abort(core, now, handle, plan, status);
         }
@@ -135,7 +135,7 @@ impl End {
             self.wish(core, handle, "handshake");
         }
         self.settle(core, handle);
-        core.client.streams.status(handle)
+        core.clients.first::<Walker>().streams.status(handle)
     }
 
     /// The other end may be gone: this one hears of it, or gives up some time.
@@ -155,7 +155,7 @@ impl End {
     /// Resets the connection, if it is time.
     fn abort(
         &mut self,
-        core: &mut Core<Walker>,
+        core: &mut Core,
         now: Instant,
         handle: OffloadHandle,
         plan: &Plan,
@@ -174,8 +174,8 @@ impl End {
             // What follows from it is under way at the next turn.
             match status.state {
                 _ if self.abort_in != Some(0) || !plan.incidents.hasty => {}
-                OffloadState::InHost => core.client.streams.offload(handle),
-                _ => core.client.streams.upload(handle),
+                OffloadState::InHost => core.clients.first_mut::<Walker>().streams.offload(handle),
+                _ => core.clients.first_mut::<Walker>().streams.upload(handle),
             }
             self.hurries = plan.incidents.hasty.then_some(name(status.state));
             return;
@@ -186,8 +186,8 @@ impl End {
             Some("Offloaded") => "coming up",
             _ => name(status.state),
         };
-        core.client.seen.note(Sight::Aborted(situation));
-        core.client.streams.abort(now, core.engine.connections(), handle);
+        core.clients.first_mut::<Walker>().seen.note(Sight::Aborted(situation));
+        core.clients.first_mut::<Walker>().streams.abort(now, core.engine.connections(), handle);
         self.has_aborted = true;
     }
 
@@ -205,7 +205,7 @@ impl End {
 
     fn post(
         &mut self,
-        core: &mut Core<Walker>,
+        core: &mut Core,
         now: Instant,
         handle: OffloadHandle,
         list_bytes_max: u64,
@@ -222,7 +222,12 @@ impl End {
                     chain.push_back(list);
                 }
             }
-            core.client.streams.post(now, core.engine.connections(), handle, chain);
+            core.clients.first_mut::<Walker>().streams.post(
+                now,
+                core.engine.connections(),
+                handle,
+                chain,
+            );
             // Not all at once: what is posted later meets the connection elsewhere.
             if self.rng.rand_range(0..4) == 0 {
                 return;
@@ -232,11 +237,15 @@ impl End {
             let rests = Duration::from_micros(self.rng.rand_range(0..SHUTDOWN_REST_MAX));
             let at = *self.shuts_at.get_or_insert(now + rests);
             if at > now {
-                core.client.wake_at(at);
+                core.clients.first_mut::<Walker>().wake_at(at);
                 return;
             }
             self.shut = true;
-            core.client.streams.shutdown(now, core.engine.connections(), handle);
+            core.clients.first_mut::<Walker>().streams.shutdown(
+                now,
+                core.engine.connections(),
+                handle,
+            );
         }
     }
 
@@ -261,14 +270,16 @@ impl End {
 
     /// Each list comes back once, in order, with all its bytes acknowledged (CH-SND-2, CH-SNC-1); if the connection
     /// has ended before, those that are not come last, and say so (CH s6.2).
-    fn settle(&mut self, core: &mut Core<Walker>, handle: OffloadHandle) {
+    fn settle(&mut self, core: &mut Core, handle: OffloadHandle) {
         let node = self.node;
         // Its lists come back aborted: what is wrong is the connection.
         let has_error = |status: StreamStatus| status.error.is_some();
-        if !self.is_doomed && core.client.streams.status(handle).is_some_and(has_error) {
+        if !self.is_doomed
+            && core.clients.first::<Walker>().streams.status(handle).is_some_and(has_error)
+        {
             return;
         }
-        for list in core.client.streams.completed(handle) {
+        for list in core.clients.first_mut::<Walker>().streams.completed(handle) {
             let (left, expected) = (list.data_length(), self.ledger.pop_front());
             let NetBufferList { context, bytes_transferred, status, .. } = list;
             let is_aborted = self.is_doomed && status == NdisStatus::REQUEST_ABORTED;
@@ -286,7 +297,7 @@ impl End {
             );
             self.last_context = context;
             if is_aborted {
-                core.client.seen.note(Sight::ListsAborted);
+                core.clients.first_mut::<Walker>().seen.note(Sight::ListsAborted);
                 self.has_failed = true;
             }
         }
@@ -299,20 +310,20 @@ impl End {
     /// At every turn the seed decides: the other stack, or nothing.
     fn step(
         &mut self,
-        core: &mut Core<Walker>,
+        core: &mut Core,
         now: Instant,
         handle: OffloadHandle,
         plan: &Plan,
         window_is_closed: impl Fn() -> bool,
     ) {
-        let Some(status) = core.client.streams.status(handle) else { return };
+        let Some(status) = core.clients.first::<Walker>().streams.status(handle) else { return };
         if self.moves == MOVES_MAX {
             // smoltcp would send what is too large for ever.
             let is_narrow = plan.incidents.narrow[self.node].is_some_and(|path| path.span.has(now));
             let is_stuck = is_narrow && self.asked_at < now;
             if is_stuck && status.state == OffloadState::InHost {
                 self.asked_at = now;
-                core.client.streams.offload(handle);
+                core.clients.first_mut::<Walker>().streams.offload(handle);
             }
             return;
         }
@@ -320,20 +331,20 @@ impl End {
             return;
         }
         match status.state {
-            OffloadState::InHost => core.client.streams.offload(handle),
+            OffloadState::InHost => core.clients.first_mut::<Walker>().streams.offload(handle),
             OffloadState::Offloaded => {
                 if let Some(look) = core.engine.look(now, handle) {
                     let state = SocketState::from(look.info.phase).name();
-                    core.client.seen.note(Sight::UploadedFrom(state));
+                    core.clients.first_mut::<Walker>().seen.note(Sight::UploadedFrom(state));
                 }
-                core.client.streams.upload(handle);
+                core.clients.first_mut::<Walker>().streams.upload(handle);
             }
             OffloadState::Offloading | OffloadState::Uploading if !plan.incidents.hasty => return,
             OffloadState::Offloading | OffloadState::Uploading => {}
         }
         self.moves += 1;
         if window_is_closed() {
-            core.client.seen.note(Sight::MoveAtZeroWindow);
+            core.clients.first_mut::<Walker>().seen.note(Sight::MoveAtZeroWindow);
         }
         if plan.incidents.hasty {
             self.wish(core, handle, name(status.state));
@@ -341,12 +352,12 @@ impl End {
     }
 
     /// Wishes without a look at what is under way.
-    fn wish(&mut self, core: &mut Core<Walker>, handle: OffloadHandle, situation: &'static str) {
+    fn wish(&mut self, core: &mut Core, handle: OffloadHandle, situation: &'static str) {
         for _ in 0..self.rng.rand_range(0..WISHES_MAX) {
-            core.client.seen.note(Sight::Wish(situation));
+            core.clients.first_mut::<Walker>().seen.note(Sight::Wish(situation));
             match self.rng.rand_range(0..2) {
-                0 => core.client.streams.offload(handle),
-                _ => core.client.streams.upload(handle),
+                0 => core.clients.first_mut::<Walker>().streams.offload(handle),
+                _ => core.clients.first_mut::<Walker>().streams.upload(handle),
             }
         }
     }

@@ -26,13 +26,7 @@ impl Meddler {
         Self { rng, changes: 0, has_new_hop: false }
     }
 
-    pub(crate) fn act(
-        &mut self,
-        cores: &mut Cores<Walker>,
-        plan: &Plan,
-        node: usize,
-        now: Instant,
-    ) {
+    pub(crate) fn act(&mut self, cores: &mut Cores, plan: &Plan, node: usize, now: Instant) {
         let &Incidents { adapter, settings, .. } = &plan.incidents;
         if adapter && plan.walks(node) {
             // Each target by itself.
@@ -46,7 +40,7 @@ impl Meddler {
             self.has_new_hop = true;
             let second = plan.gateways().expect("there are two")[1];
             cores.host.set_gateways(vec![second]).expect("it can be reached");
-            cores.shards[0].client.seen.note(Sight::NewHop);
+            cores.shards[0].clients.first_mut::<Walker>().seen.note(Sight::NewHop);
         }
         if settings && self.rng.rand_range(0..50) == 0 && self.changes < CHANGES_MAX {
             self.changes += 1;
@@ -54,8 +48,8 @@ impl Meddler {
         }
     }
 
-    fn adapter(&mut self, core: &mut Core<Walker>, plan: &Plan, node: usize) {
-        let seen = &mut core.client.seen;
+    fn adapter(&mut self, core: &mut Core, plan: &Plan, node: usize) {
+        let seen = &mut core.clients.first_mut::<Walker>().seen;
         if core.engine.is_paused() {
             if self.rng.rand_range(0..20) == 0 {
                 core.engine.resume(plan.capabilities(node));
@@ -73,7 +67,7 @@ impl Meddler {
         }
     }
 
-    fn settings(&mut self, cores: &mut Cores<Walker>, now: Instant) {
+    fn settings(&mut self, cores: &mut Cores, now: Instant) {
         let flag = |rng: &mut Rand64| rng.rand_range(0..2) == 0;
         let tcp = TcpCached {
             nagling_enabled: flag(&mut self.rng),
@@ -92,7 +86,7 @@ impl Meddler {
                 let (queried, info) = (io.query().delegated, io.info());
                 assert_eq!(queried.state, info.phase);
                 assert!(!queried.snd_una.is_after(queried.snd_max), "{queried:?}");
-                core.client.seen.note(Sight::Queried);
+                core.clients.first_mut::<Walker>().seen.note(Sight::Queried);
             }
         }
     }

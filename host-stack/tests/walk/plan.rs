@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use host_stack::{host::HostConfig, node::Cores, socket::OffloadPolicy, stream::Streams};
 use offload_engine::{
-    chimney::{client::ClientTag, provider::OffloadCapabilities, state::MacAddress},
+    chimney::{provider::OffloadCapabilities, state::MacAddress},
     engine::EngineConfig,
     link::{Impairments, Link, MemoryLinkOptions},
     tcp::PushPolicy,
@@ -263,7 +263,7 @@ impl Plan {
         let mut seeds = seed..;
         let cores = Cores::new(links, engine, host, |port| {
             let seed = seeds.next().expect("few queues");
-            let walker = Walker::new(Streams::new(port, ClientTag(1)), habits, seed);
+            let walker = Walker::new(Streams::new(port), habits, seed);
             walker.with_incidents(incidents)
         });
         Threads::new(cores.unwrap(), self.queues.free[index], seed)

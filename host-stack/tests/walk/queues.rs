@@ -63,12 +63,12 @@ impl Queues {
 }
 
 /// What has happened on the queues of a node, if it has several.
-pub(crate) fn count(seen: &mut Seen, cores: &Cores<Walker>) {
+pub(crate) fn count(seen: &mut Seen, cores: &Cores) {
     if cores.shards.len() == 1 {
         return;
     }
     for (queue, shard) in cores.shards.iter().enumerate() {
-        let (tally, stats) = (shard.client.tally, shard.engine.stats());
+        let (tally, stats) = (shard.clients.first::<Walker>().tally, shard.engine.stats());
         seen.count(Sight::OffloadedOnQueue(queue), tally.offloads);
         seen.count(Sight::UploadedFromQueue(queue), tally.uploads);
         seen.count(Sight::PassedOn, stats.rx_passed_on);
@@ -77,7 +77,7 @@ pub(crate) fn count(seen: &mut Seen, cores: &Cores<Walker>) {
 }
 
 /// What engines have passed on is taken, and nothing was dropped.
-pub(crate) fn passed(cores: &Cores<Walker>) -> Result<(), String> {
+pub(crate) fn passed(cores: &Cores) -> Result<(), String> {
     let stats: Vec<_> = cores.shards.iter().map(|core| core.engine.stats()).collect();
     let on: u64 = stats.iter().map(|stats| stats.rx_passed_on).sum();
     let taken: u64 = stats.iter().map(|stats| stats.rx_passed_in).sum();

@@ -24,6 +24,7 @@ use oorandom::Rand64;
 
 use crate::{
     client::Tally,
+    client::Walker,
     end::{End, GIVE_UP},
     incidents::{Ending, Seen, Sight},
     meddler::Meddler,
@@ -130,8 +131,8 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let outcome = scene.talk(&mut pair);
     let text = scene.describe(&pair);
     let clients = || [&pair.a, &pair.b].into_iter().flat_map(|node| &node.shards);
-    let tallies = clients().map(|core| core.client.tally).collect();
-    let pending: Vec<_> = clients().map(|core| core.client.posted()).collect();
+    let tallies = clients().map(|core| core.clients.first::<Walker>().tally).collect();
+    let pending: Vec<_> = clients().map(|core| core.clients.first::<Walker>().posted()).collect();
     let ended_at = pair.now;
     let result = outcome.map(|()| scene.check(&mut pair, &text));
     let seen = scene.seen(&pair);
@@ -181,11 +182,11 @@ impl Scene {
         let server = SocketAddr::new(self.plan.addresses[1], PORT);
         let backlog = 2 * self.plan.connections;
         let listeners: Vec<_> = (pair.b.shards.iter_mut())
-            .map(|core| core.client.streams.listen(server, backlog))
+            .map(|core| core.clients.first_mut::<Walker>().streams.listen(server, backlog))
             .collect();
         for (index, end) in self.ends[0].iter_mut().enumerate() {
             let local = SocketAddr::new(self.plan.addresses[0], PORT + 1 + index as u16);
-            let streams = &mut pair.a.shards[end.queue].client.streams;
+            let streams = &mut pair.a.shards[end.queue].clients.first_mut::<Walker>().streams;
             end.handle = Some(streams.connect(Some(local), server, CONNECT_TIMEOUT));
         }
         pair.run(Instant::ZERO + LIMIT, |pair| {
@@ -193,7 +194,7 @@ impl Scene {
             self.ends.iter().flatten().all(|end| end.is_over).then_some(())
         })?;
         for (core, listener) in pair.b.shards.iter_mut().zip(&listeners) {
-            core.client.streams.unlisten(*listener);
+            core.clients.first_mut::<Walker>().streams.unlisten(*listener);
         }
         pair.run(pair.now + LIMIT, |pair| {
             // Who has not heard of the end yet may still have to be told.
@@ -201,7 +202,7 @@ impl Scene {
                 self.turn(pair, &listeners);
             } else {
                 let both = pair.a.shards.iter_mut().chain(&mut pair.b.shards);
-                both.for_each(|core| core.client.tick = None);
+                both.for_each(|core| core.clients.first_mut::<Walker>().tick = None);
             }
             let empty = |cores: &mut Threads| {
                 // Somebody may have to be told of the end yet.
@@ -220,8 +221,13 @@ impl Scene {
     /// Everybody acts.
     fn turn(&mut self, pair: &mut Pair<Threads>, listeners: &[ListenerId]) {
         for (queue, (core, listener)) in pair.b.shards.iter_mut().zip(listeners).enumerate() {
-            while let Some(handle) = core.client.streams.accept(*listener) {
-                let remote = core.client.streams.status(handle).and_then(|status| status.remote);
+            while let Some(handle) = core.clients.first_mut::<Walker>().streams.accept(*listener) {
+                let remote = core
+                    .clients
+                    .first::<Walker>()
+                    .streams
+                    .status(handle)
+                    .and_then(|status| status.remote);
                 let port = remote.expect("an accepted stream has a peer").port();
                 let end = &mut self.ends[1][usize::from(port - PORT - 1)];
                 (end.queue, end.handle) = (queue, Some(handle));
@@ -254,7 +260,7 @@ impl Scene {
             }
             meddlers[node].act(cores, plan, node, now);
             for core in &mut cores.shards {
-                core.client.tick =
+                core.clients.first_mut::<Walker>().tick =
                     plan.incidents.tick.map(|tick| if decides { tick } else { SLOW_TICK });
             }
         }
@@ -275,7 +281,9 @@ impl Scene {
         for (index, (a, b)) in self.ends[0].iter().zip(&self.ends[1]).enumerate() {
             for (from, to, cores) in [(a, b, &pair.b), (b, a, &pair.a)] {
                 let core = &cores.shards[to.queue];
-                let received = to.handle.map_or(&[][..], |handle| core.client.received(handle));
+                let received = to
+                    .handle
+                    .map_or(&[][..], |handle| core.clients.first::<Walker>().received(handle));
                 let is_right = match from.is_doomed {
                     true => from.data.starts_with(received),
                     false => received == from.data,
@@ -290,15 +298,22 @@ impl Scene {
             check!(Stuck, passed.is_ok(), "{passed:?}\n{text}");
             for (end, handle) in ends.iter().filter_map(|end| Some((end, end.handle?))) {
                 let core = &mut cores.shards[end.queue];
-                let status = core.client.streams.status(handle).expect("nobody forgets streams");
+                let status = core
+                    .clients
+                    .first::<Walker>()
+                    .streams
+                    .status(handle)
+                    .expect("nobody forgets streams");
                 if end.is_doomed {
                     let verdict = end.check_doomed(status, &self.plan);
                     check!(LostConnection, verdict.is_ok(), "{verdict:?}\n{text}");
                 }
                 match status.error {
-                    Some(HostError::Reset) => core.client.seen.note(Sight::HeardReset),
+                    Some(HostError::Reset) => {
+                        core.clients.first_mut::<Walker>().seen.note(Sight::HeardReset)
+                    }
                     Some(HostError::RetransmissionLimit | HostError::Unanswered(_)) => {
-                        core.client.seen.note(Sight::GaveUp);
+                        core.clients.first_mut::<Walker>().seen.note(Sight::GaveUp);
                     }
                     _ => {}
                 }
@@ -310,7 +325,7 @@ impl Scene {
     fn seen(&self, pair: &Pair<Threads>) -> Seen {
         let mut seen = self.road.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
         for cores in [&pair.a, &pair.b] {
-            cores.shards.iter().for_each(|core| seen.add(&core.client.seen));
+            cores.shards.iter().for_each(|core| seen.add(&core.clients.first::<Walker>().seen));
             seen.count(Sight::Refused, cores.host.stats().initiates_refused);
             seen.count(Sight::Updated, cores.host.stats().updates);
             queues::count(&mut seen, cores);
@@ -323,8 +338,12 @@ impl Scene {
         for (ends, cores) in self.ends.iter().zip([&pair.a, &pair.b]) {
             for (index, end) in ends.iter().enumerate() {
                 let core = &cores.shards[end.queue];
-                let status = end.handle.and_then(|handle| core.client.streams.status(handle));
-                let received = end.handle.map_or(0, |handle| core.client.received(handle).len());
+                let status = end
+                    .handle
+                    .and_then(|handle| core.clients.first::<Walker>().streams.status(handle));
+                let received = end
+                    .handle
+                    .map_or(0, |handle| core.clients.first::<Walker>().received(handle).len());
                 let _ = writeln!(
                     text,
                     "node {}, queue {}, connection {index}: sent {} of {}, received {received}, moves {}, \
@@ -339,7 +358,7 @@ impl Scene {
             }
             for core in &cores.shards {
                 let stats = (core.engine.stats(), core.engine.link_stats());
-                let _ = writeln!(text, "  {:?}\n  {stats:?}", core.client.tally);
+                let _ = writeln!(text, "  {:?}\n  {stats:?}", core.clients.first::<Walker>().tally);
             }
             let _ = writeln!(text, "  {:?}", cores.host);
         }

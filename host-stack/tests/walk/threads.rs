@@ -9,14 +9,12 @@ use host_stack::{node::Cores, simulation::Simulated};
 use offload_engine::time::Instant;
 use oorandom::Rand64;
 
-use crate::client::Walker;
-
 /// One turn in so many is missed: a thread waits for its processor.
 const MISSED: u64 = 4;
 
 /// A node.
 pub(crate) struct Threads {
-    cores: Cores<Walker>,
+    cores: Cores,
     /// `None`: all in their order.
     rng: Option<Rand64>,
     /// Queues, and the host stack behind them.
@@ -24,7 +22,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    pub(crate) fn new(cores: Cores<Walker>, is_free: bool, seed: u64) -> Self {
+    pub(crate) fn new(cores: Cores, is_free: bool, seed: u64) -> Self {
         let rng = is_free.then(|| Rand64::new(u128::from(seed) ^ 0x7423 << 64));
         let turns = (0..=cores.shards.len()).collect();
         Self { cores, rng, turns }
@@ -32,15 +30,15 @@ impl Threads {
 }
 
 impl Deref for Threads {
-    type Target = Cores<Walker>;
+    type Target = Cores;
 
-    fn deref(&self) -> &Cores<Walker> {
+    fn deref(&self) -> &Cores {
         &self.cores
     }
 }
 
 impl DerefMut for Threads {
-    fn deref_mut(&mut self) -> &mut Cores<Walker> {
+    fn deref_mut(&mut self) -> &mut Cores {
         &mut self.cores
     }
 }

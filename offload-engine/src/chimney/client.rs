@@ -20,9 +20,15 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OffloadHandle(pub u64);
 
-/// Which client of the node owns a connection: chosen by whoever asked for connect or listen.
+/// Which client of the node owns a connection: the one that asked for connect or listen. Given at its registration
+/// (`engine::Clients`), never given twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientTag(pub u64);
+
+impl ClientTag {
+    /// No client's tag.
+    pub const NOBODY: Self = Self(0);
+}
 
 /// Why the target wants a connection uploaded (TCP_UPLOAD_REASON).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -198,10 +204,10 @@ impl ConnectionIo<'_> {
     }
 }
 
-/// The layer above the target. One value serves all connections of a node; `io.handle` tells which.
+/// A layer above the target. One value serves all connections of its own; `io.handle` tells which.
 pub trait OffloadClient {
-    /// The connection `io.handle` is now offloaded; `client` is the tag given with connect or listen.
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag);
+    /// The connection `io.handle` is now offloaded.
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>);
 
     /// In-order data (NdisTcpOffloadReceiveHandler). Returns the bytes consumed: all means SUCCESS, 0
     /// OFFLOAD_DATA_NOT_ACCEPTED, else OFFLOAD_DATA_PARTIALLY_ACCEPTED. What is not consumed is

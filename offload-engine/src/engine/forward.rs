@@ -1,19 +1,14 @@
 //! MiniportTcpOffloadForward (CH s8.3): segments that the host hands back.
 
-use super::{Engine, NodeClient, port::ToHost};
+use super::{Clients, Engine, port::ToHost};
 use crate::{
     chimney::provider::Forward, frame::classify_forwarded, status::NdisStatus, time::Instant,
 };
 
 impl Engine {
     /// CH-FWD-5: a segment that the host hands back, to the connection that it names. Completed at once.
-    pub(super) fn forward(
-        &mut self,
-        now: Instant,
-        mut segment: Forward,
-        client: &mut impl NodeClient,
-    ) {
-        segment.status = self.take_forward(now, &segment, client);
+    pub(super) fn forward(&mut self, now: Instant, mut segment: Forward, clients: &mut Clients) {
+        segment.status = self.take_forward(now, &segment, clients);
         match segment.status {
             NdisStatus::SUCCESS => self.stats.forwards += 1,
             _ => self.stats.forwards_dropped += 1,
@@ -27,7 +22,7 @@ impl Engine {
         &mut self,
         now: Instant,
         segment: &Forward,
-        client: &mut impl NodeClient,
+        clients: &mut Clients,
     ) -> NdisStatus {
         let Forward { connection, frame, status: _ } = segment;
         let Some(slot) = self.connections.find_context(*connection) else {
@@ -44,7 +39,7 @@ impl Engine {
             return NdisStatus::REQUEST_ABORTED;
         }
         if !offloaded.tcp.is_stopped() {
-            self.take_segment(now, slot, &tcp, 0, None, client);
+            self.take_segment(now, slot, &tcp, 0, None, clients);
         }
         // What stops a connection is the host's to process, and so is what comes behind it (CH s9.3).
         let stopped = self.connections.slot(slot).is_some_and(|found| found.tcp.is_stopped());

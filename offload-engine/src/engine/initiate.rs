@@ -7,7 +7,7 @@
 
 use std::{boxed::Box, vec::Vec};
 
-use super::{Engine, NodeClient, connections::Below, port::ToHost};
+use super::{Clients, Engine, connections::Below, port::ToHost, terminate::reset_unowned};
 use crate::{
     chimney::{
         client::OffloadHandle,
@@ -118,10 +118,10 @@ impl Engine {
         &mut self,
         now: Instant,
         mut tree: InitiateTree,
-        client: &mut impl NodeClient,
+        clients: &mut Clients,
     ) {
         if !self.paused {
-            self.initiate(now, tree, client);
+            self.initiate(now, tree, clients);
         } else if self.held_trees.len() < HELD_TREES_MAX {
             self.held_trees.push_back((now, tree));
         } else {
@@ -131,21 +131,21 @@ impl Engine {
     }
 
     /// Does what a pause has made wait. Returns whether there was anything.
-    pub(super) fn take_held_trees(&mut self, now: Instant, client: &mut impl NodeClient) -> bool {
+    pub(super) fn take_held_trees(&mut self, now: Instant, clients: &mut Clients) -> bool {
         let mut busy = false;
         while !self.paused
             && let Some((since, mut tree)) = self.held_trees.pop_front()
         {
             age(&mut tree, now - since);
-            self.initiate(now, tree, client);
+            self.initiate(now, tree, clients);
             busy = true;
         }
         busy
     }
 
-    fn initiate(&mut self, now: Instant, mut tree: InitiateTree, client: &mut impl NodeClient) {
+    fn initiate(&mut self, now: Instant, mut tree: InitiateTree, clients: &mut Clients) {
         // What the host stack has told the client before it sent this comes first.
-        client.poll(now, &mut self.connections);
+        clients.poll(now, &mut self.connections);
         let mut taken = Vec::new();
         for neighbor in &mut tree {
             self.initiate_neighbor(now, neighbor, &mut taken);
@@ -155,7 +155,11 @@ impl Engine {
         for slot in taken {
             if let Some(offloaded) = self.connections.slot(slot) {
                 let tag = offloaded.client;
-                client.offloaded(&mut offloaded.io(now), tag);
+                if clients.contains(tag) {
+                    clients.of(tag).offloaded(&mut offloaded.io(now));
+                } else {
+                    reset_unowned(now, offloaded);
+                }
             }
             self.connections.mark_ready(slot);
         }

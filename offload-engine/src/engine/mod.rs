@@ -18,6 +18,7 @@
 //! | file | question |
 //! |---|---|
 //! | `run` | what happens in one iteration |
+//! | `clients` | which client an upcall goes to |
 //! | `connections` | which connection a frame, a handle or a timer means |
 //! | `payload` | which memory is a frame's |
 //! | `initiate` | what goes in |
@@ -37,6 +38,7 @@
 //! that was just taken over, [`HELD_TREES_MAX`] trees that wait for the end of a pause.
 
 mod adapter;
+mod clients;
 mod connections;
 pub mod doorbell;
 mod forward;
@@ -52,7 +54,7 @@ mod tests;
 pub mod trace;
 mod update;
 
-use std::{boxed::Box, collections::VecDeque, io::Write, sync::Arc, vec::Vec};
+use std::{any::Any, boxed::Box, collections::VecDeque, io::Write, sync::Arc, vec::Vec};
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -64,6 +66,7 @@ use self::{
     trace::Trace,
 };
 pub use self::{
+    clients::{CLIENTS_MAX, Clients, TooManyClients},
     connections::{
         BURST_BYTES_MAX, Connections, EARLY_BYTES_MAX, EARLY_FRAMES_MAX, HELD_BYTES_MAX,
         HELD_FRAMES_MAX,
@@ -100,8 +103,16 @@ const RX_BUFFERS: usize = 1;
 /// Something to be called on a worker thread without any lock of ours held.
 pub type Callback = Box<dyn FnOnce() + Send>;
 
-/// What a node asks of the one client that lives with its engine, beyond the chimney's upcalls.
-pub trait NodeClient: OffloadClient + Send {
+/// What a node asks of each client that lives with its engine, beyond the chimney's upcalls.
+pub trait NodeClient: OffloadClient + Any + Send {
+    /// What messages and errors call a client of this type.
+    fn name() -> &'static str
+    where
+        Self: Sized,
+    {
+        core::any::type_name::<Self>()
+    }
+
     /// Takes notices from the host stack, runs timers. Called once per iteration of the run loop, after
     /// every call from outside, and before each [`OffloadClient::offloaded`], so that what the host stack
     /// said of a connection is known when the target has it. Returns whether there was anything to do.

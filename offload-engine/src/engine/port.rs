@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 use super::doorbell::Doorbell;
 use crate::{
     chimney::{
-        client::{OffloadHandle, UploadReason},
+        client::{ClientTag, OffloadHandle, UploadReason},
         provider::{AdapterStatus, Forward, OffloadHost, OffloadProvider},
         state::Ticks,
         tree::{InitiateTree, InvalidateTree, QueryTree, TargetContext, TerminateTree, UpdateTree},
@@ -43,6 +43,8 @@ pub enum FromHost {
     /// The host has forwarded all that it had of a connection when its initiate was completed: what the target has
     /// kept since then is newer ([`EngineConfig::waits_for_forwards`](super::EngineConfig::waits_for_forwards)).
     Forwarded(TargetContext),
+    /// A client has left the node. No connection of it is initiated after this.
+    Leave(ClientTag),
 }
 
 /// From the engine up to the host stack: the calls of [`OffloadHost`], and frames.

@@ -5,7 +5,7 @@ use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
 use bytes::Bytes;
 
 use super::{
-    Engine, FROM_HOST_MESSAGES_MAX, NodeClient, Stalled, TRANSMIT_SEGMENTS_MAX,
+    Clients, Engine, FROM_HOST_MESSAGES_MAX, NodeClient, Stalled, TRANSMIT_SEGMENTS_MAX,
     adapter::Counted,
     connections::{HeldFrames, Offloaded},
     payload::{Payload, Places},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     chimney::{
-        client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+        client::{ConnectionEvent, ConnectionIo, OffloadHandle},
         tree::{TargetContext, TcpObject},
     },
     frame::{
@@ -42,10 +42,10 @@ impl Engine {
     ///
     /// # Errors
     /// The link is gone.
-    pub fn poll(&mut self, now: Instant, client: &mut impl NodeClient) -> std::io::Result<bool> {
+    pub fn poll(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
         // The next batch begins with the next poll.
         self.is_ahead = true;
-        self.poll_first(now, client)
+        self.poll_first(now, clients)
     }
 
     /// As [`Engine::poll`], for a caller that polls again soon: the iteration ends behind the first frame of a batch,
@@ -55,22 +55,18 @@ impl Engine {
     ///
     /// # Errors
     /// The link is gone.
-    pub fn poll_first(
-        &mut self,
-        now: Instant,
-        client: &mut impl NodeClient,
-    ) -> std::io::Result<bool> {
+    pub fn poll_first(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
         let mut busy = self.resend_stalled(now);
-        busy |= self.take_held_trees(now, client);
-        busy |= self.take_from_host(now, client);
-        busy |= self.take_from_link(now, client)?;
+        busy |= self.take_held_trees(now, clients);
+        busy |= self.take_from_host(now, clients);
+        busy |= self.take_from_link(now, clients)?;
         if self.is_ahead {
             return Ok(true);
         }
-        busy |= self.take_passed(now, client);
+        busy |= self.take_passed(now, clients);
         busy |= self.run_timers(now);
-        busy |= client.poll(now, &mut self.connections);
-        busy |= self.flush(now, client);
+        busy |= clients.poll(now, &mut self.connections);
+        busy |= self.flush(now, clients);
         Ok(busy)
     }
 
@@ -80,8 +76,8 @@ impl Engine {
     }
 
     /// When [`Engine::poll`] has to be called again though nothing has happened.
-    pub fn poll_at(&self, client: &impl NodeClient) -> Option<Instant> {
-        [self.connections.next_timer(), self.link.poll_at(), client.poll_at()]
+    pub fn poll_at(&self, clients: &Clients) -> Option<Instant> {
+        [self.connections.next_timer(), self.link.poll_at(), clients.poll_at()]
             .into_iter()
             .flatten()
             .min()
@@ -90,13 +86,13 @@ impl Engine {
     /// Drains the connections that were touched: events up, segments out. Part of every
     /// [`Engine::poll`]; call it after acting on [`Engine::connections`] from outside, so that what
     /// was posted leaves at once. Returns whether there was anything to do.
-    pub fn flush(&mut self, now: Instant, client: &mut impl NodeClient) -> bool {
+    pub fn flush(&mut self, now: Instant, clients: &mut Clients) -> bool {
         // A connection that is not through goes to the end of the queue; it has its next turn in the
         // next iteration, when frames have been received.
         let turns = self.connections.ready_len();
         for _ in 0..turns {
             let Some(slot) = self.connections.next_ready() else { break };
-            self.drain(now, slot, client);
+            self.drain(now, slot, clients);
             self.trace(now, slot);
         }
         // A full link: another turn of the loop sends nothing until it is writable.
@@ -118,7 +114,7 @@ impl Engine {
         busy
     }
 
-    fn take_from_host(&mut self, now: Instant, client: &mut impl NodeClient) -> bool {
+    fn take_from_host(&mut self, now: Instant, clients: &mut Clients) -> bool {
         // Mostly so: a look is cheaper than a try.
         if self.from_host.is_empty() {
             return false;
@@ -131,13 +127,14 @@ impl Engine {
                     let comment = self.hand_over_note(&data);
                     self.transmit_or_stall(now, TxOffload::default(), &data, &[], comment);
                 }
-                FromHost::Initiate(tree) => self.take_initiate(now, tree, client),
-                FromHost::Query(tree) => self.query(now, tree, client),
+                FromHost::Initiate(tree) => self.take_initiate(now, tree, clients),
+                FromHost::Query(tree) => self.query(now, tree, clients),
                 FromHost::Update(tree) => self.update(now, tree),
-                FromHost::Invalidate(tree) => self.invalidate(now, tree, client),
-                FromHost::Terminate(tree) => self.terminate(now, tree, client),
-                FromHost::Forward(segment) => self.forward(now, segment, client),
-                FromHost::Forwarded(connection) => self.take_early(now, connection, client),
+                FromHost::Invalidate(tree) => self.invalidate(now, tree, clients),
+                FromHost::Terminate(tree) => self.terminate(now, tree, clients),
+                FromHost::Forward(segment) => self.forward(now, segment, clients),
+                FromHost::Forwarded(connection) => self.take_early(now, connection, clients),
+                FromHost::Leave(client) => self.leave(now, client, clients),
             }
         }
         true
@@ -152,11 +149,7 @@ impl Engine {
     /// A batch of frames, at most [`EngineConfig::rx_batch_frames_max`](super::EngineConfig) of them and little more
     /// than `rx_batch_bytes_max` bytes. Each is processed right after it was read, while the cache holds it, and its
     /// buffer is the next one's: so the batch never takes more of the cache than [`RX_BUFFERS`].
-    fn take_from_link(
-        &mut self,
-        now: Instant,
-        client: &mut impl NodeClient,
-    ) -> std::io::Result<bool> {
+    fn take_from_link(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
         let may_end_early = !core::mem::take(&mut self.is_ahead);
         let mut buffers = core::mem::take(&mut self.batch);
         let to_host_before = self.stats.rx_to_host;
@@ -167,7 +160,7 @@ impl Engine {
             buffers.lend();
             for frame in buffers.frames() {
                 bytes += frame.data.len();
-                self.take_frame(now, &frame, client);
+                self.take_frame(now, &frame, clients);
             }
             frames += buffers.len();
             self.is_ahead = may_end_early && frames == 1 && self.awaits_answer(bytes);
@@ -200,12 +193,7 @@ impl Engine {
     }
 
     /// The switch: a segment of an offloaded connection to that connection, all else to the host.
-    pub(super) fn take_frame(
-        &mut self,
-        now: Instant,
-        frame: &RxFrame<'_>,
-        client: &mut impl NodeClient,
-    ) {
+    pub(super) fn take_frame(&mut self, now: Instant, frame: &RxFrame<'_>, clients: &mut Clients) {
         // What a switch floods is another station's.
         let ours = frame.data.first_chunk().is_some_and(|to| self.objects.is_ours(to));
         let tcp = if ours { classify(frame.data) } else { None };
@@ -250,25 +238,20 @@ impl Engine {
             }
             return;
         }
-        let stopped = self.take_segment(now, slot, tcp, frame.gso_size, frame.buffer, client);
+        let stopped = self.take_segment(now, slot, tcp, frame.gso_size, frame.buffer, clients);
         if stopped {
             self.hold(slot, frame.data);
         }
     }
 
     /// All that is older has been forwarded: what has come meanwhile, in its order.
-    fn take_early(
-        &mut self,
-        now: Instant,
-        connection: TargetContext,
-        client: &mut impl NodeClient,
-    ) {
+    fn take_early(&mut self, now: Instant, connection: TargetContext, clients: &mut Clients) {
         let Some(slot) = self.connections.find_context(connection) else { return };
         let early = self.connections.slot(slot).and_then(|found| found.early.take());
         for frame in early.into_iter().flat_map(HeldFrames::into_frames) {
             let stopped = self.connections.slot(slot).is_none_or(|found| found.tcp.is_stopped());
             if !stopped && let Some(tcp) = classify(&frame) {
-                self.take_segment(now, slot, &tcp, 0, None, client);
+                self.take_segment(now, slot, &tcp, 0, None, clients);
             }
             self.hold(slot, &frame);
         }
@@ -340,14 +323,14 @@ impl Engine {
         frame: &TcpFrame<'_>,
         gso_size: usize,
         buffer: Option<&Bytes>,
-        client: &mut impl NodeClient,
+        clients: &mut Clients,
     ) -> bool {
         let Some(offloaded) = self.connections.slot(slot) else { return false };
         let mut sack = NO_SACK;
         let segment = frame.segment(gso_size, &mut sack);
         let established = offloaded.tcp.phase().is_established();
         let (acked, received) = offloaded.tcp.bytes_moved();
-        receive(now, offloaded, &segment, buffer, client);
+        receive(now, offloaded, &segment, buffer, clients.of(offloaded.client));
         let (acked_now, received_now) = offloaded.tcp.bytes_moved();
         // CH s9.7: what we sent has arrived, be it data or an acknowledgement that data answers.
         if acked_now != acked || (received_now != received && offloaded.spoken) {
@@ -376,9 +359,10 @@ impl Engine {
     }
 
     /// One connection's turn: events up, room to the client, segments out.
-    fn drain(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) {
+    fn drain(&mut self, now: Instant, slot: usize, clients: &mut Clients) {
         let stalled = self.is_stalled();
         let Some(offloaded) = self.connections.slot(slot) else { return };
+        let client = clients.of(offloaded.client);
         let path = offloaded.path;
         if core::mem::take(&mut offloaded.progress) {
             self.objects.confirm(now, path);
@@ -636,7 +620,7 @@ fn receive(
     offloaded: &mut Offloaded,
     segment: &Segment<'_>,
     buffer: Option<&Bytes>,
-    client: &mut impl OffloadClient,
+    client: &mut dyn NodeClient,
 ) {
     let received = offloaded.tcp.handle_segment(now, segment);
     let data = &segment.payload[received.in_order];
@@ -648,24 +632,24 @@ fn receive(
 pub(super) fn deliver_backlog(
     now: Instant,
     offloaded: &mut Offloaded,
-    client: &mut impl OffloadClient,
+    client: &mut dyn NodeClient,
 ) {
     let mut upcalls = Upcalls::new(now, offloaded, client);
     offloaded.tcp.deliver_waiting(now, &mut upcalls);
 }
 
 /// A connection's way to its client while bytes are delivered.
-struct Upcalls<'c, C> {
+struct Upcalls<'c> {
     handle: OffloadHandle,
     now: Instant,
     super_segment_max: usize,
     /// What holds the frame, if it is lent.
     buffer: Option<&'c Bytes>,
-    client: &'c mut C,
+    client: &'c mut dyn NodeClient,
 }
 
-impl<'c, C> Upcalls<'c, C> {
-    fn new(now: Instant, offloaded: &mut Offloaded, client: &'c mut C) -> Self {
+impl<'c> Upcalls<'c> {
+    fn new(now: Instant, offloaded: &mut Offloaded, client: &'c mut dyn NodeClient) -> Self {
         let super_segment_max = offloaded.super_segment_max();
         Self { handle: offloaded.handle, now, super_segment_max, buffer: None, client }
     }
@@ -679,7 +663,7 @@ impl<'c, C> Upcalls<'c, C> {
     }
 }
 
-impl<C: OffloadClient> Consumer for Upcalls<'_, C> {
+impl Consumer for Upcalls<'_> {
     fn receive_complete(&mut self, connection: &mut tcp::Connection, chain: ReceiveChain) {
         let io = &mut self.io(connection);
         self.client.receive_complete(io, chain);
@@ -707,7 +691,7 @@ pub(super) enum Raised {
 pub(super) fn raise_events(
     now: Instant,
     offloaded: &mut Offloaded,
-    client: &mut impl OffloadClient,
+    client: &mut dyn NodeClient,
 ) -> Raised {
     match offloaded.tcp.poll_event() {
         None => Raised::Nothing,
@@ -720,7 +704,7 @@ fn raise(
     now: Instant,
     offloaded: &mut Offloaded,
     first: Event,
-    client: &mut impl OffloadClient,
+    client: &mut dyn NodeClient,
 ) -> Raised {
     let mut next = Some(first);
     while let Some(event) = next {

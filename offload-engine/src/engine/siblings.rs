@@ -28,7 +28,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender};
 use hashbrown::HashMap;
 
-use super::{Engine, EngineConfig, NodeClient, doorbell::Doorbell, port::HostPort};
+use super::{Clients, Engine, EngineConfig, doorbell::Doorbell, port::HostPort};
 use crate::{
     frame::{FlowKey, classify, classify_fragment, classify_icmp},
     link::{Link, RxChecksum, RxFrame},
@@ -162,16 +162,16 @@ impl Engine {
     }
 
     /// Takes everything that other engines have passed on up to now.
-    pub(super) fn take_all_passed(&mut self, now: Instant, client: &mut impl NodeClient) {
+    pub(super) fn take_all_passed(&mut self, now: Instant, clients: &mut Clients) {
         for _ in 0..PASSED_FRAMES_MAX.div_ceil(TAKEN_MAX) {
-            if !self.take_passed(now, client) {
+            if !self.take_passed(now, clients) {
                 return;
             }
         }
     }
 
     /// Takes what other engines have passed on. Returns whether there was anything.
-    pub(super) fn take_passed(&mut self, now: Instant, client: &mut impl NodeClient) -> bool {
+    pub(super) fn take_passed(&mut self, now: Instant, clients: &mut Clients) -> bool {
         let to_host_before = self.stats.rx_to_host;
         let mut taken = 0;
         while taken < TAKEN_MAX {
@@ -182,7 +182,7 @@ impl Engine {
             self.take_frame(
                 now,
                 &RxFrame { data: &data, checksum, gso_size, buffer: None },
-                client,
+                clients,
             );
         }
         if self.stats.rx_to_host != to_host_before {

@@ -8,13 +8,17 @@
 use std::{boxed::Box, vec::Vec};
 
 use super::{
-    Engine, NodeClient, TRANSMIT_SEGMENTS_MAX,
+    Clients, Engine, TRANSMIT_SEGMENTS_MAX,
     connections::{HeldFrames, Offloaded},
     port::ToHost,
     run::{Raised, deliver_backlog, raise_events},
 };
 use crate::{
-    chimney::tree::{Block, ObjectNode, TargetContext, TcpObject, TerminateTree},
+    chimney::{
+        client::{ClientTag, Disconnect},
+        tree::{Block, ObjectNode, TargetContext, TcpObject, TerminateTree},
+    },
+    nbl::NetBufferList,
     status::NdisStatus,
     time::Instant,
 };
@@ -24,12 +28,12 @@ impl Engine {
         &mut self,
         now: Instant,
         mut tree: TerminateTree,
-        client: &mut impl NodeClient,
+        clients: &mut Clients,
     ) {
         // What was passed on to connections that go is older than what the host gets of them from now on.
-        self.take_all_passed(now, client);
+        self.take_all_passed(now, clients);
         // What the client has heard of and not acted upon is acted upon first.
-        client.poll(now, &mut self.connections);
+        clients.poll(now, &mut self.connections);
         let mut frames = Vec::new();
         for neighbor in &mut tree {
             for path in &mut neighbor.dependents {
@@ -37,7 +41,7 @@ impl Engine {
                     *status = match payload {
                         ObjectNode::Placeholder => NdisStatus::SUCCESS,
                         ObjectNode::Object { context, payload } => {
-                            *payload = self.upload(now, *context, client, &mut frames);
+                            *payload = self.upload(now, *context, clients, &mut frames);
                             outcome(payload.is_some())
                         }
                     };
@@ -70,20 +74,20 @@ impl Engine {
         &mut self,
         now: Instant,
         context: TargetContext,
-        client: &mut impl NodeClient,
+        clients: &mut Clients,
         frames: &mut Vec<Vec<u8>>,
     ) -> Option<Box<TcpObject>> {
         let slot = self.connections.find_context(context)?;
         let offloaded = self.connections.slot(slot)?;
         // CH-TRM-6: requests that were posted a moment ago take what waits.
-        deliver_backlog(now, offloaded, client);
+        deliver_backlog(now, offloaded, clients.of(offloaded.client));
         if offloaded.failed {
-            self.fail(now, slot, client);
+            self.fail(now, slot, clients);
             self.connections.slot(slot)?.tcp.give_up(now);
         } else {
             offloaded.tcp.prepare_upload(now);
         }
-        if self.quiesce(now, slot, client) {
+        if self.quiesce(now, slot, clients) {
             self.release(now, slot);
             return None;
         }
@@ -97,17 +101,17 @@ impl Engine {
         debug_assert!(disconnect.is_none(), "prepare_upload has given it back");
         let (_, _, object) = TcpObject::split(tag, *state);
         self.stats.terminates += 1;
-        client.uploaded(handle);
+        clients.of(tag).uploaded(handle);
         Some(Box::new(object))
     }
 
     /// CH-TRM-3, -6, -11: what is due goes out, what has come is delivered. Returns whether the connection ended
     /// with it.
-    fn quiesce(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) -> bool {
+    fn quiesce(&mut self, now: Instant, slot: usize, clients: &mut Clients) -> bool {
         // An ACK or a RST; the bound is for what upcalls add to it.
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return true };
-            if raise_events(now, offloaded, client) == Raised::End {
+            if raise_events(now, offloaded, clients.of(offloaded.client)) == Raised::End {
                 return true;
             }
             let Some((transmit, reset)) = offloaded.poll_transmit(now) else { return false };
@@ -145,16 +149,35 @@ impl Engine {
         }
     }
 
+    /// A client has left the node: its connections end with an RST. One that the host has meanwhile, or gets back, the
+    /// host ends.
+    pub(super) fn leave(&mut self, now: Instant, tag: ClientTag, clients: &mut Clients) {
+        clients.remove(tag);
+        let of_tag = self.connections.occupied().filter(|(_, offloaded)| offloaded.client == tag);
+        for slot in of_tag.map(|(slot, _)| slot).collect::<Vec<_>>() {
+            if let Some(offloaded) = self.connections.slot(slot) {
+                reset_unowned(now, offloaded);
+            }
+            self.connections.mark_ready(slot);
+        }
+    }
+
     /// The hardware behind a connection has failed, and an operation has just found out (CH s5.6).
-    pub(super) fn fail(&mut self, now: Instant, slot: usize, client: &mut impl NodeClient) {
+    pub(super) fn fail(&mut self, now: Instant, slot: usize, clients: &mut Clients) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         if core::mem::replace(&mut offloaded.failure_told, true) {
             return;
         }
         offloaded.tcp.fail(now);
-        raise_events(now, offloaded, client);
+        raise_events(now, offloaded, clients.of(offloaded.client));
         self.tell_retrieves(slot);
     }
+}
+
+/// Resets a connection whose client is not registered, which nobody can end otherwise.
+pub(super) fn reset_unowned(now: Instant, offloaded: &mut Offloaded) {
+    tracing::debug!(flow = ?offloaded.flow, client = ?offloaded.client, "reset: its client has left the node");
+    offloaded.io(now).disconnect(Disconnect::Abortive, NetBufferList::new(0));
 }
 
 pub(super) const fn outcome(success: bool) -> NdisStatus {

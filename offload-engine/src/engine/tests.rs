@@ -2,6 +2,7 @@
 //! other question.
 
 mod adapter;
+mod clients;
 mod limits;
 mod receives;
 mod round_trip;
@@ -25,8 +26,8 @@ use bytes::Bytes;
 use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::{
-    Callback, Connections, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX, NodeClient,
-    STALLED_FRAMES_MAX,
+    Callback, Clients, Connections, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX,
+    NodeClient, STALLED_FRAMES_MAX,
     port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
 };
 use crate::{
@@ -111,7 +112,7 @@ impl Link for TestLink {
 
 #[derive(Default)]
 struct Client {
-    offloaded: Vec<(OffloadHandle, ClientTag)>,
+    offloaded: Vec<OffloadHandle>,
     received: Vec<u8>,
     /// Bytes taken per indication.
     takes: usize,
@@ -128,9 +129,9 @@ struct Client {
 }
 
 impl OffloadClient for Client {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         io.resume_receive();
-        self.offloaded.push((io.handle, client));
+        self.offloaded.push(io.handle);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
@@ -182,11 +183,18 @@ impl NodeClient for Client {
     fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
 }
 
+/// A table with one client, that takes everything.
+fn one_client() -> Clients {
+    let mut clients = Clients::new();
+    clients.insert(|_| Client { takes: usize::MAX, ..Client::default() }).unwrap();
+    clients
+}
+
 struct Bench {
     engine: Engine,
     port: HostPort,
     wire: Arc<Mutex<Wire>>,
-    client: Client,
+    clients: Clients,
     now: Instant,
 }
 
@@ -200,12 +208,16 @@ impl Bench {
     fn with(config: EngineConfig) -> Self {
         let wire = Arc::new(Mutex::new(Wire::default()));
         let (engine, port) = Engine::new(Box::new(TestLink(wire.clone())), config).unwrap();
-        let client = Client { takes: usize::MAX, ..Client::default() };
-        Self { engine, port, wire, client, now: Instant::from_millis(1) }
+        Self { engine, port, wire, clients: one_client(), now: Instant::from_millis(1) }
+    }
+
+    /// The client whose tag is [`Clients::FIRST`].
+    fn client(&mut self) -> &mut Client {
+        self.clients.first_mut()
     }
 
     fn poll(&mut self) -> bool {
-        self.engine.poll(self.now, &mut self.client).unwrap()
+        self.engine.poll(self.now, &mut self.clients).unwrap()
     }
 
     fn initiate(&mut self, handle: u64, local_port: u16) {
@@ -213,7 +225,11 @@ impl Bench {
     }
 
     fn initiate_state(&mut self, handle: u64, state: ConnectionState) {
-        let (neighbor, path, object) = TcpObject::split(ClientTag(handle + 100), state);
+        self.initiate_of(Clients::FIRST, handle, state);
+    }
+
+    fn initiate_of(&mut self, client: ClientTag, handle: u64, state: ConnectionState) {
+        let (neighbor, path, object) = TcpObject::split(client, state);
         let handle = OffloadHandle(handle);
         let tcp = Block::new(handle, InitiateNode::new(Box::new(object)));
         let path = Block::new(handle, InitiateNode::new(path)).with(vec![tcp]);
@@ -327,7 +343,7 @@ fn the_switch_turns_with_the_initiate() {
 
     bench.initiate(7, 80);
     bench.poll();
-    assert_eq!(bench.client.offloaded, [(OffloadHandle(7), ClientTag(107))]);
+    assert_eq!(bench.client().offloaded, [OffloadHandle(7)]);
     let Ok(ToHost::InitiateComplete(tree)) = bench.port.from_engine.try_recv() else {
         panic!("no completion")
     };
@@ -336,7 +352,7 @@ fn the_switch_turns_with_the_initiate() {
     bench.arrives(from_peer(80, 5000, 1000, b"early"));
     bench.arrives(from_peer(81, 5000, 1000, b"other"));
     bench.poll();
-    assert_eq!(bench.client.received, b"early");
+    assert_eq!(bench.client().received, b"early");
     assert!(matches!(bench.port.from_engine.try_recv(), Ok(ToHost::Frame { .. })));
     assert!(bench.port.from_engine.try_recv().is_err(), "one frame was the host's");
     let stats = bench.engine.stats();
@@ -392,12 +408,12 @@ fn segments_with_ip_options_take_the_hosts_way() {
     frame[24..26].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
     bench.arrives(frame.clone());
     bench.poll();
-    assert!(bench.client.received.is_empty());
+    assert!(bench.client().received.is_empty());
     assert!(matches!(bench.port.from_engine.try_recv(), Ok(ToHost::Frame { .. })));
     let status = NdisStatus::PENDING;
     bench.port.forward(Forward { connection: tcps[0], frame, status });
     bench.poll();
-    assert_eq!(bench.client.received, b"optional");
+    assert_eq!(bench.client().received, b"optional");
 }
 
 #[test]
@@ -408,12 +424,12 @@ fn a_wrong_checksum_is_dropped_and_counted() {
     *frame.last_mut().unwrap() ^= 1;
     bench.arrives(frame.clone());
     bench.poll();
-    assert_eq!(bench.client.received, b"");
+    assert_eq!(bench.client().received, b"");
     assert_eq!(bench.engine.stats().rx_checksum_errors, 1);
     // The same frame is taken when the link vouches for it: its checksum was never filled in.
     bench.wire.lock().unwrap().receive.push_back((frame, RxChecksum::Valid));
     bench.poll();
-    assert_eq!(bench.client.received, b"dat`");
+    assert_eq!(bench.client().received, b"dat`");
 }
 
 // A frame for another station is not the connection's, whatever its addresses above Ethernet say.
@@ -425,7 +441,7 @@ fn frames_of_other_stations_are_not_taken() {
     frame[5] ^= 1;
     bench.arrives(frame);
     bench.poll();
-    assert_eq!(bench.client.received, b"");
+    assert_eq!(bench.client().received, b"");
     assert_eq!((bench.engine.stats().rx_segments, bench.engine.stats().rx_to_host), (0, 1));
 }
 
@@ -456,28 +472,28 @@ fn an_answer_does_not_wait_for_the_rest_of_the_batch() {
         let list = NetBufferList::from_mdl(context, Bytes::from_static(b"hello"));
         let now = bench.now;
         bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-        bench.engine.flush(now, &mut bench.client);
+        bench.engine.flush(now, &mut bench.clients);
     };
     post(&mut bench, 1);
     assert_eq!(bench.sent().len(), 1);
     bench.arrives(from_peer(80, 5000, 1005, b"first"));
     bench.arrives(from_peer(80, 5005, 1005, b"then"));
-    assert!(bench.engine.poll_first(bench.now, &mut bench.client).unwrap());
+    assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
     assert!(bench.engine.is_ahead() && bench.engine.has_input());
-    assert_eq!(bench.client.received, b"first");
-    assert!(bench.sent().is_empty() && bench.client.completed.is_empty());
+    assert_eq!(bench.client().received, b"first");
+    assert!(bench.sent().is_empty() && bench.client().completed.is_empty());
 
     post(&mut bench, 2);
     let sent = bench.sent();
     assert_eq!(sent.len(), 1, "it carries the acknowledgement");
     assert_eq!(tcp_of(&sent[0]), (1005, 5005, b"hello".to_vec()));
-    assert_eq!(bench.client.completed.len(), 1);
-    assert_eq!(bench.client.sent_before_completion, [10], "after the answer");
+    assert_eq!(bench.client().completed.len(), 1);
+    assert_eq!(bench.client().sent_before_completion, [10], "after the answer");
 
-    assert!(bench.engine.poll_first(bench.now, &mut bench.client).unwrap());
+    assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
     assert!(!bench.engine.is_ahead() && !bench.engine.has_input());
-    assert_eq!(bench.client.received, b"firstthen");
-    assert!(!bench.engine.poll_first(bench.now, &mut bench.client).unwrap());
+    assert_eq!(bench.client().received, b"firstthen");
+    assert!(!bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
 }
 
 // A batch that begins like that makes as many acknowledgements as any other: one, and none before its end.
@@ -499,10 +515,10 @@ fn a_batch_that_was_interrupted_makes_one_acknowledgement() {
             bench.sent().iter().map(|frame| tcp_of(frame).1).collect::<Vec<_>>()
         };
         let mut bench = four_frames();
-        bench.engine.poll_first(bench.now, &mut bench.client).unwrap();
-        assert_eq!(bench.client.received.len(), first * bytes as usize, "large ones do not");
-        bench.engine.poll_first(bench.now, &mut bench.client).unwrap();
-        assert_eq!(bench.client.received.len(), 4 * bytes as usize);
+        bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
+        assert_eq!(bench.client().received.len(), first * bytes as usize, "large ones do not");
+        bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
+        assert_eq!(bench.client().received.len(), 4 * bytes as usize);
         let interrupted = acks(&mut bench);
 
         let mut bench = four_frames();
@@ -523,19 +539,19 @@ fn a_batch_has_its_limits() {
         let mut bench = Bench::with(config);
         bench.initiate(1, 80);
         bench.poll();
-        bench.client.takes = usize::MAX;
+        bench.client().takes = usize::MAX;
         for at in 0..7_u8 {
             bench.arrives(from_peer(80, 5000 + u32::from(at) * 100, 1000, &[at; 100]));
         }
         let mut counts = vec![];
         for _ in 0..7 {
-            let before = bench.client.received.len();
+            let before = bench.client().received.len();
             bench.poll();
-            counts.push((bench.client.received.len() - before) / 100);
+            counts.push((bench.client().received.len() - before) / 100);
         }
         counts.retain(|count| *count > 0);
         let all: Vec<u8> = (0..7).flat_map(|at| [at; 100]).collect();
-        assert_eq!(bench.client.received, all);
+        assert_eq!(bench.client().received, all);
         counts
     };
     assert_eq!(batches(3, usize::MAX), [3, 3, 1]);
@@ -549,17 +565,17 @@ fn a_batch_has_its_limits() {
 fn refused_data_waits_and_keeps_its_order() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
-    bench.client.takes = 3;
+    bench.client().takes = 3;
     bench.arrives(from_peer(80, 5000, 1000, b"abcde"));
     bench.arrives(from_peer(80, 5005, 1000, b"fgh"));
     bench.poll();
-    assert_eq!(bench.client.received, b"abc");
-    assert_eq!(bench.client.indications, 1);
+    assert_eq!(bench.client().received, b"abc");
+    assert_eq!(bench.client().indications, 1);
 
-    bench.client.takes = usize::MAX;
+    bench.client().takes = usize::MAX;
     bench.engine.connections().get(bench.now, OffloadHandle(1)).unwrap().resume_receive();
     bench.poll();
-    assert_eq!(bench.client.received, b"abcdefgh");
+    assert_eq!(bench.client().received, b"abcdefgh");
 }
 
 // CH-SND-1, CH-SNC-1: posted from outside an upcall, sent at the next flush, completed when acknowledged.
@@ -572,15 +588,15 @@ fn sends_leave_and_complete() {
     let list = NetBufferList::from_mdl(42, Bytes::from_static(b"hello"));
     let now = bench.now;
     bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-    bench.engine.flush(now, &mut bench.client);
+    bench.engine.flush(now, &mut bench.clients);
     let sent = bench.sent();
     assert_eq!(sent.len(), 1);
     assert_eq!(tcp_of(&sent[0]), (1000, 5000, b"hello".to_vec()));
-    assert!(bench.client.completed.is_empty());
+    assert!(bench.client().completed.is_empty());
 
     bench.arrives(from_peer(80, 5000, 1005, b""));
     bench.poll();
-    let completed = &bench.client.completed;
+    let completed = &bench.client().completed;
     assert_eq!(completed.len(), 1);
     let list = &completed[0];
     assert_eq!((list.context, list.status, list.bytes_transferred), (42, NdisStatus::SUCCESS, 5));
@@ -598,7 +614,7 @@ fn a_full_link_makes_frames_wait() {
     for text in [&b"one"[..], b"two"] {
         let list = NetBufferList::from_mdl(1, Bytes::from_static(text));
         bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-        bench.engine.flush(now, &mut bench.client);
+        bench.engine.flush(now, &mut bench.clients);
     }
     assert!(bench.sent().is_empty());
     assert!(bench.engine.wants_writable());
@@ -606,7 +622,7 @@ fn a_full_link_makes_frames_wait() {
     bench.wire.lock().unwrap().full = false;
     let list = NetBufferList::from_mdl(1, Bytes::from_static(b"three"));
     bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-    bench.engine.flush(now, &mut bench.client);
+    bench.engine.flush(now, &mut bench.clients);
     bench.poll();
     let payloads: Vec<_> = bench.sent().iter().map(|frame| tcp_of(frame).2).collect();
     assert_eq!(payloads, [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]);
@@ -632,7 +648,7 @@ fn a_super_segment_is_cut_for_a_plain_link() {
         bench.wire.lock().unwrap().full = full;
         let (now, before) = (bench.now, bench.engine.stats());
         bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-        bench.engine.flush(now, &mut bench.client);
+        bench.engine.flush(now, &mut bench.clients);
         bench.wire.lock().unwrap().full = false;
         bench.poll();
         let sent = bench.sent();
@@ -660,7 +676,7 @@ fn a_super_segment_is_cut_for_a_plain_link() {
         assert_eq!(named, usize::from(!full), "the first frame, unless it had to wait");
         bench.arrives(from_peer(80, 5000, 11_000, b""));
         bench.poll();
-        assert_eq!(bench.client.completed.len(), 1);
+        assert_eq!(bench.client().completed.len(), 1);
     }
 }
 
@@ -716,7 +732,7 @@ fn the_end_is_told_once() {
         .disconnect(Disconnect::Abortive, nbl);
     bench.poll();
     bench.poll();
-    assert_eq!(bench.client.events.last(), Some(&ConnectionEvent::Released));
+    assert_eq!(bench.client().events.last(), Some(&ConnectionEvent::Released));
     let told: Vec<_> = bench.port.from_engine.try_iter().collect();
     assert!(matches!(told[..], [ToHost::Released { handle: OffloadHandle(1) }]), "{told:?}");
     assert!(bench.engine.connections().is_empty());
@@ -760,7 +776,7 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     let now = bench.now;
     let list = NetBufferList::from_mdl(42, Bytes::from(vec![7; 3000]));
     bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-    bench.engine.flush(now, &mut bench.client);
+    bench.engine.flush(now, &mut bench.clients);
     let sent = bench.sent();
     assert_eq!(tcp_of(&sent[0]).2.len(), 1460);
     bench.port.from_engine.try_iter().for_each(drop);
@@ -817,7 +833,7 @@ fn only_the_neighbors_vlan_is_taken() {
     bench.arrives(tagged(6, from_peer(81, 5000, 1000, b"any, ")));
     bench.arrives(from_peer(81, 5005, 1000, b"none"));
     bench.poll();
-    assert_eq!(bench.client.received, b"five, any, none");
+    assert_eq!(bench.client().received, b"five, any, none");
     bench.now += Duration::from_millis(40);
     bench.poll();
     let stats = bench.engine.stats();
@@ -846,7 +862,7 @@ fn marks_pass_the_engine() {
     let now = bench.now;
     let list = NetBufferList::from_mdl(42, Bytes::from_static(b"hello"));
     bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-    bench.engine.flush(now, &mut bench.client);
+    bench.engine.flush(now, &mut bench.clients);
     let sent = bench.sent();
     let (ack, data) = (&sent[0], &sent[1]);
     assert_eq!((ack[15] & 3, ack[47] & 0x40), (0, 0x40));
@@ -865,7 +881,7 @@ fn frames_follow_the_path() {
     let now = bench.now;
     let list = NetBufferList::from_mdl(42, Bytes::from(vec![7; 30_000]));
     bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
-    bench.engine.flush(now, &mut bench.client);
+    bench.engine.flush(now, &mut bench.clients);
     let mut mtus = Vec::new();
     for _ in 0..8 {
         let longest = bench.sent().iter().map(|frame| frame.len() - 14).max().unwrap();

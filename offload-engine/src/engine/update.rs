@@ -6,7 +6,7 @@
 
 use std::vec::Vec;
 
-use super::{Engine, NodeClient, port::ToHost, terminate::outcome};
+use super::{Clients, Engine, port::ToHost, terminate::outcome};
 use crate::{
     chimney::{
         state::{NeighborState, PathCached, PathState, TcpCached, TcpConst, TcpState},
@@ -42,20 +42,15 @@ fn answer<C, A, D>(query: &mut Query<C, A, D>, constant: C, cached: A, delegated
 }
 
 impl Engine {
-    pub(super) fn query(
-        &mut self,
-        now: Instant,
-        mut tree: QueryTree,
-        client: &mut impl NodeClient,
-    ) {
+    pub(super) fn query(&mut self, now: Instant, mut tree: QueryTree, clients: &mut Clients) {
         for neighbor in &mut tree {
             for path in &mut neighbor.dependents {
                 for tcp in &mut path.dependents {
                     tcp.status = match &mut tcp.payload {
                         ObjectNode::Placeholder => NdisStatus::SUCCESS,
-                        ObjectNode::Object { context, payload } => {
-                            outcome(self.query_connection(now, *context, payload, client).is_some())
-                        }
+                        ObjectNode::Object { context, payload } => outcome(
+                            self.query_connection(now, *context, payload, clients).is_some(),
+                        ),
                     };
                 }
                 path.status = match &mut path.payload {
@@ -94,9 +89,9 @@ impl Engine {
         now: Instant,
         context: TargetContext,
         query: &mut Query<TcpConst, TcpCached, TcpQueried>,
-        client: &mut impl NodeClient,
+        clients: &mut Clients,
     ) -> Option<()> {
-        let slot = self.working(now, context, client)?;
+        let slot = self.working(now, context, clients)?;
         let offloaded = self.connections.slot(slot)?;
         let TcpState { constant, cached, delegated } = offloaded.tcp.tcp_state(now);
         let queried = TcpQueried {
@@ -113,11 +108,11 @@ impl Engine {
         &mut self,
         now: Instant,
         context: TargetContext,
-        client: &mut impl NodeClient,
+        clients: &mut Clients,
     ) -> Option<usize> {
         let slot = self.connections.find_context(context)?;
         if self.connections.slot(slot)?.failed {
-            self.fail(now, slot, client);
+            self.fail(now, slot, clients);
             return None;
         }
         Some(slot)
@@ -240,7 +235,7 @@ impl Engine {
         &mut self,
         now: Instant,
         mut tree: InvalidateTree,
-        client: &mut impl NodeClient,
+        clients: &mut Clients,
     ) {
         for neighbor in &mut tree {
             neighbor.status = match neighbor.payload {
@@ -260,7 +255,7 @@ impl Engine {
                     tcp.status = match tcp.payload {
                         ObjectNode::Placeholder => NdisStatus::SUCCESS,
                         ObjectNode::Object { context, payload: () } => {
-                            let slot = self.working(now, context, client);
+                            let slot = self.working(now, context, clients);
                             let found = slot.and_then(|slot| self.connections.slot(slot));
                             outcome(found.map(|found| found.invalid = true).is_some())
                         }

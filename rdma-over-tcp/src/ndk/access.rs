@@ -4,7 +4,11 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use std::{io, sync::OnceLock};
 
 use host_stack::node::{Node, NodeConfig, Urgency};
-use offload_engine::{engine::doorbell::Doorbell, link::Link, time::Instant};
+use offload_engine::{
+    engine::{NodeClient, TooManyClients, doorbell::Doorbell},
+    link::Link,
+    time::Instant,
+};
 
 use super::{
     adapter::AdapterCore,
@@ -12,7 +16,7 @@ use super::{
     handles::{Adapter, CoreAccess},
 };
 
-/// Starts a node on `link` whose client is NDK, and opens its adapter. The node runs until its last
+/// Starts a node on `link` whose first client is NDK, and opens its adapter. The node runs until its last
 /// handle is dropped; the adapter holds one.
 ///
 /// # Errors
@@ -42,7 +46,6 @@ pub fn open_queues(
     let nodes = Node::start_queues(links, node, |port| {
         let bell = Arc::<OnceLock<Arc<Doorbell>>>::default();
         bells.push(bell.clone());
-        // A callback that has returned may let others go (NDK-LIFE-6): the engine looks again.
         let wake = move || {
             if let Some(bell) = bell.get() {
                 bell.ring();
@@ -55,10 +58,24 @@ pub fn open_queues(
     let open = |(node, bell): (Node<AdapterCore>, Arc<OnceLock<_>>)| {
         // Nobody has set it before: it was made above.
         let _ = bell.set(node.doorbell().clone());
-        let adapter = Adapter::new(Arc::new(NodeAccess(node.clone())));
-        (node, adapter)
+        (node.clone(), Adapter::new(Arc::new(NodeAccess(node))))
     };
     Ok(nodes.into_iter().zip(bells).map(open).collect())
+}
+
+/// Opens an adapter on a node that runs, beside its other clients, on the shard of this handle. The adapter leaves the
+/// node when its last handle, and the last of the node that is returned, are dropped.
+///
+/// # Errors
+/// As [`Node::register`].
+pub fn open_on<C: NodeClient>(
+    node: &Node<C>,
+    adapter: AdapterConfig,
+) -> Result<(Node<AdapterCore>, Adapter), TooManyClients> {
+    let bell = node.doorbell().clone();
+    let node =
+        node.register(|port| AdapterCore::new(adapter, port, Box::new(move || bell.ring())))?;
+    Ok((node.clone(), Adapter::new(Arc::new(NodeAccess(node)))))
 }
 
 struct NodeAccess(Node<AdapterCore>);

@@ -9,7 +9,7 @@ use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 use hashbrown::HashMap;
 use host_stack::socket::{HostError, ListenerId, Notice, Request, SocketPort};
 use offload_engine::{
-    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     time::Instant,
@@ -28,9 +28,6 @@ use super::{
     wire::Wire,
 };
 
-/// The tag of NDK's connections and listeners.
-pub const CLIENT_TAG: ClientTag = ClientTag(u64::from_be_bytes(*b"flue-ndk"));
-
 /// An adapter.
 #[derive(Debug)]
 pub struct AdapterCore {
@@ -47,7 +44,7 @@ pub struct AdapterCore {
 
 impl AdapterCore {
     /// An adapter that asks the host stack for connections through `port`. `wake` is called when a callback
-    /// has returned: it makes the thread that runs the engine poll again.
+    /// has returned, which may let others go (NDK-LIFE-6): it makes the thread that runs the engine poll again.
     #[must_use]
     pub fn new(config: AdapterConfig, port: SocketPort, wake: Box<dyn Fn() + Send + Sync>) -> Self {
         let objects = Objects::new(config.info, config.capabilities, config.seed, wake);
@@ -62,7 +59,7 @@ impl AdapterCore {
         }
     }
 
-    /// The channel to the host stack. Whoever polls takes the notices from it and hands them to
+    /// The port to the host stack. Whoever polls takes the notices from it and hands them to
     /// [`AdapterCore::handle_notice`].
     #[must_use]
     pub const fn port(&self) -> &SocketPort {
@@ -368,7 +365,7 @@ const fn connect_status(error: HostError) -> NtStatus {
 }
 
 impl OffloadClient for AdapterCore {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, _client: ClientTag) {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         // What the connection brought along is wanted (CH-DEL-3).
         io.resume_receive();
         self.on_offloaded(io.handle, io);
@@ -405,6 +402,10 @@ impl OffloadClient for AdapterCore {
 }
 
 impl NodeClient for AdapterCore {
+    fn name() -> &'static str {
+        "NDK"
+    }
+
     fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
         let mut worked = false;
         while let Some(notice) = self.port.notice() {

@@ -50,8 +50,8 @@ mod wire;
 use alloc::sync::Arc;
 
 pub use self::{
-    access::{open, open_queues},
-    adapter::{AdapterCore, CLIENT_TAG},
+    access::{open, open_on, open_queues},
+    adapter::AdapterCore,
     config::{AdapterConfig, FpduSize},
     connector::{DisconnectEvent, ReadLimit},
     cq::{NdkResult, NdkResultEx},

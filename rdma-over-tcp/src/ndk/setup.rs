@@ -8,7 +8,7 @@ use host_stack::socket::{ListenerId, Request};
 use offload_engine::{chimney::client::OffloadHandle, time::Instant};
 
 use super::{
-    adapter::{AdapterCore, CLIENT_TAG},
+    adapter::AdapterCore,
     connector::{Connector, ConnectorState, DisconnectEvent, ReadLimit},
     cq::CompletionQueue,
     info::AdapterInfo,
@@ -317,7 +317,6 @@ impl AdapterCore {
         }
         self.port.request(Request::Connect {
             handle,
-            client: CLIENT_TAG,
             local,
             remote,
             timeout: self.config.connect_timeout,
@@ -506,7 +505,6 @@ impl AdapterCore {
         self.listeners.insert(name, id);
         self.port.request(Request::Listen {
             listener: name,
-            client: CLIENT_TAG,
             local,
             backlog: BACKLOG,
             must_offload: true,

@@ -20,7 +20,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::{
-        client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+        client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
         state::MacAddress,
     },
     engine::{Callback, Connections, EngineConfig, NodeClient},
@@ -79,8 +79,8 @@ impl Client {
 }
 
 impl OffloadClient for Client {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
-        self.0.core().offloaded(io, client);
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
+        self.0.core().offloaded(io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize {
@@ -143,12 +143,7 @@ fn captured(link: MemoryLink) -> Box<dyn Link> {
     }
 }
 
-fn node(
-    plan: &Plan,
-    index: usize,
-    link: impl Link + 'static,
-    seed: u64,
-) -> io::Result<Core<Client>> {
+fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::Result<Core> {
     let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
     let mut engine = EngineConfig::new(mac);
     engine.tcp.push = plan.push;
@@ -172,7 +167,7 @@ fn node(
 
 /// The bench.
 pub(crate) struct Bench {
-    pub(crate) pair: Pair<Core<Client>>,
+    pub(crate) pair: Pair<Core>,
     pub(crate) adapters: [Adapter; 2],
 }
 
@@ -184,7 +179,8 @@ impl Bench {
         let right = Impaired::new(right, plan.impairments[1], none).unwrap();
         let a = node(plan, 0, left, seeds[0]).unwrap();
         let b = node(plan, 1, right, seeds[1]).unwrap();
-        let adapters = [a.client.adapter(), b.client.adapter()];
+        let adapters =
+            [a.clients.first::<Client>().adapter(), b.clients.first::<Client>().adapter()];
         Self { pair: Pair::new(a, b), adapters }
     }
 
@@ -192,8 +188,8 @@ impl Bench {
     pub(crate) fn run(&mut self, mut done: impl FnMut() -> bool) -> Result<(), Stall> {
         self.pair.run(LIMIT, |pair| {
             let mut callbacks = Vec::new();
-            pair.a.client.take_callbacks(&mut callbacks);
-            pair.b.client.take_callbacks(&mut callbacks);
+            pair.a.clients.take_callbacks(&mut callbacks);
+            pair.b.clients.take_callbacks(&mut callbacks);
             callbacks.into_iter().for_each(|callback| callback());
             done().then_some(())
         })
@@ -201,11 +197,11 @@ impl Bench {
 
     /// Runs until the target of each node has let go of `count` connections.
     pub(crate) fn run_until_released(&mut self, count: usize) -> Result<(), Stall> {
-        let clients = [self.pair.a.client.clone(), self.pair.b.client.clone()];
+        let clients = self.cores().map(|core| core.clients.first::<Client>().clone());
         self.run(|| clients.iter().all(|client| client.released() == count))
     }
 
-    pub(crate) fn cores(&self) -> [&Core<Client>; 2] {
+    pub(crate) fn cores(&self) -> [&Core; 2] {
         [&self.pair.a, &self.pair.b]
     }
 }

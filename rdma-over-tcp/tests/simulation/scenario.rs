@@ -336,7 +336,7 @@ impl World {
         self.check(bench, "release", outcome);
         assert_eq!(returned.load(Ordering::Relaxed), pending, "each close once");
         for core in bench.cores() {
-            assert!(core.client.is_idle());
+            assert!(core.clients.first::<crate::bench::Client>().is_idle());
         }
     }
 

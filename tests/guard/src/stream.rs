@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use host_stack::socket::{ListenerId, Notice, Request, SocketPort};
 use offload_engine::{
-    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
@@ -44,9 +44,9 @@ impl Pump {
 
     /// Listens; the first connection is its own.
     pub fn listen(&self, local: SocketAddr) {
-        let (listener, client) = (ListenerId(self.port.allocate()), ClientTag(1));
+        let listener = ListenerId(self.port.allocate());
         let must_offload = true;
-        self.port.request(Request::Listen { listener, client, local, backlog: 1, must_offload });
+        self.port.request(Request::Listen { listener, local, backlog: 1, must_offload });
     }
 
     /// Connects.
@@ -54,7 +54,6 @@ impl Pump {
         let handle = OffloadHandle(self.port.allocate());
         self.port.request(Request::Connect {
             handle,
-            client: ClientTag(1),
             local: None,
             remote,
             timeout: Duration::from_secs(10),
@@ -86,7 +85,7 @@ impl Pump {
 }
 
 impl OffloadClient for Pump {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, _client: ClientTag) {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         self.handle = Some(io.handle);
         io.resume_receive();
     }

@@ -4,6 +4,7 @@
 //! leaves by the wire before it returns.
 
 use std::{
+    marker::PhantomData,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -46,9 +47,10 @@ pub fn configuration(index: usize) -> (EngineConfig, HostConfig) {
 /// A node without clock or thread.
 #[derive(Debug)]
 pub struct Station<C> {
-    core: Mutex<Core<C>>,
+    core: Mutex<Core>,
     now_ns: AtomicU64,
     calls: Arc<Calls>,
+    client: PhantomData<fn() -> C>,
 }
 
 impl<C: NodeClient> Station<C> {
@@ -56,11 +58,11 @@ impl<C: NodeClient> Station<C> {
         let (engine, host) = configuration(index);
         let (link, calls) = CountedLink::new(link, true);
         let core = Core::new(Box::new(link), engine, host, client).expect("descriptors are left");
-        Self { core: Mutex::new(core), now_ns: AtomicU64::new(0), calls }
+        Self { core: Mutex::new(core), now_ns: AtomicU64::new(0), calls, client: PhantomData }
     }
 
-    /// Engine, client and host stack.
-    pub fn core(&self) -> MutexGuard<'_, Core<C>> {
+    /// Engine, clients and host stack.
+    pub fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,13 +71,18 @@ impl<C: NodeClient> Station<C> {
         Instant::from_nanos(self.now_ns.load(Ordering::Relaxed))
     }
 
+    /// Looks at the client.
+    pub fn look<R>(&self, look: impl FnOnce(&C) -> R) -> R {
+        look(self.core().clients.first())
+    }
+
     /// Acts on the client, and sends what follows from it.
     pub fn with<R>(&self, work: impl FnOnce(&mut C, Instant) -> R) -> R {
         let core = &mut *self.core();
         let now = self.now();
-        let result = work(&mut core.client, now);
-        core.client.poll(now, core.engine.connections());
-        core.engine.flush(now, &mut core.client);
+        let result = work(core.clients.first_mut(), now);
+        core.clients.poll(now, core.engine.connections());
+        core.engine.flush(now, &mut core.clients);
         result
     }
 }
@@ -121,7 +128,7 @@ impl<C: NodeClient> Stations<C> {
             let mut core = node.core();
             is_busy |= core.poll(self.now).expect("in-memory link");
             let mut callbacks: Vec<Callback> = Vec::new();
-            core.client.take_callbacks(&mut callbacks);
+            core.clients.take_callbacks(&mut callbacks);
             drop(core);
             is_busy |= !callbacks.is_empty();
             callbacks.into_iter().for_each(|callback| callback());

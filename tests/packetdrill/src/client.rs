@@ -8,9 +8,7 @@ use std::collections::HashMap;
 
 use host_stack::stream::Streams;
 use offload_engine::{
-    chimney::client::{
-        ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
-    },
+    chimney::client::{ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     time::Instant,
@@ -82,9 +80,9 @@ impl Client {
 }
 
 impl OffloadClient for Client {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>, client: ClientTag) {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         self.gates.entry(io.handle).or_default();
-        self.streams.offloaded(io, client);
+        self.streams.offloaded(io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize {

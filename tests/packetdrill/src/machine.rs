@@ -9,10 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use host_stack::{host::HostConfig, node::Core, simulation::ITERATIONS_MAX, stream::Streams};
 use offload_engine::{
-    chimney::{
-        client::{ClientTag, OffloadHandle},
-        state::TcpCached,
-    },
+    chimney::{client::OffloadHandle, state::TcpCached},
     engine::EngineConfig,
     tcp::Info,
     time::{Duration, Instant},
@@ -28,7 +25,7 @@ use crate::{
 /// The node under test and its clock.
 pub(crate) struct Machine {
     pub(crate) settings: Settings,
-    pub(crate) core: Option<Core<Client>>,
+    pub(crate) core: Option<Core>,
     wire: Arc<Mutex<Wire>>,
     now: Instant,
 }
@@ -76,7 +73,7 @@ impl Machine {
             tcp,
             ..HostConfig::default()
         };
-        let client = |port| Client::new(Streams::new(port, ClientTag(1)));
+        let client = |port| Client::new(Streams::new(port));
         let core = Core::new(Box::new(link), engine, host, client);
         self.core = Some(core.expect("so_flags that the host stack can work with"));
     }

@@ -23,7 +23,7 @@ use offload_engine::{
 };
 use rustix::{event::PollFlags, io::Errno};
 
-use crate::{machine::Machine, settings::Settings};
+use crate::{client::Client, machine::Machine, settings::Settings};
 
 /// How long a handshake may take: Linux' six SYNs and the wait after the last (tcp_syn_retries).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(127);
@@ -182,11 +182,15 @@ impl Sockets {
         self.start(fd, bound.ip())?;
         let now = self.machine.now();
         let core = self.machine.core.as_mut().ok_or(Errno::NOTCONN)?;
-        let listener = core.client.streams.listen(bound, usize::try_from(backlog).unwrap_or(0));
+        let listener = core
+            .clients
+            .first_mut::<Client>()
+            .streams
+            .listen(bound, usize::try_from(backlog).unwrap_or(0));
         self.machine.settle();
         debug_assert_eq!(now, self.machine.now(), "settling takes no time");
         let core = self.machine.core.as_ref().ok_or(Errno::NOTCONN)?;
-        match core.client.streams.listening(listener) {
+        match core.clients.first::<Client>().streams.listening(listener) {
             Some(Ok(local)) => {
                 let socket = self.get_mut(fd)?;
                 socket.kind = Kind::Listening(listener);
@@ -220,8 +224,15 @@ impl Sockets {
     fn try_accept(&mut self, fd: RawFd) -> Result<Option<(RawFd, SocketAddr)>, Errno> {
         let Kind::Listening(listener) = self.get(fd)?.kind else { return Err(Errno::INVAL) };
         let core = self.machine.core.as_mut().ok_or(Errno::INVAL)?;
-        let Some(handle) = core.client.streams.accept(listener) else { return Ok(None) };
-        let remote = core.client.streams.status(handle).and_then(|status| status.remote);
+        let Some(handle) = core.clients.first_mut::<Client>().streams.accept(listener) else {
+            return Ok(None);
+        };
+        let remote = core
+            .clients
+            .first_mut::<Client>()
+            .streams
+            .status(handle)
+            .and_then(|status| status.remote);
         let settings = &self.machine.settings;
         let parent = self.table.get(&fd).ok_or(Errno::BADF)?;
         let socket = Socket {
@@ -251,7 +262,8 @@ impl Sockets {
         self.start(fd, local.ip())?;
         let core = self.machine.core.as_mut().ok_or(Errno::NOTCONN)?;
         let bound = bound.filter(|bound| !bound.ip().is_unspecified());
-        let handle = core.client.streams.connect(bound, remote, CONNECT_TIMEOUT);
+        let handle =
+            core.clients.first_mut::<Client>().streams.connect(bound, remote, CONNECT_TIMEOUT);
         self.get_mut(fd)?.kind = Kind::Stream(handle);
         self.machine.settle();
         Ok(())
@@ -292,7 +304,7 @@ impl Sockets {
     pub(crate) fn status(&self, fd: RawFd) -> Result<StreamStatus, Errno> {
         let handle = self.handle(fd)?;
         let core = self.machine.core.as_ref().ok_or(Errno::NOTCONN)?;
-        core.client.streams.status(handle).ok_or(Errno::NOTCONN)
+        core.clients.first::<Client>().streams.status(handle).ok_or(Errno::NOTCONN)
     }
 
     /// write(2): takes the front of `data` as far as the send buffer has room.
@@ -326,7 +338,12 @@ impl Sockets {
         let now = self.machine.now();
         if let Some(core) = self.machine.core.as_mut().filter(|_| count > 0) {
             let data = Bytes::copy_from_slice(&data[..count]);
-            core.client.streams.send(now, core.engine.connections(), handle, data);
+            core.clients.first_mut::<Client>().streams.send(
+                now,
+                core.engine.connections(),
+                handle,
+                data,
+            );
             self.machine.settle();
         }
         Ok(Some(count))
@@ -372,12 +389,17 @@ impl Sockets {
                 let now = self.machine.now();
                 let Some(core) = &mut self.machine.core else { break };
                 let connections = core.engine.connections();
-                match core.client.streams.receive(now, connections, handle) {
+                match core.clients.first_mut::<Client>().streams.receive(now, connections, handle) {
                     Some(next) => leftover = next,
                     None if asked => break,
                     None => {
                         asked = true;
-                        core.client.want(now, connections, handle, count - data.len());
+                        core.clients.first_mut::<Client>().want(
+                            now,
+                            connections,
+                            handle,
+                            count - data.len(),
+                        );
                     }
                 }
                 self.machine.settle();
@@ -387,7 +409,7 @@ impl Sockets {
             leftover.advance(piece);
         }
         if let Some(core) = &mut self.machine.core {
-            core.client.enough(handle);
+            core.clients.first_mut::<Client>().enough(handle);
         }
         self.get_mut(fd)?.leftover = leftover;
         Ok(data.into())
@@ -399,10 +421,13 @@ impl Sockets {
         let leftover = socket.leftover.len();
         let received = self.machine.info(handle).map_or(0, |info| info.bytes_received);
         let Some(core) = &self.machine.core else { return leftover };
-        let passed = core.client.passed(handle);
-        let in_stream = core.client.streams.status(handle).map_or(0, |status| status.unread);
+        let passed = core.clients.first::<Client>().passed(handle);
+        let in_stream =
+            core.clients.first::<Client>().streams.status(handle).map_or(0, |status| status.unread);
         let kept = usize::try_from(received.saturating_sub(passed)).unwrap_or(usize::MAX);
-        leftover + in_stream + kept.max(usize::from(core.client.has_refused(handle)))
+        leftover
+            + in_stream
+            + kept.max(usize::from(core.clients.first::<Client>().has_refused(handle)))
     }
 
     /// shutdown(2).
@@ -431,7 +456,11 @@ impl Sockets {
     fn finish(&mut self, handle: OffloadHandle) {
         let now = self.machine.now();
         if let Some(core) = &mut self.machine.core {
-            core.client.streams.shutdown(now, core.engine.connections(), handle);
+            core.clients.first_mut::<Client>().streams.shutdown(
+                now,
+                core.engine.connections(),
+                handle,
+            );
         }
         self.machine.settle();
     }
@@ -444,18 +473,28 @@ impl Sockets {
         let Some(core) = &mut self.machine.core else { return Ok(()) };
         match socket.kind {
             Kind::Fresh => {}
-            Kind::Listening(listener) => core.client.streams.unlisten(listener),
+            Kind::Listening(listener) => {
+                core.clients.first_mut::<Client>().streams.unlisten(listener)
+            }
             Kind::Stream(handle) => {
-                let status = core.client.streams.status(handle);
+                let status = core.clients.first_mut::<Client>().streams.status(handle);
                 let abort = socket.linger == Some(0)
                     || unread > 0
                     || status.is_some_and(|status| !status.connected);
                 if status.is_none_or(|status| status.closed) {
-                    core.client.streams.forget(now, core.engine.connections(), handle);
+                    core.clients.first_mut::<Client>().streams.forget(
+                        now,
+                        core.engine.connections(),
+                        handle,
+                    );
                 } else if abort {
-                    core.client.streams.abort(now, core.engine.connections(), handle);
+                    core.clients.first_mut::<Client>().streams.abort(
+                        now,
+                        core.engine.connections(),
+                        handle,
+                    );
                 } else {
-                    core.client.abandon(handle);
+                    core.clients.first_mut::<Client>().abandon(handle);
                     if !socket.write_shut {
                         self.finish(handle);
                     }
@@ -474,7 +513,8 @@ impl Sockets {
             // As Linux has it: neither connected nor listening.
             Kind::Fresh => ready |= PollFlags::OUT | PollFlags::HUP,
             Kind::Listening(listener) => {
-                let streams = self.machine.core.as_ref().map(|core| &core.client.streams);
+                let streams =
+                    self.machine.core.as_ref().map(|core| &core.clients.first::<Client>().streams);
                 let any = streams.is_some_and(|streams| streams.has_accepted(listener));
                 ready.set(PollFlags::IN | PollFlags::RDNORM, any);
             }

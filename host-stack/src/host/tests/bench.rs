@@ -23,6 +23,7 @@ use offload_engine::{
         },
     },
     engine::{
+        Clients,
         doorbell::Doorbell,
         port::{FromHost, HostPort, ToHost},
     },
@@ -65,6 +66,8 @@ pub(super) struct Node {
     pub(super) forwards: Vec<Vec<u8>>,
     /// Every frame it has sent.
     pub(super) sent: Vec<Vec<u8>>,
+    /// Clients that the target was told have left.
+    pub(super) left: Vec<ClientTag>,
 }
 
 /// A connection that the host has handed down, joined with the objects that it depends on.
@@ -114,7 +117,7 @@ fn shape(tree: &InitiateTree) -> String {
     text
 }
 
-pub(super) const CLIENT: ClientTag = ClientTag(7);
+pub(super) const CLIENT: ClientTag = Clients::FIRST;
 
 /// 10.0.0.`number` and fd00::`number`.
 pub(super) fn address(number: u8, v6: bool) -> IpAddr {
@@ -169,13 +172,13 @@ impl Node {
             next_context: 1,
             forwards: Vec::new(),
             sent: Vec::new(),
+            left: Vec::new(),
         }
     }
 
     pub(super) fn listen(&self, local: SocketAddr, backlog: usize, must: bool) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
-        let client = CLIENT;
-        self.port.request(Request::Listen { listener, client, local, backlog, must_offload: must });
+        self.port.request(Request::Listen { listener, local, backlog, must_offload: must });
         listener
     }
 
@@ -183,7 +186,6 @@ impl Node {
         let handle = OffloadHandle(self.port.allocate());
         self.port.request(Request::Connect {
             handle,
-            client: CLIENT,
             local: None,
             remote,
             timeout: Duration::from_secs(5),
@@ -482,6 +484,7 @@ impl Bench {
                     FromHost::Invalidate(tree) => node.invalidates.push_back(tree),
                     FromHost::Forward(segment) => node.forwards.push(segment.frame),
                     FromHost::Forwarded(_) => {}
+                    FromHost::Leave(client) => node.left.push(client),
                 }
             }
             initiates.into_iter().for_each(|tree| node.take_initiate(tree));

@@ -11,7 +11,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::bench::{Bench, CLIENT, address, config};
+use super::bench::{Bench, address, config};
 use crate::{
     host::{ConfigError, HostConfig},
     socket::{HostError, Notice, OffloadPolicy, Request},
@@ -100,7 +100,6 @@ fn connect_from(
     let handle = OffloadHandle(bench.nodes[node].port.allocate());
     bench.nodes[node].port.request(Request::Connect {
         handle,
-        client: CLIENT,
         local: Some(local),
         remote,
         timeout: Duration::from_secs(60),

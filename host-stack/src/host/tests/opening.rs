@@ -11,7 +11,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::bench::{Bench, CLIENT, Node, address, config};
+use super::bench::{Bench, Node, address, config};
 use crate::{
     host::{BACKLOG_MAX, ConfigError, HANDSHAKE_MAX, HostConfig},
     socket::{HostError, Notice, OffloadPolicy, Request},
@@ -62,8 +62,8 @@ fn connects_and_accepts() {
         assert_eq!(bench.nodes[0].established(), (handle, false));
         bench.nodes[1].established();
         assert!(bench.nodes[1].has(|notice| matches!(notice, Notice::Established {
-            client, listener: Some(of), local, remote, ..
-        } if *client == CLIENT && *of == listener && *local == to(2, v6, 5000)
+            listener: Some(of), local, remote, ..
+        } if *of == listener && *local == to(2, v6, 5000)
             && remote.ip() == address(1, v6) && remote.port() >= 49_152)));
         assert_eq!(bench.nodes[0].host.stats().active_opens, 1);
         assert_eq!(bench.nodes[1].host.stats().passive_opens, 1);
@@ -114,7 +114,6 @@ fn unusable_addresses_fail_at_once() {
         let handle = OffloadHandle(node.port.allocate());
         node.port.request(Request::Connect {
             handle,
-            client: CLIENT,
             local: Some(local.parse().unwrap()),
             remote: to(2, false, 5000),
             timeout: Duration::from_secs(1),

@@ -14,6 +14,7 @@ use offload_engine::{
         tree::{InitiateNode, TargetContext, UpdateNode, UpdateTree},
     },
     engine::{
+        Clients,
         doorbell::Doorbell,
         port::{FromHost, HostPort, ToHost},
     },
@@ -22,10 +23,10 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::bench::{CLIENT, address, config};
+use super::bench::{address, config};
 use crate::{
     host::{ConfigError, Host},
-    socket::{HostError, ListenerId, Notice, OffloadPolicy, Request, SocketPort},
+    socket::{HostError, ListenerId, Notice, OffloadPolicy, Request, RequestPort, SocketPort},
 };
 
 /// The peer's Ethernet address.
@@ -51,7 +52,8 @@ impl Twin {
     fn new(policy: OffloadPolicy) -> Self {
         let host_doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut shards, mut ports) = (Vec::new(), Vec::new());
-        for (port, clients) in SocketPort::pairs(&host_doorbell, 2) {
+        for (down, clients) in RequestPort::pairs(&host_doorbell, 2) {
+            let port = down.register(Clients::FIRST, "client");
             let (to_engine, from_host) = crossbeam_channel::unbounded();
             let (to_host, from_engine) = crossbeam_channel::unbounded();
             let engine = HostPort {
@@ -118,9 +120,8 @@ impl Twin {
     /// Listens; what comes of it.
     fn listen(&mut self, shard: usize, local: SocketAddr) -> (ListenerId, Result<(), HostError>) {
         let listener = ListenerId(self.shards[shard].port.allocate());
-        let client = CLIENT;
         let backlog = 4;
-        let request = Request::Listen { listener, client, local, backlog, must_offload: false };
+        let request = Request::Listen { listener, local, backlog, must_offload: false };
         self.ask(shard, request);
         let answer = match self.shards[shard].port.notice() {
             Some(Notice::Listening { listener: of, .. }) if of == listener => Ok(()),

@@ -23,7 +23,7 @@ fn a_pause_makes_initiates_wait() {
     bench.port.initiate(neighbor(vec![path(vec![tcp(82)])]));
     bench.arrives(from_peer(80, 5000, 1000, b"going on"));
     bench.poll();
-    assert_eq!(bench.client.received, b"going on");
+    assert_eq!(bench.client().received, b"going on");
     assert!(matches!(bench.told()[..], [ToHost::Status(AdapterStatus::Pause)]));
     assert!(!bench.engine.has_input(), "nothing to do until it ends");
 

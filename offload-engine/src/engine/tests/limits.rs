@@ -158,7 +158,7 @@ fn hw_address_entries() {
     frame[5] = 7;
     bench.arrives(frame);
     bench.poll();
-    assert_eq!(bench.client.received, b"to seven");
+    assert_eq!(bench.client().received, b"to seven");
     bench.now += Duration::from_millis(50);
     bench.poll();
     assert_eq!(bench.sent()[0][6..12], [2, 0, 0, 0, 0, 7]);

@@ -22,7 +22,7 @@ impl Bench {
     /// Requests that have completed since the last call.
     fn receives(&mut self) -> Vec<(u64, NdisStatus, Vec<u8>)> {
         let bytes = |list: &ReceiveBufferList| list.slices().collect::<Vec<_>>().concat();
-        let taken = core::mem::take(&mut self.client.receives);
+        let taken = core::mem::take(&mut self.client().receives);
         taken.iter().map(|list| (list.context, list.status, bytes(list))).collect()
     }
 }
@@ -33,17 +33,17 @@ impl Bench {
 fn what_is_indicated_can_be_kept() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
-    bench.client.takes = usize::MAX;
+    bench.client().takes = usize::MAX;
     let mut seq = 5000;
     for (fill, length) in [(1, 40_000), (2, 1000), (3, 50_000)] {
         bench.arrives(from_peer(80, seq, 1000, &vec![fill; length]));
         bench.poll();
         seq += length as u32;
     }
-    let kept = &bench.client.kept;
+    let kept = &bench.client().kept;
     assert_eq!(kept.iter().map(Bytes::len).collect::<Vec<_>>(), [40_000, 50_000]);
     assert!(kept[0].iter().all(|byte| *byte == 1) && kept[1].iter().all(|byte| *byte == 3));
-    assert_eq!((bench.client.indications, bench.client.received.len()), (3, 91_000));
+    assert_eq!((bench.client().indications, bench.client().received.len()), (3, 91_000));
 }
 
 // CH-RCV-2, -4, CH-IND-2: requests posted from outside an upcall are filled before anything is indicated, from
@@ -53,18 +53,18 @@ fn requests_are_filled_first() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.post([room(1, 2), room(2, 3)]);
-    bench.client.takes = 0;
+    bench.client().takes = 0;
     bench.arrives(from_peer(80, 5000, 1000, b"abcdefgh"));
     bench.poll();
     let success = NdisStatus::SUCCESS;
     let full = vec![(1, success, b"ab".to_vec()), (2, success, b"cde".to_vec())];
     assert_eq!(bench.receives(), full);
-    assert_eq!((bench.client.indications, bench.client.received.len()), (1, 0), "refused");
-    bench.client.takes = usize::MAX;
+    assert_eq!((bench.client().indications, bench.client().received.len()), (1, 0), "refused");
+    bench.client().takes = usize::MAX;
     bench.post([room(3, 2)]);
     bench.poll();
     assert_eq!(bench.receives(), vec![(3, success, b"fg".to_vec())]);
-    assert_eq!(bench.client.received, b"h");
+    assert_eq!(bench.client().received, b"h");
 }
 
 // CH s10.6: the engine wakes for the push timer.
@@ -83,10 +83,10 @@ fn the_push_timer_wakes_the_engine() {
     bench.arrives(frame);
     bench.poll();
     // The delayed ACK first.
-    bench.now = bench.engine.poll_at(&bench.client).unwrap();
+    bench.now = bench.engine.poll_at(&bench.clients).unwrap();
     bench.poll();
     assert!(bench.receives().is_empty());
-    bench.now = bench.engine.poll_at(&bench.client).unwrap();
+    bench.now = bench.engine.poll_at(&bench.clients).unwrap();
     assert_eq!(bench.now, Instant::from_millis(501));
     bench.poll();
     assert_eq!(bench.receives(), vec![(1, NdisStatus::SUCCESS, b"few".to_vec())]);
@@ -98,7 +98,7 @@ fn the_push_timer_wakes_the_engine() {
 fn a_terminate_returns_requests() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
-    bench.client.takes = 0;
+    bench.client().takes = 0;
     bench.arrives(from_peer(80, 5000, 1000, b"abcdefgh"));
     bench.poll();
     bench.post([room(1, 3), ReceiveBufferList { no_push: true, ..room(2, 9) }, room(3, 9)]);
@@ -114,7 +114,7 @@ fn a_terminate_returns_requests() {
         (3, uploading, b"".to_vec()),
     ];
     assert_eq!(bench.receives(), expected);
-    assert_eq!(bench.client.uploaded, [OffloadHandle(80)]);
+    assert_eq!(bench.client().uploaded, [OffloadHandle(80)]);
     let told: Vec<ToHost> =
         core::iter::from_fn(|| bench.port.from_engine.try_recv().ok()).collect();
     let object = told.into_iter().find_map(|told| match told {

@@ -13,7 +13,7 @@ fn group(count: usize) -> Vec<Bench> {
         engine,
         port,
         wire,
-        client: Client { takes: usize::MAX, ..Client::default() },
+        clients: one_client(),
         now: Instant::from_millis(1),
     };
     group.into_iter().zip(wires).map(bench).collect()
@@ -38,7 +38,7 @@ fn a_frame_by_another_queue_reaches_its_connection() {
     assert!(group[1].engine.has_input(), "who sleeps looks first");
     group[1].poll();
     assert!(!group[1].engine.has_input());
-    assert_eq!(group[1].client.received, b"by the wrong queue");
+    assert_eq!(group[1].client().received, b"by the wrong queue");
     // It is answered by the connection's own queue.
     group[1].now += Duration::from_millis(50);
     group[1].poll();
@@ -50,7 +50,7 @@ fn a_frame_by_another_queue_reaches_its_connection() {
     // By its own queue it takes the short way.
     group[1].arrives(from_peer(80, 5018, 1000, b"!"));
     group[1].poll();
-    assert_eq!(group[1].client.received, b"by the wrong queue!");
+    assert_eq!(group[1].client().received, b"by the wrong queue!");
     assert_eq!(passed(&group[1]), (0, 0, 1));
 }
 
@@ -66,7 +66,7 @@ fn what_is_known_of_a_frame_goes_along() {
     group[1].wire.lock().unwrap().receive.push_back((frame, RxChecksum::Valid));
     group[1].poll();
     group[0].poll();
-    assert_eq!(group[0].client.received, b"dat`");
+    assert_eq!(group[0].client().received, b"dat`");
     assert_eq!(group[0].engine.stats().rx_checksum_errors, 1);
 }
 
@@ -131,9 +131,9 @@ fn a_connection_that_has_gone_is_not_looked_for() {
     let (now, nbl) = (group[0].now, NetBufferList::new(0));
     let mut io = group[0].engine.connections().get(now, OffloadHandle(7)).unwrap();
     io.disconnect(Disconnect::Abortive, nbl);
-    let Bench { engine, client, .. } = &mut group[0];
-    engine.flush(now, client);
-    assert_eq!(client.events.last(), Some(&ConnectionEvent::Released));
+    let Bench { engine, clients, .. } = &mut group[0];
+    engine.flush(now, clients);
+    assert_eq!(group[0].client().events.last(), Some(&ConnectionEvent::Released));
     group[0].told();
     group[0].poll();
     assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
@@ -143,7 +143,7 @@ fn a_connection_that_has_gone_is_not_looked_for() {
     group[1].poll();
     assert!(matches!(group[1].told()[..], [ToHost::Frame { .. }]));
     group[0].poll();
-    assert_eq!(group[0].client.received, b"of the other");
+    assert_eq!(group[0].client().received, b"of the other");
     assert_eq!((passed(&group[0]), passed(&group[1])), ((0, 0, 2), (2, 0, 0)));
 }
 
@@ -159,7 +159,7 @@ fn frames_on_their_way_are_bounded() {
     assert_eq!(passed(&group[1]), (PASSED_FRAMES_MAX as u64, 10, 0));
     while group[0].poll() {}
     assert_eq!(passed(&group[0]), (0, 0, PASSED_FRAMES_MAX as u64));
-    assert_eq!(group[0].client.received, b"again");
+    assert_eq!(group[0].client().received, b"again");
 }
 
 #[test]

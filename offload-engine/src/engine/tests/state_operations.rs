@@ -135,7 +135,7 @@ fn backlog_sizes() {
     let before = bench.query_all(n, p, tcps[0]).4;
     assert!(before.send_backlog_size > 0 && before.send_backlog_size != u32::MAX);
     bench.io(80).send([list(1, b"posted")].into());
-    bench.client.takes = 2;
+    bench.client().takes = 2;
     bench.arrives(from_peer(80, 5000, 1000, b"abcde"));
     bench.poll();
     let after = bench.query_all(n, p, tcps[0]).4;
@@ -325,8 +325,8 @@ fn an_invalid_connection_does_not_even_reset() {
     bench.io(80).disconnect(Disconnect::Abortive, NetBufferList::new(7));
     bench.poll();
     assert!(bench.sent().is_empty());
-    assert_eq!(bench.client.disconnected.len(), 1);
-    assert_eq!(bench.client.events, [ConnectionEvent::Released]);
+    assert_eq!(bench.client().disconnected.len(), 1);
+    assert_eq!(bench.client().events, [ConnectionEvent::Released]);
     assert_eq!(bench.engine.stats().tx_invalid, 1);
 }
 
@@ -411,7 +411,7 @@ fn step(
             bench.update(update_tree(UpdateNode::Placeholder, UpdateNode::Placeholder, vec![node]));
         }
         _ => {
-            bench.client.takes = random.rand_range(0..5) as usize;
+            bench.client().takes = random.rand_range(0..5) as usize;
             bench.now += Duration::from_millis(random.rand_range(0..90).into());
             bench.engine.connections().get(bench.now, OffloadHandle(80)).unwrap().resume_receive();
         }

@@ -91,15 +91,15 @@ fn one_tree_takes_all_back() {
     };
     assert_eq!(delegated.nic_reachability_delta, 2_000);
     assert!(told.is_empty(), "{told:?}");
-    assert_eq!(bench.client.uploaded, [OffloadHandle(80), OffloadHandle(81)]);
-    assert!(bench.client.events.is_empty(), "uploaded, not released");
+    assert_eq!(bench.client().uploaded, [OffloadHandle(80), OffloadHandle(81)]);
+    assert!(bench.client().events.is_empty(), "uploaded, not released");
     let objects = bench.engine.objects();
     assert_eq!((objects.neighbors(), objects.paths()), (0, 0));
     assert!(bench.engine.connections().is_empty());
     bench.arrives(from_peer(80, 5000, 1000, b"yours"));
     bench.poll();
     assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
-    assert!(bench.client.received.is_empty());
+    assert!(bench.client().received.is_empty());
     assert_eq!(bench.engine.stats().terminates, 2);
 }
 
@@ -115,7 +115,7 @@ fn a_connection_is_found_whoever_had_the_last_frame() {
         bench.arrives(from_peer(port, seq, 1000, text));
         bench.poll();
     }
-    assert_eq!(bench.client.received, b"abcd");
+    assert_eq!(bench.client().received, b"abcd");
     bench.upload(tcps[0]);
     bench.arrives(from_peer(80, 5002, 1000, b"x"));
     bench.poll();
@@ -127,7 +127,7 @@ fn a_connection_is_found_whoever_had_the_last_frame() {
     bench.arrives(from_peer(82, 5000, 1000, b"e"));
     bench.poll();
     assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
-    assert_eq!(bench.client.received, b"abcde");
+    assert_eq!(bench.client().received, b"abcde");
     assert_eq!(bench.engine.stats().rx_segments, 5);
 }
 
@@ -166,10 +166,10 @@ fn everything_pending_goes_back() {
     }
     bench.io(80).send([list(1, b"ab"), split, list(3, b"gh")].into());
     bench.poll();
-    bench.client.takes = 3;
+    bench.client().takes = 3;
     bench.arrives(from_peer(80, 5000, 1003, b"hello"));
     bench.poll();
-    assert_eq!(bench.client.completed.iter().map(|list| list.context).collect::<Vec<_>>(), [1]);
+    assert_eq!(bench.client().completed.iter().map(|list| list.context).collect::<Vec<_>>(), [1]);
     bench.io(80).disconnect(Disconnect::Graceful, list(9, b"bye"));
     bench.sent();
 
@@ -178,10 +178,10 @@ fn everything_pending_goes_back() {
     let sent = bench.sent();
     assert_eq!(sent.len(), 1, "the ACK and nothing else");
     assert_eq!(tcp_of(&sent[0]), (1008, 5005, Vec::new()));
-    let done: Vec<_> = bench.client.disconnected.iter().map(|l| (l.context, l.status)).collect();
+    let done: Vec<_> = bench.client().disconnected.iter().map(|l| (l.context, l.status)).collect();
     assert_eq!(done, [(9, NdisStatus::UPLOAD_IN_PROGRESS)]);
-    assert_eq!(bench.client.completed.len(), 1, "sends complete in the host");
-    assert_eq!(bench.client.uploaded, [OffloadHandle(80)]);
+    assert_eq!(bench.client().completed.len(), 1, "sends complete in the host");
+    assert_eq!(bench.client().uploaded, [OffloadHandle(80)]);
 
     let delegated = object.tcp.delegated;
     assert_eq!(delegated.state, TcpPhase::FinWait1);
@@ -202,7 +202,7 @@ fn everything_pending_goes_back() {
         ]
     );
     assert_eq!(object.buffered_data.concat(), b"lo");
-    assert_eq!(object.client, ClientTag(80));
+    assert_eq!(object.client, Clients::FIRST);
 }
 
 // CH-SNB-4, CH-SNC-3: offloaded again, the same lists complete once each and in order, and the disconnect's data, whose
@@ -222,9 +222,9 @@ fn what_came_back_can_be_offloaded_again() {
     assert_eq!(stream, b"abcdbye");
     bench.arrives(from_peer(80, 5000, 1008, b""));
     bench.poll();
-    let done: Vec<_> = bench.client.completed.iter().map(|l| (l.context, l.status)).collect();
+    let done: Vec<_> = bench.client().completed.iter().map(|l| (l.context, l.status)).collect();
     assert_eq!(done, [(1, NdisStatus::SUCCESS), (2, NdisStatus::SUCCESS)]);
-    assert_eq!(bench.client.disconnected.len(), 1);
+    assert_eq!(bench.client().disconnected.len(), 1);
 }
 
 // CH s8.1: a RST that is owed goes out before the connection could go back, which it then cannot.
@@ -238,9 +238,9 @@ fn an_aborted_connection_has_no_state() {
     assert!(matches!(told[..], [ToHost::Released { .. }]), "{told:?}");
     let sent = bench.sent();
     assert!(sent.len() == 1 && Flags(sent[0][47]).contains(Flags::RST));
-    assert_eq!(bench.client.disconnected[0].status, NdisStatus::SUCCESS);
-    assert_eq!(bench.client.events, [ConnectionEvent::Released]);
-    assert!(bench.client.uploaded.is_empty());
+    assert_eq!(bench.client().disconnected[0].status, NdisStatus::SUCCESS);
+    assert_eq!(bench.client().events, [ConnectionEvent::Released]);
+    assert!(bench.client().uploaded.is_empty());
 }
 
 fn urgent(mut frame: Vec<u8>) -> Vec<u8> {
@@ -269,7 +269,7 @@ fn urgent_data_waits_for_the_host() {
     assert_eq!(Bench::retrieved(&told), [(80, UploadReason::ReceivedUrgentData)]);
     assert_eq!(told.len(), 1, "{told:?}");
     let stopped = ConnectionEvent::Retrieve(UploadReason::ReceivedUrgentData);
-    assert_eq!(bench.client.events, [stopped]);
+    assert_eq!(bench.client().events, [stopped]);
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_held, stats.rx_held_dropped), (HELD_FRAMES_MAX as u64, 1));
     // CH-FWD: what the host has of it stays the host's.
@@ -299,7 +299,7 @@ fn urgent_data_waits_for_the_host() {
             .map(|index| 5006 + index + 5 * u32::from(index > 0))
             .collect::<Vec<_>>()
     );
-    assert_eq!(bench.client.received, b"before");
+    assert_eq!(bench.client().received, b"before");
 }
 
 // CH s9.3: the frames that wait are bounded in bytes too.
@@ -328,7 +328,7 @@ fn failed_hardware_loses_the_connection() {
         bench.io(80).send([list(1, b"lost")].into());
         bench.poll();
         assert!(bench.engine.inject_failure(OffloadHandle(80)));
-        assert!(bench.client.events.is_empty());
+        assert!(bench.client().events.is_empty());
         let mut told = Vec::new();
         if !terminate_first {
             let tree = vec![node(
@@ -349,11 +349,11 @@ fn failed_hardware_loses_the_connection() {
         assert_eq!(Bench::retrieved(&told), [(80, failure)]);
         assert!(matches!(told[1..], [ToHost::Released { handle: OffloadHandle(80) }]), "{told:?}");
         assert_eq!(
-            bench.client.events,
+            bench.client().events,
             [ConnectionEvent::Retrieve(failure), ConnectionEvent::Abort, ConnectionEvent::Released]
         );
-        let done: Vec<_> = bench.client.completed.iter().map(|l| (l.context, l.status)).collect();
+        let done: Vec<_> = bench.client().completed.iter().map(|l| (l.context, l.status)).collect();
         assert_eq!(done, [(1, NdisStatus::REQUEST_ABORTED)]);
-        assert_eq!(bench.client.uploaded, [OffloadHandle(81)]);
+        assert_eq!(bench.client().uploaded, [OffloadHandle(81)]);
     }
 }

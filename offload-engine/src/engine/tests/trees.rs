@@ -16,7 +16,7 @@ pub(super) const PARTIAL: NdisStatus = NdisStatus::OFFLOAD_PARTIAL_SUCCESS;
 
 /// The parts of [`state`]: neighbor, path, connection.
 pub(super) fn parts(local_port: u16) -> (NeighborState, PathState, TcpObject) {
-    TcpObject::split(ClientTag(u64::from(local_port)), state(local_port))
+    TcpObject::split(Clients::FIRST, state(local_port))
 }
 
 /// A new connection node, named after its port.
@@ -120,11 +120,11 @@ fn the_worked_example_of_partial_success() {
     assert_eq!(named, [true, false, false]);
     let objects = bench.engine.objects();
     assert_eq!((objects.neighbors(), objects.paths()), (1, 1));
-    assert_eq!(bench.client.offloaded, [(OffloadHandle(80), ClientTag(80))]);
+    assert_eq!(bench.client().offloaded, [OffloadHandle(80)]);
     // CH-TREE-4.
     bench.arrives(from_peer(80, 5000, 1000, b"live"));
     bench.poll();
-    assert_eq!(bench.client.received, b"live");
+    assert_eq!(bench.client().received, b"live");
 }
 
 // CH-TREE-1: depth first, then breadth, seen in the names that are given out.
@@ -143,7 +143,7 @@ fn the_walk_goes_down_before_it_goes_on() {
         }
     }
     assert_eq!(order, (1..=9).collect::<Vec<_>>());
-    let told: Vec<_> = bench.client.offloaded.iter().map(|(handle, _)| handle.0).collect();
+    let told: Vec<_> = bench.client().offloaded.iter().map(|handle| handle.0).collect();
     assert_eq!(told, [80, 81, 82, 83]);
 }
 
@@ -225,7 +225,7 @@ fn buffered_data_comes_before_new_data() {
     bench.initiate_tree(neighbor(vec![path(vec![node])]));
     bench.arrives(from_peer(80, 5000, 1000, b"and new"));
     bench.poll();
-    assert_eq!(bench.client.received, b"left behind and new");
+    assert_eq!(bench.client().received, b"left behind and new");
 }
 
 // CH-FWD-2, -5: to the connection that the host names, and completed once, with what became of it.
@@ -247,7 +247,7 @@ fn forwarded_segments_complete() {
     assert_eq!(forward(tcps[0], vec![0; 20]), NdisStatus::REQUEST_ABORTED, "no segment");
     let gone = TargetContext { generation: tcps[0].generation + 100, ..tcps[0] };
     assert_eq!(forward(gone, frame), NdisStatus::UPLOAD_IN_PROGRESS, "not the target's");
-    assert_eq!(bench.client.received, b"late");
+    assert_eq!(bench.client().received, b"late");
     let stats = bench.engine.stats();
     assert_eq!((stats.forwards, stats.forwards_dropped), (1, 3));
 }
@@ -261,13 +261,13 @@ fn forwarded_segments_come_before_later_ones() {
     let (_, _, tcps) = bench.offload(&[80]);
     bench.arrives(from_peer(80, 5006, 1000, b"later"));
     bench.poll();
-    assert_eq!((bench.client.received.len(), bench.sent().len()), (0, 0));
+    assert_eq!((bench.client().received.len(), bench.sent().len()), (0, 0));
     let frame = from_peer(80, 5000, 1000, b"first ");
     bench.port.forward(Forward { connection: tcps[0], frame, status: NdisStatus::PENDING });
     bench.port.forwarded(tcps[0]);
     bench.arrives(from_peer(80, 5011, 1000, b" and last"));
     bench.poll();
-    assert_eq!(bench.client.received, b"first later and last");
+    assert_eq!(bench.client().received, b"first later and last");
     let acknowledged: Vec<u32> = bench.sent().iter().map(|frame| tcp_of(frame).1).collect();
     assert_eq!(acknowledged, [5020]);
     assert_eq!(bench.engine.stats().rx_held, 1);
@@ -285,10 +285,10 @@ fn a_window_of_early_segments_is_kept() {
         bench.arrives(from_peer(80, 5000 + index, 1000, b"x"));
     }
     while bench.poll() {}
-    assert!(bench.client.received.is_empty());
+    assert!(bench.client().received.is_empty());
     bench.port.forwarded(tcps[0]);
     bench.poll();
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_held, stats.rx_held_dropped), (count as u64, 0));
-    assert_eq!(bench.client.received.len(), count);
+    assert_eq!(bench.client().received.len(), count);
 }

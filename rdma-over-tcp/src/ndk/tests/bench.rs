@@ -155,6 +155,8 @@ pub(super) struct Node {
     pub(super) access: Arc<TestAccess>,
     pub(super) adapter: Adapter,
     host: HostSocketPort,
+    /// Where the adapter hears of its connections; it has said so first.
+    tell: Box<dyn Fn(Notice)>,
     listeners: Vec<(ListenerId, SocketAddr)>,
 }
 
@@ -162,6 +164,9 @@ impl Node {
     fn new(config: AdapterConfig) -> Self {
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let (port, host) = SocketPort::pair(doorbell);
+        let registered = host.requests.try_recv().unwrap().request;
+        let Request::Register { notices, .. } = registered else { panic!("{registered:?}") };
+        let tell = Box::new(move |notice| notices.send(notice).unwrap());
         let core = AdapterCore::new(config, port, Box::new(|| {}));
         let access = Arc::new(TestAccess {
             core: Mutex::new(core),
@@ -169,7 +174,7 @@ impl Node {
             urgency: Mutex::default(),
         });
         let adapter = Adapter::new(access.clone());
-        Self { access, adapter, host, listeners: Vec::new() }
+        Self { access, adapter, host, tell, listeners: Vec::new() }
     }
 }
 
@@ -271,9 +276,9 @@ impl Bench {
     /// The host stack.
     fn serve_host(&mut self, node: usize) -> bool {
         let mut worked = false;
-        while let Ok(request) = self.nodes[node].host.requests.try_recv() {
+        while let Ok(asked) = self.nodes[node].host.requests.try_recv() {
             worked = true;
-            match request {
+            match asked.request {
                 Request::Listen { listener, local, .. } => {
                     self.nodes[node].listeners.push((listener, local));
                     self.notify(node, Notice::Listening { listener, local });
@@ -281,9 +286,7 @@ impl Bench {
                 Request::Unlisten { listener } => {
                     self.nodes[node].listeners.retain(|(name, _)| *name != listener);
                 }
-                Request::Connect { handle, client, remote, .. } => {
-                    self.connect(node, handle, client, remote);
-                }
+                Request::Connect { handle, remote, .. } => self.connect(node, handle, remote),
                 Request::Abort { .. } => {}
                 other => panic!("NDK does not ask for {other:?}"),
             }
@@ -291,13 +294,7 @@ impl Bench {
         worked
     }
 
-    fn connect(
-        &mut self,
-        node: usize,
-        handle: OffloadHandle,
-        client: offload_engine::chimney::client::ClientTag,
-        remote: SocketAddr,
-    ) {
+    fn connect(&mut self, node: usize, handle: OffloadHandle, remote: SocketAddr) {
         let other = 1 - node;
         let listener = self.nodes[other].listeners.iter().find(|(_, local)| *local == remote);
         let error = self.host_error.or_else(|| listener.is_none().then_some(HostError::Refused));
@@ -313,7 +310,6 @@ impl Bench {
         let passive = OffloadHandle(next);
         let established = |handle, listener, local, remote| Notice::Established {
             handle,
-            client,
             listener,
             local,
             remote,
@@ -331,7 +327,7 @@ impl Bench {
     }
 
     fn notify(&self, node: usize, notice: Notice) {
-        self.nodes[node].host.notices.send(notice).unwrap();
+        (self.nodes[node].tell)(notice);
     }
 
     fn poll(&mut self, node: usize) -> bool {

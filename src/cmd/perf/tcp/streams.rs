@@ -18,9 +18,7 @@ use host_stack::{
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
-    chimney::client::{ClientTag, OffloadHandle},
-    engine::Connections,
-    time::Instant as EngineInstant,
+    chimney::client::OffloadHandle, engine::Connections, time::Instant as EngineInstant,
 };
 
 use super::{Bulk, Stack};
@@ -34,8 +32,6 @@ use crate::{
     waker::Waker,
 };
 
-/// The one client of the node.
-const CLIENT: ClientTag = ClientTag(1);
 /// Connections that may be in their handshake.
 const BACKLOG: usize = 128;
 /// Looks between two looks at the clock.
@@ -81,7 +77,7 @@ impl NodeStack {
     ) -> Result<Self, Failure> {
         let links = node::open_links(&mut Netlink::open()?, config)?;
         reporter.link(links.vnet_header, config);
-        let start = |port| Streams::new(port, CLIENT);
+        let start = Streams::new;
         let nodes = node::start_queues(links.links, config, start)?;
         let control = server::serve(&nodes[0], config)?;
         let waker = Waker::new();

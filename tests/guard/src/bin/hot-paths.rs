@@ -141,12 +141,12 @@ fn stream_iteration(name: &str) {
     let nodes = stations.nodes.clone();
     nodes[1].with(|pump, _| pump.listen(address(1, PORT)));
     nodes[0].with(|pump, _| pump.connect(address(1, PORT)));
-    while nodes.iter().any(|node| node.core().client.offloaded().is_none()) {
+    while nodes.iter().any(|node| node.look(|pump| pump.offloaded().is_none())) {
         stations.step();
     }
     Rounds::run(Step::Receive, |round| {
         let (sent, received) =
-            (nodes[0].core().client.lists_sent, nodes[1].core().client.bytes_received);
+            (nodes[0].look(|pump| pump.lists_sent), nodes[1].look(|pump| pump.bytes_received));
         nodes[0].with(|pump, _| pump.sends = true);
         nodes[0].with(|pump, _| pump.sends = false);
         let now = nodes[1].now();
@@ -155,11 +155,11 @@ fn stream_iteration(name: &str) {
             assert!(core.poll(now).expect("a link in memory"));
         });
         if round.is_warm {
-            let bytes = core.client.bytes_received - received;
+            let bytes = core.clients.first::<Pump>().bytes_received - received;
             assert_eq!(bytes, (LISTS * SEGMENT_BYTES) as u64, "a whole batch in one iteration");
         }
         drop(core);
-        while nodes[0].core().client.lists_sent < sent + LISTS as u64 {
+        while nodes[0].look(|pump| pump.lists_sent) < sent + LISTS as u64 {
             stations.step();
         }
     });

@@ -99,7 +99,7 @@ impl StreamInMemory {
         stations.nodes[1].with(|pump, _| pump.listen(address(1, PORT)));
         stations.nodes[0].with(|pump, _| pump.connect(address(1, PORT)));
         let is_up = |stations: &Stations<Pump>| {
-            stations.nodes.iter().all(|node| node.core().client.offloaded().is_some())
+            stations.nodes.iter().all(|node| node.look(|pump| pump.offloaded().is_some()))
         };
         while !is_up(&stations) {
             stations.step();
@@ -115,7 +115,7 @@ impl Mover for StreamInMemory {
     /// Lists that each of both sends.
     fn run(&mut self, lists: u64) {
         let sent = |stations: &Stations<Pump>| {
-            stations.nodes.iter().map(|node| node.core().client.lists_sent).min()
+            stations.nodes.iter().map(|node| node.look(|pump| pump.lists_sent)).min()
         };
         let end = sent(&self.0).map(|sent| sent + lists);
         while sent(&self.0) < end {
