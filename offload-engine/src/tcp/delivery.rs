@@ -159,6 +159,11 @@ impl Requests {
         self.queue.front().is_some_and(|front| front.is_partly_filled() && !front.list.no_push)
     }
 
+    /// Whether requests are complete.
+    fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
     /// Takes what is complete, in order.
     #[inline]
     pub(super) fn take_done(&mut self) -> Option<ReceiveChain> {
@@ -218,7 +223,10 @@ impl Connection {
         let waits = self.receiver.backlog().is_some();
         let rest = if waits || data.is_empty() { data } else { self.run(data, push, consumer) };
         self.settle(rest, push);
-        self.deliver_waiting(now, consumer);
+        // Common case: the consumer has taken all of it.
+        if self.receiver.backlog_bytes() > 0 || self.requests.has_done() {
+            self.deliver_waiting(now, consumer);
+        }
     }
 
     /// Delivers what waits, as far as requests and the consumer take it.
@@ -253,6 +261,7 @@ impl Connection {
 
     /// The chart for a segment that came in order: P, then B, until it is gone or refused. Returns what is
     /// left of it.
+    #[inline]
     fn run<'d>(&mut self, data: &'d [u8], push: bool, consumer: &mut impl Consumer) -> &'d [u8] {
         let mut rest = data;
         let mut idle_rounds = 0;
@@ -332,6 +341,7 @@ impl Connection {
 
     /// B: indicates the front of `data`, RcvIndicationSize of it at most (CH-IND-4). Returns what the consumer
     /// has not taken, and whether it has refused any.
+    #[inline]
     fn indicate<'d>(
         &mut self,
         data: &'d [u8],
