@@ -18,7 +18,7 @@ const UNSAFE: &[&str] = &[
     "offload-engine/src/link/packet.rs",
     "offload-engine/src/link/tun.rs",
     // Registered memory, which consumer and adapter share.
-    "rdma-over-tcp/src/ndk/memory.rs",
+    "rdma-over-tcp/src/rnic/memory.rs",
     // The C interface of packetdrill, both sides of it, and what the dynamic loader is offered.
     "tests/packetdrill/src/abi",
     "tests/packetdrill/src/caller.rs",

@@ -1,9 +1,10 @@
 //! Requests to the host stack and what it answers: the vocabulary of connection set-up.
 //!
 //! A client (an upper layer that lives with the engine) sends [`Request`]s down a channel and takes
-//! [`Notice`]s from another, which brings those of its own connections and listeners. Data of an offloaded connection never passes here: it goes straight
-//! through the chimney. Data of a connection that is in the host does, under credits: the client
-//! has at most [`SEND_CREDIT_BYTES`] unanswered bytes out, the host at most [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT.
+//! [`Notice`]s from another, which brings those of its own connections and listeners. Data of an offloaded
+//! connection never passes here: it goes straight through the chimney. Data of a connection that is in the host does,
+//! under credits: the client has at most [`SEND_CREDIT_BYTES`] unanswered bytes out, the host at most
+//! [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT.
 //!
 //! A net buffer list is given once and comes back once, complete, however often its connection changes
 //! hands meanwhile: by [`Notice::Sent`] if the host has it in the end, by
@@ -393,8 +394,8 @@ impl RequestPort {
     }
 }
 
-/// The host's end of the channel from the clients of a shard. Notices go by what [`Request::Register`] has brought: ring
-/// the engine's doorbell after sending, for clients live with the engine.
+/// The host's end of the channel from the clients of a shard. Notices go by what [`Request::Register`] has brought;
+/// the engine's doorbell is rung after sending, for clients live with the engine.
 #[cfg(feature = "std")]
 #[derive(Debug)]
 pub struct HostSocketPort {

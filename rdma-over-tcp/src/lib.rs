@@ -1,10 +1,12 @@
-//! iWARP and NDK queue pairs over offloaded TCP connections.
+//! iWARP over TCP: a codec, an RDMA adapter, and its interfaces.
 //!
 //! The codec ([`mpa`], [`ddp`], [`rdmap`], and below them the numbers of their errors, [`error`]) turns bytes into
 //! messages and back. It is pure, and usable alone: with `default-features = false` it is `no_std` + `alloc` and
-//! depends on no other crate of this project; the feature `std` adds a CRC by the CPU's instructions. `ndk`, a feature
-//! of its own and the default, has the objects of NDKPI: adapter, protection domain, completion queue, queue pair,
-//! memory region, connector, listener.
+//! depends on no other crate of this project; the feature `std` adds a CRC by the CPU's instructions.
+//!
+//! The feature `ndk`, which is the default, adds the rest: [`rnic`], the adapter with its protection domains,
+//! completion queues, queue pairs, memory regions and connections; [`transport`], what carries its byte streams;
+//! [`ndk`], the interface NDKPI.
 #![no_std]
 
 extern crate alloc;
@@ -17,3 +19,7 @@ pub mod mpa;
 #[cfg(feature = "ndk")]
 pub mod ndk;
 pub mod rdmap;
+#[cfg(feature = "ndk")]
+pub mod rnic;
+#[cfg(feature = "ndk")]
+pub mod transport;

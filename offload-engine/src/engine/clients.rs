@@ -10,8 +10,8 @@
 //! A tag is the client's place in the table and the number of its registration, so it is never given twice, and a place
 //! can be taken again. A client may leave while connections of it are anywhere: [`Engine`](super::Engine) resets those
 //! that it has ([`FromHost::Leave`](super::port::FromHost::Leave)), and those that are still on their way to it, and
-//! upcalls with a tag that nobody has (any more) go to [`Nobody`], which takes what comes and drops it. The other clients
-//! do not notice.
+//! upcalls with a tag that nobody has (any more) go to [`Nobody`], which takes what comes and drops it. The other
+//! clients do not notice.
 //!
 //! A client's own state is reached by tag and type ([`Clients::get`], [`Clients::get_mut`]): a lookup as above and a
 //! comparison of types. Whoever holds the table, behind the one lock of a shard, needs no other lock for it.

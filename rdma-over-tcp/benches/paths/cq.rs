@@ -6,15 +6,18 @@ use std::sync::{Arc, Mutex};
 
 use host_stack::socket::SocketPort;
 use offload_engine::{engine::doorbell::Doorbell, time::Instant};
-use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, AdapterCore, CoreAccess, Cq, NdkResultEx, NtStatus, Qp, QpLimits,
+use rdma_over_tcp::{
+    ndk::{
+        Adapter, AdapterConfig, AdapterCore, CoreAccess, Cq, NdkResultEx, NtStatus, Qp, QpLimits,
+    },
+    rnic::Rnic,
 };
 
 struct Access(Mutex<AdapterCore>);
 
 impl CoreAccess for Access {
-    fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
-        work(&mut self.0.lock().expect("nobody panics"), Instant::ZERO);
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
+        work(self.0.lock().expect("nobody panics").rnic(), Instant::ZERO);
     }
 }
 

@@ -3,6 +3,7 @@
 use core::ops::{BitOr, BitOrAssign};
 
 use super::status::NtStatus;
+use crate::rnic::{Access, Arm, WrFlags};
 
 macro_rules! flag_set {
     ($(#[$doc:meta])* $name:ident { $($(#[$flag_doc:meta])* $flag:ident = $value:literal;)* }) => {
@@ -115,6 +116,16 @@ pub enum CqNotify {
     Any,
 }
 
+impl From<CqNotify> for Arm {
+    fn from(notify: CqNotify) -> Self {
+        match notify {
+            CqNotify::Errors => Self::Failure,
+            CqNotify::Solicited => Self::Solicited,
+            CqNotify::Any => Self::Next,
+        }
+    }
+}
+
 impl CqNotify {
     /// The header's number.
     #[must_use]
@@ -178,24 +189,42 @@ impl OpFlags {
         Ok(())
     }
 
-    /// The rights that a fast registration asks for, as a region's flags.
-    #[must_use]
-    pub const fn rights(self) -> MrFlags {
-        let mut rights = 0;
-        if self.contains(Self::ALLOW_LOCAL_WRITE) {
-            rights |= MrFlags::ALLOW_LOCAL_WRITE.0;
-        }
-        if self.contains(Self::ALLOW_REMOTE_READ) {
-            rights |= MrFlags::ALLOW_REMOTE_READ.0;
-        }
-        if self.contains(Self::ALLOW_REMOTE_WRITE) {
-            rights |= MrFlags::ALLOW_REMOTE_WRITE.0;
-        }
-        MrFlags(rights)
+    /// The rights that a fast registration asks for.
+    pub(super) fn rights(self) -> Access {
+        access(
+            self.contains(Self::ALLOW_LOCAL_WRITE),
+            self.contains(Self::ALLOW_REMOTE_READ),
+            self.contains(Self::ALLOW_REMOTE_WRITE),
+        )
+    }
+
+    /// The options of a work request.
+    pub(super) fn options(self) -> WrFlags {
+        let option = |flag, option| if self.contains(flag) { option } else { WrFlags::NONE };
+        option(Self::SILENT_SUCCESS, WrFlags::SILENT)
+            | option(Self::READ_FENCE, WrFlags::READ_FENCE)
+            | option(Self::SEND_AND_SOLICIT_EVENT, WrFlags::SOLICITED)
+            | option(Self::DEFER, WrFlags::DEFER)
     }
 }
 
+fn access(local_write: bool, remote_read: bool, remote_write: bool) -> Access {
+    let right = |is_granted, right| if is_granted { right } else { Access::NONE };
+    right(local_write, Access::LOCAL_WRITE)
+        | right(remote_read, Access::REMOTE_READ)
+        | right(remote_write, Access::REMOTE_WRITE)
+}
+
 impl MrFlags {
+    /// The rights of a region.
+    pub(super) fn rights(self) -> Access {
+        access(
+            self.contains(Self::ALLOW_LOCAL_WRITE),
+            self.contains(Self::ALLOW_REMOTE_READ),
+            self.contains(Self::ALLOW_REMOTE_WRITE),
+        )
+    }
+
     /// Refuses unknown bits, and 0x4 without local write.
     ///
     /// # Errors
@@ -218,11 +247,12 @@ mod tests {
     fn composite_op_flags() {
         let check = |bits| OpFlags(bits).check(OperationType::FastRegister);
         assert_eq!(check(0x10), Ok(()));
-        assert_eq!(OpFlags(0x10).rights(), MrFlags(0x1));
+        let local = Access::LOCAL_WRITE;
+        assert_eq!(OpFlags(0x10).rights(), local);
         assert_eq!(check(0x20), Err(NtStatus::INVALID_PARAMETER));
         assert_eq!(check(0x30), Ok(()));
-        assert_eq!(OpFlags(0x30).rights(), MrFlags(0x5));
-        assert_eq!(OpFlags(0x38).rights(), MrFlags(0x7));
+        assert_eq!(OpFlags(0x30).rights(), local | Access::REMOTE_WRITE);
+        assert_eq!(OpFlags(0x38).rights(), local | Access::REMOTE_WRITE | Access::REMOTE_READ);
         assert!(!OpFlags(0x10).contains(OpFlags::ALLOW_REMOTE_WRITE));
     }
 

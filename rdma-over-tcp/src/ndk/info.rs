@@ -1,6 +1,7 @@
-//! What the adapter offers, and what it counts.
+//! NDK_ADAPTER_INFO: what the adapter offers.
 
 use super::flags::AdapterFlags;
+use crate::rnic::{COPY_ASIDE_MAX, Limits};
 
 /// NDK_VERSION.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -71,29 +72,29 @@ pub struct AdapterInfo {
     pub rdma_technology: RdmaTechnology,
 }
 
-impl Default for AdapterInfo {
-    fn default() -> Self {
+impl From<&Limits> for AdapterInfo {
+    fn from(limits: &Limits) -> Self {
         Self {
             version: NDK_VERSION,
             vendor_id: 0x0066_6c75,
             device_id: 1,
-            max_registration_size: 1 << 40,
+            max_registration_size: limits.registration_bytes_max,
             max_window_size: 0,
-            frmr_page_count: 256,
-            max_initiator_request_sge: 16,
-            max_receive_request_sge: 16,
-            max_read_request_sge: 16,
-            max_transfer_length: 1 << 30,
-            max_inline_data_size: 1024,
-            max_inbound_read_limit: 128,
-            max_outbound_read_limit: 128,
-            max_receive_queue_depth: 16 * 1024,
-            max_initiator_queue_depth: 16 * 1024,
+            frmr_page_count: limits.fast_register_pages_max,
+            max_initiator_request_sge: limits.send_sges_max,
+            max_receive_request_sge: limits.receive_sges_max,
+            max_read_request_sge: limits.read_sges_max,
+            max_transfer_length: limits.transfer_bytes_max,
+            max_inline_data_size: limits.inline_bytes_max,
+            max_inbound_read_limit: limits.ird_max,
+            max_outbound_read_limit: limits.ord_max,
+            max_receive_queue_depth: limits.receive_depth_max,
+            max_initiator_queue_depth: limits.send_depth_max,
             max_srq_depth: 0,
-            max_cq_depth: 1 << 20,
-            large_request_threshold: 16 * 1024,
-            max_caller_data: 508,
-            max_callee_data: 508,
+            max_cq_depth: limits.cq_depth_max,
+            large_request_threshold: COPY_ASIDE_MAX,
+            max_caller_data: limits.private_data_max,
+            max_callee_data: limits.private_data_max,
             adapter_flags: AdapterFlags::IN_ORDER_DMA_SUPPORTED
                 | AdapterFlags::RDMA_READ_SINK_NOT_REQUIRED
                 | AdapterFlags::RDMA_READ_LOCAL_INVALIDATE_SUPPORTED
@@ -101,63 +102,4 @@ impl Default for AdapterInfo {
             rdma_technology: RdmaTechnology::IWarp,
         }
     }
-}
-
-/// NDIS_NDK_PERFORMANCE_COUNTERS, as far as this layer knows them: octets and frames of layer 2 are
-/// counted by the link.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counters {
-    /// Outbound connections established.
-    pub connect: u64,
-    /// Inbound connections established.
-    pub accept: u64,
-    /// Attempts, in either direction, that failed.
-    pub connect_failure: u64,
-    /// Established connections that met an error before the consumer disconnected.
-    pub connection_error: u64,
-    /// Connections established now.
-    pub active_connection: u64,
-    /// Completion queues that failed.
-    pub cq_error: u64,
-    /// FPDU bytes received and accepted, markers included.
-    pub fpdu_in_octets: u64,
-    /// FPDU bytes handed to TCP, markers included.
-    pub fpdu_out_octets: u64,
-    /// FPDUs received and accepted.
-    pub fpdu_in: u64,
-    /// FPDUs handed to TCP.
-    pub fpdu_out: u64,
-}
-
-/// Statistics of one queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct QpStats {
-    /// Sends begun on the wire.
-    pub sends: u64,
-    /// Writes begun on the wire.
-    pub writes: u64,
-    /// Read requests sent.
-    pub reads: u64,
-    /// Sends received in full.
-    pub receives: u64,
-    /// FPDUs of peers' writes placed.
-    pub write_segments_placed: u64,
-    /// Read requests answered.
-    pub read_responses: u64,
-    /// FPDUs handed to TCP.
-    pub fpdu_out: u64,
-    /// FPDUs received.
-    pub fpdu_in: u64,
-    /// Net buffer lists handed to TCP: below `fpdu_out` when small requests were packed.
-    pub lists_out: u64,
-    /// Payload bytes copied aside so that a request could complete at once.
-    pub copied_aside_bytes: u64,
-    /// Times the unacknowledged tail of large messages was copied aside so that they could complete.
-    pub tails_copied: u64,
-    /// Requests completed CANCELLED.
-    pub flushed: u64,
-    /// Terminate messages sent.
-    pub terminates_out: u64,
-    /// Terminate messages received.
-    pub terminates_in: u64,
 }

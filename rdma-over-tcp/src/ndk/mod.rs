@@ -1,15 +1,8 @@
-//! NDK: queue pairs and their objects over offloaded connections.
+//! NDKPI: the kernel-mode RDMA interface of Windows, as a mapping of the RDMA adapter ([`rnic`](crate::rnic)).
 //!
-//! [`AdapterCore`] is a passive state machine that lives with the engine: upcalls of the target, notices
-//! of the host stack and calls of consumers go in; net buffer lists, requests to the host stack and
-//! callbacks come out. It has no thread and no clock; tokens are drawn from a seeded generator.
 //! Consumers hold [`Adapter`], [`Pd`], [`Cq`], [`Qp`], [`Mr`], [`Connector`] and [`Listener`]: names of
-//! objects and a way to the core ([`CoreAccess`]), which a node provides.
-//!
-//! ```text
-//! post -> queue -> (room in TCP) -> FPDUs in net buffer lists -> TCP
-//! TCP -> FPDUs -> registered memory, completion queue -> callback, outside of any lock
-//! ```
+//! objects and a way to the adapter ([`CoreAccess`]), which a node provides. This module has NDKPI's names, flags,
+//! statuses, results and argument checks; queues, memory, connections and their states are the adapter's.
 //!
 //! Limits are those of [`AdapterInfo`] and [`Capabilities`]; time limits those of [`AdapterConfig`].
 //! Asynchronous functions return PENDING and call back exactly once; creating and registering needs no
@@ -18,55 +11,40 @@
 //! Not offered yet, and answered so: memory windows, shared receive queues (`max_srq_depth` is 0),
 //! shared endpoints, logical address mappings, the privileged token, interrupt moderation.
 
-#![deny(unsafe_code)] // but in registered memory
-
-mod access;
-mod adapter;
-mod config;
-mod connector;
-
-mod cq;
-mod endpoint;
 mod flags;
 mod handles;
 mod info;
-mod lifetime;
-mod listener;
-mod memory;
-mod mr;
-mod objects;
-mod pd;
-mod post;
-mod qp;
-mod queue;
-mod setup;
-mod slab;
+mod open;
+mod result;
 mod status;
-mod stream;
 #[cfg(test)]
 mod tests;
-mod wire;
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 
 pub use self::{
-    access::{open, open_on, open_queues},
-    adapter::AdapterCore,
-    config::{AdapterConfig, FpduSize},
-    connector::{DisconnectEvent, ReadLimit},
-    cq::{NdkResult, NdkResultEx},
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
     handles::{Adapter, Connector, CoreAccess, Cq, Listener, Mr, Pd, Qp},
-    info::{AdapterInfo, Counters, NDK_VERSION, NdkVersion, QpStats, RdmaTechnology},
-    lifetime::{CloseCompletion, RequestCompletion},
-    listener::BACKLOG,
-    memory::{PAGE_SIZE, RegisteredBuffer},
-    objects::Capabilities,
-    qp::{ConnectionEntry, QpLimits},
-    queue::{Data, Sge},
+    info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
+    open::{open, open_on, open_queues},
+    result::{NdkResult, NdkResultEx},
     status::NtStatus,
-    stream::{COPY_ASIDE_MAX, History},
+};
+pub use crate::{
+    rnic::{
+        BACKLOG, COPY_ASIDE_MAX, Capabilities, CloseCompletion, Config as AdapterConfig,
+        ConnectionEntry, Counters, Data, FpduSize, History, PAGE_SIZE, QpLimits, QpStats,
+        ReadLimit, RegisteredBuffer, Sge,
+    },
+    transport::NodeRnic as AdapterCore,
 };
 
 /// Called when an arm is satisfied: SUCCESS, or why the queue failed (NDK-CQ-2, -9).
 pub type Notification = Arc<dyn Fn(NtStatus) + Send + Sync>;
+
+/// Ends an asynchronous request (NDK_FN_REQUEST_COMPLETION).
+pub type RequestCompletion = Box<dyn FnOnce(NtStatus) + Send>;
+
+/// Called once when an established connection ended, unless by the consumer's own disconnect (NDK-DISC-4). The argument
+/// is the Terminate's layer, type and code as `0xLTCC`, or 0 (NDK-DISC-7).
+pub type DisconnectEvent = Box<dyn FnOnce(u32) + Send>;

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::rnic::{ConnectError, CqOverrun, VerbError, WcStatus};
+
 /// An NTSTATUS.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
@@ -123,6 +125,74 @@ impl fmt::Display for NtStatus {
 }
 
 impl core::error::Error for NtStatus {}
+
+impl From<WcStatus> for NtStatus {
+    fn from(status: WcStatus) -> Self {
+        match status {
+            WcStatus::Success => Self::SUCCESS,
+            WcStatus::Flushed => Self::CANCELLED,
+            WcStatus::LocalLength => Self::BUFFER_OVERFLOW, // NDK-ERR-5
+            WcStatus::LocalProtection | WcStatus::RemoteAccess => Self::ACCESS_VIOLATION,
+            WcStatus::LocalOperation => Self::INVALID_DEVICE_REQUEST,
+            WcStatus::RemoteInvalidRequest => Self::REMOTE_RESOURCES,
+            WcStatus::RemoteNotReady | WcStatus::ConnectionLost => Self::IO_TIMEOUT, // NDK-ERR-4
+            WcStatus::RemoteOperation => Self::INTERNAL_ERROR,
+        }
+    }
+}
+
+impl From<CqOverrun> for NtStatus {
+    fn from(CqOverrun: CqOverrun) -> Self {
+        Self::BUFFER_OVERFLOW // NDK-CQ-13
+    }
+}
+
+impl From<VerbError> for NtStatus {
+    fn from(error: VerbError) -> Self {
+        match error {
+            VerbError::InvalidHandle | VerbError::InvalidArgument | VerbError::InlineTooLong => {
+                Self::INVALID_PARAMETER
+            }
+            VerbError::TooManySges => Self::DATA_OVERRUN,
+            VerbError::TooLong | VerbError::CompletionsPresent => Self::BUFFER_OVERFLOW,
+            VerbError::QueueFull => Self::NO_MORE_ENTRIES,
+            VerbError::NotConnected => Self::CONNECTION_INVALID,
+            VerbError::NoReads => Self::INVALID_DEVICE_REQUEST,
+            VerbError::NoRemoteAccess => Self::ACCESS_VIOLATION,
+            VerbError::TooManyPages => Self::IMPLEMENTATION_LIMIT,
+            VerbError::NoResources => Self::INSUFFICIENT_RESOURCES,
+        }
+    }
+}
+
+impl From<ConnectError> for NtStatus {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Refused => Self::CONNECTION_REFUSED,
+            ConnectError::Aborted => Self::CONNECTION_ABORTED,
+            ConnectError::TimedOut => Self::IO_TIMEOUT,
+            ConnectError::Cancelled => Self::CANCELLED,
+            ConnectError::HostUnreachable => Self::HOST_UNREACHABLE,
+            ConnectError::NetworkUnreachable => Self::NETWORK_UNREACHABLE,
+            ConnectError::InvalidAddress => Self::INVALID_ADDRESS,
+            ConnectError::AddressInUse => Self::SHARING_VIOLATION,
+            ConnectError::NoPorts => Self::TOO_MANY_ADDRESSES,
+            ConnectError::AlreadyBound => Self::ADDRESS_ALREADY_ASSOCIATED,
+            ConnectError::QpConnected => Self::CONNECTION_ACTIVE,
+            ConnectError::QpUnusable => Self::INVALID_DEVICE_STATE,
+            ConnectError::InvalidState => Self::CONNECTION_INVALID,
+            ConnectError::PrivateDataTooLong => Self::INVALID_BUFFER_SIZE,
+            ConnectError::InvalidHandle => Self::INVALID_PARAMETER,
+            ConnectError::NoResources => Self::INSUFFICIENT_RESOURCES,
+        }
+    }
+}
+
+impl<E: Into<NtStatus>> From<Result<(), E>> for NtStatus {
+    fn from(outcome: Result<(), E>) -> Self {
+        outcome.map_or_else(E::into, |()| Self::SUCCESS)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -28,7 +28,10 @@ use offload_engine::{
     nbl::{NblChain, NetBufferList, ReceiveChain},
     time::{Duration, Instant},
 };
-use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, CoreAccess};
+use rdma_over_tcp::{
+    ndk::{Adapter, AdapterConfig, AdapterCore, CoreAccess},
+    rnic::Rnic,
+};
 
 use crate::plan::Plan;
 
@@ -52,10 +55,10 @@ impl Shared {
 }
 
 impl CoreAccess for Shared {
-    fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         self.called.store(true, Ordering::Relaxed);
         let now = *self.now.lock().unwrap();
-        work(&mut self.core(), now);
+        work(self.core().rnic(), now);
     }
 }
 
@@ -213,6 +216,6 @@ impl Client {
 
     /// Whether no object is left.
     pub(crate) fn is_idle(&self) -> bool {
-        self.0.core().is_idle()
+        self.0.core().rnic().is_idle()
     }
 }

@@ -19,7 +19,10 @@ use offload_engine::{
     link::{Link, MemoryLinkOptions, memory_link_pair},
     time::Instant,
 };
-use rdma_over_tcp::ndk::{AdapterCore, CoreAccess};
+use rdma_over_tcp::{
+    ndk::{AdapterCore, CoreAccess},
+    rnic::Rnic,
+};
 
 use crate::wire::{Calls, CountedLink};
 
@@ -88,8 +91,8 @@ impl<C: NodeClient> Station<C> {
 }
 
 impl CoreAccess for Station<AdapterCore> {
-    fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
-        self.with(|client, now| work(client, now));
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
+        self.with(|client, now| work(client.rnic(), now));
     }
 }
 

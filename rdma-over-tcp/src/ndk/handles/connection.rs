@@ -4,18 +4,45 @@ use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use super::{Access, Qp};
-use crate::ndk::{
-    connector::{self, DisconnectEvent, ReadLimit},
-    listener,
-    slab::Id,
-    status::NtStatus,
+use crate::{
+    ndk::{DisconnectEvent, result::error_code, status::NtStatus},
+    rnic::{
+        ConnectError, ReadLimit,
+        connector::{self, ConnectionData},
+        id::{ConnectorId, ListenerId},
+        lifetime,
+    },
 };
+
+/// The status of a call that pends if it was begun.
+fn pending(begun: Result<(), ConnectError>) -> NtStatus {
+    begun.map_or_else(NtStatus::from, |()| NtStatus::PENDING)
+}
+
+fn request(completion: impl FnOnce(NtStatus) + Send + 'static) -> lifetime::RequestCompletion {
+    Box::new(move |outcome: Result<(), ConnectError>| completion(outcome.into()))
+}
+
+fn disconnected(event: Option<DisconnectEvent>) -> Option<connector::DisconnectEvent> {
+    let event = event?;
+    Some(Box::new(move |error| event(error_code(error))))
+}
+
+/// The table of NDK-CD-3: the status and the size required.
+fn copy_out(data: &ConnectionData, buffer: Option<&mut [u8]>) -> (NtStatus, usize) {
+    let required = data.private_data.len();
+    let Some(buffer) = buffer else { return (NtStatus::SUCCESS, required) };
+    let count = buffer.len().min(required);
+    buffer[..count].copy_from_slice(&data.private_data[..count]);
+    let status = if count < required { NtStatus::BUFFER_TOO_SMALL } else { NtStatus::SUCCESS };
+    (status, required)
+}
 
 /// A connector.
 #[derive(Clone, Debug)]
 pub struct Connector {
     pub(super) access: Access,
-    pub(super) id: Id<connector::Connector>,
+    pub(super) id: ConnectorId,
 }
 
 impl Connector {
@@ -45,7 +72,8 @@ impl Connector {
         }
         self.access.with(|core, _| {
             let addresses = (local, remote);
-            core.connect(self.id, qp.id, addresses, limits, private_data, Box::new(completion))
+            let completion = request(completion);
+            pending(core.connect(self.id, qp.id, addresses, limits, private_data, completion))
         })
     }
 
@@ -64,7 +92,8 @@ impl Connector {
         disconnect: Option<DisconnectEvent>,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        self.access.with(|core, _| core.complete_connect(self.id, disconnect, Box::new(completion)))
+        let (disconnect, completion) = (disconnected(disconnect), request(completion));
+        self.access.with(|core, _| pending(core.complete_connect(self.id, disconnect, completion)))
     }
 
     /// NdkAcceptEx: PENDING, then SUCCESS once the peer's first message has come (NDK-CON-4, NDK-CON-9).
@@ -84,8 +113,8 @@ impl Connector {
             return status;
         }
         self.access.with(|core, now| {
-            let completion = Box::new(completion);
-            core.accept(now, self.id, qp.id, limits, private_data, disconnect, completion)
+            let (event, completion) = (disconnected(disconnect), request(completion));
+            pending(core.accept(now, self.id, qp.id, limits, private_data, event, completion))
         })
     }
 
@@ -95,7 +124,7 @@ impl Connector {
     /// [`NtStatus::CONNECTION_ABORTED`]: the peer gave up before; [`NtStatus::CONNECTION_INVALID`]: there
     /// is nothing to reject.
     pub fn reject(&self, private_data: &[u8]) -> NtStatus {
-        self.access.with(|core, _| core.reject(self.id, private_data))
+        self.access.with(|core, _| core.reject(self.id, private_data)).into()
     }
 
     /// NdkGetConnectionData: copies the peer's private data into `buffer` and returns status, size
@@ -109,7 +138,7 @@ impl Connector {
         match data {
             None => (NtStatus::CONNECTION_INVALID, 0, ReadLimit::default()),
             Some(data) => {
-                let (status, required) = data.copy_out(buffer);
+                let (status, required) = copy_out(&data, buffer);
                 (status, required, data.limits)
             }
         }
@@ -120,7 +149,7 @@ impl Connector {
     ///
     /// [`NtStatus::CONNECTION_INVALID`]: not connected; [`NtStatus::IO_TIMEOUT`] later.
     pub fn disconnect(&self, completion: impl FnOnce(NtStatus) + Send + 'static) -> NtStatus {
-        self.access.with(|core, now| core.disconnect(now, self.id, Box::new(completion)))
+        self.access.with(|core, now| pending(core.disconnect(now, self.id, request(completion))))
     }
 
     /// NdkGetConnectorLocalAddress, while connected or connecting.
@@ -140,7 +169,7 @@ impl Connector {
 #[derive(Clone, Debug)]
 pub struct Listener {
     pub(super) access: Access,
-    pub(super) id: Id<listener::Listener>,
+    pub(super) id: ListenerId,
 }
 
 impl Listener {
@@ -154,7 +183,7 @@ impl Listener {
         local: SocketAddr,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        self.access.with(|core, _| core.listen(self.id, local, Box::new(completion)))
+        self.access.with(|core, _| pending(core.listen(self.id, local, request(completion))))
     }
 
     /// NdkControlConnectEvents: while paused, peers are refused as if nobody listened (NDK-EP-6).
@@ -166,5 +195,31 @@ impl Listener {
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.access.with(|core, _| core.objects.listeners.get(self.id)?.local)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    // NDK-CD-3: the four rows of the table.
+    #[test]
+    fn connection_data_table() {
+        let data = ConnectionData {
+            private_data: Bytes::from_static(b"abcd"),
+            ..ConnectionData::default()
+        };
+        assert_eq!(copy_out(&data, None), (NtStatus::SUCCESS, 4));
+        let mut buffer = [0; 6];
+        assert_eq!(copy_out(&data, Some(&mut buffer)), (NtStatus::SUCCESS, 4));
+        assert_eq!(&buffer, b"abcd\0\0");
+        let mut buffer = [0; 4];
+        assert_eq!(copy_out(&data, Some(&mut buffer)), (NtStatus::SUCCESS, 4));
+        let mut buffer = [0; 3];
+        assert_eq!(copy_out(&data, Some(&mut buffer)), (NtStatus::BUFFER_TOO_SMALL, 4));
+        assert_eq!(&buffer, b"abc");
+        assert_eq!(copy_out(&data, Some(&mut [])), (NtStatus::BUFFER_TOO_SMALL, 4));
     }
 }

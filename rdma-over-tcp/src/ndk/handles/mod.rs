@@ -10,34 +10,38 @@ mod connection;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{fmt, net::SocketAddr};
 
-use host_stack::node::Urgency;
 use offload_engine::time::Instant;
 
 pub use self::connection::{Connector, Listener};
 use super::{
-    adapter::AdapterCore,
-    cq::{CompletionQueue, NdkResult, NdkResultEx},
-    flags::{CqNotify, MrFlags, OpFlags},
-    info::{AdapterInfo, Counters, QpStats},
-    lifetime::{self, Key},
-    memory::RegisteredBuffer,
-    mr::{self, FastRegisterLimits},
-    pd,
-    post::FastRegister,
-    qp::{self, ConnectionEntry, QpLimits, QpState},
-    queue::{Data, Kind, Sge},
-    slab::Id,
+    flags::{CqNotify, MrFlags, OpFlags, OperationType},
+    info::AdapterInfo,
+    result::{NdkResult, NdkResultEx},
     status::NtStatus,
 };
+use crate::{
+    ddp::{Stag, TaggedOffset},
+    rnic::{
+        Completion, ConnectionEntry, Counters, CqOverrun, Data, QpLimits, QpStats,
+        RegisteredBuffer, Remote, Rnic, Sge, Urgency, VerbError,
+        cq::CompletionQueue,
+        id::{CqId, Key, PdId, QpId, RegionId},
+        lifetime::Close,
+        post::FastRegister,
+        qp::QpState,
+        region::FastRegisterLimits,
+        wr::Kind,
+    },
+};
 
-/// A way to an adapter's core. The node implements it: it takes its lock, calls `work`, has the engine
+/// A way to an adapter. The node implements it: it takes its lock, calls `work`, has the engine
 /// poll and flush, and runs the callbacks that became due after it has let go of the lock.
 pub trait CoreAccess: Send + Sync {
-    /// Calls `work` with the core, once.
-    fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant));
+    /// Calls `work` with the adapter, once.
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant));
 
-    /// As [`CoreAccess::enter`], but `work` says how soon that what follows has to be done: the way of posts.
-    fn enter_lazily(&self, work: &mut dyn FnMut(&mut AdapterCore) -> Urgency) {
+    /// As [`CoreAccess::enter`], but `work` returns when its effects must be flushed: the way of posts.
+    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
         self.enter(&mut |core, _| {
             work(core);
         });
@@ -58,7 +62,7 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    fn with<R>(&self, work: impl FnOnce(&mut AdapterCore, Instant) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&mut Rnic, Instant) -> R) -> R {
         let mut work = Some(work);
         let mut result = None;
         self.0.enter(&mut |core, now| {
@@ -71,18 +75,18 @@ impl Access {
         result
     }
 
-    /// A post: what follows from it may wait, and be done for many posts at once.
-    fn post<R>(&self, work: impl FnOnce(&mut AdapterCore) -> (R, Urgency)) -> R {
+    /// A post: its effects may be flushed later, together with those of others.
+    fn post<R>(&self, work: impl FnOnce(&mut Rnic) -> (R, Urgency)) -> R {
         let mut work = Some(work);
         let mut result = None;
-        self.0.enter_lazily(&mut |core| {
+        self.0.enter_to_post(&mut |core| {
             let Some(work) = work.take() else { return Urgency::None };
             let (outcome, urgency) = work(core);
             result = Some(outcome);
             urgency
         });
         let Some(result) = result else {
-            unreachable!("CoreAccess::enter_lazily calls its argument")
+            unreachable!("CoreAccess::enter_to_post calls its argument")
         };
         result
     }
@@ -95,6 +99,15 @@ impl Access {
     }
 }
 
+impl From<Close> for NtStatus {
+    fn from(close: Close) -> Self {
+        match close {
+            Close::Done => Self::SUCCESS,
+            Close::Pending => Self::PENDING,
+        }
+    }
+}
+
 macro_rules! closable {
     ($($name:ident as $key:ident,)*) => {$(
         impl $name {
@@ -102,7 +115,7 @@ macro_rules! closable {
             /// (NDK-LIFE-1, -4, -7). Antecedents may be closed before their successors (NDK-LIFE-5).
             pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
                 let key = Key::$key(self.id);
-                self.access.with(|core, _| core.close(key, Box::new(completion)))
+                self.access.with(|core, _| core.close(key, Box::new(completion))).into()
             }
         }
     )*};
@@ -111,7 +124,7 @@ macro_rules! closable {
 closable! {
     Pd as Pd,
     Cq as Cq,
-    Mr as Mr,
+    Mr as Region,
     Qp as Qp,
     Connector as Connector,
     Listener as Listener,
@@ -133,7 +146,7 @@ impl Adapter {
     /// NdkQueryAdapterInfo.
     #[must_use]
     pub fn info(&self) -> AdapterInfo {
-        self.access.with(|core, _| core.info())
+        self.access.with(|core, _| AdapterInfo::from(&core.config.limits))
     }
 
     /// NDK performance counters.
@@ -170,7 +183,8 @@ impl Adapter {
         depth: u32,
         notification: impl Fn(NtStatus) + Send + Sync + 'static,
     ) -> Result<Cq, NtStatus> {
-        let notification = Arc::new(notification);
+        let notification =
+            Arc::new(move |outcome: Result<(), CqOverrun>| notification(outcome.into()));
         let (id, queue) = self.access.with(|core, _| core.create_cq(depth, notification))?;
         Ok(Cq { access: self.access.clone(), id, queue })
     }
@@ -226,7 +240,7 @@ impl Adapter {
     /// adapter is closed and all callbacks have returned (NDK-LIFE-9). A node that offers the blocking
     /// form waits for it.
     pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
-        self.access.with(|core, _| core.close_adapter(Box::new(completion)))
+        self.access.with(|core, _| core.close_adapter(Box::new(completion))).into()
     }
 }
 
@@ -234,7 +248,7 @@ impl Adapter {
 #[derive(Clone, Debug)]
 pub struct Pd {
     access: Access,
-    id: Id<pd::Pd>,
+    id: PdId,
 }
 
 impl Pd {
@@ -244,7 +258,7 @@ impl Pd {
     /// # Errors
     /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
     pub fn create_mr(&self, fast_register: bool) -> Result<Mr, NtStatus> {
-        let id = self.access.with(|core, _| core.create_mr(self.id, fast_register))?;
+        let id = self.access.with(|core, _| core.create_region(self.id, fast_register))?;
         Ok(Mr { access: self.access.clone(), id })
     }
 
@@ -282,7 +296,7 @@ impl Pd {
 #[derive(Clone, Debug)]
 pub struct Cq {
     access: Access,
-    id: Id<lifetime::Cq>,
+    id: CqId,
     queue: Arc<CompletionQueue>,
 }
 
@@ -298,7 +312,7 @@ impl Cq {
         self.poll_as(results)
     }
 
-    fn poll_as<R: From<NdkResultEx>>(&self, results: &mut [R]) -> usize {
+    fn poll_as<R: From<Completion>>(&self, results: &mut [R]) -> usize {
         match self.queue.poll(results) {
             0 => {
                 self.access.0.progress();
@@ -310,7 +324,7 @@ impl Cq {
 
     /// NdkArmCq (NDK-CQ-4 to -10).
     pub fn arm(&self, notify: CqNotify) {
-        self.queue.arm(notify);
+        self.queue.arm(notify.into());
         self.access.with(|core, _| core.objects.notify(self.id));
     }
 
@@ -320,13 +334,10 @@ impl Cq {
     /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
     /// more entries are present, nothing has changed (NDK-RSZ-2).
     pub fn resize(&self, depth: u32) -> Result<(), NtStatus> {
-        if depth > self.access.with(|core, _| core.info().max_cq_depth) {
+        if depth > self.access.with(|core, _| core.config.limits.cq_depth_max) {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        match self.queue.resize(depth) {
-            NtStatus::SUCCESS => Ok(()),
-            status => Err(status),
-        }
+        Ok(self.queue.resize(depth)?)
     }
 
     /// NdkControlCqInterruptModeration: the adapter does not advertise it (NDK-MOD-6).
@@ -339,7 +350,7 @@ impl Cq {
 #[derive(Clone, Debug)]
 pub struct Mr {
     access: Access,
-    id: Id<mr::Mr>,
+    id: RegionId,
 }
 
 impl Mr {
@@ -355,11 +366,13 @@ impl Mr {
         length: usize,
         flags: MrFlags,
     ) -> Result<(), NtStatus> {
+        flags.check()?;
         self.access.with(|core, _| {
-            if length as u64 > core.info().max_registration_size {
+            if length as u64 > core.config.limits.registration_bytes_max {
                 return Err(NtStatus::INVALID_PARAMETER);
             }
-            core.objects.regions.register(self.id, buffer, offset, length, flags)
+            let rights = flags.rights();
+            Ok(core.objects.regions.register(self.id, buffer, offset, length, rights)?)
         })
     }
 
@@ -386,14 +399,14 @@ impl Mr {
         remote_access: bool,
     ) -> Result<(), NtStatus> {
         let limits = FastRegisterLimits { pages, remote_access };
-        self.access.with(|core, _| core.initialize_fast_register(self.id, limits))
+        Ok(self.access.with(|core, _| core.initialize_fast_register(self.id, limits))?)
     }
 
     /// NdkGetLocalTokenFromMr: for scatter/gather entries. 0 before the first registration.
     #[must_use]
     pub fn local_token(&self) -> u32 {
         self.access.with(|core, _| {
-            core.objects.regions.slab.get(self.id).and_then(|mr| mr.token).unwrap_or(0)
+            core.objects.regions.table.get(self.id).and_then(|mr| mr.token).unwrap_or(0)
         })
     }
 
@@ -404,6 +417,11 @@ impl Mr {
     }
 }
 
+/// Memory of the peer.
+const fn remote(address: u64, token: u32) -> Remote {
+    Remote { stag: Stag(token), offset: TaggedOffset(address) }
+}
+
 /// A queue pair. Posts fail inline with [`NtStatus::CONNECTION_INVALID`] unless it is connected
 /// (NDK-CON-11), with [`NtStatus::NO_MORE_ENTRIES`] when the queue is at its depth, with
 /// [`NtStatus::DATA_OVERRUN`] for too many entries, with [`NtStatus::BUFFER_OVERFLOW`] for too many bytes,
@@ -412,7 +430,7 @@ impl Mr {
 #[derive(Clone, Debug)]
 pub struct Qp {
     access: Access,
-    id: Id<qp::Qp>,
+    id: QpId,
 }
 
 impl Qp {
@@ -421,7 +439,7 @@ impl Qp {
     /// # Errors
     /// As said at [`Qp`].
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
-        self.access.post(|core| core.post_receive(self.id, context, sges))
+        Ok(self.access.post(|core| core.post_receive(self.id, context, sges))?)
     }
 
     /// NdkSend.
@@ -444,7 +462,8 @@ impl Qp {
         remote_token: u32,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        self.post(context, Kind::Send { invalidate: Some(remote_token) }, data, flags)
+        let invalidate = Some(Stag(remote_token));
+        self.post(context, Kind::Send { invalidate }, data, flags)
     }
 
     /// NdkWrite.
@@ -459,7 +478,7 @@ impl Qp {
         remote_token: u32,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let kind = Kind::Write { address: remote_address, token: remote_token };
+        let kind = Kind::Write { to: remote(remote_address, remote_token) };
         self.post(context, kind, data, flags)
     }
 
@@ -475,7 +494,8 @@ impl Qp {
         remote_token: u32,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let kind = Kind::Read { address: remote_address, token: remote_token };
+        let invalidate_sink = flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE);
+        let kind = Kind::Read { from: remote(remote_address, remote_token), invalidate_sink };
         self.post(context, kind, Data::Registered(sges), flags)
     }
 
@@ -497,8 +517,11 @@ impl Qp {
         flags: OpFlags,
     ) -> Result<u32, NtStatus> {
         self.access.check_same(&mr.access)?;
-        let request = FastRegister { mr: mr.id, buffer, offset, length, base: base_address };
-        self.access.post(|core| core.post_fast_register(self.id, context, request, flags))
+        let (region, rights) = (mr.id, flags.rights());
+        let request = FastRegister { region, buffer, offset, length, base: base_address, rights };
+        self.checked_post(flags.check(OperationType::FastRegister), |core| {
+            core.post_fast_register(self.id, context, request, flags.options())
+        })
     }
 
     /// NdkInvalidate of a region that was registered by [`Qp::fast_register`] (NDK-MEM-9).
@@ -507,7 +530,9 @@ impl Qp {
     /// As said at [`Qp`].
     pub fn invalidate(&self, context: u64, mr: &Mr, flags: OpFlags) -> Result<(), NtStatus> {
         self.access.check_same(&mr.access)?;
-        self.access.post(|core| core.post_invalidate(self.id, context, mr.id, flags))
+        self.checked_post(flags.check(OperationType::Invalidate), |core| {
+            core.post_invalidate(self.id, context, mr.id, flags.options())
+        })
     }
 
     fn post(
@@ -517,7 +542,32 @@ impl Qp {
         data: Data<'_>,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        self.access.post(|core| core.post(self.id, context, kind, data, flags))
+        let operation = match kind {
+            Kind::Send { .. } => OperationType::Send,
+            Kind::Read { .. } => OperationType::Read,
+            _ => OperationType::Write,
+        };
+        let is_inline = matches!(data, Data::Inline(_)) || !flags.contains(OpFlags::INLINE);
+        let checked = flags.check(operation).and(match is_inline {
+            true => Ok(()),
+            false => Err(NtStatus::INVALID_PARAMETER),
+        });
+        self.checked_post(checked, |core| core.post(self.id, context, kind, data, flags.options()))
+    }
+
+    /// Posts if the arguments are right. A failure indicates what was deferred before it (NDK-DEF-3).
+    fn checked_post<R>(
+        &self,
+        checked: Result<(), NtStatus>,
+        post: impl FnOnce(&mut Rnic) -> (Result<R, VerbError>, Urgency),
+    ) -> Result<R, NtStatus> {
+        self.access.post(|core| match checked {
+            Ok(()) => {
+                let (result, urgency) = post(core);
+                (result.map_err(NtStatus::from), urgency)
+            }
+            Err(status) => (Err(status), core.kick_qp(self.id)),
+        })
     }
 
     /// NdkFlush: everything posted completes CANCELLED. A connected queue pair cannot be used after it

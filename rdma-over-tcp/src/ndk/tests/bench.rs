@@ -8,49 +8,50 @@ use std::{
     boxed::Box,
     collections::VecDeque,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     vec::Vec,
 };
 
-use host_stack::{
-    node::Urgency,
-    socket::{HostError, HostSocketPort, ListenerId, Notice, Request, SocketPort},
-};
-use offload_engine::{
-    chimney::client::{ConnectionEvent, Disconnect, OffloadHandle},
-    engine::doorbell::Doorbell,
-    nbl::{NblChain, NetBufferList},
-    status::NdisStatus,
-    time::{Duration, Instant},
-};
+use bytes::Bytes;
+use offload_engine::time::{Duration, Instant};
 use oorandom::Rand32;
 
-use crate::ndk::{Adapter, AdapterConfig, AdapterCore, CoreAccess, wire::Wire};
+use crate::{
+    ndk::{Adapter, AdapterConfig, CoreAccess},
+    rnic::{
+        ConnectError, Rnic, StreamId, Urgency,
+        id::ListenerId,
+        transport::{Command, Loss, StreamEvent, Transport},
+    },
+};
 
 pub(super) const EMSS: usize = 1448;
 pub(super) const SERVER: &str = "10.0.0.2:7000";
 
 /// The way to a core in tests: a lock and a clock.
 pub(super) struct TestAccess {
-    core: Mutex<AdapterCore>,
+    core: Mutex<Rnic>,
     now: Mutex<Instant>,
     /// How soon what the last post led to has to be done.
     pub(super) urgency: Mutex<Option<Urgency>>,
 }
 
 impl CoreAccess for TestAccess {
-    fn enter(&self, work: &mut dyn FnMut(&mut AdapterCore, Instant)) {
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         let now = *self.now.lock().unwrap();
         work(&mut self.lock(), now);
     }
 
-    fn enter_lazily(&self, work: &mut dyn FnMut(&mut AdapterCore) -> Urgency) {
+    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
         *self.urgency.lock().unwrap() = Some(work(&mut self.lock()));
     }
 }
 
 impl TestAccess {
-    pub(super) fn lock(&self) -> MutexGuard<'_, AdapterCore> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Rnic> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -58,62 +59,69 @@ impl TestAccess {
 /// One end of a connection.
 struct End {
     node: usize,
-    handle: OffloadHandle,
+    id: StreamId,
     /// Bytes on their way to the other end.
     in_flight: VecDeque<u8>,
-    /// Lists posted and not completed, with the bytes of each not yet acknowledged.
-    lists: VecDeque<(NetBufferList, usize)>,
+    /// Serials of lists that are not acknowledged, with the bytes of each that are not.
+    lists: VecDeque<(u64, usize)>,
     unacknowledged: usize,
-    fin: Option<NetBufferList>,
+    has_fin: bool,
     fin_delivered: bool,
 }
 
 impl End {
-    fn new(node: usize, handle: OffloadHandle) -> Self {
+    fn new(node: usize, id: StreamId) -> Self {
         Self {
             node,
-            handle,
+            id,
             in_flight: VecDeque::new(),
             lists: VecDeque::new(),
             unacknowledged: 0,
-            fin: None,
+            has_fin: false,
             fin_delivered: false,
         }
     }
 }
 
-/// What an upcall asked for.
-struct FakeWire {
+/// What a call of the adapter asked for.
+struct Io {
     now: Instant,
     room: usize,
     outstanding: usize,
     super_segment: usize,
-    sent: Vec<NblChain>,
-    disconnects: Vec<(Disconnect, NetBufferList)>,
+    sent: Vec<(u64, Vec<Bytes>)>,
+    /// In the order of the calls; `true`: a reset.
+    ends: Vec<bool>,
 }
 
-impl Wire for FakeWire {
+impl Transport for Io {
+    type List = Vec<Bytes>;
+
     fn now(&self) -> Instant {
         self.now
     }
 
-    fn empty_chain(&mut self) -> NblChain {
-        NblChain::new()
+    fn list(&mut self) -> Vec<Bytes> {
+        Vec::new()
     }
 
-    fn keep_chain(&mut self, chain: NblChain) {
-        assert!(chain.is_empty());
+    fn keep(&mut self, list: Vec<Bytes>) {
+        assert!(list.is_empty());
     }
 
-    fn send(&mut self, chain: NblChain) {
-        let bytes: usize = chain.iter().map(NetBufferList::data_length).sum();
+    fn send(&mut self, serial: u64, list: Vec<Bytes>) {
+        let bytes: usize = list.iter().map(Bytes::len).sum();
         self.room = self.room.saturating_sub(bytes);
         self.outstanding += bytes;
-        self.sent.push(chain);
+        self.sent.push((serial, list));
     }
 
-    fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList) {
-        self.disconnects.push((kind, nbl));
+    fn shutdown(&mut self) {
+        self.ends.push(false);
+    }
+
+    fn reset(&mut self) {
+        self.ends.push(true);
     }
 
     fn send_room(&self) -> usize {
@@ -121,7 +129,7 @@ impl Wire for FakeWire {
     }
 
     /// The pipe's lists are complete when they are delivered; it has no tail.
-    fn detach_tail(&mut self, _bytes_max: usize) -> bool {
+    fn detach_tail(&mut self, _octets_max: usize) -> bool {
         false
     }
 
@@ -139,8 +147,8 @@ impl Wire for FakeWire {
 }
 
 /// Sizes of the FPDUs of a list without markers (MPA-4.1-3).
-fn fpdu_octets(list: &NetBufferList) -> Vec<usize> {
-    let octets = list.slices().collect::<Vec<_>>().concat();
+fn fpdu_octets(list: &[Bytes]) -> Vec<usize> {
+    let octets = list.concat();
     let mut rest = &octets[..];
     let mut fpdus = Vec::new();
     while let Some(length) = rest.first_chunk() {
@@ -154,27 +162,20 @@ fn fpdu_octets(list: &NetBufferList) -> Vec<usize> {
 pub(super) struct Node {
     pub(super) access: Arc<TestAccess>,
     pub(super) adapter: Adapter,
-    host: HostSocketPort,
-    /// Where the adapter hears of its connections; it has said so first.
-    tell: Box<dyn Fn(Notice)>,
     listeners: Vec<(ListenerId, SocketAddr)>,
 }
 
 impl Node {
-    fn new(config: AdapterConfig) -> Self {
-        let doorbell = Arc::new(Doorbell::new().unwrap());
-        let (port, host) = SocketPort::pair(doorbell);
-        let registered = host.requests.try_recv().unwrap().request;
-        let Request::Register { notices, .. } = registered else { panic!("{registered:?}") };
-        let tell = Box::new(move |notice| notices.send(notice).unwrap());
-        let core = AdapterCore::new(config, port, Box::new(|| {}));
+    fn new(config: AdapterConfig, names: Arc<AtomicU64>) -> Self {
+        let names = move || StreamId(names.fetch_add(1, Ordering::Relaxed));
+        let core = Rnic::new(config, Box::new(names), Box::new(|| {}));
         let access = Arc::new(TestAccess {
             core: Mutex::new(core),
             now: Mutex::new(Instant::ZERO),
             urgency: Mutex::default(),
         });
         let adapter = Adapter::new(access.clone());
-        Self { access, adapter, host, tell, listeners: Vec::new() }
+        Self { access, adapter, listeners: Vec::new() }
     }
 }
 
@@ -182,6 +183,7 @@ impl Node {
 pub(super) struct Bench {
     pub(super) nodes: [Node; 2],
     connections: Vec<[End; 2]>,
+    names: Arc<AtomicU64>,
     random: Rand32,
     pub(super) now: Instant,
     /// Bytes that an end may have unacknowledged.
@@ -197,7 +199,7 @@ pub(super) struct Bench {
     pub(super) posted: [Vec<Vec<usize>>; 2],
     /// Slices of memory of each of these lists.
     pub(super) slices: [Vec<usize>; 2],
-    pub(super) host_error: Option<HostError>,
+    pub(super) connect_error: Option<ConnectError>,
 }
 
 impl Bench {
@@ -206,9 +208,11 @@ impl Bench {
     }
 
     pub(super) fn with(seed: u64, config: AdapterConfig) -> Self {
+        let names = Arc::new(AtomicU64::new(1));
         Self {
-            nodes: [Node::new(config.clone()), Node::new(config)],
+            nodes: [Node::new(config.clone(), names.clone()), Node::new(config, names.clone())],
             connections: Vec::new(),
+            names,
             random: Rand32::new(seed),
             now: Instant::ZERO,
             window: 64 * 1024,
@@ -219,7 +223,7 @@ impl Bench {
             delivered: 0,
             posted: [Vec::new(), Vec::new()],
             slices: [Vec::new(), Vec::new()],
-            host_error: None,
+            connect_error: None,
         }
     }
 
@@ -254,7 +258,7 @@ impl Bench {
             }
             worked |= self.release(index);
         }
-        self.connections.retain(|ends| ends.iter().any(|end| end.handle.0 != 0));
+        self.connections.retain(|ends| ends.iter().any(|end| end.id.0 != 0));
         worked
     }
 
@@ -273,84 +277,67 @@ impl Bench {
         worked
     }
 
-    /// The host stack.
+    /// What the adapter asks of its transport.
     fn serve_host(&mut self, node: usize) -> bool {
         let mut worked = false;
-        while let Ok(asked) = self.nodes[node].host.requests.try_recv() {
+        while let Some(command) = { self.nodes[node].access.lock().next_command() } {
             worked = true;
-            match asked.request {
-                Request::Listen { listener, local, .. } => {
+            match command {
+                Command::Listen { listener, local, .. } => {
                     self.nodes[node].listeners.push((listener, local));
-                    self.notify(node, Notice::Listening { listener, local });
+                    self.nodes[node].access.lock().handle_listening(listener, local);
                 }
-                Request::Unlisten { listener } => {
+                Command::Unlisten { listener } => {
                     self.nodes[node].listeners.retain(|(name, _)| *name != listener);
                 }
-                Request::Connect { handle, remote, .. } => self.connect(node, handle, remote),
-                Request::Abort { .. } => {}
-                other => panic!("NDK does not ask for {other:?}"),
+                Command::Connect { stream, remote, .. } => self.connect(node, stream, remote),
+                Command::Abort { .. } => {}
             }
         }
         worked
     }
 
-    fn connect(&mut self, node: usize, handle: OffloadHandle, remote: SocketAddr) {
+    fn connect(&mut self, node: usize, id: StreamId, remote: SocketAddr) {
         let other = 1 - node;
         let listener = self.nodes[other].listeners.iter().find(|(_, local)| *local == remote);
-        let error = self.host_error.or_else(|| listener.is_none().then_some(HostError::Refused));
+        let error =
+            self.connect_error.or_else(|| listener.is_none().then_some(ConnectError::Refused));
         if let Some(error) = error {
-            self.notify(node, Notice::ConnectFailed { handle, error });
+            self.nodes[node].access.lock().handle_gone(id, error);
             return;
         }
         let listener = listener.map(|(name, _)| *name);
         let local: SocketAddr = "10.0.0.1:50000".parse().unwrap();
-        let next =
-            self.nodes[other].host.next_id.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
-        // Names are unique per node only; keep the two apart.
-        let passive = OffloadHandle(next);
-        let established = |handle, listener, local, remote| Notice::Established {
-            handle,
-            listener,
-            local,
-            remote,
-            offloading: true,
-        };
-        self.notify(node, established(handle, None, local, remote));
-        self.notify(other, established(passive, listener, remote, local));
-        self.connections.push([End::new(node, handle), End::new(other, passive)]);
+        let passive = StreamId(self.names.fetch_add(1, Ordering::Relaxed));
+        let ends = [(node, id, None, (local, remote)), (other, passive, listener, (remote, local))];
+        for (node, id, listener, addresses) in ends {
+            let mut core = self.nodes[node].access.lock();
+            core.handle_established(self.now, id, listener, addresses);
+        }
+        self.connections.push([End::new(node, id), End::new(other, passive)]);
         let index = self.connections.len() - 1;
         for end in 0..2 {
-            let node = self.connections[index][end].node;
-            self.poll(node);
-            self.upcall(index, end, |core, handle, wire| core.on_offloaded(handle, wire));
+            self.upcall(index, end, |core, id, io| core.handle_open(id, io));
         }
-    }
-
-    fn notify(&self, node: usize, notice: Notice) {
-        (self.nodes[node].tell)(notice);
     }
 
     fn poll(&mut self, node: usize) -> bool {
         let mut core = self.nodes[node].access.lock();
         let mut worked = core.run(self.now);
-        while let Some(notice) = core.port().notice() {
-            worked = true;
-            core.handle_notice(self.now, notice);
-        }
         let kicks: Vec<_> = core::iter::from_fn(|| core.next_kick()).collect();
         drop(core);
-        for handle in kicks {
+        for id in kicks {
             worked = true;
-            if let Some((index, end)) = self.find(node, handle) {
-                self.upcall(index, end, |core, handle, wire| core.on_send_room(handle, wire));
+            if let Some((index, end)) = self.find(node, id) {
+                self.upcall(index, end, |core, id, io| core.handle_room(id, io));
             }
         }
         worked
     }
 
-    fn find(&self, node: usize, handle: OffloadHandle) -> Option<(usize, usize)> {
+    fn find(&self, node: usize, id: StreamId) -> Option<(usize, usize)> {
         self.connections.iter().enumerate().find_map(|(index, ends)| {
-            let end = ends.iter().position(|end| end.node == node && end.handle == handle)?;
+            let end = ends.iter().position(|end| end.node == node && end.id == id)?;
             Some((index, end))
         })
     }
@@ -366,68 +353,60 @@ impl Bench {
         &mut self,
         index: usize,
         end: usize,
-        work: impl FnOnce(&mut AdapterCore, OffloadHandle, &mut FakeWire),
+        work: impl FnOnce(&mut Rnic, StreamId, &mut Io),
     ) {
         let state = &self.connections[index][end];
-        let (node, handle) = (state.node, state.handle);
-        if handle.0 == 0 {
+        let (node, id) = (state.node, state.id);
+        if id.0 == 0 {
             return;
         }
-        let mut wire = FakeWire {
+        let mut io = Io {
             now: self.now,
             room: self.window.saturating_sub(state.unacknowledged),
             outstanding: state.unacknowledged,
             super_segment: self.super_segment,
             sent: Vec::new(),
-            disconnects: Vec::new(),
+            ends: Vec::new(),
         };
-        work(&mut self.nodes[node].access.lock(), handle, &mut wire);
-        let FakeWire { sent, disconnects, .. } = wire;
-        for list in sent.into_iter().flatten() {
+        work(&mut self.nodes[node].access.lock(), id, &mut io);
+        let Io { sent, ends, .. } = io;
+        for (serial, list) in sent {
             let state = &mut self.connections[index][end];
-            assert!(state.fin.is_none(), "nothing is posted behind a FIN");
-            let bytes = list.data_length();
+            assert!(!state.has_fin, "nothing is posted behind a FIN");
+            let bytes = list.iter().map(Bytes::len).sum();
             self.posted[node].push(fpdu_octets(&list));
-            self.slices[node].push(list.slices().count());
-            list.slices().for_each(|slice| state.in_flight.extend(slice));
+            self.slices[node].push(list.len());
+            list.iter().for_each(|slice| state.in_flight.extend(slice));
             state.unacknowledged += bytes;
-            state.lists.push_back((list, bytes));
+            state.lists.push_back((serial, bytes));
         }
-        for (kind, nbl) in disconnects {
-            match kind {
-                Disconnect::Graceful => self.connections[index][end].fin = Some(nbl),
-                Disconnect::Abortive => self.reset(index, end),
+        for is_reset in ends {
+            match is_reset {
+                false => self.connections[index][end].has_fin = true,
+                true => self.reset(index, end),
             }
         }
     }
 
     /// RST from `end`: both ends are gone.
     pub(super) fn reset(&mut self, index: usize, end: usize) {
-        for (which, told) in [(end, false), (1 - end, true)] {
+        let lost = StreamEvent::Lost { reason: Loss::Aborted, is_stopped: false };
+        for (which, event) in [(end, StreamEvent::ShutDown), (1 - end, lost)] {
             self.abort_lists(index, which);
-            if told {
-                self.upcall(index, which, |core, handle, wire| {
-                    core.on_event(handle, wire, ConnectionEvent::Abort);
-                });
-            } else {
-                self.upcall(index, which, |core, handle, wire| {
-                    core.on_disconnect_complete(handle, wire);
-                });
+            for event in [event, StreamEvent::Released] {
+                self.upcall(index, which, |core, id, io| core.handle_event(id, io, event));
             }
-            self.upcall(index, which, |core, handle, wire| {
-                core.on_event(handle, wire, ConnectionEvent::Released);
-            });
-            self.connections[index][which].handle = OffloadHandle(0);
+            self.connections[index][which].id = StreamId(0);
         }
     }
 
-    /// The target gives the connection at `node` back to the host, which resets it.
+    /// The connection at `node` is gone without a call of its own; its peer sees a reset.
     pub(super) fn upload(&mut self, node: usize) {
         let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
         let state = &mut self.connections[0][end];
         state.lists.clear();
-        let handle = core::mem::replace(&mut state.handle, OffloadHandle(0));
-        self.nodes[node].access.lock().on_uploaded(handle);
+        let id = core::mem::replace(&mut state.id, StreamId(0));
+        self.nodes[node].access.lock().handle_gone(id, ConnectError::Aborted);
         self.reset(0, end);
         self.settle();
     }
@@ -436,38 +415,25 @@ impl Bench {
         let state = &mut self.connections[index][end];
         state.in_flight.clear();
         state.unacknowledged = 0;
-        let chain: NblChain = state
-            .lists
-            .drain(..)
-            .map(|(mut list, _)| {
-                list.complete(NdisStatus::REQUEST_ABORTED, 0);
-                list
-            })
-            .collect();
-        if !chain.is_empty() {
-            self.upcall(index, end, |core, handle, wire| {
-                core.on_send_complete(handle, wire, chain);
-            });
+        if !core::mem::take(&mut state.lists).is_empty() {
+            self.upcall(index, end, |core, id, io| core.handle_sent(id, io, None));
         }
     }
 
     /// Moves some bytes from `end` to the other one, or its FIN.
     fn deliver(&mut self, index: usize, end: usize) -> bool {
-        if self.is_cut || self.connections[index][end].handle.0 == 0 {
+        if self.is_cut || self.connections[index][end].id.0 == 0 {
             return false;
         }
         let state = &mut self.connections[index][end];
         if state.in_flight.is_empty() {
-            if state.fin.is_none() || state.fin_delivered {
+            if !state.has_fin || state.fin_delivered {
                 return false;
             }
             state.fin_delivered = true;
-            let mut nbl = state.fin.clone().unwrap();
-            nbl.complete(NdisStatus::SUCCESS, 0);
-            self.upcall(index, 1 - end, |core, handle, wire| {
-                core.on_event(handle, wire, ConnectionEvent::Disconnect);
-            });
-            self.upcall(index, end, |core, handle, wire| core.on_disconnect_complete(handle, wire));
+            for (end, event) in [(1 - end, StreamEvent::PeerClosed), (end, StreamEvent::ShutDown)] {
+                self.upcall(index, end, |core, id, io| core.handle_event(id, io, event));
+            }
             return true;
         }
         let most = match self.random.rand_range(0..4) {
@@ -486,7 +452,7 @@ impl Bench {
                 data[(at - start) as usize] ^= 0x10;
             }
         }
-        self.upcall(index, 1 - end, |core, handle, wire| core.on_receive(handle, wire, &data));
+        self.upcall(index, 1 - end, |core, id, io| core.handle_received(id, io, &data));
         if !self.hold_acks {
             self.acknowledge(index, end);
         }
@@ -496,31 +462,28 @@ impl Bench {
     /// Acknowledges what has been delivered.
     fn acknowledge(&mut self, index: usize, end: usize) {
         let state = &mut self.connections[index][end];
-        if state.handle.0 == 0 {
+        if state.id.0 == 0 {
             return;
         }
         let mut count = state.unacknowledged - state.in_flight.len();
         let was_full = state.unacknowledged >= self.window;
         state.unacknowledged -= count;
-        let mut done = NblChain::new();
-        while let Some((_, left)) = state.lists.front_mut() {
+        let mut done = None;
+        while let Some((serial, left)) = state.lists.front_mut() {
             let part = count.min(*left);
             *left -= part;
             count -= part;
             if *left > 0 {
                 break;
             }
-            if let Some((mut list, _)) = state.lists.pop_front() {
-                let bytes = list.data_length();
-                list.complete(NdisStatus::SUCCESS, bytes);
-                done.push_back(list);
-            }
+            done = Some(*serial);
+            state.lists.pop_front();
         }
-        if !done.is_empty() {
-            self.upcall(index, end, |core, handle, wire| core.on_send_complete(handle, wire, done));
+        if done.is_some() {
+            self.upcall(index, end, |core, id, io| core.handle_sent(id, io, done));
         }
         if was_full {
-            self.upcall(index, end, |core, handle, wire| core.on_send_room(handle, wire));
+            self.upcall(index, end, |core, id, io| core.handle_room(id, io));
         }
     }
 
@@ -537,15 +500,14 @@ impl Bench {
     /// Both FINs are through: the target lets go.
     fn release(&mut self, index: usize) -> bool {
         let ends = &self.connections[index];
-        let is_over = ends.iter().all(|end| end.fin_delivered && end.handle.0 != 0);
+        let is_over = ends.iter().all(|end| end.fin_delivered && end.id.0 != 0);
         if !is_over {
             return false;
         }
         for end in 0..2 {
-            self.upcall(index, end, |core, handle, wire| {
-                core.on_event(handle, wire, ConnectionEvent::Released);
-            });
-            self.connections[index][end].handle = OffloadHandle(0);
+            let released = StreamEvent::Released;
+            self.upcall(index, end, |core, id, io| core.handle_event(id, io, released));
+            self.connections[index][end].id = StreamId(0);
         }
         true
     }
@@ -556,16 +518,13 @@ impl Bench {
         let state = &mut self.connections[0][end];
         state.in_flight.extend(bytes);
         state.unacknowledged += bytes.len();
-        state.lists.push_back((
-            NetBufferList::from_mdl(0, bytes::Bytes::copy_from_slice(bytes)),
-            bytes.len(),
-        ));
+        state.lists.push_back((0, bytes.len()));
     }
 
-    /// An event of the target at `node`'s end of the first connection.
-    pub(super) fn event(&mut self, node: usize, event: ConnectionEvent) {
+    /// An event of the transport at `node`'s end of the first connection.
+    pub(super) fn event(&mut self, node: usize, event: StreamEvent) {
         let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
-        self.upcall(0, end, |core, handle, wire| core.on_event(handle, wire, event));
+        self.upcall(0, end, |core, id, io| core.handle_event(id, io, event));
         self.settle();
     }
 

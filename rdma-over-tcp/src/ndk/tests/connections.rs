@@ -1,12 +1,8 @@
 //! Connecting, accepting, rejecting, disconnecting, losing.
 
-use std::{boxed::Box, vec, vec::Vec};
+use std::{boxed::Box, vec};
 
-use host_stack::socket::HostError;
-use offload_engine::{
-    chimney::client::{ConnectionEvent, UploadReason},
-    time::Duration,
-};
+use offload_engine::time::Duration;
 
 use super::{
     bench::{Bench, SERVER},
@@ -15,6 +11,10 @@ use super::{
 use crate::{
     mpa::startup::{Revision, RtrKind, RtrSet},
     ndk::{AdapterConfig, Counters, Data, NtStatus, OpFlags, ReadLimit},
+    rnic::{
+        ConnectError,
+        transport::{Loss, StreamEvent},
+    },
 };
 
 fn start_connect(side: &mut Side, private_data: &[u8], limits: ReadLimit) -> NtStatus {
@@ -185,21 +185,21 @@ fn peer_gives_up_before_the_answer() {
     assert_eq!(incoming.reject(b""), NtStatus::CONNECTION_ABORTED);
 }
 
-// NdkConnect, NdkListen: what the host stack cannot do becomes the status it documents.
+// NdkConnect, NdkListen: the errors of the transport have the statuses that are documented.
 #[test]
-fn host_errors() {
+fn connect_errors() {
     for (error, status) in [
-        (HostError::Refused, NtStatus::CONNECTION_REFUSED),
-        (HostError::TimedOut, NtStatus::IO_TIMEOUT),
-        (HostError::HostUnreachable, NtStatus::HOST_UNREACHABLE),
-        (HostError::NetworkUnreachable, NtStatus::NETWORK_UNREACHABLE),
-        (HostError::AddressNotAvailable, NtStatus::INVALID_ADDRESS),
-        (HostError::AddressInUse, NtStatus::SHARING_VIOLATION),
-        (HostError::NoPorts, NtStatus::TOO_MANY_ADDRESSES),
-        (HostError::OffloadRefused, NtStatus::INSUFFICIENT_RESOURCES),
+        (ConnectError::Refused, NtStatus::CONNECTION_REFUSED),
+        (ConnectError::TimedOut, NtStatus::IO_TIMEOUT),
+        (ConnectError::HostUnreachable, NtStatus::HOST_UNREACHABLE),
+        (ConnectError::NetworkUnreachable, NtStatus::NETWORK_UNREACHABLE),
+        (ConnectError::InvalidAddress, NtStatus::INVALID_ADDRESS),
+        (ConnectError::AddressInUse, NtStatus::SHARING_VIOLATION),
+        (ConnectError::NoPorts, NtStatus::TOO_MANY_ADDRESSES),
+        (ConnectError::NoResources, NtStatus::INSUFFICIENT_RESOURCES),
     ] {
         let mut bench = Bench::new(1);
-        bench.host_error = Some(error);
+        bench.connect_error = Some(error);
         let mut active = Side::new(&bench, 0);
         assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
         bench.settle();
@@ -380,31 +380,17 @@ fn abortive_close() {
     assert_eq!(bench.connections(), 0);
 }
 
-// CH-EVT: the target gives a connection up; NDK aborts it.
+// CH-EVT: the transport has stopped the connection; it is reset.
 #[test]
-fn retrieved_connection() {
+fn stopped_connection() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     active.receive(1, 0, 1);
-    bench.event(0, ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration));
+    bench.event(0, StreamEvent::Lost { reason: Loss::TimedOut, is_stopped: true });
     assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
     assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
     assert_eq!(bench.connections(), 0);
-}
-
-// CH-EVT-1: an optional reason is none of NDK's business; the connection goes on.
-#[test]
-fn optional_reasons_are_ignored() {
-    let mut bench = Bench::new(1);
-    let (active, passive) = connected(&mut bench);
-    active.receive(1, 0, 1);
-    for reason in [UploadReason::LowActivity, UploadReason::NoBufferPreposting] {
-        bench.event(0, ConnectionEvent::Retrieve(reason));
-    }
-    assert_eq!((active.outcomes(), active.log.take()), (Vec::new(), Vec::new()));
-    assert!(active.qp.is_connected() && passive.qp.is_connected());
-    assert_eq!(bench.connections(), 1);
 }
 
 // CH s5.7: the target is rid of all. What is left of a queue pair's connection is an error.

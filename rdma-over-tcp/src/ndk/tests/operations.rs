@@ -2,15 +2,16 @@
 
 use std::{vec, vec::Vec};
 
-use host_stack::node::Urgency;
-
 use super::{
     bench::{Bench, EMSS},
     sides::{ALL_RIGHTS, BUFFER, LIMITS, Side, connect, connected, connected_with, pattern},
 };
-use crate::ndk::{
-    AdapterConfig, CqNotify, Data, FpduSize, NdkResult, NtStatus, OpFlags, OperationType, QpLimits,
-    ReadLimit, Sge,
+use crate::{
+    ndk::{
+        AdapterConfig, CqNotify, Data, FpduSize, NdkResult, NtStatus, OpFlags, OperationType,
+        QpLimits, ReadLimit, Sge,
+    },
+    rnic::Urgency,
 };
 
 const MULPDU: usize = 1442;

@@ -1,0 +1,159 @@
+//! Policies and time limits of an adapter.
+
+use offload_engine::time::Duration;
+
+use crate::mpa::startup::{Revision, RtrSet};
+
+/// How large FPDUs are cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FpduSize {
+    /// By the EMSS: no FPDU crosses a segment, and every segment begins with one (RFC 5044 5.1). Needed by
+    /// peers such as siw, which fail when pad and CRC are split over segments.
+    Emss,
+    /// As large as MPA and the link's super-segment allow: fewer headers and CRCs where super-segments
+    /// flow.
+    Max,
+    /// As [`FpduSize::Max`] where the path carries super-segments, but pad and CRC are never split over the segments
+    /// that it is cut into; as [`FpduSize::Emss`] elsewhere, and for peers that demand markers.
+    #[default]
+    Auto,
+}
+
+/// Limits of requests and connections; inclusive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Bytes of the largest region.
+    pub registration_bytes_max: u64,
+    /// Pages of a fast registration.
+    pub fast_register_pages_max: u32,
+    /// Scatter/gather entries of a Send or Write.
+    pub send_sges_max: u32,
+    /// Scatter/gather entries of a receive.
+    pub receive_sges_max: u32,
+    /// Scatter/gather entries of a Read.
+    pub read_sges_max: u32,
+    /// Bytes of one request.
+    pub transfer_bytes_max: u32,
+    /// Bytes of inline data of a Send or Write.
+    pub inline_bytes_max: u32,
+    /// Reads that a queue pair serves at once (IRD).
+    pub ird_max: u32,
+    /// Reads that a queue pair has outstanding at once (ORD).
+    pub ord_max: u32,
+    /// Receives posted to a queue.
+    pub receive_depth_max: u32,
+    /// Requests posted to the send queue of a queue pair.
+    pub send_depth_max: u32,
+    /// Entries of a completion queue.
+    pub cq_depth_max: u32,
+    /// Bytes of private data in either direction (RFC 5044 7.1.1, less what RFC 6581 takes).
+    pub private_data_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            registration_bytes_max: 1 << 40,
+            fast_register_pages_max: 256,
+            send_sges_max: 16,
+            receive_sges_max: 16,
+            read_sges_max: 16,
+            transfer_bytes_max: 1 << 30,
+            inline_bytes_max: 1024,
+            ird_max: 128,
+            ord_max: 128,
+            receive_depth_max: 16 * 1024,
+            send_depth_max: 16 * 1024,
+            cq_depth_max: 1 << 20,
+            private_data_max: 508,
+        }
+    }
+}
+
+/// Objects of each kind, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Protection domains.
+    pub max_pd_count: u32,
+    /// Completion queues.
+    pub max_cq_count: u32,
+    /// Memory regions.
+    pub max_mr_count: u32,
+    /// Queue pairs.
+    pub max_qp_count: u32,
+    /// Connectors; each incoming request takes one.
+    pub max_connector_count: u32,
+    /// Listeners.
+    pub max_listener_count: u32,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self {
+            max_pd_count: 4096,
+            max_cq_count: 65_536,
+            max_mr_count: 262_144,
+            max_qp_count: 65_536,
+            max_connector_count: 65_536,
+            max_listener_count: 1024,
+        }
+    }
+}
+
+/// Configuration of an adapter.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Limits of requests and connections.
+    pub limits: Limits,
+    /// Table sizes.
+    pub capabilities: Capabilities,
+    /// Seed of the tokens.
+    pub seed: u128,
+    /// Size of FPDUs.
+    pub fpdu_size: FpduSize,
+    /// Ask for CRCs. A peer's wish turns them on anyway.
+    pub crc: bool,
+    /// Ask the peer for markers.
+    pub markers: bool,
+    /// Revision of the Request. One for peers that know no other: then there is no RTR, read limits are not
+    /// negotiated, and the active consumer has to send first (NDK-CON-9).
+    pub revision: Revision,
+    /// RTR messages that this side sends and understands (RFC 6581 9.2); none: the client-server model.
+    pub rtr: RtrSet,
+    /// TCP handshake of a connect.
+    pub connect_timeout: Duration,
+    /// From the Request to the Reply, at the active side (RFC 5044 7.1.2).
+    pub reply_timeout: Duration,
+    /// From the connection to the Request, at the passive side.
+    pub request_timeout: Duration,
+    /// From the Reply to the peer's first FPDU: a consumer may be slow to complete (NDK-CON-6).
+    pub accept_timeout: Duration,
+    /// From a disconnect to the acknowledgement of its FIN.
+    pub disconnect_timeout: Duration,
+    /// From a Terminate to the reset, if the peer does not close.
+    pub terminate_timeout: Duration,
+    /// Flush when the peer closes, as NDSPI programs expect (NDK-DISC-3). NDKPI says no.
+    pub flush_on_peer_close: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            capabilities: Capabilities::default(),
+            seed: 1,
+            fpdu_size: FpduSize::default(),
+            crc: true,
+            markers: false,
+            revision: Revision::Two,
+            rtr: RtrSet { send: false, write: true, read: true },
+            connect_timeout: Duration::from_secs(30),
+            reply_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(5),
+            accept_timeout: Duration::from_secs(120),
+            disconnect_timeout: Duration::from_secs(30),
+            terminate_timeout: Duration::from_secs(5),
+            flush_on_peer_close: false,
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Consumers' calls that make and end connections.
+
+use core::net::SocketAddr;
+
+use bytes::Bytes;
+use offload_engine::time::Instant;
+
+use super::{
+    connector::{ConnectorState, DisconnectEvent},
+    device::Rnic,
+    id::{ConnectorId, Key, ListenerId, QpId, StreamId},
+    lifetime::RequestCompletion,
+    listener::{BACKLOG, ListenerState},
+    qp::QpState,
+    read_limit::ReadLimit,
+    status::ConnectError,
+    stream::Stream,
+    transport::Command,
+};
+use crate::mpa::startup::PrivateData;
+
+impl Rnic {
+    /// NDK-CD-5
+    fn private_data(&self, data: &[u8]) -> Result<PrivateData, ConnectError> {
+        if data.len() > self.config.limits.private_data_max as usize {
+            return Err(ConnectError::PrivateDataTooLong);
+        }
+        PrivateData::new(Bytes::copy_from_slice(data)).map_err(|_| ConnectError::PrivateDataTooLong)
+    }
+
+    /// A queue pair for a new connection: idle and not closed.
+    fn check_qp(&mut self, id: QpId) -> Result<(), ConnectError> {
+        self.check_open(Key::Qp(id)).map_err(|_| ConnectError::InvalidHandle)?;
+        let Some(qp) = self.objects.qps.get(id) else { return Err(ConnectError::InvalidHandle) };
+        let cqs = [qp.receive_cq, qp.sends.cq].map(|cq| self.objects.cqs.get(cq));
+        match qp.state {
+            // NDK-CQ-13: nobody would hear of its completions.
+            QpState::Idle if cqs.into_iter().flatten().any(|cq| cq.queue.has_failed()) => {
+                Err(ConnectError::QpUnusable)
+            }
+            QpState::Idle => Ok(()),
+            QpState::Connecting | QpState::Connected => Err(ConnectError::QpConnected),
+            // NDK-DISC-6
+            QpState::Error => Err(ConnectError::QpUnusable),
+        }
+    }
+
+    fn attach(&mut self, id: ConnectorId, qp_id: QpId, stream: StreamId) {
+        if let Some(qp) = self.objects.qps.get_mut(qp_id) {
+            qp.state = QpState::Connecting;
+            qp.stream = Some(stream);
+        }
+        if let Some(connector) = self.objects.connectors.get_mut(id) {
+            connector.qp = Some(qp_id);
+            connector.stream = Some(stream);
+        }
+        self.objects.pin(Key::Qp(qp_id));
+    }
+
+    /// Connects a queue pair. `completion` is called when the peer has accepted, or the attempt has failed.
+    pub(crate) fn connect(
+        &mut self,
+        id: ConnectorId,
+        qp: QpId,
+        (local, remote): (Option<SocketAddr>, SocketAddr),
+        limits: ReadLimit,
+        private_data: &[u8],
+        completion: RequestCompletion,
+    ) -> Result<(), ConnectError> {
+        self.try_connect(id, qp, (local, remote), limits, private_data)?;
+        self.objects.begin_request(id, completion);
+        Ok(())
+    }
+
+    fn try_connect(
+        &mut self,
+        id: ConnectorId,
+        qp: QpId,
+        (local, remote): (Option<SocketAddr>, SocketAddr),
+        limits: ReadLimit,
+        private_data: &[u8],
+    ) -> Result<(), ConnectError> {
+        let private_data = self.private_data(private_data)?;
+        self.check_open(Key::Connector(id)).map_err(|_| ConnectError::InvalidHandle)?;
+        let state = self.objects.connectors.get(id).map(|connector| connector.state);
+        if state != Some(ConnectorState::Idle) {
+            return Err(ConnectError::AlreadyBound);
+        }
+        self.check_qp(qp)?;
+        if remote.ip().is_unspecified() || remote.port() == 0 {
+            return Err(ConnectError::InvalidAddress);
+        }
+        let explicit = local.filter(|local| local.port() != 0);
+        if explicit.is_some_and(|local| self.objects.endpoints.is_in_use(local)) {
+            return Err(ConnectError::AddressInUse); // NDK-EP-2
+        }
+        let own = limits.capped(self.objects.read_limits());
+        let stream = (self.names)();
+        let initiator = Stream::initiator(&self.config, own, private_data);
+        self.streams.insert(stream, Stream::active(stream, id, qp, initiator, own));
+        self.attach(id, qp, stream);
+        if let Some(connector) = self.objects.connectors.get_mut(id) {
+            connector.state = ConnectorState::Connecting;
+            connector.remote = Some(remote);
+            connector.data = None;
+        }
+        let timeout = self.config.connect_timeout;
+        self.commands.push_back(Command::Connect { stream, local, remote, timeout });
+        Ok(())
+    }
+
+    /// The active side goes on with a connection that the peer has accepted.
+    pub(crate) fn complete_connect(
+        &mut self,
+        id: ConnectorId,
+        disconnect_event: Option<DisconnectEvent>,
+        completion: RequestCompletion,
+    ) -> Result<(), ConnectError> {
+        let Some(connector) = self.objects.connectors.get_mut(id) else {
+            return Err(ConnectError::InvalidState);
+        };
+        let stream = match (connector.state, connector.stream) {
+            (ConnectorState::ConnectDone, Some(stream)) => stream,
+            (ConnectorState::Closed, _) => return Err(ConnectError::Aborted),
+            _ => return Err(ConnectError::InvalidState),
+        };
+        connector.state = ConnectorState::Completing;
+        connector.disconnect_event = disconnect_event;
+        connector.data = None; // NDK-CD-2
+        self.objects.begin_request(id, completion);
+        self.with_stream(stream, |it, _, _| it.complete_connect());
+        Ok(())
+    }
+
+    /// Accepts a connection request. `completion` is called when the first message of the peer has come.
+    #[expect(clippy::too_many_arguments, reason = "an accept has them")]
+    pub(crate) fn accept(
+        &mut self,
+        now: Instant,
+        id: ConnectorId,
+        qp: QpId,
+        limits: ReadLimit,
+        private_data: &[u8],
+        disconnect_event: Option<DisconnectEvent>,
+        completion: RequestCompletion,
+    ) -> Result<(), ConnectError> {
+        let private_data = self.private_data(private_data)?;
+        self.check_qp(qp)?;
+        let Some(connector) = self.objects.connectors.get_mut(id) else {
+            return Err(ConnectError::InvalidState);
+        };
+        let stream = match (connector.state, connector.stream) {
+            (ConnectorState::Pending, Some(stream)) => stream,
+            (ConnectorState::Closed, _) => return Err(ConnectError::Aborted),
+            _ => return Err(ConnectError::InvalidState),
+        };
+        connector.state = ConnectorState::Accepting;
+        connector.disconnect_event = disconnect_event;
+        connector.data = None; // NDK-CD-2
+        self.attach(id, qp, stream);
+        self.objects.begin_request(id, completion);
+        let own = limits.capped(self.objects.read_limits());
+        self.with_stream(stream, |stream, _, config| {
+            stream.accept(config, qp, own, private_data);
+            stream.deadline = Some(now + config.accept_timeout);
+        });
+        Ok(())
+    }
+
+    /// Rejects a connection, on either side (NDK-CON-2, -3).
+    pub(crate) fn reject(
+        &mut self,
+        id: ConnectorId,
+        private_data: &[u8],
+    ) -> Result<(), ConnectError> {
+        let private_data = self.private_data(private_data)?;
+        let Some(connector) = self.objects.connectors.get_mut(id) else {
+            return Err(ConnectError::InvalidState);
+        };
+        let stream = match (connector.state, connector.stream) {
+            (ConnectorState::Pending | ConnectorState::ConnectDone, Some(stream)) => stream,
+            (ConnectorState::Closed, _) => return Err(ConnectError::Aborted),
+            _ => return Err(ConnectError::InvalidState),
+        };
+        let is_passive = connector.state == ConnectorState::Pending;
+        if is_passive {
+            connector.state = ConnectorState::Closed;
+            connector.stream = None;
+            self.with_stream(stream, |stream, _, _| {
+                stream.reject(crate::mpa::startup::ReadLimits::default(), private_data);
+            });
+        } else {
+            // MPA has no frame for it: the passive side sees the connection end.
+            self.end_stream(stream, ConnectError::Aborted);
+        }
+        Ok(())
+    }
+
+    /// Ends a connection gracefully. `completion` is called when our FIN is acknowledged.
+    pub(crate) fn disconnect(
+        &mut self,
+        now: Instant,
+        id: ConnectorId,
+        completion: RequestCompletion,
+    ) -> Result<(), ConnectError> {
+        let Some(connector) = self.objects.connectors.get_mut(id) else {
+            return Err(ConnectError::InvalidState);
+        };
+        let (ConnectorState::Connected, Some(stream)) = (connector.state, connector.stream) else {
+            return Err(ConnectError::InvalidState);
+        };
+        connector.state = ConnectorState::Disconnecting;
+        connector.disconnect_event = None; // NDK-DISC-4
+        let qp = connector.qp.and_then(|qp| self.objects.qps.get_mut(qp));
+        if let Some(qp) = qp {
+            qp.state = QpState::Error; // no more initiator requests
+        }
+        self.objects.begin_request(id, completion);
+        self.with_stream(stream, |stream, _, config| stream.disconnect(config, now));
+        Ok(())
+    }
+
+    /// Listens. `completion` is called when the transport listens, or cannot.
+    pub(crate) fn listen(
+        &mut self,
+        id: ListenerId,
+        local: SocketAddr,
+        completion: RequestCompletion,
+    ) -> Result<(), ConnectError> {
+        if local.port() != 0 && self.objects.endpoints.is_in_use(local) {
+            return Err(ConnectError::AddressInUse); // NDK-EP-2
+        }
+        let Some(listener) = self.objects.listeners.get_mut(id) else {
+            return Err(ConnectError::InvalidHandle);
+        };
+        if listener.state != ListenerState::Idle {
+            return Err(ConnectError::AlreadyBound);
+        }
+        listener.state = ListenerState::Starting;
+        listener.request = Some(completion);
+        self.objects.pin(Key::Listener(id));
+        self.commands.push_back(Command::Listen { listener: id, local, backlog: BACKLOG });
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! Connectors and what a consumer may do with them when.
+//!
+//! ```text
+//! active:  Idle -Connect-> Connecting -> ConnectDone -CompleteConnect-> Completing -> Connected
+//! passive: Pending -Accept-> Accepting -> Connected
+//! both:    Connected -Disconnect-> Disconnecting -> Closed
+//! ```
+//! A failed Connect leads back to Idle and may be repeated (NDK-CON-1); every other failure to Closed.
+
+use alloc::boxed::Box;
+use core::{fmt, net::SocketAddr};
+
+use bytes::Bytes;
+
+use super::{
+    id::{ListenerId, QpId, StreamId},
+    lifetime::{Life, RequestCompletion},
+    read_limit::ReadLimit,
+};
+use crate::error::ErrorNumber;
+
+/// Called once when an established connection has ended, unless the consumer has disconnected it (NDK-DISC-4). The
+/// argument is the error that ended it (NDK-DISC-7).
+pub(crate) type DisconnectEvent = Box<dyn FnOnce(Option<ErrorNumber>) + Send>;
+
+/// What the peer said when the connection was set up.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ConnectionData {
+    pub(crate) limits: ReadLimit,
+    pub(crate) private_data: Bytes,
+}
+
+/// Where a connector is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ConnectorState {
+    Idle,
+    Connecting,
+    ConnectDone,
+    Completing,
+    Pending,
+    Accepting,
+    Connected,
+    Disconnecting,
+    Closed,
+}
+
+/// A connector.
+pub(crate) struct Connector {
+    pub(crate) life: Life,
+    pub(crate) state: ConnectorState,
+    pub(crate) qp: Option<QpId>,
+    pub(crate) listener: Option<ListenerId>,
+    pub(crate) stream: Option<StreamId>,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: Option<SocketAddr>,
+    /// The endpoint reference it holds (NDK-EP-1).
+    pub(crate) endpoint: Option<SocketAddr>,
+    pub(crate) request: Option<RequestCompletion>,
+    pub(crate) disconnect_event: Option<DisconnectEvent>,
+    /// Kept in the windows of NDK-CD-2 and NDK-CD-7.
+    pub(crate) data: Option<ConnectionData>,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connector({:?}, {:?} to {:?})", self.state, self.local, self.remote)
+    }
+}
+
+impl Connector {
+    pub(crate) fn new(state: ConnectorState) -> Self {
+        Self {
+            life: Life::default(),
+            state,
+            qp: None,
+            listener: None,
+            stream: None,
+            local: None,
+            remote: None,
+            endpoint: None,
+            request: None,
+            disconnect_event: None,
+            data: None,
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! Completion queues: what is in them, when an arm is satisfied, and what an overrun does.
+//!
+//! A queue has its own small lock, taken only by the engine, once for all that an upcall has completed, and by the
+//! consumer when it polls a queue that is not empty; polling an empty queue takes none.
+//!
+//! The ring grows to the most that ever waited, not to the queue's depth: a consumer that keeps up goes round in
+//! memory that stays in the caches.
+//!
+//! Every entry has a serial number, counted from 1. Three of them decide about arms: the newest
+//! entry, the newest that is solicited or an error, and the newest at the time of the last
+//! notification. So no entry needs a mark of its own.
+
+use alloc::{collections::VecDeque, sync::Arc};
+use core::fmt;
+
+use offload_engine::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use super::{
+    lifetime::Life,
+    status::{CqOverrun, VerbError, WcStatus},
+};
+use crate::{ddp::Stag, error::ErrorNumber};
+
+/// What a completion is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WcOpcode {
+    /// A Send, with or without invalidation.
+    Send,
+    /// An RDMA Write.
+    Write,
+    /// An RDMA Read.
+    Read,
+    /// A fast registration.
+    FastRegister,
+    /// A local invalidation.
+    Invalidate,
+    /// A receive.
+    Receive,
+}
+
+/// A completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// Outcome of the request.
+    pub status: WcStatus,
+    /// What was completed.
+    pub opcode: WcOpcode,
+    /// The error that was found, or that the peer's Terminate told.
+    pub error: Option<ErrorNumber>,
+    /// Bytes of the message; 0 unless the status is [`WcStatus::Success`].
+    pub bytes: u32,
+    /// The STag that the peer's Send with Invalidate has invalidated.
+    pub invalidated: Option<Stag>,
+    /// The context of the queue pair.
+    pub qp_context: u64,
+    /// The context of the request.
+    pub context: u64,
+}
+
+/// When a completion queue notifies its consumer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Arm {
+    /// On a failure of the queue itself.
+    Failure,
+    /// On a solicited receive, or a completion in error.
+    Solicited,
+    /// On the next completion.
+    Next,
+}
+
+/// Called when an arm is satisfied, or the queue has failed.
+pub(crate) type Notification = Arc<dyn Fn(Result<(), CqOverrun>) + Send + Sync>;
+
+/// A completion queue as an object.
+pub(crate) struct Cq {
+    pub(crate) life: Life,
+    pub(crate) queue: Arc<CompletionQueue>,
+    pub(crate) notification: Notification,
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cq({:?}, {:?})", self.life, self.queue)
+    }
+}
+
+/// Entries, arm and failure of one queue.
+#[derive(Debug)]
+struct State {
+    depth: usize,
+    entries: VecDeque<Completion>,
+    /// Serial of the newest entry.
+    newest: u64,
+    /// Serial of the newest entry that satisfies a SOLICITED arm.
+    newest_solicited: u64,
+    /// `newest` when an arm was last satisfied.
+    notified: u64,
+    arm: Option<Arm>,
+    has_failed: bool,
+    /// An arm was satisfied; the callback has not been given out yet.
+    due: Option<Result<(), CqOverrun>>,
+    /// A callback was given out and has not returned (NDK-CQ-3).
+    calling: bool,
+}
+
+/// A completion queue, shared between the engine and its consumer's handles.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    /// Entries present: lets an empty queue be polled without the lock.
+    len: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// What came of adding completions.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Pushed {
+    /// An entry did not fit: the queue has failed (NDK-CQ-13).
+    pub(crate) overrun: bool,
+    /// A notification is due, now or once the one that runs has returned.
+    pub(crate) due: bool,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(depth: u32) -> Arc<Self> {
+        Arc::new(Self {
+            len: AtomicUsize::new(0),
+            state: Mutex::new(State {
+                depth: depth as usize,
+                entries: VecDeque::new(),
+                newest: 0,
+                newest_solicited: 0,
+                notified: 0,
+                arm: None,
+                has_failed: false,
+                due: None,
+                calling: false,
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that can panic runs with the lock held, but for a broken invariant.
+        self.state.lock()
+    }
+
+    /// Adds completions, in order, each with whether it is a receive of a send with SEND_AND_SOLICIT_EVENT. A
+    /// failed queue swallows completions (NDK-CQ-13).
+    pub(crate) fn push_all(&self, entries: impl Iterator<Item = (Completion, bool)>) -> Pushed {
+        let mut state = self.state();
+        let mut overrun = false;
+        for (entry, solicited) in entries {
+            if state.has_failed {
+                break;
+            }
+            overrun = !state.push(entry, solicited);
+        }
+        self.len.store(state.entries.len(), Ordering::Release);
+        Pushed { overrun, due: state.due.is_some() }
+    }
+
+    #[cfg(test)]
+    fn push(&self, entry: Completion, solicited: bool) -> Result<(), ()> {
+        match self.push_all(core::iter::once((entry, solicited))).overrun {
+            true => Err(()),
+            false => Ok(()),
+        }
+    }
+
+    /// Moves completions out; returns how many.
+    pub(crate) fn poll<R: From<Completion>>(&self, results: &mut [R]) -> usize {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut state = self.state();
+        let count = results.len().min(state.entries.len());
+        for result in &mut results[..count] {
+            let Some(entry) = state.entries.pop_front() else { break };
+            *result = entry.into();
+        }
+        self.len.store(state.entries.len(), Ordering::Release);
+        count
+    }
+
+    /// Asks for a notification; of two arms the stronger one counts.
+    pub(crate) fn arm(&self, arm: Arm) {
+        let mut state = self.state();
+        state.arm = state.arm.max(Some(arm)); // NDK-CQ-6
+        state.satisfy();
+    }
+
+    /// Gives out the callback that is due, unless one is running.
+    pub(crate) fn take_due(&self) -> Option<Result<(), CqOverrun>> {
+        let mut state = self.state();
+        if state.calling {
+            return None;
+        }
+        let due = state.due.take();
+        state.calling = due.is_some();
+        due
+    }
+
+    /// The callback given out has returned.
+    pub(crate) fn callback_returned(&self) {
+        self.state().calling = false;
+    }
+
+    /// Changes the depth.
+    ///
+    /// # Errors
+    /// [`VerbError::CompletionsPresent`]: more entries are present than that (NDK-RSZ-2).
+    pub(crate) fn resize(&self, depth: u32) -> Result<(), VerbError> {
+        let mut state = self.state();
+        if state.entries.len() > depth as usize {
+            return Err(VerbError::CompletionsPresent);
+        }
+        state.depth = depth as usize;
+        Ok(())
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state().has_failed
+    }
+}
+
+impl State {
+    /// Adds a completion; `false`: it does not fit, and the queue has failed.
+    fn push(&mut self, entry: Completion, solicited: bool) -> bool {
+        let fits = self.entries.len() < self.depth;
+        if fits {
+            self.newest += 1;
+            if solicited || entry.status != WcStatus::Success {
+                self.newest_solicited = self.newest;
+            }
+            self.entries.push_back(entry);
+        } else {
+            self.has_failed = true;
+            self.entries.clear();
+        }
+        self.satisfy();
+        fits
+    }
+
+    /// Whether the arm is satisfied now; if so it is cleared and a callback becomes due.
+    fn satisfy(&mut self) {
+        let Some(arm) = self.arm else { return };
+        let popped = self.newest - self.entries.len() as u64;
+        // NDK-CQ-4: newer than the last callback; polled away means seen.
+        let is_new = |serial: u64| serial > self.notified && serial > popped;
+        let due = match (self.has_failed, arm) {
+            (true, _) => Err(CqOverrun), // NDK-CQ-9, NDK-CQ-15
+            (false, Arm::Next) if is_new(self.newest) => Ok(()),
+            (false, Arm::Solicited) if is_new(self.newest_solicited) => Ok(()),
+            _ => return,
+        };
+        self.arm = None; // NDK-CQ-2
+        self.notified = self.newest;
+        self.due = Some(due);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn entry(status: WcStatus) -> Completion {
+        Completion {
+            status,
+            opcode: WcOpcode::Receive,
+            error: None,
+            bytes: 0,
+            invalidated: None,
+            qp_context: 0,
+            context: 0,
+        }
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Content {
+        Nothing,
+        Old,
+        NewUnsolicited,
+        NewSolicited,
+        NewError,
+    }
+
+    fn queue(content: Content) -> Arc<CompletionQueue> {
+        let queue = CompletionQueue::new(8);
+        match content {
+            Content::Nothing => {}
+            Content::Old => {
+                queue.arm(Arm::Next);
+                queue.push(entry(WcStatus::Flushed), true).unwrap();
+                assert_eq!(queue.take_due(), Some(Ok(())));
+                queue.callback_returned();
+            }
+            Content::NewUnsolicited => queue.push(entry(WcStatus::Success), false).unwrap(),
+            Content::NewSolicited => queue.push(entry(WcStatus::Success), true).unwrap(),
+            Content::NewError => queue.push(entry(WcStatus::Flushed), false).unwrap(),
+        }
+        queue
+    }
+
+    // NDK-CQ-4, -5, -6, -7, -8, -9, -10: the nine cells of the truth table times what is in the queue.
+    #[test]
+    fn arm_truth_table() {
+        use Arm::{Failure, Next, Solicited};
+        let arms = [Next, Failure, Solicited];
+        for first in arms {
+            for second in arms {
+                let expected = match (first, second) {
+                    (Next, _) | (_, Next) => Next,
+                    (Failure, Failure) => Failure,
+                    _ => Solicited,
+                };
+                for content in [
+                    Content::Nothing,
+                    Content::Old,
+                    Content::NewUnsolicited,
+                    Content::NewSolicited,
+                    Content::NewError,
+                ] {
+                    let queue = queue(content);
+                    // Both arms before anything may fire: as if the queue had been filled after.
+                    queue.state().arm = Some(first);
+                    queue.arm(second);
+                    let satisfied = match expected {
+                        Next => !matches!(content, Content::Nothing | Content::Old),
+                        Solicited => {
+                            matches!(content, Content::NewSolicited | Content::NewError)
+                        }
+                        Failure => false,
+                    };
+                    assert_eq!(
+                        queue.take_due().is_some(),
+                        satisfied,
+                        "{first:?} then {second:?} with {content:?}"
+                    );
+                    assert_eq!(queue.state().arm, (!satisfied).then_some(expected));
+                }
+            }
+        }
+    }
+
+    // NDK-CQ-2: one callback per arm, none without.
+    #[test]
+    fn one_callback_per_arm() {
+        let queue = CompletionQueue::new(8);
+        queue.push(entry(WcStatus::Success), false).unwrap();
+        assert_eq!(queue.take_due(), None, "not armed");
+        queue.arm(Arm::Next);
+        assert_eq!(queue.take_due(), Some(Ok(())));
+        queue.callback_returned();
+        queue.push(entry(WcStatus::Success), true).unwrap();
+        assert_eq!(queue.take_due(), None, "not armed again");
+    }
+
+    // NDK-CQ-3: a callback that is due waits for the one that runs.
+    #[test]
+    fn callbacks_are_serialized() {
+        let queue = CompletionQueue::new(8);
+        queue.arm(Arm::Next);
+        queue.push(entry(WcStatus::Success), false).unwrap();
+        assert!(queue.take_due().is_some());
+        queue.arm(Arm::Next);
+        queue.push(entry(WcStatus::Success), false).unwrap();
+        assert_eq!(queue.take_due(), None, "the first one runs");
+        queue.callback_returned();
+        assert!(queue.take_due().is_some());
+    }
+
+    // NDK-CQ-11: what came between the last short poll and the arm satisfies it; what was polled does not.
+    #[test]
+    fn polled_entries_do_not_satisfy_an_arm() {
+        let queue = CompletionQueue::new(8);
+        let mut results = [entry(WcStatus::Flushed); 4];
+        queue.push(entry(WcStatus::Success), true).unwrap();
+        assert_eq!(queue.poll(&mut results), 1);
+        queue.arm(Arm::Next);
+        assert_eq!(queue.take_due(), None);
+        queue.push(entry(WcStatus::Success), false).unwrap();
+        assert!(queue.take_due().is_some());
+    }
+
+    // NDK-CQ-13, -15, -18: entry number depth + 1 fails the queue, once; polls return 0 thereafter.
+    #[test]
+    fn overrun() {
+        let queue = CompletionQueue::new(2);
+        queue.arm(Arm::Failure);
+        queue.push(entry(WcStatus::Success), false).unwrap();
+        queue.push(entry(WcStatus::Flushed), false).unwrap();
+        assert_eq!(queue.take_due(), None, "error completions are no CQ errors");
+        assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
+        assert_eq!(queue.take_due(), Some(Err(CqOverrun)));
+        queue.callback_returned();
+        assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
+        assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 4]), 0);
+        assert_eq!(queue.take_due(), None);
+        queue.arm(Arm::Solicited);
+        assert_eq!(queue.take_due(), Some(Err(CqOverrun)), "told at the next arm");
+    }
+
+    // What is completed together is polled in order, satisfies an arm once, and fails the queue where it overruns.
+    #[test]
+    fn completions_come_in_batches() {
+        let queue = CompletionQueue::new(4);
+        let batch = |contexts: core::ops::Range<u64>| {
+            contexts.map(|context| (Completion { context, ..entry(WcStatus::Success) }, false))
+        };
+        assert_eq!(queue.push_all(batch(0..2)), Pushed::default());
+        queue.arm(Arm::Next);
+        assert!(queue.take_due().is_some());
+        queue.arm(Arm::Next);
+        assert_eq!(queue.push_all(batch(2..4)), Pushed { due: true, overrun: false });
+        assert_eq!(queue.take_due(), None, "the first one runs");
+        queue.callback_returned();
+        assert!(queue.take_due().is_some());
+        queue.callback_returned();
+        // It was the third that was notified of: the fourth is new (NDK-CQ-4).
+        queue.arm(Arm::Next);
+        assert!(queue.take_due().is_some());
+        queue.callback_returned();
+        let mut results = [entry(WcStatus::Flushed); 3];
+        assert_eq!(queue.poll(&mut results), 3);
+        assert_eq!(results.map(|result| result.context), [0, 1, 2]);
+        assert_eq!(queue.push_all(batch(4..9)), Pushed { due: false, overrun: true });
+        assert_eq!(queue.poll(&mut results), 0);
+        assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "swallowed");
+    }
+
+    // NDK-RSZ-2
+    #[test]
+    fn resize() {
+        let queue = CompletionQueue::new(2);
+        queue.push(entry(WcStatus::Success), false).unwrap();
+        queue.push(entry(WcStatus::Success), false).unwrap();
+        assert_eq!(queue.resize(1), Err(VerbError::CompletionsPresent));
+        assert_eq!(queue.resize(3), Ok(()));
+        assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()));
+        assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
+    }
+}

@@ -1,0 +1,111 @@
+//! Every interleaving of a queue's consumer and the engine. `tests/loom` runs them.
+
+use alloc::vec::Vec;
+
+use loom::thread;
+use offload_engine::sync::Condvar;
+
+use super::*;
+
+const ENTRY: Completion = Completion {
+    status: WcStatus::Success,
+    opcode: WcOpcode::Receive,
+    error: None,
+    bytes: 0,
+    invalidated: None,
+    qp_context: 0,
+    context: 0,
+};
+
+/// A queue, the core's lock around what gives notifications out, and a consumer that waits for them.
+struct Bench {
+    queue: Arc<CompletionQueue>,
+    core: Mutex<()>,
+    notified: Mutex<u32>,
+    changed: Condvar,
+    calling: Mutex<bool>,
+}
+
+impl Bench {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            queue: CompletionQueue::new(8),
+            core: Mutex::new(()),
+            notified: Mutex::new(0),
+            changed: Condvar::new(),
+            calling: Mutex::new(false),
+        })
+    }
+
+    /// As `Objects::notify` under the core's lock, the callback without it, and `notification_returned`.
+    fn enter(&self, work: impl FnOnce()) {
+        let core = self.core.lock();
+        work();
+        let mut due = self.queue.take_due();
+        drop(core);
+        while due.take().is_some() {
+            assert!(!std::mem::replace(&mut *self.calling.lock(), true), "NDK-CQ-3");
+            *self.notified.lock() += 1;
+            self.changed.notify_all();
+            *self.calling.lock() = false;
+            let _core = self.core.lock();
+            self.queue.callback_returned();
+            due = self.queue.take_due();
+        }
+    }
+
+    fn push(&self) {
+        self.enter(|| {
+            self.queue.push(ENTRY, false).unwrap();
+        });
+    }
+
+    /// Polls until there is nothing, arms, and waits for the notification (NDK-CQ-11).
+    fn consume(&self, count: usize) {
+        let (mut taken, mut arms) = (0, 0);
+        loop {
+            match self.queue.poll(&mut [ENTRY; 1]) {
+                0 if taken == count => break,
+                0 => {
+                    self.queue.arm(Arm::Next);
+                    arms += 1;
+                    self.enter(|| {});
+                    let mut notified = self.notified.lock();
+                    while *notified < arms {
+                        notified = self.changed.wait(notified, None);
+                    }
+                }
+                some => taken += some,
+            }
+        }
+        assert!(*self.notified.lock() <= arms, "NDK-CQ-2: one notification per arm");
+    }
+}
+
+/// A consumer, and `threads` that push two completions between them.
+fn explore(threads: usize, preemptions: usize) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
+        let bench = Bench::new();
+        let pushes = 2 / threads;
+        let push = |bench: Arc<Bench>| move || (0..pushes).for_each(|_| bench.push());
+        let engines: Vec<_> = (0..threads).map(|_| thread::spawn(push(bench.clone()))).collect();
+        bench.consume(2);
+        for engine in engines {
+            engine.join().unwrap();
+        }
+    });
+}
+
+// NDK-CQ-2, -4, -11: what comes between an empty poll and the arm satisfies it, whoever is quicker.
+#[test]
+fn no_completion_is_waited_for_in_vain() {
+    explore(1, 3);
+}
+
+// NDK-CQ-3: the engine's thread and a consumer's may both complete requests and call back.
+#[test]
+fn notifications_of_two_threads_do_not_run_at_once() {
+    explore(2, 2);
+}

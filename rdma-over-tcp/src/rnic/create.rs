@@ -1,0 +1,252 @@
+//! Consumers' calls that make and close objects.
+
+use alloc::{boxed::Box, sync::Arc};
+use core::sync::atomic::Ordering;
+
+use super::{
+    connector::{Connector, ConnectorState},
+    cq::{CompletionQueue, Cq, Notification},
+    device::Rnic,
+    id::{ConnectorId, CqId, Key, ListenerId, PdId, QpId, RegionId, StreamId},
+    lifetime::{Close, CloseCompletion, Life},
+    listener::{ConnectEvent, Listener, ListenerState},
+    pd::Pd,
+    qp::{Flow, Qp, QpLimits, QpState},
+    receive_queue::{Receive, ReceiveQueue},
+    region::{Keys, Owner, Region},
+    send_queue::SendQueue,
+    stats::QpStats,
+    status::{ConnectError, VerbError},
+    transport::Command,
+};
+use crate::mpa::Slab;
+
+impl Rnic {
+    pub(super) fn check_open(&mut self, key: Key) -> Result<(), VerbError> {
+        if self.objects.is_open(key) { Ok(()) } else { Err(VerbError::InvalidHandle) }
+    }
+
+    pub(crate) fn create_cq(
+        &mut self,
+        depth: u32,
+        notification: Notification,
+    ) -> Result<(CqId, Arc<CompletionQueue>), VerbError> {
+        if depth > self.config.limits.cq_depth_max {
+            return Err(VerbError::InvalidArgument);
+        }
+        self.check_open(Key::Rnic)?;
+        let queue = CompletionQueue::new(depth);
+        let object = Cq { life: Life::default(), queue: queue.clone(), notification };
+        let id = self.objects.cqs.insert(object).map_err(|_| VerbError::NoResources)?;
+        self.objects.pin(Key::Rnic);
+        Ok((id, queue))
+    }
+
+    pub(crate) fn create_pd(&mut self) -> Result<PdId, VerbError> {
+        self.check_open(Key::Rnic)?;
+        let id = self
+            .objects
+            .pds
+            .insert(Pd { life: Life::default() })
+            .map_err(|_| VerbError::NoResources)?;
+        self.objects.pin(Key::Rnic);
+        Ok(id)
+    }
+
+    pub(crate) fn create_region(
+        &mut self,
+        pd: PdId,
+        is_fast_register: bool,
+    ) -> Result<RegionId, VerbError> {
+        self.check_open(Key::Pd(pd))?;
+        let region = Region {
+            life: Life::default(),
+            pd,
+            is_fast_register,
+            limits: None,
+            token: None,
+            keys: Keys::default(),
+            registration: None,
+        };
+        let id = self.objects.regions.table.insert(region).map_err(|_| VerbError::NoResources)?;
+        self.objects.pin(Key::Pd(pd));
+        Ok(id)
+    }
+
+    pub(crate) fn create_qp(
+        &mut self,
+        pd: PdId,
+        receive_cq: CqId,
+        send_cq: CqId,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<QpId, VerbError> {
+        limits.check(&self.config.limits)?;
+        for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
+            self.check_open(key)?;
+        }
+        for cq in [receive_cq, send_cq] {
+            if self.objects.cqs.get(cq).is_some_and(|cq| cq.queue.has_failed()) {
+                return Err(VerbError::InvalidArgument); // NDK-CQ-13
+            }
+        }
+        let sink_token = self.objects.regions.draw(Owner::ReadSink)?;
+        let receives = ReceiveQueue::new(limits.receive_queue_depth);
+        let Ok(receives) = self.objects.receive_queues.insert(receives) else {
+            self.objects.regions.give_back(sink_token);
+            return Err(VerbError::NoResources);
+        };
+        let qp = Qp {
+            life: Life::default(),
+            pd,
+            context,
+            limits,
+            state: QpState::Idle,
+            sends: SendQueue::new(send_cq, limits.initiator_queue_depth),
+            receives,
+            receive_cq,
+            receiving: Receive::default(),
+            is_receiving: false,
+            flow: Flow::default(),
+            captures: Slab::new(),
+            sink_token,
+            read_limit: 0,
+            stream: None,
+            stats: QpStats::default(),
+        };
+        let Ok(id) = self.objects.qps.insert(qp) else {
+            self.objects.regions.give_back(sink_token);
+            self.objects.receive_queues.remove(receives);
+            return Err(VerbError::NoResources);
+        };
+        for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
+            self.objects.pin(key);
+        }
+        Ok(id)
+    }
+
+    pub(crate) fn create_connector(&mut self) -> Result<ConnectorId, VerbError> {
+        self.check_open(Key::Rnic)?;
+        let connector = Connector::new(ConnectorState::Idle);
+        let id = self.objects.connectors.insert(connector).map_err(|_| VerbError::NoResources)?;
+        self.objects.pin(Key::Rnic);
+        Ok(id)
+    }
+
+    pub(crate) fn create_listener(&mut self, event: ConnectEvent) -> Result<ListenerId, VerbError> {
+        self.check_open(Key::Rnic)?;
+        let listener = Listener {
+            life: Life::default(),
+            state: ListenerState::Idle,
+            local: None,
+            endpoint: None,
+            quiet: Arc::default(),
+            event,
+            request: None,
+        };
+        let id = self.objects.listeners.insert(listener).map_err(|_| VerbError::NoResources)?;
+        self.objects.pin(Key::Rnic);
+        Ok(id)
+    }
+
+    /// Closes an object: first what its kind needs, then what all have in common.
+    pub(crate) fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
+        match key {
+            Key::Rnic | Key::Pd(_) | Key::Cq(_) => {}
+            Key::Region(id) => {
+                self.objects.regions.revoke(id);
+            }
+            Key::Qp(id) => self.release_qp(id),
+            Key::Connector(id) => self.release_connector(id),
+            Key::Listener(id) => self.unlisten(id),
+        }
+        self.objects.close(key, completion)
+    }
+
+    /// NDK-LIFE-3, -11: without a disconnect the connection is aborted, and everything flushed.
+    fn release_qp(&mut self, id: QpId) {
+        let stream = self.objects.qps.get(id).and_then(|qp| qp.stream);
+        let connector = stream
+            .and_then(|id| self.streams.get(&id)?.connector)
+            .and_then(|connector| self.objects.connectors.get(connector));
+        match stream {
+            // The flush comes with the disconnect (NDK-DISC-1).
+            Some(_)
+                if connector
+                    .is_some_and(|connector| connector.state == ConnectorState::Disconnecting) => {}
+            Some(stream) => self.end_stream(stream, ConnectError::Cancelled),
+            None => self.objects.flush(id),
+        }
+    }
+
+    /// NDK-LIFE-11. A passive connector that was not answered is refused.
+    fn release_connector(&mut self, id: ConnectorId) {
+        let Some(connector) = self.objects.connectors.get(id) else { return };
+        let Some(stream) = connector.stream else { return };
+        match connector.state {
+            ConnectorState::Pending => self.with_stream(stream, |stream, _, _| stream.refuse()),
+            // The graceful end that was asked for goes on; its completion comes before the close's.
+            ConnectorState::Disconnecting => {}
+            _ => self.end_stream(stream, ConnectError::Cancelled),
+        }
+    }
+
+    /// Ends a stream from this side, abruptly, without a disconnect event (NDK-DISC-4).
+    pub(super) fn end_stream(&mut self, id: StreamId, error: ConnectError) {
+        self.with_stream(id, |stream, objects, _| {
+            if let Some(connector) = stream.connector.and_then(|id| objects.connectors.get_mut(id))
+            {
+                connector.disconnect_event = None;
+            }
+            stream.lost(objects, error);
+        });
+        self.abort_stream(id);
+    }
+
+    /// A connect event that was not delivered.
+    pub(crate) fn refuse(&mut self, id: ConnectorId) {
+        if let Some(stream) = self.objects.connectors.get(id).and_then(|connector| connector.stream)
+        {
+            self.with_stream(stream, |stream, _, _| stream.refuse());
+        }
+        // The consumer never had its name.
+        let _ = self.objects.close(Key::Connector(id), Box::new(|| {}));
+    }
+
+    /// Completes everything posted as flushed. A connected queue pair cannot go on after it (NDK-FL-4).
+    pub(crate) fn flush(&mut self, id: QpId) {
+        let Some(qp) = self.objects.qps.get(id) else { return };
+        match qp.stream {
+            Some(stream) if qp.state == QpState::Connected => {
+                self.with_stream(stream, |stream, objects, _| {
+                    stream.lost(objects, ConnectError::Aborted);
+                });
+                self.abort_stream(stream);
+            }
+            _ => self.objects.flush(id),
+        }
+    }
+
+    /// While paused, connection requests are refused as if nobody listened.
+    pub(crate) fn pause(&mut self, id: ListenerId, pause: bool) {
+        let listener = self.objects.listeners.get(id);
+        // One that is being closed stays quiet (NDK-EP-5).
+        if let Some(listener) = listener.filter(|listener| !listener.life.is_closing()) {
+            listener.quiet.store(pause, Ordering::Release);
+        }
+    }
+
+    /// NDK-EP-5: new connections are rejected from now on.
+    fn unlisten(&mut self, id: ListenerId) {
+        let Some(listener) = self.objects.listeners.get_mut(id) else { return };
+        listener.quiet.store(true, Ordering::Release);
+        if listener.state != ListenerState::Idle {
+            listener.state = ListenerState::Idle;
+            self.commands.push_back(Command::Unlisten { listener: id });
+        }
+        let request = listener.request.take();
+        if let Some(completion) = request {
+            self.objects.end_request(Key::Listener(id), completion, Err(ConnectError::Cancelled));
+        }
+    }
+}

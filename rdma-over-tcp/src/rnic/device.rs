@@ -1,0 +1,344 @@
+//! The adapter: its objects, its streams, and what drives them.
+//!
+//! Everything enters in one of two ways: by a call of the transport, mostly with a way into one stream, or by a
+//! consumer's call. The latter only notes what is to be done and has the transport call; that call does it.
+
+use alloc::{
+    boxed::Box,
+    collections::{BTreeSet, VecDeque},
+    vec::Vec,
+};
+use core::{fmt, net::SocketAddr};
+
+use hashbrown::HashMap;
+use offload_engine::time::Instant;
+
+use super::{
+    config::Config,
+    connector::{Connector, ConnectorState},
+    id::{Key, ListenerId, StreamId},
+    lifetime::{Callback, Close, CloseCompletion, Return},
+    listener::ListenerState,
+    objects::Objects,
+    stats::{ConnectionEntry, History},
+    status::ConnectError,
+    stream::Stream,
+    transport::{Command, StreamEvent, Transport},
+};
+
+/// An RDMA adapter.
+pub struct Rnic {
+    pub(crate) config: Config,
+    pub(crate) objects: Objects,
+    pub(super) streams: HashMap<StreamId, Stream>,
+    /// Names for new streams.
+    pub(super) names: Box<dyn FnMut() -> StreamId + Send>,
+    /// What the transport is to do.
+    pub(super) commands: VecDeque<Command>,
+    /// Streams with something to do.
+    kicks: Vec<StreamId>,
+    /// Deadlines of streams; one that is no longer the stream's own is void.
+    deadlines: BTreeSet<(Instant, StreamId)>,
+}
+
+impl fmt::Debug for Rnic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { objects, streams, .. } = self;
+        f.debug_struct("Rnic").field("objects", objects).field("streams", streams).finish()
+    }
+}
+
+impl Rnic {
+    /// An adapter whose streams get their names from `names`. `wake` is called when a callback has returned, which may
+    /// let objects go (NDK-LIFE-6): it makes the thread that runs the transport call [`Rnic::run`] again.
+    pub(crate) fn new(
+        config: Config,
+        names: Box<dyn FnMut() -> StreamId + Send>,
+        wake: Box<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        let objects = Objects::new(config.limits, config.capabilities, config.seed, wake);
+        Self {
+            config,
+            objects,
+            streams: HashMap::new(),
+            names,
+            commands: VecDeque::new(),
+            kicks: Vec::new(),
+            deadlines: BTreeSet::new(),
+        }
+    }
+
+    /// The history of each connection, until it is gone.
+    pub fn histories(&self) -> impl Iterator<Item = &History> {
+        self.streams.values().map(|stream| &stream.history)
+    }
+
+    /// The connections that are established.
+    pub(crate) fn connections(&self) -> Vec<ConnectionEntry> {
+        let entry = |connector: &Connector| {
+            let stats = self.objects.qps.get(connector.qp?)?.stats;
+            Some(ConnectionEntry { local: connector.local?, remote: connector.remote?, stats })
+        };
+        let objects = &self.objects;
+        objects
+            .connectors
+            .ids()
+            .filter_map(|id| objects.connectors.get(id))
+            .filter(|connector| connector.state == ConnectorState::Connected)
+            .filter_map(entry)
+            .collect()
+    }
+
+    /// Whether no object is left but the adapter itself.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.objects.count() == 0
+    }
+
+    /// Closes the adapter: `completion` follows when every descendant is closed and its callbacks have returned
+    /// (NDK-LIFE-9).
+    pub(crate) fn close_adapter(&mut self, completion: CloseCompletion) -> Close {
+        self.objects.close(Key::Rnic, completion)
+    }
+
+    /// Notes that a stream has something to do.
+    pub(super) fn kick(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.is_open() && !stream.is_kicked {
+            stream.is_kicked = true;
+            self.kicks.push(id);
+        }
+    }
+
+    /// As [`Rnic::kick`], of a stream that the transport has opened. One that is noted twice has one turn all the same.
+    pub(super) fn kick_open(&mut self, id: StreamId) {
+        self.kicks.push(id);
+    }
+
+    /// Works on a stream outside of a call of the transport; the next one does what this notes.
+    pub(super) fn with_stream(
+        &mut self,
+        id: StreamId,
+        work: impl FnOnce(&mut Stream, &mut Objects, &Config),
+    ) {
+        let Self { streams, objects, config, deadlines, .. } = self;
+        if let Some(stream) = streams.get_mut(&id) {
+            work(stream, objects, config);
+            deadlines.extend(stream.deadline.map(|deadline| (deadline, id)));
+            self.kick(id);
+        }
+    }
+
+    /// Aborts a stream. One that is not open yet is forgotten: if its handshake is done, the abort follows when the
+    /// transport opens it, else nothing comes of it any more.
+    pub(super) fn abort_stream(&mut self, id: StreamId) {
+        self.with_stream(id, |stream, _, _| stream.abort());
+        let Some(stream) = self.streams.get(&id) else { return };
+        if !stream.is_open() {
+            if !stream.is_established {
+                self.streams.remove(&id);
+            }
+            self.commands.push_back(Command::Abort { stream: id });
+        }
+    }
+
+    /// Works on a stream in a call of the transport.
+    fn upcall<T: Transport>(
+        &mut self,
+        id: StreamId,
+        io: &mut T,
+        work: impl FnOnce(&mut Stream, &mut Objects, &Config, &mut T),
+    ) {
+        let Self { streams, objects, config, deadlines, .. } = self;
+        if let Some(stream) = streams.get_mut(&id) {
+            work(stream, objects, config, io);
+            if let Some(deadline) = stream.deadline {
+                deadlines.insert((deadline, id));
+            }
+        }
+        self.finish_upcall();
+    }
+
+    /// The end of a call: completions go to their queues, and connections end of queue pairs whose completion queue
+    /// has failed.
+    #[inline]
+    fn finish_upcall(&mut self) {
+        self.objects.deliver_completions();
+        if !self.objects.doomed.is_empty() {
+            self.end_doomed();
+        }
+    }
+
+    #[cold]
+    fn end_doomed(&mut self) {
+        while let Some(id) = self.objects.doomed.pop() {
+            self.with_stream(id, |stream, objects, _| {
+                stream.lost(objects, ConnectError::Aborted);
+                stream.abort();
+            });
+            self.objects.deliver_completions();
+        }
+    }
+
+    /// Timers, returned callbacks, failures of completion queues. Returns whether there was anything.
+    pub(crate) fn run(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        for returned in self.objects.returns.take() {
+            worked = true;
+            match returned {
+                Return::Unpin(key) => self.objects.unpin(key),
+                Return::CqNotification(cq) => self.objects.notification_returned(cq),
+                Return::Refuse(connector) => self.refuse(connector),
+            }
+        }
+        while let Some(&(deadline, id)) = self.deadlines.first() {
+            if deadline > now {
+                break;
+            }
+            self.deadlines.pop_first();
+            worked = true;
+            let is_due =
+                self.streams.get(&id).is_some_and(|stream| stream.deadline == Some(deadline));
+            if is_due {
+                self.with_stream(id, |stream, objects, _| stream.expire(objects));
+            }
+        }
+        self.finish_upcall();
+        worked
+    }
+
+    /// When [`Rnic::run`] is due next.
+    pub(crate) fn run_at(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now.
+    pub(crate) fn has_work(&self) -> bool {
+        self.objects.returns.is_pending() || !self.kicks.is_empty() || !self.commands.is_empty()
+    }
+
+    /// The next request to the transport.
+    pub(crate) fn next_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+
+    /// The next stream for which the transport is to call [`Rnic::handle_room`].
+    pub(crate) fn next_kick(&mut self) -> Option<StreamId> {
+        self.kicks.pop()
+    }
+
+    /// Callbacks that became due.
+    pub(crate) fn callbacks(&mut self) -> &mut Vec<Callback> {
+        self.objects.deliver_completions();
+        &mut self.objects.outbox.0
+    }
+
+    /// The handshake of a stream is done: of one that was asked for, or that came in at `listener`.
+    pub(crate) fn handle_established(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        listener: Option<ListenerId>,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) {
+        match self.streams.get_mut(&id) {
+            Some(stream) => {
+                stream.is_established = true;
+                let connector = stream.connector.and_then(|id| self.objects.connectors.get_mut(id));
+                if let Some(connector) = connector {
+                    connector.local = Some(local);
+                    connector.remote = Some(remote);
+                    connector.endpoint = Some(self.objects.endpoints.reference(local));
+                }
+            }
+            None => {
+                let listener = listener.filter(|id| self.objects.is_open(Key::Listener(*id)));
+                let stream = match listener {
+                    Some(listener) => Stream::passive(id, listener, (local, remote)),
+                    // The listener was closed meanwhile (NDK-EP-5).
+                    None => {
+                        self.commands.push_back(Command::Abort { stream: id });
+                        Stream::orphan(id)
+                    }
+                };
+                self.streams.insert(id, stream);
+            }
+        }
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.history.offloading = Some(now);
+        }
+    }
+
+    /// The transport has the stream: bytes may flow.
+    pub(crate) fn handle_open(&mut self, id: StreamId, io: &mut impl Transport) {
+        self.upcall(id, io, |stream, objects, config, io| stream.open(objects, config, io));
+    }
+
+    /// Bytes in order. All of them are consumed.
+    pub(crate) fn handle_received(&mut self, id: StreamId, io: &mut impl Transport, data: &[u8]) {
+        self.upcall(id, io, |stream, objects, config, io| {
+            stream.receive(objects, config, io, data);
+        });
+    }
+
+    /// All lists up to the one with serial `end` are acknowledged; `None`: lists came back that never will be.
+    pub(crate) fn handle_sent(&mut self, id: StreamId, io: &mut impl Transport, end: Option<u64>) {
+        self.upcall(id, io, |stream, objects, config, io| stream.sent(objects, config, io, end));
+    }
+
+    /// There is room again, or the stream was kicked.
+    pub(crate) fn handle_room(&mut self, id: StreamId, io: &mut impl Transport) {
+        self.upcall(id, io, |stream, objects, config, io| stream.act(objects, config, io));
+    }
+
+    /// A direction of the stream has ended, or all of it.
+    pub(crate) fn handle_event(
+        &mut self,
+        id: StreamId,
+        io: &mut impl Transport,
+        event: StreamEvent,
+    ) {
+        self.upcall(id, io, |stream, objects, config, io| {
+            stream.event(objects, config, io, event);
+        });
+        if event == StreamEvent::Released {
+            self.streams.remove(&id);
+        }
+    }
+
+    /// The stream could not be opened, or is gone without another call.
+    pub(crate) fn handle_gone(&mut self, id: StreamId, error: ConnectError) {
+        if let Some(mut stream) = self.streams.remove(&id) {
+            stream.lost(&mut self.objects, error);
+        }
+        self.objects.deliver_completions();
+    }
+
+    /// The listener listens at `local`.
+    pub(crate) fn handle_listening(&mut self, id: ListenerId, local: SocketAddr) {
+        let Some(listener) = self.objects.listeners.get_mut(id) else { return };
+        if listener.state != ListenerState::Starting {
+            return;
+        }
+        listener.state = ListenerState::Listening;
+        listener.local = Some(local);
+        listener.endpoint = Some(self.objects.endpoints.reference(local));
+        self.end_listen(id, Ok(()));
+    }
+
+    /// The transport cannot listen there.
+    pub(crate) fn handle_listen_failed(&mut self, id: ListenerId, error: ConnectError) {
+        if let Some(listener) = self.objects.listeners.get_mut(id) {
+            listener.state = ListenerState::Idle;
+        }
+        self.end_listen(id, Err(error));
+    }
+
+    fn end_listen(&mut self, id: ListenerId, outcome: Result<(), ConnectError>) {
+        let request =
+            self.objects.listeners.get_mut(id).and_then(|listener| listener.request.take());
+        if let Some(completion) = request {
+            self.objects.end_request(Key::Listener(id), completion, outcome);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! When an object may go: pins, closes that pend, and callbacks that must have returned.
+//!
+//! An object is pinned by each successor, each request that has not had its completion callback
+//! return, and each event callback that was given out (NDK-LIFE-4). Close succeeds at once when
+//! nothing pins the object, else it pends; the last unpin completes it, and the antecedents are
+//! unpinned only when that completion has returned (NDK-LIFE-6).
+//!
+//! Callbacks run where the node calls them, without a lock. That one has returned comes back through
+//! [`Returns`], which the core empties at its next poll.
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::fmt;
+
+use offload_engine::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::{
+    id::{ConnectorId, CqId, Key},
+    status::ConnectError,
+};
+
+/// A callback that became due.
+pub(crate) type Callback = Box<dyn FnOnce() + Send>;
+
+/// Ends an asynchronous request.
+pub(crate) type RequestCompletion = Box<dyn FnOnce(Result<(), ConnectError>) + Send>;
+
+/// Ends a close that pended: the last callback of its object (NDK-LIFE-7).
+pub type CloseCompletion = Callback;
+
+/// Whether a close is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Close {
+    Done,
+    /// Its completion follows.
+    Pending,
+}
+
+/// The life of one object.
+#[derive(Default)]
+pub(crate) struct Life {
+    /// Successors, requests and callbacks that need the object.
+    pins: u32,
+    close: Option<CloseCompletion>,
+}
+
+impl fmt::Debug for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Life {{ pins: {}, closing: {} }}", self.pins, self.close.is_some())
+    }
+}
+
+impl Life {
+    pub(crate) fn pin(&mut self) {
+        self.pins += 1;
+    }
+
+    /// Returns the close completion if this was the last pin of an object that is being closed.
+    pub(crate) fn unpin(&mut self) -> Option<CloseCompletion> {
+        debug_assert!(self.pins > 0, "unpinned more often than pinned");
+        self.pins = self.pins.saturating_sub(1);
+        if self.pins == 0 { self.close.take() } else { None }
+    }
+
+    /// Closes the object. `completion` is kept if the close pends.
+    pub(crate) fn close(&mut self, completion: CloseCompletion) -> Close {
+        if self.pins == 0 {
+            return Close::Done;
+        }
+        // A second close of one object is the consumer's mistake (NDK-LIFE-2); the first one counts.
+        self.close.get_or_insert(completion);
+        Close::Pending
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.close.is_some()
+    }
+}
+
+/// What follows when a callback has returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Return {
+    /// The object is pinned once less.
+    Unpin(Key),
+    /// The next notification of the queue may be given out (NDK-CQ-3).
+    CqNotification(CqId),
+    /// A connect event was not delivered because its listener was paused or closed meanwhile
+    /// (NDK-EP-7): refuse the connection.
+    Refuse(ConnectorId),
+}
+
+/// Callbacks that have returned since the last poll.
+pub(crate) struct Returns {
+    list: Mutex<Vec<Return>>,
+    /// The list is not empty: spares the lock in most polls.
+    is_pending: AtomicBool,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Returns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Returns").field(&self.list).finish()
+    }
+}
+
+impl Returns {
+    pub(crate) fn new(wake: Box<dyn Fn() + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self { list: Mutex::new(Vec::new()), is_pending: AtomicBool::new(false), wake })
+    }
+
+    fn add(&self, returned: Return) {
+        self.list.lock().push(returned);
+        // Swapped on both sides, as a doorbell's announcement is.
+        self.is_pending.swap(true, Ordering::Release);
+        (self.wake)();
+    }
+
+    /// Whether anything has returned since.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.is_pending.load(Ordering::Acquire)
+    }
+
+    /// Moves out what has returned.
+    #[inline]
+    pub(crate) fn take(&self) -> Vec<Return> {
+        // Common case: a load is cheaper than a swap.
+        if !self.is_pending() {
+            return Vec::new();
+        }
+        self.take_pending()
+    }
+
+    fn take_pending(&self) -> Vec<Return> {
+        if !self.is_pending.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        core::mem::take(&mut *self.list.lock())
+    }
+}
+
+/// Reports its return when it is dropped: also when the callback panics, or is never called.
+pub(crate) struct ReturnGuard {
+    returns: Arc<Returns>,
+    returned: Return,
+}
+
+impl ReturnGuard {
+    pub(crate) fn new(returns: &Arc<Returns>, returned: Return) -> Self {
+        Self { returns: returns.clone(), returned }
+    }
+}
+
+impl Drop for ReturnGuard {
+    fn drop(&mut self) {
+        self.returns.add(self.returned);
+    }
+}
+
+/// Callbacks that became due, in order.
+#[derive(Default)]
+pub(crate) struct Outbox(pub(crate) Vec<Callback>);
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outbox({})", self.0.len())
+    }
+}
+
+impl Outbox {
+    /// Adds a callback; `guards` report when it has returned.
+    pub(crate) fn push<G: Send + 'static>(
+        &mut self,
+        guards: G,
+        call: impl FnOnce() + Send + 'static,
+    ) {
+        self.0.push(Box::new(move || {
+            let _guards = guards;
+            call();
+        }));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models;

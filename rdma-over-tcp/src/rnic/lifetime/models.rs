@@ -1,0 +1,34 @@
+//! Every interleaving of callbacks that return and the engine that waits for it. `tests/loom` runs them.
+
+use loom::thread;
+use offload_engine::engine::doorbell::{Doorbell, Sleep};
+
+use super::*;
+
+// NDK-LIFE-4, -6: the engine hears of each return once, though it sleeps; else a close would pend for ever.
+#[test]
+fn no_return_is_slept_over() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let bell = Arc::new(Doorbell::new().unwrap());
+        let ring = bell.clone();
+        let returns = Returns::new(Box::new(move || ring.ring()));
+        let callbacks = [(); 2].map(|()| {
+            let guard = ReturnGuard::new(&returns, Return::Unpin(Key::Rnic));
+            thread::spawn(move || drop(guard))
+        });
+        let mut returned = Vec::new();
+        while returned.len() < callbacks.len() {
+            let taken = returns.take();
+            if taken.is_empty() {
+                bell.sleep(|| (!returns.is_pending()).then(Sleep::default));
+            }
+            returned.extend(taken);
+        }
+        for callback in callbacks {
+            callback.join().unwrap();
+        }
+        assert_eq!(returned.len(), 2);
+    });
+}

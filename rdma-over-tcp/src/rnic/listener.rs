@@ -1,0 +1,42 @@
+//! Listeners: where connections come in.
+
+use alloc::sync::Arc;
+use core::{fmt, net::SocketAddr, sync::atomic::AtomicBool};
+
+use super::{
+    id::ConnectorId,
+    lifetime::{Life, RequestCompletion},
+};
+
+/// Connections that may be in their TCP handshake at once, per listener (NDK-EP-9: the provider's choice).
+pub const BACKLOG: usize = 128;
+
+/// Tells the consumer of an incoming request, inside the core: the handles wrap the consumer's.
+pub(crate) type ConnectEvent = Arc<dyn Fn(ConnectorId) + Send + Sync>;
+
+/// Where a listener is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ListenerState {
+    Idle,
+    /// The transport has been asked.
+    Starting,
+    Listening,
+}
+
+/// A listener.
+pub(crate) struct Listener {
+    pub(crate) life: Life,
+    pub(crate) state: ListenerState,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// Connect events are not delivered: paused or closed. Shared with the events under way (NDK-EP-7).
+    pub(crate) quiet: Arc<AtomicBool>,
+    pub(crate) event: ConnectEvent,
+    pub(crate) request: Option<RequestCompletion>,
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listener({:?}, {:?})", self.state, self.local)
+    }
+}

@@ -1,0 +1,271 @@
+//! The object tables, and the rules that hold for every kind of object.
+
+use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
+
+use super::{
+    config::{Capabilities, Limits},
+    connector::Connector,
+    cq::Cq,
+    endpoint::Endpoints,
+    id::{CqId, Key, QpId, StreamId, kind},
+    lifetime::{
+        Close, CloseCompletion, Life, Outbox, RequestCompletion, Return, ReturnGuard, Returns,
+    },
+    listener::Listener,
+    pd::Pd,
+    qp::{Completed, Qp, ReceiveOutcome},
+    read_limit::ReadLimit,
+    receive_queue::ReceiveQueue,
+    region::Regions,
+    stats::Counters,
+    status::{ConnectError, WcStatus},
+    table::Table,
+};
+
+/// All objects of an adapter.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) limits: Limits,
+    rnic: Life,
+    pub(crate) pds: Table<kind::Pd, Pd>,
+    pub(crate) cqs: Table<kind::Cq, Cq>,
+    pub(crate) regions: Regions,
+    pub(crate) receive_queues: Table<kind::ReceiveQueue, ReceiveQueue>,
+    pub(crate) qps: Table<kind::Qp, Qp>,
+    pub(crate) connectors: Table<kind::Connector, Connector>,
+    pub(crate) listeners: Table<kind::Listener, Listener>,
+    pub(crate) endpoints: Endpoints,
+    pub(crate) counters: Counters,
+    /// Completions that are not in their queues yet.
+    pub(crate) completed: Vec<Completed>,
+    pub(crate) outbox: Outbox,
+    pub(crate) returns: Arc<Returns>,
+    /// Connections whose queue pair lost a completion queue: the core ends them.
+    pub(crate) doomed: Vec<StreamId>,
+}
+
+impl Objects {
+    pub(crate) fn new(
+        limits: Limits,
+        capabilities: Capabilities,
+        seed: u128,
+        wake: Box<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        let Capabilities {
+            max_pd_count,
+            max_cq_count,
+            max_mr_count,
+            max_qp_count,
+            max_connector_count,
+            max_listener_count,
+        } = capabilities;
+        Self {
+            limits,
+            rnic: Life::default(),
+            pds: Table::new(max_pd_count),
+            cqs: Table::new(max_cq_count),
+            regions: Regions::new(max_mr_count, seed),
+            receive_queues: Table::new(max_qp_count),
+            qps: Table::new(max_qp_count),
+            connectors: Table::new(max_connector_count),
+            listeners: Table::new(max_listener_count),
+            endpoints: Endpoints::default(),
+            counters: Counters::default(),
+            completed: Vec::new(),
+            outbox: Outbox::default(),
+            returns: Returns::new(wake),
+            doomed: Vec::new(),
+        }
+    }
+
+    fn life_mut(&mut self, key: Key) -> Option<&mut Life> {
+        Some(match key {
+            Key::Rnic => &mut self.rnic,
+            Key::Pd(id) => &mut self.pds.get_mut(id)?.life,
+            Key::Cq(id) => &mut self.cqs.get_mut(id)?.life,
+            Key::Region(id) => &mut self.regions.table.get_mut(id)?.life,
+            Key::Qp(id) => &mut self.qps.get_mut(id)?.life,
+            Key::Connector(id) => &mut self.connectors.get_mut(id)?.life,
+            Key::Listener(id) => &mut self.listeners.get_mut(id)?.life,
+        })
+    }
+
+    pub(crate) fn pin(&mut self, key: Key) {
+        let life = self.life_mut(key);
+        debug_assert!(life.is_some(), "{key:?} is gone");
+        if let Some(life) = life {
+            life.pin();
+        }
+    }
+
+    /// Whether `key` may be given to new successors.
+    pub(crate) fn is_open(&mut self, key: Key) -> bool {
+        self.life_mut(key).is_some_and(|life| !life.is_closing())
+    }
+
+    pub(crate) fn unpin(&mut self, key: Key) {
+        let Some(completion) = self.life_mut(key).and_then(Life::unpin) else { return };
+        // NDK-LIFE-6: antecedents wait until the completion has returned.
+        let guards: Vec<_> = self
+            .remove(key)
+            .into_iter()
+            .map(|antecedent| ReturnGuard::new(&self.returns, Return::Unpin(antecedent)))
+            .collect();
+        self.outbox.push(guards, completion);
+    }
+
+    /// The end of every close, after its side effects (NDK-LIFE-1, -4).
+    pub(crate) fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
+        let Some(life) = self.life_mut(key) else { return Close::Done };
+        let close = life.close(completion);
+        if close == Close::Done {
+            for antecedent in self.remove(key) {
+                self.unpin(antecedent);
+            }
+        }
+        close
+    }
+
+    /// Takes an object out of its table; returns what it was pinning.
+    fn remove(&mut self, key: Key) -> Vec<Key> {
+        match key {
+            Key::Rnic => vec![],
+            Key::Pd(id) => self.pds.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
+            Key::Cq(id) => self.cqs.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
+            Key::Region(id) => self.regions.remove(id).map_or(vec![], |mr| vec![Key::Pd(mr.pd)]),
+            Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
+                self.regions.give_back(qp.sink_token);
+                self.receive_queues.remove(qp.receives);
+                vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)]
+            }),
+            Key::Connector(id) => self.connectors.remove(id).map_or(vec![], |connector| {
+                if let Some(endpoint) = connector.endpoint {
+                    self.endpoints.release(endpoint); // NDK-EP-1
+                }
+                let mut antecedents = vec![];
+                antecedents.extend(connector.qp.map(Key::Qp));
+                antecedents.extend(connector.listener.map(Key::Listener));
+                antecedents.push(Key::Rnic);
+                antecedents
+            }),
+            Key::Listener(id) => self.listeners.remove(id).map_or(vec![], |listener| {
+                if let Some(endpoint) = listener.endpoint {
+                    self.endpoints.release(endpoint);
+                }
+                vec![Key::Rnic]
+            }),
+        }
+    }
+
+    /// Calls a request completion; `key` was pinned when the request began.
+    pub(crate) fn end_request(
+        &mut self,
+        key: Key,
+        completion: RequestCompletion,
+        outcome: Result<(), ConnectError>,
+    ) {
+        let guard = ReturnGuard::new(&self.returns, Return::Unpin(key));
+        self.outbox.push(guard, move || completion(outcome));
+    }
+
+    /// The adapter's limits of Reads.
+    pub(crate) const fn read_limits(&self) -> ReadLimit {
+        ReadLimit { inbound: self.limits.ird_max, outbound: self.limits.ord_max }
+    }
+
+    /// Takes the next receive for the queue pair, unless a message is in progress. Returns its length; `None`: nothing
+    /// is posted.
+    #[inline]
+    pub(crate) fn take_receive(&mut self, id: QpId) -> Option<u32> {
+        let qp = self.qps.get_mut(id)?;
+        if !qp.is_receiving {
+            qp.is_receiving = self.receive_queues.get_mut(qp.receives)?.take(&mut qp.receiving);
+        }
+        qp.is_receiving.then_some(qp.receiving.length)
+    }
+
+    /// Completes the receive in progress, or the next one.
+    #[inline]
+    pub(crate) fn complete_receive(&mut self, id: QpId, outcome: ReceiveOutcome) {
+        if self.take_receive(id).is_some()
+            && let Some(qp) = self.qps.get_mut(id)
+        {
+            qp.complete_receiving(outcome, &mut self.completed);
+        }
+    }
+
+    /// Completes everything posted, in posting order.
+    pub(crate) fn flush(&mut self, id: QpId) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        qp.flush_sends(&mut self.completed);
+        while self.take_receive(id).is_some() {
+            self.complete_receive(id, ReceiveOutcome::failed(WcStatus::Flushed, None));
+        }
+    }
+
+    /// Puts completions into their queues; each entry into the core ends with it. Those of a queue that is being
+    /// closed are dropped (NDK-LIFE-13); an overrun dooms all queue pairs on the queue (NDK-CQ-13).
+    #[inline]
+    pub(crate) fn deliver_completions(&mut self) {
+        if !self.completed.is_empty() {
+            self.deliver();
+        }
+    }
+
+    fn deliver(&mut self) {
+        let mut delivered = 0;
+        while let [first, rest @ ..] = &self.completed[delivered..] {
+            let cq = first.cq;
+            let count = 1 + rest.iter().take_while(|completed| completed.cq == cq).count();
+            let same = &self.completed[delivered..][..count];
+            delivered += count;
+            let Some(object) = self.cqs.get(cq).filter(|object| !object.life.is_closing()) else {
+                continue;
+            };
+            let entries = same.iter().map(|completed| (completed.completion, completed.solicited));
+            let pushed = object.queue.push_all(entries);
+            if pushed.overrun {
+                self.counters.cq_error += 1;
+                let on_queue = |qp: &Qp| qp.receive_cq == cq || qp.sends.cq == cq;
+                let streams = self.qps.ids().filter_map(|id| self.qps.get(id));
+                self.doomed.extend(streams.filter(|qp| on_queue(qp)).filter_map(|qp| qp.stream));
+            }
+            if pushed.due {
+                self.notify(cq);
+            }
+        }
+        self.completed.clear();
+    }
+
+    /// Gives out the notification that is due, if one is (NDK-CQ-3, NDK-LIFE-8).
+    pub(crate) fn notify(&mut self, cq: CqId) {
+        let Some(object) = self.cqs.get_mut(cq) else { return };
+        if object.life.is_closing() {
+            return;
+        }
+        let Some(outcome) = object.queue.take_due() else { return };
+        object.life.pin();
+        let notification = object.notification.clone();
+        let guard = ReturnGuard::new(&self.returns, Return::CqNotification(cq));
+        self.outbox.push(guard, move || notification(outcome));
+    }
+
+    /// A notification callback has returned.
+    pub(crate) fn notification_returned(&mut self, cq: CqId) {
+        if let Some(object) = self.cqs.get(cq) {
+            object.queue.callback_returned();
+        }
+        self.notify(cq);
+        self.unpin(Key::Cq(cq));
+    }
+
+    /// Objects that exist, the adapter not counted.
+    pub(crate) fn count(&self) -> usize {
+        self.pds.len()
+            + self.cqs.len()
+            + self.regions.table.len()
+            + self.qps.len()
+            + self.connectors.len()
+            + self.listeners.len()
+    }
+}

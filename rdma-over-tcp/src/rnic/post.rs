@@ -1,0 +1,222 @@
+//! Posting of work requests.
+//!
+//! A post checks what can be checked without memory: state, flags, numbers. Memory is checked when the
+//! request's turn comes, because it may be registered by an earlier request. An error return means no
+//! completion, success means one will come (NDK-WR-4).
+//!
+//! A post to a connection that has nothing under way is sent before it returns. While the connection flows, as
+//! [`Flow`](super::qp::Flow) has it, or when the request is deferred (NDK-DEF-1), a post only queues: whoever polls
+//! the engine next sends what has come together, in as few segments as it fits.
+
+use alloc::boxed::Box;
+
+use super::{
+    device::Rnic,
+    id::{QpId, RegionId},
+    memory::RegisteredBuffer,
+    qp::{Qp, QpState, ReceiveOutcome},
+    region::{Access, FastRegisterLimits},
+    sges::{capture, total_length},
+    status::{VerbError, WcStatus},
+    wr::{Data, Kind, Sge, WrFlags},
+};
+
+/// When the effects of a post must be flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// There are none.
+    None,
+    /// With the next poll of the transport.
+    Soon,
+    /// Before the post returns.
+    Now,
+}
+
+/// A fast-register request: a span of a buffer and the address it is to have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FastRegister<'a> {
+    pub(crate) region: RegionId,
+    pub(crate) buffer: &'a RegisteredBuffer,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    pub(crate) base: u64,
+    pub(crate) rights: Access,
+}
+
+impl Rnic {
+    /// Posts a receive, in any state (NDK-CON-10); where the connection is over it is flushed at once.
+    pub(crate) fn post_receive(
+        &mut self,
+        id: QpId,
+        context: u64,
+        sges: &[Sge],
+    ) -> (Result<(), VerbError>, Urgency) {
+        let bytes_max = self.config.limits.transfer_bytes_max;
+        let Some(qp) = self.objects.qps.get_mut(id) else {
+            return (Err(VerbError::InvalidHandle), Urgency::None);
+        };
+        let length = match total_length(sges, qp.limits.max_receive_request_sge, bytes_max) {
+            Ok(length) => length,
+            Err(error) => return (Err(error), Urgency::None),
+        };
+        let Some(receives) = self.objects.receive_queues.get_mut(qp.receives) else {
+            return (Err(VerbError::InvalidHandle), Urgency::None);
+        };
+        if receives.is_full() {
+            return (Err(VerbError::QueueFull), Urgency::None);
+        }
+        receives.push(context, length, sges);
+        let is_over = qp.state == QpState::Error && qp.stream.is_none();
+        if !is_over {
+            return (Ok(()), Urgency::None);
+        }
+        self.objects.complete_receive(id, ReceiveOutcome::failed(WcStatus::Flushed, None));
+        self.objects.deliver_completions();
+        (Ok(()), Urgency::Now)
+    }
+
+    /// Posts a Send, Write or Read.
+    pub(crate) fn post(
+        &mut self,
+        id: QpId,
+        context: u64,
+        kind: Kind,
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> (Result<(), VerbError>, Urgency) {
+        let result = self.try_post(id, context, kind, data, flags);
+        // NDK-DEF-3: a failure indicates what was deferred before it.
+        let urgency = match result.is_err() || !flags.contains(WrFlags::DEFER) {
+            true => self.kick_qp(id),
+            false => Urgency::None,
+        };
+        (result, urgency)
+    }
+
+    fn try_post(
+        &mut self,
+        id: QpId,
+        context: u64,
+        kind: Kind,
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> Result<(), VerbError> {
+        let limits = self.config.limits;
+        let is_read = matches!(kind, Kind::Read { .. });
+        let qp = self.check_sender(id)?;
+        if is_read && qp.read_limit == 0 {
+            // It would wait for ever.
+            return Err(VerbError::NoReads);
+        }
+        match data {
+            Data::Inline(parts) => {
+                let captured = capture(&mut qp.captures, parts, qp.limits.inline_data_size)?;
+                qp.flow.post(captured.len() as u32);
+                qp.sends.push_captured(context, flags, kind, captured);
+            }
+            Data::Registered(sges) => {
+                let adapter_max = if is_read { limits.read_sges_max } else { limits.send_sges_max };
+                let sges_max = qp.limits.max_initiator_request_sge.min(adapter_max);
+                let length = total_length(sges, sges_max, limits.transfer_bytes_max)?;
+                qp.flow.post(if is_read { 0 } else { length });
+                qp.sends.push(context, flags, kind, length, sges);
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a fast registration: the token is valid for later requests when this returns (NDK-MEM-8).
+    pub(crate) fn post_fast_register(
+        &mut self,
+        id: QpId,
+        context: u64,
+        request: FastRegister<'_>,
+        flags: WrFlags,
+    ) -> (Result<u32, VerbError>, Urgency) {
+        match self.prepare_fast_register(id, request) {
+            Ok((token, kind)) => {
+                let (result, urgency) = self.post(id, context, kind, Data::Registered(&[]), flags);
+                (result.map(|()| token), urgency)
+            }
+            Err(error) => (Err(error), self.kick_qp(id)),
+        }
+    }
+
+    fn prepare_fast_register(
+        &mut self,
+        id: QpId,
+        request: FastRegister<'_>,
+    ) -> Result<(u32, Kind), VerbError> {
+        let FastRegister { region, buffer, offset, length, base, rights } = request;
+        let pd = self.check_sender(id)?.pd;
+        let regions = &mut self.objects.regions;
+        if regions.table.get(region).is_none_or(|region| region.pd != pd) {
+            return Err(VerbError::InvalidHandle);
+        }
+        let registration =
+            regions.prepare_fast_register(region, buffer, offset, length, base, rights)?;
+        let token = registration.token;
+        Ok((token, Kind::FastRegister { region, registration: Box::new(registration) }))
+    }
+
+    /// Posts an invalidation of a region that a fast registration has registered (NDK-MEM-9).
+    pub(crate) fn post_invalidate(
+        &mut self,
+        id: QpId,
+        context: u64,
+        region: RegionId,
+        flags: WrFlags,
+    ) -> (Result<(), VerbError>, Urgency) {
+        let regions = &self.objects.regions.table;
+        let region_pd = regions.get(region).filter(|it| it.is_fast_register).map(|it| it.pd);
+        match self.check_sender(id).map(|qp| qp.pd) {
+            Ok(pd) if region_pd == Some(pd) => {
+                let kind = Kind::Invalidate { region };
+                self.post(id, context, kind, Data::Registered(&[]), flags)
+            }
+            Ok(_) => (Err(VerbError::InvalidHandle), self.kick_qp(id)),
+            Err(error) => (Err(error), self.kick_qp(id)),
+        }
+    }
+
+    /// Prepares a region for fast registrations.
+    pub(crate) fn initialize_fast_register(
+        &mut self,
+        region: RegionId,
+        limits: FastRegisterLimits,
+    ) -> Result<(), VerbError> {
+        if limits.pages > self.config.limits.fast_register_pages_max {
+            return Err(VerbError::TooManyPages);
+        }
+        self.objects.regions.initialize(region, limits)
+    }
+
+    /// A queue pair whose send queue takes requests: connected, and with room (NDK-CON-11).
+    fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
+        let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        if qp.state != QpState::Connected {
+            return Err(VerbError::NotConnected);
+        }
+        if qp.sends.is_full() {
+            return Err(VerbError::QueueFull);
+        }
+        Ok(qp)
+    }
+
+    /// Has the queue pair's requests sent. Returns how soon that must be.
+    pub(crate) fn kick_qp(&mut self, id: QpId) -> Urgency {
+        let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };
+        let Some(stream) = qp.stream else { return Urgency::None };
+        let urgency = match qp.flow.may_wait() {
+            true => Urgency::Soon,
+            false => Urgency::Now,
+        };
+        if !core::mem::replace(&mut qp.flow.is_kicked, true) {
+            match qp.state {
+                QpState::Connected => self.kick_open(stream),
+                _ => self.kick(stream),
+            }
+        }
+        urgency
+    }
+}

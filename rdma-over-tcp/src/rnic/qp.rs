@@ -1,0 +1,233 @@
+//! Queue pairs: limits, state, and how requests are completed or flushed.
+
+use alloc::vec::Vec;
+
+use super::{
+    config::Limits,
+    cq::{Completion, WcOpcode},
+    id::{CqId, PdId, ReceiveQueueId, StreamId},
+    lifetime::Life,
+    receive_queue::Receive,
+    send_queue::{Progress, SendQueue, WorkRequest},
+    stats::QpStats,
+    status::{VerbError, WcStatus},
+    wr::WrFlags,
+};
+use crate::{ddp::Stag, error::ErrorNumber, mpa::Slab};
+
+/// Limits of a queue pair, each up to the adapter's [`Limits`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpLimits {
+    /// Receives outstanding.
+    pub receive_queue_depth: u32,
+    /// Initiator requests outstanding.
+    pub initiator_queue_depth: u32,
+    /// Scatter/gather entries of a receive.
+    pub max_receive_request_sge: u32,
+    /// Scatter/gather entries of a send, write or read.
+    pub max_initiator_request_sge: u32,
+    /// Bytes of inline data.
+    pub inline_data_size: u32,
+}
+
+impl Default for QpLimits {
+    fn default() -> Self {
+        Self {
+            receive_queue_depth: 128,
+            initiator_queue_depth: 128,
+            max_receive_request_sge: 4,
+            max_initiator_request_sge: 4,
+            inline_data_size: 256,
+        }
+    }
+}
+
+impl QpLimits {
+    /// # Errors
+    /// [`VerbError::InvalidArgument`]: one of the five is over the adapter's.
+    pub(crate) const fn check(&self, limits: &Limits) -> Result<(), VerbError> {
+        if self.receive_queue_depth > limits.receive_depth_max
+            || self.initiator_queue_depth > limits.send_depth_max
+            || self.max_receive_request_sge > limits.receive_sges_max
+            || self.max_initiator_request_sge > limits.send_sges_max
+            || self.inline_data_size > limits.inline_bytes_max
+        {
+            return Err(VerbError::InvalidArgument);
+        }
+        Ok(())
+    }
+}
+
+/// Where a queue pair is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum QpState {
+    /// Not connected; may be.
+    Idle,
+    /// A connector is setting up a connection for it.
+    Connecting,
+    /// Initiator requests may be posted (NDK-CON-12).
+    Connected,
+    /// The connection is over: what is posted is flushed (NDK-DISC-6, NDK-WR-5).
+    Error,
+}
+
+/// Bytes that posts may queue before one has them sent itself: some super-segments, so that the short end of one large
+/// message shares a segment with the next.
+const WAITING_BYTES_MAX: u32 = 256 * 1024;
+
+/// Bytes of headers and CRC of a message, about.
+const MESSAGE_OVERHEAD_BYTES: u32 = 24;
+
+/// Whether what is posted may wait for company. A connection flows while it has more than two segments' worth under
+/// way: whoever uses it polls the engine soon, be it for the acknowledgement, and what has been posted until
+/// then goes out together.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Flow {
+    /// More than two segments' worth is under way.
+    is_flowing: bool,
+    /// TCP has no room: nothing can be sent before something is acknowledged.
+    is_full: bool,
+    /// The engine has been asked to look at the connection.
+    pub(crate) is_kicked: bool,
+    /// Bytes posted since it has looked last.
+    waiting_bytes: u32,
+}
+
+impl Flow {
+    pub(crate) const fn may_wait(self) -> bool {
+        self.is_full || self.is_flowing && self.waiting_bytes < WAITING_BYTES_MAX
+    }
+
+    /// A message of so many bytes was posted.
+    pub(crate) const fn post(&mut self, bytes: u32) {
+        let bytes = bytes.saturating_add(MESSAGE_OVERHEAD_BYTES);
+        self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
+    }
+
+    /// What TCP had room for was sent; `outstanding` bytes are under way.
+    pub(crate) const fn pumped(&mut self, is_full: bool, outstanding: usize, emss: usize) {
+        let is_flowing = outstanding > 2 * emss;
+        *self = Self { is_flowing, is_full, is_kicked: false, waiting_bytes: 0 };
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) life: Life,
+    pub(crate) pd: PdId,
+    pub(crate) context: u64,
+    pub(crate) limits: QpLimits,
+    pub(crate) state: QpState,
+    pub(crate) sends: SendQueue,
+    /// Where its receives come from, and where their completions go.
+    pub(crate) receives: ReceiveQueueId,
+    pub(crate) receive_cq: CqId,
+    /// The receive that the message in progress goes to.
+    pub(crate) receiving: Receive,
+    pub(crate) is_receiving: bool,
+    pub(crate) flow: Flow,
+    /// Memory of inline data.
+    pub(crate) captures: Slab,
+    /// The STag that the queue pair's Read Requests name as their sink; its key byte counts Reads.
+    pub(crate) sink_token: u32,
+    /// Reads that may be outstanding (ORD).
+    pub(crate) read_limit: u32,
+    pub(crate) stream: Option<StreamId>,
+    pub(crate) stats: QpStats,
+}
+
+/// A completion on its way to its queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completed {
+    pub(crate) cq: CqId,
+    pub(crate) completion: Completion,
+    /// It is of a receive for a solicited message.
+    pub(crate) solicited: bool,
+}
+
+/// How a receive ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveOutcome {
+    pub(crate) status: WcStatus,
+    pub(crate) bytes: u32,
+    pub(crate) invalidated: Option<Stag>,
+    pub(crate) solicited: bool,
+    pub(crate) error: Option<ErrorNumber>,
+}
+
+impl ReceiveOutcome {
+    pub(crate) const fn failed(status: WcStatus, error: Option<ErrorNumber>) -> Self {
+        Self { status, bytes: 0, invalidated: None, solicited: false, error }
+    }
+}
+
+impl Qp {
+    /// Completes the requests whose turn it is (NDK-WR-6).
+    #[inline]
+    pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
+        while let Some((request, status)) = self.sends.front_done() {
+            let completion = self.send_completion(request, status);
+            self.stats.flushed += u64::from(status == WcStatus::Flushed);
+            self.sends.pop();
+            if let Some(completion) = completion {
+                completed.push(Completed { cq: self.sends.cq, completion, solicited: false });
+            }
+        }
+    }
+
+    /// Completes all requests, in posting order: what has its outcome with it, the rest Flushed (NDK-FL-1, NDK-FL-4).
+    /// Behind a request that has failed nothing has succeeded, though its buffers may have been done with.
+    pub(crate) fn flush_sends(&mut self, completed: &mut Vec<Completed>) {
+        let mut failed = false;
+        while let Some(request) = self.sends.pop() {
+            let status = match request.progress {
+                Progress::Done(status) if !failed => status,
+                _ => WcStatus::Flushed,
+            };
+            failed |= !matches!(status, WcStatus::Success | WcStatus::Flushed);
+            self.stats.flushed += u64::from(status == WcStatus::Flushed);
+            if let Some(completion) = self.send_completion(&request, status) {
+                completed.push(Completed { cq: self.sends.cq, completion, solicited: false });
+            }
+        }
+    }
+
+    /// The completion of a request; none for the success of a silent one (NDK-SIL-1).
+    fn send_completion(&self, request: &WorkRequest, status: WcStatus) -> Option<Completion> {
+        let is_success = status == WcStatus::Success;
+        if is_success && request.flags.contains(WrFlags::SILENT) {
+            return None;
+        }
+        Some(Completion {
+            status,
+            opcode: request.kind.opcode(),
+            error: request.error,
+            bytes: if is_success { request.length } else { 0 },
+            invalidated: None,
+            qp_context: self.context,
+            context: request.context,
+        })
+    }
+
+    /// Completes the receive that the message in progress goes to.
+    pub(crate) fn complete_receiving(
+        &mut self,
+        outcome: ReceiveOutcome,
+        completed: &mut Vec<Completed>,
+    ) {
+        let ReceiveOutcome { status, bytes, invalidated, solicited, error } = outcome;
+        self.is_receiving = false;
+        self.stats.flushed += u64::from(status == WcStatus::Flushed);
+        let completion = Completion {
+            status,
+            opcode: WcOpcode::Receive,
+            error,
+            bytes,
+            invalidated,
+            qp_context: self.context,
+            context: self.receiving.context,
+        };
+        completed.push(Completed { cq: self.receive_cq, completion, solicited });
+    }
+}

@@ -1,0 +1,114 @@
+//! Receive queues.
+//!
+//! A queue pair takes a receive from its queue when the first segment of a message arrives, and keeps it until the
+//! message is complete. So several queue pairs can take from one queue (a shared receive queue).
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use super::{
+    sges::{Entries, SgeRing, pieces},
+    wr::Sge,
+};
+
+/// A receive that was taken from its queue. Its storage is used again for the next one.
+#[derive(Default, Debug)]
+pub(crate) struct Receive {
+    pub(crate) context: u64,
+    /// Bytes over all entries.
+    pub(crate) length: u32,
+    sges: Vec<Sge>,
+}
+
+impl Receive {
+    /// The pieces that take `length` bytes from byte `offset` on.
+    pub(crate) fn pieces(&self, offset: u32, length: u32) -> impl Iterator<Item = Sge> {
+        pieces(self.sges.iter().copied(), offset, length)
+    }
+
+    /// The same, if it is one piece of a single entry.
+    pub(crate) fn single_piece(&self, offset: u32, length: u32) -> Option<Sge> {
+        let &[entry] = &self.sges[..] else { return None };
+        let is_within = offset.checked_add(length).is_some_and(|end| end <= entry.length);
+        let address = entry.address.wrapping_add(u64::from(offset));
+        is_within.then_some(Sge { address, length, token: entry.token })
+    }
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    context: u64,
+    length: u32,
+    sges: Entries,
+}
+
+/// A receive queue.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    depth: u32,
+    posted: VecDeque<Posted>,
+    sges: SgeRing,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(depth: u32) -> Self {
+        Self { depth, posted: VecDeque::new(), sges: SgeRing::default() }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.posted.len() >= self.depth as usize
+    }
+
+    pub(crate) fn push(&mut self, context: u64, length: u32, sges: &[Sge]) {
+        let sges = self.sges.push(sges);
+        self.posted.push_back(Posted { context, length, sges });
+    }
+
+    /// Moves the oldest receive into `receive`. Returns whether there was one.
+    pub(crate) fn take(&mut self, receive: &mut Receive) -> bool {
+        let Some(Posted { context, length, sges }) = self.posted.pop_front() else { return false };
+        receive.context = context;
+        receive.length = length;
+        receive.sges.clear();
+        receive.sges.extend(self.sges.get(Some(&sges)));
+        self.sges.pop(sges);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+
+    fn sge(address: u64, length: u32) -> Sge {
+        Sge { address, length, token: 0 }
+    }
+
+    // Receives are taken in order, each with its own entries; a piece of a receive with one entry is found without
+    // cutting lists, and is the same piece.
+    #[test]
+    fn receives_are_taken_in_order() {
+        let mut queue = ReceiveQueue::new(2);
+        let mut receive = Receive::default();
+        assert!(!queue.take(&mut receive));
+        assert_eq!(receive.single_piece(0, 1), None);
+        queue.push(1, 10, &[sge(100, 10)]);
+        queue.push(2, 10, &[sge(100, 4), sge(200, 6)]);
+        assert!(queue.is_full());
+        assert!(queue.take(&mut receive));
+        assert_eq!((receive.context, receive.length), (1, 10));
+        for (offset, length) in [(0, 10), (3, 7), (9, 1)] {
+            let piece = receive.single_piece(offset, length);
+            let pieces: Vec<_> = receive.pieces(offset, length).collect();
+            assert_eq!(piece.into_iter().collect::<Vec<_>>(), pieces);
+        }
+        assert_eq!(receive.single_piece(9, 2), None, "more than there is");
+        assert_eq!(receive.single_piece(u32::MAX, 2), None);
+        assert!(queue.take(&mut receive));
+        assert_eq!(receive.context, 2);
+        assert_eq!(receive.single_piece(0, 4), None, "two entries");
+        assert_eq!(receive.pieces(3, 2).collect::<Vec<_>>(), vec![sge(103, 1), sge(200, 1)]);
+    }
+}

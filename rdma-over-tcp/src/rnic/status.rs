@@ -1,0 +1,127 @@
+//! How work requests and calls end, in words that every interface can map.
+
+use thiserror::Error;
+
+/// How a work request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WcStatus {
+    /// It was carried out.
+    Success,
+    /// The queue pair was flushed before the request was carried out.
+    Flushed,
+    /// The message is longer than the receive that it arrived for.
+    LocalLength,
+    /// A scatter/gather entry names memory that may not be used that way.
+    LocalProtection,
+    /// A fast registration or an invalidation met a region in the wrong state.
+    LocalOperation,
+    /// The peer's memory may not be used that way (its Terminate says so).
+    RemoteAccess,
+    /// The peer refused the request.
+    RemoteInvalidRequest,
+    /// The peer had no receive for the message.
+    RemoteNotReady,
+    /// The peer failed while it worked on the request.
+    RemoteOperation,
+    /// The peer says that the connection was lost.
+    ConnectionLost,
+}
+
+/// Why a call was refused. Nothing was queued, nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum VerbError {
+    /// The object is gone or is being closed, or belongs to another protection domain.
+    #[error("no such object")]
+    InvalidHandle,
+    /// An argument outside its range.
+    #[error("an argument is outside its range")]
+    InvalidArgument,
+    /// More scatter/gather entries than the queue pair takes.
+    #[error("too many scatter/gather entries")]
+    TooManySges,
+    /// More bytes than a request may have.
+    #[error("too many bytes for one request")]
+    TooLong,
+    /// More inline data than the queue pair takes.
+    #[error("too much inline data")]
+    InlineTooLong,
+    /// The queue is at its depth.
+    #[error("the queue is full")]
+    QueueFull,
+    /// The queue pair takes no requests in this state.
+    #[error("the queue pair is not connected")]
+    NotConnected,
+    /// The connection was negotiated without reads.
+    #[error("the connection allows no reads")]
+    NoReads,
+    /// The region was initialized without remote access.
+    #[error("the region is not for remote access")]
+    NoRemoteAccess,
+    /// More pages than a fast registration can have.
+    #[error("too many pages")]
+    TooManyPages,
+    /// A completion queue has more entries than its new depth.
+    #[error("more completions are queued than fit")]
+    CompletionsPresent,
+    /// A table is full, or memory is short.
+    #[error("no resources are left")]
+    NoResources,
+}
+
+/// Why a connection could not be made, or is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ConnectError {
+    /// Nobody listens there, or the peer has rejected.
+    #[error("the peer refused the connection")]
+    Refused,
+    /// One of the sides gave up.
+    #[error("the connection was aborted")]
+    Aborted,
+    /// The peer does not answer.
+    #[error("the peer does not answer")]
+    TimedOut,
+    /// The consumer closed the object meanwhile.
+    #[error("cancelled")]
+    Cancelled,
+    /// The next hop does not answer.
+    #[error("the host is unreachable")]
+    HostUnreachable,
+    /// There is no route.
+    #[error("the network is unreachable")]
+    NetworkUnreachable,
+    /// Not a local address, or none that a peer can have.
+    #[error("not a valid address")]
+    InvalidAddress,
+    /// The local address is in use.
+    #[error("the address is in use")]
+    AddressInUse,
+    /// No ephemeral port is left.
+    #[error("no port is left")]
+    NoPorts,
+    /// The connector or listener is in use already.
+    #[error("the object has an address already")]
+    AlreadyBound,
+    /// The queue pair has a connection already.
+    #[error("the queue pair is connected already")]
+    QpConnected,
+    /// The queue pair cannot be connected any more.
+    #[error("the queue pair cannot be connected")]
+    QpUnusable,
+    /// The call makes no sense in this state.
+    #[error("not in this state")]
+    InvalidState,
+    /// More private data than fits.
+    #[error("too much private data")]
+    PrivateDataTooLong,
+    /// The object is gone or is being closed.
+    #[error("no such object")]
+    InvalidHandle,
+    /// A table is full, or memory is short.
+    #[error("no resources are left")]
+    NoResources,
+}
+
+/// A completion queue has failed: a completion did not fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the completion queue has overrun")]
+pub struct CqOverrun;

@@ -1,0 +1,376 @@
+//! One connection, from its request to its release: MPA start-up, full operation, end.
+//!
+//! ```text
+//! Opening -> AwaitReply ---------------------> Operating -> Ended
+//!         -> AwaitRequest -> Offered ---------^
+//! ```
+//! A stream outlives its connector and queue pair: after they have let go it only waits for the
+//! transport's Released. What a consumer asks for is noted here and done in the next call of the transport, which has
+//! a way into the connection; [`Stream::act`] ends every such call.
+
+mod failure;
+mod receive;
+mod sizes;
+mod startup;
+mod teardown;
+mod transmit;
+
+use alloc::{boxed::Box, vec::Vec};
+use core::net::SocketAddr;
+
+use bytes::Bytes;
+use offload_engine::time::Instant;
+
+pub use self::transmit::COPY_ASIDE_MAX;
+use self::{
+    receive::{Received, Receiver},
+    transmit::{Pumped, Transmitter},
+};
+use super::{
+    config::Config,
+    connector::ConnectorState,
+    id::{ConnectorId, ListenerId, QpId, StreamId},
+    objects::Objects,
+    qp::Qp,
+    read_limit::ReadLimit,
+    stats::History,
+    status::ConnectError,
+    transport::{Loss, StreamEvent, Transport},
+};
+use crate::mpa::{
+    Decoder, GatherList,
+    startup::{Initiator, Offer, ReadLimits, Responder},
+};
+
+#[derive(Debug)]
+enum Phase {
+    /// The transport has not opened the stream. Active streams hold what they will ask for.
+    Opening(Option<Initiator>),
+    AwaitReply(Initiator),
+    AwaitRequest(Responder),
+    /// The consumer has been asked.
+    Offered(Offer),
+    Operating(Box<Operation>),
+    /// Nothing is received any more.
+    Ended,
+}
+
+/// How far the end of the stream is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending {
+    Not,
+    /// FIN when all that can be sent is with TCP (NDK-DISC-5).
+    AfterData,
+    /// FIN behind what was posted.
+    Fin,
+    Abort,
+    /// Asked for.
+    Done,
+}
+
+/// Full operation.
+#[derive(Debug)]
+struct Operation {
+    decoder: Decoder,
+    receiver: Receiver,
+    transmitter: Transmitter,
+    /// A responder holds its first FPDU until it has received one (RFC 5044 7.1.2 rule 4); an
+    /// initiator until its consumer completes the connect.
+    may_send: bool,
+    limits: ReadLimit,
+    /// The connector knows that the connection is there.
+    is_established: bool,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) id: StreamId,
+    pub(crate) connector: Option<ConnectorId>,
+    pub(crate) qp: Option<QpId>,
+    /// Of a passive stream that no connector stands for yet.
+    pub(crate) listener: Option<ListenerId>,
+    /// Local and remote end, of a passive stream.
+    pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
+    phase: Phase,
+    /// The handshake is done: a call of the transport will come.
+    pub(crate) is_established: bool,
+    is_open: bool,
+    own_limits: ReadLimits,
+    /// A start-up frame that came in pieces; at most one frame and one indication.
+    startup_octets: Vec<u8>,
+    /// A start-up frame to be sent.
+    frame: Option<Bytes>,
+    ending: Ending,
+    /// When [`Stream::expire`] is due.
+    pub(crate) deadline: Option<Instant>,
+    /// A kick is under way.
+    pub(crate) is_kicked: bool,
+    pub(crate) history: History,
+}
+
+impl Stream {
+    pub(crate) fn active(
+        id: StreamId,
+        connector: ConnectorId,
+        qp: QpId,
+        initiator: Initiator,
+        own_limits: ReadLimits,
+    ) -> Self {
+        let phase = Phase::Opening(Some(initiator));
+        let mut stream = Self::new(id, phase);
+        stream.own_limits = own_limits;
+        stream.connector = Some(connector);
+        stream.qp = Some(qp);
+        stream
+    }
+
+    pub(crate) fn passive(
+        id: StreamId,
+        listener: ListenerId,
+        addresses: (SocketAddr, SocketAddr),
+    ) -> Self {
+        let mut stream = Self::new(id, Phase::Opening(None));
+        stream.listener = Some(listener);
+        stream.addresses = Some(addresses);
+        stream.is_established = true;
+        stream
+    }
+
+    /// A connection that nobody waits for: it is reset once the transport has opened it.
+    pub(crate) fn orphan(id: StreamId) -> Self {
+        let mut stream = Self::new(id, Phase::Ended);
+        stream.ending = Ending::Abort;
+        stream.is_established = true;
+        stream
+    }
+
+    fn new(id: StreamId, phase: Phase) -> Self {
+        Self {
+            id,
+            connector: None,
+            qp: None,
+            listener: None,
+            addresses: None,
+            phase,
+            is_established: false,
+            is_open: false,
+            own_limits: ReadLimits::default(),
+            startup_octets: Vec::new(),
+            frame: None,
+            ending: Ending::Not,
+            deadline: None,
+            is_kicked: false,
+            history: History::default(),
+        }
+    }
+
+    /// The transport has opened the stream.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// In-order data. All of it is always consumed.
+    pub(crate) fn receive(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &mut impl Transport,
+        data: &[u8],
+    ) {
+        match &self.phase {
+            Phase::Operating(_) => {
+                // Data that was only placed gives nothing to send; the connection's turn follows in any case.
+                if !self.receive_fpdus(objects, config, io, data) {
+                    return;
+                }
+            }
+            Phase::AwaitReply(_) | Phase::AwaitRequest(_) | Phase::Offered(_) => {
+                self.receive_startup(objects, config, io, data);
+            }
+            Phase::Opening(_) | Phase::Ended => {}
+        }
+        self.act(objects, config, io);
+    }
+
+    /// Returns whether there may be something to do on the connection.
+    fn receive_fpdus(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &impl Transport,
+        data: &[u8],
+    ) -> bool {
+        let mut input = data;
+        let mut may_act = self.ending != Ending::Not;
+        loop {
+            let (Phase::Operating(operation), Some(qp)) = (&mut self.phase, self.qp) else {
+                return true;
+            };
+            let Operation { decoder, receiver, transmitter, .. } = &mut **operation;
+            match receiver.receive(objects, qp, transmitter, decoder, &mut input) {
+                Ok(Received::All { may_send }) => {
+                    self.first_fpdu_received(objects);
+                    return may_act || may_send;
+                }
+                Ok(Received::First) => self.first_fpdu_received(objects),
+                Ok(Received::Terminate(terminate)) => {
+                    self.terminated(objects, config, io, terminate.as_deref());
+                }
+                Err(failure) => self.fail(objects, config, io, *failure),
+            }
+            may_act = true;
+        }
+    }
+
+    /// A responder may send once an FPDU has come, and its Accept is done.
+    #[inline]
+    fn first_fpdu_received(&mut self, objects: &mut Objects) {
+        let Phase::Operating(operation) = &mut self.phase else { return };
+        if operation.is_established {
+            return;
+        }
+        let Some(connector) = self.connector else { return };
+        let is_accepting = objects
+            .connectors
+            .get(connector)
+            .is_some_and(|connector| connector.state == ConnectorState::Accepting);
+        if is_accepting && operation.receiver.has_received() {
+            operation.may_send = true;
+            operation.is_established = true;
+            self.deadline = None;
+            objects.connection_established(connector, operation.limits);
+        }
+    }
+
+    /// All lists up to serial `end` are acknowledged, if any are.
+    pub(crate) fn sent(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &mut impl Transport,
+        end: Option<u64>,
+    ) {
+        let Objects { qps, completed, .. } = objects;
+        if let Some(qp) = self.qp.and_then(|id| qps.get_mut(id)) {
+            if let Some(end) = end {
+                qp.sends.acknowledge(end);
+            }
+            qp.complete_done(completed);
+        }
+        self.act(objects, config, io);
+    }
+
+    /// Something happened to the connection.
+    pub(crate) fn event(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &mut impl Transport,
+        event: StreamEvent,
+    ) {
+        match event {
+            StreamEvent::PeerClosed => self.peer_closed(objects, config),
+            StreamEvent::ShutDown => {
+                if let Some(connector) = self.connector {
+                    objects.connection_ended(connector, Ok(()));
+                    self.detach();
+                }
+            }
+            StreamEvent::Lost { reason, is_stopped } => {
+                let error = match reason {
+                    Loss::TimedOut => ConnectError::TimedOut,
+                    Loss::Aborted => ConnectError::Aborted,
+                };
+                self.lost(objects, error);
+                if is_stopped {
+                    self.ending = Ending::Abort;
+                }
+            }
+            StreamEvent::Released => self.lost(objects, ConnectError::Aborted),
+        }
+        if matches!(event, StreamEvent::PeerClosed | StreamEvent::Lost { .. }) {
+            self.act(objects, config, io);
+        }
+    }
+
+    /// Does what is to be done, now that there is a way into the connection.
+    pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl Transport) {
+        self.is_kicked = false;
+        if let Some(qp) = self.quiet_qp(objects) {
+            qp.flow.pumped(false, io.send_outstanding(), io.effective_mss());
+            self.connect_completed(objects);
+            return;
+        }
+        if self.ending == Ending::Abort {
+            self.ending = Ending::Done;
+            io.reset();
+        }
+        if self.ending == Ending::Done {
+            return;
+        }
+        if let Some(frame) = self.frame.take() {
+            let mut list = io.list();
+            list.push_encoded(frame);
+            io.send(0, list);
+        }
+        let mut is_drained = true;
+        if let Phase::Operating(operation) = &mut self.phase {
+            let pumped = match self.qp {
+                Some(qp) if operation.may_send => operation.transmitter.pump(objects, qp, io),
+                _ => Ok(Pumped::Drained),
+            };
+            match pumped {
+                Ok(pumped) => is_drained = pumped == Pumped::Drained,
+                Err(failure) => self.fail(objects, config, io, failure),
+            }
+        }
+        self.note_flow(objects, io, is_drained);
+        self.connect_completed(objects);
+        if let Phase::Operating(operation) = &mut self.phase {
+            operation.transmitter.send_terminate(io);
+        }
+        let is_fin_due =
+            self.ending == Ending::Fin || self.ending == Ending::AfterData && is_drained;
+        if is_fin_due {
+            self.ending = Ending::Done;
+            io.shutdown();
+        }
+    }
+
+    /// The queue pair, if nothing is to be done: full operation goes on, and all that was posted is done.
+    #[inline]
+    fn quiet_qp<'a>(&self, objects: &'a mut Objects) -> Option<&'a mut Qp> {
+        let (Phase::Operating(operation), Some(qp)) = (&self.phase, self.qp) else { return None };
+        if self.ending != Ending::Not || self.frame.is_some() {
+            return None;
+        }
+        objects.qps.get_mut(qp).filter(|qp| operation.transmitter.is_quiet(qp))
+    }
+
+    fn note_flow(&self, objects: &mut Objects, io: &impl Transport, is_drained: bool) {
+        if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
+            qp.flow.pumped(!is_drained, io.send_outstanding(), io.effective_mss());
+        }
+    }
+
+    /// CompleteConnect is done when the RTR, if one was agreed on, is with TCP.
+    #[inline]
+    fn connect_completed(&mut self, objects: &mut Objects) {
+        let (Phase::Operating(operation), Some(connector)) = (&mut self.phase, self.connector)
+        else {
+            return;
+        };
+        if operation.is_established {
+            return;
+        }
+        let is_completing = objects
+            .connectors
+            .get(connector)
+            .is_some_and(|connector| connector.state == ConnectorState::Completing);
+        if is_completing && !operation.transmitter.owes_rtr() {
+            operation.is_established = true;
+            objects.connection_established(connector, operation.limits);
+        }
+    }
+}

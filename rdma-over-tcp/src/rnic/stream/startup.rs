@@ -1,0 +1,315 @@
+//! MPA start-up on a stream (RFC 5044 7.1, RFC 6581 9).
+
+use alloc::boxed::Box;
+use core::{net::SocketAddr, sync::atomic::Ordering};
+
+use bytes::Bytes;
+
+use super::{Ending, Operation, Phase, Stream, receive::Receiver, transmit::Transmitter};
+use crate::{
+    mpa::{
+        Decoder,
+        startup::{
+            Enhanced, FailureAction, Framing, Initiator, Negotiated, PrivateData, ReadLimits,
+            Responder, ResponderConfig, Role, StartupConfig, StartupError,
+        },
+    },
+    rdmap::Terminate,
+    rnic::{
+        config::Config,
+        connector::{ConnectionData, Connector, ConnectorState},
+        id::{ConnectorId, Key, ListenerId, QpId, StreamId},
+        lifetime::{Return, ReturnGuard},
+        objects::Objects,
+        read_limit::ReadLimit,
+        status::ConnectError,
+        transport::Transport,
+    },
+};
+
+impl Stream {
+    /// Bytes may flow: start-up begins.
+    pub(crate) fn open(&mut self, objects: &mut Objects, config: &Config, io: &mut impl Transport) {
+        self.is_open = true;
+        self.history.offloaded.get_or_insert(io.now());
+        if let Phase::Opening(initiator) = &mut self.phase {
+            match initiator.take() {
+                Some(initiator) => {
+                    self.frame = Some(initiator.request());
+                    self.phase = Phase::AwaitReply(initiator);
+                    self.deadline = Some(io.now() + config.reply_timeout);
+                }
+                None => {
+                    let Config { crc, markers, rtr, .. } = *config;
+                    let responder = Responder::new(ResponderConfig { crc, markers, rtr });
+                    self.phase = Phase::AwaitRequest(responder);
+                    self.deadline = Some(io.now() + config.request_timeout);
+                }
+            }
+        }
+        self.act(objects, config, io);
+    }
+
+    pub(super) fn receive_startup(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &mut impl Transport,
+        data: &[u8],
+    ) {
+        self.startup_octets.extend_from_slice(data);
+        match &self.phase {
+            Phase::AwaitReply(initiator) => {
+                match initiator.receive(&self.startup_octets) {
+                    Ok(None) => {}
+                    Ok(Some((reply, taken))) => {
+                        let octets = core::mem::take(&mut self.startup_octets);
+                        let negotiated = reply.negotiated;
+                        self.operate(config, &negotiated, reply.peer.as_ref());
+                        self.connect_done(objects, reply.private_data);
+                        // Peers such as siw may send right behind their Reply.
+                        self.receive_fpdus(objects, config, io, &octets[taken..]);
+                    }
+                    Err(error) => self.startup_failed(objects, config, io, error),
+                }
+            }
+            Phase::AwaitRequest(responder) => match responder.receive(&self.startup_octets) {
+                Ok(None) => {}
+                Ok(Some(offer)) => {
+                    self.startup_octets.clear();
+                    self.deadline = None; // NDK-CON-6
+                    self.phase = Phase::Offered(offer);
+                    self.raise_connect_event(objects);
+                }
+                Err(error) => self.startup_failed(objects, config, io, error),
+            },
+            // An initiator has to wait for the Reply (MPA-7.1.2-10).
+            Phase::Offered(_) => {
+                let octets = self.startup_octets.len();
+                let error = StartupError::EarlyData { octets };
+                self.startup_failed(objects, config, io, error);
+            }
+            Phase::Opening(_) | Phase::Operating(_) | Phase::Ended => {}
+        }
+    }
+
+    /// Enters full operation.
+    fn operate(&mut self, config: &Config, negotiated: &Negotiated, peer: Option<&Enhanced>) {
+        let Framing { crc, send_markers, receive_markers } = negotiated.framing;
+        let rtr = negotiated.rtr.filter(|_| negotiated.role == Role::Initiator);
+        let own = ReadLimits { ord: negotiated.limits.ord, ..self.own_limits };
+        let limits = ReadLimit::effective(own, peer);
+        self.history.negotiated = Some(*negotiated);
+        self.history.limits = Some(limits);
+        self.phase = Phase::Operating(Box::new(Operation {
+            decoder: Decoder::new(crc, receive_markers),
+            // What was told to the peer binds, not the smaller of both.
+            receiver: Receiver::new(negotiated.limits.ird),
+            transmitter: Transmitter::new(crc, send_markers, config.fpdu_size, rtr),
+            may_send: false,
+            limits,
+            is_established: false,
+        }));
+    }
+
+    /// The peer has accepted: the consumer may look at what it said, and complete or reject (NDK-CON-2).
+    fn connect_done(&mut self, objects: &mut Objects, private_data: Bytes) {
+        let (Phase::Operating(operation), Some(id)) = (&self.phase, self.connector) else {
+            return;
+        };
+        self.deadline = None; // NDK-CON-6
+        if let Some(connector) = objects.connectors.get_mut(id) {
+            connector.state = ConnectorState::ConnectDone;
+            connector.data = Some(ConnectionData { limits: operation.limits, private_data });
+        }
+        objects.end_connector_request(id, Ok(()));
+    }
+
+    /// The consumer goes on: the RTR, if one was agreed on, goes out with the next call.
+    pub(crate) fn complete_connect(&mut self) {
+        if let Phase::Operating(operation) = &mut self.phase {
+            operation.may_send = true;
+        }
+    }
+
+    /// Hands the request to the consumer, or refuses it (NDK-EP-5, NDK-EP-6).
+    fn raise_connect_event(&mut self, objects: &mut Objects) {
+        let Phase::Offered(offer) = &self.phase else { return };
+        let data = ConnectionData {
+            limits: offered_limits(objects, offer.peer()),
+            private_data: offer.private_data().clone(),
+        };
+        let connector =
+            self.listener.and_then(|id| objects.incoming(id, self.id, self.addresses, data));
+        match connector {
+            Some(id) => {
+                self.connector = Some(id);
+                self.listener = None;
+            }
+            None => self.refuse(),
+        }
+    }
+
+    /// The consumer accepts.
+    pub(crate) fn accept(
+        &mut self,
+        config: &Config,
+        qp: QpId,
+        limits: ReadLimits,
+        private_data: PrivateData,
+    ) -> bool {
+        match core::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Offered(offer) => {
+                let peer = offer.peer().copied();
+                self.qp = Some(qp);
+                self.own_limits = limits;
+                let (reply, negotiated) = offer.accept(limits, private_data);
+                self.frame = Some(reply);
+                self.operate(config, &negotiated, peer.as_ref());
+                true
+            }
+            other => {
+                self.phase = other;
+                false
+            }
+        }
+    }
+
+    /// The consumer rejects, at the passive side: a Reply that says so, then FIN.
+    pub(crate) fn reject(&mut self, limits: ReadLimits, private_data: PrivateData) {
+        if let Phase::Offered(offer) = core::mem::replace(&mut self.phase, Phase::Ended) {
+            self.frame = Some(offer.reject(limits, private_data));
+        }
+        self.ending = Ending::Fin;
+        self.detach();
+    }
+
+    /// As if nobody listened.
+    pub(crate) fn refuse(&mut self) {
+        self.reject(ReadLimits::default(), PrivateData::default());
+    }
+
+    fn startup_failed(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &impl Transport,
+        error: StartupError,
+    ) {
+        let outcome = match &error {
+            StartupError::Rejected { .. } => ConnectError::Refused,
+            _ => ConnectError::Aborted,
+        };
+        let action = error.action();
+        if let (StartupError::Rejected { private_data, enhanced }, Some(connector)) =
+            (error, self.connector.and_then(|id| objects.connectors.get_mut(id)))
+        {
+            // NDK-CD-7
+            let limits = ReadLimit::effective(self.own_limits, enhanced.as_ref());
+            connector.data = Some(ConnectionData { limits, private_data });
+        }
+        if let Some(connector) = self.connector {
+            objects.connection_failed(connector, outcome);
+        } else {
+            objects.counters.connect_failure += 1;
+        }
+        self.detach();
+        match action {
+            FailureAction::LeaveMpa => {
+                self.phase = Phase::Ended;
+                self.ending = Ending::Fin;
+                self.deadline = Some(io.now() + config.terminate_timeout);
+            }
+            FailureAction::Close => {
+                self.phase = Phase::Ended;
+                self.ending = Ending::Abort;
+            }
+            FailureAction::Terminate(error, framing) => {
+                self.end_with_terminate(config, io, framing, Terminate::new(error));
+            }
+        }
+    }
+
+    /// The Terminate is the first and only FPDU (RFC 6581 9.1, 9.2).
+    fn end_with_terminate(
+        &mut self,
+        config: &Config,
+        io: &impl Transport,
+        framing: Framing,
+        terminate: Terminate,
+    ) {
+        let Framing { crc, send_markers, receive_markers } = framing;
+        let mut transmitter = Transmitter::new(crc, send_markers, config.fpdu_size, None);
+        transmitter.abandon(Some(terminate));
+        self.phase = Phase::Operating(Box::new(Operation {
+            decoder: Decoder::new(crc, receive_markers),
+            receiver: Receiver::new(0),
+            transmitter,
+            may_send: false,
+            limits: ReadLimit::default(),
+            is_established: false,
+        }));
+        self.ending = Ending::Fin;
+        self.deadline = Some(io.now() + config.terminate_timeout);
+    }
+}
+
+/// What the passive consumer may count on, before it says what it wants itself.
+fn offered_limits(objects: &Objects, peer: Option<&Enhanced>) -> ReadLimit {
+    let adapter = objects.read_limits();
+    ReadLimit::effective(adapter.capped(adapter), peer)
+}
+
+impl Objects {
+    /// Makes the connector for an incoming request and queues its connect event. `None`: paused, closed,
+    /// or no connector is left.
+    fn incoming(
+        &mut self,
+        listener_id: ListenerId,
+        stream: StreamId,
+        addresses: Option<(SocketAddr, SocketAddr)>,
+        data: ConnectionData,
+    ) -> Option<ConnectorId> {
+        let listener = self.listeners.get(listener_id)?;
+        if listener.quiet.load(Ordering::Acquire) {
+            return None;
+        }
+        let (event, quiet) = (listener.event.clone(), listener.quiet.clone());
+        let mut connector = Connector::new(ConnectorState::Pending);
+        connector.listener = Some(listener_id);
+        connector.stream = Some(stream);
+        connector.data = Some(data);
+        connector.local = addresses.map(|(local, _)| local);
+        connector.remote = addresses.map(|(_, remote)| remote);
+        let id = self.connectors.insert(connector).ok()?;
+        if let (Some(connector), Some((local, _))) = (self.connectors.get_mut(id), addresses) {
+            connector.endpoint = Some(self.endpoints.reference(local));
+        }
+        self.pin(Key::Rnic);
+        self.pin(Key::Listener(listener_id)); // the connector's, until it is closed
+        self.pin(Key::Listener(listener_id)); // the callback's
+        let returned = ReturnGuard::new(&self.returns, Return::Unpin(Key::Listener(listener_id)));
+        let returns = self.returns.clone();
+        self.outbox.push(returned, move || {
+            // NDK-EP-7: not delivered once Pause or Close has returned.
+            if quiet.load(Ordering::Acquire) {
+                drop(ReturnGuard::new(&returns, Return::Refuse(id)));
+            } else {
+                event(id);
+            }
+        });
+        Some(id)
+    }
+}
+
+impl Stream {
+    /// An initiator as the configuration has it.
+    pub(crate) fn initiator(
+        config: &Config,
+        limits: ReadLimits,
+        private_data: PrivateData,
+    ) -> Initiator {
+        let Config { crc, markers, revision, rtr, .. } = *config;
+        Initiator::new(StartupConfig { revision, crc, markers, limits, rtr, private_data })
+    }
+}

@@ -1,0 +1,230 @@
+//! How streams end: disconnects, errors found here, Terminates of the peer, loss.
+//!
+//! The consumer always sees the same order: the outcome of the request that is to blame, the rest Flushed, then the
+//! disconnect event. The connection itself goes by FIN, so that a Terminate
+//! arrives (RFC 5040 6.2.1), and by RST when the peer does not answer in time.
+
+use offload_engine::time::Instant;
+
+use super::{Ending, Operation, Phase, Stream, failure::Failure};
+use crate::{
+    ddp::{QueueNumber, Segment},
+    error::{ErrorNumber, WireError},
+    rdmap::{Opcode, ReceivedTerminate, Terminate},
+    rnic::{
+        config::Config,
+        connector::ConnectorState,
+        id::QpId,
+        objects::Objects,
+        qp::ReceiveOutcome,
+        send_queue::{Progress, WorkRequest},
+        status::{ConnectError, WcStatus},
+        transport::Transport,
+        wr::Kind,
+    },
+};
+
+impl Stream {
+    /// Connector and queue pair have let go.
+    pub(crate) fn detach(&mut self) {
+        self.connector = None;
+        self.qp = None;
+        self.listener = None;
+        if let Phase::Operating(operation) = &mut self.phase {
+            operation.may_send = false;
+        } else {
+            self.phase = Phase::Ended;
+        }
+    }
+
+    /// Ends the connection of the connector, if there is one, and lets go of it.
+    fn end_connector(
+        &mut self,
+        objects: &mut Objects,
+        outcome: Result<(), ConnectError>,
+        error: Option<ErrorNumber>,
+    ) {
+        if let Some(id) = self.connector {
+            let state = objects.connectors.get(id).map(|connector| connector.state);
+            match state {
+                // What was not sent is Flushed; the disconnect itself is done.
+                Some(ConnectorState::Disconnecting) if outcome == Err(ConnectError::Aborted) => {
+                    objects.connection_ended(id, Ok(()));
+                }
+                Some(ConnectorState::Connected | ConnectorState::Disconnecting) => {
+                    // The flush comes before the event, the event needs the state before the end.
+                    if let Some(qp) = self.qp {
+                        objects.break_qp(qp);
+                    }
+                    objects.disconnected(id, error);
+                    objects.connection_ended(id, outcome);
+                }
+                // A reset instead of a Reply is how a peer without MPA refuses.
+                Some(ConnectorState::Connecting) if outcome == Err(ConnectError::Aborted) => {
+                    objects.connection_failed(id, ConnectError::Refused);
+                }
+                _ => objects.connection_failed(id, outcome.err().unwrap_or(ConnectError::Aborted)),
+            }
+        } else if self.listener.is_some() {
+            objects.counters.connect_failure += 1;
+        }
+        self.detach();
+    }
+
+    /// Graceful end: what was posted goes out first (NDK-DISC-5).
+    pub(crate) fn disconnect(&mut self, config: &Config, now: Instant) {
+        if self.ending == Ending::Not {
+            self.ending = Ending::AfterData;
+        }
+        self.deadline = Some(now + config.disconnect_timeout);
+    }
+
+    /// Reset at the next opportunity.
+    pub(crate) fn abort(&mut self) {
+        self.detach();
+        self.phase = Phase::Ended;
+        if self.ending != Ending::Done {
+            self.ending = Ending::Abort;
+        }
+        self.deadline = None;
+    }
+
+    /// An error was found on this side.
+    pub(super) fn fail(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &impl Transport,
+        failure: Failure,
+    ) {
+        let Failure { terminate, receive_status } = failure;
+        let error = terminate.map(|terminate| terminate.number);
+        if let Some(id) = self.qp {
+            if let Some(status) = receive_status {
+                objects.complete_receive(id, ReceiveOutcome::failed(status, error));
+            }
+            if let Some(qp) = objects.qps.get_mut(id) {
+                qp.stats.terminates_out += u64::from(terminate.is_some());
+            }
+        }
+        if let Phase::Operating(operation) = &mut self.phase {
+            operation.transmitter.abandon(terminate);
+        }
+        self.end_connector(objects, Err(ConnectError::Aborted), error);
+        if !matches!(self.ending, Ending::Done | Ending::Abort) {
+            self.ending = Ending::Fin;
+        }
+        self.deadline = Some(io.now() + config.terminate_timeout);
+    }
+
+    /// The peer has sent a Terminate: nothing more is sent (RFC 5040 5.4).
+    pub(super) fn terminated(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &impl Transport,
+        received: Option<&ReceivedTerminate>,
+    ) {
+        let terminate = received.map(ReceivedTerminate::meant);
+        let error = terminate.map(|terminate| terminate.number);
+        if let (Some(id), Phase::Operating(operation)) = (self.qp, &mut self.phase) {
+            if let Some(qp) = objects.qps.get_mut(id) {
+                qp.stats.terminates_in += 1;
+            }
+            if let Some(terminate) = terminate {
+                blame(objects, id, operation, terminate);
+            }
+            operation.transmitter.abandon(None);
+        }
+        self.end_connector(objects, Err(ConnectError::Aborted), error);
+        if !matches!(self.ending, Ending::Done | Ending::Abort) {
+            self.ending = Ending::Fin;
+        }
+        self.deadline = Some(io.now() + config.terminate_timeout);
+    }
+
+    /// The peer's FIN (NDK-DISC-2): told, but nothing is flushed.
+    pub(super) fn peer_closed(&mut self, objects: &mut Objects, config: &Config) {
+        let state = self
+            .connector
+            .and_then(|id| objects.connectors.get(id))
+            .map(|connector| connector.state);
+        match (self.connector, state) {
+            (Some(id), Some(ConnectorState::Connected)) => {
+                if config.flush_on_peer_close {
+                    self.end_connector(objects, Ok(()), None);
+                    self.ending = Ending::Fin;
+                } else {
+                    objects.disconnected(id, None);
+                }
+            }
+            (Some(_), Some(ConnectorState::Disconnecting)) => {}
+            _ => {
+                self.end_connector(objects, Err(ConnectError::Aborted), None);
+                if self.ending == Ending::Not {
+                    self.ending = Ending::Fin;
+                }
+            }
+        }
+    }
+
+    /// The connection is gone without a Terminate.
+    pub(crate) fn lost(&mut self, objects: &mut Objects, error: ConnectError) {
+        self.end_connector(objects, Err(error), Some(WireError::MpaConnectionLost.number()));
+        self.phase = Phase::Ended;
+        self.deadline = None;
+    }
+
+    /// The deadline has passed.
+    pub(crate) fn expire(&mut self, objects: &mut Objects) {
+        self.deadline = None;
+        let error = Some(WireError::MpaConnectionLost.number());
+        self.end_connector(objects, Err(ConnectError::TimedOut), error);
+        self.abort();
+        self.ending = Ending::Abort;
+    }
+}
+
+/// The status of a request that the peer's Terminate is about.
+fn status_of(number: ErrorNumber) -> WcStatus {
+    match (number.layer, number.etype, number.code) {
+        (0, 1, 0x09) | (0, 2, 0x05 | 0x06 | 0x09) => WcStatus::RemoteInvalidRequest,
+        (0, 1, _) | (1, 1, 0x00..=0x03) => WcStatus::RemoteAccess,
+        (1, 2, 0x02) => WcStatus::RemoteNotReady,
+        (2, 0, 0x01) => WcStatus::ConnectionLost,
+        (1, 2, _) | (1, 1, 0x04) => WcStatus::RemoteInvalidRequest,
+        _ => WcStatus::RemoteOperation,
+    }
+}
+
+/// Finds the request that the Terminate is about, if it has not completed yet, and fails it.
+fn blame(objects: &mut Objects, id: QpId, operation: &Operation, terminate: &Terminate) {
+    let Some(qp) = objects.qps.get_mut(id) else { return };
+    let is_cutting = operation.transmitter.is_cutting_request();
+    let mut find = |matches: &dyn Fn(&WorkRequest) -> bool| {
+        qp.sends.find_begun(is_cutting, matches).map(|request| {
+            request.progress = Progress::Done(status_of(terminate.number));
+            request.error = Some(terminate.number);
+        })
+    };
+    let is_read = |request: &WorkRequest| matches!(request.kind, Kind::Read { .. });
+    // No match: the request has completed already, and there is nothing to fail.
+    match terminate.segment {
+        Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
+            let stag = segment.stag;
+            find(&|request| matches!(request.kind, Kind::Write { to } if to.stag == stag))
+        }
+        Some(Segment::Tagged(_)) => None,
+        Some(Segment::Untagged(segment)) if segment.queue == QueueNumber::READ_REQUEST => {
+            // siw reports the size of the read where the MSN should be: the oldest one then.
+            let msn = segment.msn.0;
+            find(&|request| is_read(request) && request.msn == msn).or_else(|| find(&is_read))
+        }
+        Some(Segment::Untagged(segment)) => {
+            let msn = segment.msn.0;
+            find(&|request| matches!(request.kind, Kind::Send { .. }) && request.msn == msn)
+        }
+        None if (terminate.number.layer, terminate.number.etype) == (0, 1) => find(&is_read),
+        None => find(&|_| true),
+    };
+}

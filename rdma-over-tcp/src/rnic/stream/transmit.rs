@@ -1,0 +1,706 @@
+//! From work requests and peers' Reads to lists of FPDUs.
+//!
+//! FPDUs are made when the transport has room for them, not when requests are posted. What is pending then shares
+//! lists: a list is as long as a segment, or a super-segment, takes. In a list FPDUs lie back to back: headers, CRCs
+//! and all payload that is copied in one piece of memory, payload that is lent between them. So a super-segment of
+//! small messages is one slice or two of a gathered write, and one of a large message three.
+//!
+//! A message that is to be copied and fits goes from registered memory straight behind its header. Messages are not
+//! mixed: the next begins when the last segment of the one before is cut. Requests of the consumer and responses to
+//! the peer's reads take turns.
+//!
+//! A send or write of up to [`COPY_ASIDE_MAX`] bytes is copied when its turn comes and done once TCP has
+//! all of it, so that its completion never waits for a delayed acknowledgement. Larger ones are read
+//! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside. Of them
+//! too, pieces of up to [`COPIED_PIECE_MAX`] bytes are copied: one more slice of a gathered write costs more.
+//!
+//! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights: the peer may write the
+//! memory at any time, a CRC must fit what leaves, and nothing leaves after the rights are gone.
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use bytes::Bytes;
+
+use super::{
+    failure::Failure,
+    sizes::{self, Limits, ulpdu_max},
+};
+use crate::{
+    ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
+    error::WireError,
+    mpa::{Encoder, GatherList, Slab, startup::RtrKind},
+    rdmap::{
+        PendingRead, ReadRequest, Segmenter, SendKind, Terminate, read_request_header,
+        read_response_header, rtr_header, send_header, terminate_header, write_header,
+    },
+    rnic::{
+        config::FpduSize,
+        id::{QpId, RegionId},
+        objects::Objects,
+        qp::Qp,
+        region::{Access, Granted, Regions},
+        send_queue::Progress,
+        status::WcStatus,
+        transport::Transport,
+        wr::{Kind, Remote, Sge, WrFlags},
+    },
+};
+
+/// Bytes of a message up to which it is copied aside.
+pub const COPY_ASIDE_MAX: u32 = 16 * 1024;
+
+/// Bytes of a piece of lent payload up to which it is copied after all.
+const COPIED_PIECE_MAX: usize = 2048;
+
+/// Pieces of memory that a message may have to go straight behind its header; one of more takes the longer way.
+const PIECES_MAX: usize = 4;
+
+/// The message being cut.
+#[derive(Debug)]
+struct Message {
+    source: Source,
+    segmenter: Segmenter,
+    /// Its payload is to be copied.
+    is_copied: bool,
+}
+
+/// What came of starting a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Started {
+    /// Nothing can begin.
+    Nothing,
+    /// All of it is in the list.
+    Whole,
+    /// It is to be cut.
+    Begun,
+}
+
+/// A list in the making.
+struct Train<L> {
+    list: L,
+    octets: usize,
+    fpdus: u64,
+}
+
+/// The memory of a message, to be copied.
+struct Pieces<'a> {
+    slices: [&'a [u8]; PIECES_MAX],
+    /// How many there are; those beyond [`PIECES_MAX`] are missing.
+    count: usize,
+}
+
+impl<'a> Pieces<'a> {
+    const fn new() -> Self {
+        Self { slices: [&[]; PIECES_MAX], count: 0 }
+    }
+
+    fn push(&mut self, slice: &'a [u8]) {
+        if let Some(place) = self.slices.get_mut(self.count) {
+            *place = slice;
+        }
+        self.count += 1;
+    }
+
+    /// All of them, if they are few enough.
+    fn all(&self) -> Option<&[&'a [u8]]> {
+        self.slices.get(..self.count)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Send { kind: SendKind, msn: Msn },
+    Write { stag: Stag, offset: TaggedOffset },
+    Read { msn: Msn, request: ReadRequest },
+    Response(ReadRequest),
+}
+
+impl Source {
+    const fn is_request(&self) -> bool {
+        !matches!(self, Self::Response(_))
+    }
+
+    const fn header_octets(&self) -> usize {
+        match self {
+            Self::Send { .. } => UNTAGGED_OCTETS,
+            Self::Write { .. } | Self::Response(_) => TAGGED_OCTETS,
+            Self::Read { .. } => UNTAGGED_OCTETS + crate::rdmap::READ_REQUEST_OCTETS,
+        }
+    }
+
+    fn header(&self, offset: u32, last: bool) -> HeaderOctets {
+        let at = |TaggedOffset(start)| TaggedOffset(start.wrapping_add(u64::from(offset)));
+        match *self {
+            Self::Send { kind, msn } => send_header(last, kind, msn, offset),
+            Self::Write { stag, offset } => write_header(last, stag, at(offset)),
+            Self::Read { msn, request } => read_request_header(msn, &request),
+            Self::Response(request) => {
+                read_response_header(last, request.sink_stag, at(request.sink_offset))
+            }
+        }
+    }
+}
+
+/// A request that the peer answers. These requests are numbered together and answered in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outstanding {
+    /// Serial of the request; `None` for an RTR.
+    pub(super) serial: Option<u64>,
+    pub(super) response: Response,
+}
+
+/// The response that is awaited.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Response {
+    Read(PendingRead),
+}
+
+/// The sending half of a stream in full operation.
+#[derive(Debug)]
+pub(super) struct Transmitter {
+    encoder: Encoder,
+    markers: bool,
+    size: FpduSize,
+    slab: Slab,
+    send_msn: Msn,
+    read_msn: Msn,
+    message: Option<Message>,
+    /// Payload of the message that is not cut yet.
+    payload: VecDeque<Bytes>,
+    /// Payload of one FPDU.
+    cut: Vec<Bytes>,
+    /// Reads of the peer that wait for their response, oldest first.
+    responses: VecDeque<ReadRequest>,
+    /// Own requests that await their response, oldest first.
+    pub(super) outstanding: VecDeque<Outstanding>,
+    rtr: Option<RtrKind>,
+    terminate: Option<Terminate>,
+    /// The last message was a response: the next one is a request, if there is one.
+    was_response: bool,
+    /// The region of the last request: most likely the next one's.
+    source_region: Option<RegionId>,
+    /// The region of the last Read Response.
+    response_region: Option<RegionId>,
+}
+
+/// Whether everything that could be sent is with the transport.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pumped {
+    /// Yes; what is left waits for a read, or there is nothing.
+    Drained,
+    /// The transport has no more room.
+    Full,
+}
+
+impl Transmitter {
+    pub(super) fn new(crc: bool, markers: bool, size: FpduSize, rtr: Option<RtrKind>) -> Self {
+        Self {
+            encoder: Encoder::new(crc, markers),
+            markers,
+            size,
+            slab: Slab::new(),
+            send_msn: Msn::FIRST,
+            read_msn: Msn::FIRST,
+            message: None,
+            payload: VecDeque::new(),
+            cut: Vec::new(),
+            responses: VecDeque::new(),
+            outstanding: VecDeque::new(),
+            rtr,
+            terminate: None,
+            was_response: false,
+            source_region: None,
+            response_region: None,
+        }
+    }
+
+    /// A Read Request of the peer was delivered; its response takes its turn.
+    pub(super) fn respond(&mut self, request: ReadRequest) {
+        self.responses.push_back(request);
+    }
+
+    /// Reads of the peer that are being served.
+    pub(super) fn inbound_reads(&self) -> usize {
+        let current = self.message.as_ref().is_some_and(|message| !message.source.is_request());
+        self.responses.len() + usize::from(current)
+    }
+
+    /// Drops all work; only `terminate`, if given, is still sent.
+    pub(super) fn abandon(&mut self, terminate: Option<Terminate>) {
+        self.message = None;
+        self.payload.clear();
+        self.responses.clear();
+        self.outstanding.clear();
+        self.rtr = None;
+        self.terminate = terminate;
+    }
+
+    /// The RTR that was agreed on has not been sent.
+    pub(super) const fn owes_rtr(&self) -> bool {
+        self.rtr.is_some()
+    }
+
+    /// A message of the consumer is being cut.
+    pub(super) fn is_cutting_request(&self) -> bool {
+        self.message.as_ref().is_some_and(|message| message.source.is_request())
+    }
+
+    /// Nothing but what the consumer posts can give something to send.
+    fn is_idle(&self) -> bool {
+        self.message.is_none()
+            && self.responses.is_empty()
+            && self.rtr.is_none()
+            && self.terminate.is_none()
+    }
+
+    /// Nothing is to be sent, and nothing that was posted waits to be done.
+    pub(super) fn is_quiet(&self, qp: &Qp) -> bool {
+        qp.sends.is_empty() && self.is_idle()
+    }
+
+    /// Sends the Terminate, if one waits. Room or not: it is the last that is sent.
+    pub(super) fn send_terminate(&mut self, io: &mut impl Transport) {
+        if let Some(terminate) = self.terminate.take() {
+            let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
+            self.push_header(&mut train, &terminate_header(&terminate));
+            self.post(io, 0, train);
+        }
+    }
+
+    /// Makes lists while the transport has room and there is work.
+    ///
+    /// # Errors
+    /// A request of the consumer, or a read of the peer, cannot be carried out: the stream has failed.
+    /// What was cut before is posted.
+    pub(super) fn pump(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        io: &mut impl Transport,
+    ) -> Result<Pumped, Failure> {
+        let Objects { qps, regions, counters, completed, .. } = objects;
+        let Some(qp) = qps.get_mut(id) else { return Ok(Pumped::Drained) };
+        while io.send_room() > 0 {
+            let emss = io.effective_mss();
+            let limits = Limits { emss, super_segment: io.super_segment_max().max(emss) };
+            let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
+            let filled = self.fill(qp, regions, limits, &mut train);
+            let Train { octets, fpdus, .. } = train;
+            if fpdus == 0 {
+                io.keep(train.list);
+                release_tail(qp, io);
+                qp.complete_done(completed);
+                return filled.map(|()| Pumped::Drained);
+            }
+            qp.stats.lists_out += 1;
+            qp.stats.fpdu_out += fpdus;
+            counters.fpdu_out += fpdus;
+            counters.fpdu_out_octets += octets as u64;
+            self.post(io, qp.sends.next_serial(), train);
+            qp.complete_done(completed);
+            filled?;
+            // A lone message: there is no need to look for another.
+            if self.is_quiet(qp) {
+                return Ok(Pumped::Drained);
+            }
+        }
+        Ok(Pumped::Full)
+    }
+
+    /// Fills one list with FPDUs.
+    fn fill(
+        &mut self,
+        qp: &mut Qp,
+        regions: &mut Regions,
+        limits: Limits,
+        train: &mut Train<impl GatherList<Payload = Bytes>>,
+    ) -> Result<(), Failure> {
+        if let Some(kind) = self.rtr.take() {
+            // MPE-9.2-7: nothing goes before it. A read or send takes the first number of its queue.
+            match kind {
+                RtrKind::Write => {}
+                RtrKind::Send => self.send_msn = self.send_msn.next(),
+                RtrKind::Read => {
+                    self.read_msn = self.read_msn.next();
+                    let response = Response::Read(PendingRead::new(&EMPTY_READ));
+                    self.outstanding.push_back(Outstanding { serial: None, response });
+                }
+            }
+            self.push_header(train, &rtr_header(kind));
+        }
+        loop {
+            if self.message.is_none() {
+                match self.start_message(qp, regions, limits, train)? {
+                    Started::Nothing => return Ok(()),
+                    Started::Whole => continue,
+                    Started::Begun => {}
+                }
+            }
+            let Some(Message { source, segmenter, is_copied }) = &mut self.message else {
+                return Ok(());
+            };
+            let is_copied = *is_copied;
+            let header_octets = source.header_octets();
+            let message = (header_octets, segmenter.remaining() as usize);
+            let cut = match ulpdu_max(self.size, self.markers, limits, train.octets, message) {
+                Some(mulpdu) => segmenter.next(mulpdu, header_octets),
+                None => return Ok(()),
+            };
+            let Some(cut) = cut else {
+                self.message = None;
+                continue;
+            };
+            let header = source.header(cut.offset, cut.last);
+            match *source {
+                Source::Response(request) => {
+                    self.push_response(
+                        qp,
+                        regions,
+                        request,
+                        &header,
+                        (cut.offset, cut.octets),
+                        train,
+                    )?;
+                    qp.stats.read_responses += u64::from(cut.last);
+                }
+                _ => {
+                    take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
+                    self.push_cut(train, &header, is_copied);
+                    if cut.last {
+                        finish_request(qp);
+                    }
+                }
+            }
+            if cut.last {
+                self.message = None;
+            }
+        }
+    }
+
+    /// Begins the next message.
+    fn start_message(
+        &mut self,
+        qp: &mut Qp,
+        regions: &mut Regions,
+        limits: Limits,
+        train: &mut Train<impl GatherList<Payload = Bytes>>,
+    ) -> Result<Started, Failure> {
+        if self.responses.is_empty() || self.was_response {
+            self.was_response = false;
+            let started = self.start_request(qp, regions, limits, train)?;
+            if started != Started::Nothing {
+                return Ok(started);
+            }
+        }
+        let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
+        self.was_response = true;
+        let segmenter = Segmenter::new(request.octets);
+        self.message =
+            Some(Message { source: Source::Response(request), segmenter, is_copied: true });
+        Ok(Started::Begun)
+    }
+
+    /// Begins the next request of the consumer. Local operations are carried out on the way.
+    fn start_request(
+        &mut self,
+        qp: &mut Qp,
+        regions: &mut Regions,
+        limits: Limits,
+        train: &mut Train<impl GatherList<Payload = Bytes>>,
+    ) -> Result<Started, Failure> {
+        loop {
+            let serial = qp.sends.next_serial();
+            let read_limit = qp.read_limit as usize;
+            let Some(request) = qp.sends.next_mut() else { return Ok(Started::Nothing) };
+            // NDK-FEN-1. Only reads before this one can be outstanding.
+            if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
+                return Ok(Started::Nothing);
+            }
+            let solicited = request.flags.contains(WrFlags::SOLICITED);
+            let length = request.length;
+            let is_captured = request.captured().is_some();
+            let source = match &request.kind {
+                Kind::FastRegister { region, registration } => {
+                    let (region, registration) = (*region, (**registration).clone());
+                    let ok = regions.fast_register(region, registration);
+                    finish_local(qp, ok)?;
+                    continue;
+                }
+                Kind::Invalidate { region } => {
+                    let ok = regions.revoke(*region); // NDK-MEM-10, NDK-CQ-17
+                    finish_local(qp, ok)?;
+                    continue;
+                }
+                Kind::Send { invalidate } => {
+                    let kind = match (*invalidate, solicited) {
+                        (None, false) => SendKind::Plain,
+                        (None, true) => SendKind::Solicited,
+                        (Some(stag), false) => SendKind::Invalidate(stag),
+                        (Some(stag), true) => SendKind::SolicitedInvalidate(stag),
+                    };
+                    request.msn = self.send_msn.0;
+                    qp.stats.sends += 1;
+                    Source::Send { kind, msn: self.send_msn }
+                }
+                Kind::Write { to: Remote { stag, offset } } => {
+                    let source = Source::Write { stag: *stag, offset: *offset };
+                    qp.stats.writes += 1;
+                    source
+                }
+                Kind::Read { .. } if self.outstanding.len() >= read_limit => {
+                    return Ok(Started::Nothing);
+                }
+                Kind::Read { from, .. } => {
+                    let request_header = ReadRequest {
+                        sink_stag: Stag(qp.sink_token & !0xff | self.read_msn.0 & 0xff),
+                        sink_offset: TaggedOffset(0),
+                        octets: length,
+                        source_stag: from.stag,
+                        source_offset: from.offset,
+                    };
+                    request.msn = self.read_msn.0;
+                    qp.stats.reads += 1;
+                    Source::Read { msn: self.read_msn, request: request_header }
+                }
+            };
+            let is_read = matches!(source, Source::Read { .. });
+            let octets = if is_read { 0 } else { length };
+            let is_copied = octets <= COPY_ASIDE_MAX || is_captured;
+            let is_whole = is_copied && self.fits(limits, train, &source, octets);
+            // Checks the request's memory (NDK-MEM-17) and finds its payload.
+            let mut pieces = Pieces::new();
+            let region = &mut self.source_region;
+            let is_accessible = if is_read {
+                visit(region, qp, regions, serial, Access::LOCAL_WRITE, |_| {})
+            } else if let Some(captured) = qp.sends.captured(serial) {
+                match is_whole {
+                    true => pieces.push(captured),
+                    false => self.payload.extend((!captured.is_empty()).then(|| captured.clone())),
+                }
+                true
+            } else if is_whole {
+                visit(region, qp, regions, serial, Access::NONE, |granted| {
+                    pieces.push(granted.slice());
+                })
+            } else {
+                let payload = &mut self.payload;
+                visit(region, qp, regions, serial, Access::NONE, |granted| {
+                    payload.push_back(granted.bytes());
+                })
+            };
+            if !is_accessible {
+                self.payload.clear();
+                qp.sends.advance(Progress::Done(WcStatus::LocalProtection));
+                let error = WireError::RdmapLocalCatastrophic;
+                return Err(Failure::new(Terminate::new(error)));
+            }
+            let pushed = is_whole && {
+                let all = pieces.all();
+                if let Some(all) = all {
+                    self.push_whole(train, &source, all);
+                }
+                all.is_some()
+            };
+            if is_whole && !pushed {
+                let Self { payload, source_region: region, .. } = self;
+                visit(region, qp, regions, serial, Access::NONE, |granted| {
+                    payload.push_back(granted.bytes());
+                });
+            }
+            if is_copied && !is_captured {
+                qp.stats.copied_aside_bytes += u64::from(octets);
+            }
+            match source {
+                Source::Read { request, .. } => {
+                    let response = Response::Read(PendingRead::new(&request));
+                    self.outstanding.push_back(Outstanding { serial: Some(serial), response });
+                    self.read_msn = self.read_msn.next();
+                }
+                Source::Send { .. } => self.send_msn = self.send_msn.next(),
+                Source::Write { .. } | Source::Response(_) => {}
+            }
+            if pushed {
+                qp.sends.advance(sent(is_read, true));
+                return Ok(Started::Whole);
+            }
+            let segmenter = Segmenter::new(octets);
+            self.message = Some(Message { source, segmenter, is_copied });
+            return Ok(Started::Begun);
+        }
+    }
+
+    /// Whether all of a message of so many octets goes into one FPDU of the list as it is.
+    fn fits(
+        &self,
+        limits: Limits,
+        train: &Train<impl GatherList>,
+        source: &Source,
+        octets: u32,
+    ) -> bool {
+        let message = (source.header_octets(), octets as usize);
+        sizes::fits(self.size, self.markers, limits, train.octets, message)
+    }
+
+    /// Adds an FPDU without payload.
+    fn push_header(&mut self, train: &mut Train<impl GatherList<Payload = Bytes>>, header: &[u8]) {
+        let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, &mut train.list);
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Adds a message of one FPDU, whose payload is copied.
+    fn push_whole(
+        &mut self,
+        train: &mut Train<impl GatherList<Payload = Bytes>>,
+        source: &Source,
+        payload: &[&[u8]],
+    ) {
+        let octets = payload.iter().map(|slice| slice.len()).sum();
+        let header = source.header(0, true);
+        let Self { encoder, slab, .. } = self;
+        let mut fpdu = encoder.begin(&header, octets, octets, slab, &mut train.list);
+        payload.iter().for_each(|slice| fpdu.copy(slice));
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Adds an FPDU of a Read Response: `octets` from `offset` of its source on. The rights are checked again for each:
+    /// they may have been revoked since the request came.
+    fn push_response(
+        &mut self,
+        qp: &Qp,
+        regions: &Regions,
+        request: ReadRequest,
+        header: &[u8],
+        (offset, octets): (u32, u32),
+        train: &mut Train<impl GatherList<Payload = Bytes>>,
+    ) -> Result<(), Failure> {
+        if octets == 0 {
+            self.push_header(train, header);
+            return Ok(());
+        }
+        let ReadRequest { source_stag, source_offset, .. } = request;
+        // The request was checked as a whole: the sum does not wrap.
+        let address = source_offset.0.wrapping_add(u64::from(offset));
+        let region = &mut self.response_region;
+        let granted = regions
+            .access_again(region, qp.pd, source_stag.0, address, octets, Access::REMOTE_READ)
+            .map_err(|error| Failure::new(Terminate::new(error.read_request())))?;
+        let Self { encoder, slab, .. } = self;
+        let octets = octets as usize;
+        let mut fpdu = encoder.begin(header, octets, octets, slab, &mut train.list);
+        fpdu.copy(granted.slice());
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+        Ok(())
+    }
+
+    /// Adds an FPDU of `header` and the payload cut.
+    fn push_cut(
+        &mut self,
+        train: &mut Train<impl GatherList<Payload = Bytes>>,
+        header: &[u8],
+        is_copied: bool,
+    ) {
+        let Self { encoder, slab, cut, .. } = self;
+        let copies = |slice: &Bytes| is_copied || slice.len() <= COPIED_PIECE_MAX;
+        let octets = cut.iter().map(Bytes::len).sum();
+        let copied_octets = cut.iter().filter(|slice| copies(slice)).map(Bytes::len).sum();
+        let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut train.list);
+        for slice in cut.drain(..) {
+            match copies(&slice) {
+                true => fpdu.copy(&slice),
+                false => fpdu.lend(slice),
+            }
+        }
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Hands a list to the transport.
+    fn post<T: Transport>(&mut self, io: &mut T, serial: u64, mut train: Train<T::List>) {
+        self.slab.flush(&mut train.list);
+        io.send(serial, train.list);
+    }
+}
+
+/// The request of an RTR by Read: no octets.
+const EMPTY_READ: ReadRequest = ReadRequest {
+    sink_stag: Stag(0),
+    sink_offset: TaggedOffset(0),
+    octets: 0,
+    source_stag: Stag(0),
+    source_offset: TaggedOffset(0),
+};
+
+/// Moves `count` bytes from the front of `from` into `to`.
+fn take_front(from: &mut VecDeque<Bytes>, mut count: usize, to: &mut Vec<Bytes>) {
+    while count > 0 {
+        let Some(front) = from.front_mut() else { return };
+        if front.len() <= count {
+            count -= front.len();
+            to.extend(from.pop_front());
+        } else {
+            to.push(front.split_to(count));
+            count = 0;
+        }
+    }
+}
+
+/// Nothing is left to cut: when only the tail of large messages waits for its acknowledgement it is copied
+/// aside, and they are done. A peer may delay that acknowledgement for long.
+fn release_tail(qp: &mut Qp, io: &mut impl Transport) {
+    let end = qp.sends.next_serial();
+    if qp.sends.awaits_acknowledgement(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
+        qp.sends.acknowledge(end);
+        qp.stats.tails_copied += 1;
+    }
+}
+
+/// Checks the memory of a request, and shows it piece by piece; `region` is the one to look at first. Returns whether
+/// all of it may be used so.
+#[inline]
+fn visit<'a>(
+    region: &mut Option<RegionId>,
+    qp: &'a Qp,
+    regions: &'a Regions,
+    serial: u64,
+    right: Access,
+    mut take: impl FnMut(Granted<'a>),
+) -> bool {
+    let mut access = |sge: Sge| {
+        let mut granted =
+            || regions.access_again(region, qp.pd, sge.token, sge.address, sge.length, right);
+        sge.length == 0 || granted().map(&mut take).is_ok()
+    };
+    match qp.sends.single(serial) {
+        Some(sge) => access(sge),
+        None => qp.sends.sges(serial).all(access),
+    }
+}
+
+/// How far a request is all of whose message is with the transport.
+const fn sent(is_read: bool, is_copied: bool) -> Progress {
+    match is_copied && !is_read {
+        true => Progress::Done(WcStatus::Success),
+        false => Progress::Sent,
+    }
+}
+
+/// All of the request's message is cut.
+fn finish_request(qp: &mut Qp) {
+    let Some(request) = qp.sends.next_mut() else { return };
+    let is_read = request.kind.awaits_response();
+    let is_copied = request.length <= COPY_ASIDE_MAX || request.captured().is_some();
+    qp.sends.advance(sent(is_read, is_copied));
+}
+
+/// A request that sends nothing has been carried out.
+fn finish_local(qp: &mut Qp, ok: bool) -> Result<(), Failure> {
+    let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
+    qp.sends.advance(Progress::Done(status));
+    if ok {
+        return Ok(());
+    }
+    Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic)))
+}

@@ -1,0 +1,118 @@
+//! The byte stream below MPA: the contract between the adapter and its transports.
+//!
+//! A transport carries ordered byte streams. It takes [`Command`]s from the adapter and carries them out, calls the
+//! adapter when something happens to a stream (the `handle_*` methods of [`Rnic`](super::Rnic)), and lends it a
+//! [`Transport`] during those calls. It calls `handle_room` for the streams of `next_kick`: they have something to
+//! send. A stream keeps its [`StreamId`] for its whole life, wherever the transport moves it meanwhile.
+
+use core::net::SocketAddr;
+
+use bytes::Bytes;
+use offload_engine::time::{Duration, Instant};
+
+use super::id::{ListenerId, StreamId};
+use crate::mpa::GatherList;
+
+/// A way into one stream, during a call of the transport.
+pub(crate) trait Transport {
+    /// A list of buffers that leave in one piece: some FPDUs. The transport reads the buffers where they lie.
+    type List: GatherList<Payload = Bytes>;
+
+    /// The time.
+    fn now(&self) -> Instant;
+
+    /// An empty list, with the storage of one that was sent before.
+    fn list(&mut self) -> Self::List;
+
+    /// Takes an empty list back.
+    fn keep(&mut self, list: Self::List);
+
+    /// Queues a list behind what was queued before. When the peer has acknowledged all of it, the transport calls
+    /// [`Rnic::handle_sent`](super::Rnic::handle_sent) with `serial`, without it when the stream is lost.
+    fn send(&mut self, serial: u64, list: Self::List);
+
+    /// Ends the sending direction behind what is queued: a FIN.
+    fn shutdown(&mut self);
+
+    /// Ends the stream at once: an RST.
+    fn reset(&mut self);
+
+    /// Bytes that may be queued before the backlog is full. When there is room again, the transport calls
+    /// [`Rnic::handle_room`](super::Rnic::handle_room).
+    fn send_room(&self) -> usize;
+
+    /// Bytes queued and not acknowledged.
+    fn send_outstanding(&self) -> usize;
+
+    /// Copies what is not acknowledged, if it is at most `octets_max`, so that the buffers may be used again. Returns
+    /// whether it did.
+    fn detach_tail(&mut self, octets_max: usize) -> bool;
+
+    /// Bytes of the largest segment (EMSS).
+    fn effective_mss(&self) -> usize;
+
+    /// Bytes of the largest super-segment that leaves in one piece; the EMSS or less if there are none.
+    fn super_segment_max(&self) -> usize;
+}
+
+/// A request of the adapter to its transport.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Command {
+    /// Opens a stream. Answered by `handle_established` or `handle_connect_failed`.
+    Connect {
+        /// The name that the stream has from now on.
+        stream: StreamId,
+        /// The local end; `None`, or port 0, let the transport choose.
+        local: Option<SocketAddr>,
+        /// The peer.
+        remote: SocketAddr,
+        /// Time limit of the handshake.
+        timeout: Duration,
+    },
+    /// Listens. Answered by `handle_listening` or `handle_listen_failed`.
+    Listen {
+        /// The listener.
+        listener: ListenerId,
+        /// Where; port 0 lets the transport choose.
+        local: SocketAddr,
+        /// Connections that may be in their handshake at once.
+        backlog: usize,
+    },
+    /// Listens no more.
+    Unlisten {
+        /// The listener.
+        listener: ListenerId,
+    },
+    /// Resets a stream, in whatever state it is.
+    Abort {
+        /// The stream.
+        stream: StreamId,
+    },
+}
+
+/// How a stream ended, or one of its directions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StreamEvent {
+    /// The peer's FIN: nothing more is received.
+    PeerClosed,
+    /// Our FIN is acknowledged, or the reset that we asked for is done.
+    ShutDown,
+    /// The stream is lost. The transport still wants a [`Transport::reset`] if `is_stopped`.
+    Lost {
+        /// The reason.
+        reason: Loss,
+        /// The transport has stopped the stream and still holds it.
+        is_stopped: bool,
+    },
+    /// The transport lets go of the stream. Nothing follows.
+    Released,
+}
+
+/// Why a stream is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loss {
+    /// By a reset, or because the transport cannot carry it on.
+    Aborted,
+    /// The peer has not answered in time.
+    TimedOut,
+}

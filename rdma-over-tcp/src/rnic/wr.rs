@@ -1,0 +1,94 @@
+//! Work requests, as consumers post them.
+
+use alloc::boxed::Box;
+use core::ops::BitOr;
+
+use super::{cq::WcOpcode, id::RegionId, region::Registration};
+use crate::ddp::{Stag, TaggedOffset};
+
+/// A scatter/gather entry: a piece of registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sge {
+    /// Virtual address of the first byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Local token of the region.
+    pub token: u32,
+}
+
+/// The data of a send or write.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// Registered memory, read where it lies until the request completes.
+    Registered(&'a [Sge]),
+    /// Any memory, captured before the post returns (NDK-INL-1).
+    Inline(&'a [&'a [u8]]),
+}
+
+/// Memory of the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Remote {
+    /// STag of the peer's region.
+    pub stag: Stag,
+    /// Tagged offset of the first byte.
+    pub offset: TaggedOffset,
+}
+
+/// Options of a request of the send queue.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct WrFlags(u8);
+
+impl WrFlags {
+    /// No option.
+    pub const NONE: Self = Self(0);
+    /// A success gives no completion.
+    pub const SILENT: Self = Self(1);
+    /// Begins when all earlier Reads are done.
+    pub const READ_FENCE: Self = Self(2);
+    /// The peer's completion is a solicited event.
+    pub const SOLICITED: Self = Self(4);
+    /// More requests follow at once: nothing needs to be sent yet.
+    pub const DEFER: Self = Self(8);
+
+    /// Whether all options of `other` are among these.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for WrFlags {
+    type Output = Self;
+
+    fn bitor(self, rhs: Self) -> Self {
+        Self(self.0 | rhs.0)
+    }
+}
+
+/// What a request of the send queue does.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Send { invalidate: Option<Stag> },
+    Write { to: Remote },
+    Read { from: Remote, invalidate_sink: bool },
+    FastRegister { region: RegionId, registration: Box<Registration> },
+    Invalidate { region: RegionId },
+}
+
+impl Kind {
+    pub(crate) const fn opcode(&self) -> WcOpcode {
+        match self {
+            Self::Send { .. } => WcOpcode::Send,
+            Self::Write { .. } => WcOpcode::Write,
+            Self::Read { .. } => WcOpcode::Read,
+            Self::FastRegister { .. } => WcOpcode::FastRegister,
+            Self::Invalidate { .. } => WcOpcode::Invalidate,
+        }
+    }
+
+    /// Whether it is done when the peer has answered, not when the peer has acknowledged it.
+    pub(crate) const fn awaits_response(&self) -> bool {
+        matches!(self, Self::Read { .. })
+    }
+}
