@@ -195,6 +195,8 @@ pub(super) struct Bench {
     /// Flips a bit of the byte at this position of the stream toward node 1.
     pub(super) corrupt_at: Option<u64>,
     delivered: u64,
+    /// Called when the adapter has queued a list, before its bytes are read: a writer beside the device.
+    pub(super) after_send: Option<Box<dyn FnMut()>>,
     /// Sizes of the FPDUs of each list posted, from either node.
     pub(super) posted: [Vec<Vec<usize>>; 2],
     /// Slices of memory of each of these lists.
@@ -221,6 +223,7 @@ impl Bench {
             is_cut: false,
             corrupt_at: None,
             delivered: 0,
+            after_send: None,
             posted: [Vec::new(), Vec::new()],
             slices: [Vec::new(), Vec::new()],
             connect_error: None,
@@ -245,7 +248,7 @@ impl Bench {
         panic!("the bench never comes to rest");
     }
 
-    fn step(&mut self) -> bool {
+    pub(super) fn step(&mut self) -> bool {
         let mut worked = false;
         for node in 0..2 {
             worked |= self.serve_host(node);
@@ -371,6 +374,9 @@ impl Bench {
         work(&mut self.nodes[node].access.lock(), id, &mut io);
         let Io { sent, ends, .. } = io;
         for (serial, list) in sent {
+            if let Some(write) = &mut self.after_send {
+                write();
+            }
             let state = &mut self.connections[index][end];
             assert!(!state.has_fin, "nothing is posted behind a FIN");
             let bytes = list.iter().map(Bytes::len).sum();

@@ -1,6 +1,6 @@
 //! Data: every operation in every size, packing, ordering, limits.
 
-use std::{vec, vec::Vec};
+use std::{boxed::Box, vec, vec::Vec};
 
 use super::{
     bench::{Bench, EMSS},
@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     ndk::{
-        AdapterConfig, CqNotify, Data, FpduSize, NdkResult, NtStatus, OpFlags, OperationType,
-        QpLimits, ReadLimit, Sge,
+        AdapterConfig, COPY_ASIDE_MAX, CqNotify, Data, FpduSize, NdkResult, NtStatus, OpFlags,
+        OperationType, QpLimits, ReadLimit, Sge,
     },
     rnic::Urgency,
 };
@@ -116,6 +116,50 @@ fn read_all_sizes() {
             assert_eq!(passive.qp.stats().read_responses, 1);
         }
     }
+}
+
+// A peer may write a Read's source at any time, also while the response is queued: every CRC fits the bytes that leave.
+#[test]
+fn read_responses_are_stable() {
+    for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked())] {
+        for size in [COPY_ASIDE_MAX as usize + 1, 200_000] {
+            let mut bench = Bench::with(seed, config.clone());
+            let (active, passive) = connected(&mut bench);
+            let source = passive.sge(99, size);
+            let sink = active.sge(4096, size);
+            let (memory, mut round) = (passive.buffer.clone(), 0_u8);
+            bench.after_send = Some(Box::new(move || {
+                round = round.wrapping_add(1);
+                memory.write_at(99, &vec![round; size]);
+            }));
+            active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+            bench.settle();
+            assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)], "{size}");
+            assert_eq!(active.log.take(), []);
+        }
+    }
+}
+
+// RDM-8.1.1-1: nothing leaves after the rights are gone, not even the rest of a response that has begun.
+#[test]
+fn nothing_leaves_after_deregistration() {
+    let size = 500_000;
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    passive.fill(0, size, 5);
+    let source = passive.sge(0, size);
+    let sink = active.sge(0, size);
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+    while bench.posted[1].len() < 3 {
+        assert!(bench.step(), "the response begins");
+    }
+    let lists = bench.posted[1].len();
+    passive.mr.deregister().unwrap();
+    bench.settle();
+    // The one list behind it is the Terminate.
+    assert_eq!(bench.posted[1].len(), lists + 1);
+    assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
+    assert_eq!(passive.qp.stats().terminates_out, 1);
 }
 
 /// Uneven pieces that lie apart, and the bytes that they make up.
