@@ -315,6 +315,10 @@ impl Passive for Core {
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         self.clients.take_callbacks(callbacks);
     }
+
+    fn device_lost(&mut self) {
+        self.clients.device_lost();
+    }
 }
 
 /// The thread of the host stack, until all shards have ended.
@@ -343,7 +347,7 @@ fn engine_thread<K: Passive>(own: &Shared<K>, shards: &[Arc<Shared<K>>]) {
         return;
     }
     for other in shards.iter().filter(|other| !std::ptr::eq(&***other, own)) {
-        other.fail(&mut other.enter(), failure.clone());
+        other.lose_with(failure.clone());
         other.engine_doorbell.ring();
     }
 }

@@ -9,7 +9,9 @@
 mod link;
 
 use std::{
+    io,
     net::{Ipv4Addr, SocketAddr},
+    os::fd::BorrowedFd,
     sync::{Arc, mpsc},
     thread,
 };
@@ -21,12 +23,12 @@ use host_stack::{
 use offload_engine::{
     chimney::state::MacAddress,
     engine::{EngineConfig, EngineStats},
-    link::{Link, MemoryLinkOptions},
+    link::{Link, LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome},
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, AdapterCore, Connector, Cq, CqNotify, Data, MrFlags, NdkResultEx,
@@ -415,4 +417,82 @@ fn memory_passes_between_threads_and_engines() {
 #[test]
 fn memory_passes_between_threads_that_run_the_engine() {
     memory_passes_between_threads([Progress::Automatic, Progress::Manual]);
+}
+
+/// A device that can be taken away.
+struct Mortal<L> {
+    link: L,
+    is_gone: Arc<AtomicBool>,
+}
+
+impl<L: Link> Link for Mortal<L> {
+    fn capabilities(&self) -> LinkCapabilities {
+        self.link.capabilities()
+    }
+
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        match self.is_gone.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("no such device")),
+            false => self.link.receive(now, batch),
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        self.link.transmit(now, frame)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.link.poll_at()
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+}
+
+// The device is gone under a queue pair at rest: its receives are flushed and its consumer is told, without a call of
+// the consumer's; what is asked for later fails.
+#[test]
+fn a_device_that_has_gone_ends_requests() {
+    let (one, other) = link::bell_links(MemoryLinkOptions::default());
+    let is_gone = Arc::<AtomicBool>::default();
+    let link = Mortal { link: one, is_gone: is_gone.clone() };
+    let (near, near_adapter) = node(0, Box::new(link), Progress::Automatic);
+    let (far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
+    let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
+    let told = incoming.clone();
+    listen(&far, &far_adapter, move |connector| told.lock().push(connector));
+    let passive = End::new(&far, &far_adapter);
+    let accepting = thread::spawn(move || {
+        let connector = passive.wait("a request", || incoming.lock().pop());
+        let status = connector.accept(&passive.qp, LIMITS, &[], None, passive.told.tells());
+        passive.status("accept", status);
+    });
+    let end = End::new(&near, &near_adapter);
+    let connector = near_adapter.create_connector().unwrap();
+    let status = connector.connect(&end.qp, None, address(1), LIMITS, &[], end.told.tells());
+    end.status("connect", status);
+    let (events, event) = mpsc::channel();
+    let disconnected = Box::new(move |reason| events.send(reason).unwrap());
+    end.status("complete", connector.complete_connect(Some(disconnected), end.told.tells()));
+    accepting.join().unwrap();
+
+    is_gone.store(true, Ordering::Relaxed);
+    near.doorbell().ring();
+    assert_eq!(event.recv_timeout(LIMIT.into()), Ok(0x2001));
+    let mut results = [NdkResultEx::default(); 4];
+    let count = end.cq.poll_ex(&mut results);
+    let statuses: Vec<_> = results[..count].iter().map(|result| result.status).collect();
+    assert_eq!(statuses, [NtStatus::CANCELLED; 2]);
+    let post = end.qp.send(0, Data::Inline(&[b"late"]), OpFlags::NONE);
+    assert_eq!(post, Err(NtStatus::CONNECTION_INVALID));
+    let again = near_adapter.create_connector().unwrap();
+    let pd = near_adapter.create_pd().unwrap();
+    let qp = pd.create_qp(&end.cq, &end.cq, 0, QpLimits::default()).unwrap();
+    let status = again.connect(&qp, None, address(1), LIMITS, &[], |_| {});
+    assert_eq!(status, NtStatus::DEVICE_REMOVED);
 }

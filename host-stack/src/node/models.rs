@@ -71,6 +71,8 @@ impl Passive for Model {
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(&mut self.due);
     }
+
+    fn device_lost(&mut self) {}
 }
 
 impl Model {

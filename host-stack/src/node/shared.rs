@@ -67,6 +67,9 @@ pub(super) trait Passive {
 
     /// Moves out the consumer's callbacks that became due.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
+
+    /// The device is gone.
+    fn device_lost(&mut self);
 }
 
 /// What the lock guards.
@@ -300,11 +303,23 @@ impl<K: Passive> Shared<K> {
                 }
                 Done { busy, callbacks }
             }
-            Err(error) => {
-                self.fail(state, WaitError::Link(error.to_string()));
-                Done::default()
-            }
+            Err(error) => self.lose(state, WaitError::Link(error.to_string())),
         }
+    }
+
+    /// The device is gone: ends the node as [`Shared::fail`], and tells its clients, once.
+    fn lose(&self, state: &mut State<K>, failure: WaitError) -> Done {
+        if state.failure.is_none() {
+            state.core.device_lost();
+        }
+        self.fail(state, failure);
+        Done { busy: false, callbacks: self.callbacks.collect(&mut state.core) }
+    }
+
+    /// Another shard has lost the device.
+    pub(super) fn lose_with(&self, failure: WaitError) {
+        let done = self.lose(&mut self.enter(), failure);
+        self.deliver_after(done);
     }
 
     /// Calls what has become due by `done`; whoever made it due does.

@@ -164,6 +164,11 @@ impl Clients {
         self.slots.iter().any(|slot| slot.client.has_input())
     }
 
+    /// [`NodeClient::device_lost`] of each.
+    pub fn device_lost(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.client.device_lost());
+    }
+
     /// Moves out the callbacks that became due, of each in order.
     #[inline]
     pub fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {

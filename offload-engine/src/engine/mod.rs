@@ -127,6 +127,10 @@ pub trait NodeClient: OffloadClient + Any + Send {
     /// Moves out the consumer's callbacks that became due. The node calls them, in order, when it
     /// holds no lock.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
+
+    /// The device is gone: no upcall and no notice follows. Everything that a consumer waits for ends here, with a
+    /// reason, and whatever it asks for from now on fails.
+    fn device_lost(&mut self) {}
 }
 
 /// Limits and policies of an engine.

@@ -184,6 +184,7 @@ impl From<ConnectError> for NtStatus {
             ConnectError::PrivateDataTooLong => Self::INVALID_BUFFER_SIZE,
             ConnectError::InvalidHandle => Self::INVALID_PARAMETER,
             ConnectError::NoResources => Self::INSUFFICIENT_RESOURCES,
+            ConnectError::DeviceLost => Self::DEVICE_REMOVED,
         }
     }
 }

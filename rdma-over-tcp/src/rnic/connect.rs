@@ -28,6 +28,10 @@ impl Rnic {
         PrivateData::new(Bytes::copy_from_slice(data)).map_err(|_| ConnectError::PrivateDataTooLong)
     }
 
+    fn check_device(&self) -> Result<(), ConnectError> {
+        if self.is_lost { Err(ConnectError::DeviceLost) } else { Ok(()) }
+    }
+
     /// A queue pair for a new connection: idle and not closed.
     fn check_qp(&mut self, id: QpId) -> Result<(), ConnectError> {
         self.check_open(Key::Qp(id)).map_err(|_| ConnectError::InvalidHandle)?;
@@ -80,6 +84,7 @@ impl Rnic {
         limits: ReadLimit,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
+        self.check_device()?;
         let private_data = self.private_data(private_data)?;
         self.check_open(Key::Connector(id)).map_err(|_| ConnectError::InvalidHandle)?;
         let state = self.objects.connectors.get(id).map(|connector| connector.state);
@@ -227,6 +232,7 @@ impl Rnic {
         local: SocketAddr,
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
+        self.check_device()?;
         if local.port() != 0 && self.objects.endpoints.is_in_use(local) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }

@@ -37,6 +37,8 @@ pub struct Rnic {
     pub(super) commands: VecDeque<Command>,
     /// Streams with something to do.
     kicks: Vec<StreamId>,
+    /// The transport is gone.
+    pub(super) is_lost: bool,
     /// Deadlines of streams; one that is no longer the stream's own is void.
     deadlines: BTreeSet<(Instant, StreamId)>,
 }
@@ -64,6 +66,7 @@ impl Rnic {
             names,
             commands: VecDeque::new(),
             kicks: Vec::new(),
+            is_lost: false,
             deadlines: BTreeSet::new(),
         }
     }
@@ -310,6 +313,21 @@ impl Rnic {
     pub(crate) fn handle_gone(&mut self, id: StreamId, error: ConnectError) {
         if let Some(mut stream) = self.streams.remove(&id) {
             stream.lost(&mut self.objects, error);
+        }
+        self.objects.deliver_completions();
+    }
+
+    /// The transport is gone: every request that is pending ends, and no connection is made any more.
+    pub(crate) fn handle_device_lost(&mut self) {
+        self.is_lost = true;
+        self.commands.clear();
+        self.kicks.clear();
+        for (_, mut stream) in self.streams.drain() {
+            stream.lost(&mut self.objects, ConnectError::DeviceLost);
+        }
+        let listeners: Vec<_> = self.objects.listeners.ids().collect();
+        for id in listeners {
+            self.handle_listen_failed(id, ConnectError::DeviceLost);
         }
         self.objects.deliver_completions();
     }

@@ -119,6 +119,9 @@ pub enum ConnectError {
     /// A table is full, or memory is short.
     #[error("no resources are left")]
     NoResources,
+    /// The device is gone, and with it every connection.
+    #[error("the device is gone")]
+    DeviceLost,
 }
 
 /// A completion queue has failed: a completion did not fit.

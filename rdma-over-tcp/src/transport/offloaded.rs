@@ -393,6 +393,10 @@ impl NodeClient for NodeRnic {
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(self.rnic.callbacks());
     }
+
+    fn device_lost(&mut self) {
+        self.rnic.handle_device_lost();
+    }
 }
 
 #[cfg(test)]

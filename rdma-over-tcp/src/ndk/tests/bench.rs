@@ -417,6 +417,13 @@ impl Bench {
         self.settle();
     }
 
+    /// The device of `node` is gone.
+    pub(super) fn lose_device(&mut self, node: usize) {
+        self.nodes[node].access.lock().handle_device_lost();
+        self.connections.clear();
+        self.settle();
+    }
+
     fn abort_lists(&mut self, index: usize, end: usize) {
         let state = &mut self.connections[index][end];
         state.in_flight.clear();

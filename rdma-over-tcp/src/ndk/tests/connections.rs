@@ -407,6 +407,36 @@ fn uploaded_connections_end() {
     assert_eq!(bench.connections(), 0);
 }
 
+// The device is gone: everything that is pending ends with that reason, and nothing new begins.
+#[test]
+fn a_lost_device_ends_everything() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let mut connecting = Side::new(&bench, 0);
+    bench.is_cut = true;
+    active.receive(1, 0, 1);
+    active.send(2, 0, 100_000);
+    passive.receive(3, 0, 1);
+    assert_eq!(
+        passive.connector.as_ref().unwrap().disconnect(passive.log.note("disconnect")),
+        NtStatus::PENDING
+    );
+    bench.settle();
+    assert_eq!(start_connect(&mut connecting, b"", LIMITS), NtStatus::PENDING);
+    for node in 0..2 {
+        bench.lose_device(node);
+    }
+    assert_eq!(active.outcomes(), [(2, NtStatus::CANCELLED), (1, NtStatus::CANCELLED)]);
+    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(passive.outcomes(), [(3, NtStatus::CANCELLED)]);
+    assert_eq!(passive.log.take(), [("disconnect", NtStatus::DEVICE_REMOVED)]);
+    assert_eq!(connecting.log.take(), [("connect", NtStatus::DEVICE_REMOVED)]);
+    assert_eq!(start_connect(&mut connecting, b"", LIMITS), NtStatus::DEVICE_REMOVED);
+    let listener = active.adapter.create_listener(|_| {}).unwrap();
+    let status = listener.listen("10.0.0.1:9".parse().unwrap(), active.log.note("listen"));
+    assert_eq!(status, NtStatus::DEVICE_REMOVED);
+}
+
 // NDK-FL-1, -3, -4: flush on a queue pair that never was connected, and on one that is.
 #[test]
 fn flush() {
