@@ -48,17 +48,17 @@ pub(super) enum Wish {
 
 /// The tree of one poll and one shard while it grows.
 #[derive(Default)]
-struct Batch(BTreeMap<IpAddr, Branch>);
+struct Batch(BTreeMap<IpAddr, NeighborGroup>);
 
 /// A neighbor in it, and the paths behind it.
-struct Branch {
+struct NeighborGroup {
     handle: OffloadHandle,
     node: InitiateNode<NeighborState>,
-    paths: BTreeMap<PathKey, Twig>,
+    paths: BTreeMap<PathKey, PathGroup>,
 }
 
 /// A path in it, and the connections on it.
-struct Twig {
+struct PathGroup {
     handle: OffloadHandle,
     node: InitiateNode<PathState>,
     connections: Vec<TcpBlock<InitiateNode<Box<TcpObject>>>>,
@@ -66,8 +66,9 @@ struct Twig {
 
 impl Batch {
     fn into_tree(self) -> InitiateTree {
-        let path = |Twig { handle, node, connections }| Block::new(handle, node).with(connections);
-        let neighbor = |Branch { handle, node, paths }: Branch| {
+        let path =
+            |PathGroup { handle, node, connections }| Block::new(handle, node).with(connections);
+        let neighbor = |NeighborGroup { handle, node, paths }: NeighborGroup| {
             Block::new(handle, node).with(paths.into_values().map(path).collect())
         };
         self.0.into_values().map(neighbor).collect()
@@ -188,7 +189,7 @@ impl Host {
         }
         let (shard, path) = (connection.shard, PathKey::of(&connection.tuple));
         let heard = connection.flow.peer_mac;
-        let Some(next_hop) = self.passage(shard, batch, path) else { return false };
+        let Some(next_hop) = self.ready_next_hop(shard, batch, path) else { return false };
         let Some(mac) = self.mac_of_hop(now, next_hop, path.destination, heard) else {
             return false;
         };
@@ -229,7 +230,7 @@ impl Host {
 
     /// The neighbor through which a new connection on `path` would be offloaded; `None`: one of the two is on its
     /// way down or up, so the connection has to wait.
-    fn passage(&self, shard: ShardId, batch: &Batch, path: PathKey) -> Option<IpAddr> {
+    fn ready_next_hop(&self, shard: ShardId, batch: &Batch, path: PathKey) -> Option<IpAddr> {
         let objects = &self.shards[shard].objects;
         let known = objects.paths.get(&path);
         let next_hop = match known {
@@ -237,14 +238,14 @@ impl Host {
             // A peer that we have no route to was heard all the same: it is its own next hop.
             None => self.config.hop_back(path.destination),
         };
-        let branch = batch.0.get(&next_hop);
-        let has_path = branch.is_some_and(|branch| branch.paths.contains_key(&path));
+        let group = batch.0.get(&next_hop);
+        let has_path = group.is_some_and(|group| group.paths.contains_key(&path));
         let path_ready = known.is_none_or(|path| {
             path.state.moving_to.is_none() && (has_path || path.context().is_some())
         });
         let neighbor = objects.neighbors.get(&next_hop);
         let neighbor_ready =
-            branch.is_some() || neighbor.is_none_or(|neighbor| neighbor.context().is_some());
+            group.is_some() || neighbor.is_none_or(|neighbor| neighbor.context().is_some());
         (path_ready && neighbor_ready).then_some(next_hop)
     }
 
@@ -331,10 +332,10 @@ impl Host {
         let object = objects.neighbors.entry(next_hop).or_insert_with(|| {
             Object::new(neighbor_handle, Neighbor { mac, heard_at: now, probing: None })
         });
-        // The peer's last word came from there.
+        // The peer's last segment came from there.
         object.stale |= object.state.mac != mac;
         object.state.mac = mac;
-        let branch = batch.0.entry(next_hop).or_insert_with(|| Branch {
+        let group = batch.0.entry(next_hop).or_insert_with(|| NeighborGroup {
             handle: object.handle,
             node: node(object.context(), || object.state.offload_state(now)),
             paths: BTreeMap::new(),
@@ -347,12 +348,12 @@ impl Host {
             .entry(path)
             .or_insert_with(|| Object::new(path_handle, Path { next_hop, moving_to: None, mtu }));
         object.dependents += 1;
-        let twig = branch.paths.entry(path).or_insert_with(|| Twig {
+        let path_group = group.paths.entry(path).or_insert_with(|| PathGroup {
             handle: object.handle,
             node: node(object.context(), || route),
             connections: Vec::new(),
         });
-        twig.connections.push(block);
+        path_group.connections.push(block);
     }
 
     fn export_refused(

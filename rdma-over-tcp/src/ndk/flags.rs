@@ -105,7 +105,7 @@ flag_set! {
     }
 }
 
-/// What an arm waits for (NDK_CQ_NOTIFY_*). The order is that of NDK-CQ-6.
+/// The trigger of an arm (NDK_CQ_NOTIFY_*). The order is that of NDK-CQ-6.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CqNotify {
     /// Failure of the CQ itself (value 0; NDK-CQ-9).

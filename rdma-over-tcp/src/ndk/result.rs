@@ -30,7 +30,7 @@ pub struct NdkResultEx {
     pub qp_context: u64,
     /// The context given with the request.
     pub request_context: u64,
-    /// What was completed.
+    /// Type of the request.
     pub operation: OperationType,
     /// On failure the Terminate's layer, type and code as `0xLTCC`, or 0 (NDK-RES-3).
     pub provider_error_code: u32,

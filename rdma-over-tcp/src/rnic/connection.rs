@@ -1,4 +1,4 @@
-//! What happens to connector and queue pair as their connection comes, fails and ends.
+//! Connector and queue pair as their connection is established, fails and ends.
 
 use super::{
     connector::ConnectorState,

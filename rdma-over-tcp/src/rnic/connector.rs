@@ -23,7 +23,7 @@ use crate::error::ErrorNumber;
 /// argument is the error that ended it (NDK-DISC-7).
 pub(crate) type DisconnectEvent = Box<dyn FnOnce(Option<ErrorNumber>) + Send>;
 
-/// What the peer said when the connection was set up.
+/// Data of the peer from the set-up of the connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ConnectionData {
     pub(crate) limits: ReadLimit,

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{ddp::Stag, error::ErrorNumber};
 
-/// What a completion is of.
+/// The kind of a completed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WcOpcode {
     /// A Send, with or without invalidation.
@@ -46,7 +46,7 @@ pub enum WcOpcode {
 pub struct Completion {
     /// Outcome of the request.
     pub status: WcStatus,
-    /// What was completed.
+    /// The kind of the request.
     pub opcode: WcOpcode,
     /// The error that was found, or that the peer's Terminate told.
     pub error: Option<ErrorNumber>,
@@ -114,7 +114,7 @@ pub(crate) struct CompletionQueue {
     state: Mutex<State>,
 }
 
-/// What came of adding completions.
+/// Outcome of adding completions.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Pushed {
     /// An entry did not fit: the queue has failed (NDK-CQ-13).
@@ -243,7 +243,7 @@ impl State {
         fits
     }
 
-    /// Whether the arm is satisfied now; if so it is cleared and a callback becomes due.
+    /// Clears the arm if it is satisfied now; a callback becomes due then.
     fn satisfy(&mut self) {
         let Some(arm) = self.arm else { return };
         let popped = self.newest - self.entries.len() as u64;

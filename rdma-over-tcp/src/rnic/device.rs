@@ -33,7 +33,7 @@ pub struct Rnic {
     pub(super) streams: HashMap<StreamId, Stream>,
     /// Names for new streams.
     pub(super) names: Box<dyn FnMut() -> StreamId + Send>,
-    /// What the transport is to do.
+    /// Requests to the transport.
     pub(super) commands: VecDeque<Command>,
     /// Streams with something to do.
     kicks: Vec<StreamId>,
@@ -92,7 +92,7 @@ impl Rnic {
             .collect()
     }
 
-    /// Whether no object is left but the adapter itself.
+    /// Returns whether no object is left but the adapter itself.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.objects.count() == 0
@@ -215,7 +215,7 @@ impl Rnic {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now.
+    /// Returns whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now.
     pub(crate) fn has_work(&self) -> bool {
         self.objects.returns.is_pending() || !self.kicks.is_empty() || !self.commands.is_empty()
     }

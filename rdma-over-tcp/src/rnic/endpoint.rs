@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 pub(crate) struct Endpoints(Vec<(SocketAddr, u32)>);
 
 impl Endpoints {
-    /// Whether somebody uses `address`, or one that covers it: an unspecified address covers all.
+    /// Returns whether `address` is in use, or one that covers it: an unspecified address covers all.
     pub(crate) fn is_in_use(&self, address: SocketAddr) -> bool {
         self.0.iter().any(|(used, _)| {
             used.port() == address.port()

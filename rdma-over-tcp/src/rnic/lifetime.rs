@@ -30,7 +30,7 @@ pub(crate) type RequestCompletion = Box<dyn FnOnce(Result<(), ConnectError>) + S
 /// Ends a close that pended: the last callback of its object (NDK-LIFE-7).
 pub type CloseCompletion = Callback;
 
-/// Whether a close is done.
+/// Outcome of a close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Close {
@@ -80,7 +80,7 @@ impl Life {
     }
 }
 
-/// What follows when a callback has returned.
+/// The effect of a callback's return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Return {
     /// The object is pinned once less.
@@ -118,7 +118,7 @@ impl Returns {
         (self.wake)();
     }
 
-    /// Whether anything has returned since.
+    /// Returns whether a callback has returned since.
     pub(crate) fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }

@@ -60,7 +60,7 @@ impl fmt::Debug for RegisteredBuffer {
     }
 }
 
-/// What `Bytes` holds: the memory stays as long as a slice of it does.
+/// The owner inside of `Bytes`: the memory stays as long as a slice of it does.
 struct Owner(Arc<Allocation>);
 
 impl AsRef<[u8]> for Owner {

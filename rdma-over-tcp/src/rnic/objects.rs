@@ -98,7 +98,7 @@ impl Objects {
         }
     }
 
-    /// Whether `key` may be given to new successors.
+    /// Returns whether new objects may depend on `key`.
     pub(crate) fn is_open(&mut self, key: Key) -> bool {
         self.life_mut(key).is_some_and(|life| !life.is_closing())
     }

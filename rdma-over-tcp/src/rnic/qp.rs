@@ -78,7 +78,7 @@ const WAITING_BYTES_MAX: u32 = 256 * 1024;
 /// Bytes of headers and CRC of a message, about.
 const MESSAGE_OVERHEAD_BYTES: u32 = 24;
 
-/// Whether what is posted may wait for company. A connection flows while it has more than two segments' worth under
+/// Decides whether posts may wait for more of them. A connection flows while it has more than two segments' worth under
 /// way: whoever uses it polls the engine soon, be it for the acknowledgement, and what has been posted until
 /// then goes out together.
 #[derive(Clone, Copy, Default, Debug)]
@@ -104,7 +104,7 @@ impl Flow {
         self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
     }
 
-    /// What TCP had room for was sent; `outstanding` bytes are under way.
+    /// The transport has taken as much as it had room for; `outstanding` bytes are in flight.
     pub(crate) const fn pumped(&mut self, is_full: bool, outstanding: usize, emss: usize) {
         let is_flowing = outstanding > 2 * emss;
         *self = Self { is_flowing, is_full, is_kicked: false, waiting_bytes: 0 };

@@ -66,7 +66,7 @@ impl BitOr for Access {
     }
 }
 
-/// What is registered at the moment.
+/// A span that is registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub(crate) token: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Registration {
     rights: Access,
 }
 
-/// What fast registrations of a region may be.
+/// Limits of fast registrations of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastRegisterLimits {
     pub(crate) pages: u32,
@@ -122,7 +122,7 @@ impl Keys {
     }
 }
 
-/// Whose a token is.
+/// The owner of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     Region(RegionId),

@@ -60,7 +60,7 @@ impl WorkRequest {
     }
 }
 
-/// What a request sends from, or reads into.
+/// The memory of a request.
 #[derive(Debug)]
 enum Memory {
     /// Data captured by the post.
@@ -214,7 +214,7 @@ impl SendQueue {
         place(self.acknowledged.min(end))..place(end)
     }
 
-    /// Whether a send or write before request `end` waits for its acknowledgement.
+    /// Returns whether a Send or Write before request `end` waits for its acknowledgement.
     pub(crate) fn awaits_acknowledgement(&self, end: u64) -> bool {
         self.requests
             .range(self.unacknowledged(end))

@@ -57,7 +57,7 @@ pub struct QpStats {
     pub copied_aside_bytes: u64,
     /// Times the unacknowledged tail of large messages was copied aside so that they could complete.
     pub tails_copied: u64,
-    /// Requests completed CANCELLED.
+    /// Requests completed as Flushed.
     pub flushed: u64,
     /// Terminate messages sent.
     pub terminates_out: u64,
@@ -83,7 +83,7 @@ pub struct History {
     pub offloading: Option<Instant>,
     /// The target had it.
     pub offloaded: Option<Instant>,
-    /// What MPA agreed on.
+    /// The outcome of MPA's start-up.
     pub negotiated: Option<Negotiated>,
     /// Reads in each direction, as they came to be.
     pub limits: Option<ReadLimit>,

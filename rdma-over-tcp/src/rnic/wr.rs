@@ -66,7 +66,7 @@ impl BitOr for WrFlags {
     }
 }
 
-/// What a request of the send queue does.
+/// The operation of a request of the send queue.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Send { invalidate: Option<Stag> },
@@ -87,7 +87,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is done when the peer has answered, not when the peer has acknowledged it.
+    /// Returns whether it is done when the peer has answered, not when its bytes are acknowledged.
     pub(crate) const fn awaits_response(&self) -> bool {
         matches!(self, Self::Read { .. })
     }

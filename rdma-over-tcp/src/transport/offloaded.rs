@@ -48,7 +48,7 @@ impl GatherList for NetBuffer {
     }
 }
 
-/// What a net buffer list consists of: one net buffer.
+/// The content of a net buffer list: one net buffer.
 #[derive(Debug)]
 pub(crate) struct Buffers(Vec<NetBuffer>);
 
@@ -344,7 +344,7 @@ impl OffloadClient for NodeRnic {
     }
 }
 
-/// What an event of the target is to a stream; `None`: the stream carries on.
+/// An event of the target as the stream's; `None`: the stream carries on.
 const fn stream_event(event: ConnectionEvent) -> Option<StreamEvent> {
     let (reason, is_stopped) = match event {
         // The target carries on (CH-EVT-1).

@@ -1,4 +1,4 @@
-//! What consumers hold: names of objects and the way to their adapter.
+//! Handles of consumers: names of objects and the way to their adapter.
 //!
 //! Handles are cheap to clone, and dropping one closes nothing: objects live until they are closed, as in
 //! NDKPI. Every call enters the core once and returns without waiting; callbacks run afterwards, when the
@@ -583,7 +583,7 @@ impl Qp {
             .with(|core, _| core.objects.qps.get(self.id).map(|qp| qp.stats).unwrap_or_default())
     }
 
-    /// Whether initiator requests may be posted.
+    /// Returns whether initiator requests may be posted.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.access.with(|core, _| {

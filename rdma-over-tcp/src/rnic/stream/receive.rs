@@ -43,7 +43,7 @@ pub(super) struct Receiver {
     local_region: Option<RegionId>,
 }
 
-/// What the FPDUs of an input led to, beside placed bytes and completions.
+/// Outcome of the FPDUs of an input, beside placed bytes and completions.
 #[derive(Debug)]
 pub(super) enum Received {
     /// All that end in the input are handled. `may_send`: something may be sent that could not be before.
@@ -54,7 +54,7 @@ pub(super) enum Received {
     Terminate(Option<Box<ReceivedTerminate>>),
 }
 
-/// What one of them led to.
+/// Outcome of one of them.
 enum Handled {
     Placed,
     /// A response is owed, or a read is done that others wait for.
@@ -79,7 +79,7 @@ impl Receiver {
         }
     }
 
-    /// Whether an FPDU has been received.
+    /// Returns whether an FPDU has been received.
     pub(super) const fn has_received(&self) -> bool {
         self.fpdus > 0
     }

@@ -61,7 +61,7 @@ pub(super) fn ulpdu_max(
     }
 }
 
-/// Whether the whole of a message goes into one FPDU behind `filled` bytes of a list.
+/// Returns whether a whole message goes into one FPDU behind `filled` bytes of a list.
 pub(super) fn fits(
     size: FpduSize,
     markers: bool,

@@ -103,7 +103,7 @@ impl Stream {
         self.history.limits = Some(limits);
         self.phase = Phase::Operating(Box::new(Operation {
             decoder: Decoder::new(crc, receive_markers),
-            // What was told to the peer binds, not the smaller of both.
+            // The limit in the start-up frame binds, not the smaller of both.
             receiver: Receiver::new(negotiated.limits.ird),
             transmitter: Transmitter::new(crc, send_markers, config.fpdu_size, rtr),
             may_send: false,
@@ -254,7 +254,7 @@ impl Stream {
     }
 }
 
-/// What the passive consumer may count on, before it says what it wants itself.
+/// Read limits offered to the passive consumer, before it asks for its own.
 fn offered_limits(objects: &Objects, peer: Option<&Enhanced>) -> ReadLimit {
     let adapter = objects.read_limits();
     ReadLimit::effective(adapter.capped(adapter), peer)

@@ -47,7 +47,7 @@ impl Stream {
         if let Some(id) = self.connector {
             let state = objects.connectors.get(id).map(|connector| connector.state);
             match state {
-                // What was not sent is Flushed; the disconnect itself is done.
+                // Unsent requests are Flushed; the disconnect itself is done.
                 Some(ConnectorState::Disconnecting) if outcome == Err(ConnectError::Aborted) => {
                     objects.connection_ended(id, Ok(()));
                 }

@@ -64,7 +64,7 @@ struct Message {
     is_copied: bool,
 }
 
-/// What came of starting a message.
+/// Outcome of starting a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Started {
     /// Nothing can begin.
@@ -183,7 +183,7 @@ pub(super) struct Transmitter {
     response_region: Option<RegionId>,
 }
 
-/// Whether everything that could be sent is with the transport.
+/// How much of what could be sent is with the transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pumped {
     /// Yes; what is left waits for a read, or there is nothing.
@@ -271,7 +271,7 @@ impl Transmitter {
     ///
     /// # Errors
     /// A request of the consumer, or a read of the peer, cannot be carried out: the stream has failed.
-    /// What was cut before is posted.
+    /// FPDUs cut before are posted.
     pub(super) fn pump(
         &mut self,
         objects: &mut Objects,
@@ -529,7 +529,7 @@ impl Transmitter {
         }
     }
 
-    /// Whether all of a message of so many octets goes into one FPDU of the list as it is.
+    /// Returns whether all of a message of so many octets goes into one FPDU of the list as it is.
     fn fits(
         &self,
         limits: Limits,
