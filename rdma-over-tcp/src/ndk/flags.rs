@@ -198,13 +198,12 @@ impl OpFlags {
         )
     }
 
-    /// The options of a work request.
-    pub(super) fn options(self) -> WrFlags {
-        let option = |flag, option| if self.contains(flag) { option } else { WrFlags::NONE };
-        option(Self::SILENT_SUCCESS, WrFlags::SILENT)
-            | option(Self::READ_FENCE, WrFlags::READ_FENCE)
-            | option(Self::SEND_AND_SOLICIT_EVENT, WrFlags::SOLICITED)
-            | option(Self::DEFER, WrFlags::DEFER)
+    /// The options of a work request. All but DEFER have the same bits there.
+    #[inline]
+    pub(super) const fn options(self) -> WrFlags {
+        let same = Self::SILENT_SUCCESS.0 | Self::READ_FENCE.0 | Self::SEND_AND_SOLICIT_EVENT.0;
+        let defer = if self.contains(Self::DEFER) { WrFlags::DEFER.0 } else { 0 };
+        WrFlags((self.0 & same) as u8 | defer)
     }
 }
 
@@ -291,6 +290,21 @@ mod tests {
             }
         }
         assert!(OpFlags(0x400).check(Send).is_err());
+    }
+
+    #[test]
+    fn options() {
+        for (flag, option) in [
+            (OpFlags::NONE, WrFlags::NONE),
+            (OpFlags::SILENT_SUCCESS, WrFlags::SILENT),
+            (OpFlags::READ_FENCE, WrFlags::READ_FENCE),
+            (OpFlags::SEND_AND_SOLICIT_EVENT, WrFlags::SOLICITED),
+            (OpFlags::DEFER, WrFlags::DEFER),
+            (OpFlags::INLINE, WrFlags::NONE),
+            (OpFlags(0xffff), WrFlags(0xf)),
+        ] {
+            assert_eq!(flag.options(), option, "{flag:?}");
+        }
     }
 
     #[test]

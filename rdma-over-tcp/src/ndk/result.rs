@@ -74,6 +74,7 @@ impl Default for NdkResultEx {
 }
 
 /// Layer, type and code as one number, `0xLTCC`.
+#[inline]
 pub(super) fn error_code(error: Option<ErrorNumber>) -> u32 {
     error.map_or(0, |ErrorNumber { layer, etype, code }| {
         u32::from(layer) << 12 | u32::from(etype) << 8 | u32::from(code)

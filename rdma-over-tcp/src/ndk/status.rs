@@ -127,6 +127,7 @@ impl fmt::Display for NtStatus {
 impl core::error::Error for NtStatus {}
 
 impl From<WcStatus> for NtStatus {
+    #[inline]
     fn from(status: WcStatus) -> Self {
         match status {
             WcStatus::Success => Self::SUCCESS,

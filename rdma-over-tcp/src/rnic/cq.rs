@@ -157,6 +157,7 @@ impl CompletionQueue {
             }
             overrun = !state.push(entry, solicited);
         }
+        state.satisfy();
         self.len.store(state.entries.len(), Ordering::Release);
         Pushed { overrun, due: state.due.is_some() }
     }
@@ -227,6 +228,7 @@ impl CompletionQueue {
 
 impl State {
     /// Adds a completion; `false`: it does not fit, and the queue has failed.
+    #[inline]
     fn push(&mut self, entry: Completion, solicited: bool) -> bool {
         let fits = self.entries.len() < self.depth;
         if fits {
@@ -239,7 +241,6 @@ impl State {
             self.has_failed = true;
             self.entries.clear();
         }
-        self.satisfy();
         fits
     }
 

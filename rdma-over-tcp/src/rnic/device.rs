@@ -184,6 +184,7 @@ impl Rnic {
     }
 
     /// Timers, returned callbacks, failures of completion queues. Returns whether there was anything.
+    #[inline]
     pub(crate) fn run(&mut self, now: Instant) -> bool {
         let mut worked = false;
         for returned in self.objects.returns.take() {
@@ -221,11 +222,13 @@ impl Rnic {
     }
 
     /// The next request to the transport.
+    #[inline]
     pub(crate) fn next_command(&mut self) -> Option<Command> {
         self.commands.pop_front()
     }
 
     /// The next stream for which the transport is to call [`Rnic::handle_room`].
+    #[inline]
     pub(crate) fn next_kick(&mut self) -> Option<StreamId> {
         self.kicks.pop()
     }
@@ -290,6 +293,7 @@ impl Rnic {
     }
 
     /// There is room again, or the stream was kicked.
+    #[inline]
     pub(crate) fn handle_room(&mut self, id: StreamId, io: &mut impl Transport) {
         self.upcall(id, io, |stream, objects, config, io| stream.act(objects, config, io));
     }

@@ -178,28 +178,26 @@ impl Objects {
     #[inline]
     pub(crate) fn take_receive(&mut self, id: QpId) -> Option<u32> {
         let qp = self.qps.get_mut(id)?;
-        if !qp.is_receiving {
-            qp.is_receiving = self.receive_queues.get_mut(qp.receives)?.take(&mut qp.receiving);
-        }
-        qp.is_receiving.then_some(qp.receiving.length)
+        qp.take_receive(&mut self.receive_queues).then_some(qp.receiving.length)
     }
 
     /// Completes the receive in progress, or the next one.
-    #[inline]
     pub(crate) fn complete_receive(&mut self, id: QpId, outcome: ReceiveOutcome) {
-        if self.take_receive(id).is_some()
-            && let Some(qp) = self.qps.get_mut(id)
+        let Self { qps, receive_queues, completed, .. } = self;
+        if let Some(qp) = qps.get_mut(id)
+            && qp.take_receive(receive_queues)
         {
-            qp.complete_receiving(outcome, &mut self.completed);
+            qp.complete_receiving(outcome, completed);
         }
     }
 
     /// Completes everything posted, in posting order.
     pub(crate) fn flush(&mut self, id: QpId) {
-        let Some(qp) = self.qps.get_mut(id) else { return };
-        qp.flush_sends(&mut self.completed);
-        while self.take_receive(id).is_some() {
-            self.complete_receive(id, ReceiveOutcome::failed(WcStatus::Flushed, None));
+        let Self { qps, receive_queues, completed, .. } = self;
+        let Some(qp) = qps.get_mut(id) else { return };
+        qp.flush_sends(completed);
+        while qp.take_receive(receive_queues) {
+            qp.complete_receiving(ReceiveOutcome::failed(WcStatus::Flushed, None), completed);
         }
     }
 

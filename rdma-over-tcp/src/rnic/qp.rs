@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 use super::{
     config::Limits,
     cq::{Completion, WcOpcode},
-    id::{CqId, PdId, ReceiveQueueId, StreamId},
+    id::{CqId, PdId, ReceiveQueueId, StreamId, kind},
     lifetime::Life,
-    receive_queue::Receive,
+    receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
     stats::QpStats,
     status::{VerbError, WcStatus},
+    table::Table,
     wr::WrFlags,
 };
 use crate::{ddp::Stag, error::ErrorNumber, mpa::Slab};
@@ -210,7 +211,21 @@ impl Qp {
         })
     }
 
+    /// Takes the next receive, unless a message is in progress. Returns whether there is one.
+    #[inline]
+    pub(crate) fn take_receive(
+        &mut self,
+        queues: &mut Table<kind::ReceiveQueue, ReceiveQueue>,
+    ) -> bool {
+        if !self.is_receiving {
+            let queue = queues.get_mut(self.receives);
+            self.is_receiving = queue.is_some_and(|queue| queue.take(&mut self.receiving));
+        }
+        self.is_receiving
+    }
+
     /// Completes the receive that the message in progress goes to.
+    #[inline]
     pub(crate) fn complete_receiving(
         &mut self,
         outcome: ReceiveOutcome,

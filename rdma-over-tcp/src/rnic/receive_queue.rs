@@ -65,13 +65,22 @@ impl ReceiveQueue {
     }
 
     /// Moves the oldest receive into `receive`. Returns whether there was one.
+    #[inline]
     pub(crate) fn take(&mut self, receive: &mut Receive) -> bool {
         let Some(Posted { context, length, sges }) = self.posted.pop_front() else { return false };
         receive.context = context;
         receive.length = length;
         receive.sges.clear();
-        receive.sges.extend(self.sges.get(Some(&sges)));
-        self.sges.pop(sges);
+        match sges {
+            Entries::One([sge]) => receive.sges.push(sge),
+            Entries::InRing { count: 0, .. } => {}
+            Entries::InRing { first, count } => {
+                let (front, back) = self.sges.in_ring(first, count);
+                receive.sges.extend_from_slice(front);
+                receive.sges.extend_from_slice(back);
+                self.sges.pop(sges);
+            }
+        }
         true
     }
 }

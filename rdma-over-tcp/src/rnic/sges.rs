@@ -52,7 +52,7 @@ impl SgeRing {
     }
 
     /// The ring wraps anywhere.
-    fn in_ring(&self, first: u64, count: u32) -> (&[Sge], &[Sge]) {
+    pub(super) fn in_ring(&self, first: u64, count: u32) -> (&[Sge], &[Sge]) {
         let (front, back) = self.entries.as_slices();
         let start = (first - self.base) as usize;
         let end = start + count as usize;

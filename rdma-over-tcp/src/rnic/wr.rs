@@ -37,7 +37,7 @@ pub struct Remote {
 
 /// Options of a request of the send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct WrFlags(u8);
+pub struct WrFlags(pub(crate) u8);
 
 impl WrFlags {
     /// No option.

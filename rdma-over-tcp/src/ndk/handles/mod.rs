@@ -552,7 +552,14 @@ impl Qp {
             true => Ok(()),
             false => Err(NtStatus::INVALID_PARAMETER),
         });
-        self.checked_post(checked, |core| core.post(self.id, context, kind, data, flags.options()))
+        // As `checked_post`, in one closure: what it captures is moved twice less.
+        self.access.post(|core| match checked {
+            Ok(()) => {
+                let (result, urgency) = core.post(self.id, context, kind, data, flags.options());
+                (result.map_err(NtStatus::from), urgency)
+            }
+            Err(status) => (Err(status), core.kick_qp(self.id)),
+        })
     }
 
     /// Posts if the arguments are right. A failure indicates what was deferred before it (NDK-DEF-3).
