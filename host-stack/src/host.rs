@@ -30,6 +30,7 @@ mod neighbors;
 mod objects;
 mod offload;
 mod paths;
+mod ports;
 mod requests;
 mod routes;
 mod service;
@@ -69,6 +70,7 @@ pub use self::list::{ConnectionRow, Moves, Refusal, SocketState};
 use self::{
     connection::{Connection, Listener, Offloaded, Owner},
     paths::Paths,
+    ports::Ports,
     shards::{ClientId, ShardId, Shards},
     time_wait::TimeWaits,
 };
@@ -108,7 +110,7 @@ pub struct Host {
     device: QueueDevice,
     sockets: SocketSet<'static>,
     timestamps: TimestampClock,
-    next_port: u16,
+    ports: Ports,
     /// Who owns a 4-tuple. Every entry has one in `connections` or `offloaded`.
     owners: HashMap<FourTuple, Owner>,
     /// Ordered, so that what happens within one poll has a reproducible order.
@@ -190,7 +192,7 @@ impl Host {
             device,
             sockets: SocketSet::new(vec![]),
             timestamps,
-            next_port: next_port as u16,
+            ports: Ports::new(next_port as u16),
             owners: HashMap::new(),
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),

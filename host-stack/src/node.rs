@@ -28,15 +28,18 @@
 //! The lock is taken once per iteration and per call, never per packet. What the threads share, and how
 //! none of them sleeps over another's news, is in `shared`.
 
+mod core;
 mod shared;
 
-use core::marker::PhantomData;
-use std::{boxed::Box, format, io, string::String, sync::Arc, thread::JoinHandle, vec::Vec};
+use std::{
+    boxed::Box, fmt, format, io, marker::PhantomData, string::String, sync::Arc,
+    thread::JoinHandle, vec::Vec,
+};
 
 use offload_engine::{
     chimney::client::ClientTag,
     engine::{
-        Callback, Clients, Connections, Engine, EngineConfig, NodeClient, TooManyClients,
+        Clients, Connections, Engine, EngineConfig, NodeClient, TooManyClients,
         doorbell::{Doorbell, Sleep},
     },
     link::Link,
@@ -44,10 +47,11 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
+pub use self::core::{Core, Cores};
 use self::shared::{Passive, Shared};
 use crate::{
-    host::{ConfigError, Host, HostConfig},
-    socket::{ConnectionRow, Request, RequestPort, SocketPort},
+    host::{Host, HostConfig},
+    socket::{ConnectionRow, ConsumerId, Request, RequestPort, SocketPort},
 };
 
 /// Who runs the loop.
@@ -82,162 +86,6 @@ pub struct NodeConfig {
     pub progress: Progress,
     /// How long an idle loop polls before it sleeps. A wake-up across processors costs 20 to 35 µs.
     pub spin: Duration,
-}
-
-/// Engine, clients and host stack without clock or thread.
-#[derive(Debug)]
-pub struct Core {
-    /// The offload target.
-    pub engine: Engine,
-    /// The layers above it.
-    pub clients: Clients,
-    /// The host stack, unless a thread of its own runs it.
-    pub host: Option<Host>,
-    requests: RequestPort,
-}
-
-impl Core {
-    /// A node on `link`; `client` makes its first client from the client's port to the host stack.
-    ///
-    /// # Errors
-    /// No descriptor is left for the doorbells, or (InvalidInput) the host's configuration cannot work.
-    pub fn new<C: NodeClient>(
-        link: Box<dyn Link>,
-        engine: EngineConfig,
-        host: HostConfig,
-        client: impl FnOnce(SocketPort) -> C,
-    ) -> io::Result<Self> {
-        let mut client = Some(client);
-        let made = |port| (client.take().expect("one link has one client"))(port);
-        let Cores { mut shards, host, .. } = Cores::new(Vec::from([link]), engine, host, made)?;
-        let core = shards.pop().expect("one link makes one shard");
-        Ok(Self { host: Some(host), ..core })
-    }
-
-    /// Registers one more client, made from its port to the host stack.
-    ///
-    /// # Errors
-    /// There is no room for it.
-    pub fn register<C: NodeClient>(
-        &mut self,
-        client: impl FnOnce(SocketPort) -> C,
-    ) -> Result<ClientTag, TooManyClients> {
-        let Self { clients, requests, .. } = self;
-        clients.insert(|tag| client(requests.register(tag, C::name())))
-    }
-
-    /// A client leaves: its listeners go, and its connections end with an RST, in the next polls of host stack and
-    /// engine.
-    pub fn leave(&self, client: ClientTag) {
-        self.requests.request_of(client, Request::Leave);
-    }
-
-    /// One iteration. Returns whether there was anything to do.
-    ///
-    /// # Errors
-    /// The link is gone.
-    pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        let busy = self.engine.poll(now, &mut self.clients)?;
-        Ok(self.poll_host(now) | busy)
-    }
-
-    /// As [`Core::poll`], for a caller that polls again soon ([`Engine::poll_first`]).
-    ///
-    /// # Errors
-    /// The link is gone.
-    pub fn poll_first(&mut self, now: Instant) -> io::Result<bool> {
-        let busy = self.engine.poll_first(now, &mut self.clients)?;
-        Ok(!self.engine.is_ahead() && self.poll_host(now) || busy)
-    }
-
-    fn poll_host(&mut self, now: Instant) -> bool {
-        self.host.as_mut().is_some_and(|host| host.poll(now))
-    }
-
-    /// When [`Core::poll`] has to be called again though nothing has happened.
-    pub fn poll_at(&self, now: Instant) -> Option<Instant> {
-        let host = self.host.as_ref().and_then(|host| host.poll_at(now));
-        [self.engine.poll_at(&self.clients), host].into_iter().flatten().min()
-    }
-
-    /// Whether something waits in a queue. Look before sleeping.
-    pub fn has_input(&self) -> bool {
-        self.engine.has_input()
-            || self.clients.has_input()
-            || self.host.as_ref().is_some_and(Host::has_input)
-    }
-}
-
-/// The shards of a device with several queues, and the host stack that they share, without clock or thread: a
-/// [`Core`] of several queues, for simulations.
-#[derive(Debug)]
-pub struct Cores {
-    /// Engine and clients of each queue, in the order of the links; none has a host stack of its own.
-    pub shards: Vec<Core>,
-    /// The host stack.
-    pub host: Host,
-    host_doorbell: Arc<Doorbell>,
-    requests: RequestPort,
-}
-
-impl Cores {
-    /// A node on the queues of one device. `client` is called once for each link, in their order, and makes the first
-    /// client of that shard from its port to the host stack.
-    ///
-    /// # Errors
-    /// No descriptor is left for the doorbells, or (InvalidInput) there is no link or the host's configuration cannot
-    /// work.
-    pub fn new<C: NodeClient>(
-        links: Vec<Box<dyn Link>>,
-        engine: EngineConfig,
-        host: HostConfig,
-        mut client: impl FnMut(SocketPort) -> C,
-    ) -> io::Result<Self> {
-        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        // Our host says when it has forwarded everything.
-        let engine = EngineConfig { waits_for_forwards: true, ..engine };
-        let (engines, ports): (Vec<_>, Vec<_>) = Engine::group(links, engine)?.into_iter().unzip();
-        let Some(first) = ports.first() else { return Err(invalid(ConfigError::Shards)) };
-        let host_doorbell = first.host_doorbell.clone();
-        let (down, sockets): (Vec<_>, Vec<_>) =
-            RequestPort::pairs(&host_doorbell, ports.len()).into_iter().unzip();
-        let requests = down[0].clone();
-        let host = Host::of_shards(host, ports.into_iter().zip(sockets).collect());
-        let core = |(engine, requests)| {
-            let mut core = Core { engine, clients: Clients::new(), host: None, requests };
-            core.register(&mut client).expect("there is room for the first");
-            core
-        };
-        Ok(Self {
-            host: host.map_err(invalid)?,
-            shards: engines.into_iter().zip(down).map(core).collect(),
-            host_doorbell,
-            requests,
-        })
-    }
-
-    /// One iteration of every shard and of the host stack. Returns whether there was anything to do.
-    ///
-    /// # Errors
-    /// The link is gone.
-    pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        let mut busy = false;
-        for shard in &mut self.shards {
-            busy |= shard.poll(now)?;
-        }
-        Ok(self.host.poll(now) | busy)
-    }
-
-    /// When [`Cores::poll`] has to be called again though nothing has happened.
-    pub fn poll_at(&self, now: Instant) -> Option<Instant> {
-        let shards = self.shards.iter().filter_map(|shard| shard.poll_at(now));
-        shards.chain(self.host.poll_at(now)).min()
-    }
-
-    /// Whether something waits in a queue. Look before sleeping.
-    pub fn has_input(&self) -> bool {
-        self.host.has_input() || self.shards.iter().any(Core::has_input)
-    }
 }
 
 /// A node with its clock and threads, or one of its shards, as one of its clients sees it: `C` is that client. Clones
@@ -288,37 +136,6 @@ pub enum WaitError {
     /// A thread of the node has panicked: what its client was called for was too much for it.
     #[error("node: a thread of the node has panicked")]
     Panicked,
-}
-
-impl Passive for Core {
-    fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        self.poll_first(now)
-    }
-
-    fn settle(&mut self, now: Instant) -> bool {
-        let polled = self.clients.poll(now, self.engine.connections());
-        self.engine.flush(now, &mut self.clients) || polled
-    }
-
-    fn poll_at(&self, now: Instant) -> Option<Instant> {
-        Self::poll_at(self, now)
-    }
-
-    fn has_input(&self) -> bool {
-        Self::has_input(self)
-    }
-
-    fn wants_writable(&self) -> bool {
-        self.engine.wants_writable()
-    }
-
-    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
-        self.clients.take_callbacks(callbacks);
-    }
-
-    fn device_lost(&mut self) {
-        self.clients.device_lost();
-    }
 }
 
 /// The thread of the host stack, until all shards have ended.
@@ -446,7 +263,30 @@ impl<C: NodeClient> Node<C> {
         &self,
         client: impl FnOnce(SocketPort) -> D,
     ) -> Result<Node<D>, TooManyClients> {
-        let tag = self.shared.with(|core, _| core.register(client))?;
+        let consumer = self.shared.enter().core.new_consumer();
+        self.register_of(consumer, client)
+    }
+
+    /// Registers one more client with each of these shards of one node, and returns their handles in that order. They
+    /// are of one consumer: its listeners may have one address, and what is accepted is spread over them.
+    ///
+    /// # Errors
+    /// As [`Node::register`]; no client is left then.
+    pub fn register_queues<D: NodeClient>(
+        nodes: &[Self],
+        mut client: impl FnMut(SocketPort) -> D,
+    ) -> Result<Vec<Node<D>>, TooManyClients> {
+        let Some(first) = nodes.first() else { return Ok(Vec::new()) };
+        let consumer = first.shared.enter().core.new_consumer();
+        nodes.iter().map(|node| node.register_of(consumer, &mut client)).collect()
+    }
+
+    fn register_of<D: NodeClient>(
+        &self,
+        consumer: ConsumerId,
+        client: impl FnOnce(SocketPort) -> D,
+    ) -> Result<Node<D>, TooManyClients> {
+        let tag = self.shared.with(|core, _| core.register_of(consumer, client))?;
         Ok(Node::of(self.shared.clone(), self.threads.clone(), tag))
     }
 
@@ -564,8 +404,8 @@ impl<C: NodeClient> Clone for Node<C> {
     }
 }
 
-impl<C: NodeClient> core::fmt::Debug for Node<C> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl<C: NodeClient> fmt::Debug for Node<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node").field("progress", &self.shared.progress).finish_non_exhaustive()
     }
 }

@@ -32,8 +32,22 @@ pub const SEND_CREDIT_BYTES: usize = 256 * 1024;
 pub const RECEIVE_CREDIT_BYTES: usize = 256 * 1024;
 
 /// A listener's name. Unique within a node, never reused.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId(pub u64);
+
+/// The name of a local endpoint that a client has reserved. Unique within a node, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct EndpointId(pub u64);
+
+/// Who uses a node: a client, or the clients of one kind that were registered with several shards together. Local
+/// endpoints are a consumer's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ConsumerId(pub u64);
+
+impl ConsumerId {
+    /// Whose clients the node was started with.
+    pub const FIRST: Self = Self(0);
+}
 
 /// Which connections are offloaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,12 +68,28 @@ pub const AUTO_OFFLOAD_BYTES: u64 = 64 * 1024;
 /// What a client wants.
 #[derive(Debug)]
 pub enum Request {
+    /// Reserve a local endpoint for this client, which may listen on it and connect from it. Answered by `Bound` or
+    /// `BindFailed`.
+    Bind {
+        /// The endpoint's name, chosen by the client.
+        endpoint: EndpointId,
+        /// Where; port 0: an ephemeral one that nobody uses. An unspecified address: all of the node's.
+        local: SocketAddr,
+    },
+    /// Let go of an endpoint. A listener on it and connections from it live on, and hold the port for themselves.
+    Unbind {
+        /// Which.
+        endpoint: EndpointId,
+    },
     /// Connect. Answered by `Established` or `ConnectFailed`.
     Connect {
         /// The new connection's name, chosen by the client.
         handle: OffloadHandle,
         /// Where from; `None`: the node's address of that family, an ephemeral port. Port 0: ephemeral.
         local: Option<SocketAddr>,
+        /// From this endpoint, which the client has bound, and `local` says nothing. If there is none of that name,
+        /// the local end gets it, and is reserved until `Unbind`, unless the connection cannot be made.
+        endpoint: Option<EndpointId>,
         /// Where to.
         remote: SocketAddr,
         /// How long the handshake may take.
@@ -73,6 +103,8 @@ pub enum Request {
         listener: ListenerId,
         /// Where; port 0: ephemeral. An unspecified address: all of the node's.
         local: SocketAddr,
+        /// As for `Connect`.
+        endpoint: Option<EndpointId>,
         /// Connections that may be in their handshake at once.
         backlog: usize,
         /// As for `Connect`.
@@ -125,6 +157,8 @@ pub enum Request {
     Register {
         /// What messages call it.
         name: &'static str,
+        /// Whom it belongs to.
+        consumer: ConsumerId,
         /// What it is told.
         notices: crossbeam_channel::Sender<Notice>,
     },
@@ -187,6 +221,20 @@ pub enum HostError {
 /// What the host stack tells a client.
 #[derive(Debug)]
 pub enum Notice {
+    /// The endpoint is reserved.
+    Bound {
+        /// Which.
+        endpoint: EndpointId,
+        /// Where, with the port chosen.
+        local: SocketAddr,
+    },
+    /// The endpoint could not be reserved.
+    BindFailed {
+        /// Which.
+        endpoint: EndpointId,
+        /// Why.
+        error: HostError,
+    },
     /// The listener is ready.
     Listening {
         /// Which.
@@ -314,7 +362,8 @@ impl SocketPort {
     ) -> (Self, HostSocketPort) {
         let mut pairs = RequestPort::pairs(&host_doorbell, 1);
         let (requests, host) = pairs.remove(0);
-        (requests.register(offload_engine::engine::Clients::FIRST, "client"), host)
+        let first = offload_engine::engine::Clients::FIRST;
+        (requests.register(first, "client", ConsumerId::FIRST), host)
     }
 
     /// The client's tag.
@@ -322,9 +371,14 @@ impl SocketPort {
         self.client
     }
 
-    /// A name nobody has had: for [`OffloadHandle`] or [`ListenerId`].
+    #[cfg(test)]
+    pub(crate) const fn requests(&self) -> &RequestPort {
+        &self.requests
+    }
+
+    /// A name nobody has had: for [`OffloadHandle`], [`ListenerId`] or [`EndpointId`].
     pub fn allocate(&self) -> u64 {
-        self.requests.next_id.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
+        self.requests.allocate()
     }
 
     /// Sends a request and wakes the host stack.
@@ -374,10 +428,20 @@ impl RequestPort {
         (0..count).map(pair).collect()
     }
 
+    /// A name nobody has had.
+    pub(crate) fn allocate(&self) -> u64 {
+        self.next_id.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Tells the host stack of a client, and makes the client's port.
-    pub fn register(&self, client: ClientTag, name: &'static str) -> SocketPort {
+    pub fn register(
+        &self,
+        client: ClientTag,
+        name: &'static str,
+        consumer: ConsumerId,
+    ) -> SocketPort {
         let (host_notices, notices) = crossbeam_channel::unbounded();
-        self.request_of(client, Request::Register { name, notices: host_notices });
+        self.request_of(client, Request::Register { name, consumer, notices: host_notices });
         SocketPort { client, requests: self.clone(), notices }
     }
 

@@ -16,25 +16,24 @@
 //! the host enters TIME-WAIT the stream gets everything that is left, beyond that limit: at most one receive buffer
 //! ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)) more.
 
+mod below;
+
 use core::ops::RangeInclusive;
-use std::{collections::VecDeque, net::SocketAddr, vec::Vec};
+use std::{collections::VecDeque, net::SocketAddr};
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
 use offload_engine::{
-    chimney::client::{
-        ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle, UploadReason,
-    },
-    engine::{Callback, Connections, NodeClient},
-    nbl::{NblChain, NetBufferList, ReceiveChain},
+    chimney::client::{ConnectionIo, Disconnect, OffloadHandle},
+    engine::Connections,
+    nbl::{NblChain, NetBufferList},
     status::NdisStatus,
     tcp::{SoftError, TcpPhase},
     time::{Duration, Instant},
 };
 
-use crate::socket::{
-    HostError, ListenerId, Notice, RECEIVE_CREDIT_BYTES, Request, SEND_CREDIT_BYTES, SocketPort,
-};
+use self::below::{push_to_host, push_to_target};
+use crate::socket::{EndpointId, HostError, ListenerId, RECEIVE_CREDIT_BYTES, Request, SocketPort};
 
 /// Bytes of one stream that may wait to be read.
 pub const RECEIVE_QUEUE_BYTES_MAX: usize = 1024 * 1024;
@@ -292,10 +291,18 @@ struct Listener {
     accepted: VecDeque<OffloadHandle>,
 }
 
+/// A local endpoint that was asked for.
+#[derive(Debug)]
+struct Endpoint {
+    wanted: SocketAddr,
+    state: Option<Result<SocketAddr, HostError>>,
+}
+
 /// The streams and listeners of a client that wants plain TCP.
 #[derive(Debug)]
 pub struct Streams {
     port: SocketPort,
+    endpoints: HashMap<EndpointId, Endpoint>,
     streams: HashMap<OffloadHandle, Stream>,
     listeners: HashMap<ListenerId, Listener>,
     next_context: u64,
@@ -304,7 +311,34 @@ pub struct Streams {
 impl Streams {
     /// A client with this port to the host stack.
     pub fn new(port: SocketPort) -> Self {
-        Self { port, streams: HashMap::new(), listeners: HashMap::new(), next_context: 1 }
+        Self {
+            port,
+            endpoints: HashMap::new(),
+            streams: HashMap::new(),
+            listeners: HashMap::new(),
+            next_context: 1,
+        }
+    }
+
+    /// Starts to reserve a local endpoint, so that nobody else on the node can have it; port 0: one that is free.
+    /// [`Streams::bound`] tells whether it is reserved.
+    pub fn bind(&mut self, local: SocketAddr) -> EndpointId {
+        let endpoint = EndpointId(self.port.allocate());
+        self.endpoints.insert(endpoint, Endpoint { wanted: local, state: None });
+        self.port.request(Request::Bind { endpoint, local });
+        endpoint
+    }
+
+    /// What a reserved endpoint is, or why it is not reserved; `None` while that is not known.
+    pub fn bound(&self, endpoint: EndpointId) -> Option<Result<SocketAddr, HostError>> {
+        self.endpoints.get(&endpoint)?.state
+    }
+
+    /// Lets go of an endpoint. A listener on it and connections from it live on.
+    pub fn unbind(&mut self, endpoint: EndpointId) {
+        if self.endpoints.remove(&endpoint).is_some() {
+            self.port.request(Request::Unbind { endpoint });
+        }
     }
 
     /// Starts to connect. [`Streams::status`] tells how it goes.
@@ -314,19 +348,62 @@ impl Streams {
         remote: SocketAddr,
         timeout: Duration,
     ) -> OffloadHandle {
+        self.start_connect(local, None, remote, timeout)
+    }
+
+    /// Starts to connect from an endpoint that was bound; `None`: there is none of that name.
+    pub fn connect_from(
+        &mut self,
+        endpoint: EndpointId,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> Option<OffloadHandle> {
+        let local = self.endpoints.get(&endpoint)?.wanted;
+        Some(self.start_connect(Some(local), Some(endpoint), remote, timeout))
+    }
+
+    fn start_connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        endpoint: Option<EndpointId>,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> OffloadHandle {
         let handle = OffloadHandle(self.port.allocate());
         self.streams.insert(handle, Stream::new(OffloadState::InHost));
         let must_offload = false;
-        self.port.request(Request::Connect { handle, local, remote, timeout, must_offload });
+        self.port.request(Request::Connect {
+            handle,
+            local,
+            endpoint,
+            remote,
+            timeout,
+            must_offload,
+        });
         handle
     }
 
     /// Starts to listen. [`Streams::listening`] tells whether it does.
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> ListenerId {
+        self.start_listen(local, None, backlog)
+    }
+
+    /// Starts to listen on an endpoint that was bound; `None`: there is none of that name.
+    pub fn listen_on(&mut self, endpoint: EndpointId, backlog: usize) -> Option<ListenerId> {
+        let local = self.endpoints.get(&endpoint)?.wanted;
+        Some(self.start_listen(local, Some(endpoint), backlog))
+    }
+
+    fn start_listen(
+        &mut self,
+        local: SocketAddr,
+        endpoint: Option<EndpointId>,
+        backlog: usize,
+    ) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
         self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
         let must_offload = false;
-        self.port.request(Request::Listen { listener, local, backlog, must_offload });
+        self.port.request(Request::Listen { listener, local, endpoint, backlog, must_offload });
         listener
     }
 
@@ -477,282 +554,6 @@ impl Streams {
             _ => {}
         }
     }
-
-    fn notice(&mut self, now: Instant, connections: &mut Connections, notice: Notice) {
-        let handle = match notice {
-            Notice::Listening { listener, local } => {
-                if let Some(listener) = self.listeners.get_mut(&listener) {
-                    listener.state = Some(Ok(local));
-                }
-                return;
-            }
-            Notice::ListenFailed { listener, error } => {
-                if let Some(listener) = self.listeners.get_mut(&listener) {
-                    listener.state = Some(Err(error));
-                }
-                return;
-            }
-            Notice::Established { handle, listener, local, remote, offloading } => {
-                self.established(handle, listener, local, remote, offloading);
-                handle
-            }
-            Notice::ConnectFailed { handle, error }
-            | Notice::Closed { handle, error: Some(error) } => {
-                if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.end(Some(error));
-                }
-                return;
-            }
-            Notice::Closed { handle, error: None } => {
-                if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.status.shut_down = true;
-                    stream.end(None);
-                }
-                return;
-            }
-            Notice::Offloading { handle, unanswered, shutdown } => {
-                if let Some(stream) = self.streams.get_mut(&handle) {
-                    if stream.status.state == OffloadState::InHost {
-                        stream.status.state = OffloadState::Offloading;
-                    }
-                    stream.to_return = stream.below.lists.saturating_sub(unanswered);
-                    stream.shutdown_in_host &= !shutdown;
-                    stream.settled = true;
-                }
-                handle
-            }
-            Notice::Returned { handle, chain, shutdown } => {
-                if let Some(stream) = self.streams.get_mut(&handle) {
-                    returned(stream, chain, shutdown);
-                }
-                handle
-            }
-            Notice::Uploaded { handle } => {
-                if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.enter_host();
-                }
-                handle
-            }
-            Notice::Data { handle, data } => {
-                if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.host_unconsumed += data.len();
-                    stream.push_received(data);
-                }
-                return;
-            }
-            Notice::Sent { handle, chain } => {
-                if let Some(stream) = self.streams.get_mut(&handle) {
-                    chain.into_iter().for_each(|list| stream.complete(list));
-                }
-                handle
-            }
-            Notice::PeerClosed { handle } => {
-                if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.status.peer_closed = true;
-                }
-                return;
-            }
-        };
-        self.push(now, connections, handle);
-    }
-
-    fn established(
-        &mut self,
-        handle: OffloadHandle,
-        listener: Option<ListenerId>,
-        local: SocketAddr,
-        remote: SocketAddr,
-        offloading: bool,
-    ) {
-        if let Some(listener) = listener
-            && self.streams.get(&handle).is_none_or(|stream| !stream.status.connected)
-        {
-            let Some(listener) = self.listeners.get_mut(&listener) else {
-                // The listener is gone, and with it whoever would have used the connection.
-                self.port.request(Request::Abort { handle });
-                return;
-            };
-            listener.accepted.push_back(handle);
-        }
-        let stream =
-            self.streams.entry(handle).or_insert_with(|| Stream::new(OffloadState::InHost));
-        if offloading {
-            stream.settled = true;
-            // The target may have been quicker than this notice.
-            if stream.status.state == OffloadState::InHost {
-                stream.status.state = OffloadState::Offloading;
-            }
-        } else {
-            // The first word of a connection that stays, or the second of one that the target refused.
-            stream.enter_host();
-        }
-        stream.status.connected = true;
-        stream.status.local = Some(local);
-        stream.status.remote = Some(remote);
-    }
-}
-
-/// What reached the host too late goes to the target, before all that came after it.
-fn returned(stream: &mut Stream, chain: NblChain, shutdown: bool) {
-    stream.to_return = stream.to_return.saturating_sub(chain.len());
-    chain.iter().for_each(|list| stream.below.remove(list));
-    if !chain.is_empty() {
-        stream.returned.push_back(Item::Chain(chain));
-    }
-    if shutdown {
-        stream.shutdown_in_host = false;
-        stream.returned.push_back(Item::Shutdown);
-    }
-    stream.give_back();
-}
-
-fn push_to_host(port: &SocketPort, handle: OffloadHandle, stream: &mut Stream) {
-    while let Some(item) = stream.send_queue.front_mut() {
-        match item {
-            Item::Chain(chain) => {
-                while let Some(list) = chain.front() {
-                    let below = stream.below.bytes;
-                    if below > 0 && below + list.data_length() > SEND_CREDIT_BYTES {
-                        return;
-                    }
-                    stream.below.add(list);
-                    if let Some(list) = chain.pop_front() {
-                        port.request(Request::Send { handle, list });
-                    }
-                }
-            }
-            Item::Shutdown => {
-                stream.shutdown_in_host = true;
-                stream.closing = true;
-                port.request(Request::Shutdown { handle });
-            }
-        }
-        stream.send_queue.pop_front();
-    }
-}
-
-fn push_to_target(io: &mut ConnectionIo<'_>, stream: &mut Stream) {
-    for item in stream.returned.drain(..).chain(stream.send_queue.drain(..)) {
-        match item {
-            Item::Chain(chain) => {
-                chain.iter().for_each(|list| stream.below.add(list));
-                io.send(chain);
-            }
-            Item::Shutdown => {
-                stream.closing = true;
-                io.disconnect(Disconnect::Graceful, NetBufferList::new(0));
-            }
-        }
-    }
-}
-
-impl OffloadClient for Streams {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
-        let stream =
-            self.streams.entry(io.handle).or_insert_with(|| Stream::new(OffloadState::Offloading));
-        stream.status.state = OffloadState::Offloaded;
-        // What the connection brought along is wanted (CH-DEL-3).
-        io.resume_receive();
-        if stream.status.error == Some(HostError::Aborted) {
-            io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
-        } else {
-            stream.see_fin(io);
-            if stream.may_post() && !stream.status.closed {
-                push_to_target(io, stream);
-            }
-        }
-    }
-
-    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
-        // Nobody will read what comes for a stream that is forgotten.
-        let Some(stream) = self.streams.get_mut(&io.handle) else { return data.len() };
-        let room = RECEIVE_QUEUE_BYTES_MAX.saturating_sub(stream.status.unread);
-        let taken = room.min(data.len());
-        if taken > 0 {
-            let data = &data[..taken];
-            let kept = if taken >= KEEP_BYTES_MIN { io.keep(data) } else { None };
-            let received = kept.unwrap_or_else(|| stream.blocks.copy(data));
-            stream.push_received(received);
-        }
-        stream.refused = taken < data.len();
-        taken
-    }
-
-    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
-        // Posts no receive requests.
-    }
-
-    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
-        let Some(stream) = self.streams.get_mut(&io.handle) else { return };
-        for list in chain {
-            stream.complete(list);
-        }
-    }
-
-    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
-        // Streams are given whole lists, so nothing is made lazily. But this is called whenever something has
-        // happened to the connection.
-        if let Some(stream) = self.streams.get_mut(&io.handle) {
-            stream.see_fin(io);
-        }
-    }
-
-    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
-        if let Some(stream) = self.streams.get_mut(&io.handle) {
-            // With UPLOAD_IN_PROGRESS the FIN goes back to the host as part of the state.
-            stream.status.shut_down |= nbl.status == NdisStatus::SUCCESS;
-        }
-    }
-
-    fn uploaded(&mut self, handle: OffloadHandle) {
-        if let Some(stream) = self.streams.get_mut(&handle) {
-            stream.status.state = OffloadState::Uploading;
-            stream.refused = false;
-        }
-    }
-
-    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
-        let Some(stream) = self.streams.get_mut(&io.handle) else { return };
-        match event {
-            ConnectionEvent::SendBacklogChange(_) => {}
-            ConnectionEvent::Disconnect => stream.status.peer_closed = true,
-            ConnectionEvent::Abort => stream.end(Some(HostError::Reset)),
-            // The host hears of it too, and decides. Only the target knows what ICMP had said of a silent peer.
-            ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration) => {
-                stream.soft_error = io.info().soft_error;
-            }
-            ConnectionEvent::Retrieve(_) => {}
-            ConnectionEvent::Released => {
-                stream.status.shut_down |= stream.closing && stream.status.error.is_none();
-                stream.end(None);
-            }
-        }
-    }
-}
-
-impl NodeClient for Streams {
-    fn name() -> &'static str {
-        "streams"
-    }
-
-    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
-        let mut busy = false;
-        while let Some(notice) = self.port.notice() {
-            self.notice(now, connections, notice);
-            busy = true;
-        }
-        busy
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
-    fn has_input(&self) -> bool {
-        self.port.has_notice()
-    }
-
-    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
 }
 
 const _: () = assert!(RECEIVE_CREDIT_BYTES <= RECEIVE_QUEUE_BYTES_MAX);

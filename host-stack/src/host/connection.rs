@@ -357,19 +357,6 @@ impl Listener {
         self.local.port() == address.port()
             && (self.local.ip().is_unspecified() || self.local.ip() == address.ip())
     }
-
-    /// Whether it and one of `shard` on `address` share what comes: the same address, and another shard.
-    pub(super) fn shares(&self, shard: ShardId, address: SocketAddr) -> bool {
-        self.shard != shard && self.local == address
-    }
-
-    /// Whether it and a listener on `address` would hear the same SYN.
-    pub(super) fn conflicts(&self, address: SocketAddr) -> bool {
-        self.local.port() == address.port()
-            && (self.local.ip().is_unspecified()
-                || address.ip().is_unspecified()
-                || self.local.ip() == address.ip())
-    }
 }
 
 /// A connection of the target's.

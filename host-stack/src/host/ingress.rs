@@ -20,6 +20,7 @@ use super::{
         specified,
     },
     neighbors::SOLICIT_DELAY,
+    ports::Name,
     shards::ShardId,
     time_wait::Answer,
 };
@@ -342,6 +343,7 @@ impl Host {
     pub(super) fn forget(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.remove(&handle) else { return };
         self.owners.remove(&connection.tuple);
+        self.ports.release(Name::Connection(handle));
         self.sockets.remove(connection.socket);
         self.shards[connection.shard].connections -= 1;
         self.left(connection.listener, connection.stage);

@@ -394,6 +394,9 @@ impl Host {
         };
         if let Some(notice) = notice {
             let client = connection.client_id();
+            if let Notice::ConnectFailed { .. } = notice {
+                self.ports.fail(handle);
+            }
             self.abort_sends(handle);
             self.tell(client, notice);
         }

@@ -15,15 +15,18 @@ use smoltcp::socket::tcp;
 use super::{
     BACKLOG_MAX, Host,
     connection::{
-        Connection, EPHEMERAL_PORTS, History, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay,
-        specified,
+        Connection, History, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
     },
     neighbors::SOLICIT_DELAY,
+    ports::{Claim, Holder, Name},
     shards::{Client, ClientId},
 };
 use crate::{
     observer::Flow,
-    socket::{HostError, ListenerId, Notice, OffloadPolicy, Request, SEND_CREDIT_BYTES},
+    socket::{
+        ConsumerId, EndpointId, HostError, ListenerId, Notice, OffloadPolicy, Request,
+        SEND_CREDIT_BYTES,
+    },
     wire::FourTuple,
 };
 
@@ -31,7 +34,18 @@ use crate::{
 struct Connect {
     client: ClientId,
     handle: OffloadHandle,
+    endpoint: Option<EndpointId>,
     timeout: Duration,
+    must_offload: bool,
+}
+
+/// [`Request::Listen`].
+struct Listen {
+    client: ClientId,
+    listener: ListenerId,
+    local: SocketAddr,
+    endpoint: Option<EndpointId>,
+    backlog: usize,
     must_offload: bool,
 }
 
@@ -43,15 +57,24 @@ impl Host {
             return;
         }
         match request {
-            Request::Connect { handle, local, remote, timeout, must_offload } => {
-                let connect = Connect { client, handle, timeout, must_offload };
+            Request::Bind { endpoint, local } => {
+                let notice = match self.bind(endpoint, client, local) {
+                    Ok(local) => Notice::Bound { endpoint, local },
+                    Err(error) => Notice::BindFailed { endpoint, error },
+                };
+                self.tell(client, notice);
+            }
+            Request::Unbind { endpoint } => self.ports.unbind(endpoint, client),
+            Request::Connect { handle, local, endpoint, remote, timeout, must_offload } => {
+                let connect = Connect { client, handle, endpoint, timeout, must_offload };
                 if let Err(error) = self.connect(now, connect, local, remote) {
                     self.stats.attempt_fails += 1;
                     self.tell(client, Notice::ConnectFailed { handle, error });
                 }
             }
-            Request::Listen { listener, local, backlog, must_offload } => {
-                let notice = match self.listen(listener, client, local, backlog, must_offload) {
+            Request::Listen { listener, local, endpoint, backlog, must_offload } => {
+                let listen = Listen { client, listener, local, endpoint, backlog, must_offload };
+                let notice = match self.listen(listen) {
                     Ok(local) => Notice::Listening { listener, local },
                     Err(error) => Notice::ListenFailed { listener, error },
                 };
@@ -64,8 +87,8 @@ impl Host {
             Request::Abort { handle } => self.abort(handle),
             Request::Offload { handle } => self.wish_offload(handle),
             Request::Upload { handle } => self.upload(handle),
-            Request::Register { name, notices } => {
-                self.shards[client.shard].register(client.tag, name, notices);
+            Request::Register { name, consumer, notices } => {
+                self.shards[client.shard].register(client.tag, name, consumer, notices);
             }
             Request::Leave => self.leave_node(client),
             // Who has asked may have gone meanwhile.
@@ -78,7 +101,9 @@ impl Host {
         match request {
             Request::Register { .. } => client.tag != ClientTag::NOBODY,
             Request::Offload { .. } | Request::Upload { .. } | Request::List { .. } => true,
-            Request::Connect { .. }
+            Request::Bind { .. }
+            | Request::Unbind { .. }
+            | Request::Connect { .. }
             | Request::Listen { .. }
             | Request::Unlisten { .. }
             | Request::Send { .. }
@@ -97,6 +122,7 @@ impl Host {
         };
         tracing::debug!(name, "a client leaves the node");
         self.listeners.retain(|_, listener| listener.client_id() != client);
+        self.ports.leave(client);
         let own = self.connections.iter().filter(|(_, found)| found.client_id() == client);
         let own = own.filter(|(_, found)| found.stage != Stage::Lingering);
         for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {
@@ -119,14 +145,17 @@ impl Host {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<(), HostError> {
-        let Connect { client: ClientId { shard, tag: client }, handle, timeout, must_offload } =
-            connect;
+        let Connect { client: id, handle, endpoint, timeout, must_offload } = connect;
+        let ClientId { shard, tag: client } = id;
+        let consumer = self.consumer(id);
         if must_offload && self.config.policy == OffloadPolicy::Never {
             return Err(HostError::OffloadRefused);
         }
         if !self.config.is_reachable(remote) || !self.config.has_route(remote.ip()) {
             return Err(HostError::NetworkUnreachable);
         }
+        let bound = endpoint.map_or(Ok(None), |endpoint| self.ports.endpoint(endpoint, id))?;
+        let local = bound.or(local);
         let wanted = local.and_then(specified);
         let address = match wanted {
             Some(address) if address.is_ipv4() != remote.is_ipv4() => {
@@ -138,23 +167,33 @@ impl Host {
             Some(address) => address,
             None => self.source_for(remote).ok_or(HostError::NetworkUnreachable)?,
         };
-        let port = local.map_or(0, |local| local.port());
-        let port = if port == 0 {
-            self.ephemeral_port(|host, port| {
-                !host.is_taken(SocketAddr::new(address, port), Some(remote))
-            })?
-        } else {
-            port
+        let name = Name::Connection(handle);
+        let claim = |port| {
+            let local = SocketAddr::new(address, port);
+            Claim { name, local, holder: Holder { client: id, consumer }, endpoint }
         };
-        let local = SocketAddr::new(address, port);
-        if self.is_taken(local, Some(remote)) || self.is_known(handle) {
+        let port = match local.map_or(0, |local| local.port()) {
+            0 => self.ports.ephemeral(|ports, port| {
+                let claim = claim(port);
+                let tuple = FourTuple { local: claim.local, remote };
+                // A name is for that connection alone.
+                let unshared = endpoint.is_none() || ports.is_unused(claim.local);
+                unshared && ports.may_have(&claim) && !self.owners.contains_key(&tuple)
+            })?,
+            port => port,
+        };
+        let claim = claim(port);
+        let local = claim.local;
+        let tuple = FourTuple { local, remote };
+        if !self.ports.may_have(&claim) || self.owners.contains_key(&tuple) || self.is_known(handle)
+        {
             return Err(HostError::AddressInUse);
         }
         let mut socket = self.make_socket();
         socket
             .connect(self.interface.context(), remote, local)
             .map_err(|_| HostError::AddressNotAvailable)?;
-        let tuple = FourTuple { local, remote };
+        self.ports.reserve(&claim);
         let socket = self.sockets.add(socket);
         self.owners.insert(tuple, Owner::Host(handle));
         self.stats.active_opens += 1;
@@ -189,35 +228,58 @@ impl Host {
         self.config.is_ours(source).then_some(source)
     }
 
-    fn listen(
+    fn bind(
         &mut self,
-        id: ListenerId,
-        ClientId { shard, tag: client }: ClientId,
+        endpoint: EndpointId,
+        client: ClientId,
         local: SocketAddr,
-        backlog: usize,
-        must_offload: bool,
     ) -> Result<SocketAddr, HostError> {
-        if must_offload && self.config.policy == OffloadPolicy::Never {
-            return Err(HostError::OffloadRefused);
-        }
+        self.reserve(Name::Endpoint(endpoint), client, local, None)
+    }
+
+    /// Reserves what is listened on, or bound.
+    fn reserve(
+        &mut self,
+        name: Name,
+        client: ClientId,
+        local: SocketAddr,
+        endpoint: Option<EndpointId>,
+    ) -> Result<SocketAddr, HostError> {
         if specified(local).is_some_and(|address| !self.config.is_ours(address)) {
             return Err(HostError::AddressNotAvailable);
         }
-        let port = if local.port() == 0 {
-            self.ephemeral_port(|host, port| {
-                !host.is_taken(SocketAddr::new(local.ip(), port), None)
-            })?
-        } else {
-            local.port()
+        let holder = Holder { client, consumer: self.consumer(client) };
+        let claim = |port| {
+            let local = SocketAddr::new(local.ip(), port);
+            Claim { name, local, holder, endpoint }
         };
-        let local = SocketAddr::new(local.ip(), port);
-        let in_use = |other: &Listener| other.conflicts(local) && !other.shares(shard, local);
-        if self.listeners.values().any(in_use) || self.listener(id).is_some() {
+        let port = match local.port() {
+            0 => self.ports.ephemeral(|ports, port| {
+                ports.is_unused(claim(port).local)
+                    && !self.owners.keys().any(|tuple| tuple.local.port() == port)
+            })?,
+            port => port,
+        };
+        let claim = claim(port);
+        if !self.ports.may_have(&claim) {
             return Err(HostError::AddressInUse);
         }
+        self.ports.reserve(&claim);
+        Ok(claim.local)
+    }
+
+    fn listen(&mut self, listen: Listen) -> Result<SocketAddr, HostError> {
+        let Listen { client: id, listener, local, endpoint, backlog, must_offload } = listen;
+        if must_offload && self.config.policy == OffloadPolicy::Never {
+            return Err(HostError::OffloadRefused);
+        }
+        let bound = endpoint.map_or(Ok(None), |endpoint| self.ports.endpoint(endpoint, id))?;
+        let local = bound.unwrap_or(local);
+        let local = self.reserve(Name::Listener(listener), id, local, endpoint)?;
         let backlog = backlog.clamp(1, BACKLOG_MAX);
-        let listener = Listener { shard, client, local, backlog, must_offload, half_open: 0 };
-        self.listeners.insert(id.0, listener);
+        let ClientId { shard, tag: client } = id;
+        let made = Listener { shard, client, local, backlog, must_offload, half_open: 0 };
+        self.listeners.insert(listener.0, made);
         Ok(local)
     }
 
@@ -225,6 +287,7 @@ impl Host {
         if self.listeners.remove(&id.0).is_none() {
             return;
         }
+        self.ports.release(Name::Listener(id));
         let half_open = self.connections.iter().filter(|(_, connection)| {
             connection.listener == Some(id) && matches!(connection.stage, Stage::Handshake(_))
         });
@@ -234,29 +297,10 @@ impl Host {
         }
     }
 
-    /// Walks the ephemeral ports from where the last walk ended: the same 4-tuple comes back as late as
-    /// possible, so that it does not meet a peer in TIME-WAIT (P13).
-    fn ephemeral_port(&mut self, is_free: impl Fn(&Self, u16) -> bool) -> Result<u16, HostError> {
-        for _ in EPHEMERAL_PORTS {
-            let port = self.next_port;
-            self.next_port = port.checked_add(1).unwrap_or(EPHEMERAL_PORTS.start as u16);
-            if is_free(self, port) {
-                return Ok(port);
-            }
-        }
-        Err(HostError::NoPorts)
-    }
-
-    /// Whether a connection from `local` to `remote`, or with `None` a listener on `local`, would meet
-    /// one that exists.
-    fn is_taken(&self, local: SocketAddr, remote: Option<SocketAddr>) -> bool {
-        if self.listeners.values().any(|listener| listener.conflicts(local)) {
-            return true;
-        }
-        match remote {
-            Some(remote) => self.owners.contains_key(&FourTuple { local, remote }),
-            None => self.owners.keys().any(|tuple| tuple.local.port() == local.port()),
-        }
+    /// Whose client that is, which has asked for something and so is there.
+    fn consumer(&self, client: ClientId) -> ConsumerId {
+        let found = self.shards[client.shard].client(client.tag);
+        found.map_or(ConsumerId::FIRST, |found| found.consumer)
     }
 
     fn is_known(&self, handle: OffloadHandle) -> bool {
@@ -321,7 +365,10 @@ impl Host {
         let Some(connection) = self.connections.get(&handle) else { return };
         let notice = match connection.stage {
             Stage::Lingering => return,
-            Stage::Handshake(_) => Notice::ConnectFailed { handle, error },
+            Stage::Handshake(_) => {
+                self.ports.fail(handle);
+                Notice::ConnectFailed { handle, error }
+            }
             Stage::Open => Notice::Closed { handle, error: Some(error) },
         };
         let client = connection.client_id();

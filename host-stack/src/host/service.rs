@@ -14,6 +14,7 @@ use super::{
     connection::{Connection, Stage, fin_received},
     objects::PathKey,
     offload::Wish,
+    ports::Name,
 };
 use crate::{
     observer::Flow,
@@ -60,6 +61,7 @@ impl Host {
         self.stats.attempt_fails += 1;
         if connection.listener.is_none() {
             let client = connection.client_id();
+            self.ports.fail(handle);
             self.abort_sends(handle);
             self.tell(client, Notice::ConnectFailed { handle, error });
         }
@@ -91,6 +93,9 @@ impl Host {
         let left = core::mem::replace(&mut connection.stage, stage);
         let listener = connection.listener;
         self.left(listener, left);
+        if stage == Stage::Lingering {
+            self.ports.release(Name::Connection(handle));
+        }
     }
 
     fn serve_open(&mut self, now: Instant, handle: OffloadHandle) -> bool {
@@ -236,7 +241,7 @@ impl Host {
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.flow.acknowledged == connection.rcv_nxt(socket);
         if state == State::TimeWait && connection.receive.closed_told && acknowledged {
-            connection.stage = Stage::Lingering;
+            self.enter(handle, Stage::Lingering);
             work = true;
             self.answer_sends(handle);
             self.tell(client, Notice::Closed { handle, error: None });

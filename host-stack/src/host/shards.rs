@@ -23,7 +23,7 @@ use offload_engine::{
 };
 
 use super::objects::Objects;
-use crate::socket::{HostSocketPort, Notice};
+use crate::socket::{ConsumerId, HostSocketPort, Notice};
 
 /// Which shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,12 +41,18 @@ pub(super) struct ClientId {
 pub(super) struct Client {
     /// What messages call it.
     pub(super) name: &'static str,
+    pub(super) consumer: ConsumerId,
     notices: Sender<Notice>,
 }
 
 impl ShardId {
     /// What belongs to no connection, such as ARP, goes through this one.
     pub(super) const FIRST: Self = Self(0);
+
+    #[cfg(test)]
+    pub(super) const fn numbered(number: usize) -> Self {
+        Self(number)
+    }
 }
 
 /// An engine and its clients.
@@ -87,9 +93,10 @@ impl Shard {
         &mut self,
         client: ClientTag,
         name: &'static str,
+        consumer: ConsumerId,
         notices: Sender<Notice>,
     ) {
-        self.clients.insert(client, Client { name, notices });
+        self.clients.insert(client, Client { name, consumer, notices });
     }
 
     pub(super) fn remove(&mut self, client: ClientTag) -> Option<Client> {

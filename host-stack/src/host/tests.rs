@@ -7,6 +7,7 @@ mod kept;
 mod listing;
 mod offloading;
 mod opening;
+mod ports;
 mod retrieving;
 mod sharding;
 mod staying;

@@ -29,6 +29,7 @@ use super::{
     ingress::configure,
     list::Refusal,
     objects::{PathKey, Unused},
+    ports::Name,
     shards::{ClientId, ShardId},
 };
 use crate::{
@@ -189,9 +190,11 @@ impl Host {
     /// The connection has ended, and the target has let go of it.
     pub(super) fn released(&mut self, handle: OffloadHandle) {
         let _ = self.give_up(handle);
+        self.ports.release(Name::Connection(handle));
     }
 
-    /// Forgets a connection of the target's; what only it depended on is terminated.
+    /// Forgets a connection of the target's; what only it depended on is terminated. It keeps its port, for it may
+    /// live on in the host.
     fn give_up(&mut self, handle: OffloadHandle) -> Option<Offloaded> {
         let offloaded = self.offloaded.remove(&handle)?;
         self.owners.remove(&offloaded.tuple);
@@ -206,6 +209,7 @@ impl Host {
     pub(super) fn state_lost(&mut self, handle: OffloadHandle) {
         if let Some(offloaded) = self.give_up(handle) {
             self.stats.handoffs_lost += 1;
+            self.ports.release(Name::Connection(handle));
             self.tell(
                 offloaded.client_id(),
                 Notice::Closed { handle, error: Some(HostError::StateLost) },
@@ -225,7 +229,10 @@ impl Host {
         let states =
             self.shards[offloaded.shard].objects.states(now, &PathKey::of(&offloaded.tuple));
         let Some(offloaded) = self.give_up(handle) else { return };
-        let Some((neighbor, path)) = states else { return };
+        let Some((neighbor, path)) = states else {
+            self.ports.release(Name::Connection(handle));
+            return;
+        };
         let (_, state) = object.join(neighbor, path);
         if let Some(error) = verdict(&offloaded, origin, state.tcp.delegated.state) {
             self.end_state(offloaded.client_id(), handle, state, error);
@@ -254,6 +261,7 @@ impl Host {
             self.stats.frames_out += 1;
             self.shards[client.shard].tell_engine(FromHost::Frame(frame));
         }
+        self.ports.release(Name::Connection(handle));
         let mut chain = owned(state.send_data);
         if !chain.is_empty() {
             chain.iter_mut().for_each(|list| list.complete(NdisStatus::REQUEST_ABORTED, 0));

@@ -10,6 +10,7 @@ use offload_engine::{
         client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
         state::MacAddress,
     },
+    engine::Callback,
     link::{
         LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome,
         memory_link_pair,

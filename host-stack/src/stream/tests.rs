@@ -1,7 +1,7 @@
 //! What a stream holds of what it has received, and where.
 
 use core::ops::Range;
-use std::{boxed::Box, io, os::fd::BorrowedFd, sync::Arc};
+use std::{boxed::Box, io, os::fd::BorrowedFd, sync::Arc, vec::Vec};
 
 use offload_engine::{
     chimney::state::MacAddress,
@@ -14,7 +14,7 @@ use offload_engine::{
 };
 
 use super::*;
-use crate::{host::HostConfig, node::Core, simulation::Pair};
+use crate::{host::HostConfig, node::Core, simulation::Pair, socket::SEND_CREDIT_BYTES};
 
 // A reader that keeps up is given the same two blocks again and again; one that does not gets memory of its own
 // for each, and every byte stays what it was.

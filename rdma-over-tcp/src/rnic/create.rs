@@ -17,7 +17,7 @@ use super::{
     send_queue::SendQueue,
     stats::QpStats,
     status::{ConnectError, VerbError},
-    transport::Command,
+    transport::{Command, Reservation},
 };
 use crate::mpa::Slab;
 
@@ -243,6 +243,11 @@ impl Rnic {
         if listener.state != ListenerState::Idle {
             listener.state = ListenerState::Idle;
             self.commands.push_back(Command::Unlisten { listener: id });
+            if listener.endpoint.is_none() {
+                // The answer is still on its way.
+                let reservation = Reservation::Listener(id);
+                self.commands.push_back(Command::Release { reservation });
+            }
         }
         let request = listener.request.take();
         if let Some(completion) = request {

@@ -23,7 +23,7 @@ use super::{
     stats::{ConnectionEntry, History},
     status::ConnectError,
     stream::Stream,
-    transport::{Command, StreamEvent, Transport},
+    transport::{Command, Reservation, StreamEvent, Transport},
 };
 
 /// An RDMA adapter.
@@ -208,6 +208,10 @@ impl Rnic {
             }
         }
         self.finish_upcall();
+        if self.objects.endpoints.has_released() {
+            let released = self.objects.endpoints.take_released().into_iter();
+            self.commands.extend(released.map(|reservation| Command::Release { reservation }));
+        }
         worked
     }
 
@@ -254,7 +258,9 @@ impl Rnic {
                 if let Some(connector) = connector {
                     connector.local = Some(local);
                     connector.remote = Some(remote);
-                    connector.endpoint = Some(self.objects.endpoints.reference(local));
+                    let reservation = Reservation::Stream(id);
+                    let endpoints = &mut self.objects.endpoints;
+                    connector.endpoint = Some(endpoints.reserve(local, reservation));
                 }
             }
             None => {
@@ -263,7 +269,9 @@ impl Rnic {
                     Some(listener) => Stream::passive(id, listener, (local, remote)),
                     // The listener was closed meanwhile (NDK-EP-5).
                     None => {
+                        let reservation = Reservation::Stream(id);
                         self.commands.push_back(Command::Abort { stream: id });
+                        self.commands.push_back(Command::Release { reservation });
                         Stream::orphan(id)
                     }
                 };
@@ -344,7 +352,8 @@ impl Rnic {
         }
         listener.state = ListenerState::Listening;
         listener.local = Some(local);
-        listener.endpoint = Some(self.objects.endpoints.reference(local));
+        let reservation = Reservation::Listener(id);
+        listener.endpoint = Some(self.objects.endpoints.reserve(local, reservation));
         self.end_listen(id, Ok(()));
     }
 

@@ -1,16 +1,33 @@
 //! Local addresses in use: by listeners, and by connectors until they are closed (NDK-EP-1, -2).
+//!
+//! The transport reserves the addresses of listeners, and of connections opened from here, so that nobody else on its
+//! node takes one of them; it is told when the last reference has gone. An accepted connection pins its listener, so
+//! its references need no reservation of their own.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+use super::transport::Reservation;
+
 /// Local endpoints with their reference counts.
 #[derive(Debug, Default)]
-pub(crate) struct Endpoints(Vec<(SocketAddr, u32)>);
+pub(crate) struct Endpoints {
+    used: Vec<Used>,
+    /// The transport is to release these.
+    released: Vec<Reservation>,
+}
+
+#[derive(Debug)]
+struct Used {
+    address: SocketAddr,
+    count: u32,
+    reservations: Vec<Reservation>,
+}
 
 impl Endpoints {
     /// Returns whether `address` is in use, or one that covers it: an unspecified address covers all.
     pub(crate) fn is_in_use(&self, address: SocketAddr) -> bool {
-        self.0.iter().any(|(used, _)| {
+        self.used.iter().any(|Used { address: used, .. }| {
             used.port() == address.port()
                 && used.is_ipv4() == address.is_ipv4()
                 && (used.ip() == address.ip()
@@ -20,26 +37,44 @@ impl Endpoints {
     }
 
     pub(crate) fn reference(&mut self, address: SocketAddr) -> SocketAddr {
-        match self.0.iter_mut().find(|(used, _)| *used == address) {
-            Some((_, count)) => *count += 1,
-            None => self.0.push((address, 1)),
+        match self.used.iter_mut().find(|used| used.address == address) {
+            Some(used) => used.count += 1,
+            None => self.used.push(Used { address, count: 1, reservations: Vec::new() }),
+        }
+        address
+    }
+
+    /// As [`Endpoints::reference`], of an address that the transport has reserved.
+    pub(crate) fn reserve(&mut self, address: SocketAddr, reservation: Reservation) -> SocketAddr {
+        self.reference(address);
+        if let Some(used) = self.used.iter_mut().find(|used| used.address == address) {
+            used.reservations.push(reservation);
         }
         address
     }
 
     pub(crate) fn release(&mut self, address: SocketAddr) {
-        if let Some(index) = self.0.iter().position(|(used, _)| *used == address) {
-            self.0[index].1 -= 1;
-            if self.0[index].1 == 0 {
-                self.0.swap_remove(index);
+        if let Some(index) = self.used.iter().position(|used| used.address == address) {
+            self.used[index].count -= 1;
+            if self.used[index].count == 0 {
+                self.released.append(&mut self.used.swap_remove(index).reservations);
             }
         }
+    }
+
+    pub(crate) fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
+    /// Reservations to which the last reference has gone.
+    pub(crate) fn take_released(&mut self) -> Vec<Reservation> {
+        core::mem::take(&mut self.released)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::id::StreamId, *};
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -49,10 +84,13 @@ mod tests {
     #[test]
     fn in_use_until_the_last_reference() {
         let mut endpoints = Endpoints::default();
-        endpoints.reference(address("0.0.0.0:7000"));
+        let name = Reservation::Stream(StreamId(1));
+        endpoints.reserve(address("0.0.0.0:7000"), name);
         endpoints.reference(address("10.0.0.1:7000"));
         endpoints.reference(address("10.0.0.1:7000"));
+        assert_eq!(endpoints.take_released(), []);
         endpoints.release(address("0.0.0.0:7000"));
+        assert_eq!(endpoints.take_released(), [name]);
         assert!(endpoints.is_in_use(address("10.0.0.1:7000")));
         assert!(endpoints.is_in_use(address("0.0.0.0:7000")), "covers it");
         assert!(!endpoints.is_in_use(address("10.0.0.2:7000")));

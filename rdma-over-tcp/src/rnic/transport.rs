@@ -83,11 +83,25 @@ pub(crate) enum Command {
         /// The listener.
         listener: ListenerId,
     },
+    /// Releases a local address, which is reserved from a successful `Connect` or `Listen` on until then.
+    Release {
+        /// The reservation.
+        reservation: Reservation,
+    },
     /// Resets a stream, in whatever state it is.
     Abort {
         /// The stream.
         stream: StreamId,
     },
+}
+
+/// A local address that the transport keeps for the adapter: that of a stream it has opened, or of a listener.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reservation {
+    /// The local end of a stream that the adapter has asked for.
+    Stream(StreamId),
+    /// The address of a listener.
+    Listener(ListenerId),
 }
 
 /// How a stream ended, or one of its directions.

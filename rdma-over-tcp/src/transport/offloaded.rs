@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use host_stack::{
     node,
-    socket::{HostError, ListenerId as ListenerName, Notice, Request, SocketPort},
+    socket::{EndpointId, HostError, ListenerId as ListenerName, Notice, Request, SocketPort},
 };
 use offload_engine::{
     chimney::client::{
@@ -26,7 +26,7 @@ use crate::{
     rnic::{
         self, Config, ConnectError, History, Rnic, StreamId,
         id::ListenerId,
-        transport::{Command, Loss, StreamEvent, Transport},
+        transport::{Command, Loss, Reservation, StreamEvent, Transport},
     },
 };
 
@@ -191,6 +191,7 @@ impl NodeRnic {
             Command::Connect { stream, local, remote, timeout } => Request::Connect {
                 handle: OffloadHandle(stream.0),
                 local,
+                endpoint: Some(EndpointId(stream.0)),
                 remote,
                 timeout,
                 must_offload: true,
@@ -199,15 +200,26 @@ impl NodeRnic {
                 let name = ListenerName(self.port.allocate());
                 self.listeners.insert(name, listener);
                 self.names.insert(listener, name);
-                Request::Listen { listener: name, local, backlog, must_offload: true }
+                let endpoint = Some(EndpointId(name.0));
+                Request::Listen { listener: name, local, endpoint, backlog, must_offload: true }
             }
-            Command::Unlisten { listener } => match self.names.remove(&listener) {
+            Command::Unlisten { listener } => match self.names.get(&listener) {
                 Some(name) => {
-                    self.listeners.remove(&name);
-                    Request::Unlisten { listener: name }
+                    self.listeners.remove(name);
+                    Request::Unlisten { listener: *name }
                 }
                 None => return,
             },
+            Command::Release { reservation: Reservation::Stream(stream) } => {
+                Request::Unbind { endpoint: EndpointId(stream.0) }
+            }
+            // The last that is asked for a listener.
+            Command::Release { reservation: Reservation::Listener(id) } => {
+                match self.names.remove(&id) {
+                    Some(name) => Request::Unbind { endpoint: EndpointId(name.0) },
+                    None => return,
+                }
+            }
             Command::Abort { stream } => Request::Abort { handle: OffloadHandle(stream.0) },
         };
         self.port.request(request);
@@ -234,6 +246,7 @@ impl NodeRnic {
             Notice::Established { handle, offloading: false, .. } => {
                 self.rnic.handle_gone(StreamId(handle.0), ConnectError::NoResources);
                 self.port.request(Request::Abort { handle });
+                self.port.request(Request::Unbind { endpoint: EndpointId(handle.0) });
             }
             Notice::ConnectFailed { handle, error } => {
                 self.rnic.handle_gone(StreamId(handle.0), connect_error(error));
@@ -241,8 +254,11 @@ impl NodeRnic {
             Notice::Closed { handle, .. } => {
                 self.rnic.handle_gone(StreamId(handle.0), ConnectError::Aborted);
             }
-            // Only connections that stay in the host have these.
-            Notice::Offloading { .. }
+            // Addresses are reserved by listening and connecting; the others only connections have that stay in the
+            // host.
+            Notice::Bound { .. }
+            | Notice::BindFailed { .. }
+            | Notice::Offloading { .. }
             | Notice::Returned { .. }
             | Notice::Uploaded { .. }
             | Notice::Data { .. }

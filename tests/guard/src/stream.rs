@@ -46,7 +46,13 @@ impl Pump {
     pub fn listen(&self, local: SocketAddr) {
         let listener = ListenerId(self.port.allocate());
         let must_offload = true;
-        self.port.request(Request::Listen { listener, local, backlog: 1, must_offload });
+        self.port.request(Request::Listen {
+            listener,
+            local,
+            endpoint: None,
+            backlog: 1,
+            must_offload,
+        });
     }
 
     /// Connects.
@@ -54,6 +60,7 @@ impl Pump {
         let handle = OffloadHandle(self.port.allocate());
         self.port.request(Request::Connect {
             handle,
+            endpoint: None,
             local: None,
             remote,
             timeout: Duration::from_secs(10),

@@ -178,7 +178,13 @@ impl Node {
 
     pub(super) fn listen(&self, local: SocketAddr, backlog: usize, must: bool) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
-        self.port.request(Request::Listen { listener, local, backlog, must_offload: must });
+        self.port.request(Request::Listen {
+            listener,
+            local,
+            endpoint: None,
+            backlog,
+            must_offload: must,
+        });
         listener
     }
 
@@ -186,6 +192,7 @@ impl Node {
         let handle = OffloadHandle(self.port.allocate());
         self.port.request(Request::Connect {
             handle,
+            endpoint: None,
             local: None,
             remote,
             timeout: Duration::from_secs(5),

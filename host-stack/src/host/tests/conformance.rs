@@ -100,6 +100,7 @@ fn connect_from(
     let handle = OffloadHandle(bench.nodes[node].port.allocate());
     bench.nodes[node].port.request(Request::Connect {
         handle,
+        endpoint: None,
         local: Some(local),
         remote,
         timeout: Duration::from_secs(60),

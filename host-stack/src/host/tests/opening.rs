@@ -114,6 +114,7 @@ fn unusable_addresses_fail_at_once() {
         let handle = OffloadHandle(node.port.allocate());
         node.port.request(Request::Connect {
             handle,
+            endpoint: None,
             local: Some(local.parse().unwrap()),
             remote: to(2, false, 5000),
             timeout: Duration::from_secs(1),

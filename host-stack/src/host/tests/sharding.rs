@@ -26,7 +26,9 @@ use offload_engine::{
 use super::bench::{address, config};
 use crate::{
     host::{ConfigError, Host},
-    socket::{HostError, ListenerId, Notice, OffloadPolicy, Request, RequestPort, SocketPort},
+    socket::{
+        ConsumerId, HostError, ListenerId, Notice, OffloadPolicy, Request, RequestPort, SocketPort,
+    },
 };
 
 /// The peer's Ethernet address.
@@ -53,7 +55,7 @@ impl Twin {
         let host_doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut shards, mut ports) = (Vec::new(), Vec::new());
         for (down, clients) in RequestPort::pairs(&host_doorbell, 2) {
-            let port = down.register(Clients::FIRST, "client");
+            let port = down.register(Clients::FIRST, "client", ConsumerId::FIRST);
             let (to_engine, from_host) = crossbeam_channel::unbounded();
             let (to_host, from_engine) = crossbeam_channel::unbounded();
             let engine = HostPort {
@@ -121,7 +123,8 @@ impl Twin {
     fn listen(&mut self, shard: usize, local: SocketAddr) -> (ListenerId, Result<(), HostError>) {
         let listener = ListenerId(self.shards[shard].port.allocate());
         let backlog = 4;
-        let request = Request::Listen { listener, local, backlog, must_offload: false };
+        let request =
+            Request::Listen { listener, local, endpoint: None, backlog, must_offload: false };
         self.ask(shard, request);
         let answer = match self.shards[shard].port.notice() {
             Some(Notice::Listening { listener: of, .. }) if of == listener => Ok(()),

@@ -294,7 +294,7 @@ impl Bench {
                     self.nodes[node].listeners.retain(|(name, _)| *name != listener);
                 }
                 Command::Connect { stream, remote, .. } => self.connect(node, stream, remote),
-                Command::Abort { .. } => {}
+                Command::Abort { .. } | Command::Release { .. } => {}
             }
         }
         worked

@@ -1,0 +1,198 @@
+//! Local endpoints in use: one table for the whole node, over all its clients and shards.
+//!
+//! A port is reserved by what a client asks for explicitly, and by what it is given: an endpoint
+//! ([`Request::Bind`](crate::socket::Request::Bind)) until its client lets go of it, a listener until it stops
+//! listening, a connection that was opened from here until it has ended. A client that leaves takes all of its own
+//! along. An unspecified address covers every address of the node, of both families, as its listener hears both.
+//!
+//! | who is there | bind | listen | connect |
+//! |---|---|---|---|
+//! | endpoint | in use | in use | in use |
+//! | listener | in use | in use | in use |
+//! | connection opened from here, of the same consumer | in use | free | free, if the peer is another |
+//! | the same, of another consumer | in use | in use | in use |
+//! | accepted connection; one in TIME-WAIT in the host | free | free | free, if the peer is another |
+//!
+//! Who has bound an endpoint may listen on it and connect from it. The shards of one consumer may each bind, and listen
+//! on, the same endpoint. So a listener that comes back finds its port as on Linux with SO_REUSEADDR, whatever is left
+//! of its connections; and two consumers never have the same one.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+use core::net::SocketAddr;
+
+use hashbrown::HashMap;
+use offload_engine::chimney::client::OffloadHandle;
+
+use super::{connection::EPHEMERAL_PORTS, shards::ClientId};
+use crate::socket::{ConsumerId, EndpointId, HostError, ListenerId};
+
+/// What holds a local endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Name {
+    Endpoint(EndpointId),
+    Listener(ListenerId),
+    /// Opened from here.
+    Connection(OffloadHandle),
+}
+
+/// Whose it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Holder {
+    pub(super) client: ClientId,
+    pub(super) consumer: ConsumerId,
+}
+
+/// What somebody wants of a local endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) name: Name,
+    pub(super) local: SocketAddr,
+    pub(super) holder: Holder,
+    /// The endpoint that it listens on or connects from.
+    pub(super) endpoint: Option<EndpointId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reservation {
+    local: SocketAddr,
+    holder: Holder,
+    /// The endpoint that was made for a connection, and goes if that fails.
+    made: Option<EndpointId>,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Ports {
+    all: HashMap<Name, Reservation>,
+    by_port: BTreeSet<(u16, Name)>,
+    /// Where the next walk of the ephemeral ports begins.
+    next: u16,
+}
+
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port()
+        && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
+}
+
+impl Claim {
+    fn may_stand_beside(&self, name: Name, used: &Reservation) -> bool {
+        let is_own = self.endpoint.is_some_and(|own| name == Name::Endpoint(own));
+        let is_of_consumer = used.holder.consumer == self.holder.consumer;
+        match (self.name, name) {
+            _ if is_own => used.holder.client == self.holder.client,
+            (Name::Connection(_), Name::Endpoint(_) | Name::Listener(_)) => false,
+            (_, Name::Endpoint(_) | Name::Listener(_)) => {
+                is_of_consumer
+                    && used.local == self.local
+                    && used.holder.client.shard != self.holder.client.shard
+            }
+            (Name::Endpoint(_), Name::Connection(_)) => false,
+            (_, Name::Connection(_)) => is_of_consumer,
+        }
+    }
+}
+
+impl Ports {
+    /// Nothing is in use; the walk of the ephemeral ports begins there.
+    pub(super) fn new(next: u16) -> Self {
+        Self { all: HashMap::new(), by_port: BTreeSet::new(), next }
+    }
+
+    fn at(&self, local: SocketAddr) -> impl Iterator<Item = (Name, &Reservation)> {
+        let port = local.port();
+        let first = (port, Name::Endpoint(EndpointId(0)));
+        let of_port = self.by_port.range(first..).take_while(move |(of, _)| *of == port);
+        let used = of_port.filter_map(|(_, name)| Some((*name, self.all.get(name)?)));
+        used.filter(move |(_, used)| overlap(used.local, local))
+    }
+
+    /// Whether the claim can be met beside everything that is there.
+    pub(super) fn may_have(&self, claim: &Claim) -> bool {
+        !self.all.contains_key(&claim.name)
+            && self.at(claim.local).all(|(name, used)| claim.may_stand_beside(name, used))
+    }
+
+    /// Whether nobody uses it, or an address that it covers or that covers it.
+    pub(super) fn is_unused(&self, local: SocketAddr) -> bool {
+        self.at(local).next().is_none()
+    }
+
+    /// Where an endpoint is; `None`: there is none of that name. An error: it is another client's.
+    pub(super) fn endpoint(
+        &self,
+        endpoint: EndpointId,
+        client: ClientId,
+    ) -> Result<Option<SocketAddr>, HostError> {
+        match self.all.get(&Name::Endpoint(endpoint)) {
+            Some(found) if found.holder.client == client => Ok(Some(found.local)),
+            Some(_) => Err(HostError::AddressInUse),
+            None => Ok(None),
+        }
+    }
+
+    /// Meets a claim, and gives its endpoint the name, if there is none of that name yet.
+    pub(super) fn reserve(&mut self, claim: &Claim) {
+        let &Claim { name, local, holder, endpoint } = claim;
+        let endpoint =
+            endpoint.filter(|endpoint| !self.all.contains_key(&Name::Endpoint(*endpoint)));
+        if let Some(endpoint) = endpoint {
+            self.insert(Name::Endpoint(endpoint), Reservation { local, holder, made: None });
+        }
+        self.insert(name, Reservation { local, holder, made: endpoint });
+    }
+
+    fn insert(&mut self, name: Name, reservation: Reservation) {
+        self.by_port.insert((reservation.local.port(), name));
+        self.all.insert(name, reservation);
+    }
+
+    /// It is over, or its client does not want it any more. Another time does no harm.
+    pub(super) fn release(&mut self, name: Name) {
+        if let Some(Reservation { local, .. }) = self.all.remove(&name) {
+            self.by_port.remove(&(local.port(), name));
+        }
+    }
+
+    /// A connection could not be made: what was reserved for it is free.
+    pub(super) fn fail(&mut self, handle: OffloadHandle) {
+        let name = Name::Connection(handle);
+        if let Some(endpoint) = self.all.get(&name).and_then(|found| found.made) {
+            self.release(Name::Endpoint(endpoint));
+        }
+        self.release(name);
+    }
+
+    /// An endpoint's client lets go of it.
+    pub(super) fn unbind(&mut self, endpoint: EndpointId, client: ClientId) {
+        if let Ok(Some(_)) = self.endpoint(endpoint, client) {
+            self.release(Name::Endpoint(endpoint));
+        }
+    }
+
+    /// A client has left.
+    pub(super) fn leave(&mut self, client: ClientId) {
+        let of_client = self.all.iter().filter(|(_, used)| used.holder.client == client);
+        for name in of_client.map(|(name, _)| *name).collect::<Vec<_>>() {
+            self.release(name);
+        }
+    }
+
+    /// Walks the ephemeral ports from where the last walk ended: the same 4-tuple comes back as late as
+    /// possible, so that it does not meet a peer in TIME-WAIT (P13).
+    pub(super) fn ephemeral(
+        &mut self,
+        is_free: impl Fn(&Self, u16) -> bool,
+    ) -> Result<u16, HostError> {
+        for _ in EPHEMERAL_PORTS {
+            let port = self.next;
+            self.next = port.checked_add(1).unwrap_or(EPHEMERAL_PORTS.start as u16);
+            if is_free(self, port) {
+                return Ok(port);
+            }
+        }
+        Err(HostError::NoPorts)
+    }
+}
+
+#[cfg(test)]
+mod tests;

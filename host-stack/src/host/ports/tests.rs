@@ -1,0 +1,146 @@
+//! Who may stand beside whom.
+
+use offload_engine::chimney::client::ClientTag;
+
+use super::*;
+use crate::host::shards::ShardId;
+
+const ANY: &str = "0.0.0.0:7000";
+const OURS: &str = "10.0.0.1:7000";
+
+fn at(local: &str) -> SocketAddr {
+    local.parse().unwrap()
+}
+
+/// A client of that consumer, on a shard of that number.
+fn holder(consumer: u64, shard: usize) -> Holder {
+    let client = ClientId { shard: ShardId::numbered(shard), tag: ClientTag(consumer + 1) };
+    Holder { client, consumer: ConsumerId(consumer) }
+}
+
+fn endpoint(id: u64) -> Name {
+    Name::Endpoint(EndpointId(id))
+}
+
+fn listener(id: u64) -> Name {
+    Name::Listener(ListenerId(id))
+}
+
+fn connection(id: u64) -> Name {
+    Name::Connection(OffloadHandle(id))
+}
+
+fn claim(name: Name, local: &str, holder: Holder) -> Claim {
+    Claim { name, local: at(local), holder, endpoint: None }
+}
+
+/// Whether `wanted` may come when `there` is.
+fn beside(there: (Name, &str, Holder), wanted: (Name, &str, Holder)) -> bool {
+    let mut ports = Ports::new(50_000);
+    ports.reserve(&claim(there.0, there.1, there.2));
+    ports.may_have(&claim(wanted.0, wanted.1, wanted.2))
+}
+
+#[test]
+fn who_may_stand_beside_whom() {
+    let (own, other, sibling) = (holder(0, 0), holder(1, 0), holder(0, 1));
+    let kinds = [endpoint(1), listener(1), connection(1)];
+    // The rows of the table above, its columns, for one and the same consumer.
+    let within = [[false, false, false], [false, false, false], [false, true, true]];
+    for (row, there) in kinds.into_iter().enumerate() {
+        for (column, wanted) in [endpoint(2), listener(2), connection(2)].into_iter().enumerate() {
+            for local in [OURS, ANY] {
+                let case = |holder| beside((there, local, own), (wanted, OURS, holder));
+                assert_eq!(case(own), within[row][column], "{there:?} {wanted:?}");
+                assert!(!case(other), "{there:?} and another's {wanted:?}");
+                // Whatever covers it, or is covered by it.
+                let covered = beside((there, OURS, other), (wanted, local, own));
+                assert!(!covered, "{there:?} {wanted:?}");
+            }
+            let elsewhere = ["10.0.0.2:7000", "10.0.0.1:7001", "[fd00::1]:7000"];
+            for local in elsewhere {
+                assert!(beside((there, OURS, own), (wanted, local, other)), "{local}");
+            }
+            assert!(!beside((there, ANY, own), (wanted, "[fd00::1]:7000", other)), "both families");
+        }
+    }
+    // Shards of one consumer have what is heard in common, on the same address.
+    for there in [endpoint(1), listener(1)] {
+        for wanted in [endpoint(2), listener(2)] {
+            assert!(beside((there, OURS, own), (wanted, OURS, sibling)));
+            assert!(!beside((there, ANY, own), (wanted, OURS, sibling)));
+        }
+        assert!(!beside((there, OURS, own), (connection(2), OURS, sibling)));
+    }
+}
+
+// Who has bound an endpoint uses it; its end and theirs are their own affair.
+#[test]
+fn an_endpoint_is_its_client_s() {
+    let (own, other) = (holder(0, 0), holder(1, 0));
+    let mut ports = Ports::new(50_000);
+    ports.reserve(&claim(endpoint(1), OURS, own));
+    let on = |name, holder, endpoint| Claim {
+        endpoint: Some(EndpointId(endpoint)),
+        ..claim(name, OURS, holder)
+    };
+    assert!(ports.may_have(&on(listener(2), own, 1)));
+    assert!(!ports.may_have(&on(listener(2), other, 1)), "another client's");
+    assert!(!ports.may_have(&on(listener(2), own, 9)), "another name");
+    assert_eq!(ports.endpoint(EndpointId(1), own.client), Ok(Some(at(OURS))));
+    assert_eq!(ports.endpoint(EndpointId(1), other.client), Err(HostError::AddressInUse));
+    assert_eq!(ports.endpoint(EndpointId(9), own.client), Ok(None));
+    ports.reserve(&on(listener(2), own, 1));
+    assert!(!ports.may_have(&on(listener(3), own, 1)), "one listener");
+    ports.unbind(EndpointId(1), other.client);
+    assert!(!ports.may_have(&claim(connection(4), OURS, own)));
+    ports.unbind(EndpointId(1), own.client);
+    assert!(!ports.is_unused(at(OURS)), "its listener stays");
+    ports.release(listener(2));
+    ports.release(listener(2));
+    assert!(ports.is_unused(at(OURS)));
+}
+
+// A name that a connection has made goes when it fails, and stays when it ends.
+#[test]
+fn a_name_outlives_a_connection_that_was_made() {
+    let own = holder(0, 0);
+    let made = Claim { endpoint: Some(EndpointId(9)), ..claim(connection(1), OURS, own) };
+    let mut ports = Ports::new(50_000);
+    ports.reserve(&made);
+    ports.fail(OffloadHandle(1));
+    assert!(ports.is_unused(at(OURS)));
+    ports.reserve(&made);
+    ports.release(connection(1));
+    assert!(!ports.is_unused(at(OURS)));
+    // One that was there before stays in either case.
+    ports.reserve(&Claim { name: connection(2), ..made });
+    ports.fail(OffloadHandle(2));
+    assert_eq!(ports.endpoint(EndpointId(9), own.client), Ok(Some(at(OURS))));
+    ports.unbind(EndpointId(9), own.client);
+    assert!(ports.is_unused(at(OURS)));
+}
+
+#[test]
+fn who_leaves_takes_its_own_along() {
+    let (own, other) = (holder(0, 0), holder(1, 0));
+    let mut ports = Ports::new(50_000);
+    ports.reserve(&claim(endpoint(1), "10.0.0.1:1", own));
+    ports.reserve(&claim(listener(2), "10.0.0.1:2", own));
+    ports.reserve(&claim(connection(3), "10.0.0.1:3", own));
+    ports.reserve(&claim(listener(4), "10.0.0.1:4", other));
+    ports.leave(own.client);
+    let used =
+        [1, 2, 3, 4].map(|port| !ports.is_unused(SocketAddr::new([10, 0, 0, 1].into(), port)));
+    assert_eq!(used, [false, false, false, true]);
+    assert_eq!((ports.all.len(), ports.by_port.len()), (1, 1));
+}
+
+#[test]
+fn ephemeral_ports_are_walked_once() {
+    let mut ports = Ports::new(65_534);
+    let walked = core::iter::repeat_with(|| ports.ephemeral(|_, _| true)).take(4);
+    assert_eq!(walked.collect::<Vec<_>>(), [65_534, 65_535, 49_152, 49_153].map(Ok));
+    assert_eq!(ports.ephemeral(|_, port| port == 60_000), Ok(60_000));
+    assert_eq!(ports.ephemeral(|_, _| false), Err(HostError::NoPorts));
+}

@@ -1,0 +1,219 @@
+//! The passive part of a node: engine, clients and host stack, without clock, thread or sleep.
+
+use std::{boxed::Box, io, sync::Arc, vec::Vec};
+
+use offload_engine::{
+    chimney::client::ClientTag,
+    engine::{
+        Callback, Clients, Engine, EngineConfig, NodeClient, TooManyClients, doorbell::Doorbell,
+    },
+    link::Link,
+    time::Instant,
+};
+
+use super::shared::Passive;
+use crate::{
+    host::{ConfigError, Host, HostConfig},
+    socket::{ConsumerId, Request, RequestPort, SocketPort},
+};
+
+/// Engine, clients and host stack without clock or thread.
+#[derive(Debug)]
+pub struct Core {
+    /// The offload target.
+    pub engine: Engine,
+    /// The layers above it.
+    pub clients: Clients,
+    /// The host stack, unless a thread of its own runs it.
+    pub host: Option<Host>,
+    pub(super) requests: RequestPort,
+}
+
+impl Core {
+    /// A node on `link`; `client` makes its first client from the client's port to the host stack.
+    ///
+    /// # Errors
+    /// No descriptor is left for the doorbells, or (InvalidInput) the host's configuration cannot work.
+    pub fn new<C: NodeClient>(
+        link: Box<dyn Link>,
+        engine: EngineConfig,
+        host: HostConfig,
+        client: impl FnOnce(SocketPort) -> C,
+    ) -> io::Result<Self> {
+        let mut client = Some(client);
+        let made = |port| (client.take().expect("one link has one client"))(port);
+        let Cores { mut shards, host, .. } = Cores::new(Vec::from([link]), engine, host, made)?;
+        let core = shards.pop().expect("one link makes one shard");
+        Ok(Self { host: Some(host), ..core })
+    }
+
+    /// Registers one more client, made from its port to the host stack.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn register<C: NodeClient>(
+        &mut self,
+        client: impl FnOnce(SocketPort) -> C,
+    ) -> Result<ClientTag, TooManyClients> {
+        let consumer = self.new_consumer();
+        self.register_of(consumer, client)
+    }
+
+    /// Somebody new, who may have clients on several shards.
+    pub(super) fn new_consumer(&self) -> ConsumerId {
+        ConsumerId(self.requests.allocate())
+    }
+
+    pub(super) fn register_of<C: NodeClient>(
+        &mut self,
+        consumer: ConsumerId,
+        client: impl FnOnce(SocketPort) -> C,
+    ) -> Result<ClientTag, TooManyClients> {
+        let Self { clients, requests, .. } = self;
+        clients.insert(|tag| client(requests.register(tag, C::name(), consumer)))
+    }
+
+    /// A client leaves: its listeners go, and its connections end with an RST, in the next polls of host stack and
+    /// engine.
+    pub fn leave(&self, client: ClientTag) {
+        self.requests.request_of(client, Request::Leave);
+    }
+
+    /// One iteration. Returns whether there was anything to do.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
+        let busy = self.engine.poll(now, &mut self.clients)?;
+        Ok(self.poll_host(now) | busy)
+    }
+
+    /// As [`Core::poll`], for a caller that polls again soon ([`Engine::poll_first`]).
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn poll_first(&mut self, now: Instant) -> io::Result<bool> {
+        let busy = self.engine.poll_first(now, &mut self.clients)?;
+        Ok(!self.engine.is_ahead() && self.poll_host(now) || busy)
+    }
+
+    fn poll_host(&mut self, now: Instant) -> bool {
+        self.host.as_mut().is_some_and(|host| host.poll(now))
+    }
+
+    /// When [`Core::poll`] has to be called again though nothing has happened.
+    pub fn poll_at(&self, now: Instant) -> Option<Instant> {
+        let host = self.host.as_ref().and_then(|host| host.poll_at(now));
+        [self.engine.poll_at(&self.clients), host].into_iter().flatten().min()
+    }
+
+    /// Whether something waits in a queue. Look before sleeping.
+    pub fn has_input(&self) -> bool {
+        self.engine.has_input()
+            || self.clients.has_input()
+            || self.host.as_ref().is_some_and(Host::has_input)
+    }
+}
+
+/// The shards of a device with several queues, and the host stack that they share, without clock or thread: a
+/// [`Core`] of several queues, for simulations.
+#[derive(Debug)]
+pub struct Cores {
+    /// Engine and clients of each queue, in the order of the links; none has a host stack of its own.
+    pub shards: Vec<Core>,
+    /// The host stack.
+    pub host: Host,
+    pub(super) host_doorbell: Arc<Doorbell>,
+    pub(super) requests: RequestPort,
+}
+
+impl Cores {
+    /// A node on the queues of one device. `client` is called once for each link, in their order, and makes the first
+    /// client of that shard from its port to the host stack.
+    ///
+    /// # Errors
+    /// No descriptor is left for the doorbells, or (InvalidInput) there is no link or the host's configuration cannot
+    /// work.
+    pub fn new<C: NodeClient>(
+        links: Vec<Box<dyn Link>>,
+        engine: EngineConfig,
+        host: HostConfig,
+        mut client: impl FnMut(SocketPort) -> C,
+    ) -> io::Result<Self> {
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        // Our host says when it has forwarded everything.
+        let engine = EngineConfig { waits_for_forwards: true, ..engine };
+        let (engines, ports): (Vec<_>, Vec<_>) = Engine::group(links, engine)?.into_iter().unzip();
+        let Some(first) = ports.first() else { return Err(invalid(ConfigError::Shards)) };
+        let host_doorbell = first.host_doorbell.clone();
+        let (down, sockets): (Vec<_>, Vec<_>) =
+            RequestPort::pairs(&host_doorbell, ports.len()).into_iter().unzip();
+        let requests = down[0].clone();
+        let host = Host::of_shards(host, ports.into_iter().zip(sockets).collect());
+        let core = |(engine, requests)| {
+            let mut core = Core { engine, clients: Clients::new(), host: None, requests };
+            core.register_of(ConsumerId::FIRST, &mut client).expect("there is room for the first");
+            core
+        };
+        Ok(Self {
+            host: host.map_err(invalid)?,
+            shards: engines.into_iter().zip(down).map(core).collect(),
+            host_doorbell,
+            requests,
+        })
+    }
+
+    /// One iteration of every shard and of the host stack. Returns whether there was anything to do.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
+        let mut busy = false;
+        for shard in &mut self.shards {
+            busy |= shard.poll(now)?;
+        }
+        Ok(self.host.poll(now) | busy)
+    }
+
+    /// When [`Cores::poll`] has to be called again though nothing has happened.
+    pub fn poll_at(&self, now: Instant) -> Option<Instant> {
+        let shards = self.shards.iter().filter_map(|shard| shard.poll_at(now));
+        shards.chain(self.host.poll_at(now)).min()
+    }
+
+    /// Whether something waits in a queue. Look before sleeping.
+    pub fn has_input(&self) -> bool {
+        self.host.has_input() || self.shards.iter().any(Core::has_input)
+    }
+}
+
+impl Passive for Core {
+    fn poll(&mut self, now: Instant) -> io::Result<bool> {
+        self.poll_first(now)
+    }
+
+    fn settle(&mut self, now: Instant) -> bool {
+        let polled = self.clients.poll(now, self.engine.connections());
+        self.engine.flush(now, &mut self.clients) || polled
+    }
+
+    fn poll_at(&self, now: Instant) -> Option<Instant> {
+        Self::poll_at(self, now)
+    }
+
+    fn has_input(&self) -> bool {
+        Self::has_input(self)
+    }
+
+    fn wants_writable(&self) -> bool {
+        self.engine.wants_writable()
+    }
+
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        self.clients.take_callbacks(callbacks);
+    }
+
+    fn device_lost(&mut self) {
+        self.clients.device_lost();
+    }
+}

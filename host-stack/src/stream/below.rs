@@ -1,0 +1,306 @@
+//! What a stream hears of host stack and target, and what it gives them.
+
+use std::{net::SocketAddr, vec::Vec};
+
+use offload_engine::{
+    chimney::client::{
+        ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle, UploadReason,
+    },
+    engine::{Callback, Connections, NodeClient},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
+    status::NdisStatus,
+    time::Instant,
+};
+
+use super::{Item, KEEP_BYTES_MIN, OffloadState, RECEIVE_QUEUE_BYTES_MAX, Stream, Streams};
+use crate::socket::{HostError, ListenerId, Notice, Request, SEND_CREDIT_BYTES, SocketPort};
+
+impl Streams {
+    fn notice(&mut self, now: Instant, connections: &mut Connections, notice: Notice) {
+        let handle = match notice {
+            Notice::Bound { endpoint, local } => {
+                if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
+                    endpoint.state = Some(Ok(local));
+                }
+                return;
+            }
+            Notice::BindFailed { endpoint, error } => {
+                if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
+                    endpoint.state = Some(Err(error));
+                }
+                return;
+            }
+            Notice::Listening { listener, local } => {
+                if let Some(listener) = self.listeners.get_mut(&listener) {
+                    listener.state = Some(Ok(local));
+                }
+                return;
+            }
+            Notice::ListenFailed { listener, error } => {
+                if let Some(listener) = self.listeners.get_mut(&listener) {
+                    listener.state = Some(Err(error));
+                }
+                return;
+            }
+            Notice::Established { handle, listener, local, remote, offloading } => {
+                self.established(handle, listener, local, remote, offloading);
+                handle
+            }
+            Notice::ConnectFailed { handle, error }
+            | Notice::Closed { handle, error: Some(error) } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.end(Some(error));
+                }
+                return;
+            }
+            Notice::Closed { handle, error: None } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.status.shut_down = true;
+                    stream.end(None);
+                }
+                return;
+            }
+            Notice::Offloading { handle, unanswered, shutdown } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    if stream.status.state == OffloadState::InHost {
+                        stream.status.state = OffloadState::Offloading;
+                    }
+                    stream.to_return = stream.below.lists.saturating_sub(unanswered);
+                    stream.shutdown_in_host &= !shutdown;
+                    stream.settled = true;
+                }
+                handle
+            }
+            Notice::Returned { handle, chain, shutdown } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    returned(stream, chain, shutdown);
+                }
+                handle
+            }
+            Notice::Uploaded { handle } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.enter_host();
+                }
+                handle
+            }
+            Notice::Data { handle, data } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.host_unconsumed += data.len();
+                    stream.push_received(data);
+                }
+                return;
+            }
+            Notice::Sent { handle, chain } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    chain.into_iter().for_each(|list| stream.complete(list));
+                }
+                handle
+            }
+            Notice::PeerClosed { handle } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.status.peer_closed = true;
+                }
+                return;
+            }
+        };
+        self.push(now, connections, handle);
+    }
+
+    fn established(
+        &mut self,
+        handle: OffloadHandle,
+        listener: Option<ListenerId>,
+        local: SocketAddr,
+        remote: SocketAddr,
+        offloading: bool,
+    ) {
+        if let Some(listener) = listener
+            && self.streams.get(&handle).is_none_or(|stream| !stream.status.connected)
+        {
+            let Some(listener) = self.listeners.get_mut(&listener) else {
+                // The listener is gone, and with it whoever would have used the connection.
+                self.port.request(Request::Abort { handle });
+                return;
+            };
+            listener.accepted.push_back(handle);
+        }
+        let stream =
+            self.streams.entry(handle).or_insert_with(|| Stream::new(OffloadState::InHost));
+        if offloading {
+            stream.settled = true;
+            // The target may have been quicker than this notice.
+            if stream.status.state == OffloadState::InHost {
+                stream.status.state = OffloadState::Offloading;
+            }
+        } else {
+            // The first word of a connection that stays, or the second of one that the target refused.
+            stream.enter_host();
+        }
+        stream.status.connected = true;
+        stream.status.local = Some(local);
+        stream.status.remote = Some(remote);
+    }
+}
+
+/// What reached the host too late goes to the target, before all that came after it.
+fn returned(stream: &mut Stream, chain: NblChain, shutdown: bool) {
+    stream.to_return = stream.to_return.saturating_sub(chain.len());
+    chain.iter().for_each(|list| stream.below.remove(list));
+    if !chain.is_empty() {
+        stream.returned.push_back(Item::Chain(chain));
+    }
+    if shutdown {
+        stream.shutdown_in_host = false;
+        stream.returned.push_back(Item::Shutdown);
+    }
+    stream.give_back();
+}
+
+pub(super) fn push_to_host(port: &SocketPort, handle: OffloadHandle, stream: &mut Stream) {
+    while let Some(item) = stream.send_queue.front_mut() {
+        match item {
+            Item::Chain(chain) => {
+                while let Some(list) = chain.front() {
+                    let below = stream.below.bytes;
+                    if below > 0 && below + list.data_length() > SEND_CREDIT_BYTES {
+                        return;
+                    }
+                    stream.below.add(list);
+                    if let Some(list) = chain.pop_front() {
+                        port.request(Request::Send { handle, list });
+                    }
+                }
+            }
+            Item::Shutdown => {
+                stream.shutdown_in_host = true;
+                stream.closing = true;
+                port.request(Request::Shutdown { handle });
+            }
+        }
+        stream.send_queue.pop_front();
+    }
+}
+
+pub(super) fn push_to_target(io: &mut ConnectionIo<'_>, stream: &mut Stream) {
+    for item in stream.returned.drain(..).chain(stream.send_queue.drain(..)) {
+        match item {
+            Item::Chain(chain) => {
+                chain.iter().for_each(|list| stream.below.add(list));
+                io.send(chain);
+            }
+            Item::Shutdown => {
+                stream.closing = true;
+                io.disconnect(Disconnect::Graceful, NetBufferList::new(0));
+            }
+        }
+    }
+}
+
+impl OffloadClient for Streams {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
+        let stream =
+            self.streams.entry(io.handle).or_insert_with(|| Stream::new(OffloadState::Offloading));
+        stream.status.state = OffloadState::Offloaded;
+        // What the connection brought along is wanted (CH-DEL-3).
+        io.resume_receive();
+        if stream.status.error == Some(HostError::Aborted) {
+            io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
+        } else {
+            stream.see_fin(io);
+            if stream.may_post() && !stream.status.closed {
+                push_to_target(io, stream);
+            }
+        }
+    }
+
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+        // Nobody will read what comes for a stream that is forgotten.
+        let Some(stream) = self.streams.get_mut(&io.handle) else { return data.len() };
+        let room = RECEIVE_QUEUE_BYTES_MAX.saturating_sub(stream.status.unread);
+        let taken = room.min(data.len());
+        if taken > 0 {
+            let data = &data[..taken];
+            let kept = if taken >= KEEP_BYTES_MIN { io.keep(data) } else { None };
+            let received = kept.unwrap_or_else(|| stream.blocks.copy(data));
+            stream.push_received(received);
+        }
+        stream.refused = taken < data.len();
+        taken
+    }
+
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
+        // Posts no receive requests.
+    }
+
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        let Some(stream) = self.streams.get_mut(&io.handle) else { return };
+        for list in chain {
+            stream.complete(list);
+        }
+    }
+
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        // Streams are given whole lists, so nothing is made lazily. But this is called whenever something has
+        // happened to the connection.
+        if let Some(stream) = self.streams.get_mut(&io.handle) {
+            stream.see_fin(io);
+        }
+    }
+
+    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        if let Some(stream) = self.streams.get_mut(&io.handle) {
+            // With UPLOAD_IN_PROGRESS the FIN goes back to the host as part of the state.
+            stream.status.shut_down |= nbl.status == NdisStatus::SUCCESS;
+        }
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        if let Some(stream) = self.streams.get_mut(&handle) {
+            stream.status.state = OffloadState::Uploading;
+            stream.refused = false;
+        }
+    }
+
+    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        let Some(stream) = self.streams.get_mut(&io.handle) else { return };
+        match event {
+            ConnectionEvent::SendBacklogChange(_) => {}
+            ConnectionEvent::Disconnect => stream.status.peer_closed = true,
+            ConnectionEvent::Abort => stream.end(Some(HostError::Reset)),
+            // The host hears of it too, and decides. Only the target knows what ICMP had said of a silent peer.
+            ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration) => {
+                stream.soft_error = io.info().soft_error;
+            }
+            ConnectionEvent::Retrieve(_) => {}
+            ConnectionEvent::Released => {
+                stream.status.shut_down |= stream.closing && stream.status.error.is_none();
+                stream.end(None);
+            }
+        }
+    }
+}
+
+impl NodeClient for Streams {
+    fn name() -> &'static str {
+        "streams"
+    }
+
+    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
+        let mut busy = false;
+        while let Some(notice) = self.port.notice() {
+            self.notice(now, connections, notice);
+            busy = true;
+        }
+        busy
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn has_input(&self) -> bool {
+        self.port.has_notice()
+    }
+
+    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
+}

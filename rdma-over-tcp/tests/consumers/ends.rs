@@ -1,0 +1,301 @@
+//! A node with two consumers, byte streams and NDK, and calls that wait for their outcome.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use host_stack::{
+    host::HostConfig,
+    node::{Node, NodeConfig, Progress},
+    socket::{HostError, ListenerId},
+    stream::{StreamStatus, Streams},
+};
+use offload_engine::{
+    chimney::{client::OffloadHandle, state::MacAddress},
+    engine::EngineConfig,
+    link::{Link, MemoryLinkOptions},
+    sync::Mutex,
+    time::Duration,
+};
+use rdma_over_tcp::ndk::{
+    Adapter, AdapterConfig, AdapterCore, Connector, Cq, Data, Listener, MrFlags, NdkResultEx,
+    NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, open_on,
+};
+
+use crate::link::bell_links;
+
+/// A failure's, so that it may be long.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
+const BUFFER: usize = 4096;
+
+/// Where host `index` is.
+pub(crate) fn at(index: usize, port: u16) -> SocketAddr {
+    (Ipv4Addr::new(10, 3, 0, 1 + index as u8), port).into()
+}
+
+/// What a callback has told.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Option<NtStatus>>>);
+
+impl Told {
+    fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
+        let told = self.clone();
+        move |status| *told.0.lock() = Some(status)
+    }
+}
+
+/// An end of a queue pair.
+pub(crate) struct End {
+    ndk: Node<AdapterCore>,
+    cq: Cq,
+    pub(crate) qp: Qp,
+    pub(crate) connector: Connector,
+    buffer: RegisteredBuffer,
+    token: u32,
+    /// Reasons of disconnect events.
+    ended: Arc<Mutex<Vec<u32>>>,
+}
+
+/// A node with two consumers.
+pub(crate) struct Host {
+    pub(crate) streams: Node<Streams>,
+    pub(crate) ndk: Node<AdapterCore>,
+    pub(crate) adapter: Adapter,
+}
+
+fn start(index: usize, link: Box<dyn Link>, progress: Progress) -> Host {
+    let mac = MacAddress([2, 0, 0, 0, 3, 1 + index as u8]);
+    let host =
+        HostConfig { mac, addresses: vec![(at(index, 0).ip(), 24)], ..HostConfig::default() };
+    let spin = Duration::from_micros(20);
+    let config = NodeConfig { engine: EngineConfig::new(mac), host, progress, spin };
+    let streams = Node::start(link, config, Streams::new).unwrap();
+    let (ndk, adapter) = open_on(&streams, AdapterConfig::default()).unwrap();
+    Host { streams, ndk, adapter }
+}
+
+/// Two such nodes on one wire.
+pub(crate) fn hosts() -> [Host; 2] {
+    let (one, other) = bell_links(MemoryLinkOptions::default());
+    let one = start(0, Box::new(one), Progress::Automatic);
+    [one, start(1, Box::new(other), Progress::Automatic)]
+}
+
+fn wait<T>(node: &Node<AdapterCore>, what: &str, f: impl FnMut() -> Option<T>) -> T {
+    node.wait_until(Some(LIMIT), f).unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+/// What a call of NDK comes to.
+fn outcome(
+    node: &Node<AdapterCore>,
+    call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
+) -> NtStatus {
+    let told = Told::default();
+    match call(Box::new(told.tells())) {
+        NtStatus::PENDING => wait(node, "a completion", || told.0.lock().take()),
+        inline => inline,
+    }
+}
+
+/// What is closed has gone, with everything that was reserved for it.
+pub(crate) fn closed(
+    node: &Node<AdapterCore>,
+    close: impl FnOnce(Box<dyn FnOnce() + Send>) -> NtStatus,
+) {
+    let status = outcome(node, |told| close(Box::new(move || told(NtStatus::SUCCESS))));
+    assert_eq!(status, NtStatus::SUCCESS);
+}
+
+impl Host {
+    /// A listener of NDK's, whose requests come out behind.
+    pub(crate) fn ndk_listen(&self, local: SocketAddr) -> Result<(Listener, Incoming), NtStatus> {
+        let incoming = Incoming::default();
+        let told = incoming.clone();
+        let listener =
+            self.adapter.create_listener(move |connector| told.0.lock().push(connector)).unwrap();
+        match outcome(&self.ndk, |told| listener.listen(local, told)) {
+            NtStatus::SUCCESS => Ok((listener, incoming)),
+            status => Err(status),
+        }
+    }
+
+    /// A queue pair and what belongs to it, not connected.
+    fn end(&self, connector: Connector) -> End {
+        let cq = self.adapter.create_cq(16, |_| {}).unwrap();
+        let pd = self.adapter.create_pd().unwrap();
+        let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
+        let mr = pd.create_mr(false).unwrap();
+        let buffer = self.adapter.allocate(BUFFER).unwrap();
+        mr.register(&buffer, 0, BUFFER, MrFlags::ALLOW_LOCAL_WRITE).unwrap();
+        let token = mr.local_token();
+        End { ndk: self.ndk.clone(), cq, qp, connector, buffer, token, ended: Arc::default() }
+    }
+
+    pub(crate) fn ndk_connect(
+        &self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<End, NtStatus> {
+        let end = self.end(self.adapter.create_connector().unwrap());
+        end.post_receive();
+        let connect = |told| end.connector.connect(&end.qp, local, remote, LIMITS, &[], told);
+        let complete = |told| end.connector.complete_connect(Some(end.tells_end()), told);
+        match outcome(&self.ndk, connect) {
+            NtStatus::SUCCESS => {
+                assert_eq!(outcome(&self.ndk, complete), NtStatus::SUCCESS);
+                Ok(end)
+            }
+            status => Err(status),
+        }
+    }
+
+    pub(crate) fn ndk_accept(&self, incoming: &Incoming) -> End {
+        let connector = wait(&self.ndk, "a request", || incoming.0.lock().pop());
+        let end = self.end(connector);
+        end.post_receive();
+        let ended = Some(end.tells_end());
+        let accept = |told| end.connector.accept(&end.qp, LIMITS, &[], ended, told);
+        assert_eq!(outcome(&self.ndk, accept), NtStatus::SUCCESS);
+        end
+    }
+
+    /// A queue pair from here to a listener there.
+    pub(crate) fn ndk_pair(&self, there: &Host, incoming: &Incoming, to: SocketAddr) -> [End; 2] {
+        std::thread::scope(|scope| {
+            let accepts = scope.spawn(|| there.ndk_accept(incoming));
+            let one = self.ndk_connect(None, to).unwrap();
+            [one, accepts.join().unwrap()]
+        })
+    }
+}
+
+/// Requests that a listener has told of.
+#[derive(Clone, Default)]
+pub(crate) struct Incoming(Arc<Mutex<Vec<Connector>>>);
+
+impl End {
+    fn post_receive(&self) {
+        let half = BUFFER as u32 / 2;
+        let sge = Sge { address: self.buffer.address(), length: half, token: self.token };
+        self.qp.receive(1, &[sge]).unwrap();
+    }
+
+    fn tells_end(&self) -> Box<dyn FnOnce(u32) + Send> {
+        let ended = self.ended.clone();
+        Box::new(move |reason| ended.lock().push(reason))
+    }
+
+    pub(crate) fn send(&self, data: &[u8]) {
+        self.qp.send(2, Data::Inline(&[data]), OpFlags::SILENT_SUCCESS).unwrap();
+    }
+
+    /// The next completion.
+    pub(crate) fn complete(&self) -> NdkResultEx {
+        let mut results = [NdkResultEx::default()];
+        let poll = || (self.cq.poll_ex(&mut results) == 1).then_some(());
+        // Nobody wakes who polls: so it looks again when anything has happened on its node.
+        let deadline = std::time::Instant::now() + LIMIT;
+        let mut poll = poll;
+        while poll().is_none() {
+            assert!(std::time::Instant::now() < deadline, "a completion");
+            std::thread::yield_now();
+        }
+        results[0]
+    }
+
+    /// What the peer has sent.
+    pub(crate) fn received(&self) -> Vec<u8> {
+        let result = self.complete();
+        assert_eq!((result.status, result.qp_context), (NtStatus::SUCCESS, 0));
+        let mut data = vec![0; result.bytes_transferred as usize];
+        self.buffer.read_at(0, &mut data);
+        self.post_receive();
+        data
+    }
+
+    /// Waits for the disconnect event.
+    pub(crate) fn disconnected(&self) {
+        wait(&self.ndk, "a disconnect event", || (!self.ended.lock().is_empty()).then_some(()));
+    }
+}
+
+/// Calls of byte streams that wait for their outcome.
+pub(crate) trait Calls {
+    fn listen(&self, local: SocketAddr) -> Result<(ListenerId, SocketAddr), HostError>;
+    fn unlisten(&self, listener: ListenerId);
+    fn bind(&self, local: SocketAddr) -> Result<SocketAddr, HostError>;
+    fn connect(
+        &self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<OffloadHandle, HostError>;
+    fn accept(&self, listener: ListenerId) -> OffloadHandle;
+    fn send(&self, handle: OffloadHandle, data: &[u8]);
+    fn read(&self, handle: OffloadHandle, count: usize) -> Vec<u8>;
+    fn until(&self, handle: OffloadHandle, what: &str, is: impl Fn(&StreamStatus) -> bool);
+}
+
+impl Calls for Node<Streams> {
+    fn listen(&self, local: SocketAddr) -> Result<(ListenerId, SocketAddr), HostError> {
+        let listener = self.with(|streams, _, _| streams.listen(local, 8));
+        let listening = self.wait(Some(LIMIT), |streams, _, _| streams.listening(listener));
+        listening.expect("an answer").map(|local| (listener, local))
+    }
+
+    fn unlisten(&self, listener: ListenerId) {
+        self.with(|streams, _, _| streams.unlisten(listener));
+    }
+
+    fn bind(&self, local: SocketAddr) -> Result<SocketAddr, HostError> {
+        let endpoint = self.with(|streams, _, _| streams.bind(local));
+        self.wait(Some(LIMIT), |streams, _, _| streams.bound(endpoint)).expect("an answer")
+    }
+
+    fn connect(
+        &self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<OffloadHandle, HostError> {
+        let handle = self.with(|streams, _, _| streams.connect(local, remote, LIMIT));
+        let connected = self.wait(Some(LIMIT), |streams, _, _| {
+            let status = streams.status(handle)?;
+            match status.error {
+                Some(error) => Some(Err(error)),
+                None => status.connected.then_some(Ok(handle)),
+            }
+        });
+        connected.expect("an answer")
+    }
+
+    fn accept(&self, listener: ListenerId) -> OffloadHandle {
+        self.wait(Some(LIMIT), |streams, _, _| streams.accept(listener)).expect("a connection")
+    }
+
+    fn send(&self, handle: OffloadHandle, data: &[u8]) {
+        self.with(|streams, connections, now| {
+            streams.send(now, connections, handle, Bytes::copy_from_slice(data))
+        });
+    }
+
+    fn read(&self, handle: OffloadHandle, count: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        let read = self.wait(Some(LIMIT), |streams, connections, now| {
+            while let Some(data) = streams.receive(now, connections, handle) {
+                all.extend_from_slice(&data);
+            }
+            (all.len() >= count).then_some(())
+        });
+        read.expect("data");
+        all
+    }
+
+    fn until(&self, handle: OffloadHandle, what: &str, is: impl Fn(&StreamStatus) -> bool) {
+        let reached = self.wait(Some(LIMIT), |streams, _, _| {
+            streams.status(handle).is_some_and(|status| is(&status)).then_some(())
+        });
+        reached.unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+}

@@ -1,0 +1,164 @@
+//! Byte streams and NDK as two consumers of one node: they share its addresses, and no port; each hears of its own; one
+//! that leaves takes its own along, and the other does not notice.
+#![cfg(not(loom))]
+
+mod ends;
+#[path = "../../../host-stack/tests/threads/link.rs"]
+mod link;
+
+use host_stack::{
+    socket::HostError,
+    stream::{OffloadState, Streams},
+};
+use offload_engine::engine::{CLIENTS_MAX, TooManyClients};
+use rdma_over_tcp::ndk::{AdapterConfig, NtStatus, open_on};
+
+use self::ends::{Calls, at, closed, hosts};
+
+const PORT: u16 = 5000;
+
+// NDK-EP-1, -2: what NDK has byte streams cannot take, until NDK lets go of it.
+#[test]
+fn a_port_of_ndk_s_is_no_stream_s() {
+    let [near, far] = hosts();
+    let any = (std::net::Ipv4Addr::UNSPECIFIED, PORT).into();
+    let (listener, incoming) = far.ndk_listen(at(1, PORT)).unwrap();
+    for local in [at(1, PORT), any] {
+        assert_eq!(far.streams.listen(local).err(), Some(HostError::AddressInUse));
+        assert_eq!(far.streams.bind(local), Err(HostError::AddressInUse));
+    }
+    let from = far.streams.connect(Some(at(1, PORT)), at(0, 9));
+    assert_eq!(from, Err(HostError::AddressInUse));
+
+    let [one, other] = near.ndk_pair(&far, &incoming, at(1, PORT));
+    let local = one.connector.local_address().unwrap();
+    assert_eq!(near.streams.listen(local).err(), Some(HostError::AddressInUse));
+    // The connection ends; connector and listener have their endpoints until they are closed.
+    assert_eq!(one.qp.close(|| {}), NtStatus::PENDING);
+    other.disconnected();
+    assert_eq!(near.streams.bind(local), Err(HostError::AddressInUse));
+    closed(&near.ndk, |done| one.connector.close(done));
+    assert_eq!(near.streams.bind(local), Ok(local));
+
+    let closing = listener.close(|| {});
+    assert_eq!(closing, NtStatus::PENDING, "NDK-EP-5: an accepted connector is left");
+    assert_eq!(far.streams.bind(at(1, PORT)), Err(HostError::AddressInUse));
+    closed(&far.ndk, |done| other.connector.close(done));
+    assert_eq!(far.streams.listen(at(1, PORT)).map(|(_, local)| local), Ok(at(1, PORT)));
+}
+
+// And the other way round.
+#[test]
+fn a_port_of_a_stream_is_not_ndk_s() {
+    let [near, far] = hosts();
+    let in_use = Some(NtStatus::SHARING_VIOLATION);
+    let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
+    assert_eq!(far.ndk_listen(at(1, PORT)).err(), in_use);
+    let bound = far.streams.bind(at(1, 0)).unwrap();
+    assert_eq!(far.ndk_listen(bound).err(), in_use);
+
+    let handle = near.streams.connect(None, at(1, PORT)).unwrap();
+    far.streams.accept(listener);
+    let local = near.streams.with(|streams, _, _| streams.status(handle)).unwrap().local.unwrap();
+    assert_eq!(near.ndk_listen(local).err(), in_use);
+    assert_eq!(near.ndk_connect(Some(local), at(1, 9)).err(), in_use);
+    // What NDK was refused it may ask for again.
+    near.streams.with(|streams, connections, now| streams.forget(now, connections, handle));
+    let listened = near.ndk.wait_until(Some(ends::LIMIT), || near.ndk_listen(local).ok());
+    assert!(listened.is_ok(), "the connection is gone, and so is its port");
+    far.streams.unlisten(listener);
+    let (_, incoming) = far.ndk_listen(at(1, PORT)).unwrap();
+    near.ndk_pair(&far, &incoming, at(1, PORT));
+}
+
+/// Both kinds at once between two nodes, on one address of each.
+#[test]
+fn both_move_data_on_one_address() {
+    let [near, far] = hosts();
+    let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
+    let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
+    let one = near.streams.connect(None, at(1, PORT)).unwrap();
+    let other = far.streams.accept(listener);
+    let pairs = [(); 2].map(|()| near.ndk_pair(&far, &incoming, at(1, PORT + 1)));
+    for round in 0..10_u8 {
+        let data = [round; 100];
+        near.streams.send(one, &data);
+        far.streams.send(other, &data);
+        for [a, b] in &pairs {
+            a.send(&data);
+            b.send(&data);
+        }
+        for [a, b] in &pairs {
+            assert_eq!((a.received(), b.received()), (data.to_vec(), data.to_vec()));
+        }
+        assert_eq!(near.streams.read(one, data.len()), data);
+        assert_eq!(far.streams.read(other, data.len()), data);
+    }
+    let locals = pairs.each_ref().map(|[_, b]| b.connector.local_address().unwrap().ip());
+    assert_eq!(locals, [at(1, 0).ip(); 2]);
+    near.streams.until(one, "the target", |status| status.state == OffloadState::Offloaded);
+}
+
+/// With its last handle an adapter leaves: its queue pair's peer hears it, its ports are free, and the byte streams go
+/// on. Another one takes its place.
+#[test]
+fn an_adapter_leaves_and_streams_go_on() {
+    let [near, far] = hosts();
+    let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
+    let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
+    let one = near.streams.connect(None, at(1, PORT)).unwrap();
+    let other = far.streams.accept(listener);
+    let ends::Host { streams, mut ndk, mut adapter } = near;
+    for round in 0..3_u8 {
+        let host = ends::Host { streams: streams.clone(), ndk, adapter };
+        let [end, peer] = host.ndk_pair(&far, &incoming, at(1, PORT + 1));
+        let (listens, _) = host.ndk_listen(at(0, PORT)).unwrap();
+        end.send(&[round; 50]);
+        assert_eq!(peer.received(), [round; 50]);
+        let local = end.connector.local_address().unwrap();
+        assert_eq!(streams.bind(local), Err(HostError::AddressInUse));
+        drop((end, listens, host));
+        peer.disconnected();
+        assert_eq!(peer.complete().status, NtStatus::CANCELLED, "what it had posted is flushed");
+        let bound = |local| streams.wait_until(Some(ends::LIMIT), || streams.bind(local).ok());
+        assert_eq!(bound(local), Ok(local), "the host stack has heard that it leaves");
+        streams.send(one, &[round; 50]);
+        assert_eq!(far.streams.read(other, 50), [round; 50]);
+        (ndk, adapter) = open_on(&streams, AdapterConfig::default()).unwrap();
+        assert_eq!(adapter.connections(), []);
+    }
+}
+
+/// And the other way round: byte streams leave, the queue pairs stay.
+#[test]
+fn streams_leave_and_an_adapter_goes_on() {
+    let [near, far] = hosts();
+    let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
+    let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
+    let ends::Host { streams, ndk, adapter } = near;
+    let one = streams.connect(None, at(1, PORT)).unwrap();
+    let other = far.streams.accept(listener);
+    let local = streams.with(|streams, _, _| streams.status(one)).unwrap().local.unwrap();
+    drop(streams);
+    far.streams.until(other, "an end", |status| status.closed);
+    let status = far.streams.with(|streams, _, _| streams.status(other)).unwrap();
+    assert_eq!(status.error, Some(HostError::Reset));
+    let near = ends::Host { streams: ndk.register(Streams::new).unwrap(), ndk, adapter };
+    assert_eq!(near.streams.bind(local), Ok(local));
+    let [end, peer] = near.ndk_pair(&far, &incoming, at(1, PORT + 1));
+    peer.send(b"still here");
+    assert_eq!(end.received(), b"still here");
+}
+
+/// A node takes as many consumers as it says, and one more when one has gone.
+#[test]
+fn there_is_room_for_so_many() {
+    let [near, _far] = hosts();
+    let more = (2..CLIENTS_MAX).map(|_| near.streams.register(Streams::new).unwrap());
+    let mut more = more.collect::<Vec<_>>();
+    assert_eq!(near.streams.register(Streams::new).err(), Some(TooManyClients));
+    assert_eq!(open_on(&near.streams, AdapterConfig::default()).err(), Some(TooManyClients));
+    more.pop();
+    let again = || near.streams.register(Streams::new).ok();
+    assert!(near.streams.wait_until(Some(ends::LIMIT), again).is_ok());
+}
