@@ -1,0 +1,319 @@
+//! Clients that come to a node that runs and leave it, on virtual time: wherever the connections of one that leaves are
+//! at that moment, they are reset, its ports are free, and who takes its place in the table hears nothing of them.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use host_stack::{
+    host::HostConfig,
+    node::Core,
+    simulation::Pair,
+    socket::{EndpointId, HostError, ListenerId, Notice, SocketPort},
+    stream::{OffloadState, StreamStatus, Streams},
+};
+use offload_engine::{
+    chimney::{
+        client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+        state::MacAddress,
+    },
+    engine::{CLIENTS_MAX, Callback, Connections, EngineConfig, NodeClient},
+    link::{MemoryLink, MemoryLinkOptions, memory_link_pair},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
+    time::{Duration, Instant},
+};
+
+/// Virtual time a run may take.
+const LIMIT: Instant = Instant::from_millis(600_000);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const PORT: u16 = 7;
+
+type Nodes = Pair<Core>;
+
+fn at(number: u8, port: u16) -> SocketAddr {
+    ([10, 0, 0, number], port).into()
+}
+
+fn node(number: u8, link: MemoryLink) -> Core {
+    let mac = MacAddress([2, 0, 0, 0, 0, number]);
+    let host =
+        HostConfig { mac, addresses: vec![(at(number, 0).ip(), 24)], ..HostConfig::default() };
+    Core::new(Box::new(link), EngineConfig::new(mac), host, Streams::new).unwrap()
+}
+
+fn streams(core: &mut Core, client: ClientTag) -> &mut Streams {
+    core.clients.get_mut(client).expect("a client that is there")
+}
+
+/// Node 1 with a second client, whose connection to the one client of node 2 is offloaded on both sides.
+struct Bench {
+    pair: Nodes,
+    second: ClientTag,
+    near: OffloadHandle,
+    far: OffloadHandle,
+    listener: ListenerId,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (near, far) = memory_link_pair(MemoryLinkOptions::default());
+        let mut pair = Pair::new(node(1, near), node(2, far));
+        let listener = pair.b.clients.first_mut::<Streams>().listen(at(2, PORT), 4);
+        let listens = |pair: &mut Nodes| pair.b.clients.first::<Streams>().listening(listener);
+        pair.run(LIMIT, listens).unwrap().unwrap();
+        let second = pair.a.register(Streams::new).unwrap();
+        let near = streams(&mut pair.a, second).connect(None, at(2, PORT), TIMEOUT);
+        let accept = |pair: &mut Nodes| pair.b.clients.first_mut::<Streams>().accept(listener);
+        let far = pair.run(LIMIT, accept).unwrap();
+        let mut bench = Self { pair, second, near, far, listener };
+        bench.run_until(|bench| {
+            bench.near().state == OffloadState::Offloaded
+                && bench.far().state == OffloadState::Offloaded
+        });
+        bench
+    }
+
+    fn near(&mut self) -> StreamStatus {
+        streams(&mut self.pair.a, self.second).status(self.near).unwrap()
+    }
+
+    fn far(&mut self) -> StreamStatus {
+        self.pair.b.clients.first::<Streams>().status(self.far).unwrap()
+    }
+
+    fn run_until(&mut self, mut is: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..1_000_000 {
+            if is(self) {
+                return;
+            }
+            let mut polls = 0;
+            // One round of both, or the next moment at which something is due.
+            let moved = self.pair.run(LIMIT, |_| {
+                polls += 1;
+                (polls > 1).then_some(())
+            });
+            moved.unwrap();
+        }
+        panic!("it does not come to pass");
+    }
+
+    /// One more kibibyte from node 2, so that there is always something on its way.
+    fn far_sends(&mut self) {
+        let (now, far, b) = (self.pair.now, self.far, &mut self.pair.b);
+        let data = Bytes::from_static(&[7; 1024]);
+        b.clients.first_mut::<Streams>().send(now, b.engine.connections(), far, data);
+    }
+
+    /// The second client leaves, and as soon as its place is free somebody takes it.
+    fn replace(&mut self) -> ClientTag {
+        self.pair.a.leave(self.second);
+        let gone = self.second;
+        let a = &mut self.pair.a;
+        while a.clients.contains(gone) {
+            a.poll(self.pair.now).unwrap();
+        }
+        let heir = a.register(Heir::new).unwrap();
+        assert_ne!(heir, gone, "a tag is given once");
+        let place = |tag: ClientTag| tag.0 % CLIENTS_MAX as u64;
+        assert_eq!(place(heir), place(gone), "a place is taken again");
+        heir
+    }
+
+    /// What a client has that left ends by an RST; nothing of it is left, and whoever has its place knows nothing.
+    fn assert_ended(&mut self, heir: ClientTag, local: SocketAddr) {
+        self.run_until(|bench| bench.far().closed);
+        assert_eq!(self.far().error, Some(HostError::Reset));
+        self.run_until(|bench| {
+            let Core { host, engine, .. } = &mut bench.pair.a;
+            host.as_ref().unwrap().is_idle() && engine.connections().is_empty()
+        });
+        let bound = self.pair.a.clients.first_mut::<Streams>().bind(local);
+        let is_bound = |bench: &Self, endpoint: EndpointId| {
+            bench.pair.a.clients.first::<Streams>().bound(endpoint)
+        };
+        self.run_until(|bench| is_bound(bench, bound).is_some());
+        assert_eq!(is_bound(self, bound), Some(Ok(local)), "its port is free");
+        let heard = &self.pair.a.clients.get::<Heir>(heir).unwrap().heard;
+        assert!(heard.is_empty(), "{heard:?}");
+    }
+}
+
+/// Takes the place of one that has left, and keeps what it hears.
+struct Heir {
+    port: SocketPort,
+    heard: Vec<String>,
+}
+
+impl Heir {
+    fn new(port: SocketPort) -> Self {
+        Self { port, heard: Vec::new() }
+    }
+
+    fn hears(&mut self, what: impl Into<String>) {
+        self.heard.push(what.into());
+    }
+}
+
+impl OffloadClient for Heir {
+    fn offloaded(&mut self, _io: &mut ConnectionIo<'_>) {
+        self.hears("offloaded");
+    }
+    fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+        self.hears("receive");
+        data.len()
+    }
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
+        self.hears("receive_complete");
+    }
+    fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: NblChain) {
+        self.hears("send_complete");
+    }
+    fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {
+        self.hears("send_room");
+    }
+    fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {
+        self.hears("disconnect_complete");
+    }
+    fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        self.hears(format!("{event:?}"));
+    }
+    fn uploaded(&mut self, _handle: OffloadHandle) {
+        self.hears("uploaded");
+    }
+}
+
+impl NodeClient for Heir {
+    fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
+        let notice: Option<Notice> = self.port.notice();
+        notice.is_some_and(|notice| {
+            self.hears(format!("{notice:?}"));
+            true
+        })
+    }
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+    fn has_input(&self) -> bool {
+        self.port.has_notice()
+    }
+    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
+}
+
+/// What the client that leaves had asked for just before.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    None,
+    Up,
+    /// Up, and down again.
+    Down,
+}
+
+/// Leaves after so many polls of its node since it has asked for the move.
+fn leaves(moves: Move, polls: usize) {
+    let mut bench = Bench::new();
+    let (near, second) = (bench.near, bench.second);
+    let local = bench.near().local.unwrap();
+    let of_second = |bench: &mut Bench, act: fn(&mut Streams, OffloadHandle)| {
+        act(streams(&mut bench.pair.a, second), near);
+    };
+    match moves {
+        Move::None => {}
+        Move::Up => of_second(&mut bench, Streams::upload),
+        Move::Down => {
+            of_second(&mut bench, Streams::upload);
+            bench.run_until(|bench| bench.near().state == OffloadState::InHost);
+            of_second(&mut bench, Streams::offload);
+        }
+    }
+    for _ in 0..polls {
+        bench.far_sends();
+        let now = bench.pair.now;
+        bench.pair.b.poll(now).unwrap();
+        bench.pair.a.poll(now).unwrap();
+    }
+    bench.far_sends();
+    let heir = bench.replace();
+    bench.far_sends();
+    bench.assert_ended(heir, local);
+}
+
+#[test]
+fn a_client_leaves_its_connection_with_the_target() {
+    for polls in 0..4 {
+        leaves(Move::None, polls);
+    }
+}
+
+// With the target, on the way up, in the host: one poll after the other.
+#[test]
+fn a_client_leaves_while_its_connection_comes_up() {
+    for polls in 0..8 {
+        leaves(Move::Up, polls);
+    }
+}
+
+#[test]
+fn a_client_leaves_while_its_connection_goes_down() {
+    for polls in 0..8 {
+        leaves(Move::Down, polls);
+    }
+}
+
+// A handshake under way, a listener and what it has accepted and nobody has taken, an endpoint: all of it goes.
+#[test]
+fn a_client_leaves_what_it_had_begun() {
+    let mut bench = Bench::new();
+    let second = bench.second;
+    let client = streams(&mut bench.pair.a, second);
+    client.connect(Some(at(1, 40)), at(9, PORT), TIMEOUT);
+    client.listen(at(1, 41), 4);
+    client.bind(at(1, 42));
+    let other = bench.pair.b.clients.first_mut::<Streams>();
+    let waits = other.connect(None, at(1, 41), TIMEOUT);
+    let status = |bench: &Bench| bench.pair.b.clients.first::<Streams>().status(waits).unwrap();
+    bench.run_until(|bench| status(bench).connected);
+    let heir = bench.replace();
+    bench.run_until(|bench| status(bench).closed);
+    assert_eq!(status(&bench).error, Some(HostError::Reset));
+    for port in [40, 41, 42] {
+        bench.assert_ended(heir, at(1, port));
+    }
+    let refused = bench.pair.b.clients.first_mut::<Streams>().connect(None, at(1, 41), TIMEOUT);
+    let error =
+        |bench: &Bench| bench.pair.b.clients.first::<Streams>().status(refused).unwrap().error;
+    bench.run_until(|bench| error(bench).is_some());
+    assert_eq!(error(&bench), Some(HostError::Refused), "nobody listens any more");
+}
+
+// Each hears of its own, and the first does not notice that the second comes and goes.
+#[test]
+fn clients_do_not_know_of_each_other() {
+    let mut bench = Bench::new();
+    let first = bench.pair.a.clients.first_mut::<Streams>();
+    let own = first.connect(None, at(2, PORT), TIMEOUT);
+    let listener = bench.listener;
+    let accept = |pair: &mut Nodes| pair.b.clients.first_mut::<Streams>().accept(listener);
+    let far = bench.pair.run(LIMIT, accept).unwrap();
+    assert_eq!(bench.pair.a.clients.first::<Streams>().status(bench.near), None);
+    assert_eq!(streams(&mut bench.pair.a, bench.second).status(own), None);
+    let local = bench.near().local.unwrap();
+    for round in 0_u8..4 {
+        let (now, b) = (bench.pair.now, &mut bench.pair.b);
+        let data = Bytes::from(vec![round; 100]);
+        b.clients.first_mut::<Streams>().send(now, b.engine.connections(), far, data.clone());
+        bench.far_sends();
+        if round == 2 {
+            bench.replace();
+        }
+        let mut heard = Vec::new();
+        bench.run_until(|bench| {
+            let (now, a) = (bench.pair.now, &mut bench.pair.a);
+            let first = a.clients.first_mut::<Streams>();
+            heard.extend(first.receive(now, a.engine.connections(), own).unwrap_or_default());
+            heard.len() == data.len()
+        });
+        assert_eq!(heard, data);
+    }
+    bench.run_until(|bench| bench.far().closed);
+    assert_eq!(bench.far().error, Some(HostError::Reset));
+    assert_ne!(bench.pair.a.clients.first::<Streams>().status(own).unwrap().local, Some(local));
+}
