@@ -68,7 +68,7 @@ pub use self::config::{
 };
 pub use self::list::{ConnectionRow, Moves, Refusal, SocketState};
 use self::{
-    connection::{Connection, Listener, Offloaded, Owner},
+    connection::{Connection, Listener, OffloadStage, Offloaded, Owner},
     paths::Paths,
     ports::Ports,
     shards::{ClientId, ShardId, Shards},
@@ -268,6 +268,14 @@ impl Host {
     /// Whether no connection is left, here or with the target. Listeners do not count.
     pub fn is_idle(&self) -> bool {
         self.connections.is_empty() && self.offloaded.is_empty()
+    }
+
+    /// Whether nothing is left to be said to a peer: no connection here but in TIME-WAIT, and none on its way to the
+    /// target or back.
+    pub fn is_silent(&self) -> bool {
+        let waits = |found: &Connection| self.state_of(found) == tcp::State::TimeWait;
+        self.connections.values().all(waits)
+            && self.offloaded.values().all(|found| matches!(found.stage, OffloadStage::With(_)))
     }
 
     /// Counters.

@@ -43,7 +43,10 @@ use offload_engine::{
         doorbell::{Doorbell, Sleep},
     },
     link::Link,
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -90,12 +93,14 @@ pub struct NodeConfig {
 
 /// A node with its clock and threads, or one of its shards, as one of its clients sees it: `C` is that client. Clones
 /// are the same. When the last of them is dropped the client leaves: its listeners go, and its connections end with an
-/// RST. The node goes on for its other clients, and ends with the last handle of any.
+/// RST. The node goes on for its other clients, and ends with the last handle of any. That drop returns when these RSTs
+/// have left, and all that had been sent before, at most [`FAREWELL_MAX`] later; in a callback of the node's it
+/// returns at once, and the node ends behind the callback.
 pub struct Node<C: NodeClient> {
     shared: Arc<Shared<Core>>,
-    // Dropped before the membership: a node that ends takes its clients along.
-    threads: Arc<Threads>,
+    // Dropped before the threads: a node ends when its last client has left.
     membership: Arc<Membership>,
+    threads: Arc<Threads>,
     client: PhantomData<fn() -> C>,
 }
 
@@ -115,8 +120,15 @@ impl Drop for Membership {
     }
 }
 
-/// Stops and joins the threads of all shards when the last handle of any is dropped.
+/// How long a node that ends goes on, at most, until what is left to be said has left: the RSTs of its clients'
+/// connections, and the end of a conversation that both sides have closed. A link that takes nothing, or a next hop that
+/// does not answer, costs this long.
+pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// Ends, stops and joins the threads of all shards when the last handle of any is dropped.
 struct Threads {
+    /// The host stack, on a thread of its own, has nothing more to say. Its doorbells are rung after it.
+    host_is_silent: Arc<AtomicBool>,
     shards: Vec<Arc<Shared<Core>>>,
     host_doorbell: Arc<Doorbell>,
     requests: RequestPort,
@@ -143,30 +155,54 @@ fn host_thread<K: Passive>(shards: &[Arc<Shared<K>>], doorbell: &Doorbell, mut h
     let is_stopping = || shards.iter().all(|shared| shared.is_stopping());
     let now = || shards[0].now();
     while !is_stopping() {
-        if host.poll(now()) {
-            continue;
+        if !host.poll(now()) {
+            sleep_of_host(doorbell, &host, now(), None, &is_stopping);
         }
-        let now = now();
-        let timeout = host.poll_at(now).map(|until| until - now);
-        doorbell.sleep(|| {
-            let is_idle = !host.has_input() && !is_stopping();
-            is_idle.then_some(Sleep { timeout, ..Sleep::default() })
-        });
+    }
+    let deadline = now() + FAREWELL_MAX;
+    let is_over = |host: &Host| host.is_silent() && !host.has_input();
+    while now() < deadline && !is_over(&host) && !shards.iter().any(|shared| shared.has_failed()) {
+        if !host.poll(now()) {
+            sleep_of_host(doorbell, &host, now(), Some(deadline), &|| false);
+        }
     }
 }
 
+fn sleep_of_host(
+    doorbell: &Doorbell,
+    host: &Host,
+    now: Instant,
+    deadline: Option<Instant>,
+    is_stopping: &dyn Fn() -> bool,
+) {
+    let until = host.poll_at(now).into_iter().chain(deadline).min();
+    let timeout = until.map(|until| until - now);
+    doorbell.sleep(|| {
+        let is_idle = !host.has_input() && !is_stopping();
+        is_idle.then_some(Sleep { timeout, ..Sleep::default() })
+    });
+}
+
 /// The thread of an engine. One that has lost its link takes the other shards along: they have the same device.
-fn engine_thread<K: Passive>(own: &Shared<K>, shards: &[Arc<Shared<K>>]) {
+fn engine_thread(own: &Shared<Core>, shards: &[Arc<Shared<Core>>], host_is_silent: &AtomicBool) {
     own.engine_thread();
     let Err(failure) = own.wait(Some(own.now()), |_, _| None::<()>) else { return };
     if failure == WaitError::TimedOut {
         // The node was dropped.
+        finish(own, host_is_silent);
         return;
     }
     for other in shards.iter().filter(|other| !std::ptr::eq(&***other, own)) {
         other.lose_with(failure.clone());
         other.engine_doorbell.ring();
     }
+}
+
+/// Says what is left to be said: the clients have left.
+fn finish(shard: &Shared<Core>, host_is_silent: &AtomicBool) {
+    shard.finish(shard.now() + FAREWELL_MAX, |core| {
+        (core.host.is_some() || host_is_silent.load(Ordering::Acquire)) && core.is_silent()
+    });
 }
 
 /// The client of a handle.
@@ -220,7 +256,9 @@ impl<C: NodeClient> Node<C> {
             Arc::new(Shared::new(core, doorbell, descriptor, spin, progress))
         };
         let shards = cores.into_iter().zip(descriptors).map(shared).collect::<Vec<_>>();
+        let host_is_silent = Arc::new(AtomicBool::new(false));
         let threads = Arc::new(Threads {
+            host_is_silent: host_is_silent.clone(),
             shards: shards.clone(),
             host_doorbell: host_doorbell.clone(),
             requests,
@@ -229,16 +267,22 @@ impl<C: NodeClient> Node<C> {
         if progress == Progress::Automatic {
             for (index, shared) in shards.iter().enumerate() {
                 let (shared, all) = (shared.clone(), shards.clone());
+                let host_is_silent = host_is_silent.clone();
                 let name = match index {
                     0 => "flue-engine".into(),
                     _ => format!("flue-engine-{index}"),
                 };
-                threads.spawn(name, move || engine_thread(&shared, &all))?;
+                threads.spawn(name, move || engine_thread(&shared, &all, &host_is_silent))?;
             }
         }
         if let Some(host) = own_host {
             let all = shards.clone();
-            threads.spawn("flue-host".into(), move || host_thread(&all, &host_doorbell, host))?;
+            let run = move || {
+                host_thread(&all, &host_doorbell, host);
+                host_is_silent.store(true, Ordering::Release);
+                all.iter().for_each(|shared| shared.engine_doorbell.ring());
+            };
+            threads.spawn("flue-host".into(), run)?;
         }
         let node = |shared| Self::of(shared, threads.clone(), Clients::FIRST);
         Ok(shards.into_iter().map(node).collect())
@@ -250,7 +294,7 @@ impl<C: NodeClient> Node<C> {
             requests: shared.enter().core.requests.clone(),
             engine_doorbell: shared.engine_doorbell.clone(),
         };
-        Self { shared, threads, membership: Arc::new(membership), client: PhantomData }
+        Self { shared, membership: Arc::new(membership), threads, client: PhantomData }
     }
 
     /// Registers one more client with this shard of the node: `client` makes it from its port to the host stack. It
@@ -424,6 +468,22 @@ impl Threads {
     }
 }
 
+impl Threads {
+    /// With manual progress whoever drops the last handle runs the loops for the last time, those of several shards at
+    /// once.
+    fn finish_manual(&self) {
+        match &self.shards[..] {
+            [shard, ..] if shard.progress == Progress::Automatic => {}
+            [shard] => finish(shard, &self.host_is_silent),
+            shards => std::thread::scope(|scope| {
+                for shard in shards {
+                    scope.spawn(|| finish(shard, &self.host_is_silent));
+                }
+            }),
+        }
+    }
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
         for shared in &self.shards {
@@ -431,6 +491,9 @@ impl Drop for Threads {
             shared.engine_doorbell.ring();
         }
         self.host_doorbell.ring();
+        if !std::thread::panicking() {
+            self.finish_manual();
+        }
         let own = std::thread::current().id();
         let handles = std::mem::take(&mut *self.handles.lock());
         for handle in handles {

@@ -128,8 +128,10 @@ impl Host {
         for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {
             self.abort_sends(handle);
             match self.connections.get(&handle).map(|found| self.state_of(found)) {
-                // Nothing is left to be said.
-                Some(tcp::State::TimeWait) => self.enter(handle, Stage::Lingering),
+                // Both sides have closed: what is left to be said smoltcp says by itself (RFC 9293 s3.10.5).
+                Some(tcp::State::TimeWait | tcp::State::LastAck | tcp::State::Closing) => {
+                    self.enter(handle, Stage::Lingering);
+                }
                 _ => self.reset(handle),
             }
         }

@@ -208,6 +208,11 @@ impl<K> Shared<K> {
         self.stopping.load(Ordering::Relaxed)
     }
 
+    /// Whether link or threads are gone.
+    pub(super) fn has_failed(&self) -> bool {
+        self.enter().failure.is_some()
+    }
+
     /// Waits for the condition.
     fn pause<'a>(
         &self,
@@ -345,10 +350,14 @@ impl<K: Passive> Shared<K> {
     /// Sleeps until the link is readable, the doorbell rings, a timer is due, or `deadline`. Does not sleep
     /// when there is input, or changes beyond `seen`. For one thread at a time.
     fn sleep(&self, seen: Option<u64>, deadline: Option<Instant>) {
+        let is_news = || seen.is_some_and(|seen| seen != self.changes()) || self.is_stopping();
+        self.sleep_unless(deadline, |_| is_news());
+    }
+
+    fn sleep_unless(&self, deadline: Option<Instant>, is_news: impl Fn(&K) -> bool) {
         self.engine_doorbell.sleep(|| {
             let mut state = self.state.lock();
-            let is_news = seen.is_some_and(|seen| seen != self.changes());
-            if is_news || state.core.has_input() || self.is_stopping() {
+            if is_news(&state.core) || state.core.has_input() {
                 return None;
             }
             let now = self.now();
@@ -379,6 +388,27 @@ impl<K: Passive> Shared<K> {
             } else if !idle.poll_on(now, self.spin) {
                 self.sleep(None, None);
                 idle.end();
+            }
+        }
+    }
+
+    /// Runs the loop of a node that ends until `is_over`, which the doorbell tells of, or until `deadline`.
+    pub(super) fn finish(&self, deadline: Instant, is_over: impl Fn(&K) -> bool) {
+        loop {
+            let (now, done, over) = {
+                let mut state = self.enter();
+                state.sleeping = None;
+                let now = self.now();
+                let done = self.iterate(&mut state, now);
+                let over = !done.busy && is_over(&state.core) || state.failure.is_some();
+                (now, done, over)
+            };
+            self.deliver_after(done);
+            if over || now >= deadline {
+                return;
+            }
+            if !done.busy {
+                self.sleep_unless(Some(deadline), &is_over);
             }
         }
     }

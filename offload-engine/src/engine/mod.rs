@@ -381,6 +381,16 @@ impl Engine {
         self.stalled.len() >= STALLED_FRAMES_MAX
     }
 
+    /// Whether nothing is left to be said to a peer: no connection but in TIME-WAIT, and no frame that waits for the
+    /// link or in it.
+    pub fn is_silent(&self) -> bool {
+        let phases = self.connections.occupied();
+        phases.map(|(_, found)| found.tcp.phase()).all(|phase| phase == tcp::TcpPhase::TimeWait)
+            && self.from_host.is_empty()
+            && self.stalled.is_empty()
+            && self.link.poll_at().is_none()
+    }
+
     /// Whether a frame waits for the link to become writable.
     pub fn wants_writable(&self) -> bool {
         !self.stalled.is_empty()

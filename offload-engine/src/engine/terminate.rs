@@ -20,6 +20,7 @@ use crate::{
     },
     nbl::NetBufferList,
     status::NdisStatus,
+    tcp::TcpPhase,
     time::Instant,
 };
 
@@ -174,8 +175,13 @@ impl Engine {
     }
 }
 
-/// Resets a connection whose client is not registered, which nobody can end otherwise.
+/// Resets a connection whose client is not registered, which nobody can end otherwise. One that both sides have closed
+/// ends by itself (RFC 9293 s3.10.5).
 pub(super) fn reset_unowned(now: Instant, offloaded: &mut Offloaded) {
+    let phase = offloaded.tcp.phase();
+    if matches!(phase, TcpPhase::Closing | TcpPhase::LastAck | TcpPhase::TimeWait) {
+        return;
+    }
     tracing::debug!(flow = ?offloaded.flow, client = ?offloaded.client, "reset: its client has left the node");
     offloaded.io(now).disconnect(Disconnect::Abortive, NetBufferList::new(0));
 }

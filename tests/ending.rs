@@ -1,0 +1,159 @@
+//! A process that ends says so: its peer hears a FIN when all is sent, else an RST, whether the process returns, fails
+//! or is told to end by SIGINT, SIGTERM or SIGHUP. The peer is the kernel's TCP, or another node.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use flue_test_support::flue::command;
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::switch::Switch;
+use rustix::process::Signal;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] =
+    &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
+const LIMIT: Duration = Duration::from_secs(120);
+/// Sooner than any retransmission limit: what a peer is told, and does not find out by itself.
+const TOLD: Duration = Duration::from_secs(10);
+const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+
+fn kernel_at() -> SocketAddr {
+    ([10, 0, 0, 1], 5000).into()
+}
+
+fn flue_at() -> SocketAddr {
+    ([10, 0, 0, 2], 5000).into()
+}
+
+/// `flue nc` on a TAP of its own, connected to the kernel's socket.
+struct Conversation {
+    flue: Process,
+    socket: TcpStream,
+    _host: Namespace,
+}
+
+impl Conversation {
+    fn new(flue_listens: bool, options: &str) -> Self {
+        let host = Namespace::new();
+        let nc = |what: &str| {
+            let node = "--tap tap0 --addr 10.0.0.2/24 --host-addr 10.0.0.1/24";
+            let line = format!("nc {what} {node} {options}");
+            Process::start(&host, command(FLUE, &line), Output::Bytes)
+        };
+        let (mut flue, socket) = if flue_listens {
+            let mut flue = nc("-l 5000");
+            flue.expect_line("listening", LIMIT);
+            let connect = || TcpStream::connect_timeout(&flue_at(), LIMIT);
+            (flue, host.run(connect).unwrap())
+        } else {
+            let any = SocketAddr::from(([0, 0, 0, 0], kernel_at().port()));
+            let listener = host.run(|| TcpListener::bind(any)).unwrap();
+            let flue = nc("10.0.0.1 5000");
+            (flue, listener.accept().unwrap().0)
+        };
+        flue.expect_line("connected", LIMIT);
+        socket.set_read_timeout(Some(TOLD)).unwrap();
+        Self { flue, socket, _host: host }
+    }
+
+    /// What the kernel hears.
+    fn heard(&mut self) -> io::Result<usize> {
+        self.socket.read(&mut [0; 16])
+    }
+}
+
+fn assert_reset(heard: io::Result<usize>) {
+    let kind = heard.map_err(|error| error.kind());
+    assert_eq!(kind, Err(io::ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_signal_becomes_a_reset() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let ways = ["", "--offload never", "--progress manual"];
+    for (number, options) in ways.into_iter().enumerate() {
+        for (signal, flue_listens) in SIGNALS.into_iter().zip([true, false, number % 2 == 0]) {
+            let mut conversation = Conversation::new(flue_listens, options);
+            // Held open: an input that ends would be a FIN.
+            let _input = conversation.flue.take_input();
+            conversation.flue.signal(signal);
+            assert_reset(conversation.heard());
+            conversation.flue.expect_line("interrupted by", LIMIT);
+            conversation.flue.expect_exit(1, LIMIT);
+        }
+    }
+}
+
+#[test]
+fn a_failure_becomes_a_reset() {
+    if lacks(NEEDS) {
+        return;
+    }
+    for options in ["", "--offload never"] {
+        let mut conversation = Conversation::new(true, options);
+        let _input = conversation.flue.take_input();
+        // Nobody reads what the kernel sends.
+        drop(conversation.flue.take_output());
+        conversation.socket.write_all(b"unheard").unwrap();
+        assert_reset(conversation.heard());
+        conversation.flue.expect_line("standard output", LIMIT);
+        conversation.flue.expect_exit(1, LIMIT);
+    }
+}
+
+#[test]
+fn an_end_in_order_is_a_fin() {
+    if lacks(NEEDS) {
+        return;
+    }
+    for (flue_first, options) in
+        [(true, ""), (false, ""), (true, "--offload never"), (false, "--offload never")]
+    {
+        let mut conversation = Conversation::new(true, options);
+        let input = conversation.flue.take_input();
+        if flue_first {
+            drop(input);
+            assert_eq!(conversation.heard().unwrap(), 0);
+            conversation.socket.shutdown(Shutdown::Write).unwrap();
+        } else {
+            conversation.socket.shutdown(Shutdown::Write).unwrap();
+            drop(input);
+            assert_eq!(conversation.heard().unwrap(), 0);
+        }
+        conversation.flue.expect_exit(0, LIMIT);
+        let error = conversation.socket.take_error().unwrap();
+        assert!(error.is_none(), "all was said before: {error:?}");
+    }
+}
+
+// A queue pair's peer hears it too, long before it would give up by itself.
+#[test]
+fn a_signalled_queue_pair_is_told_to_its_peer() {
+    if lacks(NEEDS) {
+        return;
+    }
+    for signal in [Signal::INT, Signal::TERM] {
+        let switch = Switch::new(1500);
+        let rping = |what: &str, host: u8| {
+            let node =
+                format!("--tap tap{host} --addr 10.0.0.{host}/24 --bridge {}", Switch::BRIDGE);
+            let line = format!("rping {what} {node}");
+            Process::start(switch.namespace(), command(FLUE, &line), Output::Lines)
+        };
+        let mut server = rping("-s -a 10.0.0.2", 2);
+        server.expect_line("listening", LIMIT);
+        let mut client = rping("-c -a 10.0.0.2 -C 1000000", 1);
+        client.expect_line("connected", LIMIT);
+        server.expect_line("connected", LIMIT);
+        let begun = Instant::now();
+        server.signal(signal);
+        server.expect_exit(1, LIMIT);
+        client.expect_exit(1, LIMIT);
+        assert!(begun.elapsed() < TOLD, "{:?}", begun.elapsed());
+    }
+}
