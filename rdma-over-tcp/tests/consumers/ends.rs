@@ -15,8 +15,11 @@ use host_stack::{
 use offload_engine::{
     chimney::{client::OffloadHandle, state::MacAddress},
     engine::EngineConfig,
-    link::{Link, MemoryLinkOptions},
-    sync::Mutex,
+    link::Link,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use rdma_over_tcp::ndk::{
@@ -24,12 +27,15 @@ use rdma_over_tcp::ndk::{
     NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, open_on,
 };
 
-use crate::link::bell_links;
-
 /// A failure's, so that it may be long.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-const BUFFER: usize = 4096;
+/// Bytes of a message of NDK's.
+pub(crate) const MESSAGE_MAX: usize = 10_000;
+/// Messages each way that may be under way: an end that reads one for each that it sends is at most one ahead.
+const SLOTS: usize = 2;
+/// What has come, and what is sent.
+const BUFFER: usize = 2 * SLOTS * MESSAGE_MAX;
 
 /// Where host `index` is.
 pub(crate) fn at(index: usize, port: u16) -> SocketAddr {
@@ -55,6 +61,9 @@ pub(crate) struct End {
     pub(crate) connector: Connector,
     buffer: RegisteredBuffer,
     token: u32,
+    /// Receives and sends since the beginning.
+    posted: AtomicUsize,
+    sent: AtomicUsize,
     /// Reasons of disconnect events.
     ended: Arc<Mutex<Vec<u32>>>,
 }
@@ -66,22 +75,16 @@ pub(crate) struct Host {
     pub(crate) adapter: Adapter,
 }
 
-fn start(index: usize, link: Box<dyn Link>, progress: Progress) -> Host {
+pub(crate) fn start(index: usize, link: Box<dyn Link>) -> Host {
     let mac = MacAddress([2, 0, 0, 0, 3, 1 + index as u8]);
     let host =
         HostConfig { mac, addresses: vec![(at(index, 0).ip(), 24)], ..HostConfig::default() };
     let spin = Duration::from_micros(20);
+    let progress = Progress::Automatic;
     let config = NodeConfig { engine: EngineConfig::new(mac), host, progress, spin };
     let streams = Node::start(link, config, Streams::new).unwrap();
     let (ndk, adapter) = open_on(&streams, AdapterConfig::default()).unwrap();
     Host { streams, ndk, adapter }
-}
-
-/// Two such nodes on one wire.
-pub(crate) fn hosts() -> [Host; 2] {
-    let (one, other) = bell_links(MemoryLinkOptions::default());
-    let one = start(0, Box::new(one), Progress::Automatic);
-    [one, start(1, Box::new(other), Progress::Automatic)]
 }
 
 fn wait<T>(node: &Node<AdapterCore>, what: &str, f: impl FnMut() -> Option<T>) -> T {
@@ -131,7 +134,11 @@ impl Host {
         let buffer = self.adapter.allocate(BUFFER).unwrap();
         mr.register(&buffer, 0, BUFFER, MrFlags::ALLOW_LOCAL_WRITE).unwrap();
         let token = mr.local_token();
-        End { ndk: self.ndk.clone(), cq, qp, connector, buffer, token, ended: Arc::default() }
+        let [posted, sent] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let (ndk, ended) = (self.ndk.clone(), Arc::default());
+        let end = End { ndk, cq, qp, connector, buffer, token, posted, sent, ended };
+        (0..SLOTS).for_each(|_| end.post_receive());
+        end
     }
 
     pub(crate) fn ndk_connect(
@@ -140,7 +147,6 @@ impl Host {
         remote: SocketAddr,
     ) -> Result<End, NtStatus> {
         let end = self.end(self.adapter.create_connector().unwrap());
-        end.post_receive();
         let connect = |told| end.connector.connect(&end.qp, local, remote, LIMITS, &[], told);
         let complete = |told| end.connector.complete_connect(Some(end.tells_end()), told);
         match outcome(&self.ndk, connect) {
@@ -155,7 +161,6 @@ impl Host {
     pub(crate) fn ndk_accept(&self, incoming: &Incoming) -> End {
         let connector = wait(&self.ndk, "a request", || incoming.0.lock().pop());
         let end = self.end(connector);
-        end.post_receive();
         let ended = Some(end.tells_end());
         let accept = |told| end.connector.accept(&end.qp, LIMITS, &[], ended, told);
         assert_eq!(outcome(&self.ndk, accept), NtStatus::SUCCESS);
@@ -178,9 +183,10 @@ pub(crate) struct Incoming(Arc<Mutex<Vec<Connector>>>);
 
 impl End {
     fn post_receive(&self) {
-        let half = BUFFER as u32 / 2;
-        let sge = Sge { address: self.buffer.address(), length: half, token: self.token };
-        self.qp.receive(1, &[sge]).unwrap();
+        let at = self.posted.fetch_add(1, Ordering::Relaxed) % SLOTS * MESSAGE_MAX;
+        let address = self.buffer.address() + at as u64;
+        let sge = Sge { address, length: MESSAGE_MAX as u32, token: self.token };
+        self.qp.receive(at as u64, &[sge]).unwrap();
     }
 
     fn tells_end(&self) -> Box<dyn FnOnce(u32) + Send> {
@@ -188,18 +194,21 @@ impl End {
         Box::new(move |reason| ended.lock().push(reason))
     }
 
+    /// Sends a message of at most [`MESSAGE_MAX`] bytes. All but the one before have to have arrived.
     pub(crate) fn send(&self, data: &[u8]) {
-        self.qp.send(2, Data::Inline(&[data]), OpFlags::SILENT_SUCCESS).unwrap();
+        let slot = self.sent.fetch_add(1, Ordering::Relaxed) % SLOTS;
+        let at = (SLOTS + slot) * MESSAGE_MAX;
+        self.buffer.write_at(at, data);
+        let address = self.buffer.address() + at as u64;
+        let sge = Sge { address, length: data.len() as u32, token: self.token };
+        self.qp.send(2, Data::Registered(&[sge]), OpFlags::SILENT_SUCCESS).unwrap();
     }
 
     /// The next completion.
     pub(crate) fn complete(&self) -> NdkResultEx {
         let mut results = [NdkResultEx::default()];
-        let poll = || (self.cq.poll_ex(&mut results) == 1).then_some(());
-        // Nobody wakes who polls: so it looks again when anything has happened on its node.
         let deadline = std::time::Instant::now() + LIMIT;
-        let mut poll = poll;
-        while poll().is_none() {
+        while self.cq.poll_ex(&mut results) == 0 {
             assert!(std::time::Instant::now() < deadline, "a completion");
             std::thread::yield_now();
         }
@@ -211,7 +220,7 @@ impl End {
         let result = self.complete();
         assert_eq!((result.status, result.qp_context), (NtStatus::SUCCESS, 0));
         let mut data = vec![0; result.bytes_transferred as usize];
-        self.buffer.read_at(0, &mut data);
+        self.buffer.read_at(result.request_context as usize, &mut data);
         self.post_receive();
         data
     }

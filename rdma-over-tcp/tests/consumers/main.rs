@@ -10,12 +10,21 @@ use host_stack::{
     socket::HostError,
     stream::{OffloadState, Streams},
 };
-use offload_engine::engine::{CLIENTS_MAX, TooManyClients};
+use offload_engine::{
+    engine::{CLIENTS_MAX, TooManyClients},
+    link::MemoryLinkOptions,
+};
 use rdma_over_tcp::ndk::{AdapterConfig, NtStatus, open_on};
 
-use self::ends::{Calls, at, closed, hosts};
+use self::ends::{Calls, Host, at, closed};
 
 const PORT: u16 = 5000;
+
+/// Two nodes on one wire.
+fn hosts() -> [Host; 2] {
+    let (one, other) = link::bell_links(MemoryLinkOptions::default());
+    [ends::start(0, Box::new(one)), ends::start(1, Box::new(other))]
+}
 
 // NDK-EP-1, -2: what NDK has byte streams cannot take, until NDK lets go of it.
 #[test]
@@ -108,9 +117,9 @@ fn an_adapter_leaves_and_streams_go_on() {
     let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
     let one = near.streams.connect(None, at(1, PORT)).unwrap();
     let other = far.streams.accept(listener);
-    let ends::Host { streams, mut ndk, mut adapter } = near;
+    let Host { streams, mut ndk, mut adapter } = near;
     for round in 0..3_u8 {
-        let host = ends::Host { streams: streams.clone(), ndk, adapter };
+        let host = Host { streams: streams.clone(), ndk, adapter };
         let [end, peer] = host.ndk_pair(&far, &incoming, at(1, PORT + 1));
         let (listens, _) = host.ndk_listen(at(0, PORT)).unwrap();
         end.send(&[round; 50]);
@@ -135,7 +144,7 @@ fn streams_leave_and_an_adapter_goes_on() {
     let [near, far] = hosts();
     let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
     let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
-    let ends::Host { streams, ndk, adapter } = near;
+    let Host { streams, ndk, adapter } = near;
     let one = streams.connect(None, at(1, PORT)).unwrap();
     let other = far.streams.accept(listener);
     let local = streams.with(|streams, _, _| streams.status(one)).unwrap().local.unwrap();
@@ -143,7 +152,7 @@ fn streams_leave_and_an_adapter_goes_on() {
     far.streams.until(other, "an end", |status| status.closed);
     let status = far.streams.with(|streams, _, _| streams.status(other)).unwrap();
     assert_eq!(status.error, Some(HostError::Reset));
-    let near = ends::Host { streams: ndk.register(Streams::new).unwrap(), ndk, adapter };
+    let near = Host { streams: ndk.register(Streams::new).unwrap(), ndk, adapter };
     assert_eq!(near.streams.bind(local), Ok(local));
     let [end, peer] = near.ndk_pair(&far, &incoming, at(1, PORT + 1));
     peer.send(b"still here");
