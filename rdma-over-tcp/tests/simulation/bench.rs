@@ -33,7 +33,7 @@ use rdma_over_tcp::{
     rnic::Rnic,
 };
 
-use crate::plan::Plan;
+use crate::{plan::Plan, stream::ByteStream};
 
 /// Virtual time one seed may take. With a lost FIN, and the peer's TIME_WAIT behind it, minutes pass.
 const LIMIT: Instant = Instant::from_millis(1_800_000);
@@ -172,6 +172,8 @@ fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::
 pub(crate) struct Bench {
     pub(crate) pair: Pair<Core>,
     pub(crate) adapters: [Adapter; 2],
+    /// What another client does meanwhile.
+    pub(crate) stream: Option<ByteStream>,
 }
 
 impl Bench {
@@ -184,17 +186,31 @@ impl Bench {
         let b = node(plan, 1, right, seeds[1]).unwrap();
         let adapters =
             [a.clients.first::<Client>().adapter(), b.clients.first::<Client>().adapter()];
-        Self { pair: Pair::new(a, b), adapters }
+        Self { pair: Pair::new(a, b), adapters, stream: None }
     }
 
     /// Runs until `done`; between the rounds callbacks run, then `done` may act.
     pub(crate) fn run(&mut self, mut done: impl FnMut() -> bool) -> Result<(), Stall> {
-        self.pair.run(LIMIT, |pair| {
+        let Self { pair, stream, .. } = self;
+        pair.run(LIMIT, |pair| {
+            if let Some(stream) = stream {
+                stream.step(pair);
+            }
             let mut callbacks = Vec::new();
             pair.a.clients.take_callbacks(&mut callbacks);
             pair.b.clients.take_callbacks(&mut callbacks);
             callbacks.into_iter().for_each(|callback| callback());
             done().then_some(())
+        })
+    }
+
+    /// Runs until the byte stream is through, if there is one.
+    pub(crate) fn run_stream(&mut self) -> Result<(), Stall> {
+        let Self { pair, stream, .. } = self;
+        let Some(stream) = stream else { return Ok(()) };
+        pair.run(LIMIT, |pair| {
+            stream.step(pair);
+            stream.is_over().then_some(())
         })
     }
 

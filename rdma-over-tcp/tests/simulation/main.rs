@@ -12,6 +12,7 @@ mod faults;
 mod plan;
 mod scenario;
 mod side;
+mod stream;
 
 use flue_test_support::seeds::{Class, Suite};
 
@@ -31,10 +32,30 @@ fn seeds() {
     assert!(runs > 0);
 }
 
+/// As [`SUITE`], with a byte stream beside the queue pairs.
+const SHARED: Suite = Suite {
+    name: "shared",
+    command: "cargo test -p rdma-over-tcp --test simulation consumers",
+    seeds: 300,
+    ..SUITE
+};
+
+// The same, while another client of both nodes moves bytes between the same addresses.
+#[test]
+fn consumers() {
+    let (runs, moved): (u64, usize) =
+        SHARED.run(scenario::run_shared, |sum: &mut (u64, usize), (_, more)| {
+            *sum = (sum.0 + 1, sum.1 + more);
+        });
+    assert!(runs > 0);
+    assert!(moved > 0 || runs < 100, "no byte stream has changed stacks");
+}
+
 // The bench is what it says: the same seed, the same run.
 #[test]
 fn a_seed_is_a_run() {
     for seed in [3, 4] {
         assert_eq!(scenario::run(seed), scenario::run(seed));
+        assert_eq!(scenario::run_shared(seed), scenario::run_shared(seed));
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     bench::Bench,
     plan::{Action, Conversation, Plan, SidePlan, conversations, draw, once_in},
     side::Side,
+    stream::ByteStream,
 };
 
 const PORT: u16 = 7000;
@@ -379,7 +380,13 @@ impl World {
             assert_eq!(own.fpdu_out, counters[1 - node].fpdu_in);
             assert_eq!(own.fpdu_out_octets, counters[1 - node].fpdu_in_octets);
             let engine = bench.cores()[node].engine.stats();
-            assert_eq!((engine.initiates, engine.initiate_failures), (count, 0));
+            let streams = u64::from(bench.stream.is_some());
+            let expected = count + streams;
+            // One that moves goes down again.
+            let moves = bench.stream.as_ref().map_or(0, |stream| stream.moved as u64);
+            let initiates = expected..=expected + moves;
+            assert!(initiates.contains(&engine.initiates), "{initiates:?} {engine:?}");
+            assert_eq!(engine.initiate_failures, 0);
         }
     }
 
@@ -418,11 +425,23 @@ fn step(side: &mut Side, peer: &mut Side) {
 
 /// One seed; returns what was counted.
 pub(crate) fn run(seed: u64) -> String {
+    play(seed, false).0
+}
+
+/// One seed with a byte stream beside the queue pairs; also returns how often that was moved.
+pub(crate) fn run_shared(seed: u64) -> (String, usize) {
+    play(seed, true)
+}
+
+fn play(seed: u64, is_shared: bool) -> (String, usize) {
     let mut rng = Rand64::new(u128::from(seed));
     let plan = Plan::new(&mut rng);
     let conversations = conversations(&mut rng, &plan);
     let mut bench = Bench::new(&plan, [rng.rand_u64(), rng.rand_u64()]);
     let mut world = World::new(&mut rng, &bench, plan, conversations);
+    if is_shared {
+        bench.stream = Some(ByteStream::new(&mut rng, &mut bench.pair, world.server()));
+    }
     world.listen(&mut bench);
     world.connect(&bench);
     let outcome = bench.run(|| {
@@ -441,7 +460,9 @@ pub(crate) fn run(seed: u64) -> String {
     world.check(&bench, "disconnect", outcome);
     world.assert_parted(&partings);
     world.pairs.iter().flatten().for_each(Side::assert_image);
+    let outcome = bench.run_stream();
+    world.check(&bench, "the byte stream", outcome);
     world.assert_counters(&bench);
     world.close(&mut rng, &mut bench);
-    world.describe(&bench)
+    (world.describe(&bench), bench.stream.map_or(0, |stream| stream.moved))
 }
