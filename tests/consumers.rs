@@ -1,5 +1,5 @@
-//! Byte streams and NDK on one node, one address and a real TAP: against another such node, and against the kernel's TCP,
-//! all at once. Every byte is checked.
+//! Byte streams and NDK on one node, one address and a real TAP: against another such node, and against the kernel's
+//! TCP, all at once. Every byte is checked.
 
 #[path = "../rdma-over-tcp/tests/consumers/ends.rs"]
 #[allow(dead_code, reason = "another program has tests of more")]

@@ -94,8 +94,8 @@ pub struct NodeConfig {
 /// A node with its clock and threads, or one of its shards, as one of its clients sees it: `C` is that client. Clones
 /// are the same. When the last of them is dropped the client leaves: its listeners go, and its connections end with an
 /// RST. The node goes on for its other clients, and ends with the last handle of any. That drop returns when these RSTs
-/// have left, and all that had been sent before, at most [`FAREWELL_MAX`] later; in a callback of the node's it
-/// returns at once, and the node ends behind the callback.
+/// have left, and all that had been sent before, at most [`FAREWELL_MAX`] later; after a drop in a
+/// callback of the node's the node ends behind that callback.
 pub struct Node<C: NodeClient> {
     shared: Arc<Shared<Core>>,
     // Dropped before the threads: a node ends when its last client has left.
@@ -121,8 +121,8 @@ impl Drop for Membership {
 }
 
 /// How long a node that ends goes on, at most, until what is left to be said has left: the RSTs of its clients'
-/// connections, and the end of a conversation that both sides have closed. A link that takes nothing, or a next hop that
-/// does not answer, costs this long.
+/// connections, and the end of a conversation that both sides have closed. A link that takes nothing, or a next hop
+/// that does not answer, costs this long.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// Ends, stops and joins the threads of all shards when the last handle of any is dropped.

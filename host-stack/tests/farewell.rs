@@ -62,9 +62,7 @@ impl Bench {
     fn new(policy: OffloadPolicy, progress: Progress, queues: usize) -> Self {
         let (one, others) = link::queue_links(MemoryLinkOptions::default(), queues);
         let links = others.into_iter().map(|queue| Box::new(queue) as Box<dyn Link>).collect();
-        let near =
-            Node::start_queues(links, config(1, policy, progress), |port| Streams::new(port))
-                .unwrap();
+        let near = Node::start_queues(links, config(1, policy, progress), Streams::new).unwrap();
         let of_far = config(2, OffloadPolicy::Always, Progress::Automatic);
         let far = Node::start(Box::new(one), of_far, Streams::new).unwrap();
         let listener = far.with(|streams, _, _| streams.listen(at(2, PORT), 8));
