@@ -222,7 +222,10 @@ impl Rnic {
 
     /// Returns whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now.
     pub(crate) fn has_work(&self) -> bool {
-        self.objects.returns.is_pending() || !self.kicks.is_empty() || !self.commands.is_empty()
+        self.objects.returns.is_pending()
+            || !self.kicks.is_empty()
+            || !self.commands.is_empty()
+            || self.objects.endpoints.has_released()
     }
 
     /// The next request to the transport.
