@@ -73,6 +73,9 @@ impl Link for Watched {
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         self.link.transmit(now, frame)
     }
+    fn flush(&mut self, now: Instant) {
+        self.link.flush(now);
+    }
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -62,6 +62,10 @@ impl<L: Link> Link for Shared<L> {
         self.with(self.transmit, |link| link.transmit(now, frame))
     }
 
+    fn flush(&mut self, now: Instant) {
+        self.with(self.transmit, |link| link.flush(now));
+    }
+
     fn wants_comments(&self) -> bool {
         self.with(self.transmit, |link| link.wants_comments())
     }

@@ -29,7 +29,7 @@ use host_stack::{
 use offload_engine::{
     chimney::{client::OffloadHandle, state::MacAddress},
     engine::EngineConfig,
-    link::{Impaired, Impairments, Link, MemoryLinkOptions},
+    link::{Impaired, Impairments, Link, MemoryLinkOptions, memory_link_pair},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -59,6 +59,8 @@ struct Plan {
     policies: [OffloadPolicy; 2],
     progress: [Progress; 2],
     loss: bool,
+    /// A descriptor wakes the nodes; else what the link was told to do so.
+    descriptors: bool,
     spin: Duration,
 }
 
@@ -79,8 +81,19 @@ impl Plan {
                 [Progress::Automatic, Progress::Manual][(seed % 2) as usize],
             ],
             loss: seed % 4 >= 2,
+            descriptors: matches!(seed % 4, 1 | 2),
             spin: Duration::from_micros(rng.rand_range(0..2) * 50),
         }
+    }
+
+    fn links(&self) -> (Box<dyn Link>, Box<dyn Link>) {
+        let options = MemoryLinkOptions::default();
+        if self.descriptors {
+            let (one, other) = bell_links(options);
+            return (Box::new(one), Box::new(other));
+        }
+        let (one, other) = memory_link_pair(options);
+        (Box::new(one), Box::new(other))
     }
 
     fn node(&self, index: usize, link: Box<dyn Link>) -> (TestNode, Arc<Ledger>) {
@@ -173,16 +186,16 @@ fn move_until(node: &TestNode, over: &AtomicBool, seed: u64) -> u64 {
 fn a_thread_for_each_connection() {
     for_each_seed(|seed| {
         let plan = Plan::new(seed);
-        let (one, other) = bell_links(MemoryLinkOptions::default());
+        let (one, other) = plan.links();
         let one: Box<dyn Link> = if plan.loss {
             let impairments =
                 Impairments { drop_pct: 1.0, reorder_pct: 1.0, seed, ..Default::default() };
             Box::new(Impaired::new(one, impairments, impairments).unwrap())
         } else {
-            Box::new(one)
+            one
         };
         let (near, near_ledger) = plan.node(0, one);
-        let (far, far_ledger) = plan.node(1, Box::new(other));
+        let (far, far_ledger) = plan.node(1, other);
         let listener = listen(&far);
 
         let mut threads = Vec::new();

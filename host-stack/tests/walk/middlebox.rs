@@ -1,7 +1,7 @@
 //! A box on the way that takes options out of SYNs, as some do: so a run has connections without SACK or
 //! without window scaling, which no setting of the host turns off.
 
-use std::{io, os::fd::BorrowedFd};
+use std::{io, os::fd::BorrowedFd, task::Waker};
 
 use etherparse::{NetSlice, SlicedPacket, TcpSlice, TransportSlice};
 use offload_engine::{
@@ -106,6 +106,14 @@ impl<L: Link> Link for Middlebox<L> {
                 self.link.transmit(now, &TxFrame { offload, head: &head, payload: &[], ..*frame })
             }
         }
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.link.flush(now);
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.link.set_waker(waker);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -6,6 +6,7 @@ use std::{
     io,
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
 };
 
 use host_stack::node::Cores;
@@ -192,6 +193,10 @@ impl<L: Link> Link for Queue<L> {
         device.link.transmit(now, frame)
     }
 
+    fn flush(&mut self, now: Instant) {
+        lock(&self.device).link.flush(now);
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -230,6 +235,14 @@ impl<L: Link, W: io::Write + Send> Link for Prompt<L, W> {
         let outcome = self.0.transmit(now, frame);
         self.0.flush().expect("the capture can be written");
         outcome
+    }
+
+    fn flush(&mut self, now: Instant) {
+        Link::flush(&mut self.0, now);
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.0.set_waker(waker);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

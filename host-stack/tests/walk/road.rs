@@ -7,6 +7,7 @@ use std::{
     net::IpAddr,
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, PoisonError},
+    task::Waker,
 };
 
 use offload_engine::{
@@ -250,6 +251,14 @@ impl<L: Link> Link for Roadside<L> {
         }
         drop(road);
         self.link.transmit(now, &TxFrame { head: &data, payload: &[], ..*frame })
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.link.flush(now);
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.link.set_waker(waker);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

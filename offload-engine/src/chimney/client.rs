@@ -112,6 +112,8 @@ pub struct ConnectionIo<'a> {
     pub now: Instant,
     pub(crate) connection: &'a mut Connection,
     pub(crate) super_segment_max: usize,
+    /// The link has borrowed of what was sent, and has not sent it yet.
+    pub(crate) is_lent: bool,
     /// What holds the bytes of an indication, if pieces of it may be kept.
     pub(crate) buffer: Option<&'a Bytes>,
 }
@@ -174,7 +176,7 @@ impl ConnectionIo<'_> {
     /// If at most `bytes_max` bytes wait for their acknowledgement, copies them: their memory may be used
     /// again at once, however long the peer delays. Returns whether it did.
     pub fn detach_tail(&mut self, bytes_max: usize) -> bool {
-        self.connection.detach_tail(bytes_max)
+        !self.is_lent && self.connection.detach_tail(bytes_max)
     }
 
     /// Payload bytes of a full-sized segment: the effective send MSS after options (EMSS).

@@ -11,7 +11,7 @@ use std::{
 
 use hashbrown::HashMap;
 
-use super::EngineConfig;
+use super::{EngineConfig, loans::Loans};
 use crate::{
     chimney::{
         client::{ClientTag, ConnectionIo, OffloadHandle, UploadReason},
@@ -128,6 +128,8 @@ pub(super) struct Offloaded {
     /// What has come while older segments may still be forwarded.
     pub(super) early: Option<HeldFrames>,
     brought: Brought,
+    /// What the link has of what was sent.
+    pub(super) loans: Loans,
     /// Its hardware has failed; the next operation on it finds out.
     pub(super) failed: bool,
     /// Client and host know.
@@ -167,7 +169,22 @@ impl Offloaded {
             now,
             connection: &mut self.tcp,
             super_segment_max,
+            is_lent: self.loans.is_lent(),
             buffer: None,
+        }
+    }
+
+    /// The next event for the client.
+    #[inline]
+    pub(super) fn poll_event(&mut self) -> Option<tcp::Event> {
+        if let Some(event) = self.loans.pop() {
+            return Some(event);
+        }
+        loop {
+            let event = self.tcp.poll_event()?;
+            if let Some(event) = self.loans.pass(event) {
+                return Some(event);
+            }
         }
     }
 
@@ -298,6 +315,10 @@ impl Connections {
 
     pub(super) fn slot(&mut self, slot: usize) -> Option<&mut Offloaded> {
         self.slots.get_mut(slot)?.as_deref_mut()
+    }
+
+    pub(super) fn at(&self, slot: usize) -> Option<&Offloaded> {
+        self.slots.get(slot)?.as_deref()
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -438,6 +459,7 @@ impl Connections {
                 .waits_for_forwards
                 .then(|| HeldFrames::new(EARLY_FRAMES_MAX, EARLY_BYTES_MAX)),
             brought,
+            loans: Loans::default(),
             failed: false,
             failure_told: false,
             progress: false,

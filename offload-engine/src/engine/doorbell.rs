@@ -7,7 +7,7 @@
 //! plainly stored: swaps carry what earlier ringers have released on. [`Doorbell::sleep`] and
 //! [`Doorbell::ring`] are these orders; `models.rs` proves them.
 
-use std::{io, os::fd::BorrowedFd};
+use std::{io, os::fd::BorrowedFd, sync::Arc, task::Wake};
 
 use self::bell::Bell;
 use crate::{
@@ -60,6 +60,17 @@ impl Doorbell {
         if self.asleep.swap(false, Ordering::Release) {
             self.bell.strike();
         }
+    }
+}
+
+/// For whatever knows wakers only, such as a link.
+impl Wake for Doorbell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
     }
 }
 

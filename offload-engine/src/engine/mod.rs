@@ -21,6 +21,7 @@
 //! | `clients` | which client an upcall goes to |
 //! | `connections` | which connection a frame, a handle or a timer means |
 //! | `payload` | which memory is a frame's |
+//! | `loans` | what of it the link has, and who waits for it |
 //! | `initiate` | what goes in |
 //! | `update` | queries, updates, invalidation |
 //! | `terminate` | what comes back, and in which order |
@@ -43,6 +44,7 @@ mod connections;
 pub mod doorbell;
 mod forward;
 mod initiate;
+mod loans;
 mod look;
 mod payload;
 pub mod port;
@@ -81,7 +83,7 @@ use crate::{
         objects::Objects,
         provider::OffloadCapabilities,
         state::{MacAddress, PathState, TcpState},
-        tree::InitiateTree,
+        tree::{InitiateTree, TerminateTree},
     },
     frame::FlowKey,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, TxOffload},
@@ -259,6 +261,12 @@ pub struct Engine {
     /// The iteration before has ended behind the first frame of a batch, which is not through yet.
     is_ahead: bool,
     stalled: VecDeque<Stalled>,
+    /// Frames were transmitted since the link was flushed.
+    unflushed: bool,
+    /// Connections of which the link has borrowed payload.
+    borrowed: Vec<usize>,
+    /// A terminate that waits for what the link has borrowed.
+    lent_tree: Option<TerminateTree>,
     config: EngineConfig,
     stats: EngineStats,
     trace: Option<Trace>,
@@ -269,7 +277,7 @@ impl Engine {
     ///
     /// # Errors
     /// No descriptor is left for the doorbells.
-    pub fn new(link: Box<dyn Link>, config: EngineConfig) -> std::io::Result<(Self, HostPort)> {
+    pub fn new(mut link: Box<dyn Link>, config: EngineConfig) -> std::io::Result<(Self, HostPort)> {
         let (to_engine, from_host) = crossbeam_channel::unbounded();
         let (to_host, from_engine) = crossbeam_channel::unbounded();
         let capabilities = link.capabilities();
@@ -280,6 +288,7 @@ impl Engine {
             host_doorbell: Arc::new(Doorbell::new()?),
             capabilities,
         };
+        link.set_waker(port.engine_doorbell.clone().into());
         let engine = Self {
             link,
             capabilities,
@@ -298,6 +307,9 @@ impl Engine {
             batch: RxBatch::new(RX_BUFFERS),
             is_ahead: false,
             stalled: VecDeque::new(),
+            unflushed: false,
+            borrowed: Vec::new(),
+            lent_tree: None,
             config,
             stats: EngineStats::default(),
             trace: None,
@@ -373,12 +385,13 @@ impl Engine {
         let held = !self.paused && !self.held_trees.is_empty();
         let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
         let ready = self.connections.has_ready() && !self.is_stalled();
-        held || passed || !self.from_host.is_empty() || ready
+        let told = self.lent_tree.is_none() && !self.from_host.is_empty();
+        held || passed || told || ready || self.has_ended_loans()
     }
 
-    /// As many frames wait for the link as may.
+    /// As many frames wait for the link as may, or the link is to give back what it has borrowed.
     fn is_stalled(&self) -> bool {
-        self.stalled.len() >= STALLED_FRAMES_MAX
+        self.stalled.len() >= STALLED_FRAMES_MAX || self.lent_tree.is_some()
     }
 
     /// Whether nothing is left to be said to a peer: no connection but in TIME-WAIT, and no frame that waits for the

@@ -8,6 +8,7 @@ use super::{
     Clients, Engine, FROM_HOST_MESSAGES_MAX, NodeClient, Stalled, TRANSMIT_SEGMENTS_MAX,
     adapter::Counted,
     connections::{HeldFrames, Offloaded},
+    loans::SegmentLender,
     payload::{Payload, Places},
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
     trace::TraceRow,
@@ -22,8 +23,8 @@ use crate::{
         classify, classify_fragment, classify_icmp,
     },
     link::{
-        RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload, TxOutcome,
-        TxSegment,
+        Lender, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
+        TxOutcome, TxSegment,
     },
     nbl::{NblChain, ReceiveChain},
     tcp::{self, Consumer, Event, Flags, SackBlock, Segment, SeqNum, Transmit},
@@ -61,11 +62,15 @@ impl Engine {
         busy |= self.take_from_host(now, clients);
         busy |= self.take_from_link(now, clients)?;
         if self.is_ahead {
+            self.flush_link(now);
             return Ok(true);
         }
         busy |= self.take_passed(now, clients);
         busy |= self.run_timers(now);
         busy |= clients.poll(now, &mut self.connections);
+        if !self.borrowed.is_empty() {
+            self.take_loans_back();
+        }
         busy |= self.flush(now, clients);
         Ok(busy)
     }
@@ -95,8 +100,17 @@ impl Engine {
             self.drain(now, slot, clients);
             self.trace(now, slot);
         }
+        self.flush_link(now);
         // A full link: another turn of the loop sends nothing until it is writable.
         turns > 0 && !self.is_stalled()
+    }
+
+    /// The end of a batch of transmits.
+    #[inline]
+    fn flush_link(&mut self, now: Instant) {
+        if core::mem::take(&mut self.unflushed) {
+            self.link.flush(now);
+        }
     }
 
     fn resend_stalled(&mut self, now: Instant) -> bool {
@@ -104,10 +118,12 @@ impl Engine {
         while let Some(Stalled { frame, head_len, offload }) = self.stalled.front() {
             let (head, payload) = frame.split_at(*head_len);
             let payload = [IoSlice::new(payload)];
-            let frame = TxFrame { offload: *offload, head, payload: &payload, comment: None };
+            let (offload, payload) = (*offload, &payload[..]);
+            let frame = TxFrame { offload, head, payload, lender: None, comment: None };
             if self.link.transmit(now, &frame) == TxOutcome::Full {
                 break;
             }
+            self.unflushed = true;
             self.stalled.pop_front();
             busy = true;
         }
@@ -115,6 +131,12 @@ impl Engine {
     }
 
     fn take_from_host(&mut self, now: Instant, clients: &mut Clients) -> bool {
+        if let Some(tree) = self.lent_tree.take() {
+            self.terminate_unlent(now, tree, clients);
+            if self.lent_tree.is_some() {
+                return false;
+            }
+        }
         // Mostly so: a look is cheaper than a try.
         if self.from_host.is_empty() {
             return false;
@@ -131,7 +153,12 @@ impl Engine {
                 FromHost::Query(tree) => self.query(now, tree, clients),
                 FromHost::Update(tree) => self.update(now, tree),
                 FromHost::Invalidate(tree) => self.invalidate(now, tree, clients),
-                FromHost::Terminate(tree) => self.terminate(now, tree, clients),
+                FromHost::Terminate(tree) => {
+                    self.terminate_unlent(now, tree, clients);
+                    if self.lent_tree.is_some() {
+                        return true;
+                    }
+                }
                 FromHost::Forward(segment) => self.forward(now, segment, clients),
                 FromHost::Forwarded(connection) => self.take_early(now, connection, clients),
                 FromHost::Leave(client) => self.leave(now, client, clients),
@@ -163,13 +190,15 @@ impl Engine {
                 self.take_frame(now, &frame, clients);
             }
             frames += buffers.len();
+            let is_full = buffers.is_full();
+            buffers.give_back();
             self.is_ahead = may_end_early && frames == 1 && self.awaits_answer(bytes);
             if self.is_ahead {
                 break Ok(true);
             }
             let is_over = frames >= self.config.rx_batch_frames_max
                 || bytes >= self.config.rx_batch_bytes_max
-                || !buffers.is_full();
+                || !is_full;
             match received {
                 Ok(_) if !is_over => {}
                 Ok(_) => break Ok(frames > 0),
@@ -451,7 +480,17 @@ impl Engine {
         reset: bool,
     ) {
         let wants_comments = self.link.wants_comments();
-        let Self { connections, link, capabilities, statistics, stalled, stats, .. } = self;
+        let Self {
+            connections,
+            link,
+            capabilities,
+            statistics,
+            stalled,
+            stats,
+            borrowed,
+            unflushed,
+            ..
+        } = self;
         let Some(offloaded) = connections.slot(slot) else { return };
         let statistics = &mut statistics[usize::from(offloaded.headers.is_ipv6())];
         if reset {
@@ -459,7 +498,7 @@ impl Engine {
         }
         let is_invalid = offloaded.tcp.is_invalid();
         let frame_payload_max = offloaded.super_segment_max();
-        let Offloaded { tcp, headers, note, spoken, .. } = offloaded;
+        let Offloaded { tcp, headers, note, spoken, loans, .. } = offloaded;
         *spoken |= !is_invalid;
         let mut payload = Payload::new(tcp.payload(transmit));
         let mut segment = *transmit;
@@ -496,12 +535,15 @@ impl Engine {
                 headers.finish_checksum(header, payload.iter().map(|slice| &**slice));
                 TxOffload::default()
             };
-            let frame = TxFrame { offload, head: header, payload, comment: comment.as_deref() };
+            let lender = SegmentLender { tcp, transmit, loans };
+            let (lender, comment) = (Some(&lender as &dyn Lender), comment.as_deref());
+            let frame = TxFrame { offload, head: header, payload, lender, comment };
             // Behind what waits, or it would overtake it.
             let outcome = match stalled.is_empty() {
                 true => link.transmit(now, &frame),
                 false => TxOutcome::Full,
             };
+            *unflushed = true;
             if outcome == TxOutcome::Full {
                 stats.tx_stalled += 1;
                 let copy = Stalled { frame: gather(&frame), head_len: header_len, offload };
@@ -510,6 +552,7 @@ impl Engine {
             stats.tx_segments += 1;
             statistics.sent(&segment, counted, Some(outcome));
             if last {
+                Self::note_loan(loans, slot, borrowed);
                 return;
             }
             segment.seq += segment.payload_len as u32;
@@ -526,9 +569,10 @@ impl Engine {
         payload: &[IoSlice<'_>],
         comment: Option<&str>,
     ) {
-        let frame = TxFrame { offload, head, payload, comment };
+        let frame = TxFrame { offload, head, payload, lender: None, comment };
         // Behind what waits, as above.
         let full = !self.stalled.is_empty();
+        self.unflushed = true;
         if full || self.link.transmit(now, &frame) == TxOutcome::Full {
             if self.is_stalled() {
                 self.stats.tx_lost += 1;
@@ -643,6 +687,7 @@ struct Upcalls<'c> {
     handle: OffloadHandle,
     now: Instant,
     super_segment_max: usize,
+    is_lent: bool,
     /// What holds the frame, if it is lent.
     buffer: Option<&'c Bytes>,
     client: &'c mut dyn NodeClient,
@@ -651,15 +696,16 @@ struct Upcalls<'c> {
 impl<'c> Upcalls<'c> {
     fn new(now: Instant, offloaded: &mut Offloaded, client: &'c mut dyn NodeClient) -> Self {
         let super_segment_max = offloaded.super_segment_max();
-        Self { handle: offloaded.handle, now, super_segment_max, buffer: None, client }
+        let (handle, is_lent) = (offloaded.handle, offloaded.loans.is_lent());
+        Self { handle, now, super_segment_max, is_lent, buffer: None, client }
     }
 
     fn io<'a>(&self, connection: &'a mut tcp::Connection) -> ConnectionIo<'a>
     where
         'c: 'a,
     {
-        let &Self { handle, now, super_segment_max, buffer, client: _ } = self;
-        ConnectionIo { handle, now, connection, super_segment_max, buffer }
+        let &Self { handle, now, super_segment_max, is_lent, buffer, client: _ } = self;
+        ConnectionIo { handle, now, connection, super_segment_max, is_lent, buffer }
     }
 }
 
@@ -693,7 +739,7 @@ pub(super) fn raise_events(
     offloaded: &mut Offloaded,
     client: &mut dyn NodeClient,
 ) -> Raised {
-    match offloaded.tcp.poll_event() {
+    match offloaded.poll_event() {
         None => Raised::Nothing,
         Some(event) => raise(now, offloaded, event, client),
     }
@@ -731,7 +777,7 @@ fn raise(
                 return Raised::End;
             }
         }
-        next = offloaded.tcp.poll_event();
+        next = offloaded.poll_event();
     }
     Raised::Some
 }

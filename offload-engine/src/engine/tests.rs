@@ -4,6 +4,7 @@
 mod adapter;
 mod clients;
 mod limits;
+mod links;
 mod receives;
 mod round_trip;
 mod siblings;
@@ -117,6 +118,8 @@ struct Client {
     /// Bytes taken per indication.
     takes: usize,
     indications: usize,
+    /// Where the bytes lay, each time.
+    places: Vec<usize>,
     /// What could be kept of them.
     kept: Vec<Bytes>,
     completed: Vec<NetBufferList>,
@@ -136,6 +139,7 @@ impl OffloadClient for Client {
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         self.indications += 1;
+        self.places.push(data.as_ptr() as usize);
         let taken = self.takes.min(data.len());
         self.kept.extend(io.keep(&data[..taken]));
         assert!(io.keep(b"elsewhere").is_none());
@@ -207,7 +211,11 @@ impl Bench {
 
     fn with(config: EngineConfig) -> Self {
         let wire = Arc::new(Mutex::new(Wire::default()));
-        let (engine, port) = Engine::new(Box::new(TestLink(wire.clone())), config).unwrap();
+        Self::on(Box::new(TestLink(wire.clone())), wire, config)
+    }
+
+    fn on(link: Box<dyn Link>, wire: Arc<Mutex<Wire>>, config: EngineConfig) -> Self {
+        let (engine, port) = Engine::new(link, config).unwrap();
         Self { engine, port, wire, clients: one_client(), now: Instant::from_millis(1) }
     }
 

@@ -44,10 +44,7 @@ enum Storage {
 
 impl Storage {
     fn new() -> Self {
-        // Shared from the start, by the byte that is split off: to lend it, and to get it back, allocates nothing.
-        let mut memory = BytesMut::zeroed(FRONT_BYTES_MAX + RX_BUFFER_BYTES + 1);
-        drop(memory.split_off(FRONT_BYTES_MAX + RX_BUFFER_BYTES));
-        Self::Own(memory)
+        Self::Own(shared(BytesMut::zeroed(FRONT_BYTES_MAX + RX_BUFFER_BYTES + 1)))
     }
 
     fn bytes(&self) -> &[u8] {
@@ -78,9 +75,18 @@ impl Storage {
     }
 }
 
+/// Memory that is shared from the start, by its last byte, which is split off: to lend it, and to get it back,
+/// allocates nothing.
+pub(super) fn shared(mut memory: BytesMut) -> BytesMut {
+    drop(memory.split_off(memory.capacity() - 1));
+    memory
+}
+
 #[derive(Debug)]
 struct RxBuffer {
     storage: Storage,
+    /// The frame, if it lies in memory of the link.
+    of_link: Option<Bytes>,
     len: usize,
     checksum: RxChecksum,
     gso_size: usize,
@@ -95,6 +101,8 @@ pub struct RxBatch {
     has_large: bool,
     /// Buffers of frames may be somebody else's too.
     has_lent: bool,
+    /// A frame lies in memory of the link.
+    has_of_link: bool,
     /// Buffers that somebody has had a piece of, the oldest first.
     lent: VecDeque<Storage>,
 }
@@ -104,6 +112,7 @@ impl RxBatch {
     pub fn new(frames_max: usize) -> Self {
         let buffer = || RxBuffer {
             storage: Storage::new(),
+            of_link: None,
             len: 0,
             checksum: RxChecksum::Unverified,
             gso_size: 0,
@@ -118,7 +127,24 @@ impl RxBatch {
         if self.has_lent {
             self.take_back();
         }
+        self.drop_of_link();
         (self.filled, self.has_large) = (0, false);
+    }
+
+    /// Gives the memory back that a link has lent ([`RxBatch::push_lent`]), but for what somebody has kept. If there is
+    /// any, all frames are forgotten.
+    #[inline]
+    pub fn give_back(&mut self) {
+        if self.has_of_link {
+            self.clear();
+        }
+    }
+
+    #[inline]
+    fn drop_of_link(&mut self) {
+        if core::mem::take(&mut self.has_of_link) {
+            self.buffers.iter_mut().for_each(|buffer| buffer.of_link = None);
+        }
     }
 
     fn take_back(&mut self) {
@@ -204,10 +230,31 @@ impl RxBatch {
         true
     }
 
+    /// Adds a frame where it lies: in a buffer of the link, which gets it back when all clones of `frame` are dropped.
+    /// The batch drops its own before the next [`Link::receive`](super::Link::receive). Pieces of a frame of 32 KiB or
+    /// more may be kept for as long as the consumer likes: a link that could run out of buffers copies the frame
+    /// instead ([`RxBatch::push`]). Returns false when full or too long.
+    pub fn push_lent(&mut self, frame: Bytes, checksum: RxChecksum, gso_size: usize) -> bool {
+        if self.is_full() || frame.len() > RX_BUFFER_BYTES {
+            return false;
+        }
+        let buffer = &mut self.buffers[self.filled];
+        (buffer.len, buffer.checksum, buffer.gso_size) = (frame.len(), checksum, gso_size);
+        buffer.of_link = Some(frame);
+        self.filled += 1;
+        self.has_of_link = true;
+        true
+    }
+
     /// The frames, in order of arrival.
     pub fn frames(&self) -> impl Iterator<Item = RxFrame<'_>> {
         self.buffers[..self.filled].iter().map(|buffer| {
-            let RxBuffer { storage, len, checksum, gso_size } = buffer;
+            let RxBuffer { storage, of_link, len, checksum, gso_size } = buffer;
+            if let Some(memory) = of_link {
+                let buffer = (*len >= LENT_FRAME_BYTES_MIN).then_some(memory);
+                let (checksum, gso_size) = (*checksum, *gso_size);
+                return RxFrame { data: memory, checksum, gso_size, buffer };
+            }
             let lent = match storage {
                 Storage::Own(_) => None,
                 Storage::Lent(memory) => Some(memory),
@@ -219,10 +266,13 @@ impl RxBatch {
 
     /// The same, to be changed where they lie: data, checksum, segment size.
     pub(super) fn frames_mut(&mut self) -> impl Iterator<Item = (&mut [u8], RxChecksum, usize)> {
-        // Those that are lent are nobody's to change.
+        // Those that are lent are nobody's to change; those in memory of the link are changed in a copy.
         self.buffers[..self.filled].iter_mut().filter_map(|buffer| {
-            let RxBuffer { storage, len, checksum, gso_size } = buffer;
+            let RxBuffer { storage, of_link, len, checksum, gso_size } = buffer;
             let data = &mut storage.bytes_mut()?[FRONT_BYTES_MAX..][..*len];
+            if let Some(memory) = of_link.take() {
+                data.copy_from_slice(&memory);
+            }
             Some((data, *checksum, *gso_size))
         })
     }
@@ -300,5 +350,38 @@ mod tests {
         let mut batch = RxBatch::new(1);
         receive(&mut batch, LENT_FRAME_BYTES_MIN - 1, 7);
         assert!(kept(&batch).is_none());
+    }
+
+    // What a link lends takes no buffer of the batch, and goes back with the other frames or at once; only of a large
+    // frame a piece may be kept. It is changed in a copy.
+    #[test]
+    fn frames_in_memory_of_the_link() {
+        let mut batch = RxBatch::new(2);
+        let small = Bytes::from(std::vec![1; 60]);
+        let large = Bytes::from(std::vec![2; LENT_FRAME_BYTES_MIN]);
+        assert!(!batch.push_lent(std::vec![0; RX_BUFFER_BYTES + 1].into(), RxChecksum::Valid, 0));
+        assert!(batch.push_lent(small.clone(), RxChecksum::Valid, 0));
+        assert!(batch.push_lent(large.clone(), RxChecksum::Unverified, 1448));
+        assert!(!batch.push_lent(small.clone(), RxChecksum::Valid, 0), "it is full");
+        let frames: Vec<_> = batch.frames().collect();
+        assert_eq!(frames[0].data.as_ptr(), small.as_ptr());
+        assert!(frames[0].buffer.is_none());
+        assert_eq!(frames[1].buffer, Some(&large));
+        assert_eq!((frames[1].checksum, frames[1].gso_size), (RxChecksum::Unverified, 1448));
+        let frames = batch.frames_mut().map(|(data, ..)| data.len()).collect::<Vec<_>>();
+        assert_eq!(frames, [60, LENT_FRAME_BYTES_MIN]);
+        batch.frames_mut().for_each(|(data, ..)| data.fill(7));
+        assert!(batch.frames().all(|frame| frame.data.iter().all(|byte| *byte == 7)));
+        assert!(small.is_unique() && small[..] == [1; 60], "it was given back unchanged");
+        batch.give_back();
+        assert!(batch.is_empty());
+
+        assert!(batch.push(&[3; 60], RxChecksum::Valid, 0));
+        batch.give_back();
+        assert_eq!(batch.len(), 1, "what the batch has itself stays");
+        assert!(batch.push_lent(small.clone(), RxChecksum::Valid, 0));
+        assert!(!small.is_unique());
+        batch.give_back();
+        assert!(batch.is_empty() && small.is_unique());
     }
 }

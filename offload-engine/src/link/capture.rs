@@ -11,6 +11,7 @@
 use std::{
     io::{self, BufWriter, Write},
     os::fd::BorrowedFd,
+    task::Waker,
     vec::Vec,
 };
 
@@ -286,6 +287,14 @@ impl<L: Link, W: Write + Send> Link for Tee<L, W> {
             recorder.record(now, Direction::Outbound, frame.comment);
         }
         outcome
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.link.flush(now);
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.link.set_waker(waker);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -6,6 +6,7 @@ use std::{
     os::fd::BorrowedFd,
 };
 
+use bytes::BufMut;
 use rustix::io::Errno;
 
 use super::{LinkStats, RxBatch, RxChecksum, TX_PAYLOAD_SLICES_MAX, TxFrame, TxOutcome};
@@ -30,10 +31,10 @@ impl TxFrame<'_> {
     }
 
     /// Appends head and payload to `target`.
-    pub(super) fn gather_into(&self, target: &mut std::vec::Vec<u8>) {
-        target.extend_from_slice(self.head);
+    pub(super) fn gather_into(&self, target: &mut impl BufMut) {
+        target.put_slice(self.head);
         for slice in self.payload {
-            target.extend_from_slice(slice);
+            target.put_slice(slice);
         }
     }
 }

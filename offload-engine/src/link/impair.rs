@@ -20,7 +20,7 @@ mod options;
 mod stats;
 mod wire;
 
-use std::{io, os::fd::BorrowedFd, vec::Vec};
+use std::{io, os::fd::BorrowedFd, task::Waker, vec::Vec};
 
 use self::lane::Lane;
 pub use self::{
@@ -57,6 +57,8 @@ pub struct Impaired<L> {
     piece: Vec<u8>,
     /// The link beneath was full: when to try again.
     retry_at: Option<Instant>,
+    /// It was given frames since it was flushed.
+    unflushed: bool,
 }
 
 impl<L: Link> Impaired<L> {
@@ -74,7 +76,8 @@ impl<L: Link> Impaired<L> {
         let scratch = RxBatch::new(if receive.is_none() { 0 } else { SCRATCH_FRAMES_MAX });
         let (transmit, receive) = (Lane::new(transmit, 0), Lane::new(receive, 1));
         let (frame, piece) = (Vec::new(), Vec::new());
-        Ok(Self { link, transmit, receive, scratch, frame, piece, retry_at: None })
+        let (retry_at, unflushed) = (None, false);
+        Ok(Self { link, transmit, receive, scratch, frame, piece, retry_at, unflushed })
     }
 
     /// Hands due frames to the link beneath. False when it is full.
@@ -85,12 +88,14 @@ impl<L: Link> Impaired<L> {
                 offload: held.offload,
                 head: &held.data,
                 payload: &[],
+                lender: None,
                 comment: held.comment.as_deref(),
             };
             if self.link.transmit(now, &frame) == TxOutcome::Full {
                 self.retry_at = Some(now + FULL_RETRY);
                 return false;
             }
+            self.unflushed = true;
             self.transmit.release();
         }
         true
@@ -118,6 +123,7 @@ impl<L: Link> Impaired<L> {
                 break;
             }
         }
+        scratch.give_back();
         Ok(())
     }
 }
@@ -129,6 +135,10 @@ impl<L: Link> Link for Impaired<L> {
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         self.flush_transmit(now);
+        if self.unflushed {
+            // Frames that were due, in a batch of their own.
+            self.flush(now);
+        }
         if self.receive.is_transparent() {
             return self.link.receive(now, batch);
         }
@@ -173,6 +183,15 @@ impl<L: Link> Link for Impaired<L> {
         }
         self.flush_transmit(now);
         TxOutcome::Sent
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.unflushed = false;
+        self.link.flush(now);
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.link.set_waker(waker);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -1,16 +1,22 @@
-//! Two links joined in memory: deterministic, without delay, without a descriptor.
+//! Two links joined in memory: deterministic, without delay, without a descriptor: a flush on one side wakes the
+//! engine of the other, and so does room in a queue that was full.
 //!
 //! With offloads the pair behaves like a TAP with a vnet header: a super-segment arrives whole,
 //! with its segment size, and a TCP checksum that was left to the link arrives as it is, marked
 //! valid. Without, it behaves like a plain TAP. A full queue gives [`TxOutcome::Full`]; nothing is
 //! lost, which is what [`super::Impaired`] is for.
+//!
+//! A frame is copied once, when it is transmitted: the receiving link lends the buffer that it waits in. Of those that
+//! a consumer keeps, [`LENT_BUFFERS_MAX`] may be out; while so many are, frames are copied once more.
 #![forbid(unsafe_code)]
 
-use std::{collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, vec::Vec};
+use std::{collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, task::Waker, vec::Vec};
+
+use bytes::{Bytes, BytesMut};
 
 use super::{
     Link, LinkCapabilities, LinkStats, RX_BUFFER_BYTES, RxBatch, RxChecksum, TxFrame, TxOffload,
-    TxOutcome, TxSegment,
+    TxOutcome, TxSegment, batch,
     checksum::{self, TCP_CHECKSUM_OFFSET},
     device::ETHERNET_HEADER_BYTES,
     layout::TcpLayout,
@@ -20,6 +26,8 @@ use crate::{sync::Mutex, time::Instant};
 /// Largest super-segment, as on a TAP.
 const TSO_FRAME_BYTES_MAX: usize = 65_535;
 const _: () = assert!(TSO_FRAME_BYTES_MAX <= RX_BUFFER_BYTES);
+/// Buffers of an end that may be lent at once, of at most 64 KiB each.
+const LENT_BUFFERS_MAX: usize = 32;
 
 /// What a memory link pair is like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,21 +53,29 @@ pub struct MemoryLink {
     options: MemoryLinkOptions,
     inbound: Arc<Mutex<Queue>>,
     outbound: Arc<Mutex<Queue>>,
+    /// Buffers that the engine may have, or somebody above it, the oldest first.
+    lent: VecDeque<Bytes>,
+    /// The last frame found the queue full.
+    was_full: bool,
     stats: LinkStats,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     frames: VecDeque<Stored>,
-    /// Buffers to use again; at most as many as frames ever waited.
-    spare: Vec<Vec<u8>>,
+    /// Buffers to use again; at most as many as frames ever waited or were lent.
+    spare: Vec<BytesMut>,
+    /// Wakes the engine of the receiving end.
+    waker: Option<Waker>,
     /// The receiving end is gone.
     closed: bool,
+    /// The sending end waits for room.
+    refused: bool,
 }
 
 #[derive(Debug)]
 struct Stored {
-    data: Vec<u8>,
+    data: BytesMut,
     checksum: RxChecksum,
     gso_size: usize,
 }
@@ -72,12 +88,21 @@ pub fn memory_link_pair(options: MemoryLinkOptions) -> (MemoryLink, MemoryLink) 
         options,
         inbound: Arc::clone(inbound),
         outbound: Arc::clone(outbound),
+        lent: VecDeque::new(),
+        was_full: false,
         stats: LinkStats::default(),
     };
     (end(&one, &other), end(&other, &one))
 }
 
 impl MemoryLink {
+    /// Wakes the engine of the other end.
+    fn wake_other(&self) {
+        if let Some(waker) = &self.outbound.lock().waker {
+            waker.wake_by_ref();
+        }
+    }
+
     /// Whether a TAP of these options would take the frame.
     fn is_acceptable(&self, frame: &TxFrame<'_>) -> bool {
         let TxOffload { checksum, segment } = frame.offload;
@@ -106,19 +131,34 @@ impl Link for MemoryLink {
     }
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        let mut queue = self.inbound.lock();
+        let Self { inbound, lent, stats, .. } = self;
+        let mut queue = inbound.lock();
         let mut added = 0;
         while !batch.is_full() {
             let Some(Stored { data, checksum, gso_size }) = queue.frames.pop_front() else { break };
-            if batch.push(&data, checksum, gso_size) {
-                added += 1;
-                self.stats.rx_frames += 1;
-                self.stats.rx_bytes += data.len() as u64;
-                self.stats.rx_gso_frames += u64::from(gso_size != 0);
+            take_back(lent, &mut queue.spare);
+            let len = data.len();
+            let is_added = if lent.len() < LENT_BUFFERS_MAX {
+                lent.push_back(data.freeze());
+                lent.back().is_some_and(|frame| batch.push_lent(frame.clone(), checksum, gso_size))
             } else {
-                self.stats.rx_length_errors += 1;
+                let is_added = batch.push(&data, checksum, gso_size);
+                queue.spare.push(data);
+                is_added
+            };
+            if is_added {
+                added += 1;
+                stats.rx_frames += 1;
+                stats.rx_bytes += len as u64;
+                stats.rx_gso_frames += u64::from(gso_size != 0);
+            } else {
+                stats.rx_length_errors += 1;
             }
-            queue.spare.push(data);
+        }
+        let made_room = core::mem::take(&mut queue.refused);
+        drop(queue);
+        if made_room {
+            self.wake_other();
         }
         Ok(added)
     }
@@ -130,15 +170,20 @@ impl Link for MemoryLink {
         let acceptable = self.is_acceptable(frame);
         debug_assert!(acceptable, "a frame of {} bytes, {:?}", frame.len(), frame.offload);
         let mut queue = self.outbound.lock();
+        self.was_full = false;
         if !acceptable || queue.closed {
             self.stats.tx_errors += 1;
             return TxOutcome::Dropped;
         }
         if queue.frames.len() >= self.options.queue_frames_max {
             self.stats.tx_full += 1;
+            (self.was_full, queue.refused) = (true, true);
             return TxOutcome::Full;
         }
-        let mut data = queue.spare.pop().unwrap_or_default();
+        let mut data = queue.spare.pop().unwrap_or_else(|| {
+            // Room for what most frames are; it grows with the first that is larger.
+            batch::shared(BytesMut::with_capacity(self.options.mtu + ETHERNET_HEADER_BYTES + 1))
+        });
         data.clear();
         frame.gather_into(&mut data);
         let consistent = is_consistent(&data, frame.offload);
@@ -155,12 +200,26 @@ impl Link for MemoryLink {
         TxOutcome::Sent
     }
 
+    /// Frames can be received from the moment they are transmitted; this is what says so.
+    fn flush(&mut self, _now: Instant) {
+        self.wake_other();
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.inbound.lock().waker = Some(waker);
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
     fn poll_at(&self) -> Option<Instant> {
-        None
+        let has_room = || {
+            let queue = self.outbound.lock();
+            queue.closed || queue.frames.len() < self.options.queue_frames_max
+        };
+        let is_due = !self.inbound.lock().frames.is_empty() || self.was_full && has_room();
+        is_due.then_some(Instant::ZERO)
     }
 
     fn stats(&self) -> LinkStats {
@@ -170,7 +229,24 @@ impl Link for MemoryLink {
 
 impl Drop for MemoryLink {
     fn drop(&mut self) {
-        self.inbound.lock().closed = true;
+        let mut queue = self.inbound.lock();
+        queue.closed = true;
+        queue.waker = None;
+    }
+}
+
+/// Buffers that nobody else has any more go to `spare`.
+fn take_back(lent: &mut VecDeque<Bytes>, spare: &mut Vec<BytesMut>) {
+    while let Some(oldest) = lent.pop_front() {
+        match oldest.try_into_mut() {
+            Ok(own) => spare.push(own),
+            Err(oldest) => {
+                // The next look is at another: one that somebody keeps for good does not stand in the way of the
+                // others.
+                lent.push_back(oldest);
+                return;
+            }
+        }
     }
 }
 
@@ -197,7 +273,7 @@ fn is_consistent(data: &[u8], offload: TxOffload) -> bool {
 }
 
 /// How a frame of these offloads looks at the other end.
-fn arrive(mut data: Vec<u8>, offload: TxOffload) -> Stored {
+fn arrive(mut data: BytesMut, offload: TxOffload) -> Stored {
     let TxOffload { checksum, segment } = offload;
     if let Some(place) = checksum
         && place.offset != TCP_CHECKSUM_OFFSET

@@ -5,6 +5,8 @@
 //! header ([`VnetTap`]) or without ([`PlainTap`]); [`memory_link_pair`] joins two nodes of one process.
 //! [`Impaired`] and [`Tee`] wrap any link, in any order: a [`Tee`] inside records what the wire saw, one
 //! outside what the engine saw.
+//!
+//! `docs/links.md` in the repository says how to write another one, with a skeleton.
 
 mod batch;
 mod capture;
@@ -12,6 +14,7 @@ mod checksum;
 mod device;
 mod impair;
 mod layout;
+mod loan;
 mod memory;
 mod napi;
 mod open;
@@ -30,6 +33,7 @@ use std::{
     boxed::Box,
     io::{self, IoSlice},
     os::fd::BorrowedFd,
+    task::Waker,
 };
 
 pub use self::{
@@ -39,6 +43,7 @@ pub use self::{
         Impaired, ImpairmentError, Impairments, LaneStats, Lateness, QueueLimit,
         RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX, REORDER_HOLD_MAX, Wire, WireEnd,
     },
+    loan::{Lender, TxLoan},
     memory::{MemoryLink, MemoryLinkOptions, memory_link_pair},
     open::{
         MTU_MAX, MTU_MIN, NapiMode, OpenTap, TAP_QUEUES_MAX, TapError, TapOptions, VnetMode,
@@ -112,6 +117,8 @@ pub struct TxFrame<'a> {
     pub head: &'a [u8],
     /// Payload; at most [`TX_PAYLOAD_SLICES_MAX`] slices.
     pub payload: &'a [IoSlice<'a>],
+    /// The owner of the payload, if it lends it ([`TxFrame::lend`]).
+    pub lender: Option<&'a dyn Lender>,
     /// A note for captures.
     pub comment: Option<&'a str>,
 }
@@ -175,20 +182,33 @@ pub trait Link: Send {
     fn capabilities(&self) -> LinkCapabilities;
 
     /// Receives what is there, at most what `batch` has room for, without blocking. Returns the
-    /// number of frames added.
+    /// number of frames added. They are read or copied into the batch's buffers, or lent in the
+    /// link's own ([`RxBatch::push_lent`]).
     ///
     /// # Errors
     /// The device is gone (not: it is empty).
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize>;
 
-    /// Transmits one frame without blocking.
+    /// Takes one frame to transmit, without blocking. It may wait in a queue of the link for [`Link::flush`]. Its
+    /// memory is the link's for the length of the call, and beyond it as far as the link copies or borrows it
+    /// ([`TxFrame::lend`]).
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome;
 
-    /// The descriptor that becomes readable when frames wait, if there is one.
+    /// Has the device send all that [`Link::transmit`] has taken. The engine calls it at the end of each batch of
+    /// transmits, and so before it sleeps. Without an effect for a link that sends at once.
+    fn flush(&mut self, _now: Instant) {}
+
+    /// The descriptor that becomes readable when frames wait or a loan is to be ended, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When the link itself wants to be polled again: frames it holds back become due.
+    /// When the link itself wants to be polled again: frames it holds back become due. A link that wakes the engine
+    /// ([`Link::set_waker`]) says so of frames that wait: a time in the past.
     fn poll_at(&self) -> Option<Instant>;
+
+    /// Tells how to wake the engine: for a link without a descriptor, and for one that ends loans on another thread.
+    /// To be called after a frame has been queued, or a loan has ended; it costs little while the engine is awake. The
+    /// engine announces its sleep, then asks [`Link::poll_at`], then sleeps: so no frame is slept over.
+    fn set_waker(&mut self, _waker: Waker) {}
 
     /// Counters, those of wrapped links added.
     fn stats(&self) -> LinkStats;
@@ -212,6 +232,14 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).transmit(now, frame)
     }
 
+    fn flush(&mut self, now: Instant) {
+        (**self).flush(now);
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        (**self).set_waker(waker);
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         (**self).descriptor()
     }
@@ -228,3 +256,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).wants_comments()
     }
 }
+
+/// The skeleton of the page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/links.md")]
+struct HowToWriteALink;

@@ -524,7 +524,8 @@ fn a_frame_of_many_slices() {
                 let (head, payload) = frame.split_at(layout.payload);
                 let payload: Vec<_> = payload.chunks(bytes).map(IoSlice::new).collect();
                 let offload = TxOffload::default();
-                let frame = TxFrame { offload, head, payload: &payload, comment: None };
+                let frame =
+                    TxFrame { offload, head, payload: &payload, lender: None, comment: None };
                 assert_eq!(link.transmit(NOW, &frame), outcome, "{slices}");
                 if outcome == TxOutcome::Sent {
                     let end = 7 + (slices * bytes) as u32;

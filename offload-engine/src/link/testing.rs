@@ -112,8 +112,13 @@ pub(super) fn transmit(
     let head = frame.len().min(66);
     let middle = head + (frame.len() - head) / 3;
     let payload = [IoSlice::new(&frame[head..middle]), IoSlice::new(&frame[middle..])];
-    let frame =
-        TxFrame { offload, head: &frame[..head], payload: &payload, comment: Some("NBL 7") };
+    let frame = TxFrame {
+        offload,
+        head: &frame[..head],
+        payload: &payload,
+        lender: None,
+        comment: Some("NBL 7"),
+    };
     link.transmit(now, &frame)
 }
 

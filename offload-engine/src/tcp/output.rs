@@ -14,6 +14,7 @@ use super::{
     receive::AckDue, saturate, send::Cut, seq::Position,
 };
 use crate::{
+    nbl::Mdl,
     status::NdisStatus,
     time::{Duration, Instant},
 };
@@ -79,6 +80,11 @@ impl Connection {
     /// [`Connection::poll_transmit`] returned last; a search otherwise. Yields at most 64 slices.
     pub fn payload(&self, transmit: &Transmit) -> impl Iterator<Item = &[u8]> {
         self.queue.slices(self.snd.una.locate(transmit.seq), transmit.payload_len)
+    }
+
+    /// The same memory as references to it, which keep it.
+    pub fn payload_memory(&self, transmit: &Transmit) -> impl Iterator<Item = Mdl> {
+        self.queue.memory(self.snd.una.locate(transmit.seq), transmit.payload_len)
     }
 
     fn transmit_data(&mut self, limits: TxLimits) -> Option<Transmit> {

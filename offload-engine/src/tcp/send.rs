@@ -11,7 +11,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 use super::seq::Position;
 use crate::{
-    nbl::{NblChain, NetBufferList},
+    nbl::{Mdl, NblChain, NetBufferList},
     status::NdisStatus,
 };
 
@@ -331,6 +331,18 @@ impl SendQueue {
         let is_current = self.is_at(&self.current, start);
         let cursor = if is_current { self.current } else { self.cursor_at(start) };
         Slices { queue: self, cursor, left: len }
+    }
+
+    /// References to the memory of `len` bytes from `start`, in order.
+    pub(super) fn memory(&self, start: Position, len: usize) -> impl Iterator<Item = Mdl> {
+        let mut slices = self.slices(start, len);
+        core::iter::from_fn(move || {
+            let slice = slices.next()?;
+            // The cursor stands behind the slice, in the same MDL.
+            let Cursor { list, net_buffer, mdl, .. } = slices.cursor;
+            let net_buffer = self.get(list)?.list.net_buffers.get(net_buffer)?;
+            Some(net_buffer.mdls().get(mdl)?.slice_ref(slice))
+        })
     }
 
     /// Whether [`SendQueue::acknowledge`] would complete a list.

@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Waker,
 };
 
 use offload_engine::{
@@ -88,6 +89,14 @@ impl<L: Link> Link for CountedLink<L> {
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         self.calls.transmits.fetch_add(1, Ordering::Relaxed);
         self.call(|link| link.transmit(now, frame))
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.call(|link| link.flush(now));
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.link.set_waker(waker);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

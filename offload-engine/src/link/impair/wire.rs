@@ -107,7 +107,12 @@ impl<L: Link> Wire<L> {
     /// Gives to either link what is due. Returns the number of frames; super-segments count as one.
     pub fn send(&mut self, now: Instant) -> usize {
         let Self { a, b, a_to_b, b_to_a, batch: _, lateness } = self;
-        a_to_b.send(now, b, lateness) + b_to_a.send(now, a, lateness)
+        let count = a_to_b.send(now, b, lateness) + b_to_a.send(now, a, lateness);
+        if count > 0 {
+            b.flush(now);
+            a.flush(now);
+        }
+        count
     }
 
     /// When a frame is due next.
@@ -160,6 +165,7 @@ impl Direction {
         for (data, checksum, gso_size) in batch.frames_mut() {
             self.relay(now, to, Taken { data, checksum, gso_size });
         }
+        to.flush(now);
         Ok(batch.len())
     }
 
@@ -234,7 +240,7 @@ impl Direction {
 
 /// A frame without payload slices.
 fn whole(data: &[u8], offload: TxOffload) -> TxFrame<'_> {
-    TxFrame { offload, head: data, payload: &[], comment: None }
+    TxFrame { offload, head: data, payload: &[], lender: None, comment: None }
 }
 
 impl Taken<'_> {

@@ -1,8 +1,12 @@
-use std::boxed::Box;
+use std::{
+    boxed::Box,
+    sync::atomic::{AtomicUsize, Ordering},
+    task::Wake,
+};
 
 use super::*;
 use crate::link::{
-    TxChecksum,
+    Impaired, Impairments, Tee, TxChecksum,
     testing::{partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit},
 };
 
@@ -115,4 +119,127 @@ fn offloads_that_contradict_the_frame() {
         assert!(!is_consistent(&frame, TxOffload { checksum: Some(place), ..good }), "{place:?}");
     }
     assert!(!is_consistent(&frame[..frame.len() - 1], good));
+}
+
+/// Received from `link`: where it lies and, of a large frame, what holds it.
+fn receive_one(link: &mut MemoryLink, batch: &mut RxBatch) -> (usize, Option<Bytes>) {
+    assert_eq!(link.receive(NOW, batch).unwrap(), 1);
+    let frame = batch.frames().next().expect("a frame");
+    let received = (frame.data.as_ptr() as usize, frame.buffer.cloned());
+    batch.clear();
+    received
+}
+
+// The buffer that a frame waits in is lent; what nobody has kept is back when the batch is through, and is used again.
+#[test]
+fn frames_are_lent_and_their_buffers_used_again() {
+    let (mut a, mut b) = memory_link_pair(MemoryLinkOptions::default());
+    let mut batch = RxBatch::new(1);
+    let (large, place) = partial_frame(false, 1, &pattern(60_000));
+    let offload = segment_offload(&large, place, 1448);
+    let mut places = std::collections::BTreeSet::new();
+    let mut kept = Vec::new();
+    for _ in 0..100 {
+        assert_eq!(transmit(&mut a, NOW, &large, offload), TxOutcome::Sent);
+        places.insert(receive_one(&mut b, &mut batch).0);
+    }
+    assert!(places.len() <= 2, "{places:?}");
+
+    // As many as may be are kept, and those that come then are copied.
+    for round in 0..2 * LENT_BUFFERS_MAX {
+        assert_eq!(transmit(&mut a, NOW, &large, offload), TxOutcome::Sent);
+        let (place, buffer) = receive_one(&mut b, &mut batch);
+        assert_eq!(buffer.is_some(), round < LENT_BUFFERS_MAX, "{round}");
+        kept.extend(buffer.inspect(|buffer| assert_eq!(buffer.as_ptr() as usize, place)));
+    }
+    assert!(kept.iter().all(|buffer| buffer == &large[..]), "one was written that somebody has");
+    kept.truncate(1);
+    // All but one are free again; one look may find that one.
+    let mut lent = 0;
+    for _ in 0..2 * LENT_BUFFERS_MAX {
+        assert_eq!(transmit(&mut a, NOW, &large, offload), TxOutcome::Sent);
+        lent += usize::from(receive_one(&mut b, &mut batch).1.is_some());
+    }
+    assert!(lent >= 2 * LENT_BUFFERS_MAX - 1, "{lent}");
+    assert_eq!(kept[0], large[..]);
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// The other side is woken once for a batch, through whatever wraps the link, and is told of frames that wait.
+#[test]
+fn a_flush_wakes_the_other_side() {
+    let wrap: [fn(MemoryLink) -> Box<dyn Link>; 3] = [
+        |link| Box::new(link),
+        |link| Box::new(Tee::new(link, io::sink(), "a", 0).unwrap()),
+        |link| {
+            let none = Impairments::default();
+            Box::new(Impaired::new(link, none, none).unwrap())
+        },
+    ];
+    for wrap in wrap {
+        let (a, b) = memory_link_pair(MemoryLinkOptions::default());
+        let (mut a, mut b) = (wrap(a), wrap(b));
+        let wakes = Arc::<Wakes>::default();
+        b.set_waker(wakes.clone().into());
+        let frame = tcp_frame(false, 1, &pattern(10));
+        assert_eq!(b.poll_at(), None);
+        for _ in 0..3 {
+            transmit(&mut a, NOW, &frame, TxOffload::default());
+        }
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+        a.flush(NOW);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert_eq!(b.poll_at(), Some(Instant::ZERO));
+        assert_eq!(receive_all(&mut b, NOW).len(), 3);
+        assert_eq!(b.poll_at(), None);
+        // Without an engine at the other end there is nobody to be woken.
+        b.flush(NOW);
+    }
+}
+
+// A frame that an impairment has held back is a batch of its own.
+#[test]
+fn frames_that_were_held_back_wake_the_other_side() {
+    let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
+    let delay = crate::time::Duration::from_millis(1);
+    let delayed = Impairments { delay, ..Impairments::default() };
+    let mut a = Impaired::new(a, delayed, Impairments::default()).unwrap();
+    let wakes = Arc::<Wakes>::default();
+    b.set_waker(wakes.clone().into());
+    transmit(&mut a, NOW, &tcp_frame(false, 1, &pattern(10)), TxOffload::default());
+    a.flush(NOW);
+    assert!(receive_all(&mut b, NOW).is_empty());
+    let before = wakes.0.swap(0, Ordering::Relaxed);
+    assert!(before <= 1);
+    receive_all(&mut a, NOW + delay);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    assert_eq!(receive_all(&mut b, NOW + delay).len(), 1);
+}
+
+// An end that found the queue full is woken when there is room, and is told so until it has tried again.
+#[test]
+fn room_in_a_full_queue_wakes_the_sender() {
+    let options = MemoryLinkOptions { queue_frames_max: 2, ..MemoryLinkOptions::default() };
+    let (mut a, mut b) = memory_link_pair(options);
+    let wakes = Arc::<Wakes>::default();
+    a.set_waker(wakes.clone().into());
+    let frame = tcp_frame(false, 1, &pattern(10));
+    for outcome in [TxOutcome::Sent, TxOutcome::Sent, TxOutcome::Full] {
+        assert_eq!(transmit(&mut a, NOW, &frame, TxOffload::default()), outcome);
+    }
+    assert_eq!((a.poll_at(), wakes.0.load(Ordering::Relaxed)), (None, 0));
+    let mut batch = RxBatch::new(1);
+    receive_one(&mut b, &mut batch);
+    receive_one(&mut b, &mut batch);
+    assert_eq!((a.poll_at(), wakes.0.load(Ordering::Relaxed)), (Some(Instant::ZERO), 1));
+    assert_eq!(transmit(&mut a, NOW, &frame, TxOffload::default()), TxOutcome::Sent);
+    assert_eq!(a.poll_at(), None);
 }

@@ -92,7 +92,7 @@ fn partial_udp_checksum_is_finished() {
 fn header_of_a_super_segment_on_the_wire() {
     let (frame, place) = partial_frame(true, 1, &pattern(5000));
     let offload = segment_offload(&frame, place, 1428);
-    let frame = TxFrame { offload, head: &frame[..86], payload: &[], comment: None };
+    let frame = TxFrame { offload, head: &frame[..86], payload: &[], lender: None, comment: None };
     let header = VnetHeader::for_frame(&frame).unwrap();
     // NEEDS_CSUM; TCPv6 and ECN because the frame has CWR; then 86, 1428, 54, 16, 0 little endian.
     assert_eq!(header.as_bytes(), [1, 0x84, 86, 0, 0x94, 5, 54, 0, 16, 0, 0, 0]);

@@ -51,7 +51,8 @@ fn transmit(link: &mut dyn Link, payload: &[u8]) {
     head.extend(ETHER_TYPE);
     head.extend(payload);
     head.resize(60, 0);
-    let frame = TxFrame { offload: TxOffload::default(), head: &head, payload: &[], comment: None };
+    let offload = TxOffload::default();
+    let frame = TxFrame { offload, head: &head, payload: &[], lender: None, comment: None };
     assert_eq!(link.transmit(EngineInstant::ZERO, &frame), TxOutcome::Sent);
 }
 

@@ -284,12 +284,16 @@ fn a_full_link_gets_its_frames_later() {
     }
     let mut now = Instant::ZERO;
     wire.take(|| now).unwrap();
-    let mut seqs = Vec::new();
+    let (mut seqs, mut retries) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         wire.send(now);
+        retries.push(wire.poll_at());
         seqs.extend(receive_all(&mut right, now).iter().map(|frame| parse(&frame.0).unwrap().seq));
+        // At once: this link tells that it has room.
         now = wire.poll_at().unwrap_or(now);
     }
-    assert_eq!((seqs, now), (vec![0, 1, 2], Instant::ZERO + 2 * FULL_RETRY));
+    assert_eq!((seqs, now), (vec![0, 1, 2], Instant::ZERO));
+    let retry = Some(Instant::ZERO + FULL_RETRY);
+    assert_eq!(retries, [retry, retry, None]);
     assert_eq!(wire.stats(WireEnd::A).frames_out, 3);
 }

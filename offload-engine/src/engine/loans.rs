@@ -1,0 +1,181 @@
+//! Payload of a connection that its link has borrowed, and what waits for it.
+//!
+//! A link may hold on to the payload of a frame until its device has sent it ([`crate::link::TxLoan`]). Meanwhile the
+//! poster must not be told that the memory is its own again, be it because the peer has acknowledged the bytes of an
+//! earlier copy or because the connection was reset. So completions of sends wait, in order, with whatever comes behind
+//! them. Each waits for the loans that were made before it and for no others, so a connection that keeps sending
+//! completes all the same: the loans since the last wait share a token, and who has to wait takes it along.
+//!
+//! A link that borrows nothing costs a look at an empty cell per frame and per completion.
+
+use core::cell::OnceCell;
+use std::{collections::VecDeque, io::IoSlice, sync::Arc, vec::Vec};
+
+use bytes::Bytes;
+
+use super::{Clients, Engine};
+use crate::{
+    chimney::tree::{ObjectNode, TerminateTree},
+    link::Lender,
+    tcp::{Connection, Event, Transmit},
+    time::Instant,
+};
+
+/// The loans of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Loans {
+    /// Shared by every loan since an event was withheld; none was made yet while it is empty.
+    current: OnceCell<Arc<()>>,
+    /// Events that wait, each for its token to be nobody else's. None: only for those in front of it.
+    withheld: VecDeque<(Event, Option<Arc<()>>)>,
+    /// [`Engine::note_loan`] has noted the connection.
+    noted: bool,
+}
+
+/// Whether loans with this token have not ended. Acquire, by `get_mut`: what their holder has read it has read before
+/// the memory is written again.
+fn is_lent(token: &mut Arc<()>) -> bool {
+    Arc::get_mut(token).is_none()
+}
+
+/// The same as a hint, for a look before sleeping.
+fn seems_lent(token: &Arc<()>) -> bool {
+    Arc::strong_count(token) > 1
+}
+
+impl Loans {
+    /// Whether the link has memory of the connection.
+    pub(super) fn is_lent(&mut self) -> bool {
+        let withheld = self.withheld.iter_mut().filter_map(|(_, token)| token.as_mut());
+        self.current.get_mut().into_iter().chain(withheld).any(is_lent)
+    }
+
+    /// Whether an event waits no longer, or all loans have ended since the connection was noted.
+    fn has_news(&self) -> bool {
+        match self.withheld.front() {
+            Some((_, token)) => !token.as_ref().is_some_and(seems_lent),
+            None => !self.current.get().is_some_and(seems_lent),
+        }
+    }
+
+    /// The first event that was withheld, if it need not wait any more.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        let (_, token) = self.withheld.front_mut()?;
+        if token.as_mut().is_some_and(is_lent) {
+            return None;
+        }
+        self.withheld.pop_front().map(|(event, _)| event)
+    }
+
+    /// The event, unless it has to wait.
+    #[inline]
+    pub(super) fn pass(&mut self, event: Event) -> Option<Event> {
+        if self.withheld.is_empty() && self.current.get().is_none() {
+            return Some(event);
+        }
+        self.withhold(event)
+    }
+
+    fn withhold(&mut self, event: Event) -> Option<Event> {
+        let ends_send = match &event {
+            // Nothing of it was sent.
+            Event::ReceiveComplete(_) => return Some(event),
+            Event::SendComplete(_) | Event::DisconnectComplete(_) | Event::Closed => true,
+            Event::SendBacklogChange(_) | Event::PeerClosed | Event::Reset | Event::Retrieve(_) => {
+                false
+            }
+        };
+        let token = if ends_send { self.current.take().filter(seems_lent) } else { None };
+        if self.withheld.is_empty() && token.is_none() {
+            return Some(event);
+        }
+        self.withheld.push_back((event, token));
+        None
+    }
+}
+
+/// Lends the payload of a segment.
+#[derive(Debug)]
+pub(super) struct SegmentLender<'a> {
+    pub(super) tcp: &'a Connection,
+    pub(super) transmit: &'a Transmit,
+    pub(super) loans: &'a Loans,
+}
+
+impl Lender for SegmentLender<'_> {
+    fn lend(&self, payload: &[IoSlice<'_>], pieces: &mut Vec<Bytes>) -> Arc<()> {
+        let mut memory = self.tcp.payload_memory(self.transmit).peekable();
+        for slice in payload {
+            // A frame is a part of the segment, in its order.
+            while memory.next_if(|piece| !holds(piece, slice)).is_some() {}
+            pieces.push(match memory.peek() {
+                Some(piece) => piece.slice_ref(slice),
+                // A link in between has put something else in its place.
+                None => Bytes::copy_from_slice(slice),
+            });
+        }
+        self.loans.current.get_or_init(Arc::default).clone()
+    }
+}
+
+fn holds(memory: &[u8], slice: &[u8]) -> bool {
+    let (memory, slice) = (memory.as_ptr_range(), slice.as_ptr_range());
+    memory.start <= slice.start && slice.end <= memory.end
+}
+
+impl Engine {
+    /// The link may have borrowed of what was just sent: has the engine look whether it has given it back.
+    #[inline]
+    pub(super) fn note_loan(loans: &mut Loans, slot: usize, borrowers: &mut Vec<usize>) {
+        if loans.current.get().is_some() && !core::mem::replace(&mut loans.noted, true) {
+            borrowers.push(slot);
+        }
+    }
+
+    /// Has connections drained whose loans have ended, or an event of which waits no longer.
+    pub(super) fn take_loans_back(&mut self) {
+        let Self { connections, borrowed, .. } = self;
+        borrowed.retain(|&slot| {
+            let Some(offloaded) = connections.slot(slot) else { return false };
+            let loans = &mut offloaded.loans;
+            if !loans.has_news() {
+                return true;
+            }
+            loans.noted = loans.is_lent() || !loans.withheld.is_empty();
+            let keep = loans.noted;
+            connections.mark_ready(slot);
+            keep
+        });
+    }
+
+    /// Whether [`Engine::take_loans_back`] has something to do.
+    pub(super) fn has_ended_loans(&self) -> bool {
+        let loans = |slot: &usize| self.connections.at(*slot).map(|offloaded| &offloaded.loans);
+        self.borrowed.iter().any(|slot| loans(slot).is_none_or(Loans::has_news))
+    }
+
+    /// Terminates, or waits with it until the link has given back what is the connections': with the state their lists
+    /// go to the host, which may complete them at once. Nothing else is sent until then.
+    pub(super) fn terminate_unlent(
+        &mut self,
+        now: Instant,
+        tree: TerminateTree,
+        clients: &mut Clients,
+    ) {
+        let connections = tree.iter().flat_map(|neighbor| &neighbor.dependents);
+        let mut connections = connections.flat_map(|path| &path.dependents);
+        let is_lent = connections.any(|tcp| match &tcp.payload {
+            ObjectNode::Placeholder => false,
+            ObjectNode::Object { context, payload: _ } => {
+                let slot = self.connections.find_context(*context);
+                let offloaded = slot.and_then(|slot| self.connections.slot(slot));
+                offloaded.is_some_and(|offloaded| offloaded.loans.is_lent())
+            }
+        });
+        match is_lent {
+            true => self.lent_tree = Some(tree),
+            false => self.terminate(now, tree, clients),
+        }
+    }
+}

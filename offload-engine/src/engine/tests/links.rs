@@ -1,0 +1,366 @@
+//! What the engine owes a link: a flush behind each batch, buffers back, and memory that stays as it is while it is
+//! borrowed.
+
+use std::{
+    io::IoSlice,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use super::{
+    terminate::{object, terminate_tree},
+    *,
+};
+use crate::link::TxLoan;
+
+/// A device with rings, whose other end is in the test's hands.
+#[derive(Default)]
+struct Device {
+    /// Frames in buffers of the device.
+    arriving: VecDeque<Bytes>,
+    /// Taken, and not sent before a flush.
+    queued: Vec<Posted>,
+    /// Sent, and not completed: the device may still read them.
+    sent: Vec<Posted>,
+    flushes: usize,
+    full: bool,
+}
+
+struct Posted {
+    head: Vec<u8>,
+    payload: TxLoan,
+}
+
+impl Posted {
+    fn frame(&self) -> Vec<u8> {
+        let payload = self.payload.pieces().iter().map(|piece| &piece[..]);
+        [&self.head[..]].into_iter().chain(payload).collect::<Vec<_>>().concat()
+    }
+}
+
+struct Ring(Arc<Mutex<Device>>);
+
+impl Link for Ring {
+    fn capabilities(&self) -> LinkCapabilities {
+        LinkCapabilities { mtu: 1500, tx_checksum: false, tso4_max: 0, tso6_max: 0 }
+    }
+
+    fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        let mut device = self.0.lock().unwrap();
+        let before = batch.len();
+        while !batch.is_full()
+            && let Some(frame) = device.arriving.pop_front()
+        {
+            assert!(batch.push_lent(frame, RxChecksum::Valid, 0));
+        }
+        Ok(batch.len() - before)
+    }
+
+    fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        let mut device = self.0.lock().unwrap();
+        if device.full {
+            return TxOutcome::Full;
+        }
+        let mut payload = TxLoan::default();
+        frame.lend(&mut payload);
+        device.queued.push(Posted { head: frame.head.to_vec(), payload });
+        TxOutcome::Sent
+    }
+
+    fn flush(&mut self, _now: Instant) {
+        let device = &mut *self.0.lock().unwrap();
+        device.flushes += 1;
+        device.sent.append(&mut device.queued);
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+}
+
+/// A bench on such a device, and a connection on port 80 with handle 7.
+fn bench() -> (Bench, Arc<Mutex<Device>>, crate::chimney::tree::TargetContext) {
+    let device = Arc::<Mutex<Device>>::default();
+    let link = Box::new(Ring(device.clone()));
+    let mut bench = Bench::on(link, Arc::default(), EngineConfig::new(OURS));
+    let (_, _, tcps) = bench.offload(&[80]);
+    let mut made = device.lock().unwrap();
+    assert!(made.queued.is_empty());
+    (made.flushes, made.sent) = (0, Vec::new());
+    drop(made);
+    (bench, device, tcps[0])
+}
+
+/// Memory that tells when it is freed.
+struct Owned(Vec<u8>, Arc<AtomicUsize>);
+
+impl AsRef<[u8]> for Owned {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn owned(data: &[u8]) -> (Bytes, Arc<AtomicUsize>) {
+    let freed = Arc::<AtomicUsize>::default();
+    (Bytes::from_owner(Owned(data.to_vec(), freed.clone())), freed)
+}
+
+impl Bench {
+    fn send(&mut self, context: u64, data: Bytes) {
+        let chain = NblChain::from([NetBufferList::from_mdl(context, data)]);
+        let handle = OffloadHandle(80);
+        self.engine.connections().get(self.now, handle).expect("offloaded").send(chain);
+    }
+
+    fn completed(&mut self) -> Vec<(u64, NdisStatus)> {
+        let completed = core::mem::take(&mut self.client().completed);
+        completed.into_iter().map(|list| (list.context, list.status)).collect()
+    }
+}
+
+impl Device {
+    /// The other end sends `frame`.
+    fn arrives(&mut self, frame: &[u8]) -> Arc<AtomicUsize> {
+        let (frame, freed) = owned(frame);
+        self.arriving.push_back(frame);
+        freed
+    }
+}
+
+// One flush behind each batch, whatever made it: a poll, one that ends early, a flush from outside, the host, a device
+// that is no longer full.
+#[test]
+fn a_batch_ends_with_one_flush() {
+    let (mut bench, device, _) = bench();
+    let flushed = |frames: usize| {
+        let device = &mut *device.lock().unwrap();
+        assert!(device.queued.is_empty(), "nothing kicked the device");
+        assert_eq!(device.sent.len(), frames);
+        device.sent.clear();
+        core::mem::take(&mut device.flushes)
+    };
+    bench.poll();
+    assert_eq!(flushed(0), 0, "there was nothing to send");
+
+    bench.send(1, vec![1; 4 * 1460].into());
+    bench.poll();
+    assert_eq!(flushed(4), 1);
+
+    bench.send(2, vec![2; 2 * 1460].into());
+    bench.engine.flush(bench.now, &mut bench.clients);
+    assert_eq!(flushed(2), 1);
+
+    for _ in 0..3 {
+        bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
+    }
+    bench.poll();
+    assert_eq!(flushed(3), 1);
+
+    // All is acknowledged, and a small frame is answered before the next one is looked for.
+    device.lock().unwrap().arrives(&from_peer(80, 5000, 1000 + 6 * 1460, b""));
+    bench.poll();
+    assert_eq!(flushed(0), 0);
+    bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
+    device.lock().unwrap().arrives(&from_peer(80, 5000, 1000 + 6 * 1460, b"question"));
+    assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
+    assert!(bench.engine.is_ahead());
+    assert_eq!(flushed(1), 1, "what was sent before the early end");
+
+    device.lock().unwrap().full = true;
+    bench.send(3, vec![3; 1460].into());
+    bench.poll();
+    assert!(bench.engine.wants_writable());
+    flushed(0);
+    device.lock().unwrap().full = false;
+    bench.poll();
+    assert_eq!(flushed(1), 1);
+}
+
+// A frame is read where it lies, and its buffer is back when the poll is through; of a large one a piece may be kept.
+#[test]
+fn lent_buffers_are_read_in_place_and_come_back() {
+    let (mut bench, device, _) = bench();
+    const HEADERS: usize = 54;
+    let arrive = |data: &[u8], seq: u32| {
+        let mut device = device.lock().unwrap();
+        let freed = device.arrives(&from_peer(80, seq, 1000, data));
+        (device.arriving.back().unwrap().as_ptr() as usize + HEADERS, freed)
+    };
+    let small = [arrive(b"abc", 5000), arrive(b"defgh", 5003)];
+    let (large_place, large) = arrive(&[9; 40_000], 5008);
+    let other = device.lock().unwrap().arrives(&from_peer(81, 1, 1, b"the host's"));
+    bench.poll();
+    let expected = [small[0].0, small[1].0, large_place];
+    assert_eq!(bench.client().places, expected);
+    assert_eq!(bench.client().received[..8], *b"abcdefgh");
+    assert_eq!(bench.client().received.len(), 40_008);
+    for (_, freed) in &small {
+        assert_eq!(freed.load(Ordering::Relaxed), 1);
+    }
+    assert_eq!(other.load(Ordering::Relaxed), 1);
+
+    let kept = core::mem::take(&mut bench.client().kept);
+    let [piece] = &kept[..] else { panic!("a small one was kept") };
+    assert_eq!((piece.as_ptr() as usize, large.load(Ordering::Relaxed)), (large_place, 0));
+    assert!(piece.iter().all(|byte| *byte == 9));
+    drop(kept);
+    assert_eq!(large.load(Ordering::Relaxed), 1);
+}
+
+// Payload is borrowed where it lies. Until the device is through with it nobody is told that it may be written, though
+// the peer has acknowledged it; what is sent meanwhile does not make it wait longer.
+#[test]
+fn completions_wait_for_the_device() {
+    let (mut bench, device, _) = bench();
+    let (memory, freed) = owned(&[5; 2000]);
+    let place = memory.as_ptr() as usize;
+    bench.send(1, memory.slice(100..1900));
+    drop(memory);
+    bench.poll();
+    let sent = core::mem::take(&mut device.lock().unwrap().sent);
+    let pieces: Vec<(usize, usize)> = sent
+        .iter()
+        .flat_map(|posted| posted.payload.pieces())
+        .map(|piece| (piece.as_ptr() as usize - place, piece.len()))
+        .collect();
+    assert_eq!(pieces, [(100, 1460), (1560, 340)]);
+    let frames: Vec<Vec<u8>> = sent.iter().map(Posted::frame).collect();
+    assert!(frames.iter().all(|frame| classify(frame).is_some_and(|tcp| tcp.checksum_is_valid())));
+
+    bench.send(2, vec![6; 100].into());
+    bench.poll();
+    device.lock().unwrap().arrives(&from_peer(80, 5000, 1000 + 1900, b"data"));
+    bench.poll();
+    assert_eq!(bench.client().received, b"data", "reception goes on");
+    assert_eq!(bench.completed(), []);
+    assert!(!bench.engine.has_input(), "nothing to do before the device says so");
+    // The tail of a message may not be copied aside in order to complete it.
+    let (now, handle) = (bench.now, OffloadHandle(80));
+    assert!(!bench.engine.connections().get(now, handle).unwrap().detach_tail(usize::MAX));
+    // The first list waits for the loans made before it was acknowledged, not for later ones.
+    device.lock().unwrap().sent.drain(..).for_each(|mut posted| posted.payload.end());
+    bench.send(3, vec![7; 100].into());
+    bench.poll();
+    assert_eq!(bench.completed(), []);
+
+    let kept = frames.iter().zip(&sent).all(|(before, posted)| posted.frame() == *before);
+    assert!(kept, "the memory is as it was");
+    assert_eq!(freed.load(Ordering::Relaxed), 0);
+    drop(sent);
+    assert!(bench.engine.has_input(), "the sleep ends");
+    assert!(bench.poll());
+    let success = NdisStatus::SUCCESS;
+    assert_eq!(bench.completed(), [(1, success), (2, success)]);
+    assert_eq!(freed.load(Ordering::Relaxed), 1);
+
+    device.lock().unwrap().sent.clear();
+    device.lock().unwrap().arrives(&from_peer(80, 5004, 1000 + 2000, b""));
+    bench.poll();
+    assert_eq!(bench.completed(), [(3, success)]);
+    bench.poll();
+    assert!(!bench.engine.has_input());
+    assert!(bench.engine.connections().get(now, handle).unwrap().detach_tail(usize::MAX));
+}
+
+// So do the end of a connection and what is told with it, in the order that it has without loans.
+#[test]
+fn a_reset_waits_for_the_device() {
+    let told = |lends: bool| {
+        let (mut bench, device, _) = bench();
+        let (memory, freed) = owned(&[5; 3000]);
+        bench.send(1, memory);
+        bench.poll();
+        let sent = core::mem::take(&mut device.lock().unwrap().sent);
+        let held = lends.then_some(sent);
+        let mut reset = Vec::new();
+        PacketBuilder::ethernet2(PEERS.0, OURS.0)
+            .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
+            .tcp(9000, 80, 5000, 0)
+            .rst()
+            .write(&mut reset, b"")
+            .unwrap();
+        device.lock().unwrap().arrives(&reset);
+        bench.poll();
+        assert_eq!(bench.client().completed.is_empty(), lends);
+        assert_eq!(bench.client().events.is_empty(), lends);
+        assert_eq!(freed.load(Ordering::Relaxed), 0);
+        drop(held);
+        while bench.engine.has_input() {
+            bench.poll();
+        }
+        let completed = bench.completed();
+        assert_eq!(freed.load(Ordering::Relaxed), 1);
+        assert!(bench.engine.connections().is_empty());
+        (completed, core::mem::take(&mut bench.client().events))
+    };
+    assert_eq!(told(true), told(false));
+    let (completed, events) = told(true);
+    assert_eq!(completed, [(1, NdisStatus::REQUEST_ABORTED)]);
+    assert_eq!(events, [ConnectionEvent::Abort, ConnectionEvent::Released]);
+}
+
+// CH-TRM-5: with the state the lists go to the host, so that waits too, and with it what the host says behind it.
+#[test]
+fn a_terminate_waits_for_the_device() {
+    let (mut bench, device, context) = bench();
+    bench.send(1, vec![5; 3000].into());
+    bench.poll();
+    bench.told();
+    let sent = core::mem::take(&mut device.lock().unwrap().sent);
+    bench.port.terminate(terminate_tree(None, None, &[context]));
+    bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
+    bench.send(2, vec![6; 100].into());
+    bench.poll();
+    assert!(bench.told().is_empty());
+    assert!(device.lock().unwrap().sent.is_empty(), "nothing more is borrowed");
+    assert!(!bench.engine.has_input());
+
+    drop(sent);
+    assert!(bench.engine.has_input());
+    bench.poll();
+    let told = bench.told().into_iter().find_map(|told| match told {
+        ToHost::TerminateComplete(tree) => Some(object(tree)),
+        _ => None,
+    });
+    let object = told.expect("a state");
+    assert_eq!(object.send_data.iter().map(|list| list.context).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(device.lock().unwrap().sent.len(), 1, "the host's frame");
+    bench.poll();
+    assert!(!bench.engine.has_input());
+}
+
+// What nobody lends is copied; an engine that has gone leaves its link's loans readable.
+#[test]
+fn a_loan_outlives_its_owner() {
+    let (mut bench, device, _) = bench();
+    bench.port.to_engine.send(FromHost::Frame(vec![1; 60])).unwrap();
+    bench.send(1, vec![5; 100].into());
+    bench.poll();
+    drop(bench);
+    let device = device.lock().unwrap();
+    let frames: Vec<Vec<u8>> = device.sent.iter().map(Posted::frame).collect();
+    assert_eq!(frames[0], [1; 60]);
+    assert_eq!(tcp_of(&frames[1]).2, [5; 100]);
+
+    let mut loan = TxLoan::default();
+    let payload = [IoSlice::new(b"ab"), IoSlice::new(b"c")];
+    let offload = crate::link::TxOffload::default();
+    let frame = TxFrame { offload, head: b"head", payload: &payload, lender: None, comment: None };
+    frame.lend(&mut loan);
+    assert_eq!(loan.pieces().concat(), b"abc");
+    loan.end();
+    assert!(loan.pieces().is_empty());
+}

@@ -1,0 +1,59 @@
+//! Payload that a link borrows until its device has sent it.
+//!
+//! A link that returns from [`Link::transmit`](super::Link::transmit) with the frame sent or copied needs none of
+//! this. One that hands descriptors to a device asks the frame for a loan ([`TxFrame::lend`]): references to the
+//! memory that the payload lies in, without a copy. Until the loan ends the memory stays allocated, and the engine
+//! withholds what would tell its owner that it may be written again: completions of sends and of disconnects, the end
+//! of the connection, its upload. To end the loan is the completion; loans may end in any order and on any thread.
+#![forbid(unsafe_code)]
+
+use core::fmt;
+use std::{io::IoSlice, sync::Arc, vec::Vec};
+
+use bytes::Bytes;
+
+use super::TxFrame;
+
+/// The owner of the payload of a frame.
+pub trait Lender: fmt::Debug {
+    /// Appends references to the memory of `payload` to `pieces`. The owner leaves it as it is while somebody has a
+    /// clone of what is returned.
+    fn lend(&self, payload: &[IoSlice<'_>], pieces: &mut Vec<Bytes>) -> Arc<()>;
+}
+
+/// The payload of one transmitted frame, on loan until this is dropped or [`TxLoan::end`] is called.
+#[derive(Debug, Default)]
+pub struct TxLoan {
+    // Given back before the owner is told.
+    pieces: Vec<Bytes>,
+    token: Option<Arc<()>>,
+}
+
+impl TxLoan {
+    /// The payload, in order.
+    pub fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// The device has sent the frame. What is left can be used for another one without an allocation.
+    pub fn end(&mut self) {
+        let Self { pieces, token } = self;
+        pieces.clear();
+        *token = None;
+    }
+}
+
+impl TxFrame<'_> {
+    /// Borrows the payload. `loan` is ended first. [`TxFrame::head`] is not part of it: it is rewritten for the next
+    /// frame, so the link copies it. A payload that nobody lends is copied.
+    pub fn lend(&self, loan: &mut TxLoan) {
+        loan.end();
+        match self.lender {
+            _ if self.payload.iter().all(|slice| slice.is_empty()) => {}
+            Some(lender) => loan.token = Some(lender.lend(self.payload, &mut loan.pieces)),
+            None => {
+                loan.pieces.extend(self.payload.iter().map(|slice| Bytes::copy_from_slice(slice)))
+            }
+        }
+    }
+}
