@@ -1,6 +1,7 @@
 //! Who waits is not left waiting.
 
 use std::{
+    net::SocketAddr,
     os::fd::BorrowedFd,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -19,6 +20,7 @@ use offload_engine::{
 };
 
 use super::*;
+use crate::{socket::OffloadPolicy, stream::Streams};
 
 /// A failure's, so that it may be long.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -271,5 +273,89 @@ fn a_sleeper_whose_time_is_over_is_relieved() {
         }
         // A thread has taken longer to start than the sleeper slept.
         time *= 2;
+    }
+}
+
+/// Two nodes on a memory link, and a connection between them.
+fn connected(
+    options: MemoryLinkOptions,
+    policy: OffloadPolicy,
+    progress: Progress,
+) -> [(Node<Streams>, OffloadHandle); 2] {
+    let address = SocketAddr::from(([10, 0, 0, 2], 7));
+    let (one, other) = memory_link_pair(options);
+    let ends = [(1, one, progress), (2, other, Progress::Automatic)];
+    let [near, far] = ends.map(|(number, link, progress)| {
+        let mac = MacAddress([2, 0, 0, 0, 0, number]);
+        let addresses = Vec::from([([10, 0, 0, number].into(), 24)]);
+        let host = HostConfig { mac, addresses, policy, ..HostConfig::default() };
+        let config = NodeConfig { engine: EngineConfig::new(mac), host, ..config(progress) };
+        Node::start(Box::new(link), config, Streams::new).unwrap()
+    });
+    let listener = far.with(|streams, _, _| streams.listen(address, 1));
+    far.wait(Some(LIMIT), |streams, _, _| streams.listening(listener)).unwrap().unwrap();
+    let client = near.with(|streams, _, _| streams.connect(None, address, LIMIT));
+    let connected = |streams: &mut Streams| streams.status(client)?.connected.then_some(());
+    near.wait(Some(LIMIT), |streams, _, _| connected(streams)).unwrap();
+    let server = far.wait(Some(LIMIT), |streams, _, _| streams.accept(listener)).unwrap();
+    [(near, client), (far, server)]
+}
+
+/// Nothing but a frame of the other one's wakes a node that sleeps on a memory link, be its connection in the host or
+/// with the target, and whoever runs its loop.
+#[test]
+fn nodes_on_a_memory_link_wake_each_other() {
+    const ROUNDS: u8 = 20;
+    for (policy, progress) in [
+        (OffloadPolicy::Never, Progress::Automatic),
+        (OffloadPolicy::Always, Progress::Automatic),
+        (OffloadPolicy::Always, Progress::Manual),
+    ] {
+        let ends = connected(MemoryLinkOptions::default(), policy, progress);
+        let [(near, client), (far, server)] = ends;
+        let answers = std::thread::spawn(move || {
+            for _ in 0..ROUNDS {
+                far.wait(Some(LIMIT), |streams, connections, now| {
+                    let question = streams.receive(now, connections, server)?;
+                    streams.send(now, connections, server, question);
+                    Some(())
+                })
+                .unwrap();
+            }
+            far
+        });
+        for round in 0..ROUNDS {
+            let question = Vec::from([round]).into();
+            near.with(|streams, connections, now| {
+                streams.send(now, connections, client, question);
+            });
+            let answer = near.wait(Some(LIMIT), |streams, connections, now| {
+                streams.receive(now, connections, client)
+            });
+            assert_eq!(answer.as_deref(), Ok(&[round][..]), "{policy:?} {progress:?}");
+        }
+        drop(answers.join().unwrap());
+    }
+}
+
+/// Room in its queue wakes a node that has found it full: two frames a time-out would take too long.
+#[test]
+fn room_in_a_memory_link_wakes_the_sender() {
+    const BYTES: usize = 2 << 20;
+    let options = MemoryLinkOptions { offloads: false, queue_frames_max: 2, mtu: 1500 };
+    for policy in [OffloadPolicy::Never, OffloadPolicy::Always] {
+        let [(near, client), (far, server)] = connected(options, policy, Progress::Automatic);
+        near.with(|streams, connections, now| {
+            streams.send(now, connections, client, std::vec![1; BYTES].into());
+        });
+        let mut left = BYTES;
+        let all = far.wait(Some(LIMIT), |streams, connections, now| {
+            while let Some(piece) = streams.receive(now, connections, server) {
+                left -= piece.len();
+            }
+            (left == 0).then_some(())
+        });
+        assert_eq!(all, Ok(()), "{policy:?}: {left} bytes are missing");
+        assert!(near.with_engine(|engine, _| engine.link_stats().tx_full) > 0);
     }
 }
