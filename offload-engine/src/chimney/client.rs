@@ -112,7 +112,7 @@ pub struct ConnectionIo<'a> {
     pub now: Instant,
     pub(crate) connection: &'a mut Connection,
     pub(crate) super_segment_max: usize,
-    /// The link has borrowed of what was sent, and has not sent it yet.
+    /// The link may have borrowed of what was sent, and not have sent it yet.
     pub(crate) is_lent: bool,
     /// What holds the bytes of an indication, if pieces of it may be kept.
     pub(crate) buffer: Option<&'a Bytes>,

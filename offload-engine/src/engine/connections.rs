@@ -162,6 +162,7 @@ impl Offloaded {
     }
 
     /// The connection as an upcall sees it.
+    #[inline]
     pub(super) fn io(&mut self, now: Instant) -> ConnectionIo<'_> {
         let super_segment_max = self.super_segment_max();
         ConnectionIo {
@@ -169,7 +170,7 @@ impl Offloaded {
             now,
             connection: &mut self.tcp,
             super_segment_max,
-            is_lent: self.loans.is_lent(),
+            is_lent: self.loans.may_be_lent(),
             buffer: None,
         }
     }
@@ -177,6 +178,13 @@ impl Offloaded {
     /// The next event for the client.
     #[inline]
     pub(super) fn poll_event(&mut self) -> Option<tcp::Event> {
+        match self.loans.may_be_lent() {
+            true => self.poll_event_behind_loans(),
+            false => self.tcp.poll_event(),
+        }
+    }
+
+    fn poll_event_behind_loans(&mut self) -> Option<tcp::Event> {
         if let Some(event) = self.loans.pop() {
             return Some(event);
         }

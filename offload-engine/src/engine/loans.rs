@@ -6,14 +6,14 @@
 //! them. Each waits for the loans that were made before it and for no others, so a connection that keeps sending
 //! completes all the same: the loans since the last wait share a token, and who has to wait takes it along.
 //!
-//! A link that borrows nothing costs a look at an empty cell per frame and per completion.
+//! A link that borrows nothing costs a look at a flag per frame, upcall and event.
 
 use core::cell::OnceCell;
 use std::{collections::VecDeque, io::IoSlice, sync::Arc, vec::Vec};
 
 use bytes::Bytes;
 
-use super::{Clients, Engine};
+use super::{Clients, Engine, STALLED_FRAMES_MAX};
 use crate::{
     chimney::tree::{ObjectNode, TerminateTree},
     link::Lender,
@@ -28,7 +28,7 @@ pub(super) struct Loans {
     current: OnceCell<Arc<()>>,
     /// Events that wait, each for its token to be nobody else's. None: only for those in front of it.
     withheld: VecDeque<(Event, Option<Arc<()>>)>,
-    /// [`Engine::note_loan`] has noted the connection.
+    /// There may be loans, or events that wait: [`Engine::note_loan`] has noted the connection.
     noted: bool,
 }
 
@@ -44,8 +44,14 @@ fn seems_lent(token: &Arc<()>) -> bool {
 }
 
 impl Loans {
+    /// Whether the link may have memory of the connection, or events wait. [`Engine::take_loans_back`] finds out.
+    #[inline]
+    pub(super) const fn may_be_lent(&self) -> bool {
+        self.noted
+    }
+
     /// Whether the link has memory of the connection.
-    pub(super) fn is_lent(&mut self) -> bool {
+    fn is_lent(&mut self) -> bool {
         let withheld = self.withheld.iter_mut().filter_map(|(_, token)| token.as_mut());
         self.current.get_mut().into_iter().chain(withheld).any(is_lent)
     }
@@ -59,7 +65,6 @@ impl Loans {
     }
 
     /// The first event that was withheld, if it need not wait any more.
-    #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         let (_, token) = self.withheld.front_mut()?;
         if token.as_mut().is_some_and(is_lent) {
@@ -69,15 +74,7 @@ impl Loans {
     }
 
     /// The event, unless it has to wait.
-    #[inline]
     pub(super) fn pass(&mut self, event: Event) -> Option<Event> {
-        if self.withheld.is_empty() && self.current.get().is_none() {
-            return Some(event);
-        }
-        self.withhold(event)
-    }
-
-    fn withhold(&mut self, event: Event) -> Option<Event> {
         let ends_send = match &event {
             // Nothing of it was sent.
             Event::ReceiveComplete(_) => return Some(event),
@@ -133,9 +130,11 @@ impl Engine {
         }
     }
 
-    /// Has connections drained whose loans have ended, or an event of which waits no longer.
-    pub(super) fn take_loans_back(&mut self) {
+    /// Has connections drained whose loans have ended, or an event of which waits no longer. Returns whether there was
+    /// one: a terminate may have waited for it.
+    pub(super) fn take_loans_back(&mut self) -> bool {
         let Self { connections, borrowed, .. } = self;
+        let mut has_news = false;
         borrowed.retain(|&slot| {
             let Some(offloaded) = connections.slot(slot) else { return false };
             let loans = &mut offloaded.loans;
@@ -145,8 +144,10 @@ impl Engine {
             loans.noted = loans.is_lent() || !loans.withheld.is_empty();
             let keep = loans.noted;
             connections.mark_ready(slot);
+            has_news = true;
             keep
         });
+        has_news
     }
 
     /// Whether [`Engine::take_loans_back`] has something to do.
@@ -174,8 +175,14 @@ impl Engine {
             }
         });
         match is_lent {
-            true => self.lent_tree = Some(tree),
-            false => self.terminate(now, tree, clients),
+            true => {
+                self.lent_tree = Some(tree);
+                self.stalled_max = 0;
+            }
+            false => {
+                self.stalled_max = STALLED_FRAMES_MAX;
+                self.terminate(now, tree, clients);
+            }
         }
     }
 }

@@ -261,6 +261,8 @@ pub struct Engine {
     /// The iteration before has ended behind the first frame of a batch, which is not through yet.
     is_ahead: bool,
     stalled: VecDeque<Stalled>,
+    /// How many may; none while a terminate waits, so that no connection sends.
+    stalled_max: usize,
     /// Frames were transmitted since the link was flushed.
     unflushed: bool,
     /// Connections of which the link has borrowed payload.
@@ -307,6 +309,7 @@ impl Engine {
             batch: RxBatch::new(RX_BUFFERS),
             is_ahead: false,
             stalled: VecDeque::new(),
+            stalled_max: STALLED_FRAMES_MAX,
             unflushed: false,
             borrowed: Vec::new(),
             lent_tree: None,
@@ -391,7 +394,7 @@ impl Engine {
 
     /// As many frames wait for the link as may, or the link is to give back what it has borrowed.
     fn is_stalled(&self) -> bool {
-        self.stalled.len() >= STALLED_FRAMES_MAX || self.lent_tree.is_some()
+        self.stalled.len() >= self.stalled_max
     }
 
     /// Whether nothing is left to be said to a peer: no connection but in TIME-WAIT, and no frame that waits for the

@@ -69,7 +69,7 @@ impl Engine {
         busy |= self.run_timers(now);
         busy |= clients.poll(now, &mut self.connections);
         if !self.borrowed.is_empty() {
-            self.take_loans_back();
+            busy |= self.take_loans_back();
         }
         busy |= self.flush(now, clients);
         Ok(busy)
@@ -543,7 +543,6 @@ impl Engine {
                 true => link.transmit(now, &frame),
                 false => TxOutcome::Full,
             };
-            *unflushed = true;
             if outcome == TxOutcome::Full {
                 stats.tx_stalled += 1;
                 let copy = Stalled { frame: gather(&frame), head_len: header_len, offload };
@@ -553,6 +552,7 @@ impl Engine {
             statistics.sent(&segment, counted, Some(outcome));
             if last {
                 Self::note_loan(loans, slot, borrowed);
+                *unflushed = true;
                 return;
             }
             segment.seq += segment.payload_len as u32;
@@ -696,7 +696,7 @@ struct Upcalls<'c> {
 impl<'c> Upcalls<'c> {
     fn new(now: Instant, offloaded: &mut Offloaded, client: &'c mut dyn NodeClient) -> Self {
         let super_segment_max = offloaded.super_segment_max();
-        let (handle, is_lent) = (offloaded.handle, offloaded.loans.is_lent());
+        let (handle, is_lent) = (offloaded.handle, offloaded.loans.may_be_lent());
         Self { handle, now, super_segment_max, is_lent, buffer: None, client }
     }
 

@@ -101,7 +101,7 @@ pub struct RxBatch {
     has_large: bool,
     /// Buffers of frames may be somebody else's too.
     has_lent: bool,
-    /// A frame lies in memory of the link.
+    /// A frame lies in memory of the link; then `has_lent` is set too.
     has_of_link: bool,
     /// Buffers that somebody has had a piece of, the oldest first.
     lent: VecDeque<Storage>,
@@ -127,7 +127,6 @@ impl RxBatch {
         if self.has_lent {
             self.take_back();
         }
-        self.drop_of_link();
         (self.filled, self.has_large) = (0, false);
     }
 
@@ -136,20 +135,16 @@ impl RxBatch {
     #[inline]
     pub fn give_back(&mut self) {
         if self.has_of_link {
+            self.buffers[..self.filled].iter_mut().for_each(|buffer| buffer.of_link = None);
+            (self.has_of_link, self.has_lent) = (false, self.has_lent && self.has_large);
             self.clear();
         }
     }
 
-    #[inline]
-    fn drop_of_link(&mut self) {
-        if core::mem::take(&mut self.has_of_link) {
-            self.buffers.iter_mut().for_each(|buffer| buffer.of_link = None);
-        }
-    }
-
     fn take_back(&mut self) {
-        self.has_lent = false;
+        (self.has_lent, self.has_of_link) = (false, false);
         for buffer in &mut self.buffers[..self.filled] {
+            buffer.of_link = None;
             if buffer.storage.bytes_mut().is_none() {
                 let free = self.lent.front_mut().is_some_and(|oldest| oldest.bytes_mut().is_some());
                 let next = if free { self.lent.pop_front() } else { None };
@@ -234,6 +229,7 @@ impl RxBatch {
     /// The batch drops its own before the next [`Link::receive`](super::Link::receive). Pieces of a frame of 32 KiB or
     /// more may be kept for as long as the consumer likes: a link that could run out of buffers copies the frame
     /// instead ([`RxBatch::push`]). Returns false when full or too long.
+    #[inline]
     pub fn push_lent(&mut self, frame: Bytes, checksum: RxChecksum, gso_size: usize) -> bool {
         if self.is_full() || frame.len() > RX_BUFFER_BYTES {
             return false;
@@ -242,7 +238,7 @@ impl RxBatch {
         (buffer.len, buffer.checksum, buffer.gso_size) = (frame.len(), checksum, gso_size);
         buffer.of_link = Some(frame);
         self.filled += 1;
-        self.has_of_link = true;
+        (self.has_lent, self.has_of_link) = (true, true);
         true
     }
 

@@ -6,11 +6,19 @@
 //! valid. Without, it behaves like a plain TAP. A full queue gives [`TxOutcome::Full`]; nothing is
 //! lost, which is what [`super::Impaired`] is for.
 //!
-//! A frame is copied once, when it is transmitted: the receiving link lends the buffer that it waits in. Of those that
-//! a consumer keeps, [`LENT_BUFFERS_MAX`] may be out; while so many are, frames are copied once more.
+//! A large frame is copied once, when it is transmitted: the receiving link lends the buffer that it waits in. Of those
+//! that a consumer keeps, [`LENT_BUFFERS_MAX`] may be out; while so many are, frames are copied once more, as small
+//! ones always are.
 #![forbid(unsafe_code)]
 
-use std::{collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, task::Waker, vec::Vec};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::BorrowedFd,
+    sync::{Arc, OnceLock},
+    task::Waker,
+    vec::Vec,
+};
 
 use bytes::{Bytes, BytesMut};
 
@@ -26,6 +34,8 @@ use crate::{sync::Mutex, time::Instant};
 /// Largest super-segment, as on a TAP.
 const TSO_FRAME_BYTES_MAX: usize = 65_535;
 const _: () = assert!(TSO_FRAME_BYTES_MAX <= RX_BUFFER_BYTES);
+/// Bytes of a frame that is lent: to copy a smaller one costs less.
+const LENT_FRAME_BYTES_MIN: usize = 1024;
 /// Buffers of an end that may be lent at once, of at most 64 KiB each.
 const LENT_BUFFERS_MAX: usize = 32;
 
@@ -51,8 +61,8 @@ impl Default for MemoryLinkOptions {
 #[derive(Debug)]
 pub struct MemoryLink {
     options: MemoryLinkOptions,
-    inbound: Arc<Mutex<Queue>>,
-    outbound: Arc<Mutex<Queue>>,
+    inbound: Arc<Way>,
+    outbound: Arc<Way>,
     /// Buffers that the engine may have, or somebody above it, the oldest first.
     lent: VecDeque<Bytes>,
     /// The last frame found the queue full.
@@ -60,13 +70,19 @@ pub struct MemoryLink {
     stats: LinkStats,
 }
 
+/// One direction.
+#[derive(Debug, Default)]
+struct Way {
+    queue: Mutex<Queue>,
+    /// Wakes the engine of the receiving end. Not behind the lock: a flush takes none.
+    waker: OnceLock<Waker>,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     frames: VecDeque<Stored>,
     /// Buffers to use again; at most as many as frames ever waited or were lent.
     spare: Vec<BytesMut>,
-    /// Wakes the engine of the receiving end.
-    waker: Option<Waker>,
     /// The receiving end is gone.
     closed: bool,
     /// The sending end waits for room.
@@ -82,8 +98,7 @@ struct Stored {
 
 /// Two ends: what one transmits, the other receives.
 pub fn memory_link_pair(options: MemoryLinkOptions) -> (MemoryLink, MemoryLink) {
-    let one: Arc<Mutex<Queue>> = Arc::default();
-    let other: Arc<Mutex<Queue>> = Arc::default();
+    let (one, other) = (Arc::<Way>::default(), Arc::<Way>::default());
     let end = |inbound: &Arc<_>, outbound: &Arc<_>| MemoryLink {
         options,
         inbound: Arc::clone(inbound),
@@ -98,7 +113,7 @@ pub fn memory_link_pair(options: MemoryLinkOptions) -> (MemoryLink, MemoryLink) 
 impl MemoryLink {
     /// Wakes the engine of the other end.
     fn wake_other(&self) {
-        if let Some(waker) = &self.outbound.lock().waker {
+        if let Some(waker) = self.outbound.waker.get() {
             waker.wake_by_ref();
         }
     }
@@ -132,13 +147,16 @@ impl Link for MemoryLink {
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let Self { inbound, lent, stats, .. } = self;
-        let mut queue = inbound.lock();
+        let mut queue = inbound.queue.lock();
         let mut added = 0;
         while !batch.is_full() {
             let Some(Stored { data, checksum, gso_size }) = queue.frames.pop_front() else { break };
-            take_back(lent, &mut queue.spare);
             let len = data.len();
-            let is_added = if lent.len() < LENT_BUFFERS_MAX {
+            let is_large = len >= LENT_FRAME_BYTES_MIN;
+            if is_large {
+                take_back(lent, &mut queue.spare);
+            }
+            let is_added = if is_large && lent.len() < LENT_BUFFERS_MAX {
                 lent.push_back(data.freeze());
                 lent.back().is_some_and(|frame| batch.push_lent(frame.clone(), checksum, gso_size))
             } else {
@@ -169,7 +187,7 @@ impl Link for MemoryLink {
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let acceptable = self.is_acceptable(frame);
         debug_assert!(acceptable, "a frame of {} bytes, {:?}", frame.len(), frame.offload);
-        let mut queue = self.outbound.lock();
+        let mut queue = self.outbound.queue.lock();
         self.was_full = false;
         if !acceptable || queue.closed {
             self.stats.tx_errors += 1;
@@ -206,7 +224,8 @@ impl Link for MemoryLink {
     }
 
     fn set_waker(&mut self, waker: Waker) {
-        self.inbound.lock().waker = Some(waker);
+        // It has one engine.
+        let _ = self.inbound.waker.set(waker);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -214,11 +233,13 @@ impl Link for MemoryLink {
     }
 
     fn poll_at(&self) -> Option<Instant> {
+        // One lock at a time: the other end takes them the other way round.
+        let has_frames = !self.inbound.queue.lock().frames.is_empty();
         let has_room = || {
-            let queue = self.outbound.lock();
+            let queue = self.outbound.queue.lock();
             queue.closed || queue.frames.len() < self.options.queue_frames_max
         };
-        let is_due = !self.inbound.lock().frames.is_empty() || self.was_full && has_room();
+        let is_due = has_frames || self.was_full && has_room();
         is_due.then_some(Instant::ZERO)
     }
 
@@ -229,9 +250,7 @@ impl Link for MemoryLink {
 
 impl Drop for MemoryLink {
     fn drop(&mut self) {
-        let mut queue = self.inbound.lock();
-        queue.closed = true;
-        queue.waker = None;
+        self.inbound.queue.lock().closed = true;
     }
 }
 

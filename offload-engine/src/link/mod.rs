@@ -205,9 +205,10 @@ pub trait Link: Send {
     /// ([`Link::set_waker`]) says so of frames that wait: a time in the past.
     fn poll_at(&self) -> Option<Instant>;
 
-    /// Tells how to wake the engine: for a link without a descriptor, and for one that ends loans on another thread.
-    /// To be called after a frame has been queued, or a loan has ended; it costs little while the engine is awake. The
-    /// engine announces its sleep, then asks [`Link::poll_at`], then sleeps: so no frame is slept over.
+    /// Gets what wakes the engine, once, before anything else: for a link without a descriptor, and for one that ends
+    /// loans on another thread. Wake after a frame has been queued or a loan has ended; it costs little while the
+    /// engine is awake. The engine announces its sleep, then asks [`Link::poll_at`], then sleeps: so no frame is slept
+    /// over.
     fn set_waker(&mut self, _waker: Waker) {}
 
     /// Counters, those of wrapped links added.

@@ -481,7 +481,13 @@ mod tests {
     }
 
     fn bytes(queue: &SendQueue, start: Position, len: usize) -> Vec<u8> {
-        queue.slices(start, len).collect::<Vec<_>>().concat()
+        let slices: Vec<&[u8]> = queue.slices(start, len).collect();
+        let memory: Vec<Mdl> = queue.memory(start, len).collect();
+        let places = |slice: &[u8]| (slice.as_ptr(), slice.len());
+        assert!(
+            memory.iter().map(|memory| places(memory)).eq(slices.iter().map(|slice| places(slice)))
+        );
+        slices.concat()
     }
 
     // What is unacknowledged lies in memory of its own after a detach, and at the same positions.

@@ -92,7 +92,7 @@ impl<L: Link> Link for CountedLink<L> {
     }
 
     fn flush(&mut self, now: Instant) {
-        self.call(|link| link.flush(now));
+        self.link.flush(now);
     }
 
     fn set_waker(&mut self, waker: Waker) {

@@ -23,6 +23,8 @@ struct Device {
     sent: Vec<Posted>,
     flushes: usize,
     full: bool,
+    /// What was sent is completed with the next receive.
+    completes: bool,
 }
 
 struct Posted {
@@ -46,6 +48,9 @@ impl Link for Ring {
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let mut device = self.0.lock().unwrap();
+        if device.completes {
+            device.sent.clear();
+        }
         let before = batch.len();
         while !batch.is_full()
             && let Some(frame) = device.arriving.pop_front()
@@ -340,6 +345,25 @@ fn a_terminate_waits_for_the_device() {
     assert_eq!(device.lock().unwrap().sent.len(), 1, "the host's frame");
     bench.poll();
     assert!(!bench.engine.has_input());
+}
+
+// The engine has looked at the terminate when the device completes, and looks again before it sleeps.
+#[test]
+fn a_completion_right_behind_the_look_is_not_slept_over() {
+    let (mut bench, device, context) = bench();
+    bench.send(1, vec![5; 3000].into());
+    bench.poll();
+    bench.told();
+    bench.port.terminate(terminate_tree(None, None, &[context]));
+    bench.poll();
+    device.lock().unwrap().completes = true;
+    let mut polls = 1;
+    while bench.poll() || bench.engine.has_input() {
+        polls += 1;
+    }
+    assert!(polls < 10, "{polls}");
+    assert!(bench.told().iter().any(|told| matches!(told, ToHost::TerminateComplete(_))));
+    assert!(bench.engine.connections().is_empty());
 }
 
 // What nobody lends is copied; an engine that has gone leaves its link's loans readable.
