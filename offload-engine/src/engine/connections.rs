@@ -184,6 +184,7 @@ impl Offloaded {
         }
     }
 
+    #[cold]
     fn poll_event_behind_loans(&mut self) -> Option<tcp::Event> {
         if let Some(event) = self.loans.pop() {
             return Some(event);

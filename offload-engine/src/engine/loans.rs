@@ -125,7 +125,14 @@ impl Engine {
     /// The link may have borrowed of what was just sent: has the engine look whether it has given it back.
     #[inline]
     pub(super) fn note_loan(loans: &mut Loans, slot: usize, borrowers: &mut Vec<usize>) {
-        if loans.current.get().is_some() && !core::mem::replace(&mut loans.noted, true) {
+        if loans.current.get().is_some() {
+            Self::note(loans, slot, borrowers);
+        }
+    }
+
+    #[cold]
+    fn note(loans: &mut Loans, slot: usize, borrowers: &mut Vec<usize>) {
+        if !core::mem::replace(&mut loans.noted, true) {
             borrowers.push(slot);
         }
     }
