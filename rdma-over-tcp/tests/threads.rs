@@ -483,7 +483,7 @@ fn a_device_that_has_gone_ends_requests() {
 
     is_gone.store(true, Ordering::Relaxed);
     near.doorbell().ring();
-    assert_eq!(event.recv_timeout(LIMIT.into()), Ok(0x2001));
+    assert_eq!(event.recv_timeout(LIMIT), Ok(0x2001));
     let mut results = [NdkResultEx::default(); 4];
     let count = end.cq.poll_ex(&mut results);
     let statuses: Vec<_> = results[..count].iter().map(|result| result.status).collect();
