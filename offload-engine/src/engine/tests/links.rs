@@ -179,9 +179,11 @@ fn a_batch_ends_with_one_flush() {
     bench.poll();
     assert_eq!(flushed(0), 0);
     bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
-    device.lock().unwrap().arrives(&from_peer(80, 5000, 1000 + 6 * 1460, b"question"));
+    let question = from_peer(80, 5000, 1000 + 6 * 1460, b"question");
+    let freed = device.lock().unwrap().arrives(&question);
     assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
     assert!(bench.engine.is_ahead());
+    assert_eq!(freed.load(Ordering::Relaxed), 1, "its buffer is back before the next receive");
     assert_eq!(flushed(1), 1, "what was sent before the early end");
 
     device.lock().unwrap().full = true;
