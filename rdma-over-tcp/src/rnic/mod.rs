@@ -9,11 +9,11 @@
 //! transport -> FPDUs -> registered memory, completion queue -> callback, outside of any lock
 //! ```
 //!
-//! Two interfaces are all that it knows: [`transport`](self::transport::Transport) below MPA, and above it the methods
+//! Two interfaces are all that it knows: the trait `transport::Transport` below MPA, and above it the methods
 //! of [`Rnic`] that a mapping such as [`ndk`](crate::ndk) calls. Limits are those of [`Limits`], [`Capabilities`] and
 //! [`Config`].
 //!
-//! Not offered yet: memory windows (the place is [`region::Owner`]), shared receive queues (a queue pair takes its
+//! Not offered yet: memory windows (the place is `region::Owner`), shared receive queues (a queue pair takes its
 //! receives from a queue by name already), atomics and immediate data (RFC 7306; the place is the outstanding requests
 //! of the transmitter).
 

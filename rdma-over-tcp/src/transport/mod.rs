@@ -1,6 +1,6 @@
 //! Transports: what carries the byte streams below MPA.
 //!
-//! [`offloaded`] has connections of a node that the offload target owns.
+//! [`NodeRnic`] has connections of a node, which the offload target owns.
 
 pub(crate) mod offloaded;
 
