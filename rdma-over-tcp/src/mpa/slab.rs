@@ -18,8 +18,8 @@ use super::GatherList;
 /// Octets of one block: room for 64 KiB of small messages.
 pub const BLOCK_OCTETS: usize = 64 * 1024;
 
-/// Blocks that a slab keeps: as many octets as are in flight on a fast path.
-pub const BLOCKS_MAX: usize = 16;
+/// Blocks that a slab keeps: as many octets as are in flight on a fast path. A Read Response of 64 KiB takes two.
+pub const BLOCKS_MAX: usize = 40;
 
 /// A source of memory that is written once and then shared.
 #[derive(Debug, Default)]

@@ -157,7 +157,6 @@ impl CompletionQueue {
             }
             overrun = !state.push(entry, solicited);
         }
-        state.satisfy();
         self.len.store(state.entries.len(), Ordering::Release);
         Pushed { overrun, due: state.due.is_some() }
     }
@@ -241,6 +240,8 @@ impl State {
             self.has_failed = true;
             self.entries.clear();
         }
+        // Each entry counts, not the batch: those behind the one that satisfies an arm are new to the next.
+        self.satisfy();
         fits
     }
 

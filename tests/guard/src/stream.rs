@@ -32,6 +32,8 @@ pub struct Pump {
     pub bytes_received: u64,
     /// Whether it sends.
     pub sends: bool,
+    /// The peer has reset the connection.
+    is_over: bool,
 }
 
 impl Pump {
@@ -39,7 +41,16 @@ impl Pump {
     pub fn new(port: SocketPort, list_bytes: usize) -> Self {
         let data = Bytes::from(vec![0x5a; list_bytes]);
         let spare = (0..LISTS).map(|_| NetBufferList::from_mdl(1, data.clone())).collect();
-        Self { port, data, handle: None, spare, lists_sent: 0, bytes_received: 0, sends: false }
+        Self {
+            port,
+            data,
+            handle: None,
+            spare,
+            lists_sent: 0,
+            bytes_received: 0,
+            sends: false,
+            is_over: false,
+        }
     }
 
     /// Listens; the first connection is its own.
@@ -108,6 +119,9 @@ impl OffloadClient for Pump {
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, mut chain: NblChain) {
         while let Some(list) = chain.pop_front() {
+            if self.is_over {
+                return;
+            }
             assert_eq!(list.status, NdisStatus::SUCCESS);
             self.lists_sent += 1;
             self.spare.push_back(list);
@@ -123,7 +137,10 @@ impl OffloadClient for Pump {
     fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {}
 
     fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
-        assert!(matches!(event, ConnectionEvent::SendBacklogChange(_)), "{event:?}");
+        // The other node has ended.
+        self.is_over |= event == ConnectionEvent::Abort;
+        let is_expected = self.is_over || matches!(event, ConnectionEvent::SendBacklogChange(_));
+        assert!(is_expected, "{event:?}");
     }
 
     fn uploaded(&mut self, _handle: OffloadHandle) {
