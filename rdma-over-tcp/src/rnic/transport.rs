@@ -58,7 +58,7 @@ pub(crate) trait Transport {
 /// A request of the adapter to its transport.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
-    /// Opens a stream. Answered by `handle_established` or `handle_connect_failed`.
+    /// Opens a stream. Answered by `handle_established` or `handle_gone`.
     Connect {
         /// The name that the stream has from now on.
         stream: StreamId,
