@@ -13,7 +13,7 @@ use super::{
 use crate::{
     nbl::{NblChain, NetBufferList, ReceiveChain},
     tcp::{Connection, Info},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// The host's name for an offloaded object (NdisOffloadHandle). Unique within a node, never reused.
@@ -177,6 +177,11 @@ impl ConnectionIo<'_> {
     /// again at once, however long the peer delays. Returns whether it did.
     pub fn detach_tail(&mut self, bytes_max: usize) -> bool {
         !self.is_lent && self.connection.detach_tail(bytes_max)
+    }
+
+    /// The shortest round trip measured, if one was.
+    pub fn min_rtt(&self) -> Option<Duration> {
+        self.connection.min_rtt()
     }
 
     /// Payload bytes of a full-sized segment: the effective send MSS after options (EMSS).

@@ -437,6 +437,11 @@ impl Connection {
         saturate((allowed.saturating_add(SEND_BACKLOG as u64)).saturating_sub(unsent))
     }
 
+    /// The shortest round trip measured lately.
+    pub fn min_rtt(&self) -> Option<Duration> {
+        self.rtt.min()
+    }
+
     /// If at most `bytes_max` bytes wait for their acknowledgement, copies them, so that their memory is
     /// the poster's again though their lists have not completed. Returns whether it did.
     pub fn detach_tail(&mut self, bytes_max: usize) -> bool {

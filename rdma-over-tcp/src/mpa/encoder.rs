@@ -112,6 +112,9 @@ impl Encoder {
     }
 }
 
+/// Octets that are copied before they are added to the CRC: the first-level cache still holds them then.
+const COPY_OCTETS: usize = 8 * 1024;
+
 /// Octets of all markers that may fall into so many octets.
 const fn marker_octets_max(octets: usize) -> usize {
     MARKER_OCTETS * (octets / (INTERVAL as usize - MARKER_OCTETS) + 2)
@@ -141,7 +144,14 @@ impl<G: GatherList> Fpdu<'_, G> {
     #[inline]
     pub fn copy(&mut self, payload: &[u8]) {
         self.payload_octets -= payload.len();
-        self.copy_any(payload);
+        if payload.len() <= COPY_OCTETS {
+            self.copy_any(payload);
+            return;
+        }
+        for piece in payload.chunks(COPY_OCTETS) {
+            self.copy_any(piece);
+            self.sum();
+        }
     }
 
     /// Adds payload that goes out from where it lies.

@@ -44,6 +44,9 @@ pub(crate) trait Transport {
     /// Bytes queued and not acknowledged.
     fn send_outstanding(&self) -> usize;
 
+    /// Octets in flight that the path can hold: more would only wait in queues.
+    fn path_octets(&self) -> usize;
+
     /// Copies what is not acknowledged, if it is at most `octets_max`, so that the buffers may be used again. Returns
     /// whether it did.
     fn detach_tail(&mut self, octets_max: usize) -> bool;

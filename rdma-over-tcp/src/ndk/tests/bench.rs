@@ -89,6 +89,7 @@ struct Io {
     room: usize,
     outstanding: usize,
     super_segment: usize,
+    path_octets: usize,
     sent: Vec<(u64, Vec<Bytes>)>,
     /// In the order of the calls; `true`: a reset.
     ends: Vec<bool>,
@@ -135,6 +136,10 @@ impl Transport for Io {
 
     fn send_outstanding(&self) -> usize {
         self.outstanding
+    }
+
+    fn path_octets(&self) -> usize {
+        self.path_octets
     }
 
     fn effective_mss(&self) -> usize {
@@ -189,6 +194,7 @@ pub(super) struct Bench {
     /// Bytes that an end may have unacknowledged.
     pub(super) window: usize,
     pub(super) super_segment: usize,
+    pub(super) path_octets: usize,
     pub(super) hold_acks: bool,
     /// Nothing is delivered.
     pub(super) is_cut: bool,
@@ -219,6 +225,7 @@ impl Bench {
             now: Instant::ZERO,
             window: 64 * 1024,
             super_segment: 44 * EMSS,
+            path_octets: usize::MAX,
             hold_acks: false,
             is_cut: false,
             corrupt_at: None,
@@ -368,6 +375,7 @@ impl Bench {
             room: self.window.saturating_sub(state.unacknowledged),
             outstanding: state.unacknowledged,
             super_segment: self.super_segment,
+            path_octets: self.path_octets,
             sent: Vec::new(),
             ends: Vec::new(),
         };

@@ -140,6 +140,27 @@ fn read_responses_are_stable() {
     }
 }
 
+// No more of a response is in flight than the path holds, and the rest follows with the acknowledgements.
+#[test]
+fn read_responses_do_not_flood_the_path() {
+    let size = 1_000_000;
+    let mut bench = Bench::new(1);
+    (bench.path_octets, bench.window, bench.hold_acks) = (100_000, 4 << 20, false);
+    let (active, passive) = connected(&mut bench);
+    passive.fill(0, size, 5);
+    let (source, sink) = (passive.sge(0, size), active.sge(0, size));
+    let before: usize = bench.posted[1].iter().flatten().sum();
+    bench.hold_acks = true;
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+    bench.settle();
+    let posted: usize = bench.posted[1].iter().flatten().sum();
+    let in_flight = posted - before;
+    assert!((100_000..100_000 + 44 * EMSS).contains(&in_flight), "{in_flight}");
+    bench.release_acks();
+    assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)]);
+    assert_placed(&active, 0, size, 5);
+}
+
 // RDM-8.1.1-1: nothing leaves after the rights are gone, not even the rest of a response that has begun.
 #[test]
 fn nothing_leaves_after_deregistration() {
