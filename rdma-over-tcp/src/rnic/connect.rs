@@ -6,7 +6,7 @@ use bytes::Bytes;
 use offload_engine::time::Instant;
 
 use super::{
-    connector::{ConnectorState, DisconnectEvent},
+    connector::{Connector, ConnectorState, DisconnectEvent},
     device::Rnic,
     id::{ConnectorId, Key, ListenerId, QpId, StreamId},
     lifetime::RequestCompletion,
@@ -46,6 +46,21 @@ impl Rnic {
             QpState::Connecting | QpState::Connected => Err(ConnectError::QpConnected),
             // NDK-DISC-6
             QpState::Error => Err(ConnectError::QpUnusable),
+        }
+    }
+
+    /// A connector in one of `states`, with its stream.
+    fn answerable(
+        &mut self,
+        id: ConnectorId,
+        states: &[ConnectorState],
+    ) -> Result<(&mut Connector, StreamId), ConnectError> {
+        let connector = self.objects.connectors.get_mut(id).ok_or(ConnectError::InvalidState)?;
+        match connector.stream {
+            Some(stream) if states.contains(&connector.state) => Ok((connector, stream)),
+            // The peer gave up before.
+            _ if connector.state == ConnectorState::Closed => Err(ConnectError::Aborted),
+            _ => Err(ConnectError::InvalidState),
         }
     }
 
@@ -121,14 +136,7 @@ impl Rnic {
         disconnect_event: Option<DisconnectEvent>,
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
-        let Some(connector) = self.objects.connectors.get_mut(id) else {
-            return Err(ConnectError::InvalidState);
-        };
-        let stream = match (connector.state, connector.stream) {
-            (ConnectorState::ConnectDone, Some(stream)) => stream,
-            (ConnectorState::Closed, _) => return Err(ConnectError::Aborted),
-            _ => return Err(ConnectError::InvalidState),
-        };
+        let (connector, stream) = self.answerable(id, &[ConnectorState::ConnectDone])?;
         connector.state = ConnectorState::Completing;
         connector.disconnect_event = disconnect_event;
         connector.data = None; // NDK-CD-2
@@ -151,14 +159,7 @@ impl Rnic {
     ) -> Result<(), ConnectError> {
         let private_data = self.private_data(private_data)?;
         self.check_qp(qp)?;
-        let Some(connector) = self.objects.connectors.get_mut(id) else {
-            return Err(ConnectError::InvalidState);
-        };
-        let stream = match (connector.state, connector.stream) {
-            (ConnectorState::Pending, Some(stream)) => stream,
-            (ConnectorState::Closed, _) => return Err(ConnectError::Aborted),
-            _ => return Err(ConnectError::InvalidState),
-        };
+        let (connector, stream) = self.answerable(id, &[ConnectorState::Pending])?;
         connector.state = ConnectorState::Accepting;
         connector.disconnect_event = disconnect_event;
         connector.data = None; // NDK-CD-2
@@ -179,14 +180,8 @@ impl Rnic {
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
         let private_data = self.private_data(private_data)?;
-        let Some(connector) = self.objects.connectors.get_mut(id) else {
-            return Err(ConnectError::InvalidState);
-        };
-        let stream = match (connector.state, connector.stream) {
-            (ConnectorState::Pending | ConnectorState::ConnectDone, Some(stream)) => stream,
-            (ConnectorState::Closed, _) => return Err(ConnectError::Aborted),
-            _ => return Err(ConnectError::InvalidState),
-        };
+        let (connector, stream) =
+            self.answerable(id, &[ConnectorState::Pending, ConnectorState::ConnectDone])?;
         let is_passive = connector.state == ConnectorState::Pending;
         if is_passive {
             connector.state = ConnectorState::Closed;

@@ -62,7 +62,7 @@ impl Rnic {
         let Some(receives) = self.objects.receive_queues.get_mut(qp.receives) else {
             return (Err(VerbError::InvalidHandle), Urgency::None);
         };
-        if receives.is_full() {
+        if receives.is_full(usize::from(qp.is_receiving)) {
             return (Err(VerbError::QueueFull), Urgency::None);
         }
         receives.push(context, length, sges);

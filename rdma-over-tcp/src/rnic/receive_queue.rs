@@ -55,8 +55,10 @@ impl ReceiveQueue {
         Self { depth, posted: VecDeque::new(), sges: SgeRing::default() }
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.posted.len() >= self.depth as usize
+    /// Whether nothing more can be posted, while so many receives were taken and are not complete: they count, or a
+    /// consumer could have more completions coming than its completion queue holds.
+    pub(crate) fn is_full(&self, taken: usize) -> bool {
+        self.posted.len() + taken >= self.depth as usize
     }
 
     pub(crate) fn push(&mut self, context: u64, length: u32, sges: &[Sge]) {
@@ -105,9 +107,10 @@ mod tests {
         assert_eq!(receive.single_piece(0, 1), None);
         queue.push(1, 10, &[sge(100, 10)]);
         queue.push(2, 10, &[sge(100, 4), sge(200, 6)]);
-        assert!(queue.is_full());
+        assert!(queue.is_full(0));
         assert!(queue.take(&mut receive));
         assert_eq!((receive.context, receive.length), (1, 10));
+        assert!(queue.is_full(1) && !queue.is_full(0));
         for (offset, length) in [(0, 10), (3, 7), (9, 1)] {
             let piece = receive.single_piece(offset, length);
             let pieces: Vec<_> = receive.pieces(offset, length).collect();

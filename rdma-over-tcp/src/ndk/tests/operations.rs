@@ -140,6 +140,30 @@ fn read_responses_are_stable() {
     }
 }
 
+// A receive counts until it completes, also while its message arrives: a completion queue as deep as the receive queue
+// does not overrun.
+#[test]
+fn a_message_in_progress_holds_its_receive() {
+    let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
+    let mut bench = Bench::with(1, config);
+    let limits = QpLimits { receive_queue_depth: 2, ..QpLimits::default() };
+    let mut active = Side::new(&bench, 0);
+    let mut passive = Side::with(&bench, 1, BUFFER, limits);
+    connect(&mut bench, &mut active, &mut passive, LIMITS, LIMITS);
+    passive.receive(1, 0, 100_000);
+    passive.receive(2, 200_000, 100);
+    active.send(1, 0, 100_000);
+    while passive.qp.stats().fpdu_in < 3 {
+        assert!(bench.step(), "the message arrives");
+    }
+    assert_eq!(passive.outcomes(), []);
+    let third = passive.qp.receive(3, &[passive.sge(200_000, 100)]);
+    assert_eq!(third, Err(NtStatus::NO_MORE_ENTRIES));
+    bench.settle();
+    assert_eq!(passive.outcomes(), [(1, NtStatus::SUCCESS)]);
+    passive.receive(3, 200_000, 100);
+}
+
 // No more of a response is in flight than the path holds, and the rest follows with the acknowledgements.
 #[test]
 fn read_responses_do_not_flood_the_path() {
