@@ -162,14 +162,23 @@ impl Rnic {
         self.finish_upcall();
     }
 
-    /// The end of a call: completions go to their queues, and connections end of queue pairs whose completion queue
-    /// has failed.
+    /// The end of a call: completions go to their queues, connections end of queue pairs whose completion queue has
+    /// failed, and the transport is asked to release addresses.
     #[inline]
     fn finish_upcall(&mut self) {
         self.objects.deliver_completions();
         if !self.objects.doomed.is_empty() {
             self.end_doomed();
         }
+        if self.objects.endpoints.has_released() {
+            self.release_addresses();
+        }
+    }
+
+    #[cold]
+    fn release_addresses(&mut self) {
+        let released = self.objects.endpoints.take_released().into_iter();
+        self.commands.extend(released.map(|reservation| Command::Release { reservation }));
     }
 
     #[cold]
@@ -208,10 +217,6 @@ impl Rnic {
             }
         }
         self.finish_upcall();
-        if self.objects.endpoints.has_released() {
-            let released = self.objects.endpoints.take_released().into_iter();
-            self.commands.extend(released.map(|reservation| Command::Release { reservation }));
-        }
         worked
     }
 
@@ -222,10 +227,7 @@ impl Rnic {
 
     /// Returns whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now.
     pub(crate) fn has_work(&self) -> bool {
-        self.objects.returns.is_pending()
-            || !self.kicks.is_empty()
-            || !self.commands.is_empty()
-            || self.objects.endpoints.has_released()
+        self.objects.returns.is_pending() || !self.kicks.is_empty() || !self.commands.is_empty()
     }
 
     /// The next request to the transport.
