@@ -1,5 +1,5 @@
 //! A process that ends says so: its peer hears a FIN when all is sent, else an RST, whether the process returns, fails
-//! or is told to end by SIGINT, SIGTERM or SIGHUP. The peer is the kernel's TCP, or another node.
+//! or gets SIGINT, SIGTERM or SIGHUP. The peer is the kernel's TCP, or another node.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

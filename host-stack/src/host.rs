@@ -270,8 +270,8 @@ impl Host {
         self.connections.is_empty() && self.offloaded.is_empty()
     }
 
-    /// Whether nothing is left to be said to a peer: no connection here but in TIME-WAIT, and none on its way to the
-    /// target or back.
+    /// Returns whether nothing is left to send to a peer: every connection in the host is in TIME-WAIT, and none is on
+    /// its way to the target or back.
     pub fn is_silent(&self) -> bool {
         let waits = |found: &Connection| self.state_of(found) == tcp::State::TimeWait;
         self.connections.values().all(waits)

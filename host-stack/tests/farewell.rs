@@ -1,4 +1,4 @@
-//! Who ends says so: with the last handle of a node an RST leaves for each of its connections, wherever they are, and
+//! The orderly end of a node: with its last handle an RST leaves for each of its connections, wherever they are, and
 //! what was closed in order ends in order. The peer, another node, is not left waiting.
 #![cfg(not(loom))]
 

@@ -327,8 +327,8 @@ impl<'a> Replay<'a> {
         acknowledged.then_some(()).ok_or(ImportError::Replay("the peer's FIN"))
     }
 
-    /// What a SACK has promised to keep. Returns what smoltcp has no room for: its assembler has fewer places than the
-    /// target's.
+    /// Replays the blocks that SACK has reported. Returns those that smoltcp has no room for: its assembler has fewer
+    /// places than the target's.
     fn out_of_order(&self, now: Instant, stage: &mut Stage) -> Vec<(SeqNum, Bytes)> {
         let ack = self.ack_before_ours();
         let (mut end, mut blocks, mut beyond) = (self.delegated.rcv_nxt, 0, Vec::new());

@@ -111,7 +111,7 @@ struct Parked {
 pub(super) struct ReceiveHalf {
     /// Sequence number of the first byte.
     pub(super) first: SeqNum,
-    /// What the peer need not send again, and smoltcp has no room for, in order: see `kept`.
+    /// Blocks that SACK has reported and smoltcp has no room for, in order: see `kept`.
     pub(super) beyond: VecDeque<(SeqNum, Bytes)>,
     /// Read from the socket.
     pub(super) read: u64,
@@ -124,7 +124,7 @@ pub(super) struct ReceiveHalf {
 }
 
 impl Connection {
-    /// Whose it is.
+    /// The client that owns it.
     pub(super) const fn client_id(&self) -> ClientId {
         ClientId { shard: self.shard, tag: self.client }
     }
@@ -342,7 +342,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Whose it is.
+    /// The client that owns it.
     pub(super) const fn client_id(&self) -> ClientId {
         ClientId { shard: self.shard, tag: self.client }
     }
@@ -385,7 +385,7 @@ pub(super) struct Offloaded {
 }
 
 impl Offloaded {
-    /// Whose it is.
+    /// The client that owns it.
     pub(super) const fn client_id(&self) -> ClientId {
         ClientId { shard: self.shard, tag: self.client }
     }

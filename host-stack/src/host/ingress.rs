@@ -147,7 +147,7 @@ impl Host {
             return Verdict::Drop;
         }
         // A peer that has closed last and forgotten answers late segments by RST. What has come is the client's all the
-        // same (RFC 1337; RFC 9293 s3.10.7.4: nothing is told).
+        // same (RFC 1337; RFC 9293 s3.10.7.4: the user is not signaled).
         if segment.is_reset() && connection.both_closed(socket) {
             return Verdict::Drop;
         }

@@ -68,7 +68,7 @@ impl Host {
         Some(connection.rcv_nxt(self.sockets.get::<tcp::Socket<'_>>(connection.socket)))
     }
 
-    /// What follows RCV.NXT of the lowest block, if it has been reached.
+    /// The lowest block from RCV.NXT on, if RCV.NXT has reached it.
     fn take_next(&mut self, handle: OffloadHandle) -> Option<(SeqNum, Bytes)> {
         let next = self.next_expected(handle)?;
         let beyond = &mut self.connections.get_mut(&handle)?.receive.beyond;

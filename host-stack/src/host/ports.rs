@@ -5,7 +5,7 @@
 //! listening, a connection that was opened from here until it has ended. A client that leaves takes all of its own
 //! along. An unspecified address covers every address of the node, of both families, as its listener hears both.
 //!
-//! | who is there | bind | listen | connect |
+//! | holder of the port | bind | listen | connect |
 //! |---|---|---|---|
 //! | endpoint | in use | in use | in use |
 //! | listener | in use | in use | in use |
@@ -13,9 +13,9 @@
 //! | the same, of another consumer | in use | in use | in use |
 //! | accepted connection; one in TIME-WAIT in the host | free | free | free, if the peer is another |
 //!
-//! Who has bound an endpoint may listen on it and connect from it. The shards of one consumer may each bind, and listen
-//! on, the same endpoint. So a listener that comes back finds its port as on Linux with SO_REUSEADDR, whatever is left
-//! of its connections; and two consumers never have the same one.
+//! The client that has bound an endpoint may listen on it and connect from it. The shards of one consumer may each
+//! bind, and listen on, the same endpoint. So a listener that comes back finds its port as on Linux with SO_REUSEADDR,
+//! whatever is left of its connections; and two consumers never have the same one.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::net::SocketAddr;
@@ -35,7 +35,7 @@ pub(super) enum Name {
     Connection(OffloadHandle),
 }
 
-/// Whose it is.
+/// The owner of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Holder {
     pub(super) client: ClientId,
@@ -112,7 +112,7 @@ impl Ports {
             && self.at(claim.local).all(|(name, used)| claim.may_stand_beside(name, used))
     }
 
-    /// Whether nobody uses it, or an address that it covers or that covers it.
+    /// Returns whether neither `local` nor an address that overlaps it is in use.
     pub(super) fn is_unused(&self, local: SocketAddr) -> bool {
         self.at(local).next().is_none()
     }

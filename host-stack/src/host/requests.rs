@@ -299,7 +299,7 @@ impl Host {
         }
     }
 
-    /// Whose client that is, which has asked for something and so is there.
+    /// The consumer of a client that has made a request, and so is registered.
     fn consumer(&self, client: ClientId) -> ConsumerId {
         let found = self.shards[client.shard].client(client.tag);
         found.map_or(ConsumerId::FIRST, |found| found.consumer)

@@ -97,7 +97,7 @@ impl Core {
         Ok(!self.engine.is_ahead() && self.poll_host(now) || busy)
     }
 
-    /// Whether nothing is left to be said to any peer: no FIN or RST waits, here or on the link.
+    /// Returns whether no frame is left to send: no FIN or RST waits, here or on the link.
     pub(super) fn is_silent(&self) -> bool {
         self.engine.is_silent() && self.host.as_ref().is_none_or(Host::is_silent)
     }

@@ -397,7 +397,7 @@ impl Engine {
         self.stalled.len() >= self.stalled_max
     }
 
-    /// Whether nothing is left to be said to a peer: no connection but in TIME-WAIT, and no frame that waits for the
+    /// Returns whether nothing is left to send to a peer: every connection is in TIME-WAIT, and no frame waits for the
     /// link or in it.
     pub fn is_silent(&self) -> bool {
         let phases = self.connections.occupied();

@@ -263,6 +263,18 @@ impl State {
     }
 }
 
+/// A success.
+#[cfg(test)]
+const SUCCESS: Completion = Completion {
+    status: WcStatus::Success,
+    opcode: WcOpcode::Receive,
+    error: None,
+    bytes: 0,
+    invalidated: None,
+    qp_context: 0,
+    context: 0,
+};
+
 #[cfg(all(test, loom))]
 mod models;
 
@@ -271,15 +283,7 @@ mod tests {
     use super::*;
 
     fn entry(status: WcStatus) -> Completion {
-        Completion {
-            status,
-            opcode: WcOpcode::Receive,
-            error: None,
-            bytes: 0,
-            invalidated: None,
-            qp_context: 0,
-            context: 0,
-        }
+        Completion { status, ..SUCCESS }
     }
 
     #[derive(Clone, Copy, Debug, PartialEq)]

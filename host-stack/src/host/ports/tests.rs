@@ -74,7 +74,7 @@ fn who_may_stand_beside_whom() {
     }
 }
 
-// Who has bound an endpoint uses it; its end and theirs are their own affair.
+// The client that has bound an endpoint uses it; the endpoint and its users end independently.
 #[test]
 fn an_endpoint_is_its_client_s() {
     let (own, other) = (holder(0, 0), holder(1, 0));
