@@ -233,9 +233,14 @@ fn start_trace<C: NodeClient + 'static>(
     node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
 }
 
+/// How long a command stays when its work is done, for the peer's FIN and for one whose acknowledgement was lost. Longer
+/// than the shortest retransmission time-out, 200 ms, or it would leave just before the peer's first one. Shorter than
+/// TIME-WAIT: nobody waits a minute for work that is done.
+pub const LINGER_LIMIT: Duration = Duration::from_millis(500);
+
 /// Stays until all connections have ended and nothing of them is left but TIME-WAIT, so that the peers' ends are
-/// clean too; at most for `limit`.
-pub fn linger<C: NodeClient + 'static>(node: &Node<C>, limit: Duration) {
+/// clean too; at most for [`LINGER_LIMIT`].
+pub fn linger<C: NodeClient + 'static>(node: &Node<C>) {
     let over = || {
         node.with_engine(|engine, now| {
             let mut left = engine.connections().list(now);
@@ -243,7 +248,7 @@ pub fn linger<C: NodeClient + 'static>(node: &Node<C>, limit: Duration) {
         })
     };
     // A peer that does not close in that time does not need us.
-    let _ = node.wait_until(Some(limit), || over().then_some(()));
+    let _ = node.wait_until(Some(LINGER_LIMIT), || over().then_some(()));
 }
 
 fn start_failure(error: std::io::Error) -> Failure {

@@ -216,7 +216,7 @@ fn a_flue_pair_through_loss_and_reordering() {
 }
 
 /// Neither connection is offloaded, and both ends lose data and acknowledgements. All bytes arrive. Which status a node
-/// ends with is chance: the other one stays 200 ms behind its end, and may leave with the last acknowledgement lost.
+/// ends with is chance: the other one stays 500 ms behind its end, and may leave with the last acknowledgement lost.
 #[test]
 fn a_pair_that_stays_in_the_host_through_loss() {
     let pair = between_flues("--drop 3 --seed 4", "--offload never", 256 << 10);

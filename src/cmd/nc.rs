@@ -43,9 +43,6 @@ pub const QUEUE_CHUNKS_MAX: usize = 16;
 /// Bytes given to TCP and not yet acknowledged.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 1024 * 1024;
 
-/// How long the node stays when both directions have ended, to answer a FIN whose acknowledgement was
-/// lost. Shorter than TIME-WAIT: nobody waits a minute for a copy that is complete.
-pub const LINGER_LIMIT: Duration = Duration::from_millis(200);
 /// Connections that may be in their handshake.
 const BACKLOG: usize = 1;
 
@@ -516,7 +513,7 @@ fn converse(
     let closed = |streams: &mut Streams, _: &mut Connections, _| {
         streams.status(handle).is_none_or(|status| status.closed).then_some(())
     };
-    match node.wait(Some(LINGER_LIMIT), closed) {
+    match node.wait(Some(node::LINGER_LIMIT), closed) {
         Ok(()) | Err(WaitError::TimedOut) => Ok(()),
         Err(error) => Err(Failure::work(error.to_string())),
     }

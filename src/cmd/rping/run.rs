@@ -24,8 +24,6 @@ use crate::{control::server, failure::Failure, net::Netlink, node, report::Conso
 const CQ_DEPTH: u32 = 64;
 /// rping asks for one read each way.
 const LIMITS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
-/// How long the other side's FIN is waited for after the end.
-const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Where things lie in the one buffer.
 const RECEIVE_AT: usize = 0;
@@ -493,7 +491,7 @@ impl<'a> Run<'a> {
 
     /// Stays until the peer's FIN is acknowledged, so that its end is clean too.
     fn linger(&self) {
-        node::linger(self.node, LINGER_LIMIT);
+        node::linger(self.node);
     }
 }
 

@@ -29,8 +29,6 @@ use crate::{
 const READS_MAX: u32 = 128;
 /// How long a wait may last before clock and signals are looked at.
 const WAIT_MAX: Duration = Duration::from_millis(200);
-/// How long the other side's FIN is waited for after the end.
-const LINGER_LIMIT: Duration = Duration::from_millis(500);
 /// Peers that have connected and are not looked at yet.
 const INCOMING_MAX: usize = 2048;
 /// Looks in vain after which a spinning end offers the processor to others: two ends that share one would
@@ -252,7 +250,7 @@ impl PerfNode {
 
     /// Stays until the peer's FINs are acknowledged, so that its end is clean too.
     pub(super) fn linger(&self) {
-        self.nodes.iter().for_each(|node| linger(node, LINGER_LIMIT));
+        self.nodes.iter().for_each(|node| linger(node));
     }
 }
 

@@ -38,8 +38,6 @@ const BACKLOG: usize = 128;
 const LOOKS: u32 = 64;
 /// How long a wait may last before clock and signals are looked at.
 const WAIT_MAX: Duration = Duration::from_millis(200);
-/// How long the other side's FIN is waited for after the end.
-const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// A node with its streams.
 pub(super) struct NodeStack {
@@ -353,7 +351,7 @@ impl Stack for NodeStack {
         for (queue, handle) in std::mem::take(&mut self.open) {
             self.forget(queue, handle);
         }
-        self.nodes.iter().for_each(|node| node::linger(node, LINGER_LIMIT));
+        self.nodes.iter().for_each(|node| node::linger(node));
     }
 
     fn segments(&self) -> Option<Vec<u64>> {
