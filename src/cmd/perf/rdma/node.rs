@@ -250,7 +250,7 @@ impl PerfNode {
 
     /// Stays until the peer's FINs are acknowledged, so that its end is clean too.
     pub(super) fn linger(&self) {
-        self.nodes.iter().for_each(|node| linger(node));
+        self.nodes.iter().for_each(linger);
     }
 }
 

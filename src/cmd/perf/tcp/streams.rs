@@ -351,7 +351,7 @@ impl Stack for NodeStack {
         for (queue, handle) in std::mem::take(&mut self.open) {
             self.forget(queue, handle);
         }
-        self.nodes.iter().for_each(|node| node::linger(node));
+        self.nodes.iter().for_each(node::linger);
     }
 
     fn segments(&self) -> Option<Vec<u64>> {
