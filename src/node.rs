@@ -233,9 +233,9 @@ fn start_trace<C: NodeClient + 'static>(
     node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
 }
 
-/// How long a command stays when its work is done, for the peer's FIN and for one whose acknowledgement was lost. Longer
-/// than the shortest retransmission time-out, 200 ms, or it would leave just before the peer's first one. Shorter than
-/// TIME-WAIT: nobody waits a minute for work that is done.
+/// How long a command stays when its work is done, for the peer's FIN and for one whose acknowledgement was lost.
+/// Longer than the shortest retransmission time-out, 200 ms, or it would leave just before the peer's first one.
+/// Shorter than TIME-WAIT: nobody waits a minute for work that is done.
 pub const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Stays until all connections have ended and nothing of them is left but TIME-WAIT, so that the peers' ends are
