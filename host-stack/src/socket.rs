@@ -58,7 +58,7 @@ pub enum OffloadPolicy {
     /// None.
     Never,
     /// Those that have carried enough in either direction ([`AUTO_OFFLOAD_BYTES`] unless configured
-    /// otherwise), and those whose client needs it.
+    /// otherwise), and at once those whose client wants it so.
     Auto,
 }
 
@@ -94,8 +94,8 @@ pub enum Request {
         remote: SocketAddr,
         /// How long the handshake may take.
         timeout: Duration,
-        /// Must be offloaded whatever the policy (queue pairs only run on offloaded connections).
-        must_offload: bool,
+        /// With [`OffloadPolicy::Auto`]: offload it as soon as it is established.
+        at_once: bool,
     },
     /// Listen. Answered by `Listening` or `ListenFailed`.
     Listen {
@@ -108,7 +108,7 @@ pub enum Request {
         /// Connections that may be in their handshake at once.
         backlog: usize,
         /// As for `Connect`.
-        must_offload: bool,
+        at_once: bool,
     },
     /// Stop listening. Connections already accepted live on.
     Unlisten {
@@ -146,8 +146,7 @@ pub enum Request {
         /// Which connection.
         handle: OffloadHandle,
     },
-    /// Take this connection back from the target. Followed by `OffloadClient::uploaded`, then `Uploaded`. Not
-    /// for one that must be offloaded.
+    /// Take this connection back from the target. Followed by `OffloadClient::uploaded`, then `Uploaded`.
     Upload {
         /// Which connection.
         handle: OffloadHandle,
@@ -266,6 +265,8 @@ pub enum Notice {
         remote: SocketAddr,
         /// It is being handed to the target.
         offloading: bool,
+        /// Bytes of the largest segment that the host sends.
+        mss: usize,
     },
     /// The handshake failed.
     ConnectFailed {
@@ -303,6 +304,12 @@ pub enum Notice {
     Uploaded {
         /// Which connection.
         handle: OffloadHandle,
+        /// Lists that it has brought along.
+        lists: usize,
+        /// Their bytes, acknowledged or not.
+        bytes: usize,
+        /// Bytes of the largest segment that the host sends.
+        mss: usize,
     },
     /// In-order data.
     Data {
@@ -321,6 +328,11 @@ pub enum Notice {
     },
     /// The peer's FIN, after all its data.
     PeerClosed {
+        /// Which connection.
+        handle: OffloadHandle,
+    },
+    /// The peer has acknowledged our FIN. Of a connection that was uploaded the target may have said so before.
+    ShutDown {
         /// Which connection.
         handle: OffloadHandle,
     },

@@ -371,15 +371,8 @@ impl Streams {
     ) -> OffloadHandle {
         let handle = OffloadHandle(self.port.allocate());
         self.streams.insert(handle, Stream::new(OffloadState::InHost));
-        let must_offload = false;
-        self.port.request(Request::Connect {
-            handle,
-            local,
-            endpoint,
-            remote,
-            timeout,
-            must_offload,
-        });
+        let at_once = false;
+        self.port.request(Request::Connect { handle, local, endpoint, remote, timeout, at_once });
         handle
     }
 
@@ -402,8 +395,8 @@ impl Streams {
     ) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
         self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
-        let must_offload = false;
-        self.port.request(Request::Listen { listener, local, endpoint, backlog, must_offload });
+        let at_once = false;
+        self.port.request(Request::Listen { listener, local, endpoint, backlog, at_once });
         listener
     }
 

@@ -43,8 +43,8 @@ pub struct OffloadArgs {
 
 /// Have a running node take a connection back from its offload target
 ///
-/// The connection lives on in the host stack, with all that was not sent, acknowledged or delivered. A connection of a
-/// queue pair cannot be uploaded.
+/// The connection lives on in the host stack, with all that was not sent, acknowledged or delivered, and a queue pair on
+/// it goes on.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue upload 10.77.0.1:5000
@@ -203,11 +203,6 @@ fn hand_over(
         Destination::Host => Place::InHost,
     };
     let mut now = Some(record.clone());
-    if to == Destination::Host && record.must_offload && record.offload_state != goal {
-        let message = "host stack: a queue pair runs on it, which needs it offloaded".into();
-        let refused = Refused { message, ndis_status: None, ndis_status_name: None };
-        return Ok(outcome(control, record, goal, now, Some(refused), Duration::ZERO));
-    }
     let began = Instant::now();
     let mut begin = true;
     let refused = |now: &Record| now.refusals > record.refusals;
@@ -300,19 +295,6 @@ mod tests {
         }
         let six: Selector = "[fd00::2]:1-[fd00::1]:2".parse().unwrap();
         assert!(matches!(six, Selector::Between(..)));
-    }
-
-    // Nobody needs to be asked: a queue pair has no other place.
-    #[test]
-    fn a_queue_pairs_connection_is_not_uploaded() {
-        let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
-        let record = Record { must_offload: true, ..record };
-        let wait = Duration::from_secs(1);
-        let moved = hand_over(Path::new("/nowhere"), &record, Destination::Host, wait).unwrap();
-        assert!(!moved.ok && moved.to == Some(Place::Offloaded));
-        assert!(reason(&moved).contains("queue pair"), "{}", reason(&moved));
-        let moved = hand_over(Path::new("/nowhere"), &record, Destination::Target, wait).unwrap();
-        assert!(moved.ok, "it is there already");
     }
 
     #[test]

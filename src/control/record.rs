@@ -94,8 +94,6 @@ pub struct Record {
     pub recv_q: Option<u64>,
     /// Sent and not acknowledged by the peer; a listener's backlog.
     pub send_q: Option<u64>,
-    /// It cannot run in the host.
-    pub must_offload: bool,
     /// Times that the target has taken it over.
     pub offloads: u32,
     /// Times that the host has taken it back.
@@ -116,17 +114,7 @@ impl Record {
     /// From what the host stack says, and the target if it has the connection; `tree`: with the three classes of
     /// offload state.
     pub fn new(row: &ConnectionRow, look: Option<Look>, tree: bool) -> Self {
-        let ConnectionRow {
-            handle,
-            local,
-            remote,
-            state,
-            offload,
-            recv_q,
-            send_q,
-            must_offload,
-            moves,
-        } = *row;
+        let ConnectionRow { handle, local, remote, state, offload, recv_q, send_q, moves } = *row;
         let Moves { offloads, uploads, last_upload_reason, refusals, last_refusal } = moves;
         let mut record = Self {
             handle: handle.0,
@@ -136,7 +124,6 @@ impl Record {
             remote,
             recv_q: recv_q.map(|count| count as u64),
             send_q: send_q.map(|count| count as u64),
-            must_offload,
             offloads,
             uploads,
             last_upload_reason: last_upload_reason.map(reason_name),

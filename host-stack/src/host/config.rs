@@ -14,6 +14,7 @@ use crate::{
     offload_policy::OffloadRules,
     socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy},
     window::{scale_for, scale_of_buffer},
+    wire::FourTuple,
 };
 
 /// Addresses of one host: smoltcp's table (`iface-max-addr-count-8`).
@@ -122,6 +123,12 @@ pub enum ConfigError {
 }
 
 impl HostConfig {
+    /// Whether a new connection goes down at the end of its handshake though the policy would have it wait.
+    pub(super) fn wants(&self, at_once: bool, tuple: &FourTuple) -> bool {
+        let (local, remote) = (tuple.local.port(), tuple.remote.port());
+        at_once && self.policy == OffloadPolicy::Auto && self.rules.covers(local, remote)
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if self.mac.0[0] & 1 != 0 || self.mac == MacAddress::default() {
             return Err(ConfigError::Mac(self.mac));

@@ -69,7 +69,6 @@ pub(super) struct Connection {
     pub(super) flow: Flow,
     /// How much larger the scale of its windows is on the wire than in smoltcp.
     pub(super) scale_raise: u8,
-    pub(super) must_offload: bool,
     pub(super) stay: Stay,
     /// Its client wants it offloaded, whatever the policy says.
     pub(super) wanted: bool,
@@ -96,6 +95,8 @@ pub(super) struct SendHalf {
     posted: u64,
     /// The client has asked for FIN.
     pub(super) shutdown: bool,
+    /// The client knows that the FIN is acknowledged.
+    pub(super) shut_down_told: bool,
 }
 
 /// A list that waits for its acknowledgement.
@@ -232,6 +233,14 @@ impl SendHalf {
         self.lists.len()
     }
 
+    /// Those of them that somebody waits for: how many, and their bytes, acknowledged or not.
+    pub(super) fn owned_lists(&self) -> (usize, usize) {
+        let owned = self.lists.iter().map(|parked| &parked.list).filter(|list| is_owned(list));
+        owned.fold((0, 0), |(lists, bytes), list| {
+            (lists + 1, bytes + list.bytes_transferred + list.data_length())
+        })
+    }
+
     /// Whether everything is in the socket.
     pub(super) const fn all_written(&self) -> bool {
         self.written == self.posted
@@ -313,7 +322,12 @@ impl SendHalf {
 
 /// The lists that somebody waits for.
 pub(super) fn owned(lists: impl IntoIterator<Item = NetBufferList>) -> NblChain {
-    lists.into_iter().filter(|list| list.context != TcpObject::DISCONNECT_DATA).collect()
+    lists.into_iter().filter(is_owned).collect()
+}
+
+/// Returns whether somebody waits for the list.
+fn is_owned(list: &NetBufferList) -> bool {
+    list.context != TcpObject::DISCONNECT_DATA
 }
 
 impl Parked {
@@ -337,7 +351,7 @@ pub(super) struct Listener {
     pub(super) client: ClientTag,
     pub(super) local: SocketAddr,
     pub(super) backlog: usize,
-    pub(super) must_offload: bool,
+    pub(super) at_once: bool,
     pub(super) half_open: usize,
 }
 
@@ -366,7 +380,6 @@ pub(super) struct Offloaded {
     pub(super) tuple: FourTuple,
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,
-    pub(super) must_offload: bool,
     pub(super) stage: OffloadStage,
     /// Frames that have come while it changes hands: for the target at last, or for smoltcp (CH-FWD-3, CH-TRM-7).
     pub(super) frames: Vec<Vec<u8>>,

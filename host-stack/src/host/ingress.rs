@@ -241,8 +241,7 @@ impl Host {
     /// Lets a socket of the listener's take the SYN.
     fn accept(&mut self, now: Instant, id: ListenerId, tuple: FourTuple, frame: Vec<u8>) {
         let Some(listener) = self.listener(id) else { return };
-        let (shard, client, must_offload) =
-            (listener.shard, listener.client, listener.must_offload);
+        let (shard, client, at_once) = (listener.shard, listener.client, listener.at_once);
         let endpoint = smoltcp::wire::IpListenEndpoint {
             addr: specified(listener.local).map(Into::into),
             port: listener.local.port(),
@@ -275,9 +274,8 @@ impl Host {
                 socket,
                 flow,
                 scale_raise: self.config.scale_raise(),
-                must_offload,
                 stay: Stay::No,
-                wanted: false,
+                wanted: self.config.wants(at_once, &tuple),
                 history: History::new(now),
                 stage: Stage::Handshake(now + HANDSHAKE_MAX),
                 solicit_at: now + SOLICIT_DELAY,

@@ -167,8 +167,6 @@ pub struct ConnectionRow {
     pub recv_q: Option<usize>,
     /// Bytes sent that the peer has not acknowledged; a listener's backlog. `None` as for `state`.
     pub send_q: Option<usize>,
-    /// It cannot run in the host.
-    pub must_offload: bool,
     /// How it has moved.
     pub moves: Moves,
 }
@@ -198,7 +196,6 @@ impl Listener {
             offload: OffloadState::InHost,
             recv_q: Some(self.half_open),
             send_q: Some(self.backlog),
-            must_offload: self.must_offload,
             moves: Moves::default(),
         }
     }
@@ -214,7 +211,6 @@ impl Connection {
             offload: OffloadState::InHost,
             recv_q: Some(socket.recv_queue() + self.receive.unconsumed),
             send_q: Some(self.send.outstanding() as usize),
-            must_offload: self.must_offload,
             moves: self.history.into(),
         }
     }
@@ -235,7 +231,6 @@ impl Offloaded {
             offload,
             recv_q: None,
             send_q: None,
-            must_offload: self.must_offload,
             moves: self.history.into(),
         }
     }

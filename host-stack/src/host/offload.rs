@@ -126,9 +126,7 @@ impl Host {
         if self.shards[connection.shard].paused || !(open || closing) {
             return None;
         }
-        if connection.wanted
-            || (connection.must_offload && self.config.policy != OffloadPolicy::Never)
-        {
+        if connection.wanted {
             return Some(Instant::ZERO);
         }
         let (local, remote) = (connection.tuple.local.port(), connection.tuple.remote.port());
@@ -275,11 +273,9 @@ impl Host {
     ) {
         let Some(connection) = self.connections.remove(&handle) else { return };
         self.left(connection.listener, connection.stage);
-        let notice = connection.established(handle, true);
+        let notice = connection.established(handle, true, &self.config);
         let owner = connection.client_id();
-        let Connection {
-            shard, client, listener, tuple, must_offload, send, receive, history, ..
-        } = connection;
+        let Connection { shard, client, listener, tuple, send, receive, history, .. } = connection;
         // The frames that come from now on are the target's.
         self.owners.insert(tuple, Owner::Target(handle));
         self.stats.initiates += 1;
@@ -298,7 +294,6 @@ impl Host {
             tuple,
             client,
             listener,
-            must_offload,
             stage: OffloadStage::Initiating,
             frames: Vec::new(),
             frame_bytes: 0,
@@ -377,7 +372,7 @@ impl Host {
         self.stats.exports_refused += 1;
         let lost = matches!(error, ExportError::Lost(_));
         self.stats.handoffs_lost += u64::from(lost);
-        if lost || connection.must_offload {
+        if lost {
             self.end_unoffloaded(handle);
         }
         true

@@ -23,10 +23,7 @@ use super::{
 };
 use crate::{
     observer::Flow,
-    socket::{
-        ConsumerId, EndpointId, HostError, ListenerId, Notice, OffloadPolicy, Request,
-        SEND_CREDIT_BYTES,
-    },
+    socket::{ConsumerId, EndpointId, HostError, ListenerId, Notice, Request, SEND_CREDIT_BYTES},
     wire::FourTuple,
 };
 
@@ -36,7 +33,7 @@ struct Connect {
     handle: OffloadHandle,
     endpoint: Option<EndpointId>,
     timeout: Duration,
-    must_offload: bool,
+    at_once: bool,
 }
 
 /// [`Request::Listen`].
@@ -46,7 +43,7 @@ struct Listen {
     local: SocketAddr,
     endpoint: Option<EndpointId>,
     backlog: usize,
-    must_offload: bool,
+    at_once: bool,
 }
 
 impl Host {
@@ -65,15 +62,15 @@ impl Host {
                 self.tell(client, notice);
             }
             Request::Unbind { endpoint } => self.ports.unbind(endpoint, client),
-            Request::Connect { handle, local, endpoint, remote, timeout, must_offload } => {
-                let connect = Connect { client, handle, endpoint, timeout, must_offload };
+            Request::Connect { handle, local, endpoint, remote, timeout, at_once } => {
+                let connect = Connect { client, handle, endpoint, timeout, at_once };
                 if let Err(error) = self.connect(now, connect, local, remote) {
                     self.stats.attempt_fails += 1;
                     self.tell(client, Notice::ConnectFailed { handle, error });
                 }
             }
-            Request::Listen { listener, local, endpoint, backlog, must_offload } => {
-                let listen = Listen { client, listener, local, endpoint, backlog, must_offload };
+            Request::Listen { listener, local, endpoint, backlog, at_once } => {
+                let listen = Listen { client, listener, local, endpoint, backlog, at_once };
                 let notice = match self.listen(listen) {
                     Ok(local) => Notice::Listening { listener, local },
                     Err(error) => Notice::ListenFailed { listener, error },
@@ -147,12 +144,9 @@ impl Host {
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<(), HostError> {
-        let Connect { client: id, handle, endpoint, timeout, must_offload } = connect;
+        let Connect { client: id, handle, endpoint, timeout, at_once } = connect;
         let ClientId { shard, tag: client } = id;
         let consumer = self.consumer(id);
-        if must_offload && self.config.policy == OffloadPolicy::Never {
-            return Err(HostError::OffloadRefused);
-        }
         if !self.config.is_reachable(remote) || !self.config.has_route(remote.ip()) {
             return Err(HostError::NetworkUnreachable);
         }
@@ -210,9 +204,8 @@ impl Host {
                 socket,
                 flow: Flow::new(now),
                 scale_raise: self.config.scale_raise(),
-                must_offload,
                 stay: Stay::No,
-                wanted: false,
+                wanted: self.config.wants(at_once, &tuple),
                 history: History::new(now),
                 stage: Stage::Handshake(now + timeout),
                 solicit_at: now + SOLICIT_DELAY,
@@ -271,16 +264,13 @@ impl Host {
     }
 
     fn listen(&mut self, listen: Listen) -> Result<SocketAddr, HostError> {
-        let Listen { client: id, listener, local, endpoint, backlog, must_offload } = listen;
-        if must_offload && self.config.policy == OffloadPolicy::Never {
-            return Err(HostError::OffloadRefused);
-        }
+        let Listen { client: id, listener, local, endpoint, backlog, at_once } = listen;
         let bound = endpoint.map_or(Ok(None), |endpoint| self.ports.endpoint(endpoint, id))?;
         let local = bound.unwrap_or(local);
         let local = self.reserve(Name::Listener(listener), id, local, endpoint)?;
         let backlog = backlog.clamp(1, BACKLOG_MAX);
         let ClientId { shard, tag: client } = id;
-        let made = Listener { shard, client, local, backlog, must_offload, half_open: 0 };
+        let made = Listener { shard, client, local, backlog, at_once, half_open: 0 };
         self.listeners.insert(listener.0, made);
         Ok(local)
     }

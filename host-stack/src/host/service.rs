@@ -10,7 +10,7 @@ use offload_engine::{
 use smoltcp::socket::tcp::{self, State};
 
 use super::{
-    Host,
+    Host, HostConfig,
     connection::{Connection, Stage, fin_received},
     objects::PathKey,
     offload::Wish,
@@ -20,6 +20,13 @@ use crate::{
     observer::Flow,
     socket::{HostError, Notice, RECEIVE_CREDIT_BYTES},
 };
+
+/// What smoltcp takes for the peer's MSS where its SYN names none.
+const DEFAULT_MSS: u16 = 536;
+/// The least that smoltcp takes for it.
+const REMOTE_MSS_MIN: usize = 48;
+/// Bytes of the timestamps option, padded (RFC 7323 appendix A).
+const TIMESTAMP_BYTES: usize = 12;
 
 impl Host {
     /// Looks at every connection in the host once. Returns whether anything was done.
@@ -72,15 +79,10 @@ impl Host {
     /// The handshake is done, and the connection stays in the host.
     fn announce(&mut self, now: Instant, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
-        if connection.must_offload {
-            // The target is paused: its client cannot use it here.
-            self.end_unoffloaded(handle);
-            return;
-        }
         connection.history.opened_at = now;
         self.stats.passive_opens += u64::from(connection.listener.is_some());
         connection.establish();
-        let notice = connection.established(handle, false);
+        let notice = connection.established(handle, false, &self.config);
         let client = connection.client_id();
         self.enter(handle, Stage::Open);
         self.tell(client, notice);
@@ -231,6 +233,13 @@ impl Host {
             return true;
         }
         let mut work = false;
+        if !connection.send.shut_down_told && connection.fin_acknowledged() {
+            connection.send.shut_down_told = true;
+            work = true;
+            self.tell(client, Notice::ShutDown { handle });
+        }
+        let Some(connection) = self.connections.get_mut(&handle) else { return work };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_told {
             connection.receive.closed_told = true;
             work = true;
@@ -282,19 +291,38 @@ impl Connection {
 
     /// Both FINs are acknowledged, and no RST came before.
     fn ended_in_order(&self) -> bool {
-        self.receive.fin_heard
-            && self.send.shutdown
-            && self.flow.snd_una == self.send.end() + 1
-            && !self.flow.reset_heard
+        self.receive.fin_heard && self.fin_acknowledged() && !self.flow.reset_heard
     }
 
-    pub(super) fn established(&self, handle: OffloadHandle, offloading: bool) -> Notice {
+    pub(super) fn established(
+        &self,
+        handle: OffloadHandle,
+        offloading: bool,
+        config: &HostConfig,
+    ) -> Notice {
         Notice::Established {
             handle,
             listener: self.listener,
             local: self.tuple.local,
             remote: self.tuple.remote,
             offloading,
+            mss: self.mss(config),
         }
+    }
+
+    /// Bytes of the largest segment that smoltcp sends.
+    pub(super) fn mss(&self, config: &HostConfig) -> usize {
+        let agreed = self.flow.agreed();
+        let remote = agreed.and_then(|agreed| agreed.remote_mss).filter(|mss| *mss > 0);
+        let remote = usize::from(remote.unwrap_or(DEFAULT_MSS)).max(REMOTE_MSS_MIN);
+        let headers = if self.tuple.local.is_ipv4() { 40 } else { 60 };
+        let timestamps = agreed.is_some_and(|agreed| agreed.timestamps);
+        let options = if timestamps { TIMESTAMP_BYTES } else { 0 };
+        config.mtu.saturating_sub(headers).min(remote).saturating_sub(options)
+    }
+
+    /// Our FIN is acknowledged.
+    fn fin_acknowledged(&self) -> bool {
+        self.send.shutdown && self.flow.snd_una == self.send.end() + 1
     }
 }

@@ -55,17 +55,16 @@ pub(super) enum Origin {
 impl Host {
     /// A client wants its connection back.
     pub(super) fn upload(&mut self, handle: OffloadHandle) {
-        if self.offloaded.get(&handle).is_some_and(|offloaded| !offloaded.must_offload) {
-            self.terminate([handle], None);
-        }
+        self.terminate([handle], None);
     }
 
     /// TcpIndicateRetrieve: follows a mandatory reason always, an optional one if the policy does (CH-EVT-1).
     pub(super) fn wanted_back(&mut self, handle: OffloadHandle, reason: UploadReason) {
         self.stats.retrieves += 1;
-        let Some(offloaded) = self.offloaded.get(&handle) else { return };
-        let wanted = self.config.rules.upload_on.contains(reason) && !offloaded.must_offload;
-        if reason.is_mandatory() || wanted {
+        if !self.offloaded.contains_key(&handle) {
+            return;
+        }
+        if reason.is_mandatory() || self.config.rules.upload_on.contains(reason) {
             self.terminate([handle], Some(reason));
         } else {
             self.stats.retrieves_ignored += 1;
@@ -280,8 +279,7 @@ impl Host {
         imported: Imported,
         origin: Origin,
     ) {
-        let Offloaded { shard, tuple, client, listener, must_offload, frames, unconsumed, .. } =
-            offloaded;
+        let Offloaded { shard, tuple, client, listener, frames, unconsumed, .. } = offloaded;
         let Imported { mut socket, written, closing, scale_raise, beyond } = imported;
         configure(&mut socket, &self.config.tcp);
         let undelivered = socket.recv_queue() as u32;
@@ -311,7 +309,6 @@ impl Host {
             tuple,
             flow: Flow::restored(&state, now),
             scale_raise,
-            must_offload,
             stay,
             wanted: false,
             history,
@@ -338,8 +335,11 @@ impl Host {
         self.owners.insert(tuple, Owner::Host(handle));
         self.shards[shard].connections += 1;
         let notice = match origin {
-            Origin::Refused(_) => connection.established(handle, false),
-            Origin::Uploaded(_) => Notice::Uploaded { handle },
+            Origin::Refused(_) => connection.established(handle, false, &self.config),
+            Origin::Uploaded(_) => {
+                let (lists, bytes) = connection.send.owned_lists();
+                Notice::Uploaded { handle, lists, bytes, mss: connection.mss(&self.config) }
+            }
         };
         self.tell(connection.client_id(), notice);
         self.connections.insert(handle, connection);
@@ -359,7 +359,6 @@ fn verdict(offloaded: &Offloaded, origin: Origin, phase: TcpPhase) -> Option<Hos
         }
         // The target has seen its end (CH s9.2).
         _ if phase == TcpPhase::Closed => Some(HostError::Reset),
-        _ if offloaded.must_offload => Some(HostError::OffloadRefused),
         _ => None,
     }
 }

@@ -42,7 +42,7 @@ impl Streams {
                 }
                 return;
             }
-            Notice::Established { handle, listener, local, remote, offloading } => {
+            Notice::Established { handle, listener, local, remote, offloading, .. } => {
                 self.established(handle, listener, local, remote, offloading);
                 handle
             }
@@ -77,7 +77,7 @@ impl Streams {
                 }
                 handle
             }
-            Notice::Uploaded { handle } => {
+            Notice::Uploaded { handle, .. } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
                     stream.enter_host();
                 }
@@ -99,6 +99,12 @@ impl Streams {
             Notice::PeerClosed { handle } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
                     stream.status.peer_closed = true;
+                }
+                return;
+            }
+            Notice::ShutDown { handle } => {
+                if let Some(stream) = self.streams.get_mut(&handle) {
+                    stream.status.shut_down = true;
                 }
                 return;
             }

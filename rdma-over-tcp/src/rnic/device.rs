@@ -248,7 +248,8 @@ impl Rnic {
         &mut self.objects.outbox.0
     }
 
-    /// The handshake of a stream is done: of one that was asked for, or that came in at `listener`.
+    /// The handshake of a stream is done: of one that was asked for, or that came in at `listener`. Said twice it means
+    /// nothing new.
     pub(crate) fn handle_established(
         &mut self,
         now: Instant,
@@ -257,6 +258,7 @@ impl Rnic {
         (local, remote): (SocketAddr, SocketAddr),
     ) {
         match self.streams.get_mut(&id) {
+            Some(stream) if stream.is_established => return,
             Some(stream) => {
                 stream.is_established = true;
                 let connector = stream.connector.and_then(|id| self.objects.connectors.get_mut(id));
@@ -288,9 +290,12 @@ impl Rnic {
         }
     }
 
-    /// The transport has the stream: bytes may flow.
+    /// The transport has the stream: bytes may flow, for the first time or where it is now.
     pub(crate) fn handle_open(&mut self, id: StreamId, io: &mut impl Transport) {
-        self.upcall(id, io, |stream, objects, config, io| stream.open(objects, config, io));
+        self.upcall(id, io, |stream, objects, config, io| match stream.is_open() {
+            false => stream.open(objects, config, io),
+            true => stream.act(objects, config, io),
+        });
     }
 
     /// Bytes in order. All of them are consumed.

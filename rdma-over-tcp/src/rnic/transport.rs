@@ -114,22 +114,8 @@ pub(crate) enum StreamEvent {
     PeerClosed,
     /// Our FIN is acknowledged, or the reset that we asked for is done.
     ShutDown,
-    /// The stream is lost. The transport still wants a [`Transport::reset`] if `is_stopped`.
-    Lost {
-        /// The reason.
-        reason: Loss,
-        /// The transport has stopped the stream and still holds it.
-        is_stopped: bool,
-    },
+    /// The peer has reset the stream.
+    Reset,
     /// The transport lets go of the stream. Nothing follows.
     Released,
-}
-
-/// Why a stream is lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Loss {
-    /// By a reset, or because the transport cannot carry it on.
-    Aborted,
-    /// The peer has not answered in time.
-    TimedOut,
 }

@@ -1,7 +1,10 @@
 //! Transports: what carries the byte streams below MPA.
 //!
-//! [`NodeRnic`] has connections of a node, which the offload target owns.
+//! [`NodeRnic`] has connections of a node: while the offload target owns them (`offloaded`), and while the host stack does
+//! (`host`). Connections of another kind get a module beside these.
 
-pub(crate) mod offloaded;
+mod host;
+mod node;
+mod offloaded;
 
-pub use self::offloaded::NodeRnic;
+pub use self::node::NodeRnic;

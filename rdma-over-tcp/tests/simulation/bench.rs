@@ -8,7 +8,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
@@ -16,7 +16,6 @@ use host_stack::{
     host::HostConfig,
     node::Core,
     simulation::{Pair, Stall},
-    socket::OffloadPolicy,
 };
 use offload_engine::{
     chimney::{
@@ -33,7 +32,7 @@ use rdma_over_tcp::{
     rnic::Rnic,
 };
 
-use crate::{plan::Plan, stream::ByteStream};
+use crate::{moves::Moves, plan::Plan, stream::ByteStream};
 
 /// Virtual time one seed may take. With a lost FIN, and the peer's TIME_WAIT behind it, minutes pass.
 const LIMIT: Instant = Instant::from_millis(1_800_000);
@@ -44,8 +43,6 @@ struct Shared {
     now: Mutex<Instant>,
     /// A consumer has called since the last poll.
     called: AtomicBool,
-    /// Connections that the target has let go of.
-    released: AtomicUsize,
 }
 
 impl Shared {
@@ -72,7 +69,6 @@ impl Client {
             core: Mutex::new(core),
             now: Mutex::new(Instant::ZERO),
             called: AtomicBool::new(false),
-            released: AtomicUsize::new(0),
         }))
     }
 
@@ -107,9 +103,6 @@ impl OffloadClient for Client {
     }
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
-        if event == ConnectionEvent::Released {
-            self.0.released.fetch_add(1, Ordering::Relaxed);
-        }
         self.0.core().event(io, event);
     }
 
@@ -157,7 +150,7 @@ fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::
         mac,
         addresses: vec![(address, if address.is_ipv4() { 24 } else { 64 })],
         mtu: plan.link.mtu,
-        policy: OffloadPolicy::Always,
+        policy: plan.policies[index],
         receive_buffer: plan.receive_buffer,
         seed,
         ..HostConfig::default()
@@ -174,6 +167,8 @@ pub(crate) struct Bench {
     pub(crate) adapters: [Adapter; 2],
     /// What another client does meanwhile.
     pub(crate) stream: Option<ByteStream>,
+    /// Who moves their connections.
+    pub(crate) moves: Option<Moves>,
 }
 
 impl Bench {
@@ -186,15 +181,18 @@ impl Bench {
         let b = node(plan, 1, right, seeds[1]).unwrap();
         let adapters =
             [a.clients.first::<Client>().adapter(), b.clients.first::<Client>().adapter()];
-        Self { pair: Pair::new(a, b), adapters, stream: None }
+        Self { pair: Pair::new(a, b), adapters, stream: None, moves: None }
     }
 
     /// Runs until `done`; between the rounds callbacks run, then `done` may act.
     pub(crate) fn run(&mut self, mut done: impl FnMut() -> bool) -> Result<(), Stall> {
-        let Self { pair, stream, .. } = self;
+        let Self { pair, stream, moves, .. } = self;
         pair.run(LIMIT, |pair| {
             if let Some(stream) = stream {
                 stream.step(pair);
+            }
+            if let Some(moves) = moves {
+                moves.step(pair);
             }
             let mut callbacks = Vec::new();
             pair.a.clients.take_callbacks(&mut callbacks);
@@ -214,10 +212,15 @@ impl Bench {
         })
     }
 
-    /// Runs until the target of each node has let go of `count` connections.
-    pub(crate) fn run_until_released(&mut self, count: usize) -> Result<(), Stall> {
-        let clients = self.cores().map(|core| core.clients.first::<Client>().clone());
-        self.run(|| clients.iter().all(|client| client.released() == count))
+    /// Runs until neither stack of either node has a connection.
+    pub(crate) fn run_until_empty(&mut self) -> Result<(), Stall> {
+        self.pair.run(LIMIT, |pair| {
+            let is_empty = |core: &mut Core| {
+                let host = core.host.as_ref().expect("a host stack");
+                host.is_idle() && core.engine.connections().is_empty()
+            };
+            (is_empty(&mut pair.a) && is_empty(&mut pair.b)).then_some(())
+        })
     }
 
     pub(crate) fn cores(&self) -> [&Core; 2] {
@@ -226,10 +229,6 @@ impl Bench {
 }
 
 impl Client {
-    pub(crate) fn released(&self) -> usize {
-        self.0.released.load(Ordering::Relaxed)
-    }
-
     /// Whether no object is left.
     pub(crate) fn is_idle(&self) -> bool {
         self.0.core().rnic().is_idle()

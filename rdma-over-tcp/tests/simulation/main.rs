@@ -9,6 +9,7 @@
 
 mod bench;
 mod faults;
+mod moves;
 mod plan;
 mod scenario;
 mod side;
@@ -51,11 +52,32 @@ fn consumers() {
     assert!(moved > 0 || runs < 100, "no byte stream has changed stacks");
 }
 
+/// As [`SUITE`], and the connections change stacks all the time.
+const MOVED: Suite = Suite {
+    name: "moved",
+    command: "cargo test -p rdma-over-tcp --test simulation live_moves",
+    seeds: 300,
+    ..SUITE
+};
+
+// The same, while connections begin in either stack, and are handed over and taken back with Writes, Reads and Sends
+// under way.
+#[test]
+fn live_moves() {
+    let (runs, moved): (u64, usize) =
+        MOVED.run(scenario::run_moved, |sum: &mut (u64, usize), (_, more)| {
+            *sum = (sum.0 + 1, sum.1 + more);
+        });
+    assert!(runs > 0);
+    assert!(moved as u64 > runs || runs < 100, "{moved} uploads in {runs} runs");
+}
+
 // The bench is what it says: the same seed, the same run.
 #[test]
 fn a_seed_is_a_run() {
     for seed in [3, 4] {
         assert_eq!(scenario::run(seed), scenario::run(seed));
         assert_eq!(scenario::run_shared(seed), scenario::run_shared(seed));
+        assert_eq!(scenario::run_moved(seed), scenario::run_moved(seed));
     }
 }

@@ -7,6 +7,7 @@
 
 use std::{net::IpAddr, ops::Range};
 
+use host_stack::socket::OffloadPolicy;
 use offload_engine::{
     link::{Impairments, MemoryLinkOptions},
     tcp::PushPolicy,
@@ -48,6 +49,7 @@ pub(crate) struct Plan {
     pub(crate) push: PushPolicy,
     pub(crate) addresses: [IpAddr; 2],
     pub(crate) receive_buffer: usize,
+    pub(crate) policies: [OffloadPolicy; 2],
     pub(crate) adapters: [AdapterConfig; 2],
 }
 
@@ -115,7 +117,14 @@ impl Plan {
             },
             addresses: texts.map(|text| text.parse().unwrap()),
             receive_buffer: [8 * 1024, 64 * 1024, 512 * 1024][draw(rng, 3)],
+            policies: [OffloadPolicy::Always; 2],
         }
+    }
+
+    /// Connections may stay in the host, or begin there.
+    pub(crate) fn mix_policies(&mut self, rng: &mut Rand64) {
+        let policies = [OffloadPolicy::Always, OffloadPolicy::Auto, OffloadPolicy::Never];
+        self.policies = [(); 2].map(|()| policies[draw(rng, 3)]);
     }
 
     /// One kind of RTR, all, or none: the client-server model.

@@ -19,7 +19,6 @@ pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
         remote,
         recv_q: Some(0),
         send_q: Some(128),
-        must_offload: false,
         offloads: u32::from(remote.is_some()),
         uploads: 0,
         last_upload_reason: None,

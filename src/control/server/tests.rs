@@ -78,7 +78,6 @@ fn row(handle: u64) -> ConnectionRow {
         offload: OffloadState::InHost,
         recv_q: Some(0),
         send_q: Some(0),
-        must_offload: false,
         moves: Moves::default(),
     }
 }

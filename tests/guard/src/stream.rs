@@ -56,14 +56,8 @@ impl Pump {
     /// Listens; the first connection is its own.
     pub fn listen(&self, local: SocketAddr) {
         let listener = ListenerId(self.port.allocate());
-        let must_offload = true;
-        self.port.request(Request::Listen {
-            listener,
-            local,
-            endpoint: None,
-            backlog: 1,
-            must_offload,
-        });
+        let at_once = true;
+        self.port.request(Request::Listen { listener, local, endpoint: None, backlog: 1, at_once });
     }
 
     /// Connects.
@@ -75,7 +69,7 @@ impl Pump {
             local: None,
             remote,
             timeout: Duration::from_secs(10),
-            must_offload: true,
+            at_once: true,
         });
     }
 

@@ -183,12 +183,12 @@ impl Node {
             local,
             endpoint: None,
             backlog,
-            must_offload: must,
+            at_once: must,
         });
         listener
     }
 
-    pub(super) fn connect(&self, remote: SocketAddr, must_offload: bool) -> OffloadHandle {
+    pub(super) fn connect(&self, remote: SocketAddr, at_once: bool) -> OffloadHandle {
         let handle = OffloadHandle(self.port.allocate());
         self.port.request(Request::Connect {
             handle,
@@ -196,7 +196,7 @@ impl Node {
             local: None,
             remote,
             timeout: Duration::from_secs(5),
-            must_offload,
+            at_once,
         });
         handle
     }

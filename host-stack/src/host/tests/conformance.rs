@@ -104,7 +104,7 @@ fn connect_from(
         local: Some(local),
         remote,
         timeout: Duration::from_secs(60),
-        must_offload: false,
+        at_once: false,
     });
     handle
 }

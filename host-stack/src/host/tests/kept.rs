@@ -73,7 +73,7 @@ fn acknowledged(bench: &Bench, first: SeqNum) -> Vec<u32> {
 
 /// The second host takes back a connection with all blocks, and hears its peer no more but by [`hears`].
 fn taken_back() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
-    let (mut bench, handles, mut state) = offloaded(false);
+    let (mut bench, handles, mut state) = offloaded();
     bench.passes = |_, _| false;
     let stream = pattern((2 * BLOCKS * STEP) as usize, 3);
     state.out_of_order = blocks(state.tcp.delegated.rcv_nxt, &stream);

@@ -23,13 +23,9 @@ pub(super) fn remote(v6: bool) -> SocketAddr {
 }
 
 /// Host 1 connects to host 2, of which the second has `policy`.
-pub(super) fn connected(
-    policy: OffloadPolicy,
-    must_offload: bool,
-    v6: bool,
-) -> (Bench, OffloadHandle) {
+pub(super) fn connected(policy: OffloadPolicy, at_once: bool, v6: bool) -> (Bench, OffloadHandle) {
     let mut bench = Bench::new([OffloadPolicy::Never, policy]);
-    bench.nodes[1].listen(remote(v6), 4, must_offload);
+    bench.nodes[1].listen(remote(v6), 4, at_once);
     let active = bench.nodes[0].connect(remote(v6), false);
     bench.run(Duration::from_millis(100));
     (bench, active)
@@ -207,44 +203,29 @@ fn refused_connections_live_on() {
     }
 }
 
-/// A client that needs the target gets none of the host: the peer is reset, and told so.
+/// With `Auto` a client may want its connections offloaded at once; the other policies decide themselves, and what the
+/// target refuses lives on in the host.
 #[test]
-fn refused_connections_that_must_be_offloaded_end() {
-    for v6 in [false, true] {
-        let (mut bench, _) = connected(OffloadPolicy::Auto, true, v6);
-        let (handle, offloading) = bench.nodes[1].established();
-        assert!(offloading);
-        let initiate = bench.nodes[1].initiates.pop_front().unwrap();
-        bench.nodes[1].complete(handle, Some(*initiate.state));
+fn at_once_is_for_auto() {
+    for (policy, at_once, expected) in [
+        (OffloadPolicy::Auto, true, true),
+        (OffloadPolicy::Auto, false, false),
+        (OffloadPolicy::Never, true, false),
+        (OffloadPolicy::Always, false, true),
+    ] {
+        let (mut bench, active) = connected(policy, at_once, false);
+        let (passive, offloading) = bench.nodes[1].established();
+        assert_eq!(offloading, expected, "{policy:?}");
+        if let Some(initiate) = bench.nodes[1].initiates.pop_front() {
+            bench.nodes[1].notices.clear();
+            bench.nodes[1].complete(passive, Some(*initiate.state));
+            bench.run(Duration::from_millis(50));
+            assert_eq!(bench.nodes[1].established(), (passive, false));
+        }
+        bench.nodes[0].send(active, &b"said"[..]);
         bench.run(Duration::from_millis(50));
-        assert!(
-            bench.nodes[1].has(|n| matches!(
-                n,
-                Notice::Closed { error: Some(HostError::OffloadRefused), .. }
-            ))
-        );
-        assert!(
-            bench.nodes[0]
-                .has(|n| matches!(n, Notice::Closed { error: Some(HostError::Reset), .. }))
-        );
-        assert_eq!(bench.nodes[1].host.owners.len(), 0);
+        assert_eq!(bench.nodes[1].data(), b"said", "{policy:?}");
     }
-}
-
-#[test]
-fn never_and_must_offload_exclude_each_other() {
-    let mut bench = Bench::new([OffloadPolicy::Never; 2]);
-    bench.nodes[1].listen(remote(false), 4, true);
-    bench.nodes[0].connect(remote(false), true);
-    bench.settle();
-    assert!(
-        bench.nodes[0]
-            .has(|n| matches!(n, Notice::ConnectFailed { error: HostError::OffloadRefused, .. }))
-    );
-    assert!(
-        bench.nodes[1]
-            .has(|n| matches!(n, Notice::ListenFailed { error: HostError::OffloadRefused, .. }))
-    );
 }
 
 /// What a client sends before it can know of the hand-over goes along.

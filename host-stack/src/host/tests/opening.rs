@@ -118,7 +118,7 @@ fn unusable_addresses_fail_at_once() {
             local: Some(local.parse().unwrap()),
             remote: to(2, false, 5000),
             timeout: Duration::from_secs(1),
-            must_offload: false,
+            at_once: false,
         });
         handle
     };

@@ -86,8 +86,8 @@ impl Asks {
         endpoint: Option<EndpointId>,
     ) -> (ListenerId, Answer) {
         let listener = ListenerId(self.node().port.allocate());
-        let (backlog, must_offload) = (1, false);
-        let request = Request::Listen { listener, local, endpoint, backlog, must_offload };
+        let (backlog, at_once) = (1, false);
+        let request = Request::Listen { listener, local, endpoint, backlog, at_once };
         (listener, self.ask(second, request))
     }
 
@@ -99,9 +99,9 @@ impl Asks {
         remote: SocketAddr,
     ) -> (OffloadHandle, Answer) {
         let handle = OffloadHandle(self.node().port.allocate());
-        let (timeout, must_offload) = (Duration::from_secs(5), false);
+        let (timeout, at_once) = (Duration::from_secs(5), false);
         let local = Some(local);
-        let request = Request::Connect { handle, local, endpoint, remote, timeout, must_offload };
+        let request = Request::Connect { handle, local, endpoint, remote, timeout, at_once };
         (handle, self.ask(second, request))
     }
 

@@ -123,8 +123,7 @@ impl Twin {
     fn listen(&mut self, shard: usize, local: SocketAddr) -> (ListenerId, Result<(), HostError>) {
         let listener = ListenerId(self.shards[shard].port.allocate());
         let backlog = 4;
-        let request =
-            Request::Listen { listener, local, endpoint: None, backlog, must_offload: false };
+        let request = Request::Listen { listener, local, endpoint: None, backlog, at_once: false };
         self.ask(shard, request);
         let answer = match self.shards[shard].port.notice() {
             Some(Notice::Listening { listener: of, .. }) if of == listener => Ok(()),

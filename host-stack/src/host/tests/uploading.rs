@@ -29,8 +29,8 @@ use crate::{
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// A connection that the second node's target has taken, its handle at both nodes, and its state.
-pub(super) fn offloaded(must_offload: bool) -> (Bench, [OffloadHandle; 2], ConnectionState) {
-    let (mut bench, active) = connected(OffloadPolicy::Always, must_offload, false);
+pub(super) fn offloaded() -> (Bench, [OffloadHandle; 2], ConnectionState) {
+    let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     bench.nodes[1].complete(initiate.handle, None);
     bench.run(MOMENT);
@@ -46,7 +46,7 @@ fn closed(bench: &Bench, node: usize) -> Option<Option<HostError>> {
 }
 
 fn uploaded(bench: &Bench, handle: OffloadHandle) -> bool {
-    bench.nodes[1].has(|n| matches!(n, Notice::Uploaded { handle: of } if *of == handle))
+    bench.nodes[1].has(|n| matches!(n, Notice::Uploaded { handle: of, .. } if *of == handle))
 }
 
 /// Both ends send something, close, and see it through.
@@ -69,7 +69,7 @@ fn talk_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
 // depends on them.
 #[test]
 fn segments_that_arrive_meanwhile_wait_for_the_socket() {
-    let (mut bench, handles, state) = offloaded(false);
+    let (mut bench, handles, state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
     assert_eq!(bench.nodes[1].terminating(), [handles[1]]);
@@ -98,7 +98,7 @@ fn forwarded_segments_come_back_unprocessed() {
     for (status, is_read) in
         [(NdisStatus::UPLOAD_IN_PROGRESS, true), (NdisStatus::REQUEST_ABORTED, false)]
     {
-        let (mut bench, handles, state) = offloaded(false);
+        let (mut bench, handles, state) = offloaded();
         bench.passes = |_, _| false;
         bench.nodes[0].send(handles[0], &b"forwarded"[..]);
         bench.run(MOMENT);
@@ -131,7 +131,7 @@ pub(super) fn copy(state: &ConnectionState) -> ConnectionState {
 // CH-TRM-6: both sides have closed, and the client has not taken everything. It gets the rest, and no error.
 #[test]
 fn a_closed_connection_brings_what_its_client_has_refused() {
-    let (mut bench, handles, mut state) = offloaded(false);
+    let (mut bench, handles, mut state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
     let delegated = &mut state.tcp.delegated;
@@ -153,7 +153,7 @@ fn a_closed_connection_brings_what_its_client_has_refused() {
 // there; a disconnect's data are sent, and nobody hears of them again.
 #[test]
 fn pending_sends_and_buffered_data_come_along() {
-    let (mut bench, handles, mut state) = offloaded(false);
+    let (mut bench, handles, mut state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
     for (context, text) in [(7, &b"seven"[..]), (8, b""), (9, b"nine")] {
@@ -186,7 +186,7 @@ fn pending_sends_and_buffered_data_come_along() {
 // CH-ST-1, CH-EVT-3: what comes back in TIME-WAIT waits there.
 #[test]
 fn time_wait_comes_back() {
-    let (mut bench, handles, mut state) = offloaded(false);
+    let (mut bench, handles, mut state) = offloaded();
     bench.nodes[0].shutdown(handles[0]);
     bench.run(MOMENT);
     let reason = UploadReason::UploadRequested;
@@ -277,7 +277,7 @@ fn a_silent_peer_keeps_a_connection_in_the_host() {
 // CH s8.2: what the target has given up is over, and its lists come back unsent.
 #[test]
 fn a_timed_out_connection_ends() {
-    let (mut bench, handles, mut state) = offloaded(false);
+    let (mut bench, handles, mut state) = offloaded();
     let reason = UploadReason::TimeoutExpiration;
     bench.nodes[1].to_host.send(ToHost::Retrieve { handle: handles[1], reason }).unwrap();
     bench.settle();
@@ -295,7 +295,7 @@ fn a_timed_out_connection_ends() {
 // CH-TRM-9: FAILURE means that the state is lost.
 #[test]
 fn a_lost_state_ends_the_connection() {
-    let (mut bench, handles, _) = offloaded(false);
+    let (mut bench, handles, _) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
     bench.nodes[1].terminated(|_| None);
@@ -308,7 +308,7 @@ fn a_lost_state_ends_the_connection() {
 // It ends in the target while the host wants it back.
 #[test]
 fn released_during_a_terminate() {
-    let (mut bench, handles, _) = offloaded(false);
+    let (mut bench, handles, _) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
     bench.nodes[1].to_host.send(ToHost::Released { handle: handles[1] }).unwrap();
@@ -321,7 +321,7 @@ fn released_during_a_terminate() {
 // The client has given up meanwhile: an RST as soon as the connection is there.
 #[test]
 fn abort_during_a_terminate() {
-    let (mut bench, handles, state) = offloaded(false);
+    let (mut bench, handles, state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.nodes[1].port.request(Request::Abort { handle: handles[1] });
     bench.settle();
@@ -335,7 +335,7 @@ fn abort_during_a_terminate() {
 // policy wants goes down again.
 #[test]
 fn pause_upload_all_resume() {
-    let (mut bench, handles, state) = offloaded(false);
+    let (mut bench, handles, state) = offloaded();
     let indicate = |bench: &mut Bench, status| {
         bench.nodes[1].to_host.send(ToHost::Status(status)).unwrap();
         bench.run(MOMENT);
@@ -364,32 +364,6 @@ fn pause_upload_all_resume() {
     bench.run(MOMENT);
     talk_and_close(&mut bench, [handles[0], handles[1]]);
     bench.nodes[0].port.request(Request::Abort { handle: second });
-}
-
-// A client that needs the target is told the truth, and so is its peer.
-#[test]
-fn connections_that_must_be_offloaded_end_with_the_target() {
-    let (mut bench, handles, mut state) = offloaded(true);
-    // Not by request, nor for an optional reason.
-    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
-    let reason = UploadReason::LowActivity;
-    bench.nodes[1].to_host.send(ToHost::Retrieve { handle: handles[1], reason }).unwrap();
-    bench.settle();
-    assert!(bench.nodes[1].terminating().is_empty());
-    bench.nodes[1].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
-    bench.settle();
-    state.send_data.push_back(NetBufferList::from_mdl(3, b"never".as_slice().into()));
-    bench.nodes[1].terminated(|_| Some(copy(&state)));
-    bench.run(MOMENT);
-    assert_eq!(closed(&bench, 1), Some(Some(HostError::OffloadRefused)));
-    assert_eq!(closed(&bench, 0), Some(Some(HostError::Reset)));
-    assert_eq!(bench.nodes[1].completed(), [(3, 0, NdisStatus::REQUEST_ABORTED)]);
-    // And none is accepted as long as the target pauses.
-    bench.nodes[0].notices.clear();
-    bench.nodes[0].connect(remote(false), false);
-    bench.run(MOMENT);
-    assert_eq!(closed(&bench, 0), Some(Some(HostError::Reset)));
-    assert!(bench.nodes[1].initiates.is_empty());
 }
 
 // CH-INI-1, CH-TREE-1: one tree for what is due in one poll; what depends on an object in flight waits; what is there

@@ -24,7 +24,7 @@ use crate::{
     rnic::{
         ConnectError, Rnic, StreamId, Urgency,
         id::ListenerId,
-        transport::{Command, Loss, StreamEvent, Transport},
+        transport::{Command, StreamEvent, Transport},
     },
 };
 
@@ -404,8 +404,7 @@ impl Bench {
 
     /// RST from `end`: both ends are gone.
     pub(super) fn reset(&mut self, index: usize, end: usize) {
-        let lost = StreamEvent::Lost { reason: Loss::Aborted, is_stopped: false };
-        for (which, event) in [(end, StreamEvent::ShutDown), (1 - end, lost)] {
+        for (which, event) in [(end, StreamEvent::ShutDown), (1 - end, StreamEvent::Reset)] {
             self.abort_lists(index, which);
             for event in [event, StreamEvent::Released] {
                 self.upcall(index, which, |core, id, io| core.handle_event(id, io, event));
@@ -415,12 +414,12 @@ impl Bench {
     }
 
     /// The connection at `node` is gone without a call of its own; its peer sees a reset.
-    pub(super) fn upload(&mut self, node: usize) {
+    pub(super) fn gone(&mut self, node: usize, error: ConnectError) {
         let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
         let state = &mut self.connections[0][end];
         state.lists.clear();
         let id = core::mem::replace(&mut state.id, StreamId(0));
-        self.nodes[node].access.lock().handle_gone(id, ConnectError::Aborted);
+        self.nodes[node].access.lock().handle_gone(id, error);
         self.reset(0, end);
         self.settle();
     }
@@ -540,13 +539,6 @@ impl Bench {
         state.in_flight.extend(bytes);
         state.unacknowledged += bytes.len();
         state.lists.push_back((0, bytes.len()));
-    }
-
-    /// An event of the transport at `node`'s end of the first connection.
-    pub(super) fn event(&mut self, node: usize, event: StreamEvent) {
-        let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
-        self.upcall(0, end, |core, id, io| core.handle_event(id, io, event));
-        self.settle();
     }
 
     pub(super) fn connections(&self) -> usize {

@@ -11,10 +11,7 @@ use super::{
 use crate::{
     mpa::startup::{Revision, RtrKind, RtrSet},
     ndk::{AdapterConfig, Counters, Data, NtStatus, OpFlags, ReadLimit},
-    rnic::{
-        ConnectError,
-        transport::{Loss, StreamEvent},
-    },
+    rnic::ConnectError,
 };
 
 fn start_connect(side: &mut Side, private_data: &[u8], limits: ReadLimit) -> NtStatus {
@@ -380,31 +377,20 @@ fn abortive_close() {
     assert_eq!(bench.connections(), 0);
 }
 
-// CH-EVT: the transport has stopped the connection; it is reset.
+// The connection ends where no call of its own can say so: its peer has not answered, or the host stack has lost it.
 #[test]
-fn stopped_connection() {
-    let mut bench = Bench::new(1);
-    let (active, passive) = connected(&mut bench);
-    active.receive(1, 0, 1);
-    bench.event(0, StreamEvent::Lost { reason: Loss::TimedOut, is_stopped: true });
-    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
-    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
-    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
-    assert_eq!(bench.connections(), 0);
-}
-
-// CH s5.7: the target is rid of all. What is left of a queue pair's connection is an error.
-#[test]
-fn uploaded_connections_end() {
-    let mut bench = Bench::new(1);
-    let (active, passive) = connected(&mut bench);
-    active.receive(1, 0, 1);
-    bench.upload(0);
-    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
-    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
-    assert!(!active.qp.is_connected());
-    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
-    assert_eq!(bench.connections(), 0);
+fn connections_that_are_gone() {
+    for error in [ConnectError::TimedOut, ConnectError::Aborted] {
+        let mut bench = Bench::new(1);
+        let (active, passive) = connected(&mut bench);
+        active.receive(1, 0, 1);
+        bench.gone(0, error);
+        assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+        assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+        assert!(!active.qp.is_connected());
+        assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+        assert_eq!(bench.connections(), 0);
+    }
 }
 
 // The device is gone: everything that is pending ends with that reason, and nothing new begins.

@@ -35,7 +35,7 @@ use super::{
     read_limit::ReadLimit,
     stats::History,
     status::ConnectError,
-    transport::{Loss, StreamEvent, Transport},
+    transport::{StreamEvent, Transport},
 };
 use crate::mpa::{
     Decoder, GatherList,
@@ -277,19 +277,11 @@ impl Stream {
                     self.detach();
                 }
             }
-            StreamEvent::Lost { reason, is_stopped } => {
-                let error = match reason {
-                    Loss::TimedOut => ConnectError::TimedOut,
-                    Loss::Aborted => ConnectError::Aborted,
-                };
-                self.lost(objects, error);
-                if is_stopped {
-                    self.ending = Ending::Abort;
-                }
+            StreamEvent::Reset | StreamEvent::Released => {
+                self.lost(objects, ConnectError::Aborted);
             }
-            StreamEvent::Released => self.lost(objects, ConnectError::Aborted),
         }
-        if matches!(event, StreamEvent::PeerClosed | StreamEvent::Lost { .. }) {
+        if event == StreamEvent::PeerClosed {
             self.act(objects, config, io);
         }
     }

@@ -1,0 +1,286 @@
+//! Connections in the host stack as a transport: what a stream needs while the offload target does not have it.
+//!
+//! A stream has a [`HostStream`] from the moment its connection is found in the host, or leaves the target, until the
+//! target has it and has been given everything that waited. Then it is a plain offloaded one again, and costs nothing.
+//!
+//! | place | what is sent meanwhile |
+//! |---|---|
+//! | `InHost` | goes to the host by [`Request::Send`], as credit allows |
+//! | `Offloading` | waits; what reached the host too late comes back by [`Notice::Returned`], and goes first |
+//! | `Offloaded` | is posted to the target, once all that was to come back is there |
+//! | `Uploading` | waits |
+//!
+//! The host copies what it sends into smoltcp's buffer on a thread of its own, whenever there is room. So payload that
+//! lies in registered memory is copied here, on the thread that places received data.
+//!
+//! [`Notice::Returned`]: host_stack::socket::Notice::Returned
+
+use alloc::collections::VecDeque;
+
+use host_stack::socket::{Request, SEND_CREDIT_BYTES, SocketPort};
+use offload_engine::{
+    chimney::client::{ConnectionIo, Disconnect, OffloadHandle},
+    nbl::{NblChain, NetBufferList},
+    tcp::TcpPhase,
+    time::Instant,
+};
+
+use super::offloaded::{Buffers, Spare};
+use crate::rnic::transport::Transport;
+
+/// Bytes of the largest segment, as long as nobody has said: every path carries them (RFC 9293 s3.7.1).
+const DEFAULT_MSS: usize = 536;
+
+/// Where the data path of a stream is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// With the host stack.
+    InHost,
+    /// On its way down.
+    Offloading,
+    /// With the target.
+    Offloaded,
+    /// On its way up.
+    Uploading,
+}
+
+/// What is sent.
+#[derive(Debug)]
+enum Item {
+    List(NetBufferList),
+    Shutdown,
+}
+
+/// A stream that is not, or not yet wholly, the target's.
+#[derive(Debug)]
+pub(super) struct HostStream {
+    pub(super) place: Place,
+    mss: usize,
+    /// A list is sent when all before it are acknowledged: so every segment, also one sent again, begins with it.
+    is_aligned: bool,
+    /// Given to nobody yet.
+    waiting: VecDeque<Item>,
+    /// Come back from the host: older than all of `waiting`.
+    returned: VecDeque<Item>,
+    /// Bytes of both.
+    waiting_bytes: usize,
+    /// Lists that the host has, and their bytes; while the stream goes down, those that go along.
+    lists: usize,
+    bytes: usize,
+    /// On the way down: lists that reach the host too late and will come back.
+    to_return: usize,
+    /// A shutdown was asked of the host and may come back.
+    shutdown_in_host: bool,
+    /// Our FIN went down with the connection: no request of ours will say that it is acknowledged.
+    awaits_fin: bool,
+    /// It is to be reset.
+    pub(super) is_reset: bool,
+}
+
+impl HostStream {
+    pub(super) const fn new(is_aligned: bool) -> Self {
+        Self {
+            place: Place::InHost,
+            mss: DEFAULT_MSS,
+            is_aligned,
+            waiting: VecDeque::new(),
+            returned: VecDeque::new(),
+            waiting_bytes: 0,
+            lists: 0,
+            bytes: 0,
+            to_return: 0,
+            shutdown_in_host: false,
+            awaits_fin: false,
+            is_reset: false,
+        }
+    }
+
+    /// The host serves it, from now on or again, and has `lists` that it will answer.
+    pub(super) fn enter_host(&mut self, mss: usize, (lists, bytes): (usize, usize)) {
+        debug_assert_eq!(self.to_return, 0, "the host returns before it takes back");
+        self.place = Place::InHost;
+        (self.mss, self.lists, self.bytes) = (mss, lists, bytes);
+        self.awaits_fin = false;
+        self.requeue();
+    }
+
+    /// As [`HostStream::enter_host`], of one that the target has refused: the host has again what went along.
+    pub(super) fn refused(&mut self, mss: usize) {
+        self.enter_host(mss, (self.lists, self.bytes));
+    }
+
+    /// It goes down, with so many of its lists, and perhaps its FIN.
+    pub(super) fn leave_host(&mut self, unanswered: usize, shutdown: bool) {
+        self.place = Place::Offloading;
+        self.to_return = self.lists.saturating_sub(unanswered);
+        self.shutdown_in_host &= !shutdown;
+        self.awaits_fin |= shutdown;
+    }
+
+    /// What reached the host too late.
+    pub(super) fn take_returned(&mut self, chain: NblChain, shutdown: bool) {
+        for list in chain {
+            self.to_return = self.to_return.saturating_sub(1);
+            self.answered(&list);
+            self.waiting_bytes += list.data_length();
+            self.returned.push_back(Item::List(list));
+        }
+        if shutdown {
+            self.shutdown_in_host = false;
+            self.returned.push_back(Item::Shutdown);
+        }
+    }
+
+    /// The host has no longer this list.
+    pub(super) fn answered(&mut self, list: &NetBufferList) {
+        self.lists = self.lists.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(list.bytes_transferred + list.data_length());
+    }
+
+    /// What had come back goes first.
+    fn requeue(&mut self) {
+        while let Some(item) = self.returned.pop_back() {
+            self.waiting.push_front(item);
+        }
+    }
+
+    /// Gives the host what waits, as far as its credit and the alignment allow.
+    pub(super) fn push_to_host(&mut self, port: &SocketPort, handle: OffloadHandle) {
+        if self.place != Place::InHost {
+            return;
+        }
+        while let Some(item) = self.waiting.front() {
+            if let Item::List(list) = item
+                && self.bytes > 0
+                && (self.is_aligned || self.bytes + list.data_length() > SEND_CREDIT_BYTES)
+            {
+                return;
+            }
+            match self.waiting.pop_front() {
+                Some(Item::List(list)) => {
+                    let length = list.data_length();
+                    self.waiting_bytes -= length;
+                    self.lists += 1;
+                    self.bytes += length;
+                    port.request(Request::Send { handle, list });
+                }
+                Some(Item::Shutdown) => {
+                    self.shutdown_in_host = true;
+                    port.request(Request::Shutdown { handle });
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Gives the target what waits, when it is the stream's turn. Returns whether nothing is left to be known of the
+    /// stream's time in the host.
+    pub(super) fn push_to_target(&mut self, io: &mut ConnectionIo<'_>) -> bool {
+        if self.place != Place::Offloaded {
+            return false;
+        }
+        if self.is_reset {
+            io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
+            return true;
+        }
+        if self.to_return > 0 || self.shutdown_in_host {
+            return false;
+        }
+        self.requeue();
+        let mut chain = NblChain::new();
+        for item in self.waiting.drain(..) {
+            match item {
+                Item::List(list) => chain.push_back(list),
+                Item::Shutdown => {
+                    if !chain.is_empty() {
+                        io.send(core::mem::take(&mut chain));
+                    }
+                    io.disconnect(Disconnect::Graceful, NetBufferList::new(0));
+                }
+            }
+        }
+        if !chain.is_empty() {
+            io.send(chain);
+        }
+        self.waiting_bytes = 0;
+        !self.awaits_fin
+    }
+
+    /// Whether our FIN, which went down with the connection, is acknowledged; once.
+    pub(super) fn sees_fin(&mut self, io: &ConnectionIo<'_>) -> bool {
+        let phase = || io.query().delegated.state;
+        let is_seen = self.awaits_fin && matches!(phase(), TcpPhase::FinWait2 | TcpPhase::TimeWait);
+        self.awaits_fin &= !is_seen;
+        is_seen
+    }
+}
+
+/// A way into such a stream: what is sent waits, until [`HostStream::push_to_host`] or
+/// [`HostStream::push_to_target`].
+pub(super) struct HostIo<'a> {
+    pub(super) now: Instant,
+    pub(super) stream: &'a mut HostStream,
+    pub(super) spare: &'a mut Spare,
+}
+
+impl Transport for HostIo<'_> {
+    type List = Buffers;
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn list(&mut self) -> Buffers {
+        self.spare.take()
+    }
+
+    fn keep(&mut self, list: Buffers) {
+        self.spare.keep(list.0);
+    }
+
+    fn send(&mut self, serial: u64, list: Buffers) {
+        let mut list = NetBufferList { net_buffers: list.0, ..NetBufferList::new(serial) };
+        list.net_buffers.iter_mut().for_each(|buffer| buffer.detach(0));
+        self.stream.waiting_bytes += list.data_length();
+        self.stream.waiting.push_back(Item::List(list));
+    }
+
+    fn shutdown(&mut self) {
+        self.stream.waiting.push_back(Item::Shutdown);
+    }
+
+    fn reset(&mut self) {
+        self.stream.is_reset = true;
+    }
+
+    fn send_room(&self) -> usize {
+        let outstanding = self.send_outstanding();
+        match self.stream.place {
+            Place::InHost if self.stream.is_aligned && outstanding > 0 => 0,
+            Place::InHost => SEND_CREDIT_BYTES.saturating_sub(outstanding),
+            Place::Offloading | Place::Offloaded | Place::Uploading => 0,
+        }
+    }
+
+    fn send_outstanding(&self) -> usize {
+        self.stream.bytes + self.stream.waiting_bytes
+    }
+
+    fn path_octets(&self) -> usize {
+        // The credit is the limit.
+        usize::MAX
+    }
+
+    fn detach_tail(&mut self, _octets_max: usize) -> bool {
+        // All is copied; but the host answers for it, so it is done when acknowledged.
+        false
+    }
+
+    fn effective_mss(&self) -> usize {
+        self.stream.mss
+    }
+
+    fn super_segment_max(&self) -> usize {
+        self.stream.mss
+    }
+}

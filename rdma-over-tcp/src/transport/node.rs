@@ -1,0 +1,461 @@
+//! An adapter that is a client of a node: its streams are connections of the node, wherever those are.
+//!
+//! A stream has the number of its connection. What the host stack is asked for, and answers, goes through the client's
+//! port. A connection that the offload target has is a plain one (`offloaded`), and nothing is kept for it here; any
+//! other has a [`HostStream`]. Each can be handed over at any time, by wish of the user or of either stack: the queue
+//! pair above does not notice.
+
+use alloc::{boxed::Box, vec::Vec};
+
+use hashbrown::HashMap;
+use host_stack::{
+    node,
+    socket::{EndpointId, HostError, ListenerId as ListenerName, Notice, Request, SocketPort},
+};
+use offload_engine::{
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+    engine::{Callback, Connections, NodeClient},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
+    status::NdisStatus,
+    time::Instant,
+};
+
+use super::{
+    host::{HostIo, HostStream, Place},
+    offloaded::{Io, Spare},
+};
+use crate::rnic::{
+    self, Config, ConnectError, FpduSize, History, Rnic, StreamId,
+    id::ListenerId,
+    transport::{Command, Reservation, StreamEvent, Transport},
+};
+
+/// A call of the adapter for one stream.
+#[derive(Clone, Copy)]
+enum Call<'a> {
+    Open,
+    Received(&'a [u8]),
+    Sent(Option<u64>),
+    Room,
+    Event(StreamEvent),
+}
+
+impl Call<'_> {
+    #[inline]
+    fn to(self, rnic: &mut Rnic, id: StreamId, io: &mut impl Transport) {
+        match self {
+            Self::Open => rnic.handle_open(id, io),
+            Self::Received(data) => rnic.handle_received(id, io, data),
+            Self::Sent(end) => rnic.handle_sent(id, io, end),
+            Self::Room => rnic.handle_room(id, io),
+            Self::Event(event) => rnic.handle_event(id, io, event),
+        }
+    }
+}
+
+/// An adapter whose streams are connections of a node.
+#[derive(Debug)]
+pub struct NodeRnic {
+    rnic: Rnic,
+    port: SocketPort,
+    listeners: HashMap<ListenerName, ListenerId>,
+    names: HashMap<ListenerId, ListenerName>,
+    /// Streams that are not, or not wholly, the target's.
+    moving: HashMap<StreamId, HostStream>,
+    /// Each segment begins with an FPDU.
+    is_aligned: bool,
+    spare: Spare,
+}
+
+impl NodeRnic {
+    /// An adapter that asks the host stack for connections through `port`. `wake` makes the thread that runs the engine
+    /// poll again: it is called when a callback has returned, which may let objects go.
+    #[must_use]
+    pub fn new(config: Config, port: SocketPort, wake: Box<dyn Fn() + Send + Sync>) -> Self {
+        let names = port.clone();
+        let is_aligned = config.fpdu_size == FpduSize::Emss;
+        Self {
+            rnic: Rnic::new(config, Box::new(move || StreamId(names.allocate())), wake),
+            port,
+            listeners: HashMap::new(),
+            names: HashMap::new(),
+            moving: HashMap::new(),
+            is_aligned,
+            spare: Spare::default(),
+        }
+    }
+
+    /// The history of each connection, until it is gone.
+    pub fn histories(&self) -> impl Iterator<Item = &History> {
+        self.rnic.histories()
+    }
+
+    /// The adapter.
+    pub const fn rnic(&mut self) -> &mut Rnic {
+        &mut self.rnic
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        let request = match command {
+            Command::Connect { stream, local, remote, timeout } => Request::Connect {
+                handle: OffloadHandle(stream.0),
+                local,
+                endpoint: Some(EndpointId(stream.0)),
+                remote,
+                timeout,
+                at_once: true,
+            },
+            Command::Listen { listener, local, backlog } => {
+                let name = ListenerName(self.port.allocate());
+                self.listeners.insert(name, listener);
+                self.names.insert(listener, name);
+                let endpoint = Some(EndpointId(name.0));
+                Request::Listen { listener: name, local, endpoint, backlog, at_once: true }
+            }
+            Command::Unlisten { listener } => match self.names.get(&listener) {
+                Some(name) => {
+                    self.listeners.remove(name);
+                    Request::Unlisten { listener: *name }
+                }
+                None => return,
+            },
+            Command::Release { reservation: Reservation::Stream(stream) } => {
+                Request::Unbind { endpoint: EndpointId(stream.0) }
+            }
+            // The last that is asked for a listener.
+            Command::Release { reservation: Reservation::Listener(id) } => {
+                match self.names.remove(&id) {
+                    Some(name) => Request::Unbind { endpoint: EndpointId(name.0) },
+                    None => return,
+                }
+            }
+            Command::Abort { stream } => Request::Abort { handle: OffloadHandle(stream.0) },
+        };
+        self.port.request(request);
+    }
+
+    fn handle_notice(&mut self, now: Instant, connections: &mut Connections, notice: Notice) {
+        match notice {
+            Notice::Listening { listener, local } => {
+                if let Some(id) = self.listeners.get(&listener) {
+                    self.rnic.handle_listening(*id, local);
+                }
+            }
+            Notice::ListenFailed { listener, error } => {
+                if let Some(id) = self.listeners.remove(&listener) {
+                    self.names.remove(&id);
+                    self.rnic.handle_listen_failed(id, connect_error(error));
+                }
+            }
+            Notice::Established { handle, listener, local, remote, offloading, mss } => {
+                let id = StreamId(handle.0);
+                let listener = listener.and_then(|name| self.listeners.get(&name)).copied();
+                self.rnic.handle_established(now, id, listener, (local, remote));
+                if !offloading {
+                    // It stays in the host, or the target has refused it.
+                    self.in_host(id, |stream| stream.refused(mss));
+                    self.with_host_stream(now, id, |rnic, io| rnic.handle_open(id, io));
+                }
+            }
+            Notice::Offloading { handle, unanswered, shutdown } => {
+                if let Some(stream) = self.moving.get_mut(&StreamId(handle.0)) {
+                    stream.leave_host(unanswered, shutdown);
+                }
+            }
+            Notice::Returned { handle, chain, shutdown } => {
+                let id = StreamId(handle.0);
+                self.in_host(id, |stream| stream.take_returned(chain, shutdown));
+                if let Some(mut io) = connections.get(now, handle) {
+                    self.settle(id, &mut io);
+                }
+            }
+            Notice::Uploaded { handle, lists, bytes, mss } => {
+                let id = StreamId(handle.0);
+                self.in_host(id, |stream| stream.enter_host(mss, (lists, bytes)));
+                self.with_host_stream(now, id, |rnic, io| rnic.handle_room(id, io));
+            }
+            Notice::Data { handle, data } => {
+                let id = StreamId(handle.0);
+                self.with_host_stream(now, id, |rnic, io| rnic.handle_received(id, io, &data));
+                self.port.request(Request::Consumed { handle, count: data.len() });
+            }
+            Notice::Sent { handle, chain } => {
+                let id = StreamId(handle.0);
+                if let Some(stream) = self.moving.get_mut(&id) {
+                    chain.iter().for_each(|list| stream.answered(list));
+                }
+                let end = self.completed(chain).1;
+                self.with_host_stream(now, id, |rnic, io| rnic.handle_sent(id, io, end));
+            }
+            Notice::PeerClosed { handle } => {
+                self.host_event(now, StreamId(handle.0), StreamEvent::PeerClosed);
+            }
+            Notice::ShutDown { handle } => {
+                self.host_event(now, StreamId(handle.0), StreamEvent::ShutDown);
+            }
+            Notice::ConnectFailed { handle, error } => {
+                self.rnic.handle_gone(StreamId(handle.0), connect_error(error));
+            }
+            Notice::Closed { handle, error } => {
+                let id = StreamId(handle.0);
+                let was_reset = self.moving.get(&id).is_some_and(|stream| stream.is_reset);
+                if error.is_none() || was_reset {
+                    self.host_event(now, id, StreamEvent::ShutDown);
+                }
+                self.moving.remove(&id);
+                self.rnic.handle_gone(id, end_error(error));
+            }
+            // Addresses are reserved by listening and connecting.
+            Notice::Bound { .. } | Notice::BindFailed { .. } => {}
+        }
+    }
+
+    /// Changes what is known of a stream that is not the target's.
+    fn in_host(&mut self, id: StreamId, change: impl FnOnce(&mut HostStream)) {
+        let new = || HostStream::new(self.is_aligned);
+        change(self.moving.entry(id).or_insert_with(new));
+    }
+
+    /// Calls the adapter for a stream outside of the target, and gives the host what comes of it. Does nothing for any
+    /// other stream.
+    fn with_host_stream(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        call: impl FnOnce(&mut Rnic, &mut HostIo<'_>),
+    ) {
+        let Self { rnic, moving, spare, port, .. } = self;
+        let Some(stream) = moving.get_mut(&id) else { return };
+        let was_reset = stream.is_reset;
+        call(rnic, &mut HostIo { now, stream, spare });
+        let handle = OffloadHandle(id.0);
+        if stream.is_reset && !was_reset {
+            // One that is on its way ends where it arrives; the target has it from `settle`.
+            port.request(Request::Abort { handle });
+        }
+        stream.push_to_host(port, handle);
+    }
+
+    fn host_event(&mut self, now: Instant, id: StreamId, event: StreamEvent) {
+        self.with_host_stream(now, id, |rnic, io| rnic.handle_event(id, io, event));
+    }
+
+    /// Calls the adapter for a stream that the target has.
+    #[inline]
+    fn call(&mut self, io: &mut ConnectionIo<'_>, call: Call<'_>) {
+        let id = StreamId(io.handle.0);
+        // Most nodes have none that moves.
+        if !self.moving.is_empty() && self.moving.contains_key(&id) {
+            self.call_moving(id, io, call);
+            return;
+        }
+        call.to(&mut self.rnic, id, &mut Io { io, spare: &mut self.spare });
+    }
+
+    /// As [`NodeRnic::call`], of a stream of which something is still to be heard of the host.
+    #[cold]
+    fn call_moving(&mut self, id: StreamId, io: &mut ConnectionIo<'_>, call: Call<'_>) {
+        self.with_host_stream(io.now, id, |rnic, io| call.to(rnic, id, io));
+        self.settle(id, io);
+    }
+
+    /// Gives the target what has waited, if it is time. Then the stream is a plain offloaded one.
+    fn settle(&mut self, id: StreamId, io: &mut ConnectionIo<'_>) {
+        let Some(stream) = self.moving.get_mut(&id) else { return };
+        if stream.sees_fin(io) {
+            self.host_event(io.now, id, StreamEvent::ShutDown);
+        }
+        let Some(stream) = self.moving.get_mut(&id) else { return };
+        if stream.push_to_target(io) {
+            self.moving.remove(&id);
+            self.rnic.handle_open(id, &mut Io { io, spare: &mut self.spare });
+        }
+    }
+
+    /// Takes completed lists back: their chain, empty, and the serial of the last that the peer has acknowledged.
+    #[inline]
+    fn completed(&mut self, mut chain: NblChain) -> (NblChain, Option<u64>) {
+        let mut end = None;
+        while let Some(list) = chain.pop_front() {
+            if list.status == NdisStatus::SUCCESS {
+                end = Some(list.context);
+            }
+            self.spare.keep(list.net_buffers);
+        }
+        (chain, end)
+    }
+}
+
+impl From<rnic::Urgency> for node::Urgency {
+    fn from(urgency: rnic::Urgency) -> Self {
+        match urgency {
+            rnic::Urgency::None => Self::None,
+            rnic::Urgency::Soon => Self::Soon,
+            rnic::Urgency::Now => Self::Now,
+        }
+    }
+}
+
+/// The host stack's errors as a consumer sees them.
+const fn connect_error(error: HostError) -> ConnectError {
+    match error {
+        HostError::Refused | HostError::Reset => ConnectError::Refused,
+        HostError::TimedOut | HostError::RetransmissionLimit | HostError::Unanswered(_) => {
+            ConnectError::TimedOut
+        }
+        HostError::HostUnreachable => ConnectError::HostUnreachable,
+        HostError::NetworkUnreachable => ConnectError::NetworkUnreachable,
+        HostError::AddressNotAvailable => ConnectError::InvalidAddress,
+        HostError::AddressInUse => ConnectError::AddressInUse,
+        HostError::NoPorts => ConnectError::NoPorts,
+        HostError::Aborted => ConnectError::Aborted,
+        _ => ConnectError::NoResources,
+    }
+}
+
+/// Why an established connection has ended in the host.
+const fn end_error(error: Option<HostError>) -> ConnectError {
+    match error {
+        Some(HostError::RetransmissionLimit | HostError::Unanswered(_)) => ConnectError::TimedOut,
+        _ => ConnectError::Aborted,
+    }
+}
+
+impl OffloadClient for NodeRnic {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
+        // The bytes that the connection brought along are wanted (CH-DEL-3).
+        io.resume_receive();
+        let id = StreamId(io.handle.0);
+        match self.moving.get_mut(&id) {
+            Some(stream) => {
+                stream.place = Place::Offloaded;
+                self.settle(id, io);
+            }
+            None => self.call(io, Call::Open),
+        }
+    }
+
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
+        self.call(io, Call::Received(data));
+        data.len()
+    }
+
+    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
+        // Posts no receive requests.
+    }
+
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        if !self.moving.is_empty()
+            && let Some(stream) = self.moving.get_mut(&StreamId(io.handle.0))
+        {
+            chain.iter().for_each(|list| stream.answered(list));
+        }
+        let (chain, end) = self.completed(chain);
+        io.keep_chain(chain);
+        self.call(io, Call::Sent(end));
+    }
+
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        self.call(io, Call::Room);
+    }
+
+    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        // A FIN that goes back to the host as part of the state is not done yet.
+        if nbl.status != NdisStatus::UPLOAD_IN_PROGRESS {
+            self.call(io, Call::Event(StreamEvent::ShutDown));
+        }
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.in_host(StreamId(handle.0), |stream| stream.place = Place::Uploading);
+    }
+
+    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        let call = match event {
+            // The host stack hears of it too, and decides (CH-EVT-1): the stream goes on there, or ends.
+            ConnectionEvent::Retrieve(_) | ConnectionEvent::SendBacklogChange(_) => Call::Room,
+            ConnectionEvent::Disconnect => Call::Event(StreamEvent::PeerClosed),
+            ConnectionEvent::Abort => Call::Event(StreamEvent::Reset),
+            ConnectionEvent::Released => Call::Event(StreamEvent::Released),
+        };
+        self.call(io, call);
+        if event == ConnectionEvent::Released {
+            self.moving.remove(&StreamId(io.handle.0));
+        }
+    }
+}
+
+impl NodeClient for NodeRnic {
+    fn name() -> &'static str {
+        "RDMA"
+    }
+
+    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
+        let mut worked = false;
+        while let Some(notice) = self.port.notice() {
+            worked = true;
+            self.handle_notice(now, connections, notice);
+        }
+        worked |= self.rnic.run(now);
+        while let Some(command) = self.rnic.next_command() {
+            worked = true;
+            self.carry_out(command);
+        }
+        while let Some(id) = self.rnic.next_kick() {
+            worked = true;
+            if !self.moving.is_empty() {
+                self.with_host_stream(now, id, |rnic, io| rnic.handle_room(id, io));
+            }
+            connections.kick(OffloadHandle(id.0));
+        }
+        worked
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.rnic.run_at()
+    }
+
+    fn has_input(&self) -> bool {
+        self.port.has_notice() || self.rnic.has_work()
+    }
+
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        callbacks.append(self.rnic.callbacks());
+    }
+
+    fn device_lost(&mut self) {
+        self.moving.clear();
+        self.rnic.handle_device_lost();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_host_stack() {
+        for (error, expected) in [
+            (HostError::Refused, ConnectError::Refused),
+            (HostError::Reset, ConnectError::Refused),
+            (HostError::TimedOut, ConnectError::TimedOut),
+            (HostError::RetransmissionLimit, ConnectError::TimedOut),
+            (HostError::HostUnreachable, ConnectError::HostUnreachable),
+            (HostError::NetworkUnreachable, ConnectError::NetworkUnreachable),
+            (HostError::AddressNotAvailable, ConnectError::InvalidAddress),
+            (HostError::AddressInUse, ConnectError::AddressInUse),
+            (HostError::NoPorts, ConnectError::NoPorts),
+            (HostError::OffloadRefused, ConnectError::NoResources),
+        ] {
+            assert_eq!(connect_error(error), expected, "{error:?}");
+        }
+        for (error, expected) in [
+            (None, ConnectError::Aborted),
+            (Some(HostError::Reset), ConnectError::Aborted),
+            (Some(HostError::RetransmissionLimit), ConnectError::TimedOut),
+            (Some(HostError::StateLost), ConnectError::Aborted),
+        ] {
+            assert_eq!(end_error(error), expected, "{error:?}");
+        }
+    }
+}
