@@ -5,7 +5,8 @@
 //! passes from a consumer to the engine and back, that a missing order would be a data race.
 #![cfg(not(loom))]
 
-#[path = "../../host-stack/tests/threads/link.rs"]
+mod end;
+#[path = "../../../host-stack/tests/threads/link.rs"]
 mod link;
 
 use std::{
@@ -18,7 +19,8 @@ use std::{
 
 use host_stack::{
     host::HostConfig,
-    node::{Node, NodeConfig, Progress},
+    node::{NodeConfig, Progress},
+    stream::OffloadState,
 };
 use offload_engine::{
     chimney::state::MacAddress,
@@ -26,221 +28,22 @@ use offload_engine::{
     link::{Link, LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome},
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, AdapterCore, Connector, Cq, CqNotify, Data, MrFlags, NdkResultEx,
-    NtStatus, OpFlags, OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, open,
+    Adapter, AdapterConfig, Connector, Data, NdkResultEx, NtStatus, OpFlags, QpLimits, open,
     open_queues,
 };
+
+use self::end::{End, LIMIT, LIMITS, TestNode, Told, hand_over};
 
 const CONNECTIONS: usize = 4;
 /// Round trips of each connection.
 const ROUNDS: u32 = 40;
-/// Bytes of a message, and of what is written beside it: more than a segment.
-const LENGTH: usize = 5_000;
-/// Where things lie in the one buffer of an end.
-const SEND_AT: usize = 0;
-const RECEIVE_AT: usize = LENGTH;
-const TARGET_AT: usize = 3 * LENGTH;
-const READ_AT: usize = 4 * LENGTH;
-const BUFFER: usize = 5 * LENGTH;
 /// Of each end: an introduction and two messages a round both ways, a read and a write a round.
 const COMPLETIONS: u32 = 2 * (1 + 2 * ROUNDS) + 2 * ROUNDS;
-const LIMIT: Duration = Duration::from_secs(60);
-const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-
-type TestNode = Node<AdapterCore>;
-
-/// What callbacks tell the thread of an end.
-#[derive(Default)]
-struct Told {
-    status: Mutex<Option<NtStatus>>,
-    notified: AtomicBool,
-    /// Callbacks of this end that run: never two.
-    running: AtomicU32,
-}
-
-impl Told {
-    fn tells(self: &Arc<Self>) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.clone();
-        move |status| *told.status.lock() = Some(status)
-    }
-}
-
-/// One end of a connection.
-struct End {
-    node: TestNode,
-    told: Arc<Told>,
-    cq: Cq,
-    qp: Qp,
-    buffer: RegisteredBuffer,
-    token: u32,
-    /// Where the peer may write, and what it may read.
-    peer: (u64, u32),
-    sends: u32,
-    writes: u32,
-    reads: u32,
-    receives: u32,
-}
-
-fn pattern(round: u32, index: usize) -> u8 {
-    (round as usize * 31 + index * 7) as u8
-}
-
-impl End {
-    fn new(node: &TestNode, adapter: &Adapter) -> Self {
-        let told = Arc::new(Told::default());
-        let of_cq = told.clone();
-        let notification = move |status| {
-            // NDK-CQ-3
-            assert_eq!(of_cq.running.fetch_add(1, Ordering::Relaxed), 0);
-            assert_eq!(status, NtStatus::SUCCESS);
-            of_cq.notified.store(true, Ordering::Relaxed);
-            of_cq.running.fetch_sub(1, Ordering::Relaxed);
-        };
-        let cq = adapter.create_cq(64, notification).unwrap();
-        let pd = adapter.create_pd().unwrap();
-        let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
-        let mr = pd.create_mr(false).unwrap();
-        let buffer = adapter.allocate(BUFFER).unwrap();
-        let rights =
-            MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
-        mr.register(&buffer, 0, BUFFER, rights).unwrap();
-        let token = mr.local_token();
-        let end = Self {
-            node: node.clone(),
-            told,
-            cq,
-            qp,
-            buffer,
-            token,
-            peer: (0, 0),
-            sends: 0,
-            writes: 0,
-            reads: 0,
-            receives: 0,
-        };
-        // The peer is at most one message ahead.
-        for slot in 0..2 {
-            end.post_receive(slot);
-        }
-        end
-    }
-
-    fn sge(&self, offset: usize) -> Sge {
-        let address = self.buffer.address() + offset as u64;
-        Sge { address, length: LENGTH as u32, token: self.token }
-    }
-
-    fn post_receive(&self, slot: u32) {
-        let offset = RECEIVE_AT + slot as usize % 2 * LENGTH;
-        self.qp.receive(u64::from(slot), &[self.sge(offset)]).unwrap();
-    }
-
-    fn wait<T>(&self, what: &str, f: impl FnMut() -> Option<T>) -> T {
-        self.node.wait_until(Some(LIMIT), f).unwrap_or_else(|error| panic!("{what}: {error}"))
-    }
-
-    /// What a request comes to.
-    fn status(&self, what: &str, inline: NtStatus) {
-        if inline == NtStatus::PENDING {
-            let later = self.wait(what, || self.told.status.lock().take());
-            assert_eq!(later, NtStatus::SUCCESS, "{what}");
-        } else {
-            assert_eq!(inline, NtStatus::SUCCESS, "{what}");
-        }
-    }
-
-    fn connect(&self, connector: &Connector, remote: SocketAddr) {
-        let status = connector.connect(&self.qp, None, remote, LIMITS, &[], self.told.tells());
-        self.status("connect", status);
-        self.status("complete", connector.complete_connect(None, self.told.tells()));
-    }
-
-    /// Takes completions until `is_enough`; arms and waits when there are none.
-    fn complete(&mut self, is_enough: impl Fn(&Self) -> bool) {
-        while !is_enough(self) {
-            let mut results = [NdkResultEx::default(); 4];
-            let count = self.cq.poll_ex(&mut results);
-            for result in &results[..count] {
-                assert_eq!(result.status, NtStatus::SUCCESS, "{result:?}");
-                match result.operation {
-                    OperationType::Receive => self.receives += 1,
-                    OperationType::Send => self.sends += 1,
-                    OperationType::Write => self.writes += 1,
-                    OperationType::Read => self.reads += 1,
-                    other => panic!("{other:?}"),
-                }
-            }
-            if count == 0 {
-                self.cq.arm(CqNotify::Any);
-                let notified = || self.told.notified.swap(false, Ordering::Relaxed).then_some(());
-                self.wait("a notification", notified);
-            }
-        }
-    }
-
-    fn check(&self, round: u32, offset: usize) {
-        let mut data = vec![0; LENGTH];
-        self.buffer.read_at(offset, &mut data);
-        let wrong = data.iter().enumerate().position(|(at, byte)| *byte != pattern(round, at));
-        assert_eq!(wrong, None, "round {round}, {offset}");
-    }
-
-    /// Says where the peer may write, in the first message.
-    fn introduce(&mut self) {
-        let mut advert = [0; 12];
-        advert[..8].copy_from_slice(&self.buffer.address().to_be_bytes());
-        advert[8..].copy_from_slice(&self.token.to_be_bytes());
-        self.qp.send(0, Data::Inline(&[&advert]), OpFlags::NONE).unwrap();
-        self.complete(|end| end.receives >= 1 && end.sends == 1);
-        let mut theirs = [0; 12];
-        self.buffer.read_at(RECEIVE_AT, &mut theirs);
-        let (address, token) = theirs.split_at(8);
-        self.peer = (
-            u64::from_be_bytes(address.try_into().unwrap()),
-            u32::from_be_bytes(token.try_into().unwrap()),
-        );
-        self.post_receive(2);
-    }
-
-    /// One round: memory is filled, written to the peer and sent; what the peer does the same way is checked
-    /// where it was placed; what it has sent is read from its memory; and a word says that all is done, so
-    /// that memory may be filled anew.
-    fn round(&mut self, round: u32) {
-        let data: Vec<u8> = (0..LENGTH).map(|at| pattern(round, at)).collect();
-        self.buffer.write_at(SEND_AT, &data);
-        let (address, token) = self.peer;
-        let sge = [self.sge(SEND_AT)];
-        let target = address + TARGET_AT as u64;
-        self.qp.write(1, Data::Registered(&sge), target, token, OpFlags::NONE).unwrap();
-        self.qp.send(2, Data::Registered(&sge), OpFlags::NONE).unwrap();
-        self.complete(|end| end.receives >= 2 * round);
-        self.check(round, RECEIVE_AT + (2 * round as usize - 1) % 2 * LENGTH);
-        self.check(round, TARGET_AT);
-        self.post_receive(2 * round + 1);
-        let source = address + SEND_AT as u64;
-        self.qp.read(3, &[self.sge(READ_AT)], source, token, OpFlags::NONE).unwrap();
-        self.complete(|end| end.reads == round);
-        self.check(round, READ_AT);
-        self.qp.send(4, Data::Inline(&[b"done"]), OpFlags::NONE).unwrap();
-        // The peer's next message may have come already.
-        self.complete(|end| end.receives > 2 * round && end.sends > 2 * round);
-        assert_eq!((self.sends, self.writes), (2 * round + 1, round));
-        self.post_receive(2 * round + 2);
-    }
-
-    fn run(mut self) -> u32 {
-        self.introduce();
-        for round in 1..=ROUNDS {
-            self.round(round);
-        }
-        self.receives + self.reads + self.sends + self.writes
-    }
-}
 
 fn address(index: usize) -> SocketAddr {
     (Ipv4Addr::new(10, 2, 0, 1 + index as u8), 9).into()
@@ -287,7 +90,7 @@ fn accept(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
             let connector = end.wait("a request", || incoming.lock().pop());
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
-            end.run()
+            end.run(|round| round == ROUNDS)
         })
     });
     ends.collect()
@@ -312,7 +115,7 @@ fn connect(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
         thread::spawn(move || {
             let end = End::new(&node, &adapter);
             end.connect(&adapter.create_connector().unwrap(), address(1));
-            end.run()
+            end.run(|round| round == ROUNDS)
         })
     };
     (0..CONNECTIONS).map(end).collect()
@@ -350,7 +153,7 @@ fn memory_passes_between_queues(progress: Progress) {
             let end = End::new(&node, &adapter);
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
-            end.run()
+            end.run(|round| round == ROUNDS)
         }));
     }
     for end in ends {
@@ -417,6 +220,33 @@ fn memory_passes_between_threads_and_engines() {
 #[test]
 fn memory_passes_between_threads_that_run_the_engine() {
     memory_passes_between_threads([Progress::Automatic, Progress::Manual]);
+}
+
+// Connections are handed over and taken back at both ends while their memory is in use.
+#[test]
+fn memory_passes_while_connections_move() {
+    let (one, other) = link::bell_links(MemoryLinkOptions::default());
+    let (near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
+    let (far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
+    let mut ends = accept(&far, &far_adapter);
+    ends.extend(connect(&near, &near_adapter));
+    while !ends.iter().all(thread::JoinHandle::is_finished) {
+        for (node, to) in [
+            (&near, OffloadState::InHost),
+            (&far, OffloadState::InHost),
+            (&near, OffloadState::Offloaded),
+            (&far, OffloadState::Offloaded),
+        ] {
+            hand_over(node, to);
+        }
+    }
+    for end in ends {
+        assert_eq!(end.join().unwrap(), COMPLETIONS);
+    }
+    for node in [near, far] {
+        let stats = node.with_engine(|engine, _| engine.stats());
+        assert!(stats.initiates > 2 * CONNECTIONS as u64, "{stats:?}");
+    }
 }
 
 /// A device that can be taken away.
