@@ -183,7 +183,7 @@ impl HostStream {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
             return true;
         }
-        if self.to_return > 0 || self.shutdown_in_host {
+        if !self.may_post() {
             return false;
         }
         self.requeue();
@@ -206,9 +206,13 @@ impl HostStream {
         !self.awaits_fin
     }
 
+    /// Everything older than `waiting` is with the target or in `returned`.
+    const fn may_post(&self) -> bool {
+        self.to_return == 0 && !self.shutdown_in_host
+    }
+
     /// Whether our FIN, which went down with the connection, is acknowledged; once.
-    pub(super) fn sees_fin(&mut self, io: &ConnectionIo<'_>) -> bool {
-        let phase = || io.query().delegated.state;
+    pub(super) fn sees_fin(&mut self, phase: impl FnOnce() -> TcpPhase) -> bool {
         let is_seen = self.awaits_fin && matches!(phase(), TcpPhase::FinWait2 | TcpPhase::TimeWait);
         self.awaits_fin &= !is_seen;
         is_seen
@@ -282,5 +286,180 @@ impl Transport for HostIo<'_> {
 
     fn super_segment_max(&self) -> usize {
         self.stream.mss
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::{sync::Arc, vec::Vec};
+
+    use bytes::Bytes;
+    use host_stack::socket::HostSocketPort;
+    use offload_engine::{engine::doorbell::Doorbell, nbl::NetBuffer, status::NdisStatus};
+
+    use super::*;
+    use crate::mpa::GatherList;
+
+    struct Bench {
+        stream: HostStream,
+        port: SocketPort,
+        host: HostSocketPort,
+    }
+
+    impl Bench {
+        fn new(is_aligned: bool) -> Self {
+            let (port, host) = SocketPort::pair(Arc::new(Doorbell::new().unwrap()));
+            let mut bench = Self { stream: HostStream::new(is_aligned), port, host };
+            bench.stream.enter_host(1_000, (0, 0));
+            bench.pushed();
+            bench
+        }
+
+        fn io<T>(&mut self, f: impl FnOnce(&mut HostIo<'_>) -> T) -> T {
+            let (now, spare) = (Instant::ZERO, &mut Spare::default());
+            f(&mut HostIo { now, stream: &mut self.stream, spare })
+        }
+
+        fn send(&mut self, serial: u64, bytes: usize) {
+            self.io(|io| {
+                let mut list = io.list();
+                list.push_encoded(Bytes::from(alloc::vec![serial as u8; bytes]));
+                io.send(serial, list);
+            });
+        }
+
+        /// What goes to the host now: serials of lists, and 0 for a FIN.
+        fn pushed(&mut self) -> Vec<u64> {
+            self.stream.push_to_host(&self.port, OffloadHandle(7));
+            let requests = self.host.requests.try_iter();
+            let serial = |request| match request {
+                Request::Send { list, .. } => Some(list.context),
+                Request::Shutdown { .. } => Some(0),
+                _ => None,
+            };
+            requests.filter_map(|request| serial(request.request)).collect()
+        }
+
+        fn room(&mut self) -> usize {
+            self.io(|io| io.send_room())
+        }
+    }
+
+    fn list(serial: u64, bytes: usize) -> NetBufferList {
+        let net_buffers = alloc::vec![NetBuffer::from(Bytes::from(alloc::vec![0; bytes]))];
+        NetBufferList { net_buffers, ..NetBufferList::new(serial) }
+    }
+
+    // What reaches the host too late comes back, and goes before all that was sent later: to the host, if the target
+    // has refused the connection.
+    #[test]
+    fn what_comes_back_goes_first() {
+        let mut bench = Bench::new(false);
+        (1..=3).for_each(|serial| bench.send(serial, 100));
+        bench.io(|io| io.shutdown());
+        assert_eq!(bench.pushed(), [1, 2, 3, 0]);
+        bench.stream.leave_host(1, false);
+        assert_eq!((bench.stream.place, bench.room()), (Place::Offloading, 0));
+        bench.send(4, 100);
+        assert_eq!(bench.pushed(), []);
+        bench.stream.take_returned([list(2, 100), list(3, 100)].into(), false);
+        assert!(!bench.stream.may_post(), "the FIN is on its way back");
+        bench.stream.take_returned(NblChain::new(), true);
+        assert!(bench.stream.may_post());
+        bench.stream.refused(1_000);
+        // List 1 is the host's again, too.
+        assert_eq!(bench.io(|io| io.send_outstanding()), 400);
+        assert_eq!(bench.pushed(), [2, 3, 0, 4]);
+        assert_eq!(bench.room(), SEND_CREDIT_BYTES - 400);
+    }
+
+    // The target is given nothing as long as something older may still come back.
+    #[test]
+    fn nothing_overtakes() {
+        let mut bench = Bench::new(false);
+        (1..=2).for_each(|serial| bench.send(serial, 100));
+        assert_eq!(bench.pushed(), [1, 2]);
+        bench.stream.leave_host(0, false);
+        bench.stream.place = Place::Offloaded;
+        assert!(!bench.stream.may_post());
+        bench.stream.take_returned([list(1, 100)].into(), false);
+        assert!(!bench.stream.may_post());
+        bench.stream.take_returned([list(2, 100)].into(), false);
+        assert!(bench.stream.may_post());
+    }
+
+    // More than the host's credit ends a connection: a list too long for what is left of it waits.
+    #[test]
+    fn credit() {
+        let mut bench = Bench::new(false);
+        let half = SEND_CREDIT_BYTES / 2;
+        for serial in 1..=3 {
+            bench.send(serial, half);
+        }
+        assert_eq!(bench.pushed(), [1, 2]);
+        assert_eq!(bench.room(), 0);
+        let mut first = list(1, half);
+        first.complete(NdisStatus::SUCCESS, half);
+        bench.stream.answered(&first);
+        assert_eq!(bench.pushed(), [3]);
+        // One alone may be as long as it likes.
+        let mut bench = Bench::new(false);
+        bench.send(1, SEND_CREDIT_BYTES + 1);
+        assert_eq!(bench.pushed(), [1]);
+    }
+
+    // What an upload has brought counts.
+    #[test]
+    fn uploaded_lists_count() {
+        let mut bench = Bench::new(false);
+        bench.stream.place = Place::Uploading;
+        bench.send(5, 10);
+        assert_eq!(bench.pushed(), []);
+        bench.stream.enter_host(900, (2, SEND_CREDIT_BYTES - 5));
+        assert_eq!(bench.io(|io| io.effective_mss()), 900);
+        assert_eq!(bench.pushed(), [], "no credit is left for it");
+        bench.stream.answered(&list(3, 100));
+        assert_eq!(bench.pushed(), [5]);
+    }
+
+    // Peers that want FPDUs and segments to begin together get one list at a time.
+    #[test]
+    fn aligned_lists_go_alone() {
+        let mut bench = Bench::new(true);
+        assert_eq!(bench.room(), SEND_CREDIT_BYTES);
+        (1..=2).for_each(|serial| bench.send(serial, 100));
+        assert_eq!((bench.pushed(), bench.room()), ([1].to_vec(), 0));
+        bench.stream.answered(&list(1, 100));
+        assert_eq!(bench.pushed(), [2]);
+    }
+
+    // What is sent is a copy: its memory is the consumer's, and peers may write it.
+    #[test]
+    fn payload_is_copied() {
+        let mut bench = Bench::new(false);
+        let memory = Bytes::from(alloc::vec![1; 100]);
+        bench.io(|io| {
+            let mut list = io.list();
+            list.push_payload(memory.clone());
+            io.send(1, list);
+        });
+        assert!(memory.is_unique());
+    }
+
+    // A FIN that went down with the connection is acknowledged there; it is said once.
+    #[test]
+    fn a_fin_on_its_way_down() {
+        let mut bench = Bench::new(false);
+        bench.io(|io| io.shutdown());
+        assert_eq!(bench.pushed(), [0]);
+        bench.stream.leave_host(0, true);
+        assert!(bench.stream.may_post());
+        assert!(!bench.stream.sees_fin(|| TcpPhase::FinWait1));
+        assert!(bench.stream.sees_fin(|| TcpPhase::FinWait2));
+        assert!(!bench.stream.sees_fin(|| TcpPhase::TimeWait));
+        // In the host it is the host that says so.
+        bench.stream.leave_host(0, true);
+        bench.stream.enter_host(1_000, (0, 0));
+        assert!(!bench.stream.sees_fin(|| TcpPhase::FinWait2));
     }
 }

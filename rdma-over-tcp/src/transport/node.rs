@@ -17,6 +17,7 @@ use offload_engine::{
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
+    tcp::TcpPhase,
     time::Instant,
 };
 
@@ -262,7 +263,7 @@ impl NodeRnic {
     /// Gives the target what has waited, if it is time. Then the stream is a plain offloaded one.
     fn settle(&mut self, id: StreamId, io: &mut ConnectionIo<'_>) {
         let Some(stream) = self.moving.get_mut(&id) else { return };
-        if stream.sees_fin(io) {
+        if stream.sees_fin(|| io.query().delegated.state) {
             self.host_event(io.now, id, StreamEvent::ShutDown);
         }
         let Some(stream) = self.moving.get_mut(&id) else { return };
@@ -371,6 +372,14 @@ impl OffloadClient for NodeRnic {
     }
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        let id = StreamId(io.handle.0);
+        let released = event == ConnectionEvent::Released;
+        // Without an RST before it: a FIN that went down with the connection is acknowledged.
+        if released
+            && self.moving.get_mut(&id).is_some_and(|stream| stream.sees_fin(|| TcpPhase::TimeWait))
+        {
+            self.call(io, Call::Event(StreamEvent::ShutDown));
+        }
         let call = match event {
             // The host stack hears of it too, and decides (CH-EVT-1): the stream goes on there, or ends.
             ConnectionEvent::Retrieve(_) | ConnectionEvent::SendBacklogChange(_) => Call::Room,
@@ -379,8 +388,8 @@ impl OffloadClient for NodeRnic {
             ConnectionEvent::Released => Call::Event(StreamEvent::Released),
         };
         self.call(io, call);
-        if event == ConnectionEvent::Released {
-            self.moving.remove(&StreamId(io.handle.0));
+        if released {
+            self.moving.remove(&id);
         }
     }
 }

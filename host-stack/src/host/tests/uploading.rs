@@ -1,6 +1,6 @@
 //! Connections that come back from the target, by whoever's wish, and with whatever goes on meanwhile.
 
-use alloc::vec::Vec;
+use alloc::{format, vec::Vec};
 
 use offload_engine::{
     chimney::{
@@ -290,6 +290,36 @@ fn a_timed_out_connection_ends() {
     assert_eq!(bench.nodes[1].completed(), [(3, 4, NdisStatus::REQUEST_ABORTED)]);
     assert_eq!(bench.resets(1), 1);
     assert!(bench.nodes[1].host.owners.is_empty() && bench.nodes[1].paths.is_empty());
+}
+
+// The client is told what it has to know of the lists that come back: how many, their bytes, how long segments are;
+// and of its FIN when that is acknowledged, also while the peer says more.
+#[test]
+fn the_client_knows_what_has_come_back() {
+    let (mut bench, handles, mut state) = offloaded();
+    bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
+    bench.settle();
+    // Of 12 bytes 5 are acknowledged; the data of a disconnect are nobody's.
+    for (context, bytes) in
+        [(3, &b"abcdefgh"[..]), (4, b"ijkl"), (TcpObject::DISCONNECT_DATA, b"m")]
+    {
+        state.send_data.push_back(NetBufferList::from_mdl(context, bytes.into()));
+    }
+    state.send_data[0].complete(NdisStatus::PENDING, 5);
+    bench.nodes[1].terminated(|_| Some(copy(&state)));
+    bench.run(MOMENT);
+    let uploaded = Notice::Uploaded { handle: handles[1], lists: 2, bytes: 12, mss: 1460 };
+    let told: Vec<_> = bench.nodes[1].notices.iter().map(|notice| format!("{notice:?}")).collect();
+    assert!(told.contains(&format!("{uploaded:?}")), "{told:?}");
+    let shut_down = |bench: &Bench| {
+        bench.nodes[1].notices.iter().filter(|n| matches!(n, Notice::ShutDown { .. })).count()
+    };
+    bench.nodes[1].shutdown(handles[1]);
+    bench.run(Duration::from_secs(1));
+    assert_eq!((shut_down(&bench), closed(&bench, 1)), (1, None));
+    bench.nodes[0].shutdown(handles[0]);
+    bench.run(Duration::from_secs(1));
+    assert_eq!((shut_down(&bench), closed(&bench, 1)), (1, Some(None)));
 }
 
 // CH-TRM-9: FAILURE means that the state is lost.
