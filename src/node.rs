@@ -194,11 +194,6 @@ pub fn open_adapters(
     config: &NodeConfig,
     fpdu_size: FpduSize,
 ) -> Result<Vec<(Node<AdapterCore>, Adapter)>, Failure> {
-    if config.offload == Offload::Never {
-        return Err(Failure::usage(
-            "--offload never: queue pairs run on offloaded connections only",
-        ));
-    }
     let adapter =
         AdapterConfig { seed: u128::from(config.seed), fpdu_size, ..AdapterConfig::default() };
     let opened = ndk::open_queues(links, settings(config), adapter).map_err(start_failure)?;

@@ -110,9 +110,9 @@ pub enum Offload {
     /// Each one, as soon as it is established.
     #[default]
     Always,
-    /// None but those of queue pairs, which cannot run otherwise.
+    /// None.
     Never,
-    /// Those that have carried 64 KiB in one direction.
+    /// Those that have carried 64 KiB in one direction, and at once those of queue pairs.
     Auto,
 }
 

@@ -1,13 +1,16 @@
-//! A queue pair at work on real TAPs, whose connection is handed over and taken back a thousand times.
+//! Queue pairs at work on real TAPs, while their connections are handed over and taken back, or stay with the host stack.
 
 #[path = "../rdma-over-tcp/tests/threads/end.rs"]
 mod end;
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
+use flue_test_support::flue::{Scratch, command};
 use flue_test_support::needs::{Need, lacks};
+use flue_test_support::process::{Output, Process};
 use flue_test_support::switch::Switch;
 use host_stack::host::HostConfig;
 use host_stack::node::{NodeConfig, Progress};
@@ -101,8 +104,65 @@ fn a_queue_pair_at_work_moves_on_super_segments() {
     a_queue_pair_at_work_moves(1_000, VnetMode::On, FpduSize::Auto);
 }
 
-// In the host one segment is under way at a time, and the peer delays its acknowledgement: so these are fewer.
 #[test]
 fn a_queue_pair_at_work_moves_with_aligned_fpdus() {
-    a_queue_pair_at_work_moves(100, VnetMode::Off, FpduSize::Emss);
+    a_queue_pair_at_work_moves(1_000, VnetMode::Off, FpduSize::Emss);
+}
+
+/// A failure's, so that it may be long.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The address of the server of pings.
+const SERVER: &str = "10.0.0.2";
+
+/// Pings between two processes with these policies; `meanwhile` runs as long as there are some.
+fn pings(count: u32, policies: [&str; 2], runtime: &Scratch, mut meanwhile: impl FnMut()) {
+    let switch = Switch::new(1500);
+    let rping = |what: &str, host: u8, policy: &str| {
+        let node = format!("--tap tap{host} --addr 10.0.0.{host}/24 --bridge {}", Switch::BRIDGE);
+        let line = format!("rping {what} -S 4096 -V {node} --offload {policy}");
+        Process::start(switch.namespace(), flue(runtime, &line), Output::Lines)
+    };
+    let mut server = rping(&format!("-s -a {SERVER}"), 2, policies[1]);
+    server.expect_line("listening", PATIENCE);
+    let mut client = rping(&format!("-c -a {SERVER} -C {count}"), 1, policies[0]);
+    client.expect_line("connected", PATIENCE);
+    while client.is_running() {
+        meanwhile();
+    }
+    client.expect_exit(0, PATIENCE);
+    server.expect_exit(0, PATIENCE);
+}
+
+fn flue(runtime: &Scratch, line: &str) -> Command {
+    let mut command = command(env!("CARGO_BIN_EXE_flue"), line);
+    command.env("XDG_RUNTIME_DIR", runtime.file(""));
+    command
+}
+
+// The data path may be with the host stack at both ends, at one, or leave it at once.
+#[test]
+fn queue_pairs_run_in_either_stack() {
+    if lacks(NEEDS) {
+        return;
+    }
+    for policies in [["never", "never"], ["always", "never"], ["never", "auto"]] {
+        pings(200, policies, &Scratch::new(), thread::yield_now);
+    }
+}
+
+// `flue upload` and `flue offload` on a queue pair that somebody uses.
+#[test]
+fn a_user_moves_queue_pairs() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let (runtime, mut moved) = (Scratch::new(), [0; 2]);
+    pings(20_000, ["always"; 2], &runtime, || {
+        for (way, name) in ["upload", "offload"].into_iter().enumerate() {
+            let said = flue(&runtime, &format!("{name} all")).output().expect("flue starts");
+            // The last ones find nodes that end.
+            moved[way] += u32::from(said.status.success());
+        }
+    });
+    assert!(moved.iter().all(|moved| *moved >= 3), "{moved:?}");
 }

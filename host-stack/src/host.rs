@@ -228,6 +228,9 @@ impl Host {
             work |= self.probe_neighbors(now) | self.relink_paths(now);
             // Closing, consuming and writing above may have given smoltcp something to send.
             work |= self.transmit(now);
+            while self.write_held() {
+                work |= self.transmit(now);
+            }
             self.wake_at = self.next_wake(now);
         }
         self.shards.ring();

@@ -97,6 +97,8 @@ pub(super) struct SendHalf {
     pub(super) shutdown: bool,
     /// The client knows that the FIN is acknowledged.
     pub(super) shut_down_told: bool,
+    /// A list waits until those before it have left.
+    pub(super) is_held: bool,
 }
 
 /// A list that waits for its acknowledgement.
@@ -105,6 +107,8 @@ struct Parked {
     list: NetBufferList,
     /// Count of the byte behind its last.
     end: u64,
+    /// It begins a segment.
+    apart: bool,
 }
 
 /// What comes in.
@@ -207,15 +211,15 @@ impl SendHalf {
         shutdown: bool,
     ) -> Self {
         let mut half = Self { first: snd_una, written, shutdown, ..Self::default() };
-        send_data.into_iter().for_each(|list| half.post(list));
+        send_data.into_iter().for_each(|list| half.post(list, false));
         half
     }
 
-    /// Appends a list.
-    pub(super) fn post(&mut self, mut list: NetBufferList) {
+    /// Appends a list, which begins a segment if it is `apart`.
+    pub(super) fn post(&mut self, mut list: NetBufferList, apart: bool) {
         list.status = NdisStatus::PENDING;
         self.posted += list.data_length() as u64;
-        self.lists.push_back(Parked { list, end: self.posted });
+        self.lists.push_back(Parked { list, end: self.posted, apart });
     }
 
     /// Bytes of lists that are not complete.
@@ -271,11 +275,18 @@ impl SendHalf {
         })
     }
 
-    /// Moves data into the socket. Returns whether any went.
-    pub(super) fn write(&mut self, socket: &mut Socket<'_>) -> bool {
+    /// Moves data into the socket; `snd_max` is behind all that was ever sent. Returns whether any went.
+    pub(super) fn write(&mut self, socket: &mut Socket<'_>, snd_max: SeqNum) -> bool {
         let before = self.written;
+        self.is_held = false;
         let from = self.lists.partition_point(|parked| parked.end <= before);
         for parked in self.lists.range(from..) {
+            // Modulo 2^32, as sequence numbers are.
+            let is_begun = self.written > parked.start();
+            if parked.apart && !is_begun && snd_max.is_before(self.first + self.written as u32) {
+                self.is_held = true;
+                break;
+            }
             let mut skip = (self.written - parked.start()) as usize;
             for slice in parked.list.slices() {
                 let left = &slice[skip.min(slice.len())..];

@@ -78,7 +78,7 @@ impl Host {
                 self.tell(client, notice);
             }
             Request::Unlisten { listener } => self.unlisten(listener),
-            Request::Send { handle, list } => self.send(client, handle, list),
+            Request::Send { handle, list, apart } => self.send(client, handle, list, apart),
             Request::Consumed { handle, count } => self.consumed(handle, count),
             Request::Shutdown { handle } => self.shutdown(client, handle),
             Request::Abort { handle } => self.abort(handle),
@@ -299,7 +299,7 @@ impl Host {
         self.connections.contains_key(&handle) || self.offloaded.contains_key(&handle)
     }
 
-    fn send(&mut self, client: ClientId, handle: OffloadHandle, list: NetBufferList) {
+    fn send(&mut self, client: ClientId, handle: OffloadHandle, list: NetBufferList, apart: bool) {
         if self.offloaded.contains_key(&handle) {
             let chain = [list].into();
             self.tell(client, Notice::Returned { handle, chain, shutdown: false });
@@ -313,7 +313,7 @@ impl Host {
             return;
         };
         let before = connection.send.outstanding();
-        connection.send.post(list);
+        connection.send.post(list, apart);
         // A client without credit has broken the contract: it gets the connection's end.
         if before > 0 && connection.send.outstanding() > SEND_CREDIT_BYTES as u64 {
             self.abort(handle);

@@ -139,7 +139,7 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         let send = &mut connection.send;
-        let mut work = socket.may_send() && send.write(socket);
+        let mut work = socket.may_send() && send.write(socket, connection.flow.snd_max);
         if send.shutdown
             && send.all_written()
             && socket.may_send()
@@ -166,6 +166,13 @@ impl Host {
         };
         socket.set_timeout(timeout.map(smoltcp::time::Duration::from_millis));
         work
+    }
+
+    /// Writes what has waited for lists before it to leave. Returns whether any went.
+    pub(super) fn write_held(&mut self) -> bool {
+        let held = self.connections.iter().filter(|(_, found)| found.send.is_held);
+        let held = held.map(|(handle, _)| *handle).collect::<Vec<_>>();
+        held.into_iter().fold(false, |work, handle| self.write(handle) | work)
     }
 
     /// Moves received data to the client, as far as its credit goes. In TIME-WAIT nothing more can come, and smoltcp

@@ -173,7 +173,7 @@ pub(super) fn push_to_host(port: &SocketPort, handle: OffloadHandle, stream: &mu
                     }
                     stream.below.add(list);
                     if let Some(list) = chain.pop_front() {
-                        port.request(Request::Send { handle, list });
+                        port.request(Request::Send { handle, list, apart: false });
                     }
                 }
             }

@@ -56,7 +56,7 @@ enum Item {
 pub(super) struct HostStream {
     pub(super) place: Place,
     mss: usize,
-    /// A list is sent when all before it are acknowledged: so every segment, also one sent again, begins with it.
+    /// Each list begins a segment.
     is_aligned: bool,
     /// Given to nobody yet.
     waiting: VecDeque<Item>,
@@ -144,7 +144,7 @@ impl HostStream {
         }
     }
 
-    /// Gives the host what waits, as far as its credit and the alignment allow.
+    /// Gives the host what waits, as far as its credit goes.
     pub(super) fn push_to_host(&mut self, port: &SocketPort, handle: OffloadHandle) {
         if self.place != Place::InHost {
             return;
@@ -152,7 +152,7 @@ impl HostStream {
         while let Some(item) = self.waiting.front() {
             if let Item::List(list) = item
                 && self.bytes > 0
-                && (self.is_aligned || self.bytes + list.data_length() > SEND_CREDIT_BYTES)
+                && self.bytes + list.data_length() > SEND_CREDIT_BYTES
             {
                 return;
             }
@@ -162,7 +162,7 @@ impl HostStream {
                     self.waiting_bytes -= length;
                     self.lists += 1;
                     self.bytes += length;
-                    port.request(Request::Send { handle, list });
+                    port.request(Request::Send { handle, list, apart: self.is_aligned });
                 }
                 Some(Item::Shutdown) => {
                     self.shutdown_in_host = true;
@@ -258,10 +258,8 @@ impl Transport for HostIo<'_> {
     }
 
     fn send_room(&self) -> usize {
-        let outstanding = self.send_outstanding();
         match self.stream.place {
-            Place::InHost if self.stream.is_aligned && outstanding > 0 => 0,
-            Place::InHost => SEND_CREDIT_BYTES.saturating_sub(outstanding),
+            Place::InHost => SEND_CREDIT_BYTES.saturating_sub(self.send_outstanding()),
             Place::Offloading | Place::Offloaded | Place::Uploading => 0,
         }
     }
@@ -422,15 +420,16 @@ mod tests {
         assert_eq!(bench.pushed(), [5]);
     }
 
-    // Peers that want FPDUs and segments to begin together get one list at a time.
+    // Peers that want FPDUs and segments to begin together get lists that do.
     #[test]
-    fn aligned_lists_go_alone() {
-        let mut bench = Bench::new(true);
-        assert_eq!(bench.room(), SEND_CREDIT_BYTES);
-        (1..=2).for_each(|serial| bench.send(serial, 100));
-        assert_eq!((bench.pushed(), bench.room()), ([1].to_vec(), 0));
-        bench.stream.answered(&list(1, 100));
-        assert_eq!(bench.pushed(), [2]);
+    fn aligned_lists_begin_segments() {
+        for is_aligned in [false, true] {
+            let mut bench = Bench::new(is_aligned);
+            bench.send(1, 100);
+            bench.stream.push_to_host(&bench.port, OffloadHandle(7));
+            let request = bench.host.requests.try_iter().last().map(|request| request.request);
+            assert!(matches!(request, Some(Request::Send { apart, .. }) if apart == is_aligned));
+        }
     }
 
     // What is sent is a copy: its memory is the consumer's, and peers may write it.

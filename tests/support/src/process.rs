@@ -165,6 +165,15 @@ impl Process {
         }
     }
 
+    /// Whether it has not ended yet.
+    ///
+    /// # Panics
+    ///
+    /// When the kernel does not know it.
+    pub fn is_running(&mut self) -> bool {
+        self.ended().is_none()
+    }
+
     fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("our child can be waited for")
     }

@@ -206,7 +206,7 @@ impl Node {
         let context = self.next_context;
         self.next_context += 1;
         let list = NetBufferList::from_mdl(context, data.into());
-        self.port.request(Request::Send { handle, list });
+        self.port.request(Request::Send { handle, list, apart: false });
         context
     }
 

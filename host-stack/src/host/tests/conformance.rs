@@ -7,6 +7,7 @@ use core::net::SocketAddr;
 use etherparse::PacketBuilder;
 use offload_engine::{
     chimney::{client::OffloadHandle, state::TcpCached},
+    nbl::NetBufferList,
     tcp::{Flags, TcpPhase},
     time::Duration,
 };
@@ -128,6 +129,28 @@ fn the_mss_option_is_in_syns_only() {
                 assert_eq!(segment.syn_options.mss, syn.then_some(mss), "{segment:?}");
             }
         }
+    }
+}
+
+// A list that is to begin a segment does, in the same poll as those before it; the others share segments.
+#[test]
+fn lists_begin_segments_where_asked() {
+    for (apart, expected) in [(false, [300].to_vec()), (true, [100; 3].to_vec())] {
+        let mut bench = Bench::new([OffloadPolicy::Never; 2]);
+        bench.nodes[1].listen(server(false), 4, false);
+        let handle = bench.nodes[0].connect(server(false), false);
+        bench.run(Duration::from_millis(50));
+        bench.nodes[0].sent.clear();
+        for context in 1..=3 {
+            let list = NetBufferList::from_mdl(context, vec![context as u8; 100].into());
+            bench.nodes[0].port.request(Request::Send { handle, list, apart });
+        }
+        bench.run(Duration::from_millis(1));
+        let segments = segments(&bench, 0);
+        let lengths = segments.iter().map(|segment| segment.payload().len());
+        assert_eq!(lengths.filter(|length| *length > 0).collect::<Vec<_>>(), expected);
+        bench.run(Duration::from_millis(500));
+        assert_eq!(bench.nodes[1].data().len(), 300);
     }
 }
 

@@ -308,7 +308,7 @@ fn the_client_knows_what_has_come_back() {
     state.send_data[0].complete(NdisStatus::PENDING, 5);
     bench.nodes[1].terminated(|_| Some(copy(&state)));
     bench.run(MOMENT);
-    let uploaded = Notice::Uploaded { handle: handles[1], lists: 2, bytes: 12, mss: 1460 };
+    let uploaded = Notice::Uploaded { handle: handles[1], lists: 2, bytes: 12, mss: 1448 };
     let told: Vec<_> = bench.nodes[1].notices.iter().map(|notice| format!("{notice:?}")).collect();
     assert!(told.contains(&format!("{uploaded:?}")), "{told:?}");
     let shut_down = |bench: &Bench| {
