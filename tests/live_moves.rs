@@ -1,4 +1,5 @@
-//! Queue pairs at work on real TAPs, while their connections are handed over and taken back, or stay with the host stack.
+//! Queue pairs at work on real TAPs, while their connections are handed over and taken back, or stay with the host
+//! stack.
 
 #[path = "../rdma-over-tcp/tests/threads/end.rs"]
 mod end;

@@ -121,7 +121,8 @@ pub enum Request {
         handle: OffloadHandle,
         /// The data.
         list: NetBufferList,
-        /// It begins a segment: it waits until all before it has left. Segments that are sent again may begin elsewhere.
+        /// It begins a segment: it waits until all before it has left. A segment that is sent again may begin
+        /// elsewhere.
         apart: bool,
     },
     /// The client has used up that much of what `Data` brought.

@@ -43,8 +43,8 @@ pub struct OffloadArgs {
 
 /// Have a running node take a connection back from its offload target
 ///
-/// The connection lives on in the host stack, with all that was not sent, acknowledged or delivered, and a queue pair on
-/// it goes on.
+/// The connection lives on in the host stack, with all that was not sent, acknowledged or delivered. A queue pair on it
+/// goes on working.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue upload 10.77.0.1:5000

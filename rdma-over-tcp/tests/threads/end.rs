@@ -1,5 +1,5 @@
-//! One end of a queue pair's connection that fills memory, sends it, writes it to the peer, reads the peer's, and checks
-//! what the peer does the same way.
+//! One end of a queue pair's connection that fills memory, sends it, writes it to the peer, reads the peer's, and
+//! checks what the peer does the same way.
 
 use std::{net::SocketAddr, sync::Arc};
 
