@@ -252,13 +252,12 @@ impl Rnic {
     /// nothing new.
     pub(crate) fn handle_established(
         &mut self,
-        now: Instant,
         id: StreamId,
         listener: Option<ListenerId>,
         (local, remote): (SocketAddr, SocketAddr),
     ) {
         match self.streams.get_mut(&id) {
-            Some(stream) if stream.is_established => return,
+            Some(stream) if stream.is_established => {}
             Some(stream) => {
                 stream.is_established = true;
                 let connector = stream.connector.and_then(|id| self.objects.connectors.get_mut(id));
@@ -284,9 +283,6 @@ impl Rnic {
                 };
                 self.streams.insert(id, stream);
             }
-        }
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.history.offloading = Some(now);
         }
     }
 

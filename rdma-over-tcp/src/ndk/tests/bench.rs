@@ -322,7 +322,7 @@ impl Bench {
         let ends = [(node, id, None, (local, remote)), (other, passive, listener, (remote, local))];
         for (node, id, listener, addresses) in ends {
             let mut core = self.nodes[node].access.lock();
-            core.handle_established(self.now, id, listener, addresses);
+            core.handle_established(id, listener, addresses);
         }
         self.connections.push([End::new(node, id), End::new(other, passive)]);
         let index = self.connections.len() - 1;
