@@ -17,8 +17,8 @@
 
 use core::ops::BitOr;
 
-use bytes::Bytes;
 use hashbrown::HashMap;
+use offload_engine::memory::{Piece, SharedSpan, Span};
 use oorandom::Rand64;
 
 use super::{
@@ -70,14 +70,9 @@ impl BitOr for Access {
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub(crate) token: u32,
-    pub(crate) buffer: RegisteredBuffer,
-    /// The whole buffer, to slice sends from.
-    bytes: Bytes,
-    /// Where the registered span starts in the buffer, bytes.
-    offset: usize,
+    memory: SharedSpan,
     /// The address that the first byte of the span has for local and remote users.
     base: u64,
-    length: u64,
     rights: Access,
 }
 
@@ -198,47 +193,47 @@ impl Registration {
         if length == 0 || end > buffer.len() {
             return None;
         }
-        let bytes = buffer.bytes();
-        let (buffer, length) = (buffer.clone(), length as u64);
-        Some(Self { token, buffer, bytes, offset, base, length, rights })
+        let memory = buffer.memory().slice(offset..end);
+        Some(Self { token, memory, base, rights })
     }
 
-    /// The place of `address` in the buffer, if `length` bytes from it on may be used so.
+    /// The place of `address` in the span, if `length` bytes from it on may be used so.
     fn locate(&self, address: u64, length: u64, right: Access) -> Result<usize, AccessError> {
         if !self.rights.contains(right) {
             return Err(AccessError::Rights);
         }
         let end = address.checked_add(length).ok_or(AccessError::Wrap)?;
-        if address < self.base || end > self.base + self.length {
+        if address < self.base || end > self.base + self.memory.len() as u64 {
             return Err(AccessError::Bounds);
         }
-        Ok(self.offset + (address - self.base) as usize)
+        Ok((address - self.base) as usize)
     }
 }
 
 /// Bytes of a registered buffer that passed the check.
 #[derive(Debug)]
 pub(crate) struct Granted<'a> {
-    registration: &'a Registration,
+    memory: &'a SharedSpan,
     offset: usize,
     length: usize,
 }
 
 impl<'a> Granted<'a> {
-    /// To be copied at once (see the rule of [`memory`](super::memory)).
-    pub(crate) fn slice(&self) -> &'a [u8] {
-        &self.registration.bytes[self.offset..self.offset + self.length]
+    /// To be copied at once.
+    pub(crate) fn piece(&self) -> Piece<'a> {
+        Piece::Shared(self.memory.view().slice(self.offset, self.length))
     }
 
     /// To be sent, without a copy.
-    pub(crate) fn bytes(&self) -> Bytes {
-        self.registration.bytes.slice(self.offset..self.offset + self.length)
+    pub(crate) fn span(&self) -> Span {
+        self.memory.slice(self.offset..self.offset + self.length).into()
     }
 
-    /// Places received data; as long as what was asked for, or shorter.
+    /// Places received data; as long as what was asked for, or shorter. The last byte is stored last
+    /// (IN_ORDER_DMA_SUPPORTED).
     pub(crate) fn place(&self, data: &[u8]) {
         debug_assert!(data.len() <= self.length);
-        self.registration.buffer.place(self.offset, data);
+        self.memory.write_in_order(self.offset, data);
     }
 }
 
@@ -356,7 +351,7 @@ impl Regions {
             return Err(AccessError::NotAssociated);
         }
         let offset = registration.locate(address, u64::from(length), right)?;
-        Ok(Granted { registration, offset, length: length as usize })
+        Ok(Granted { memory: &registration.memory, offset, length: length as usize })
     }
 
     /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 5.3): it must be of the stream's

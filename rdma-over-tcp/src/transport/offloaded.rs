@@ -16,6 +16,7 @@ use offload_engine::{
         ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle, UploadReason,
     },
     engine::{Callback, Connections, NodeClient},
+    memory::Span,
     nbl::{NblChain, NetBuffer, NetBufferList, ReceiveChain},
     status::NdisStatus,
     time::Instant,
@@ -41,7 +42,7 @@ const PATH_OCTETS_MIN: usize = 512 * 1024;
 
 /// FPDUs leave as MDLs of a net buffer.
 impl GatherList for NetBuffer {
-    type Payload = Bytes;
+    type Payload = Span;
 
     #[inline]
     fn push_encoded(&mut self, octets: Bytes) {
@@ -49,7 +50,7 @@ impl GatherList for NetBuffer {
     }
 
     #[inline]
-    fn push_payload(&mut self, payload: Bytes) {
+    fn push_payload(&mut self, payload: Span) {
         self.push_mdl(payload);
     }
 }
@@ -59,7 +60,7 @@ impl GatherList for NetBuffer {
 pub(crate) struct Buffers(Vec<NetBuffer>);
 
 impl GatherList for Buffers {
-    type Payload = Bytes;
+    type Payload = Span;
 
     #[inline]
     fn push_encoded(&mut self, octets: Bytes) {
@@ -67,7 +68,7 @@ impl GatherList for Buffers {
     }
 
     #[inline]
-    fn push_payload(&mut self, payload: Bytes) {
+    fn push_payload(&mut self, payload: Span) {
         self.0[0].push_mdl(payload);
     }
 }

@@ -1,16 +1,16 @@
 //! What the engine owes a link: a flush behind each batch, buffers back, and memory that stays as it is while it is
 //! borrowed.
 
-use std::{
-    io::IoSlice,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
     terminate::{object, terminate_tree},
     *,
 };
-use crate::link::TxLoan;
+use crate::{
+    link::TxLoan,
+    memory::{Piece, Span, to_vec},
+};
 
 /// A device with rings, whose other end is in the test's hands.
 #[derive(Default)]
@@ -34,8 +34,8 @@ struct Posted {
 
 impl Posted {
     fn frame(&self) -> Vec<u8> {
-        let payload = self.payload.pieces().iter().map(|piece| &piece[..]);
-        [&self.head[..]].into_iter().chain(payload).collect::<Vec<_>>().concat()
+        let payload = self.payload.pieces().iter().map(Span::piece);
+        to_vec([Piece::Private(&self.head)].into_iter().chain(payload))
     }
 }
 
@@ -382,11 +382,11 @@ fn a_loan_outlives_its_owner() {
     assert_eq!(tcp_of(&frames[1]).2, [5; 100]);
 
     let mut loan = TxLoan::default();
-    let payload = [IoSlice::new(b"ab"), IoSlice::new(b"c")];
+    let payload = [Piece::Private(b"ab"), Piece::Private(b"c")];
     let offload = crate::link::TxOffload::default();
     let frame = TxFrame { offload, head: b"head", payload: &payload, lender: None, comment: None };
     frame.lend(&mut loan);
-    assert_eq!(loan.pieces().concat(), b"abc");
+    assert_eq!(to_vec(loan.pieces().iter().map(Span::piece)), b"abc");
     loan.end();
     assert!(loan.pieces().is_empty());
 }
