@@ -102,7 +102,10 @@ impl NetBuffer {
         self.mdls[first.min(self.mdls.len())..]
             .iter()
             .enumerate()
-            .filter_map(move |(index, mdl)| mdl.piece().beyond(if index == 0 { offset } else { 0 }))
+            .map(move |(index, mdl)| {
+                let offset = if index == 0 { offset } else { 0 };
+                mdl.piece().part(offset, mdl.len() - offset)
+            })
             .filter(|piece| !piece.is_empty())
     }
 

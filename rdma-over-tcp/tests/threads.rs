@@ -46,7 +46,14 @@ const SEND_AT: usize = 0;
 const RECEIVE_AT: usize = LENGTH;
 const TARGET_AT: usize = 3 * LENGTH;
 const READ_AT: usize = 4 * LENGTH;
-const BUFFER: usize = 5 * LENGTH;
+/// What is written while it is sent: more than is copied aside.
+const RACE: usize = 60_000;
+const RACE_AT: usize = 5 * LENGTH;
+/// What is read while the peer writes it.
+const RACED_AT: usize = RACE_AT + RACE;
+const BUFFER: usize = RACED_AT + RACE;
+/// Writes of that, and Reads.
+const RACES: u32 = 12;
 /// Of each end: an introduction and two messages a round both ways, a read and a write a round.
 const COMPLETIONS: u32 = 2 * (1 + 2 * ROUNDS) + 2 * ROUNDS;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -233,6 +240,46 @@ impl End {
         self.post_receive(2 * round + 2);
     }
 
+    /// Memory that is written while it is sent and while the peer reads it, and read while the peer writes it: always
+    /// with the same bytes, or CRCs would not fit.
+    fn race(mut self) -> u32 {
+        self.introduce();
+        let data: Vec<u8> = (0..RACE).map(|at| pattern(1, at) | 1).collect();
+        self.buffer.write_at(RACE_AT, &data);
+        let is_over = Arc::<AtomicBool>::default();
+        let racer = {
+            let (buffer, data, is_over) = (self.buffer.clone(), data.clone(), is_over.clone());
+            thread::spawn(move || {
+                let mut seen = vec![0; RACE];
+                while !is_over.load(Ordering::Relaxed) {
+                    buffer.write_at(RACE_AT, &data);
+                    buffer.read_at(RACED_AT, &mut seen);
+                    assert!(seen.iter().zip(&data).all(|(seen, byte)| [0, *byte].contains(seen)));
+                }
+            })
+        };
+        // Now the peer may read.
+        self.qp.send(2, Data::Inline(&[b"filled"]), OpFlags::NONE).unwrap();
+        self.complete(|end| end.receives >= 2);
+        let (address, token) = self.peer;
+        let source = [Sge { length: RACE as u32, ..self.sge(RACE_AT) }];
+        for round in 1..=RACES {
+            let target = address + RACED_AT as u64;
+            self.qp.write(1, Data::Registered(&source), target, token, OpFlags::NONE).unwrap();
+            let theirs = address + RACE_AT as u64;
+            self.qp.read(3, &[self.sge(READ_AT)], theirs, token, OpFlags::NONE).unwrap();
+            self.complete(|end| end.writes == round && end.reads == round);
+        }
+        self.qp.send(4, Data::Inline(&[b"done"]), OpFlags::NONE).unwrap();
+        self.complete(|end| end.receives == 3 && end.sends == 3);
+        is_over.store(true, Ordering::Relaxed);
+        racer.join().unwrap();
+        let mut placed = vec![0; RACE];
+        self.buffer.read_at(RACED_AT, &mut placed);
+        assert!(placed == data);
+        self.receives + self.reads + self.sends + self.writes
+    }
+
     fn run(mut self) -> u32 {
         self.introduce();
         for round in 1..=ROUNDS {
@@ -275,7 +322,7 @@ fn listen(node: &TestNode, adapter: &Adapter, told: impl Fn(Connector) + Send + 
 }
 
 /// The accepting ends: one for each incoming request, on a thread of its own.
-fn accept(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
+fn accept(node: &TestNode, adapter: &Adapter, run: fn(End) -> u32) -> Vec<thread::JoinHandle<u32>> {
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
     let told = incoming.clone();
     listen(node, adapter, move |connector| told.lock().push(connector));
@@ -287,7 +334,7 @@ fn accept(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
             let connector = end.wait("a request", || incoming.lock().pop());
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
-            end.run()
+            run(end)
         })
     });
     ends.collect()
@@ -295,24 +342,33 @@ fn accept(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
 
 // NDK-CQ-1, -2, -3, -11: completions hand memory back; NDK-LIFE: callbacks one at a time.
 fn memory_passes_between_threads(progress: [Progress; 2]) {
+    ends_do(End::run, COMPLETIONS, progress);
+}
+
+/// Both ends of each connection do the same; each has so many completions.
+fn ends_do(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (near, near_adapter) = node(0, Box::new(one), progress[0]);
     let (far, far_adapter) = node(1, Box::new(other), progress[1]);
-    let mut ends = accept(&far, &far_adapter);
-    ends.extend(connect(&near, &near_adapter));
+    let mut ends = accept(&far, &far_adapter, run);
+    ends.extend(connect(&near, &near_adapter, run));
     for end in ends {
-        assert_eq!(end.join().unwrap(), COMPLETIONS);
+        assert_eq!(end.join().unwrap(), completions);
     }
 }
 
 /// The connecting ends.
-fn connect(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
+fn connect(
+    node: &TestNode,
+    adapter: &Adapter,
+    run: fn(End) -> u32,
+) -> Vec<thread::JoinHandle<u32>> {
     let end = |_| {
         let (node, adapter) = (node.clone(), adapter.clone());
         thread::spawn(move || {
             let end = End::new(&node, &adapter);
             end.connect(&adapter.create_connector().unwrap(), address(1));
-            end.run()
+            run(end)
         })
     };
     (0..CONNECTIONS).map(end).collect()
@@ -338,7 +394,7 @@ fn memory_passes_between_queues(progress: Progress) {
         let incoming = Mutex::new(incoming.clone());
         listen(node, adapter, move |connector| incoming.lock().send((queue, connector)).unwrap());
     }
-    let mut ends = connect(&near, &near_adapter);
+    let mut ends = connect(&near, &near_adapter, End::run);
     let (mut accepted, mut strays) = ([0; 2], 0);
     let all = [(); CONNECTIONS].map(|()| requests.recv_timeout(LIMIT).unwrap());
     for (queue, connector) in all {
@@ -417,6 +473,12 @@ fn memory_passes_between_threads_and_engines() {
 #[test]
 fn memory_passes_between_threads_that_run_the_engine() {
     memory_passes_between_threads([Progress::Automatic, Progress::Manual]);
+}
+
+#[test]
+fn memory_that_others_write_is_sent_and_read() {
+    let completions = 3 + 3 + 2 * RACES;
+    ends_do(End::race, completions, [Progress::Automatic, Progress::Automatic]);
 }
 
 /// A device that can be taken away.

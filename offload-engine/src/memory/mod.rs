@@ -3,8 +3,8 @@
 //! *Private* memory is [`Bytes`]: nobody changes it while somebody has it. *Shared* memory is registered memory: its
 //! owner, a peer's RDMA Writes, and processes that have mapped it read and write it at any time. A Rust reference to it
 //! would promise that they do not, so none is ever made. A [`SharedSpan`] is a pointer, a length and what keeps the
-//! memory; bytes are copied out of it and into it by [`copy`](mod@copy), the one place that knows how, and whatever looks at
-//! their values (a checksum, a CRC) looks at a copy.
+//! memory; bytes are copied out of it and into it by [`copy`](mod@copy), the one place that knows how, and whatever
+//! looks at their values (a checksum, a CRC) looks at a copy.
 //!
 //! | | owned | borrowed |
 //! |---|---|---|
@@ -34,7 +34,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicU8, Ordering},
 };
 
-use bytes::BufMut;
+use bytes::{BufMut, Bytes};
 
 pub use self::piece::{Piece, Span, to_vec};
 
@@ -86,9 +86,18 @@ impl fmt::Debug for SharedSpan {
     }
 }
 
+/// Private memory, which may only be read.
+impl From<Bytes> for SharedSpan {
+    fn from(memory: Bytes) -> Self {
+        let (start, len) = (NonNull::from(&*memory).cast(), memory.len());
+        // SAFETY: the bytes stay where they are while there is a `Bytes` of them, and nobody writes them.
+        unsafe { Self::from_raw(start, len, false, memory) }
+    }
+}
+
 impl SharedSpan {
-    /// `len` zeroed bytes, aligned to `align`. `None` for 0 bytes, an alignment that is no power of two, and when memory
-    /// is short.
+    /// `len` zeroed bytes, aligned to `align`. `None` for 0 bytes, an alignment that is no power of two, and when
+    /// memory is short.
     pub fn allocate(len: usize, align: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len, align).ok().filter(|_| len > 0)?;
         // SAFETY: the layout's size is not zero.
@@ -106,7 +115,7 @@ impl SharedSpan {
     /// # Safety
     /// Until `owner` is dropped
     /// - `len` bytes from `start` on are initialised, and can be read, and written if `is_writable`;
-    /// - the program accesses them by spans, or else by atomic operations on single bytes, and has no reference to them.
+    /// - the program accesses them by spans, or else by atomic operations on single bytes, and no reference exists.
     ///
     /// What is not compiled as a part of the program (another language, another process, the kernel, a device) may
     /// access them as it likes.
@@ -207,11 +216,13 @@ impl SharedSpan {
     #[inline]
     pub fn write(&self, offset: usize, data: &[u8]) {
         let target = self.writable(offset, data.len());
-        // SAFETY: `target` is valid for so many bytes, which may be written; `data` is a reference, and so lies elsewhere.
+        // SAFETY: `target` is valid for so many bytes, which may be written; `data` is a reference, and so lies
+        // elsewhere.
         unsafe { copy::copy(data.as_ptr(), target, data.len()) }
     }
 
-    /// As [`SharedSpan::write`], and the last byte is stored last: who sees it by [`SharedSpan::load`] sees all of them.
+    /// As [`SharedSpan::write`], and the last byte is stored last: who sees it by [`SharedSpan::load`] sees all of
+    /// them.
     ///
     /// # Panics
     /// As [`SharedSpan::write`].

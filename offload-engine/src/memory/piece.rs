@@ -192,15 +192,16 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// What lies behind the first `count` bytes; `None` when there are not as many.
+    /// `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    #[must_use]
     #[inline]
-    pub(crate) fn beyond(self, count: usize) -> Option<Self> {
+    pub fn part(self, offset: usize, len: usize) -> Self {
         match self {
-            Self::Private(memory) => memory.get(count..).map(Self::Private),
-            Self::Shared(memory) => {
-                let left = memory.len().checked_sub(count)?;
-                Some(Self::Shared(memory.slice(count, left)))
-            }
+            Self::Private(memory) => Self::Private(&memory[offset..][..len]),
+            Self::Shared(memory) => Self::Shared(memory.slice(offset, len)),
         }
     }
 
@@ -208,7 +209,7 @@ impl<'a> Piece<'a> {
     #[must_use]
     #[inline]
     pub fn truncated(self, count: usize) -> Self {
-        if self.len() <= count { self } else { self.split_at(count).0 }
+        self.part(0, self.len().min(count))
     }
 
     /// The byte at `offset`, if it is there.

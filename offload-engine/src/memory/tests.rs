@@ -77,10 +77,10 @@ fn bounds() {
 // Pages that are mapped to be read are never written.
 #[test]
 fn memory_to_be_read() {
-    static TEXT: [AtomicU8; 3] = [AtomicU8::new(1), AtomicU8::new(2), AtomicU8::new(3)];
-    let start = NonNull::from(&TEXT).cast();
-    // SAFETY: lives for ever, and is accessed by atomics of one byte.
-    let memory = unsafe { SharedSpan::from_raw(start, 3, false, ()) };
+    let text = Bytes::copy_from_slice(&[1, 2, 3]);
+    let memory = SharedSpan::from(text.clone());
+    assert_eq!(memory.as_ptr().cast_const(), text.as_ptr());
+    drop(text);
     assert!(!memory.is_writable() && !memory.under(()).slice(1..2).is_writable());
     assert_eq!(content(&memory), [1, 2, 3]);
     for write in [SharedSpan::write, SharedSpan::write_in_order] {
@@ -174,9 +174,10 @@ proptest! {
             prop_assert_eq!(span.slice(start..end).as_ptr().addr(), span.as_ptr().addr() + start);
 
             let piece = span.piece().split_at(start).1.truncated(end - start);
+            prop_assert_eq!(piece.as_ptr(), span.piece().part(start, end - start).as_ptr());
             prop_assert_eq!((piece.len(), piece.is_empty()), (part.len(), part.is_empty()));
-            prop_assert_eq!(to_vec([piece, Piece::EMPTY, span.piece().beyond(end).unwrap()]), &data[start..]);
-            prop_assert!(span.piece().beyond(data.len() + 1).is_none());
+            let rest = span.piece().part(end, data.len() - end);
+            prop_assert_eq!(to_vec([piece, Piece::EMPTY, rest]), &data[start..]);
             let mut copy = vec![0; part.len()];
             piece.read(&mut copy);
             prop_assert_eq!(&copy, part);

@@ -208,31 +208,31 @@ impl SendQueue {
         }
     }
 
-    /// Moves over exhausted MDLs, net buffers and lists to the next byte of data, and returns its list and the
-    /// rest of its MDL. `None` at the end of the queue.
+    /// Moves over exhausted MDLs, net buffers and lists to the next byte of data, and returns its list and its MDL, in
+    /// which it lies at the cursor's offset. `None` at the end of the queue.
     #[inline]
-    fn settle(&self, cursor: &mut Cursor) -> Option<(&Posted, Piece<'_>)> {
-        match self.rest_at(cursor) {
+    fn settle(&self, cursor: &mut Cursor) -> Option<(&Posted, &Mdl)> {
+        match self.mdl_at(cursor) {
             None => self.settle_beyond(cursor),
             found => found,
         }
     }
 
-    /// The list of the byte at `cursor`, and the rest of its MDL, unless it lies in another MDL or behind a net
-    /// buffer's data offset.
+    /// The list and the MDL of the byte at `cursor`, unless it lies in another MDL or behind a net buffer's data
+    /// offset.
     #[inline]
-    fn rest_at(&self, cursor: &Cursor) -> Option<(&Posted, Piece<'_>)> {
+    fn mdl_at(&self, cursor: &Cursor) -> Option<(&Posted, &Mdl)> {
         let posted = self.get(cursor.list)?;
         let net_buffer = posted.list.net_buffers.get(cursor.net_buffer)?;
         if cursor.mdl == 0 && cursor.offset < net_buffer.data_offset() {
             return None;
         }
-        let rest = net_buffer.mdls().get(cursor.mdl)?.piece().beyond(cursor.offset)?;
-        (!rest.is_empty()).then_some((posted, rest))
+        let mdl = net_buffer.mdls().get(cursor.mdl)?;
+        (cursor.offset < mdl.len()).then_some((posted, mdl))
     }
 
     /// [`SendQueue::settle`], wherever the next byte is.
-    fn settle_beyond(&self, cursor: &mut Cursor) -> Option<(&Posted, Piece<'_>)> {
+    fn settle_beyond(&self, cursor: &mut Cursor) -> Option<(&Posted, &Mdl)> {
         loop {
             let posted = self.get(cursor.list)?;
             while let Some(net_buffer) = posted.list.net_buffers.get(cursor.net_buffer) {
@@ -241,9 +241,8 @@ impl SendQueue {
                     cursor.offset = net_buffer.data_offset();
                 }
                 while let Some(mdl) = net_buffer.mdls().get(cursor.mdl) {
-                    let rest = mdl.piece().beyond(cursor.offset);
-                    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
-                        return Some((posted, rest));
+                    if cursor.offset < mdl.len() {
+                        return Some((posted, mdl));
                     }
                     cursor.offset -= mdl.len();
                     cursor.mdl += 1;
@@ -280,7 +279,7 @@ impl SendQueue {
     /// Measures from `from`, which is moved to its first byte; returns where the cut ends, too.
     fn walk(&self, from: &mut Cursor, max: usize, each_list: bool) -> (Cut, Cursor) {
         let mut cut = Cut { len: 0, ends_list: false, fragmented: false, context: None };
-        let Some((mut posted, mut rest)) = self.settle(from).filter(|_| max > 0) else {
+        let Some((mut posted, mut mdl)) = self.settle(from).filter(|_| max > 0) else {
             return (cut, *from);
         };
         cut.context = Some(posted.list.context);
@@ -291,7 +290,7 @@ impl SendQueue {
                 cut.fragmented = true;
                 break;
             }
-            let count = rest.len().min(max - cut.len);
+            let count = (mdl.len() - cursor.offset).min(max - cut.len);
             cut.len += count;
             slices += 1;
             Self::advance(&mut cursor, count);
@@ -309,7 +308,7 @@ impl SendQueue {
                 break;
             }
             let Some(next) = self.settle(&mut cursor) else { break };
-            (posted, rest) = next;
+            (posted, mdl) = next;
         }
         (cut, cursor)
     }
@@ -326,8 +325,8 @@ impl SendQueue {
         self.current = cursor;
         let mut left = len;
         while left > 0 {
-            let Some((_, rest)) = self.settle(&mut cursor) else { break };
-            let count = rest.len().min(left);
+            let Some((_, mdl)) = self.settle(&mut cursor) else { break };
+            let count = (mdl.len() - cursor.offset).min(left);
             Self::advance(&mut cursor, count);
             left -= count;
         }
@@ -446,8 +445,9 @@ impl<'a> Iterator for Pieces<'a> {
         if self.left == 0 {
             return None;
         }
-        let (_, rest) = self.queue.settle(&mut self.cursor)?;
-        let piece = rest.truncated(self.left);
+        let (_, mdl) = self.queue.settle(&mut self.cursor)?;
+        let count = (mdl.len() - self.cursor.offset).min(self.left);
+        let piece = mdl.piece().part(self.cursor.offset, count);
         SendQueue::advance(&mut self.cursor, piece.len());
         self.left -= piece.len();
         Some(piece)

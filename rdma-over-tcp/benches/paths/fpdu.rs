@@ -3,7 +3,7 @@
 //! The bench beside this directory times them; the guard of instructions in `tests/guard` counts them.
 
 use offload_engine::{
-    memory::{SharedSpan, Span, to_vec},
+    memory::{Span, to_vec},
     nbl::NetBuffer,
 };
 use rdma_over_tcp::mpa::{Decoder, Encoder, Slab};
@@ -23,13 +23,11 @@ pub(crate) struct Encoding {
 impl Encoding {
     /// FPDUs of `payload_octets`.
     pub(crate) fn new(payload_octets: usize) -> Self {
-        let payload = SharedSpan::allocate(payload_octets, 4096).expect("memory");
-        payload.write(0, &vec![0x5a; payload_octets]);
         Self {
             encoder: Encoder::new(true, false),
             slab: Slab::new(),
             fpdu: NetBuffer::new(),
-            payload: [payload.into()],
+            payload: [vec![0x5a; payload_octets].into()],
         }
     }
 

@@ -46,7 +46,7 @@ impl RegisteredBuffer {
     }
 
     /// The same memory under another address: scatter/gather entries and peers name its first byte `address`. It is an
-    /// index, never dereferenced (NDK-MEM-2).
+    /// index, never dereferenced.
     #[must_use]
     pub fn at_address(&self, address: u64) -> Self {
         Self { memory: self.memory.clone(), address }

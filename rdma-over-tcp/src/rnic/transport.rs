@@ -49,9 +49,14 @@ pub(crate) trait Transport {
     /// Octets in flight that the path can hold: more would only wait in queues.
     fn path_octets(&self) -> usize;
 
-    /// Copies what is not acknowledged, if it is at most `octets_max`, so that shared buffers may be used again. Returns
-    /// whether it did.
+    /// Copies what is not acknowledged, if it is at most `octets_max`, so that shared buffers may be used again.
+    /// Returns whether it did.
     fn detach_tail(&mut self, octets_max: usize) -> bool;
+
+    /// Copies what lies in shared memory that its owner wants back
+    /// ([`SharedSpan::withdraw`](offload_engine::memory::SharedSpan::withdraw)), acknowledged or not. What a device
+    /// still reads keeps the memory.
+    fn detach_withdrawn(&mut self);
 
     /// Bytes of the largest segment (EMSS).
     fn effective_mss(&self) -> usize;

@@ -153,6 +153,10 @@ impl Transport for Io<'_, '_> {
         self.io.detach_tail(octets_max)
     }
 
+    fn detach_withdrawn(&mut self) {
+        self.io.detach_withdrawn();
+    }
+
     #[inline]
     fn effective_mss(&self) -> usize {
         self.io.effective_mss()

@@ -138,6 +138,9 @@ impl Transport for Io {
         false
     }
 
+    /// The pipe copies what it is given.
+    fn detach_withdrawn(&mut self) {}
+
     fn send_outstanding(&self) -> usize {
         self.outstanding
     }

@@ -226,6 +226,11 @@ impl Transmitter {
         self.responses.len() + usize::from(self.is_cutting_response())
     }
 
+    /// Whether the message that is being cut goes on in memory that is wanted back.
+    pub(super) fn needs_withdrawn(&self) -> bool {
+        self.payload.iter().any(Span::is_withdrawn)
+    }
+
     /// Drops all work; only `terminate`, if given, is still sent.
     pub(super) fn abandon(&mut self, terminate: Option<Terminate>) {
         self.message = None;
