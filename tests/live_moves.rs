@@ -2,6 +2,7 @@
 //! stack.
 
 #[path = "../rdma-over-tcp/tests/threads/end.rs"]
+#[allow(dead_code, reason = "another program has tests of more")]
 mod end;
 
 use std::process::Command;

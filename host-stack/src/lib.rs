@@ -4,6 +4,7 @@
 //! * [`host`]: the host stack as a passive object, and its policy of what is offloaded when.
 //! * [`offload_policy`]: the policy's details, and how long what came back stays.
 //! * [`socket`]: what its clients ask and are told.
+//! * `copy`: data of net buffers into sockets.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
 //! * `observer`: what only the wire can tell of a connection.
 //! * `retrieve`: makes smoltcp read the parts of a segment that it would leave unread.
@@ -17,6 +18,8 @@ extern crate std;
 
 #[cfg(feature = "std")]
 mod clock;
+#[cfg(feature = "std")]
+mod copy;
 #[cfg(feature = "std")]
 mod device;
 #[cfg(feature = "std")]

@@ -2,8 +2,8 @@
 //!
 //! A [`NetBufferList`] is what an upper layer posts and gets back: ownership moves into the target
 //! with the post and out of it with the completion (CH-SND-3). It holds [`NetBuffer`]s, each a chain
-//! of MDLs. An MDL is a [`Bytes`]: a reference-counted view of memory that is never copied on its way
-//! to the gathered write.
+//! of MDLs. An MDL is a reference-counted view of memory, private or shared ([`Span`]), that is never copied on its
+//! way to the gathered write.
 //!
 //! Data of a net buffer starts `current_mdl_offset` bytes into its current MDL and runs
 //! `data_length` bytes along the chain (CH-BUF-1). Advancing moves that start and frees no MDL
@@ -11,12 +11,15 @@
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
-use crate::status::NdisStatus;
+use crate::{
+    memory::{Piece, Span, to_vec},
+    status::NdisStatus,
+};
 
 /// One piece of memory in a net buffer's chain.
-pub type Mdl = Bytes;
+pub type Mdl = Span;
 
 /// A NET_BUFFER: data that runs along a chain of MDLs.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +44,9 @@ impl NetBuffer {
     }
 
     /// Appends an MDL; all of it becomes data.
-    pub fn push_mdl(&mut self, mdl: Mdl) {
+    #[inline]
+    pub fn push_mdl(&mut self, mdl: impl Into<Mdl>) {
+        let mdl = mdl.into();
         self.data_length += mdl.len();
         self.mdls.push(mdl);
     }
@@ -90,27 +95,36 @@ impl NetBuffer {
         debug_assert_eq!(left, 0);
     }
 
-    /// The data as slices, in order; empty MDLs are skipped.
-    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+    /// The data, in order; empty MDLs are skipped.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let first = self.current_mdl;
         let offset = self.current_mdl_offset;
         self.mdls[first.min(self.mdls.len())..]
             .iter()
             .enumerate()
-            .map(move |(index, mdl)| if index == 0 { &mdl[offset..] } else { &mdl[..] })
-            .filter(|slice| !slice.is_empty())
+            .map(move |(index, mdl)| {
+                let offset = if index == 0 { offset } else { 0 };
+                mdl.piece().part(offset, mdl.len() - offset)
+            })
+            .filter(|piece| !piece.is_empty())
     }
 
-    /// Replaces the memory that holds data behind the first `skip` bytes by copies of it: the poster may use its own
+    /// Replaces shared memory that holds data behind the first `skip` bytes by copies of it: the poster may use its own
     /// again, but for what is skipped.
     pub fn detach(&mut self, skip: usize) {
         let mut before = self.data_offset + skip;
         for mdl in &mut self.mdls {
-            if before < mdl.len() {
-                *mdl = Mdl::copy_from_slice(mdl);
+            let len = mdl.len();
+            if before < len {
+                copy_aside(mdl);
             }
-            before = before.saturating_sub(mdl.len());
+            before = before.saturating_sub(len);
         }
+    }
+
+    /// Replaces shared memory that its owner wants back by copies of it, wherever the data starts.
+    pub fn detach_withdrawn(&mut self) {
+        self.mdls.iter_mut().filter(|mdl| mdl.is_withdrawn()).for_each(copy_aside);
     }
 
     /// Removes all MDLs, keeping the chain's storage for reuse.
@@ -124,8 +138,15 @@ impl NetBuffer {
     }
 }
 
-impl From<Mdl> for NetBuffer {
-    fn from(mdl: Mdl) -> Self {
+fn copy_aside(mdl: &mut Mdl) {
+    if let Some(copy) = mdl.copied() {
+        *mdl = copy.into();
+    }
+}
+
+impl<M: Into<Mdl>> From<M> for NetBuffer {
+    fn from(mdl: M) -> Self {
+        let mdl = mdl.into();
         let data_length = mdl.len();
         // Room for one: most are not added to.
         Self { mdls: vec![mdl], data_length, ..Self::new() }
@@ -152,8 +173,8 @@ impl NetBufferList {
     }
 
     /// A list of one net buffer of one MDL.
-    pub fn from_mdl(context: u64, mdl: Mdl) -> Self {
-        Self { net_buffers: vec![mdl.into()], ..Self::new(context) }
+    pub fn from_mdl(context: u64, mdl: impl Into<Mdl>) -> Self {
+        Self { net_buffers: vec![NetBuffer::from(mdl)], ..Self::new(context) }
     }
 
     /// Bytes of data in all net buffers.
@@ -161,9 +182,14 @@ impl NetBufferList {
         self.net_buffers.iter().map(NetBuffer::data_length).sum()
     }
 
-    /// The data as slices, in order.
-    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        self.net_buffers.iter().flat_map(NetBuffer::slices)
+    /// The data, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        self.net_buffers.iter().flat_map(NetBuffer::pieces)
+    }
+
+    /// A copy of the data.
+    pub fn to_vec(&self) -> Vec<u8> {
+        to_vec(self.pieces())
     }
 
     /// Completes the list: sets the status, and advances the data starts by the bytes transferred (CH-SNC-1).
@@ -249,7 +275,16 @@ pub type ReceiveChain = VecDeque<ReceiveBufferList>;
 mod tests {
     use alloc::{vec, vec::Vec};
 
+    use bytes::Bytes;
+
     use super::*;
+    use crate::memory::SharedSpan;
+
+    fn shared(data: &[u8]) -> SharedSpan {
+        let span = SharedSpan::allocate(data.len().max(1), 1).unwrap();
+        span.write(0, data);
+        span.slice(0..data.len())
+    }
 
     fn list(parts: &[&[&'static [u8]]]) -> NetBufferList {
         let mut list = NetBufferList::new(7);
@@ -268,7 +303,7 @@ mod tests {
     fn data_runs_along_the_chain() {
         let list = list(&[&[b"ab", b"", b"c"], &[], &[b"de"]]);
         assert_eq!(list.data_length(), 5);
-        assert_eq!(list.slices().collect::<Vec<_>>().concat(), b"abcde");
+        assert_eq!(list.to_vec(), b"abcde");
     }
 
     // CH-BUF-2: the start moves, offsets follow, MDLs stay.
@@ -283,7 +318,7 @@ mod tests {
             assert_eq!(net_buffer.data_offset(), count);
             assert_eq!(net_buffer.data_length(), 5 - count);
             assert_eq!(net_buffer.mdls().len(), 3);
-            assert_eq!(net_buffer.slices().collect::<Vec<_>>().concat(), b"abcde"[count..]);
+            assert_eq!(to_vec(net_buffer.pieces()), b"abcde"[count..]);
         }
     }
 
@@ -293,21 +328,41 @@ mod tests {
         NetBuffer::from(Bytes::from_static(b"x")).advance(2);
     }
 
-    // The data stays where it was, in memory of its own.
+    // The data stays where it was, in memory of its own; what is private stays as it is.
     #[test]
     fn detached_data_is_a_copy() {
-        let mut source = vec![1_u8, 2, 3, 4];
-        let mut net_buffer = NetBuffer::from(Bytes::copy_from_slice(&source));
-        net_buffer.push_mdl(Bytes::copy_from_slice(&source));
+        let source = shared(&[1, 2, 3, 4]);
+        let mut net_buffer = NetBuffer::from(source.clone());
+        net_buffer.push_mdl(Bytes::from_static(&[5]));
+        net_buffer.push_mdl(source.slice(1..3));
         net_buffer.advance(1);
-        let before = net_buffer.mdls()[0].as_ptr();
-        let kept = net_buffer.mdls()[1].as_ptr();
+        let private = net_buffer.mdls()[1].as_ptr();
         net_buffer.detach(0);
-        source.fill(0);
-        assert_ne!(net_buffer.mdls()[0].as_ptr(), before);
-        assert_ne!(net_buffer.mdls()[1].as_ptr(), kept);
+        source.write(0, &[0; 4]);
+        assert!(net_buffer.mdls().iter().all(|mdl| matches!(mdl, Mdl::Private(_))));
+        assert_eq!(net_buffer.mdls()[1].as_ptr(), private);
         assert_eq!(net_buffer.data_offset(), 1);
-        assert_eq!(net_buffer.slices().collect::<Vec<_>>().concat(), [2, 3, 4, 1, 2, 3, 4]);
+        assert_eq!(to_vec(net_buffer.pieces()), [2, 3, 4, 5, 2, 3]);
+    }
+
+    // Memory that its owner wants back is let go of, also where the data starts behind it, and no other.
+    #[test]
+    fn withdrawn_memory_is_let_go_of() {
+        let owner = alloc::sync::Arc::new(());
+        let other = shared(b"xy");
+        let withdrawn = shared(b"abcdef").under(owner.clone());
+        let mut net_buffer = NetBuffer::from(withdrawn.slice(0..2));
+        net_buffer.push_mdl(other.clone());
+        net_buffer.push_mdl(withdrawn.slice(2..6));
+        net_buffer.advance(3);
+        net_buffer.detach_withdrawn();
+        assert_eq!(net_buffer.mdls()[0].as_ptr(), withdrawn.as_ptr(), "it is not withdrawn");
+        withdrawn.withdraw();
+        drop(withdrawn);
+        net_buffer.detach_withdrawn();
+        assert_eq!(alloc::sync::Arc::strong_count(&owner), 1);
+        assert_eq!(net_buffer.mdls()[1].as_ptr(), other.as_ptr().cast_const());
+        assert_eq!(to_vec(net_buffer.pieces()), b"ycdef");
     }
 
     // Memory that holds only what is skipped stays, empty or not.
@@ -318,7 +373,7 @@ mod tests {
         {
             let mut net_buffer = NetBuffer::new();
             for mdl in [&b"abcd"[..], b"", b"efgh"] {
-                net_buffer.push_mdl(Bytes::from_static(mdl));
+                net_buffer.push_mdl(shared(mdl));
             }
             net_buffer.advance(1);
             let places = |net_buffer: &NetBuffer| [0, 2].map(|at| net_buffer.mdls()[at].as_ptr());
@@ -326,7 +381,7 @@ mod tests {
             net_buffer.detach(skip);
             let after = places(&net_buffer);
             assert_eq!([0, 1].map(|at| before[at] != after[at]), copied, "{skip}");
-            assert_eq!(net_buffer.slices().collect::<Vec<_>>().concat(), b"bcdefgh");
+            assert_eq!(to_vec(net_buffer.pieces()), b"bcdefgh");
         }
     }
 

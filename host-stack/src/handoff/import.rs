@@ -42,6 +42,7 @@ use super::{
     stage::{Said, Stage},
 };
 use crate::{
+    copy::send_piece,
     window::scale_of_buffer,
     wire::{FourTuple, WINDOW_SCALE_MAX},
 };
@@ -395,15 +396,16 @@ impl<'a> Replay<'a> {
     /// it ended.
     fn write(&self, socket: &mut Socket<'_>, from: usize, to: usize) -> usize {
         let mut at = 0;
-        for slice in self.send_data.iter().flat_map(NetBufferList::slices) {
-            let (start, end) = (at.max(from), (at + slice.len()).min(to));
+        for piece in self.send_data.iter().flat_map(NetBufferList::pieces) {
+            let (start, end) = (at.max(from), (at + piece.len()).min(to));
             if start < end {
-                let count = socket.send_slice(&slice[start - at..end - at]).unwrap_or(0);
+                let wanted = piece.split_at(start - at).1.truncated(end - start);
+                let count = send_piece(socket, wanted);
                 if count < end - start {
                     return start + count;
                 }
             }
-            at += slice.len();
+            at += piece.len();
         }
         at.min(to)
     }

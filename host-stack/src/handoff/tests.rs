@@ -28,6 +28,7 @@ use crate::{
 };
 use offload_engine::{
     chimney::state::{ConnectionState, TcpCached},
+    memory::{SharedSpan, Span, to_vec},
     nbl::NetBufferList,
     tcp::{SeqNum, TcpPhase},
 };
@@ -60,6 +61,13 @@ struct End {
     closing: bool,
     clock: TimestampClock,
     imported: bool,
+}
+
+/// Memory that somebody else could write, with `data`.
+fn shared(data: &[u8]) -> Span {
+    let memory = SharedSpan::allocate(data.len().max(1), 1).expect("memory");
+    memory.write(0, data);
+    memory.slice(0..data.len()).into()
 }
 
 fn pattern(stream: u64, position: u64) -> u8 {
@@ -255,7 +263,7 @@ impl End {
                 let middle = end - queued / 3;
                 for positions in [end - queued..middle, middle..end] {
                     let data = positions.map(|at| pattern(self.stream, at)).collect::<Vec<_>>();
-                    state.send_data.push_back(NetBufferList::from_mdl(1, data.into()));
+                    state.send_data.push_back(NetBufferList::from_mdl(1, shared(&data)));
                 }
                 let rest = self.rest.drain(..).map(|data| NetBufferList::from_mdl(2, data));
                 state.send_data.extend(rest);
@@ -280,8 +288,8 @@ impl End {
         self.written = imported.written;
         self.first_received = state.tcp.delegated.rcv_nxt - undelivered - fin;
         self.read = 0;
-        let all = state.send_data.iter().flat_map(|list| list.slices()).flatten().copied();
-        let rest = all.skip(imported.written as usize).collect::<Vec<_>>();
+        let all = to_vec(state.send_data.iter().flat_map(|list| list.pieces()));
+        let rest = all[imported.written as usize..].to_vec();
         self.rest =
             Some(rest.into()).filter(|rest: &bytes::Bytes| !rest.is_empty()).into_iter().collect();
         self.scale_raise = imported.scale_raise;
@@ -482,8 +490,7 @@ impl Bench {
     fn check_data(&self, index: usize, state: &ConnectionState) {
         let (ours, theirs) = (index as u64, 1 - index as u64);
         let end = &self.ends[index];
-        let data = state.send_data.iter().flat_map(|l| l.slices()).flatten().copied();
-        let data = data.collect::<Vec<_>>();
+        let data = to_vec(state.send_data.iter().flat_map(|list| list.pieces()));
         let first = end.stream_out - data.len() as u64;
         for (at, byte) in (first..).zip(&data) {
             assert_eq!(*byte, pattern(ours, at), "send data");
@@ -640,7 +647,7 @@ fn p3_a_closed_window_is_probed_after_the_import() {
     for (length, phase) in [(5_000, TcpPhase::Established), (1, TcpPhase::FinWait1)] {
         let mut bench = Bench::new(29, false, true, 0);
         let mut state = bench.ends[0].export(bench.now).unwrap();
-        state.send_data = [NetBufferList::from_mdl(1, vec![7; length].into())].into();
+        state.send_data = [NetBufferList::from_mdl(1, vec![7; length])].into();
         let delegated = &mut state.tcp.delegated;
         (delegated.state, delegated.snd_wnd) = (phase, 0);
         delegated.snd_max += 1;

@@ -29,6 +29,7 @@ use super::{
     stalls::Woken,
 };
 use crate::{
+    copy::send_piece,
     observer::Flow,
     retrieve::Standing,
     socket::ListenerId,
@@ -268,9 +269,9 @@ impl SendHalf {
         let count = self.count_at(seq);
         let parked = self.lists.iter().find(|parked| count < parked.end)?;
         let mut skip = count.checked_sub(parked.start())? as usize;
-        parked.list.slices().find_map(|slice| {
-            let byte = slice.get(skip).copied();
-            skip = skip.saturating_sub(slice.len());
+        parked.list.pieces().find_map(|piece| {
+            let byte = piece.byte(skip);
+            skip = skip.saturating_sub(piece.len());
             byte
         })
     }
@@ -288,13 +289,13 @@ impl SendHalf {
                 break;
             }
             let mut skip = (self.written - parked.start()) as usize;
-            for slice in parked.list.slices() {
-                let left = &slice[skip.min(slice.len())..];
-                skip -= slice.len() - left.len();
+            for piece in parked.list.pieces() {
+                let left = piece.split_at(skip.min(piece.len())).1;
+                skip -= piece.len() - left.len();
                 if left.is_empty() {
                     continue;
                 }
-                let count = socket.send_slice(left).unwrap_or(0);
+                let count = send_piece(socket, left);
                 self.written += count as u64;
                 if count < left.len() {
                     return self.written > before;

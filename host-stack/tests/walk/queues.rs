@@ -185,8 +185,8 @@ impl<L: Link> Link for Queue<L> {
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let device = &mut *lock(&self.device);
-        let mut data = frame.head.to_vec();
-        frame.payload.iter().for_each(|slice| data.extend_from_slice(slice));
+        let mut data = Vec::with_capacity(frame.len());
+        frame.gather_into(&mut data);
         if let Some(tcp) = Tcp::of(&data) {
             device.flows.insert((tcp.from, tcp.to), self.own);
         }

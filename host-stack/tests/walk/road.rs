@@ -237,8 +237,8 @@ impl<L: Link> Link for Roadside<L> {
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let mut road = self.road.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut data = frame.head.to_vec();
-        frame.payload.iter().for_each(|slice| data.extend_from_slice(slice));
+        let mut data = Vec::with_capacity(frame.len());
+        frame.gather_into(&mut data);
         let segment = frame.offload.segment.map_or(usize::MAX, |segment| segment.size.into());
         if let Some(narrow) = road.too_narrow(now, self.node, &data, segment) {
             let told = frames::too_big(&data, narrow.mtu).filter(|_| !narrow.black_hole);

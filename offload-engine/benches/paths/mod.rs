@@ -68,7 +68,7 @@ impl Ends {
         self.sender.post_send(self.now, NblChain::from([list]));
         let limits = TxLimits { super_segment_max: SUPER_SEGMENT_BYTES };
         let transmit = self.sender.poll_transmit(self.now, limits).expect("the windows are open");
-        let gathered: usize = self.sender.payload(&transmit).map(<[u8]>::len).sum();
+        let gathered: usize = self.sender.payload(&transmit).map(|piece| piece.len()).sum();
         assert_eq!(gathered, self.block.len());
         transmit
     }

@@ -173,10 +173,17 @@ impl ConnectionIo<'_> {
         self.connection.send_outstanding()
     }
 
-    /// If at most `bytes_max` bytes wait for their acknowledgement, copies them: their memory may be used
-    /// again at once, however long the peer delays. Returns whether it did.
+    /// If at most `bytes_max` bytes wait for their acknowledgement, copies those in shared memory, which may be
+    /// used again at once, however long the peer delays. Returns whether it did.
     pub fn detach_tail(&mut self, bytes_max: usize) -> bool {
         !self.is_lent && self.connection.detach_tail(bytes_max)
+    }
+
+    /// Copies what was posted in shared memory that its owner wants back
+    /// ([`SharedSpan::withdraw`](crate::memory::SharedSpan::withdraw)). What the link has borrowed meanwhile keeps the
+    /// memory until it is given back.
+    pub fn detach_withdrawn(&mut self) {
+        self.connection.detach_withdrawn();
     }
 
     /// The shortest round trip measured, if one was.

@@ -9,14 +9,13 @@
 //! A link that borrows nothing costs a look at a flag per frame, upcall and event.
 
 use core::cell::OnceCell;
-use std::{collections::VecDeque, io::IoSlice, sync::Arc, vec::Vec};
-
-use bytes::Bytes;
+use std::{collections::VecDeque, sync::Arc, vec::Vec};
 
 use super::{Clients, Engine, STALLED_FRAMES_MAX};
 use crate::{
     chimney::tree::{ObjectNode, TerminateTree},
     link::Lender,
+    memory::{Piece, Span, to_vec},
     tcp::{Connection, Event, Transmit},
     time::Instant,
 };
@@ -101,24 +100,26 @@ pub(super) struct SegmentLender<'a> {
 }
 
 impl Lender for SegmentLender<'_> {
-    fn lend(&self, payload: &[IoSlice<'_>], pieces: &mut Vec<Bytes>) -> Arc<()> {
+    fn lend(&self, payload: &[Piece<'_>], borrowed: &mut Vec<Span>) -> Arc<()> {
         let mut memory = self.tcp.payload_memory(self.transmit).peekable();
-        for slice in payload {
+        for piece in payload {
             // A frame is a part of the segment, in its order.
-            while memory.next_if(|piece| !holds(piece, slice)).is_some() {}
-            pieces.push(match memory.peek() {
-                Some(piece) => piece.slice_ref(slice),
+            while memory.next_if(|span| offset_in(span, piece).is_none()).is_some() {}
+            let found = memory.peek().and_then(|span| Some((span, offset_in(span, piece)?)));
+            borrowed.push(match found {
+                Some((span, offset)) => span.slice(offset..offset + piece.len()),
                 // A link in between has put something else in its place.
-                None => Bytes::copy_from_slice(slice),
+                None => to_vec([*piece]).into(),
             });
         }
         self.loans.current.get_or_init(Arc::default).clone()
     }
 }
 
-fn holds(memory: &[u8], slice: &[u8]) -> bool {
-    let (memory, slice) = (memory.as_ptr_range(), slice.as_ptr_range());
-    memory.start <= slice.start && slice.end <= memory.end
+/// Where `piece` lies in `span`, if it does.
+fn offset_in(span: &Span, piece: &Piece<'_>) -> Option<usize> {
+    let offset = piece.as_ptr().addr().checked_sub(span.as_ptr().addr())?;
+    (offset + piece.len() <= span.len()).then_some(offset)
 }
 
 impl Engine {

@@ -1,68 +1,66 @@
-//! The payload of a segment, as the slices it lies in, cut into that of its frames.
+//! The payload of a segment, as the pieces it lies in, cut into that of its frames.
 //!
-//! Most frames have a handful of slices, so place for these is made first, and for [`tcp::SLICES_MAX`] only where they
+//! Most frames have a handful of pieces, so place for these is made first, and for [`tcp::SLICES_MAX`] only where they
 //! do not do.
 
-use std::io::IoSlice;
+use crate::{memory::Piece, tcp};
 
-use crate::tcp;
-
-/// Slices of a payload for which place is made without asking: a header, data, a trailer, and one more.
+/// Pieces of a payload for which place is made without asking: a header, data, a trailer, and one more.
 const FEW: usize = 4;
 const _: () = assert!(FEW < tcp::SLICES_MAX);
 
 /// What is left of a payload.
 pub(super) struct Payload<'p, I> {
-    slices: I,
-    rest: &'p [u8],
+    pieces: I,
+    rest: Piece<'p>,
 }
 
-/// Place for the slices of a frame.
+/// Place for the pieces of a frame.
 pub(super) struct Places<'p> {
-    few: [IoSlice<'p>; FEW],
-    many: Option<[IoSlice<'p>; tcp::SLICES_MAX]>,
+    few: [Piece<'p>; FEW],
+    many: Option<[Piece<'p>; tcp::SLICES_MAX]>,
 }
 
 impl Places<'_> {
     #[inline]
     pub(super) fn new() -> Self {
-        Self { few: [IoSlice::new(&[]); FEW], many: None }
+        Self { few: [Piece::EMPTY; FEW], many: None }
     }
 }
 
-impl<'p, I: Iterator<Item = &'p [u8]>> Payload<'p, I> {
-    /// All that `slices` have.
-    pub(super) const fn new(slices: I) -> Self {
-        Self { slices, rest: &[] }
+impl<'p, I: Iterator<Item = Piece<'p>>> Payload<'p, I> {
+    /// All that `pieces` have.
+    pub(super) const fn new(pieces: I) -> Self {
+        Self { pieces, rest: Piece::EMPTY }
     }
 
-    /// The next `len` bytes, as the slices they lie in; at most [`tcp::SLICES_MAX`].
-    pub(super) fn cut<'s>(&mut self, len: usize, places: &'s mut Places<'p>) -> &'s [IoSlice<'p>] {
+    /// The next `len` bytes, as the pieces they lie in; at most [`tcp::SLICES_MAX`].
+    pub(super) fn cut<'s>(&mut self, len: usize, places: &'s mut Places<'p>) -> &'s [Piece<'p>] {
         let Places { few, many } = places;
         let mut left = len;
         let count = self.fill(&mut left, few);
         if left == 0 || count < FEW {
             return &few[..count];
         }
-        let many = many.insert([IoSlice::new(&[]); tcp::SLICES_MAX]);
+        let many = many.insert([Piece::EMPTY; tcp::SLICES_MAX]);
         many[..FEW].copy_from_slice(few);
         let count = FEW + self.fill(&mut left, &mut many[FEW..]);
         &many[..count]
     }
 
     /// The next bytes, of which `left` are wanted, as far as `places` go. Returns how many of these are filled.
-    fn fill(&mut self, left: &mut usize, places: &mut [IoSlice<'p>]) -> usize {
+    fn fill(&mut self, left: &mut usize, places: &mut [Piece<'p>]) -> usize {
         for (count, place) in places.iter_mut().enumerate() {
             if *left == 0 {
                 return count;
             }
             if self.rest.is_empty() {
-                let Some(next) = self.slices.next() else { return count };
+                let Some(next) = self.pieces.next() else { return count };
                 self.rest = next;
             }
-            let (slice, rest) = self.rest.split_at(self.rest.len().min(*left));
-            *place = IoSlice::new(slice);
-            *left -= slice.len();
+            let (piece, rest) = self.rest.split_at(self.rest.len().min(*left));
+            *place = piece;
+            *left -= piece.len();
             self.rest = rest;
         }
         places.len()
@@ -74,26 +72,27 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::memory::to_vec;
 
-    fn joined(slices: &[IoSlice<'_>]) -> Vec<u8> {
-        slices.iter().flat_map(|slice| slice.iter().copied()).collect()
+    fn joined(pieces: &[Piece<'_>]) -> Vec<u8> {
+        to_vec(pieces.iter().copied())
     }
 
-    // Whatever the slices and the frames are, frame after frame has the bytes in their order, in as few slices as
+    // Whatever the pieces and the frames are, frame after frame has the bytes in their order, in as few pieces as
     // there are, and none that is empty.
     #[test]
     fn frames_have_the_bytes_in_their_order() {
         let bytes: Vec<u8> = (0..=255).cycle().take(4000).collect();
-        for slice_len in [1, 3, 64, 1000, 4000] {
+        for piece_len in [1, 3, 64, 1000, 4000] {
             for frame_len in [1, 7, 16, 60] {
-                let mut payload = Payload::new(bytes.chunks(slice_len));
+                let mut payload = Payload::new(bytes.chunks(piece_len).map(Piece::from));
                 for (number, wanted) in bytes.chunks(frame_len).enumerate() {
                     let mut places = Places::new();
-                    let slices = payload.cut(wanted.len(), &mut places);
-                    assert_eq!(joined(slices), wanted, "{slice_len} {frame_len} {number}");
+                    let pieces = payload.cut(wanted.len(), &mut places);
+                    assert_eq!(joined(pieces), wanted, "{piece_len} {frame_len} {number}");
                     let start = number * frame_len;
-                    let (first, last) = (start / slice_len, (start + wanted.len() - 1) / slice_len);
-                    assert_eq!(slices.len(), last - first + 1, "{slice_len} {frame_len} {number}");
+                    let (first, last) = (start / piece_len, (start + wanted.len() - 1) / piece_len);
+                    assert_eq!(pieces.len(), last - first + 1, "{piece_len} {frame_len} {number}");
                 }
             }
         }
@@ -101,7 +100,7 @@ mod tests {
 
     #[test]
     fn nothing_is_cut_from_nothing() {
-        let mut payload = Payload::new([&b"abc"[..]].into_iter());
+        let mut payload = Payload::new([Piece::Private(b"abc")].into_iter());
         assert!(payload.cut(0, &mut Places::new()).is_empty());
         assert_eq!(joined(payload.cut(9, &mut Places::new())), b"abc");
         assert!(payload.cut(9, &mut Places::new()).is_empty());

@@ -1,6 +1,6 @@
 //! One iteration of the run loop, step by step.
 
-use std::{boxed::Box, format, io::IoSlice, string::String, vec::Vec};
+use std::{boxed::Box, format, string::String, vec::Vec};
 
 use bytes::Bytes;
 
@@ -26,6 +26,7 @@ use crate::{
         Lender, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
         TxOutcome, TxSegment,
     },
+    memory::Piece,
     nbl::{NblChain, ReceiveChain},
     tcp::{self, Consumer, Event, Flags, SackBlock, Segment, SeqNum, Transmit},
     time::Instant,
@@ -117,7 +118,7 @@ impl Engine {
         let mut busy = false;
         while let Some(Stalled { frame, head_len, offload }) = self.stalled.front() {
             let (head, payload) = frame.split_at(*head_len);
-            let payload = [IoSlice::new(payload)];
+            let payload = [Piece::Private(payload)];
             let (offload, payload) = (*offload, &payload[..]);
             let frame = TxFrame { offload, head, payload, lender: None, comment: None };
             if self.link.transmit(now, &frame) == TxOutcome::Full {
@@ -532,7 +533,7 @@ impl Engine {
             let offload = if capabilities.tx_checksum {
                 offload_of(headers, &segment, header_len)
             } else {
-                headers.finish_checksum(header, payload.iter().map(|slice| &**slice));
+                headers.finish_checksum(header, payload.iter().copied());
                 TxOffload::default()
             };
             let lender = SegmentLender { tcp, transmit, loans };
@@ -566,7 +567,7 @@ impl Engine {
         now: Instant,
         offload: TxOffload,
         head: &[u8],
-        payload: &[IoSlice<'_>],
+        payload: &[Piece<'_>],
         comment: Option<&str>,
     ) {
         let frame = TxFrame { offload, head, payload, lender: None, comment };
@@ -591,8 +592,8 @@ impl Engine {
 const _: () = assert!(tcp::SLICES_MAX <= TX_PAYLOAD_SLICES_MAX);
 
 fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
-    let mut all = frame.head.to_vec();
-    frame.payload.iter().for_each(|slice| all.extend_from_slice(slice));
+    let mut all = Vec::with_capacity(frame.len());
+    frame.gather_into(&mut all);
     all
 }
 

@@ -87,8 +87,8 @@ impl Link for TestLink {
         if wire.full {
             return TxOutcome::Full;
         }
-        let mut all = frame.head.to_vec();
-        frame.payload.iter().for_each(|slice| all.extend_from_slice(slice));
+        let mut all = Vec::new();
+        frame.gather_into(&mut all);
         wire.sent.push(all);
         wire.comments.extend(frame.comment.map(String::from));
         TxOutcome::Sent

@@ -1,5 +1,7 @@
 //! The Internet checksum (RFC 1071).
 
+use crate::memory::Piece;
+
 /// Adds the 16-bit words of `data` to `sum`. `data` starts on an even offset of what is summed; an
 /// odd last byte counts as the high half of a word.
 pub fn add(sum: u64, data: &[u8]) -> u64 {
@@ -47,6 +49,12 @@ pub fn add_unaligned(sum: u64, data: &[u8], odd: bool) -> (u64, bool) {
     let part = add(0, data);
     let part = if odd { u64::from(fold(part).swap_bytes()) } else { part };
     (sum + part, odd ^ (data.len() % 2 == 1))
+}
+
+/// As [`add_unaligned`], for data that may be shared.
+pub fn add_piece(mut sum: u64, piece: Piece<'_>, mut odd: bool) -> (u64, bool) {
+    piece.chunks(|chunk| (sum, odd) = add_unaligned(sum, chunk, odd));
+    (sum, odd)
 }
 
 /// Folds a sum into 16 bits, not inverted.

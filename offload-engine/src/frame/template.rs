@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use super::checksum;
 use crate::{
     chimney::state::{MacAddress, NeighborState, PathState, TcpState},
+    memory::Piece,
     tcp::{Ecn, Flags, SackBlock, SeqNum, Timestamps},
 };
 
@@ -227,12 +228,12 @@ impl HeaderTemplate {
     }
 
     /// Finishes the checksum that [`HeaderTemplate::write`] began, over TCP header and payload.
-    pub fn finish_checksum<'p>(&self, header: &mut [u8], payload: impl Iterator<Item = &'p [u8]>) {
+    pub fn finish_checksum<'p>(&self, header: &mut [u8], payload: impl Iterator<Item = Piece<'p>>) {
         let tcp = &mut header[self.tcp_at..];
         let mut sum = checksum::add(0, tcp);
         let mut odd = false;
-        for slice in payload {
-            (sum, odd) = checksum::add_unaligned(sum, slice, odd);
+        for piece in payload {
+            (sum, odd) = checksum::add_piece(sum, piece, odd);
         }
         tcp[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
     }

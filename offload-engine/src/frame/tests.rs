@@ -12,6 +12,7 @@ use crate::{
         MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
         PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState,
     },
+    memory::{CHUNK_BYTES, Piece, SharedSpan},
     tcp::{Ecn, Flags, PathErrorKind, SackBlock, SeqNum, SoftError, TcpPhase, Timestamps},
 };
 
@@ -96,10 +97,31 @@ fn make_template(source: &str, destination: &str, vlan_id: u16, tcp: &TcpState) 
 fn build(template: &mut HeaderTemplate, segment: &SegmentHeader<'_>, payload: &[u8]) -> Vec<u8> {
     let mut header = [0; HEADER_BYTES_MAX];
     let length = template.write(&mut header, segment, 1);
-    // Split at an odd place: gathered payload has odd slices.
-    let (left, right) = payload.split_at(payload.len() / 3);
-    template.finish_checksum(&mut header[..length], [left, right].into_iter());
+    // Split at odd places: gathered payload has odd pieces, private and shared.
+    let (left, right) = Piece::Private(payload).split_at(payload.len() / 3);
+    let shared = SharedSpan::allocate(payload.len().max(1), 1).unwrap();
+    shared.write(0, payload);
+    let middle = shared.view().slice(left.len(), right.len() / 2);
+    let rest = right.split_at(middle.len()).1;
+    let pieces = [left, Piece::Shared(middle), rest];
+    template.finish_checksum(&mut header[..length], pieces.into_iter());
     [&header[..length], payload].concat()
+}
+
+// Shared memory is summed over copies of a part at a time.
+#[test]
+fn the_checksum_of_shared_memory() {
+    let memory = SharedSpan::allocate(3 * CHUNK_BYTES, 1).unwrap();
+    let data: Vec<u8> = (0..memory.len()).map(|at| (at * 31 + at / 256) as u8).collect();
+    memory.write(0, &data);
+    for (offset, len) in [(0, 1), (3, 1447), (1, CHUNK_BYTES), (0, 3 * CHUNK_BYTES - 1)] {
+        for odd in [false, true] {
+            let shared = Piece::Shared(memory.view().slice(offset, len));
+            let plain = checksum::add_unaligned(7, &data[offset..][..len], odd);
+            let (sum, then) = checksum::add_piece(7, shared, odd);
+            assert_eq!((checksum::fold(sum), then), (checksum::fold(plain.0), plain.1), "{len}");
+        }
+    }
 }
 
 /// What two readers of a frame have to agree on: the flow, the ECN bits, SEG.SEQ and the payload.

@@ -10,6 +10,7 @@ use bytes::BufMut;
 use rustix::io::Errno;
 
 use super::{LinkStats, RxBatch, RxChecksum, TX_PAYLOAD_SLICES_MAX, TxFrame, TxOutcome};
+use crate::memory::Piece;
 
 /// Slices in front of the payload: the virtio-net header and the frame's own headers.
 const FRONT_SLICES: usize = 2;
@@ -26,15 +27,16 @@ const MALFORMED_FRAMES_MAX: usize = 64;
 
 impl TxFrame<'_> {
     /// Bytes of the whole frame.
-    pub(super) fn len(&self) -> usize {
-        self.head.len() + self.payload.iter().map(|slice| slice.len()).sum::<usize>()
+    #[expect(clippy::len_without_is_empty, reason = "a frame has a header")]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.iter().map(Piece::len).sum::<usize>()
     }
 
-    /// Appends head and payload to `target`.
-    pub(super) fn gather_into(&self, target: &mut impl BufMut) {
+    /// Appends head and payload to `target`, which has room for them.
+    pub fn gather_into(&self, target: &mut impl BufMut) {
         target.put_slice(self.head);
-        for slice in self.payload {
-            target.put_slice(slice);
+        for piece in self.payload {
+            piece.append_to(target);
         }
     }
 }
@@ -86,10 +88,10 @@ pub(super) fn write_frame(
 fn write_piece(fd: BorrowedFd<'_>, vnet: &[u8], frame: &TxFrame<'_>) -> rustix::io::Result<usize> {
     let mut piece = [0; ONE_PIECE_BYTES_MAX];
     let mut end = 0;
-    let slices = frame.payload.iter().map(|slice| &**slice);
-    for slice in [vnet, frame.head].into_iter().chain(slices) {
-        piece[end..end + slice.len()].copy_from_slice(slice);
-        end += slice.len();
+    let front = [vnet, frame.head].map(Piece::Private);
+    for part in front.iter().chain(frame.payload) {
+        part.read(&mut piece[end..end + part.len()]);
+        end += part.len();
     }
     rustix::io::retry_on_intr(|| rustix::io::write(fd, &piece[..end]))
 }
@@ -103,7 +105,9 @@ fn write_slices<const N: usize>(
     slices[0] = IoSlice::new(vnet);
     slices[1] = IoSlice::new(frame.head);
     let end = FRONT_SLICES + frame.payload.len();
-    slices[FRONT_SLICES..end].copy_from_slice(frame.payload);
+    for (slice, piece) in slices[FRONT_SLICES..end].iter_mut().zip(frame.payload) {
+        *slice = piece.io_slice();
+    }
     let first = usize::from(vnet.is_empty());
     rustix::io::retry_on_intr(|| rustix::io::writev(fd, &slices[first..end]))
 }

@@ -1,37 +1,36 @@
 //! Payload that a link borrows until its device has sent it.
 //!
 //! A link that returns from [`Link::transmit`](super::Link::transmit) with the frame sent or copied needs none of
-//! this. One that hands descriptors to a device asks the frame for a loan ([`TxFrame::lend`]): references to the
+//! this. One that hands descriptors to a device asks the frame for a loan ([`TxFrame::lend`]): spans of the
 //! memory that the payload lies in, without a copy. Until the loan ends the memory stays allocated, and the engine
 //! withholds what would tell its owner that it may be written again: completions of sends and of disconnects, the end
 //! of the connection, its upload. To end the loan is the completion; loans may end in any order and on any thread.
 #![forbid(unsafe_code)]
 
 use core::fmt;
-use std::{io::IoSlice, sync::Arc, vec::Vec};
-
-use bytes::Bytes;
+use std::{sync::Arc, vec::Vec};
 
 use super::TxFrame;
+use crate::memory::{Piece, Span, to_vec};
 
 /// The owner of the payload of a frame.
 pub trait Lender: fmt::Debug {
-    /// Appends references to the memory of `payload` to `pieces`. The owner leaves it as it is while somebody has a
+    /// Appends references to the memory of `payload` to `borrowed`. The owner leaves it as it is while somebody has a
     /// clone of what is returned.
-    fn lend(&self, payload: &[IoSlice<'_>], pieces: &mut Vec<Bytes>) -> Arc<()>;
+    fn lend(&self, payload: &[Piece<'_>], borrowed: &mut Vec<Span>) -> Arc<()>;
 }
 
 /// The payload of one transmitted frame, on loan until this is dropped or [`TxLoan::end`] is called.
 #[derive(Debug, Default)]
 pub struct TxLoan {
     // Given back before the owner is told.
-    pieces: Vec<Bytes>,
+    pieces: Vec<Span>,
     token: Option<Arc<()>>,
 }
 
 impl TxLoan {
     /// The payload, in order.
-    pub fn pieces(&self) -> &[Bytes] {
+    pub fn pieces(&self) -> &[Span] {
         &self.pieces
     }
 
@@ -49,10 +48,10 @@ impl TxFrame<'_> {
     pub fn lend(&self, loan: &mut TxLoan) {
         loan.end();
         match self.lender {
-            _ if self.payload.iter().all(|slice| slice.is_empty()) => {}
+            _ if self.payload.iter().all(Piece::is_empty) => {}
             Some(lender) => loan.token = Some(lender.lend(self.payload, &mut loan.pieces)),
             None => {
-                loan.pieces.extend(self.payload.iter().map(|slice| Bytes::copy_from_slice(slice)))
+                loan.pieces.extend(self.payload.iter().map(|piece| to_vec([*piece]).into()));
             }
         }
     }

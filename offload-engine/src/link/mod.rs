@@ -29,12 +29,7 @@ mod testing;
 mod tun;
 mod vnet;
 
-use std::{
-    boxed::Box,
-    io::{self, IoSlice},
-    os::fd::BorrowedFd,
-    task::Waker,
-};
+use std::{boxed::Box, io, os::fd::BorrowedFd, task::Waker};
 
 pub use self::{
     batch::{RX_BUFFER_BYTES, RxBatch, RxFrame},
@@ -53,7 +48,7 @@ pub use self::{
     reclaim::ReclaimMode,
     vnet::VnetTap,
 };
-use crate::time::Instant;
+use crate::{memory::Piece, time::Instant};
 
 /// What a link can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,15 +110,15 @@ pub struct TxFrame<'a> {
     pub offload: TxOffload,
     /// Ethernet header and what follows, up to the payload.
     pub head: &'a [u8],
-    /// Payload; at most [`TX_PAYLOAD_SLICES_MAX`] slices.
-    pub payload: &'a [IoSlice<'a>],
+    /// Payload, which may be shared memory; at most [`TX_PAYLOAD_SLICES_MAX`] pieces.
+    pub payload: &'a [Piece<'a>],
     /// The owner of the payload, if it lends it ([`TxFrame::lend`]).
     pub lender: Option<&'a dyn Lender>,
     /// A note for captures.
     pub comment: Option<&'a str>,
 }
 
-/// Most payload slices of one frame: below the kernel's UIO_MAXIOV (1024) with room for headers.
+/// Most payload pieces of one frame: below the kernel's UIO_MAXIOV (1024) with room for headers.
 pub const TX_PAYLOAD_SLICES_MAX: usize = 1000;
 
 /// What became of a transmission.

@@ -522,7 +522,7 @@ fn a_frame_of_many_slices() {
                 frame[layout.tcp + 13] = 0;
                 checksum::fill_tcp(&mut frame, &layout);
                 let (head, payload) = frame.split_at(layout.payload);
-                let payload: Vec<_> = payload.chunks(bytes).map(IoSlice::new).collect();
+                let payload: Vec<_> = payload.chunks(bytes).map(Piece::from).collect();
                 let offload = TxOffload::default();
                 let frame =
                     TxFrame { offload, head, payload: &payload, lender: None, comment: None };

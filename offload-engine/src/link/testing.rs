@@ -1,7 +1,7 @@
 //! Frames for the tests of this room, built by etherparse so that nothing of ours checks itself.
 #![forbid(unsafe_code)]
 
-use std::{io::IoSlice, vec::Vec};
+use std::vec::Vec;
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
@@ -9,7 +9,10 @@ use super::{
     Link, RX_BUFFER_BYTES, RxBatch, TxChecksum, TxFrame, TxOffload, TxOutcome, TxSegment, checksum,
     layout::TcpLayout,
 };
-use crate::time::Instant;
+use crate::{
+    memory::{Piece, SharedSpan},
+    time::Instant,
+};
 
 pub(super) const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
 const V6: ([u8; 16], [u8; 16]) = (
@@ -102,7 +105,7 @@ pub(super) fn parse(frame: &[u8]) -> Option<Parsed> {
     })
 }
 
-/// Transmits `frame`, cut into a head and two payload slices.
+/// Transmits `frame`, cut into a head and two pieces of payload, of which one is shared memory.
 pub(super) fn transmit(
     link: &mut impl Link,
     now: Instant,
@@ -111,7 +114,10 @@ pub(super) fn transmit(
 ) -> TxOutcome {
     let head = frame.len().min(66);
     let middle = head + (frame.len() - head) / 3;
-    let payload = [IoSlice::new(&frame[head..middle]), IoSlice::new(&frame[middle..])];
+    let shared = SharedSpan::allocate(frame.len(), 1).unwrap();
+    shared.write(0, frame);
+    let shared = shared.view().slice(middle, frame.len() - middle);
+    let payload = [Piece::Private(&frame[head..middle]), Piece::Shared(shared)];
     let frame = TxFrame {
         offload,
         head: &frame[..head],

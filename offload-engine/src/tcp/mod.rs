@@ -442,7 +442,7 @@ impl Connection {
         self.rtt.min()
     }
 
-    /// If at most `bytes_max` bytes wait for their acknowledgement, copies them, so that their memory is
+    /// If at most `bytes_max` bytes wait for their acknowledgement, copies those in shared memory, so that it is
     /// the poster's again though their lists have not completed. Returns whether it did.
     pub fn detach_tail(&mut self, bytes_max: usize) -> bool {
         let few = self.send_outstanding() <= bytes_max;
@@ -450,6 +450,12 @@ impl Connection {
             self.queue.detach(self.snd.una);
         }
         few
+    }
+
+    /// Copies what lies in shared memory that its owner wants back
+    /// ([`SharedSpan::withdraw`](crate::memory::SharedSpan::withdraw)).
+    pub fn detach_withdrawn(&mut self) {
+        self.queue.detach_withdrawn();
     }
 
     /// Whether data has come whose acknowledgement may wait for an answer to carry it, and nothing else is under way.

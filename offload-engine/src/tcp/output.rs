@@ -14,6 +14,7 @@ use super::{
     receive::AckDue, saturate, send::Cut, seq::Position,
 };
 use crate::{
+    memory::Piece,
     nbl::Mdl,
     status::NdisStatus,
     time::{Duration, Instant},
@@ -77,9 +78,9 @@ impl Connection {
     }
 
     /// The memory of a segment's payload, where the poster left it. Cheap for the segment that
-    /// [`Connection::poll_transmit`] returned last; a search otherwise. Yields at most 64 slices.
-    pub fn payload(&self, transmit: &Transmit) -> impl Iterator<Item = &[u8]> {
-        self.queue.slices(self.snd.una.locate(transmit.seq), transmit.payload_len)
+    /// [`Connection::poll_transmit`] returned last; a search otherwise. Yields at most 64 pieces.
+    pub fn payload(&self, transmit: &Transmit) -> impl Iterator<Item = Piece<'_>> {
+        self.queue.pieces(self.snd.una.locate(transmit.seq), transmit.payload_len)
     }
 
     /// The same memory as references to it, which keep it.

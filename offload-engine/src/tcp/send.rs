@@ -1,6 +1,6 @@
 //! The send queue: posted net buffer lists, by value, in order.
 //!
-//! Nothing is copied: a segment is a range of positions, and [`SendQueue::slices`] finds the memory
+//! Nothing is copied: a segment is a range of positions, and [`SendQueue::pieces`] finds the memory
 //! behind it. A cursor remembers where the last segment ended, so sequential sending never searches, and
 //! what [`SendQueue::cut`] has walked over nobody walks again; a retransmission finds its list by binary
 //! search and walks inside that list only.
@@ -11,7 +11,8 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 use super::seq::Position;
 use crate::{
-    nbl::{Mdl, NblChain, NetBufferList},
+    memory::Piece,
+    nbl::{Mdl, NblChain, NetBuffer, NetBufferList},
     status::NdisStatus,
 };
 
@@ -141,6 +142,13 @@ impl SendQueue {
         }
     }
 
+    /// Copies memory that its owner wants back, wherever `una` is. Positions and cursors stay.
+    pub(super) fn detach_withdrawn(&mut self) {
+        let posted = self.lists.iter_mut().chain(self.disconnect.as_mut());
+        let net_buffers = posted.flat_map(|posted| &mut posted.list.net_buffers);
+        net_buffers.for_each(NetBuffer::detach_withdrawn);
+    }
+
     #[inline]
     fn get(&self, number: u64) -> Option<&Posted> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
@@ -200,31 +208,31 @@ impl SendQueue {
         }
     }
 
-    /// Moves over exhausted MDLs, net buffers and lists to the next byte of data, and returns its list and the
-    /// rest of its MDL. `None` at the end of the queue.
+    /// Moves over exhausted MDLs, net buffers and lists to the next byte of data, and returns its list and its MDL, in
+    /// which it lies at the cursor's offset. `None` at the end of the queue.
     #[inline]
-    fn settle(&self, cursor: &mut Cursor) -> Option<(&Posted, &[u8])> {
-        match self.rest_at(cursor) {
+    fn settle(&self, cursor: &mut Cursor) -> Option<(&Posted, &Mdl)> {
+        match self.mdl_at(cursor) {
             None => self.settle_beyond(cursor),
             found => found,
         }
     }
 
-    /// The list of the byte at `cursor`, and the rest of its MDL, unless it lies in another MDL or behind a net
-    /// buffer's data offset.
+    /// The list and the MDL of the byte at `cursor`, unless it lies in another MDL or behind a net buffer's data
+    /// offset.
     #[inline]
-    fn rest_at(&self, cursor: &Cursor) -> Option<(&Posted, &[u8])> {
+    fn mdl_at(&self, cursor: &Cursor) -> Option<(&Posted, &Mdl)> {
         let posted = self.get(cursor.list)?;
         let net_buffer = posted.list.net_buffers.get(cursor.net_buffer)?;
         if cursor.mdl == 0 && cursor.offset < net_buffer.data_offset() {
             return None;
         }
-        let rest = net_buffer.mdls().get(cursor.mdl)?.get(cursor.offset..)?;
-        (!rest.is_empty()).then_some((posted, rest))
+        let mdl = net_buffer.mdls().get(cursor.mdl)?;
+        (cursor.offset < mdl.len()).then_some((posted, mdl))
     }
 
     /// [`SendQueue::settle`], wherever the next byte is.
-    fn settle_beyond(&self, cursor: &mut Cursor) -> Option<(&Posted, &[u8])> {
+    fn settle_beyond(&self, cursor: &mut Cursor) -> Option<(&Posted, &Mdl)> {
         loop {
             let posted = self.get(cursor.list)?;
             while let Some(net_buffer) = posted.list.net_buffers.get(cursor.net_buffer) {
@@ -233,8 +241,8 @@ impl SendQueue {
                     cursor.offset = net_buffer.data_offset();
                 }
                 while let Some(mdl) = net_buffer.mdls().get(cursor.mdl) {
-                    if let Some(rest) = mdl.get(cursor.offset..).filter(|rest| !rest.is_empty()) {
-                        return Some((posted, rest));
+                    if cursor.offset < mdl.len() {
+                        return Some((posted, mdl));
                     }
                     cursor.offset -= mdl.len();
                     cursor.mdl += 1;
@@ -271,7 +279,7 @@ impl SendQueue {
     /// Measures from `from`, which is moved to its first byte; returns where the cut ends, too.
     fn walk(&self, from: &mut Cursor, max: usize, each_list: bool) -> (Cut, Cursor) {
         let mut cut = Cut { len: 0, ends_list: false, fragmented: false, context: None };
-        let Some((mut posted, mut rest)) = self.settle(from).filter(|_| max > 0) else {
+        let Some((mut posted, mut mdl)) = self.settle(from).filter(|_| max > 0) else {
             return (cut, *from);
         };
         cut.context = Some(posted.list.context);
@@ -282,7 +290,7 @@ impl SendQueue {
                 cut.fragmented = true;
                 break;
             }
-            let count = rest.len().min(max - cut.len);
+            let count = (mdl.len() - cursor.offset).min(max - cut.len);
             cut.len += count;
             slices += 1;
             Self::advance(&mut cursor, count);
@@ -300,7 +308,7 @@ impl SendQueue {
                 break;
             }
             let Some(next) = self.settle(&mut cursor) else { break };
-            (posted, rest) = next;
+            (posted, mdl) = next;
         }
         (cut, cursor)
     }
@@ -317,8 +325,8 @@ impl SendQueue {
         self.current = cursor;
         let mut left = len;
         while left > 0 {
-            let Some((_, rest)) = self.settle(&mut cursor) else { break };
-            let count = rest.len().min(left);
+            let Some((_, mdl)) = self.settle(&mut cursor) else { break };
+            let count = (mdl.len() - cursor.offset).min(left);
             Self::advance(&mut cursor, count);
             left -= count;
         }
@@ -326,22 +334,22 @@ impl SendQueue {
     }
 
     /// The memory of `len` bytes from `start`, in order.
-    pub(super) fn slices(&self, start: Position, len: usize) -> Slices<'_> {
+    pub(super) fn pieces(&self, start: Position, len: usize) -> Pieces<'_> {
         // It is asked for of what was committed last.
         let is_current = self.is_at(&self.current, start);
         let cursor = if is_current { self.current } else { self.cursor_at(start) };
-        Slices { queue: self, cursor, left: len }
+        Pieces { queue: self, cursor, left: len }
     }
 
     /// References to the memory of `len` bytes from `start`, in order.
     pub(super) fn memory(&self, start: Position, len: usize) -> impl Iterator<Item = Mdl> {
-        let mut slices = self.slices(start, len);
+        let mut pieces = self.pieces(start, len);
         core::iter::from_fn(move || {
-            let slice = slices.next()?;
-            // The cursor stands behind the slice, in the same MDL.
-            let Cursor { list, net_buffer, mdl, .. } = slices.cursor;
+            let len = pieces.next()?.len();
+            // The cursor stands behind the piece, in the same MDL.
+            let Cursor { list, net_buffer, mdl, offset, .. } = pieces.cursor;
             let net_buffer = self.get(list)?.list.net_buffers.get(net_buffer)?;
-            Some(net_buffer.mdls().get(mdl)?.slice_ref(slice))
+            Some(net_buffer.mdls().get(mdl)?.slice(offset - len..offset))
         })
     }
 
@@ -424,24 +432,25 @@ fn length(start: Position, end: Position) -> usize {
 
 /// The memory behind a segment.
 #[derive(Debug)]
-pub(super) struct Slices<'a> {
+pub(super) struct Pieces<'a> {
     queue: &'a SendQueue,
     cursor: Cursor,
     left: usize,
 }
 
-impl<'a> Iterator for Slices<'a> {
-    type Item = &'a [u8];
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
 
-    fn next(&mut self) -> Option<&'a [u8]> {
+    fn next(&mut self) -> Option<Piece<'a>> {
         if self.left == 0 {
             return None;
         }
-        let (_, rest) = self.queue.settle(&mut self.cursor)?;
-        let slice = &rest[..rest.len().min(self.left)];
-        SendQueue::advance(&mut self.cursor, slice.len());
-        self.left -= slice.len();
-        Some(slice)
+        let (_, mdl) = self.queue.settle(&mut self.cursor)?;
+        let count = (mdl.len() - self.cursor.offset).min(self.left);
+        let piece = mdl.piece().part(self.cursor.offset, count);
+        SendQueue::advance(&mut self.cursor, piece.len());
+        self.left -= piece.len();
+        Some(piece)
     }
 }
 
@@ -453,7 +462,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{nbl::NetBuffer, tcp::SeqNum};
+    use crate::{
+        memory::{SharedSpan, to_vec},
+        nbl::NetBuffer,
+        tcp::SeqNum,
+    };
 
     fn list(context: u64, parts: &[&[&'static [u8]]], skip: usize) -> NetBufferList {
         let mut list = NetBufferList::new(context);
@@ -481,28 +494,56 @@ mod tests {
     }
 
     fn bytes(queue: &SendQueue, start: Position, len: usize) -> Vec<u8> {
-        let slices: Vec<&[u8]> = queue.slices(start, len).collect();
         let memory: Vec<Mdl> = queue.memory(start, len).collect();
-        let places = |slice: &[u8]| (slice.as_ptr(), slice.len());
-        assert!(
-            memory.iter().map(|memory| places(memory)).eq(slices.iter().map(|slice| places(slice)))
-        );
-        slices.concat()
+        let places = |piece: Piece<'_>| (piece.as_ptr(), piece.len());
+        let of_memory = memory.iter().map(|memory| places(memory.piece()));
+        assert!(of_memory.eq(queue.pieces(start, len).map(places)));
+        to_vec(queue.pieces(start, len))
+    }
+
+    fn addresses(queue: &SendQueue, start: Position) -> Vec<*const u8> {
+        (0..6).map(|at| queue.pieces(start + at, 1).next().unwrap().as_ptr()).collect()
+    }
+
+    /// A queue of "abc", and of "de" and "f" in another list, with the memory of all.
+    fn shared_queue() -> (SendQueue, Position, SharedSpan) {
+        let memory = SharedSpan::allocate(6, 1).unwrap();
+        memory.write(0, b"abcdef");
+        let mut second = NetBufferList::from_mdl(2, memory.slice(3..5));
+        second.net_buffers.push(memory.slice(5..6).into());
+        let lists = [NetBufferList::from_mdl(1, memory.slice(0..3)), second];
+        let (queue, start) = queue(lists.into());
+        (queue, start, memory)
     }
 
     // What is unacknowledged lies in memory of its own after a detach, and at the same positions.
     #[test]
     fn a_detached_tail_is_a_copy() {
-        let (mut queue, start) =
-            queue(alloc::vec![list(1, &[&[b"abc"]], 0), list(2, &[&[b"de"], &[b"f"]], 0)]);
-        let addresses = |queue: &SendQueue| -> Vec<*const u8> {
-            (0..6).map(|at| queue.slices(start + at, 1).next().unwrap().as_ptr()).collect()
-        };
+        let (mut queue, start, _memory) = shared_queue();
+        let addresses = |queue: &SendQueue| addresses(queue, start);
         let before = addresses(&queue);
         queue.detach(start + 4);
         let after = addresses(&queue);
         assert_eq!(before[..3], after[..3], "acknowledged data is left alone");
         assert!(before[4..].iter().zip(&after[4..]).all(|(before, after)| before != after));
+        assert_eq!(bytes(&queue, start, 6), b"abcdef");
+    }
+
+    // Memory that is withdrawn is let go of, acknowledged or not.
+    #[test]
+    fn withdrawn_memory_is_let_go_of() {
+        let (mut queue, start, memory) = shared_queue();
+        let last = memory.under(()).slice(5..6);
+        queue.post_disconnect(NetBufferList::from_mdl(3, last.clone()));
+        queue.detach_withdrawn();
+        assert_eq!(addresses(&queue, start)[0], memory.as_ptr().cast_const());
+        memory.withdraw();
+        queue.detach_withdrawn();
+        let own = memory.as_ptr().addr()..memory.as_ptr().addr() + 5;
+        assert!(addresses(&queue, start).iter().all(|place| !own.contains(&place.addr())));
+        let place = queue.pieces(start + 6, 1).next().unwrap().as_ptr();
+        assert_eq!(place, last.as_ptr().cast_const(), "it is not withdrawn");
+        memory.write(0, &[0; 5]);
         assert_eq!(bytes(&queue, start, 6), b"abcdef");
     }
 
@@ -598,7 +639,7 @@ mod tests {
                 for length in mdls {
                     let data: Vec<u8> = (0..*length).map(|n| (flat.len() + n) as u8).collect();
                     flat.extend_from_slice(&data);
-                    net_buffer.push_mdl(data.into());
+                    net_buffer.push_mdl(data);
                 }
                 let mut list = NetBufferList::new(context as u64);
                 list.net_buffers.push(net_buffer);
@@ -636,7 +677,7 @@ mod tests {
                     for length in mdls {
                         let data: Vec<u8> = (0..*length).map(|n| (flat.len() + n) as u8).collect();
                         flat.extend_from_slice(&data);
-                        net_buffer.push_mdl(data.into());
+                        net_buffer.push_mdl(data);
                     }
                     list.net_buffers.push(net_buffer);
                 }

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use offload_engine::{
     chimney::client::{Disconnect, UploadReason},
+    memory::to_vec,
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,
     tcp::{Config, Connection, Event, Flags, Segment, SeqNum, TcpPhase, Transmit, TxLimits},
@@ -270,7 +271,7 @@ impl Pair {
         let limits = TxLimits { super_segment_max: 0 };
         while let Some(transmit) = self.ends[index].tcp.poll_transmit(self.now, limits) {
             let end = &mut self.ends[index];
-            let payload = end.tcp.payload(&transmit).collect::<Vec<_>>().concat();
+            let payload = to_vec(end.tcp.payload(&transmit));
             let start = i64::from(transmit.seq.distance(ISNS[index]));
             for (at, &value) in (start..).zip(&payload) {
                 assert_eq!(value, byte(index, at as usize), "another byte than was posted");

@@ -2,8 +2,10 @@
 //!
 //! The bench beside this directory times them; the guard of instructions in `tests/guard` counts them.
 
-use bytes::Bytes;
-use offload_engine::nbl::NetBuffer;
+use offload_engine::{
+    memory::{Span, to_vec},
+    nbl::NetBuffer,
+};
 use rdma_over_tcp::mpa::{Decoder, Encoder, Slab};
 
 /// Octets of the headers of a tagged message.
@@ -15,7 +17,7 @@ pub(crate) struct Encoding {
     encoder: Encoder,
     slab: Slab,
     fpdu: NetBuffer,
-    payload: [Bytes; 1],
+    payload: [Span; 1],
 }
 
 impl Encoding {
@@ -25,7 +27,7 @@ impl Encoding {
             encoder: Encoder::new(true, false),
             slab: Slab::new(),
             fpdu: NetBuffer::new(),
-            payload: [Bytes::from(vec![0x5a; payload_octets])],
+            payload: [vec![0x5a; payload_octets].into()],
         }
     }
 
@@ -48,7 +50,7 @@ impl Decoding {
     /// FPDUs of `payload_octets`.
     pub(crate) fn new(payload_octets: usize) -> Self {
         let mut encoding = Encoding::new(payload_octets);
-        let octets = encoding.encode().slices().flatten().copied().collect();
+        let octets = to_vec(encoding.encode().pieces());
         Self { decoder: Decoder::new(true, false), octets }
     }
 

@@ -12,7 +12,7 @@
 //! FPDUs must go to TCP in the order in which they were encoded: the marker grid advances with each.
 
 use super::{
-    GatherList, LENGTH_OCTETS, MULPDU_MAX, Payload, Slab,
+    GatherList, LENGTH_OCTETS, MULPDU_MAX, Payload, Slab, Source,
     crc::{CRC_OCTETS, Crc32c, crc32c},
     marker::{Grid, INTERVAL, MARKER_OCTETS},
     pad_octets,
@@ -106,7 +106,7 @@ impl Encoder {
             payload_octets,
             octets: 0,
         };
-        fpdu.copy_any(&(ulpdu_octets as u16).to_be_bytes());
+        fpdu.copy_any(&(ulpdu_octets as u16).to_be_bytes()[..]);
         fpdu.copy_any(header);
         fpdu
     }
@@ -143,13 +143,19 @@ impl<G: GatherList> Fpdu<'_, G> {
     /// Copies payload.
     #[inline]
     pub fn copy(&mut self, payload: &[u8]) {
-        self.payload_octets -= payload.len();
-        if payload.len() <= COPY_OCTETS {
+        self.copy_from(payload);
+    }
+
+    /// Copies payload from memory of the caller's own type.
+    #[inline]
+    pub fn copy_from(&mut self, mut payload: impl Source) {
+        self.payload_octets -= payload.octets();
+        if payload.octets() <= COPY_OCTETS {
             self.copy_any(payload);
             return;
         }
-        for piece in payload.chunks(COPY_OCTETS) {
-            self.copy_any(piece);
+        while payload.octets() > 0 {
+            self.copy_any(payload.split_to(payload.octets().min(COPY_OCTETS)));
             self.sum();
         }
     }
@@ -182,7 +188,7 @@ impl<G: GatherList> Fpdu<'_, G> {
         // A marker between pad and CRC belongs to this FPDU (MPA-4.4-11).
         self.mark();
         let crc = self.crc();
-        self.put(&crc);
+        self.put(&crc[..]);
         let Self { encoder, octets, .. } = self;
         if let Some(grid) = &mut encoder.grid {
             grid.end_fpdu();
@@ -195,27 +201,27 @@ impl<G: GatherList> Fpdu<'_, G> {
     /// Writes octets of any kind, and the markers that fall between them.
     // A call of its own would cost more than the two octets of a length.
     #[inline(always)]
-    fn copy_any(&mut self, octets: &[u8]) {
+    fn copy_any(&mut self, octets: impl Source) {
         match self.encoder.grid {
             None => self.put(octets),
             Some(_) => self.copy_marked(octets),
         }
     }
 
-    fn copy_marked(&mut self, mut octets: &[u8]) {
-        while !octets.is_empty() {
+    fn copy_marked(&mut self, mut source: impl Source) {
+        while source.octets() > 0 {
             self.mark();
-            let room = self.encoder.grid.as_ref().map_or(octets.len(), Grid::room);
-            let (now, later) = octets.split_at(room.min(octets.len()));
-            self.put(now);
-            octets = later;
+            let octets = source.octets();
+            let room = self.encoder.grid.as_ref().map_or(octets, Grid::room);
+            self.put(source.split_to(room.min(octets)));
         }
     }
 
     #[inline]
-    fn put(&mut self, octets: &[u8]) {
-        self.slab.put(octets);
-        self.pass(octets.len());
+    fn put(&mut self, source: impl Source) {
+        let octets = source.octets();
+        self.slab.put(source);
+        self.pass(octets);
     }
 
     fn lend_piece(&mut self, piece: G::Payload) {
@@ -248,7 +254,7 @@ impl<G: GatherList> Fpdu<'_, G> {
         };
         let [high, low] = grid.fpduptr().to_be_bytes();
         grid.pass_marker();
-        self.slab.put(&[0, 0, high, low]);
+        self.slab.put(&[0, 0, high, low][..]);
         self.octets += MARKER_OCTETS;
     }
 

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::crc::Crc32c;
 
@@ -23,6 +23,38 @@ pub trait Payload: Sized {
 
     /// Adds all octets of the range to `crc`.
     fn add_to_crc(&self, crc: &mut Crc32c);
+}
+
+/// Payload that is copied: a range of memory of the caller's own type.
+pub trait Source: Sized {
+    /// Octets in the range.
+    fn octets(&self) -> usize;
+
+    /// Removes the first `octets` of the range and returns them.
+    #[must_use]
+    fn split_to(&mut self, octets: usize) -> Self;
+
+    /// Appends all octets of the range to `target`, which has room for them.
+    fn append_to(self, target: &mut BytesMut);
+}
+
+impl Source for &[u8] {
+    #[inline]
+    fn octets(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn split_to(&mut self, octets: usize) -> Self {
+        let (front, back) = self.split_at(octets);
+        *self = back;
+        front
+    }
+
+    #[inline]
+    fn append_to(self, target: &mut BytesMut) {
+        target.extend_from_slice(self);
+    }
 }
 
 impl Payload for Bytes {

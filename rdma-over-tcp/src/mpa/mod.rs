@@ -45,7 +45,7 @@ pub mod startup;
 
 pub use decoder::{Decoder, DecoderCounters, STAGE_OCTETS_MAX};
 pub use encoder::{Encoder, Fpdu};
-pub use gather::{GatherList, Payload};
+pub use gather::{GatherList, Payload, Source};
 pub use slab::Slab;
 use thiserror::Error;
 

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use bytes::{Bytes, BytesMut};
 
-use super::GatherList;
+use super::{GatherList, Source};
 
 /// Octets of one block: room for a message of 64 KiB with its headers, which is more than one FPDU.
 pub const BLOCK_OCTETS: usize = 72 * 1024;
@@ -58,9 +58,9 @@ impl Slab {
 
     /// Writes octets behind the open piece; there is room for them.
     #[inline]
-    pub(crate) fn put(&mut self, octets: &[u8]) {
-        debug_assert!(octets.len() <= self.room());
-        self.open.extend_from_slice(octets);
+    pub(crate) fn put(&mut self, octets: impl Source) {
+        debug_assert!(octets.octets() <= self.room());
+        octets.append_to(&mut self.open);
     }
 
     /// Appends what is open to `list`, which then holds all of its FPDUs.

@@ -159,7 +159,7 @@ impl From<VerbError> for NtStatus {
             VerbError::QueueFull => Self::NO_MORE_ENTRIES,
             VerbError::NotConnected => Self::CONNECTION_INVALID,
             VerbError::NoReads => Self::INVALID_DEVICE_REQUEST,
-            VerbError::NoRemoteAccess => Self::ACCESS_VIOLATION,
+            VerbError::NoRemoteAccess | VerbError::ReadOnly => Self::ACCESS_VIOLATION,
             VerbError::TooManyPages => Self::IMPLEMENTATION_LIMIT,
             VerbError::NoResources => Self::INSUFFICIENT_RESOURCES,
         }

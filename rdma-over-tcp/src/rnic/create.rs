@@ -8,12 +8,12 @@ use super::{
     cq::{CompletionQueue, Cq, Notification},
     device::Rnic,
     id::{ConnectorId, CqId, Key, ListenerId, PdId, QpId, RegionId, StreamId},
-    lifetime::{Close, CloseCompletion, Life},
+    lifetime::{Callback, Close, CloseCompletion, Life},
     listener::{ConnectEvent, Listener, ListenerState},
     pd::Pd,
     qp::{Flow, Qp, QpLimits, QpState},
     receive_queue::{Receive, ReceiveQueue},
-    region::{Keys, Owner, Region},
+    region::{Owner, Region},
     send_queue::SendQueue,
     stats::QpStats,
     status::{ConnectError, VerbError},
@@ -59,15 +59,7 @@ impl Rnic {
         is_fast_register: bool,
     ) -> Result<RegionId, VerbError> {
         self.check_open(Key::Pd(pd))?;
-        let region = Region {
-            life: Life::default(),
-            pd,
-            is_fast_register,
-            limits: None,
-            token: None,
-            keys: Keys::default(),
-            registration: None,
-        };
+        let region = Region::new(pd, is_fast_register);
         let id = self.objects.regions.table.insert(region).map_err(|_| VerbError::NoResources)?;
         self.objects.pin(Key::Pd(pd));
         Ok(id)
@@ -155,12 +147,44 @@ impl Rnic {
             Key::Rnic | Key::Pd(_) | Key::Cq(_) => {}
             Key::Region(id) => {
                 self.objects.regions.revoke(id);
+                self.recall(id);
             }
             Key::Qp(id) => self.release_qp(id),
             Key::Connector(id) => self.release_connector(id),
             Key::Listener(id) => self.unlisten(id),
         }
         self.objects.close(key, completion)
+    }
+
+    /// Ends a registration: its token opens nothing from now on. Pending until nothing uses its memory any more.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidArgument`]: the region is not registered.
+    pub(crate) fn deregister(
+        &mut self,
+        id: RegionId,
+        completion: Callback,
+    ) -> Result<Close, VerbError> {
+        if !self.objects.regions.revoke(id) {
+            return Err(VerbError::InvalidArgument);
+        }
+        if !self.recall(id) {
+            return Ok(Close::Done);
+        }
+        if let Some(region) = self.objects.regions.table.get_mut(id) {
+            region.uses.await_end(completion);
+        }
+        Ok(Close::Pending)
+    }
+
+    /// Has streams let go of memory that is wanted back, if some of the region's is in use. Returns whether it is.
+    fn recall(&mut self, id: RegionId) -> bool {
+        self.take_returns();
+        let is_used = self.objects.regions.is_used(id);
+        if is_used {
+            self.recall_memory();
+        }
+        is_used
     }
 
     /// NDK-LIFE-3, -11: without a disconnect the connection is aborted, and everything flushed.

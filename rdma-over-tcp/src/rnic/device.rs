@@ -195,15 +195,7 @@ impl Rnic {
     /// Timers, returned callbacks, failures of completion queues. Returns whether there was anything.
     #[inline]
     pub(crate) fn run(&mut self, now: Instant) -> bool {
-        let mut worked = false;
-        for returned in self.objects.returns.take() {
-            worked = true;
-            match returned {
-                Return::Unpin(key) => self.objects.unpin(key),
-                Return::CqNotification(cq) => self.objects.notification_returned(cq),
-                Return::Refuse(connector) => self.refuse(connector),
-            }
-        }
+        let mut worked = self.take_returns();
         while let Some(&(deadline, id)) = self.deadlines.first() {
             if deadline > now {
                 break;
@@ -218,6 +210,33 @@ impl Rnic {
         }
         self.finish_upcall();
         worked
+    }
+
+    /// Acts on the returns of callbacks. Returns whether there were any.
+    #[inline]
+    pub(super) fn take_returns(&mut self) -> bool {
+        let returns = self.objects.returns.take();
+        let worked = !returns.is_empty();
+        for returned in returns {
+            match returned {
+                Return::Unpin(key) => self.objects.unpin(key),
+                Return::CqNotification(cq) => self.objects.notification_returned(cq),
+                Return::Unused(region) => self.objects.registration_unused(region),
+                Return::Refuse(connector) => self.refuse(connector),
+            }
+        }
+        worked
+    }
+
+    /// Has all streams let go of memory that is wanted back.
+    pub(super) fn recall_memory(&mut self) {
+        let Self { streams, kicks, .. } = self;
+        for (id, stream) in streams.iter_mut().filter(|(_, stream)| stream.is_open()) {
+            stream.is_recalling = true;
+            if !core::mem::replace(&mut stream.is_kicked, true) {
+                kicks.push(*id);
+            }
+        }
     }
 
     /// When [`Rnic::run`] is due next.
@@ -252,12 +271,13 @@ impl Rnic {
     /// nothing new.
     pub(crate) fn handle_established(
         &mut self,
+        now: Instant,
         id: StreamId,
         listener: Option<ListenerId>,
         (local, remote): (SocketAddr, SocketAddr),
     ) {
         match self.streams.get_mut(&id) {
-            Some(stream) if stream.is_established => {}
+            Some(stream) if stream.is_established => return,
             Some(stream) => {
                 stream.is_established = true;
                 let connector = stream.connector.and_then(|id| self.objects.connectors.get_mut(id));
@@ -283,6 +303,9 @@ impl Rnic {
                 };
                 self.streams.insert(id, stream);
             }
+        }
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.history.offloading = Some(now);
         }
     }
 

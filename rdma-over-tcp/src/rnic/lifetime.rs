@@ -6,7 +6,8 @@
 //! unpinned only when that completion has returned (NDK-LIFE-6).
 //!
 //! Callbacks run where the node calls them, without a lock. That one has returned comes back through
-//! [`Returns`], which the core empties at its next poll.
+//! [`Returns`], which the core empties at its next poll. So does, from whatever thread and layer, that the last span of
+//! a registration's memory was dropped.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::fmt;
@@ -17,7 +18,7 @@ use offload_engine::sync::{
 };
 
 use super::{
-    id::{ConnectorId, CqId, Key},
+    id::{ConnectorId, CqId, Key, RegionId},
     status::ConnectError,
 };
 
@@ -80,13 +81,55 @@ impl Life {
     }
 }
 
-/// The effect of a callback's return.
+/// The registrations of a region whose memory is in use. Each pins the region.
+#[derive(Default)]
+pub(crate) struct Uses {
+    count: u32,
+    deregistration: Option<Callback>,
+}
+
+impl fmt::Debug for Uses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Uses {{ {}, awaited: {} }}", self.count, self.is_awaited())
+    }
+}
+
+impl Uses {
+    pub(crate) fn begin(&mut self) {
+        self.count += 1;
+    }
+
+    /// Returns the end of a deregistration if this was the last use that it has waited for.
+    pub(crate) fn end(&mut self) -> Option<Callback> {
+        debug_assert!(self.count > 0, "ended more often than begun");
+        self.count = self.count.saturating_sub(1);
+        if self.count == 0 { self.deregistration.take() } else { None }
+    }
+
+    pub(crate) const fn are_any(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Keeps the end of a deregistration until the last use has ended.
+    pub(crate) fn await_end(&mut self, deregistration: Callback) {
+        self.deregistration = Some(deregistration);
+    }
+
+    /// Whether a deregistration waits.
+    pub(crate) const fn is_awaited(&self) -> bool {
+        self.deregistration.is_some()
+    }
+}
+
+/// The effect of a callback's return, or of the end of another use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Return {
     /// The object is pinned once less.
     Unpin(Key),
     /// The next notification of the queue may be given out (NDK-CQ-3).
     CqNotification(CqId),
+    /// Not a callback: nothing uses the memory of a registration of the region any more.
+    Unused(RegionId),
     /// A connect event was not delivered because its listener was paused or closed meanwhile
     /// (NDK-EP-7): refuse the connection.
     Refuse(ConnectorId),

@@ -17,7 +17,7 @@
 //! receives from a queue by name already), atomics and immediate data (RFC 7306; the place is the outstanding requests
 //! of the transmitter).
 
-#![deny(unsafe_code)] // but in registered memory
+#![forbid(unsafe_code)]
 
 mod config;
 pub(crate) mod connect;

@@ -7,7 +7,7 @@ use super::{
     connector::Connector,
     cq::Cq,
     endpoint::Endpoints,
-    id::{CqId, Key, QpId, StreamId, kind},
+    id::{CqId, Key, QpId, RegionId, StreamId, kind},
     lifetime::{
         Close, CloseCompletion, Life, Outbox, RequestCompletion, Return, ReturnGuard, Returns,
     },
@@ -59,12 +59,13 @@ impl Objects {
             max_connector_count,
             max_listener_count,
         } = capabilities;
+        let returns = Returns::new(wake);
         Self {
             limits,
             rnic: Life::default(),
             pds: Table::new(max_pd_count),
             cqs: Table::new(max_cq_count),
-            regions: Regions::new(max_mr_count, seed),
+            regions: Regions::new(max_mr_count, seed, returns.clone()),
             receive_queues: Table::new(max_qp_count),
             qps: Table::new(max_qp_count),
             connectors: Table::new(max_connector_count),
@@ -73,7 +74,7 @@ impl Objects {
             counters: Counters::default(),
             completed: Vec::new(),
             outbox: Outbox::default(),
-            returns: Returns::new(wake),
+            returns,
             doomed: Vec::new(),
         }
     }
@@ -154,6 +155,18 @@ impl Objects {
                 }
                 vec![Key::Rnic]
             }),
+        }
+    }
+
+    /// Memory of a registration of the region is not in use any more. The end of a deregistration that waits for it
+    /// comes before that of a close.
+    pub(crate) fn registration_unused(&mut self, id: RegionId) {
+        match self.regions.unused(id) {
+            Some(completion) => {
+                let guard = ReturnGuard::new(&self.returns, Return::Unpin(Key::Region(id)));
+                self.outbox.push(guard, completion);
+            }
+            None => self.unpin(Key::Region(id)),
         }
     }
 

@@ -13,17 +13,22 @@
 //! invalidated. Only the latter can be invalidated by the consumer's or the peer's request (NDK-MEM-9): a region that
 //! other streams use too must not fall to one peer (RFC 5040 8.1.1).
 //!
+//! When a registration has ended its token opens nothing, but its memory may still be in use by what was sent before:
+//! lists that TCP may have to retransmit, frames that a device has not sent, a connection on its way to the host. All
+//! spans of a registration have an owner of their own, which pins the region until the last one is dropped.
+//!
 //! A memory window would be a further [`Owner`] of a token, with a registration of its own over a span of a region.
 
+use alloc::sync::Arc;
 use core::ops::BitOr;
 
-use bytes::Bytes;
 use hashbrown::HashMap;
+use offload_engine::memory::{Piece, SharedSpan, Span};
 use oorandom::Rand64;
 
 use super::{
     id::{PdId, RegionId, kind},
-    lifetime::Life,
+    lifetime::{Callback, Life, Return, ReturnGuard, Returns, Uses},
     memory::{PAGE_SIZE, RegisteredBuffer},
     status::VerbError,
     table::Table,
@@ -53,6 +58,10 @@ impl Access {
         self.0 & other.0 == other.0
     }
 
+    const fn writes(self) -> bool {
+        self.0 & (Self::LOCAL_WRITE.0 | Self::REMOTE_WRITE.0) != 0
+    }
+
     const fn is_remote(self) -> bool {
         self.0 & (Self::REMOTE_READ.0 | Self::REMOTE_WRITE.0) != 0
     }
@@ -70,14 +79,9 @@ impl BitOr for Access {
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub(crate) token: u32,
-    pub(crate) buffer: RegisteredBuffer,
-    /// The whole buffer, to slice sends from.
-    bytes: Bytes,
-    /// Where the registered span starts in the buffer, bytes.
-    offset: usize,
+    memory: SharedSpan,
     /// The address that the first byte of the span has for local and remote users.
     base: u64,
-    length: u64,
     rights: Access,
 }
 
@@ -141,6 +145,24 @@ pub(crate) struct Region {
     pub(crate) token: Option<u32>,
     pub(crate) keys: Keys,
     pub(crate) registration: Option<Registration>,
+    /// The current registration, and former ones whose memory is in use.
+    pub(crate) uses: Uses,
+}
+
+impl Region {
+    /// A region that nothing depends on.
+    pub(crate) fn new(pd: PdId, is_fast_register: bool) -> Self {
+        Self {
+            life: Life::default(),
+            pd,
+            is_fast_register,
+            limits: None,
+            token: None,
+            keys: Keys::default(),
+            registration: None,
+            uses: Uses::default(),
+        }
+    }
 }
 
 /// Why an access is refused, in the order in which it is checked.
@@ -183,62 +205,66 @@ impl AccessError {
 }
 
 impl Registration {
-    /// `length` bytes of `buffer` from `offset` on, known as `base` on. `None` when the span leaves the
-    /// buffer, is empty, or wraps.
-    pub(crate) fn new(
+    /// `length` bytes of `buffer` from `offset` on, known as `base` on.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidArgument`]: the span leaves the buffer, is empty, or wraps; [`VerbError::ReadOnly`].
+    fn new(
         token: u32,
         buffer: &RegisteredBuffer,
         offset: usize,
         length: usize,
         base: u64,
         rights: Access,
-    ) -> Option<Self> {
-        let end = offset.checked_add(length)?;
-        base.checked_add(length as u64)?;
-        if length == 0 || end > buffer.len() {
-            return None;
+    ) -> Result<Self, VerbError> {
+        let end = offset.checked_add(length).filter(|end| length > 0 && *end <= buffer.len());
+        let (Some(end), Some(_)) = (end, base.checked_add(length as u64)) else {
+            return Err(VerbError::InvalidArgument);
+        };
+        if rights.writes() && !buffer.memory().is_writable() {
+            return Err(VerbError::ReadOnly);
         }
-        let bytes = buffer.bytes();
-        let (buffer, length) = (buffer.clone(), length as u64);
-        Some(Self { token, buffer, bytes, offset, base, length, rights })
+        let memory = buffer.memory().slice(offset..end);
+        Ok(Self { token, memory, base, rights })
     }
 
-    /// The place of `address` in the buffer, if `length` bytes from it on may be used so.
+    /// The place of `address` in the span, if `length` bytes from it on may be used so.
     fn locate(&self, address: u64, length: u64, right: Access) -> Result<usize, AccessError> {
         if !self.rights.contains(right) {
             return Err(AccessError::Rights);
         }
         let end = address.checked_add(length).ok_or(AccessError::Wrap)?;
-        if address < self.base || end > self.base + self.length {
+        if address < self.base || end > self.base + self.memory.len() as u64 {
             return Err(AccessError::Bounds);
         }
-        Ok(self.offset + (address - self.base) as usize)
+        Ok((address - self.base) as usize)
     }
 }
 
 /// Bytes of a registered buffer that passed the check.
 #[derive(Debug)]
 pub(crate) struct Granted<'a> {
-    registration: &'a Registration,
+    memory: &'a SharedSpan,
     offset: usize,
     length: usize,
 }
 
 impl<'a> Granted<'a> {
-    /// To be copied at once (see the rule of [`memory`](super::memory)).
-    pub(crate) fn slice(&self) -> &'a [u8] {
-        &self.registration.bytes[self.offset..self.offset + self.length]
+    /// To be copied at once.
+    pub(crate) fn piece(&self) -> Piece<'a> {
+        Piece::Shared(self.memory.view().slice(self.offset, self.length))
     }
 
     /// To be sent, without a copy.
-    pub(crate) fn bytes(&self) -> Bytes {
-        self.registration.bytes.slice(self.offset..self.offset + self.length)
+    pub(crate) fn span(&self) -> Span {
+        self.memory.slice(self.offset..self.offset + self.length).into()
     }
 
-    /// Places received data; as long as what was asked for, or shorter.
+    /// Places received data; as long as what was asked for, or shorter. The last byte is stored last
+    /// (IN_ORDER_DMA_SUPPORTED).
     pub(crate) fn place(&self, data: &[u8]) {
         debug_assert!(data.len() <= self.length);
-        self.registration.buffer.place(self.offset, data);
+        self.memory.write_in_order(self.offset, data);
     }
 }
 
@@ -249,11 +275,13 @@ pub(crate) struct Regions {
     /// By the 24-bit index of the token.
     owners: HashMap<u32, Owner>,
     random: Rand64,
+    returns: Arc<Returns>,
 }
 
 impl Regions {
-    pub(crate) fn new(regions_max: u32, seed: u128) -> Self {
-        Self { table: Table::new(regions_max), owners: HashMap::new(), random: Rand64::new(seed) }
+    pub(crate) fn new(regions_max: u32, seed: u128, returns: Arc<Returns>) -> Self {
+        let (table, random) = (Table::new(regions_max), Rand64::new(seed));
+        Self { table, owners: HashMap::new(), random, returns }
     }
 
     /// Draws an unused index for `owner` and a key.
@@ -356,7 +384,7 @@ impl Regions {
             return Err(AccessError::NotAssociated);
         }
         let offset = registration.locate(address, u64::from(length), right)?;
-        Ok(Granted { registration, offset, length: length as usize })
+        Ok(Granted { memory: &registration.memory, offset, length: length as usize })
     }
 
     /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 5.3): it must be of the stream's
@@ -379,16 +407,39 @@ impl Regions {
         }
     }
 
-    /// Takes all rights back. Returns whether there were any.
+    /// Takes all rights back, and wants the memory back from whoever uses it still. Returns whether there were any.
     pub(crate) fn revoke(&mut self, id: RegionId) -> bool {
-        self.table.get_mut(id).is_some_and(|mr| mr.registration.take().is_some())
+        let registration = self.table.get_mut(id).and_then(|mr| mr.registration.take());
+        registration.inspect(|registration| registration.memory.withdraw()).is_some()
     }
 
-    /// Registers a span. Its base is the buffer's own address (NDK-MEM-3).
+    /// Has the region pinned until the registration's memory is not in use any more.
+    fn pin(&mut self, id: RegionId, registration: Registration) -> Registration {
+        if let Some(mr) = self.table.get_mut(id) {
+            mr.uses.begin();
+            mr.life.pin();
+        }
+        let unused = ReturnGuard::new(&self.returns, Return::Unused(id));
+        Registration { memory: registration.memory.under(unused), ..registration }
+    }
+
+    /// A registration's memory is not in use any more. Returns the end of a deregistration that has waited for it.
+    pub(crate) fn unused(&mut self, id: RegionId) -> Option<Callback> {
+        self.table.get_mut(id)?.uses.end()
+    }
+
+    /// Whether memory of the region's is in use.
+    pub(crate) fn is_used(&self, id: RegionId) -> bool {
+        self.table.get(id).is_some_and(|mr| mr.uses.are_any())
+    }
+
+    /// Registers a span. Its base is the buffer's address (NDK-MEM-3).
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: a span outside the buffer or empty, a region for fast registration
-    /// (NDK-MEM-1, -5, -18), or one that is registered; [`VerbError::NoResources`]: no token is left.
+    /// (NDK-MEM-1, -5, -18), or one that is registered, or whose deregistration is not complete;
+    /// [`VerbError::ReadOnly`]: a right to write memory that may only be read; [`VerbError::NoResources`]: no token is
+    /// left.
     pub(crate) fn register(
         &mut self,
         id: RegionId,
@@ -398,15 +449,16 @@ impl Regions {
         rights: Access,
     ) -> Result<(), VerbError> {
         let mr = self.table.get(id).ok_or(VerbError::InvalidHandle)?;
-        if mr.is_fast_register || mr.registration.is_some() {
+        if mr.is_fast_register || mr.registration.is_some() || mr.uses.is_awaited() {
             return Err(VerbError::InvalidArgument);
         }
         let token = self.next_token(id)?;
         let base = buffer.address().wrapping_add(offset as u64);
         let registration = Registration::new(token, buffer, offset, length, base, rights);
+        let registration = registration.map(|registration| self.pin(id, registration));
         let mr = self.table.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         mr.token = Some(token);
-        mr.registration = Some(registration.ok_or(VerbError::InvalidArgument)?);
+        mr.registration = Some(registration?);
         Ok(())
     }
 
@@ -439,7 +491,7 @@ impl Regions {
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: span, base address or region unfit; [`VerbError::NoRemoteAccess`]: remote rights
-    /// on a region initialized without.
+    /// on a region initialized without; [`VerbError::ReadOnly`]: a right to write memory that may only be read.
     pub(crate) fn prepare_fast_register(
         &mut self,
         id: RegionId,
@@ -463,8 +515,8 @@ impl Regions {
             return Err(VerbError::InvalidArgument);
         }
         let token = self.next_token(id)?;
-        let registration = Registration::new(token, buffer, offset, length, base, rights)
-            .ok_or(VerbError::InvalidArgument)?;
+        let registration = Registration::new(token, buffer, offset, length, base, rights)?;
+        let registration = self.pin(id, registration);
         let mr = self.table.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         mr.token = Some(token);
         Ok(registration)
@@ -491,225 +543,4 @@ impl Regions {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Bench {
-        regions: Regions,
-        pd: PdId,
-        other_pd: PdId,
-        buffer: RegisteredBuffer,
-    }
-
-    fn bench() -> Bench {
-        let mut pds = Table::new(2);
-        let [pd, other_pd] = [(); 2].map(|()| pds.insert(()).unwrap());
-        let buffer = RegisteredBuffer::allocate(3 * PAGE_SIZE).unwrap();
-        Bench { regions: Regions::new(8, 7), pd, other_pd, buffer }
-    }
-
-    impl Bench {
-        fn region(&mut self, is_fast_register: bool) -> RegionId {
-            let mr = Region {
-                life: Life::default(),
-                pd: self.pd,
-                is_fast_register,
-                limits: None,
-                token: None,
-                keys: Keys::default(),
-                registration: None,
-            };
-            self.regions.table.insert(mr).unwrap()
-        }
-
-        fn token(&self, id: RegionId) -> u32 {
-            self.regions.table.get(id).unwrap().token.unwrap()
-        }
-    }
-
-    // RFC 5042 6.2: where an access is looked for first changes nothing about what it is checked for.
-    #[test]
-    fn a_hint_grants_nothing() {
-        let mut bench = bench();
-        let (near, far) = (bench.region(false), bench.region(false));
-        let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        bench.regions.register(near, &bench.buffer, 0, 100, write).unwrap();
-        bench.regions.register(far, &bench.buffer, 200, 100, write).unwrap();
-        let base = bench.buffer.address();
-        let mut hint = None;
-        let mut access = |bench: &Bench, pd, token, address| {
-            let right = Access::REMOTE_WRITE;
-            let again = bench.regions.access_again(&mut hint, pd, token, address, 1, right);
-            let fresh = bench.regions.access(pd, token, address, 1, right);
-            assert_eq!(
-                again.as_ref().map(|granted| granted.offset),
-                fresh.as_ref().map(|granted| granted.offset)
-            );
-            again.err()
-        };
-        let (pd, stale, other) = (bench.pd, bench.token(near), bench.token(far));
-        assert_eq!(access(&bench, pd, stale, base + 99), None);
-        assert_eq!(access(&bench, pd, stale, base + 100), Some(AccessError::Bounds));
-        assert_eq!(access(&bench, bench.other_pd, stale, base), Some(AccessError::NotAssociated));
-        assert_eq!(access(&bench, pd, other, base + 200), None, "the hint is the other's");
-        assert_eq!(access(&bench, pd, stale, base), None);
-        bench.regions.revoke(near);
-        assert_eq!(access(&bench, pd, stale, base), Some(AccessError::Invalid));
-        bench.regions.register(near, &bench.buffer, 0, 100, write).unwrap();
-        assert_eq!(access(&bench, pd, stale, base), Some(AccessError::Invalid), "another key");
-        assert_eq!(access(&bench, pd, bench.token(near), base), None);
-        bench.regions.remove(near);
-        let successor = bench.region(false);
-        bench.regions.register(successor, &bench.buffer, 0, 100, write).unwrap();
-        assert_eq!(
-            access(&bench, pd, stale, base),
-            Some(AccessError::Invalid),
-            "its place is taken"
-        );
-        assert_eq!(access(&bench, pd, bench.token(successor), base), None);
-    }
-
-    // RDM-7.2-3, RDM-8.1.1-1, -2, NDK-MEM-3, -15, -17: each cause with its error.
-    #[test]
-    fn access_checks() {
-        let mut bench = bench();
-        let id = bench.region(false);
-        let all = Access::REMOTE_READ | Access::LOCAL_WRITE;
-        bench.regions.register(id, &bench.buffer, 16, 100, all).unwrap();
-        let token = bench.token(id);
-        let base = bench.buffer.address() + 16;
-        let (pd, other) = (bench.pd, bench.other_pd);
-        let read = Access::REMOTE_READ;
-        let cases = [
-            (pd, token, base, 100, read, None),
-            (pd, token, base + 99, 1, read, None),
-            (pd, token, base + 100, 0, read, None),
-            (pd, token ^ 1, base, 1, read, Some(AccessError::Invalid)),
-            (pd, token ^ 0x100, base, 1, read, Some(AccessError::Invalid)),
-            (pd, 0, base, 1, read, Some(AccessError::Invalid)),
-            (other, token, base, 1, read, Some(AccessError::NotAssociated)),
-            (pd, token, base, 1, Access::REMOTE_WRITE, Some(AccessError::Rights)),
-            (pd, token, u64::MAX, 2, read, Some(AccessError::Wrap)),
-            (pd, token, base, 101, read, Some(AccessError::Bounds)),
-            (pd, token, base - 1, 1, read, Some(AccessError::Bounds)),
-            (pd, token, base + 100, 1, read, Some(AccessError::Bounds)),
-        ];
-        for (pd, token, address, length, right, error) in cases {
-            let result = bench.regions.access(pd, token, address, length, right);
-            assert_eq!(result.err(), error, "{token:#x} {address:#x}+{length} {right:?}");
-        }
-    }
-
-    // NDK-MEM-8, -18, RDM-8.1.1-4, -6: keys change, stale tokens fail, tokens are sparse.
-    #[test]
-    fn tokens() {
-        let mut bench = bench();
-        let id = bench.region(false);
-        let rights = Access::REMOTE_WRITE;
-        bench.regions.register(id, &bench.buffer, 0, 10, rights).unwrap();
-        let first = bench.token(id);
-        assert_eq!(
-            bench.regions.register(id, &bench.buffer, 0, 10, rights),
-            Err(VerbError::InvalidArgument),
-            "registered already"
-        );
-        assert!(bench.regions.revoke(id));
-        assert!(!bench.regions.revoke(id));
-        for (offset, length) in [(0, 0), (0, usize::MAX), (3 * PAGE_SIZE, 1)] {
-            let result = bench.regions.register(id, &bench.buffer, offset, length, rights);
-            assert_eq!(result, Err(VerbError::InvalidArgument));
-        }
-        bench.regions.register(id, &bench.buffer, 0, 10, rights).unwrap();
-        assert_ne!(first, bench.token(id));
-        assert_eq!(first >> 8, bench.token(id) >> 8);
-        assert_eq!(bench.regions.lookup(first).err(), Some(AccessError::Invalid));
-        let mut sorted: std::vec::Vec<u32> =
-            (0..64).map(|_| bench.regions.draw(Owner::ReadSink).unwrap()).collect();
-        sorted.sort_unstable();
-        assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] > 0x100), "sparse");
-        assert!(sorted[63] - sorted[0] > 1 << 31, "over the whole space");
-    }
-
-    // RFC 5042 s6.2.1: whoever has seen a region's tokens does not know the next, and no stale one fits.
-    #[test]
-    fn keys_are_no_sequence() {
-        let mut random = Rand64::new(5);
-        for _ in 0..50 {
-            let mut keys = Keys::default();
-            let mut last = None;
-            let mut next = || {
-                last = Some(keys.next(last, &mut random));
-                last.unwrap()
-            };
-            let round: std::vec::Vec<u8> = (0..256).map(|_| next()).collect();
-            let mut sorted = round.clone();
-            sorted.sort_unstable();
-            assert!(sorted.iter().enumerate().all(|(n, key)| usize::from(*key) == n), "all keys");
-            assert_ne!(next(), round[255]);
-            let steps = |step: u8| {
-                round.windows(2).filter(|pair| pair[1].wrapping_sub(pair[0]) == step).count()
-            };
-            let most = (0..=255).map(steps).max().unwrap();
-            assert!(most < 64, "{most} steps of 255 are equal");
-        }
-    }
-
-    // NDK-MEM-5, -6, -7: every row of the table.
-    #[test]
-    fn fast_register_checks() {
-        let mut bench = bench();
-        let id = bench.region(true);
-        let buffer = bench.buffer.clone();
-        let write = Access::LOCAL_WRITE;
-        let page = PAGE_SIZE as u64;
-        let mut prepare = |offset, length, base, flags| {
-            bench.regions.prepare_fast_register(id, &buffer, offset, length, base, flags).err()
-        };
-        let invalid = Some(VerbError::InvalidArgument);
-        assert_eq!(prepare(0, 1, 0, write), invalid, "not initialized");
-        let none = FastRegisterLimits { pages: 0, remote_access: false };
-        assert_eq!(bench.regions.initialize(id, none).err(), invalid, "no page");
-        let limits = FastRegisterLimits { pages: 2, remote_access: false };
-        bench.regions.initialize(id, limits).unwrap();
-        let mut prepare = |offset, length, base, flags| {
-            bench.regions.prepare_fast_register(id, &buffer, offset, length, base, flags).err()
-        };
-        assert_eq!(prepare(0, 2 * PAGE_SIZE, 0, write), None, "base 0 with FBO 0");
-        assert_eq!(prepare(0, 2 * PAGE_SIZE + 1, 0, write), invalid, "length");
-        assert_eq!(prepare(5, 2 * PAGE_SIZE - 4, 5, write), invalid, "length with FBO");
-        assert_eq!(prepare(5, 2 * PAGE_SIZE - 5, 5 + 7 * page, write), None);
-        assert_eq!(prepare(5, 1, 6, write), invalid, "base VA");
-        assert_eq!(prepare(5, 1, 0, write), invalid, "base 0 with FBO 5");
-        assert_eq!(prepare(0, 1, 0, Access::REMOTE_READ), Some(VerbError::NoRemoteAccess));
-        assert_eq!(prepare(0, 1, 0, write), None, "NDK-MEM-14");
-        assert!(bench.regions.register(id, &buffer, 0, 1, Access::NONE).is_err());
-    }
-
-    // NDK-RI-1, -2, NDK-MEM-9, RDM-5.3-5, RDM-8.1.1-5
-    #[test]
-    fn remote_invalidation() {
-        let mut bench = bench();
-        let buffer = bench.buffer.clone();
-        let whole = bench.region(false);
-        bench.regions.register(whole, &buffer, 0, 1, Access::REMOTE_READ).unwrap();
-        let fast = bench.region(true);
-        let limits = FastRegisterLimits { pages: 1, remote_access: true };
-        bench.regions.initialize(fast, limits).unwrap();
-        let registration = bench
-            .regions
-            .prepare_fast_register(fast, &buffer, 0, 9, 0, Access::REMOTE_READ)
-            .unwrap();
-        let token = bench.token(fast);
-        assert_eq!(registration.token, token, "NDK-MEM-8: known at once");
-        let unknown = Err(WireError::OperationCannotInvalidate);
-        assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), unknown, "not yet done");
-        assert!(bench.regions.fast_register(fast, registration.clone()));
-        assert!(!bench.regions.fast_register(fast, registration), "registered already");
-        let refused = Err(WireError::ProtectionCannotInvalidate);
-        let shared = bench.token(whole);
-        assert_eq!(bench.regions.invalidate_remotely(bench.pd, shared), refused);
-        assert_eq!(bench.regions.invalidate_remotely(bench.other_pd, token), refused);
-        assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), Ok(()));
-        assert_eq!(bench.regions.invalidate_remotely(bench.pd, token), unknown);
-    }
-}
+mod tests;

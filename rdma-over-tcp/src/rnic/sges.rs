@@ -118,7 +118,7 @@ pub(crate) fn capture(
     if memory.room() < total {
         memory.turn(total);
     }
-    parts.iter().for_each(|part| memory.put(part));
+    parts.iter().for_each(|part| memory.put(*part));
     Ok(memory.close().unwrap_or_default())
 }
 

@@ -2,6 +2,8 @@
 
 use core::net::SocketAddr;
 
+use offload_engine::time::Instant;
+
 use super::read_limit::ReadLimit;
 use crate::mpa::startup::Negotiated;
 
@@ -77,6 +79,10 @@ pub struct ConnectionEntry {
 /// How a connection came to be where it is: for those who watch.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct History {
+    /// TCP's handshake was done, and the hand-over began; `None`: it is with the host stack.
+    pub offloading: Option<Instant>,
+    /// The target had it.
+    pub offloaded: Option<Instant>,
     /// The outcome of MPA's start-up.
     pub negotiated: Option<Negotiated>,
     /// Reads in each direction, as they came to be.

@@ -54,6 +54,9 @@ pub enum VerbError {
     /// The connection was negotiated without reads.
     #[error("the connection allows no reads")]
     NoReads,
+    /// A right to write memory that may only be read.
+    #[error("the memory may only be read")]
+    ReadOnly,
     /// The region was initialized without remote access.
     #[error("the region is not for remote access")]
     NoRemoteAccess,

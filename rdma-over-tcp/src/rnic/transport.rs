@@ -7,8 +7,10 @@
 
 use core::net::SocketAddr;
 
-use bytes::Bytes;
-use offload_engine::time::{Duration, Instant};
+use offload_engine::{
+    memory::Span,
+    time::{Duration, Instant},
+};
 
 use super::id::{ListenerId, StreamId};
 use crate::mpa::GatherList;
@@ -16,7 +18,7 @@ use crate::mpa::GatherList;
 /// A way into one stream, during a call of the transport.
 pub(crate) trait Transport {
     /// A list of buffers that leave in one piece: some FPDUs. The transport reads the buffers where they lie.
-    type List: GatherList<Payload = Bytes>;
+    type List: GatherList<Payload = Span>;
 
     /// The time.
     fn now(&self) -> Instant;
@@ -47,9 +49,14 @@ pub(crate) trait Transport {
     /// Octets in flight that the path can hold: more would only wait in queues.
     fn path_octets(&self) -> usize;
 
-    /// Copies what is not acknowledged, if it is at most `octets_max`, so that the buffers may be used again. Returns
-    /// whether it did.
+    /// Copies what is not acknowledged, if it is at most `octets_max`, so that shared buffers may be used again.
+    /// Returns whether it did.
     fn detach_tail(&mut self, octets_max: usize) -> bool;
+
+    /// Copies what lies in shared memory that its owner wants back
+    /// ([`SharedSpan::withdraw`](offload_engine::memory::SharedSpan::withdraw)), acknowledged or not. What a device
+    /// still reads keeps the memory.
+    fn detach_withdrawn(&mut self);
 
     /// Bytes of the largest segment (EMSS).
     fn effective_mss(&self) -> usize;

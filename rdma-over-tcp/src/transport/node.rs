@@ -151,7 +151,7 @@ impl NodeRnic {
             Notice::Established { handle, listener, local, remote, offloading, mss } => {
                 let id = StreamId(handle.0);
                 let listener = listener.and_then(|name| self.listeners.get(&name)).copied();
-                self.rnic.handle_established(id, listener, (local, remote));
+                self.rnic.handle_established(now, id, listener, (local, remote));
                 if !offloading {
                     // It stays in the host, or the target has refused it.
                     self.in_host(id, |stream| stream.refused(mss));

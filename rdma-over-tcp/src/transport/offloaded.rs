@@ -7,6 +7,7 @@ use alloc::{vec, vec::Vec};
 use bytes::Bytes;
 use offload_engine::{
     chimney::client::{ConnectionIo, Disconnect},
+    memory::Span,
     nbl::{NetBuffer, NetBufferList},
     time::Instant,
 };
@@ -24,7 +25,7 @@ const PATH_OCTETS_MIN: usize = 512 * 1024;
 
 /// FPDUs leave as MDLs of a net buffer.
 impl GatherList for NetBuffer {
-    type Payload = Bytes;
+    type Payload = Span;
 
     #[inline]
     fn push_encoded(&mut self, octets: Bytes) {
@@ -32,7 +33,7 @@ impl GatherList for NetBuffer {
     }
 
     #[inline]
-    fn push_payload(&mut self, payload: Bytes) {
+    fn push_payload(&mut self, payload: Span) {
         self.push_mdl(payload);
     }
 }
@@ -42,7 +43,7 @@ impl GatherList for NetBuffer {
 pub(super) struct Buffers(pub(super) Vec<NetBuffer>);
 
 impl GatherList for Buffers {
-    type Payload = Bytes;
+    type Payload = Span;
 
     #[inline]
     fn push_encoded(&mut self, octets: Bytes) {
@@ -50,7 +51,7 @@ impl GatherList for Buffers {
     }
 
     #[inline]
-    fn push_payload(&mut self, payload: Bytes) {
+    fn push_payload(&mut self, payload: Span) {
         self.0[0].push_mdl(payload);
     }
 }
@@ -133,6 +134,10 @@ impl Transport for Io<'_, '_> {
 
     fn detach_tail(&mut self, octets_max: usize) -> bool {
         self.io.detach_tail(octets_max)
+    }
+
+    fn detach_withdrawn(&mut self) {
+        self.io.detach_withdrawn();
     }
 
     #[inline]

@@ -9,6 +9,7 @@
 
 mod bench;
 mod faults;
+mod foreign;
 mod moves;
 mod plan;
 mod scenario;
@@ -70,6 +71,27 @@ fn live_moves() {
         });
     assert!(runs > 0);
     assert!(moved as u64 > runs || runs < 100, "{moved} uploads in {runs} runs");
+}
+
+/// As [`SUITE`], with memory that is unmapped under a Write.
+const FOREIGN: Suite = Suite {
+    name: "foreign",
+    command: "cargo test -p rdma-over-tcp --test simulation foreign_memory",
+    seeds: 200,
+    ..SUITE
+};
+
+// Foreign memory is nobody's any more when its deregistration, or its close, is complete.
+#[test]
+fn foreign_memory() {
+    let seen: Vec<foreign::End> =
+        FOREIGN.run(foreign::run, |seen: &mut Vec<_>, end| seen.push(end));
+    let count = |is: fn(&foreign::End) -> bool| seen.iter().filter(|end| is(end)).count();
+    let under_way = count(|end| end.is_whole && end.is_pending && end.was_under_way);
+    let ended = count(|end| !end.is_whole && end.is_pending);
+    let before = count(|end| !end.is_pending);
+    println!("{under_way} copied aside, {ended} ended, {before} not in use, of {}", seen.len());
+    assert!(seen.len() < 100 || [under_way, ended, before].iter().all(|count| *count > 0));
 }
 
 // The bench is what it says: the same seed, the same run.

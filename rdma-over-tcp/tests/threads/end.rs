@@ -23,7 +23,14 @@ const SEND_AT: usize = 0;
 const RECEIVE_AT: usize = LENGTH;
 const TARGET_AT: usize = 3 * LENGTH;
 const READ_AT: usize = 4 * LENGTH;
-const BUFFER: usize = 5 * LENGTH;
+/// What is written while it is sent: more than is copied aside.
+const RACE: usize = 60_000;
+const RACE_AT: usize = 5 * LENGTH;
+/// What is read while the peer writes it.
+const RACED_AT: usize = RACE_AT + RACE;
+const BUFFER: usize = RACED_AT + RACE;
+/// Writes of that, and Reads.
+pub(crate) const RACES: u32 = 12;
 /// The last word of a round, and of the last one.
 const MORE: &[u8; 4] = b"more";
 const LAST: &[u8; 4] = b"last";
@@ -214,6 +221,46 @@ impl End {
         assert!([MORE, LAST].contains(&&theirs), "{theirs:?}");
         self.post_receive(2 * round + 2);
         is_last || theirs == *LAST
+    }
+
+    /// Memory that is written while it is sent and while the peer reads it, and read while the peer writes it: always
+    /// with the same bytes, or CRCs would not fit.
+    pub(crate) fn race(mut self) -> u32 {
+        self.introduce();
+        let data: Vec<u8> = (0..RACE).map(|at| pattern(1, at) | 1).collect();
+        self.buffer.write_at(RACE_AT, &data);
+        let is_over = Arc::<AtomicBool>::default();
+        let racer = {
+            let (buffer, data, is_over) = (self.buffer.clone(), data.clone(), is_over.clone());
+            std::thread::spawn(move || {
+                let mut seen = vec![0; RACE];
+                while !is_over.load(Ordering::Relaxed) {
+                    buffer.write_at(RACE_AT, &data);
+                    buffer.read_at(RACED_AT, &mut seen);
+                    assert!(seen.iter().zip(&data).all(|(seen, byte)| [0, *byte].contains(seen)));
+                }
+            })
+        };
+        // Now the peer may read.
+        self.qp.send(2, Data::Inline(&[b"filled"]), OpFlags::NONE).unwrap();
+        self.complete(|end| end.receives >= 2);
+        let (address, token) = self.peer;
+        let source = [Sge { length: RACE as u32, ..self.sge(RACE_AT) }];
+        for round in 1..=RACES {
+            let target = address + RACED_AT as u64;
+            self.qp.write(1, Data::Registered(&source), target, token, OpFlags::NONE).unwrap();
+            let theirs = address + RACE_AT as u64;
+            self.qp.read(3, &[self.sge(READ_AT)], theirs, token, OpFlags::NONE).unwrap();
+            self.complete(|end| end.writes == round && end.reads == round);
+        }
+        self.qp.send(4, Data::Inline(&[b"done"]), OpFlags::NONE).unwrap();
+        self.complete(|end| end.receives == 3 && end.sends == 3);
+        is_over.store(true, Ordering::Relaxed);
+        racer.join().unwrap();
+        let mut placed = vec![0; RACE];
+        self.buffer.read_at(RACED_AT, &mut placed);
+        assert!(placed == data);
+        self.receives + self.reads + self.sends + self.writes
     }
 
     /// Rounds until `is_last` says so, at either end. Returns the completions.

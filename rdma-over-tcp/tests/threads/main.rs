@@ -37,13 +37,15 @@ use rdma_over_tcp::ndk::{
     open_queues,
 };
 
-use self::end::{End, LIMIT, LIMITS, TestNode, Told, hand_over};
+use self::end::{End, LIMIT, LIMITS, RACES, TestNode, Told, hand_over};
 
 const CONNECTIONS: usize = 4;
 /// Round trips of each connection.
 const ROUNDS: u32 = 40;
 /// Of each end: an introduction and two messages a round both ways, a read and a write a round.
 const COMPLETIONS: u32 = 2 * (1 + 2 * ROUNDS) + 2 * ROUNDS;
+/// Completions of an end that races with its peer.
+const COMPLETIONS_OF_A_RACE: u32 = 3 + 3 + 2 * RACES;
 
 fn address(index: usize) -> SocketAddr {
     (Ipv4Addr::new(10, 2, 0, 1 + index as u8), 9).into()
@@ -78,7 +80,7 @@ fn listen(node: &TestNode, adapter: &Adapter, told: impl Fn(Connector) + Send + 
 }
 
 /// The accepting ends: one for each incoming request, on a thread of its own.
-fn accept(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
+fn accept(node: &TestNode, adapter: &Adapter, run: fn(End) -> u32) -> Vec<thread::JoinHandle<u32>> {
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
     let told = incoming.clone();
     listen(node, adapter, move |connector| told.lock().push(connector));
@@ -90,32 +92,46 @@ fn accept(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
             let connector = end.wait("a request", || incoming.lock().pop());
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
-            end.run(|round| round == ROUNDS)
+            run(end)
         })
     });
     ends.collect()
 }
 
+/// What an end does in most tests.
+fn rounds(end: End) -> u32 {
+    end.run(|round| round == ROUNDS)
+}
+
 // NDK-CQ-1, -2, -3, -11: completions hand memory back; NDK-LIFE: callbacks one at a time.
 fn memory_passes_between_threads(progress: [Progress; 2]) {
+    ends_do(rounds, COMPLETIONS, progress);
+}
+
+/// Both ends of each connection do the same; each has so many completions.
+fn ends_do(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (near, near_adapter) = node(0, Box::new(one), progress[0]);
     let (far, far_adapter) = node(1, Box::new(other), progress[1]);
-    let mut ends = accept(&far, &far_adapter);
-    ends.extend(connect(&near, &near_adapter));
+    let mut ends = accept(&far, &far_adapter, run);
+    ends.extend(connect(&near, &near_adapter, run));
     for end in ends {
-        assert_eq!(end.join().unwrap(), COMPLETIONS);
+        assert_eq!(end.join().unwrap(), completions);
     }
 }
 
 /// The connecting ends.
-fn connect(node: &TestNode, adapter: &Adapter) -> Vec<thread::JoinHandle<u32>> {
+fn connect(
+    node: &TestNode,
+    adapter: &Adapter,
+    run: fn(End) -> u32,
+) -> Vec<thread::JoinHandle<u32>> {
     let end = |_| {
         let (node, adapter) = (node.clone(), adapter.clone());
         thread::spawn(move || {
             let end = End::new(&node, &adapter);
             end.connect(&adapter.create_connector().unwrap(), address(1));
-            end.run(|round| round == ROUNDS)
+            run(end)
         })
     };
     (0..CONNECTIONS).map(end).collect()
@@ -141,7 +157,7 @@ fn memory_passes_between_queues(progress: Progress) {
         let incoming = Mutex::new(incoming.clone());
         listen(node, adapter, move |connector| incoming.lock().send((queue, connector)).unwrap());
     }
-    let mut ends = connect(&near, &near_adapter);
+    let mut ends = connect(&near, &near_adapter, rounds);
     let (mut accepted, mut strays) = ([0; 2], 0);
     let all = [(); CONNECTIONS].map(|()| requests.recv_timeout(LIMIT).unwrap());
     for (queue, connector) in all {
@@ -153,7 +169,7 @@ fn memory_passes_between_queues(progress: Progress) {
             let end = End::new(&node, &adapter);
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
-            end.run(|round| round == ROUNDS)
+            rounds(end)
         }));
     }
     for end in ends {
@@ -228,8 +244,8 @@ fn memory_passes_while_connections_move() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
     let (far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
-    let mut ends = accept(&far, &far_adapter);
-    ends.extend(connect(&near, &near_adapter));
+    let mut ends = accept(&far, &far_adapter, rounds);
+    ends.extend(connect(&near, &near_adapter, rounds));
     while !ends.iter().all(thread::JoinHandle::is_finished) {
         for (node, to) in [
             (&near, OffloadState::InHost),
@@ -247,6 +263,11 @@ fn memory_passes_while_connections_move() {
         let stats = node.with_engine(|engine, _| engine.stats());
         assert!(stats.initiates > 2 * CONNECTIONS as u64, "{stats:?}");
     }
+}
+
+#[test]
+fn memory_that_others_write_is_sent_and_read() {
+    ends_do(End::race, COMPLETIONS_OF_A_RACE, [Progress::Automatic, Progress::Automatic]);
 }
 
 /// A device that can be taken away.

@@ -156,10 +156,8 @@ impl Link for WireLink {
     }
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        let mut data = frame.head.to_vec();
-        for slice in frame.payload {
-            data.extend_from_slice(slice);
-        }
+        let mut data = Vec::with_capacity(frame.len());
+        frame.gather_into(&mut data);
         let mut wire = lock(&self.wire);
         if data.len() < ETHERNET {
             wire.stats.tx_errors += 1;

@@ -142,7 +142,7 @@ fn lists_begin_segments_where_asked() {
         bench.run(Duration::from_millis(50));
         bench.nodes[0].sent.clear();
         for context in 1..=3 {
-            let list = NetBufferList::from_mdl(context, vec![context as u8; 100].into());
+            let list = NetBufferList::from_mdl(context, vec![context as u8; 100]);
             bench.nodes[0].port.request(Request::Send { handle, list, apart });
         }
         bench.run(Duration::from_millis(1));

@@ -10,6 +10,7 @@ use offload_engine::{
         tree::{InitiateNode, TcpObject},
     },
     engine::port::ToHost,
+    memory::{SharedSpan, Span},
     nbl::NetBufferList,
     status::NdisStatus,
     tcp::TcpPhase,
@@ -27,6 +28,13 @@ use crate::{
 };
 
 const MOMENT: Duration = Duration::from_millis(50);
+
+/// Memory that somebody else could write, with `data`.
+fn shared(data: &[u8]) -> Span {
+    let memory = SharedSpan::allocate(data.len().max(1), 1).expect("memory");
+    memory.write(0, data);
+    memory.slice(0..data.len()).into()
+}
 
 /// A connection that the second node's target has taken, its handle at both nodes, and its state.
 pub(super) fn offloaded() -> (Bench, [OffloadHandle; 2], ConnectionState) {
@@ -157,9 +165,9 @@ fn pending_sends_and_buffered_data_come_along() {
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
     for (context, text) in [(7, &b"seven"[..]), (8, b""), (9, b"nine")] {
-        state.send_data.push_back(NetBufferList::from_mdl(context, text.into()));
+        state.send_data.push_back(NetBufferList::from_mdl(context, shared(text)));
     }
-    let last = NetBufferList::from_mdl(TcpObject::DISCONNECT_DATA, b"bye".as_slice().into());
+    let last = NetBufferList::from_mdl(TcpObject::DISCONNECT_DATA, b"bye".as_slice());
     state.send_data.push_back(last);
     state.tcp.delegated.state = TcpPhase::FinWait1;
     // The peer's data, which the target has acknowledged.
@@ -266,7 +274,7 @@ fn a_silent_peer_keeps_a_connection_in_the_host() {
     bench.run(MOMENT);
     bench.passes = |_, _| false;
     let mut state = initiate.state;
-    state.send_data.push_back(NetBufferList::from_mdl(7, b"hello".as_slice().into()));
+    state.send_data.push_back(NetBufferList::from_mdl(7, b"hello".as_slice()));
     bench.nodes[1].terminated(|_| Some(copy(&state)));
     bench.run(RETRANSMISSION_MAX + Duration::from_secs(50));
     assert!(bench.nodes[1].initiates.is_empty(), "down again");
@@ -281,7 +289,7 @@ fn a_timed_out_connection_ends() {
     let reason = UploadReason::TimeoutExpiration;
     bench.nodes[1].to_host.send(ToHost::Retrieve { handle: handles[1], reason }).unwrap();
     bench.settle();
-    let mut list = NetBufferList::from_mdl(3, b"some of it".as_slice().into());
+    let mut list = NetBufferList::from_mdl(3, b"some of it".as_slice());
     list.complete(NdisStatus::PENDING, 4);
     state.send_data.push_back(list);
     bench.nodes[1].terminated(|_| Some(copy(&state)));
@@ -303,7 +311,7 @@ fn the_client_knows_what_has_come_back() {
     for (context, bytes) in
         [(3, &b"abcdefgh"[..]), (4, b"ijkl"), (TcpObject::DISCONNECT_DATA, b"m")]
     {
-        state.send_data.push_back(NetBufferList::from_mdl(context, bytes.into()));
+        state.send_data.push_back(NetBufferList::from_mdl(context, bytes));
     }
     state.send_data[0].complete(NdisStatus::PENDING, 5);
     bench.nodes[1].terminated(|_| Some(copy(&state)));

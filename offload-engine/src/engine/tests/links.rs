@@ -1,16 +1,16 @@
 //! What the engine owes a link: a flush behind each batch, buffers back, and memory that stays as it is while it is
 //! borrowed.
 
-use std::{
-    io::IoSlice,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
     terminate::{object, terminate_tree},
     *,
 };
-use crate::link::TxLoan;
+use crate::{
+    link::TxLoan,
+    memory::{Piece, SharedSpan, Span, to_vec},
+};
 
 /// A device with rings, whose other end is in the test's hands.
 #[derive(Default)]
@@ -34,8 +34,8 @@ struct Posted {
 
 impl Posted {
     fn frame(&self) -> Vec<u8> {
-        let payload = self.payload.pieces().iter().map(|piece| &piece[..]);
-        [&self.head[..]].into_iter().chain(payload).collect::<Vec<_>>().concat()
+        let payload = self.payload.pieces().iter().map(Span::piece);
+        to_vec([Piece::Private(&self.head)].into_iter().chain(payload))
     }
 }
 
@@ -124,7 +124,7 @@ fn owned(data: &[u8]) -> (Bytes, Arc<AtomicUsize>) {
 }
 
 impl Bench {
-    fn send(&mut self, context: u64, data: Bytes) {
+    fn send(&mut self, context: u64, data: impl Into<Span>) {
         let chain = NblChain::from([NetBufferList::from_mdl(context, data)]);
         let handle = OffloadHandle(80);
         self.engine.connections().get(self.now, handle).expect("offloaded").send(chain);
@@ -160,11 +160,11 @@ fn a_batch_ends_with_one_flush() {
     bench.poll();
     assert_eq!(flushed(0), 0, "there was nothing to send");
 
-    bench.send(1, vec![1; 4 * 1460].into());
+    bench.send(1, vec![1; 4 * 1460]);
     bench.poll();
     assert_eq!(flushed(4), 1);
 
-    bench.send(2, vec![2; 2 * 1460].into());
+    bench.send(2, vec![2; 2 * 1460]);
     bench.engine.flush(bench.now, &mut bench.clients);
     assert_eq!(flushed(2), 1);
 
@@ -187,7 +187,7 @@ fn a_batch_ends_with_one_flush() {
     assert_eq!(flushed(1), 1, "what was sent before the early end");
 
     device.lock().unwrap().full = true;
-    bench.send(3, vec![3; 1460].into());
+    bench.send(3, vec![3; 1460]);
     bench.poll();
     assert!(bench.engine.wants_writable());
     flushed(0);
@@ -247,7 +247,7 @@ fn completions_wait_for_the_device() {
     let frames: Vec<Vec<u8>> = sent.iter().map(Posted::frame).collect();
     assert!(frames.iter().all(|frame| classify(frame).is_some_and(|tcp| tcp.checksum_is_valid())));
 
-    bench.send(2, vec![6; 100].into());
+    bench.send(2, vec![6; 100]);
     bench.poll();
     device.lock().unwrap().arrives(&from_peer(80, 5000, 1000 + 1900, b"data"));
     bench.poll();
@@ -259,7 +259,7 @@ fn completions_wait_for_the_device() {
     assert!(!bench.engine.connections().get(now, handle).unwrap().detach_tail(usize::MAX));
     // The first list waits for the loans made before it was acknowledged, not for later ones.
     device.lock().unwrap().sent.drain(..).for_each(|mut posted| posted.payload.end());
-    bench.send(3, vec![7; 100].into());
+    bench.send(3, vec![7; 100]);
     bench.poll();
     assert_eq!(bench.completed(), []);
 
@@ -280,6 +280,36 @@ fn completions_wait_for_the_device() {
     bench.poll();
     assert!(!bench.engine.has_input());
     assert!(bench.engine.connections().get(now, handle).unwrap().detach_tail(usize::MAX));
+}
+
+// Shared memory that its owner wants back is let go of by TCP, and by the device when it is through.
+#[test]
+fn withdrawn_memory_comes_back_from_the_device() {
+    let (mut bench, device, _) = bench();
+    let owner = Arc::new(());
+    let memory = SharedSpan::allocate(2000, 64).unwrap();
+    memory.write(0, &[5; 2000]);
+    let registered = memory.under(owner.clone());
+    bench.send(1, registered.clone());
+    bench.poll();
+    registered.withdraw();
+    drop(registered);
+    let (now, handle) = (bench.now, OffloadHandle(80));
+    bench.engine.connections().get(now, handle).unwrap().detach_withdrawn();
+    assert_eq!(Arc::strong_count(&owner), 2, "the device reads it");
+    let frames = |device: &Device| device.sent.iter().map(Posted::frame).collect::<Vec<_>>();
+    let first = frames(&device.lock().unwrap());
+    device.lock().unwrap().sent.clear();
+    assert_eq!(Arc::strong_count(&owner), 1);
+    memory.write(0, &[0; 2000]);
+    // Nothing is acknowledged: the same bytes go once more, from a copy.
+    while frames(&device.lock().unwrap()).is_empty() {
+        bench.now = bench.engine.poll_at(&bench.clients).expect("a timer");
+        bench.poll();
+    }
+    let again = frames(&device.lock().unwrap());
+    let data = |frame: &Vec<u8>| (tcp_of(frame).0, tcp_of(frame).2);
+    assert!(again.iter().all(|frame| first.iter().any(|it| data(it) == data(frame))));
 }
 
 // So do the end of a connection and what is told with it, in the order that it has without loans.
@@ -323,13 +353,13 @@ fn a_reset_waits_for_the_device() {
 #[test]
 fn a_terminate_waits_for_the_device() {
     let (mut bench, device, context) = bench();
-    bench.send(1, vec![5; 3000].into());
+    bench.send(1, vec![5; 3000]);
     bench.poll();
     bench.told();
     let sent = core::mem::take(&mut device.lock().unwrap().sent);
     bench.port.terminate(terminate_tree(None, None, &[context]));
     bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
-    bench.send(2, vec![6; 100].into());
+    bench.send(2, vec![6; 100]);
     bench.poll();
     assert!(bench.told().is_empty());
     assert!(device.lock().unwrap().sent.is_empty(), "nothing more is borrowed");
@@ -353,7 +383,7 @@ fn a_terminate_waits_for_the_device() {
 #[test]
 fn a_completion_right_behind_the_look_is_not_slept_over() {
     let (mut bench, device, context) = bench();
-    bench.send(1, vec![5; 3000].into());
+    bench.send(1, vec![5; 3000]);
     bench.poll();
     bench.told();
     bench.port.terminate(terminate_tree(None, None, &[context]));
@@ -373,7 +403,7 @@ fn a_completion_right_behind_the_look_is_not_slept_over() {
 fn a_loan_outlives_its_owner() {
     let (mut bench, device, _) = bench();
     bench.port.to_engine.send(FromHost::Frame(vec![1; 60])).unwrap();
-    bench.send(1, vec![5; 100].into());
+    bench.send(1, vec![5; 100]);
     bench.poll();
     drop(bench);
     let device = device.lock().unwrap();
@@ -382,11 +412,11 @@ fn a_loan_outlives_its_owner() {
     assert_eq!(tcp_of(&frames[1]).2, [5; 100]);
 
     let mut loan = TxLoan::default();
-    let payload = [IoSlice::new(b"ab"), IoSlice::new(b"c")];
+    let payload = [Piece::Private(b"ab"), Piece::Private(b"c")];
     let offload = crate::link::TxOffload::default();
     let frame = TxFrame { offload, head: b"head", payload: &payload, lender: None, comment: None };
     frame.lend(&mut loan);
-    assert_eq!(loan.pieces().concat(), b"abc");
+    assert_eq!(to_vec(loan.pieces().iter().map(Span::piece)), b"abc");
     loan.end();
     assert!(loan.pieces().is_empty());
 }

@@ -187,11 +187,8 @@ fn everything_pending_goes_back() {
     assert_eq!(delegated.state, TcpPhase::FinWait1);
     let edges = (delegated.snd_una.0, delegated.snd_nxt.0, delegated.snd_max.0);
     assert_eq!((edges, delegated.rcv_nxt.0), ((1003, 1008, 1008), 5005));
-    let lists: Vec<_> = object
-        .send_data
-        .iter()
-        .map(|list| (list.context, list.status, list.slices().collect::<Vec<_>>().concat()))
-        .collect();
+    let lists: Vec<_> =
+        object.send_data.iter().map(|list| (list.context, list.status, list.to_vec())).collect();
     let pending = NdisStatus::PENDING;
     assert_eq!(
         lists,

@@ -4,6 +4,7 @@ use super::{
     endings::{ack_fin, event_name},
     *,
 };
+use crate::memory::to_vec;
 
 const ACK: Flags = Flags::ACK;
 const RST: Flags = Flags(Flags::RST.0 | Flags::ACK.0);
@@ -179,8 +180,7 @@ fn graceful_during_an_upload() {
         let (state, rest) = bench.tcp.into_state(bench.now);
         assert!(rest.is_none(), "given back once");
         assert_eq!(state.tcp.delegated.state, TcpPhase::FinWait1);
-        let data: Vec<u8> =
-            state.send_data.iter().flat_map(|l| l.slices().flatten()).copied().collect();
+        let data = to_vec(state.send_data.iter().flat_map(|list| list.pieces()));
         assert_eq!(data, b"\x00\x01\x02\x03\x04bye");
     }
 }

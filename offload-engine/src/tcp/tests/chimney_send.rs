@@ -1,7 +1,7 @@
 //! Net buffer lists: posting, completing, and what of them is on its way (CH s6, CH-ST-2).
 
 use super::*;
-use crate::nbl::NetBuffer;
+use crate::{memory::to_vec, nbl::NetBuffer};
 
 const ABORTED: NdisStatus = NdisStatus::REQUEST_ABORTED;
 
@@ -29,8 +29,7 @@ fn lists_of_any_shape_in_order() {
     bench.tcp.post_send(bench.now, first.into());
     bench.tcp.post_send(bench.now, [parts(4, &[]), parts(5, &[&[b"jk"], &[b"l"]])].into());
     let sent = bench.transmit(WIRE);
-    let stream: Vec<u8> =
-        sent.iter().flat_map(|t| bench.tcp.payload(t).collect::<Vec<_>>().concat()).collect();
+    let stream: Vec<u8> = sent.iter().flat_map(|t| to_vec(bench.tcp.payload(t))).collect();
     assert_eq!(stream, b"abcdefghijkl");
     bench.ack(5);
     assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 4)]);
@@ -67,7 +66,7 @@ fn one_list_is_partly_sent() {
                 let status = if bytes == 3 { NdisStatus::SUCCESS } else { ABORTED };
                 assert_eq!((list.status, list.bytes_transferred), (status, bytes as usize));
                 let rest = &b"abcdefghi"[(start + bytes) as usize..end as usize];
-                assert_eq!(list.slices().collect::<Vec<_>>().concat(), rest);
+                assert_eq!(list.to_vec(), rest);
                 partly += u32::from(bytes > 0 && bytes < 3);
                 lists += 1;
             }

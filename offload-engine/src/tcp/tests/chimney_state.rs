@@ -6,7 +6,10 @@ use std::println;
 use oorandom::Rand64;
 
 use super::*;
-use crate::chimney::{state::TimerState, tree::TcpUpdate, variables::tcp_variables};
+use crate::{
+    chimney::{state::TimerState, tree::TcpUpdate, variables::tcp_variables},
+    memory::to_vec,
+};
 
 /// A connection with 1,000 bytes in flight, everything agreed on and nothing at its default.
 fn full() -> Box<ConnectionState> {
@@ -331,7 +334,7 @@ fn mss(state: &ConnectionState) -> u32 {
 
 /// Bytes of chains, in order.
 fn bytes(state: &ConnectionState) -> (Vec<u8>, Vec<u8>) {
-    let sent = state.send_data.iter().flat_map(NetBufferList::slices).flatten().copied().collect();
+    let sent = to_vec(state.send_data.iter().flat_map(NetBufferList::pieces));
     (sent, state.buffered_data.concat())
 }
 

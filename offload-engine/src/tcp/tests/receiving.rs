@@ -561,7 +561,7 @@ mod hostile {
                 let received = bench.tcp.handle_segment(bench.now, &segment);
                 bench.tcp.settle(&payload[received.in_order], received.push);
                 for transmit in bench.transmit(SUPER) {
-                    let gathered: usize = bench.tcp.payload(&transmit).map(<[u8]>::len).sum();
+                    let gathered: usize = bench.tcp.payload(&transmit).map(|piece| piece.len()).sum();
                     prop_assert_eq!(gathered, transmit.payload_len);
                 }
                 if wait && bench.tcp.poll_timeout().is_some() {

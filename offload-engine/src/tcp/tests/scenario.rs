@@ -11,6 +11,7 @@ use std::{env, println};
 use oorandom::Rand64;
 
 use super::*;
+use crate::memory::to_vec;
 
 /// Virtual time in which every scenario ends: lossy tails wait for backed-off timers.
 const TIME_MAX: Duration = Duration::from_secs(3_600);
@@ -344,7 +345,7 @@ impl Scenario {
             }
             let limits = TxLimits { super_segment_max: host.tx_max };
             let Some(transmit) = host.tcp.poll_transmit(self.now, limits) else { break };
-            let payload = host.tcp.payload(&transmit).collect::<Vec<_>>().concat();
+            let payload = to_vec(host.tcp.payload(&transmit));
             assert_eq!(payload.len(), transmit.payload_len);
             self.send(1 - index, transmit, &payload);
         }

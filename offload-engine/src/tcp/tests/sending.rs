@@ -1,6 +1,7 @@
 //! Segments, PSH, FIN, windows, completions.
 
 use super::*;
+use crate::memory::to_vec;
 
 const MSS: usize = 1460;
 const ACK: Flags = Flags::ACK;
@@ -14,7 +15,7 @@ fn ack_fin() -> Flags {
 }
 
 fn payload(bench: &Bench, transmit: &Transmit) -> Vec<u8> {
-    bench.tcp.payload(transmit).collect::<Vec<_>>().concat()
+    to_vec(bench.tcp.payload(transmit))
 }
 
 // CH-SND-5, CH-SND-8: full segments, then a short one with PSH at the end of each list.

@@ -6,6 +6,7 @@ use alloc::collections::VecDeque;
 use oorandom::Rand64;
 
 use super::*;
+use crate::memory::to_vec;
 
 /// One way delay of the path.
 const DELAY: Duration = Duration::from_micros(50);
@@ -56,7 +57,7 @@ fn end(path: Path, swap: bool) -> End {
 fn pump(from: &mut End, to: &mut End, path: Path, random: &mut Rand64, now: Instant) {
     let limits = if path.super_segments { SUPER } else { WIRE };
     while let Some(transmit) = from.tcp.poll_transmit(now, limits) {
-        let payload = from.tcp.payload(&transmit).collect::<Vec<_>>().concat();
+        let payload = to_vec(from.tcp.payload(&transmit));
         let mut pieces: Vec<_> = payload.chunks(transmit.mss).collect();
         if pieces.is_empty() {
             pieces.push(&[]);

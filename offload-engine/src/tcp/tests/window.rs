@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 
 use super::*;
+use crate::memory::to_vec;
 
 /// Scale of both windows: up to 8 MiB.
 const SCALE: u8 = 7;
@@ -67,7 +68,7 @@ impl Pair {
         let at = self.now + self.delay;
         for (end, wire) in [&mut self.sender, &mut self.receiver].into_iter().zip(&mut self.wires) {
             while let Some(transmit) = end.poll_transmit(self.now, WIRE) {
-                let payload = end.payload(&transmit).collect::<Vec<_>>().concat();
+                let payload = to_vec(end.payload(&transmit));
                 if !payload.is_empty() {
                     self.sizes.push(payload.len());
                 }

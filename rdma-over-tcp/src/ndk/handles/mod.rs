@@ -358,7 +358,9 @@ impl Mr {
     ///
     /// # Errors
     /// [`NtStatus::INVALID_PARAMETER`]: the span is empty or leaves the buffer, illegal flags, a region for
-    /// fast registration, or one that is registered; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// fast registration, or one that is registered or whose deregistration is pending;
+    /// [`NtStatus::ACCESS_VIOLATION`]: a right to write memory that may only be read;
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn register(
         &self,
         buffer: &RegisteredBuffer,
@@ -376,15 +378,16 @@ impl Mr {
         })
     }
 
-    /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 8.1.1).
+    /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 8.1.1). SUCCESS, or PENDING and `completion`
+    /// follows, when nothing reads or writes the memory any more: what was sent from it and is not acknowledged is
+    /// copied, and a device that still reads it is waited for. A Send or Write that has begun and is not yet with TCP
+    /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered.
     ///
-    /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: not registered.
-    pub fn deregister(&self) -> Result<(), NtStatus> {
-        match self.access.with(|core, _| core.objects.regions.revoke(self.id)) {
-            true => Ok(()),
-            false => Err(NtStatus::INVALID_PARAMETER),
-        }
+    /// A close does the same, and its completion says the same.
+    pub fn deregister(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
+        let completion = Box::new(completion);
+        let result = self.access.with(|core, _| core.deregister(self.id, completion));
+        result.map_or_else(NtStatus::from, NtStatus::from)
     }
 
     /// NdkInitializeFastRegisterMr: fast registrations may have up to `pages` pages, and remote rights only
@@ -504,7 +507,7 @@ impl Qp {
     ///
     /// # Errors
     /// As said at [`Qp`]; [`NtStatus::ACCESS_VIOLATION`]: remote rights on a region initialized without
-    /// (NDK-MEM-7).
+    /// (NDK-MEM-7), or a right to write memory that may only be read.
     #[expect(clippy::too_many_arguments, reason = "NdkFastRegister has them")]
     pub fn fast_register(
         &self,

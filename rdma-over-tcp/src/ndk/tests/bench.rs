@@ -16,10 +16,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use offload_engine::time::{Duration, Instant};
+use offload_engine::{
+    memory::{Span, to_vec},
+    time::{Duration, Instant},
+};
 use oorandom::Rand32;
 
 use crate::{
+    mpa::GatherList,
     ndk::{Adapter, AdapterConfig, CoreAccess},
     rnic::{
         ConnectError, Rnic, StreamId, Urgency,
@@ -90,28 +94,28 @@ struct Io {
     outstanding: usize,
     super_segment: usize,
     path_octets: usize,
-    sent: Vec<(u64, Vec<Bytes>)>,
+    sent: Vec<(u64, Vec<Span>)>,
     /// In the order of the calls; `true`: a reset.
     ends: Vec<bool>,
 }
 
 impl Transport for Io {
-    type List = Vec<Bytes>;
+    type List = Vec<Span>;
 
     fn now(&self) -> Instant {
         self.now
     }
 
-    fn list(&mut self) -> Vec<Bytes> {
+    fn list(&mut self) -> Vec<Span> {
         Vec::new()
     }
 
-    fn keep(&mut self, list: Vec<Bytes>) {
+    fn keep(&mut self, list: Vec<Span>) {
         assert!(list.is_empty());
     }
 
-    fn send(&mut self, serial: u64, list: Vec<Bytes>) {
-        let bytes: usize = list.iter().map(Bytes::len).sum();
+    fn send(&mut self, serial: u64, list: Vec<Span>) {
+        let bytes: usize = list.iter().map(Span::len).sum();
         self.room = self.room.saturating_sub(bytes);
         self.outstanding += bytes;
         self.sent.push((serial, list));
@@ -134,6 +138,9 @@ impl Transport for Io {
         false
     }
 
+    /// The pipe copies what it is given.
+    fn detach_withdrawn(&mut self) {}
+
     fn send_outstanding(&self) -> usize {
         self.outstanding
     }
@@ -151,9 +158,21 @@ impl Transport for Io {
     }
 }
 
+impl GatherList for Vec<Span> {
+    type Payload = Span;
+
+    fn push_encoded(&mut self, octets: Bytes) {
+        self.push(octets.into());
+    }
+
+    fn push_payload(&mut self, payload: Span) {
+        self.push(payload);
+    }
+}
+
 /// Sizes of the FPDUs of a list without markers (MPA-4.1-3).
-fn fpdu_octets(list: &[Bytes]) -> Vec<usize> {
-    let octets = list.concat();
+fn fpdu_octets(list: &[Span]) -> Vec<usize> {
+    let octets = to_vec(list.iter().map(Span::piece));
     let mut rest = &octets[..];
     let mut fpdus = Vec::new();
     while let Some(length) = rest.first_chunk() {
@@ -322,7 +341,7 @@ impl Bench {
         let ends = [(node, id, None, (local, remote)), (other, passive, listener, (remote, local))];
         for (node, id, listener, addresses) in ends {
             let mut core = self.nodes[node].access.lock();
-            core.handle_established(id, listener, addresses);
+            core.handle_established(self.now, id, listener, addresses);
         }
         self.connections.push([End::new(node, id), End::new(other, passive)]);
         let index = self.connections.len() - 1;
@@ -387,10 +406,10 @@ impl Bench {
             }
             let state = &mut self.connections[index][end];
             assert!(!state.has_fin, "nothing is posted behind a FIN");
-            let bytes = list.iter().map(Bytes::len).sum();
+            let bytes = list.iter().map(Span::len).sum();
             self.posted[node].push(fpdu_octets(&list));
             self.slices[node].push(list.len());
-            list.iter().for_each(|slice| state.in_flight.extend(slice));
+            state.in_flight.extend(to_vec(list.iter().map(Span::piece)));
             state.unacknowledged += bytes;
             state.lists.push_back((serial, bytes));
         }

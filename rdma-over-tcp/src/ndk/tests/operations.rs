@@ -199,12 +199,53 @@ fn nothing_leaves_after_deregistration() {
         assert!(bench.step(), "the response begins");
     }
     let lists = bench.posted[1].len();
-    passive.mr.deregister().unwrap();
+    assert_eq!(passive.mr.deregister(|| {}), NtStatus::SUCCESS);
     bench.settle();
     // The one list behind it is the Terminate.
     assert_eq!(bench.posted[1].len(), lists + 1);
     assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
     assert_eq!(passive.qp.stats().terminates_out, 1);
+}
+
+// NDK-ASY-1, NDK-LIFE-4: what is under way of a Write goes on in copies, and what has not begun ends the stream, before
+// deregistration is complete; so with a close, which comes behind a deregistration that waits.
+#[test]
+fn deregistration_waits_for_what_is_sent() {
+    let size = 500_000;
+    for closes in [false, true] {
+        let mut bench = Bench::new(1);
+        bench.window = 100_000;
+        let (active, passive) = connected(&mut bench);
+        active.fill(0, size, 5);
+        bench.hold_acks = true;
+        let target = passive.sge(0, size);
+        let source = [active.sge(0, size)];
+        let (to, token) = (target.address, target.token);
+        active.qp.write(1, Data::Registered(&source), to, token, OpFlags::NONE).unwrap();
+        bench.settle();
+        let note = |what| active.log.note(what);
+        if !closes {
+            let (told, mr) = (note("deregistered"), &active.mr);
+            assert_eq!(mr.deregister(move || told(NtStatus::SUCCESS)), NtStatus::PENDING);
+            assert_eq!(mr.deregister(|| {}), NtStatus::INVALID_PARAMETER, "it is under way");
+            let again = mr.register(&active.buffer, 0, 1, crate::ndk::MrFlags::NONE);
+            assert_eq!(again, Err(NtStatus::INVALID_PARAMETER));
+        }
+        let told = note("closed");
+        assert_eq!(active.mr.close(move || told(NtStatus::SUCCESS)), NtStatus::PENDING);
+        assert_eq!(active.log.take(), []);
+        bench.hold_acks = false;
+        bench.settle();
+        let told: Vec<_> = active.log.take().into_iter().map(|(what, _)| what).collect();
+        let told: Vec<_> = told.into_iter().filter(|what| what.ends_with("ed")).collect();
+        assert_eq!(told, if closes { vec!["closed"] } else { vec!["deregistered", "closed"] });
+        assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
+        assert_eq!(active.qp.stats().terminates_out, 1);
+        let placed = passive.content(0, size);
+        let whole = active.content(0, size);
+        let end = placed.iter().zip(&whole).take_while(|(one, other)| one == other).count();
+        assert!(end >= 90_000 && placed[end..].iter().all(|byte| *byte == 0), "{end}");
+    }
 }
 
 /// Uneven pieces that lie apart, and the bytes that they make up.

@@ -106,6 +106,8 @@ pub(crate) struct Stream {
     pub(crate) deadline: Option<Instant>,
     /// A kick is under way.
     pub(crate) is_kicked: bool,
+    /// Memory is wanted back that this stream may use.
+    pub(crate) is_recalling: bool,
     pub(crate) history: History,
 }
 
@@ -161,6 +163,7 @@ impl Stream {
             ending: Ending::Not,
             deadline: None,
             is_kicked: false,
+            is_recalling: false,
             history: History::default(),
         }
     }
@@ -289,6 +292,9 @@ impl Stream {
     /// Does what is to be done, now that there is a way into the connection.
     pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl Transport) {
         self.is_kicked = false;
+        if core::mem::take(&mut self.is_recalling) {
+            self.give_back(objects, config, io);
+        }
         if let Some(qp) = self.quiet_qp(objects) {
             qp.flow.pumped(false, io.send_outstanding(), io.effective_mss());
             self.connect_completed(objects);

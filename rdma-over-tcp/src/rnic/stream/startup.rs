@@ -31,6 +31,7 @@ impl Stream {
     /// Bytes may flow: start-up begins.
     pub(crate) fn open(&mut self, objects: &mut Objects, config: &Config, io: &mut impl Transport) {
         self.is_open = true;
+        self.history.offloaded = Some(io.now());
         if let Phase::Opening(initiator) = &mut self.phase {
             match initiator.take() {
                 Some(initiator) => {

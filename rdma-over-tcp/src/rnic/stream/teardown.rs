@@ -117,6 +117,27 @@ impl Stream {
         self.deadline = Some(io.now() + config.terminate_timeout);
     }
 
+    /// Lets go of memory that is wanted back. A message that was to go on with it ends the stream, as one does that is
+    /// to begin with it.
+    #[cold]
+    pub(super) fn give_back(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &mut impl Transport,
+    ) {
+        io.detach_withdrawn();
+        let Phase::Operating(operation) = &mut self.phase else { return };
+        if !operation.transmitter.needs_withdrawn() {
+            return;
+        }
+        if let Some(qp) = self.qp.and_then(|id| objects.qps.get_mut(id)) {
+            qp.sends.advance(Progress::Done(WcStatus::LocalProtection));
+        }
+        let terminate = Terminate::new(WireError::RdmapLocalCatastrophic);
+        self.fail(objects, config, io, Failure::new(terminate));
+    }
+
     /// The peer has sent a Terminate: nothing more is sent (RFC 5040 5.4).
     pub(super) fn terminated(
         &mut self,

@@ -21,7 +21,7 @@
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use bytes::Bytes;
+use offload_engine::memory::{Piece, Span};
 
 use super::{
     failure::Failure,
@@ -86,26 +86,26 @@ struct Train<L> {
 
 /// The memory of a message, to be copied.
 struct Pieces<'a> {
-    slices: [&'a [u8]; PIECES_MAX],
+    pieces: [Piece<'a>; PIECES_MAX],
     /// How many there are; those beyond [`PIECES_MAX`] are missing.
     count: usize,
 }
 
 impl<'a> Pieces<'a> {
     const fn new() -> Self {
-        Self { slices: [&[]; PIECES_MAX], count: 0 }
+        Self { pieces: [Piece::EMPTY; PIECES_MAX], count: 0 }
     }
 
-    fn push(&mut self, slice: &'a [u8]) {
-        if let Some(place) = self.slices.get_mut(self.count) {
-            *place = slice;
+    fn push(&mut self, piece: Piece<'a>) {
+        if let Some(place) = self.pieces.get_mut(self.count) {
+            *place = piece;
         }
         self.count += 1;
     }
 
     /// All of them, if they are few enough.
-    fn all(&self) -> Option<&[&'a [u8]]> {
-        self.slices.get(..self.count)
+    fn all(&self) -> Option<&[Piece<'a>]> {
+        self.pieces.get(..self.count)
     }
 }
 
@@ -168,9 +168,9 @@ pub(super) struct Transmitter {
     read_msn: Msn,
     message: Option<Message>,
     /// Payload of the message that is not cut yet.
-    payload: VecDeque<Bytes>,
+    payload: VecDeque<Span>,
     /// Payload of one FPDU.
-    cut: Vec<Bytes>,
+    cut: Vec<Span>,
     /// Reads of the peer that wait for their response, oldest first.
     responses: VecDeque<ReadRequest>,
     /// Own requests that await their response, oldest first.
@@ -224,6 +224,11 @@ impl Transmitter {
     /// Reads of the peer that are being served.
     pub(super) fn inbound_reads(&self) -> usize {
         self.responses.len() + usize::from(self.is_cutting_response())
+    }
+
+    /// Whether the message that is being cut goes on in memory that is wanted back.
+    pub(super) fn needs_withdrawn(&self) -> bool {
+        self.payload.iter().any(Span::is_withdrawn)
     }
 
     /// Drops all work; only `terminate`, if given, is still sent.
@@ -322,7 +327,7 @@ impl Transmitter {
         qp: &mut Qp,
         regions: &mut Regions,
         limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Bytes>>,
+        train: &mut Train<impl GatherList<Payload = Span>>,
     ) -> Result<(), Failure> {
         if let Some(kind) = self.rtr.take() {
             // MPE-9.2-7: nothing goes before it. A read or send takes the first number of its queue.
@@ -392,7 +397,7 @@ impl Transmitter {
         qp: &mut Qp,
         regions: &mut Regions,
         limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Bytes>>,
+        train: &mut Train<impl GatherList<Payload = Span>>,
     ) -> Result<Started, Failure> {
         if self.responses.is_empty() || self.was_response {
             self.was_response = false;
@@ -415,7 +420,7 @@ impl Transmitter {
         qp: &mut Qp,
         regions: &mut Regions,
         limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Bytes>>,
+        train: &mut Train<impl GatherList<Payload = Span>>,
     ) -> Result<Started, Failure> {
         loop {
             let serial = qp.sends.next_serial();
@@ -483,18 +488,21 @@ impl Transmitter {
                 visit(region, qp, regions, serial, Access::LOCAL_WRITE, |_| {})
             } else if let Some(captured) = qp.sends.captured(serial) {
                 match is_whole {
-                    true => pieces.push(captured),
-                    false => self.payload.extend((!captured.is_empty()).then(|| captured.clone())),
+                    true => pieces.push(Piece::Private(captured)),
+                    false => {
+                        let rest = (!captured.is_empty()).then(|| captured.clone().into());
+                        self.payload.extend(rest);
+                    }
                 }
                 true
             } else if is_whole {
                 visit(region, qp, regions, serial, Access::NONE, |granted| {
-                    pieces.push(granted.slice());
+                    pieces.push(granted.piece());
                 })
             } else {
                 let payload = &mut self.payload;
                 visit(region, qp, regions, serial, Access::NONE, |granted| {
-                    payload.push_back(granted.bytes());
+                    payload.push_back(granted.span());
                 })
             };
             if !is_accessible {
@@ -513,7 +521,7 @@ impl Transmitter {
             if is_whole && !pushed {
                 let Self { payload, source_region: region, .. } = self;
                 visit(region, qp, regions, serial, Access::NONE, |granted| {
-                    payload.push_back(granted.bytes());
+                    payload.push_back(granted.span());
                 });
             }
             if is_copied && !is_captured {
@@ -551,7 +559,7 @@ impl Transmitter {
     }
 
     /// Adds an FPDU without payload.
-    fn push_header(&mut self, train: &mut Train<impl GatherList<Payload = Bytes>>, header: &[u8]) {
+    fn push_header(&mut self, train: &mut Train<impl GatherList<Payload = Span>>, header: &[u8]) {
         let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, &mut train.list);
         train.octets += fpdu.finish();
         train.fpdus += 1;
@@ -560,15 +568,15 @@ impl Transmitter {
     /// Adds a message of one FPDU, whose payload is copied.
     fn push_whole(
         &mut self,
-        train: &mut Train<impl GatherList<Payload = Bytes>>,
+        train: &mut Train<impl GatherList<Payload = Span>>,
         source: &Source,
-        payload: &[&[u8]],
+        payload: &[Piece<'_>],
     ) {
-        let octets = payload.iter().map(|slice| slice.len()).sum();
+        let octets = payload.iter().map(Piece::len).sum();
         let header = source.header(0, true);
         let Self { encoder, slab, .. } = self;
         let mut fpdu = encoder.begin(&header, octets, octets, slab, &mut train.list);
-        payload.iter().for_each(|slice| fpdu.copy(slice));
+        payload.iter().for_each(|piece| fpdu.copy_from(*piece));
         train.octets += fpdu.finish();
         train.fpdus += 1;
     }
@@ -582,7 +590,7 @@ impl Transmitter {
         request: ReadRequest,
         header: &[u8],
         (offset, octets): (u32, u32),
-        train: &mut Train<impl GatherList<Payload = Bytes>>,
+        train: &mut Train<impl GatherList<Payload = Span>>,
     ) -> Result<(), Failure> {
         if octets == 0 {
             self.push_header(train, header);
@@ -598,7 +606,7 @@ impl Transmitter {
         let Self { encoder, slab, .. } = self;
         let octets = octets as usize;
         let mut fpdu = encoder.begin(header, octets, octets, slab, &mut train.list);
-        fpdu.copy(granted.slice());
+        fpdu.copy_from(granted.piece());
         train.octets += fpdu.finish();
         train.fpdus += 1;
         Ok(())
@@ -607,19 +615,19 @@ impl Transmitter {
     /// Adds an FPDU of `header` and the payload cut.
     fn push_cut(
         &mut self,
-        train: &mut Train<impl GatherList<Payload = Bytes>>,
+        train: &mut Train<impl GatherList<Payload = Span>>,
         header: &[u8],
         is_copied: bool,
     ) {
         let Self { encoder, slab, cut, .. } = self;
-        let copies = |slice: &Bytes| is_copied || slice.len() <= COPIED_PIECE_MAX;
-        let octets = cut.iter().map(Bytes::len).sum();
-        let copied_octets = cut.iter().filter(|slice| copies(slice)).map(Bytes::len).sum();
+        let copies = |span: &Span| is_copied || span.len() <= COPIED_PIECE_MAX;
+        let octets = cut.iter().map(Span::len).sum();
+        let copied_octets = cut.iter().filter(|span| copies(span)).map(Span::len).sum();
         let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut train.list);
-        for slice in cut.drain(..) {
-            match copies(&slice) {
-                true => fpdu.copy(&slice),
-                false => fpdu.lend(slice),
+        for span in cut.drain(..) {
+            match copies(&span) {
+                true => fpdu.copy_from(span.piece()),
+                false => fpdu.lend(span),
             }
         }
         train.octets += fpdu.finish();
@@ -643,7 +651,7 @@ const EMPTY_READ: ReadRequest = ReadRequest {
 };
 
 /// Moves `count` bytes from the front of `from` into `to`.
-fn take_front(from: &mut VecDeque<Bytes>, mut count: usize, to: &mut Vec<Bytes>) {
+fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
     while count > 0 {
         let Some(front) = from.front_mut() else { return };
         if front.len() <= count {

@@ -5,7 +5,8 @@ use std::collections::{HashSet, VecDeque};
 use bytes::Bytes;
 use offload_engine::{
     chimney::client::Disconnect,
-    nbl::{NblChain, NetBufferList},
+    memory::SharedSpan,
+    nbl::{Mdl, NblChain, NetBufferList},
     status::NdisStatus,
 };
 
@@ -48,12 +49,15 @@ fn list(context: u64, start: u64, len: u64) -> NetBufferList {
     let mut data = Vec::new();
     Stream::Ours.write(start, len, &mut data);
     let data = Bytes::from(data);
-    // Two pieces of memory, so that segments gather.
+    // Two pieces of memory, so that segments gather; one is shared, so that a tail is copied aside.
     let cut = data.len() / 3;
     let mut list = NetBufferList::new(context);
-    for part in [data.slice(..cut), data.slice(cut..)] {
-        list.net_buffers.push(part.into());
-    }
+    list.net_buffers.push(data.slice(..cut).into());
+    let second = SharedSpan::allocate(data.len(), 1).map_or_else(Mdl::default, |memory| {
+        memory.write(0, &data);
+        memory.slice(cut..data.len()).into()
+    });
+    list.net_buffers.push(second.into());
     list
 }
 

@@ -1,6 +1,9 @@
 //! Whether a segment that the connection sends is legal.
 
-use offload_engine::tcp::{Ecn, Flags, SackBlock, SeqNum, Transmit};
+use offload_engine::{
+    memory::to_vec,
+    tcp::{Ecn, Flags, SackBlock, SeqNum, Transmit},
+};
 
 use super::{End, World, stream::Stream};
 
@@ -51,11 +54,11 @@ impl World {
             self.summary.window_probes += u64::from(probe);
         }
         let mut at = start;
-        for slice in self.tcp.payload(transmit) {
-            if let Err(at) = Stream::Ours.check(at, slice) {
+        for piece in self.tcp.payload(transmit) {
+            if let Err(at) = Stream::Ours.check(at, &to_vec([piece])) {
                 panic!("another byte than was posted at {at}");
             }
-            at += slice.len() as u64;
+            at += piece.len() as u64;
         }
         assert_eq!(at, data_end, "the payload has another length than the header says");
         self.snd_max = self.snd_max.max(end);

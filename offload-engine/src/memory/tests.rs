@@ -1,0 +1,207 @@
+use alloc::{sync::Arc, vec, vec::Vec};
+use std::thread;
+
+use bytes::{Bytes, BytesMut};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A span of `data` whose memory is a `Vec` with more bytes around it.
+fn span(data: &[u8]) -> SharedSpan {
+    let span = SharedSpan::allocate(data.len() + 64, 64).unwrap().slice(13..13 + data.len());
+    span.write(0, data);
+    span
+}
+
+fn content(span: &SharedSpan) -> Vec<u8> {
+    let mut content = vec![0xee; span.len()];
+    span.read(0, &mut content);
+    content
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + 1) as u8).collect()
+}
+
+// Each length at each alignment of both sides: all of it, and nothing around it.
+#[test]
+fn copies_move_what_they_are_asked_to() {
+    let source = pattern(700);
+    let memory = SharedSpan::allocate(800, 64).unwrap();
+    for len in (0..200).chain(240..300).chain([448, 511, 512, 513, 640]) {
+        for (from, to) in [(0, 0), (0, 1), (1, 0), (3, 15), (15, 9), (8, 8), (16, 17)] {
+            memory.write(0, &[0xaa; 800]);
+            memory.write(20 + to, &source[from..from + len]);
+            let all = content(&memory);
+            assert_eq!(all[20 + to..][..len], source[from..][..len], "{len} {from} {to}");
+            let around = all[..20 + to].iter().chain(&all[20 + to + len..]);
+            assert!(around.copied().all(|byte| byte == 0xaa), "{len} {from} {to}");
+
+            let mut target = vec![0xbb; 800];
+            memory.read(20 + to, &mut target[from..from + len]);
+            assert_eq!(target[from..][..len], source[from..][..len], "{len} {from} {to}");
+            let around = target[..from].iter().chain(&target[from + len..]);
+            assert!(around.copied().all(|byte| byte == 0xbb), "{len} {from} {to}");
+        }
+    }
+}
+
+#[test]
+fn aligned_zeroed_and_shared() {
+    let memory = SharedSpan::allocate(5000, 4096).unwrap();
+    assert_eq!(memory.as_ptr().addr() % 4096, 0);
+    assert!(content(&memory).iter().all(|byte| *byte == 0));
+    memory.clone().slice(4990..5000).write(8, b"ab");
+    assert_eq!((memory.load(4998), memory.load(4999)), (b'a', b'b'));
+    assert!(SharedSpan::allocate(0, 1).is_none());
+    assert!(SharedSpan::allocate(1, 3).is_none());
+    assert!(SharedSpan::allocate(usize::MAX, 1).is_none());
+}
+
+#[test]
+fn bounds() {
+    let memory = SharedSpan::allocate(8, 8).unwrap();
+    let panics = |work: &dyn Fn(&SharedSpan)| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&memory))).is_err()
+    };
+    assert!(!panics(&|memory| memory.write(6, b"xy")));
+    assert!(panics(&|memory| memory.write(7, b"xy")));
+    assert!(panics(&|memory| memory.write_in_order(7, b"xy")));
+    assert!(panics(&|memory| memory.read(usize::MAX, &mut [0; 2])));
+    assert!(panics(&|memory| drop(memory.slice(3..9))));
+    assert!(panics(&|memory| drop(memory.slice(9..9))));
+    assert!(panics(&|memory| assert!(memory.load(8) == 0)));
+    assert!(panics(&|memory| memory.view().read(&mut [0; 7])));
+}
+
+// Pages that are mapped to be read are never written.
+#[test]
+fn memory_to_be_read() {
+    let text = Bytes::copy_from_slice(&[1, 2, 3]);
+    let memory = SharedSpan::from(text.clone());
+    assert_eq!(memory.as_ptr().cast_const(), text.as_ptr());
+    drop(text);
+    assert!(!memory.is_writable() && !memory.under(()).slice(1..2).is_writable());
+    assert_eq!(content(&memory), [1, 2, 3]);
+    for write in [SharedSpan::write, SharedSpan::write_in_order] {
+        let work = std::panic::AssertUnwindSafe(|| write(&memory.under(()), 0, &[9]));
+        assert!(std::panic::catch_unwind(work).is_err());
+    }
+    assert_eq!(content(&memory), [1, 2, 3]);
+}
+
+// The owner goes with the last span, whichever that is; one in between goes first, and is withdrawn by itself.
+#[test]
+fn owners_go_with_the_last_span() {
+    let memory = Arc::new([const { AtomicU8::new(5) }; 10]);
+    let start = NonNull::from(&*memory).cast();
+    let (all, some) = (Arc::new(()), Arc::new(()));
+    // SAFETY: the owner keeps it, and it is accessed by atomics of one byte.
+    let span = unsafe { SharedSpan::from_raw(start, 10, true, (memory.clone(), all.clone())) };
+    let registered = span.under(some.clone());
+    let part = registered.slice(2..4);
+    let piece = Span::from(part.clone());
+    registered.withdraw();
+    assert!(part.is_withdrawn() && piece.is_withdrawn() && !span.is_withdrawn());
+    drop((registered, part));
+    assert_eq!((Arc::strong_count(&all), Arc::strong_count(&some)), (2, 2));
+    drop(span);
+    drop(piece.slice(0..1));
+    assert_eq!((Arc::strong_count(&all), Arc::strong_count(&some)), (2, 2));
+    drop(piece);
+    assert_eq!((Arc::strong_count(&all), Arc::strong_count(&some)), (1, 1));
+    assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+// Who sees the last byte sees those before it.
+#[test]
+fn the_last_byte_is_written_last() {
+    let memory = SharedSpan::allocate(100, 64).unwrap();
+    let writer = {
+        let memory = memory.clone();
+        thread::spawn(move || {
+            for round in 1..=200 {
+                // The other side says when it has looked.
+                while memory.load(99) != round {
+                    thread::yield_now();
+                }
+                memory.write_in_order(3, &[round; 70]);
+            }
+        })
+    };
+    for round in 1..=200 {
+        memory.write_in_order(99, &[round]);
+        while memory.load(72) != round {
+            thread::yield_now();
+        }
+        let mut placed = [0; 70];
+        memory.read(3, &mut placed);
+        assert_eq!(placed, [round; 70]);
+    }
+    writer.join().unwrap();
+}
+
+// What races gives for each byte a value that was there.
+#[test]
+fn a_race_is_a_mixture() {
+    let memory = SharedSpan::allocate(1000, 64).unwrap();
+    let writers = [b'a', b'b'].map(|letter| {
+        let memory = memory.clone();
+        thread::spawn(move || (0..300).for_each(|_| memory.write(0, &[letter; 1000])))
+    });
+    while !writers.iter().all(thread::JoinHandle::is_finished) {
+        assert!(content(&memory).iter().all(|byte| [0, b'a', b'b'].contains(byte)));
+        memory.view().chunks(|chunk| assert_eq!(chunk.len(), 1000));
+    }
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+}
+
+proptest! {
+    // Whatever is asked of a piece or a span, private and shared ones answer the same.
+    #[test]
+    fn private_and_shared_are_the_same(
+        len in 0_usize..20_000,
+        cuts in prop::array::uniform2(any::<prop::sample::Index>()),
+    ) {
+        let data = pattern(len.max(1));
+        let [start, end] = { let mut cuts = cuts.map(|cut| cut.index(data.len() + 1)); cuts.sort(); cuts };
+        let part = &data[start..end];
+        for span in [Span::from(data.clone()), Span::from(span(&data))] {
+            let mut rest = span.clone();
+            prop_assert_eq!(to_vec([rest.split_to(start).piece()]), &data[..start]);
+            prop_assert_eq!(to_vec([rest.split_to(end - start).piece()]), part);
+            prop_assert_eq!(to_vec([rest.piece()]), &data[end..]);
+            prop_assert_eq!(span.slice(start..end).as_ptr().addr(), span.as_ptr().addr() + start);
+
+            let piece = span.piece().split_at(start).1.truncated(end - start);
+            prop_assert_eq!(piece.as_ptr(), span.piece().part(start, end - start).as_ptr());
+            prop_assert_eq!((piece.len(), piece.is_empty()), (part.len(), part.is_empty()));
+            let rest = span.piece().part(end, data.len() - end);
+            prop_assert_eq!(to_vec([piece, Piece::EMPTY, rest]), &data[start..]);
+            let mut copy = vec![0; part.len()];
+            piece.read(&mut copy);
+            prop_assert_eq!(&copy, part);
+            let mut appended = BytesMut::from(&b"front"[..]);
+            piece.append_to(&mut appended);
+            prop_assert_eq!(&appended[5..], part);
+            let mut seen = Vec::new();
+            piece.chunks(|chunk| seen.extend_from_slice(chunk));
+            prop_assert_eq!(&seen, part);
+            prop_assert_eq!(piece.byte(0), part.first().copied());
+            prop_assert_eq!(piece.byte(part.len().max(1) - 1), part.last().copied());
+            prop_assert_eq!(piece.byte(part.len()), None);
+            let entry = piece.io_slice();
+            prop_assert_eq!((entry.as_ptr(), entry.len()), (piece.as_ptr(), piece.len()));
+            let copied = span.copied();
+            prop_assert_eq!(copied.is_some(), matches!(span, Span::Shared(_)));
+            prop_assert!(copied.is_none_or(|copied| copied == data));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_of_no_length() {
+    assert!(Span::default().is_empty() && Piece::EMPTY.is_empty());
+    assert!(Span::from(Bytes::new()).copied().is_none());
+    assert!(size_of::<Span>() <= size_of::<Bytes>());
+}

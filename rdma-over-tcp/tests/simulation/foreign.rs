@@ -1,0 +1,218 @@
+//! Foreign memory that goes away: pages that are unmapped as soon as their deregistration is complete, while what was
+//! written from them is in TCP's queues, in frames that are lost and retransmitted, or not with TCP yet.
+
+use std::{
+    net::SocketAddr,
+    ptr::NonNull,
+    sync::{Arc, Mutex},
+};
+
+use offload_engine::memory::SharedSpan;
+use oorandom::Rand64;
+use rdma_over_tcp::{
+    mpa::startup::{RtrKind, RtrSet},
+    ndk::{
+        Adapter, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, Pd, Qp,
+        QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    },
+};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+use crate::{
+    bench::Bench,
+    plan::{Plan, draw, once_in},
+};
+
+const PAGES: usize = 256 * 1024;
+const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
+/// The address that the pages have for the queue pair.
+const NAME: u64 = 0x10_0000_0000;
+
+/// What became of one run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End {
+    /// The Write was carried out, else its connection has ended.
+    pub(crate) is_whole: bool,
+    /// The deregistration had to wait.
+    pub(crate) is_pending: bool,
+    /// The peer had not acknowledged all when the pages were unmapped.
+    pub(crate) was_under_way: bool,
+}
+
+/// What callbacks tell.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Option<NtStatus>>>);
+
+impl Told {
+    fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
+        let told = self.clone();
+        move |status| *told.0.lock().unwrap() = Some(status)
+    }
+
+    fn is_told(&self) -> bool {
+        self.0.lock().unwrap().is_some()
+    }
+
+    fn take(&self) -> Option<NtStatus> {
+        self.0.lock().unwrap().take()
+    }
+}
+
+/// Pages of the system's, written and then perhaps only to be read.
+struct Pages(NonNull<u8>);
+
+impl Pages {
+    fn new(content: &[u8], is_writable: bool) -> Self {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new pages, at an address that the system chooses.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), content.len(), protection, MapFlags::PRIVATE)
+        };
+        let start = NonNull::new(start.unwrap().cast::<u8>()).unwrap();
+        // SAFETY: so many bytes were mapped to be written, and nobody else knows them.
+        unsafe { start.copy_from_nonoverlapping(NonNull::from(content).cast(), content.len()) };
+        if !is_writable {
+            // SAFETY: nobody has a reference to them.
+            unsafe { mprotect(start.as_ptr().cast(), content.len(), MprotectFlags::READ).unwrap() };
+        }
+        Self(start)
+    }
+
+    fn unmap(self) {
+        // SAFETY: the deregistration is complete, and the test has no reference to them.
+        unsafe { munmap(self.0.as_ptr().cast(), PAGES).unwrap() };
+    }
+}
+
+/// A queue pair and what it needs.
+struct Side {
+    pd: Pd,
+    cq: Cq,
+    qp: Qp,
+    results: Vec<(u64, NtStatus)>,
+}
+
+impl Side {
+    fn new(adapter: &Adapter) -> Self {
+        let cq = adapter.create_cq(16, |_| {}).unwrap();
+        let pd = adapter.create_pd().unwrap();
+        let limits = QpLimits { inline_data_size: 16, ..QpLimits::default() };
+        let qp = pd.create_qp(&cq, &cq, 0, limits).unwrap();
+        Self { pd, cq, qp, results: Vec::new() }
+    }
+
+    fn register(&self, buffer: &RegisteredBuffer, rights: MrFlags) -> Mr {
+        let mr = self.pd.create_mr(false).unwrap();
+        mr.register(buffer, 0, buffer.len(), rights).unwrap();
+        mr
+    }
+
+    /// The status of request `context`, once it is complete.
+    fn outcome(&mut self, context: u64) -> Option<NtStatus> {
+        let mut results = [NdkResultEx::default(); 4];
+        let count = self.cq.poll_ex(&mut results);
+        let results = results[..count].iter();
+        self.results.extend(results.map(|result| (result.request_context, result.status)));
+        self.results.iter().find(|(of, _)| *of == context).map(|(_, status)| *status)
+    }
+}
+
+fn connect(bench: &mut Bench, sides: [&Side; 2], remote: SocketAddr) -> [Connector; 2] {
+    let incoming = Arc::<Mutex<Option<Connector>>>::default();
+    let of_listener = incoming.clone();
+    let event = move |connector| *of_listener.lock().unwrap() = Some(connector);
+    let listener = bench.adapters[1].create_listener(event).unwrap();
+    let [active, done] = [(); 2].map(|()| Told::default());
+    assert_eq!(listener.listen(remote, done.tells()), NtStatus::PENDING);
+    bench.run(|| done.is_told()).unwrap();
+    let connector = bench.adapters[0].create_connector().unwrap();
+    let status = connector.connect(&sides[0].qp, None, remote, LIMITS, &[], active.tells());
+    assert_eq!(status, NtStatus::PENDING);
+    bench.run(|| incoming.lock().unwrap().is_some()).unwrap();
+    let accepted = incoming.lock().unwrap().take().unwrap();
+    let _ = accepted.accept(&sides[1].qp, LIMITS, &[], None, |_| {});
+    bench.run(|| active.is_told()).unwrap();
+    assert_eq!(active.take(), Some(NtStatus::SUCCESS));
+    let _ = connector.complete_connect(None, active.tells());
+    // The accept may end with the first message only.
+    bench.run(|| active.is_told()).unwrap();
+    [connector, accepted]
+}
+
+/// A Write from pages that are unmapped while it is under way, or behind it.
+pub(crate) fn run(seed: u64) -> End {
+    let rng = &mut Rand64::new(u128::from(seed) ^ 0x00f0_e19a);
+    let is_bad = !once_in(rng, 4);
+    let mut plan = Plan::with(rng, is_bad);
+    // One by a Send would take the receive.
+    plan.adapters.iter_mut().for_each(|adapter| adapter.rtr = RtrSet::only(RtrKind::Write));
+    let mut bench = Bench::new(&plan, [seed, seed + 1]);
+    let [mut near, mut far] = [0, 1].map(|at| Side::new(&bench.adapters[at]));
+    let remote = SocketAddr::new(plan.addresses[1], 7000);
+    let _connectors = connect(&mut bench, [&near, &far], remote);
+
+    let length = PAGES - draw(rng, 4096);
+    let content: Vec<u8> = (0..PAGES).map(|at| (at * 7 + at / 251) as u8 | 1).collect();
+    let is_writable = once_in(rng, 2);
+    let pages = Pages::new(&content, is_writable);
+    // SAFETY: they are unmapped when their deregistration is complete, and nobody has a reference to them.
+    let memory = unsafe { SharedSpan::from_raw(pages.0, PAGES, is_writable, ()) };
+    let source = RegisteredBuffer::from(memory).at_address(NAME);
+    if !is_writable {
+        let mr = near.pd.create_mr(false).unwrap();
+        for rights in [MrFlags::ALLOW_LOCAL_WRITE, MrFlags::ALLOW_REMOTE_WRITE] {
+            let refused = mr.register(&source, 0, PAGES, rights);
+            assert_eq!(refused, Err(NtStatus::ACCESS_VIOLATION));
+        }
+        assert_eq!(mr.close(|| {}), NtStatus::SUCCESS);
+    }
+    let source_mr = near.register(&source, MrFlags::NONE);
+    let sink = bench.adapters[1].allocate(PAGES).unwrap();
+    let rights = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
+    let sink_mr = far.register(&sink, rights);
+
+    far.qp.receive(9, &[]).unwrap();
+    let sge = Sge { address: NAME, length: length as u32, token: source_mr.local_token() };
+    let (to, token) = (sink.address(), sink_mr.remote_token());
+    near.qp.write(1, Data::Registered(&[sge]), to, token, OpFlags::NONE).unwrap();
+    near.qp.send(2, Data::Inline(&[]), OpFlags::NONE).unwrap();
+    let mut rounds = draw(rng, 300);
+    // It stalls where all is done before.
+    let _ = bench.run(|| {
+        rounds = rounds.saturating_sub(1);
+        rounds == 0
+    });
+
+    let done = Told::default();
+    let tells = done.tells();
+    let closes = once_in(rng, 3);
+    let end = move || tells(NtStatus::SUCCESS);
+    let status = if closes { source_mr.close(end) } else { source_mr.deregister(end) };
+    let is_pending = status == NtStatus::PENDING;
+    if is_pending {
+        bench.run(|| done.is_told()).unwrap();
+    } else {
+        assert_eq!(status, NtStatus::SUCCESS);
+    }
+    let was_under_way = near.outcome(1).is_none();
+    pages.unmap();
+
+    bench.run(|| near.outcome(2).is_some()).unwrap();
+    let is_whole = near.outcome(1) == Some(NtStatus::SUCCESS);
+    let mut placed = vec![0; PAGES];
+    if is_whole {
+        assert_eq!(near.outcome(2), Some(NtStatus::SUCCESS));
+        bench.run(|| far.outcome(9).is_some()).unwrap();
+        sink.read_at(0, &mut placed);
+        assert!(placed[..length] == content[..length], "seed {seed}");
+    } else {
+        assert_eq!(near.outcome(1), Some(NtStatus::ACCESS_VIOLATION));
+        assert_eq!(near.outcome(2), Some(NtStatus::CANCELLED));
+        bench.run_until_empty().unwrap();
+        sink.read_at(0, &mut placed);
+        let end = placed.iter().position(|byte| *byte == 0).unwrap();
+        assert!(placed[..end] == content[..end], "seed {seed}");
+        assert!(end < length && placed[end..].iter().all(|byte| *byte == 0), "seed {seed}");
+    }
+    End { is_whole, is_pending, was_under_way }
+}
