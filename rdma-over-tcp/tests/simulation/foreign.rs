@@ -1,5 +1,6 @@
 //! Foreign memory that goes away: pages that are unmapped as soon as their deregistration is complete, while what was
-//! written from them is in TCP's queues, in frames that are lost and retransmitted, or not with TCP yet.
+//! written from them is in TCP's queues, in frames that are lost and retransmitted, or not with TCP yet. In half of the
+//! seeds the connection moves between the stacks meanwhile.
 
 use std::{
     net::SocketAddr,
@@ -20,6 +21,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 use crate::{
     bench::Bench,
+    moves::Moves,
     plan::{Plan, draw, once_in},
 };
 
@@ -146,7 +148,12 @@ pub(crate) fn run(seed: u64) -> End {
     let mut plan = Plan::with(rng, is_bad);
     // One by a Send would take the receive.
     plan.adapters.iter_mut().for_each(|adapter| adapter.rtr = RtrSet::only(RtrKind::Write));
+    let moves = once_in(rng, 2);
+    if moves {
+        plan.mix_policies(rng);
+    }
     let mut bench = Bench::new(&plan, [seed, seed + 1]);
+    bench.moves = moves.then(|| Moves::new(rng, &mut bench.pair));
     let [mut near, mut far] = [0, 1].map(|at| Side::new(&bench.adapters[at]));
     let remote = SocketAddr::new(plan.addresses[1], 7000);
     let _connectors = connect(&mut bench, [&near, &far], remote);

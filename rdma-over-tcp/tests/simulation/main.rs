@@ -57,7 +57,7 @@ fn consumers() {
 const MOVED: Suite = Suite {
     name: "moved",
     command: "cargo test -p rdma-over-tcp --test simulation live_moves",
-    seeds: 300,
+    seeds: 100,
     ..SUITE
 };
 
