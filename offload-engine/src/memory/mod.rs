@@ -3,7 +3,7 @@
 //! *Private* memory is [`Bytes`]: nobody changes it while somebody has it. *Shared* memory is registered memory: its
 //! owner, a peer's RDMA Writes, and processes that have mapped it read and write it at any time. A Rust reference to it
 //! would promise that they do not, so none is ever made. A [`SharedSpan`] is a pointer, a length and what keeps the
-//! memory; bytes are copied out of it and into it by [`copy`](mod@copy), the one place that knows how, and whatever
+//! memory; bytes are copied out of it and into it by `memory/copy.rs`, the one place that knows how, and whatever
 //! looks at their values (a checksum, a CRC) looks at a copy.
 //!
 //! | | owned | borrowed |
