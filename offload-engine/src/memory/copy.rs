@@ -3,7 +3,7 @@
 //! To the language it is a relaxed atomic access of each byte. That is the one size of access that needs no agreement
 //! with the other side: racing atomic accesses of different sizes are undefined too, and spans begin and end anywhere.
 //! Compilers make a loop of single bytes of it, so on x86-64 it is written in assembly, which stands for that
-//! loop: each instruction moves 1 to 16 of its steps. A byte may be moved twice, the later time counts.
+//! loop: each instruction moves 1 to 16 of its steps, or all. A byte may be moved twice, the later time counts.
 //!
 //! Elsewhere, and for tools that look at each access (ThreadSanitizer, Miri), it is the loop.
 
@@ -35,6 +35,8 @@ mod x86_64 {
 
     /// Bytes from which on the target is aligned first.
     const ALIGNED_BYTES_MIN: usize = 256;
+    /// Bytes from which on one instruction moves all: it takes some time to start, and then moves up to a line at once.
+    const STRING_BYTES_MIN: usize = 1024;
 
     /// Copies `len` bytes.
     ///
@@ -53,6 +55,7 @@ mod x86_64 {
                 8..=16 => ends(source, target, len - 8, copy_8),
                 17..=32 => ends(source, target, len - 16, copy_16),
                 33..=64 => ends(source, target, len - 32, copy_32),
+                STRING_BYTES_MIN.. => copy_string(source, target, len),
                 _ => copy_blocks(source, target, len),
             }
         }
@@ -99,6 +102,24 @@ mod x86_64 {
                 at += 16;
             }
             copy_16(source.add(last), target.add(last));
+        }
+    }
+
+    /// Copies many bytes.
+    ///
+    /// # Safety
+    /// As of [`copy`].
+    #[inline]
+    unsafe fn copy_string(source: *const u8, target: *mut u8, len: usize) {
+        // SAFETY: reads and writes what the caller says; counts upwards, as every function may expect.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") len => _,
+                inout("rsi") source => _,
+                inout("rdi") target => _,
+                options(nostack, preserves_flags),
+            );
         }
     }
 

@@ -247,6 +247,10 @@ impl SharedSpan {
     }
 }
 
+/// Where copies lie that are looked at: at the start of a cache line, for they are moved by lines.
+#[repr(align(64))]
+struct Scratch([MaybeUninit<u8>; CHUNK_BYTES]);
+
 /// Shared memory that somebody else keeps.
 #[derive(Clone, Copy)]
 pub struct SharedSlice<'a> {
@@ -330,10 +334,10 @@ impl SharedSlice<'_> {
 
     /// Shows copies of the bytes, at most [`CHUNK_BYTES`] at a time, in order.
     pub fn chunks(mut self, mut take: impl FnMut(&[u8])) {
-        let mut scratch = [const { MaybeUninit::<u8>::uninit() }; CHUNK_BYTES];
+        let mut scratch = Scratch([const { MaybeUninit::uninit() }; CHUNK_BYTES]);
         while self.len > 0 {
             let count = self.len.min(CHUNK_BYTES);
-            let target = scratch.as_mut_ptr().cast::<u8>();
+            let target = scratch.0.as_mut_ptr().cast::<u8>();
             // SAFETY: `count` bytes of `scratch` are initialised, and then lent until the next turn.
             take(unsafe {
                 copy::copy(self.start.as_ptr(), target, count);

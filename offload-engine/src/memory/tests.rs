@@ -26,18 +26,19 @@ fn pattern(len: usize) -> Vec<u8> {
 // Each length at each alignment of both sides: all of it, and nothing around it.
 #[test]
 fn copies_move_what_they_are_asked_to() {
-    let source = pattern(700);
-    let memory = SharedSpan::allocate(800, 64).unwrap();
-    for len in (0..200).chain(240..300).chain([448, 511, 512, 513, 640]) {
+    const MOST: usize = 8192;
+    let source = pattern(MOST + 50);
+    let memory = SharedSpan::allocate(MOST + 100, 64).unwrap();
+    for len in (0..200).chain(240..300).chain([448, 640, 1023, 1024, 1025, 1100, MOST]) {
         for (from, to) in [(0, 0), (0, 1), (1, 0), (3, 15), (15, 9), (8, 8), (16, 17)] {
-            memory.write(0, &[0xaa; 800]);
+            memory.write(0, &[0xaa; MOST + 100]);
             memory.write(20 + to, &source[from..from + len]);
             let all = content(&memory);
             assert_eq!(all[20 + to..][..len], source[from..][..len], "{len} {from} {to}");
             let around = all[..20 + to].iter().chain(&all[20 + to + len..]);
             assert!(around.copied().all(|byte| byte == 0xaa), "{len} {from} {to}");
 
-            let mut target = vec![0xbb; 800];
+            let mut target = vec![0xbb; MOST + 100];
             memory.read(20 + to, &mut target[from..from + len]);
             assert_eq!(target[from..][..len], source[from..][..len], "{len} {from} {to}");
             let around = target[..from].iter().chain(&target[from + len..]);
