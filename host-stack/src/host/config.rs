@@ -123,7 +123,8 @@ pub enum ConfigError {
 }
 
 impl HostConfig {
-    /// Whether a new connection goes down at the end of its handshake though the policy would have it wait.
+    /// Returns whether a connection is offloaded as soon as it is established because its client wants it
+    /// ([`OffloadPolicy::Auto`]).
     pub(super) fn wants(&self, at_once: bool, tuple: &FourTuple) -> bool {
         let (local, remote) = (tuple.local.port(), tuple.remote.port());
         at_once && self.policy == OffloadPolicy::Auto && self.rules.covers(local, remote)

@@ -21,9 +21,9 @@ use crate::{
     socket::{HostError, Notice, RECEIVE_CREDIT_BYTES},
 };
 
-/// What smoltcp takes for the peer's MSS where its SYN names none.
+/// The peer's MSS in smoltcp if its SYN has no MSS option.
 const DEFAULT_MSS: u16 = 536;
-/// The least that smoltcp takes for it.
+/// The smallest value that smoltcp uses for it.
 const REMOTE_MSS_MIN: usize = 48;
 /// Bytes of the timestamps option, padded (RFC 7323 appendix A).
 const TIMESTAMP_BYTES: usize = 12;
@@ -328,7 +328,7 @@ impl Connection {
         config.mtu.saturating_sub(headers).min(remote).saturating_sub(options)
     }
 
-    /// Our FIN is acknowledged.
+    /// Returns whether our FIN is acknowledged.
     fn fin_acknowledged(&self) -> bool {
         self.send.shutdown && self.flow.snd_una == self.send.end() + 1
     }

@@ -79,6 +79,11 @@ impl Core {
         self.requests.request_of(client, Request::Leave);
     }
 
+    /// Asks the host stack in nobody's name, as [`Node::request`](super::Node::request) does.
+    pub fn request(&self, request: Request) {
+        self.requests.request(request);
+    }
+
     /// One iteration. Returns whether there was anything to do.
     ///
     /// # Errors

@@ -11,7 +11,7 @@
 //! | shared | [`SharedSpan`] | [`SharedSlice`] |
 //! | either | [`Span`] | [`Piece`] |
 //!
-//! Who has a span keeps its memory: it may be freed or unmapped when the last span is dropped, which drops the owner
+//! A span keeps its memory alive: it may be freed or unmapped when the last span is dropped, which drops the owner
 //! that was given to [`SharedSpan::from_raw`] or [`SharedSpan::under`]. An owner that wants its memory back says so by
 //! [`SharedSpan::withdraw`]; layers that hold spans for long look for it and copy what they need.
 #![allow(unsafe_code)]
@@ -41,7 +41,7 @@ pub use self::piece::{Piece, Span, to_vec};
 /// Bytes that are copied at once in order to be looked at: the first-level cache holds them.
 pub const CHUNK_BYTES: usize = 8 * 1024;
 
-/// What keeps the memory of spans.
+/// Keeps the memory of spans alive.
 struct Owner {
     is_writable: bool,
     is_withdrawn: AtomicBool,
@@ -117,8 +117,8 @@ impl SharedSpan {
     /// - `len` bytes from `start` on are initialised, and can be read, and written if `is_writable`;
     /// - the program accesses them by spans, or else by atomic operations on single bytes, and no reference exists.
     ///
-    /// What is not compiled as a part of the program (another language, another process, the kernel, a device) may
-    /// access them as it likes.
+    /// Code outside of the Rust program (another language, another process, the kernel, a device) may access them in
+    /// any way.
     pub unsafe fn from_raw(
         start: NonNull<u8>,
         len: usize,
@@ -147,7 +147,7 @@ impl SharedSpan {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether it is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -159,7 +159,7 @@ impl SharedSpan {
         self.start.as_ptr()
     }
 
-    /// Whether the memory may be written.
+    /// Returns whether the memory may be written.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.owner.is_writable
@@ -170,7 +170,7 @@ impl SharedSpan {
         self.owner.is_withdrawn.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the owner wants the memory back.
+    /// Returns whether the owner wants the memory back.
     pub fn is_withdrawn(&self) -> bool {
         self.owner.is_withdrawn.load(Ordering::Relaxed)
     }
@@ -277,7 +277,7 @@ impl SharedSlice<'_> {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether it is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0

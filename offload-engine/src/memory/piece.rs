@@ -69,7 +69,7 @@ impl Span {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether it is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -132,7 +132,7 @@ impl Span {
         }
     }
 
-    /// Whether the memory is shared, and its owner wants it back ([`SharedSpan::withdraw`]).
+    /// Returns whether the memory is shared and its owner wants it back ([`SharedSpan::withdraw`]).
     pub fn is_withdrawn(&self) -> bool {
         matches!(self, Self::Shared(memory) if memory.is_withdrawn())
     }
@@ -158,7 +158,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether it is empty.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0

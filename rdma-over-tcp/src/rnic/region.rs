@@ -452,8 +452,9 @@ impl Regions {
         if mr.is_fast_register || mr.registration.is_some() || mr.uses.is_awaited() {
             return Err(VerbError::InvalidArgument);
         }
+        let base = buffer.address().checked_add(offset as u64);
+        let base = base.ok_or(VerbError::InvalidArgument)?;
         let token = self.next_token(id)?;
-        let base = buffer.address().wrapping_add(offset as u64);
         let registration = Registration::new(token, buffer, offset, length, base, rights);
         let registration = registration.map(|registration| self.pin(id, registration));
         let mr = self.table.get_mut(id).ok_or(VerbError::InvalidHandle)?;

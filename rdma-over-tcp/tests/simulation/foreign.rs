@@ -81,7 +81,7 @@ impl Pages {
     }
 
     fn unmap(self) {
-        // SAFETY: the deregistration is complete, and the test has no reference to them.
+        // SAFETY: the owner that the spans of them had is dropped, and the test has no reference to them.
         unsafe { munmap(self.0.as_ptr().cast(), PAGES).unwrap() };
     }
 }
@@ -153,7 +153,7 @@ pub(crate) fn run(seed: u64) -> End {
         plan.mix_policies(rng);
     }
     let mut bench = Bench::new(&plan, [seed, seed + 1]);
-    bench.moves = moves.then(|| Moves::new(rng, &mut bench.pair));
+    bench.moves = moves.then(|| Moves::new(rng));
     let [mut near, mut far] = [0, 1].map(|at| Side::new(&bench.adapters[at]));
     let remote = SocketAddr::new(plan.addresses[1], 7000);
     let _connectors = connect(&mut bench, [&near, &far], remote);
@@ -162,8 +162,9 @@ pub(crate) fn run(seed: u64) -> End {
     let content: Vec<u8> = (0..PAGES).map(|at| (at * 7 + at / 251) as u8 | 1).collect();
     let is_writable = once_in(rng, 2);
     let pages = Pages::new(&content, is_writable);
-    // SAFETY: they are unmapped when their deregistration is complete, and nobody has a reference to them.
-    let memory = unsafe { SharedSpan::from_raw(pages.0, PAGES, is_writable, ()) };
+    let owner = Arc::new(());
+    // SAFETY: they are unmapped when the owner is dropped, and nobody has a reference to them.
+    let memory = unsafe { SharedSpan::from_raw(pages.0, PAGES, is_writable, owner.clone()) };
     let source = RegisteredBuffer::from(memory).at_address(NAME);
     if !is_writable {
         let mr = near.pd.create_mr(false).unwrap();
@@ -202,6 +203,8 @@ pub(crate) fn run(seed: u64) -> End {
         assert_eq!(status, NtStatus::SUCCESS);
     }
     let was_under_way = near.outcome(1).is_none();
+    drop(source);
+    assert_eq!(Arc::strong_count(&owner), 1, "seed {seed}: some layer has the memory");
     pages.unmap();
 
     bench.run(|| near.outcome(2).is_some()).unwrap();

@@ -465,7 +465,7 @@ fn play(seed: u64, beside: Beside) -> (String, usize) {
         Beside::Stream => {
             bench.stream = Some(ByteStream::new(&mut rng, &mut bench.pair, world.server()));
         }
-        Beside::Mover => bench.moves = Some(Moves::new(&mut rng, &mut bench.pair)),
+        Beside::Mover => bench.moves = Some(Moves::new(&mut rng)),
     }
     world.listen(&mut bench);
     world.connect(&bench);

@@ -300,8 +300,8 @@ fn a_timed_out_connection_ends() {
     assert!(bench.nodes[1].host.owners.is_empty() && bench.nodes[1].paths.is_empty());
 }
 
-// The client is told what it has to know of the lists that come back: how many, their bytes, how long segments are;
-// and of its FIN when that is acknowledged, also while the peer says more.
+// `Uploaded` has the number of lists, their bytes and the MSS. `ShutDown` follows the acknowledgement of our FIN, also
+// while the peer goes on sending.
 #[test]
 fn the_client_knows_what_has_come_back() {
     let (mut bench, handles, mut state) = offloaded();

@@ -116,6 +116,12 @@ fn tokens() {
         let result = bench.regions.register(id, &bench.buffer, offset, length, rights);
         assert_eq!(result, Err(VerbError::InvalidArgument));
     }
+    // The address of the first byte, or of the last one, would wrap.
+    for offset in [10, 0] {
+        let named = bench.buffer.at_address(u64::MAX - 5);
+        let result = bench.regions.register(id, &named, offset, 10, rights);
+        assert_eq!(result, Err(VerbError::InvalidArgument), "{offset}");
+    }
     bench.regions.register(id, &bench.buffer, 0, 10, rights).unwrap();
     assert_ne!(first, bench.token(id));
     assert_eq!(first >> 8, bench.token(id) >> 8);
