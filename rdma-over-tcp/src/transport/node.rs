@@ -17,7 +17,6 @@ use offload_engine::{
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
-    tcp::TcpPhase,
     time::Instant,
 };
 
@@ -199,10 +198,6 @@ impl NodeRnic {
             }
             Notice::Closed { handle, error } => {
                 let id = StreamId(handle.0);
-                let was_reset = self.moving.get(&id).is_some_and(|stream| stream.is_reset);
-                if error.is_none() || was_reset {
-                    self.host_event(now, id, StreamEvent::ShutDown);
-                }
                 self.moving.remove(&id);
                 self.rnic.handle_gone(id, end_error(error));
             }
@@ -372,14 +367,6 @@ impl OffloadClient for NodeRnic {
     }
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
-        let id = StreamId(io.handle.0);
-        let released = event == ConnectionEvent::Released;
-        // Without an RST before it: a FIN that went down with the connection is acknowledged.
-        if released
-            && self.moving.get_mut(&id).is_some_and(|stream| stream.sees_fin(|| TcpPhase::TimeWait))
-        {
-            self.call(io, Call::Event(StreamEvent::ShutDown));
-        }
         let call = match event {
             // The host stack hears of it too, and decides (CH-EVT-1): the stream goes on there, or ends.
             ConnectionEvent::Retrieve(_) | ConnectionEvent::SendBacklogChange(_) => Call::Room,
@@ -388,8 +375,8 @@ impl OffloadClient for NodeRnic {
             ConnectionEvent::Released => Call::Event(StreamEvent::Released),
         };
         self.call(io, call);
-        if released {
-            self.moving.remove(&id);
+        if event == ConnectionEvent::Released {
+            self.moving.remove(&StreamId(io.handle.0));
         }
     }
 }

@@ -43,19 +43,19 @@ pub(crate) struct End {
 
 /// What callbacks tell.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Option<NtStatus>>>);
+pub(crate) struct Told(Arc<Mutex<Option<NtStatus>>>);
 
 impl Told {
-    fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
+    pub(crate) fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
         let told = self.clone();
         move |status| *told.0.lock().unwrap() = Some(status)
     }
 
-    fn is_told(&self) -> bool {
+    pub(crate) fn is_told(&self) -> bool {
         self.0.lock().unwrap().is_some()
     }
 
-    fn take(&self) -> Option<NtStatus> {
+    pub(crate) fn take(&self) -> Option<NtStatus> {
         self.0.lock().unwrap().take()
     }
 }
@@ -87,15 +87,15 @@ impl Pages {
 }
 
 /// A queue pair and what it needs.
-struct Side {
+pub(crate) struct Side {
     pd: Pd,
     cq: Cq,
-    qp: Qp,
+    pub(crate) qp: Qp,
     results: Vec<(u64, NtStatus)>,
 }
 
 impl Side {
-    fn new(adapter: &Adapter) -> Self {
+    pub(crate) fn new(adapter: &Adapter) -> Self {
         let cq = adapter.create_cq(16, |_| {}).unwrap();
         let pd = adapter.create_pd().unwrap();
         let limits = QpLimits { inline_data_size: 16, ..QpLimits::default() };
@@ -110,7 +110,7 @@ impl Side {
     }
 
     /// The status of request `context`, once it is complete.
-    fn outcome(&mut self, context: u64) -> Option<NtStatus> {
+    pub(crate) fn outcome(&mut self, context: u64) -> Option<NtStatus> {
         let mut results = [NdkResultEx::default(); 4];
         let count = self.cq.poll_ex(&mut results);
         let results = results[..count].iter();
@@ -119,7 +119,7 @@ impl Side {
     }
 }
 
-fn connect(bench: &mut Bench, sides: [&Side; 2], remote: SocketAddr) -> [Connector; 2] {
+pub(crate) fn connect(bench: &mut Bench, sides: [&Side; 2], remote: SocketAddr) -> [Connector; 2] {
     let incoming = Arc::<Mutex<Option<Connector>>>::default();
     let of_listener = incoming.clone();
     let event = move |connector| *of_listener.lock().unwrap() = Some(connector);

@@ -8,6 +8,7 @@
 //! capture.
 
 mod bench;
+mod endings;
 mod faults;
 mod foreign;
 mod moves;
