@@ -103,6 +103,7 @@ fn a_disconnect_ends_with_its_acknowledgement() {
         (OffloadPolicy::Never, Some(OffloadState::Offloaded)),
     ] {
         let mut scene = Scene::new(policy);
+        scene.sides[1].qp.receive(5, &[]).unwrap();
         let begun = scene.bench.pair.now;
         let told = scene.disconnect(0);
         let (handle, from) = scene.place().unwrap();
@@ -117,6 +118,8 @@ fn a_disconnect_ends_with_its_acknowledgement() {
         assert_eq!((scene.bench.pair.now, place), (begun, moves_to.unwrap_or(from)));
         let took = scene.until(&told) - begun;
         assert!((2 * DELAY..SOON).contains(&took), "{policy:?}, {moves_to:?}: {took:?}");
+        // The FIN has ended the peer's side by then.
+        assert_eq!(scene.sides[1].outcome(5), Some(NtStatus::CANCELLED), "{policy:?}");
         scene.close();
     }
 }
