@@ -119,11 +119,17 @@ impl Side {
     }
 }
 
-pub(crate) fn connect(bench: &mut Bench, sides: [&Side; 2], remote: SocketAddr) -> [Connector; 2] {
+/// A connection; `event` is the accepting end's disconnect event.
+pub(crate) fn connect(
+    bench: &mut Bench,
+    sides: [&Side; 2],
+    remote: SocketAddr,
+    event: Option<Box<dyn FnOnce(u32) + Send>>,
+) -> [Connector; 2] {
     let incoming = Arc::<Mutex<Option<Connector>>>::default();
     let of_listener = incoming.clone();
-    let event = move |connector| *of_listener.lock().unwrap() = Some(connector);
-    let listener = bench.adapters[1].create_listener(event).unwrap();
+    let request = move |connector| *of_listener.lock().unwrap() = Some(connector);
+    let listener = bench.adapters[1].create_listener(request).unwrap();
     let [active, done] = [(); 2].map(|()| Told::default());
     assert_eq!(listener.listen(remote, done.tells()), NtStatus::PENDING);
     bench.run(|| done.is_told()).unwrap();
@@ -132,7 +138,7 @@ pub(crate) fn connect(bench: &mut Bench, sides: [&Side; 2], remote: SocketAddr) 
     assert_eq!(status, NtStatus::PENDING);
     bench.run(|| incoming.lock().unwrap().is_some()).unwrap();
     let accepted = incoming.lock().unwrap().take().unwrap();
-    let _ = accepted.accept(&sides[1].qp, LIMITS, &[], None, |_| {});
+    let _ = accepted.accept(&sides[1].qp, LIMITS, &[], event, |_| {});
     bench.run(|| active.is_told()).unwrap();
     assert_eq!(active.take(), Some(NtStatus::SUCCESS));
     let _ = connector.complete_connect(None, active.tells());
@@ -156,7 +162,7 @@ pub(crate) fn run(seed: u64) -> End {
     bench.moves = moves.then(|| Moves::new(rng));
     let [mut near, mut far] = [0, 1].map(|at| Side::new(&bench.adapters[at]));
     let remote = SocketAddr::new(plan.addresses[1], 7000);
-    let _connectors = connect(&mut bench, [&near, &far], remote);
+    let _connectors = connect(&mut bench, [&near, &far], remote, None);
 
     let length = PAGES - draw(rng, 4096);
     let content: Vec<u8> = (0..PAGES).map(|at| (at * 7 + at / 251) as u8 | 1).collect();
