@@ -13,9 +13,10 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::bench::{Bench, CLIENT, address};
+use super::bench::{Bench, CLIENT, address, config};
 use crate::{
-    host::HELD_FRAMES_MAX,
+    host::{HELD_FRAMES_MAX, HostConfig},
+    offload_policy::OffloadRules,
     socket::{AUTO_OFFLOAD_BYTES, HostError, Notice, OffloadPolicy, Request},
 };
 
@@ -227,6 +228,20 @@ fn at_once_is_for_auto() {
         bench.nodes[0].send(active, &b"said"[..]);
         bench.run(Duration::from_millis(50));
         assert_eq!(bench.nodes[1].data(), b"said", "{policy:?}");
+    }
+}
+
+/// The policy's ports hold for a client that wants its connections offloaded at once, too.
+#[test]
+fn at_once_is_for_the_policys_ports() {
+    for (port, expected) in [(5000, true), (5001, false)] {
+        let rules = OffloadRules { ports: Some([port].into()), ..OffloadRules::default() };
+        let auto = HostConfig { rules, ..config(2, OffloadPolicy::Auto) };
+        let mut bench = Bench::with([config(1, OffloadPolicy::Never), auto]);
+        bench.nodes[1].listen(remote(false), 4, true);
+        bench.nodes[0].connect(remote(false), false);
+        bench.run(Duration::from_millis(100));
+        assert_eq!(bench.nodes[1].established().1, expected, "{port}");
     }
 }
 
