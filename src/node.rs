@@ -22,7 +22,7 @@ use offload_engine::{
         Impaired, Impairments, Link, OpenTap, ReclaimMode, TapError, TapOptions, Tee, VnetMode,
         open_tap, open_tap_queues,
     },
-    tcp::{CongestionAlgorithm, PushPolicy, TcpPhase},
+    tcp::{CongestionAlgorithm, PushPolicy},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
@@ -230,20 +230,15 @@ fn start_trace<C: NodeClient + 'static>(
 
 /// How long a command stays when its work is done, for the peer's FIN and for one whose acknowledgement was lost.
 /// Longer than the shortest retransmission time-out, 200 ms, or it would leave just before the peer's first one.
-/// Shorter than TIME-WAIT: nobody waits a minute for work that is done.
+/// How long a command whose work is done waits for its peers' ends. Shorter than TIME-WAIT; a peer that does not close in
+/// that time does not need us.
 pub const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
-/// Stays until all connections have ended and nothing of them is left but TIME-WAIT, so that the peers' ends are
-/// clean too; at most for [`LINGER_LIMIT`].
+/// Stays until the connections have ended, so that the peers' ends are clean too; at most for [`LINGER_LIMIT`].
 pub fn linger<C: NodeClient + 'static>(node: &Node<C>) {
-    let over = || {
-        node.with_engine(|engine, now| {
-            let mut left = engine.connections().list(now);
-            left.all(|(_, _, info)| info.phase == TcpPhase::TimeWait)
-        })
-    };
-    // A peer that does not close in that time does not need us.
-    let _ = node.wait_until(Some(LINGER_LIMIT), || over().then_some(()));
+    if let Err(error) = node.linger(LINGER_LIMIT) {
+        tracing::debug!(%error, "waiting for the peers' ends");
+    }
 }
 
 fn start_failure(error: std::io::Error) -> Failure {

@@ -47,6 +47,7 @@ use offload_engine::{
         Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    tcp::TcpPhase,
     time::{Duration, Instant},
 };
 
@@ -54,7 +55,8 @@ pub use self::core::{Core, Cores};
 use self::shared::{Passive, Shared};
 use crate::{
     host::{Host, HostConfig},
-    socket::{ConnectionRow, ConsumerId, Request, RequestPort, SocketPort},
+    socket::{ConnectionRow, ConsumerId, Request, RequestPort, SocketPort, SocketState},
+    stream::OffloadState,
 };
 
 /// Who runs the loop.
@@ -124,6 +126,9 @@ impl Drop for Membership {
 /// connections, and the end of a conversation that both sides have closed. A link that takes nothing, or a next hop
 /// that does not answer, costs this long.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// Time between two looks of [`Node::linger`]: the host stack's thread tells nobody that a connection has ended.
+const LINGER_PAUSE: Duration = Duration::from_millis(1);
 
 /// Ends, stops and joins the threads of all shards when the last handle of any is dropped.
 struct Threads {
@@ -392,6 +397,52 @@ impl<C: NodeClient> Node<C> {
         let (reply, rows) = crossbeam_channel::bounded(1);
         self.request(Request::List { reply });
         rows.recv_timeout(timeout).map_err(|_| WaitError::TimedOut)
+    }
+
+    /// Waits until the connections of the device have ended, in the host stack and in the target, so that nothing is
+    /// left of them but TIME-WAIT: a node that is dropped resets the others, and a peer that has only begun to close
+    /// would see that. With manual progress the loop runs here. Not for callbacks.
+    ///
+    /// # Errors
+    /// The time is over, or the link is gone.
+    pub fn linger(&self, timeout: Duration) -> Result<(), WaitError> {
+        let deadline = self.now() + timeout;
+        let mut pause = Duration::ZERO;
+        loop {
+            let look = deadline.min(self.now() + pause);
+            match self.shared.wait_until(Some(look), || None::<()>) {
+                Ok(()) | Err(WaitError::TimedOut) => {}
+                Err(failure) => return Err(failure),
+            }
+            if self.has_ended(deadline - self.now())? {
+                return Ok(());
+            }
+            if self.now() >= deadline {
+                return Err(WaitError::TimedOut);
+            }
+            pause = LINGER_PAUSE;
+        }
+    }
+
+    /// Whether nothing is left of the device's connections but TIME-WAIT.
+    fn has_ended(&self, timeout: Duration) -> Result<bool, WaitError> {
+        let (reply, rows) = crossbeam_channel::bounded(1);
+        self.request(Request::List { reply });
+        let rows = match self.shared.progress {
+            Progress::Automatic => rows.recv_timeout(timeout).map_err(|_| WaitError::TimedOut)?,
+            Progress::Manual => self.wait_until(Some(timeout), || rows.try_recv().ok())?,
+        };
+        let is_live = |row: &ConnectionRow| match row.state {
+            Some(state) => !matches!(state, SocketState::Listen | SocketState::TimeWait),
+            // The target knows, unless it is on its way.
+            None => row.offload != OffloadState::Offloaded,
+        };
+        let mut is_left = rows.iter().any(is_live);
+        self.with_engines(|engine, now| {
+            let mut infos = engine.connections().list(now);
+            is_left |= infos.any(|(_, _, info)| info.phase != TcpPhase::TimeWait);
+        });
+        Ok(!is_left)
     }
 
     /// Waits until `f` has a result; it is called after each change, and may act as in

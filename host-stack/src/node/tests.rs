@@ -359,3 +359,28 @@ fn room_in_a_memory_link_wakes_the_sender() {
         assert!(near.with_engine(|engine, _| engine.link_stats().tx_full) > 0);
     }
 }
+
+/// Who lingers waits for the peer's FIN, be the connection in the host or with the target, and no longer.
+#[test]
+fn a_node_lingers_until_its_peer_has_closed() {
+    for (policy, progress) in [
+        (OffloadPolicy::Never, Progress::Automatic),
+        (OffloadPolicy::Always, Progress::Automatic),
+        (OffloadPolicy::Always, Progress::Manual),
+    ] {
+        let ends = connected(MemoryLinkOptions::default(), policy, progress);
+        let [(near, client), (far, server)] = ends;
+        near.with(|streams, connections, now| streams.shutdown(now, connections, client));
+        far.wait(Some(LIMIT), |streams, connections, now| {
+            let _ = streams.receive(now, connections, server);
+            streams.status(server)?.peer_closed.then_some(())
+        })
+        .unwrap();
+        let early = near.linger(Duration::from_millis(20));
+        assert_eq!(early, Err(WaitError::TimedOut), "{policy:?} {progress:?}: it is half open");
+        far.with(|streams, connections, now| streams.shutdown(now, connections, server));
+        let begin = near.now();
+        assert_eq!(near.linger(LIMIT), Ok(()), "{policy:?} {progress:?}");
+        assert!(near.now() - begin < LIMIT);
+    }
+}

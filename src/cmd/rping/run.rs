@@ -301,7 +301,7 @@ impl<'a> Run<'a> {
         loop {
             while let Some(work) = self.work.pop_front() {
                 if work == Work::Disconnect {
-                    return self.disconnect(side);
+                    return check("disconnect", self.disconnect(side)?);
                 }
                 self.perform(side, work, console)?;
             }
@@ -440,16 +440,16 @@ impl<'a> Run<'a> {
         };
     }
 
-    fn disconnect(&mut self, side: &Side) -> Result<(), Failure> {
+    fn disconnect(&mut self, side: &Side) -> Result<NtStatus, Failure> {
         self.count(side);
-        let Some(connector) = &self.connector else { return Ok(()) };
+        let Some(connector) = &self.connector else { return Ok(NtStatus::SUCCESS) };
         let status = connector.disconnect(self.telling(Note::Disconnected));
         if status != NtStatus::PENDING {
-            return check("disconnect", status);
+            return Ok(status);
         }
         loop {
             if let Note::Disconnected(status) = self.note()? {
-                return check("disconnect", status);
+                return Ok(status);
             }
         }
     }
@@ -461,7 +461,11 @@ impl<'a> Run<'a> {
             Side::Client(_) => false,
         };
         if regular {
-            return self.disconnect(side);
+            return match self.disconnect(side)? {
+                // It has not waited for ours: its connection is gone already.
+                NtStatus::CONNECTION_INVALID => Ok(()),
+                status => check("disconnect", status),
+            };
         }
         let reason = match self.ended {
             Some(0) | None => String::new(),
