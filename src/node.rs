@@ -228,10 +228,9 @@ fn start_trace<C: NodeClient + 'static>(
     node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
 }
 
-/// How long a command stays when its work is done, for the peer's FIN and for one whose acknowledgement was lost.
-/// Longer than the shortest retransmission time-out, 200 ms, or it would leave just before the peer's first one.
-/// How long a command whose work is done waits for its peers' ends. Shorter than TIME-WAIT; a peer that does not close in
-/// that time does not need us.
+/// How long a command whose work is done waits for its peers' ends: for their FINs, and for one whose acknowledgement
+/// was lost. Longer than the shortest retransmission time-out, 200 ms, or it would leave just before a peer's first
+/// one; shorter than TIME-WAIT. A peer that does not close in that time does not need us.
 pub const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Stays until the connections have ended, so that the peers' ends are clean too; at most for [`LINGER_LIMIT`].

@@ -163,7 +163,7 @@ pub struct Objects {
     generation: u32,
     interface_mac: MacAddress,
     interface_vlans: Vec<u16>,
-    nce_stale: Duration,
+    nce_stale: TickCount,
     capabilities: OffloadCapabilities,
     hw_addresses: InUse<MacAddress>,
     vlans: InUse<u16>,
@@ -183,7 +183,7 @@ impl Objects {
             generation: 0,
             interface_mac,
             interface_vlans: Vec::new(),
-            nce_stale,
+            nce_stale: TickCount::try_from(nce_stale.as_millis()).unwrap_or(TickCount::MAX),
             capabilities,
             hw_addresses: InUse::new(),
             vlans: InUse::new(),
@@ -531,9 +531,7 @@ impl Objects {
         let neighbor = self.neighbor_of(path)?;
         let neighbor = self.neighbors.get_mut(neighbor)?;
         let ticks = tick_count(now);
-        let stale = |since: TickCount| {
-            Duration::from_millis(ticks.wrapping_sub(since).into()) > self.nce_stale
-        };
+        let stale = |since: TickCount| ticks.wrapping_sub(since) > self.nce_stale;
         if !stale(neighbor.nic_reachable)
             || !stale(neighbor.host_reachable)
             || neighbor.asked.is_some_and(|asked| !stale(asked))

@@ -58,7 +58,10 @@ impl<'p, I: Iterator<Item = Piece<'p>>> Payload<'p, I> {
                 let Some(next) = self.pieces.next() else { return count };
                 self.rest = next;
             }
-            let (piece, rest) = self.rest.split_at(self.rest.len().min(*left));
+            let (piece, rest) = match self.rest.len() <= *left {
+                true => (self.rest, Piece::EMPTY),
+                false => self.rest.split_at(*left),
+            };
             *place = piece;
             *left -= piece.len();
             self.rest = rest;

@@ -1,6 +1,6 @@
 //! One iteration of the run loop, step by step.
 
-use std::{boxed::Box, format, string::String, vec::Vec};
+use std::{format, string::String, vec::Vec};
 
 use bytes::Bytes;
 
@@ -11,7 +11,6 @@ use super::{
     loans::SegmentLender,
     payload::{Payload, Places},
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
-    trace::TraceRow,
 };
 use crate::{
     chimney::{
@@ -455,19 +454,6 @@ impl Engine {
         }
         self.connections.schedule(slot);
         self.connections.mark_ready(slot);
-    }
-
-    pub(super) fn trace(&mut self, now: Instant, slot: usize) {
-        let Some(trace) = &mut self.trace else { return };
-        let Some(offloaded) = self.connections.slot(slot) else { return };
-        let sample = offloaded.tcp.trace_sample();
-        if offloaded.traced.as_deref() != Some(&sample) {
-            match &mut offloaded.traced {
-                Some(traced) => **traced = sample,
-                none => *none = Some(Box::new(sample)),
-            }
-            trace.write(&TraceRow { time: now, flow: offloaded.flow, sample });
-        }
     }
 
     /// Sends a segment of a connection. `reset`: it ends one that was established. A super-segment that is larger

@@ -11,6 +11,7 @@ use std::{
     io::{self, Write},
 };
 
+use super::Engine;
 use crate::{
     frame::FlowKey,
     tcp::{CaState, TraceSample},
@@ -105,6 +106,30 @@ impl Drop for Trace {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.0.as_mut().map(|output| output.flush()) {
             tracing::warn!(%error, "the end of the TCP trace is missing");
+        }
+    }
+}
+
+impl Engine {
+    /// Writes a row about the connection, if there is a trace and something has changed.
+    #[inline]
+    pub(super) fn trace(&mut self, now: Instant, slot: usize) {
+        if self.trace.is_some() {
+            self.trace_slot(now, slot);
+        }
+    }
+
+    #[cold]
+    fn trace_slot(&mut self, now: Instant, slot: usize) {
+        let Some(trace) = &mut self.trace else { return };
+        let Some(offloaded) = self.connections.slot(slot) else { return };
+        let sample = offloaded.tcp.trace_sample();
+        if offloaded.traced.as_deref() != Some(&sample) {
+            match &mut offloaded.traced {
+                Some(traced) => **traced = sample,
+                none => *none = Some(Box::new(sample)),
+            }
+            trace.write(&TraceRow { time: now, flow: offloaded.flow, sample });
         }
     }
 }

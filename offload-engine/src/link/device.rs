@@ -33,6 +33,7 @@ impl TxFrame<'_> {
     }
 
     /// Appends head and payload to `target`, which has room for them.
+    #[inline]
     pub fn gather_into(&self, target: &mut impl BufMut) {
         target.put_slice(self.head);
         for piece in self.payload {

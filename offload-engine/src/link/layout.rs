@@ -36,6 +36,7 @@ pub(super) struct TcpLayout {
 
 impl TcpLayout {
     /// The layout of a frame that holds one unfragmented TCP segment, all of it.
+    #[inline]
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let (ip, ethertype) = network_header(frame)?;
         let (ipv6, tcp, end) = match ethertype {

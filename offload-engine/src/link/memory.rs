@@ -211,9 +211,9 @@ impl Link for MemoryLink {
             queue.spare.push(data);
             return TxOutcome::Dropped;
         }
-        queue.frames.push_back(arrive(data, frame.offload));
         self.stats.tx_frames += 1;
-        self.stats.tx_bytes += frame.len() as u64;
+        self.stats.tx_bytes += data.len() as u64;
+        queue.frames.push_back(arrive(data, frame.offload));
         self.stats.tx_gso_frames += u64::from(frame.offload.segment.is_some());
         TxOutcome::Sent
     }

@@ -319,7 +319,10 @@ impl SharedSlice<'_> {
     /// When `target` has not so much room.
     #[inline]
     pub fn append_to(mut self, target: &mut impl BufMut) {
-        while self.len > 0 {
+        if self.len == 0 {
+            return;
+        }
+        loop {
             let room = target.chunk_mut();
             let count = room.len().min(self.len);
             assert!(count > 0, "no room for {} bytes", self.len);
@@ -327,6 +330,9 @@ impl SharedSlice<'_> {
             unsafe {
                 copy::copy(self.start.as_ptr(), room.as_mut_ptr(), count);
                 target.advance_mut(count);
+            }
+            if count == self.len {
+                return;
             }
             self = self.slice(count, self.len - count);
         }

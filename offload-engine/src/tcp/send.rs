@@ -277,6 +277,7 @@ impl SendQueue {
     }
 
     /// Measures from `from`, which is moved to its first byte; returns where the cut ends, too.
+    #[inline(always)]
     fn walk(&self, from: &mut Cursor, max: usize, each_list: bool) -> (Cut, Cursor) {
         let mut cut = Cut { len: 0, ends_list: false, fragmented: false, context: None };
         let Some((mut posted, mut mdl)) = self.settle(from).filter(|_| max > 0) else {

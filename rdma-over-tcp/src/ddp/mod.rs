@@ -156,6 +156,7 @@ impl Segment {
     }
 
     /// The header's octets.
+    #[inline]
     pub fn emit(&self) -> HeaderOctets {
         let mut header = HeaderOctets::new();
         let control = |last| if last { LAST | VERSION } else { VERSION };

@@ -148,12 +148,15 @@ impl<G: GatherList> Fpdu<'_, G> {
 
     /// Copies payload from memory of the caller's own type.
     #[inline]
-    pub fn copy_from(&mut self, mut payload: impl Source) {
+    pub fn copy_from(&mut self, payload: impl Source) {
         self.payload_octets -= payload.octets();
-        if payload.octets() <= COPY_OCTETS {
-            self.copy_any(payload);
-            return;
+        match payload.octets() <= COPY_OCTETS {
+            true => self.copy_any(payload),
+            false => self.copy_long(payload),
         }
+    }
+
+    fn copy_long(&mut self, mut payload: impl Source) {
         while payload.octets() > 0 {
             self.copy_any(payload.split_to(payload.octets().min(COPY_OCTETS)));
             self.sum();
@@ -217,7 +220,7 @@ impl<G: GatherList> Fpdu<'_, G> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, source: impl Source) {
         let octets = source.octets();
         self.slab.put(source);
@@ -239,6 +242,7 @@ impl<G: GatherList> Fpdu<'_, G> {
         self.list.push_payload(piece);
     }
 
+    #[inline]
     fn pass(&mut self, octets: usize) {
         self.octets += octets;
         if let Some(grid) = &mut self.encoder.grid {

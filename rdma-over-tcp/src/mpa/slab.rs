@@ -64,7 +64,7 @@ impl Slab {
     }
 
     /// Appends what is open to `list`, which then holds all of its FPDUs.
-    #[inline]
+    #[inline(always)]
     pub fn flush(&mut self, list: &mut impl GatherList) {
         if let Some(piece) = self.close() {
             list.push_encoded(piece);

@@ -146,6 +146,7 @@ impl Rnic {
     }
 
     /// Works on a stream in a call of the transport.
+    #[inline]
     fn upcall<T: Transport>(
         &mut self,
         id: StreamId,
@@ -318,6 +319,7 @@ impl Rnic {
     }
 
     /// Bytes in order. All of them are consumed.
+    #[inline(always)]
     pub(crate) fn handle_received(&mut self, id: StreamId, io: &mut impl Transport, data: &[u8]) {
         self.upcall(id, io, |stream, objects, config, io| {
             stream.receive(objects, config, io, data);
@@ -330,7 +332,7 @@ impl Rnic {
     }
 
     /// There is room again, or the stream was kicked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn handle_room(&mut self, id: StreamId, io: &mut impl Transport) {
         self.upcall(id, io, |stream, objects, config, io| stream.act(objects, config, io));
     }

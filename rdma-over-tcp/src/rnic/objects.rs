@@ -18,7 +18,7 @@ use super::{
     receive_queue::ReceiveQueue,
     region::Regions,
     stats::Counters,
-    status::{ConnectError, WcStatus},
+    status::ConnectError,
     table::Table,
 };
 
@@ -209,9 +209,7 @@ impl Objects {
         let Self { qps, receive_queues, completed, .. } = self;
         let Some(qp) = qps.get_mut(id) else { return };
         qp.flush_sends(completed);
-        while qp.take_receive(receive_queues) {
-            qp.complete_receiving(ReceiveOutcome::failed(WcStatus::Flushed, None), completed);
-        }
+        qp.flush_receives(receive_queues, completed);
     }
 
     /// Puts completions into their queues; each entry into the core ends with it. Those of a queue that is being

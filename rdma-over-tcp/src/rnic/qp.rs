@@ -194,7 +194,24 @@ impl Qp {
         }
     }
 
+    /// Completes all receives, in posting order, as Flushed.
+    pub(crate) fn flush_receives(
+        &mut self,
+        queues: &mut Table<kind::ReceiveQueue, ReceiveQueue>,
+        completed: &mut Vec<Completed>,
+    ) {
+        let flushed = ReceiveOutcome::failed(WcStatus::Flushed, None);
+        if self.is_receiving {
+            self.complete_receiving(flushed, completed);
+        }
+        let Some(queue) = queues.get_mut(self.receives) else { return };
+        while let Some(context) = queue.discard() {
+            self.complete_receive(context, flushed, completed);
+        }
+    }
+
     /// The completion of a request; none for the success of a silent one (NDK-SIL-1).
+    #[inline]
     fn send_completion(&self, request: &WorkRequest, status: WcStatus) -> Option<Completion> {
         let is_success = status == WcStatus::Success;
         if is_success && request.flags.contains(WrFlags::SILENT) {
@@ -231,8 +248,18 @@ impl Qp {
         outcome: ReceiveOutcome,
         completed: &mut Vec<Completed>,
     ) {
-        let ReceiveOutcome { status, bytes, invalidated, solicited, error } = outcome;
         self.is_receiving = false;
+        self.complete_receive(self.receiving.context, outcome, completed);
+    }
+
+    #[inline]
+    fn complete_receive(
+        &mut self,
+        context: u64,
+        outcome: ReceiveOutcome,
+        completed: &mut Vec<Completed>,
+    ) {
+        let ReceiveOutcome { status, bytes, invalidated, solicited, error } = outcome;
         self.stats.flushed += u64::from(status == WcStatus::Flushed);
         let completion = Completion {
             status,
@@ -241,7 +268,7 @@ impl Qp {
             bytes,
             invalidated,
             qp_context: self.context,
-            context: self.receiving.context,
+            context,
         };
         completed.push(Completed { cq: self.receive_cq, completion, solicited });
     }

@@ -85,6 +85,13 @@ impl ReceiveQueue {
         }
         true
     }
+
+    /// Removes the oldest receive, which nothing will be received into. Returns its context.
+    pub(crate) fn discard(&mut self) -> Option<u64> {
+        let Posted { context, sges, .. } = self.posted.pop_front()?;
+        self.sges.pop(sges);
+        Some(context)
+    }
 }
 
 #[cfg(test)]

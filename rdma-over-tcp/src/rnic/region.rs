@@ -251,6 +251,7 @@ pub(crate) struct Granted<'a> {
 
 impl<'a> Granted<'a> {
     /// To be copied at once.
+    #[inline]
     pub(crate) fn piece(&self) -> Piece<'a> {
         Piece::Shared(self.memory.view().slice(self.offset, self.length))
     }
@@ -262,6 +263,7 @@ impl<'a> Granted<'a> {
 
     /// Places received data; as long as what was asked for, or shorter. The last byte is stored last
     /// (IN_ORDER_DMA_SUPPORTED).
+    #[inline]
     pub(crate) fn place(&self, data: &[u8]) {
         debug_assert!(data.len() <= self.length);
         self.memory.write_in_order(self.offset, data);

@@ -52,6 +52,14 @@ impl WorkRequest {
         }
     }
 
+    /// The entry, if there is one only.
+    pub(crate) const fn single(&self) -> Option<Sge> {
+        match self.memory {
+            Memory::Listed(Entries::One([sge])) => Some(sge),
+            _ => None,
+        }
+    }
+
     const fn entries(&self) -> Option<&Entries> {
         match &self.memory {
             Memory::Captured(_) => None,
@@ -173,15 +181,6 @@ impl SendQueue {
         self.sges.get(self.get(serial).and_then(WorkRequest::entries))
     }
 
-    /// The entry of request `serial`, if it has one only.
-    #[inline]
-    pub(crate) fn single(&self, serial: u64) -> Option<Sge> {
-        match self.get(serial)?.memory {
-            Memory::Listed(Entries::One([sge])) => Some(sge),
-            _ => None,
-        }
-    }
-
     /// The next request has left the queued state.
     #[inline]
     pub(crate) fn advance(&mut self, progress: Progress) {
@@ -296,7 +295,8 @@ mod tests {
                     let expected = if *count == 5 { 0 } else { *count };
                     let found: Vec<Sge> = queue.sges(waiting).collect();
                     prop_assert_eq!(&found, &entries(waiting, expected));
-                    prop_assert_eq!(queue.single(waiting), found.first().copied().filter(|_| found.len() == 1));
+                    let single = queue.get(waiting).and_then(WorkRequest::single);
+                    prop_assert_eq!(single, found.first().copied().filter(|_| found.len() == 1));
                     prop_assert_eq!(queue.captured(waiting).is_some(), *count == 5);
                 }
                 prop_assert_eq!(queue.sges(serial + 1).count(), 0);

@@ -41,7 +41,7 @@ enum Call<'a> {
 }
 
 impl Call<'_> {
-    #[inline]
+    #[inline(always)]
     fn to(self, rnic: &mut Rnic, id: StreamId, io: &mut impl Transport) {
         match self {
             Self::Open => rnic.handle_open(id, io),
@@ -237,7 +237,7 @@ impl NodeRnic {
     }
 
     /// Calls the adapter for a stream that the target has.
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, io: &mut ConnectionIo<'_>, call: Call<'_>) {
         let id = StreamId(io.handle.0);
         // Most nodes have none that moves.

@@ -76,11 +76,10 @@ impl Access {
     }
 
     /// A post: its effects may be flushed later, together with those of others.
-    fn post<R>(&self, work: impl FnOnce(&mut Rnic) -> (R, Urgency)) -> R {
-        let mut work = Some(work);
+    #[inline]
+    fn post<R>(&self, work: impl Fn(&mut Rnic) -> (R, Urgency)) -> R {
         let mut result = None;
         self.0.enter_to_post(&mut |core| {
-            let Some(work) = work.take() else { return Urgency::None };
             let (outcome, urgency) = work(core);
             result = Some(outcome);
             urgency
@@ -450,7 +449,7 @@ impl Qp {
     /// # Errors
     /// As said at [`Qp`].
     pub fn send(&self, context: u64, data: Data<'_>, flags: OpFlags) -> Result<(), NtStatus> {
-        self.post(context, Kind::Send { invalidate: None }, data, flags)
+        self.post(context, OperationType::Send, || Kind::Send { invalidate: None }, data, flags)
     }
 
     /// NdkSendAndInvalidate: the peer's token `remote_token` is invalid before its receive completes
@@ -466,7 +465,7 @@ impl Qp {
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
         let invalidate = Some(Stag(remote_token));
-        self.post(context, Kind::Send { invalidate }, data, flags)
+        self.post(context, OperationType::Send, || Kind::Send { invalidate }, data, flags)
     }
 
     /// NdkWrite.
@@ -481,8 +480,8 @@ impl Qp {
         remote_token: u32,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let kind = Kind::Write { to: remote(remote_address, remote_token) };
-        self.post(context, kind, data, flags)
+        let to = remote(remote_address, remote_token);
+        self.post(context, OperationType::Write, || Kind::Write { to }, data, flags)
     }
 
     /// NdkRead. Beyond the outbound read limit it waits its turn.
@@ -498,8 +497,9 @@ impl Qp {
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
         let invalidate_sink = flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE);
-        let kind = Kind::Read { from: remote(remote_address, remote_token), invalidate_sink };
-        self.post(context, kind, Data::Registered(sges), flags)
+        let from = remote(remote_address, remote_token);
+        let kind = || Kind::Read { from, invalidate_sink };
+        self.post(context, OperationType::Read, kind, Data::Registered(sges), flags)
     }
 
     /// NdkFastRegister: `length` bytes of `buffer` from `offset` on, known as `base_address`. Returns the
@@ -541,35 +541,27 @@ impl Qp {
     fn post(
         &self,
         context: u64,
-        kind: Kind,
+        operation: OperationType,
+        kind: impl Fn() -> Kind,
         data: Data<'_>,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let operation = match kind {
-            Kind::Send { .. } => OperationType::Send,
-            Kind::Read { .. } => OperationType::Read,
-            _ => OperationType::Write,
-        };
         let is_inline = matches!(data, Data::Inline(_)) || !flags.contains(OpFlags::INLINE);
         let checked = flags.check(operation).and(match is_inline {
             true => Ok(()),
             false => Err(NtStatus::INVALID_PARAMETER),
         });
-        // As `checked_post`, in one closure: what it captures is moved twice less.
-        self.access.post(|core| match checked {
-            Ok(()) => {
-                let (result, urgency) = core.post(self.id, context, kind, data, flags.options());
-                (result.map_err(NtStatus::from), urgency)
-            }
-            Err(status) => (Err(status), core.kick_qp(self.id)),
+        self.checked_post(checked, |core| {
+            core.post(self.id, context, kind(), data, flags.options())
         })
     }
 
     /// Posts if the arguments are right. A failure indicates what was deferred before it (NDK-DEF-3).
+    #[inline]
     fn checked_post<R>(
         &self,
         checked: Result<(), NtStatus>,
-        post: impl FnOnce(&mut Rnic) -> (Result<R, VerbError>, Urgency),
+        post: impl Fn(&mut Rnic) -> (Result<R, VerbError>, Urgency),
     ) -> Result<R, NtStatus> {
         self.access.post(|core| match checked {
             Ok(()) => {

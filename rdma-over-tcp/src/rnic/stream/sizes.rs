@@ -62,6 +62,7 @@ pub(super) fn ulpdu_max(
 }
 
 /// Returns whether a whole message goes into one FPDU behind `filled` bytes of a list.
+#[inline]
 pub(super) fn fits(
     size: FpduSize,
     markers: bool,

@@ -270,6 +270,7 @@ impl Transmitter {
     }
 
     /// Sends the Terminate, if one waits. Room or not: it is the last that is sent.
+    #[inline]
     pub(super) fn send_terminate(&mut self, io: &mut impl Transport) {
         if let Some(terminate) = self.terminate.take() {
             let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
@@ -432,7 +433,7 @@ impl Transmitter {
             }
             let solicited = request.flags.contains(WrFlags::SOLICITED);
             let length = request.length;
-            let is_captured = request.captured().is_some();
+            let (is_captured, single) = (request.captured().is_some(), request.single());
             let source = match &request.kind {
                 Kind::FastRegister { region, registration } => {
                     let (region, registration) = (*region, (**registration).clone());
@@ -485,23 +486,22 @@ impl Transmitter {
             let mut pieces = Pieces::new();
             let region = &mut self.source_region;
             let is_accessible = if is_read {
-                visit(region, qp, regions, serial, Access::LOCAL_WRITE, |_| {})
-            } else if let Some(captured) = qp.sends.captured(serial) {
-                match is_whole {
-                    true => pieces.push(Piece::Private(captured)),
-                    false => {
-                        let rest = (!captured.is_empty()).then(|| captured.clone().into());
-                        self.payload.extend(rest);
+                visit(region, qp, regions, (serial, single), Access::LOCAL_WRITE, |_| {})
+            } else if is_captured {
+                if let Some(captured) = qp.sends.captured(serial).filter(|data| !data.is_empty()) {
+                    match is_whole {
+                        true => pieces.push(Piece::Private(captured)),
+                        false => self.payload.push_back(captured.clone().into()),
                     }
                 }
                 true
             } else if is_whole {
-                visit(region, qp, regions, serial, Access::NONE, |granted| {
+                visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
                     pieces.push(granted.piece());
                 })
             } else {
                 let payload = &mut self.payload;
-                visit(region, qp, regions, serial, Access::NONE, |granted| {
+                visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
                     payload.push_back(granted.span());
                 })
             };
@@ -520,7 +520,7 @@ impl Transmitter {
             };
             if is_whole && !pushed {
                 let Self { payload, source_region: region, .. } = self;
-                visit(region, qp, regions, serial, Access::NONE, |granted| {
+                visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
                     payload.push_back(granted.span());
                 });
             }
@@ -674,14 +674,14 @@ fn release_tail(qp: &mut Qp, io: &mut impl Transport) {
     }
 }
 
-/// Checks the memory of a request, and shows it piece by piece; `region` is the one to look at first. Returns whether
-/// all of it may be used so.
+/// Checks the memory of request `serial`, which may have a `single` entry, and shows it piece by piece; `region` is the
+/// one to look at first. Returns whether all of it may be used so.
 #[inline]
 fn visit<'a>(
     region: &mut Option<RegionId>,
     qp: &'a Qp,
     regions: &'a Regions,
-    serial: u64,
+    (serial, single): (u64, Option<Sge>),
     right: Access,
     mut take: impl FnMut(Granted<'a>),
 ) -> bool {
@@ -690,7 +690,7 @@ fn visit<'a>(
             || regions.access_again(region, qp.pd, sge.token, sge.address, sge.length, right);
         sge.length == 0 || granted().map(&mut take).is_ok()
     };
-    match qp.sends.single(serial) {
+    match single {
         Some(sge) => access(sge),
         None => qp.sends.sges(serial).all(access),
     }
