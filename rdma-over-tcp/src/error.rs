@@ -37,7 +37,7 @@ impl fmt::Display for ErrorNumber {
     }
 }
 
-/// Whose fault an error is, seen from the side that detects it.
+/// The side at fault, seen from the side that detects the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The peer, or the path from it, broke a rule of the protocol.
@@ -77,14 +77,14 @@ macro_rules! wire_errors {
                 }
             }
 
-            /// What is wrong, in a few words.
+            /// The error in a few words.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
                 }
             }
 
-            /// Whose fault it is, for the side that detects it.
+            /// The side at fault.
             pub const fn fault(self) -> Fault {
                 match self {
                     $(Self::$name => Fault::$fault,)*

@@ -228,11 +228,11 @@ impl fmt::Debug for HeaderOctets {
     }
 }
 
-/// What DDP finds wrong with a segment (RFC 5041 §7).
+/// An error that DDP finds in a segment (RFC 5041 §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum DdpError {
-    /// The ULPDU is shorter than its header. DDP has no number for this; as in Linux siw it is told
-    /// as a wrong FPDU (2/0/03).
+    /// The ULPDU is shorter than its header. DDP has no number for this; as in Linux siw it is
+    /// reported as a wrong FPDU (2/0/03).
     #[error("ULPDU of {octets} octets is shorter than its header")]
     Short {
         /// Length of the ULPDU.

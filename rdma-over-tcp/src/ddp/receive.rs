@@ -88,7 +88,7 @@ impl UntaggedReceiver {
     }
 }
 
-/// What a tagged segment is within its message.
+/// The position of a tagged segment in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaggedPlace {
     /// Octets of the message before this payload: 0 in its first segment.

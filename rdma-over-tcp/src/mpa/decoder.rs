@@ -4,7 +4,7 @@
 //! FPDU that lies whole in the input is checked and handed out where it lies; one that is spread
 //! over several inputs, as when Linux siw sends the CRC in a segment of its own, is gathered in one
 //! buffer that is reused. Streams with markers are always gathered, because a marker tears the
-//! ULPDU; this side never asks for markers unless told to.
+//! ULPDU; this side asks for markers only if configured so.
 //!
 //! A pad may hold anything; it counts for the CRC only (MPA-4.1-2). With CRC off the field is
 //! skipped unread (MPA-4.1-4). Markers are compared with the chain of lengths once the CRC is known
@@ -24,7 +24,7 @@ use super::{
 pub const STAGE_OCTETS_MAX: usize =
     (LENGTH_OCTETS + u16::MAX as usize).next_multiple_of(4) + CRC_OCTETS;
 
-/// What a decoder has seen. All count from the start of Full Operation.
+/// Counters of a decoder, from the start of Full Operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecoderCounters {
     /// FPDUs handed out.
@@ -82,7 +82,7 @@ impl Decoder {
         }
     }
 
-    /// What has been seen so far.
+    /// Counters so far.
     pub const fn counters(&self) -> DecoderCounters {
         self.counters
     }

@@ -77,7 +77,7 @@ pub enum MpaError {
     Marker {
         /// FPDUPTR as received, low two bits cleared.
         received: u16,
-        /// What the chain of ULPDU_Length fields says.
+        /// FPDUPTR by the chain of ULPDU_Length fields.
         expected: u16,
     },
 }

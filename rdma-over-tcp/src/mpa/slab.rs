@@ -1,7 +1,7 @@
 //! Memory for what the adapter itself adds to a stream, and for payload that is copied: blocks that are
 //! written from front to end.
 //!
-//! What is written to a [`Slab`] is one open piece of a block of [`BLOCK_OCTETS`] until it is closed; a closed
+//! Octets written to a [`Slab`] are one open piece of a block of [`BLOCK_OCTETS`] until it is closed; a closed
 //! piece holds a reference to its block. When the block in use has too little room left, the slab takes the first
 //! of its at most [`BLOCKS_MAX`] blocks whose pieces have all been dropped: the fewer octets are in
 //! flight the fewer blocks go round, so they stay in the caches, and in steady state nothing is allocated.
@@ -26,7 +26,7 @@ pub const BLOCKS_MAX: usize = 48;
 pub struct Slab {
     /// The open piece, and the rest of its block behind it.
     open: BytesMut,
-    /// What is left of the blocks that are not in use.
+    /// The rest of each block that is not in use.
     resting: Vec<BytesMut>,
     /// The next to be given up.
     victim: usize,
@@ -50,7 +50,7 @@ impl Slab {
         self.open.capacity() - self.open.len()
     }
 
-    /// What is written and not closed.
+    /// Octets of the open piece.
     #[inline]
     pub(crate) fn open(&self) -> &[u8] {
         &self.open
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(slab.resting.len(), BLOCKS_MAX - 1);
     }
 
-    // What is asked for fits, were it more than a block.
+    // A request for more than a block is met.
     #[test]
     fn room_for_more_than_a_block() {
         let mut slab = Slab::new();

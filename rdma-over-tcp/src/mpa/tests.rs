@@ -372,7 +372,7 @@ fn mulpdu_by_the_formula() {
     ] {
         assert_eq!((mulpdu(emss, false), mulpdu(emss, true)), (plain, marked), "EMSS {emss}");
     }
-    // What the formula promises: the FPDU fits the segment, wherever on the grid it starts.
+    // The formula's promise: the FPDU fits the segment, wherever on the grid it starts.
     for emss in (140..3000u32).chain(64_000..64_100) {
         let ulpdu = vec![0; usize::from(mulpdu(emss, false))];
         assert!(fpdu_of(&mut Encoder::new(false, false), &ulpdu).len() <= emss as usize);

@@ -16,7 +16,7 @@ macro_rules! flag_set {
             pub const NONE: Self = Self(0);
             $($(#[$flag_doc])* pub const $flag: Self = Self($value);)*
 
-            /// Whether every bit of `other` is set: a composite flag needs all of its bits (NDK-FLG-1).
+            /// Returns whether every bit of `other` is set: a composite flag needs all of its bits (NDK-FLG-1).
             #[must_use]
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0

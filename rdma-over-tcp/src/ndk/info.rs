@@ -68,7 +68,7 @@ pub struct AdapterInfo {
     pub max_callee_data: u32,
     /// Promises.
     pub adapter_flags: AdapterFlags,
-    /// How it is done.
+    /// The mechanism.
     pub rdma_technology: RdmaTechnology,
 }
 

@@ -46,7 +46,7 @@ statuses! {
     INVALID_PARAMETER = 0xC000_000D;
     /// A request that makes no sense in this state, such as the invalidation of an invalid token.
     INVALID_DEVICE_REQUEST = 0xC000_0010;
-    /// The output buffer is too small; the size needed is told.
+    /// The output buffer is too small; the size needed is returned.
     BUFFER_TOO_SMALL = 0xC000_0023;
     /// Both moderation parameters out of range.
     INVALID_PARAMETER_MIX = 0xC000_0030;
@@ -99,7 +99,7 @@ statuses! {
 }
 
 impl NtStatus {
-    /// Whether the severity is success or informational (NT_SUCCESS).
+    /// Returns whether the severity is success or informational (NT_SUCCESS).
     #[must_use]
     pub const fn is_success(self) -> bool {
         self.0 >> 30 < 2

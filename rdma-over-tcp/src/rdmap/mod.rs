@@ -152,7 +152,7 @@ impl SendKind {
     }
 }
 
-/// What RDMAP finds wrong with a segment.
+/// An error that RDMAP finds in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum RdmapError {
     /// DDP's finding.
@@ -200,21 +200,21 @@ pub enum Inbound<'a> {
     Write {
         /// Where it goes.
         segment: TaggedSegment,
-        /// What goes there.
+        /// The payload.
         payload: &'a [u8],
     },
     /// Part of a Read Response.
     ReadResponse {
         /// Where it goes.
         segment: TaggedSegment,
-        /// What goes there.
+        /// The payload.
         payload: &'a [u8],
     },
     /// A Read Request.
     ReadRequest {
         /// Its place in the queue.
         segment: UntaggedSegment,
-        /// What is asked for.
+        /// The request.
         request: ReadRequest,
     },
     /// Part of a Send of any kind.
@@ -223,7 +223,7 @@ pub enum Inbound<'a> {
         segment: UntaggedSegment,
         /// Which kind.
         kind: SendKind,
-        /// What goes to the receive buffer.
+        /// The payload, for the receive buffer.
         payload: &'a [u8],
     },
     /// A Terminate, to be read by [`ReceivedTerminate::parse`]. Whatever it holds, it ends the
@@ -231,7 +231,7 @@ pub enum Inbound<'a> {
     Terminate {
         /// Its place in the queue.
         segment: UntaggedSegment,
-        /// Terminate header and what it tells.
+        /// The Terminate message.
         payload: &'a [u8],
     },
 }

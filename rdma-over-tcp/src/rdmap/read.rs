@@ -58,7 +58,7 @@ impl ReadRequest {
         out
     }
 
-    /// What is left of the request after `octets` have been answered: the form in which a Terminate
+    /// The rest of the request after `octets` have been answered: the form in which a Terminate
     /// returns a request that failed midway (RFC 5040 §4.8).
     #[must_use]
     pub fn advanced(&self, octets: u32) -> Self {

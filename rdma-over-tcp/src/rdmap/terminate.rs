@@ -47,7 +47,7 @@ pub struct Terminate {
 }
 
 impl Terminate {
-    /// A Terminate that tells the error only: local and LLP errors (RDM-7.1-2).
+    /// A Terminate without a header copy: local and LLP errors (RDM-7.1-2).
     pub const fn new(error: WireError) -> Self {
         Self { number: error.number(), segment_octets: None, segment: None, read_request: None }
     }
@@ -117,7 +117,7 @@ impl Terminate {
         if flags & known.length_valid != 0 {
             terminate.segment_octets = Some(u16::from_be_bytes(length));
         }
-        // The header's own T bit tells its size; what stands behind it is no payload.
+        // The header's T bit determines its size; nothing behind it is payload.
         let Ok((segment, _)) = Segment::parse(rest) else { return terminate };
         terminate.segment = Some(segment);
         let header_octets = match segment {
@@ -206,7 +206,7 @@ impl fmt::Display for ReceivedTerminate {
     }
 }
 
-/// Flags tell the form where there are any; then a number that exists in one form only; then the
+/// Flags determine the form where there are any; then a number that exists in one form only; then the
 /// phase, because MPA's numbers 05 to 07 belong to start-up.
 fn decide(number: ErrorNumber, flags: u8, phase: TerminatePhase) -> Reading {
     if flags & RFC_FLAG_BITS != 0 {

@@ -285,7 +285,7 @@ fn headers_in_a_terminate() {
         let octets = 22 + if has_header { 20 } else { 0 } + if is_protection { 28 } else { 0 };
         assert_eq!(terminate_header(&terminate).len(), octets);
     }
-    // What is no DDP cannot be returned.
+    // A segment that is not DDP cannot be returned.
     let terminate = Terminate::for_ulpdu(WireError::UntaggedVersion, &[0x40; 30]);
     assert_eq!(terminate, Terminate::new(WireError::UntaggedVersion));
 }
@@ -317,7 +317,7 @@ fn both_forms_of_a_terminate() {
         ([0x01, 0x03, 0x00], same((0, 1, 3))),
         ([0x33, 0x00, 0x00], same((3, 3, 0))),
         ([0x45, 0x00, 0x00], same((4, 5, 0))),
-        // Only the phase can tell.
+        // Only the phase shows.
         ([0x20, 0x05, 0x00], ((2, 0, 5), (0, 2, 5))),
         ([0x20, 0x06, 0x00], ((2, 0, 6), (0, 2, 6))),
         ([0x02, 0x05, 0x00], ((2, 0, 5), (0, 2, 5))),
@@ -335,7 +335,7 @@ fn both_forms_of_a_terminate() {
     }
 }
 
-// What a log says.
+// The text for a log.
 #[test]
 fn words_for_a_terminate() {
     let words = |octets: [u8; 4]| {

@@ -4,7 +4,7 @@ use offload_engine::time::Duration;
 
 use crate::mpa::startup::{Revision, RtrSet};
 
-/// How large FPDUs are cut.
+/// Size of FPDUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FpduSize {
     /// By the EMSS: no FPDU crosses a segment, and every segment begins with one (RFC 5044 5.1). Needed by

@@ -48,7 +48,7 @@ pub struct Completion {
     pub status: WcStatus,
     /// The kind of the request.
     pub opcode: WcOpcode,
-    /// The error that was found, or that the peer's Terminate told.
+    /// The error that was detected, here or by the peer's Terminate.
     pub error: Option<ErrorNumber>,
     /// Bytes of the message; 0 unless the status is [`WcStatus::Success`].
     pub bytes: u32,
@@ -408,10 +408,10 @@ mod tests {
         assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 4]), 0);
         assert_eq!(queue.take_due(), None);
         queue.arm(Arm::Solicited);
-        assert_eq!(queue.take_due(), Some(Err(CqOverrun)), "told at the next arm");
+        assert_eq!(queue.take_due(), Some(Err(CqOverrun)), "at the next arm");
     }
 
-    // What is completed together is polled in order, satisfies an arm once, and fails the queue where it overruns.
+    // A batch of completions is polled in order, satisfies an arm once, and fails the queue where it overruns.
     #[test]
     fn completions_come_in_batches() {
         let queue = CompletionQueue::new(4);

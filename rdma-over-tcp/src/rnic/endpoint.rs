@@ -1,8 +1,8 @@
 //! Local addresses in use: by listeners, and by connectors until they are closed (NDK-EP-1, -2).
 //!
 //! The transport reserves the addresses of listeners, and of connections opened from here, so that nobody else on its
-//! node takes one of them; it is told when the last reference has gone. An accepted connection pins its listener, so
-//! its references need no reservation of their own.
+//! node takes one of them, and releases an address when its last reference has gone. An accepted connection pins its
+//! listener, so its references need no reservation of their own.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;

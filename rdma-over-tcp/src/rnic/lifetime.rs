@@ -115,7 +115,7 @@ impl Uses {
         self.deregistration = Some(deregistration);
     }
 
-    /// Whether a deregistration waits.
+    /// Returns whether a deregistration is pending.
     pub(crate) const fn is_awaited(&self) -> bool {
         self.deregistration.is_some()
     }

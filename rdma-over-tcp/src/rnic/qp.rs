@@ -147,7 +147,7 @@ pub(crate) struct Completed {
     pub(crate) solicited: bool,
 }
 
-/// How a receive ended.
+/// The outcome of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveOutcome {
     pub(crate) status: WcStatus,

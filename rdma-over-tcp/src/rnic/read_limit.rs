@@ -1,4 +1,4 @@
-//! How many reads a connection has outstanding in each direction (IRD and ORD).
+//! Limits of outstanding Reads in each direction (IRD and ORD).
 
 use crate::mpa::startup::{Enhanced, ReadLimits};
 

@@ -55,8 +55,8 @@ impl ReceiveQueue {
         Self { depth, posted: VecDeque::new(), sges: SgeRing::default() }
     }
 
-    /// Whether nothing more can be posted, while so many receives were taken and are not complete: they count, or a
-    /// consumer could have more completions coming than its completion queue holds.
+    /// Returns whether nothing more can be posted while `taken` receives are not complete. Those count, or more
+    /// completions could be due than the completion queue holds.
     pub(crate) fn is_full(&self, taken: usize) -> bool {
         self.posted.len() + taken >= self.depth as usize
     }

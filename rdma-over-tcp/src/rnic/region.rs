@@ -52,7 +52,7 @@ impl Access {
     /// Peers may write.
     pub const REMOTE_WRITE: Self = Self(4);
 
-    /// Whether all rights of `other` are among these.
+    /// Returns whether these include all rights of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -141,7 +141,7 @@ pub(crate) struct Region {
     pub(crate) pd: PdId,
     pub(crate) is_fast_register: bool,
     pub(crate) limits: Option<FastRegisterLimits>,
-    /// The token told to the consumer, with its key.
+    /// The token that the consumer has, with its key.
     pub(crate) token: Option<u32>,
     pub(crate) keys: Keys,
     pub(crate) registration: Option<Registration>,
@@ -348,8 +348,8 @@ impl Regions {
     }
 
     /// [`Regions::access`] by a user that mostly names the region it named before: `hint` says where to look first.
-    /// What is found there passes the same check, and a place whose region is gone, or has another token by now, does
-    /// not have it; so a hint may be as old as it likes.
+    /// A region found there passes the same check, and one that is gone, or has another token by now, is not found; so
+    /// a hint may be of any age.
     pub(crate) fn access_again(
         &self,
         hint: &mut Option<RegionId>,
@@ -430,7 +430,7 @@ impl Regions {
         self.table.get_mut(id)?.uses.end()
     }
 
-    /// Whether memory of the region's is in use.
+    /// Returns whether memory of the region is in use.
     pub(crate) fn is_used(&self, id: RegionId) -> bool {
         self.table.get(id).is_some_and(|mr| mr.uses.are_any())
     }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::error::ErrorNumber;
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     /// Not begun, or partly handed to TCP.
@@ -38,7 +38,7 @@ pub(crate) struct WorkRequest {
     pub(crate) length: u32,
     /// For a send: its MSN. For a read: its MSN on queue 1. Known once begun.
     pub(crate) msn: u32,
-    /// The error that the completion tells.
+    /// The error for the completion.
     pub(crate) error: Option<ErrorNumber>,
     memory: Memory,
 }

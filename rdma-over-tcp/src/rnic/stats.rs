@@ -76,7 +76,7 @@ pub struct ConnectionEntry {
     pub stats: QpStats,
 }
 
-/// How a connection came to be where it is: for those who watch.
+/// The hand-overs of a connection, for monitoring.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct History {
     /// TCP's handshake was done, and the hand-over began; `None`: it is with the host stack.

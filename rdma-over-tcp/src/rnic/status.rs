@@ -1,8 +1,8 @@
-//! How work requests and calls end, in words that every interface can map.
+//! Outcomes of work requests and calls, neutral so that every interface can map them.
 
 use thiserror::Error;
 
-/// How a work request ended.
+/// The outcome of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WcStatus {
     /// It was carried out.

@@ -114,7 +114,7 @@ pub(crate) enum Reservation {
     Listener(ListenerId),
 }
 
-/// How a stream ended, or one of its directions.
+/// The end of a stream, or of one of its directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StreamEvent {
     /// The peer's FIN: nothing more is received.

@@ -51,7 +51,7 @@ impl WrFlags {
     /// More requests follow at once: nothing needs to be sent yet.
     pub const DEFER: Self = Self(8);
 
-    /// Whether all options of `other` are among these.
+    /// Returns whether these include all options of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -44,7 +44,7 @@ pub(super) enum Place {
     Uploading,
 }
 
-/// What is sent.
+/// Something to send.
 #[derive(Debug)]
 enum Item {
     List(NetBufferList),
@@ -117,7 +117,7 @@ impl HostStream {
         self.awaits_fin |= shutdown;
     }
 
-    /// What reached the host too late.
+    /// Sends that reached the host too late.
     pub(super) fn take_returned(&mut self, chain: NblChain, shutdown: bool) {
         for list in chain {
             self.to_return = self.to_return.saturating_sub(1);
@@ -137,7 +137,7 @@ impl HostStream {
         self.bytes = self.bytes.saturating_sub(list.bytes_transferred + list.data_length());
     }
 
-    /// What had come back goes first.
+    /// Sends that came back go first.
     fn requeue(&mut self) {
         while let Some(item) = self.returned.pop_back() {
             self.waiting.push_front(item);
@@ -211,7 +211,7 @@ impl HostStream {
         self.to_return == 0 && !self.shutdown_in_host
     }
 
-    /// Whether our FIN, which went down with the connection, is acknowledged; once.
+    /// Returns once whether our FIN, which went down with the connection, is acknowledged.
     pub(super) fn sees_fin(&mut self, phase: impl FnOnce() -> TcpPhase) -> bool {
         let is_seen = self.awaits_fin && matches!(phase(), TcpPhase::FinWait2 | TcpPhase::TimeWait);
         self.awaits_fin &= !is_seen;
@@ -332,7 +332,7 @@ mod tests {
             });
         }
 
-        /// What goes to the host now: serials of lists, and 0 for a FIN.
+        /// Sends to the host: serials of lists, and 0 for a FIN.
         fn pushed(&mut self) -> Vec<u64> {
             self.stream.push_to_host(&self.port, OffloadHandle(7));
             let requests = self.host.requests.try_iter();
@@ -354,8 +354,8 @@ mod tests {
         NetBufferList { net_buffers, ..NetBufferList::new(serial) }
     }
 
-    // What reaches the host too late comes back, and goes before all that was sent later: to the host, if the target
-    // has refused the connection.
+    // Sends that reach the host too late come back and go before all later ones: to the host, if the target has refused
+    // the connection.
     #[test]
     fn what_comes_back_goes_first() {
         let mut bench = Bench::new(false);
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(bench.pushed(), [1]);
     }
 
-    // What an upload has brought counts.
+    // Lists that an upload has brought count.
     #[test]
     fn uploaded_lists_count() {
         let mut bench = Bench::new(false);
@@ -438,7 +438,7 @@ mod tests {
         }
     }
 
-    // What is sent is a copy: its memory is the consumer's, and peers may write it.
+    // Sends are copies: the memory is the consumer's, and peers may write it.
     #[test]
     fn payload_is_copied() {
         let mut bench = Bench::new(false);

@@ -53,8 +53,8 @@ pub enum Revision {
     Two = 2,
 }
 
-/// First message of the initiator in the peer-to-peer model, which tells the responder that it may
-/// send.
+/// First message of the initiator in the peer-to-peer model, which allows the responder
+/// to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RtrKind {
     /// Zero-length Send: takes a receive buffer and is delivered.
@@ -224,7 +224,7 @@ pub struct Frame {
     pub revision: Revision,
     /// Enhanced data (S), only with [`Revision::Two`].
     pub enhanced: Option<Enhanced>,
-    /// What the ULP sees.
+    /// The view of the ULP.
     pub private_data: PrivateData,
 }
 

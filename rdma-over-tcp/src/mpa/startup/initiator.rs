@@ -18,7 +18,7 @@ pub struct Initiator {
 pub struct Reply {
     /// The agreement. This side may send at once, its RTR message first.
     pub negotiated: Negotiated,
-    /// What the responder said of itself, for the ULP (MPE-9.1-7).
+    /// The responder's parameters, for the ULP (MPE-9.1-7).
     pub peer: Option<Enhanced>,
     /// From the responder's ULP.
     pub private_data: Bytes,

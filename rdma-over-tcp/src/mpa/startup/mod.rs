@@ -40,7 +40,7 @@ pub const RESPONDER_TIME_LIMIT_MS: u32 = 5_000;
 /// No start-up takes longer, whatever the ULP wants, in milliseconds (MPA-7.1.2-15).
 pub const TIME_LIMIT_MAX_MS: u32 = 60_000;
 
-/// How many RDMA Reads may be outstanding, per direction.
+/// RDMA Reads that may be outstanding, per direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ReadLimits {
     /// Inbound: reads of the peer that this side serves at a time, 0..=[`ReadDepth::MAX`].
@@ -49,7 +49,7 @@ pub struct ReadLimits {
     pub ord: u16,
 }
 
-/// What an initiator asks for.
+/// Configuration of an initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartupConfig {
     /// Revision of the Request: two with enhanced data, one without.
@@ -69,7 +69,7 @@ pub struct StartupConfig {
 }
 
 impl Default for StartupConfig {
-    /// What every known peer takes: revision 2, CRC, no markers, 16 reads each way, RTR by Write or
+    /// Accepted by every known peer: revision 2, CRC, no markers, 16 reads each way, RTR by Write or
     /// Read.
     fn default() -> Self {
         Self {
@@ -83,7 +83,7 @@ impl Default for StartupConfig {
     }
 }
 
-/// How FPDUs look, per direction.
+/// Format of FPDUs, per direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Framing {
     /// CRCs are generated and checked: one side was enough to ask for them (MPA-7.1.1-5).
@@ -106,7 +106,7 @@ impl Framing {
     }
 }
 
-/// Who sent the Request.
+/// The side that sent the Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// This side.
@@ -118,13 +118,13 @@ pub enum Role {
 /// The agreement with which Full Operation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Negotiated {
-    /// Who sent the Request.
+    /// The side that sent the Request.
     pub role: Role,
     /// Revision of the Reply.
     pub revision: Revision,
     /// IRD, ORD and RTR were negotiated.
     pub enhanced: bool,
-    /// How FPDUs look.
+    /// Format of FPDUs.
     pub framing: Framing,
     /// Reads per direction.
     pub limits: ReadLimits,
@@ -133,7 +133,7 @@ pub struct Negotiated {
     pub rtr: Option<RtrKind>,
 }
 
-/// What becomes of the connection when start-up fails.
+/// The fate of the connection when start-up fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureAction {
     /// Close TCP at once; nothing is sent (MPA-8-3).
@@ -153,13 +153,13 @@ pub enum StartupError {
     /// Octets came behind a Request, before any Reply.
     #[error("{octets} octets behind the Request")]
     EarlyData {
-        /// How many.
+        /// Octets.
         octets: usize,
     },
     /// The responder's ULP refuses.
     #[error("rejected by the peer")]
     Rejected {
-        /// What the peer's ULP says about it.
+        /// Private data of the peer's ULP.
         private_data: Bytes,
         /// Limits that the peer would have needed (MPE-9.1-4), if it says so.
         enhanced: Option<Enhanced>,
@@ -186,7 +186,7 @@ pub enum StartupError {
     /// No RTR message of the Reply is one of those offered (MPE-9.2-8).
     #[error("no RTR message in common, peer has {theirs:?}")]
     NoMatchingRtr {
-        /// What the peer marked.
+        /// RTR messages in the Reply.
         theirs: RtrSet,
         /// For the Terminate.
         framing: Framing,
@@ -194,7 +194,7 @@ pub enum StartupError {
 }
 
 impl StartupError {
-    /// What to do with the connection.
+    /// The fate of the connection.
     pub const fn action(&self) -> FailureAction {
         match self {
             Self::Frame(_) | Self::EarlyData { .. } | Self::Form { .. } => FailureAction::Close,

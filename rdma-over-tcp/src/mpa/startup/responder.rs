@@ -7,7 +7,7 @@ use super::{
     Role, RtrKind, RtrSet, StartupError,
 };
 
-/// What a responder wants, before it knows the peer.
+/// Configuration of a responder, before it knows the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponderConfig {
     /// Prefer CRCs. Off only on an administrator's explicit wish (MPA-4.4-2).
@@ -84,7 +84,7 @@ impl Offer {
         self.revision
     }
 
-    /// What the initiator said of itself, for the ULP (MPE-9.1-1).
+    /// The initiator's parameters, for the ULP (MPE-9.1-1).
     pub const fn peer(&self) -> Option<&Enhanced> {
         self.enhanced.as_ref()
     }
@@ -108,7 +108,7 @@ impl Offer {
             if let Some(ird) = peer.ird.reads() {
                 limits.ord = limits.ord.min(ird); // MPE-9.1-2
             }
-            // What the initiator left unspecified is answered so: MPE-9.1-8, MPE-9.1-9.
+            // Unspecified limits are answered in kind: MPE-9.1-8, MPE-9.1-9.
             let answer = |asked: ReadDepth, own| {
                 if asked == ReadDepth::UNSPECIFIED { asked } else { ReadDepth::new(own) }
             };
@@ -135,7 +135,7 @@ impl Offer {
         (self.reply(false, framing.crc, enhanced, private_data), negotiated)
     }
 
-    /// The ULP rejects. `limits` tells the initiator what would have been needed (MPE-9.1-4); MPA
+    /// The ULP rejects. `limits` are what would have been needed (MPE-9.1-4); MPA
     /// is left behind this Reply, and the ULP decides about TCP (MPA-7.1.2-4).
     pub fn reject(self, limits: ReadLimits, private_data: PrivateData) -> Bytes {
         let enhanced = self.enhanced.map(|peer| Enhanced {

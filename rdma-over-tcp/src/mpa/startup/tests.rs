@@ -116,7 +116,7 @@ fn known_frames() {
         assert_eq!(parsed(expected.kind, octets), expected);
         assert_eq!(expected.emit(), frame(expected.kind, octets));
     }
-    // What this side says without being told otherwise is R3.
+    // The default Request is R3.
     let request = initiator(|_| {}).request();
     assert_eq!(request, frame(Request, &[0x50, 2, 0, 4, 0x80, 0x10, 0xc0, 0x10]));
 }

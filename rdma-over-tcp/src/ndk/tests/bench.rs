@@ -39,7 +39,7 @@ pub(super) const SERVER: &str = "10.0.0.2:7000";
 pub(super) struct TestAccess {
     core: Mutex<Rnic>,
     now: Mutex<Instant>,
-    /// How soon what the last post led to has to be done.
+    /// When the effects of the last post must be flushed.
     pub(super) urgency: Mutex<Option<Urgency>>,
 }
 
@@ -87,7 +87,7 @@ impl End {
     }
 }
 
-/// What a call of the adapter asked for.
+/// A request of the adapter to its transport.
 struct Io {
     now: Instant,
     room: usize,
@@ -306,7 +306,7 @@ impl Bench {
         worked
     }
 
-    /// What the adapter asks of its transport.
+    /// Requests of the adapter to its transport.
     fn serve_host(&mut self, node: usize) -> bool {
         let mut worked = false;
         while let Some(command) = { self.nodes[node].access.lock().next_command() } {

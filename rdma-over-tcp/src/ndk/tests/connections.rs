@@ -269,7 +269,7 @@ fn startup_time_limits() {
     assert_eq!(connector.complete_connect(None, |_| {}), NtStatus::CONNECTION_ABORTED);
 }
 
-// NDK-DISC-1, -2, -4, -5, -6: what was posted arrives, then the flush; the peer is told and not flushed.
+// NDK-DISC-1, -2, -4, -5, -6: posted requests arrive, then the flush; the peer gets its event and is not flushed.
 #[test]
 fn disconnect() {
     let mut bench = Bench::new(4);
@@ -359,7 +359,7 @@ fn flush_on_peer_close() {
     assert_eq!(bench.connections(), 0);
 }
 
-// NDK-DISC-3, -4, NDK-LIFE-11: a connector closed without a disconnect resets; the peer is flushed and told.
+// NDK-DISC-3, -4, NDK-LIFE-11: a connector closed without a disconnect resets; the peer is flushed, then its event.
 #[test]
 fn abortive_close() {
     let mut bench = Bench::new(1);

@@ -15,10 +15,10 @@ use crate::{
     rdmap::{ReadRequest, SendKind, read_request_header, read_response_header, send_header},
 };
 
-/// What both sides see after an error that `passive` finds in what `active` did.
+/// The view of both sides after an error of `active` that `passive` detects.
 fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, code: u32) {
     bench.settle();
-    assert_eq!(active.log.take(), [("disconnect event", NtStatus(code))], "told by the peer");
+    assert_eq!(active.log.take(), [("disconnect event", NtStatus(code))], "the peer's Terminate");
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(code))], "found here");
     assert_eq!(passive.qp.stats().terminates_out, 1);
     assert_eq!(active.qp.stats().terminates_in, 1);
@@ -228,7 +228,7 @@ fn sink_without_local_write() {
     assert_untouched(&passive);
 }
 
-// MPA-8-5, -6: damage is found before anything is placed; the peer is told 2/0/02.
+// MPA-8-5, -6: damage is found before anything is placed; the Terminate says 2/0/02.
 #[test]
 fn damaged_fpdu() {
     for at in [2, 20, 300, 1443, 1446] {

@@ -225,20 +225,20 @@ fn deregistration_waits_for_what_is_sent() {
         bench.settle();
         let note = |what| active.log.note(what);
         if !closes {
-            let (told, mr) = (note("deregistered"), &active.mr);
-            assert_eq!(mr.deregister(move || told(NtStatus::SUCCESS)), NtStatus::PENDING);
+            let (noted, mr) = (note("deregistered"), &active.mr);
+            assert_eq!(mr.deregister(move || noted(NtStatus::SUCCESS)), NtStatus::PENDING);
             assert_eq!(mr.deregister(|| {}), NtStatus::INVALID_PARAMETER, "it is under way");
             let again = mr.register(&active.buffer, 0, 1, crate::ndk::MrFlags::NONE);
             assert_eq!(again, Err(NtStatus::INVALID_PARAMETER));
         }
-        let told = note("closed");
-        assert_eq!(active.mr.close(move || told(NtStatus::SUCCESS)), NtStatus::PENDING);
+        let noted = note("closed");
+        assert_eq!(active.mr.close(move || noted(NtStatus::SUCCESS)), NtStatus::PENDING);
         assert_eq!(active.log.take(), []);
         bench.hold_acks = false;
         bench.settle();
-        let told: Vec<_> = active.log.take().into_iter().map(|(what, _)| what).collect();
-        let told: Vec<_> = told.into_iter().filter(|what| what.ends_with("ed")).collect();
-        assert_eq!(told, if closes { vec!["closed"] } else { vec!["deregistered", "closed"] });
+        let ended: Vec<_> = active.log.take().into_iter().map(|(what, _)| what).collect();
+        let ended: Vec<_> = ended.into_iter().filter(|what| what.ends_with("ed")).collect();
+        assert_eq!(ended, if closes { vec!["closed"] } else { vec!["deregistered", "closed"] });
         assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
         assert_eq!(active.qp.stats().terminates_out, 1);
         let placed = passive.content(0, size);
@@ -552,7 +552,7 @@ fn completion_does_not_wait_for_a_delayed_acknowledgement() {
     assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)]);
 }
 
-// NDK-WR-6, NDK-SIL-1: posting order; successes of silent requests are not told.
+// NDK-WR-6, NDK-SIL-1: posting order; successes of silent requests give no completion.
 #[test]
 fn order_and_silence() {
     let mut bench = Bench::new(5);

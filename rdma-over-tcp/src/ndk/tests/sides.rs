@@ -12,7 +12,7 @@ use crate::ndk::{
     NtStatus, OpFlags, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
 };
 
-/// What callbacks told, in order.
+/// Callbacks that were called, in order.
 #[derive(Clone, Default)]
 pub(super) struct Log(Arc<Mutex<Vec<(&'static str, NtStatus)>>>);
 

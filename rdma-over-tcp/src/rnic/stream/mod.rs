@@ -55,7 +55,7 @@ enum Phase {
     Ended,
 }
 
-/// How far the end of the stream is.
+/// The stage of a stream's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
     Not,

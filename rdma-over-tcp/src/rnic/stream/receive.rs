@@ -87,7 +87,7 @@ impl Receiver {
     /// Handles the FPDUs that end in `input`, up to one after which its caller has something to do.
     ///
     /// # Errors
-    /// The stream has failed; the failure says what to tell whom.
+    /// The stream has failed; the failure has the Terminate and the receive's status.
     pub(super) fn receive(
         &mut self,
         objects: &mut Objects,
@@ -186,7 +186,7 @@ impl Receiver {
         payload: &[u8],
     ) -> Result<(), WireError> {
         let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
-        // The rights are checked first: a peer that names a foreign buffer is told so (RFC 5041 7.1).
+        // The rights are checked first: the error for a foreign buffer comes before others (RFC 5041 §7.1).
         if !payload.is_empty() {
             let TaggedSegment { stag: Stag(token), offset, .. } = *segment;
             let right = Access::REMOTE_WRITE;
@@ -251,7 +251,7 @@ impl Receiver {
         let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
         let place = self.sends.accept(segment, payload.len(), capacity).map_err(|error| {
             let error = error.wire();
-            // NDK-ERR-5: the receive that was too short is told so.
+            // NDK-ERR-5: the receive that was too short fails with that status.
             let receive_status =
                 (error == WireError::UntaggedTooLong).then_some(WcStatus::LocalLength);
             Fault { error, receive_status }

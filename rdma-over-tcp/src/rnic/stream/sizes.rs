@@ -1,11 +1,11 @@
-//! How long an FPDU may be that goes behind others into a list.
+//! Length of an FPDU that is appended to a list.
 
 use crate::{
     mpa::{LENGTH_OCTETS, MULPDU_MAX, MULPDU_MIN, crc::CRC_OCTETS, mulpdu},
     rnic::config::FpduSize,
 };
 
-/// How much a list may hold.
+/// Limits of a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) emss: usize,
@@ -40,7 +40,7 @@ pub(super) fn ulpdu_max(
     };
     let (room, worthwhile) = match is_aligned {
         true => (segment_room(filled, emss, super_segment), MULPDU_MIN.into()),
-        // What is left of a list behind a large FPDU is not worth another one.
+        // The room that a large FPDU leaves is not worth another one.
         false => {
             (super_segment.saturating_sub(filled), (super_segment / 16).max(MULPDU_MIN.into()))
         }
@@ -118,7 +118,7 @@ mod tests {
         ulpdu_max(size, false, LIMITS, filled, (TAGGED_OCTETS, payload)).map(usize::from)
     }
 
-    // What `Auto` cuts, whatever is in the list and however long segments are, has pad and CRC in one segment.
+    // FPDUs of `Auto` have pad and CRC in one segment, whatever the list holds and however long segments are.
     #[test]
     fn trailers_are_not_split() {
         let mut cut = 0;
@@ -146,7 +146,7 @@ mod tests {
         assert!(cut > 100, "the rule was needed {cut} times");
     }
 
-    // What ends within the first segment fits by the rules, too; at its end as much as anywhere.
+    // A message that ends within the first segment fits by the rules, too, its very end included.
     #[test]
     fn what_ends_in_the_first_segment_fits() {
         let mut fast = 0;

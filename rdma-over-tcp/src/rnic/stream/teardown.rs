@@ -1,4 +1,4 @@
-//! How streams end: disconnects, errors found here, Terminates of the peer, loss.
+//! Ends of streams: disconnects, local errors, Terminates of the peer, loss.
 //!
 //! The consumer always sees the same order: the outcome of the request that is to blame, the rest Flushed, then the
 //! disconnect event. The connection itself goes by FIN, so that a Terminate
@@ -164,7 +164,7 @@ impl Stream {
         self.deadline = Some(io.now() + config.terminate_timeout);
     }
 
-    /// The peer's FIN (NDK-DISC-2): told, but nothing is flushed.
+    /// The peer's FIN (NDK-DISC-2): an event, but nothing is flushed.
     pub(super) fn peer_closed(&mut self, objects: &mut Objects, config: &Config) {
         let state = self
             .connector

@@ -87,7 +87,7 @@ struct Train<L> {
 /// The memory of a message, to be copied.
 struct Pieces<'a> {
     pieces: [Piece<'a>; PIECES_MAX],
-    /// How many there are; those beyond [`PIECES_MAX`] are missing.
+    /// Count of pieces; those beyond [`PIECES_MAX`] are missing.
     count: usize,
 }
 
@@ -185,10 +185,10 @@ pub(super) struct Transmitter {
     response_region: Option<RegionId>,
 }
 
-/// How much of what could be sent is with the transport.
+/// Result of [`Transmitter::pump`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pumped {
-    /// Yes; what is left waits for a read, or there is nothing.
+    /// Nothing can be sent: the queue is empty, or waits for a Read.
     Drained,
     /// The transport has no more room.
     Full,
@@ -226,7 +226,7 @@ impl Transmitter {
         self.responses.len() + usize::from(self.is_cutting_response())
     }
 
-    /// Whether the message that is being cut goes on in memory that is wanted back.
+    /// Returns whether the message in progress needs memory that its owner has withdrawn.
     pub(super) fn needs_withdrawn(&self) -> bool {
         self.payload.iter().any(Span::is_withdrawn)
     }
@@ -696,7 +696,7 @@ fn visit<'a>(
     }
 }
 
-/// How far a request is all of whose message is with the transport.
+/// The progress of a request when the transport has all of its message.
 const fn sent(is_read: bool, is_copied: bool) -> Progress {
     match is_copied && !is_read {
         true => Progress::Done(WcStatus::Success),
