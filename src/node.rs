@@ -16,13 +16,13 @@ use host_stack::{
     socket::{OffloadPolicy, SocketPort},
 };
 use offload_engine::{
-    chimney::{client::UploadReason, provider::OffloadCapabilities, state::MacAddress},
+    chimney::{provider::OffloadCapabilities, state::MacAddress},
     engine::{EngineConfig, NodeClient},
     link::{
         Impaired, Impairments, Link, OpenTap, ReclaimMode, TapError, TapOptions, Tee, VnetMode,
         open_tap, open_tap_queues,
     },
-    tcp::{CongestionAlgorithm, PushPolicy},
+    tcp::{CongestionAlgorithm, PushPolicy, UploadThresholds},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
@@ -34,7 +34,7 @@ use crate::{
     },
     options::{
         Capacity, ChimneyConfig, CongestionControl, Impairment, Napi, NodeConfig, Offload,
-        Progress, Psh, Reclaim, UploadOn, Vnet,
+        Progress, Psh, Reclaim, Vnet,
     },
 };
 
@@ -273,16 +273,9 @@ fn rules(chimney: &ChimneyConfig) -> OffloadRules {
         upload_rest_s,
         capacity: _,
     } = chimney;
-    let upload_on = upload_on.iter().fold(UploadReasons::default(), |reasons, reason| {
-        reasons.with(match reason {
-            UploadOn::LowActivity => UploadReason::LowActivity,
-            UploadOn::HighDropRate => UploadReason::HighDropRate,
-            UploadOn::SmallIo => UploadReason::SmallIo,
-            UploadOn::NoBufferPreposting => UploadReason::NoBufferPreposting,
-            UploadOn::HighFragmentation => UploadReason::HighFragmentation,
-            UploadOn::HighOutOfOrderPackets => UploadReason::HighOutOfOrderPackets,
-        })
-    });
+    let upload_on = upload_on
+        .iter()
+        .fold(UploadReasons::default(), |reasons, reason| reasons.with((*reason).into()));
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     OffloadRules {
         after_age: offload_after_age_s.map(seconds),
@@ -309,6 +302,9 @@ fn settings(config: &NodeConfig) -> node::NodeConfig {
     engine.tcp.congestion_options.pacing = config.pacing;
     engine.tcp.retransmissions_max = config.max_retransmissions;
     engine.tcp.rcv_wnd_max = config.receive_window_bytes;
+    let upload_on = config.chimney.upload_on.iter();
+    engine.tcp.upload = upload_on
+        .fold(UploadThresholds::default(), |thresholds, reason| thresholds.with((*reason).into()));
     let window = config.receive_window_bytes as usize;
     let receive_buffer = HostConfig::default().receive_buffer.min(window);
     let prefixes = config.addresses.iter();

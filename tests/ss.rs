@@ -1,7 +1,7 @@
 //! `flue ss`, `flue offload` and `flue upload` on running nodes: what is listed is so, connections move while data
 //! flows, and what somebody does to the control socket is no matter of the data path.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -364,4 +364,45 @@ fn what_does_not_move_says_why() {
     drop(socket);
     drop(flue.take_input());
     flue.expect_exit(0, START);
+}
+
+// `--upload-on`: a connection comes back for a reason that is followed, and for no other; what is posted in advance
+// (`--prepost`) decides about two of them.
+#[test]
+fn optional_reasons_bring_connections_back() {
+    if lacks(NEEDS) {
+        return;
+    }
+    const MUCH: usize = 4 << 20;
+    let cases = [
+        ("--upload-on no-buffer-preposting", MUCH, Some("NoBufferPreposting")),
+        ("--upload-on no-buffer-preposting --prepost 65536", MUCH, None),
+        ("--upload-on small-io --prepost 100", 20_000, Some("SmallIo")),
+        ("--upload-on small-io --prepost 1000", 20_000, None),
+        ("--prepost 100", 20_000, None),
+        ("--upload-on high-out-of-order-packets --reorder 30", MUCH, Some("HighOutOfOrderPackets")),
+        ("--upload-on high-drop-rate --reorder 30", MUCH, None),
+        ("--upload-on low-activity", 1, Some("LowActivity")),
+        ("--upload-on small-io,low-activity --prepost 1000", 1, Some("LowActivity")),
+    ];
+    for (options, bytes, reason) in cases {
+        let bench = Bench::new();
+        let mut flue = bench.listen(options, Output::Bytes);
+        let mut output = flue.take_output();
+        let mut socket = bench.connect();
+        // The target has it before there is anything to judge.
+        bench.expect("", |one| one["offloads"] == 1);
+        socket.write_all(&vec![7; bytes]).unwrap();
+        let mut received = vec![0; bytes];
+        output.read_exact(&mut received).unwrap();
+        assert!(received.iter().all(|byte| *byte == 7), "{options}");
+        let is_so = |one: &Value| reason.is_none() || one["uploads"] == 1;
+        let one = bench.expect("", is_so);
+        let expected = (Value::from(u32::from(reason.is_some())), Value::from(reason));
+        let found = (one["uploads"].clone(), one["last_upload_reason"].clone());
+        assert_eq!(found, expected, "{options}: {one}");
+        drop(socket);
+        drop(flue.take_input());
+        flue.expect_exit(0, START);
+    }
 }

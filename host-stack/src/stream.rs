@@ -11,6 +11,9 @@
 //! | Offloaded | is posted to the target |
 //! | Uploading | waits |
 //!
+//! Received data is indicated, or fills receive requests that are posted in advance ([`Streams::post_receives`],
+//! CH-RCV-1): in order, each until it is full or a PSH ends it. Without a request data is indicated again.
+//!
 //! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has
 //! read, and the peer's window closes; of the host's it holds at most [`RECEIVE_CREDIT_BYTES`]. When a connection in
 //! the host enters TIME-WAIT the stream gets everything that is left, beyond that limit: at most one receive buffer
@@ -26,7 +29,7 @@ use hashbrown::HashMap;
 use offload_engine::{
     chimney::client::{ConnectionIo, Disconnect, OffloadHandle},
     engine::Connections,
-    nbl::{NblChain, NetBufferList},
+    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
     tcp::{SoftError, TcpPhase},
     time::{Duration, Instant},
@@ -50,6 +53,9 @@ const BLOCK_PIECES: usize = 4;
 /// Blocks of a stream, beside the one being filled, that are kept for reuse.
 const BLOCKS_MAX: usize = 2;
 
+/// Receive requests that a stream keeps posted: one is filled while the client sees to the other.
+const RECEIVES_POSTED: usize = 2;
+
 /// Memory for received bytes. A block is filled from its front, handed out in pieces, and filled anew when all of
 /// them are dropped: a reader that keeps up makes no allocation, and stays in one or two blocks.
 #[derive(Debug, Default)]
@@ -61,11 +67,22 @@ struct Blocks {
 impl Blocks {
     /// A copy of `data`.
     fn copy(&mut self, data: &[u8]) -> Bytes {
-        if !self.filling.try_reclaim(data.len()) {
-            self.turn(data.len());
-        }
+        self.reserve(data.len());
         self.filling.extend_from_slice(data);
         self.filling.split().freeze()
+    }
+
+    /// Memory to be filled.
+    fn zeroed(&mut self, bytes: usize) -> BytesMut {
+        self.reserve(bytes);
+        self.filling.resize(bytes, 0);
+        self.filling.split()
+    }
+
+    fn reserve(&mut self, bytes: usize) {
+        if !self.filling.try_reclaim(bytes) {
+            self.turn(bytes);
+        }
     }
 
     /// Goes on with another block that has `room` bytes: the oldest, if nobody has a piece of it any more.
@@ -136,8 +153,10 @@ struct Stream {
     receive_queue: VecDeque<Bytes>,
     /// Where received bytes lie.
     blocks: Blocks,
-    /// Refused data waits with whoever has the connection.
+    /// Refused data waits with whoever has the connection, or fewer receive requests are posted than could be.
     refused: bool,
+    /// Receive requests that are posted.
+    receives_posted: usize,
     /// Not yet given to host or target.
     send_queue: VecDeque<Item>,
     /// Come back from the host at a hand-over: older than all of `send_queue`.
@@ -199,6 +218,7 @@ impl Stream {
             receive_queue: VecDeque::new(),
             blocks: Blocks::default(),
             refused: false,
+            receives_posted: 0,
             send_queue: VecDeque::new(),
             returned: VecDeque::new(),
             below: Outstanding::default(),
@@ -279,6 +299,24 @@ impl Stream {
         }
     }
 
+    /// Posts receive requests of `bytes` each, unless enough are posted or too much waits to be read.
+    fn post_receives(&mut self, io: &mut ConnectionIo<'_>, bytes: usize) {
+        if bytes == 0 || self.status.peer_closed || self.status.closed {
+            return;
+        }
+        if self.status.unread > RECEIVE_QUEUE_BYTES_MAX {
+            self.refused = true;
+            return;
+        }
+        let missing = RECEIVES_POSTED.saturating_sub(self.receives_posted);
+        self.receives_posted += missing;
+        let request = |_| ReceiveBufferList::from_mdl(0, self.blocks.zeroed(bytes));
+        let chain: ReceiveChain = (0..missing).map(request).collect();
+        if !chain.is_empty() {
+            io.post_receive(chain);
+        }
+    }
+
     fn push_received(&mut self, data: Bytes) {
         self.status.unread += data.len();
         self.receive_queue.push_back(data);
@@ -306,6 +344,8 @@ pub struct Streams {
     streams: HashMap<OffloadHandle, Stream>,
     listeners: HashMap<ListenerId, Listener>,
     next_context: u64,
+    /// Bytes of each receive request; 0: none is posted.
+    receive_bytes: usize,
 }
 
 impl Streams {
@@ -317,7 +357,14 @@ impl Streams {
             streams: HashMap::new(),
             listeners: HashMap::new(),
             next_context: 1,
+            receive_bytes: 0,
         }
+    }
+
+    /// Has every stream keep two receive requests of `bytes` each posted while it is offloaded (CH-RCV-1); 0, the
+    /// default: none, data is indicated. For streams that are offloaded later.
+    pub const fn post_receives(&mut self, bytes: usize) {
+        self.receive_bytes = bytes;
     }
 
     /// Starts to reserve a local endpoint, so that nobody else on the node can have it; port 0: one that is free.
@@ -488,6 +535,7 @@ impl Streams {
             stream.refused = false;
             if let Some(mut io) = connections.get(now, handle) {
                 io.resume_receive();
+                stream.post_receives(&mut io, self.receive_bytes);
             }
         }
         Some(data)

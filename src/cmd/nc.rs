@@ -43,6 +43,9 @@ pub const QUEUE_CHUNKS_MAX: usize = 16;
 /// Bytes given to TCP and not yet acknowledged.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 1024 * 1024;
 
+/// Bytes of the largest receive request.
+const RECEIVE_BYTES_MAX: i64 = 1024 * 1024;
+
 /// Connections that may be in their handshake.
 const BACKLOG: usize = 1;
 
@@ -78,6 +81,11 @@ pub struct NcArgs {
     #[arg(short = 'w', long, value_name = "SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u16).range(1..=600))]
     pub timeout: u16,
+
+    /// Keep two receive requests of so many bytes posted to the target: 1..=1048576
+    /// [default: none; received data is indicated]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=RECEIVE_BYTES_MAX))]
+    pub prepost: Option<u32>,
 
     /// Log what happens on standard error
     #[arg(short, long, conflicts_with = "quiet")]
@@ -449,7 +457,12 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.config(&config);
     let links = node::open_links(&mut Netlink::open()?, &config)?.links;
     // The one connection is the first queue's.
-    let nodes = node::start_queues(links, &config, Streams::new)?;
+    let client = |port| {
+        let mut streams = Streams::new(port);
+        streams.post_receives(args.prepost.unwrap_or(0) as usize);
+        streams
+    };
+    let nodes = node::start_queues(links, &config, client)?;
     let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
     let _control = server::serve(&node, &config)?;
     let waker = Waker::new();

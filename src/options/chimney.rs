@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use clap::{Args, ValueEnum};
+use offload_engine::chimney::client::UploadReason;
 use serde::{Deserialize, Serialize};
 
 use super::name;
@@ -21,18 +22,31 @@ const SECONDS_MAX: i64 = 86_400;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UploadOn {
-    /// Too little traffic.
+    /// Less than 4 KiB moved in 2 s
     LowActivity,
-    /// Too many of its segments are lost.
+    /// 5 % of 1,000 data segments sent again
     HighDropRate,
-    /// Its receive requests are small.
+    /// 16 receive requests of less than 512 bytes in a row
     SmallIo,
-    /// No receive request is posted.
+    /// 1 MiB received with no receive request posted
     NoBufferPreposting,
-    /// Its peer's packets come in fragments.
+    /// 10 % of 1,000 packets from the peer are fragments
     HighFragmentation,
-    /// Its peer's segments come out of order.
+    /// 10 % of 1,000 data segments from the peer out of order
     HighOutOfOrderPackets,
+}
+
+impl From<UploadOn> for UploadReason {
+    fn from(reason: UploadOn) -> Self {
+        match reason {
+            UploadOn::LowActivity => Self::LowActivity,
+            UploadOn::HighDropRate => Self::HighDropRate,
+            UploadOn::SmallIo => Self::SmallIo,
+            UploadOn::NoBufferPreposting => Self::NoBufferPreposting,
+            UploadOn::HighFragmentation => Self::HighFragmentation,
+            UploadOn::HighOutOfOrderPackets => Self::HighOutOfOrderPackets,
+        }
+    }
 }
 
 /// Limits of the target; one connection, path or neighbor more is refused, with the status of that limit.

@@ -7,7 +7,7 @@ use offload_engine::{
         ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle, UploadReason,
     },
     engine::{Callback, Connections, NodeClient},
-    nbl::{NblChain, NetBufferList, ReceiveChain},
+    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
     time::Instant,
 };
@@ -209,6 +209,7 @@ impl OffloadClient for Streams {
         stream.status.state = OffloadState::Offloaded;
         // What the connection brought along is wanted (CH-DEL-3).
         io.resume_receive();
+        stream.post_receives(io, self.receive_bytes);
         if stream.status.error == Some(HostError::Aborted) {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
         } else {
@@ -234,8 +235,24 @@ impl OffloadClient for Streams {
         taken
     }
 
-    fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
-        // Posts no receive requests.
+    fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        let Some(stream) = self.streams.get_mut(&io.handle) else { return };
+        stream.receives_posted = stream.receives_posted.saturating_sub(chain.len());
+        // Whatever its status, the bytes of a request are received (CH-RCC-1).
+        let is_over = chain.iter().any(|request| request.status != NdisStatus::SUCCESS);
+        for ReceiveBufferList { mdls, bytes_transferred, .. } in chain {
+            let mut left = bytes_transferred;
+            for mut mdl in mdls {
+                let count = left.min(mdl.len());
+                left -= count;
+                if count > 0 {
+                    stream.push_received(mdl.split_to(count).freeze());
+                }
+            }
+        }
+        if !is_over {
+            stream.post_receives(io, self.receive_bytes);
+        }
     }
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
@@ -264,6 +281,8 @@ impl OffloadClient for Streams {
         if let Some(stream) = self.streams.get_mut(&handle) {
             stream.status.state = OffloadState::Uploading;
             stream.refused = false;
+            debug_assert_eq!(stream.receives_posted, 0, "requests complete before an upload does");
+            stream.receives_posted = 0;
         }
     }
 

@@ -95,47 +95,60 @@ fn node(number: u8, link: Box<dyn Link>) -> Core {
     Core::new(link, EngineConfig::new(mac), host, client).unwrap()
 }
 
+const LIMIT: Instant = Instant::from_millis(60_000);
+
+fn streams(core: &mut Core) -> &mut Streams {
+    core.clients.first_mut()
+}
+
+/// Two nodes on these links, and an offloaded connection between them.
+fn connected(
+    near: impl Link + 'static,
+    far: impl Link + 'static,
+) -> (Pair<Core>, [OffloadHandle; 2]) {
+    let mut pair = Pair::new(node(1, Box::new(near)), node(2, Box::new(far)));
+    let address = SocketAddr::from(([10, 0, 0, 2], 7));
+    let listener = streams(&mut pair.b).listen(address, 1);
+    pair.run(LIMIT, |pair| streams(&mut pair.b).listening(listener)).unwrap().unwrap();
+    let near = streams(&mut pair.a).connect(None, address, Duration::from_secs(60));
+    let far = pair.run(LIMIT, |pair| streams(&mut pair.b).accept(listener)).unwrap();
+    let is_offloaded = |core: &mut Core, handle| {
+        streams(core).status(handle).is_some_and(|status| status.state == OffloadState::Offloaded)
+    };
+    pair.run(LIMIT, |pair| {
+        (is_offloaded(&mut pair.a, near) && is_offloaded(&mut pair.b, far)).then_some(())
+    })
+    .unwrap();
+    (pair, [near, far])
+}
+
+fn send(pair: &mut Pair<Core>, handle: OffloadHandle, data: Bytes) -> u64 {
+    let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.a);
+    clients.first_mut::<Streams>().send(now, engine.connections(), handle, data)
+}
+
+/// Reads what there is.
+fn read(pair: &mut Pair<Core>, handle: OffloadHandle, pieces: &mut Vec<Bytes>) {
+    let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.b);
+    let read = || clients.first_mut::<Streams>().receive(now, engine.connections(), handle);
+    pieces.extend(core::iter::from_fn(read));
+}
+
 // CH-IND-5: what is read of a super-segment is its bytes in the buffer that the link has read them into, and stays
 // them while nobody drops it.
 #[test]
 fn a_super_segment_is_read_where_it_has_arrived() {
-    const LIMIT: Instant = Instant::from_millis(60_000);
-    const TIMEOUT: Duration = Duration::from_secs(60);
     let (near, link) = memory_link_pair(MemoryLinkOptions::default());
     let places = Places::default();
-    let far = Watched { link, places: places.clone() };
-    let mut pair = Pair::new(node(1, Box::new(near)), node(2, Box::new(far)));
-    let address = SocketAddr::from(([10, 0, 0, 2], 7));
-    let listener = pair.b.clients.first_mut::<Streams>().listen(address, 1);
-    let listens = |pair: &mut Pair<Core>| pair.b.clients.first_mut::<Streams>().listening(listener);
-    pair.run(LIMIT, listens).unwrap().unwrap();
-    let near = pair.a.clients.first_mut::<Streams>().connect(None, address, TIMEOUT);
-    let far =
-        pair.run(LIMIT, |pair| pair.b.clients.first_mut::<Streams>().accept(listener)).unwrap();
-    let offloaded = |streams: &Streams, handle| {
-        streams.status(handle).is_some_and(|status| status.state == OffloadState::Offloaded)
-    };
-    let both = |pair: &mut Pair<Core>| {
-        let both =
-            offloaded(pair.a.clients.first(), near) && offloaded(pair.b.clients.first(), far);
-        both.then_some(())
-    };
-    pair.run(LIMIT, both).unwrap();
-
+    let (mut pair, [near, far]) = connected(near, Watched { link, places: places.clone() });
     let sent: Vec<u8> = (0..RECEIVE_QUEUE_BYTES_MAX).map(|n| (n ^ (n >> 8)) as u8).collect();
-    let (now, data) = (pair.now, Bytes::from(sent.clone()));
-    pair.a.clients.first_mut::<Streams>().send(now, pair.a.engine.connections(), near, data);
+    send(&mut pair, near, sent.clone().into());
     let mut pieces: Vec<Bytes> = Vec::new();
-    let all = |pair: &mut Pair<Core>| {
-        let (now, b) = (pair.now, &mut pair.b);
-        while let Some(piece) =
-            b.clients.first_mut::<Streams>().receive(now, b.engine.connections(), far)
-        {
-            pieces.push(piece);
-        }
+    pair.run(LIMIT, |pair| {
+        read(pair, far, &mut pieces);
         (pieces.iter().map(Bytes::len).sum::<usize>() == sent.len()).then_some(())
-    };
-    pair.run(LIMIT, all).unwrap();
+    })
+    .unwrap();
 
     let places = places.lock();
     let is_in_place = |piece: &Bytes| {
@@ -152,49 +165,75 @@ fn a_super_segment_is_read_where_it_has_arrived() {
 // the host was given.
 #[test]
 fn lists_of_a_reset_connection_come_back_in_order() {
-    const LIMIT: Instant = Instant::from_millis(60_000);
     let (near, far) = memory_link_pair(MemoryLinkOptions::default());
-    let mut pair = Pair::new(node(1, Box::new(near)), node(2, Box::new(far)));
-    let address = SocketAddr::from(([10, 0, 0, 2], 7));
-    let listener = pair.b.clients.first_mut::<Streams>().listen(address, 1);
-    pair.run(LIMIT, |pair| pair.b.clients.first_mut::<Streams>().listening(listener))
-        .unwrap()
-        .unwrap();
-    let handle =
-        pair.a.clients.first_mut::<Streams>().connect(None, address, Duration::from_secs(60));
+    let (mut pair, [handle, _]) = connected(near, far);
+    streams(&mut pair.a).upload(handle);
     pair.run(LIMIT, |pair| {
-        let status = pair.a.clients.first_mut::<Streams>().status(handle)?;
-        (status.connected && status.state == OffloadState::Offloaded).then_some(())
+        (streams(&mut pair.a).status(handle)?.state == OffloadState::InHost).then_some(())
     })
     .unwrap();
-    pair.a.clients.first_mut::<Streams>().upload(handle);
-    pair.run(LIMIT, |pair| {
-        (pair.a.clients.first_mut::<Streams>().status(handle)?.state == OffloadState::InHost)
-            .then_some(())
-    })
-    .unwrap();
-    let (now, a) = (pair.now, &mut pair.a);
     let data = Bytes::from(std::vec![0; SEND_CREDIT_BYTES]);
     // The first goes to the host, the others have no credit.
-    let sent: Vec<u64> = (0..3)
-        .map(|_| {
-            a.clients.first_mut::<Streams>().send(now, a.engine.connections(), handle, data.clone())
-        })
-        .collect();
-    a.clients.first_mut::<Streams>().abort(now, a.engine.connections(), handle);
+    let sent: Vec<u64> = (0..3).map(|_| send(&mut pair, handle, data.clone())).collect();
+    let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.a);
+    clients.first_mut::<Streams>().abort(now, engine.connections(), handle);
     let mut back = Vec::new();
     pair.run(LIMIT, |pair| {
-        back.extend(
-            pair.a
-                .clients
-                .first_mut::<Streams>()
-                .completed(handle)
-                .into_iter()
-                .map(|list| list.context),
-        );
+        let completed = streams(&mut pair.a).completed(handle).into_iter();
+        back.extend(completed.map(|list| list.context));
         (back.len() == sent.len()).then_some(())
     })
     .unwrap();
     assert_eq!(back, sent);
-    assert_eq!(pair.a.clients.first_mut::<Streams>().status(handle).unwrap().unacknowledged, 0);
+    assert_eq!(streams(&mut pair.a).status(handle).unwrap().unacknowledged, 0);
+}
+
+// CH-RCV-1, -4, -8: with receive requests the stream is the same, in pieces of their size while the target has the
+// connection, however often it moves; a reader that pauses is not given more than the limit, and the FIN ends requests
+// that nothing came for.
+#[test]
+fn receive_requests_are_filled() {
+    const BYTES: usize = 3 * RECEIVE_QUEUE_BYTES_MAX;
+    const REQUEST_BYTES: usize = 700;
+    let (near, far) = memory_link_pair(MemoryLinkOptions::default());
+    let (mut pair, [near, far]) = connected(near, far);
+    streams(&mut pair.b).post_receives(REQUEST_BYTES);
+    let sent: Vec<u8> = (0..BYTES).map(|n| (n ^ (n >> 8)) as u8).collect();
+    let mut pieces: Vec<Bytes> = Vec::new();
+    for (round, part) in sent.chunks(BYTES / 3).enumerate() {
+        // The first upload is before the stream's first request.
+        streams(&mut pair.b).upload(far);
+        pair.run(LIMIT, |pair| {
+            (streams(&mut pair.b).status(far)?.state == OffloadState::InHost).then_some(())
+        })
+        .unwrap();
+        streams(&mut pair.b).offload(far);
+        pair.run(LIMIT, |pair| {
+            (streams(&mut pair.b).status(far)?.state == OffloadState::Offloaded).then_some(())
+        })
+        .unwrap();
+        let (first, before) = (pieces.len(), part.len() * round);
+        send(&mut pair, near, Bytes::copy_from_slice(part));
+        if round == 1 {
+            // Nobody reads: all that may wait does.
+            pair.run(LIMIT, |pair| {
+                (streams(&mut pair.b).status(far)?.unread >= part.len() - REQUEST_BYTES)
+                    .then_some(())
+            })
+            .unwrap();
+        }
+        pair.run(LIMIT, |pair| {
+            read(pair, far, &mut pieces);
+            (pieces.iter().map(Bytes::len).sum::<usize>() == before + part.len()).then_some(())
+        })
+        .unwrap();
+        assert!(pieces[first..].iter().all(|piece| piece.len() <= REQUEST_BYTES));
+        assert!(pieces.len() - first < 2 * part.len() / REQUEST_BYTES, "most are full");
+    }
+    assert_eq!(pieces.concat(), sent);
+    let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.a);
+    clients.first_mut::<Streams>().shutdown(now, engine.connections(), near);
+    pair.run(LIMIT, |pair| streams(&mut pair.b).status(far)?.peer_closed.then_some(())).unwrap();
+    let stream = &streams(&mut pair.b).streams[&far];
+    assert_eq!((stream.receives_posted, stream.status.unread), (0, 0));
 }

@@ -70,6 +70,43 @@ pub struct UploadThresholds {
     pub high_out_of_order: Option<Share>,
 }
 
+impl UploadThresholds {
+    /// All of them: fewer than 4 KiB moved in 2 s; of 1,000 data segments 50 sent again, 100 beyond a hole, or 100
+    /// fragments; 16 receive requests of less than 512 bytes in a row; 1 MiB indicated since the last request.
+    pub const ALL: Self = Self {
+        low_activity: Some(Activity { interval: Duration::from_secs(2), bytes: 4096 }),
+        high_drop_rate: Some(Share { sample: 1_000, per_mille: 50 }),
+        small_io: Some(SmallIo { bytes: 512, requests: 16 }),
+        no_buffer_preposting: Some(1024 * 1024),
+        high_fragmentation: Some(Share { sample: 1_000, per_mille: 100 }),
+        high_out_of_order: Some(Share { sample: 1_000, per_mille: 100 }),
+    };
+
+    /// These thresholds and that of `reason`, as [`UploadThresholds::ALL`] has it. Mandatory reasons have none.
+    #[must_use]
+    pub const fn with(self, reason: UploadReason) -> Self {
+        match reason {
+            UploadReason::LowActivity => Self { low_activity: Self::ALL.low_activity, ..self },
+            UploadReason::HighDropRate => Self { high_drop_rate: Self::ALL.high_drop_rate, ..self },
+            UploadReason::SmallIo => Self { small_io: Self::ALL.small_io, ..self },
+            UploadReason::NoBufferPreposting => {
+                Self { no_buffer_preposting: Self::ALL.no_buffer_preposting, ..self }
+            }
+            UploadReason::HighFragmentation => {
+                Self { high_fragmentation: Self::ALL.high_fragmentation, ..self }
+            }
+            UploadReason::HighOutOfOrderPackets => {
+                Self { high_out_of_order: Self::ALL.high_out_of_order, ..self }
+            }
+            UploadReason::ReceivedUrgentData
+            | UploadReason::TimeoutExpiration
+            | UploadReason::InvalidState
+            | UploadReason::UploadRequested
+            | UploadReason::HardwareFailure => self,
+        }
+    }
+}
+
 /// What the thresholds are compared with, since the last sample.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Watch {

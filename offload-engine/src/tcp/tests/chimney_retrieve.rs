@@ -125,6 +125,30 @@ fn optional_reasons_have_thresholds() {
     }
 }
 
+// CH s8.2: each reason can be chosen for itself; a mandatory one needs no threshold.
+#[test]
+fn thresholds_are_chosen_by_reason() {
+    let none = UploadThresholds::default();
+    let mut all = none;
+    for (reason, thresholds) in each() {
+        let chosen = none.with(reason);
+        let is_set = |t: UploadThresholds| {
+            [
+                t.low_activity.is_some(),
+                t.high_drop_rate.is_some(),
+                t.small_io.is_some(),
+                t.no_buffer_preposting.is_some(),
+                t.high_fragmentation.is_some(),
+                t.high_out_of_order.is_some(),
+            ]
+        };
+        assert_eq!(is_set(chosen), is_set(thresholds), "{reason:?}");
+        all = all.with(reason);
+    }
+    assert_eq!(all, UploadThresholds::ALL);
+    assert_eq!(none.with(Reason::HardwareFailure), none);
+}
+
 // The thresholds: one less is not enough.
 #[test]
 fn thresholds_are_exact() {
