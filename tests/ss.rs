@@ -392,9 +392,12 @@ fn optional_reasons_bring_connections_back() {
         let mut socket = bench.connect();
         // The target has it before there is anything to judge.
         bench.expect("", |one| one["offloads"] == 1);
-        socket.write_all(&vec![7; bytes]).unwrap();
         let mut received = vec![0; bytes];
-        output.read_exact(&mut received).unwrap();
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| output.read_exact(&mut received));
+            socket.write_all(&vec![7; bytes]).unwrap();
+            reader.join().expect("it does not panic").unwrap();
+        });
         assert!(received.iter().all(|byte| *byte == 7), "{options}");
         let is_so = |one: &Value| reason.is_none() || one["uploads"] == 1;
         let one = bench.expect("", is_so);

@@ -127,7 +127,7 @@ impl Drop for Membership {
 /// that does not answer, costs this long.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
-/// Time between two looks of [`Node::linger`]: the host stack's thread tells nobody that a connection has ended.
+/// Interval at which [`Node::linger`] looks: the end of a connection in the host stack wakes nobody.
 const LINGER_PAUSE: Duration = Duration::from_millis(1);
 
 /// Ends, stops and joins the threads of all shards when the last handle of any is dropped.
@@ -407,42 +407,43 @@ impl<C: NodeClient> Node<C> {
     /// The time is over, or the link is gone.
     pub fn linger(&self, timeout: Duration) -> Result<(), WaitError> {
         let deadline = self.now() + timeout;
-        let mut pause = Duration::ZERO;
+        let list = || {
+            let (reply, rows) = crossbeam_channel::bounded(1);
+            self.request(Request::List { reply });
+            rows
+        };
+        let mut rows = list();
         loop {
-            let look = deadline.min(self.now() + pause);
+            let look = deadline.min(self.now() + LINGER_PAUSE);
             match self.shared.wait_until(Some(look), || None::<()>) {
                 Ok(()) | Err(WaitError::TimedOut) => {}
                 Err(failure) => return Err(failure),
             }
-            if self.has_ended(deadline - self.now())? {
-                return Ok(());
+            if let Ok(listed) = rows.try_recv() {
+                if self.has_ended(&listed) {
+                    return Ok(());
+                }
+                rows = list();
             }
             if self.now() >= deadline {
                 return Err(WaitError::TimedOut);
             }
-            pause = LINGER_PAUSE;
         }
     }
 
-    /// Whether nothing is left of the device's connections but TIME-WAIT.
-    fn has_ended(&self, timeout: Duration) -> Result<bool, WaitError> {
-        let (reply, rows) = crossbeam_channel::bounded(1);
-        self.request(Request::List { reply });
-        let rows = match self.shared.progress {
-            Progress::Automatic => rows.recv_timeout(timeout).map_err(|_| WaitError::TimedOut)?,
-            Progress::Manual => self.wait_until(Some(timeout), || rows.try_recv().ok())?,
-        };
+    /// Returns whether all connections are in TIME-WAIT, those of the host stack's list and the target's.
+    fn has_ended(&self, listed: &[ConnectionRow]) -> bool {
         let is_live = |row: &ConnectionRow| match row.state {
             Some(state) => !matches!(state, SocketState::Listen | SocketState::TimeWait),
             // The target knows, unless it is on its way.
             None => row.offload != OffloadState::Offloaded,
         };
-        let mut is_left = rows.iter().any(is_live);
+        let mut is_left = listed.iter().any(is_live);
         self.with_engines(|engine, now| {
             let mut infos = engine.connections().list(now);
             is_left |= infos.any(|(_, _, info)| info.phase != TcpPhase::TimeWait);
         });
-        Ok(!is_left)
+        !is_left
     }
 
     /// Waits until `f` has a result; it is called after each change, and may act as in

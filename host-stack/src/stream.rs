@@ -15,14 +15,15 @@
 //! CH-RCV-1): in order, each until it is full or a PSH ends it. Without a request data is indicated again.
 //!
 //! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has
-//! read, and the peer's window closes; of the host's it holds at most [`RECEIVE_CREDIT_BYTES`]. When a connection in
-//! the host enters TIME-WAIT the stream gets everything that is left, beyond that limit: at most one receive buffer
+//! read, and the peer's window closes; what fits the requests that are posted comes on top. Of the host's it holds at
+//! most [`RECEIVE_CREDIT_BYTES`]. When a connection in the host enters TIME-WAIT the stream gets everything that is
+//! left, beyond that limit: at most one receive buffer
 //! ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)) more.
 
 mod below;
 
 use core::ops::RangeInclusive;
-use std::{collections::VecDeque, net::SocketAddr};
+use std::{collections::VecDeque, net::SocketAddr, vec::Vec};
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
@@ -67,22 +68,11 @@ struct Blocks {
 impl Blocks {
     /// A copy of `data`.
     fn copy(&mut self, data: &[u8]) -> Bytes {
-        self.reserve(data.len());
+        if !self.filling.try_reclaim(data.len()) {
+            self.turn(data.len());
+        }
         self.filling.extend_from_slice(data);
         self.filling.split().freeze()
-    }
-
-    /// Memory to be filled.
-    fn zeroed(&mut self, bytes: usize) -> BytesMut {
-        self.reserve(bytes);
-        self.filling.resize(bytes, 0);
-        self.filling.split()
-    }
-
-    fn reserve(&mut self, bytes: usize) {
-        if !self.filling.try_reclaim(bytes) {
-            self.turn(bytes);
-        }
     }
 
     /// Goes on with another block that has `room` bytes: the oldest, if nobody has a piece of it any more.
@@ -153,10 +143,12 @@ struct Stream {
     receive_queue: VecDeque<Bytes>,
     /// Where received bytes lie.
     blocks: Blocks,
-    /// Refused data waits with whoever has the connection, or fewer receive requests are posted than could be.
+    /// Refused data waits with whoever has the connection.
     refused: bool,
     /// Receive requests that are posted.
     receives_posted: usize,
+    /// Memory of those that are not.
+    request_memory: Vec<BytesMut>,
     /// Not yet given to host or target.
     send_queue: VecDeque<Item>,
     /// Come back from the host at a hand-over: older than all of `send_queue`.
@@ -219,6 +211,7 @@ impl Stream {
             blocks: Blocks::default(),
             refused: false,
             receives_posted: 0,
+            request_memory: Vec::new(),
             send_queue: VecDeque::new(),
             returned: VecDeque::new(),
             below: Outstanding::default(),
@@ -301,16 +294,17 @@ impl Stream {
 
     /// Posts receive requests of `bytes` each, unless enough are posted or too much waits to be read.
     fn post_receives(&mut self, io: &mut ConnectionIo<'_>, bytes: usize) {
-        if bytes == 0 || self.status.peer_closed || self.status.closed {
-            return;
-        }
-        if self.status.unread > RECEIVE_QUEUE_BYTES_MAX {
-            self.refused = true;
+        let is_over = self.status.peer_closed || self.status.closed;
+        if bytes == 0 || is_over || self.status.unread > RECEIVE_QUEUE_BYTES_MAX {
             return;
         }
         let missing = RECEIVES_POSTED.saturating_sub(self.receives_posted);
         self.receives_posted += missing;
-        let request = |_| ReceiveBufferList::from_mdl(0, self.blocks.zeroed(bytes));
+        let request = |_| {
+            let memory = self.request_memory.pop().filter(|memory| memory.len() == bytes);
+            let memory = memory.unwrap_or_else(|| BytesMut::zeroed(bytes));
+            ReceiveBufferList::from_mdl(0, memory)
+        };
         let chain: ReceiveChain = (0..missing).map(request).collect();
         if !chain.is_empty() {
             io.post_receive(chain);
@@ -361,10 +355,11 @@ impl Streams {
         }
     }
 
-    /// Has every stream keep two receive requests of `bytes` each posted while it is offloaded (CH-RCV-1); 0, the
-    /// default: none, data is indicated. For streams that are offloaded later.
-    pub const fn post_receives(&mut self, bytes: usize) {
-        self.receive_bytes = bytes;
+    /// Has every stream keep two receive requests of `bytes` each posted while it is offloaded (CH-RCV-1), at most
+    /// [`RECEIVE_QUEUE_BYTES_MAX`]; 0, the default: none, data is indicated. From the next hand-over of each on. Data
+    /// is copied out of a request, whose memory is posted again: a peer that sends a byte for each takes no more of it.
+    pub fn post_receives(&mut self, bytes: usize) {
+        self.receive_bytes = bytes.min(RECEIVE_QUEUE_BYTES_MAX);
     }
 
     /// Starts to reserve a local endpoint, so that nobody else on the node can have it; port 0: one that is free.

@@ -276,6 +276,13 @@ fn a_sleeper_whose_time_is_over_is_relieved() {
     }
 }
 
+/// A connection in the host stack, or with the target, and the thread that runs the loop.
+const PLACES: [(OffloadPolicy, Progress); 3] = [
+    (OffloadPolicy::Never, Progress::Automatic),
+    (OffloadPolicy::Always, Progress::Automatic),
+    (OffloadPolicy::Always, Progress::Manual),
+];
+
 /// Two nodes on a memory link, and a connection between them.
 fn connected(
     options: MemoryLinkOptions,
@@ -306,11 +313,7 @@ fn connected(
 #[test]
 fn nodes_on_a_memory_link_wake_each_other() {
     const ROUNDS: u8 = 20;
-    for (policy, progress) in [
-        (OffloadPolicy::Never, Progress::Automatic),
-        (OffloadPolicy::Always, Progress::Automatic),
-        (OffloadPolicy::Always, Progress::Manual),
-    ] {
+    for (policy, progress) in PLACES {
         let ends = connected(MemoryLinkOptions::default(), policy, progress);
         let [(near, client), (far, server)] = ends;
         let answers = std::thread::spawn(move || {
@@ -360,14 +363,10 @@ fn room_in_a_memory_link_wakes_the_sender() {
     }
 }
 
-/// Who lingers waits for the peer's FIN, be the connection in the host or with the target, and no longer.
+/// A node lingers until the peer's FIN, with the connection in either stack.
 #[test]
 fn a_node_lingers_until_its_peer_has_closed() {
-    for (policy, progress) in [
-        (OffloadPolicy::Never, Progress::Automatic),
-        (OffloadPolicy::Always, Progress::Automatic),
-        (OffloadPolicy::Always, Progress::Manual),
-    ] {
+    for (policy, progress) in PLACES {
         let ends = connected(MemoryLinkOptions::default(), policy, progress);
         let [(near, client), (far, server)] = ends;
         near.with(|streams, connections, now| streams.shutdown(now, connections, client));

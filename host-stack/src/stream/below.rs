@@ -7,7 +7,7 @@ use offload_engine::{
         ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle, UploadReason,
     },
     engine::{Callback, Connections, NodeClient},
-    nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
     time::Instant,
 };
@@ -232,6 +232,8 @@ impl OffloadClient for Streams {
             stream.push_received(received);
         }
         stream.refused = taken < data.len();
+        // Data is indicated because no request is posted.
+        stream.post_receives(io, self.receive_bytes);
         taken
     }
 
@@ -240,15 +242,12 @@ impl OffloadClient for Streams {
         stream.receives_posted = stream.receives_posted.saturating_sub(chain.len());
         // Whatever its status, the bytes of a request are received (CH-RCC-1).
         let is_over = chain.iter().any(|request| request.status != NdisStatus::SUCCESS);
-        for ReceiveBufferList { mdls, bytes_transferred, .. } in chain {
-            let mut left = bytes_transferred;
-            for mut mdl in mdls {
-                let count = left.min(mdl.len());
-                left -= count;
-                if count > 0 {
-                    stream.push_received(mdl.split_to(count).freeze());
-                }
+        for request in chain {
+            for data in request.slices() {
+                let data = stream.blocks.copy(data);
+                stream.push_received(data);
             }
+            stream.request_memory.extend(request.mdls);
         }
         if !is_over {
             stream.post_receives(io, self.receive_bytes);

@@ -188,9 +188,20 @@ fn lists_of_a_reset_connection_come_back_in_order() {
     assert_eq!(streams(&mut pair.a).status(handle).unwrap().unacknowledged, 0);
 }
 
+/// Has the second node's connection go to the host and back to the target.
+fn move_up_and_down(pair: &mut Pair<Core>, handle: OffloadHandle) {
+    let reach = |pair: &mut Pair<Core>, state| {
+        let is_there = |status: StreamStatus| (status.state == state).then_some(());
+        pair.run(LIMIT, |pair| streams(&mut pair.b).status(handle).and_then(is_there)).unwrap();
+    };
+    streams(&mut pair.b).upload(handle);
+    reach(pair, OffloadState::InHost);
+    streams(&mut pair.b).offload(handle);
+    reach(pair, OffloadState::Offloaded);
+}
+
 // CH-RCV-1, -4, -8: with receive requests the stream is the same, in pieces of their size while the target has the
-// connection, however often it moves; a reader that pauses is not given more than the limit, and the FIN ends requests
-// that nothing came for.
+// connection, however often it moves, though a reader pauses; the FIN ends requests that nothing came for.
 #[test]
 fn receive_requests_are_filled() {
     const BYTES: usize = 3 * RECEIVE_QUEUE_BYTES_MAX;
@@ -202,19 +213,10 @@ fn receive_requests_are_filled() {
     let mut pieces: Vec<Bytes> = Vec::new();
     for (round, part) in sent.chunks(BYTES / 3).enumerate() {
         // The first upload is before the stream's first request.
-        streams(&mut pair.b).upload(far);
-        pair.run(LIMIT, |pair| {
-            (streams(&mut pair.b).status(far)?.state == OffloadState::InHost).then_some(())
-        })
-        .unwrap();
-        streams(&mut pair.b).offload(far);
-        pair.run(LIMIT, |pair| {
-            (streams(&mut pair.b).status(far)?.state == OffloadState::Offloaded).then_some(())
-        })
-        .unwrap();
+        move_up_and_down(&mut pair, far);
         let (first, before) = (pieces.len(), part.len() * round);
         send(&mut pair, near, Bytes::copy_from_slice(part));
-        if round == 1 {
+        if round == 2 {
             // Nobody reads: all that may wait does.
             pair.run(LIMIT, |pair| {
                 (streams(&mut pair.b).status(far)?.unread >= part.len() - REQUEST_BYTES)
@@ -236,4 +238,36 @@ fn receive_requests_are_filled() {
     pair.run(LIMIT, |pair| streams(&mut pair.b).status(far)?.peer_closed.then_some(())).unwrap();
     let stream = &streams(&mut pair.b).streams[&far];
     assert_eq!((stream.receives_posted, stream.status.unread), (0, 0));
+    // No piece holds the memory of a request.
+    assert_eq!(stream.request_memory.len(), RECEIVES_POSTED);
+}
+
+// While too much waits to be read no request is posted; with the next data there is room for, they are again.
+#[test]
+fn receive_requests_pause() {
+    const REQUEST_BYTES: usize = 700;
+    // The request that passes the limit, and the one that was posted beside it.
+    const FILLED: usize = RECEIVE_QUEUE_BYTES_MAX / REQUEST_BYTES + 2;
+    let (near, far) = memory_link_pair(MemoryLinkOptions::default());
+    let (mut pair, [near, far]) = connected(near, far);
+    streams(&mut pair.b).post_receives(REQUEST_BYTES);
+    move_up_and_down(&mut pair, far);
+    let state = |pair: &mut Pair<Core>| {
+        let stream = &streams(&mut pair.b).streams[&far];
+        (stream.receives_posted, stream.status.unread)
+    };
+    send(&mut pair, near, std::vec![1; FILLED * REQUEST_BYTES].into());
+    let is_full =
+        |pair: &mut Pair<Core>| (state(pair) == (0, FILLED * REQUEST_BYTES)).then_some(());
+    pair.run(LIMIT, is_full).unwrap();
+    // Not so much that a refusal would be taken back.
+    while state(&mut pair).1 > RECEIVE_QUEUE_BYTES_MAX * 3 / 4 {
+        let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.b);
+        clients.first_mut::<Streams>().receive(now, engine.connections(), far).unwrap();
+    }
+    let unread = state(&mut pair).1;
+    send(&mut pair, near, Bytes::from_static(b"more"));
+    let is_posted =
+        |pair: &mut Pair<Core>| (state(pair) == (RECEIVES_POSTED, unread + 4)).then_some(());
+    pair.run(LIMIT, is_posted).unwrap();
 }
