@@ -130,4 +130,18 @@ mod tests {
         assert_eq!(receive.single_piece(0, 4), None, "two entries");
         assert_eq!(receive.pieces(3, 2).collect::<Vec<_>>(), vec![sge(103, 1), sge(200, 1)]);
     }
+    // A receive that is discarded leaves with its entries: those of later ones are their own.
+    #[test]
+    fn receives_are_discarded_in_order() {
+        let mut queue = ReceiveQueue::new(4);
+        let mut receive = Receive::default();
+        assert_eq!(queue.discard(), None);
+        for context in 1..=3 {
+            queue.push(context, 10, &[sge(100 * context, 4), sge(1000 * context, 6)]);
+        }
+        assert_eq!((queue.discard(), queue.discard()), (Some(1), Some(2)));
+        assert!(queue.take(&mut receive));
+        assert_eq!(receive.pieces(0, 10).collect::<Vec<_>>(), vec![sge(300, 4), sge(3000, 6)]);
+        assert_eq!(queue.discard(), None);
+    }
 }
