@@ -1,0 +1,305 @@
+//! `bare-tcp-send`, `bare-tcp-recv`: a TCP without costs on a TAP, against a socket of the kernel.
+
+use clap::Args;
+use flue_report::failure::Failure;
+use offload_engine::link::{NapiMode, VnetMode};
+use serde_json::json;
+
+use super::{
+    Common, Outcome,
+    bed::{Bed, Ground, Wanted},
+    engine::{Arrival, Engine, Settings, Trouble},
+    frame::{Checksum, HEADERS_BYTES, MTU_OVERHEAD_BYTES},
+    kernel::{Done, KernelEnd, Task},
+    measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
+};
+
+/// Largest frame that may be left to the kernel to cut.
+const SUPER_FRAME_BYTES_MAX: usize = 65_535;
+/// What the kernel may have in flight: of super-segments, and of plain frames. More than a thousand frames
+/// in flight toward a TAP are dropped without a word.
+const SUPER_WINDOW_BYTES: u32 = 4_000_000;
+const PLAIN_WINDOW_BYTES: u32 = 700_000;
+/// Received bytes until an acknowledgement is sent, unless the TAP runs empty.
+const SUPER_ACK_BYTES: u32 = 128 * 1024;
+const PLAIN_ACK_BYTES: u32 = 32 * 1024;
+/// Looks at an empty TAP until what has come is acknowledged.
+const EMPTY_LOOKS: u32 = 3;
+/// Segments that are sent between two looks at what the kernel has acknowledged.
+const SUPER_SEGMENTS_PER_LOOK: u32 = 1;
+const PLAIN_SEGMENTS_PER_LOOK: u32 = 8;
+/// Segments, or looks at the TAP, between two looks at the clock.
+const STEPS_PER_CLOCK: u32 = 32;
+
+/// Options of the bare TCP.
+#[derive(Args, Clone, Debug)]
+pub struct BareArgs {
+    /// Frames of MTU size; otherwise super-segments of 64 KB
+    #[arg(long)]
+    pub plain: bool,
+
+    /// Who fills in the checksums of plain frames that are sent; the default is what is faster. Without the
+    /// header the TAP is a plain one. The kernel always sends plain frames without.
+    #[arg(long, value_enum, requires = "plain")]
+    pub checksum: Option<Checksum>,
+
+    /// Largest IP packet [1280 to 65521]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "1500",
+        value_parser = clap::value_parser!(u16).range(crate::MTU_BYTES)
+    )]
+    pub mtu: u16,
+
+    /// What may be in flight; when sending, at most what the kernel allows
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(65536..=16_000_000))]
+    pub window: Option<u32>,
+
+    /// What all kinds have in common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+impl BareArgs {
+    fn checksum(&self, task: Task) -> Checksum {
+        match (self.plain, task) {
+            (false, _) => Checksum::Header,
+            (true, Task::Sink) => self.checksum.unwrap_or(Checksum::Header),
+            // What the kernel sends is complete in any case.
+            (true, Task::Source) => Checksum::Software,
+        }
+    }
+}
+
+/// A connection that is up.
+struct Bench {
+    checksum: Checksum,
+    bed: Bed,
+    engine: Engine,
+    kernel: KernelEnd,
+    segment_bytes: usize,
+    mss: usize,
+    window_bytes: u32,
+}
+
+fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
+    let BareArgs { plain, mtu, window, common, .. } = args;
+    let mut bed = Bed::make(common, 1)?;
+    let vnet = match (args.checksum(task), plain) {
+        (Checksum::Software, _) => VnetMode::Off,
+        (Checksum::Header, true) => VnetMode::Checksum,
+        (Checksum::Header, false) => VnetMode::On,
+    };
+    let wanted = Wanted { ground: Ground::Kernel, mtu_bytes: *mtu, vnet };
+    let tap = bed.open(wanted)?;
+    let far = bed.kernel_behind(&tap)?;
+    let kernel = KernelEnd::start(task, common)?;
+    bind(common, End::Near)?;
+
+    let mss = usize::from(*mtu) - MTU_OVERHEAD_BYTES;
+    let in_frame = SUPER_FRAME_BYTES_MAX - HEADERS_BYTES;
+    let segment_bytes = if *plain { mss } else { (in_frame / mss * mss).max(mss) };
+    let checksum = args.checksum(task);
+    let default = match (task, plain) {
+        (Task::Sink, _) => u32::MAX,
+        (Task::Source, true) => PLAIN_WINDOW_BYTES,
+        (Task::Source, false) => SUPER_WINDOW_BYTES,
+    };
+    let window_bytes = window.unwrap_or(default);
+    let settings = Settings { mss: mss as u16, checksum, window_bytes, far };
+    let mut engine = Engine::new(tap, settings);
+    engine.connect()?;
+    Ok(Bench { checksum, bed, engine, kernel, segment_bytes, mss, window_bytes })
+}
+
+/// Our end sends.
+pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
+    let mut bench = connect(args, Task::Sink)?;
+    let Bench { engine, kernel, segment_bytes, mss, window_bytes, .. } = &mut bench;
+    let per_look = if args.plain { PLAIN_SEGMENTS_PER_LOOK } else { SUPER_SEGMENTS_PER_LOOK };
+    let mut watch = Stopwatch::start(args.common.seconds);
+    let mut patience = Patience::new();
+    let (mut sent_bytes, mut segments, mut since_look) = (0_u64, 0_u64, 0);
+    let cpu_before = thread_cpu_seconds();
+    while !watch.is_over(kernel.bytes()) {
+        for _ in 0..STEPS_PER_CLOCK {
+            let room = engine.room_bytes(*window_bytes);
+            let bytes = next_segment(room, engine.window_bytes(), *segment_bytes, *mss);
+            if bytes > 0 {
+                engine.send(bytes)?;
+                sent_bytes += bytes as u64;
+                segments += 1;
+                since_look += 1;
+                patience.renew();
+            }
+            if since_look >= per_look || room < 2 * *segment_bytes {
+                since_look = 0;
+                while engine.receive()? != Arrival::Nothing {}
+            }
+            if bytes == 0 && !patience.wait() {
+                return Err(stalled(engine));
+            }
+        }
+    }
+    let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
+    let mut patience = Patience::new();
+    while engine.in_flight_bytes() > 0 {
+        if engine.receive()? == Arrival::Nothing && !patience.wait() {
+            return Err(stalled(engine));
+        }
+    }
+    engine.finish()?;
+    while !kernel.is_done() {
+        if engine.receive()? == Arrival::Nothing && !patience.wait() {
+            return Err(Failure::work(
+                "the kernel's socket does not see the end of the connection",
+            ));
+        }
+    }
+    conclude(args, bench, &watch, Sent { sent_bytes, segments, near_cpu_seconds })
+}
+
+/// Bytes of the next segment: a whole one, or if it must be less, whole packets that are not a small part
+/// of the window (RFC 9293 s3.8.6.2.1).
+const fn next_segment(room: usize, window: usize, segment: usize, mss: usize) -> usize {
+    if room >= segment {
+        return segment;
+    }
+    let packets = room / mss * mss;
+    if packets * 2 < window { 0 } else { packets }
+}
+
+fn stalled(engine: &Engine) -> Failure {
+    let bytes = engine.in_flight_bytes();
+    Failure::work(format!("a frame was lost: {bytes} bytes are not acknowledged, and will not be"))
+}
+
+/// Our end receives.
+pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
+    let mut bench = connect(args, Task::Source)?;
+    let Bench { engine, kernel, .. } = &mut bench;
+    let ack_bytes = if args.plain { PLAIN_ACK_BYTES } else { SUPER_ACK_BYTES };
+    let mut watch = Stopwatch::start(args.common.seconds);
+    let mut patience = Patience::new();
+    let (mut received_bytes, mut segments, mut empty_looks, mut steps) = (0_u64, 0_u64, 0, 0_u32);
+    let cpu_before = thread_cpu_seconds();
+    let mut near_cpu_seconds = 0.0;
+    while !engine.has_ended() {
+        let arrival = engine.receive()?;
+        let is_empty = arrival == Arrival::Nothing;
+        if let Arrival::Data(bytes) = arrival {
+            received_bytes += bytes as u64;
+            segments += 1;
+            empty_looks = 0;
+            patience.renew();
+        }
+        empty_looks += u32::from(is_empty);
+        let due_bytes = engine.unacknowledged_bytes();
+        if due_bytes >= ack_bytes || (due_bytes > 0 && is_empty && empty_looks >= EMPTY_LOOKS) {
+            engine.acknowledge()?;
+        } else if is_empty && !patience.wait() {
+            return Err(Failure::work("the kernel's socket has stopped sending"));
+        }
+        steps = steps.wrapping_add(1);
+        if steps.is_multiple_of(STEPS_PER_CLOCK) && watch.is_over(received_bytes) {
+            if near_cpu_seconds == 0.0 {
+                near_cpu_seconds = thread_cpu_seconds() - cpu_before;
+            }
+            kernel.stop();
+        }
+    }
+    engine.acknowledge()?;
+    engine.finish()?;
+    conclude(args, bench, &watch, Sent { sent_bytes: received_bytes, segments, near_cpu_seconds })
+}
+
+/// What our end has counted, in all.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    sent_bytes: u64,
+    segments: u64,
+    near_cpu_seconds: f64,
+}
+
+/// Compares both ends' counts, and tells.
+fn conclude(
+    args: &BareArgs,
+    bench: Bench,
+    watch: &Stopwatch,
+    sent: Sent,
+) -> Result<Outcome, Failure> {
+    let Bench { checksum, mut bed, engine, kernel, segment_bytes, window_bytes, .. } = bench;
+    let Sent { sent_bytes, segments, near_cpu_seconds } = sent;
+    let congestion_control = kernel.congestion_control;
+    let Done { bytes, cpu_seconds } = kernel.join()?;
+    let dropped_frames = bed.dropped_frames()?;
+    judge(engine.trouble, dropped_frames, sent_bytes, bytes)?;
+    let detail = json!({
+        "mtu_bytes": args.mtu,
+        "segment_bytes_max": segment_bytes,
+        "segment_bytes_mean": sent_bytes as f64 / segments.max(1) as f64,
+        "segments": segments,
+        "window_bytes": (window_bytes != u32::MAX).then_some(window_bytes),
+        "checksum": if checksum == Checksum::Software { "software" } else { "header" },
+        "congestion_control": congestion_control,
+        "duplicate_segments": engine.trouble.duplicates,
+        "dropped_frames": dropped_frames,
+        "near_cpu_seconds": near_cpu_seconds,
+        "far_cpu_seconds": cpu_seconds,
+        "threaded_napi": args.common.napi == NapiMode::Threaded,
+        "cpus": args.common.cpus,
+    });
+    Outcome::bandwidth(watch.measured()?, detail)
+}
+
+/// Whether what happened is what was to be measured: everything arrived, at the first attempt.
+fn judge(
+    trouble: Trouble,
+    dropped_frames: u64,
+    ours_bytes: u64,
+    theirs_bytes: u64,
+) -> Result<(), Failure> {
+    // Duplicates are the kernel's answer to an acknowledgement that came late: nothing is missing.
+    let Trouble { gaps, duplicates: _, damaged } = trouble;
+    if gaps + damaged > 0 {
+        return Err(Failure::work(format!(
+            "frames were lost: {gaps} segments came behind a gap, {damaged} were damaged; the TAP has \
+             dropped {dropped_frames}"
+        )));
+    }
+    if ours_bytes != theirs_bytes {
+        return Err(Failure::work(format!(
+            "the kernel's end has counted {theirs_bytes} bytes and ours {ours_bytes}"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_has_no_figure() {
+        let fine = Trouble { gaps: 0, duplicates: 3, damaged: 0 };
+        assert!(judge(fine, 0, 100, 100).is_ok());
+        let message = |trouble, ours, theirs| judge(trouble, 7, ours, theirs).unwrap_err().message;
+        assert!(
+            message(Trouble { gaps: 2, ..fine }, 1, 1).contains("2 segments came behind a gap")
+        );
+        assert!(message(Trouble { damaged: 1, ..fine }, 1, 1).contains("dropped 7"));
+        assert!(message(fine, 99, 100).contains("counted 100 bytes and ours 99"));
+    }
+
+    #[test]
+    fn segments_are_whole_or_no_small_part_of_the_window() {
+        let next = |room, window| next_segment(room, window, 64_240, 1460);
+        assert_eq!(next(64_240, 4_000_000), 64_240);
+        assert_eq!(next(64_239, 4_000_000), 0);
+        assert_eq!(next(60_000, 65_535), 59_860);
+        assert_eq!(next(30_000, 65_535), 0);
+        assert_eq!(next(1459, 2000), 0);
+        assert_eq!(next_segment(1460, 3_000_000, 1460, 1460), 1460);
+    }
+}

@@ -1,0 +1,149 @@
+//! The kernel's end of a connection: a thread with a socket that reads, or writes, as fast as it can.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+};
+
+use flue_report::failure::Failure;
+use rustix::net::sockopt;
+
+use super::{
+    Common,
+    bed::FAR,
+    measure::{End, STALL_LIMIT, bind, thread_cpu_seconds},
+};
+
+/// Bytes of a read or write.
+const MEMORY_BYTES: usize = 1 << 20;
+
+/// Plain congestion control. The machine's own may be one that paces, which costs more than the path does.
+const CONGESTION_CONTROL: &str = "reno";
+
+/// What the socket does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Task {
+    /// Reads until the peer ends.
+    Sink,
+    /// Writes until it is told to stop, then ends, and waits for the peer's end.
+    Source,
+}
+
+/// What the thread and its starter share.
+#[derive(Debug, Default)]
+struct Shared {
+    bytes: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// What the kernel's end has done when it is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    /// Bytes read or written in all.
+    pub(super) bytes: u64,
+    /// Processor time of its thread.
+    pub(super) cpu_seconds: f64,
+}
+
+/// The kernel's end. It listens from the start.
+#[derive(Debug)]
+pub(super) struct KernelEnd {
+    shared: Arc<Shared>,
+    thread: JoinHandle<Result<Done, Failure>>,
+    /// What the socket's congestion control is, if it could be chosen.
+    pub(super) congestion_control: Option<&'static str>,
+}
+
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Failure {
+    move |error| Failure::work(format!("the kernel's socket: {what}: {error}"))
+}
+
+impl KernelEnd {
+    /// Listens, and starts the thread that takes one connection.
+    pub(super) fn start(task: Task, common: &Common) -> Result<Self, Failure> {
+        let listener = TcpListener::bind((FAR.address, FAR.port)).map_err(failed("listen"))?;
+        // Inherited by what it accepts.
+        let chosen = sockopt::set_tcp_congestion(&listener, CONGESTION_CONTROL).is_ok();
+        let shared = Arc::new(Shared::default());
+        let (theirs, common) = (Arc::clone(&shared), common.clone());
+        let thread = thread::Builder::new()
+            .name("kernel-end".into())
+            .spawn(move || {
+                bind(&common, End::Far)?;
+                let (stream, _) = listener.accept().map_err(failed("accept"))?;
+                let before = thread_cpu_seconds();
+                let bytes = match task {
+                    Task::Sink => sink(stream, &theirs),
+                    Task::Source => source(stream, &theirs),
+                }?;
+                Ok(Done { bytes, cpu_seconds: thread_cpu_seconds() - before })
+            })
+            .map_err(failed("a thread"))?;
+        let congestion_control = chosen.then_some(CONGESTION_CONTROL);
+        Ok(Self { shared, thread, congestion_control })
+    }
+
+    /// Bytes that it has read, or written, until now.
+    pub(super) fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Relaxed)
+    }
+
+    /// Tells it to stop writing.
+    pub(super) fn stop(&self) {
+        self.shared.stop.store(true, Relaxed);
+    }
+
+    /// Whether it is done, one way or the other.
+    pub(super) fn is_done(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// What it has done; waits for its end.
+    pub(super) fn join(self) -> Result<Done, Failure> {
+        let panicked = |_| Err(Failure::work("the kernel's end of the run has panicked"));
+        self.thread.join().unwrap_or_else(panicked)
+    }
+}
+
+fn sink(mut stream: TcpStream, shared: &Shared) -> Result<u64, Failure> {
+    let mut memory = vec![1; MEMORY_BYTES];
+    let mut total = 0;
+    stream.set_read_timeout(Some(STALL_LIMIT * 2)).map_err(failed("time limit"))?;
+    loop {
+        match stream.read(&mut memory) {
+            Ok(0) => return Ok(total),
+            Ok(bytes) => {
+                total += bytes as u64;
+                shared.bytes.store(total, Relaxed);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed("read")(error)),
+        }
+    }
+}
+
+fn source(mut stream: TcpStream, shared: &Shared) -> Result<u64, Failure> {
+    let mut memory = vec![0x5a; MEMORY_BYTES];
+    let mut total = 0;
+    stream.set_nodelay(true).map_err(failed("TCP_NODELAY"))?;
+    stream.set_write_timeout(Some(STALL_LIMIT * 2)).map_err(failed("time limit"))?;
+    stream.set_read_timeout(Some(STALL_LIMIT * 2)).map_err(failed("time limit"))?;
+    while !shared.stop.load(Relaxed) {
+        match stream.write(&memory) {
+            Ok(bytes) => {
+                total += bytes as u64;
+                shared.bytes.store(total, Relaxed);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed("write")(error)),
+        }
+    }
+    stream.shutdown(Shutdown::Write).map_err(failed("shutdown"))?;
+    while stream.read(&mut memory).map_err(failed("read"))? > 0 {}
+    Ok(total)
+}

@@ -1,0 +1,454 @@
+//! `smoltcp-*`: smoltcp, polled by itself on a TAP of plain frames.
+//!
+//! Its device is what smoltcp's own for TAPs is, but for the buffers, which are made once.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    thread::{self, JoinHandle},
+};
+
+use clap::Args;
+use flue_report::failure::Failure;
+use offload_engine::link::VnetMode;
+use serde_json::json;
+use smoltcp::{
+    iface::{Config, Interface, PollResult, SocketHandle, SocketSet},
+    phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken},
+    socket::tcp::{self, Socket},
+    time::Instant,
+    wire::{EthernetAddress, HardwareAddress, IpCidr},
+};
+
+use super::{
+    Common, Outcome,
+    bed::{Bed, FAR, Ground, NEAR, Tap, Wanted},
+    frame::Station,
+    kernel::{Done, KernelEnd, Task},
+    latency::Samples,
+    measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
+    wire::whole_ns,
+};
+
+const MTU_BYTES: u16 = 1500;
+const FRAME_BYTES_MAX: usize = MTU_BYTES as usize + 14;
+/// Bytes that the client reads or writes in one call.
+const MEMORY_BYTES: usize = 1 << 20;
+/// Bytes of the message that goes there and back.
+const PING_BYTES: usize = 8;
+
+/// Options of smoltcp.
+#[derive(Args, Clone, Debug)]
+pub struct SmolArgs {
+    /// Bytes of a socket's buffer, for each direction [4096 to 1048576]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value = "1048576",
+        value_parser = clap::value_parser!(u32).range(4096..=1_048_576)
+    )]
+    pub buffer: u32,
+
+    /// What all kinds have in common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// A TAP as smoltcp wants it.
+struct TapDevice {
+    tap: Tap,
+    received: Vec<u8>,
+    transmitted: Vec<u8>,
+    /// The first error: smoltcp has no way to pass it on.
+    error: Option<Failure>,
+}
+
+/// A frame that was received.
+struct Frame<'a>(&'a [u8]);
+
+impl RxToken for Frame<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(self.0)
+    }
+}
+
+/// Leave to transmit one.
+struct Leave<'a> {
+    tap: &'a Tap,
+    buffer: &'a mut [u8],
+    error: &'a mut Option<Failure>,
+}
+
+impl TxToken for Leave<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, bytes: usize, fill: F) -> R {
+        let frame = &mut self.buffer[..bytes];
+        let result = fill(frame);
+        if let Err(failure) = self.tap.write(frame) {
+            self.error.get_or_insert(failure);
+        }
+        result
+    }
+}
+
+impl TapDevice {
+    fn new(tap: Tap) -> Self {
+        let buffer = || vec![0; FRAME_BYTES_MAX];
+        Self { tap, received: buffer(), transmitted: buffer(), error: None }
+    }
+}
+
+impl Device for TapDevice {
+    type RxToken<'a> = Frame<'a>;
+    type TxToken<'a> = Leave<'a>;
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = FRAME_BYTES_MAX;
+        capabilities
+    }
+
+    fn receive(&mut self, _now: Instant) -> Option<(Frame<'_>, Leave<'_>)> {
+        let Self { tap, received, transmitted, error } = self;
+        match tap.read(received) {
+            Ok(bytes) => {
+                Some((Frame(&received[..bytes?]), Leave { tap, buffer: transmitted, error }))
+            }
+            Err(failure) => {
+                error.get_or_insert(failure);
+                None
+            }
+        }
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<Leave<'_>> {
+        let Self { tap, transmitted, error, .. } = self;
+        Some(Leave { tap, buffer: transmitted, error })
+    }
+}
+
+/// An interface with one socket.
+struct Stack {
+    device: TapDevice,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    handle: SocketHandle,
+    patience: Patience,
+}
+
+impl Stack {
+    fn new(tap: Tap, station: Station, buffer_bytes: u32, patience: Patience) -> Self {
+        let mut device = TapDevice::new(tap);
+        let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(station.mac)));
+        config.random_seed = u64::from(station.address.to_bits());
+        let mut interface = Interface::new(config, &mut device, Instant::now());
+        interface.update_ip_addrs(|addresses| {
+            // There is room: it is the first.
+            let _ = addresses.push(IpCidr::new(station.address.into(), 24));
+        });
+        // Written to, so that no page is missing when the first byte comes.
+        let buffer = || tcp::SocketBuffer::new(vec![1; buffer_bytes as usize]);
+        let mut socket = Socket::new(buffer(), buffer());
+        socket.set_nagle_enabled(false);
+        socket.set_ack_delay(None);
+        let mut sockets = SocketSet::new(Vec::new());
+        let handle = sockets.add(socket);
+        Self { device, interface, sockets, handle, patience }
+    }
+
+    fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    /// Moves frames; an error when none has moved for too long.
+    fn poll(&mut self) -> Result<(), Failure> {
+        let polled = self.interface.poll(Instant::now(), &mut self.device, &mut self.sockets);
+        if let Some(failure) = self.device.error.take() {
+            return Err(failure);
+        }
+        if polled == PollResult::SocketStateChanged {
+            self.patience.renew();
+        } else if !self.patience.wait() {
+            return Err(Failure::work("nothing moves any more: a frame was lost"));
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, port: u16) -> Result<(), Failure> {
+        self.socket().listen(port).map_err(|error| Failure::work(format!("smoltcp: {error}")))
+    }
+
+    fn connect(&mut self) -> Result<(), Failure> {
+        let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
+        let far = (FAR.address, FAR.port);
+        socket
+            .connect(self.interface.context(), far, NEAR.port)
+            .map_err(|error| Failure::work(format!("smoltcp: {error}")))?;
+        while !self.socket().may_send() {
+            self.poll()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what there is room for.
+    fn write(&mut self, data: &[u8]) -> Result<usize, Failure> {
+        let written = self.socket().send_slice(data);
+        written.map_err(|error| Failure::work(format!("smoltcp: send: {error}")))
+    }
+
+    /// Reads what is there; `None` once the peer has ended.
+    fn read(&mut self, memory: &mut [u8]) -> Result<Option<usize>, Failure> {
+        match self.socket().recv_slice(memory) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(tcp::RecvError::Finished) => Ok(None),
+            Err(error) => Err(Failure::work(format!("smoltcp: receive: {error}"))),
+        }
+    }
+
+    /// Says that nothing is sent any more, and waits until the peer has that.
+    fn finish(&mut self) -> Result<(), Failure> {
+        use tcp::State::{Closed, FinWait2, TimeWait};
+        self.socket().close();
+        while !matches!(self.socket().state(), FinWait2 | TimeWait | Closed) {
+            self.poll()?;
+        }
+        Ok(())
+    }
+}
+
+/// What a far end of smoltcp shares with the near end.
+#[derive(Debug, Default)]
+struct Shared {
+    bytes: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Bytes that went one way, and the processor time of either end.
+struct Transfer {
+    bytes: u64,
+    near_cpu_seconds: f64,
+    far: Done,
+    dropped_frames: u64,
+}
+
+/// Writes until the time is over, and returns how much; `arrived` is what the receiver has.
+fn write_for_a_while(
+    stack: &mut Stack,
+    watch: &mut Stopwatch,
+    arrived: impl Fn() -> u64,
+) -> Result<u64, Failure> {
+    let data = vec![0x5a; MEMORY_BYTES];
+    let mut written = 0;
+    while !watch.is_over(arrived()) {
+        stack.poll()?;
+        written += stack.write(&data)? as u64;
+    }
+    Ok(written)
+}
+
+fn wanted(ground: Ground) -> Wanted {
+    Wanted { ground, mtu_bytes: MTU_BYTES, vnet: VnetMode::Off }
+}
+
+/// smoltcp sends to the kernel.
+pub(super) fn send(args: &SmolArgs) -> Result<Outcome, Failure> {
+    let SmolArgs { buffer, common } = args;
+    let mut bed = Bed::make(common, 1)?;
+    let tap = bed.open(wanted(Ground::Kernel))?;
+    let kernel = KernelEnd::start(Task::Sink, common)?;
+    bind(common, End::Near)?;
+    let mut stack = Stack::new(tap, NEAR, *buffer, Patience::new());
+    stack.connect()?;
+    let cpu_before = thread_cpu_seconds();
+    let mut watch = Stopwatch::start(common.seconds);
+    let bytes = write_for_a_while(&mut stack, &mut watch, || kernel.bytes())?;
+    let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
+    stack.finish()?;
+    let far = kernel.join()?;
+    let dropped_frames = bed.dropped_frames()?;
+    conclude(args, &watch, &Transfer { bytes, near_cpu_seconds, far, dropped_frames })
+}
+
+/// The kernel sends to smoltcp.
+pub(super) fn receive(args: &SmolArgs) -> Result<Outcome, Failure> {
+    let SmolArgs { buffer, common } = args;
+    let mut bed = Bed::make(common, 1)?;
+    let tap = bed.open(wanted(Ground::Kernel))?;
+    let kernel = KernelEnd::start(Task::Source, common)?;
+    bind(common, End::Near)?;
+    let mut stack = Stack::new(tap, NEAR, *buffer, Patience::new());
+    stack.connect()?;
+    let cpu_before = thread_cpu_seconds();
+    let mut watch = Stopwatch::start(common.seconds);
+    let mut memory = vec![1; MEMORY_BYTES];
+    let mut bytes = 0;
+    while let Some(read) = stack.read(&mut memory)? {
+        bytes += read as u64;
+        if watch.is_over(bytes) {
+            kernel.stop();
+        }
+        stack.poll()?;
+    }
+    let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
+    stack.finish()?;
+    let far = kernel.join()?;
+    let dropped_frames = bed.dropped_frames()?;
+    conclude(args, &watch, &Transfer { bytes, near_cpu_seconds, far, dropped_frames })
+}
+
+/// Two stacks, of which the far one belongs to a thread that does `task`.
+struct Pair {
+    bed: Bed,
+    near: Stack,
+    shared: Arc<Shared>,
+    thread: JoinHandle<Result<Done, Failure>>,
+}
+
+type FarEnd = fn(&mut Stack, &Shared) -> Result<u64, Failure>;
+
+fn pair_of(args: &SmolArgs, patience: Patience, far_end: FarEnd) -> Result<Pair, Failure> {
+    let SmolArgs { buffer, common } = args;
+    let mut bed = Bed::make(common, 2)?;
+    let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, patience);
+    let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer, patience);
+    far.listen(FAR.port)?;
+    let shared = Arc::new(Shared::default());
+    let (theirs, bound) = (Arc::clone(&shared), common.clone());
+    let thread = thread::Builder::new()
+        .name("far-end".into())
+        .spawn(move || {
+            bind(&bound, End::Far)?;
+            let before = thread_cpu_seconds();
+            let bytes = far_end(&mut far, &theirs)?;
+            let cpu_seconds = thread_cpu_seconds() - before;
+            // It stays until the near end has what it needs of it.
+            while !theirs.stop.load(Acquire) {
+                far.poll()?;
+            }
+            Ok(Done { bytes, cpu_seconds })
+        })
+        .map_err(|error| Failure::work(format!("a thread: {error}")))?;
+    bind(common, End::Near)?;
+    near.connect()?;
+    Ok(Pair { bed, near, shared, thread })
+}
+
+impl Pair {
+    /// Stops the far end. Returns what it has done, and how many frames the TAPs have dropped.
+    fn end(self) -> Result<(Done, u64), Failure> {
+        let Self { mut bed, near: _near, shared, thread } = self;
+        // Before the far end takes its TAP along.
+        let dropped_frames = bed.dropped_frames();
+        shared.stop.store(true, Release);
+        let panicked = |_| Err(Failure::work("the far end has panicked"));
+        Ok((thread.join().unwrap_or_else(panicked)?, dropped_frames?))
+    }
+}
+
+fn take_all(stack: &mut Stack, shared: &Shared) -> Result<u64, Failure> {
+    let mut memory = vec![1; MEMORY_BYTES];
+    while !stack.socket().may_recv() {
+        stack.poll()?;
+    }
+    let mut total = 0;
+    while let Some(bytes) = stack.read(&mut memory)? {
+        total += bytes as u64;
+        shared.bytes.store(total, Relaxed);
+        stack.poll()?;
+    }
+    Ok(total)
+}
+
+fn give_back(stack: &mut Stack, _shared: &Shared) -> Result<u64, Failure> {
+    let mut memory = [0; PING_BYTES];
+    while !stack.socket().may_recv() {
+        stack.poll()?;
+    }
+    let mut total = 0;
+    while let Some(bytes) = stack.read(&mut memory)? {
+        total += bytes as u64;
+        if bytes > 0 && stack.write(&memory[..bytes])? != bytes {
+            return Err(Failure::work("smoltcp has no room for a message"));
+        }
+        stack.poll()?;
+    }
+    Ok(total)
+}
+
+/// smoltcp sends to smoltcp.
+pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
+    let mut pair = pair_of(args, Patience::new(), take_all)?;
+    let cpu_before = thread_cpu_seconds();
+    let mut watch = Stopwatch::start(args.common.seconds);
+    let shared = Arc::clone(&pair.shared);
+    let arrived = || shared.bytes.load(Relaxed);
+    let bytes = write_for_a_while(&mut pair.near, &mut watch, arrived)?;
+    let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
+    pair.near.finish()?;
+    let (far, dropped_frames) = pair.end()?;
+    conclude(args, &watch, &Transfer { bytes, near_cpu_seconds, far, dropped_frames })
+}
+
+/// Compares both ends' counts, and tells.
+fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<Outcome, Failure> {
+    let Transfer { bytes, near_cpu_seconds, far, dropped_frames } = transfer;
+    if far.bytes != *bytes {
+        let message = format!("the far end has counted {} bytes and ours {bytes}", far.bytes);
+        return Err(Failure::work(message));
+    }
+    let detail = json!({
+        "mtu_bytes": MTU_BYTES,
+        "buffer_bytes": args.buffer,
+        "dropped_frames": dropped_frames,
+        "near_cpu_seconds": near_cpu_seconds,
+        "far_cpu_seconds": far.cpu_seconds,
+        "cpus": args.common.cpus,
+    });
+    Outcome::bandwidth(watch.measured()?, detail)
+}
+
+/// A message there and back, one at a time.
+pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
+    let SmolArgs { buffer, common } = args;
+    let mut pair = pair_of(args, Patience::for_answers(common), give_back)?;
+    let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
+    let mut watch = Stopwatch::start(common.seconds);
+    let mut memory = [0; PING_BYTES];
+    let mut count = 0_u64;
+    while !watch.is_over(count) {
+        count += 1;
+        let before = std::time::Instant::now();
+        pair.near.write(&count.to_ne_bytes())?;
+        let mut got = 0;
+        while got < PING_BYTES {
+            pair.near.poll()?;
+            let read = pair.near.read(&mut memory[got..])?;
+            got += read.ok_or_else(|| Failure::work("the far end has closed the connection"))?;
+        }
+        let elapsed = before.elapsed();
+        if u64::from_ne_bytes(memory) != count {
+            return Err(Failure::work("a message came back that was not sent"));
+        }
+        if watch.is_warm() {
+            samples.push(whole_ns(elapsed));
+        }
+    }
+    pair.near.finish()?;
+    let (far, dropped_frames) = pair.end()?;
+    let latency = samples.distribution(2);
+    let latency = latency.ok_or_else(|| Failure::work("nothing came back in the time measured"))?;
+    let detail = json!({
+        "message_bytes": PING_BYTES,
+        "mtu_bytes": MTU_BYTES,
+        "buffer_bytes": buffer,
+        "dropped_frames": dropped_frames,
+        "far_cpu_seconds": far.cpu_seconds,
+        "cpus": common.cpus,
+    });
+    Ok(Outcome::half_round_trips(watch.measured()?, latency, PING_BYTES as u64, detail))
+}
