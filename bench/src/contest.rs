@@ -4,6 +4,7 @@
 //! A [`Job`] is how one of them does it; two groups with the same job share its samples. A [`Goal`] is a
 //! bound on flue's figure: by itself, or beside that of another contestant of its group.
 
+use flue_report::units::three_digits;
 use serde::Serialize;
 
 /// Whose program it is.
@@ -59,19 +60,6 @@ impl Metric {
     pub(super) fn shown(self, value: f64) -> String {
         three_digits(value / self.unit().1)
     }
-}
-
-/// Three significant digits, at most five of them behind the point.
-pub(super) fn three_digits(value: f64) -> String {
-    let digits = match value.abs() {
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        v if v >= 0.9995 => 2,
-        v if v >= 0.099_95 => 3,
-        v if v >= 0.009_995 => 4,
-        _ => 5,
-    };
-    format!("{value:.digits$}")
 }
 
 /// Where the two ends of a `flue perf` run.
@@ -271,18 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_three_digits() {
-        let cases = [
-            (85.71, "85.7"),
-            (3.1, "3.10"),
-            (0.0451, "0.0451"),
-            (0.00135, "0.00135"),
-            (0.0, "0.00000"),
-            (1408.0, "1408"),
-        ];
-        for (value, shown) in cases {
-            assert_eq!(three_digits(value), shown);
-        }
+    fn figures_are_shown_in_their_unit() {
         assert_eq!(Metric::LatencyP50Ns.shown(3_104.0), "3.10");
         assert_eq!(Metric::BandwidthBps.shown(67.4e9), "67.4");
     }

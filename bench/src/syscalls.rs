@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use flue_report::units::three_digits;
 use serde::Serialize;
 
 /// System calls of both ends of a job.
@@ -54,7 +55,7 @@ impl EndCalls {
         let mut names: Vec<_> = self.by_name.iter().collect();
         names.sort_by(|a, b| b.1.cmp(a.1));
         let each = |(name, count): &(&String, &u64)| {
-            let per_message = super::contest::three_digits(**count as f64 / messages.max(1) as f64);
+            let per_message = three_digits(**count as f64 / messages.max(1) as f64);
             format!("{name} {per_message}")
         };
         names.iter().take(3).map(each).collect::<Vec<_>>().join(", ")

@@ -2,11 +2,11 @@
 
 use flue_report::{
     table::{Align, Table, UNKNOWN, cell},
-    units::format_bytes,
+    units::{format_bytes, three_digits},
 };
 
 use super::{
-    contest::{Metric, Panel, three_digits},
+    contest::{Metric, Panel},
     outcome::{Contest, Line, Report},
     stats::Summary,
 };

@@ -1,9 +1,10 @@
 //! How a command of flue reports: [`Console`] prints steps and results on standard output and the rest on
 //! standard error, or, with `--json`, one document and nothing else. [`failure`] has the ways in which a run
-//! fails, and their exit statuses; [`table`] and [`units`] are for what people read and write.
+//! fails, and their exit statuses; [`table`] and [`units`] format text, [`svg`] draws charts.
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod svg;
 pub mod table;
 pub mod units;
 

@@ -393,6 +393,19 @@ fn scaled(value: f64, base: f64, prefixes: &[&str]) -> (String, usize) {
     (format!("{value:.digits$}"), index)
 }
 
+/// Three significant digits, at most five decimals, no prefix.
+pub fn three_digits(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.9995 => 2,
+        v if v >= 0.099_95 => 3,
+        v if v >= 0.009_995 => 4,
+        _ => 5,
+    };
+    format!("{value:.digits$}")
+}
+
 /// "9.41 Gbit/s": bits per second with an SI prefix.
 pub fn format_rate(bits_per_second: f64) -> String {
     const UNITS: [&str; 5] = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];

@@ -1,8 +1,13 @@
 //! Bars: how far goals are reached, and processor time.
 
-use super::svg::{Anchor, Axis, Canvas, class_of, tick_text};
+use flue_report::{
+    svg::{Anchor, Axis, Canvas, tick_text},
+    units::three_digits,
+};
+
+use super::marks::class_of;
 use crate::{
-    contest::{Metric, three_digits},
+    contest::Metric,
     outcome::{Contest, Line, Report, Score},
     stats::Summary,
 };

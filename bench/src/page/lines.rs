@@ -1,8 +1,11 @@
 //! Figures over message sizes or counts: a line for everybody, with its range at each point and its name at the end.
 
-use flue_report::units::format_bytes;
+use flue_report::{
+    svg::{Anchor, Axis, Canvas, spread},
+    units::format_bytes,
+};
 
-use super::svg::{Anchor, Axis, Canvas, class_of, spread};
+use super::marks::{class_of, marker};
 
 use crate::{
     contest::{Metric, System},
@@ -109,7 +112,7 @@ fn draw(canvas: &mut Canvas, one: &Series, x: &Axis, y: &Axis, look: &Look<'_>) 
         canvas.titled(&title, |canvas| {
             let pixel = x.at(*place);
             canvas.line(&format!("span {class}"), (pixel, at(it.min)), (pixel, at(it.max)));
-            canvas.marker(one.system, (pixel, at(it.median)), SIGN);
+            marker(canvas, one.system, (pixel, at(it.median)), SIGN);
         });
     }
 }
@@ -126,7 +129,7 @@ fn name_all(canvas: &mut Canvas, series: &[Series], y: &Axis, unit_size: f64) {
     for ((one, end), place) in series.iter().zip(&wanted).zip(places) {
         let class = class_of(one.system);
         canvas.path(&format!("lead {class}"), [(left - 9.0, *end), (left + 2.0, place)]);
-        canvas.marker(one.system, (left + 8.0, place), SIGN);
+        marker(canvas, one.system, (left + 8.0, place), SIGN);
         let at = (left + 16.0, place + 4.0);
         canvas.text(&format!("label {class}"), at, Anchor::Start, &one.name);
     }

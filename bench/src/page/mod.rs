@@ -2,16 +2,19 @@
 
 mod bars;
 mod lines;
+mod marks;
 mod percentiles;
-mod svg;
 
 use std::fmt::Write;
 
-use flue_report::units::format_bytes;
+use flue_report::{
+    svg::escaped,
+    units::{format_bytes, three_digits},
+};
 
-use self::{lines::Look, svg::escaped};
+use self::lines::Look;
 use super::{
-    contest::{Bound, Metric, Panel, three_digits},
+    contest::{Bound, Metric, Panel},
     outcome::{Contest, Line, Report, Score},
     stats::Summary,
     text::points_of,

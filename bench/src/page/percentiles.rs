@@ -1,8 +1,12 @@
 //! Percentiles of a latency: a row for everybody, from the median to the longest.
 
-use super::svg::{Anchor, Axis, Canvas, class_of};
+use flue_report::{
+    svg::{Anchor, Axis, Canvas},
+    units::three_digits,
+};
+
+use super::marks::{class_of, marker};
 use crate::{
-    contest::three_digits,
     outcome::{Contest, Score},
     sample::Latency,
     stats::Summary,
@@ -71,7 +75,7 @@ fn draw(canvas: &mut Canvas, (score, marks): &Row<'_>, x: &Axis, y: f64) {
         let (label, _) = MARKS[mark];
         let (pixel, shown) = (x.at(value), three_digits(value));
         canvas.titled(&format!("{}: {label} {shown} µs", score.name), |canvas| {
-            canvas.marker(score.system, (pixel, y), 6.0 - mark as f64);
+            marker(canvas, score.system, (pixel, y), 6.0 - mark as f64);
             // The median is told at once, the others where there is room.
             if pixel - LABEL_HALF > free_from {
                 let (class, text) =

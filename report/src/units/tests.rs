@@ -165,3 +165,18 @@ fn queues_in_bytes_frames_and_time() {
     assert!(parse("100kb").unwrap_err().to_string().contains("write kB"));
     assert_eq!(parse("100p").unwrap().to_string(), "100 frames");
 }
+
+#[test]
+fn numbers_have_three_digits() {
+    let cases = [
+        (85.71, "85.7"),
+        (3.1, "3.10"),
+        (0.0451, "0.0451"),
+        (0.00135, "0.00135"),
+        (0.0, "0.00000"),
+        (1408.0, "1408"),
+    ];
+    for (value, shown) in cases {
+        assert_eq!(three_digits(value), shown);
+    }
+}

@@ -1,11 +1,11 @@
-//! Pieces of an SVG: text that is safe to put there, axes, markers, labels that do not overlap.
+//! Drawing charts as SVG: axes with round ticks, escaped text, labels that do not overlap.
 
 use std::fmt::Write;
 
-use crate::contest::{System, three_digits};
+use crate::units::three_digits;
 
-/// `text` for the inside of an element or of an attribute.
-pub(super) fn escaped(text: &str) -> String {
+/// `text`, escaped for use in an element or an attribute.
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -14,7 +14,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // No other control character may stand in a document.
+            // XML forbids the other control characters.
             '\t' | '\n' => out.push(character),
             control if control.is_control() => out.push('\u{fffd}'),
             other => out.push(other),
@@ -23,20 +23,20 @@ pub(super) fn escaped(text: &str) -> String {
     out
 }
 
-/// Where a value is between two pixels.
+/// Maps values to pixels.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Axis {
-    /// The least and the most.
-    pub(super) range: (f64, f64),
-    /// Where they are.
-    pub(super) pixels: (f64, f64),
-    /// Equal ratios are equally long.
-    pub(super) is_log: bool,
+pub struct Axis {
+    /// Smallest and largest value.
+    pub range: (f64, f64),
+    /// Their pixels.
+    pub pixels: (f64, f64),
+    /// Logarithmic.
+    pub is_log: bool,
 }
 
 impl Axis {
-    /// The pixel of `value`; of the nearest end when it is outside.
-    pub(super) fn at(&self, value: f64) -> f64 {
+    /// The pixel of `value`, clamped to the range.
+    pub fn at(&self, value: f64) -> f64 {
         let (least, most) = self.range;
         let value = value.clamp(least, most);
         let part = if self.is_log {
@@ -48,17 +48,16 @@ impl Axis {
         from + part * (to - from)
     }
 
-    /// From 0 to a round number that holds all of `values`.
-    pub(super) fn linear(values: impl IntoIterator<Item = f64>, pixels: (f64, f64)) -> Self {
+    /// A linear axis from 0 to a round number not less than any of `values`.
+    pub fn linear(values: impl IntoIterator<Item = f64>, pixels: (f64, f64)) -> Self {
         let most = values.into_iter().fold(0.0, f64::max);
         let step = step_of(most);
         let most = if most > 0.0 { (most * 1.02 / step).ceil() * step } else { 1.0 };
         Self { range: (0.0, most), pixels, is_log: false }
     }
 
-    /// From a power of ten (or twice, or five times one) to another that holds all of `values`, which are
-    /// above 0.
-    pub(super) fn log(values: impl IntoIterator<Item = f64>, pixels: (f64, f64)) -> Self {
+    /// A logarithmic axis that covers the positive `values`; both ends are 1, 2 or 5 times a power of ten.
+    pub fn log(values: impl IntoIterator<Item = f64>, pixels: (f64, f64)) -> Self {
         let start = (f64::INFINITY, 0.0_f64);
         let (least, most) = values
             .into_iter()
@@ -73,8 +72,8 @@ impl Axis {
         Self { range: (below, above), pixels, is_log: true }
     }
 
-    /// Where lines of a grid are.
-    pub(super) fn ticks(&self) -> Vec<f64> {
+    /// Values for grid lines.
+    pub fn ticks(&self) -> Vec<f64> {
         let (least, most) = self.range;
         if self.is_log {
             let decades = (most / least).log10();
@@ -94,7 +93,7 @@ impl Axis {
     }
 }
 
-/// A round step of which four to eight reach `most`.
+/// A round step: about five of them reach `most`.
 fn step_of(most: f64) -> f64 {
     if most <= 0.0 {
         return 0.25;
@@ -104,7 +103,7 @@ fn step_of(most: f64) -> f64 {
     steps.into_iter().find(|step| most / step <= 6.0).unwrap_or(power * 10.0)
 }
 
-/// 1, 2 and 5 times powers of ten within a range.
+/// 1, 2 and 5 times the powers of ten within a range.
 fn round_numbers(least: f64, most: f64) -> Vec<f64> {
     let first = least.log10().floor() as i32;
     let decades = (first..first + 20).map(|power| 10_f64.powi(power));
@@ -112,8 +111,8 @@ fn round_numbers(least: f64, most: f64) -> Vec<f64> {
     all.skip_while(|&it| it < least).take_while(|&it| it <= most).collect()
 }
 
-/// A number at a tick.
-pub(super) fn tick_text(value: f64) -> String {
+/// Tick label.
+pub fn tick_text(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
@@ -125,13 +124,13 @@ pub(super) fn tick_text(value: f64) -> String {
     }
 }
 
-/// Moves labels apart that are closer than `gap`, as little as can be, within a range. Returns their places
-/// in the order of `wanted`.
-pub(super) fn spread(wanted: &[f64], gap: f64, range: (f64, f64)) -> Vec<f64> {
+/// Positions for labels: as near to `wanted` as possible, at least `gap` apart, none above the end of `range`. In the
+/// order of `wanted`.
+pub fn spread(wanted: &[f64], gap: f64, range: (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
     let mut places: Vec<f64> = order.iter().map(|&index| wanted[index]).collect();
-    // Downwards, each below the one before; then upwards from the end of the range.
+    // First push labels down, away from the previous one; then back up from the end of the range.
     for index in 1..places.len() {
         places[index] = places[index].max(places[index - 1] + gap);
     }
@@ -147,51 +146,47 @@ pub(super) fn spread(wanted: &[f64], gap: f64, range: (f64, f64)) -> Vec<f64> {
     result
 }
 
-/// The class that gives something the colour of a system.
-pub(super) const fn class_of(system: System) -> &'static str {
-    match system {
-        System::Flue => "flue",
-        System::Kernel => "kernel",
-        System::Libfabric => "libfabric",
-        System::Ucx => "ucx",
-        System::Iperf3 => "iperf3",
-        System::Smoltcp => "smoltcp",
-        System::BareTcp => "bare",
-        System::Tap => "tap",
-    }
-}
-
-/// Where a text stands at its place.
+/// Horizontal alignment of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Anchor {
-    /// It begins there.
+pub enum Anchor {
+    /// The text starts at the point.
     Start,
-    /// Its middle is there.
+    /// The text is centred on the point.
     Middle,
-    /// It ends there.
+    /// The text ends at the point.
     End,
 }
 
-/// An SVG under way. Texts are escaped here; classes and paths are this program's own words.
+/// An SVG under construction. Text is escaped; class names are not.
 #[derive(Clone, Debug)]
-pub(super) struct Canvas {
+pub struct Canvas {
     out: String,
 }
 
-/// A place.
-pub(super) type Point = (f64, f64);
+/// Pixels from the left and from the top.
+pub type Point = (f64, f64);
 
 impl Canvas {
-    /// An empty one, of so many pixels. `label` is for those who do not see it.
-    pub(super) fn new((width, height): Point, label: &str) -> Self {
+    /// An empty image for inclusion in an HTML page, whose style sheet applies. `label` is its text for screen readers.
+    pub fn new((width, height): Point, label: &str) -> Self {
         let label = escaped(label);
         let out =
             format!(r#"<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">"#);
         Self { out }
     }
 
-    /// The text of it.
-    pub(super) fn finish(mut self) -> String {
+    /// An empty image as a file of its own, with a style sheet.
+    pub fn document((width, height): Point, label: &str, style: &str) -> Self {
+        let label = escaped(label);
+        let size = format!(r#"width="{width}" height="{height}" viewBox="0 0 {width} {height}""#);
+        let out = format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{label}"><style>{style}</style>"#
+        );
+        Self { out }
+    }
+
+    /// The SVG's text.
+    pub fn finish(mut self) -> String {
         self.out.push_str("</svg>");
         self.out
     }
@@ -201,23 +196,23 @@ impl Canvas {
         let _ = self.out.write_fmt(piece);
     }
 
-    /// What `draw` draws, with a title to hover for.
-    pub(super) fn titled(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
+    /// A group of what `draw` draws, with `title` as its tooltip.
+    pub fn titled(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
         self.add(format_args!("<g><title>{}</title>", escaped(title)));
         draw(self);
         self.out.push_str("</g>");
     }
 
-    /// A straight line.
-    pub(super) fn line(&mut self, class: &str, from: Point, to: Point) {
+    /// A line.
+    pub fn line(&mut self, class: &str, from: Point, to: Point) {
         self.add(format_args!(
             r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#,
             from.0, from.1, to.0, to.1
         ));
     }
 
-    /// Straight lines from point to point.
-    pub(super) fn path(&mut self, class: &str, points: impl IntoIterator<Item = Point>) {
+    /// A polyline.
+    pub fn path(&mut self, class: &str, points: impl IntoIterator<Item = Point>) {
         self.add(format_args!(r#"<path class="{class}" d=""#));
         for (index, (x, y)) in points.into_iter().enumerate() {
             let letter = if index == 0 { 'M' } else { 'L' };
@@ -226,21 +221,28 @@ impl Canvas {
         self.out.push_str(r#""/>"#);
     }
 
-    /// A rectangle, from its corner at the top left.
-    pub(super) fn rect(&mut self, class: &str, corner: Point, (width, height): Point) {
+    /// A rectangle; `corner` is the upper left one.
+    pub fn rect(&mut self, class: &str, corner: Point, (width, height): Point) {
         self.add(format_args!(
             r#"<rect class="{class}" x="{:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}"/>"#,
             corner.0, corner.1
         ));
     }
 
-    /// Words of one kind.
-    pub(super) fn text(&mut self, class: &str, at: Point, anchor: Anchor, text: &str) {
+    /// A circle.
+    pub fn circle(&mut self, class: &str, (x, y): Point, radius: f64) {
+        self.add(format_args!(
+            r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{radius:.1}"/>"#
+        ));
+    }
+
+    /// Text.
+    pub fn text(&mut self, class: &str, at: Point, anchor: Anchor, text: &str) {
         self.texts(class, at, anchor, &[("", text)]);
     }
 
-    /// Words of several kinds, in one line: each with a class of its own, or none.
-    pub(super) fn texts(&mut self, class: &str, at: Point, anchor: Anchor, parts: &[(&str, &str)]) {
+    /// A line of text in several parts, each with its class (or "").
+    pub fn texts(&mut self, class: &str, at: Point, anchor: Anchor, parts: &[(&str, &str)]) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
@@ -262,33 +264,8 @@ impl Canvas {
         self.out.push_str("</text>");
     }
 
-    /// A sign of a system: colour is not all that tells them apart.
-    pub(super) fn marker(&mut self, system: System, (x, y): Point, r: f64) {
-        let class = format!("m {}", class_of(system));
-        match system {
-            System::Flue => self.add(format_args!(
-                r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{r:.1}"/>"#
-            )),
-            System::Libfabric => {
-                self.rect(&class, (x - r * 0.9, y - r * 0.9), (r * 1.8, r * 1.8));
-            }
-            System::Ucx => {
-                let base = y + r * 0.9;
-                self.path(&class, [(x, y - r * 1.2), (x + r * 1.15, base), (x - r * 1.15, base)]);
-            }
-            System::Smoltcp => {
-                let top = y - r * 0.9;
-                self.path(&class, [(x - r * 1.15, top), (x + r * 1.15, top), (x, y + r * 1.2)]);
-            }
-            System::Kernel | System::Iperf3 | System::BareTcp | System::Tap => {
-                let r = r * 1.3;
-                self.path(&class, [(x, y - r), (x + r, y), (x, y + r), (x - r, y)]);
-            }
-        }
-    }
-
-    /// Lines of a grid across, with numbers to their left.
-    pub(super) fn grid_across(&mut self, y: &Axis, (left, right): Point) {
+    /// Horizontal grid lines, labelled on the left.
+    pub fn grid_across(&mut self, y: &Axis, (left, right): Point) {
         for tick in y.ticks() {
             let pixel = y.at(tick);
             self.line("grid", (left, pixel), (right, pixel));
@@ -296,8 +273,8 @@ impl Canvas {
         }
     }
 
-    /// Upright lines of a grid, with numbers below them.
-    pub(super) fn grid_upright(&mut self, x: &Axis, (top, bottom): Point) {
+    /// Vertical grid lines, labelled below.
+    pub fn grid_upright(&mut self, x: &Axis, (top, bottom): Point) {
         for tick in x.ticks() {
             let pixel = x.at(tick);
             self.line("grid", (pixel, top), (pixel, bottom));
@@ -313,13 +290,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_cannot_leave_its_place() {
+    fn text_is_escaped() {
         assert_eq!(escaped(r#"<a href="x">&'"#), "&lt;a href=&quot;x&quot;&gt;&amp;&#39;");
         assert_eq!(escaped("µs\u{0}\u{1b}\n"), "µs\u{fffd}\u{fffd}\n");
     }
 
     #[test]
-    fn axes_hold_their_values_and_have_round_ticks() {
+    fn axes_cover_their_values_and_have_round_ticks() {
         let axis = Axis::linear([67.4, 12.0], (100.0, 0.0));
         assert_eq!(axis.range, (0.0, 80.0));
         assert_eq!(axis.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0]);
@@ -335,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_read_well() {
+    fn tick_labels_have_no_trailing_zeros() {
         let cases = [
             (0.0, "0"),
             (20.0, "20"),
@@ -351,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_apart_and_in_order() {
+    fn labels_keep_their_distance_and_order() {
         let places = spread(&[50.0, 10.0, 11.0, 52.0], 10.0, (0.0, 60.0));
         assert_eq!(places, [50.0, 10.0, 20.0, 60.0]);
     }
@@ -368,7 +345,7 @@ mod tests {
         }
 
         #[test]
-        fn a_value_is_within_the_pixels(
+        fn every_value_is_mapped_into_the_pixel_range(
             value in 1e-3..1e9_f64,
             others in prop::collection::vec(1e-3..1e9_f64, 1..9),
         ) {
