@@ -293,15 +293,16 @@ fn cpu_seconds_of(pid: u32) -> Option<(f64, f64)> {
     let mut text = String::new();
     File::open(format!("/proc/{pid}/stat")).ok()?.read_to_string(&mut text).ok()?;
     let ticks = rustix::param::clock_ticks_per_second() as f64;
-    cpu_ticks(&text).map(|(user, system)| (user as f64 / ticks, system as f64 / ticks))
+    let [user, system, children_user, children_system] = cpu_ticks(&text)?;
+    Some(((user + children_user) as f64 / ticks, (system + children_system) as f64 / ticks))
 }
 
-/// Fields 14 to 17 of /proc/PID/stat; the second field, a name in brackets, may hold anything.
-fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
+/// Fields 14 to 17 of /proc/PID/stat (proc_pid_stat(5)): user and system time of the process, then of its children, in
+/// ticks. The second field, a name in parentheses, may contain anything.
+pub(super) fn cpu_ticks(stat: &str) -> Option<[u64; 4]> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let mut next = || fields.next()?.parse::<u64>().ok();
-    let (user, system, children_user, children_system) = (next()?, next()?, next()?, next()?);
-    Some((user + children_user, system + children_system))
+    let mut next = || fields.next()?.parse().ok();
+    Some([next()?, next()?, next()?, next()?])
 }
 
 #[cfg(test)]
@@ -375,7 +376,7 @@ mod tests {
     #[test]
     fn times_of_a_process_with_a_strange_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 33 44 20 0 1 0";
-        assert_eq!(cpu_ticks(stat), Some((44, 66)));
+        assert_eq!(cpu_ticks(stat), Some([11, 22, 33, 44]));
         assert_eq!(cpu_ticks("7 (x) S 1"), None);
         assert_eq!(cpu_ticks(""), None);
     }

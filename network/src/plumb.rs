@@ -95,6 +95,15 @@ pub fn make_bridge(netlink: &mut Netlink, name: &str, mtu_bytes: u16) -> Result<
     netlink.set_up(name)
 }
 
+/// Lets frames cross the bridges of this namespace without a pass through the IPv4 packet filter, where the module
+/// br_netfilter would take them there.
+///
+/// # Errors
+/// The setting exists and cannot be written.
+pub fn bypass_packet_filter() -> Result<(), NetError> {
+    sysctl::write(&["bridge", "bridge-nf-call-iptables"], "0").map(drop)
+}
+
 /// Makes an interface the port of a bridge and brings it up. It forwards once its other end is up.
 ///
 /// # Errors

@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::sample::{Covers, Cpu, Latency, Sample};
-
-/// The line's name and version.
-const SCHEMA: &str = "flue-yardstick/1";
+use crate::{
+    sample::{Covers, Cpu, Latency, Sample},
+    yardstick::{self, SCHEMA},
+};
 
 #[derive(Deserialize)]
 struct Line {
@@ -14,16 +14,10 @@ struct Line {
     value: Option<f64>,
     unit: Option<String>,
     latency_ns: Option<Latency>,
-    cpu: Option<Times>,
+    cpu: Option<yardstick::Cpu>,
     bytes: Option<u64>,
     seconds: Option<f64>,
     detail: Option<Detail>,
-}
-
-#[derive(Deserialize)]
-struct Times {
-    user_seconds: f64,
-    system_seconds: f64,
 }
 
 #[derive(Deserialize)]

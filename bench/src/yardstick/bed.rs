@@ -1,7 +1,6 @@
 //! Where a yardstick is laid: a network namespace, one or two TAPs in it, and what joins them.
 
 use std::{
-    fs,
     io::{IoSlice, IoSliceMut},
     net::Ipv4Addr,
     os::fd::OwnedFd,
@@ -28,8 +27,6 @@ pub(super) const FAR: Station =
     Station { mac: [0x02, 0, 0x0a, 0x58, 0, 1], address: Ipv4Addr::new(10, 88, 0, 1), port: 5001 };
 const PREFIX_LEN: u8 = 24;
 
-/// What bridges of this machine ask the packet filter; costs some time for each frame.
-const BRIDGE_FILTER: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 const BRIDGE: &str = "yard-bridge";
 
 /// Room for the largest frame behind its headers.
@@ -148,8 +145,8 @@ impl Bed {
         environment::check_tun()?;
         if given.is_empty() {
             namespace::enter()?;
-            // Where the module is not loaded or the setting is not ours there is nothing to gain.
-            let _ = fs::write(BRIDGE_FILTER, "0");
+            // Without it frames only take longer.
+            let _ = plumb::bypass_packet_filter();
         }
         let netlink = Netlink::open()?;
         let napi = common.napi;

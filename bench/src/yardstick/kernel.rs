@@ -7,7 +7,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
 };
 
 use flue_report::failure::Failure;
@@ -16,7 +15,8 @@ use rustix::net::sockopt;
 use super::{
     Common,
     bed::FAR,
-    measure::{End, STALL_LIMIT, bind, thread_cpu_seconds},
+    far_end::FarEnd,
+    measure::{STALL_LIMIT, thread_cpu_seconds},
 };
 
 /// Bytes of a read or write.
@@ -54,7 +54,7 @@ pub(super) struct Done {
 #[derive(Debug)]
 pub(super) struct KernelEnd {
     shared: Arc<Shared>,
-    thread: JoinHandle<Result<Done, Failure>>,
+    far: FarEnd<Done>,
     /// What the socket's congestion control is, if it could be chosen.
     pub(super) congestion_control: Option<&'static str>,
 }
@@ -70,22 +70,18 @@ impl KernelEnd {
         // Inherited by what it accepts.
         let chosen = sockopt::set_tcp_congestion(&listener, CONGESTION_CONTROL).is_ok();
         let shared = Arc::new(Shared::default());
-        let (theirs, common) = (Arc::clone(&shared), common.clone());
-        let thread = thread::Builder::new()
-            .name("kernel-end".into())
-            .spawn(move || {
-                bind(&common, End::Far)?;
-                let (stream, _) = listener.accept().map_err(failed("accept"))?;
-                let before = thread_cpu_seconds();
-                let bytes = match task {
-                    Task::Sink => sink(stream, &theirs),
-                    Task::Source => source(stream, &theirs),
-                }?;
-                Ok(Done { bytes, cpu_seconds: thread_cpu_seconds() - before })
-            })
-            .map_err(failed("a thread"))?;
+        let theirs = Arc::clone(&shared);
+        let far = FarEnd::start(common, move || {
+            let (stream, _) = listener.accept().map_err(failed("accept"))?;
+            let before = thread_cpu_seconds();
+            let bytes = match task {
+                Task::Sink => sink(stream, &theirs),
+                Task::Source => source(stream, &theirs),
+            }?;
+            Ok(Done { bytes, cpu_seconds: thread_cpu_seconds() - before })
+        })?;
         let congestion_control = chosen.then_some(CONGESTION_CONTROL);
-        Ok(Self { shared, thread, congestion_control })
+        Ok(Self { shared, far, congestion_control })
     }
 
     /// Bytes that it has read, or written, until now.
@@ -100,13 +96,12 @@ impl KernelEnd {
 
     /// Whether it is done, one way or the other.
     pub(super) fn is_done(&self) -> bool {
-        self.thread.is_finished()
+        self.far.is_finished()
     }
 
     /// What it has done; waits for its end.
     pub(super) fn join(self) -> Result<Done, Failure> {
-        let panicked = |_| Err(Failure::work("the kernel's end of the run has panicked"));
-        self.thread.join().unwrap_or_else(panicked)
+        self.far.join()
     }
 }
 

@@ -10,9 +10,10 @@ use rustix::{
     thread::{CpuSet, sched_setaffinity, sched_yield},
     time::{ClockId, Timespec, clock_gettime},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Common;
+use crate::process::cpu_ticks;
 
 /// A run that does not get further within this time has lost something.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(10);
@@ -21,10 +22,10 @@ pub(super) const STALL_LIMIT: Duration = Duration::from_secs(10);
 const WARM_UP_MAX: Duration = Duration::from_millis(200);
 
 /// Processor time.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
-pub(super) struct Cpu {
-    pub(super) user_seconds: f64,
-    pub(super) system_seconds: f64,
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Cpu {
+    pub(crate) user_seconds: f64,
+    pub(crate) system_seconds: f64,
 }
 
 impl Cpu {
@@ -34,7 +35,7 @@ impl Cpu {
     fn of_process() -> Self {
         let total = seconds(clock_gettime(ClockId::ProcessCPUTime));
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let (user, system) = ticks(&stat).unwrap_or((1, 0));
+        let [user, system, ..] = cpu_ticks(&stat).unwrap_or([1, 0, 0, 0]);
         let share = system as f64 / (user + system).max(1) as f64;
         Self { user_seconds: total * (1.0 - share), system_seconds: total * share }
     }
@@ -56,14 +57,6 @@ pub(super) fn thread_cpu_seconds() -> f64 {
 
 fn seconds(time: Timespec) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-/// The fields utime and stime of `/proc/self/stat` (proc(5): 14 and 15). The second field, a name in
-/// parentheses, may have blanks in it.
-fn ticks(stat: &str) -> Option<(u64, u64)> {
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let mut fields = rest.split(' ').skip(11);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -215,14 +208,6 @@ pub(super) fn bind(common: &Common, end: End) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ticks_are_found_behind_any_name() {
-        let stat = "1 (a) b) ) R 0 1 1 0 -1 4194560 10 0 0 0 17 42 0 0 20 0 1 0 5 1 2";
-        assert_eq!(ticks(stat), Some((17, 42)));
-        assert_eq!(ticks("1 (x) R 0"), None);
-        assert_eq!(ticks(""), None);
-    }
 
     #[test]
     fn processor_time_is_that_of_the_process() {

@@ -18,6 +18,7 @@
 mod bare;
 mod bed;
 mod engine;
+mod far_end;
 mod frame;
 mod kernel;
 mod latency;
@@ -36,7 +37,8 @@ use offload_engine::link::NapiMode;
 use serde::Serialize;
 use serde_json::Value;
 
-use self::{bare::BareArgs, latency::Latency, measure::Cpu, smol::SmolArgs, wire::WireArgs};
+pub(crate) use self::measure::Cpu;
+use self::{bare::BareArgs, latency::Latency, smol::SmolArgs, wire::WireArgs};
 
 /// The name and version of the documents that a run prints.
 pub const SCHEMA: &str = "flue-yardstick/1";

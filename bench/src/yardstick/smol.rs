@@ -2,15 +2,12 @@
 //!
 //! Its device is what smoltcp's own for TAPs is, but for the buffers, which are made once.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
     },
-    thread::{self, JoinHandle},
 };
 
 use clap::Args;
@@ -28,6 +25,7 @@ use smoltcp::{
 use super::{
     Common, Outcome,
     bed::{Bed, FAR, Ground, NEAR, Tap, Wanted},
+    far_end::FarEnd,
     frame::Station,
     kernel::{Done, KernelEnd, Task},
     latency::Samples,
@@ -255,50 +253,60 @@ fn wanted(ground: Ground) -> Wanted {
     Wanted { ground, mtu_bytes: MTU_BYTES, vnet: VnetMode::Off }
 }
 
+/// smoltcp on a TAP, connected to a socket of the kernel.
+struct Run {
+    bed: Bed,
+    kernel: KernelEnd,
+    stack: Stack,
+}
+
+impl Run {
+    fn connect(args: &SmolArgs, task: Task) -> Result<Self, Failure> {
+        let SmolArgs { buffer, common } = args;
+        let mut bed = Bed::make(common, 1)?;
+        let tap = bed.open(wanted(Ground::Kernel))?;
+        let kernel = KernelEnd::start(task, common)?;
+        bind(common, End::Near)?;
+        let mut stack = Stack::new(tap, NEAR, *buffer, Patience::new());
+        stack.connect()?;
+        Ok(Self { bed, kernel, stack })
+    }
+
+    /// Closes the connection. `bytes` went one way; `cpu_before` is the near end's CPU time at the start.
+    fn end(self, bytes: u64, cpu_before: f64) -> Result<Transfer, Failure> {
+        let Self { mut bed, kernel, mut stack } = self;
+        let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
+        stack.finish()?;
+        let far = kernel.join()?;
+        Ok(Transfer { bytes, near_cpu_seconds, far, dropped_frames: bed.dropped_frames()? })
+    }
+}
+
 /// smoltcp sends to the kernel.
 pub(super) fn send(args: &SmolArgs) -> Result<Outcome, Failure> {
-    let SmolArgs { buffer, common } = args;
-    let mut bed = Bed::make(common, 1)?;
-    let tap = bed.open(wanted(Ground::Kernel))?;
-    let kernel = KernelEnd::start(Task::Sink, common)?;
-    bind(common, End::Near)?;
-    let mut stack = Stack::new(tap, NEAR, *buffer, Patience::new());
-    stack.connect()?;
+    let mut run = Run::connect(args, Task::Sink)?;
     let cpu_before = thread_cpu_seconds();
-    let mut watch = Stopwatch::start(common.seconds);
-    let bytes = write_for_a_while(&mut stack, &mut watch, || kernel.bytes())?;
-    let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
-    stack.finish()?;
-    let far = kernel.join()?;
-    let dropped_frames = bed.dropped_frames()?;
-    conclude(args, &watch, &Transfer { bytes, near_cpu_seconds, far, dropped_frames })
+    let mut watch = Stopwatch::start(args.common.seconds);
+    let Run { kernel, stack, .. } = &mut run;
+    let bytes = write_for_a_while(stack, &mut watch, || kernel.bytes())?;
+    conclude(args, &watch, &run.end(bytes, cpu_before)?)
 }
 
 /// The kernel sends to smoltcp.
 pub(super) fn receive(args: &SmolArgs) -> Result<Outcome, Failure> {
-    let SmolArgs { buffer, common } = args;
-    let mut bed = Bed::make(common, 1)?;
-    let tap = bed.open(wanted(Ground::Kernel))?;
-    let kernel = KernelEnd::start(Task::Source, common)?;
-    bind(common, End::Near)?;
-    let mut stack = Stack::new(tap, NEAR, *buffer, Patience::new());
-    stack.connect()?;
+    let mut run = Run::connect(args, Task::Source)?;
     let cpu_before = thread_cpu_seconds();
-    let mut watch = Stopwatch::start(common.seconds);
+    let mut watch = Stopwatch::start(args.common.seconds);
     let mut memory = vec![1; MEMORY_BYTES];
     let mut bytes = 0;
-    while let Some(read) = stack.read(&mut memory)? {
+    while let Some(read) = run.stack.read(&mut memory)? {
         bytes += read as u64;
         if watch.is_over(bytes) {
-            kernel.stop();
+            run.kernel.stop();
         }
-        stack.poll()?;
+        run.stack.poll()?;
     }
-    let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
-    stack.finish()?;
-    let far = kernel.join()?;
-    let dropped_frames = bed.dropped_frames()?;
-    conclude(args, &watch, &Transfer { bytes, near_cpu_seconds, far, dropped_frames })
+    conclude(args, &watch, &run.end(bytes, cpu_before)?)
 }
 
 /// Two stacks, of which the far one belongs to a thread that does `task`.
@@ -306,83 +314,82 @@ struct Pair {
     bed: Bed,
     near: Stack,
     shared: Arc<Shared>,
-    thread: JoinHandle<Result<Done, Failure>>,
+    far: FarEnd<Done>,
 }
 
-type FarEnd = fn(&mut Stack, &Shared) -> Result<u64, Failure>;
+type FarLoop = fn(&mut Stack, &Shared) -> Result<u64, Failure>;
 
-fn pair_of(args: &SmolArgs, patience: Patience, far_end: FarEnd) -> Result<Pair, Failure> {
+fn pair_of(args: &SmolArgs, patience: Patience, far_loop: FarLoop) -> Result<Pair, Failure> {
     let SmolArgs { buffer, common } = args;
     let mut bed = Bed::make(common, 2)?;
     let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, patience);
     let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer, patience);
     far.listen(FAR.port)?;
     let shared = Arc::new(Shared::default());
-    let (theirs, bound) = (Arc::clone(&shared), common.clone());
-    let thread = thread::Builder::new()
-        .name("far-end".into())
-        .spawn(move || {
-            bind(&bound, End::Far)?;
-            let before = thread_cpu_seconds();
-            let bytes = far_end(&mut far, &theirs)?;
-            let cpu_seconds = thread_cpu_seconds() - before;
-            // It stays until the near end has what it needs of it.
-            while !theirs.stop.load(Acquire) {
-                far.poll()?;
-            }
-            Ok(Done { bytes, cpu_seconds })
-        })
-        .map_err(|error| Failure::work(format!("a thread: {error}")))?;
+    let theirs = Arc::clone(&shared);
+    let far = FarEnd::start(common, move || {
+        let before = thread_cpu_seconds();
+        let bytes = far_loop(&mut far, &theirs)?;
+        let cpu_seconds = thread_cpu_seconds() - before;
+        // The near end may still wait for an acknowledgement.
+        while !theirs.stop.load(Acquire) {
+            far.poll()?;
+        }
+        Ok(Done { bytes, cpu_seconds })
+    })?;
     bind(common, End::Near)?;
     near.connect()?;
-    Ok(Pair { bed, near, shared, thread })
+    Ok(Pair { bed, near, shared, far })
 }
 
 impl Pair {
     /// Stops the far end. Returns what it has done, and how many frames the TAPs have dropped.
     fn end(self) -> Result<(Done, u64), Failure> {
-        let Self { mut bed, near: _near, shared, thread } = self;
+        let Self { mut bed, near: _near, shared, far } = self;
         // Before the far end takes its TAP along.
         let dropped_frames = bed.dropped_frames();
         shared.stop.store(true, Release);
-        let panicked = |_| Err(Failure::work("the far end has panicked"));
-        Ok((thread.join().unwrap_or_else(panicked)?, dropped_frames?))
+        Ok((far.join()?, dropped_frames?))
     }
 }
 
-fn take_all(stack: &mut Stack, shared: &Shared) -> Result<u64, Failure> {
-    let mut memory = vec![1; MEMORY_BYTES];
+/// Reads into `memory` until the peer has closed its direction; calls `take` with the bytes of each read.
+fn read_to_end(
+    stack: &mut Stack,
+    memory: &mut [u8],
+    mut take: impl FnMut(&mut Stack, &[u8]) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
     while !stack.socket().may_recv() {
         stack.poll()?;
     }
     let mut total = 0;
-    while let Some(bytes) = stack.read(&mut memory)? {
+    while let Some(bytes) = stack.read(memory)? {
         total += bytes as u64;
-        shared.bytes.store(total, Relaxed);
+        take(stack, &memory[..bytes])?;
         stack.poll()?;
     }
     Ok(total)
 }
 
-fn give_back(stack: &mut Stack, _shared: &Shared) -> Result<u64, Failure> {
-    let mut memory = [0; PING_BYTES];
-    while !stack.socket().may_recv() {
-        stack.poll()?;
-    }
-    let mut total = 0;
-    while let Some(bytes) = stack.read(&mut memory)? {
-        total += bytes as u64;
-        if bytes > 0 && stack.write(&memory[..bytes])? != bytes {
+fn count(stack: &mut Stack, shared: &Shared) -> Result<u64, Failure> {
+    read_to_end(stack, &mut vec![1; MEMORY_BYTES], |_, data| {
+        shared.bytes.fetch_add(data.len() as u64, Relaxed);
+        Ok(())
+    })
+}
+
+fn echo(stack: &mut Stack, _shared: &Shared) -> Result<u64, Failure> {
+    read_to_end(stack, &mut [0; PING_BYTES], |stack, data| {
+        if !data.is_empty() && stack.write(data)? != data.len() {
             return Err(Failure::work("smoltcp has no room for a message"));
         }
-        stack.poll()?;
-    }
-    Ok(total)
+        Ok(())
+    })
 }
 
 /// smoltcp sends to smoltcp.
 pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
-    let mut pair = pair_of(args, Patience::new(), take_all)?;
+    let mut pair = pair_of(args, Patience::new(), count)?;
     let cpu_before = thread_cpu_seconds();
     let mut watch = Stopwatch::start(args.common.seconds);
     let shared = Arc::clone(&pair.shared);
@@ -415,7 +422,7 @@ fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<O
 /// A message there and back, one at a time.
 pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
     let SmolArgs { buffer, common } = args;
-    let mut pair = pair_of(args, Patience::for_answers(common), give_back)?;
+    let mut pair = pair_of(args, Patience::for_answers(common), echo)?;
     let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
     let mut watch = Stopwatch::start(common.seconds);
     let mut memory = [0; PING_BYTES];

@@ -8,7 +8,6 @@ use std::{
             Ordering::{Acquire, Relaxed, Release},
         },
     },
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -20,6 +19,7 @@ use serde_json::json;
 use super::{
     Common, Outcome,
     bed::{Bed, FAR, FRAME_BYTES_MAX, Ground, NEAR, Tap, Wanted},
+    far_end::FarEnd,
     frame::{self, ACK, Checksum, HEADERS_BYTES, Head, Segment, Station},
     latency::Samples,
     measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
@@ -127,17 +127,17 @@ struct Pair {
     bed: Bed,
     near: Port,
     shared: Arc<Shared>,
-    thread: JoinHandle<Result<Found, Failure>>,
+    far: FarEnd<Found>,
 }
 
-type FarEnd = fn(Port, &Shared) -> Result<Found, Failure>;
+type FarLoop = fn(Port, &Shared) -> Result<Found, Failure>;
 
 fn pair(
     common: &Common,
     vnet_header: bool,
     frame_bytes: usize,
     patience: Patience,
-    far_end: FarEnd,
+    far_loop: FarLoop,
 ) -> Result<Pair, Failure> {
     let mut bed = Bed::make(common, 2)?;
     let vnet = if vnet_header { VnetMode::On } else { VnetMode::Off };
@@ -150,29 +150,24 @@ fn pair(
     near.wait(&shared.stop)?;
     near.write(0)?;
     far.wait(&shared.stop)?;
-    let (theirs, bound) = (Arc::clone(&shared), common.clone());
-    let thread = thread::Builder::new()
-        .name("far-end".into())
-        .spawn(move || {
-            bind(&bound, End::Far)?;
-            let before = thread_cpu_seconds();
-            let found = far_end(far, &theirs)?;
-            Ok(Found { cpu_seconds: thread_cpu_seconds() - before, ..found })
-        })
-        .map_err(|error| Failure::work(format!("a thread: {error}")))?;
+    let theirs = Arc::clone(&shared);
+    let far = FarEnd::start(common, move || {
+        let before = thread_cpu_seconds();
+        let found = far_loop(far, &theirs)?;
+        Ok(Found { cpu_seconds: thread_cpu_seconds() - before, ..found })
+    })?;
     bind(common, End::Near)?;
-    Ok(Pair { bed, near, shared, thread })
+    Ok(Pair { bed, near, shared, far })
 }
 
 impl Pair {
     /// Stops the far end. Returns what it has found, and how many frames the TAPs have dropped.
     fn end(self) -> Result<(Found, u64), Failure> {
-        let Self { mut bed, near: _near, shared, thread } = self;
+        let Self { mut bed, near: _near, shared, far } = self;
         // Before the far end takes its TAP along.
         let dropped_frames = bed.dropped_frames()?;
         shared.stop.store(true, Relaxed);
-        let panicked = |_| Err(Failure::work("the far end has panicked"));
-        Ok((thread.join().unwrap_or_else(panicked)?, dropped_frames))
+        Ok((far.join()?, dropped_frames))
     }
 }
 
