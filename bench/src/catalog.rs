@@ -1,37 +1,37 @@
-//! What is measured: the rows of the table of goals, and the points of the pictures.
+//! What is measured: rows with goals, and points of charts.
 //!
-//! Both ends of a pair have the same depth wherever a depth can be chosen: [`depth_of`].
+//! Where a contestant lets us choose the number of outstanding operations, all have the same: [`depth_of`].
 
 use flue_report::units::format_bytes;
 
 use super::contest::{Bound, Contestant, Goal, Group, Job, Metric, Panel, PerfJob, Route, System};
 
-/// Sizes of the pictures, bytes: powers of four from 64 B, and 8 MiB.
+/// Message sizes of the charts, bytes: powers of four from 64 B, and 8 MiB.
 const SIZES_BYTES: [u64; 10] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20];
 /// The same with `--quick`.
 const QUICK_SIZES_BYTES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
-/// Connections of the picture; the last one not with `--quick`.
+/// Connections of the chart; the last one is left out with `--quick`.
 const CONNECTIONS: [u32; 4] = [1, 10, 100, 1_000];
-/// Queues of the TAP.
+/// TAP queues of the chart.
 const QUEUES: [u32; 2] = [1, 2];
-/// Bytes of a small message in the rows.
+/// Size of a small message, bytes.
 const SMALL_BYTES: u64 = 64;
-/// Bytes of a ping-pong.
+/// Size of a ping-pong message, bytes.
 const PING_BYTES: u64 = 8;
 
-/// How an end waits.
+/// How an end waits for completions.
 const SPIN: &str = "--wait spin";
 const BLOCK: &str = "--wait block";
-/// A node that its caller runs; the second one on plain frames, with the window that the bare TCP has: more frames
-/// than a TAP keeps would be lost.
+/// A node that its caller polls; the second one sends plain frames and has the window of the bare TCP: with a larger
+/// one the TAP queue would overflow.
 const MANUAL: &str = "--progress manual";
 const PLAIN: &str = "--progress manual --vnet off --napi threaded --receive-window 700000";
 
 const KIB_64: u64 = 64 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Operations outstanding at once: enough to fill a window, few enough to stay in the caches.
+/// Outstanding operations: enough to fill a window, few enough for the buffers to stay in the caches.
 pub(super) const fn depth_of(size_bytes: u64) -> u32 {
     match size_bytes {
         0..=2_048 => 256,
@@ -50,12 +50,12 @@ fn perf(kind: &'static str, route: Route, client: &str, ends: &str, node: &str) 
     Job::Perf(PerfJob { kind, route, client, ends, node })
 }
 
-/// flue between two nodes, run by its caller, who spins.
+/// flue between two nodes; both ends poll.
 fn flue(kind: &'static str, client: &str) -> Contestant {
     named("flue", System::Flue, perf(kind, Route::TwoNodes, client, SPIN, MANUAL))
 }
 
-/// A stream of operations of flue.
+/// A stream of flue operations.
 fn flue_stream(kind: &'static str, size_bytes: u64) -> Contestant {
     flue(kind, &format!("-s {size_bytes} -t {}", depth_of(size_bytes)))
 }
@@ -82,13 +82,13 @@ fn ucx_ping(name: &str, test: &'static str) -> Contestant {
     named(name, System::Ucx, Job::Ucx { test, size_bytes: PING_BYTES, latency: true })
 }
 
-/// A stream between two sockets of the kernel, of writes of this size.
+/// A stream between two kernel sockets, written in chunks of this size.
 fn kernel(size_bytes: u64) -> Contestant {
     let client = format!("-s {size_bytes}");
     named("kernel TCP", System::Kernel, perf("tcp-bw", Route::TwoKernels, &client, "", ""))
 }
 
-/// A ping-pong between two sockets of the kernel.
+/// A ping-pong between two kernel sockets.
 fn kernel_ping(wait: &str) -> Contestant {
     let client = format!("-s {PING_BYTES}");
     named("kernel TCP", System::Kernel, perf("tcp-rr", Route::TwoKernels, &client, wait, ""))
@@ -120,7 +120,7 @@ fn row(
     }
 }
 
-/// Everything, rows first.
+/// All groups, rows first.
 pub(super) fn groups(quick: bool) -> Vec<Group> {
     let mut groups = Vec::new();
     groups.extend(large_operations());
@@ -243,7 +243,7 @@ fn round_trips() -> Vec<Group> {
     vec![
         row(
             "latency-write",
-            "RDMA Write, 8 B, half round trip, spinning",
+            "RDMA Write, 8 B, half round trip, polling",
             metric,
             vec![
                 ping("write-lat"),
@@ -256,7 +256,7 @@ fn round_trips() -> Vec<Group> {
         ),
         row(
             "latency-send",
-            "Send/Receive, 8 B, half round trip, spinning",
+            "Send/Receive, 8 B, half round trip, polling",
             metric,
             vec![
                 ping("send-lat"),
@@ -269,7 +269,7 @@ fn round_trips() -> Vec<Group> {
         ),
         row(
             "latency-read",
-            "RDMA Read, 8 B, the whole operation, spinning",
+            "RDMA Read, 8 B, whole operation, polling",
             metric,
             vec![ping("read-lat"), libfabric_ping("read")],
             Vec::new(),
@@ -342,7 +342,7 @@ fn streams() -> Vec<Group> {
     ]
 }
 
-/// RDMA Write on several connections at once; the depth of all of them together stays bounded.
+/// RDMA Write on several connections at once; their total depth is bounded.
 fn many(connections: u32) -> Contestant {
     if connections == 1 {
         return flue_stream("write-bw", MIB);
@@ -437,14 +437,14 @@ fn point(panel: Panel, at: u64, title: String, contestants: Vec<Contestant>) -> 
     }
 }
 
-/// What `--only` may say besides the groups themselves.
+/// The word of `--only` for all rows.
 pub(super) const ALL_ROWS: &str = "goals";
-/// The points of all pictures.
+/// The word of `--only` for the points of all charts.
 pub(super) const ALL_POINTS: &str = "plots";
 
 impl Group {
-    /// Whether `word` asks for it: by its name, by that of its picture, or by a word for many.
-    pub(super) fn is_called(&self, word: &str) -> bool {
+    /// Whether `word` selects the group: by its name, its chart's name, [`ALL_ROWS`] or [`ALL_POINTS`].
+    pub(super) fn matches(&self, word: &str) -> bool {
         let series = self.id.split('/').next().unwrap_or(&self.id);
         self.id == word
             || (!self.is_row && series == word)
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(rows.len(), 14);
         assert!(rows.iter().all(|row| row.contestants.len() > 1));
         let with_goals = rows.iter().filter(|row| row.goals.iter().any(|it| it.goal.is_some()));
-        assert_eq!(with_goals.count(), 13, "the whole read is only reported");
+        assert_eq!(with_goals.count(), 13, "latency-read has no goal");
     }
 
     #[test]
@@ -508,15 +508,15 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_called_by_name_by_picture_and_all_at_once() {
+    fn groups_are_selected_by_name_by_chart_and_all_at_once() {
         let groups = groups(false);
-        let called = |word: &str| groups.iter().filter(|group| group.is_called(word)).count();
-        assert_eq!(called("write-1m"), 1);
-        assert_eq!(called("size-write"), 10);
-        assert_eq!(called("size-write/64"), 1);
-        assert_eq!(called("connections"), 4);
-        assert_eq!(called("connections-100"), 1);
-        assert_eq!((called("goals"), called("plots")), (14, 36));
-        assert_eq!(called("write"), 0);
+        let selected = |word: &str| groups.iter().filter(|group| group.matches(word)).count();
+        assert_eq!(selected("write-1m"), 1);
+        assert_eq!(selected("size-write"), 10);
+        assert_eq!(selected("size-write/64"), 1);
+        assert_eq!(selected("connections"), 4);
+        assert_eq!(selected("connections-100"), 1);
+        assert_eq!((selected("goals"), selected("plots")), (14, 36));
+        assert_eq!(selected("write"), 0);
     }
 }

@@ -1,37 +1,37 @@
-//! The words of the contest: what is measured of whom, and what would be good enough.
+//! Types of the contest: workloads, contestants, metrics and goals.
 //!
-//! A [`Group`] is one piece of work that several contestants do in turns: flue first, its peers after it.
-//! A [`Job`] is how one of them does it; two groups with the same job share its samples. A [`Goal`] is a
-//! bound on flue's figure: by itself, or beside that of another contestant of its group.
+//! A [`Group`] is one workload that several contestants run in turns, flue first. A [`Job`] is how a contestant runs
+//! it; groups with the same job share its samples. A [`Goal`] is a bound on flue's figure, absolute or relative to
+//! another contestant of the group.
 
 use flue_report::units::three_digits;
 use serde::Serialize;
 
-/// Whose program it is.
+/// The software that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum System {
-    /// This one.
+    /// flue.
     Flue,
-    /// Sockets of the kernel.
+    /// Kernel sockets.
     Kernel,
     /// libfabric over its tcp provider.
     Libfabric,
     /// UCX over tcp.
     Ucx,
-    /// iperf3: sockets of the kernel again, by somebody else.
+    /// iperf3, on kernel sockets.
     Iperf3,
-    /// smoltcp's own loop.
+    /// smoltcp, polled directly.
     Smoltcp,
-    /// A TCP without recovery: what a TAP lets any engine do.
+    /// A TCP without loss recovery: an upper bound for any engine on a TAP.
     #[serde(rename = "bare TCP")]
     BareTcp,
-    /// Frames without a protocol.
+    /// Raw frames.
     #[serde(rename = "TAP")]
     Tap,
 }
 
-/// What a figure is.
+/// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Metric {
@@ -39,14 +39,14 @@ pub(super) enum Metric {
     BandwidthBps,
     /// Messages per second.
     MessagesPerSecond,
-    /// Median of half the round trip (of the whole operation for reads), ns.
+    /// Median of half the round trip (for reads, of the whole operation), ns.
     LatencyP50Ns,
-    /// Processor time of both ends, user and system, for 10^9 bytes of payload.
+    /// CPU time of both ends, user and system, for 10^9 bytes of payload.
     CpuSecondsPerGbyte,
 }
 
 impl Metric {
-    /// What people read it in, and how many base units that is.
+    /// The unit for display, and its size in base units.
     pub(super) const fn unit(self) -> (&'static str, f64) {
         match self {
             Self::BandwidthBps => ("Gbit/s", 1e9),
@@ -56,7 +56,7 @@ impl Metric {
         }
     }
 
-    /// `value`, in base units, as people read it, without its unit.
+    /// `value`, given in base units, in the unit for display.
     pub(super) fn shown(self, value: f64) -> String {
         three_digits(value / self.unit().1)
     }
@@ -67,30 +67,30 @@ impl Metric {
 pub(super) enum Route {
     /// Two nodes, their TAPs on one bridge.
     TwoNodes,
-    /// The client is a node, the server the kernel at the other side of its TAP.
+    /// The client is a node, the server a kernel socket behind its TAP.
     NodeToKernel,
-    /// The client is the kernel, the server a node.
+    /// The client is a kernel socket, the server a node.
     KernelToNode,
-    /// Two kernels, joined by a veth pair.
+    /// Two kernel sockets, joined by a veth pair.
     TwoKernels,
 }
 
 /// `flue perf` at both ends.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct PerfJob {
-    /// What it measures.
+    /// The kind of test.
     pub(super) kind: &'static str,
-    /// Where.
+    /// Where the ends run.
     pub(super) route: Route,
-    /// Options of the client, who tells the server.
+    /// Options of the client, which passes them on to the server.
     pub(super) client: Vec<String>,
     /// Options of both ends.
     pub(super) ends: Vec<String>,
-    /// Options of every node among the ends.
+    /// Options of each end that is a node.
     pub(super) node: Vec<String>,
 }
 
-/// How a contestant does its work.
+/// How a contestant runs its workload.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Job {
     /// `flue perf` at both ends.
@@ -101,29 +101,29 @@ pub(super) enum Job {
         operation: &'static str,
         /// Bytes of a message.
         size_bytes: u64,
-        /// Ping-pong, or a stream of so many outstanding at once.
+        /// Outstanding operations of a stream; `None`: ping-pong.
         depth: Option<u32>,
     },
     /// A test of `ucx_perftest`.
     Ucx {
-        /// Its name there.
+        /// The name of the test.
         test: &'static str,
         /// Bytes of a message.
         size_bytes: u64,
-        /// Ping-pong.
+        /// A ping-pong, not a stream.
         latency: bool,
     },
     /// One stream of iperf3.
     Iperf3,
     /// `flue bench yardstick KIND`.
     Yardstick {
-        /// Kind and options.
+        /// The kind and its options.
         arguments: Vec<String>,
     },
 }
 
 impl Job {
-    /// What has to be found for it.
+    /// What must be installed for it.
     pub(super) const fn needs(&self) -> Need {
         match self {
             Self::Perf(_) | Self::Yardstick { .. } => Need::Nothing,
@@ -134,7 +134,7 @@ impl Job {
     }
 }
 
-/// What a job needs that flue does not bring along.
+/// External software that a job needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Need {
     /// Nothing.
@@ -147,14 +147,14 @@ pub(super) enum Need {
     Iperf3,
 }
 
-/// One of those who do a group's work.
+/// A participant of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Contestant {
-    /// Names it within its group.
+    /// Name, unique within the group.
     pub(super) name: String,
-    /// Whose program.
+    /// What is measured.
     pub(super) system: System,
-    /// How.
+    /// How it is measured.
     pub(super) job: Job,
 }
 
@@ -162,19 +162,19 @@ pub(super) struct Contestant {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "bound", content = "value")]
 pub(super) enum Bound {
-    /// At least so many times the other's.
+    /// At least this multiple of the peer's.
     RatioAtLeast(f64),
-    /// At most so many times the other's.
+    /// At most this multiple of the peer's.
     RatioAtMost(f64),
     /// At least this, in base units.
     AtLeast(f64),
-    /// At most so much more than the other's, in base units.
+    /// At most the peer's plus this, in base units.
     ExcessAtMost(f64),
 }
 
 impl Bound {
-    /// Whether `flue` keeps it beside `other`; unknown when it speaks of another that there is not.
-    pub(super) fn is_kept(self, flue: f64, other: Option<f64>) -> Option<bool> {
+    /// Whether `flue` meets the bound; `None` if the bound is relative and `other` is unknown.
+    pub(super) fn is_met(self, flue: f64, other: Option<f64>) -> Option<bool> {
         match self {
             Self::AtLeast(least) => Some(flue >= least),
             Self::RatioAtLeast(factor) => other.map(|other| flue >= factor * other),
@@ -183,7 +183,7 @@ impl Bound {
         }
     }
 
-    /// How far it is kept: 1 just so, more with room to spare, whichever way the metric goes.
+    /// How well the bound is met: 1 exactly, more if better, for bounds from above as well.
     pub(super) fn progress(self, flue: f64, other: Option<f64>) -> Option<f64> {
         let progress = match self {
             Self::AtLeast(least) => flue / least,
@@ -194,32 +194,32 @@ impl Bound {
         progress.is_finite().then_some(progress)
     }
 
-    /// As people read it; `metric` is that of the figure.
+    /// For display; `metric` is that of the figure.
     pub(super) fn shown(self, metric: Metric) -> String {
         let (unit, _) = metric.unit();
         match self {
             Self::RatioAtLeast(factor) => format!("≥ {factor} ×"),
             Self::RatioAtMost(factor) => format!("≤ {factor} ×"),
             Self::AtLeast(least) => format!("≥ {} {unit}", metric.shown(least)),
-            Self::ExcessAtMost(excess) => format!("≤ it + {} {unit}", metric.shown(excess)),
+            Self::ExcessAtMost(excess) => format!("≤ peer + {} {unit}", metric.shown(excess)),
         }
     }
 }
 
-/// What would be good enough, and what would be better still.
+/// A goal for flue.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Goal {
-    /// Of which figure.
+    /// The figure.
     pub(super) metric: Metric,
-    /// The contestant it is held against; none for a bound by itself.
+    /// The contestant that relative bounds refer to; `None` for absolute ones.
     pub(super) beside: Option<String>,
-    /// Good enough. None: a stretch only.
+    /// The goal; `None` if there is only a stretch goal.
     pub(super) goal: Option<Bound>,
-    /// Better still.
+    /// The stretch goal.
     pub(super) stretch: Option<Bound>,
 }
 
-/// The picture a group is a point of.
+/// The chart that a group is a point of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Panel {
@@ -229,28 +229,28 @@ pub(super) enum Panel {
     Read,
     /// Send and Receive over message size.
     Send,
-    /// RDMA Write over connections.
+    /// RDMA Write over the number of connections.
     Connections,
-    /// RDMA Write over queues of the TAP.
+    /// RDMA Write over the number of TAP queues.
     Queues,
 }
 
-/// One piece of work, done in turns.
+/// One workload.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Group {
-    /// Names it: for `--only`, and in the documents.
+    /// Name, for `--only` and in the documents.
     pub(super) id: String,
-    /// What the work is.
+    /// Description of the workload.
     pub(super) title: String,
-    /// The figure it is about.
+    /// The main figure.
     pub(super) metric: Metric,
-    /// The picture, and where on its axis.
+    /// The chart, and the position on its horizontal axis.
     pub(super) point: Option<(Panel, u64)>,
-    /// It is one of the table of goals, not just a point of a picture.
+    /// A row of the table of goals, not just a point of a chart.
     pub(super) is_row: bool,
-    /// flue, and then the others.
+    /// flue, then its peers.
     pub(super) contestants: Vec<Contestant>,
-    /// What is wanted.
+    /// Goals for flue.
     pub(super) goals: Vec<Goal>,
 }
 
@@ -265,28 +265,28 @@ mod tests {
     }
 
     #[test]
-    fn bounds_say_whether_and_how_far_they_are_kept() {
+    fn bounds_say_whether_and_how_well_they_are_met() {
         let least = Bound::RatioAtLeast(0.75);
-        assert_eq!(least.is_kept(60.0, Some(80.0)), Some(true));
-        assert_eq!(least.is_kept(59.0, Some(80.0)), Some(false));
-        assert_eq!(least.is_kept(59.0, None), None);
+        assert_eq!(least.is_met(60.0, Some(80.0)), Some(true));
+        assert_eq!(least.is_met(59.0, Some(80.0)), Some(false));
+        assert_eq!(least.is_met(59.0, None), None);
         assert_eq!(least.progress(60.0, Some(80.0)), Some(1.0));
         let most = Bound::RatioAtMost(0.5);
-        assert_eq!(most.is_kept(2.0, Some(4.0)), Some(true));
-        assert_eq!(most.is_kept(2.1, Some(4.0)), Some(false));
+        assert_eq!(most.is_met(2.0, Some(4.0)), Some(true));
+        assert_eq!(most.is_met(2.1, Some(4.0)), Some(false));
         assert_eq!(most.progress(1.0, Some(4.0)), Some(2.0));
-        assert_eq!(Bound::AtLeast(3e6).is_kept(3e6, None), Some(true));
+        assert_eq!(Bound::AtLeast(3e6).is_met(3e6, None), Some(true));
         assert_eq!(Bound::AtLeast(3e6).progress(1.5e6, None), Some(0.5));
         let excess = Bound::ExcessAtMost(500.0);
-        assert_eq!(excess.is_kept(1_950.0, Some(1_450.0)), Some(true));
-        assert_eq!(excess.is_kept(1_951.0, Some(1_450.0)), Some(false));
+        assert_eq!(excess.is_met(1_950.0, Some(1_450.0)), Some(true));
+        assert_eq!(excess.is_met(1_951.0, Some(1_450.0)), Some(false));
         assert_eq!(most.progress(0.0, Some(4.0)), None, "no figure is no progress");
     }
 
     #[test]
-    fn bounds_read_as_people_write_them() {
+    fn bounds_are_displayed_with_units() {
         assert_eq!(Bound::RatioAtLeast(0.75).shown(Metric::BandwidthBps), "≥ 0.75 ×");
         assert_eq!(Bound::AtLeast(3e6).shown(Metric::MessagesPerSecond), "≥ 3.00 M/s");
-        assert_eq!(Bound::ExcessAtMost(500.0).shown(Metric::LatencyP50Ns), "≤ it + 0.500 µs");
+        assert_eq!(Bound::ExcessAtMost(500.0).shown(Metric::LatencyP50Ns), "≤ peer + 0.500 µs");
     }
 }

@@ -1,4 +1,4 @@
-//! Which peers this machine has, in which version, and how to get the others.
+//! Which peers are installed, in which version, and the packages of the others.
 
 use std::{
     collections::HashMap,
@@ -11,34 +11,34 @@ use serde::Serialize;
 
 use super::contest::Need;
 
-/// The yardstick for libfabric, built where its headers are.
+/// The libfabric yardstick, compiled on this machine.
 const LIBFABRIC_SOURCE: &str = include_str!("yardstick/libfabric.c");
 
-/// A program that flue is measured beside, or measured by.
+/// An external program that flue is compared with.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Peer {
     /// Its name.
     pub(super) name: &'static str,
-    /// It is there.
+    /// It is installed.
     pub(super) found: bool,
-    /// What it says of itself, or why it cannot be had.
+    /// Its version, or why it is missing.
     pub(super) detail: String,
-    /// Debian's package.
+    /// Debian package.
     pub(super) package: &'static str,
 }
 
-/// What was found, and where what was built for it is.
+/// The result of the search.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// All that were looked for.
+    /// All peers that were looked for.
     pub(super) peers: Vec<Peer>,
-    /// Programs by what needs them.
+    /// Paths of the programs.
     pub(super) programs: HashMap<Need, PathBuf>,
-    /// strace.
+    /// Path of strace.
     pub(super) strace: Option<PathBuf>,
 }
 
-/// Looks for all; what has to be built goes into `scratch`.
+/// Looks for what `needs` names; the libfabric yardstick is built in `scratch`.
 pub(super) fn look(scratch: &Path, needs: &[Need]) -> Found {
     let mut found = Found { peers: Vec::new(), programs: HashMap::new(), strace: find("strace") };
     if needs.contains(&Need::Libfabric) {
@@ -76,13 +76,13 @@ impl Found {
         self.programs.extend(program.map(|program| (need, program)));
     }
 
-    /// Whether a job that needs this can run.
+    /// Whether a job with this need can run.
     pub(super) fn has(&self, need: Need) -> bool {
         need == Need::Nothing || self.programs.contains_key(&need)
     }
 }
 
-/// A program on the PATH, or where a user's PATH does not lead.
+/// A program on the PATH, or in the directories for administrators.
 fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -92,7 +92,7 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|it| it.is_file())
 }
 
-/// The first line a command prints; empty when it cannot be had.
+/// The first line of a command's output; empty if it cannot run.
 pub(super) fn version(line: &[&str]) -> String {
     let Some((program, arguments)) = line.split_first() else { return String::new() };
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_and_nonsense_is_not() {
+    fn installed_programs_are_found() {
         assert!(find("sh").is_some());
         assert_eq!(find("no-such-program-anywhere"), None);
         assert_eq!(version(&["no-such-program-anywhere", "-v"]), "");
@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_for_that_nobody_needs() {
+    fn only_what_is_needed_is_looked_for() {
         let found = look(Path::new("/nonexistent"), &[Need::Nothing]);
         assert!(found.peers.is_empty() && found.has(Need::Nothing) && !found.has(Need::Ucx));
     }
 
     #[test]
-    fn what_cannot_be_built_says_why() {
+    fn a_failed_build_has_a_reason() {
         let found = look(Path::new("/nonexistent"), &[Need::Libfabric]);
         let [peer] = &found.peers[..] else { panic!("{found:?}") };
         assert!(!peer.found && !peer.detail.is_empty(), "{peer:?}");

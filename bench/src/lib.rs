@@ -73,22 +73,22 @@ use self::{
     yardstick::YardstickArgs,
 };
 
-/// Rounds of the points of the pictures, at most.
+/// Most rounds of the points of charts.
 const PLOT_ROUNDS_MAX: u32 = 3;
-/// MTUs of a TAP that a node can have, bytes.
+/// MTUs that a node accepts, bytes.
 const MTU_BYTES: std::ops::RangeInclusive<i64> = 1280..=65_521;
-/// Shortest and longest sample, seconds.
+/// Length of a measurement, seconds.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
 
-/// Measure flue beside kernel TCP, libfabric, UCX, iperf3 and smoltcp on this machine
+/// Compare flue with kernel TCP, libfabric, UCX, iperf3 and smoltcp on this machine
 ///
-/// Makes network namespaces of its own: one with a bridge for the TAPs of nodes, two joined by a veth pair for
-/// the others. Everybody has one turn in each round, so what else the machine does hits all alike; medians
-/// of the rounds are compared. Nothing is left behind, also on Ctrl-C. Who is not installed is left out, and
-/// it says how to get it.
+/// Runs in network namespaces of its own: one with a bridge for the TAPs of flue's nodes, and two joined by a veth
+/// pair for the others. Each round measures every contestant once, so that other load on the machine affects all of
+/// them; the medians of the rounds are compared. Peers that are not installed are skipped, and the output names their
+/// packages. Nothing is left behind, not even after Ctrl-C.
 ///
-/// Needs what "flue doctor" looks for. On a machine that does other things as well the figures are lower, the
-/// ratios less so. A whole run takes about a quarter of an hour; --only goals about half of that.
+/// Needs what "flue doctor" checks. Other load on the machine lowers the figures; it changes the ratios less. A full
+/// run takes about 15 minutes, --only goals about half of that.
 #[derive(Args, Clone, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -98,62 +98,62 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
   flue bench --only write-1m,latency-write --rounds 9 --seconds 2
   flue bench --quick --only size-write --html sizes.html
 
-Exit status: 0 also when goals are missed, unless --check says otherwise; 1 when flue itself could not be
-measured; 3 when the machine lacks what is needed."
+Exit status: 0 when the run is complete, even if goals are missed (but see --check); 1 when flue itself could not be
+measured; 3 when the machine lacks something."
 )]
 pub struct BenchArgs {
-    /// A part alone.
+    /// A part of the bench.
     #[command(subcommand)]
     pub part: Option<BenchPart>,
 
-    /// Turns of everybody: 1..=99; points of pictures have at most 3
+    /// Measurements of each contestant: 1..=99; at most 3 for the points of charts
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
 
-    /// How long one sample is measured: 0.02..=600
+    /// Length of one measurement, seconds: 0.02..=600
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse_seconds)]
     pub seconds: f64,
 
-    /// These rows or pictures only; "goals" are all rows, "plots" all pictures; --list has the names
+    /// Rows and charts to measure, as --list names them; "goals" is all rows, "plots" all charts
     #[arg(long, value_name = "ROW,…", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Fewer points in the pictures, one round of them
+    /// Fewer points in the charts, and one round of them
     #[arg(long)]
     pub quick: bool,
 
-    /// Say what would be measured, and end
+    /// List what would be measured, and exit
     #[arg(long)]
     pub list: bool,
 
-    /// Count system calls of flue per message as well; needs strace
+    /// Also count the system calls of flue per message; needs strace
     #[arg(long)]
     pub syscalls: bool,
 
-    /// Exit status 1 also when a goal is missed
+    /// Exit with status 1 if a goal is missed
     #[arg(long)]
     pub check: bool,
 
-    /// Largest IP packet of all links, bytes: 1280..=65521
+    /// MTU of all links, bytes: 1280..=65521
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
           value_parser = clap::value_parser!(u16).range(MTU_BYTES))]
     pub mtu: u16,
 
-    /// Write everything, each sample too, into this file
+    /// Write all results, with every sample, to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Write a page with pictures into this file
+    /// Write an HTML page with charts to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Do not say on the terminal what is being measured
+    /// Show no progress on the terminal
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// Parts of the bench that are programs of their own.
+/// Parts of the bench that run as processes of their own.
 #[derive(Subcommand, Clone, Debug)]
 #[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
 pub enum BenchPart {
@@ -170,10 +170,10 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| format!("not {} to {} seconds", SECONDS.start(), SECONDS.end()))
 }
 
-/// Runs it. Call it before the process has a second thread.
+/// Runs the command. Call it before the process has a second thread.
 ///
 /// # Errors
-/// What the machine lacks; flue's own failures; with `--check`, goals that are missed.
+/// The machine lacks something; flue could not be measured; a goal is missed, with `--check`.
 pub fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     match &args.part {
         Some(BenchPart::Yardstick(args)) => yardstick::run(args, console),
@@ -189,9 +189,9 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
         list(&groups, console);
         return Ok(());
     }
-    // Files that cannot be written are to be known before a quarter of an hour.
+    // Find out now whether the files can be written, not after 15 minutes.
     for path in args.json.iter().chain(&args.html) {
-        fs::write(path, "").map_err(|error| written(path, &error))?;
+        fs::write(path, "").map_err(|error| write_failure(path, &error))?;
     }
     environment::check_tun()?;
     let place = Place::make(args.mtu)?;
@@ -201,8 +201,8 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     let found = found::look(&scratch.0, &needs);
     let signals =
         Signals::catch().map_err(|error| Failure::work(format!("catch signals: {error}")))?;
-    let mut report = blank(args, &place, &found);
-    introduce(&report, console);
+    let mut report = new_report(args, &place, &found);
+    show_setup(&report, console);
     let programs = found.programs.clone();
     let tools = Tools::new(&place, &signals, args.seconds, args.mtu, programs);
     let mut bench = Bench { tools, progress: Progress::new(args.quiet) };
@@ -211,30 +211,30 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     let rounds = Rounds { rows: report.settings.rounds, points: report.settings.plot_rounds };
     let mut ended = rounds::run(&groups, &mut report.contests, rounds, &mut bench);
     for (group, contest) in groups.iter().zip(&mut report.contests) {
-        contest.sum_up(group);
+        contest.summarize(group);
     }
     if ended.is_ok() && args.syscalls {
         ended = bench.count_calls(&groups, &found, &scratch.0, &mut report);
     }
     bench.progress.clear();
     report.interrupted_by = ended.err();
-    show(&report, console);
+    show_results(&report, console);
     write_files(args, &report, console)?;
-    verdict(args, &report)
+    conclude(args, &report)
 }
 
-/// The groups that were asked for.
+/// The groups that `--only` selects.
 fn chosen(args: &BenchArgs) -> Result<Vec<Group>, Failure> {
     let mut groups = catalog::groups(args.quick);
     for word in &args.only {
-        if !groups.iter().any(|group| group.is_called(word)) {
-            return Err(Failure::usage(format!("--only {word}: there is no such row or picture"))
-                .with_hint("flue bench --list has the names"));
+        if !groups.iter().any(|group| group.matches(word)) {
+            return Err(Failure::usage(format!("--only {word}: there is no such row or chart"))
+                .with_hint("flue bench --list prints the names"));
         }
     }
-    let is_asked_for =
-        |group: &Group| args.only.is_empty() || args.only.iter().any(|it| group.is_called(it));
-    groups.retain(is_asked_for);
+    let is_selected =
+        |group: &Group| args.only.is_empty() || args.only.iter().any(|it| group.matches(it));
+    groups.retain(is_selected);
     Ok(groups)
 }
 
@@ -249,7 +249,7 @@ fn list(groups: &[Group], console: &mut Console<'_>) {
     console.say(table);
 }
 
-fn blank(args: &BenchArgs, place: &Place, found: &Found) -> Report {
+fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
     let plot_rounds = if args.quick { 1 } else { args.rounds.min(PLOT_ROUNDS_MAX) };
     Report {
         schema: SCHEMA,
@@ -275,24 +275,24 @@ fn blank(args: &BenchArgs, place: &Place, found: &Found) -> Report {
     }
 }
 
-/// What somebody needs to know of the run before its figures.
-fn introduce(report: &Report, console: &mut Console<'_>) {
+/// Prints the setup of the run.
+fn show_setup(report: &Report, console: &mut Console<'_>) {
     for line in page::facts(report) {
         console.say(line);
     }
     for peer in report.peers.iter().filter(|peer| !peer.found) {
         let (name, why, package) = (peer.name, &peer.detail, peer.package);
-        console.say(format_args!("{name} is left out: {why} (Debian: apt-get install {package})"));
+        console.say(format_args!("{name} is skipped: {why} (Debian: apt-get install {package})"));
     }
     if report.flue.profile == "debug" {
-        console.say("this is a debug build: its figures mean nothing");
+        console.say("this is a debug build: its figures are meaningless");
     }
 }
 
-fn show(report: &Report, console: &mut Console<'_>) {
+fn show_results(report: &Report, console: &mut Console<'_>) {
     if report.contests.iter().any(|contest| contest.is_row) {
         console.say(format_args!("\n{}", text::rows(report)));
-        console.say("beside peers: median of the rounds; ratio: flue's median by theirs");
+        console.say("medians of the rounds; ratio: flue's median divided by the peer's");
     }
     for (panel, title) in page::PANELS {
         if let Some(table) = text::points(report, panel) {
@@ -320,21 +320,21 @@ fn write_files(
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(report).map_err(io::Error::other);
         text.and_then(|text| fs::write(path, text + "\n"))
-            .map_err(|error| written(path, &error))?;
-        console.say(format_args!("everything: {}", path.display()));
+            .map_err(|error| write_failure(path, &error))?;
+        console.say(format_args!("results: {}", path.display()));
     }
     if let Some(path) = &args.html {
-        fs::write(path, page::html(report)).map_err(|error| written(path, &error))?;
-        console.say(format_args!("pictures: {}", path.display()));
+        fs::write(path, page::html(report)).map_err(|error| write_failure(path, &error))?;
+        console.say(format_args!("charts: {}", path.display()));
     }
     Ok(())
 }
 
-fn written(path: &Path, error: &io::Error) -> Failure {
+fn write_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::work(format!("write {}: {error}", path.display()))
 }
 
-fn verdict(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
+fn conclude(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
     if let Some(signal) = report.interrupted_by {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         return Err(Failure::work(format!("interrupted by {name}")));
@@ -349,7 +349,7 @@ fn verdict(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Who runs the jobs, and tells about it.
+/// Runs the jobs and reports progress.
 struct Bench<'a> {
     tools: Tools<'a>,
     progress: Progress,
@@ -359,7 +359,7 @@ impl Bench<'_> {
     fn scores(&mut self, group: &Group, found: &Found) -> Vec<Score> {
         let score = |it: &contest::Contestant| {
             let absent = (!found.has(it.job.needs())).then(|| "not found".to_owned());
-            Score::new(it, self.tools.told(&it.job), absent)
+            Score::new(it, self.tools.command_line(&it.job), absent)
         };
         group.contestants.iter().map(score).collect()
     }
@@ -401,20 +401,20 @@ impl Measure for Bench<'_> {
         self.tools.measure(job)
     }
 
-    fn tell(&mut self, step: &Step<'_>) {
-        let Step { done, all, round, group, name, came } = step;
-        let came = match came {
+    fn report(&mut self, step: &Step<'_>) {
+        let Step { done, all, round, group, name, result } = step;
+        let result = match result {
             None => "…".to_owned(),
             Some(Ok(figure)) => {
                 format!("{} {}", group.metric.shown(*figure), group.metric.unit().0)
             }
             Some(Err(why)) => format!("failed: {why}"),
         };
-        self.progress.line(&format!("{done}/{all}  round {round}  {}  {name}  {came}", group.id));
+        self.progress.line(&format!("{done}/{all}  round {round}  {}  {name}  {result}", group.id));
     }
 }
 
-/// The line on a terminal that says what is being measured.
+/// The progress line on a terminal.
 struct Progress {
     is_on: bool,
 }
@@ -428,7 +428,7 @@ impl Progress {
         if self.is_on {
             let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |it| it.ws_col);
             let text: String = text.chars().take(usize::from(width.max(20)) - 1).collect();
-            // A terminal that is gone has nobody to tell.
+            // The terminal may be gone.
             let _ = write!(io::stderr(), "\r\x1b[K{text}");
             let _ = io::stderr().flush();
         }
@@ -439,20 +439,20 @@ impl Progress {
     }
 }
 
-/// A directory for what is built, which goes with its value.
+/// A temporary directory for what is built; dropping it removes it.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Result<Self, Failure> {
         let path = std::env::temp_dir().join(format!("flue-bench-{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| written(&path, &error))?;
+        fs::create_dir(&path).map_err(|error| write_failure(&path, &error))?;
         Ok(Self(path))
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A leftover in the directory for temporary files is no reason to fail.
+        // What cannot be removed is left to whoever cleans the temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The machine, this program, and today: what somebody needs who wants to compare figures.
+//! The machine, this build and the date, for comparing results.
 
 use std::{
     env, fs,
@@ -9,38 +9,38 @@ use std::{
 
 use serde::Serialize;
 
-/// The machine. What it does not tell is null.
+/// The machine; unknown values are null.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Machine {
-    /// As the first processor calls itself.
+    /// Model name of the first CPU.
     pub(super) cpu_model: Option<String>,
-    /// Processors that this process may run on.
+    /// CPUs that this process may run on.
     pub(super) cores: Option<usize>,
     /// Memory, bytes.
     pub(super) memory_bytes: Option<u64>,
-    /// Name and release.
+    /// Kernel name and release.
     pub(super) kernel: String,
-    /// Of the first processor's frequency.
+    /// Frequency governor of the first CPU.
     pub(super) governor: Option<String>,
-    /// It says that it is a guest of a hypervisor.
+    /// The CPU flags say that it is a virtual machine.
     pub(super) is_virtual: bool,
 }
 
-/// This program.
+/// This build of flue.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Build {
-    /// Its version.
+    /// Version.
     pub(super) version: &'static str,
-    /// The commit of the tree it lies in, if it does.
+    /// Commit of the source tree that contains the program, if one does.
     pub(super) commit: Option<String>,
-    /// That tree has changes that are in no commit.
+    /// That tree has uncommitted changes.
     pub(super) is_changed: Option<bool>,
-    /// "release", or "debug", whose figures mean nothing.
+    /// "release" or "debug"; figures of a debug build are meaningless.
     pub(super) profile: &'static str,
 }
 
 impl Machine {
-    /// This one.
+    /// Reads /proc and /sys.
     pub(super) fn read() -> Self {
         let text = |path: &str| fs::read_to_string(path).ok();
         let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
@@ -73,7 +73,7 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
 }
 
 impl Build {
-    /// The one that runs.
+    /// The running one.
     pub(super) fn read() -> Self {
         let root = env::current_exe().ok().and_then(|program| tree_of(&program));
         let git = |words: &[&str]| {
@@ -101,7 +101,7 @@ fn tree_of(program: &Path) -> Option<PathBuf> {
     program.ancestors().find(is_ours).map(Path::to_path_buf)
 }
 
-/// Now, as RFC 3339 writes it, in UTC.
+/// The current time, UTC, in the format of RFC 3339.
 pub(super) fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc_3339(since.as_secs())
@@ -115,8 +115,8 @@ fn rfc_3339(unix_seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of the day so many after 1970-01-01, in the Gregorian calendar. Years begin in March
-/// here, so that the day that not every year has is the last one.
+/// Year, month and day, from days since 1970-01-01. In the computation years begin in March, so that a leap day is the
+/// last day of its year.
 fn date_of(days: u64) -> (u64, u64, u64) {
     const DAYS_OF_400_YEARS: u64 = 146_097;
     let since_march_0 = days + 719_468;
@@ -124,7 +124,7 @@ fn date_of(days: u64) -> (u64, u64, u64) {
     let leap_days_passed = day_of_era / 1_460 - day_of_era / 36_524 + day_of_era / 146_096;
     let year_of_era = (day_of_era - leap_days_passed) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // From March on lengths of months repeat every five: 31 30 31 30 31, 153 days.
+    // From March on, month lengths repeat every five months: 31 30 31 30 31, 153 days.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };

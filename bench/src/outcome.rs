@@ -1,6 +1,6 @@
-//! What a run has found: the document "flue-bench/1", of which table and page are made.
+//! The results of a run: the document "flue-bench/1", from which tables and page are made.
 //!
-//! Figures stand in base units: bit/s, messages/s, ns, s/GB. What was not measured is null.
+//! Figures are in base units: bit/s, messages/s, ns, s/GB. What was not measured is null.
 
 use std::collections::BTreeMap;
 
@@ -15,40 +15,40 @@ use super::{
     syscalls::Calls,
 };
 
-/// The document's name and version. The number grows when a key changes its meaning or goes away.
+/// Name and version of the document. A key that changes its meaning or disappears increases the version.
 pub(super) const SCHEMA: &str = "flue-bench/1";
 
-/// Of what one sample came.
+/// One measurement of a contestant.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Attempt {
     /// From 1.
     pub(super) round: u32,
-    /// Why there is no sample.
+    /// Why it failed.
     pub(super) error: Option<String>,
     /// The sample.
     #[serde(flatten)]
     pub(super) sample: Sample,
 }
 
-/// A contestant, and how it did.
+/// A contestant and its measurements.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Score {
-    /// Its name within the group.
+    /// Name within the group.
     pub(super) name: String,
-    /// Whose program.
+    /// What is measured.
     pub(super) system: System,
-    /// The command line of who measured.
+    /// Command line of the measuring process.
     pub(super) command: String,
-    /// Why it did not take part.
+    /// Why it was not measured at all.
     pub(super) absent: Option<String>,
-    /// Medians and ranges, of what it has.
+    /// Medians and ranges of the figures it has.
     pub(super) summaries: BTreeMap<Metric, Summary>,
-    /// All of it.
+    /// All measurements.
     pub(super) samples: Vec<Attempt>,
 }
 
 impl Score {
-    /// Nobody's yet.
+    /// Without measurements.
     pub(super) fn new(contestant: &Contestant, command: String, absent: Option<String>) -> Self {
         Self {
             name: contestant.name.clone(),
@@ -66,17 +66,17 @@ impl Score {
         self.samples.iter().filter_map(figure).collect()
     }
 
-    /// What they came to.
+    /// Their median and range.
     pub(super) fn summary(&self, metric: Metric) -> Option<Summary> {
         self.summaries.get(&metric).copied()
     }
 
-    /// The last reason for which there is no sample.
+    /// The most recent error.
     pub(super) fn error(&self) -> Option<&str> {
         self.samples.iter().rev().find_map(|attempt| attempt.error.as_deref())
     }
 
-    fn sum_up(&mut self) {
+    fn summarize(&mut self) {
         const ALL: [Metric; 4] = [
             Metric::BandwidthBps,
             Metric::MessagesPerSecond,
@@ -91,57 +91,57 @@ impl Score {
     }
 }
 
-/// flue beside another, or by itself.
+/// A line of the table: flue compared with a peer, or with an absolute bound.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Line {
-    /// Of which figure.
+    /// The figure.
     pub(super) metric: Metric,
-    /// What it is counted in.
+    /// Its unit for display.
     pub(super) unit: &'static str,
-    /// flue's.
+    /// flue's median and range.
     pub(super) flue: Option<Summary>,
-    /// Beside whom; null for a bound by itself.
+    /// The peer; null for an absolute bound.
     pub(super) beside: Option<String>,
-    /// The other's.
+    /// The peer's median and range.
     pub(super) other: Option<Summary>,
-    /// flue in units of the other: the quotient of the medians.
+    /// flue's median divided by the peer's.
     #[serde(flatten)]
     pub(super) ratio: Option<Ratio>,
-    /// Good enough.
+    /// The goal.
     pub(super) goal: Option<Bound>,
-    /// Whether it is; null when it was not measured.
+    /// Whether the goal is met; null when it was not measured.
     pub(super) met: Option<bool>,
-    /// How far: 1 is just so.
+    /// How well the goal is met: 1 exactly, more if better.
     pub(super) progress: Option<f64>,
-    /// Better still.
+    /// The stretch goal.
     pub(super) stretch: Option<Bound>,
-    /// Whether it is.
+    /// Whether the stretch goal is met.
     pub(super) stretch_met: Option<bool>,
 }
 
-/// A group, and how everybody did.
+/// A group and its results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Contest {
     /// The group's name.
     pub(super) id: String,
-    /// What the work is.
+    /// Description of the workload.
     pub(super) title: String,
-    /// The figure it is about.
+    /// The main figure.
     pub(super) metric: Metric,
-    /// It is one of the table of goals.
+    /// A row of the table of goals.
     pub(super) is_row: bool,
-    /// The picture it is a point of.
+    /// The chart it is a point of.
     pub(super) panel: Option<Panel>,
-    /// Where on that picture's axis: bytes, connections or queues.
+    /// Position on the chart's horizontal axis: bytes, connections or queues.
     pub(super) at: Option<u64>,
-    /// flue, and then the others.
+    /// flue, then its peers.
     pub(super) contestants: Vec<Score>,
-    /// What is told of it.
+    /// The lines of the table.
     pub(super) lines: Vec<Line>,
 }
 
 impl Contest {
-    /// Of a group, before anything was measured.
+    /// Without measurements.
     pub(super) fn new(group: &Group, contestants: Vec<Score>) -> Self {
         Self {
             id: group.id.clone(),
@@ -155,32 +155,32 @@ impl Contest {
         }
     }
 
-    /// Medians, ratios and verdicts, of the samples so far.
-    pub(super) fn sum_up(&mut self, group: &Group) {
+    /// Computes medians, ratios and verdicts from the samples so far.
+    pub(super) fn summarize(&mut self, group: &Group) {
         for score in &mut self.contestants {
-            score.sum_up();
+            score.summarize();
         }
-        self.lines = self.judged(group);
+        self.lines = self.compare(group);
     }
 
-    /// A line for each goal, and one for each other contestant that none speaks of, by the group's figure.
-    fn judged(&self, group: &Group) -> Vec<Line> {
+    /// A line for each goal, and one for each contestant that no goal of the main figure refers to.
+    fn compare(&self, group: &Group) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         for goal in &group.goals {
             lines.push(self.line(goal.metric, goal.beside.as_deref(), goal.goal, goal.stretch));
         }
         for other in self.contestants.iter().skip(1) {
-            let is_told = lines.iter().any(|line| {
+            let is_listed = lines.iter().any(|line| {
                 line.metric == self.metric && line.beside.as_deref() == Some(&other.name)
             });
-            if !is_told {
+            if !is_listed {
                 lines.push(self.line(self.metric, Some(&other.name), None, None));
             }
         }
         if lines.is_empty() {
             lines.push(self.line(self.metric, None, None, None));
         }
-        // What the group is about first; of it, goals first.
+        // The main figure first; within a figure, goals first.
         lines.sort_by_key(|line| (line.metric != self.metric, line.goal.is_none()));
         lines
     }
@@ -196,8 +196,8 @@ impl Contest {
         let other = beside.and_then(|name| self.contestants.iter().find(|it| it.name == name));
         let median = |score: Option<&Score>| Some(score?.summary(metric)?.median);
         let (own, others) = (median(flue), median(other));
-        // A bound beside somebody who did not take part is nobody's.
-        let kept = |bound: Option<Bound>| bound?.is_kept(own?, others);
+        // A relative bound has no verdict if the peer was not measured.
+        let is_met = |bound: Option<Bound>| bound?.is_met(own?, others);
         let ratio = flue
             .zip(other)
             .and_then(|(flue, other)| Ratio::of(&flue.figures(metric), &other.figures(metric)));
@@ -209,32 +209,32 @@ impl Contest {
             other: other.and_then(|it| it.summary(metric)),
             ratio,
             goal,
-            met: kept(goal),
+            met: is_met(goal),
             progress: goal.and_then(|goal| goal.progress(own?, others)),
             stretch,
-            stretch_met: kept(stretch),
+            stretch_met: is_met(stretch),
         }
     }
 }
 
-/// What was asked for, and what the place is like.
+/// The settings of the run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Settings {
     /// Rounds of rows.
     pub(super) rounds: u32,
-    /// Rounds of the points of pictures.
+    /// Rounds of the points of charts.
     pub(super) plot_rounds: u32,
-    /// How long a sample is measured.
+    /// Length of one measurement.
     pub(super) seconds: f64,
     /// Fewer points.
     pub(super) quick: bool,
-    /// Largest IP packet of all links, bytes.
+    /// MTU of all links, bytes.
     pub(super) mtu_bytes: u16,
-    /// TAPs have the virtio-net header, where a row does not say otherwise.
+    /// TAPs have the virtio-net header, except in rows for plain frames.
     pub(super) vnet_header: bool,
     /// FPDUs carry a CRC.
     pub(super) crc: bool,
-    /// Of the kernels; null: the machine's default.
+    /// Congestion control of kernel sockets; null: the machine's default.
     pub(super) congestion_control: Option<&'static str>,
 }
 
@@ -243,47 +243,47 @@ pub(super) struct Settings {
 pub(super) struct Report {
     /// [`SCHEMA`].
     pub(super) schema: &'static str,
-    /// This program.
+    /// This build of flue.
     pub(super) flue: Build,
-    /// When the run began, UTC.
+    /// Start of the run, UTC.
     pub(super) date: String,
-    /// As it was called.
+    /// Command line of the run.
     pub(super) command: Vec<String>,
     /// The machine.
     pub(super) machine: Machine,
-    /// What was asked for.
+    /// The settings of the run.
     pub(super) settings: Settings,
-    /// The namespaces it was in, as /proc calls them. They are gone.
+    /// Its network namespaces, as /proc names them. They no longer exist.
     pub(super) namespaces: Vec<String>,
-    /// Other programs.
+    /// External programs.
     pub(super) peers: Vec<Peer>,
-    /// It was ended before it was done, by this signal.
+    /// The signal that ended the run early.
     pub(super) interrupted_by: Option<i32>,
-    /// How everybody did.
+    /// The results by group.
     pub(super) contests: Vec<Contest>,
-    /// System calls of flue, where they were counted.
+    /// System calls of flue, if they were counted.
     pub(super) system_calls: Vec<Calls>,
 }
 
-/// Goals by verdict.
+/// Number of goals by verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Tally {
     /// Met.
     pub(super) met: usize,
     /// Missed.
     pub(super) missed: usize,
-    /// Not measured, here.
+    /// Not measured.
     pub(super) unknown: usize,
 }
 
 impl Report {
-    /// The lines of the rows, with their contests.
+    /// The lines of all rows, each with its group.
     pub(super) fn lines(&self) -> impl Iterator<Item = (&Contest, &Line)> {
         let rows = self.contests.iter().filter(|contest| contest.is_row);
         rows.flat_map(|contest| contest.lines.iter().map(move |line| (contest, line)))
     }
 
-    /// How many goals are met.
+    /// Counts the goals by verdict.
     pub(super) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for (_, line) in self.lines().filter(|(_, line)| line.goal.is_some()) {
@@ -296,7 +296,7 @@ impl Report {
         tally
     }
 
-    /// Groups in which flue itself has failed, with the reason.
+    /// Groups in which flue itself failed, with the error.
     pub(super) fn own_failures(&self) -> Vec<(&str, &str)> {
         let contests = self.contests.iter();
         contests.filter_map(|it| Some((it.id.as_str(), it.contestants.first()?.error()?))).collect()
@@ -325,7 +325,7 @@ mod tests {
         let scores =
             vec![sampled(&group.contestants[0], flue), sampled(&group.contestants[1], peer)];
         let mut contest = Contest::new(&group, scores);
-        contest.sum_up(&group);
+        contest.summarize(&group);
         contest
     }
 
@@ -352,15 +352,15 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_goal_is_compared_all_the_same() {
+    fn contestants_without_a_goal_are_compared_too() {
         for group in catalog::groups(true) {
             let scores = group.contestants.iter().map(|it| sampled(it, &[1e9])).collect();
             let mut contest = Contest::new(&group, scores);
-            contest.sum_up(&group);
+            contest.summarize(&group);
             for other in &group.contestants[1..] {
-                let told =
+                let listed =
                     contest.lines.iter().filter(|it| it.beside.as_ref() == Some(&other.name));
-                assert!(told.count() > 0, "{}: {}", group.id, other.name);
+                assert!(listed.count() > 0, "{}: {}", group.id, other.name);
             }
         }
     }

@@ -1,14 +1,14 @@
-//! Where it is measured: network namespaces made for this run.
+//! The network namespaces of a run.
 //!
 //! ```text
-//! "bridge"  this process's own    TAPs of nodes, ports of br0; or a TAP with the kernel at its other side
+//! "bridge"  this process's own    TAPs of nodes, ports of br0; or a TAP with a kernel socket behind it
 //! "left"    \  peers: kernel TCP, libfabric, UCX, iperf3
 //! "right"   /  10.79.1.1 -- veth -- 10.79.1.2
 //! ```
 //!
-//! None of them has a name, and each lives as long as a process is in it or this process holds its
-//! descriptor: nothing can be left behind, however the run ends. Programs enter through `flue bench join`,
-//! which also has the kernel kill them when this process is gone.
+//! They have no names, and each exists while a process is in it or this process holds its descriptor: nothing is left
+//! behind, however the run ends. Programs enter through `flue bench join`, which makes the kernel kill them when this
+//! process dies.
 
 use std::{
     ffi::OsStr,
@@ -34,13 +34,13 @@ use rustix::{
 
 /// The bridge.
 pub(super) const BRIDGE: &str = "br0";
-/// Length of the prefix of all addresses below.
+/// Prefix length of all addresses below.
 pub(super) const PREFIX_LEN: u8 = 24;
-/// Client and server, both nodes, on the bridge.
+/// Client and server: nodes on the bridge.
 pub(super) const NODES: [IpAddr; 2] = [v4(77, 1), v4(77, 2)];
-/// A node, and the kernel at the other side of its TAP.
+/// A node, and the kernel behind its TAP.
 pub(super) const NODE_AND_KERNEL: [IpAddr; 2] = [v4(78, 2), v4(78, 1)];
-/// Client and server, both kernels, on the veth pair.
+/// Client and server: kernel sockets on the veth pair.
 pub(super) const KERNELS: [IpAddr; 2] = [v4(79, 1), v4(79, 2)];
 /// The ends of the veth pair.
 pub(super) const VETH: [&str; 2] = ["left0", "right0"];
@@ -51,12 +51,12 @@ const fn v4(net: u8, host: u8) -> IpAddr {
 
 /// A namespace of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Room {
-    /// With the TAPs.
+pub(super) enum Namespace {
+    /// Of the TAPs.
     Bridge,
-    /// The peers' clients.
+    /// Of the peers' clients.
     Left,
-    /// The peers' servers.
+    /// Of the peers' servers.
     Right,
 }
 
@@ -65,20 +65,20 @@ pub(super) enum Room {
 pub(super) struct Place {
     left: File,
     right: File,
-    /// What the kernels in them control congestion by; `None`: /proc/sys cannot be written to.
+    /// Congestion control of kernel sockets there; `None`: /proc/sys is not writable.
     pub(super) congestion_control: Option<&'static str>,
-    /// What /proc calls them.
+    /// Their names in /proc.
     pub(super) names: Vec<String>,
-    /// This program, also after its file was replaced.
+    /// This program, even if its file was replaced.
     program: PathBuf,
 }
 
 impl Place {
-    /// Makes it, and moves this process into it. Call it before the process has a second thread.
+    /// Makes the namespaces, and moves this process into one. Call it before the process has a second thread.
     pub(super) fn make(mtu_bytes: u16) -> Result<Self, Failure> {
         namespace::enter()?;
         let mut netlink = Netlink::open()?;
-        let congestion_control = calm()?;
+        let congestion_control = set_congestion_control()?;
         netlink.set_up("lo")?;
         plumb::make_bridge(&mut netlink, BRIDGE, mtu_bytes)?;
         plumb::bypass_packet_filter()?;
@@ -91,7 +91,7 @@ impl Place {
         netlink.create_veth(end(0, &left), end(1, &right), mtu_bytes)?;
         let [left, right] = [left.release()?, right.release()?];
         for (index, file) in [&left, &right].into_iter().enumerate() {
-            inside(file, || equip_kernel(index))?;
+            inside(file, || set_up_end(index))?;
         }
         for (index, file) in [&left, &right].into_iter().enumerate() {
             inside(file, || {
@@ -103,34 +103,34 @@ impl Place {
         Ok(Self { left, right, congestion_control, names, program })
     }
 
-    /// This program, as a path that others can start.
+    /// The path of this program, for starting it again.
     pub(super) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// A command that runs `program` in `room`, and dies with this process.
-    pub(super) fn command(&self, room: Room, program: impl AsRef<OsStr>) -> Command {
+    /// A command that runs `program` in a namespace and dies with this process.
+    pub(super) fn command(&self, namespace: Namespace, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(&self.program);
         command.args(["bench", "join", "--parent"]).arg(std::process::id().to_string());
-        let file = match room {
-            Room::Bridge => None,
-            Room::Left => Some(&self.left),
-            Room::Right => Some(&self.right),
+        let file = match namespace {
+            Namespace::Bridge => None,
+            Namespace::Left => Some(&self.left),
+            Namespace::Right => Some(&self.right),
         };
         if let Some(file) = file {
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
             command.args(["--namespace", &path]);
         }
-        // Of a program of ours that panics the message is told, which is to be its last words.
+        // The last line of a panic should be its message.
         command.arg("--").arg(program).env("RUST_BACKTRACE", "0");
         command
     }
 }
 
-/// Settings of the calling thread's namespace. Returns its congestion control.
-fn calm() -> Result<Option<&'static str>, NetError> {
-    // Not the machine's default, which may be one that paces: that would measure its timers. The first may
-    // be forbidden to a namespace.
+/// Sets the congestion control of the calling thread's namespace, and returns it.
+fn set_congestion_control() -> Result<Option<&'static str>, NetError> {
+    // The machine's default may pace, and then the timers of pacing would be measured. CUBIC may not be allowed in a
+    // namespace.
     for name in ["cubic", "reno"] {
         match sysctl::write(&["ipv4", "tcp_congestion_control"], name) {
             Ok(sysctl::Applied::Yes) => return Ok(Some(name)),
@@ -142,10 +142,10 @@ fn calm() -> Result<Option<&'static str>, NetError> {
     Ok(None)
 }
 
-fn equip_kernel(index: usize) -> Result<(), Failure> {
+fn set_up_end(index: usize) -> Result<(), Failure> {
     let name = VETH[index];
     let mut netlink = Netlink::open()?;
-    calm()?;
+    set_congestion_control()?;
     netlink.set_up("lo")?;
     sysctl::silence_ipv6(name)?;
     let prefix = IpPrefix::new(KERNELS[index], PREFIX_LEN)
@@ -154,7 +154,7 @@ fn equip_kernel(index: usize) -> Result<(), Failure> {
     Ok(netlink.set_up(name)?)
 }
 
-/// Does `work` on a thread inside the namespace.
+/// Runs `work` on a thread inside the namespace.
 fn inside<T: Send>(
     namespace: &File,
     work: impl FnOnce() -> Result<T, Failure> + Send,
@@ -179,7 +179,7 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::work(format!("{what}: {error}"))
 }
 
-/// A process that holds a new namespace until it is released: `flue bench hold`.
+/// A process that keeps a new namespace alive: `flue bench hold`.
 struct Holder {
     child: std::process::Child,
 }
@@ -205,7 +205,7 @@ impl Holder {
         self.child.id()
     }
 
-    /// The namespace, which this process holds from now on.
+    /// Opens the namespace, which this process then keeps alive.
     fn release(self) -> Result<File, Failure> {
         File::open(format!("/proc/{}/ns/net", self.pid())).map_err(failed("open a namespace"))
     }
@@ -214,7 +214,7 @@ impl Holder {
 impl Drop for Holder {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It ends with its input; its status tells nothing.
+        // It ends when its input ends.
         let _ = self.child.wait();
     }
 }
@@ -230,14 +230,14 @@ pub(super) fn hold() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Run a program in a namespace, and have it killed when who asked for it is gone.
+/// Run a program in a namespace; it is killed when its parent dies
 #[derive(Args, Clone, Debug)]
 pub struct JoinArgs {
-    /// The process that starts this one [default: whoever does]
+    /// Process that must be the parent [default: any]
     #[arg(long, value_name = "PID")]
     parent: Option<i32>,
 
-    /// A network namespace [default: this one]
+    /// Network namespace to enter [default: stay]
     #[arg(long, value_name = "PATH")]
     namespace: Option<PathBuf>,
 
@@ -247,20 +247,20 @@ pub struct JoinArgs {
 }
 
 impl JoinArgs {
-    /// Becomes the program.
+    /// Executes the program.
     pub(super) fn run(&self) -> Result<(), Failure> {
         set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| Failure::lacking(format!("PR_SET_PDEATHSIG: {error}")))?;
-        // It may have gone before it could be asked for.
+        // The parent may have died before the call.
         if self.parent.is_some_and(|parent| getppid() != Pid::from_raw(parent)) {
-            return Err(Failure::work("who started this is gone"));
+            return Err(Failure::work("the parent process has died"));
         }
         if let Some(path) = &self.namespace {
             let failed = |why: String| Failure::work(format!("enter {}: {why}", path.display()));
             let file = File::open(path).map_err(|error| failed(error.to_string()))?;
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|error| failed(error.to_string()))?;
-            // UCX looks for its links there. Where it may not be, who needs it says so itself.
+            // UCX looks for interfaces in /sys. Without permission UCX reports the error.
             let _ = namespace::show_own_links();
         }
         let Some((program, arguments)) = self.program.split_first() else {

@@ -1,11 +1,10 @@
-//! Programs that are measured: started, waited for within a limit, and gone afterwards.
+//! Child processes: start, wait with a deadline, clean up.
 //!
-//! What a program prints goes into files in memory, so nobody has to read while it runs, and no program
-//! waits for a reader. Each is a process group of its own, so that Ctrl-C reaches this process alone, and a
-//! program with its children can be ended as one. One that is dropped is killed.
+//! Output goes to memfds, so that no program blocks on a full pipe. Each program is a process group of its own: Ctrl-C
+//! reaches this process alone, and a program is killed together with its children. Dropping it kills it.
 //!
-//! Limits: what is read back of a program's output is its last [`OUTPUT_BYTES_MAX`]; between looks at whether
-//! a server listens pass [`LOOK`], or less if it ends or a signal comes.
+//! Limits: the last [`OUTPUT_BYTES_MAX`] of a program's output are read; a starting server is checked every [`LOOK`],
+//! and at once when it ends or a signal arrives.
 
 use std::{
     fs::{self, File},
@@ -39,107 +38,107 @@ use signal_hook::{
     low_level::pipe,
 };
 
-/// Most that is read of a program's output.
+/// Most bytes that are read of a program's output.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
-/// Longest time between two looks at whether a server listens.
+/// Interval between checks whether a server is ready.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Why a program did not do what it was to do.
+/// Why a job has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
-    /// SIGINT, SIGTERM or SIGHUP: everything ends.
+    /// SIGINT, SIGTERM or SIGHUP: the run ends.
     Interrupted(i32),
-    /// This one alone.
+    /// This job failed.
     Failed(String),
 }
 
 impl Fault {
-    /// From whatever went wrong with `what`.
+    /// An I/O error of `what`.
     pub(super) fn of(what: &str) -> impl Fn(io::Error) -> Self + '_ {
         move |error| Self::Failed(format!("{what}: {error}"))
     }
 }
 
-/// SIGINT, SIGTERM and SIGHUP, which from now on end waits instead of the process.
+/// Handler of SIGINT, SIGTERM and SIGHUP: they end waits instead of the process.
 #[derive(Debug)]
 pub(super) struct Signals {
     wake: UnixStream,
-    came: Arc<AtomicUsize>,
+    number: Arc<AtomicUsize>,
 }
 
 impl Signals {
-    /// Catches them.
+    /// Installs the handler.
     pub(super) fn catch() -> io::Result<Self> {
         let (wake, writer) = UnixStream::pair()?;
-        let came = Arc::new(AtomicUsize::new(0));
+        let number = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order: whoever is woken finds the number.
-            let number = usize::try_from(signal).unwrap_or_default();
-            signal_hook::flag::register_usize(signal, came.clone(), number)?;
+            // In this order: after the wake-up the number is set.
+            let value = usize::try_from(signal).unwrap_or_default();
+            signal_hook::flag::register_usize(signal, number.clone(), value)?;
             pipe::register(signal, writer.try_clone()?)?;
         }
-        Ok(Self { wake, came })
+        Ok(Self { wake, number })
     }
 
-    /// The one that has come.
-    pub(super) fn came(&self) -> Option<i32> {
-        match self.came.load(Ordering::SeqCst) {
+    /// The signal that has arrived.
+    pub(super) fn received(&self) -> Option<i32> {
+        match self.number.load(Ordering::SeqCst) {
             0 => None,
             signal => i32::try_from(signal).ok(),
         }
     }
 
     fn check(&self) -> Result<(), Fault> {
-        self.came().map_or(Ok(()), |signal| Err(Fault::Interrupted(signal)))
+        self.received().map_or(Ok(()), |signal| Err(Fault::Interrupted(signal)))
     }
 }
 
-/// What a program left.
+/// A program that has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
-    /// How it ended.
+    /// Exit status.
     pub(super) status: ExitStatus,
-    /// Its standard output.
+    /// Standard output.
     pub(super) out: String,
-    /// Its standard error.
+    /// Standard error.
     pub(super) err: String,
-    /// What the kernel counted of it and of its children that it has waited for: user and system, seconds.
+    /// User and system time of the program and the children it has waited for, seconds.
     pub(super) cpu_seconds: Option<(f64, f64)>,
 }
 
 impl Ended {
-    /// What it says last: of its standard error, or of its output if that is empty.
-    pub(super) fn last_words(&self) -> &str {
-        last_line(&self.err).or_else(|| last_line(&self.out)).unwrap_or("it said nothing")
+    /// The last line of standard error, or of standard output if that is empty.
+    pub(super) fn last_output(&self) -> &str {
+        last_line(&self.err).or_else(|| last_line(&self.out)).unwrap_or("no output")
     }
 
-    /// How it ended, and what it said last.
-    pub(super) fn told(&self) -> String {
+    /// Exit status and last line of output.
+    pub(super) fn describe(&self) -> String {
         let how = match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("exit status {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
             (None, None) => self.status.to_string(),
         };
-        format!("{how}: {}", self.last_words())
+        format!("{how}: {}", self.last_output())
     }
 }
 
-/// Advice behind a message is left out.
+/// The last line that is not empty; without the "note:" after a panic.
 fn last_line(text: &str) -> Option<&str> {
-    let is_telling = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
-    text.lines().rev().map(str::trim).find(is_telling)
+    let is_message = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
+    text.lines().rev().map(str::trim).find(is_message)
 }
 
-/// When a server can be called.
+/// How a server shows that it is ready.
 #[derive(Clone, Debug)]
 pub(super) enum Ready {
-    /// Its output or its error says this.
+    /// Its output contains this.
     Says(&'static str),
-    /// A socket of the kernel listens on this port in its network namespace.
+    /// A kernel socket listens on this port in its network namespace.
     Listens(u16),
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub(super) struct Running {
     name: String,
@@ -151,7 +150,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts `command`; `name` is told when it fails.
+    /// Starts `command`; errors name it `name`.
     pub(super) fn start(name: &str, mut command: Command) -> Result<Self, Fault> {
         let failed = Fault::of(name);
         let file = || Ok::<_, io::Error>(File::from(memfd_create("output", MemfdFlags::CLOEXEC)?));
@@ -170,7 +169,7 @@ impl Running {
         }
     }
 
-    /// Waits until it can be called.
+    /// Waits until the server is ready.
     pub(super) fn wait_ready(
         &mut self,
         ready: &Ready,
@@ -190,7 +189,7 @@ impl Running {
             }
             if self.wait_some(signals, LOOK)? {
                 let ended = self.collect()?;
-                return Err(Fault::Failed(format!("{}: {}", self.name, ended.told())));
+                return Err(Fault::Failed(format!("{}: {}", self.name, ended.describe())));
             }
             if Instant::now() >= deadline {
                 let seconds = limit.as_secs();
@@ -200,7 +199,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end, at most for `limit`.
+    /// Waits for the end of the program, at most for `limit`.
     pub(super) fn wait(&mut self, signals: &Signals, limit: Duration) -> Result<Ended, Fault> {
         if self.wait_some(signals, limit)? {
             return self.collect();
@@ -208,8 +207,8 @@ impl Running {
         Err(Fault::Failed(format!("{}: not done after {} s", self.name, limit.as_secs())))
     }
 
-    /// What it has said so far, in case it never ends by itself.
-    pub(super) fn said(&self) -> String {
+    /// The last line of output so far.
+    pub(super) fn last_output(&self) -> String {
         let (out, err) = (read(&self.out), read(&self.err));
         last_line(&err).or_else(|| last_line(&out)).unwrap_or_default().to_owned()
     }
@@ -221,7 +220,7 @@ impl Running {
         })
     }
 
-    /// Whether it ends within `limit`.
+    /// Whether the program ends within `limit`.
     fn wait_some(&self, signals: &Signals, limit: Duration) -> Result<bool, Fault> {
         let deadline = Instant::now() + limit;
         loop {
@@ -242,11 +241,11 @@ impl Running {
         }
     }
 
-    /// Once it has ended.
+    /// Collects status and output of a program that has ended.
     fn collect(&mut self) -> Result<Ended, Fault> {
         let failed = Fault::of(&self.name);
         let pid = Pid::from_child(&self.child);
-        // Its times can be read until it has been waited for.
+        // /proc has its CPU times until it is reaped.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(pid), options).map_err(|error| failed(error.into()))?;
         let cpu_seconds = cpu_seconds_of(self.child.id());
@@ -259,14 +258,14 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.is_over {
-            // Its group is its own: it was started so. It may just have ended.
+            // The group may be empty already.
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             let _ = self.child.wait();
         }
     }
 }
 
-/// The end of what is in `file`, from its start if that is not too much.
+/// The last [`OUTPUT_BYTES_MAX`] of `file`.
 fn read(file: &File) -> String {
     let length = file.metadata().map_or(0, |metadata| metadata.len());
     let from = length.saturating_sub(OUTPUT_BYTES_MAX);
@@ -276,7 +275,7 @@ fn read(file: &File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a table of sockets, as /proc/net/tcp has it, holds one that listens on `port`.
+/// Whether a table in the format of /proc/net/tcp contains a listener on `port`.
 fn has_listener(table: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let listens = |line: &str| {
@@ -288,7 +287,7 @@ fn has_listener(table: &str, port: u16) -> bool {
     table.lines().skip(1).any(|line| listens(line) == Some(true))
 }
 
-/// User and system time of a process and its children, from /proc.
+/// User and system time of a process and its children, seconds.
 fn cpu_seconds_of(pid: u32) -> Option<(f64, f64)> {
     let mut text = String::new();
     File::open(format!("/proc/{pid}/stat")).ok()?.read_to_string(&mut text).ok()?;
@@ -318,12 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn a_program_leaves_output_errors_and_status() {
+    fn output_errors_and_status_are_collected() {
         let signals = Signals::catch().unwrap();
         let ended = shell("echo out; echo one >&2; echo two >&2; exit 7").wait(&signals, LIMIT);
         let ended = ended.unwrap();
         assert_eq!((ended.out.as_str(), ended.err.as_str()), ("out\n", "one\ntwo\n"));
-        assert_eq!(ended.told(), "exit status 7: two");
+        assert_eq!(ended.describe(), "exit status 7: two");
         assert!(ended.cpu_seconds.is_some());
         assert_eq!(
             last_line("panicked at x:\nno such thing\nnote: run with\n\n"),
@@ -332,25 +331,25 @@ mod tests {
     }
 
     #[test]
-    fn more_output_than_a_pipe_holds_stops_nobody() {
+    fn more_output_than_a_pipe_holds_does_not_block() {
         let signals = Signals::catch().unwrap();
         let ended = shell("head -c 300000 /dev/zero | tr '\\0' x").wait(&signals, LIMIT).unwrap();
         assert_eq!(ended.out.len(), 300_000);
     }
 
     #[test]
-    fn a_server_is_waited_for_and_its_death_told() {
+    fn a_server_becomes_ready_or_its_death_is_reported() {
         let signals = Signals::catch().unwrap();
         let mut server = shell("echo it is listening now; read line < /dev/zero");
         server.wait_ready(&Ready::Says("listening"), &signals, LIMIT).unwrap();
-        assert_eq!(server.said(), "it is listening now");
+        assert_eq!(server.last_output(), "it is listening now");
         let mut dead = shell("echo no address >&2; exit 3");
         let fault = dead.wait_ready(&Ready::Says("listening"), &signals, LIMIT).unwrap_err();
         assert_eq!(fault, Fault::Failed("sh: exit status 3: no address".into()));
     }
 
     #[test]
-    fn limits_hold_and_nobody_is_left() {
+    fn limits_hold_and_no_process_is_left() {
         let signals = Signals::catch().unwrap();
         let mut running = shell("sleep 600 & wait");
         let brief = Duration::from_millis(20);

@@ -1,7 +1,7 @@
-//! The rounds: everybody once in each, in turns, so that whatever the machine does meanwhile hits all alike.
+//! Rounds: each measures every contestant once, so that other load on the machine affects all of them.
 //!
-//! In odd rounds the order is that of the catalog, in even ones the reverse. A job that two groups share
-//! is done once a round. A contestant that has failed [`FAILURES_MAX`] times without a sample is not tried again.
+//! Odd rounds follow the order of the catalog, even ones reverse it within each group. A job that several groups share
+//! runs once per round. A contestant that fails [`FAILURES_MAX`] times without a single success is given up.
 
 use std::collections::HashMap;
 
@@ -12,40 +12,40 @@ use super::{
     sample::Sample,
 };
 
-/// Tries without a single sample.
+/// Failures without a success until a contestant is given up.
 const FAILURES_MAX: usize = 2;
 
-/// What the rounds ask of who runs the jobs.
+/// What the rounds need to run jobs.
 pub(super) trait Measure {
-    /// Measures once.
+    /// Runs a job once.
     fn measure(&mut self, job: &Job) -> Result<Sample, Fault>;
-    /// Tells that a sample is about to be taken, or has been.
-    fn tell(&mut self, step: &Step<'_>);
+    /// Reports that a measurement starts or has ended.
+    fn report(&mut self, step: &Step<'_>);
 }
 
-/// Where the rounds are.
+/// Progress of the rounds.
 #[derive(Debug)]
 pub(super) struct Step<'a> {
-    /// Samples done or skipped, and all there are.
+    /// Measurements done or skipped.
     pub(super) done: usize,
-    /// All there are.
+    /// All measurements.
     pub(super) all: usize,
     /// From 1.
     pub(super) round: u32,
     /// The group.
     pub(super) group: &'a Group,
-    /// Who.
+    /// The contestant.
     pub(super) name: &'a str,
-    /// What came of it; none: it begins.
-    pub(super) came: Option<Result<f64, &'a str>>,
+    /// The figure or the error; `None` at the start.
+    pub(super) result: Option<Result<f64, &'a str>>,
 }
 
-/// How many rounds groups have.
+/// Number of rounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rounds {
-    /// Rows.
+    /// Of rows.
     pub(super) rows: u32,
-    /// Points of pictures.
+    /// Of points of charts.
     pub(super) points: u32,
 }
 
@@ -55,10 +55,10 @@ impl Rounds {
     }
 }
 
-/// Runs all rounds, and fills in the samples of `contests`, which are those of `groups`.
+/// Runs all rounds and adds the samples to `contests`, which correspond to `groups`.
 ///
 /// # Errors
-/// The signal that has ended them; what was measured until then stands.
+/// The signal that interrupted them; the samples so far are kept.
 pub(super) fn run(
     groups: &[Group],
     contests: &mut [Contest],
@@ -77,22 +77,22 @@ pub(super) fn run(
                 done += 1;
                 let contestant = &group.contestants[index];
                 let score = &mut contest.contestants[index];
-                if score.absent.is_some() || is_hopeless(score) {
+                if score.absent.is_some() || is_given_up(score) {
                     continue;
                 }
                 let name = &contestant.name;
-                let step = |came| Step { done, all, round, group, name, came };
+                let step = |result| Step { done, all, round, group, name, result };
                 let measured = match shared.get(&contestant.job) {
                     Some(measured) => measured.clone(),
                     None => {
-                        tool.tell(&step(None));
+                        tool.report(&step(None));
                         let measured = match tool.measure(&contestant.job) {
                             Ok(sample) => Ok(sample),
                             Err(Fault::Failed(why)) => Err(why),
                             Err(Fault::Interrupted(signal)) => return Err(signal),
                         };
-                        let came = measured.as_ref().map(|sample| shown(group.metric, sample));
-                        tool.tell(&step(Some(came.map_err(String::as_str))));
+                        let result = measured.as_ref().map(|sample| shown(group.metric, sample));
+                        tool.report(&step(Some(result.map_err(String::as_str))));
                         shared.insert(&contestant.job, measured.clone());
                         measured
                     }
@@ -112,11 +112,11 @@ fn shown(metric: Metric, sample: &Sample) -> f64 {
     sample.figure(metric).unwrap_or(f64::NAN)
 }
 
-fn is_hopeless(score: &Score) -> bool {
+fn is_given_up(score: &Score) -> bool {
     score.samples.len() >= FAILURES_MAX && score.samples.iter().all(|it| it.error.is_some())
 }
 
-/// The order of a round.
+/// The order of contestants in a round.
 fn turns(contestants: usize, round: u32) -> Vec<usize> {
     let mut turns: Vec<usize> = (0..contestants).collect();
     if round.is_multiple_of(2) {
@@ -130,12 +130,12 @@ mod tests {
     use super::*;
     use crate::catalog::groups as catalog;
 
-    /// Counts, and fails for whom it is told to.
+    /// Counts the jobs, and fails those it is told to.
     struct Fake {
         order: Vec<Job>,
         fails: Vec<Job>,
         ends_after: usize,
-        told: usize,
+        reports: usize,
     }
 
     impl Measure for Fake {
@@ -150,9 +150,9 @@ mod tests {
             Ok(Sample { bandwidth_bps: Some(self.order.len() as f64), ..Sample::default() })
         }
 
-        fn tell(&mut self, step: &Step<'_>) {
+        fn report(&mut self, step: &Step<'_>) {
             assert!(step.done <= step.all);
-            self.told += 1;
+            self.reports += 1;
         }
     }
 
@@ -176,22 +176,22 @@ mod tests {
     }
 
     fn fake() -> Fake {
-        Fake { order: Vec::new(), fails: Vec::new(), ends_after: usize::MAX, told: 0 }
+        Fake { order: Vec::new(), fails: Vec::new(), ends_after: usize::MAX, reports: 0 }
     }
 
     #[test]
-    fn everybody_once_a_round_in_turns() {
+    fn each_round_measures_everyone_in_alternating_order() {
         let rounds = Rounds { rows: 2, points: 1 };
         let (groups, contests, fake, ended) = play(&["latency-block"], rounds, fake());
         assert_eq!(ended, Ok(()));
         let [a, b] = &groups[0].contestants[..] else { panic!("two") };
         assert_eq!(fake.order, [&a.job, &b.job, &b.job, &a.job].map(Clone::clone));
         assert!(contests[0].contestants.iter().all(|score| score.samples.len() == 2));
-        assert_eq!(fake.told, 8);
+        assert_eq!(fake.reports, 8);
     }
 
     #[test]
-    fn a_job_that_two_groups_share_is_done_once_a_round() {
+    fn a_shared_job_runs_once_per_round() {
         let rounds = Rounds { rows: 2, points: 1 };
         let (groups, contests, fake, _) = play(&["write-64k", "size-write/65536"], rounds, fake());
         let jobs = groups[0].contestants.len();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_is_told_and_given_up_and_the_others_go_on() {
+    fn a_failing_contestant_is_given_up_and_the_others_go_on() {
         let all = catalog(true);
         let group = all.iter().find(|group| group.id == "latency-block").unwrap();
         let fails = vec![group.contestants[1].job.clone()];
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_the_rounds_and_keeps_what_there_is() {
+    fn a_signal_ends_the_rounds_and_keeps_the_samples() {
         let rounds = Rounds { rows: 5, points: 5 };
         let (_, contests, _, ended) =
             play(&["latency-block"], rounds, Fake { ends_after: 3, ..fake() });

@@ -1,56 +1,56 @@
-//! One measurement, whoever made it.
+//! One measurement, from any tool.
 
 use serde::{Deserialize, Serialize};
 
 use super::contest::Metric;
 
-/// Times of single operations, ns; what a tool does not tell is null.
+/// Latency of single operations, ns; null where the tool does not report it.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Latency {
-    /// How many operations.
+    /// Number of operations.
     pub(super) samples: Option<u64>,
-    /// The shortest.
+    /// Minimum.
     pub(super) min: Option<f64>,
-    /// Their mean.
+    /// Mean.
     pub(super) mean: Option<f64>,
-    /// Half of them took at most this.
+    /// Median.
     pub(super) p50: Option<f64>,
-    /// Nine in ten.
+    /// 90th percentile.
     pub(super) p90: Option<f64>,
-    /// 99 in a hundred.
+    /// 99th percentile.
     pub(super) p99: Option<f64>,
-    /// 999 in a thousand.
+    /// 99.9th percentile.
     pub(super) p999: Option<f64>,
-    /// The longest.
+    /// Maximum.
     pub(super) max: Option<f64>,
 }
 
-/// Processor time of both ends.
+/// CPU time of both ends.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Cpu {
     /// In user mode, seconds.
     pub(super) user_seconds: f64,
     /// In the kernel, seconds.
     pub(super) system_seconds: f64,
-    /// Bytes of payload that were moved meanwhile.
+    /// Payload bytes transferred in that time.
     pub(super) bytes: u64,
-    /// What it covers.
+    /// The period it covers.
     pub(super) covers: Covers,
 }
 
-/// What a processor time covers.
+/// The period that a CPU time covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Covers {
-    /// The measurement, as both ends tell.
+    /// The measurement, as both ends report it.
     Measurement,
-    /// Both processes from start to end.
+    /// The lifetime of both processes.
     Processes,
 }
 
 impl Cpu {
-    /// Seconds for 10^9 bytes; none when nothing was moved.
+    /// Seconds for 10^9 bytes; `None` without payload.
     pub(super) fn seconds_per_gbyte(&self) -> Option<f64> {
         let seconds = self.user_seconds + self.system_seconds;
         (self.bytes > 0).then(|| seconds * 1e9 / self.bytes as f64)
@@ -60,22 +60,22 @@ impl Cpu {
 /// One measurement.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub(super) struct Sample {
-    /// How long it was measured, seconds.
+    /// Length of the measurement, seconds.
     pub(super) seconds: Option<f64>,
-    /// Payload in that time.
+    /// Payload bytes in that time.
     pub(super) bytes: Option<u64>,
-    /// Payload, bits per second.
+    /// Payload bandwidth, bits per second.
     pub(super) bandwidth_bps: Option<f64>,
     /// Messages per second.
     pub(super) messages_per_second: Option<f64>,
-    /// Of single operations.
+    /// Latency of single operations.
     pub(super) latency_ns: Option<Latency>,
-    /// Of both ends.
+    /// CPU time of both ends.
     pub(super) cpu: Option<Cpu>,
 }
 
 impl Sample {
-    /// The figure, in base units, if this measurement has it.
+    /// The figure in base units, if the tool reports it.
     pub(super) fn figure(&self, metric: Metric) -> Option<f64> {
         match metric {
             Metric::BandwidthBps => self.bandwidth_bps,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_time_is_for_a_gbyte_of_ten_to_the_nine() {
+    fn cpu_time_is_per_ten_to_the_nine_bytes() {
         let cpu = Cpu {
             user_seconds: 0.25,
             system_seconds: 0.75,

@@ -1,22 +1,22 @@
-//! Medians, and ratios of them.
+//! Medians and their ratios.
 
 use serde::Serialize;
 
-/// What several samples of one figure came to.
+/// Median and range of several samples of one figure.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Summary {
-    /// The middle one; of an even number the mean of the two in the middle.
+    /// The median; of an even number of samples the mean of the two in the middle.
     pub(super) median: f64,
-    /// The least.
+    /// Smallest.
     pub(super) min: f64,
-    /// The most.
+    /// Largest.
     pub(super) max: f64,
-    /// How many.
+    /// Number of samples.
     pub(super) samples: usize,
 }
 
 impl Summary {
-    /// Of `values`; none of no value. What is no number is left out.
+    /// Of the finite ones of `values`; `None` if there are none.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -29,20 +29,19 @@ impl Summary {
     }
 }
 
-/// `one` in units of `other`: the quotient of their medians, and the least and the most of the quotients
-/// within a round.
+/// A ratio of medians, with the smallest and largest ratio within a round.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Ratio {
-    /// Of the medians.
+    /// Ratio of the medians.
     pub(super) ratio: f64,
-    /// Least of a round; the ratio itself where no round has both.
+    /// Smallest ratio within a round; the ratio itself if no round has both figures.
     pub(super) min: f64,
-    /// Most of a round.
+    /// Largest ratio within a round.
     pub(super) max: f64,
 }
 
 impl Ratio {
-    /// Of figures by round; none without figures of both.
+    /// Of figures by round: `one` divided by `other`. `None` if one has no figures.
     pub(super) fn of(one: &[(u32, f64)], other: &[(u32, f64)]) -> Option<Self> {
         let median = |of: &[(u32, f64)]| Summary::of(of.iter().map(|&(_, value)| value));
         let ratio = median(one)?.median / median(other)?.median;
@@ -76,13 +75,13 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians_and_their_range_of_rounds() {
+    fn ratios_are_of_medians_and_ranges_of_rounds() {
         let one = [(1, 10.0), (2, 20.0), (3, 30.0)];
         let other = [(1, 10.0), (2, 10.0), (4, 40.0)];
         let ratio = Ratio::of(&one, &other).unwrap();
         assert_eq!((ratio.ratio, ratio.min, ratio.max), (2.0, 1.0, 2.0));
         assert_eq!(Ratio::of(&one, &[]), None);
-        assert_eq!(Ratio::of(&one, &[(1, 0.0)]), None, "nothing is so many times nothing");
+        assert_eq!(Ratio::of(&one, &[(1, 0.0)]), None, "no division by 0");
         let apart = Ratio::of(&[(1, 4.0)], &[(2, 2.0)]).unwrap();
         assert_eq!((apart.ratio, apart.min, apart.max), (2.0, 2.0, 2.0));
     }

@@ -1,8 +1,8 @@
-//! System calls of flue per message and per MB, as strace counts them.
+//! System calls of flue per message and per MB, counted by strace.
 //!
-//! Both ends run under strace, twice: once for a few messages, once for many. What the runs differ by is what
-//! the messages cost; start, handshake and end cancel out. Tracing slows an end down several times, so batches
-//! are not those of a run in the open: where both ends are equally slow they are about as large.
+//! Both ends run under strace twice, with few messages and with many. The difference is the cost of the messages;
+//! startup, handshake and shutdown cancel out. Tracing slows an end down several times, so batches are not exactly as
+//! large as without it.
 
 use std::collections::BTreeMap;
 
@@ -14,34 +14,34 @@ use serde::Serialize;
 pub(super) struct Calls {
     /// The group's name.
     pub(super) id: String,
-    /// What the work is.
+    /// Description of the workload.
     pub(super) title: String,
     /// Bytes of a message.
     pub(super) size_bytes: u64,
-    /// Messages by which the runs differ.
+    /// Difference of the two runs, messages.
     pub(super) messages: u64,
-    /// The client's.
+    /// Calls of the client.
     pub(super) client: EndCalls,
-    /// The server's.
+    /// Calls of the server.
     pub(super) server: EndCalls,
-    /// Why they were not counted.
+    /// Why they could not be counted.
     pub(super) error: Option<String>,
 }
 
 /// System calls of one end, for all the messages.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct EndCalls {
-    /// By name; those that were made no more often in the long run are left out.
+    /// By name; only those that the long run made more often.
     pub(super) by_name: BTreeMap<String, u64>,
 }
 
 impl EndCalls {
-    /// All of them.
+    /// Total.
     pub(super) fn sum(&self) -> u64 {
         self.by_name.values().sum()
     }
 
-    /// What `long` has more than `short`.
+    /// The calls of `long` less those of `short`.
     pub(super) fn between(short: &Counts, long: &Counts) -> Self {
         let more = |(name, &count): (&String, &u64)| {
             let before = short.get(name).copied().unwrap_or(0);
@@ -50,8 +50,8 @@ impl EndCalls {
         Self { by_name: long.iter().filter_map(more).collect() }
     }
 
-    /// The most frequent, with how many there are for one message.
-    pub(super) fn told(&self, messages: u64) -> String {
+    /// The three most frequent, each with its number per message.
+    pub(super) fn most_frequent(&self, messages: u64) -> String {
         let mut names: Vec<_> = self.by_name.iter().collect();
         names.sort_by(|a, b| b.1.cmp(a.1));
         let each = |(name, count): &(&String, &u64)| {
@@ -63,14 +63,14 @@ impl EndCalls {
 }
 
 impl Calls {
-    /// Those ends that were counted; the client where none was.
+    /// The ends with counts; the client if neither has any.
     pub(super) fn ends(&self) -> Vec<(&'static str, &EndCalls)> {
         let both = [("client", &self.client), ("server", &self.server)];
         let counted: Vec<_> = both.into_iter().filter(|(_, it)| !it.by_name.is_empty()).collect();
         if counted.is_empty() { vec![both[0]] } else { counted }
     }
 
-    /// Calls of an end for a message, and for 10^6 bytes.
+    /// Calls of an end per message, and per 10^6 bytes.
     pub(super) fn rates(&self, end: &EndCalls) -> Option<(f64, f64)> {
         let messages = self.messages as f64;
         let mbytes = messages * self.size_bytes as f64 / 1e6;
@@ -84,9 +84,11 @@ pub(super) type Counts = BTreeMap<String, u64>;
 /// The table of `strace -c`.
 pub(super) fn parse(text: &str) -> Result<Counts, String> {
     let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with("% time"));
-    let head: Vec<&str> = lines.next().ok_or("no table of strace")?.split_whitespace().collect();
-    // "% time" are two words of the head and one column.
-    let column = head.iter().position(|&it| it == "calls").ok_or("strace: no column calls")? - 1;
+    let head: Vec<&str> =
+        lines.next().ok_or("strace printed no table")?.split_whitespace().collect();
+    // The heading "% time" is two words, but one column.
+    let column =
+        head.iter().position(|&it| it == "calls").ok_or("strace: no column \"calls\"")? - 1;
     let mut counts = Counts::new();
     for line in lines.filter(|line| !line.starts_with('-')) {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -124,13 +126,13 @@ strace: Process 7 attached
     }
 
     #[test]
-    fn what_both_runs_have_is_no_cost_of_messages() {
+    fn calls_of_both_runs_cancel_out() {
         let short = Counts::from([("mmap".into(), 90), ("readv".into(), 20)]);
         let long = Counts::from([("mmap".into(), 90), ("readv".into(), 60), ("ppoll".into(), 10)]);
         let end = EndCalls::between(&short, &long);
         assert_eq!(end.by_name, Counts::from([("readv".into(), 40), ("ppoll".into(), 10)]));
         assert_eq!(end.sum(), 50);
-        assert_eq!(end.told(100), "readv 0.400, ppoll 0.100");
+        assert_eq!(end.most_frequent(100), "readv 0.400, ppoll 0.100");
         let calls = Calls {
             id: "x".into(),
             title: "x".into(),

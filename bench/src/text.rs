@@ -81,7 +81,7 @@ pub(super) fn rows(report: &Report) -> Table {
     table
 }
 
-/// A table of a picture: a line for each point, a column for each contestant.
+/// The table of a chart: a line for each point, a column for each contestant.
 pub(super) fn points(report: &Report, panel: Panel) -> Option<Table> {
     let points = points_of(report, panel);
     if points.iter().all(|point| point.is_row) {
@@ -112,8 +112,7 @@ pub(super) fn points(report: &Report, panel: Panel) -> Option<Table> {
     Some(table)
 }
 
-/// The points of a picture, in the order of its axis. Where a row is one, and a point of its own is there too,
-/// the latter.
+/// The points of a chart, in the order of its horizontal axis. A row with the same position as a point is left out.
 pub(super) fn points_of(report: &Report, panel: Panel) -> Vec<&Contest> {
     let mut points: Vec<&Contest> = report
         .contests
@@ -127,7 +126,7 @@ pub(super) fn points_of(report: &Report, panel: Panel) -> Vec<&Contest> {
     points
 }
 
-/// Everybody in these points, in order of appearance.
+/// The contestants of these points, in order of appearance.
 pub(super) fn names_of(points: &[&Contest]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for score in points.iter().flat_map(|it| &it.contestants) {
@@ -138,7 +137,7 @@ pub(super) fn names_of(points: &[&Contest]) -> Vec<String> {
     names
 }
 
-/// System calls.
+/// The table of system calls.
 pub(super) fn system_calls(report: &Report) -> Option<Table> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -154,7 +153,7 @@ pub(super) fn system_calls(report: &Report) -> Option<Table> {
             let rates = calls.rates(end);
             let what = match &calls.error {
                 Some(why) => why.clone(),
-                None => end.told(calls.messages),
+                None => end.most_frequent(calls.messages),
             };
             table.row([
                 calls.id.clone(),
@@ -169,7 +168,7 @@ pub(super) fn system_calls(report: &Report) -> Option<Table> {
     (!report.system_calls.is_empty()).then_some(table)
 }
 
-/// Who has failed, and why: a line each.
+/// A line for each contestant that failed, with the error.
 pub(super) fn failures(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     for contest in &report.contests {
@@ -190,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_told_of_more_than_one_sample() {
+    fn ranges_need_more_than_one_sample() {
         let one = Summary::of([67.4e9]);
         assert_eq!(range(Metric::BandwidthBps, one), "67.4");
         let more = Summary::of([64.3e9, 67.4e9, 69.8e9]);

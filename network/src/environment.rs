@@ -1,4 +1,4 @@
-//! What the machine has to have before a node can start, and how to say what is missing.
+//! Prerequisites of a node, and errors that name what is missing.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,16 +11,15 @@ use flue_report::failure::Failure;
 use offload_engine::link::TapError;
 use rustix::io::Errno;
 
-/// The device node from which TAPs are made.
+/// The TUN device node.
 pub const TUN_NODE: &str = "/dev/net/tun";
 /// Its major and minor numbers (devices.txt of Linux).
 const TUN_DEVICE: (u32, u32) = (10, 200);
 
-/// Checks that the TUN device node is there and can be opened. Makes nothing.
+/// Checks that the TUN device node exists and can be opened. Makes no interface.
 ///
 /// # Errors
-/// [`Failure::lacking`]: node absent, not the device, not ours to open (with its mode and owner),
-/// module absent.
+/// [`Failure::lacking`]: node absent, another device, no permission (with mode and owner), module absent.
 pub fn check_tun() -> Result<(), Failure> {
     check_tun_at(Path::new(TUN_NODE))
 }
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn another_device_is_not_taken_for_it() {
+    fn another_device_is_refused() {
         for other in ["/dev/null", "/proc/self/status", "/"] {
             let failure = check_tun_at(Path::new(other)).unwrap_err();
             assert!(failure.message.contains("is not the TUN device"), "{failure}");
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_and_owner_are_told() {
+    fn errors_name_mode_and_owner() {
         let metadata = fs::metadata("/dev/null").unwrap();
         let refused = io::Error::from(Errno::ACCESS);
         let failure = open_failure(Path::new("/dev/net/tun"), &metadata, &refused);
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn tap_errors_say_whose_turn_it_is() {
+    fn tap_errors_have_a_kind() {
         let name = || "flue0".to_owned();
         let cases = [
             (TapError::NodeAbsent { node: "/dev/net/tun".into() }, Kind::Lacking),

@@ -4,11 +4,10 @@
 //! settings. [`namespace`] moves the process into a network namespace of its own; [`environment`] checks what a TAP
 //! needs and names what is missing.
 //!
-//! A [`Netlink`] speaks for the network namespace its thread was in when it was opened. Each request
-//! is acknowledged by the kernel before the call returns; an error names the operation and the object.
-//! Interfaces are named by their names: they are looked up for each request, since names outlive
-//! indices across re-creation. Nothing here sleeps: [`Netlink::wait_forwarding`] waits for the
-//! kernel's own notices, for as long as it is told.
+//! A [`Netlink`] works on the network namespace in which its thread was when it was opened. The kernel acknowledges
+//! each request before the call returns; an error names the operation and the object. Interfaces are identified by
+//! name and looked up for each request: a name survives re-creation of its interface, an index does not. Nothing here
+//! sleeps: [`Netlink::wait_forwarding`] waits for the kernel's notifications, up to a limit.
 
 #![deny(unsafe_code)]
 
@@ -38,18 +37,17 @@ use rustix::io::Errno;
 
 use self::message::{Connection, Mode};
 
-/// Of a TUN interface's attributes the one that says whether it stays without a program that holds it
-/// (linux/if_link.h); one byte.
+/// Attribute of a TUN interface: whether it persists without a process that has it open (linux/if_link.h); one byte.
 const IFLA_TUN_PERSIST: u16 = 6;
 
-/// An operation on the network configuration that did not succeed.
+/// An operation on the network configuration that failed.
 #[derive(Debug)]
 pub struct NetError {
-    /// What was to be done, such as "create veth pair".
+    /// The operation, such as "create veth pair".
     pub operation: &'static str,
-    /// To what: a name.
+    /// Name of its object.
     pub object: String,
-    /// Why not.
+    /// The reason.
     pub source: io::Error,
 }
 
@@ -80,7 +78,7 @@ impl From<NetError> for Failure {
     }
 }
 
-/// A network namespace other than the caller's, by a process that lives in it.
+/// A network namespace, identified by a process in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceOf {
     /// The process.
@@ -92,11 +90,11 @@ pub struct NamespaceOf {
 pub struct VethEnd<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Where it is to live; `None`: in the caller's namespace.
+    /// Its namespace; `None`: the caller's.
     pub namespace: Option<NamespaceOf>,
 }
 
-/// What an interface looks like now.
+/// Properties of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkView {
     /// Its index in its namespace.
@@ -113,13 +111,12 @@ pub struct LinkView {
     pub master_index: Option<u32>,
     /// The state of the bridge port; `None` when it is not one.
     pub port_forwarding: Option<bool>,
-    /// Frames that the kernel was to transmit and has dropped: on a TAP those that its reader did not
-    /// fetch in time.
+    /// Frames that the kernel dropped on transmission: on a TAP, because its queue was full.
     pub tx_dropped: u64,
-    /// Frames that the kernel keeps for transmission, on a TAP for its reader.
+    /// Length of the transmit queue, in frames; on a TAP, of its reader's queue.
     pub txqueuelen: Option<u32>,
-    /// A TAP or TUN interface that goes with the last program that holds it: who attaches to its only queue has made
-    /// it. `false` also where the kernel does not tell.
+    /// A TAP or TUN interface that disappears with the last process that has it open: the process that attaches to its
+    /// only queue has made it. `false` if the kernel does not report it.
     pub temporary_tun: bool,
 }
 
@@ -160,7 +157,7 @@ impl LinkView {
     }
 }
 
-/// Whether `infos` tells of a bridge port, and of one that forwards.
+/// Whether a bridge port forwards; `None` if `infos` is not about a bridge port.
 fn port_forwarding(infos: &[LinkInfo]) -> Option<bool> {
     use netlink_packet_route::link::{BridgePortState, InfoBridgePort};
     infos.iter().find_map(|info| match info {
@@ -174,12 +171,12 @@ fn port_forwarding(infos: &[LinkInfo]) -> Option<bool> {
     })
 }
 
-/// Whether `infos` tells of a TUN or TAP interface, and of one that is not persistent.
+/// Whether `infos` is about a TUN or TAP interface that is not persistent.
 fn is_temporary_tun(infos: &[LinkInfo]) -> bool {
-    let tells = |info: &InfoTun| match info {
+    let is_temporary = |info: &InfoTun| match info {
         InfoTun::Other(attribute) => {
             let mut value = [1];
-            // An attribute of another length is none that is known here.
+            // Ignore an attribute of another length.
             if attribute.value_len() == value.len() {
                 attribute.emit_value(&mut value);
             }
@@ -188,12 +185,12 @@ fn is_temporary_tun(infos: &[LinkInfo]) -> bool {
         _ => false,
     };
     infos.iter().any(|info| match info {
-        LinkInfo::Data(InfoData::Tun(attributes)) => attributes.iter().any(tells),
+        LinkInfo::Data(InfoData::Tun(attributes)) => attributes.iter().any(is_temporary),
         _ => false,
     })
 }
 
-/// A conversation with the kernel about one network namespace.
+/// An rtnetlink socket for one network namespace.
 #[derive(Debug)]
 pub struct Netlink {
     connection: Connection,

@@ -1,8 +1,7 @@
-//! Requests and their answers on an rtnetlink socket.
+//! Requests and replies on an rtnetlink socket.
 //!
-//! One request at a time. What comes back is matched by sequence number until the kernel's
-//! acknowledgement (or error, or end of a dump) for it; other messages are old and skipped. At most
-//! [`ANSWERS_MAX`] messages are looked at for one request.
+//! One request at a time. Replies are matched by sequence number until the kernel's acknowledgement (or error, or end
+//! of a dump); other messages are stale and skipped. At most [`REPLIES_MAX`] messages are read for a request.
 
 use std::{
     io,
@@ -16,18 +15,17 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// Messages looked at for the answer to one request. A request here has one answer and one
-/// acknowledgement; the rest leaves room for late ones.
-const ANSWERS_MAX: usize = 256;
+/// Most messages read for a request. A request here has one reply and one acknowledgement; the rest is for stale ones.
+const REPLIES_MAX: usize = 256;
 
-/// What kind of request.
+/// Kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
-    /// Asks for one object.
+    /// Reads one object.
     Get,
-    /// Changes or deletes an object that exists.
+    /// Changes or deletes an existing object.
     Change,
-    /// Creates an object that must not exist.
+    /// Creates an object that must not exist yet.
     Create,
 }
 
@@ -56,7 +54,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Opens a socket that is a member of `groups` of notices.
+    /// Opens a socket and joins the multicast `groups`.
     pub(super) fn open(groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -67,7 +65,7 @@ impl Connection {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Does a request and returns what the kernel told beside the acknowledgement.
+    /// Sends a request; returns the kernel's replies, without the acknowledgement.
     pub(super) fn request(
         &mut self,
         mode: Mode,
@@ -82,16 +80,16 @@ impl Connection {
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
-        self.answers()
+        self.replies()
     }
 
-    fn answers(&self) -> io::Result<Vec<RouteNetlinkMessage>> {
-        let mut answers = Vec::new();
+    fn replies(&self) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let mut replies = Vec::new();
         let mut seen = 0;
-        while seen < ANSWERS_MAX {
+        while seen < REPLIES_MAX {
             let (datagram, _) = self.socket.recv_from_full()?;
             let mut rest = datagram.as_slice();
-            while !rest.is_empty() && seen < ANSWERS_MAX {
+            while !rest.is_empty() && seen < REPLIES_MAX {
                 seen += 1;
                 let packet = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -102,10 +100,10 @@ impl Connection {
                     continue;
                 }
                 match payload {
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::Done(_) => return Ok(answers),
-                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    NetlinkPayload::Done(_) => return Ok(replies),
+                    NetlinkPayload::InnerMessage(reply) => replies.push(reply),
                     _ => {}
                 }
             }
@@ -113,13 +111,13 @@ impl Connection {
         Err(io::Error::new(io::ErrorKind::InvalidData, "rtnetlink does not acknowledge"))
     }
 
-    /// Takes one datagram of notices without waiting; whether there was one.
-    pub(super) fn take_notice(&self) -> io::Result<bool> {
+    /// Reads one datagram of notifications without waiting; returns whether there was one.
+    pub(super) fn take_notification(&self) -> io::Result<bool> {
         self.socket.set_non_blocking(true)?;
         match self.socket.recv_from_full() {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            // Notices were lost: as good a reason to look again as a notice.
+            // Notifications were lost: the caller has to check as after one.
             Err(error)
                 if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
             {
@@ -129,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// Readable when a notice waits.
+    /// Readable when there is a notification.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,4 +1,4 @@
-//! A network namespace of our own, as root or through a user namespace.
+//! A network namespace of the process's own, as root or through a user namespace.
 //!
 //! A process leaves its network namespace by unshare(2). Without CAP_SYS_ADMIN it must get a user
 //! namespace in the same call, in which it is root; the kernel allows that only to a process with a
@@ -6,8 +6,7 @@
 //! `gid_map` then map the caller to root (user_namespaces(7)): a supplementary group cannot be dropped
 //! to gain access, so `setgroups` must be denied before `gid_map` can be written.
 //!
-//! Namespaces made here have no name: they end with the last process in them, so nothing can be left
-//! behind, however the run ends.
+//! These namespaces have no name: they end with their last process, so nothing is left behind, however the run ends.
 
 use std::{fs, io, path::Path};
 
@@ -18,10 +17,10 @@ use rustix::{
     thread::{CapabilitySet, UnshareFlags, capabilities},
 };
 
-/// How the caller came to its network namespace.
+/// How the caller got its network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entered {
-    /// With capabilities it had.
+    /// With the capabilities it had.
     Privileged,
     /// As root of a new user namespace.
     UserNamespace,
@@ -36,7 +35,7 @@ fn has(wanted: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
 }
 
-/// Moves the calling process into a network namespace of its own, without root if need be.
+/// Moves the calling process into a network namespace of its own, through a user namespace if it is not root.
 /// Call it before the process has a second thread.
 ///
 /// # Errors
@@ -59,7 +58,7 @@ pub fn enter() -> Result<Entered, Failure> {
         fs::write(path, text).map_err(|error| map_failure(path, &error))?;
     }
     if !has_net_admin() {
-        // AppArmor lets the namespace be made and takes its capabilities.
+        // AppArmor permits the namespace but removes its capabilities.
         return Err(forbidden(Errno::PERM));
     }
     Ok(Entered::UserNamespace)
@@ -73,11 +72,11 @@ pub fn enter_below() -> Result<(), Failure> {
     unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))
 }
 
-/// Shows the calling process the links of its own network namespace under /sys, which shows those of whoever
-/// mounted it. Call it after the namespace was entered, and before the process has a second thread.
+/// Mounts /sys anew in a mount namespace of the process's own: it shows the links of the network namespace in which it
+/// was mounted. Call it in the network namespace, before the process has a second thread.
 ///
 /// # Errors
-/// A mount namespace or the mount is refused. The process is in a mount namespace of its own all the same.
+/// The mount namespace or the mount is refused. In the second case the process is in its own mount namespace.
 pub fn show_own_links() -> Result<(), Failure> {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     let failed = |errno| Failure::lacking(format!("mount /sys: {errno}"));
@@ -105,8 +104,7 @@ fn map_failure(path: &str, error: &io::Error) -> Failure {
     }
 }
 
-/// The kernel settings that decide whether namespaces can be made. `None`: this kernel has no such
-/// setting.
+/// Kernel settings that restrict namespaces. `None`: this kernel has no such setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Settings {
     max_user_namespaces: Option<u64>,
@@ -134,7 +132,7 @@ impl Settings {
     }
 }
 
-/// What stands in the way when unshare(2), with or without NEWUSER, has failed with `errno`.
+/// The reason why unshare(2), with or without NEWUSER, failed with `errno`.
 fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Failure {
     let forbids = |path: &str, value: &str, advice: &str| {
         Failure::lacking(format!("namespaces are forbidden by {path} = {value}")).with_hint(advice)
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn user_namespace_settings_do_not_matter_to_root() {
+    fn user_namespace_settings_do_not_affect_root() {
         let closed = Settings { max_user_namespaces: Some(0), apparmor_restrict: Some(1), ..OPEN };
         let text = message(Errno::PERM, false, closed);
         assert!(text.contains("CAP_SYS_ADMIN"), "{text}");

@@ -1,4 +1,4 @@
-//! The kernel's side of a node: its TAP made ready, and the lab's bridge between TAP and cable.
+//! Setup of the kernel's side of TAPs, bridges and their ports.
 
 use std::time::Duration;
 
@@ -6,14 +6,13 @@ use flue_report::{failure::Failure, units::IpPrefix};
 
 use crate::{NetError, Netlink, sysctl};
 
-/// How long a link may take until frames pass it. It takes a few milliseconds; the limit is for
-/// machines that are very busy.
+/// Time for a link to start forwarding. It takes a few milliseconds; the limit is for very busy machines.
 pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
 
-/// Frames that the kernel keeps for the reader of a TAP which flue has made. What is more it drops without a word,
-/// and its own 1,000 are less than one peer's window of 4 MiB in plain frames (2,900), or than a thousand
-/// connections have in flight. The queue itself takes 8 bytes a frame. What waits there is what the windows of peers
-/// allow; a sender on this machine that heeds none can have 640 MiB of super-segments wait.
+/// Queue length of a TAP that flue has made, in frames. The kernel silently drops what exceeds it, and its default of
+/// 1,000 is less than one peer's window of 4 MiB in plain frames (2,900), or than a thousand connections have in
+/// flight. The queue itself takes 8 bytes per frame. Peers' windows limit its backlog; a sender on this machine that
+/// ignores them can fill it with 640 MiB of super-segments.
 pub const TXQUEUELEN_DEFAULT: u32 = 10_000;
 
 /// The kernel's side of a TAP.
@@ -23,17 +22,17 @@ pub struct KernelSide<'a> {
     pub tap: &'a str,
     /// Largest IP packet, bytes.
     pub mtu_bytes: u16,
-    /// The bridge the TAP is to be a port of.
+    /// The bridge to make the TAP a port of.
     pub bridge: Option<&'a str>,
-    /// Addresses that the kernel is to have there.
+    /// Addresses of the kernel on the interface.
     pub addresses: &'a [IpPrefix],
-    /// Frames that the kernel is to keep for the TAP's reader. `None`: [`TXQUEUELEN_DEFAULT`] where the program that
-    /// holds the TAP has made it; one that was there before keeps its own.
+    /// Queue length of the TAP, in frames. `None`: [`TXQUEUELEN_DEFAULT`] if this process has made the TAP; one that
+    /// existed before keeps its own.
     pub txqueuelen: Option<u32>,
 }
 
-/// Makes a TAP ready, once somebody holds it (a TAP has carrier only then): MTU, length of its queue, bridge,
-/// addresses of the kernel's side, up, and frames passing.
+/// Sets up a TAP that a process has open (it has carrier only then): MTU, queue length, bridge and the kernel's
+/// addresses; brings it up, and waits until it forwards.
 ///
 /// # Errors
 /// The operation that failed and the interface it failed on.
@@ -45,14 +44,14 @@ pub fn make_ready(netlink: &mut Netlink, side: &KernelSide<'_>) -> Result<(), Fa
     } else if !current.up {
         sysctl::silence_ipv6(tap)?;
     }
-    // What holds already is not asked for: the owner of a TAP need not have CAP_NET_ADMIN.
+    // Change only what differs: the owner of a TAP need not have CAP_NET_ADMIN.
     if current.mtu_bytes != Some(mtu_bytes.into()) {
         netlink.set_mtu(tap, mtu_bytes)?;
     }
     let txqueuelen = txqueuelen.or_else(|| current.temporary_tun.then_some(TXQUEUELEN_DEFAULT));
     if let Some(frames) = txqueuelen.filter(|frames| current.txqueuelen != Some(*frames)) {
         match netlink.set_txqueuelen(tap, frames) {
-            // Frames pass all the same, if fewer may wait.
+            // It works with a shorter queue too.
             Err(error) if is_denied(&error) => {
                 tracing::warn!(%error, "the kernel keeps {} frames", current.txqueuelen.unwrap_or(0));
             }
@@ -85,7 +84,7 @@ fn is_denied(error: &NetError) -> bool {
     error.source.kind() == std::io::ErrorKind::PermissionDenied
 }
 
-/// Makes a bridge and brings it up, in a namespace that has none of that name.
+/// Makes a bridge and brings it up.
 ///
 /// # Errors
 /// The operation that failed.

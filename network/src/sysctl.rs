@@ -4,26 +4,25 @@ use std::{fs, io, path::PathBuf};
 
 use super::NetError;
 
-/// Whether a setting could be made.
+/// Whether a setting took effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Applied {
-    /// It holds now.
+    /// It is set.
     Yes,
-    /// The kernel has no such setting (IPv6 is not built in, say), or /proc/sys is read-only, as in
-    /// most containers.
+    /// The kernel has no such setting (without IPv6, for example), or /proc/sys is read-only, as in most containers.
     NotHere,
 }
 
-/// Stops an interface from speaking IPv6 by itself: no link-local address, no router solicitation, no
-/// duplicate address detection, hence nothing in captures that nobody asked for.
+/// Disables IPv6 on an interface: no link-local address, router solicitation or duplicate address detection, hence no
+/// unexpected frames in captures.
 ///
 /// # Errors
-/// Other than that the setting does not exist or cannot be written to here.
+/// Other than [`Applied::NotHere`].
 pub fn silence_ipv6(interface: &str) -> Result<Applied, NetError> {
     write(&["ipv6", "conf", interface, "disable_ipv6"], "1")
 }
 
-/// Lets an interface have IPv6 addresses, but no duplicate address detection and no routers' advice.
+/// Enables IPv6 on an interface, without duplicate address detection and router advertisements.
 ///
 /// # Errors
 /// As [`silence_ipv6`].
@@ -38,7 +37,7 @@ pub fn calm_ipv6(interface: &str) -> Result<Applied, NetError> {
     Ok(Applied::Yes)
 }
 
-/// Sets what is at this path below /proc/sys/net.
+/// Writes the setting at this path below /proc/sys/net.
 ///
 /// # Errors
 /// As [`silence_ipv6`].

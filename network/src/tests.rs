@@ -1,5 +1,5 @@
-//! Against the kernel, in namespaces of the tests' own. Each test has a thread for each namespace:
-//! unshare(2) moves only the thread that calls it.
+//! Tests against the kernel, in network namespaces of their own. Each namespace has a thread: unshare(2) moves only the
+//! calling thread.
 
 use std::{sync::mpsc, thread};
 
@@ -91,7 +91,7 @@ fn links_are_made_changed_and_deleted() {
         netlink.set_bridge("one", None).unwrap();
         assert_eq!(netlink.link("one").unwrap().master_index, None);
         netlink.delete_link("one").unwrap();
-        assert_eq!(netlink.find_link("two").unwrap(), None, "a pair goes as one");
+        assert_eq!(netlink.find_link("two").unwrap(), None, "both ends are deleted");
     });
 }
 
@@ -137,7 +137,7 @@ fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
         let side = KernelSide { tap, mtu_bytes, bridge: None, addresses, txqueuelen: None };
         let _tap = open_tap(tap);
         plumb::make_ready(&mut netlink, &side).unwrap();
-        plumb::make_ready(&mut netlink, &side).expect("twice does no harm");
+        plumb::make_ready(&mut netlink, &side).expect("it is idempotent");
         let view = netlink.link("tap7").unwrap();
         assert!(view.forwards());
         assert_eq!(view.mtu_bytes, Some(1400));
@@ -146,10 +146,9 @@ fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
     });
 }
 
-// A TAP's queue as the kernel has it: what was asked for, the node's own choice on a TAP of its own, and untouched
-// what somebody else has made.
+// The queue has the length that was asked for; otherwise the default on a TAP of our own, and no change on another.
 #[test]
-fn the_queue_of_a_tap_is_as_long_as_it_is_told() {
+fn the_queue_of_a_tap_is_as_long_as_requested() {
     in_namespace(true, |mut netlink| {
         let _own = open_tap("own");
         assert_eq!(netlink.link("own").unwrap().txqueuelen, Some(1000), "the kernel's default");
@@ -169,22 +168,22 @@ fn the_queue_of_a_tap_is_as_long_as_it_is_told() {
 }
 
 #[test]
-fn a_persistent_tap_is_not_of_the_nodes_making() {
-    let told = |kind, value: &[u8]| {
+fn a_persistent_tap_is_not_temporary() {
+    let is_temporary = |kind, value: &[u8]| {
         let attribute = InfoTun::Other(DefaultNla::new(kind, value.to_vec()));
         is_temporary_tun(&[
             LinkInfo::Kind(InfoKind::Tun),
             LinkInfo::Data(InfoData::Tun(vec![attribute])),
         ])
     };
-    assert!(told(IFLA_TUN_PERSIST, &[0]));
-    assert!(!told(IFLA_TUN_PERSIST, &[1]));
-    assert!(!told(IFLA_TUN_PERSIST, &[0, 0]), "no such attribute");
-    assert!(!told(IFLA_TUN_PERSIST + 1, &[0]));
-    assert!(!is_temporary_tun(&[LinkInfo::Kind(InfoKind::Tun)]), "a kernel that does not tell");
+    assert!(is_temporary(IFLA_TUN_PERSIST, &[0]));
+    assert!(!is_temporary(IFLA_TUN_PERSIST, &[1]));
+    assert!(!is_temporary(IFLA_TUN_PERSIST, &[0, 0]), "no such attribute");
+    assert!(!is_temporary(IFLA_TUN_PERSIST + 1, &[0]));
+    assert!(!is_temporary_tun(&[LinkInfo::Kind(InfoKind::Tun)]), "a kernel without the attribute");
 }
 
-/// One side of the path: bridge, TAP and its end of the cable. Returns the TAP with frames passing.
+/// One side of the path: bridge, TAP and end of the veth pair. Returns the TAP once it forwards.
 fn side(tap: &str, cable: &str) -> Iface {
     let mut netlink = Netlink::open().unwrap();
     plumb::make_bridge(&mut netlink, "br0", 1500).unwrap();
@@ -240,7 +239,7 @@ fn frames_pass_between_two_taps_in_two_namespaces() {
             netlink.create_veth(here, there, 1500).unwrap();
             to_b.send(()).unwrap();
             let tap = side("tapa", "cable");
-            // Carrier here does not say that the bridge over there forwards yet, and a frame lost is not sent again.
+            // Carrier here does not mean that the other bridge forwards, and a lost frame is not sent again.
             from_b.recv_timeout(LIMIT).unwrap();
             tap.send(&frame(1, b"there")).unwrap();
             receive(&tap, ETHER_TYPE)

@@ -1,4 +1,4 @@
-//! Waiting for a link by the kernel's notices.
+//! Waiting for a change of a link.
 
 use std::{
     io,
@@ -13,10 +13,10 @@ use rustix::{
 
 use super::{LinkView, NetError, Netlink, message::Connection};
 
-/// Notices about links (RTNLGRP_LINK of rtnetlink.h).
-const LINK_NOTICES: u32 = 1;
+/// Multicast group of link notifications (RTNLGRP_LINK of rtnetlink.h).
+const LINK_NOTIFICATIONS: u32 = 1;
 
-/// Looks at the link `name` after each notice until `ready` is satisfied, at most for `limit`.
+/// Checks the link `name` after each notification until `ready` is satisfied, at most for `limit`.
 pub(super) fn until(
     netlink: &mut Netlink,
     name: &str,
@@ -28,8 +28,8 @@ pub(super) fn until(
         object: name.to_owned(),
         source,
     };
-    // Listen before looking, or the notice could come between look and wait.
-    let notices = Connection::open(&[LINK_NOTICES]).map_err(failed)?;
+    // Subscribe before the first check, or a notification could get lost between check and wait.
+    let notifications = Connection::open(&[LINK_NOTIFICATIONS]).map_err(failed)?;
     let deadline = Instant::now() + limit;
     loop {
         if ready(&netlink.link(name)?) {
@@ -37,10 +37,10 @@ pub(super) fn until(
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).map_err(|_| failed(Errno::INVAL.into()))?;
-        let mut descriptors = [PollFd::from_borrowed_fd(notices.descriptor(), PollFlags::IN)];
+        let mut descriptors = [PollFd::from_borrowed_fd(notifications.descriptor(), PollFlags::IN)];
         match poll(&mut descriptors, Some(&timeout)) {
             Ok(0) => return Err(failed(Errno::TIMEDOUT.into())),
-            Ok(_) => while notices.take_notice().map_err(failed)? {},
+            Ok(_) => while notifications.take_notification().map_err(failed)? {},
             Err(Errno::INTR) => {}
             Err(error) => return Err(failed(error.into())),
         }

@@ -1,30 +1,29 @@
-//! How a run ends when it does not end well: one of three kinds, each with its exit status.
+//! Failures of a run: three kinds, each with an exit status.
 //!
-//! | status | kind | what the user does about it |
+//! | status | kind | what helps |
 //! |---|---|---|
-//! | 0 | - | nothing |
-//! | 1 | [`Kind::Work`] | reads why the work failed |
-//! | 2 | [`Kind::Usage`] | changes the command line |
-//! | 3 | [`Kind::Lacking`] | changes the machine: a device node, a capability, a kernel setting |
+//! | 1 | [`Kind::Work`] | depends on the error |
+//! | 2 | [`Kind::Usage`] | another command line |
+//! | 3 | [`Kind::Lacking`] | a change to the machine: a device node, a capability, a kernel setting |
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Whose turn it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The work was started and failed.
+    /// The run started and failed.
     Work,
-    /// The command line does not make sense.
+    /// The command line is wrong.
     Usage,
     /// The machine lacks something.
     Lacking,
 }
 
 impl Kind {
-    /// The exit status that tells it to scripts.
+    /// The exit status.
     pub const fn exit_status(self) -> u8 {
         match self {
             Self::Work => 1,
@@ -34,46 +33,46 @@ impl Kind {
     }
 }
 
-/// Why a run did not do what it was asked.
+/// Why a run failed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// Whose turn it is.
+    /// The kind of failure.
     pub kind: Kind,
-    /// What failed, on which object, and why; one line.
+    /// The operation that failed, its object, and the reason; one line.
     pub message: String,
-    /// What would help, if that is known.
+    /// What would help, if known.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// The work failed.
+    /// A failure of the run itself.
     pub fn work(message: impl Into<String>) -> Self {
         Self { kind: Kind::Work, message: message.into(), hint: None }
     }
 
-    /// The command line does not make sense; `message` names the option and its limit.
+    /// A wrong command line; `message` names the option and its limit.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { kind: Kind::Usage, message: message.into(), hint: None }
     }
 
-    /// The machine lacks something; `message` names it.
+    /// A missing prerequisite; `message` names it.
     pub fn lacking(message: impl Into<String>) -> Self {
         Self { kind: Kind::Lacking, message: message.into(), hint: None }
     }
 
-    /// The same with advice.
+    /// Adds advice.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// The same failure told with where it happened.
+    /// Prefixes the message with the place of the failure.
     #[must_use]
     pub fn at(self, place: &str) -> Self {
         Self { message: format!("{place}: {}", self.message), ..self }
     }
 
-    /// The exit status that tells it to scripts.
+    /// The exit status.
     pub const fn exit_status(&self) -> u8 {
         self.kind.exit_status()
     }
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_stands_on_its_own_line() {
+    fn a_hint_has_its_own_line() {
         let failure = Failure::lacking("no TUN").with_hint("modprobe tun").at("node A");
         assert_eq!(failure.to_string(), "node A: no TUN\n  hint: modprobe tun");
     }

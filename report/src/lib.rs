@@ -15,31 +15,30 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// The version of the documents' schema. It grows when a key changes its meaning or goes away; new
-/// keys do not change it.
+/// Version of the documents' schema. A key that changes its meaning or disappears increases it; a new key does not.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// The document of `--json`. All keys are always there; what is unknown is null.
+/// The document of `--json`. All keys are always present; unknown values are null.
 #[derive(Serialize, Debug)]
 pub struct Document<'a> {
-    /// "flue." and the command.
+    /// "flue." and the name of the command.
     pub schema: String,
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// The run did what it was asked.
+    /// The run succeeded.
     pub ok: bool,
-    /// As the process's.
+    /// Exit status of the process.
     pub exit_status: u8,
-    /// Why not `ok`.
+    /// The failure, if not `ok`.
     pub error: Option<&'a Failure>,
-    /// The effective configuration, once known.
+    /// The effective configuration, if known.
     pub config: Option<&'a Value>,
-    /// What the command has found, as far as it got.
+    /// The results so far.
     pub result: Option<&'a Value>,
 }
 
 impl<'a> Document<'a> {
-    /// A document about `command`; "flue" itself when there is none.
+    /// A document of `command`; of "flue" if there is none.
     pub fn new(command: Option<&str>, error: Option<&'a Failure>) -> Self {
         Self {
             schema: command.map_or_else(|| "flue".into(), |command| format!("flue.{command}")),
@@ -53,7 +52,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Where the document goes.
+/// Stream for the document.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DocumentTo {
     /// Standard output.
@@ -63,18 +62,18 @@ pub enum DocumentTo {
     Stderr,
 }
 
-/// How much is told, and in which form.
+/// Amount and form of output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Style {
     /// One document instead of text.
     pub json: bool,
     /// Results and errors only.
     pub quiet: bool,
-    /// Where the document goes.
+    /// Stream for the document.
     pub document_to: DocumentTo,
 }
 
-/// The voice of one run.
+/// The output of a run.
 pub struct Console<'w> {
     command: &'static str,
     style: Style,
@@ -96,14 +95,14 @@ impl std::fmt::Debug for Console<'_> {
 }
 
 impl Console<'static> {
-    /// On the process's own streams.
+    /// Prints to standard output and standard error.
     pub fn new(command: &'static str, style: Style) -> Self {
         Self::on(command, style, Box::new(io::stdout()), Box::new(io::stderr()))
     }
 }
 
 impl<'w> Console<'w> {
-    /// On other streams.
+    /// Prints to other streams.
     pub fn on(
         command: &'static str,
         style: Style,
@@ -113,23 +112,23 @@ impl<'w> Console<'w> {
         Self { command, style, out, err, config: None, result: None, write_error: None }
     }
 
-    /// How it speaks.
+    /// Amount and form of output.
     pub const fn style(&self) -> Style {
         self.style
     }
 
-    /// Tells the effective configuration: on standard error, and in the document.
+    /// Prints the effective configuration to standard error, and adds it to the document.
     pub fn config(&mut self, config: &(impl Serialize + std::fmt::Display)) {
         self.config = serde_json::to_value(config).ok();
         if !self.style.quiet && !self.style.json {
             for line in config.to_string().lines() {
-                // Diagnostics that cannot be written have no other place to go.
+                // There is no other place for diagnostics.
                 let _ = writeln!(self.err, "# {line}");
             }
         }
     }
 
-    /// Tells a step or a part of the result, as it happens. Nothing in JSON.
+    /// Prints a step or a part of the result. Nothing with `--json`.
     pub fn say(&mut self, text: impl std::fmt::Display) {
         if !self.style.json {
             let written = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
@@ -137,21 +136,21 @@ impl<'w> Console<'w> {
         }
     }
 
-    /// Tells a step that a script does not need. Nothing with `-q`.
+    /// Prints a step that scripts do not need. Nothing with `-q`.
     pub fn step(&mut self, text: impl std::fmt::Display) {
         if !self.style.quiet {
             self.say(text);
         }
     }
 
-    /// Says something about the run on standard error. Nothing with `-q`.
+    /// Prints a remark to standard error. Nothing with `-q`.
     pub fn remark(&mut self, text: impl std::fmt::Display) {
         if !self.style.quiet && !self.style.json {
             let _ = writeln!(self.err, "{text}");
         }
     }
 
-    /// Sets the `result` of the document; a later one replaces an earlier one.
+    /// Sets the `result` of the document, or replaces it.
     pub fn result(&mut self, result: &impl Serialize) {
         self.result = serde_json::to_value(result).ok();
     }
@@ -194,7 +193,7 @@ impl<'w> Console<'w> {
 /// # Errors
 /// Those of the stream.
 pub fn write_document(out: &mut dyn Write, document: &Document<'_>) -> io::Result<()> {
-    // Numbers, strings and maps with string keys: serialising them cannot fail, writing can.
+    // The document can always be serialised; writing can fail.
     let text = serde_json::to_string_pretty(document).map_err(io::Error::other)?;
     writeln!(out, "{text}")?;
     out.flush()
@@ -287,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever text an error carries, the document is valid.
+        /// The document is valid for any text of an error.
         #[test]
         fn json_is_valid_for_any_text(message in any::<String>(), hint in any::<Option<String>>()) {
             let mut failure = Failure::work(message.clone());
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_is_told_once_in_each_form() {
+    fn the_configuration_is_printed_once_in_each_form() {
         #[derive(Serialize)]
         struct Config {
             seed: u64,

@@ -1,8 +1,8 @@
-//! Tables for people: a head with the units, numbers to the right, "-" for what is not known.
+//! Text tables: a heading with units, numbers aligned to the right, "-" for unknown values.
 
 use std::fmt;
 
-/// Where the text of a column stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
     /// Names.
@@ -11,29 +11,29 @@ pub enum Align {
     Right,
 }
 
-/// Rows under a head. Columns are as wide as their widest cell and two blanks apart.
+/// A table. Columns are as wide as their widest cell, with two blanks between them.
 #[derive(Clone, Debug)]
 pub struct Table {
     head: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
 }
 
-/// What stands for a value that is not known.
+/// The cell of an unknown value.
 pub const UNKNOWN: &str = "-";
 
-/// `value` as a cell; [`UNKNOWN`] without one.
+/// The cell of a value, or [`UNKNOWN`].
 pub fn cell(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| UNKNOWN.into(), |value| value.to_string())
 }
 
 impl Table {
-    /// An empty table. Put the unit into each column's name.
+    /// An empty table. Column names include the unit.
     pub fn new(head: &[(&str, Align)]) -> Self {
         let head = head.iter().map(|&(name, align)| (name.to_owned(), align)).collect();
         Self { head, rows: Vec::new() }
     }
 
-    /// Adds a row. Cells beyond the head are dropped, missing ones are [`UNKNOWN`].
+    /// Adds a row. Extra cells are dropped, missing ones are [`UNKNOWN`].
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let mut cells: Vec<String> = cells.into_iter().take(self.head.len()).collect();
         cells.resize(self.head.len(), UNKNOWN.into());

@@ -1,7 +1,7 @@
-//! Quantities as people write and read them.
+//! Parsing and formatting of quantities.
 //!
 //! Rates are bits per second with SI prefixes, sizes are bytes with binary prefixes, times are ns, µs,
-//! ms or s. What is parsed has a bound, and the error names it.
+//! ms or s. Parsed values have bounds, which the errors name.
 
 use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
 
@@ -14,7 +14,7 @@ pub const RATE_BPS_MIN: u64 = 1_000;
 /// Fastest rate an impairment may impose, bits per second.
 pub const RATE_BPS_MAX: u64 = 1_000_000_000_000;
 
-/// Text that is not the quantity asked for. The text of the error says what would be.
+/// Text that is not a valid quantity. The error says what is.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(String);
@@ -69,8 +69,8 @@ impl fmt::Display for Percent {
     }
 }
 
-/// Parses a delay: "5ms", "100us", "1.5s"; at most [`DELAY_MAX`]. A bare number is refused, for
-/// tools do not agree on what it would mean.
+/// Parses a delay: "5ms", "100us", "1.5s"; at most [`DELAY_MAX`]. A number without a unit is refused, because tools
+/// differ in its meaning.
 ///
 /// # Errors
 /// Not a number with a unit, or above the bound.
@@ -134,7 +134,7 @@ impl fmt::Display for BitRate {
     }
 }
 
-/// What may wait before a rate-limited wire: bytes, frames, or as much as the wire carries in a time.
+/// Queue length before a rate-limited wire: bytes, frames, or the time to transmit them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueSize {
@@ -376,7 +376,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// Three significant digits and a prefix: the largest that leaves at least one before the point.
+/// Three significant digits and the largest prefix with which the number is at least 1.
 fn scaled(value: f64, base: f64, prefixes: &[&str]) -> (String, usize) {
     let mut value = value;
     let mut index = 0;

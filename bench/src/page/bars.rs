@@ -1,4 +1,4 @@
-//! Bars: how far goals are reached, and processor time.
+//! Bar charts: goals and CPU time.
 
 use flue_report::{
     svg::{Anchor, Axis, Canvas, tick_text},
@@ -12,20 +12,20 @@ use crate::{
     stats::Summary,
 };
 
-/// Pixels of a picture, of a bar, and from one bar to the next.
+/// Pixels: width of a chart, height of a bar, distance of bars.
 const WIDTH: f64 = 1160.0;
 const BAR: f64 = 15.0;
 const GOAL_STEP: f64 = 26.0;
 const TIME_STEP: f64 = 19.0;
-/// Between the bars of two rows.
+/// Between the bars of two rows of the table.
 const GROUP_GAP: f64 = 10.0;
-/// Where bars begin and end.
+/// Left and right end of the bars.
 const GOAL_ACROSS: (f64, f64) = (330.0, 910.0);
 const TIME_ACROSS: (f64, f64) = (300.0, 1050.0);
-/// Where the bars of the goals begin.
+/// Top of the first goal's bar.
 const GOAL_TOP: f64 = 26.0;
 
-/// How far each goal is reached: to the right of the line is better than asked for.
+/// How well each goal is met: right of the line is better than the goal.
 pub(super) fn goals(report: &Report) -> Option<String> {
     let lines: Vec<(&Contest, &Line, f64)> = report
         .lines()
@@ -39,7 +39,7 @@ pub(super) fn goals(report: &Report) -> Option<String> {
     let x = Axis { range: (least / 1.1, most * 1.1), pixels: GOAL_ACROSS, is_log: true };
     let bottom = GOAL_TOP + GOAL_STEP * lines.len() as f64 + 2.0;
     let height = bottom + 24.0;
-    let mut canvas = Canvas::new((WIDTH, height), "How far each goal is reached");
+    let mut canvas = Canvas::new((WIDTH, height), "How well each goal is met");
     for tick in [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0] {
         if tick >= x.range.0 && tick <= x.range.1 {
             let pixel = x.at(tick);
@@ -51,7 +51,7 @@ pub(super) fn goals(report: &Report) -> Option<String> {
     }
     let goal = x.at(1.0);
     canvas.text("name", (goal - 6.0, 12.0), Anchor::End, "missed");
-    canvas.text("name", (goal + 6.0, 12.0), Anchor::Start, "met, with room to spare");
+    canvas.text("name", (goal + 6.0, 12.0), Anchor::Start, "met");
     for (index, line) in lines.iter().enumerate() {
         goal_bar(&mut canvas, line, &x, GOAL_TOP + GOAL_STEP * index as f64);
     }
@@ -64,38 +64,38 @@ fn goal_bar(canvas: &mut Canvas, of: &(&Contest, &Line, f64), x: &Axis, top: f64
     let (class, sign) = if line.met == Some(true) { ("met", "✓") } else { ("missed", "✗") };
     let (unit, _) = line.metric.unit();
     let figure = line.flue.map_or_else(String::new, |it| line.metric.shown(it.median));
-    let beside = line.beside.as_deref().map_or_else(String::new, |it| format!(" beside {it}"));
+    let beside = line.beside.as_deref().map_or_else(String::new, |it| format!(" / {it}"));
     let is_time = line.metric == Metric::CpuSecondsPerGbyte;
     let what = format!("{}{}", if is_time { "CPU, " } else { "" }, contest.id);
     let ratio = line.ratio.map(|it| format!("{} ×", three_digits(it.ratio)));
-    let came = ratio.unwrap_or_else(|| format!("{figure} {unit}"));
-    let wanted = format!(" wanted {}", bound.shown(line.metric));
-    let title = format!("{}{beside}: {figure} {unit}, {came},{wanted}", contest.title);
+    let reached = ratio.unwrap_or_else(|| format!("{figure} {unit}"));
+    let bound = format!("goal {}", bound.shown(line.metric));
+    let title = format!("{}{beside}: {figure} {unit}, {reached}, {bound}", contest.title);
     let (goal, end) = (x.at(1.0), x.at(*progress));
     let base = top + BAR - 3.0;
     canvas.titled(&title, |canvas| {
-        // Something to hover over along the whole row.
+        // The tooltip appears anywhere on the row.
         canvas.rect("hit", (0.0, top - 4.0), (WIDTH, GOAL_STEP - 2.0));
         let name = (GOAL_ACROSS.0 - 12.0, base);
         canvas.texts("row", name, Anchor::End, &[("", &what), ("dim", &beside)]);
         let length = (goal - end).abs().max(1.5);
         canvas.rect(&format!("bar {class}"), (goal.min(end), top), (length, BAR));
-        let told = [(class, sign), ("", " "), ("", &came), ("dim", &wanted)];
-        canvas.texts("row", (GOAL_ACROSS.1 + 12.0, base), Anchor::Start, &told);
+        let result = [(class, sign), ("", " "), ("", &reached), ("dim", " "), ("dim", &bound)];
+        canvas.texts("row", (GOAL_ACROSS.1 + 12.0, base), Anchor::Start, &result);
     });
 }
 
-/// Processor time for a gigabyte.
+/// A bar of CPU time.
 struct Bar<'a> {
-    /// The row, at its first bar.
+    /// Name of the row, at its first bar.
     row: Option<&'a str>,
     score: &'a Score,
     user: f64,
     all: f64,
 }
 
-/// Processor time for a gigabyte: the user's part, and the kernel's.
-pub(super) fn processor_time(contests: &[&Contest]) -> Option<String> {
+/// CPU time per gigabyte, user and system.
+pub(super) fn cpu_time(contests: &[&Contest]) -> Option<String> {
     let bars: Vec<Bar<'_>> = contests.iter().flat_map(|contest| bars_of(contest)).collect();
     if bars.is_empty() {
         return None;
@@ -105,10 +105,10 @@ pub(super) fn processor_time(contests: &[&Contest]) -> Option<String> {
     let bottom = top + TIME_STEP * bars.len() as f64 + GROUP_GAP * rows + 2.0;
     let height = bottom + 34.0;
     let x = Axis::linear(bars.iter().map(|bar| bar.all), TIME_ACROSS);
-    let mut canvas = Canvas::new((WIDTH, height), "Processor time for a gigabyte");
+    let mut canvas = Canvas::new((WIDTH, height), "CPU time per gigabyte");
     canvas.grid_upright(&x, (top, bottom));
     let at = (f64::midpoint(TIME_ACROSS.0, TIME_ACROSS.1), height - 4.0);
-    let what = "seconds for a gigabyte, both ends; pale: in the kernel";
+    let what = "seconds per gigabyte, both ends; pale: in the kernel";
     canvas.text("name", at, Anchor::Middle, what);
     let mut y = top;
     for bar in &bars {

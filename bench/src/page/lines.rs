@@ -1,4 +1,5 @@
-//! Figures over message sizes or counts: a line for everybody, with its range at each point and its name at the end.
+//! Line charts over message size or counts: a line per contestant, with its range at each point and its name at the
+//! end.
 
 use flue_report::{
     svg::{Anchor, Axis, Canvas, spread},
@@ -16,26 +17,26 @@ use crate::{
 
 /// Pixels of a chart.
 const SIZE: (f64, f64) = (560.0, 340.0);
-/// Where the field of its lines begins and ends, across and down.
+/// The plot area: left and right, top and bottom.
 const ACROSS: (f64, f64) = (48.0, 442.0);
 const DOWN: (f64, f64) = (24.0, 300.0);
-/// Pixels between names.
+/// Distance of names, pixels.
 const NAME_GAP: f64 = 15.0;
-/// Half of a sign.
-const SIGN: f64 = 3.6;
+/// Radius of a marker, pixels.
+const MARKER: f64 = 3.6;
 
-/// How a chart reads.
+/// What a chart shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'a> {
-    /// What is along the horizontal axis.
+    /// Name of the horizontal axis.
     pub(super) across: &'a str,
     /// The figure.
     pub(super) metric: Metric,
-    /// Equal ratios of it are equally high.
+    /// Logarithmic vertical axis.
     pub(super) is_log: bool,
-    /// The points are sizes, not counts.
+    /// The points are sizes in bytes, not counts.
     pub(super) in_bytes: bool,
-    /// For those who do not see it.
+    /// Text for screen readers.
     pub(super) label: &'a str,
 }
 
@@ -45,7 +46,7 @@ struct Series {
     points: Vec<(f64, Summary)>,
 }
 
-/// Draws the points; none when there is no figure.
+/// Draws the points; `None` if there are no figures.
 pub(super) fn chart(points: &[&Contest], look: &Look<'_>) -> Option<String> {
     let names = names_of(points).into_iter();
     let series: Vec<Series> = names.filter_map(|name| series_of(points, name, look)).collect();
@@ -69,7 +70,7 @@ pub(super) fn chart(points: &[&Contest], look: &Look<'_>) -> Option<String> {
     }
     let middle = f64::midpoint(ACROSS.0, ACROSS.1);
     canvas.text("name", (middle, SIZE.1 - 6.0), Anchor::Middle, look.across);
-    // flue last, so that it is on top.
+    // flue last, so that its line is on top.
     for one in series.iter().rev() {
         draw(&mut canvas, one, &x, &y, look);
     }
@@ -105,19 +106,19 @@ fn draw(canvas: &mut Canvas, one: &Series, x: &Axis, y: &Axis, look: &Look<'_>) 
     let medians = one.points.iter().map(|(place, it)| (x.at(*place), at(it.median)));
     canvas.path(&format!("line {class}"), medians);
     for (place, it) in &one.points {
-        let whither = if look.in_bytes { format_bytes(*place as u64) } else { short(*place, look) };
+        let at_size = if look.in_bytes { format_bytes(*place as u64) } else { short(*place, look) };
         let [median, min, max] = [it.median, it.min, it.max].map(|it| look.metric.shown(it));
         let (name, samples) = (&one.name, it.samples);
-        let title = format!("{name}, {whither}: {median} {unit} ({min}..{max}, {samples} samples)");
+        let title = format!("{name}, {at_size}: {median} {unit} ({min}..{max}, {samples} samples)");
         canvas.titled(&title, |canvas| {
             let pixel = x.at(*place);
             canvas.line(&format!("span {class}"), (pixel, at(it.min)), (pixel, at(it.max)));
-            marker(canvas, one.system, (pixel, at(it.median)), SIGN);
+            marker(canvas, one.system, (pixel, at(it.median)), MARKER);
         });
     }
 }
 
-/// The names, each beside the end of its line.
+/// Writes each name at the end of its line.
 fn name_all(canvas: &mut Canvas, series: &[Series], y: &Axis, unit_size: f64) {
     let wanted: Vec<f64> = series
         .iter()
@@ -129,7 +130,7 @@ fn name_all(canvas: &mut Canvas, series: &[Series], y: &Axis, unit_size: f64) {
     for ((one, end), place) in series.iter().zip(&wanted).zip(places) {
         let class = class_of(one.system);
         canvas.path(&format!("lead {class}"), [(left - 9.0, *end), (left + 2.0, place)]);
-        marker(canvas, one.system, (left + 8.0, place), SIGN);
+        marker(canvas, one.system, (left + 8.0, place), MARKER);
         let at = (left + 16.0, place + 4.0);
         canvas.text(&format!("label {class}"), at, Anchor::Start, &one.name);
     }

@@ -1,4 +1,4 @@
-//! The page: one file with pictures, tables and what it takes to repeat it; nothing is fetched from anywhere.
+//! The HTML page: charts, tables, and how to repeat the run. One file without references to others.
 
 mod bars;
 mod lines;
@@ -20,18 +20,18 @@ use super::{
     text::points_of,
 };
 
-/// The pictures over message sizes and counts, in their order.
+/// The charts over message size and counts, in the order of the page.
 pub(super) const PANELS: [(Panel, &str); 5] = [
     (Panel::Write, "RDMA Write over message size"),
     (Panel::Read, "RDMA Read over message size"),
     (Panel::Send, "Send/Receive over message size"),
     (Panel::Connections, "RDMA Write, 1 MiB, over connections"),
-    (Panel::Queues, "RDMA Write, 1 MiB, over queues of the TAP"),
+    (Panel::Queues, "RDMA Write, 1 MiB, over TAP queues"),
 ];
 
 const STYLE: &str = include_str!("style.css");
 
-/// What the run was like, a line each.
+/// The setup of the run, a line for each fact.
 pub(super) fn facts(report: &Report) -> Vec<String> {
     facts_of(report).into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
 }
@@ -60,17 +60,20 @@ fn facts_of(report: &Report) -> Vec<(&'static str, String)> {
     vec![
         ("date", date.clone()),
         ("flue", format!("{} ({} build){commit}", flue.version, flue.profile)),
-        ("machine", format!("{model}, {cores} processors{governor}, {memory}{guest}")),
+        ("machine", format!("{model}, {cores} CPUs{governor}, {memory}{guest}")),
         ("kernel", format!("{}, congestion control {control}", machine.kernel)),
         (
             "links",
-            format!("MTU {}, virtio-net header unless a row says plain frames", settings.mtu_bytes),
+            format!(
+                "MTU {}, virtio-net header except in rows for plain frames",
+                settings.mtu_bytes
+            ),
         ),
         ("peers", peers),
         (
             "samples",
             format!(
-                "rounds: {} of {} s, {} for points of pictures; in each everybody once, in turns",
+                "{} rounds of {} s, {} for points of charts; each contestant once per round",
                 settings.rounds, settings.seconds, settings.plot_rounds
             ),
         ),
@@ -93,7 +96,7 @@ pub(super) fn html(report: &Report) -> String {
     goals(&mut out, report);
     sizes(&mut out, report);
     latencies(&mut out, report);
-    processor_time(&mut out, report);
+    cpu_time(&mut out, report);
     counts(&mut out, report);
     system_calls(&mut out, report);
     raw(&mut out, report);
@@ -104,11 +107,11 @@ pub(super) fn html(report: &Report) -> String {
 
 fn head(out: &mut String, report: &Report) {
     let machine = report.machine.cpu_model.as_deref().unwrap_or("a machine");
-    let cores = report.machine.cores.map_or_else(String::new, |it| format!(", {it} processors"));
+    let cores = report.machine.cores.map_or_else(String::new, |it| format!(", {it} CPUs"));
     let _ = writeln!(
         out,
-        "<h1><b>flue</b> beside what else runs here</h1>\n<p>{}{cores}; {}; both ends of everybody on the same \
-         processors, so read figures as ratios. Medians; rounds: {} of {} s, in each everybody once.</p>",
+        "<h1><b>flue</b> compared with other stacks</h1>\n<p>{}{cores}; {}. Client and server share the \
+         CPUs, so compare ratios, not absolute figures. Medians of {} rounds of {} s.</p>",
         escaped(machine),
         escaped(report.date.split('T').next().unwrap_or_default()),
         report.settings.rounds,
@@ -119,18 +122,20 @@ fn head(out: &mut String, report: &Report) {
         let _ = writeln!(out, "<p><strong>Ended early, by {name}.</strong></p>");
     }
     if report.flue.profile == "debug" {
-        out.push_str("<p><strong>A debug build of flue: its figures mean nothing.</strong></p>\n");
+        out.push_str(
+            "<p><strong>A debug build of flue: its figures are meaningless.</strong></p>\n",
+        );
     }
 }
 
-/// The figures that people ask for first.
+/// Headline figures.
 fn tiles(out: &mut String, report: &Report) {
     let tally = report.tally();
     let mut tiles = Vec::new();
     if tally.met + tally.missed > 0 {
         let all = tally.met + tally.missed;
         let unknown = match tally.unknown {
-            0 => "all were measured".to_owned(),
+            0 => "all measured".to_owned(),
             count => format!("{count} not measured"),
         };
         tiles.push((
@@ -167,12 +172,12 @@ fn tiles(out: &mut String, report: &Report) {
 }
 
 fn goals(out: &mut String, report: &Report) {
-    if let Some(picture) = bars::goals(report) {
+    if let Some(chart) = bars::goals(report) {
         out.push_str(
-            "<h2>Goals</h2>\n<p>How far each is reached: at the line just so, to its right with room to spare. \
-             For latencies and processor time less is better, and right is better all the same.</p>\n",
+            "<h2>Goals</h2>\n<p>How well each goal is met: exactly at the line, better to its right. That holds for \
+             latency and CPU time too, where a smaller figure is better.</p>\n",
         );
-        let _ = writeln!(out, "<div class=\"card\">{picture}</div>");
+        let _ = writeln!(out, "<div class=\"card\">{chart}</div>");
     }
     if report.contests.iter().any(|it| it.is_row) {
         out.push_str("<details><summary>All rows, with ranges</summary>\n<div class=\"card\">\n");
@@ -194,7 +199,7 @@ fn range(metric: Metric, summary: Option<Summary>) -> String {
 
 fn rows(out: &mut String, report: &Report) {
     out.push_str(
-        "<table><thead><tr><th>work</th><th>unit</th><th class=\"n\">flue</th><th>beside</th><th class=\"n\">\
+        "<table><thead><tr><th>work</th><th>unit</th><th class=\"n\">flue</th><th>peer</th><th class=\"n\">\
          </th><th class=\"n\">ratio</th><th>goal</th><th></th><th>stretch</th><th></th></tr></thead><tbody>\n",
     );
     let mut last = "";
@@ -232,82 +237,81 @@ fn rows(out: &mut String, report: &Report) {
     out.push_str("</tbody></table>\n");
 }
 
-/// Bandwidth and rate over sizes.
+/// Bandwidth and message rate over message size.
 fn sizes(out: &mut String, report: &Report) {
     let panels = [Panel::Write, Panel::Read, Panel::Send];
     let points: Vec<_> = panels.iter().map(|panel| points_of(report, *panel)).collect();
-    let mut pictures = String::new();
+    let mut charts = String::new();
     for (points, (_, title)) in points.iter().zip(PANELS) {
-        // A line needs more than the size of a row.
+        // A single point is no chart.
         if points.len() < 2 {
             continue;
         }
         for (metric, is_log, what) in [
             (Metric::BandwidthBps, false, "bandwidth"),
-            (Metric::MessagesPerSecond, true, "message rate, logarithmic"),
+            (Metric::MessagesPerSecond, true, "message rate (logarithmic)"),
         ] {
             let label = format!("{title}: {what}");
             let look = Look {
-                across: "bytes of a message",
+                across: "message size, bytes",
                 metric,
                 is_log,
                 in_bytes: true,
                 label: &label,
             };
-            if let Some(picture) = lines::chart(points, &look) {
-                card(&mut pictures, &label, &picture);
+            if let Some(chart) = lines::chart(points, &look) {
+                card(&mut charts, &label, &chart);
             }
         }
     }
-    if !pictures.is_empty() {
+    if !charts.is_empty() {
         let _ = writeln!(
             out,
-            "<h2>Over message size</h2>\n<p>flue over TAPs on one bridge with CRC on; the others over a veth pair. \
-             Kernel TCP is a stream of writes of that size, without messages. Upright bars are the range of the \
-             rounds.</p>\n<div class=\"pair\">\n{pictures}</div>"
+            "<h2>Message size</h2>\n<p>flue uses TAPs on one bridge, with CRC; the others use a veth pair. Kernel TCP \
+             is a byte stream, written in chunks of the message size. Vertical bars show the range of the \
+             rounds.</p>\n<div class=\"pair\">\n{charts}</div>"
         );
     }
 }
 
-fn card(out: &mut String, title: &str, picture: &str) {
-    let _ = writeln!(out, "<div class=\"card\"><h3>{}</h3>{picture}</div>", escaped(title));
+fn card(out: &mut String, title: &str, chart: &str) {
+    let _ = writeln!(out, "<div class=\"card\"><h3>{}</h3>{chart}</div>", escaped(title));
 }
 
 fn latencies(out: &mut String, report: &Report) {
-    let mut pictures = String::new();
+    let mut charts = String::new();
     for contest in report.contests.iter().filter(|it| it.metric == Metric::LatencyP50Ns) {
-        if let Some(picture) = percentiles::chart(contest) {
-            card(&mut pictures, &contest.title, &picture);
+        if let Some(chart) = percentiles::chart(contest) {
+            card(&mut charts, &contest.title, &chart);
         }
     }
-    if !pictures.is_empty() {
+    if !charts.is_empty() {
         let _ = writeln!(
             out,
-            "<h2>Latency</h2>\n<p>Medians of the rounds; the number is the p50, smaller signs to its right are p90, \
-             p99, p99.9 and the longest. Hover for values. UCX tells p50, p99 and p99.9 only. The TAP's floor is a \
-             frame there and back without any protocol.</p>\n<div class=\"pair\">\n{pictures}</div>"
+            "<h2>Latency</h2>\n<p>Medians of the rounds. The number is p50; the smaller markers to its right are \
+             p90, p99, p99.9 and the maximum. Hover for values. UCX reports p50, p99 and p99.9 only. The TAP's floor \
+             is the round trip of a frame without any protocol.</p>\n<div class=\"pair\">\n{charts}</div>"
         );
     }
 }
 
-fn processor_time(out: &mut String, report: &Report) {
+fn cpu_time(out: &mut String, report: &Report) {
     let is_large = |contest: &&Contest| {
         contest.is_row && contest.metric == Metric::BandwidthBps && contest.id != "connections-100"
     };
     let contests: Vec<&Contest> = report.contests.iter().filter(is_large).collect();
-    if let Some(picture) = bars::processor_time(&contests) {
+    if let Some(chart) = bars::cpu_time(&contests) {
         let _ = writeln!(
             out,
-            "<h2>Processor time</h2>\n<p>Of both ends, user and system, for 10⁹ bytes. An end that spins while it \
-             waits counts as busy. UCX does not tell its own: there it is that of the processes from start \
-             to end.</p>\n\
-             <div class=\"card\">{picture}</div>"
+            "<h2>CPU time</h2>\n<p>Of both ends, user and system, for 10⁹ bytes. Polling counts as CPU time. UCX \
+             does not report its own: its figure covers the processes from start to end.</p>\n\
+             <div class=\"card\">{chart}</div>"
         );
     }
 }
 
 fn counts(out: &mut String, report: &Report) {
-    let mut pictures = String::new();
+    let mut charts = String::new();
     for (panel, title) in &PANELS[3..] {
         let points = points_of(report, *panel);
         if points.len() < 2 {
@@ -316,14 +320,15 @@ fn counts(out: &mut String, report: &Report) {
         let across = if *panel == Panel::Connections { "connections" } else { "queues" };
         let metric = Metric::BandwidthBps;
         let look = Look { across, metric, is_log: false, in_bytes: false, label: title };
-        if let Some(picture) = lines::chart(&points, &look) {
-            card(&mut pictures, title, &picture);
+        if let Some(chart) = lines::chart(&points, &look) {
+            card(&mut charts, title, &chart);
         }
     }
-    if !pictures.is_empty() {
+    if !charts.is_empty() {
         let _ = writeln!(
             out,
-            "<h2>Many at once</h2>\n<p>The sum of all connections.</p>\n<div class=\"pair\">\n{pictures}</div>"
+            "<h2>Connections and queues</h2>\n<p>Total bandwidth of all connections.</p>\n<div class=\"pair\">\n\
+             {charts}</div>"
         );
     }
 }
@@ -333,19 +338,19 @@ fn system_calls(out: &mut String, report: &Report) {
         return;
     }
     out.push_str(
-        "<h2>System calls</h2>\n<p>Of flue, counted by strace: a long run less a short one, so that start and end \
-         cancel out. Tracing slows the ends down, so batches differ from those of a run in the open; an end \
-         that spins reads while there is nothing.</p>\n<div class=\"card\"><table>\
-         <thead><tr><th>work</th><th class=\"n\">message</th><th>end</th><th class=\"n\">calls a message</th>\
-         <th class=\"n\">calls a MB</th>\
-         <th>most frequent, a message</th>\
+        "<h2>System calls</h2>\n<p>Of flue, counted by strace: a long run minus a short one, so that startup and \
+         shutdown cancel out. Tracing slows both ends down, so batch sizes differ from those of an untraced run. \
+         A polling end also reads when nothing is there.</p>\n<div class=\"card\"><table>\
+         <thead><tr><th>work</th><th class=\"n\">message</th><th>end</th><th class=\"n\">calls/message</th>\
+         <th class=\"n\">calls/MB</th>\
+         <th>most frequent, per message</th>\
          </tr></thead><tbody>\n",
     );
     for calls in &report.system_calls {
         for (index, (name, end)) in calls.ends().into_iter().enumerate() {
             let rates = calls.rates(end);
             let number = |value: Option<f64>| value.map_or_else(|| "–".into(), three_digits);
-            let what = calls.error.clone().unwrap_or_else(|| end.told(calls.messages));
+            let what = calls.error.clone().unwrap_or_else(|| end.most_frequent(calls.messages));
             let class = if index > 0 { " class=\"next\"" } else { "" };
             let _ = writeln!(
                 out,
@@ -362,12 +367,12 @@ fn system_calls(out: &mut String, report: &Report) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// All samples, in figures.
+/// The table of all samples.
 fn raw(out: &mut String, report: &Report) {
     out.push_str(
-        "<h2>Numbers</h2>\n<details><summary>Every sample</summary>\n<div class=\"card\"><table><thead><tr><th>work\
-         </th><th>who</th><th class=\"n\">Gbit/s</th><th class=\"n\">M/s</th><th class=\"n\">p50 µs</th>\
-         <th class=\"n\">p99 µs</th><th class=\"n\">s/GB</th><th>samples, by round</th></tr></thead><tbody>\n",
+        "<h2>All samples</h2>\n<details><summary>Table</summary>\n<div class=\"card\"><table><thead><tr><th>work\
+         </th><th>contestant</th><th class=\"n\">Gbit/s</th><th class=\"n\">M/s</th><th class=\"n\">p50 µs</th>\
+         <th class=\"n\">p99 µs</th><th class=\"n\">s/GB</th><th>samples by round</th></tr></thead><tbody>\n",
     );
     for contest in &report.contests {
         for score in &contest.contestants {
@@ -412,14 +417,13 @@ fn raw_row(out: &mut String, contest: &Contest, score: &Score) {
 }
 
 fn repeat(out: &mut String, report: &Report) {
-    out.push_str("<h2>The run, and how to repeat it</h2>\n<div class=\"card\"><dl>\n");
+    out.push_str("<h2>This run</h2>\n<div class=\"card\"><dl>\n");
     for (name, value) in facts_of(report) {
         let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", escaped(&value));
     }
     for peer in report.peers.iter().filter(|peer| !peer.found) {
         let (name, why, package) = (peer.name, escaped(&peer.detail), peer.package);
-        let _ =
-            writeln!(out, "<dt>{name}</dt><dd>left out: {why}; Debian has it as {package}</dd>");
+        let _ = writeln!(out, "<dt>{name}</dt><dd>skipped: {why}; Debian package: {package}</dd>");
     }
     let _ = writeln!(
         out,

@@ -1,4 +1,4 @@
-//! Percentiles of a latency: a row for everybody, from the median to the longest.
+//! Chart of latency percentiles: a row per contestant, from the median to the maximum.
 
 use flue_report::{
     svg::{Anchor, Axis, Canvas},
@@ -17,7 +17,7 @@ const WIDTH: f64 = 560.0;
 const ACROSS: (f64, f64) = (108.0, 530.0);
 const TOP: f64 = 30.0;
 const STEP: f64 = 34.0;
-/// What a label takes to each side.
+/// Half the width of a label.
 const LABEL_HALF: f64 = 15.0;
 
 type Pick = fn(&Latency) -> Option<f64>;
@@ -29,10 +29,10 @@ const MARKS: [(&str, Pick); 5] = [
     ("max", |it| it.max),
 ];
 
-/// A contestant, and its marks: which, and the median of the rounds in µs.
+/// A contestant and its percentiles: index into [`MARKS`], and the median of the rounds in µs.
 type Row<'a> = (&'a Score, Vec<(usize, f64)>);
 
-/// Draws it; none when nobody has a latency.
+/// Draws the chart; `None` if no contestant has latencies.
 pub(super) fn chart(contest: &Contest) -> Option<String> {
     let rows: Vec<Row<'_>> =
         contest.contestants.iter().map(row_of).filter(|(_, marks)| !marks.is_empty()).collect();
@@ -76,7 +76,7 @@ fn draw(canvas: &mut Canvas, (score, marks): &Row<'_>, x: &Axis, y: f64) {
         let (pixel, shown) = (x.at(value), three_digits(value));
         canvas.titled(&format!("{}: {label} {shown} µs", score.name), |canvas| {
             marker(canvas, score.system, (pixel, y), 6.0 - mark as f64);
-            // The median is told at once, the others where there is room.
+            // The median always has its label, the others where there is room.
             if pixel - LABEL_HALF > free_from {
                 let (class, text) =
                     if mark == 0 { ("value", shown.as_str()) } else { ("tick", label) };

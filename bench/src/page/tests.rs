@@ -9,8 +9,7 @@ use crate::{
     syscalls::{Calls, EndCalls},
 };
 
-/// Figures that have the shape of real ones: they grow with the size, differ from round to round, and one
-/// contestant fails.
+/// Realistic figures: they grow with the size and differ from round to round.
 fn sample(system: System, at: u64, round: u32) -> Sample {
     let speed = match system {
         System::Flue => 60e9,
@@ -45,7 +44,7 @@ fn sample(system: System, at: u64, round: u32) -> Sample {
     }
 }
 
-/// A report in which much has happened. `evil` stands wherever a text comes from outside.
+/// A report with failures and missing peers. `evil` is used wherever text comes from outside.
 fn report(evil: &str) -> Report {
     let groups = catalog::groups(false);
     let contests = groups.iter().map(|group| {
@@ -63,7 +62,7 @@ fn report(evil: &str) -> Report {
             score
         });
         let mut contest = Contest::new(group, scores.collect());
-        contest.sum_up(group);
+        contest.summarize(group);
         contest
     });
     let end = EndCalls { by_name: [("readv".to_owned(), 90), ("writev".to_owned(), 40)].into() };
@@ -115,20 +114,20 @@ fn report(evil: &str) -> Report {
     }
 }
 
-/// Walks over a page: every element is closed in its order, attributes are quoted, and no `<` or `&` stands for
-/// itself. Returns how often each element occurs.
+/// Checks that every element of a page is closed in order, attributes are quoted, and `<` and `&` are escaped. Returns
+/// the number of elements by name.
 fn elements(page: &str) -> std::collections::BTreeMap<String, usize> {
     const VOID: [&str; 1] = ["meta"];
     let mut open: Vec<String> = Vec::new();
     let mut seen = std::collections::BTreeMap::new();
-    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a document type");
+    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("it has a document type");
     while let Some(at) = rest.find('<') {
         check_text(&rest[..at]);
         let end = rest[at..].find('>').expect("a tag ends") + at;
         let tag = &rest[at + 1..end];
         rest = &rest[end + 1..];
         if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop().as_deref(), Some(name), "closes what is open");
+            assert_eq!(open.pop().as_deref(), Some(name), "an end tag matches");
             continue;
         }
         let (tag, closes) = tag.strip_suffix('/').map_or((tag, false), |tag| (tag, true));
@@ -154,22 +153,22 @@ fn check_text(text: &str) {
 }
 
 #[test]
-fn the_page_is_whole_and_fetches_nothing() {
+fn the_page_is_well_formed_and_self_contained() {
     let page = html(&report("plain words"));
     let elements = elements(&page);
-    // Goals; three sizes, twice each; four latencies; processor time; connections, queues.
+    // Goals; three sizes, twice each; four latencies; CPU time; connections, queues.
     assert_eq!(elements["svg"], 1 + 6 + 4 + 1 + 2);
-    assert!(elements["title"] > 100, "values are told where they are");
+    assert!(elements["title"] > 100, "values have tooltips");
     for word in ["http:", "https:", "src=", "<script", "@import", "url(", "<link", "NaN", "inf"] {
         assert!(!page.contains(word), "{word}");
     }
-    for word in ["iperf3", "wanted ≥ 0.75 ×", "RDMA Write over message size", "readv 0.900"] {
+    for word in ["iperf3", "goal ≥ 0.75 ×", "RDMA Write over message size", "readv 0.900"] {
         assert!(page.contains(word), "{word}");
     }
 }
 
 #[test]
-fn text_from_outside_stays_text() {
+fn text_from_outside_is_escaped() {
     let evil = "</td><script>alert('1')</script><a href=\"http://example.org\">&\u{0}";
     let page = html(&report(evil));
     elements(&page);
@@ -178,7 +177,7 @@ fn text_from_outside_stays_text() {
 }
 
 #[test]
-fn a_run_without_figures_is_a_page_too() {
+fn a_run_without_figures_has_a_page() {
     let mut empty = report("x");
     for contest in &mut empty.contests {
         for score in &mut contest.contestants {
@@ -187,7 +186,7 @@ fn a_run_without_figures_is_a_page_too() {
     }
     let groups = catalog::groups(false);
     for (contest, group) in empty.contests.iter_mut().zip(&groups) {
-        contest.sum_up(group);
+        contest.summarize(group);
     }
     empty.interrupted_by = Some(2);
     let elements = elements(&html(&empty));
@@ -205,9 +204,9 @@ fn facts_are_lines() {
     assert!(facts.iter().all(|it| !it.contains('\n')));
 }
 
-/// With a file's name in this variable the page of these tests is written there, to be looked at.
+/// Writes the page of these tests to the file that the variable names, for viewing.
 #[test]
-fn the_page_can_be_looked_at() {
+fn the_page_can_be_viewed() {
     let Some(path) = std::env::var_os("FLUE_BENCH_PAGE") else { return };
     std::fs::write(path, html(&report("a machine"))).expect("the file can be written");
 }

@@ -1,4 +1,4 @@
-//! The line of JSON that a yardstick prints, ours or the one for libfabric.
+//! The line of JSON that the yardsticks print, libfabric's included.
 
 use serde::Deserialize;
 
@@ -29,7 +29,7 @@ struct Detail {
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let line: Line = serde_json::from_str(line)
-        .map_err(|error| format!("not a line of a yardstick: {error}"))?;
+        .map_err(|error| format!("not the output of a yardstick: {error}"))?;
     if line.schema != SCHEMA {
         return Err(format!("schema {:?}, not {SCHEMA}", line.schema));
     }
@@ -72,7 +72,7 @@ mod tests {
         let text = r#"{"schema":"flue-yardstick/1","kind":"bare-tcp-send","value":8.1e10,"unit":"bps","samples":null,
             "latency_ns":null,"cpu":{"user_seconds":0.5,"system_seconds":1.5},"bytes":10000000000,"seconds":1.0,
             "detail":{"messages_per_second":5.0,"frames":7}}"#;
-        let text = format!("some words before\n{}\n", text.replace('\n', ""));
+        let text = format!("other output\n{}\n", text.replace('\n', ""));
         let sample = sample(&text).unwrap();
         assert_eq!(sample.figure(Metric::BandwidthBps), Some(8.1e10));
         assert_eq!(sample.figure(Metric::MessagesPerSecond), Some(5.0));
@@ -80,15 +80,15 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_is_its_median_where_nothing_else_is_told() {
+    fn the_value_of_a_latency_is_its_median() {
         let text = r#"{"schema":"flue-yardstick/1","value":1450.0,"unit":"ns"}"#;
         assert_eq!(sample(text).unwrap().figure(Metric::LatencyP50Ns), Some(1450.0));
     }
 
     #[test]
-    fn what_is_no_sample_says_why() {
+    fn invalid_output_has_a_reason() {
         let cases = [
-            ("", "not a line"),
+            ("", "not the output"),
             (r#"{"schema":"flue-yardstick/1","error":"2 frames lost"}"#, "2 frames lost"),
             (r#"{"schema":"flue-yardstick/1","value":1.0,"unit":"miles"}"#, "miles"),
             (r#"{"schema":"flue-yardstick/1"}"#, "no value"),

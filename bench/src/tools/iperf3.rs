@@ -1,11 +1,11 @@
-//! One stream of iperf3, and its JSON.
+//! `iperf3`: one stream, and its JSON output.
 
 use serde::Deserialize;
 
 use super::{End, PORT, Pair, Tools, words};
 use crate::{
     contest::Need,
-    place::{KERNELS, Room},
+    place::{KERNELS, Namespace},
     process::{Fault, Ready},
     sample::{Covers, Cpu, Sample},
 };
@@ -15,12 +15,12 @@ impl Tools<'_> {
         let program = self.program(Need::Iperf3)?;
         let port = PORT.to_string();
         let address = KERNELS[1].to_string();
-        // It takes whole seconds, and at least one.
+        // It accepts whole seconds only, at least one.
         let seconds = self.seconds.ceil().max(1.0).to_string();
         let client = ["-c", &address, "-p", &port, "-t", &seconds, "-J"];
         Ok(Pair {
-            server: End::new(Room::Right, program, words(["-s", "-1", "-p", &port])),
-            client: End::new(Room::Left, program, words(client)),
+            server: End::new(Namespace::Right, program, words(["-s", "-1", "-p", &port])),
+            client: End::new(Namespace::Left, program, words(client)),
             ready: Ready::Listens(PORT),
         })
     }
@@ -53,7 +53,7 @@ struct Percent {
     remote_system: f64,
 }
 
-/// The sample in the client's document: what the receiver counted.
+/// The sample in the client's document, as counted by the receiver.
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let document: Document =
         serde_json::from_str(text).map_err(|error| format!("not JSON of iperf3: {error}"))?;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sample_says_why() {
+    fn invalid_output_has_a_reason() {
         let refused = r#"{"start": {}, "end": {}, "error": "unable to connect to server: Connection refused"}"#;
         assert!(sample(refused).unwrap_err().contains("Connection refused"));
         assert!(sample("iperf3: error").unwrap_err().contains("not JSON"));

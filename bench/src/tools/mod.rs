@@ -1,8 +1,8 @@
-//! How each job is run and what its tool says is read: a server and a client of somebody's, or one program.
+//! Runs each job and parses the output of its tool: a server and a client, or one program.
 //!
-//! Limits: a server is ready within [`READY_LIMIT`]; a client has its seconds and [`GRACE`], and a server
-//! [`END_LIMIT`] after its client to end by itself. Whoever does not keep them is killed, and the sample
-//! has failed.
+//! Limits: a server must be ready within [`READY_LIMIT`]; a client has twice the measuring time and [`GRACE`], and a
+//! server has [`END_LIMIT`] to end after its client. Beyond them a program is killed, and without a client's result the
+//! measurement has failed.
 
 mod document;
 mod iperf3;
@@ -20,40 +20,40 @@ use std::{
 
 use super::{
     contest::{Job, Need},
-    place::{KERNELS, Place, Room},
+    place::{KERNELS, Namespace, Place},
     process::{Ended, Fault, Ready, Running, Signals},
     sample::{Covers, Cpu, Sample},
 };
 
-/// How long a server may take until it can be called.
+/// Time for a server to become ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// How long a client may take beyond the time it measures.
+/// Time for a client beyond the measurement.
 const GRACE: Duration = Duration::from_secs(60);
-/// How long a server may take to end once its client has.
+/// Time for a server to end after its client.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// The port of a tool's first connection.
+/// The server's port.
 const PORT: u16 = 18_515;
 
-/// What the runs of all jobs share.
+/// Runs jobs.
 #[derive(Debug)]
 pub(super) struct Tools<'a> {
-    /// Where they run.
+    /// The network namespaces.
     pub(super) place: &'a Place,
-    /// What ends them early.
+    /// Signals end a run early.
     pub(super) signals: &'a Signals,
-    /// How long one sample is measured, seconds.
+    /// Length of one measurement, seconds.
     pub(super) seconds: f64,
-    /// Options of every node.
+    /// MTU of every node.
     pub(super) mtu_bytes: u16,
-    /// Programs of peers, by what needs them.
+    /// Paths of external programs.
     pub(super) programs: HashMap<Need, PathBuf>,
-    /// Iterations per second that a test of UCX has shown, by test and size.
+    /// Iterations per second of earlier UCX runs, by test and size.
     ucx_rates: HashMap<(&'static str, u64), f64>,
-    /// Runs so far: TAPs of two runs have different names, since one may linger.
+    /// Runs so far: part of a TAP's name, since the TAP of an earlier run may still exist.
     runs: u32,
 }
 
-/// Words of a command line.
+/// Arguments of a command line.
 type Words = Vec<OsString>;
 
 fn words<W: Into<OsString>>(of: impl IntoIterator<Item = W>) -> Words {
@@ -63,20 +63,20 @@ fn words<W: Into<OsString>>(of: impl IntoIterator<Item = W>) -> Words {
 /// One program of a pair.
 #[derive(Clone, Debug)]
 struct End {
-    room: Room,
+    namespace: Namespace,
     program: PathBuf,
     words: Words,
-    /// Variables of its environment.
+    /// Environment variables.
     environment: Vec<(&'static str, String)>,
 }
 
 impl End {
-    fn new(room: Room, program: &Path, words: Words) -> Self {
-        Self { room, program: program.into(), words, environment: Vec::new() }
+    fn new(namespace: Namespace, program: &Path, words: Words) -> Self {
+        Self { namespace, program: program.into(), words, environment: Vec::new() }
     }
 
-    /// As it would be typed.
-    fn told(&self) -> String {
+    /// The command line, for display.
+    fn command_line(&self) -> String {
         let program = self.program.file_name().unwrap_or_default().to_string_lossy();
         let program = if program == "exe" { "flue".into() } else { program };
         let variables = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
@@ -85,7 +85,7 @@ impl End {
     }
 }
 
-/// A server, a client, and when the one can be called by the other.
+/// A server, a client, and how the server shows that it is ready.
 #[derive(Clone, Debug)]
 struct Pair {
     server: End,
@@ -93,7 +93,7 @@ struct Pair {
     ready: Ready,
 }
 
-/// What a pair left.
+/// A pair that has ended.
 #[derive(Debug)]
 struct PairEnded {
     server: Option<Ended>,
@@ -101,7 +101,7 @@ struct PairEnded {
 }
 
 impl PairEnded {
-    /// What the kernel counted of both processes, for `bytes` of payload.
+    /// CPU time of both processes from start to end, for `bytes` of payload.
     fn cpu(&self, bytes: u64) -> Option<Cpu> {
         let (user, system) = self.client.cpu_seconds?;
         let (server_user, server_system) = self.server.as_ref()?.cpu_seconds?;
@@ -114,11 +114,11 @@ impl PairEnded {
     }
 }
 
-/// A sample, and the command line of who made it.
+/// The result of a job.
 pub(super) type Measured = Result<Sample, Fault>;
 
 impl<'a> Tools<'a> {
-    /// Of a place. `libfabric` and `programs` are what was found.
+    /// `programs` are those that were found.
     pub(super) fn new(
         place: &'a Place,
         signals: &'a Signals,
@@ -130,7 +130,7 @@ impl<'a> Tools<'a> {
         Self { place, signals, seconds, mtu_bytes, programs, ucx_rates, runs: 0 }
     }
 
-    /// Measures once.
+    /// Runs a job once.
     pub(super) fn measure(&mut self, job: &Job) -> Measured {
         match job {
             Job::Perf(job) => {
@@ -160,13 +160,13 @@ impl<'a> Tools<'a> {
                 let mut running = self.start(&end)?;
                 let ended = running.wait(self.signals, self.limit())?;
                 let sample = document::sample(&ended.out);
-                sample.map_err(|why| Fault::Failed(format!("{why}; {}", ended.told())))
+                sample.map_err(|why| Fault::Failed(format!("{why}; {}", ended.describe())))
             }
         }
     }
 
-    /// The command line of who measures, as it would be typed.
-    pub(super) fn told(&mut self, job: &Job) -> String {
+    /// The command line of the measuring process, for display.
+    pub(super) fn command_line(&mut self, job: &Job) -> String {
         let end = match job {
             Job::Perf(job) => Ok(self.perf_pair(job, &Span::Seconds(self.seconds)).client),
             Job::Libfabric { operation, size_bytes, depth } => {
@@ -178,7 +178,7 @@ impl<'a> Tools<'a> {
             Job::Iperf3 => self.iperf3_pair().map(|pair| pair.client),
             Job::Yardstick { arguments } => Ok(self.yardstick(arguments)),
         };
-        end.map_or_else(|_| String::new(), |end| end.told())
+        end.map_or_else(|_| String::new(), |end| end.command_line())
     }
 
     fn limit(&self) -> Duration {
@@ -187,11 +187,11 @@ impl<'a> Tools<'a> {
 
     fn program(&self, need: Need) -> Result<&Path, Fault> {
         let found = self.programs.get(&need).map(PathBuf::as_path);
-        found.ok_or_else(|| Fault::Failed("not found on this machine".into()))
+        found.ok_or_else(|| Fault::Failed("not installed".into()))
     }
 
     fn command(&self, end: &End) -> Command {
-        let mut command = self.place.command(end.room, &end.program);
+        let mut command = self.place.command(end.namespace, &end.program);
         command.args(&end.words).envs(end.environment.iter().cloned());
         command
     }
@@ -211,14 +211,14 @@ impl<'a> Tools<'a> {
             .map_err(|fault| at("server", fault))?;
         let mut client = self.start(&pair.client)?;
         let client = client.wait(signals, limit).map_err(|fault| {
-            let said = server.said();
-            at(&format!("client (the server said {said:?})"), fault)
+            let output = server.last_output();
+            at(&format!("client (last output of the server: {output:?})"), fault)
         })?;
         if !client.status.success() {
-            let why = Fault::Failed(format!("client: {}", client.told()));
+            let why = Fault::Failed(format!("client: {}", client.describe()));
             return Err(why);
         }
-        // A server that does not end is no reason to give up what its client has measured.
+        // A server that does not end does not invalidate its client's result.
         let server = match server.wait(signals, END_LIMIT) {
             Ok(ended) => Some(ended),
             Err(Fault::Failed(_)) => None,
@@ -252,8 +252,8 @@ impl<'a> Tools<'a> {
         let client = ["client".to_owned(), KERNELS[1].to_string()];
         let client = client.into_iter().chain(port).chain(options);
         Ok(Pair {
-            server: End::new(Room::Right, program, words(server)),
-            client: End::new(Room::Left, program, words(client)),
+            server: End::new(Namespace::Right, program, words(server)),
+            client: End::new(Namespace::Left, program, words(client)),
             ready: Ready::Listens(PORT),
         })
     }
@@ -262,23 +262,23 @@ impl<'a> Tools<'a> {
         let own = ["bench", "yardstick"].into_iter().map(str::to_owned);
         let seconds = ["--seconds".to_owned(), self.seconds.to_string()];
         let words = words(own.chain(arguments.iter().cloned()).chain(seconds));
-        End::new(Room::Bridge, self.place.program(), words)
+        End::new(Namespace::Bridge, self.place.program(), words)
     }
 }
 
 /// How long a run of `flue perf` is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Span {
-    /// So long.
+    /// A time.
     Seconds(f64),
-    /// So many operations.
+    /// A number of operations.
     Iterations(u64),
 }
 
 impl PairEnded {
-    /// What a client said that was not understood.
+    /// The client's output could not be parsed.
     fn fault(&self, why: &str) -> Fault {
-        Fault::Failed(format!("client: {why}; {}", self.client.told()))
+        Fault::Failed(format!("client: {why}; {}", self.client.describe()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `flue perf`: both ends of it, and its document.
+//! `flue perf`: command lines of both ends, and its document.
 
 use std::net::IpAddr;
 
@@ -7,21 +7,21 @@ use serde::Deserialize;
 use super::{End, PORT, Pair, Span, Tools, words};
 use crate::{
     contest::{PerfJob, Route},
-    place::{BRIDGE, KERNELS, NODE_AND_KERNEL, NODES, PREFIX_LEN, Room},
+    place::{BRIDGE, KERNELS, NODE_AND_KERNEL, NODES, Namespace, PREFIX_LEN},
     process::Ready,
     sample::{Covers, Cpu, Latency, Sample},
 };
 
-/// The document's name and version.
+/// Name and version of the document.
 const SCHEMA: &str = "flue-perf/1";
 
-/// Seconds of a run that are not counted, at most; a run that is shorter than this leaves out its fifth part.
+/// Longest warm-up, seconds; a short run has a warm-up of a fifth of its time.
 const WARM_UP_SECONDS: f64 = 0.2;
 
-/// One side of a run.
+/// Where an end runs.
 enum Side<'a> {
     Node { address: IpAddr, kernel: Option<IpAddr>, options: &'a [String] },
-    Kernel { room: Room },
+    Kernel { namespace: Namespace },
 }
 
 impl Tools<'_> {
@@ -34,14 +34,16 @@ impl Tools<'_> {
             kernel: Some(NODE_AND_KERNEL[1]),
             options: node,
         };
-        let here = Side::Kernel { room: Room::Bridge };
+        let here = Side::Kernel { namespace: Namespace::Bridge };
         let (client_side, server_side, server_address) = match *route {
             Route::TwoNodes => (on_bridge(NODES[0]), on_bridge(NODES[1]), NODES[1]),
             Route::NodeToKernel => (before_kernel(), here, NODE_AND_KERNEL[1]),
             Route::KernelToNode => (here, before_kernel(), NODE_AND_KERNEL[0]),
             Route::TwoKernels => {
-                let (left, right) =
-                    (Side::Kernel { room: Room::Left }, Side::Kernel { room: Room::Right });
+                let (left, right) = (
+                    Side::Kernel { namespace: Namespace::Left },
+                    Side::Kernel { namespace: Namespace::Right },
+                );
                 (left, right, KERNELS[1])
             }
         };
@@ -81,10 +83,10 @@ impl Tools<'_> {
 
     fn perf_end(&self, mut line: Vec<String>, letter: &str, side: &Side<'_>) -> End {
         let mut add = |option: &str, value: String| line.extend([option.to_owned(), value]);
-        let room = match side {
-            Side::Kernel { room } => {
+        let namespace = match side {
+            Side::Kernel { namespace } => {
                 add("--stack", "kernel".into());
-                *room
+                *namespace
             }
             Side::Node { address, kernel, options } => {
                 add("--tap", format!("bench{}{letter}", self.runs));
@@ -96,10 +98,10 @@ impl Tools<'_> {
                 add("--mtu", self.mtu_bytes.to_string());
                 add("--control", "none".into());
                 line.extend_from_slice(options);
-                Room::Bridge
+                Namespace::Bridge
             }
         };
-        End::new(room, self.place.program(), words(line))
+        End::new(namespace, self.place.program(), words(line))
     }
 }
 
@@ -133,7 +135,7 @@ struct Times {
     remote_system_seconds: Option<f64>,
 }
 
-/// Of the client's document, which holds one result.
+/// The single result in the client's document.
 fn outcome(text: &str) -> Result<Outcome, String> {
     let document: Document = serde_json::from_str(text)
         .map_err(|error| format!("not a document of flue perf: {error}"))?;
@@ -169,7 +171,7 @@ pub(super) fn sample(text: &str) -> Result<Sample, String> {
     })
 }
 
-/// Messages that a run has passed, those of the warm-up too.
+/// Messages of a run, including the warm-up.
 pub(super) fn messages(text: &str) -> Result<u64, String> {
     outcome(text).map(|outcome| outcome.iterations + outcome.warm_up_iterations)
 }
@@ -200,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_of_one_end_alone_is_none() {
+    fn cpu_time_needs_both_ends() {
         let text = TEXT.replace("\"remote_user_seconds\": 0.3", "\"remote_user_seconds\": null");
         assert_eq!(sample(&text).unwrap().cpu, None);
     }
 
     #[test]
-    fn what_is_no_sample_says_why() {
+    fn invalid_output_has_a_reason() {
         let cases = [
             ("", "not a document"),
             ("{\"schema\": \"flue-perf/2\"}", "schema"),

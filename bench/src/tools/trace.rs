@@ -8,19 +8,19 @@ use std::{
 use super::{End, Span, Tools, perf, words};
 use crate::{
     contest::{Job, PerfJob, Route},
-    place::Room,
+    place::Namespace,
     process::Fault,
     syscalls::{Calls, Counts, EndCalls, parse},
 };
 
-/// Bytes that the long run passes, about, and the range of its messages.
+/// Approximate bytes of the long run, and bounds on its messages.
 const LONG_BYTES: u64 = 128 << 20;
 const LONG_MESSAGES: std::ops::RangeInclusive<u64> = 300..=30_000;
-/// The short run is this part of it.
-const SHORT_PART: u64 = 10;
+/// The long run is this many times as long as the short one.
+const LONG_BY_SHORT: u64 = 10;
 
 impl Tools<'_> {
-    /// Counts the calls of a job's ends that are flue's. `scratch` takes what strace writes.
+    /// Counts the system calls of those ends of a job that are nodes. strace writes to `scratch`.
     pub(crate) fn count_calls(
         &mut self,
         strace: &Path,
@@ -51,7 +51,7 @@ impl Tools<'_> {
                 if !is_traced {
                     return Ok(Counts::new());
                 }
-                let text = fs::read_to_string(path).map_err(Fault::of("what strace wrote"))?;
+                let text = fs::read_to_string(path).map_err(Fault::of("output of strace"))?;
                 parse(&text).map_err(Fault::Failed)
             };
             if !server_has_ended {
@@ -61,7 +61,7 @@ impl Tools<'_> {
             let server = counts(&of_server, *route != Route::NodeToKernel)?;
             Ok((messages, client, server))
         };
-        let both = run((long / SHORT_PART).max(1)).and_then(|short| Ok((short, run(long)?)));
+        let both = run((long / LONG_BY_SHORT).max(1)).and_then(|short| Ok((short, run(long)?)));
         Some(both.map(|(short, long)| Calls {
             id: id.into(),
             title: title.into(),
@@ -73,7 +73,7 @@ impl Tools<'_> {
         }))
     }
 
-    /// `end` with its calls counted into `file`; it dies with strace, as strace does with this process.
+    /// `end` under strace, which writes to `file`; the end dies with strace, and strace with this process.
     fn under_strace(&self, strace: &Path, file: &Path, end: End) -> End {
         let mut line = words(["-c", "-f", "-o"]);
         line.push(file.into());
@@ -83,7 +83,7 @@ impl Tools<'_> {
         line.push(end.program.into());
         line.extend(end.words);
         End {
-            room: Room::Bridge,
+            namespace: Namespace::Bridge,
             program: strace.into(),
             words: line,
             environment: end.environment,
@@ -91,7 +91,7 @@ impl Tools<'_> {
     }
 }
 
-/// What `-s` says.
+/// The argument of `-s`.
 fn size_of(options: &[String]) -> Option<u64> {
     let at = options.iter().position(|option| option == "-s")?;
     options.get(at + 1)?.parse().ok().filter(|&size| size > 0)

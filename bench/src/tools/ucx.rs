@@ -1,24 +1,24 @@
-//! `ucx_perftest` over UCX_TLS=tcp, and its lines.
+//! `ucx_perftest` over UCX_TLS=tcp, and its CSV output.
 //!
-//! It counts iterations, not seconds: a short run first shows how many fit. It tells one percentile of a
-//! latency a run, so three runs, each a third as long, tell three.
+//! It takes a number of iterations, not a time, so a short run first estimates how many fit. It reports one percentile
+//! of the latency per run, so a sample is three runs, each a third as long.
 
 use super::{End, Measured, PORT, Pair, PairEnded, Tools, words};
 use crate::{
     contest::Need,
-    place::{KERNELS, Room, VETH},
+    place::{KERNELS, Namespace, VETH},
     process::{Fault, Ready},
     sample::{Latency, Sample},
 };
 
-/// Iterations of the short run: as many as are this many bytes, within the range.
+/// Payload bytes of the short run, and bounds on its iterations.
 const TRIAL_BYTES: u64 = 32 << 20;
 const TRIAL_ITERATIONS: std::ops::RangeInclusive<u64> = 50..=10_000;
-/// Iterations of a run.
+/// Bounds on the iterations of a run.
 const ITERATIONS: std::ops::RangeInclusive<u64> = 20..=1_000_000_000;
-/// Iterations before a run that are not counted.
+/// Warm-up iterations.
 const WARM_UP_ITERATIONS: u64 = 200;
-/// The percentiles of a latency.
+/// Percentiles of the latency.
 const RANKS: [&str; 3] = ["50", "99", "99.9"];
 
 impl Tools<'_> {
@@ -33,7 +33,7 @@ impl Tools<'_> {
             }
         };
         let runs = if latency { RANKS.len() } else { 1 };
-        // A round trip is two of what the line tells.
+        // The line reports half the round trip.
         let per_second = if latency { rate / 2.0 } else { rate };
         let count = (per_second * self.seconds / runs as f64) as u64;
         let count = count.clamp(*ITERATIONS.start(), *ITERATIONS.end());
@@ -94,7 +94,7 @@ impl Tools<'_> {
         let environment = |device: &str| {
             vec![("UCX_TLS", "tcp".to_owned()), ("UCX_NET_DEVICES", device.to_owned())]
         };
-        let mut server = End::new(Room::Right, program, words(["-p", &port]));
+        let mut server = End::new(Namespace::Right, program, words(["-p", &port]));
         server.environment = environment(VETH[1]);
         let (size, count, warm_up) =
             (size_bytes.to_string(), count.to_string(), WARM_UP_ITERATIONS.to_string());
@@ -105,7 +105,7 @@ impl Tools<'_> {
         if let Some(rank) = rank {
             line.extend(words(["-R", rank]));
         }
-        let mut client = End::new(Room::Left, program, line);
+        let mut client = End::new(Namespace::Left, program, line);
         client.environment = environment(VETH[0]);
         Ok(Pair { server, client, ready: Ready::Listens(PORT) })
     }
@@ -115,9 +115,9 @@ impl Tools<'_> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Line {
     iterations: u64,
-    /// The percentile that was asked for, of a latency: half the round trip, µs.
+    /// The requested percentile of half the round trip, µs.
     percentile_us: f64,
-    /// The time of one iteration, all in all; of a latency half of it, µs.
+    /// Mean time of an iteration, µs; for latency tests, of half the round trip.
     overall_us: f64,
 }
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_refused() {
+    fn invalid_output_is_refused() {
         let head = TEXT.lines().next().unwrap();
         for text in ["", head, "0,1,1,1,1", "5,1,1,0,0", "5,1", "[1] error: no tcp, no, no, no, no"]
         {

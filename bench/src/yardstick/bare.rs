@@ -1,4 +1,4 @@
-//! `bare-tcp-send`, `bare-tcp-recv`: a TCP without costs on a TAP, against a socket of the kernel.
+//! `bare-tcp-send`, `bare-tcp-recv`: a minimal TCP on a TAP, with a kernel socket as peer.
 
 use clap::Args;
 use flue_report::failure::Failure;
@@ -14,21 +14,20 @@ use super::{
     measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
 };
 
-/// Largest frame that may be left to the kernel to cut.
+/// Largest frame that the kernel segments.
 const SUPER_FRAME_BYTES_MAX: usize = 65_535;
-/// What the kernel may have in flight: of super-segments, and of plain frames. More than a thousand frames
-/// in flight toward a TAP are dropped without a word.
+/// Receive windows for super-segments and for plain frames. A TAP silently drops frames beyond its queue of 1,000.
 const SUPER_WINDOW_BYTES: u32 = 4_000_000;
 const PLAIN_WINDOW_BYTES: u32 = 700_000;
-/// Received bytes until an acknowledgement is sent, unless the TAP runs empty.
+/// Received bytes until an acknowledgement is sent; earlier when the TAP is empty.
 const SUPER_ACK_BYTES: u32 = 128 * 1024;
 const PLAIN_ACK_BYTES: u32 = 32 * 1024;
-/// Looks at an empty TAP until what has come is acknowledged.
+/// Reads of an empty TAP until received data is acknowledged.
 const EMPTY_LOOKS: u32 = 3;
-/// Segments that are sent between two looks at what the kernel has acknowledged.
+/// Segments sent between two reads of acknowledgements.
 const SUPER_SEGMENTS_PER_LOOK: u32 = 1;
 const PLAIN_SEGMENTS_PER_LOOK: u32 = 8;
-/// Segments, or looks at the TAP, between two looks at the clock.
+/// Segments sent, or reads of the TAP, between two reads of the clock.
 const STEPS_PER_CLOCK: u32 = 32;
 
 /// Options of the bare TCP.
@@ -38,12 +37,12 @@ pub struct BareArgs {
     #[arg(long)]
     pub plain: bool,
 
-    /// Who fills in the checksums of plain frames that are sent; the default is what is faster. Without the
-    /// header the TAP is a plain one. The kernel always sends plain frames without.
+    /// How the TCP checksums of plain frames are filled in; the default is the faster one. With "software", and when
+    /// receiving plain frames, the TAP has no virtio-net header
     #[arg(long, value_enum, requires = "plain")]
     pub checksum: Option<Checksum>,
 
-    /// Largest IP packet [1280 to 65521]
+    /// MTU [1280 to 65521]
     #[arg(
         long,
         value_name = "BYTES",
@@ -52,11 +51,11 @@ pub struct BareArgs {
     )]
     pub mtu: u16,
 
-    /// What may be in flight; when sending, at most what the kernel allows
+    /// Most bytes in flight; when sending, the kernel's receive window is a limit too
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(65536..=16_000_000))]
     pub window: Option<u32>,
 
-    /// What all kinds have in common.
+    /// Options of all kinds.
     #[command(flatten)]
     pub common: Common,
 }
@@ -66,13 +65,13 @@ impl BareArgs {
         match (self.plain, task) {
             (false, _) => Checksum::Header,
             (true, Task::Sink) => self.checksum.unwrap_or(Checksum::Header),
-            // What the kernel sends is complete in any case.
+            // The kernel sends complete checksums to a TAP without the header.
             (true, Task::Source) => Checksum::Software,
         }
     }
 }
 
-/// A connection that is up.
+/// An established connection.
 struct Bench {
     checksum: Checksum,
     bed: Bed,
@@ -113,7 +112,7 @@ fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
     Ok(Bench { checksum, bed, engine, kernel, segment_bytes, mss, window_bytes })
 }
 
-/// Our end sends.
+/// The yardstick sends.
 pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     let mut bench = connect(args, Task::Sink)?;
     let Bench { engine, kernel, segment_bytes, mss, window_bytes, .. } = &mut bench;
@@ -152,16 +151,14 @@ pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     engine.finish()?;
     while !kernel.is_done() {
         if engine.receive()? == Arrival::Nothing && !patience.wait() {
-            return Err(Failure::work(
-                "the kernel's socket does not see the end of the connection",
-            ));
+            return Err(Failure::work("the kernel socket does not see the end of the connection"));
         }
     }
     conclude(args, bench, &watch, Sent { sent_bytes, segments, near_cpu_seconds })
 }
 
-/// Bytes of the next segment: a whole one, or if it must be less, whole packets that are not a small part
-/// of the window (RFC 9293 s3.8.6.2.1).
+/// Bytes of the next segment: a full one if there is room, else whole packets that are a good part of the window
+/// (sender SWS avoidance, RFC 9293 §3.8.6.2.1).
 const fn next_segment(room: usize, window: usize, segment: usize, mss: usize) -> usize {
     if room >= segment {
         return segment;
@@ -214,7 +211,7 @@ pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
     conclude(args, bench, &watch, Sent { sent_bytes: received_bytes, segments, near_cpu_seconds })
 }
 
-/// What our end has counted, in all.
+/// Totals of the yardstick's end.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     sent_bytes: u64,
@@ -222,7 +219,7 @@ struct Sent {
     near_cpu_seconds: f64,
 }
 
-/// Compares both ends' counts, and tells.
+/// Compares the counts of both ends, and makes the result.
 fn conclude(
     args: &BareArgs,
     bench: Bench,
@@ -253,24 +250,24 @@ fn conclude(
     Outcome::bandwidth(watch.measured()?, detail)
 }
 
-/// Whether what happened is what was to be measured: everything arrived, at the first attempt.
+/// Whether the run is valid: all data arrived at the first attempt.
 fn judge(
     trouble: Trouble,
     dropped_frames: u64,
     ours_bytes: u64,
     theirs_bytes: u64,
 ) -> Result<(), Failure> {
-    // Duplicates are the kernel's answer to an acknowledgement that came late: nothing is missing.
+    // The kernel sends duplicates when an acknowledgement is late: nothing was lost.
     let Trouble { gaps, duplicates: _, damaged } = trouble;
     if gaps + damaged > 0 {
         return Err(Failure::work(format!(
-            "frames were lost: {gaps} segments came behind a gap, {damaged} were damaged; the TAP has \
-             dropped {dropped_frames}"
+            "frames were lost: {gaps} segments followed a gap, {damaged} were damaged; the TAP dropped \
+             {dropped_frames}"
         )));
     }
     if ours_bytes != theirs_bytes {
         return Err(Failure::work(format!(
-            "the kernel's end has counted {theirs_bytes} bytes and ours {ours_bytes}"
+            "the kernel counted {theirs_bytes} bytes, the yardstick {ours_bytes}"
         )));
     }
     Ok(())
@@ -281,19 +278,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_has_no_figure() {
+    fn a_run_with_losses_is_invalid() {
         let fine = Trouble { gaps: 0, duplicates: 3, damaged: 0 };
         assert!(judge(fine, 0, 100, 100).is_ok());
         let message = |trouble, ours, theirs| judge(trouble, 7, ours, theirs).unwrap_err().message;
-        assert!(
-            message(Trouble { gaps: 2, ..fine }, 1, 1).contains("2 segments came behind a gap")
-        );
+        assert!(message(Trouble { gaps: 2, ..fine }, 1, 1).contains("2 segments followed a gap"));
         assert!(message(Trouble { damaged: 1, ..fine }, 1, 1).contains("dropped 7"));
-        assert!(message(fine, 99, 100).contains("counted 100 bytes and ours 99"));
+        assert!(message(fine, 99, 100).contains("counted 100 bytes, the yardstick 99"));
     }
 
     #[test]
-    fn segments_are_whole_or_no_small_part_of_the_window() {
+    fn segments_are_full_or_a_good_part_of_the_window() {
         let next = |room, window| next_segment(room, window, 64_240, 1460);
         assert_eq!(next(64_240, 4_000_000), 64_240);
         assert_eq!(next(64_239, 4_000_000), 0);

@@ -1,4 +1,4 @@
-//! Where a yardstick is laid: a network namespace, one or two TAPs in it, and what joins them.
+//! The test bed of a yardstick: a network namespace, one or two TAPs, and a bridge.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::{Common, frame::Station, frame::VNET_BYTES};
 
-/// The two stations of a run; the second is the kernel's where the kernel takes part.
+/// The two stations of a run; the far one is the kernel's in runs against a kernel socket.
 pub(super) const NEAR: Station = Station {
     mac: [0x02, 0, 0x0a, 0x58, 0, 2],
     address: Ipv4Addr::new(10, 88, 0, 2),
@@ -29,47 +29,46 @@ const PREFIX_LEN: u8 = 24;
 
 const BRIDGE: &str = "yard-bridge";
 
-/// Room for the largest frame behind its headers.
+/// Buffer size for the largest frame.
 pub(super) const FRAME_BYTES_MAX: usize = 66_000;
 
-/// A TAP, and nothing between it and the caller.
+/// Direct access to a TAP.
 pub(super) struct Tap {
     fd: OwnedFd,
     name: String,
     vnet_header: bool,
-    /// Keeps the interface.
+    /// Keeps the interface alive.
     _link: Box<dyn Link>,
 }
 
 impl Tap {
-    /// Whether a virtio-net header stands in front of each frame.
+    /// Whether frames have a virtio-net header.
     pub(super) const fn vnet_header(&self) -> bool {
         self.vnet_header
     }
 
-    /// Bytes in front of each frame.
+    /// Bytes of the virtio-net header.
     pub(super) const fn front_bytes(&self) -> usize {
         if self.vnet_header { VNET_BYTES } else { 0 }
     }
 
-    /// Reads one frame into `buffer`, the virtio-net header in front. Returns how many bytes there are in
-    /// all; `None` when no frame is there.
+    /// Reads one frame, with its virtio-net header. Returns the total length; `None` if there is no frame.
     pub(super) fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Failure> {
-        self.taken(rustix::io::read(&self.fd, buffer))
+        self.received(rustix::io::read(&self.fd, buffer))
     }
 
-    /// Reads one frame, the first bytes of it into `head` (the virtio-net header among them), the others
-    /// into `rest`. Returns how many bytes there are in all; `None` when no frame is there.
+    /// Reads one frame: the first bytes, with the virtio-net header, into `head`, the others into `rest`. Returns the
+    /// total length; `None` if there is no frame.
     pub(super) fn scatter(
         &self,
         head: &mut [u8],
         rest: &mut [u8],
     ) -> Result<Option<usize>, Failure> {
         let slices = &mut [IoSliceMut::new(head), IoSliceMut::new(rest)];
-        self.taken(rustix::io::readv(&self.fd, slices))
+        self.received(rustix::io::readv(&self.fd, slices))
     }
 
-    fn taken(&self, read: Result<usize, Errno>) -> Result<Option<usize>, Failure> {
+    fn received(&self, read: Result<usize, Errno>) -> Result<Option<usize>, Failure> {
         match read {
             Ok(bytes) => Ok(Some(bytes)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
@@ -77,21 +76,21 @@ impl Tap {
         }
     }
 
-    /// Writes one frame, the virtio-net header in front; again as long as the kernel has no room.
+    /// Writes one frame, with its virtio-net header; retries while the kernel has no room.
     pub(super) fn write(&self, frame: &[u8]) -> Result<(), Failure> {
-        self.put(|| rustix::io::write(&self.fd, frame))
+        self.retry(|| rustix::io::write(&self.fd, frame))
     }
 
-    /// Writes one frame, headers and payload, from where they lie.
+    /// Writes one frame, its headers and payload from separate buffers.
     pub(super) fn gather(&self, head: &[u8], payload: &[u8]) -> Result<(), Failure> {
         if payload.is_empty() {
             return self.write(head);
         }
         let slices = [IoSlice::new(head), IoSlice::new(payload)];
-        self.put(|| rustix::io::writev(&self.fd, &slices))
+        self.retry(|| rustix::io::writev(&self.fd, &slices))
     }
 
-    fn put(&self, write: impl Fn() -> Result<usize, Errno>) -> Result<(), Failure> {
+    fn retry(&self, write: impl Fn() -> Result<usize, Errno>) -> Result<(), Failure> {
         loop {
             match write() {
                 Ok(_) => return Ok(()),
@@ -106,28 +105,28 @@ impl Tap {
     }
 }
 
-/// What the TAPs of a run are joined to.
+/// What the TAPs of a run are attached to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ground {
-    /// The kernel's own stack, which has the address of [`FAR`].
+    /// The kernel's stack, with the address of [`FAR`].
     Kernel,
     /// A bridge.
     Bridge,
 }
 
-/// What a TAP is to be like.
+/// Properties of a TAP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) ground: Ground,
     pub(super) mtu_bytes: u16,
-    /// What a virtio-net header says may be left undone.
+    /// Offloads of the virtio-net header.
     pub(super) vnet: VnetMode,
 }
 
-/// The place of a run.
+/// The test bed.
 pub(super) struct Bed {
     netlink: Netlink,
-    /// The caller's TAPs, if it has named some.
+    /// TAPs that `--tap` names.
     given: Vec<String>,
     napi: NapiMode,
     opened: Vec<String>,
@@ -135,11 +134,11 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// In a namespace of its own, or with the caller's TAPs where it stands.
+    /// In a new network namespace; with `--tap` in the current one.
     pub(super) fn make(common: &Common, taps: usize) -> Result<Self, Failure> {
         let given = common.tap.clone();
         if !given.is_empty() && given.len() != taps {
-            let message = format!("--tap: this kind needs {taps}, and {} are named", given.len());
+            let message = format!("--tap: this kind needs {taps}, not {}", given.len());
             return Err(Failure::usage(message));
         }
         environment::check_tun()?;
@@ -153,7 +152,7 @@ impl Bed {
         Ok(Self { netlink, given, napi, opened: Vec::new(), has_bridge: false })
     }
 
-    /// Opens the next TAP, and makes the kernel's side ready.
+    /// Opens the next TAP, and sets up the kernel's side.
     pub(super) fn open(&mut self, wanted: Wanted) -> Result<Tap, Failure> {
         let Wanted { ground, mtu_bytes, vnet } = wanted;
         let is_given = !self.given.is_empty();
@@ -165,7 +164,7 @@ impl Bed {
         let OpenTap { link, vnet_header, threaded_napi, .. } =
             open_tap(&options).map_err(tap_failure)?;
         if napi == NapiMode::Threaded && !threaded_napi {
-            return Err(Failure::lacking(format!("TAP {name} cannot have threaded NAPI")));
+            return Err(Failure::lacking(format!("TAP {name} does not support threaded NAPI")));
         }
 
         let makes_bridge = ground == Ground::Bridge && !is_given;
@@ -198,7 +197,7 @@ impl Bed {
         Ok(Station { mac: mac.ok_or_else(lacking)?, ..FAR })
     }
 
-    /// Frames that the kernel had for the TAPs and dropped, since nobody fetched them in time.
+    /// Frames that the kernel dropped because a TAP's queue was full.
     pub(super) fn dropped_frames(&mut self) -> Result<u64, Failure> {
         let mut total = 0;
         for name in &self.opened {

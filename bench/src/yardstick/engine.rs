@@ -1,7 +1,7 @@
-//! A TCP that does nothing but move bytes: what an engine that costs nothing could reach.
+//! A minimal TCP: an upper bound for any engine.
 //!
-//! It opens a connection, counts sequence numbers, respects the peer's window, acknowledges what is in
-//! order. There is no retransmission, no congestion control and no time in it.
+//! It opens a connection, counts sequence numbers, respects the peer's window and acknowledges data in order. It has no
+//! retransmission, congestion control or timers.
 
 use flue_report::failure::Failure;
 
@@ -14,28 +14,28 @@ use super::{
     measure::Patience,
 };
 
-/// Where payload is read from and to: larger than the caches next to a processor, as a user's would be.
+/// Payload buffers: larger than L1, as a user's would be.
 const MEMORY_BYTES: usize = 1 << 20;
 
-/// What one look at the TAP has brought.
+/// Result of one read of the TAP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Arrival {
     /// No frame.
     Nothing,
-    /// A frame without payload that matters, or not for us.
+    /// A frame without new payload, or for another station.
     Other,
-    /// So many bytes of payload, in order.
+    /// Bytes of payload, in order.
     Data(usize),
 }
 
-/// What did not go as on a wire without loss.
+/// Counters of unexpected segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Trouble {
-    /// Segments from beyond what was expected: something in front of them is missing.
+    /// Segments beyond RCV.NXT: an earlier one is missing.
     pub(super) gaps: u64,
-    /// Segments that were there already.
+    /// Segments received before.
     pub(super) duplicates: u64,
-    /// Segments whose checksum was wrong.
+    /// Segments with a wrong checksum.
     pub(super) damaged: u64,
 }
 
@@ -60,19 +60,19 @@ pub(super) struct Engine {
     pub(super) trouble: Trouble,
 }
 
-/// How an engine is to be.
+/// Settings of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) mss: u16,
     pub(super) checksum: Checksum,
-    /// What the peer may have in flight.
+    /// Receive window.
     pub(super) window_bytes: u32,
     /// The peer.
     pub(super) far: Station,
 }
 
 impl Engine {
-    /// Before its handshake.
+    /// An engine before its handshake.
     pub(super) fn new(tap: Tap, settings: Settings) -> Self {
         let Settings { mss, checksum, window_bytes, far } = settings;
         let head = Head::new(NEAR, far, tap.vnet_header(), checksum, mss);
@@ -90,7 +90,7 @@ impl Engine {
             window: (window_bytes >> WINDOW_SCALE).min(u16::MAX.into()) as u16,
             is_open: false,
             has_ended: false,
-            // Written to, so that no page is missing when the first frame comes.
+            // Written to, so that there are no page faults during the run.
             inbox: vec![1; MEMORY_BYTES + FRAME_BYTES_MAX],
             inbox_at: 0,
             outbox: vec![0x5a; MEMORY_BYTES + FRAME_BYTES_MAX],
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// Shakes hands with the peer, which listens.
+    /// Connects to the listening peer.
     pub(super) fn connect(&mut self) -> Result<(), Failure> {
         self.transmit(SYN, 0)?;
         let mut patience = Patience::new();
@@ -117,27 +117,27 @@ impl Engine {
         window.saturating_sub(self.in_flight_bytes()) as usize
     }
 
-    /// The window that the peer has opened.
+    /// The peer's receive window.
     pub(super) const fn window_bytes(&self) -> usize {
         self.snd_wnd as usize
     }
 
-    /// Bytes that are sent and not acknowledged.
+    /// Bytes sent and not acknowledged.
     pub(super) const fn in_flight_bytes(&self) -> u32 {
         self.snd_nxt.wrapping_sub(self.snd_una)
     }
 
-    /// Bytes that have come and are not acknowledged.
+    /// Bytes received and not acknowledged.
     pub(super) const fn unacknowledged_bytes(&self) -> u32 {
         self.rcv_nxt.wrapping_sub(self.last_ack)
     }
 
-    /// Whether the peer has said that it sends nothing any more.
+    /// Whether the peer has sent its FIN.
     pub(super) const fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Sends the next bytes of its memory.
+    /// Sends the next bytes of the payload buffer.
     pub(super) fn send(&mut self, bytes: usize) -> Result<(), Failure> {
         self.transmit(ACK, bytes)
     }
@@ -147,7 +147,7 @@ impl Engine {
         self.transmit(ACK, 0)
     }
 
-    /// Says that it sends nothing any more.
+    /// Sends a FIN.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         self.transmit(FIN | ACK, 0)
     }
@@ -168,7 +168,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes one frame, if there is one.
+    /// Processes one frame, if there is one.
     pub(super) fn receive(&mut self) -> Result<Arrival, Failure> {
         let mut front = [0; VNET_BYTES + HEADERS_BYTES];
         let skip = VNET_BYTES - self.tap.front_bytes();
@@ -197,7 +197,7 @@ impl Engine {
 
     fn answer_arp(&self, frame: &[u8]) -> Result<(), Failure> {
         let Some(answer) = frame::arp_answer(frame, NEAR) else { return Ok(()) };
-        // No offload is asked for: the header is all zero.
+        // A header of zeros asks for no offload.
         let mut bytes = [0; VNET_BYTES + frame::ARP_BYTES];
         bytes[VNET_BYTES..].copy_from_slice(&answer);
         self.tap.write(&bytes[VNET_BYTES - self.tap.front_bytes()..])
@@ -213,7 +213,7 @@ impl Engine {
             let options = &self.inbox[self.inbox_at..self.inbox_at + options_bytes];
             self.peer_scale = frame::window_scale(options);
             (self.rcv_nxt, self.snd_una) = (seq.wrapping_add(1), ack);
-            self.snd_wnd = window.into(); // RFC 7323 s2.2: in a SYN it is not scaled
+            self.snd_wnd = window.into(); // RFC 7323 §2.2: in a SYN it is not scaled
             self.is_open = true;
             return Ok(Arrival::Other);
         }

@@ -1,23 +1,23 @@
-//! The few headers that the yardsticks need, made once and patched for each frame: virtio-net, Ethernet,
-//! IPv4, TCP without options (but in a SYN), and the answer to ARP.
+//! Frame headers of the yardsticks, built once and patched for each frame: virtio-net, Ethernet, IPv4, TCP (with
+//! options in a SYN only), and the ARP reply.
 //!
-//! Sums are taken over words in the machine's own byte order and stored as they are: RFC 1071 s2(B).
+//! Checksums are computed and stored in the machine's byte order: RFC 1071 §2(B).
 
 use std::net::Ipv4Addr;
 
-/// Bytes of a virtio-net header, as the link asks for it.
+/// Length of the virtio-net header, as the link sets it.
 pub(super) const VNET_BYTES: usize = 12;
-/// Where the IP header of a frame lies.
+/// Offset of the IP header.
 const IP: usize = 14;
-/// Where its TCP header lies.
+/// Offset of the TCP header.
 const TCP: usize = 34;
-/// Where its payload lies: bytes of all headers.
+/// Offset of the payload: length of all headers.
 pub(super) const HEADERS_BYTES: usize = 54;
-/// Options of a SYN: MSS and window scale, padded (RFC 9293 s3.2, RFC 7323 s2.2).
+/// Options of a SYN: MSS and window scale, padded (RFC 9293 §3.2, RFC 7323 §2.2).
 const SYN_OPTIONS_BYTES: usize = 8;
-/// Bytes of IP and TCP header: what an MTU has beyond its MSS.
+/// Length of IP and TCP headers: the MTU less the MSS.
 pub(super) const MTU_OVERHEAD_BYTES: usize = 40;
-/// Scale of the windows that are sent, so that one of 4 MiB fits.
+/// Window scale: enough for a window of 4 MiB.
 pub(super) const WINDOW_SCALE: u32 = 8;
 
 pub(super) const FIN: u8 = 0x01;
@@ -29,11 +29,11 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const PROTOCOL_TCP: u8 = 6;
 
-/// virtio 1.2 s5.1.6: the device is to finish a checksum, and to cut TCP over IPv4.
+/// virtio 1.2 §5.1.6: checksum offload, and segmentation of TCP over IPv4.
 const VNET_NEEDS_CSUM: u8 = 1;
 const VNET_GSO_TCPV4: u8 = 1;
 
-/// One end of the conversation.
+/// Addresses of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Station {
     pub(super) mac: [u8; 6],
@@ -41,43 +41,42 @@ pub(super) struct Station {
     pub(super) port: u16,
 }
 
-/// Who fills in TCP's checksum.
+/// How the TCP checksum is filled in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Checksum {
-    /// The sender, over all bytes
+    /// By the sender, over all bytes
     Software,
-    /// The kernel, asked by the virtio-net header: never, unless the frame leaves the machine
+    /// By the kernel, as the virtio-net header asks; only if the frame leaves the machine
     Header,
 }
 
-/// What a TCP header says.
+/// Fields of a TCP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Segment {
     pub(super) seq: u32,
     pub(super) ack: u32,
     pub(super) flags: u8,
-    /// As it stands in the header.
+    /// Not scaled.
     pub(super) window: u16,
 }
 
-/// The headers of the frames that one end sends.
+/// Headers of the frames that one end sends.
 #[derive(Debug)]
 pub(super) struct Head {
     bytes: [u8; VNET_BYTES + HEADERS_BYTES + SYN_OPTIONS_BYTES],
-    /// Where a frame begins in `bytes`: without virtio-net header behind it.
+    /// Start of a frame in `bytes`: after the virtio-net header if there is none.
     start: usize,
     checksum: Checksum,
     mss: u16,
-    /// Of the IP header with length and identification zero.
+    /// Sum of the IP header with length and identification 0.
     ip_sum: u64,
-    /// Of addresses and protocol.
+    /// Sum of addresses and protocol.
     pseudo_sum: u64,
     id: u16,
 }
 
 impl Head {
-    /// Of frames from `near` to `far`, in front of which the link has a virtio-net header or not.
-    /// [`Checksum::Header`] needs one.
+    /// Headers of frames from `near` to `far`. [`Checksum::Header`] needs `vnet_header`.
     pub(super) fn new(
         near: Station,
         far: Station,
@@ -95,7 +94,7 @@ impl Head {
         frame[..6].copy_from_slice(&far.mac);
         frame[6..12].copy_from_slice(&near.mac);
         frame[12..14].copy_from_slice(&ETHERTYPE_IPV4);
-        // Version and length; not to be fragmented; hops left.
+        // Version and header length; DF; TTL.
         (frame[IP], frame[IP + 6], frame[IP + 8]) = (0x45, 0x40, 64);
         frame[IP + 9] = PROTOCOL_TCP;
         frame[IP + 12..IP + 16].copy_from_slice(&near.address.octets());
@@ -108,8 +107,8 @@ impl Head {
         Self { bytes, start, checksum, mss, ip_sum, pseudo_sum, id: 0 }
     }
 
-    /// What stands in front of `payload` in the frame of `segment`. A payload of more than the MSS is left
-    /// to the kernel to cut. A SYN carries no payload, but options.
+    /// The headers of the frame of `segment` with `payload`. The kernel segments a payload larger than the MSS. A SYN
+    /// has options and no payload.
     pub(super) fn patch(&mut self, segment: Segment, payload: &[u8]) -> &[u8] {
         let Segment { seq, ack, flags, window } = segment;
         let options = if flags & SYN == 0 { 0 } else { SYN_OPTIONS_BYTES };
@@ -149,17 +148,17 @@ impl Head {
     }
 }
 
-/// A segment that was received.
+/// A received segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Received {
     pub(super) segment: Segment,
-    /// Bytes of options in front of the payload.
+    /// Length of the TCP options.
     pub(super) options_bytes: usize,
     pub(super) payload_bytes: usize,
 }
 
-/// What came: the first [`HEADERS_BYTES`] of a frame, or all of it, and how many bytes follow. `None` when it
-/// is not a TCP segment for `port`, whole.
+/// Parses a frame: `head` is its first [`HEADERS_BYTES`], or all of a shorter one, and `rest_bytes` follow. `None` if
+/// it is not a complete TCP segment for `port`.
 pub(super) fn parse(head: &[u8], rest_bytes: usize, port: u16) -> Option<Received> {
     let head: &[u8; HEADERS_BYTES] = head.try_into().ok()?;
     let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
@@ -175,7 +174,7 @@ pub(super) fn parse(head: &[u8], rest_bytes: usize, port: u16) -> Option<Receive
     let header_bytes = usize::from(head[TCP + 12] >> 4) * 4;
     let options_bytes = header_bytes.checked_sub(HEADERS_BYTES - TCP)?;
     let payload_bytes = tcp_bytes.checked_sub(header_bytes)?;
-    // A short frame has padding behind its packet.
+    // A short frame has padding after the packet.
     if options_bytes + payload_bytes > rest_bytes {
         return None;
     }
@@ -184,21 +183,21 @@ pub(super) fn parse(head: &[u8], rest_bytes: usize, port: u16) -> Option<Receive
     Some(Received { segment, options_bytes, payload_bytes })
 }
 
-/// Changes the sequence number of a frame, and nothing else.
+/// Changes the sequence number of a frame; the checksum stays as it is.
 pub(super) fn set_sequence(frame: &mut [u8], seq: u32) {
     frame[TCP + 4..TCP + 8].copy_from_slice(&seq.to_be_bytes());
 }
 
-/// Whether the TCP checksum of a frame is right; `rest` is what follows its headers, without padding.
+/// Whether the TCP checksum is right; `rest` is what follows the headers, without padding.
 pub(super) fn is_right(head: &[u8; HEADERS_BYTES], rest: &[u8]) -> bool {
     let tcp_bytes = HEADERS_BYTES - TCP + rest.len();
     let pseudo = sum(&head[IP + 12..TCP]) + word(u16::from(PROTOCOL_TCP)) + word(tcp_bytes as u16);
     fold(pseudo + sum(&head[TCP..]) + sum(rest)) == 0xffff
 }
 
-/// The window scale among the options of a SYN.
+/// The window scale in the options of a SYN.
 pub(super) fn window_scale(mut options: &[u8]) -> u32 {
-    const MAX: u32 = 14; // RFC 7323 s2.3
+    const MAX: u32 = 14; // RFC 7323 §2.3
     loop {
         match *options {
             [0, ..] | [] => return 0,
@@ -212,10 +211,10 @@ pub(super) fn window_scale(mut options: &[u8]) -> u32 {
     }
 }
 
-/// Bytes of an ARP packet for IPv4 over Ethernet, in its frame.
+/// Length of a frame with an ARP packet for IPv4.
 pub(super) const ARP_BYTES: usize = 42;
 
-/// The answer to a frame that asks for the Ethernet address of `me` (RFC 826).
+/// The reply to an ARP request for `me` (RFC 826).
 pub(super) fn arp_answer(frame: &[u8], me: Station) -> Option<[u8; ARP_BYTES]> {
     const REQUEST: [u8; 8] = [0, 1, 0x08, 0, 6, 4, 0, 1];
     let frame = frame.first_chunk::<ARP_BYTES>()?;
@@ -235,14 +234,14 @@ pub(super) fn arp_answer(frame: &[u8], me: Station) -> Option<[u8; ARP_BYTES]> {
     Some(answer)
 }
 
-/// A number of a header as a word of its sum.
+/// A header field as a term of the sum.
 const fn word(number: u16) -> u64 {
     u16::from_ne_bytes(number.to_be_bytes()) as u64
 }
 
-/// The sum of `bytes` as words in the machine's order, not folded. Only the last of several may be odd.
+/// The unfolded sum of `bytes`. Of several pieces only the last may have an odd length.
 fn sum(bytes: &[u8]) -> u64 {
-    // 32-bit words in 64-bit lanes lose no carry, and 2^16 is 1 modulo 65 535.
+    // 32-bit words in a 64-bit sum lose no carry, and 2^16 is 1 modulo 65,535.
     let (words, tail) = bytes.as_chunks::<4>();
     let total: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     let mut rest = [0; 4];
@@ -277,7 +276,7 @@ mod tests {
         head.first_chunk().unwrap()
     }
 
-    /// RFC 1071 s3 sums these octets to ddf2.
+    /// RFC 1071 §3: the sum of these octets is ddf2.
     #[test]
     fn the_example_of_rfc_1071() {
         let octets = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_read_as_it_was_made() {
+    fn a_frame_round_trips() {
         let mut head = plain();
         let payload = [0xa5; 1460];
         let bytes = head.patch(SEGMENT, &payload);
@@ -301,8 +300,8 @@ mod tests {
             parse(&other, payload.len(), FAR.port).unwrap().segment,
             Segment { seq: 9, ..SEGMENT }
         );
-        assert_eq!(parse(bytes, payload.len(), 4999), None, "for somebody else");
-        assert_eq!(parse(bytes, payload.len() - 1, FAR.port), None, "cut");
+        assert_eq!(parse(bytes, payload.len(), 4999), None, "for another station");
+        assert_eq!(parse(bytes, payload.len() - 1, FAR.port), None, "truncated");
         assert_eq!(parse(&bytes[..53], 0, FAR.port), None, "a runt");
     }
 
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_any_kind_are_passed_and_bad_ones_end_the_search() {
+    fn other_options_are_skipped_and_bad_ones_end_the_search() {
         assert_eq!(window_scale(&[2, 4, 5, 180, 1, 3, 3, 7]), 7);
         assert_eq!(window_scale(&[3, 3, 99]), 14);
         for bad in [&[][..], &[0, 3, 3, 7], &[8, 0, 3, 3, 7], &[8, 200, 3], &[3], &[5]] {
@@ -327,11 +326,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_to_the_kernel_stands_in_the_header() {
+    fn offloads_are_requested_in_the_virtio_net_header() {
         let mut head = Head::new(NEAR, FAR, true, Checksum::Header, 1460);
         let payload = vec![1; 44 * 1460];
         let bytes = head.patch(SEGMENT, &payload);
-        // Flags, kind; header length, size, start and offset of the checksum, little endian.
+        // flags, gso_type; hdr_len, gso_size, csum_start, csum_offset, little endian.
         let expected = [1, 1, 54, 0, 0xb4, 0x05, 34, 0, 16, 0, 0, 0];
         assert_eq!(bytes[..VNET_BYTES], expected);
         let frame = &bytes[VNET_BYTES..];
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn arp_is_answered_when_it_asks_for_us() {
+    fn arp_requests_for_us_are_answered() {
         let mut request = [0; 60];
         request[..6].fill(0xff);
         request[6..12].copy_from_slice(&FAR.mac);
@@ -355,14 +354,14 @@ mod tests {
         assert_eq!(answer[20..22], [0, 2]);
         assert_eq!((&answer[22..28], &answer[28..32]), (&NEAR.mac[..], &[10, 1, 2, 3][..]));
         assert_eq!((&answer[32..38], &answer[38..42]), (&FAR.mac[..], &[10, 1, 2, 4][..]));
-        assert_eq!(arp_answer(&request, FAR), None, "for somebody else");
-        assert_eq!(arp_answer(&answer, NEAR), None, "an answer");
-        assert_eq!(arp_answer(&request[..41], NEAR), None, "cut");
+        assert_eq!(arp_answer(&request, FAR), None, "for another station");
+        assert_eq!(arp_answer(&answer, NEAR), None, "a reply");
+        assert_eq!(arp_answer(&request[..41], NEAR), None, "truncated");
     }
 
     proptest! {
         #[test]
-        fn one_flipped_bit_is_seen(
+        fn one_flipped_bit_is_detected(
             payload in proptest::collection::vec(any::<u8>(), 1..300),
             at in any::<proptest::sample::Index>(),
             bit in 0_u32..8,
@@ -376,7 +375,7 @@ mod tests {
         }
 
         #[test]
-        fn no_frame_makes_it_panic(
+        fn no_frame_causes_a_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..80),
             rest in 0_usize..2000,
             port: u16,

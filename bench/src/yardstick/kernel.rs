@@ -1,4 +1,4 @@
-//! The kernel's end of a connection: a thread with a socket that reads, or writes, as fast as it can.
+//! The kernel's end of a connection: a thread that reads from or writes to a socket as fast as it can.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -19,55 +19,55 @@ use super::{
     measure::{STALL_LIMIT, thread_cpu_seconds},
 };
 
-/// Bytes of a read or write.
+/// Size of a read or write, bytes.
 const MEMORY_BYTES: usize = 1 << 20;
 
-/// Plain congestion control. The machine's own may be one that paces, which costs more than the path does.
+/// Congestion control without pacing, which the machine's default may have.
 const CONGESTION_CONTROL: &str = "reno";
 
-/// What the socket does.
+/// The task of the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Task {
-    /// Reads until the peer ends.
+    /// Reads until the peer's FIN.
     Sink,
-    /// Writes until it is told to stop, then ends, and waits for the peer's end.
+    /// Writes until [`KernelEnd::stop`], then sends its FIN and waits for the peer's.
     Source,
 }
 
-/// What the thread and its starter share.
+/// Shared with the thread.
 #[derive(Debug, Default)]
 struct Shared {
     bytes: AtomicU64,
     stop: AtomicBool,
 }
 
-/// What the kernel's end has done when it is done.
+/// Totals of a finished end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
-    /// Bytes read or written in all.
+    /// Bytes read or written.
     pub(super) bytes: u64,
-    /// Processor time of its thread.
+    /// CPU time of its thread.
     pub(super) cpu_seconds: f64,
 }
 
-/// The kernel's end. It listens from the start.
+/// The kernel's end of a connection.
 #[derive(Debug)]
 pub(super) struct KernelEnd {
     shared: Arc<Shared>,
     far: FarEnd<Done>,
-    /// What the socket's congestion control is, if it could be chosen.
+    /// Congestion control of the socket, if it could be set.
     pub(super) congestion_control: Option<&'static str>,
 }
 
 fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Failure {
-    move |error| Failure::work(format!("the kernel's socket: {what}: {error}"))
+    move |error| Failure::work(format!("kernel socket: {what}: {error}"))
 }
 
 impl KernelEnd {
     /// Listens, and starts the thread that takes one connection.
     pub(super) fn start(task: Task, common: &Common) -> Result<Self, Failure> {
         let listener = TcpListener::bind((FAR.address, FAR.port)).map_err(failed("listen"))?;
-        // Inherited by what it accepts.
+        // Accepted sockets inherit it.
         let chosen = sockopt::set_tcp_congestion(&listener, CONGESTION_CONTROL).is_ok();
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
@@ -84,7 +84,7 @@ impl KernelEnd {
         Ok(Self { shared, far, congestion_control })
     }
 
-    /// Bytes that it has read, or written, until now.
+    /// Bytes read or written so far.
     pub(super) fn bytes(&self) -> u64 {
         self.shared.bytes.load(Relaxed)
     }
@@ -94,12 +94,12 @@ impl KernelEnd {
         self.shared.stop.store(true, Relaxed);
     }
 
-    /// Whether it is done, one way or the other.
+    /// Whether its thread has ended.
     pub(super) fn is_done(&self) -> bool {
         self.far.is_finished()
     }
 
-    /// What it has done; waits for its end.
+    /// Waits for the end of its thread; returns its totals.
     pub(super) fn join(self) -> Result<Done, Failure> {
         self.far.join()
     }
@@ -108,7 +108,7 @@ impl KernelEnd {
 fn sink(mut stream: TcpStream, shared: &Shared) -> Result<u64, Failure> {
     let mut memory = vec![1; MEMORY_BYTES];
     let mut total = 0;
-    stream.set_read_timeout(Some(STALL_LIMIT * 2)).map_err(failed("time limit"))?;
+    stream.set_read_timeout(Some(STALL_LIMIT * 2)).map_err(failed("timeout"))?;
     loop {
         match stream.read(&mut memory) {
             Ok(0) => return Ok(total),
@@ -126,8 +126,8 @@ fn source(mut stream: TcpStream, shared: &Shared) -> Result<u64, Failure> {
     let mut memory = vec![0x5a; MEMORY_BYTES];
     let mut total = 0;
     stream.set_nodelay(true).map_err(failed("TCP_NODELAY"))?;
-    stream.set_write_timeout(Some(STALL_LIMIT * 2)).map_err(failed("time limit"))?;
-    stream.set_read_timeout(Some(STALL_LIMIT * 2)).map_err(failed("time limit"))?;
+    stream.set_write_timeout(Some(STALL_LIMIT * 2)).map_err(failed("timeout"))?;
+    stream.set_read_timeout(Some(STALL_LIMIT * 2)).map_err(failed("timeout"))?;
     while !shared.stop.load(Relaxed) {
         match stream.write(&memory) {
             Ok(bytes) => {

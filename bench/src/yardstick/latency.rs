@@ -1,37 +1,37 @@
-//! Times that were sampled one by one, and their distribution.
+//! Latency samples and their distribution.
 
 use serde::Serialize;
 
-/// Divisions of an octave in the histogram: a bucket is at most an eighth wide.
+/// Buckets per octave of the histogram, as a power of two: a bucket is at most an eighth of its value wide.
 const BUCKETS_PER_OCTAVE_BITS: u32 = 3;
 
-/// Most samples that are kept; a run of ten seconds has not as many.
+/// Most samples that are kept: more than a run of 10 s has.
 const SAMPLES_MAX: usize = 8_000_000;
 
-/// Samples in memory that was touched before the run.
+/// Samples, in memory allocated before the run.
 #[derive(Debug)]
 pub(super) struct Samples {
     ns: Vec<u32>,
 }
 
 impl Samples {
-    /// Room for a run of so many seconds, a sample each microsecond.
+    /// With capacity for a sample per microsecond.
     pub(super) fn with_room_for(seconds: f64) -> Self {
         let room = ((seconds * 1e6) as usize).clamp(1000, SAMPLES_MAX);
-        // Written to, so that no page is missing when the first sample comes.
+        // Written to, so that there are no page faults during the run.
         let mut ns = vec![u32::MAX; room];
         ns.clear();
         Self { ns }
     }
 
-    /// Keeps one, while there is room.
+    /// Adds a sample, up to the capacity.
     pub(super) fn push(&mut self, ns: u32) {
         if self.ns.len() < self.ns.capacity() {
             self.ns.push(ns);
         }
     }
 
-    /// Their distribution, each divided by `divisor`; `None` when there is none.
+    /// The distribution of the samples divided by `divisor`; `None` without samples.
     pub(super) fn distribution(mut self, divisor: u32) -> Option<Latency> {
         self.ns.sort_unstable();
         let (first, last) = (*self.ns.first()?, *self.ns.last()?);
@@ -75,11 +75,11 @@ pub(super) struct Latency {
     pub(super) p99: f64,
     pub(super) p999: f64,
     pub(super) max: f64,
-    /// Least value of a bucket, and how many are in it; empty buckets are left out.
+    /// Lower bound and count of each bucket that is not empty.
     pub(super) histogram: Vec<(u32, u64)>,
 }
 
-/// The least value of the bucket that `value` belongs to.
+/// Lower bound of the bucket of `value`.
 const fn lower_bound(value: u32) -> u32 {
     let bits = u32::BITS - value.leading_zeros();
     let shift = bits.saturating_sub(BUCKETS_PER_OCTAVE_BITS + 1);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_is_every_percentile_and_none_is_nothing() {
+    fn one_sample_is_every_percentile() {
         let latency = of([7], 1).unwrap();
         assert_eq!((latency.p50, latency.p999, latency.mean), (7.0, 7.0, 7.0));
         assert_eq!(latency.histogram, [(7, 1)]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_hold_every_sample_once_and_are_an_eighth_wide() {
+    fn buckets_are_an_eighth_wide() {
         let latency = of([0, 15, 16, 17, 18, 1000, 1023, 1024, u32::MAX], 1).unwrap();
         let expected = [(0, 1), (15, 1), (16, 2), (18, 1), (960, 2), (1024, 1), (0xf000_0000, 1)];
         assert_eq!(latency.histogram, expected);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_not_kept() {
+    fn samples_beyond_the_capacity_are_dropped() {
         let mut samples = Samples::with_room_for(0.0);
         (0..2000).for_each(|ns| samples.push(ns));
         assert_eq!(samples.distribution(1).unwrap().samples, 1000);

@@ -6,21 +6,21 @@
  *
  * cc -O2 libfabric.c -o libfabric-bench -lfabric
  *
- * Endpoints are reliable datagrams (FI_EP_RDM) of the provider "tcp;ofi_rxm", or where the library has
- * reliable datagrams in "tcp" itself, of that. Both ends poll their completion queue and never sleep. The
- * server takes one client and ends; it prints "ready" when it listens. A TCP connection beside the fabric,
- * on port P, carries parameters, addresses, keys and results.
+ * Endpoints are reliable datagrams (FI_EP_RDM) of the provider "tcp;ofi_rxm", or of "tcp" where the library
+ * has them there. Both ends poll their completion queue and never sleep. The server accepts one client and
+ * exits; it prints "ready" when it listens. A separate TCP connection on port P carries parameters,
+ * addresses, keys and results.
  *
- * Bandwidth: `depth` operations are outstanding, on buffers of some MiB in all. After a warm-up what
- * completes is counted for S seconds. For writes the time ends with a read behind them, which is answered
- * when they have been placed.
- * Latency: one operation at a time. Half the round trip for send (a message back) and write (a write back;
- * either end looks at the last byte of its buffer), the whole operation for read.
+ * Bandwidth: `depth` operations are outstanding, on buffers of a few MiB in total. After a warm-up,
+ * completions are counted for S seconds. For writes the time ends with a read after them, which is answered
+ * once they have been placed.
+ * Latency: one operation at a time. Half the round trip for send (the reply is a send) and write (the reply
+ * is a write; both ends poll the last byte of the buffer), the whole operation for read.
  *
- * In the end one more operation carries a pattern, which is compared byte by byte where it lands.
+ * At the end one more operation carries a pattern, which is compared byte by byte at its destination.
  *
- * The client prints one line of JSON, also when it fails. Exit status: 0 done, 1 failed, 2 used wrongly,
- * 3 the provider is not there.
+ * The client prints one line of JSON, also when it fails. Exit status: 0 success, 1 failure, 2 usage error,
+ * 3 no provider.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -56,20 +56,20 @@
 
 enum {
     DEPTH_MAX = 4096,
-    CYCLE_BYTES = 4096,         /* small operations go around in these, larger ones are in one place, as perftest's */
+    CYCLE_BYTES = 4096,         /* ring of buffers of small operations; larger ones use one buffer, like perftest */
     SIZE_MAX_BYTES = 1 << 30,
-    LANDING_BYTES = 4096,       /* behind the slots: for the read behind writes */
-    NAME_BYTES = 128,           /* of an endpoint's address */
-    STEPS_PER_CLOCK = 16,       /* operations between two looks at the clock */
-    POLLS_PER_CONTROL = 256,    /* polls between two looks at the control connection */
+    LANDING_BYTES = 4096,       /* after the slots: for the read after writes */
+    NAME_BYTES = 128,           /* length of an endpoint's address */
+    STEPS_PER_CLOCK = 16,       /* operations between two reads of the clock */
+    POLLS_PER_CONTROL = 256,    /* polls between two reads of the control connection */
     SAMPLES_MAX = 8000000,
-    GRACE_SECONDS = 20,         /* for everything beside the measurement */
+    GRACE_SECONDS = 20,         /* for everything but the measurement */
 };
 
 enum op { OP_WRITE, OP_READ, OP_SEND, OPS };
 static const char *const op_names[OPS] = { "write", "read", "send" };
 
-/* What the client tells the server first; both run on one machine, or on machines of one kind. */
+/* The client's first message. Both ends have the same architecture. */
 struct request {
     uint32_t magic;
     uint32_t op;
@@ -78,7 +78,7 @@ struct request {
     uint64_t size;
 };
 
-/* What each tells the other of its endpoint. */
+/* Description of an endpoint, sent by both ends. */
 struct identity {
     uint64_t address;
     uint64_t key;
@@ -86,7 +86,7 @@ struct identity {
     char name[NAME_BYTES];
 };
 
-/* What the server tells in the end. */
+/* The server's results. */
 struct result {
     uint32_t pattern_is_right;
     uint32_t unused;
@@ -121,19 +121,19 @@ static fi_addr_t peer;
 static struct identity theirs;
 static uint8_t *memory;     /* slots, then landing */
 static size_t slots;
-static uint64_t receives;   /* that a server posts ahead */
+static uint64_t receives;   /* posted ahead by the server */
 static uint64_t sent_done, received_done;
 static struct fi_context contexts[4 * DEPTH_MAX + 64];
 static size_t next_context;
 
-/* ---- failing ---- */
+/* ---- errors ---- */
 
 static bool is_client(void)
 {
     return options.role && !strcmp(options.role, "client");
 }
 
-/* One line on standard error, for a client the document too, and the end. */
+/* Prints one line to standard error, for a client also the document, and exits. */
 static void fail(int status, const char *format, ...)
 {
     char text[512];
@@ -233,10 +233,10 @@ static void hear(void *data, size_t bytes)
     }
 }
 
-/* What the client says on the way. */
+/* Messages of the client during the run. */
 enum { WARM = 'w', OVER = 'o', DONE = 'd' };
 
-/* Takes what the other end says, if it says something; 0 if not. */
+/* The next message of the other end; 0 if there is none. */
 static char told(void)
 {
     char byte;
@@ -302,7 +302,7 @@ static void *context(void)
     return &contexts[next_context];
 }
 
-/* Takes what has completed; says whether anything has. */
+/* Reads the completion queue; returns whether anything has completed. */
 static bool progress(void)
 {
     struct fi_cq_msg_entry entries[32];
@@ -324,7 +324,7 @@ static bool progress(void)
     return true;
 }
 
-/* Posts, and makes progress as long as there is no room. */
+/* Posts an operation, and makes progress while the queue is full. */
 #define POST(call)                                  \
     do {                                            \
         ssize_t posted_;                            \
@@ -452,7 +452,7 @@ static bool is_pattern(const uint8_t *found)
 
 /* ---- the server ---- */
 
-/* One look each: a server calls the one that it needs until the client is done. */
+/* A poll each: the server calls the one for its operation until the client is done. */
 
 static void take_messages(void)
 {
@@ -469,7 +469,7 @@ static void answer_messages(void)
         post_receive(slot(posted++));
     progress();
     if (received_done > answered) {
-        /* Into another slot: this one is being sent. */
+        /* Use another slot: this one is being sent. */
         post_receive(slot(posted++));
         post_send(slot(answered++));
     }
@@ -492,7 +492,7 @@ static void attend(void)
     progress();
 }
 
-/* Works for the client until it is done. Returns what that took while the client measured. */
+/* Serves the client until it is done. Returns the CPU time during the measurement. */
 static struct usage work(void (*look)(void))
 {
     struct usage before = { 0 }, used = { 0 };
@@ -537,7 +537,7 @@ static void serve(void)
                                    : options.latency     ? answer_messages
                                                          : take_messages);
 
-    /* The pattern was the last to come, so one slot has it. */
+    /* The pattern arrived last, so one slot has it. */
     struct result result = { .pattern_is_right = options.op == OP_READ, .messages = received_done };
     for (size_t i = 0; i < slots; i++)
         result.pattern_is_right |= is_pattern(slot(i));
@@ -574,7 +574,7 @@ static void drain(uint64_t posted)
         progress();
 }
 
-/* A read is answered behind the writes that were posted before it. */
+/* A read is answered after the writes posted before it. */
 static uint64_t fence(uint64_t posted)
 {
     if (options.op != OP_WRITE)
@@ -631,7 +631,7 @@ static struct measured latency(void)
     uint32_t *samples = malloc(room * sizeof *samples);
     if (!samples)
         fail(1, "no memory for %zu samples", room);
-    memset(samples, 0xff, room * sizeof *samples); /* no page is missing later */
+    memset(samples, 0xff, room * sizeof *samples); /* no page faults later */
     struct measured measured = { .samples_ns = samples };
     const volatile uint8_t *last = slot(0) + options.size - 1;
     uint8_t *outgoing = slot(1), stamp = 0;
@@ -676,7 +676,7 @@ static struct measured latency(void)
     return measured;
 }
 
-/* One more operation, whose bytes are compared at the end. */
+/* One more operation, whose data is compared. */
 static void carry_pattern(void)
 {
     const uint64_t number = slots > 1 ? 1 : 0;
@@ -691,7 +691,7 @@ static void carry_pattern(void)
     }
     fill(slot(number));
     if (options.op == OP_WRITE) {
-        /* Where an answering server does not take it for a stamp. */
+        /* Where a replying server does not take it for a stamp. */
         post_write(slot(number), remote_slot(number));
         fence(posted + 1);
         return;
@@ -717,7 +717,7 @@ static double percentile(const struct measured *measured, double percent, double
     return measured->samples_ns[rank ? rank - 1 : 0] / divisor;
 }
 
-/* The least value of a value's bucket: buckets are at most an eighth wide. */
+/* Lower bound of a value's bucket; a bucket is at most an eighth of its value wide. */
 static uint32_t lower_bound(uint32_t value)
 {
     int shift = 0;
@@ -878,7 +878,7 @@ int main(int argc, char **argv)
     struct sigaction action = { .sa_handler = on_alarm };
     sigaction(SIGALRM, &action, NULL);
     meet();
-    /* A server does not know yet how long it will be; it sees the client go. */
+    /* A server does not know the time yet; it notices when the client exits. */
     if (is_client())
         alarm(GRACE_SECONDS + (unsigned)(options.seconds * 1.2));
     is_client() ? measure() : serve();

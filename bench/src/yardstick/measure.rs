@@ -1,4 +1,4 @@
-//! Time, processor time and places: what all yardsticks measure with.
+//! Clocks, CPU time and CPU binding for all yardsticks.
 
 use std::{
     fs, thread,
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use super::Common;
 use crate::process::cpu_ticks;
 
-/// A run that does not get further within this time has lost something.
+/// A run without progress for this long has lost a frame.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Longest warm-up: windows are open and caches warm by then.
+/// Longest warm-up: enough to open windows and warm up caches.
 const WARM_UP_MAX: Duration = Duration::from_millis(200);
 
-/// Processor time.
+/// CPU time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Cpu {
     pub(crate) user_seconds: f64,
@@ -29,9 +29,8 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Of the process until now, all threads.
-    ///
-    /// The sum is exact; how it divides comes from `/proc/self/stat`, which counts in ticks.
+    /// CPU time of all threads of the process so far. The total is exact; its split comes from `/proc/self/stat`, which
+    /// counts in ticks.
     fn of_process() -> Self {
         let total = seconds(clock_gettime(ClockId::ProcessCPUTime));
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -41,7 +40,7 @@ impl Cpu {
     }
 
     fn since(self, earlier: Self) -> Self {
-        // Ticks may round a part down between two marks.
+        // Rounding to ticks can make a part smaller than before.
         let part = |now: f64, then: f64| (now - then).max(0.0);
         Self {
             user_seconds: part(self.user_seconds, earlier.user_seconds),
@@ -50,7 +49,7 @@ impl Cpu {
     }
 }
 
-/// Of the calling thread until now, seconds.
+/// CPU time of the calling thread so far, seconds.
 pub(super) fn thread_cpu_seconds() -> f64 {
     seconds(clock_gettime(ClockId::ThreadCPUTime))
 }
@@ -72,7 +71,7 @@ impl Mark {
     }
 }
 
-/// What has been counted in the time that was measured.
+/// Counts of the measured time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) seconds: f64,
@@ -80,7 +79,7 @@ pub(super) struct Measured {
     pub(super) cpu: Cpu,
 }
 
-/// A warm-up, then the time that is measured.
+/// A warm-up, then the measured time.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     warm_until: Instant,
@@ -90,19 +89,18 @@ pub(super) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Started.
+    /// Starts the warm-up.
     pub(super) fn start(length: Duration) -> Self {
         let warm_until = Instant::now() + WARM_UP_MAX.min(length / 5);
         Self { warm_until, length, first: None, last: None }
     }
 
-    /// Whether the time is over; `count` is what the receiver has until now. To be asked every few
-    /// microseconds.
+    /// Whether the measured time is over; `count` is the receiver's so far. Call it every few microseconds.
     pub(super) fn is_over(&mut self, count: u64) -> bool {
         let now = Instant::now();
         match self.first {
             None if now >= self.warm_until => self.first = Some(Mark::now(count)),
-            // On a machine that others load nothing may have arrived yet: then it goes on until something has.
+            // On a busy machine nothing may have arrived yet: then continue until something has.
             Some(Mark { at, count: before, .. })
                 if now - at >= self.length && count > before && self.last.is_none() =>
             {
@@ -118,10 +116,10 @@ impl Stopwatch {
         self.first.is_some()
     }
 
-    /// What was counted between the end of the warm-up and the end.
+    /// The counts of the measured time.
     ///
     /// # Errors
-    /// It was not over.
+    /// The measured time is not over.
     pub(super) fn measured(&self) -> Result<Measured, Failure> {
         let (Some(first), Some(last)) = (self.first, self.last) else {
             return Err(Failure::work("the run ended before its time"));
@@ -134,50 +132,48 @@ impl Stopwatch {
     }
 }
 
-/// Waits: a few looks on the spot, then by giving others the processor between two looks. Knows when that
-/// has gone on for too long.
+/// Waiting strategy: poll a few times, then call sched_yield(2) between polls, and give up after [`STALL_LIMIT`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    looks_on_the_spot: u32,
+    polls_before_yield: u32,
     waits: u32,
     since: Option<Instant>,
 }
 
 impl Patience {
-    /// Waits between two looks at the clock.
+    /// Waits between two reads of the clock.
     const WAITS_PER_CLOCK: u32 = 256;
 
-    /// Gives the processor away from the start: for whom throughput counts.
+    /// Yields at once: for throughput.
     pub(super) const fn new() -> Self {
-        Self { looks_on_the_spot: 0, waits: 0, since: None }
+        Self { polls_before_yield: 0, waits: 0, since: None }
     }
 
-    /// Stays for as long as an answer may take that comes from another processor, unless the other end is
-    /// bound to the same.
+    /// Polls for about a round trip before it yields: for latency. Yields at once if both ends share a CPU.
     pub(super) fn for_answers(common: &Common) -> Self {
-        const LOOKS: u32 = 64;
+        const POLLS: u32 = 64;
         let is_alone = thread::available_parallelism().is_ok_and(|count| count.get() == 1)
             || common.cpus.is_some_and(|(near, far)| near == far);
-        Self { looks_on_the_spot: if is_alone { 0 } else { LOOKS }, ..Self::new() }
+        Self { polls_before_yield: if is_alone { 0 } else { POLLS }, ..Self::new() }
     }
 
-    /// Something happened.
+    /// There was progress.
     pub(super) const fn renew(&mut self) {
         self.waits = 0;
         self.since = None;
     }
 
-    /// Waits a moment; false once nothing has happened for [`STALL_LIMIT`].
+    /// Waits a moment; false if there was no progress for [`STALL_LIMIT`].
     pub(super) fn wait(&mut self) -> bool {
         self.waits += 1;
-        if self.waits <= self.looks_on_the_spot {
+        if self.waits <= self.polls_before_yield {
             return true;
         }
         sched_yield();
-        if self.waits < self.looks_on_the_spot + Self::WAITS_PER_CLOCK {
+        if self.waits < self.polls_before_yield + Self::WAITS_PER_CLOCK {
             return true;
         }
-        self.waits = self.looks_on_the_spot;
+        self.waits = self.polls_before_yield;
         let now = Instant::now();
         now - *self.since.get_or_insert(now) < STALL_LIMIT
     }
@@ -186,23 +182,23 @@ impl Patience {
 /// Which of the two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// The one that measures.
+    /// The measuring end.
     Near,
-    /// The other.
+    /// Its peer.
     Far,
 }
 
-/// Binds the calling thread as `--cpus` says.
+/// Binds the calling thread to its CPU of `--cpus`.
 ///
 /// # Errors
-/// There is no such processor, or it is not for this process.
+/// There is no such CPU, or this process may not use it.
 pub(super) fn bind(common: &Common, end: End) -> Result<(), Failure> {
     let Some((near, far)) = common.cpus else { return Ok(()) };
     let number = if end == End::Near { near } else { far };
     let mut set = CpuSet::new();
     set.set(number);
     sched_setaffinity(None, &set)
-        .map_err(|error| Failure::usage(format!("--cpus: processor {number}: {error}")))
+        .map_err(|error| Failure::usage(format!("--cpus: CPU {number}: {error}")))
 }
 
 #[cfg(test)]
@@ -210,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_time_is_that_of_the_process() {
+    fn cpu_time_is_of_the_process() {
         let before = Cpu::of_process();
         let mut sum = 0_u64;
         while thread_cpu_seconds() < 0.002 {
@@ -220,7 +216,7 @@ mod tests {
         assert!(used.user_seconds >= 0.0 && used.system_seconds >= 0.0, "{used:?}");
         let earlier = Cpu { user_seconds: 1.0, system_seconds: 2.0 };
         let later = Cpu { user_seconds: 1.5, system_seconds: 2.0 };
-        assert_eq!(earlier.since(later), Cpu::default(), "backward is nothing");
+        assert_eq!(earlier.since(later), Cpu::default(), "never negative");
     }
 
     #[test]

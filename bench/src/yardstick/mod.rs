@@ -1,19 +1,17 @@
-//! `flue bench yardstick`: what the path under flue can carry, and what else could run on it.
+//! `flue bench yardstick`: what the path below flue can carry, and what other stacks reach on it.
 //!
 //! | kind | what it measures |
 //! |---|---|
-//! | `tap-bw`, `tap-rtt` | frames from TAP to TAP over a bridge, with no protocol: the ceiling and the floor |
-//! | `bare-tcp-send`, `bare-tcp-recv` | a TCP that only moves bytes, on a TAP, against a socket of the kernel |
-//! | `smoltcp-*` | smoltcp, polled by itself, on the same TAPs |
+//! | `tap-bw`, `tap-rtt` | raw frames from TAP to TAP over a bridge: the limits of bandwidth and latency |
+//! | `bare-tcp-send`, `bare-tcp-recv` | a minimal TCP without loss recovery on a TAP, with a kernel socket as peer |
+//! | `smoltcp-*` | smoltcp on the same TAPs, polled directly |
 //!
-//! Each is as lean as it can be written: buffers are made beforehand, a frame costs one system call and
-//! nothing else, and who waits spins with sched_yield(2). None of them repairs anything: a frame that is
-//! lost makes the run fail, since its figure would be about something else. Both ends are threads of one
-//! process. Bytes are counted where they arrive.
+//! Each does as little as possible: buffers are allocated beforehand, a frame costs one system call, and waits spin
+//! with sched_yield(2). There is no loss recovery: a lost frame makes the run fail, because the figure would be
+//! misleading. Both ends are threads of one process. Bytes are counted at the receiver.
 //!
-//! A run lives in a network namespace of its own that ends with it, unless TAPs are named. It prints one
-//! line of JSON, also when it fails. `libfabric.c` beside this file is the same for libfabric, in C since
-//! that is where its interface is.
+//! A run has a network namespace of its own, unless `--tap` names TAPs. It prints one line of JSON, also when it fails.
+//! `libfabric.c` in this directory is the yardstick for libfabric, in C because its interface is.
 
 mod bare;
 mod bed;
@@ -40,26 +38,26 @@ use serde_json::Value;
 pub(crate) use self::measure::Cpu;
 use self::{bare::BareArgs, latency::Latency, smol::SmolArgs, wire::WireArgs};
 
-/// The name and version of the documents that a run prints.
+/// Name and version of the documents that a run prints.
 pub const SCHEMA: &str = "flue-yardstick/1";
 
-/// Measure the path below flue, or another stack on it; prints one line of JSON
+/// Measure the path below flue, or another stack on that path; prints one line of JSON
 #[derive(Args, Clone, Debug)]
 pub struct YardstickArgs {
-    /// What to measure.
+    /// What is measured.
     #[command(subcommand)]
     pub kind: Kind,
 }
 
-/// What all kinds have in common.
+/// Options of all kinds.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// How long to measure, after a short warm-up [0.01 to 600]
+    /// Measuring time after a short warm-up, seconds [0.01 to 600]
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     pub seconds: Duration,
 
-    /// Use this TAP of the caller's network namespace instead of a new one in a new namespace; kinds with
-    /// two TAPs need two, which are ports of a bridge
+    /// Use this TAP in the current network namespace instead of a new TAP in a new namespace; kinds with two TAPs need
+    /// two, which must be ports of one bridge
     #[arg(long, value_name = "NAME")]
     pub tap: Vec<String>,
 
@@ -67,33 +65,33 @@ pub struct Common {
     #[arg(long, value_name = "MODE", default_value = "off", value_parser = napi_parser())]
     pub napi: NapiMode,
 
-    /// Bind both ends to processors
-    #[arg(long, value_name = "A,B", value_parser = parse_processors)]
+    /// Bind the two ends to these CPUs
+    #[arg(long, value_name = "A,B", value_parser = parse_cpus)]
     pub cpus: Option<(usize, usize)>,
 }
 
 /// What is measured.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Kind {
-    /// Frames from a TAP over a bridge to a TAP, one way
+    /// Raw frames from one TAP over a bridge to another
     TapBw(WireArgs),
-    /// A frame there and back: half the round trip
+    /// Half the round trip of a raw frame
     TapRtt {
-        /// What all kinds have in common.
+        /// Options of all kinds.
         #[command(flatten)]
         common: Common,
     },
-    /// A TCP without costs sends to a socket of the kernel
+    /// A minimal TCP sends to a kernel socket
     BareTcpSend(BareArgs),
-    /// It receives from one
+    /// A minimal TCP receives from a kernel socket
     BareTcpRecv(BareArgs),
-    /// smoltcp sends to a socket of the kernel
+    /// smoltcp sends to a kernel socket
     SmoltcpSend(SmolArgs),
-    /// smoltcp receives from one
+    /// smoltcp receives from a kernel socket
     SmoltcpRecv(SmolArgs),
-    /// smoltcp sends to smoltcp, on two TAPs and a bridge
+    /// smoltcp sends to smoltcp, over two TAPs and a bridge
     SmoltcpPair(SmolArgs),
-    /// Eight bytes between the two, there and back: half the round trip
+    /// Half the round trip of 8 bytes between two smoltcp stacks
     SmoltcpRtt(SmolArgs),
 }
 
@@ -125,43 +123,43 @@ impl Kind {
     }
 }
 
-/// What `value` of a document is counted in.
+/// Unit of a document's `value`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Unit {
-    /// Bits of payload in a second.
+    /// Payload bits per second.
     Bps,
-    /// Nanoseconds: the median.
+    /// Nanoseconds (a median).
     Ns,
 }
 
-/// What a run has found.
+/// The result of a run.
 #[derive(Debug)]
 struct Outcome {
     value: f64,
     unit: Unit,
     latency: Option<Latency>,
-    /// Of both ends and the kernel's work for them.
+    /// CPU time of both ends, including the kernel's.
     cpu: Cpu,
-    /// Payload that has arrived in the time measured.
+    /// Payload bytes received in the measured time.
     bytes: u64,
     seconds: f64,
-    /// What else is worth knowing, by kind.
+    /// Further values, by kind.
     detail: Value,
 }
 
 impl Outcome {
-    /// Bandwidth, of what a stopwatch has measured at the receiver.
+    /// The bandwidth at the receiver.
     fn bandwidth(measured: measure::Measured, detail: Value) -> Result<Self, Failure> {
         let measure::Measured { seconds, count: bytes, cpu } = measured;
         if bytes == 0 {
-            return Err(Failure::work("nothing arrived in the time measured"));
+            return Err(Failure::work("nothing was received in the measured time"));
         }
         let value = bytes as f64 * 8.0 / seconds;
         Ok(Self { value, unit: Unit::Bps, latency: None, cpu, bytes, seconds, detail })
     }
 
-    /// Half round trips, each of `bytes_each` bytes one way.
+    /// Half round trips of messages of `bytes_each` bytes.
     fn half_round_trips(
         measured: measure::Measured,
         latency: Latency,
@@ -175,7 +173,7 @@ impl Outcome {
     }
 }
 
-/// The line that is printed.
+/// The document of a run that succeeded.
 #[derive(Serialize, Debug)]
 struct Document<'a> {
     schema: &'static str,
@@ -190,7 +188,7 @@ struct Document<'a> {
     detail: &'a Value,
 }
 
-/// The line that is printed instead when there is no figure.
+/// The document of a run that failed.
 #[derive(Serialize, Debug)]
 struct Refusal<'a> {
     schema: &'static str,
@@ -221,11 +219,11 @@ fn document(kind: &'static str, outcome: &Result<Outcome, Failure>) -> String {
     text.expect("numbers, strings and maps with string keys can be serialised")
 }
 
-/// Measures, and prints the line. Call it before the process has a second thread.
+/// Measures, and prints the document. Call it before the process has a second thread.
 ///
 /// # Errors
-/// [`Failure::work`] when frames were lost or nothing moved, [`Failure::lacking`] when the machine has no
-/// TUN or no namespaces.
+/// [`Failure::work`] if frames were lost or nothing was received, [`Failure::lacking`] without TUN or network
+/// namespaces.
 pub fn run(args: &YardstickArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let outcome = args.kind.measure();
     console.say(document(args.kind.name(), &outcome));
@@ -246,14 +244,16 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Most processors that a set of them has bits for.
-const PROCESSORS_MAX: usize = 1024;
+/// Number of CPUs in a CPU set.
+const CPUS_MAX: usize = 1024;
 
-fn parse_processors(text: &str) -> Result<(usize, usize), String> {
-    let both = text.split_once(',').ok_or_else(|| format!("{text:?} is not two, with a comma"))?;
+fn parse_cpus(text: &str) -> Result<(usize, usize), String> {
+    let both = text
+        .split_once(',')
+        .ok_or_else(|| format!("{text:?} is not two CPU numbers with a comma between them"))?;
     let one = |text: &str| match text.parse() {
-        Ok(number) if number < PROCESSORS_MAX => Ok(number),
-        _ => Err(format!("{text:?} is not a processor's number below {PROCESSORS_MAX}")),
+        Ok(number) if number < CPUS_MAX => Ok(number),
+        _ => Err(format!("{text:?} is not a CPU number below {CPUS_MAX}")),
     };
     Ok((one(both.0)?, one(both.1)?))
 }

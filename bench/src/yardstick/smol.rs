@@ -1,6 +1,6 @@
-//! `smoltcp-*`: smoltcp, polled by itself on a TAP of plain frames.
+//! `smoltcp-*`: smoltcp, polled directly, on a TAP with plain frames.
 //!
-//! Its device is what smoltcp's own for TAPs is, but for the buffers, which are made once.
+//! The device is like smoltcp's own for TAPs, but allocates its buffers once.
 
 use std::sync::{
     Arc,
@@ -35,15 +35,15 @@ use super::{
 
 const MTU_BYTES: u16 = 1500;
 const FRAME_BYTES_MAX: usize = MTU_BYTES as usize + 14;
-/// Bytes that the client reads or writes in one call.
+/// Size of a read or write, bytes.
 const MEMORY_BYTES: usize = 1 << 20;
-/// Bytes of the message that goes there and back.
+/// Size of a ping-pong message, bytes.
 const PING_BYTES: usize = 8;
 
 /// Options of smoltcp.
 #[derive(Args, Clone, Debug)]
 pub struct SmolArgs {
-    /// Bytes of a socket's buffer, for each direction [4096 to 1048576]
+    /// Socket buffer for each direction [4096 to 1048576]
     #[arg(
         long,
         value_name = "BYTES",
@@ -52,21 +52,21 @@ pub struct SmolArgs {
     )]
     pub buffer: u32,
 
-    /// What all kinds have in common.
+    /// Options of all kinds.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// A TAP as smoltcp wants it.
+/// A TAP as a device of smoltcp.
 struct TapDevice {
     tap: Tap,
     received: Vec<u8>,
     transmitted: Vec<u8>,
-    /// The first error: smoltcp has no way to pass it on.
+    /// The first error: smoltcp does not return it.
     error: Option<Failure>,
 }
 
-/// A frame that was received.
+/// A received frame.
 struct Frame<'a>(&'a [u8]);
 
 impl RxToken for Frame<'_> {
@@ -75,14 +75,14 @@ impl RxToken for Frame<'_> {
     }
 }
 
-/// Leave to transmit one.
-struct Leave<'a> {
+/// Permission to transmit a frame.
+struct Transmit<'a> {
     tap: &'a Tap,
     buffer: &'a mut [u8],
     error: &'a mut Option<Failure>,
 }
 
-impl TxToken for Leave<'_> {
+impl TxToken for Transmit<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, bytes: usize, fill: F) -> R {
         let frame = &mut self.buffer[..bytes];
         let result = fill(frame);
@@ -102,7 +102,7 @@ impl TapDevice {
 
 impl Device for TapDevice {
     type RxToken<'a> = Frame<'a>;
-    type TxToken<'a> = Leave<'a>;
+    type TxToken<'a> = Transmit<'a>;
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
@@ -111,11 +111,11 @@ impl Device for TapDevice {
         capabilities
     }
 
-    fn receive(&mut self, _now: Instant) -> Option<(Frame<'_>, Leave<'_>)> {
+    fn receive(&mut self, _now: Instant) -> Option<(Frame<'_>, Transmit<'_>)> {
         let Self { tap, received, transmitted, error } = self;
         match tap.read(received) {
             Ok(bytes) => {
-                Some((Frame(&received[..bytes?]), Leave { tap, buffer: transmitted, error }))
+                Some((Frame(&received[..bytes?]), Transmit { tap, buffer: transmitted, error }))
             }
             Err(failure) => {
                 error.get_or_insert(failure);
@@ -124,9 +124,9 @@ impl Device for TapDevice {
         }
     }
 
-    fn transmit(&mut self, _now: Instant) -> Option<Leave<'_>> {
+    fn transmit(&mut self, _now: Instant) -> Option<Transmit<'_>> {
         let Self { tap, transmitted, error, .. } = self;
-        Some(Leave { tap, buffer: transmitted, error })
+        Some(Transmit { tap, buffer: transmitted, error })
     }
 }
 
@@ -146,10 +146,10 @@ impl Stack {
         config.random_seed = u64::from(station.address.to_bits());
         let mut interface = Interface::new(config, &mut device, Instant::now());
         interface.update_ip_addrs(|addresses| {
-            // There is room: it is the first.
+            // There is room for the first address.
             let _ = addresses.push(IpCidr::new(station.address.into(), 24));
         });
-        // Written to, so that no page is missing when the first byte comes.
+        // Written to, so that there are no page faults during the run.
         let buffer = || tcp::SocketBuffer::new(vec![1; buffer_bytes as usize]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
@@ -163,7 +163,7 @@ impl Stack {
         self.sockets.get_mut(self.handle)
     }
 
-    /// Moves frames; an error when none has moved for too long.
+    /// Polls the interface; fails after too long without progress.
     fn poll(&mut self) -> Result<(), Failure> {
         let polled = self.interface.poll(Instant::now(), &mut self.device, &mut self.sockets);
         if let Some(failure) = self.device.error.take() {
@@ -172,7 +172,7 @@ impl Stack {
         if polled == PollResult::SocketStateChanged {
             self.patience.renew();
         } else if !self.patience.wait() {
-            return Err(Failure::work("nothing moves any more: a frame was lost"));
+            return Err(Failure::work("no progress: a frame was lost"));
         }
         Ok(())
     }
@@ -193,13 +193,13 @@ impl Stack {
         Ok(())
     }
 
-    /// Writes what there is room for.
+    /// Writes as much as fits.
     fn write(&mut self, data: &[u8]) -> Result<usize, Failure> {
         let written = self.socket().send_slice(data);
         written.map_err(|error| Failure::work(format!("smoltcp: send: {error}")))
     }
 
-    /// Reads what is there; `None` once the peer has ended.
+    /// Reads what is available; `None` after the peer's FIN.
     fn read(&mut self, memory: &mut [u8]) -> Result<Option<usize>, Failure> {
         match self.socket().recv_slice(memory) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -208,7 +208,7 @@ impl Stack {
         }
     }
 
-    /// Says that nothing is sent any more, and waits until the peer has that.
+    /// Sends a FIN and waits for its acknowledgement.
     fn finish(&mut self) -> Result<(), Failure> {
         use tcp::State::{Closed, FinWait2, TimeWait};
         self.socket().close();
@@ -219,14 +219,14 @@ impl Stack {
     }
 }
 
-/// What a far end of smoltcp shares with the near end.
+/// Shared by both ends.
 #[derive(Debug, Default)]
 struct Shared {
     bytes: AtomicU64,
     stop: AtomicBool,
 }
 
-/// Bytes that went one way, and the processor time of either end.
+/// Totals of a transfer.
 struct Transfer {
     bytes: u64,
     near_cpu_seconds: f64,
@@ -234,7 +234,7 @@ struct Transfer {
     dropped_frames: u64,
 }
 
-/// Writes until the time is over, and returns how much; `arrived` is what the receiver has.
+/// Writes until the time is over; returns the number of bytes. `arrived` is the receiver's count.
 fn write_for_a_while(
     stack: &mut Stack,
     watch: &mut Stopwatch,
@@ -272,7 +272,7 @@ impl Run {
         Ok(Self { bed, kernel, stack })
     }
 
-    /// Closes the connection. `bytes` went one way; `cpu_before` is the near end's CPU time at the start.
+    /// Closes the connection. `bytes` were transferred; `cpu_before` is the near end's CPU time at the start.
     fn end(self, bytes: u64, cpu_before: f64) -> Result<Transfer, Failure> {
         let Self { mut bed, kernel, mut stack } = self;
         let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
@@ -309,7 +309,7 @@ pub(super) fn receive(args: &SmolArgs) -> Result<Outcome, Failure> {
     conclude(args, &watch, &run.end(bytes, cpu_before)?)
 }
 
-/// Two stacks, of which the far one belongs to a thread that does `task`.
+/// Two stacks; the far one runs on a thread of its own.
 struct Pair {
     bed: Bed,
     near: Stack,
@@ -343,10 +343,10 @@ fn pair_of(args: &SmolArgs, patience: Patience, far_loop: FarLoop) -> Result<Pai
 }
 
 impl Pair {
-    /// Stops the far end. Returns what it has done, and how many frames the TAPs have dropped.
+    /// Stops the far end. Returns its totals, and the frames that the TAPs dropped.
     fn end(self) -> Result<(Done, u64), Failure> {
         let Self { mut bed, near: _near, shared, far } = self;
-        // Before the far end takes its TAP along.
+        // The far end closes its TAP.
         let dropped_frames = bed.dropped_frames();
         shared.stop.store(true, Release);
         Ok((far.join()?, dropped_frames?))
@@ -401,11 +401,11 @@ pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
     conclude(args, &watch, &Transfer { bytes, near_cpu_seconds, far, dropped_frames })
 }
 
-/// Compares both ends' counts, and tells.
+/// Compares the counts of both ends, and makes the result.
 fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<Outcome, Failure> {
     let Transfer { bytes, near_cpu_seconds, far, dropped_frames } = transfer;
     if far.bytes != *bytes {
-        let message = format!("the far end has counted {} bytes and ours {bytes}", far.bytes);
+        let message = format!("the far end counted {} bytes, the near end {bytes}", far.bytes);
         return Err(Failure::work(message));
     }
     let detail = json!({
@@ -419,7 +419,7 @@ fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<O
     Outcome::bandwidth(watch.measured()?, detail)
 }
 
-/// A message there and back, one at a time.
+/// Ping-pong of one message.
 pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
     let SmolArgs { buffer, common } = args;
     let mut pair = pair_of(args, Patience::for_answers(common), echo)?;
@@ -439,7 +439,7 @@ pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
         }
         let elapsed = before.elapsed();
         if u64::from_ne_bytes(memory) != count {
-            return Err(Failure::work("a message came back that was not sent"));
+            return Err(Failure::work("the reply differs from the message"));
         }
         if watch.is_warm() {
             samples.push(whole_ns(elapsed));
@@ -448,7 +448,7 @@ pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
     pair.near.finish()?;
     let (far, dropped_frames) = pair.end()?;
     let latency = samples.distribution(2);
-    let latency = latency.ok_or_else(|| Failure::work("nothing came back in the time measured"))?;
+    let latency = latency.ok_or_else(|| Failure::work("no reply in the measured time"))?;
     let detail = json!({
         "message_bytes": PING_BYTES,
         "mtu_bytes": MTU_BYTES,

@@ -22,7 +22,7 @@ fn parsed(line: &str) -> Value {
 }
 
 #[test]
-fn a_bandwidth_is_told_in_the_document() {
+fn the_document_of_a_bandwidth() {
     let outcome = Outcome::bandwidth(MEASURED, json!({ "mtu_bytes": 1500 }));
     let document = parsed(&document("tap-bw", &outcome));
     let expected = json!({
@@ -34,7 +34,7 @@ fn a_bandwidth_is_told_in_the_document() {
 }
 
 #[test]
-fn a_latency_is_told_with_its_distribution() {
+fn the_document_of_a_latency_has_its_distribution() {
     let mut samples = Samples::with_room_for(0.0);
     [2000, 4000, 6000].into_iter().for_each(|ns| samples.push(ns));
     let latency = samples.distribution(2).unwrap();
@@ -53,7 +53,7 @@ fn a_latency_is_told_with_its_distribution() {
 }
 
 #[test]
-fn a_failure_is_a_document_too() {
+fn the_document_of_a_failure() {
     let outcome = Err(Failure::lacking("no \"TUN\"\nhere"));
     let document = parsed(&document("bare-tcp-send", &outcome));
     let expected =
@@ -68,7 +68,7 @@ fn nothing_is_no_figure() {
 }
 
 #[test]
-fn every_kind_has_the_name_that_it_is_called_by() {
+fn every_kind_is_a_subcommand() {
     let names = [
         "tap-bw",
         "tap-rtt",
@@ -94,9 +94,9 @@ fn values_out_of_range_are_refused() {
     }
     assert_eq!(parse_seconds("0.05"), Ok(Duration::from_millis(50)));
     for text in ["0", "0,", ",1", "0,1024", "-1,0", "0,1,2", "a,b"] {
-        assert!(parse_processors(text).is_err(), "{text:?}");
+        assert!(parse_cpus(text).is_err(), "{text:?}");
     }
-    assert_eq!(parse_processors("0,1023"), Ok((0, 1023)));
+    assert_eq!(parse_cpus("0,1023"), Ok((0, 1023)));
     let refused = |line: &str| {
         let words = "bench yardstick ".to_owned() + line;
         assert!(Bench::try_parse_from(words.split_whitespace()).is_err(), "{line}");

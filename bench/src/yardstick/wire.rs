@@ -1,4 +1,4 @@
-//! `tap-bw`, `tap-rtt`: frames from one TAP over a bridge to another, and nothing else.
+//! `tap-bw`, `tap-rtt`: raw frames from one TAP over a bridge to another.
 
 use std::{
     sync::{
@@ -25,46 +25,46 @@ use super::{
     measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
 };
 
-/// Frames on the way, at most. A TAP holds a thousand; larger ones are fewer, for the caches' sake.
+/// Most frames in flight. A TAP queues 1,000; fewer large ones, so that they stay in the caches.
 const PLAIN_WINDOW_FRAMES: u64 = 256;
 const SUPER_WINDOW_FRAMES: u64 = 16;
-/// Payload of the pieces of a super-segment.
+/// MSS of super-segments.
 const MSS: u16 = 1460;
 const PLAIN_FRAME_BYTES_MAX: usize = HEADERS_BYTES + MSS as usize;
-/// Frames between two looks at the clock.
+/// Frames between two reads of the clock.
 const FRAMES_PER_CLOCK: u32 = 32;
-/// Bytes of the frame that goes there and back.
+/// Size of a ping-pong frame, bytes.
 const PING_BYTES: usize = 64;
 const MTU_BYTES: u16 = 1500;
 
 /// Options of the wire.
 #[derive(Args, Clone, Debug)]
 pub struct WireArgs {
-    /// Bytes of a frame [64 to 1514; with --gso to 65535]
+    /// Frame size [64 to 1514; with --gso to 65535]
     #[arg(long, value_name = "BYTES", default_value = "1514")]
     pub frame: usize,
 
-    /// Super-segments: the TAPs have a virtio-net header, and the kernel carries the frame in one piece
+    /// Super-segments: the TAPs have a virtio-net header, and the kernel forwards large frames in one piece
     #[arg(long)]
     pub gso: bool,
 
-    /// What all kinds have in common.
+    /// Options of all kinds.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// One TAP and what is needed to use it.
+/// A TAP with its buffers.
 struct Port {
     tap: Tap,
     port: u16,
-    /// The frame that is sent. Its number alone is new each time.
+    /// The frame that is sent, each time with another sequence number.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     patience: Patience,
 }
 
 impl Port {
-    /// For frames of `frame_bytes`.
+    /// `frame_bytes` is the size of the frames it sends.
     fn new(tap: Tap, near: Station, far: Station, frame_bytes: usize, patience: Patience) -> Self {
         let checksum = if tap.vnet_header() { Checksum::Header } else { Checksum::Software };
         let payload = vec![0x5a; frame_bytes - HEADERS_BYTES];
@@ -74,13 +74,13 @@ impl Port {
         Self { tap, port: near.port, outgoing, incoming: vec![1; FRAME_BYTES_MAX], patience }
     }
 
-    /// Sends the frame, with its number in it. Nobody on the way looks at TCP's checksum.
+    /// Sends the frame with this sequence number. Nothing on the path verifies the TCP checksum.
     fn write(&mut self, number: u32) -> Result<(), Failure> {
         frame::set_sequence(&mut self.outgoing[self.tap.front_bytes()..], number);
         self.tap.write(&self.outgoing)
     }
 
-    /// The number and the payload of a frame of the other port's, if there is one; `None` also for others.
+    /// Sequence number and payload length of the next frame; `None` if there is none from the other port.
     fn read(&mut self) -> Result<Option<(u32, usize)>, Failure> {
         let Some(bytes) = self.tap.read(&mut self.incoming)? else { return Ok(None) };
         let frame = self.incoming[..bytes].get(self.tap.front_bytes()..).unwrap_or_default();
@@ -89,7 +89,7 @@ impl Port {
         Ok(received.map(|it| (it.segment.seq, it.payload_bytes)))
     }
 
-    /// Waits for a frame; an error when none comes.
+    /// Waits for a frame; fails if none arrives.
     fn wait(&mut self, stop: &AtomicBool) -> Result<Option<(u32, usize)>, Failure> {
         let mut patience = self.patience;
         loop {
@@ -100,13 +100,13 @@ impl Port {
                 return Ok(None);
             }
             if !patience.wait() {
-                return Err(Failure::work("a frame was lost: none comes any more"));
+                return Err(Failure::work("a frame was lost: no more frames arrive"));
             }
         }
     }
 }
 
-/// What both ends share.
+/// Shared by both ends.
 #[derive(Debug, Default)]
 struct Shared {
     frames: AtomicU64,
@@ -114,15 +114,15 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// What the far end has found when it was told to stop.
+/// Result of the far end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
-    /// Frames that did not come in their order.
+    /// Frames out of order.
     out_of_order: u64,
     cpu_seconds: f64,
 }
 
-/// Two ports, of which the far one belongs to a thread.
+/// Two ports; the far one is used by a thread of its own.
 struct Pair {
     bed: Bed,
     near: Port,
@@ -145,7 +145,7 @@ fn pair(
     let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, patience);
     let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, patience);
     let shared = Arc::new(Shared::default());
-    // The bridge learns where both are, and later frames go to one port only.
+    // The bridge learns both addresses, and floods no frames later.
     far.write(0)?;
     near.wait(&shared.stop)?;
     near.write(0)?;
@@ -161,10 +161,10 @@ fn pair(
 }
 
 impl Pair {
-    /// Stops the far end. Returns what it has found, and how many frames the TAPs have dropped.
+    /// Stops the far end. Returns its result, and the frames that the TAPs dropped.
     fn end(self) -> Result<(Found, u64), Failure> {
         let Self { mut bed, near: _near, shared, far } = self;
-        // Before the far end takes its TAP along.
+        // The far end closes its TAP.
         let dropped_frames = bed.dropped_frames()?;
         shared.stop.store(true, Relaxed);
         Ok((far.join()?, dropped_frames))
@@ -178,7 +178,7 @@ fn count(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
         frames += 1;
         bytes += payload_bytes as u64;
         shared.bytes.store(bytes, Relaxed);
-        // The near end reads this one, and sends more.
+        // The near end waits for this counter.
         shared.frames.store(frames, Release);
     }
     Ok(found)
@@ -191,7 +191,7 @@ fn echo(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
     Ok(Found::default())
 }
 
-/// One way, as fast as it goes.
+/// Frames in one direction, as fast as possible.
 pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
     let WireArgs { frame: frame_bytes, gso, common } = args;
     let max = if *gso { usize::from(u16::MAX) } else { PLAIN_FRAME_BYTES_MAX };
@@ -216,7 +216,7 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
     until_below(&pair.shared, sent, 1)?;
     let (found, dropped_frames) = pair.end()?;
     if found.out_of_order > 0 {
-        let message = format!("{} frames did not come in their order", found.out_of_order);
+        let message = format!("{} frames arrived out of order", found.out_of_order);
         return Err(Failure::work(message));
     }
     let measured = watch.measured()?;
@@ -235,21 +235,21 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
     Outcome::bandwidth(measured, detail)
 }
 
-/// Waits until fewer than `window` of the frames that were sent are on their way.
+/// Waits until fewer than `window` of the `sent` frames are in flight.
 fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
     let mut patience = Patience::new();
     loop {
-        let on_the_way = sent - shared.frames.load(Acquire);
-        if on_the_way < window {
+        let in_flight = sent - shared.frames.load(Acquire);
+        if in_flight < window {
             return Ok(());
         }
         if !patience.wait() {
-            return Err(Failure::work(format!("{on_the_way} frames were lost on the way")));
+            return Err(Failure::work(format!("{in_flight} frames were lost")));
         }
     }
 }
 
-/// There and back, one at a time.
+/// Ping-pong of one frame.
 pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
     let mut pair = pair(common, false, PING_BYTES, Patience::for_answers(common), echo)?;
     let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
@@ -262,7 +262,7 @@ pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
         let answer = pair.near.wait(&pair.shared.stop)?;
         let elapsed = before.elapsed();
         if answer.is_none_or(|(it, _)| it != number) {
-            return Err(Failure::work("a frame came back that was not asked for"));
+            return Err(Failure::work("the reply has another sequence number"));
         }
         if watch.is_warm() {
             samples.push(whole_ns(elapsed));
@@ -270,8 +270,7 @@ pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
     }
     let (found, dropped_frames) = pair.end()?;
     let latency = samples.distribution(2);
-    let latency =
-        latency.ok_or_else(|| Failure::work("no frame came back in the time measured"))?;
+    let latency = latency.ok_or_else(|| Failure::work("no reply in the measured time"))?;
     let detail = json!({
         "frame_bytes": PING_BYTES,
         "dropped_frames": dropped_frames,
@@ -281,7 +280,7 @@ pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
     Ok(Outcome::half_round_trips(watch.measured()?, latency, PING_BYTES as u64, detail))
 }
 
-/// Nanoseconds that fit.
+/// Nanoseconds, saturating.
 pub(super) fn whole_ns(duration: Duration) -> u32 {
     u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
 }
