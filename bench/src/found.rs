@@ -47,7 +47,7 @@ pub(super) fn look(scratch: &Path, needs: &[Need]) -> Found {
             Ok(_) => version(&["fi_info", "--version"]),
             Err(why) => why.clone(),
         };
-        found.add(Need::Libfabric, "libfabric", "libfabric-dev and gcc", built.ok(), detail);
+        found.add(Need::Libfabric, "libfabric", "libfabric-dev gcc", built.ok(), detail);
     }
     if needs.contains(&Need::Ucx) {
         let program = find("ucx_perftest");

@@ -20,10 +20,7 @@ mod wait;
 
 use std::{fmt, io, time::Duration};
 
-use flue_report::{
-    failure::Failure,
-    units::{IpPrefix, Mac},
-};
+use flue_report::{failure::Failure, units::IpPrefix};
 use netlink_packet_core::Nla;
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -241,20 +238,6 @@ impl Netlink {
         })
     }
 
-    /// Looks an interface up that need not exist.
-    ///
-    /// # Errors
-    /// Other than its absence.
-    pub fn find_link(&mut self, name: &str) -> Result<Option<LinkView>, NetError> {
-        match self.link(name) {
-            Ok(view) => Ok(Some(view)),
-            Err(error) if error.source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// Creates a bridge without spanning tree: its ports forward as soon as they have carrier.
     ///
     /// # Errors
@@ -305,16 +288,6 @@ impl Netlink {
         self.ask("create veth pair", &object, Mode::Create, request).map(drop)
     }
 
-    /// Deletes an interface.
-    ///
-    /// # Errors
-    /// ENODEV, EPERM.
-    pub fn delete_link(&mut self, name: &str) -> Result<(), NetError> {
-        let mut message = LinkMessage::default();
-        message.header.index = self.link(name)?.index;
-        self.ask("delete", name, Mode::Change, RouteNetlinkMessage::DelLink(message)).map(drop)
-    }
-
     fn change(
         &mut self,
         operation: &'static str,
@@ -338,17 +311,6 @@ impl Netlink {
         })
     }
 
-    /// Takes an interface down.
-    ///
-    /// # Errors
-    /// ENODEV, EPERM.
-    pub fn set_down(&mut self, name: &str) -> Result<(), NetError> {
-        self.change("take down", name, |message| {
-            message.header.flags = LinkFlags::empty();
-            message.header.change_mask = LinkFlags::Up;
-        })
-    }
-
     /// Sets the largest packet, bytes.
     ///
     /// # Errors
@@ -366,16 +328,6 @@ impl Netlink {
     pub fn set_txqueuelen(&mut self, name: &str, frames: u32) -> Result<(), NetError> {
         self.change("set transmit queue length of", name, |message| {
             message.attributes.push(LinkAttribute::TxQueueLen(frames));
-        })
-    }
-
-    /// Sets the Ethernet address of the kernel's side.
-    ///
-    /// # Errors
-    /// EADDRNOTAVAIL, EBUSY when the device must be down for it.
-    pub fn set_mac(&mut self, name: &str, mac: Mac) -> Result<(), NetError> {
-        self.change("set Ethernet address of", name, |message| {
-            message.attributes.push(LinkAttribute::Address(mac.octets().to_vec()));
         })
     }
 

@@ -59,9 +59,9 @@ fn open_tap(name: &str) -> Iface {
 }
 
 #[test]
-fn links_are_made_changed_and_deleted() {
+fn links_are_made_and_changed() {
     in_namespace(false, |mut netlink| {
-        assert_eq!(netlink.find_link("br0").unwrap(), None);
+        assert_eq!(errno(netlink.link("br0").map(drop)), Some(Errno::NODEV));
         netlink.create_bridge("br0", 9000).unwrap();
         let bridge = netlink.link("br0").unwrap();
         assert_eq!(bridge.mtu_bytes, Some(9000));
@@ -70,12 +70,10 @@ fn links_are_made_changed_and_deleted() {
 
         let end = |name| VethEnd { name, namespace: None };
         netlink.create_veth(end("one"), end("two"), 1500).unwrap();
-        let mac: Mac = "02:00:00:00:00:07".parse().unwrap();
-        netlink.set_mac("one", mac).unwrap();
         netlink.set_mtu("one", 1400).unwrap();
         netlink.set_bridge("one", Some("br0")).unwrap();
         let one = netlink.link("one").unwrap();
-        assert_eq!(one.mac, Some(mac.octets()));
+        assert!(one.mac.is_some());
         assert_eq!(one.mtu_bytes, Some(1400));
         assert_eq!(one.master_index, Some(bridge.index));
         assert_eq!(one.port_forwarding, Some(false));
@@ -83,15 +81,12 @@ fn links_are_made_changed_and_deleted() {
 
         netlink.set_up("br0").unwrap();
         netlink.set_up("one").unwrap();
+        assert!(!netlink.link("one").unwrap().carrier, "the other end is down");
         netlink.set_up("two").unwrap();
         netlink.wait_forwarding("one", LIMIT).unwrap();
-        netlink.set_down("two").unwrap();
-        assert!(!netlink.link("one").unwrap().carrier, "the other end is down");
 
         netlink.set_bridge("one", None).unwrap();
         assert_eq!(netlink.link("one").unwrap().master_index, None);
-        netlink.delete_link("one").unwrap();
-        assert_eq!(netlink.find_link("two").unwrap(), None, "both ends are deleted");
     });
 }
 

@@ -36,7 +36,7 @@ pub struct PlotArgs {
     #[arg(long, value_name = "TEXT")]
     pub connection: Option<String>,
 
-    /// How the run is told.
+    /// Output options.
     #[command(flatten)]
     pub output: Quietness,
 }
@@ -156,7 +156,7 @@ fn most_rows(connections: &[Connection]) -> usize {
     rows.max_by_key(|(_, rows)| *rows).map_or(0, |(index, _)| index)
 }
 
-/// Where the columns are.
+/// Indices of the columns.
 struct Columns {
     time: usize,
     connection: usize,

@@ -77,10 +77,15 @@ fn goal_bar(canvas: &mut Canvas, of: &(&Contest, &Line, f64), x: &Axis, top: f64
         // The tooltip appears anywhere on the row.
         canvas.rect("hit", (0.0, top - 4.0), (WIDTH, GOAL_STEP - 2.0));
         let name = (GOAL_ACROSS.0 - 12.0, base);
-        canvas.texts("row", name, Anchor::End, &[("", &what), ("dim", &beside)]);
+        canvas.texts(
+            "row",
+            name,
+            Anchor::End,
+            &[("", &what), ("", " "), ("dim", beside.trim_start())],
+        );
         let length = (goal - end).abs().max(1.5);
         canvas.rect(&format!("bar {class}"), (goal.min(end), top), (length, BAR));
-        let result = [(class, sign), ("", " "), ("", &reached), ("dim", " "), ("dim", &bound)];
+        let result = [(class, sign), ("", " "), ("", &reached), ("", " "), ("dim", &bound)];
         canvas.texts("row", (GOAL_ACROSS.1 + 12.0, base), Anchor::Start, &result);
     });
 }

@@ -73,7 +73,7 @@ fn facts_of(report: &Report) -> Vec<(&'static str, String)> {
         (
             "samples",
             format!(
-                "{} rounds of {} s, {} for points of charts; each contestant once per round",
+                "rounds: {} of {} s, {} for points of charts; each contestant once per round",
                 settings.rounds, settings.seconds, settings.plot_rounds
             ),
         ),
@@ -111,7 +111,7 @@ fn head(out: &mut String, report: &Report) {
     let _ = writeln!(
         out,
         "<h1><b>flue</b> compared with other stacks</h1>\n<p>{}{cores}; {}. Client and server share the \
-         CPUs, so compare ratios, not absolute figures. Medians of {} rounds of {} s.</p>",
+         CPUs, so compare ratios, not absolute figures. Medians; rounds: {} of {} s.</p>",
         escaped(machine),
         escaped(report.date.split('T').next().unwrap_or_default()),
         report.settings.rounds,
