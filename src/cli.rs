@@ -8,11 +8,11 @@ use std::{
 };
 
 use clap::{Parser, Subcommand, error::ErrorKind};
+use flue_bench::BenchArgs;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
     cmd::{
-        bench::{self, BenchArgs},
         doctor::{self, DoctorArgs},
         hand_over::{self, OffloadArgs, UploadArgs},
         lab::{
@@ -97,7 +97,7 @@ impl Command {
 
     fn run(&self, console: &mut Console<'_>) -> Result<(), Failure> {
         match self {
-            Self::Bench(args) => bench::run(args, console),
+            Self::Bench(args) => flue_bench::run(args, console),
             Self::Doctor(args) => doctor::run(args, console),
             Self::Lab(args) => lab::run(args, console),
             Self::LabNode(args) => node::run(args),

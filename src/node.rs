@@ -19,14 +19,15 @@ use offload_engine::{
     chimney::{provider::OffloadCapabilities, state::MacAddress},
     engine::{EngineConfig, NodeClient},
     link::{
-        Impaired, Impairments, Link, OpenTap, ReclaimMode, TapError, TapOptions, Tee, VnetMode,
-        open_tap, open_tap_queues,
+        Impaired, Impairments, Link, OpenTap, ReclaimMode, TapOptions, Tee, VnetMode, open_tap,
+        open_tap_queues,
     },
     tcp::{CongestionAlgorithm, PushPolicy, UploadThresholds},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
 use crate::{
+    environment::tap_failure,
     failure::Failure,
     net::{
         Netlink,
@@ -81,7 +82,7 @@ impl std::fmt::Debug for OpenLinks {
 /// # Errors
 /// As [`open_link`].
 pub fn open_links(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLinks, Failure> {
-    let side = KernelSide::of(config);
+    let side = kernel_side(config);
     let options = tap_options(&side, config.vnet, config.reclaim, config.napi);
     let opened = open_tap_queues(&options, config.queues.into()).map_err(tap_failure)?;
     plumb::make_ready(netlink, &side)?;
@@ -121,6 +122,17 @@ pub fn open_bare(
     let OpenTap { link, vnet_header, .. } = open_tap(&options).map_err(tap_failure)?;
     plumb::make_ready(netlink, side)?;
     Ok(OpenLink { link, vnet_header })
+}
+
+fn kernel_side(config: &NodeConfig) -> KernelSide<'_> {
+    let NodeConfig { tap, mtu_bytes, bridge, host_addresses, txqueuelen, .. } = config;
+    KernelSide {
+        tap,
+        mtu_bytes: *mtu_bytes,
+        bridge: bridge.as_deref(),
+        addresses: host_addresses,
+        txqueuelen: *txqueuelen,
+    }
 }
 
 fn tap_options(side: &KernelSide<'_>, vnet: Vnet, reclaim: Reclaim, napi: Napi) -> TapOptions {
@@ -365,65 +377,11 @@ fn impaired(
     Ok(Box::new(link))
 }
 
-/// Whose turn it is when a TAP cannot be had. The error's own text names node, mode and owner.
-pub fn tap_failure(error: TapError) -> Failure {
-    let mut text = error.to_string();
-    if let Some(source) = std::error::Error::source(&error) {
-        text = format!("{text}: {source}");
-    }
-    match error {
-        TapError::Name { .. } => Failure::usage(format!("--tap: {text}")),
-        TapError::Mtu { .. } => Failure::usage(format!("--mtu: {text}")),
-        TapError::Queues { .. } => Failure::usage(format!("--queues: {text}")),
-        TapError::NoVnetHeader { .. } => {
-            Failure::lacking(text).with_hint("--vnet auto falls back to plain frames")
-        }
-        TapError::NoReclaim { .. } => {
-            Failure::lacking(text).with_hint("--reclaim auto does without")
-        }
-        TapError::NoMultiQueue => Failure::lacking(text).with_hint("--queues 1"),
-        TapError::NodeAbsent { .. }
-        | TapError::NodeWithoutDriver { .. }
-        | TapError::NodeDenied { .. }
-        | TapError::NotPermitted { .. } => Failure::lacking(text),
-        _ => Failure::work(text),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use offload_engine::link::QueueLimit;
 
     use super::*;
-    use crate::failure::Kind;
-
-    #[test]
-    fn tap_errors_say_whose_turn_it_is() {
-        let name = || "flue0".to_owned();
-        let cases = [
-            (TapError::NodeAbsent { node: "/dev/net/tun".into() }, Kind::Lacking),
-            (
-                TapError::NodeDenied { node: "/dev/net/tun".into(), mode: 0o600, owner: 0 },
-                Kind::Lacking,
-            ),
-            (TapError::NotPermitted { name: name() }, Kind::Lacking),
-            (TapError::Busy { name: name() }, Kind::Work),
-            (TapError::NotATap { name: name() }, Kind::Work),
-            (TapError::NotMultiQueue { name: name() }, Kind::Work),
-            (TapError::NoMultiQueue, Kind::Lacking),
-            (TapError::Queues { queues: 17 }, Kind::Usage),
-            (TapError::Mtu { mtu: 1 }, Kind::Usage),
-        ];
-        for (error, kind) in cases {
-            let failure = tap_failure(error);
-            assert_eq!(failure.kind, kind, "{failure}");
-        }
-        let source = io::Error::from(io::ErrorKind::Unsupported);
-        let failure = tap_failure(TapError::NoVnetHeader { step: "TUNSETIFF", source });
-        assert!(failure.message.contains("TUNSETIFF failed: unsupported"), "{failure}");
-    }
 
     #[test]
     fn each_queue_has_files_of_its_own() {

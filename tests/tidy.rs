@@ -25,7 +25,7 @@ const UNSAFE: &[&str] = &[
     // An allocator that counts.
     "tests/guard/src/counting.rs",
     // One call: leaving the user and network namespaces of the caller.
-    "src/namespace.rs",
+    "network/src/namespace.rs",
 ];
 /// Where a thread may sleep: there the pause is the behaviour asked for.
 const SLEEP: &[&str] = &["tests/support/src/kernel_peer.rs", "host-stack/tests/queues_cost.rs"];

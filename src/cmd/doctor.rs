@@ -10,11 +10,10 @@ use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_que
 use serde::Serialize;
 
 use crate::{
-    environment,
+    environment::{self, tap_failure},
     failure::Failure,
     namespace::{self, Entered},
     net::{Netlink, VethEnd, plumb},
-    node::tap_failure,
     options::{MTU_DEFAULT_BYTES, QUEUES_MAX, Quietness},
     report::Console,
 };

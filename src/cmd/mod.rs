@@ -1,6 +1,5 @@
 //! The commands, one module each.
 
-pub mod bench;
 pub mod doctor;
 pub mod hand_over;
 pub mod lab;

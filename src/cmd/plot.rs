@@ -1,7 +1,7 @@
-//! `flue plot`: draws what `--tcp-trace` has written, as SVG.
+//! `flue plot`: draws a trace of `--tcp-trace` as SVG.
 //!
-//! One connection in three panels over one time axis: windows and what is in flight, RTT, rate. Loss
-//! recovery, repair after a time-out and answers to ECN stand behind them as coloured bands.
+//! One connection in three panels over one time axis: windows and bytes in flight, RTT, rate. Fast recovery, recovery
+//! after a retransmission timeout and responses to ECN are coloured bands behind them.
 
 mod draw;
 #[cfg(test)]
@@ -17,8 +17,8 @@ use crate::{failure::Failure, options::Quietness, report::Console};
 
 /// Draw a trace of congestion control as SVG
 ///
-/// The trace is what a command with --tcp-trace has written. Three panels: congestion window, threshold
-/// and bytes in flight; smoothed RTT; the rate of delivery, and of pacing if there is one.
+/// The trace is the file that a command with --tcp-trace has written. Three panels: congestion window, slow start
+/// threshold and bytes in flight; smoothed RTT; delivery rate, and pacing rate if the connection is paced.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Example:
   flue nc --tcp-trace tcp.csv --drop 0.1 --delay 5ms 10.77.0.1 5001 <bigfile
@@ -28,23 +28,23 @@ pub struct PlotArgs {
     #[arg(value_name = "FILE.csv")]
     pub file: PathBuf,
 
-    /// Where to write the picture [default: beside the trace, with .svg]
+    /// File to write [default: the trace's name, ending in .svg]
     #[arg(short = 'o', long = "output", value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
 
-    /// Connection to draw, as its column says or a part of that [default: the one with most rows]
+    /// Connection to draw: the text of its column, or a part of it [default: the one with the most rows]
     #[arg(long, value_name = "TEXT")]
     pub connection: Option<String>,
 
-    /// How the run is told.
+    /// Output options.
     #[command(flatten)]
     pub output: Quietness,
 }
 
-/// What was drawn.
+/// The `result` of the document.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Drawn {
-    /// The picture.
+    /// The SVG.
     pub file: PathBuf,
     /// The connection.
     pub connection: String,
@@ -52,7 +52,7 @@ pub struct Drawn {
     pub rows: usize,
 }
 
-/// A row of the trace, as far as it is drawn. Seconds and bytes.
+/// The columns of a row that are drawn. Seconds and bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Row {
     time: f64,
@@ -66,7 +66,7 @@ struct Row {
     state: State,
 }
 
-/// What the sender was doing.
+/// The sender's congestion state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Open or disorder.
@@ -86,7 +86,7 @@ struct Connection {
 /// Runs the command.
 ///
 /// # Errors
-/// The trace cannot be read, or is none, or has no such connection; the picture cannot be written.
+/// The trace cannot be read, is not one, or does not have the connection; the SVG cannot be written.
 pub fn run(args: &PlotArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let shown = args.file.display();
     let text = fs::read_to_string(&args.file)
@@ -95,9 +95,7 @@ pub fn run(args: &PlotArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let connection = choose(connections, args.connection.as_deref())
         .map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
     let file = args.picture.clone().unwrap_or_else(|| args.file.with_extension("svg"));
-    let picture = draw::draw(&connection)
-        .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
-    fs::write(&file, picture)
+    fs::write(&file, draw::draw(&connection))
         .map_err(|error| Failure::work(format!("{}: {error}", file.display())))?;
     let drawn = Drawn { file, connection: connection.name, rows: connection.rows.len() };
     console.say(format_args!(
@@ -137,7 +135,7 @@ fn parse(text: &str) -> Result<Vec<Connection>, String> {
     Ok(connections)
 }
 
-/// The connection that was asked for, or the one with most rows.
+/// The connection that was asked for, or the one with the most rows.
 fn choose(connections: Vec<Connection>, asked: Option<&str>) -> Result<Connection, String> {
     let names: Vec<_> = connections.iter().map(|connection| connection.name.clone()).collect();
     let mut found: Vec<_> = connections
@@ -158,7 +156,7 @@ fn most_rows(connections: &[Connection]) -> usize {
     rows.max_by_key(|(_, rows)| *rows).map_or(0, |(index, _)| index)
 }
 
-/// Where the columns are.
+/// Indices of the columns.
 struct Columns {
     time: usize,
     connection: usize,

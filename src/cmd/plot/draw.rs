@@ -1,60 +1,41 @@
-//! The picture: three panels over one time axis.
+//! The chart: three panels over one time axis.
 
-use plotters::{
-    chart::{ChartBuilder, ChartContext, SeriesLabelPosition},
-    coord::{Shift, cartesian::Cartesian2d, types::RangedCoordf64},
-    element::{PathElement, Rectangle},
-    prelude::{DrawingArea, IntoDrawingArea, LineSeries, SVGBackend},
-    series::DashedLineSeries,
-    style::{Color, RGBColor, ShapeStyle, WHITE},
-};
+use flue_report::svg::{Anchor, Axis, Canvas, Point};
 
 use super::{Connection, Row, State};
 
-/// Pixels of the picture.
-const SIZE: (u32, u32) = (1200, 900);
-/// Pixels of the panels, from the top; the last one gets what is left.
-const HEIGHTS: [u32; 2] = [400, 250];
+/// Pixels of the chart, and of its panels from left to right.
+const SIZE: Point = (1200.0, 900.0);
+const ACROSS: Point = (70.0, 1180.0);
+/// Top and bottom of the panels, pixels.
+const WINDOWS: Point = (70.0, 400.0);
+const ROUND_TRIP: Point = (460.0, 630.0);
+const RATE: Point = (690.0, 850.0);
 /// Columns of a line: of each only the first, lowest, highest and last point are kept.
 const COLUMNS: f64 = 2_400.0;
 /// Steps of the delivery rate.
 const RATE_STEPS: usize = 240;
+/// Legend: height of an entry, length of its sample, width of a character.
+const ENTRY: f64 = 20.0;
+const SAMPLE: f64 = 18.0;
+const CHARACTER: f64 = 7.5;
 
-const BLUE: RGBColor = RGBColor(31, 119, 180);
-const ORANGE: RGBColor = RGBColor(255, 127, 14);
-const GREEN: RGBColor = RGBColor(44, 160, 44);
-const RED: RGBColor = RGBColor(214, 39, 40);
-const PURPLE: RGBColor = RGBColor(148, 103, 189);
-const GREY: RGBColor = RGBColor(90, 90, 90);
-const YELLOW: RGBColor = RGBColor(240, 200, 40);
+const STYLE: &str = include_str!("style.css");
 
-type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 type Points = Vec<(f64, f64)>;
 
 /// The time axis: seconds since the first row.
 #[derive(Clone, Copy)]
-struct Axis {
+struct Time {
     /// The first row, on the node's clock.
     origin: f64,
     end: f64,
 }
 
-/// Which panel it is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// With the names of the bands.
-    Top,
-    Middle,
-    /// With the name of the time axis.
-    Bottom,
-}
-
 /// A line of a panel.
 struct Line {
     name: &'static str,
-    color: RGBColor,
-    dashed: bool,
+    class: &'static str,
     points: Points,
 }
 
@@ -65,180 +46,149 @@ struct Unit {
     size: f64,
 }
 
-/// Draws the picture; returns the text of the SVG.
-pub(super) fn draw(connection: &Connection) -> Result<String, String> {
-    let mut svg = String::new();
-    draw_into(&mut svg, connection).map_err(|error| error.to_string())?;
-    Ok(svg)
+/// A panel.
+struct Panel {
+    title: &'static str,
+    /// Top and bottom, pixels.
+    down: Point,
+    lines: Vec<Line>,
+    units: &'static [(&'static str, f64)],
+    /// The legend names the bands too.
+    names_bands: bool,
 }
 
-fn draw_into(svg: &mut String, connection: &Connection) -> Result<(), Box<dyn std::error::Error>> {
+/// The periods in which the sender was in a state, drawn behind the lines.
+struct Band {
+    name: &'static str,
+    class: &'static str,
+    periods: Vec<(f64, f64)>,
+}
+
+/// Draws the chart; returns the SVG.
+pub(super) fn draw(connection: &Connection) -> String {
     let Connection { name, rows } = connection;
-    let axis = Axis::of(rows);
-    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    root.fill(&WHITE)?;
-    let root = root.titled(name, ("sans-serif", 20))?;
-    let (windows, rest) = root.split_vertically(HEIGHTS[0]);
-    let (rtt, rate) = rest.split_vertically(HEIGHTS[1]);
-    draw_windows(&windows, rows, axis)?;
-    draw_rtt(&rtt, rows, axis)?;
-    draw_rate(&rate, rows, axis)?;
-    root.present()?;
-    Ok(())
+    let time = Time::of(rows);
+    let bands = bands(rows, time);
+    let mut canvas = Canvas::document(SIZE, &format!("Congestion control of {name}"), STYLE);
+    canvas.rect("paper", (0.0, 0.0), SIZE);
+    canvas.text("title", (SIZE.0 / 2.0, 30.0), Anchor::Middle, name);
+    for panel in [windows(rows, time), round_trip(rows, time), rate(rows, time)] {
+        panel.draw(&mut canvas, time, &bands);
+    }
+    canvas.text("name", (f64::midpoint(ACROSS.0, ACROSS.1), 892.0), Anchor::Middle, "seconds");
+    canvas.finish()
 }
 
-fn draw_windows(
-    panel: &Panel<'_>,
-    rows: &[Row],
-    axis: Axis,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let line = |name, color, dashed, value: fn(&Row) -> Option<f64>| Line {
+fn windows(rows: &[Row], time: Time) -> Panel {
+    let line = |name, class, value: fn(&Row) -> Option<f64>| Line {
         name,
-        color,
-        dashed,
-        points: axis.steps(rows, value),
+        class,
+        points: time.steps(rows, value),
     };
-    let lines = [
-        line("in flight", ORANGE, false, |row| Some(row.in_flight)),
-        line("ssthresh", GREY, true, |row| row.ssthresh),
-        line("cwnd", BLUE, false, |row| row.cwnd),
-    ];
-    let units = [("bytes", 1.0), ("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)];
-    draw_panel(panel, "windows", rows, axis, &lines, &units, Place::Top)
-}
-
-fn draw_rtt(panel: &Panel<'_>, rows: &[Row], axis: Axis) -> Result<(), Box<dyn std::error::Error>> {
-    let lines = [
-        Line {
-            name: "srtt + 4 rttvar",
-            color: GREY,
-            dashed: true,
-            points: axis.steps(rows, |row| Some(row.srtt? + 4.0 * row.rttvar?)),
-        },
-        Line {
-            name: "srtt",
-            color: GREEN,
-            dashed: false,
-            points: axis.steps(rows, |row| row.srtt),
-        },
-    ];
-    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    draw_panel(panel, "round trip", rows, axis, &lines, &units, Place::Middle)
-}
-
-fn draw_rate(
-    panel: &Panel<'_>,
-    rows: &[Row],
-    axis: Axis,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let lines = [
-        Line {
-            name: "pacing",
-            color: GREY,
-            dashed: true,
-            points: axis.steps(rows, |row| row.pacing_rate.map(|rate| 8.0 * rate)),
-        },
-        Line { name: "delivered", color: PURPLE, dashed: false, points: axis.rates(rows) },
-    ];
-    let units = [("bit/s", 1.0), ("kbit/s", 1e3), ("Mbit/s", 1e6), ("Gbit/s", 1e9)];
-    draw_panel(panel, "rate", rows, axis, &lines, &units, Place::Bottom)
-}
-
-fn draw_panel(
-    panel: &Panel<'_>,
-    what: &str,
-    rows: &[Row],
-    axis: Axis,
-    lines: &[Line],
-    units: &[(&'static str, f64)],
-    place: Place,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let most = lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y).fold(0.0, f64::max);
-    let unit = Unit::for_values_to(most, units);
-    let top = if most > 0.0 { most / unit.size * 1.08 } else { 1.0 };
-    let mut chart = ChartBuilder::on(panel)
-        .margin_right(20)
-        .margin_left(16)
-        .margin_top(12)
-        .x_label_area_size(if place == Place::Bottom { 45 } else { 24 })
-        .y_label_area_size(80)
-        .build_cartesian_2d(0.0..axis.end, 0.0..top)?;
-    draw_bands(&mut chart, rows, axis, top, place)?;
-    chart
-        .configure_mesh()
-        .light_line_style(WHITE.mix(0.0))
-        .bold_line_style(GREY.mix(0.15))
-        .x_desc(if place == Place::Bottom { "seconds" } else { "" })
-        .y_desc(format!("{what}, {}", unit.name))
-        .x_label_formatter(&|x| number(*x))
-        .y_label_formatter(&|y| number(*y))
-        .label_style(("sans-serif", 14))
-        .axis_desc_style(("sans-serif", 15))
-        .draw()?;
-    for line in lines.iter().filter(|line| !line.points.is_empty()) {
-        draw_line(&mut chart, line, unit)?;
+    Panel {
+        title: "windows",
+        down: WINDOWS,
+        lines: vec![
+            line("in flight", "orange", |row| Some(row.in_flight)),
+            line("ssthresh", "dashed", |row| row.ssthresh),
+            line("cwnd", "blue", |row| row.cwnd),
+        ],
+        units: &[("bytes", 1.0), ("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)],
+        names_bands: true,
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(GREY.mix(0.4))
-        .label_font(("sans-serif", 14))
-        .draw()?;
-    Ok(())
 }
 
-fn draw_line<'a>(
-    chart: &mut Chart<'a, '_>,
-    line: &Line,
-    unit: Unit,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let points = line.points.iter().map(|(x, y)| (*x, *y / unit.size));
-    let color = line.color;
-    let style: ShapeStyle = color.stroke_width(if line.dashed { 1 } else { 2 });
-    let label = if line.dashed {
-        chart.draw_series(DashedLineSeries::new(points, 6, 4, style))?
-    } else {
-        chart.draw_series(LineSeries::new(points, style))?
-    };
-    label
-        .label(line.name)
-        .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
-    Ok(())
+fn round_trip(rows: &[Row], time: Time) -> Panel {
+    let bound = time.steps(rows, |row| Some(row.srtt? + 4.0 * row.rttvar?));
+    Panel {
+        title: "round trip",
+        down: ROUND_TRIP,
+        lines: vec![
+            Line { name: "srtt + 4 rttvar", class: "dashed", points: bound },
+            Line { name: "srtt", class: "green", points: time.steps(rows, |row| row.srtt) },
+        ],
+        units: &[("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)],
+        names_bands: false,
+    }
 }
 
-/// What the sender was doing, behind the lines.
-fn draw_bands(
-    chart: &mut Chart<'_, '_>,
-    rows: &[Row],
-    axis: Axis,
-    top: f64,
-    place: Place,
-) -> Result<(), Box<dyn std::error::Error>> {
-    // The legend names a band where there is one, once in the picture.
-    for (state, name, color) in [
-        (State::Cwr, "ECN answered", YELLOW),
-        (State::Recovery, "fast recovery", RED),
-        (State::Loss, "after a time-out", GREY),
-    ] {
-        let style = color.mix(0.25).filled();
-        let bands = axis.bands(rows, state);
-        if bands.is_empty() {
-            continue;
+fn rate(rows: &[Row], time: Time) -> Panel {
+    let pacing = time.steps(rows, |row| row.pacing_rate.map(|rate| 8.0 * rate));
+    Panel {
+        title: "rate",
+        down: RATE,
+        lines: vec![
+            Line { name: "pacing", class: "dashed", points: pacing },
+            Line { name: "delivered", class: "purple", points: time.rates(rows) },
+        ],
+        units: &[("bit/s", 1.0), ("kbit/s", 1e3), ("Mbit/s", 1e6), ("Gbit/s", 1e9)],
+        names_bands: false,
+    }
+}
+
+/// The bands that occur.
+fn bands(rows: &[Row], time: Time) -> Vec<Band> {
+    let states = [
+        (State::Cwr, "ECN response", "yellow"),
+        (State::Recovery, "fast recovery", "red"),
+        (State::Loss, "RTO recovery", "grey"),
+    ];
+    let band = |(state, name, class)| Band { name, class, periods: time.bands(rows, state) };
+    states.into_iter().map(band).filter(|band| !band.periods.is_empty()).collect()
+}
+
+impl Panel {
+    fn draw(&self, canvas: &mut Canvas, time: Time, bands: &[Band]) {
+        let (top, bottom) = self.down;
+        let values = || self.lines.iter().flat_map(|line| &line.points).map(|point| point.1);
+        let unit = Unit::for_values_to(values().fold(0.0, f64::max), self.units);
+        let x = Axis { range: (0.0, time.end), pixels: ACROSS, is_log: false };
+        let y = Axis::linear(values().map(|value| value / unit.size), (bottom, top));
+        for band in bands {
+            for (from, to) in band.periods.iter().map(|&(from, to)| (x.at(from), x.at(to))) {
+                let class = format!("band {}", band.class);
+                canvas.rect(&class, (from, top), (to - from, bottom - top));
+            }
         }
-        let series = chart.draw_series(
-            bands.into_iter().map(|(from, to)| Rectangle::new([(from, 0.0), (to, top)], style)),
-        )?;
-        if place == Place::Top {
-            series
-                .label(name)
-                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], style));
+        canvas.grid_across(&y, ACROSS);
+        canvas.grid_upright(&x, self.down);
+        let title = format!("{}, {}", self.title, unit.name);
+        canvas.text("name", (ACROSS.0, top - 14.0), Anchor::Start, &title);
+        for line in &self.lines {
+            let points = line.points.iter().map(|&(at, value)| (x.at(at), y.at(value / unit.size)));
+            if !line.points.is_empty() {
+                canvas.path(&format!("line {}", line.class), points);
+            }
+        }
+        self.draw_legend(canvas, bands);
+    }
+
+    /// In the upper right corner: what is drawn, with a sample of its line or band.
+    fn draw_legend(&self, canvas: &mut Canvas, bands: &[Band]) {
+        let bands = if self.names_bands { bands } else { &[] };
+        let lines = self.lines.iter().filter(|line| !line.points.is_empty());
+        let bands = bands.iter().map(|band| (band.name, "band", band.class));
+        let entries: Vec<_> =
+            bands.chain(lines.map(|line| (line.name, "line", line.class))).collect();
+        let longest = entries.iter().map(|(name, ..)| name.len()).max().unwrap_or(0) as f64;
+        let (width, height) =
+            (longest * CHARACTER + SAMPLE + 24.0, entries.len() as f64 * ENTRY + 8.0);
+        let (left, top) = (ACROSS.1 - width - 8.0, self.down.0 + 8.0);
+        canvas.rect("legend", (left, top), (width, height));
+        let (from, to) = (left + 8.0, left + 8.0 + SAMPLE);
+        for (index, (name, kind, class)) in entries.into_iter().enumerate() {
+            let middle = top + 4.0 + (index as f64 + 0.5) * ENTRY;
+            let class = format!("{kind} {class}");
+            match kind {
+                "band" => canvas.rect(&class, (from, middle - 5.0), (SAMPLE, 10.0)),
+                _ => canvas.line(&class, (from, middle), (to, middle)),
+            }
+            canvas.text("entry", (to + 8.0, middle + 5.0), Anchor::Start, name);
         }
     }
-    Ok(())
 }
 
-impl Axis {
+impl Time {
     fn of(rows: &[Row]) -> Self {
         let origin = rows.first().map_or(0.0, |row| row.time);
         let end = rows.last().map_or(0.0, |row| row.time);
@@ -280,7 +230,7 @@ impl Axis {
         points
     }
 
-    /// The times in which `state` held.
+    /// The periods in which `state` held.
     fn bands(self, rows: &[Row], state: State) -> Vec<(f64, f64)> {
         let mut bands = Vec::new();
         let mut since = None;
@@ -307,12 +257,6 @@ impl Unit {
         let (name, size) = *fits.or_else(|| units.first()).unwrap_or(&("", 1.0));
         Self { name, size }
     }
-}
-
-/// Without digits that say nothing.
-fn number(value: f64) -> String {
-    let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// The points that a picture of [`COLUMNS`] columns up to `end` can show.

@@ -1,0 +1,522 @@
+//! What is measured: rows with goals, and points of charts.
+//!
+//! Where a contestant lets us choose the number of outstanding operations, all have the same: [`depth_of`].
+
+use flue_report::units::format_bytes;
+
+use super::contest::{Bound, Contestant, Goal, Group, Job, Metric, Panel, PerfJob, Route, System};
+
+/// Message sizes of the charts, bytes: powers of four from 64 B, and 8 MiB.
+const SIZES_BYTES: [u64; 10] =
+    [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20];
+/// The same with `--quick`.
+const QUICK_SIZES_BYTES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
+/// Connections of the chart; the last one is left out with `--quick`.
+const CONNECTIONS: [u32; 4] = [1, 10, 100, 1_000];
+/// TAP queues of the chart.
+const QUEUES: [u32; 2] = [1, 2];
+/// Size of a small message, bytes.
+const SMALL_BYTES: u64 = 64;
+/// Size of a ping-pong message, bytes.
+const PING_BYTES: u64 = 8;
+
+/// How an end waits for completions.
+const SPIN: &str = "--wait spin";
+const BLOCK: &str = "--wait block";
+/// A node that its caller polls; the second one sends plain frames and has the window of the bare TCP: with a larger
+/// one the TAP queue would overflow.
+const MANUAL: &str = "--progress manual";
+const PLAIN: &str = "--progress manual --vnet off --napi threaded --receive-window 700000";
+
+const KIB_64: u64 = 64 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Outstanding operations: enough to fill a window, few enough for the buffers to stay in the caches.
+pub(super) const fn depth_of(size_bytes: u64) -> u32 {
+    match size_bytes {
+        0..=2_048 => 256,
+        2_049..=32_768 => 128,
+        32_769..=131_072 => 64,
+        _ => 16,
+    }
+}
+
+fn strings(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn perf(kind: &'static str, route: Route, client: &str, ends: &str, node: &str) -> Job {
+    let [client, ends, node] = [client, ends, node].map(strings);
+    Job::Perf(PerfJob { kind, route, client, ends, node })
+}
+
+/// flue between two nodes; both ends poll.
+fn flue(kind: &'static str, client: &str) -> Contestant {
+    named("flue", System::Flue, perf(kind, Route::TwoNodes, client, SPIN, MANUAL))
+}
+
+/// A stream of flue operations.
+fn flue_stream(kind: &'static str, size_bytes: u64) -> Contestant {
+    flue(kind, &format!("-s {size_bytes} -t {}", depth_of(size_bytes)))
+}
+
+fn named(name: impl Into<String>, system: System, job: Job) -> Contestant {
+    Contestant { name: name.into(), system, job }
+}
+
+fn libfabric(operation: &'static str, size_bytes: u64) -> Contestant {
+    let depth = Some(depth_of(size_bytes));
+    named("libfabric", System::Libfabric, Job::Libfabric { operation, size_bytes, depth })
+}
+
+fn libfabric_ping(operation: &'static str) -> Contestant {
+    let job = Job::Libfabric { operation, size_bytes: PING_BYTES, depth: None };
+    named("libfabric", System::Libfabric, job)
+}
+
+fn ucx(name: &str, test: &'static str, size_bytes: u64) -> Contestant {
+    named(name, System::Ucx, Job::Ucx { test, size_bytes, latency: false })
+}
+
+fn ucx_ping(name: &str, test: &'static str) -> Contestant {
+    named(name, System::Ucx, Job::Ucx { test, size_bytes: PING_BYTES, latency: true })
+}
+
+/// A stream between two kernel sockets, written in chunks of this size.
+fn kernel(size_bytes: u64) -> Contestant {
+    let client = format!("-s {size_bytes}");
+    named("kernel TCP", System::Kernel, perf("tcp-bw", Route::TwoKernels, &client, "", ""))
+}
+
+/// A ping-pong between two kernel sockets.
+fn kernel_ping(wait: &str) -> Contestant {
+    let client = format!("-s {PING_BYTES}");
+    named("kernel TCP", System::Kernel, perf("tcp-rr", Route::TwoKernels, &client, wait, ""))
+}
+
+fn yardstick(name: &str, system: System, line: &str) -> Contestant {
+    named(name, system, Job::Yardstick { arguments: strings(line) })
+}
+
+fn goal(metric: Metric, beside: &str, goal: Bound) -> Goal {
+    Goal { metric, beside: Some(beside.into()), goal: Some(goal), stretch: None }
+}
+
+fn row(
+    id: &str,
+    title: &str,
+    metric: Metric,
+    contestants: Vec<Contestant>,
+    goals: Vec<Goal>,
+) -> Group {
+    Group {
+        id: id.into(),
+        title: title.into(),
+        metric,
+        point: None,
+        is_row: true,
+        contestants,
+        goals,
+    }
+}
+
+/// All groups, rows first.
+pub(super) fn groups(quick: bool) -> Vec<Group> {
+    let mut groups = Vec::new();
+    groups.extend(large_operations());
+    groups.extend(small_messages());
+    groups.extend(round_trips());
+    groups.extend(streams());
+    groups.push(hundred_connections());
+    groups.extend(points(quick));
+    groups
+}
+
+fn large_operations() -> Vec<Group> {
+    use Bound::{RatioAtLeast, RatioAtMost};
+    let bandwidth = Metric::BandwidthBps;
+    let ahead = |metric, factor, stretch| Goal {
+        stretch,
+        ..goal(metric, "libfabric", RatioAtLeast(factor))
+    };
+    let cpu = || goal(Metric::CpuSecondsPerGbyte, "libfabric", RatioAtMost(1.0));
+    let mut write = row(
+        "write-1m",
+        "RDMA Write, 1 MiB, CRC on",
+        bandwidth,
+        vec![
+            flue_stream("write-bw", MIB),
+            libfabric("write", MIB),
+            ucx("UCX put", "ucp_put_bw", MIB),
+            ucx("UCX AM", "ucp_am_bw", MIB),
+            kernel(MIB),
+            named("iperf3", System::Iperf3, Job::Iperf3),
+        ],
+        vec![ahead(bandwidth, 0.75, Some(RatioAtLeast(1.0))), cpu()],
+    );
+    write.point = Some((Panel::Write, MIB));
+    let mut read = row(
+        "read-1m",
+        "RDMA Read, 1 MiB, CRC on",
+        bandwidth,
+        vec![flue_stream("read-bw", MIB), libfabric("read", MIB), ucx("UCX get", "ucp_get", MIB)],
+        vec![ahead(bandwidth, 0.7, Some(RatioAtLeast(1.0))), cpu()],
+    );
+    read.point = Some((Panel::Read, MIB));
+    let mut medium = row(
+        "write-64k",
+        "RDMA Write, 64 KiB, CRC on",
+        bandwidth,
+        vec![
+            flue_stream("write-bw", KIB_64),
+            libfabric("write", KIB_64),
+            ucx("UCX put", "ucp_put_bw", KIB_64),
+            kernel(KIB_64),
+        ],
+        vec![ahead(bandwidth, 1.0, None), cpu()],
+    );
+    medium.point = Some((Panel::Write, KIB_64));
+    vec![write, read, medium]
+}
+
+fn small_messages() -> Vec<Group> {
+    let rate = Metric::MessagesPerSecond;
+    let goals = |peers: &[&str]| {
+        let by_itself = Goal {
+            metric: rate,
+            beside: None,
+            goal: Some(Bound::AtLeast(3e6)),
+            stretch: Some(Bound::AtLeast(6e6)),
+        };
+        let beside = peers.iter().map(|peer| goal(rate, peer, Bound::RatioAtLeast(6.0)));
+        std::iter::once(by_itself).chain(beside).collect()
+    };
+    let mut send = row(
+        "send-64b",
+        "Send/Receive, 64 B, queued",
+        rate,
+        vec![
+            flue_stream("send-bw", SMALL_BYTES),
+            libfabric("send", SMALL_BYTES),
+            ucx("UCX AM", "ucp_am_bw", SMALL_BYTES),
+            kernel(SMALL_BYTES),
+        ],
+        goals(&["libfabric", "UCX AM", "kernel TCP"]),
+    );
+    send.point = Some((Panel::Send, SMALL_BYTES));
+    let mut write = row(
+        "write-64b",
+        "RDMA Write, 64 B, queued",
+        rate,
+        vec![
+            flue_stream("write-bw", SMALL_BYTES),
+            libfabric("write", SMALL_BYTES),
+            ucx("UCX put", "ucp_put_bw", SMALL_BYTES),
+            kernel(SMALL_BYTES),
+        ],
+        goals(&["libfabric", "UCX put", "kernel TCP"]),
+    );
+    write.point = Some((Panel::Write, SMALL_BYTES));
+    vec![send, write]
+}
+
+fn round_trips() -> Vec<Group> {
+    use Bound::{ExcessAtMost, RatioAtMost};
+    let metric = Metric::LatencyP50Ns;
+    let ping = |kind| flue(kind, &format!("-s {PING_BYTES}"));
+    let floor = || yardstick("TAP's floor", System::Tap, "tap-rtt");
+    let stretch = || Goal {
+        metric,
+        beside: Some("TAP's floor".into()),
+        goal: None,
+        stretch: Some(ExcessAtMost(500.0)),
+    };
+    let small = format!("-s {PING_BYTES}");
+    let blocking = perf("write-lat", Route::TwoNodes, &small, BLOCK, MANUAL);
+    let goals = || {
+        vec![
+            goal(metric, "libfabric", RatioAtMost(0.7)),
+            goal(metric, "kernel TCP", RatioAtMost(0.85)),
+            stretch(),
+        ]
+    };
+    vec![
+        row(
+            "latency-write",
+            "RDMA Write, 8 B, half round trip, polling",
+            metric,
+            vec![
+                ping("write-lat"),
+                libfabric_ping("write"),
+                ucx_ping("UCX put", "ucp_put_lat"),
+                kernel_ping(SPIN),
+                floor(),
+            ],
+            goals(),
+        ),
+        row(
+            "latency-send",
+            "Send/Receive, 8 B, half round trip, polling",
+            metric,
+            vec![
+                ping("send-lat"),
+                libfabric_ping("send"),
+                ucx_ping("UCX tag", "tag_lat"),
+                kernel_ping(SPIN),
+                floor(),
+            ],
+            goals(),
+        ),
+        row(
+            "latency-read",
+            "RDMA Read, 8 B, whole operation, polling",
+            metric,
+            vec![ping("read-lat"), libfabric_ping("read")],
+            Vec::new(),
+        ),
+        row(
+            "latency-block",
+            "RDMA Write, 8 B, half round trip, blocking waits",
+            metric,
+            vec![named("flue", System::Flue, blocking), kernel_ping(BLOCK)],
+            vec![goal(metric, "kernel TCP", RatioAtMost(1.0))],
+        ),
+    ]
+}
+
+fn streams() -> Vec<Group> {
+    use Bound::RatioAtLeast;
+    let metric = Metric::BandwidthBps;
+    let stream = |route, node: &str| {
+        let job = perf("tcp-bw", route, &format!("-s {MIB}"), "", node);
+        named("flue", System::Flue, job)
+    };
+    let bare = |line: &str| yardstick("bare TCP", System::BareTcp, line);
+    let smoltcp = |line: &str| yardstick("smoltcp", System::Smoltcp, line);
+    let super_segments = |id: &str, title: &str, route, line: &str| {
+        let near = goal(metric, "bare TCP", RatioAtLeast(0.85));
+        let ahead = Goal {
+            metric,
+            beside: Some("kernel TCP".into()),
+            goal: None,
+            stretch: Some(RatioAtLeast(1.0)),
+        };
+        let contestants = vec![stream(route, MANUAL), bare(line), kernel(MIB)];
+        row(id, title, metric, contestants, vec![near, ahead])
+    };
+    let plain = |id: &str, title: &str, route, bare_line: &str, smoltcp_line: &str| {
+        let goals = vec![
+            goal(metric, "smoltcp", RatioAtLeast(1.5)),
+            goal(metric, "bare TCP", RatioAtLeast(0.9)),
+        ];
+        let contestants = vec![stream(route, PLAIN), smoltcp(smoltcp_line), bare(bare_line)];
+        row(id, title, metric, contestants, goals)
+    };
+    vec![
+        super_segments(
+            "stream-to-kernel",
+            "stream to a kernel socket, super-segments",
+            Route::NodeToKernel,
+            "bare-tcp-send",
+        ),
+        super_segments(
+            "stream-from-kernel",
+            "stream from a kernel socket, super-segments",
+            Route::KernelToNode,
+            "bare-tcp-recv",
+        ),
+        plain(
+            "plain-to-kernel",
+            "stream to a kernel socket, plain frames",
+            Route::NodeToKernel,
+            "bare-tcp-send --plain --checksum software --napi threaded",
+            "smoltcp-send --napi threaded",
+        ),
+        plain(
+            "plain-from-kernel",
+            "stream from a kernel socket, plain frames",
+            Route::KernelToNode,
+            "bare-tcp-recv --plain --checksum software --napi threaded",
+            "smoltcp-recv --napi threaded",
+        ),
+    ]
+}
+
+/// RDMA Write on several connections at once; their total depth is bounded.
+fn many(connections: u32) -> Contestant {
+    if connections == 1 {
+        return flue_stream("write-bw", MIB);
+    }
+    let depth = (1_600 / connections).clamp(2, depth_of(MIB));
+    flue("write-bw", &format!("-s {MIB} -t {depth} -q {connections}"))
+}
+
+fn hundred_connections() -> Group {
+    let mut hundred = many(100);
+    hundred.name = "flue".into();
+    let mut one = flue_stream("write-bw", MIB);
+    one.name = "flue, 1 connection".into();
+    row(
+        "connections-100",
+        "RDMA Write, 1 MiB, 100 connections at once",
+        Metric::BandwidthBps,
+        vec![hundred, one],
+        vec![goal(Metric::BandwidthBps, "flue, 1 connection", Bound::RatioAtLeast(0.9))],
+    )
+}
+
+fn points(quick: bool) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let sizes: &[u64] = if quick { &QUICK_SIZES_BYTES } else { &SIZES_BYTES };
+    for &size in sizes {
+        groups.extend(points_of_size(size));
+    }
+    let connections = if quick { &CONNECTIONS[..3] } else { &CONNECTIONS[..] };
+    for &count in connections {
+        let mut contestants = vec![many(count)];
+        let client = format!("-s {MIB} -q {count}");
+        let kernels = perf("tcp-bw", Route::TwoKernels, &client, "", "");
+        contestants.push(named("kernel TCP", System::Kernel, kernels));
+        let title = format!("RDMA Write, 1 MiB, connections: {count}");
+        groups.push(point(Panel::Connections, count.into(), title, contestants));
+    }
+    for count in QUEUES {
+        let connections = format!("-s {MIB} -t {} -q 4", depth_of(MIB));
+        let node = format!("--progress auto --queues {count}");
+        let job = perf("write-bw", Route::TwoNodes, &connections, "", &node);
+        let title = format!("RDMA Write, 1 MiB, 4 connections, queues: {count}");
+        let contestants = vec![named("flue", System::Flue, job)];
+        groups.push(point(Panel::Queues, count.into(), title, contestants));
+    }
+    groups
+}
+
+fn points_of_size(size: u64) -> [Group; 3] {
+    let title = |what: &str| format!("{what}, {}", format_bytes(size));
+    let write = vec![
+        flue_stream("write-bw", size),
+        libfabric("write", size),
+        ucx("UCX put", "ucp_put_bw", size),
+        kernel(size),
+    ];
+    let read = vec![
+        flue_stream("read-bw", size),
+        libfabric("read", size),
+        ucx("UCX get", "ucp_get", size),
+        kernel(size),
+    ];
+    let send = vec![
+        flue_stream("send-bw", size),
+        libfabric("send", size),
+        ucx("UCX AM", "ucp_am_bw", size),
+        kernel(size),
+    ];
+    [
+        point(Panel::Write, size, title("RDMA Write"), write),
+        point(Panel::Read, size, title("RDMA Read"), read),
+        point(Panel::Send, size, title("Send/Receive"), send),
+    ]
+}
+
+fn point(panel: Panel, at: u64, title: String, contestants: Vec<Contestant>) -> Group {
+    let name = match panel {
+        Panel::Write => "size-write",
+        Panel::Read => "size-read",
+        Panel::Send => "size-send",
+        Panel::Connections => "connections",
+        Panel::Queues => "queues",
+    };
+    Group {
+        id: format!("{name}/{at}"),
+        title,
+        metric: Metric::BandwidthBps,
+        point: Some((panel, at)),
+        is_row: false,
+        contestants,
+        goals: Vec::new(),
+    }
+}
+
+/// The word of `--only` for all rows.
+pub(super) const ALL_ROWS: &str = "goals";
+/// The word of `--only` for the points of all charts.
+pub(super) const ALL_POINTS: &str = "plots";
+
+impl Group {
+    /// Whether `word` selects the group: by its name, its chart's name, [`ALL_ROWS`] or [`ALL_POINTS`].
+    pub(super) fn matches(&self, word: &str) -> bool {
+        let series = self.id.split('/').next().unwrap_or(&self.id);
+        self.id == word
+            || (!self.is_row && series == word)
+            || word == if self.is_row { ALL_ROWS } else { ALL_POINTS }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_goals_name_contestants() {
+        for quick in [false, true] {
+            let groups = groups(quick);
+            let names: HashSet<_> = groups.iter().map(|group| group.id.as_str()).collect();
+            assert_eq!(names.len(), groups.len());
+            for group in &groups {
+                assert_eq!(group.contestants[0].system, System::Flue, "{}", group.id);
+                let contestants: HashSet<_> =
+                    group.contestants.iter().map(|it| it.name.as_str()).collect();
+                assert_eq!(contestants.len(), group.contestants.len(), "{}", group.id);
+                for goal in &group.goals {
+                    assert!(goal.goal.is_some() || goal.stretch.is_some(), "{}", group.id);
+                    let beside = goal.beside.as_deref();
+                    assert!(beside.is_none_or(|it| contestants.contains(it)), "{}", group.id);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_row_is_a_goal_or_a_comparison() {
+        let rows: Vec<Group> = groups(false).into_iter().filter(|group| group.is_row).collect();
+        assert_eq!(rows.len(), 14);
+        assert!(rows.iter().all(|row| row.contestants.len() > 1));
+        let with_goals = rows.iter().filter(|row| row.goals.iter().any(|it| it.goal.is_some()));
+        assert_eq!(with_goals.count(), 13, "latency-read has no goal");
+    }
+
+    #[test]
+    fn points_share_the_jobs_of_rows() {
+        let groups = groups(false);
+        let job = |id: &str| {
+            let group = groups.iter().find(|group| group.id == id).unwrap();
+            group.contestants[0].job.clone()
+        };
+        assert_eq!(job("write-1m"), job("size-write/1048576"));
+        assert_eq!(job("send-64b"), job("size-send/64"));
+        assert_eq!(job("write-1m"), job("connections/1"));
+        assert_eq!(job("connections-100"), job("connections/100"));
+    }
+
+    #[test]
+    fn fewer_points_with_quick() {
+        let count = |quick| groups(quick).iter().filter(|group| !group.is_row).count();
+        assert_eq!(count(false), 10 * 3 + 4 + 2);
+        assert_eq!(count(true), 4 * 3 + 3 + 2);
+    }
+
+    #[test]
+    fn groups_are_selected_by_name_by_chart_and_all_at_once() {
+        let groups = groups(false);
+        let selected = |word: &str| groups.iter().filter(|group| group.matches(word)).count();
+        assert_eq!(selected("write-1m"), 1);
+        assert_eq!(selected("size-write"), 10);
+        assert_eq!(selected("size-write/64"), 1);
+        assert_eq!(selected("connections"), 4);
+        assert_eq!(selected("connections-100"), 1);
+        assert_eq!((selected("goals"), selected("plots")), (14, 36));
+        assert_eq!(selected("write"), 0);
+    }
+}

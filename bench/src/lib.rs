@@ -1,0 +1,458 @@
+//! `flue bench`: bandwidth, message rate, latency and CPU time of flue beside kernel TCP, libfabric, UCX, iperf3 and
+//! smoltcp, on one machine.
+//!
+//! # What is measured
+//!
+//! The catalog (`catalog`) is a list of groups. A group is one workload, such as "RDMA Write, 1 MiB", that several
+//! contestants run in turns, flue first. Rows have goals; points belong to a chart over message size, connections or
+//! queues. In each round every contestant is measured once (`rounds`), and medians are compared (`stats`, `outcome`).
+//! The results are tables on the terminal (`text`), a JSON document (`outcome`) and an HTML page (`page`).
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `contest` | types: group, contestant, job, metric, goal |
+//! | `catalog` | all groups and goals |
+//! | `place` | network namespaces, and starting programs in them |
+//! | `process` | child processes with deadlines |
+//! | `tools` | the command line of each job, and parsing its output |
+//! | `found` | which peers are installed |
+//! | `syscalls` | system calls per message, counted by strace |
+//! | `yardstick` | measuring programs of our own: raw TAP, minimal TCP, smoltcp, libfabric |
+//!
+//! # How to add a yardstick
+//!
+//! 1. Write its loop in a file under `yardstick`: TAPs come from `bed`, clocks and CPU times from `measure`. It
+//!    returns an `Outcome`, and fails when a frame was lost.
+//! 2. Add a variant to [`yardstick::Kind`], with its name and its call. `flue bench yardstick NAME` then prints one
+//!    line of JSON.
+//! 3. Add a contestant with `Job::Yardstick` to the groups in `catalog` that it is compared in; a new kind of program
+//!    also needs a `System`, which has its colour in `page/style.css`.
+//! 4. Add a test to `tests/yardstick.rs` of the workspace, and a sentence to `docs/bench.md`.
+//!
+//! An external program is a `Job` instead, with its command line and parser in `tools` and a check in `found`.
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod contest;
+mod found;
+mod machine;
+mod outcome;
+mod page;
+mod place;
+mod process;
+mod rounds;
+mod sample;
+mod stats;
+mod syscalls;
+mod text;
+mod tools;
+pub mod yardstick;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use flue_network::environment;
+use flue_report::{Console, failure::Failure};
+
+pub use self::place::JoinArgs;
+use self::{
+    contest::{Group, Job, Need},
+    found::Found,
+    machine::{Build, Machine},
+    outcome::{Contest, Report, SCHEMA, Score, Settings},
+    place::Place,
+    process::{Fault, Signals},
+    rounds::{Measure, Rounds, Step},
+    sample::Sample,
+    syscalls::{Calls, EndCalls},
+    tools::Tools,
+    yardstick::YardstickArgs,
+};
+
+/// Most rounds of the points of charts.
+const PLOT_ROUNDS_MAX: u32 = 3;
+/// MTUs that a node accepts, bytes.
+const MTU_BYTES: std::ops::RangeInclusive<i64> = 1280..=65_521;
+/// Length of a measurement, seconds.
+const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
+
+/// Compare flue with kernel TCP, libfabric, UCX, iperf3 and smoltcp on this machine
+///
+/// Runs in network namespaces of its own: one with a bridge for the TAPs of flue's nodes, and two joined by a veth
+/// pair for the others. Each round measures every contestant once, so that other load on the machine affects all of
+/// them; the medians of the rounds are compared. Peers that are not installed are skipped, and the output names their
+/// packages. Nothing is left behind, not even after Ctrl-C.
+///
+/// Needs what "flue doctor" checks. Other load on the machine lowers the figures; it changes the ratios less. A full
+/// run takes about 15 minutes, --only goals about half of that.
+#[derive(Args, Clone, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_long_help = "Examples:
+  flue bench --html bench.html --json bench.json
+  flue bench --only goals
+  flue bench --only write-1m,latency-write --rounds 9 --seconds 2
+  flue bench --quick --only size-write --html sizes.html
+
+Exit status: 0 when the run is complete, even if goals are missed (but see --check); 1 when flue itself could not be
+measured; 3 when the machine lacks something."
+)]
+pub struct BenchArgs {
+    /// A part of the bench.
+    #[command(subcommand)]
+    pub part: Option<BenchPart>,
+
+    /// Measurements of each contestant: 1..=99; at most 3 for the points of charts
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+
+    /// Length of one measurement, seconds: 0.02..=600
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse_seconds)]
+    pub seconds: f64,
+
+    /// Rows and charts to measure, as --list names them; "goals" is all rows, "plots" all charts
+    #[arg(long, value_name = "ROW,…", value_delimiter = ',')]
+    pub only: Vec<String>,
+
+    /// Fewer points in the charts, and one round of them
+    #[arg(long)]
+    pub quick: bool,
+
+    /// List what would be measured, and exit
+    #[arg(long)]
+    pub list: bool,
+
+    /// Also count the system calls of flue per message; needs strace
+    #[arg(long)]
+    pub syscalls: bool,
+
+    /// Exit with status 1 if a goal is missed
+    #[arg(long)]
+    pub check: bool,
+
+    /// MTU of all links, bytes: 1280..=65521
+    #[arg(long, value_name = "BYTES", default_value_t = 1500,
+          value_parser = clap::value_parser!(u16).range(MTU_BYTES))]
+    pub mtu: u16,
+
+    /// Write all results, with every sample, to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write an HTML page with charts to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Show no progress on the terminal
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Parts of the bench that run as processes of their own.
+#[derive(Subcommand, Clone, Debug)]
+#[allow(missing_docs, reason = "a comment on a variant would take the place of its help")]
+pub enum BenchPart {
+    #[command(hide = true)]
+    Yardstick(YardstickArgs),
+    #[command(hide = true)]
+    Join(JoinArgs),
+    #[command(hide = true)]
+    Hold,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| SECONDS.contains(seconds));
+    seconds.ok_or_else(|| format!("not {} to {} seconds", SECONDS.start(), SECONDS.end()))
+}
+
+/// Runs the command. Call it before the process has a second thread.
+///
+/// # Errors
+/// The machine lacks something; flue could not be measured; a goal is missed, with `--check`.
+pub fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    match &args.part {
+        Some(BenchPart::Yardstick(args)) => yardstick::run(args, console),
+        Some(BenchPart::Join(args)) => args.run(),
+        Some(BenchPart::Hold) => place::hold(),
+        None => run_bench(args, console),
+    }
+}
+
+fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let groups = chosen(args)?;
+    if args.list {
+        list(&groups, console);
+        return Ok(());
+    }
+    // Find out now whether the files can be written, not after 15 minutes.
+    for path in args.json.iter().chain(&args.html) {
+        fs::write(path, "").map_err(|error| write_failure(path, &error))?;
+    }
+    environment::check_tun()?;
+    let place = Place::make(args.mtu)?;
+    let scratch = Scratch::new()?;
+    let needs: Vec<Need> =
+        groups.iter().flat_map(|it| &it.contestants).map(|it| it.job.needs()).collect();
+    let found = found::look(&scratch.0, &needs);
+    let signals =
+        Signals::catch().map_err(|error| Failure::work(format!("catch signals: {error}")))?;
+    let mut report = new_report(args, &place, &found);
+    show_setup(&report, console);
+    let programs = found.programs.clone();
+    let tools = Tools::new(&place, &signals, args.seconds, args.mtu, programs);
+    let mut bench = Bench { tools, progress: Progress::new(args.quiet) };
+    report.contests =
+        groups.iter().map(|group| Contest::new(group, bench.scores(group, &found))).collect();
+    let rounds = Rounds { rows: report.settings.rounds, points: report.settings.plot_rounds };
+    let mut ended = rounds::run(&groups, &mut report.contests, rounds, &mut bench);
+    for (group, contest) in groups.iter().zip(&mut report.contests) {
+        contest.summarize(group);
+    }
+    if ended.is_ok() && args.syscalls {
+        ended = bench.count_calls(&groups, &found, &scratch.0, &mut report);
+    }
+    bench.progress.clear();
+    report.interrupted_by = ended.err();
+    show_results(&report, console);
+    write_files(args, &report, console)?;
+    conclude(args, &report)
+}
+
+/// The groups that `--only` selects.
+fn chosen(args: &BenchArgs) -> Result<Vec<Group>, Failure> {
+    let mut groups = catalog::groups(args.quick);
+    for word in &args.only {
+        if !groups.iter().any(|group| group.matches(word)) {
+            return Err(Failure::usage(format!("--only {word}: there is no such row or chart"))
+                .with_hint("flue bench --list prints the names"));
+        }
+    }
+    let is_selected =
+        |group: &Group| args.only.is_empty() || args.only.iter().any(|it| group.matches(it));
+    groups.retain(is_selected);
+    Ok(groups)
+}
+
+fn list(groups: &[Group], console: &mut Console<'_>) {
+    use flue_report::table::{Align, Table};
+    let mut table =
+        Table::new(&[("name", Align::Left), ("work", Align::Left), ("beside", Align::Left)]);
+    for group in groups {
+        let peers: Vec<&str> = group.contestants[1..].iter().map(|it| it.name.as_str()).collect();
+        table.row([group.id.clone(), group.title.clone(), peers.join(", ")]);
+    }
+    console.say(table);
+}
+
+fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
+    let plot_rounds = if args.quick { 1 } else { args.rounds.min(PLOT_ROUNDS_MAX) };
+    Report {
+        schema: SCHEMA,
+        flue: Build::read(),
+        date: machine::now(),
+        command: std::env::args().collect(),
+        machine: Machine::read(),
+        settings: Settings {
+            rounds: args.rounds,
+            plot_rounds,
+            seconds: args.seconds,
+            quick: args.quick,
+            mtu_bytes: args.mtu,
+            vnet_header: true,
+            crc: true,
+            congestion_control: place.congestion_control,
+        },
+        namespaces: place.names.clone(),
+        peers: found.peers.clone(),
+        interrupted_by: None,
+        contests: Vec::new(),
+        system_calls: Vec::new(),
+    }
+}
+
+/// Prints the setup of the run.
+fn show_setup(report: &Report, console: &mut Console<'_>) {
+    for line in page::facts(report) {
+        console.say(line);
+    }
+    for peer in report.peers.iter().filter(|peer| !peer.found) {
+        let (name, why, package) = (peer.name, &peer.detail, peer.package);
+        console.say(format_args!("{name} is skipped: {why} (Debian: apt-get install {package})"));
+    }
+    if report.flue.profile == "debug" {
+        console.say("this is a debug build: its figures are meaningless");
+    }
+}
+
+fn show_results(report: &Report, console: &mut Console<'_>) {
+    if report.contests.iter().any(|contest| contest.is_row) {
+        console.say(format_args!("\n{}", text::rows(report)));
+        console.say("medians of the rounds; ratio: flue's median divided by the peer's");
+    }
+    for (panel, title) in page::PANELS {
+        if let Some(table) = text::points(report, panel) {
+            console.say(format_args!("\n{title}, Gbit/s\n{table}"));
+        }
+    }
+    if let Some(table) = text::system_calls(report) {
+        console.say(format_args!("\nSystem calls under strace\n{table}"));
+    }
+    for line in text::failures(report) {
+        console.say(line);
+    }
+    let tally = report.tally();
+    if tally != outcome::Tally::default() {
+        let outcome::Tally { met, missed, unknown } = tally;
+        console.say(format_args!("goals: {met} met, {missed} missed, {unknown} not measured"));
+    }
+}
+
+fn write_files(
+    args: &BenchArgs,
+    report: &Report,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(report).map_err(io::Error::other);
+        text.and_then(|text| fs::write(path, text + "\n"))
+            .map_err(|error| write_failure(path, &error))?;
+        console.say(format_args!("results: {}", path.display()));
+    }
+    if let Some(path) = &args.html {
+        fs::write(path, page::html(report)).map_err(|error| write_failure(path, &error))?;
+        console.say(format_args!("charts: {}", path.display()));
+    }
+    Ok(())
+}
+
+fn write_failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::work(format!("write {}: {error}", path.display()))
+}
+
+fn conclude(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
+    if let Some(signal) = report.interrupted_by {
+        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+        return Err(Failure::work(format!("interrupted by {name}")));
+    }
+    if let Some((id, why)) = report.own_failures().first() {
+        return Err(Failure::work(format!("flue could not be measured: {id}: {why}")));
+    }
+    let missed = report.tally().missed;
+    if args.check && missed > 0 {
+        return Err(Failure::work(format!("{missed} goals are missed")));
+    }
+    Ok(())
+}
+
+/// Runs the jobs and reports progress.
+struct Bench<'a> {
+    tools: Tools<'a>,
+    progress: Progress,
+}
+
+impl Bench<'_> {
+    fn scores(&mut self, group: &Group, found: &Found) -> Vec<Score> {
+        let score = |it: &contest::Contestant| {
+            let absent = (!found.has(it.job.needs())).then(|| "not found".to_owned());
+            Score::new(it, self.tools.command_line(&it.job), absent)
+        };
+        group.contestants.iter().map(score).collect()
+    }
+
+    fn count_calls(
+        &mut self,
+        groups: &[Group],
+        found: &Found,
+        scratch: &Path,
+        report: &mut Report,
+    ) -> Result<(), i32> {
+        let Some(strace) = &found.strace else { return Ok(()) };
+        for group in groups.iter().filter(|group| group.is_row) {
+            self.progress.line(&format!("system calls: {}", group.id));
+            let job = &group.contestants[0].job;
+            let counted = self.tools.count_calls(strace, scratch, &group.id, &group.title, job);
+            let calls = match counted {
+                None => continue,
+                Some(Ok(calls)) => calls,
+                Some(Err(Fault::Interrupted(signal))) => return Err(signal),
+                Some(Err(Fault::Failed(why))) => Calls {
+                    id: group.id.clone(),
+                    title: group.title.clone(),
+                    size_bytes: 0,
+                    messages: 0,
+                    client: EndCalls::default(),
+                    server: EndCalls::default(),
+                    error: Some(why),
+                },
+            };
+            report.system_calls.push(calls);
+        }
+        Ok(())
+    }
+}
+
+impl Measure for Bench<'_> {
+    fn measure(&mut self, job: &Job) -> Result<Sample, Fault> {
+        self.tools.measure(job)
+    }
+
+    fn report(&mut self, step: &Step<'_>) {
+        let Step { done, all, round, group, name, result } = step;
+        let result = match result {
+            None => "…".to_owned(),
+            Some(Ok(figure)) => {
+                format!("{} {}", group.metric.shown(*figure), group.metric.unit().0)
+            }
+            Some(Err(why)) => format!("failed: {why}"),
+        };
+        self.progress.line(&format!("{done}/{all}  round {round}  {}  {name}  {result}", group.id));
+    }
+}
+
+/// The progress line on a terminal.
+struct Progress {
+    is_on: bool,
+}
+
+impl Progress {
+    fn new(quiet: bool) -> Self {
+        Self { is_on: !quiet && rustix::termios::isatty(io::stderr()) }
+    }
+
+    fn line(&self, text: &str) {
+        if self.is_on {
+            let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |it| it.ws_col);
+            let text: String = text.chars().take(usize::from(width.max(20)) - 1).collect();
+            // The terminal may be gone.
+            let _ = write!(io::stderr(), "\r\x1b[K{text}");
+            let _ = io::stderr().flush();
+        }
+    }
+
+    fn clear(&self) {
+        self.line("");
+    }
+}
+
+/// A temporary directory for what is built; dropping it removes it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("flue-bench-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| write_failure(&path, &error))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left to whoever cleans the temporary directory.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

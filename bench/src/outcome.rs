@@ -1,0 +1,367 @@
+//! The results of a run: the document "flue-bench/1", from which tables and page are made.
+//!
+//! Figures are in base units: bit/s, messages/s, ns, s/GB. What was not measured is null.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{
+    contest::{Bound, Contestant, Group, Metric, Panel, System},
+    found::Peer,
+    machine::{Build, Machine},
+    sample::Sample,
+    stats::{Ratio, Summary},
+    syscalls::Calls,
+};
+
+/// Name and version of the document. A key that changes its meaning or disappears increases the version.
+pub(super) const SCHEMA: &str = "flue-bench/1";
+
+/// One measurement of a contestant.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Attempt {
+    /// From 1.
+    pub(super) round: u32,
+    /// Why it failed.
+    pub(super) error: Option<String>,
+    /// The sample.
+    #[serde(flatten)]
+    pub(super) sample: Sample,
+}
+
+/// A contestant and its measurements.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Score {
+    /// Name within the group.
+    pub(super) name: String,
+    /// What is measured.
+    pub(super) system: System,
+    /// Command line of the measuring process.
+    pub(super) command: String,
+    /// Why it was not measured at all.
+    pub(super) absent: Option<String>,
+    /// Medians and ranges of the figures it has.
+    pub(super) summaries: BTreeMap<Metric, Summary>,
+    /// All measurements.
+    pub(super) samples: Vec<Attempt>,
+}
+
+impl Score {
+    /// Without measurements.
+    pub(super) fn new(contestant: &Contestant, command: String, absent: Option<String>) -> Self {
+        Self {
+            name: contestant.name.clone(),
+            system: contestant.system,
+            command,
+            absent,
+            summaries: BTreeMap::new(),
+            samples: Vec::new(),
+        }
+    }
+
+    /// The figures by round.
+    pub(super) fn figures(&self, metric: Metric) -> Vec<(u32, f64)> {
+        let figure = |it: &Attempt| Some((it.round, it.sample.figure(metric)?));
+        self.samples.iter().filter_map(figure).collect()
+    }
+
+    /// Their median and range.
+    pub(super) fn summary(&self, metric: Metric) -> Option<Summary> {
+        self.summaries.get(&metric).copied()
+    }
+
+    /// The most recent error.
+    pub(super) fn error(&self) -> Option<&str> {
+        self.samples.iter().rev().find_map(|attempt| attempt.error.as_deref())
+    }
+
+    fn summarize(&mut self) {
+        const ALL: [Metric; 4] = [
+            Metric::BandwidthBps,
+            Metric::MessagesPerSecond,
+            Metric::LatencyP50Ns,
+            Metric::CpuSecondsPerGbyte,
+        ];
+        let summary = |metric| {
+            let figures = self.figures(metric);
+            Some((metric, Summary::of(figures.into_iter().map(|(_, figure)| figure))?))
+        };
+        self.summaries = ALL.into_iter().filter_map(summary).collect();
+    }
+}
+
+/// A line of the table: flue compared with a peer, or with an absolute bound.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Line {
+    /// The figure.
+    pub(super) metric: Metric,
+    /// Its unit for display.
+    pub(super) unit: &'static str,
+    /// flue's median and range.
+    pub(super) flue: Option<Summary>,
+    /// The peer; null for an absolute bound.
+    pub(super) beside: Option<String>,
+    /// The peer's median and range.
+    pub(super) other: Option<Summary>,
+    /// flue's median divided by the peer's.
+    #[serde(flatten)]
+    pub(super) ratio: Option<Ratio>,
+    /// The goal.
+    pub(super) goal: Option<Bound>,
+    /// Whether the goal is met; null when it was not measured.
+    pub(super) met: Option<bool>,
+    /// How well the goal is met: 1 exactly, more if better.
+    pub(super) progress: Option<f64>,
+    /// The stretch goal.
+    pub(super) stretch: Option<Bound>,
+    /// Whether the stretch goal is met.
+    pub(super) stretch_met: Option<bool>,
+}
+
+/// A group and its results.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Contest {
+    /// The group's name.
+    pub(super) id: String,
+    /// Description of the workload.
+    pub(super) title: String,
+    /// The main figure.
+    pub(super) metric: Metric,
+    /// A row of the table of goals.
+    pub(super) is_row: bool,
+    /// The chart it is a point of.
+    pub(super) panel: Option<Panel>,
+    /// Position on the chart's horizontal axis: bytes, connections or queues.
+    pub(super) at: Option<u64>,
+    /// flue, then its peers.
+    pub(super) contestants: Vec<Score>,
+    /// The lines of the table.
+    pub(super) lines: Vec<Line>,
+}
+
+impl Contest {
+    /// Without measurements.
+    pub(super) fn new(group: &Group, contestants: Vec<Score>) -> Self {
+        Self {
+            id: group.id.clone(),
+            title: group.title.clone(),
+            metric: group.metric,
+            is_row: group.is_row,
+            panel: group.point.map(|(panel, _)| panel),
+            at: group.point.map(|(_, at)| at),
+            contestants,
+            lines: Vec::new(),
+        }
+    }
+
+    /// Computes medians, ratios and verdicts from the samples so far.
+    pub(super) fn summarize(&mut self, group: &Group) {
+        for score in &mut self.contestants {
+            score.summarize();
+        }
+        self.lines = self.compare(group);
+    }
+
+    /// A line for each goal, and one for each contestant that no goal of the main figure refers to.
+    fn compare(&self, group: &Group) -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for goal in &group.goals {
+            lines.push(self.line(goal.metric, goal.beside.as_deref(), goal.goal, goal.stretch));
+        }
+        for other in self.contestants.iter().skip(1) {
+            let is_listed = lines.iter().any(|line| {
+                line.metric == self.metric && line.beside.as_deref() == Some(&other.name)
+            });
+            if !is_listed {
+                lines.push(self.line(self.metric, Some(&other.name), None, None));
+            }
+        }
+        if lines.is_empty() {
+            lines.push(self.line(self.metric, None, None, None));
+        }
+        // The main figure first; within a figure, goals first.
+        lines.sort_by_key(|line| (line.metric != self.metric, line.goal.is_none()));
+        lines
+    }
+
+    fn line(
+        &self,
+        metric: Metric,
+        beside: Option<&str>,
+        goal: Option<Bound>,
+        stretch: Option<Bound>,
+    ) -> Line {
+        let flue = self.contestants.first();
+        let other = beside.and_then(|name| self.contestants.iter().find(|it| it.name == name));
+        let median = |score: Option<&Score>| Some(score?.summary(metric)?.median);
+        let (own, others) = (median(flue), median(other));
+        // A relative bound has no verdict if the peer was not measured.
+        let is_met = |bound: Option<Bound>| bound?.is_met(own?, others);
+        let ratio = flue
+            .zip(other)
+            .and_then(|(flue, other)| Ratio::of(&flue.figures(metric), &other.figures(metric)));
+        Line {
+            metric,
+            unit: metric.unit().0,
+            flue: flue.and_then(|it| it.summary(metric)),
+            beside: beside.map(str::to_owned),
+            other: other.and_then(|it| it.summary(metric)),
+            ratio,
+            goal,
+            met: is_met(goal),
+            progress: goal.and_then(|goal| goal.progress(own?, others)),
+            stretch,
+            stretch_met: is_met(stretch),
+        }
+    }
+}
+
+/// The settings of the run.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Settings {
+    /// Rounds of rows.
+    pub(super) rounds: u32,
+    /// Rounds of the points of charts.
+    pub(super) plot_rounds: u32,
+    /// Length of one measurement.
+    pub(super) seconds: f64,
+    /// Fewer points.
+    pub(super) quick: bool,
+    /// MTU of all links, bytes.
+    pub(super) mtu_bytes: u16,
+    /// TAPs have the virtio-net header, except in rows for plain frames.
+    pub(super) vnet_header: bool,
+    /// FPDUs carry a CRC.
+    pub(super) crc: bool,
+    /// Congestion control of kernel sockets; null: the machine's default.
+    pub(super) congestion_control: Option<&'static str>,
+}
+
+/// The document.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Report {
+    /// [`SCHEMA`].
+    pub(super) schema: &'static str,
+    /// This build of flue.
+    pub(super) flue: Build,
+    /// Start of the run, UTC.
+    pub(super) date: String,
+    /// Command line of the run.
+    pub(super) command: Vec<String>,
+    /// The machine.
+    pub(super) machine: Machine,
+    /// The settings of the run.
+    pub(super) settings: Settings,
+    /// Its network namespaces, as /proc names them. They no longer exist.
+    pub(super) namespaces: Vec<String>,
+    /// External programs.
+    pub(super) peers: Vec<Peer>,
+    /// The signal that ended the run early.
+    pub(super) interrupted_by: Option<i32>,
+    /// The results by group.
+    pub(super) contests: Vec<Contest>,
+    /// System calls of flue, if they were counted.
+    pub(super) system_calls: Vec<Calls>,
+}
+
+/// Number of goals by verdict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tally {
+    /// Met.
+    pub(super) met: usize,
+    /// Missed.
+    pub(super) missed: usize,
+    /// Not measured.
+    pub(super) unknown: usize,
+}
+
+impl Report {
+    /// The lines of all rows, each with its group.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (&Contest, &Line)> {
+        let rows = self.contests.iter().filter(|contest| contest.is_row);
+        rows.flat_map(|contest| contest.lines.iter().map(move |line| (contest, line)))
+    }
+
+    /// Counts the goals by verdict.
+    pub(super) fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for (_, line) in self.lines().filter(|(_, line)| line.goal.is_some()) {
+            match line.met {
+                Some(true) => tally.met += 1,
+                Some(false) => tally.missed += 1,
+                None => tally.unknown += 1,
+            }
+        }
+        tally
+    }
+
+    /// Groups in which flue itself failed, with the error.
+    pub(super) fn own_failures(&self) -> Vec<(&str, &str)> {
+        let contests = self.contests.iter();
+        contests.filter_map(|it| Some((it.id.as_str(), it.contestants.first()?.error()?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{catalog, contest::Goal};
+
+    fn sampled(contestant: &Contestant, bandwidths: &[f64]) -> Score {
+        let mut score = Score::new(contestant, String::new(), None);
+        for (round, &bandwidth) in (1..).zip(bandwidths) {
+            let sample = Sample { bandwidth_bps: Some(bandwidth), ..Sample::default() };
+            score.samples.push(Attempt { round, error: None, sample });
+        }
+        score
+    }
+
+    fn contest(flue: &[f64], peer: &[f64], goal: Option<Bound>) -> Contest {
+        let mut group = catalog::groups(true).into_iter().next().unwrap();
+        group.contestants.truncate(2);
+        let beside = Some(group.contestants[1].name.clone());
+        group.goals = vec![Goal { metric: Metric::BandwidthBps, beside, goal, stretch: goal }];
+        let scores =
+            vec![sampled(&group.contestants[0], flue), sampled(&group.contestants[1], peer)];
+        let mut contest = Contest::new(&group, scores);
+        contest.summarize(&group);
+        contest
+    }
+
+    #[test]
+    fn a_line_is_judged_by_medians() {
+        let goal = Some(Bound::RatioAtLeast(0.75));
+        let contest = contest(&[60e9, 90e9, 66e9], &[80e9, 80e9, 88e9], goal);
+        let [line] = &contest.lines[..] else { panic!("{:?}", contest.lines) };
+        assert_eq!(line.flue.unwrap().median, 66e9);
+        assert_eq!(line.other.unwrap().median, 80e9);
+        let ratio = line.ratio.unwrap();
+        assert_eq!(ratio.ratio, 66.0 / 80.0);
+        assert_eq!((ratio.min, ratio.max), (0.75, 1.125));
+        assert_eq!((line.met, line.stretch_met), (Some(true), Some(true)));
+        assert!((line.progress.unwrap() - 1.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_a_peer_there_is_no_verdict() {
+        let contest = contest(&[60e9], &[], Some(Bound::RatioAtLeast(0.75)));
+        let [line] = &contest.lines[..] else { panic!("{:?}", contest.lines) };
+        assert_eq!((line.met, line.progress), (None, None));
+        assert!(line.flue.is_some() && line.other.is_none() && line.ratio.is_none());
+    }
+
+    #[test]
+    fn contestants_without_a_goal_are_compared_too() {
+        for group in catalog::groups(true) {
+            let scores = group.contestants.iter().map(|it| sampled(it, &[1e9])).collect();
+            let mut contest = Contest::new(&group, scores);
+            contest.summarize(&group);
+            for other in &group.contestants[1..] {
+                let listed =
+                    contest.lines.iter().filter(|it| it.beside.as_ref() == Some(&other.name));
+                assert!(listed.count() > 0, "{}: {}", group.id, other.name);
+            }
+        }
+    }
+}

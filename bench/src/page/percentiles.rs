@@ -1,0 +1,88 @@
+//! Chart of latency percentiles: a row per contestant, from the median to the maximum.
+
+use flue_report::{
+    svg::{Anchor, Axis, Canvas},
+    units::three_digits,
+};
+
+use super::marks::{class_of, marker};
+use crate::{
+    outcome::{Contest, Score},
+    sample::Latency,
+    stats::Summary,
+};
+
+/// Pixels.
+const WIDTH: f64 = 560.0;
+const ACROSS: (f64, f64) = (108.0, 530.0);
+const TOP: f64 = 30.0;
+const STEP: f64 = 34.0;
+/// Half the width of a label.
+const LABEL_HALF: f64 = 15.0;
+
+type Pick = fn(&Latency) -> Option<f64>;
+const MARKS: [(&str, Pick); 5] = [
+    ("p50", |it| it.p50),
+    ("p90", |it| it.p90),
+    ("p99", |it| it.p99),
+    ("p99.9", |it| it.p999),
+    ("max", |it| it.max),
+];
+
+/// A contestant and its percentiles: index into [`MARKS`], and the median of the rounds in µs.
+type Row<'a> = (&'a Score, Vec<(usize, f64)>);
+
+/// Draws the chart; `None` if no contestant has latencies.
+pub(super) fn chart(contest: &Contest) -> Option<String> {
+    let rows: Vec<Row<'_>> =
+        contest.contestants.iter().map(row_of).filter(|(_, marks)| !marks.is_empty()).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let bottom = TOP + STEP * rows.len() as f64 + 2.0;
+    let height = bottom + 34.0;
+    let values = rows.iter().flat_map(|(_, marks)| marks.iter().map(|&(_, value)| value));
+    let x = Axis::log(values, ACROSS);
+    let mut canvas = Canvas::new((WIDTH, height), &format!("Percentiles: {}", contest.title));
+    canvas.grid_upright(&x, (TOP - 14.0, bottom));
+    let middle = f64::midpoint(ACROSS.0, ACROSS.1);
+    canvas.text("name", (middle, height - 4.0), Anchor::Middle, "µs");
+    for (index, row) in rows.iter().enumerate() {
+        draw(&mut canvas, row, &x, TOP + STEP * (index as f64 + 0.5));
+    }
+    Some(canvas.finish())
+}
+
+fn row_of(score: &Score) -> Row<'_> {
+    let median = |pick: Pick| {
+        let values = score.samples.iter().filter_map(|it| pick(it.sample.latency_ns.as_ref()?));
+        Summary::of(values.map(|it| it / 1e3)).map(|it| it.median)
+    };
+    let marks = MARKS.iter().enumerate();
+    (score, marks.filter_map(|(index, (_, pick))| Some((index, median(*pick)?))).collect())
+}
+
+fn draw(canvas: &mut Canvas, (score, marks): &Row<'_>, x: &Axis, y: f64) {
+    let class = class_of(score.system);
+    let at = (ACROSS.0 - 12.0, y + 4.0);
+    canvas.text(&format!("row {class}"), at, Anchor::End, &score.name);
+    let (from, to) = marks.iter().fold((f64::MAX, f64::MIN), |(from, to), &(_, value)| {
+        (from.min(x.at(value)), to.max(x.at(value)))
+    });
+    canvas.line(&format!("reach {class}"), (from, y), (to, y));
+    let mut free_from = f64::MIN;
+    for &(mark, value) in marks {
+        let (label, _) = MARKS[mark];
+        let (pixel, shown) = (x.at(value), three_digits(value));
+        canvas.titled(&format!("{}: {label} {shown} µs", score.name), |canvas| {
+            marker(canvas, score.system, (pixel, y), 6.0 - mark as f64);
+            // The median always has its label, the others where there is room.
+            if pixel - LABEL_HALF > free_from {
+                let (class, text) =
+                    if mark == 0 { ("value", shown.as_str()) } else { ("tick", label) };
+                canvas.text(class, (pixel, y - 9.0), Anchor::Middle, text);
+                free_from = pixel + LABEL_HALF;
+            }
+        });
+    }
+}

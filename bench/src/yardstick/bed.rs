@@ -1,0 +1,208 @@
+//! The test bed of a yardstick: a network namespace, one or two TAPs, and a bridge.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    net::Ipv4Addr,
+    os::fd::OwnedFd,
+};
+
+use flue_network::{
+    Netlink,
+    environment::{self, tap_failure},
+    namespace, plumb,
+};
+use flue_report::{failure::Failure, units::IpPrefix};
+use offload_engine::link::{Link, NapiMode, OpenTap, ReclaimMode, TapOptions, VnetMode, open_tap};
+use rustix::io::Errno;
+
+use super::{Common, frame::Station, frame::VNET_BYTES};
+
+/// The two stations of a run; the far one is the kernel's in runs against a kernel socket.
+pub(super) const NEAR: Station = Station {
+    mac: [0x02, 0, 0x0a, 0x58, 0, 2],
+    address: Ipv4Addr::new(10, 88, 0, 2),
+    port: 40_000,
+};
+pub(super) const FAR: Station =
+    Station { mac: [0x02, 0, 0x0a, 0x58, 0, 1], address: Ipv4Addr::new(10, 88, 0, 1), port: 5001 };
+const PREFIX_LEN: u8 = 24;
+
+const BRIDGE: &str = "yard-bridge";
+
+/// Buffer size for the largest frame.
+pub(super) const FRAME_BYTES_MAX: usize = 66_000;
+
+/// Direct access to a TAP.
+pub(super) struct Tap {
+    fd: OwnedFd,
+    name: String,
+    vnet_header: bool,
+    /// Keeps the interface alive.
+    _link: Box<dyn Link>,
+}
+
+impl Tap {
+    /// Whether frames have a virtio-net header.
+    pub(super) const fn vnet_header(&self) -> bool {
+        self.vnet_header
+    }
+
+    /// Bytes of the virtio-net header.
+    pub(super) const fn front_bytes(&self) -> usize {
+        if self.vnet_header { VNET_BYTES } else { 0 }
+    }
+
+    /// Reads one frame, with its virtio-net header. Returns the total length; `None` if there is no frame.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Failure> {
+        self.received(rustix::io::read(&self.fd, buffer))
+    }
+
+    /// Reads one frame: the first bytes, with the virtio-net header, into `head`, the others into `rest`. Returns the
+    /// total length; `None` if there is no frame.
+    pub(super) fn scatter(
+        &self,
+        head: &mut [u8],
+        rest: &mut [u8],
+    ) -> Result<Option<usize>, Failure> {
+        let slices = &mut [IoSliceMut::new(head), IoSliceMut::new(rest)];
+        self.received(rustix::io::readv(&self.fd, slices))
+    }
+
+    fn received(&self, read: Result<usize, Errno>) -> Result<Option<usize>, Failure> {
+        match read {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => Err(self.failed("read", error)),
+        }
+    }
+
+    /// Writes one frame, with its virtio-net header; retries while the kernel has no room.
+    pub(super) fn write(&self, frame: &[u8]) -> Result<(), Failure> {
+        self.retry(|| rustix::io::write(&self.fd, frame))
+    }
+
+    /// Writes one frame, its headers and payload from separate buffers.
+    pub(super) fn gather(&self, head: &[u8], payload: &[u8]) -> Result<(), Failure> {
+        if payload.is_empty() {
+            return self.write(head);
+        }
+        let slices = [IoSlice::new(head), IoSlice::new(payload)];
+        self.retry(|| rustix::io::writev(&self.fd, &slices))
+    }
+
+    fn retry(&self, write: impl Fn() -> Result<usize, Errno>) -> Result<(), Failure> {
+        loop {
+            match write() {
+                Ok(_) => return Ok(()),
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => rustix::thread::sched_yield(),
+                Err(error) => return Err(self.failed("write", error)),
+            }
+        }
+    }
+
+    fn failed(&self, what: &str, error: Errno) -> Failure {
+        Failure::work(format!("TAP {}: {what}: {error}", self.name))
+    }
+}
+
+/// What the TAPs of a run are attached to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ground {
+    /// The kernel's stack, with the address of [`FAR`].
+    Kernel,
+    /// A bridge.
+    Bridge,
+}
+
+/// Properties of a TAP.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) ground: Ground,
+    pub(super) mtu_bytes: u16,
+    /// Offloads of the virtio-net header.
+    pub(super) vnet: VnetMode,
+}
+
+/// The test bed.
+pub(super) struct Bed {
+    netlink: Netlink,
+    /// TAPs that `--tap` names.
+    given: Vec<String>,
+    napi: NapiMode,
+    opened: Vec<String>,
+    has_bridge: bool,
+}
+
+impl Bed {
+    /// In a new network namespace; with `--tap` in the current one.
+    pub(super) fn make(common: &Common, taps: usize) -> Result<Self, Failure> {
+        let given = common.tap.clone();
+        if !given.is_empty() && given.len() != taps {
+            let message = format!("--tap: this kind needs {taps}, not {}", given.len());
+            return Err(Failure::usage(message));
+        }
+        environment::check_tun()?;
+        if given.is_empty() {
+            namespace::enter()?;
+            // Without it frames only take longer.
+            let _ = plumb::bypass_packet_filter();
+        }
+        let netlink = Netlink::open()?;
+        let napi = common.napi;
+        Ok(Self { netlink, given, napi, opened: Vec::new(), has_bridge: false })
+    }
+
+    /// Opens the next TAP, and sets up the kernel's side.
+    pub(super) fn open(&mut self, wanted: Wanted) -> Result<Tap, Failure> {
+        let Wanted { ground, mtu_bytes, vnet } = wanted;
+        let is_given = !self.given.is_empty();
+        let number = self.opened.len();
+        let name = self.given.get(number).cloned().unwrap_or_else(|| format!("yard{number}"));
+        let (reclaim, napi) = (ReclaimMode::Off, self.napi);
+        let options =
+            TapOptions { reclaim, napi, ..TapOptions::new(name.clone(), mtu_bytes.into(), vnet) };
+        let OpenTap { link, vnet_header, threaded_napi, .. } =
+            open_tap(&options).map_err(tap_failure)?;
+        if napi == NapiMode::Threaded && !threaded_napi {
+            return Err(Failure::lacking(format!("TAP {name} does not support threaded NAPI")));
+        }
+
+        let makes_bridge = ground == Ground::Bridge && !is_given;
+        if makes_bridge && !self.has_bridge {
+            plumb::make_bridge(&mut self.netlink, BRIDGE, mtu_bytes)?;
+            self.has_bridge = true;
+        }
+        let prefix = IpPrefix::new(FAR.address.into(), PREFIX_LEN)
+            .map_err(|error| Failure::work(error.to_string()))?;
+        let side = plumb::KernelSide {
+            tap: &name,
+            mtu_bytes,
+            bridge: makes_bridge.then_some(BRIDGE),
+            addresses: if ground == Ground::Kernel { &[prefix] } else { &[] },
+            txqueuelen: None,
+        };
+        plumb::make_ready(&mut self.netlink, &side)?;
+        let lacking = || Failure::work(format!("TAP {name} has no descriptor"));
+        let fd = link.descriptor().ok_or_else(lacking)?;
+        let fd = fd.try_clone_to_owned();
+        let fd = fd.map_err(|error| Failure::work(format!("TAP {name}: {error}")))?;
+        self.opened.push(name.clone());
+        Ok(Tap { fd, name, vnet_header, _link: link })
+    }
+
+    /// The kernel's station behind `tap`.
+    pub(super) fn kernel_behind(&mut self, tap: &Tap) -> Result<Station, Failure> {
+        let mac = self.netlink.link(&tap.name)?.mac;
+        let lacking = || Failure::work(format!("TAP {} has no Ethernet address", tap.name));
+        Ok(Station { mac: mac.ok_or_else(lacking)?, ..FAR })
+    }
+
+    /// Frames that the kernel dropped because a TAP's queue was full.
+    pub(super) fn dropped_frames(&mut self) -> Result<u64, Failure> {
+        let mut total = 0;
+        for name in &self.opened {
+            total += self.netlink.link(name)?.tx_dropped;
+        }
+        Ok(total)
+    }
+}

@@ -1,0 +1,45 @@
+//! The far end of a run, on a thread of its own.
+
+use std::thread::{self, JoinHandle};
+
+use flue_report::failure::Failure;
+
+use super::{
+    Common,
+    measure::{End, bind},
+};
+
+/// The thread of the far end.
+#[derive(Debug)]
+pub(super) struct FarEnd<T> {
+    thread: JoinHandle<Result<T, Failure>>,
+}
+
+impl<T: Send + 'static> FarEnd<T> {
+    /// Starts `work` on a new thread, bound to its CPU as `--cpus` says.
+    pub(super) fn start(
+        common: &Common,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<Self, Failure> {
+        let common = common.clone();
+        let bound = move || {
+            bind(&common, End::Far)?;
+            work()
+        };
+        let thread = thread::Builder::new().name("far-end".into()).spawn(bound);
+        let thread =
+            thread.map_err(|error| Failure::work(format!("start the far end: {error}")))?;
+        Ok(Self { thread })
+    }
+
+    /// Whether the thread has ended, with or without an error.
+    pub(super) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for the end of the thread; returns its result.
+    pub(super) fn join(self) -> Result<T, Failure> {
+        let panicked = |_| Err(Failure::work("the far end has panicked"));
+        self.thread.join().unwrap_or_else(panicked)
+    }
+}

@@ -1,0 +1,286 @@
+//! `tap-bw`, `tap-rtt`: raw frames from one TAP over a bridge to another.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use flue_report::failure::Failure;
+use offload_engine::link::VnetMode;
+use serde_json::json;
+
+use super::{
+    Common, Outcome,
+    bed::{Bed, FAR, FRAME_BYTES_MAX, Ground, NEAR, Tap, Wanted},
+    far_end::FarEnd,
+    frame::{self, ACK, Checksum, HEADERS_BYTES, Head, Segment, Station},
+    latency::Samples,
+    measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
+};
+
+/// Most frames in flight. A TAP queues 1,000; fewer large ones, so that they stay in the caches.
+const PLAIN_WINDOW_FRAMES: u64 = 256;
+const SUPER_WINDOW_FRAMES: u64 = 16;
+/// MSS of super-segments.
+const MSS: u16 = 1460;
+const PLAIN_FRAME_BYTES_MAX: usize = HEADERS_BYTES + MSS as usize;
+/// Frames between two reads of the clock.
+const FRAMES_PER_CLOCK: u32 = 32;
+/// Size of a ping-pong frame, bytes.
+const PING_BYTES: usize = 64;
+const MTU_BYTES: u16 = 1500;
+
+/// Options of the wire.
+#[derive(Args, Clone, Debug)]
+pub struct WireArgs {
+    /// Frame size [64 to 1514; with --gso to 65535]
+    #[arg(long, value_name = "BYTES", default_value = "1514")]
+    pub frame: usize,
+
+    /// Super-segments: the TAPs have a virtio-net header, and the kernel forwards large frames in one piece
+    #[arg(long)]
+    pub gso: bool,
+
+    /// Options of all kinds.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// A TAP with its buffers.
+struct Port {
+    tap: Tap,
+    port: u16,
+    /// The frame that is sent, each time with another sequence number.
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    patience: Patience,
+}
+
+impl Port {
+    /// `frame_bytes` is the size of the frames it sends.
+    fn new(tap: Tap, near: Station, far: Station, frame_bytes: usize, patience: Patience) -> Self {
+        let checksum = if tap.vnet_header() { Checksum::Header } else { Checksum::Software };
+        let payload = vec![0x5a; frame_bytes - HEADERS_BYTES];
+        let mut head = Head::new(near, far, tap.vnet_header(), checksum, MSS);
+        let segment = Segment { flags: ACK, ..Segment::default() };
+        let outgoing = [head.patch(segment, &payload), &payload].concat();
+        Self { tap, port: near.port, outgoing, incoming: vec![1; FRAME_BYTES_MAX], patience }
+    }
+
+    /// Sends the frame with this sequence number. Nothing on the path verifies the TCP checksum.
+    fn write(&mut self, number: u32) -> Result<(), Failure> {
+        frame::set_sequence(&mut self.outgoing[self.tap.front_bytes()..], number);
+        self.tap.write(&self.outgoing)
+    }
+
+    /// Sequence number and payload length of the next frame; `None` if there is none from the other port.
+    fn read(&mut self) -> Result<Option<(u32, usize)>, Failure> {
+        let Some(bytes) = self.tap.read(&mut self.incoming)? else { return Ok(None) };
+        let frame = self.incoming[..bytes].get(self.tap.front_bytes()..).unwrap_or_default();
+        let head = &frame[..frame.len().min(HEADERS_BYTES)];
+        let received = frame::parse(head, frame.len() - head.len(), self.port);
+        Ok(received.map(|it| (it.segment.seq, it.payload_bytes)))
+    }
+
+    /// Waits for a frame; fails if none arrives.
+    fn wait(&mut self, stop: &AtomicBool) -> Result<Option<(u32, usize)>, Failure> {
+        let mut patience = self.patience;
+        loop {
+            if let Some(found) = self.read()? {
+                return Ok(Some(found));
+            }
+            if stop.load(Relaxed) {
+                return Ok(None);
+            }
+            if !patience.wait() {
+                return Err(Failure::work("a frame was lost: no more frames arrive"));
+            }
+        }
+    }
+}
+
+/// Shared by both ends.
+#[derive(Debug, Default)]
+struct Shared {
+    frames: AtomicU64,
+    bytes: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Result of the far end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    /// Frames out of order.
+    out_of_order: u64,
+    cpu_seconds: f64,
+}
+
+/// Two ports; the far one is used by a thread of its own.
+struct Pair {
+    bed: Bed,
+    near: Port,
+    shared: Arc<Shared>,
+    far: FarEnd<Found>,
+}
+
+type FarLoop = fn(Port, &Shared) -> Result<Found, Failure>;
+
+fn pair(
+    common: &Common,
+    vnet_header: bool,
+    frame_bytes: usize,
+    patience: Patience,
+    far_loop: FarLoop,
+) -> Result<Pair, Failure> {
+    let mut bed = Bed::make(common, 2)?;
+    let vnet = if vnet_header { VnetMode::On } else { VnetMode::Off };
+    let wanted = Wanted { ground: Ground::Bridge, mtu_bytes: MTU_BYTES, vnet };
+    let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, patience);
+    let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, patience);
+    let shared = Arc::new(Shared::default());
+    // The bridge learns both addresses, and floods no frames later.
+    far.write(0)?;
+    near.wait(&shared.stop)?;
+    near.write(0)?;
+    far.wait(&shared.stop)?;
+    let theirs = Arc::clone(&shared);
+    let far = FarEnd::start(common, move || {
+        let before = thread_cpu_seconds();
+        let found = far_loop(far, &theirs)?;
+        Ok(Found { cpu_seconds: thread_cpu_seconds() - before, ..found })
+    })?;
+    bind(common, End::Near)?;
+    Ok(Pair { bed, near, shared, far })
+}
+
+impl Pair {
+    /// Stops the far end. Returns its result, and the frames that the TAPs dropped.
+    fn end(self) -> Result<(Found, u64), Failure> {
+        let Self { mut bed, near: _near, shared, far } = self;
+        // The far end closes its TAP.
+        let dropped_frames = bed.dropped_frames()?;
+        shared.stop.store(true, Relaxed);
+        Ok((far.join()?, dropped_frames))
+    }
+}
+
+fn count(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
+    let (mut frames, mut bytes, mut found) = (0_u64, 0_u64, Found::default());
+    while let Some((number, payload_bytes)) = port.wait(&shared.stop)? {
+        found.out_of_order += u64::from(number != frames as u32);
+        frames += 1;
+        bytes += payload_bytes as u64;
+        shared.bytes.store(bytes, Relaxed);
+        // The near end waits for this counter.
+        shared.frames.store(frames, Release);
+    }
+    Ok(found)
+}
+
+fn echo(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
+    while let Some((number, _)) = port.wait(&shared.stop)? {
+        port.write(number)?;
+    }
+    Ok(Found::default())
+}
+
+/// Frames in one direction, as fast as possible.
+pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
+    let WireArgs { frame: frame_bytes, gso, common } = args;
+    let max = if *gso { usize::from(u16::MAX) } else { PLAIN_FRAME_BYTES_MAX };
+    if !(PING_BYTES..=max).contains(frame_bytes) {
+        let message = format!("--frame: {frame_bytes} is not within {PING_BYTES} to {max} bytes");
+        return Err(Failure::usage(message));
+    }
+    let mut pair = pair(common, *gso, *frame_bytes, Patience::new(), count)?;
+    let is_super = *frame_bytes > PLAIN_FRAME_BYTES_MAX;
+    let window = if is_super { SUPER_WINDOW_FRAMES } else { PLAIN_WINDOW_FRAMES };
+    let mut watch = Stopwatch::start(common.seconds);
+    let mut sent = 0_u64;
+    let cpu_before = thread_cpu_seconds();
+    while !watch.is_over(pair.shared.bytes.load(Relaxed)) {
+        for _ in 0..FRAMES_PER_CLOCK {
+            until_below(&pair.shared, sent, window)?;
+            pair.near.write(sent as u32)?;
+            sent += 1;
+        }
+    }
+    let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
+    until_below(&pair.shared, sent, 1)?;
+    let (found, dropped_frames) = pair.end()?;
+    if found.out_of_order > 0 {
+        let message = format!("{} frames arrived out of order", found.out_of_order);
+        return Err(Failure::work(message));
+    }
+    let measured = watch.measured()?;
+    let frames = measured.count as f64 / (frame_bytes - HEADERS_BYTES) as f64;
+    let detail = json!({
+        "frame_bytes": frame_bytes,
+        "frames_per_second": frames / measured.seconds,
+        "frames": sent,
+        "window_frames": window,
+        "vnet_header": gso,
+        "dropped_frames": dropped_frames,
+        "near_cpu_seconds": near_cpu_seconds,
+        "far_cpu_seconds": found.cpu_seconds,
+        "cpus": common.cpus,
+    });
+    Outcome::bandwidth(measured, detail)
+}
+
+/// Waits until fewer than `window` of the `sent` frames are in flight.
+fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
+    let mut patience = Patience::new();
+    loop {
+        let in_flight = sent - shared.frames.load(Acquire);
+        if in_flight < window {
+            return Ok(());
+        }
+        if !patience.wait() {
+            return Err(Failure::work(format!("{in_flight} frames were lost")));
+        }
+    }
+}
+
+/// Ping-pong of one frame.
+pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
+    let mut pair = pair(common, false, PING_BYTES, Patience::for_answers(common), echo)?;
+    let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
+    let mut watch = Stopwatch::start(common.seconds);
+    let mut number = 0_u32;
+    while !watch.is_over(number.into()) {
+        number += 1;
+        let before = Instant::now();
+        pair.near.write(number)?;
+        let answer = pair.near.wait(&pair.shared.stop)?;
+        let elapsed = before.elapsed();
+        if answer.is_none_or(|(it, _)| it != number) {
+            return Err(Failure::work("the reply has another sequence number"));
+        }
+        if watch.is_warm() {
+            samples.push(whole_ns(elapsed));
+        }
+    }
+    let (found, dropped_frames) = pair.end()?;
+    let latency = samples.distribution(2);
+    let latency = latency.ok_or_else(|| Failure::work("no reply in the measured time"))?;
+    let detail = json!({
+        "frame_bytes": PING_BYTES,
+        "dropped_frames": dropped_frames,
+        "far_cpu_seconds": found.cpu_seconds,
+        "cpus": common.cpus,
+    });
+    Ok(Outcome::half_round_trips(watch.measured()?, latency, PING_BYTES as u64, detail))
+}
+
+/// Nanoseconds, saturating.
+pub(super) fn whole_ns(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
+}

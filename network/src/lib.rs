@@ -1,0 +1,379 @@
+//! Network setup for flue's commands, without iproute2.
+//!
+//! [`Netlink`] makes links, addresses and bridges by rtnetlink, [`plumb`] puts them together, and [`sysctl`] changes
+//! settings. [`namespace`] moves the process into a network namespace of its own; [`environment`] checks what a TAP
+//! needs and names what is missing.
+//!
+//! A [`Netlink`] works on the network namespace in which its thread was when it was opened. The kernel acknowledges
+//! each request before the call returns; an error names the operation and the object. Interfaces are identified by
+//! name and looked up for each request: a name survives re-creation of its interface, an index does not. Nothing here
+//! sleeps: [`Netlink::wait_forwarding`] waits for the kernel's notifications, up to a limit.
+
+#![deny(unsafe_code)]
+
+pub mod environment;
+mod message;
+pub mod namespace;
+pub mod plumb;
+pub mod sysctl;
+mod wait;
+
+use std::{fmt, io, time::Duration};
+
+use flue_report::{failure::Failure, units::IpPrefix};
+use netlink_packet_core::Nla;
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    address::{AddressAttribute, AddressFlags, AddressMessage},
+    link::{
+        InfoBridge, InfoData, InfoKind, InfoPortData, InfoTun, InfoVeth, LinkAttribute, LinkFlags,
+        LinkInfo, LinkMessage,
+    },
+};
+use rustix::io::Errno;
+
+use self::message::{Connection, Mode};
+
+/// Attribute of a TUN interface: whether it persists without a process that has it open (linux/if_link.h); one byte.
+const IFLA_TUN_PERSIST: u16 = 6;
+
+/// An operation on the network configuration that failed.
+#[derive(Debug)]
+pub struct NetError {
+    /// The operation, such as "create veth pair".
+    pub operation: &'static str,
+    /// Name of its object.
+    pub object: String,
+    /// The reason.
+    pub source: io::Error,
+}
+
+impl fmt::Display for NetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, object, source } = self;
+        write!(f, "{operation} {object}: {source}")
+    }
+}
+
+impl std::error::Error for NetError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl From<NetError> for Failure {
+    fn from(error: NetError) -> Self {
+        let code = error.source.raw_os_error().map(Errno::from_raw_os_error);
+        match code {
+            Some(Errno::PERM | Errno::ACCESS) => Self::lacking(error.to_string())
+                .with_hint("changing links needs CAP_NET_ADMIN in their network namespace"),
+            Some(Errno::OPNOTSUPP) => Self::lacking(error.to_string()).with_hint(
+                "the kernel was built without this kind of link, or its module is absent",
+            ),
+            _ => Self::work(error.to_string()),
+        }
+    }
+}
+
+/// A network namespace, identified by a process in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NamespaceOf {
+    /// The process.
+    pub pid: u32,
+}
+
+/// One end of a veth pair.
+#[derive(Clone, Copy, Debug)]
+pub struct VethEnd<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its namespace; `None`: the caller's.
+    pub namespace: Option<NamespaceOf>,
+}
+
+/// Properties of an interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkView {
+    /// Its index in its namespace.
+    pub index: u32,
+    /// Administratively up.
+    pub up: bool,
+    /// Has carrier: a TAP while a program holds it, a veth end while its peer is up.
+    pub carrier: bool,
+    /// Largest packet, bytes.
+    pub mtu_bytes: Option<u32>,
+    /// Ethernet address.
+    pub mac: Option<[u8; 6]>,
+    /// The bridge it is a port of.
+    pub master_index: Option<u32>,
+    /// The state of the bridge port; `None` when it is not one.
+    pub port_forwarding: Option<bool>,
+    /// Frames that the kernel dropped on transmission: on a TAP, because its queue was full.
+    pub tx_dropped: u64,
+    /// Length of the transmit queue, in frames; on a TAP, of its reader's queue.
+    pub txqueuelen: Option<u32>,
+    /// A TAP or TUN interface that disappears with the last process that has it open: the process that attaches to its
+    /// only queue has made it. `false` if the kernel does not report it.
+    pub temporary_tun: bool,
+}
+
+impl LinkView {
+    /// Whether frames pass: up, with carrier, and if it is the port of a bridge, forwarding.
+    pub fn forwards(&self) -> bool {
+        self.up && self.carrier && self.port_forwarding.unwrap_or(true)
+    }
+
+    fn from_message(message: &LinkMessage) -> Self {
+        let mut view = Self {
+            index: message.header.index,
+            up: message.header.flags.contains(LinkFlags::Up),
+            carrier: message.header.flags.contains(LinkFlags::LowerUp),
+            mtu_bytes: None,
+            mac: None,
+            master_index: None,
+            port_forwarding: None,
+            tx_dropped: 0,
+            txqueuelen: None,
+            temporary_tun: false,
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                LinkAttribute::Mtu(mtu) => view.mtu_bytes = Some(*mtu),
+                LinkAttribute::Address(octets) => view.mac = octets.as_slice().try_into().ok(),
+                LinkAttribute::Stats64(stats) => view.tx_dropped = stats.tx_dropped,
+                LinkAttribute::TxQueueLen(frames) => view.txqueuelen = Some(*frames),
+                LinkAttribute::Controller(index) => view.master_index = Some(*index),
+                LinkAttribute::LinkInfo(infos) => {
+                    view.temporary_tun |= is_temporary_tun(infos);
+                    view.port_forwarding = view.port_forwarding.or_else(|| port_forwarding(infos));
+                }
+                _ => {}
+            }
+        }
+        view
+    }
+}
+
+/// Whether a bridge port forwards; `None` if `infos` is not about a bridge port.
+fn port_forwarding(infos: &[LinkInfo]) -> Option<bool> {
+    use netlink_packet_route::link::{BridgePortState, InfoBridgePort};
+    infos.iter().find_map(|info| match info {
+        LinkInfo::PortData(InfoPortData::BridgePort(attributes)) => {
+            attributes.iter().find_map(|attribute| match attribute {
+                InfoBridgePort::State(state) => Some(*state == BridgePortState::Forwarding),
+                _ => None,
+            })
+        }
+        _ => None,
+    })
+}
+
+/// Whether `infos` is about a TUN or TAP interface that is not persistent.
+fn is_temporary_tun(infos: &[LinkInfo]) -> bool {
+    let is_temporary = |info: &InfoTun| match info {
+        InfoTun::Other(attribute) => {
+            let mut value = [1];
+            // Ignore an attribute of another length.
+            if attribute.value_len() == value.len() {
+                attribute.emit_value(&mut value);
+            }
+            attribute.kind() == IFLA_TUN_PERSIST && value == [0]
+        }
+        _ => false,
+    };
+    infos.iter().any(|info| match info {
+        LinkInfo::Data(InfoData::Tun(attributes)) => attributes.iter().any(is_temporary),
+        _ => false,
+    })
+}
+
+/// An rtnetlink socket for one network namespace.
+#[derive(Debug)]
+pub struct Netlink {
+    connection: Connection,
+}
+
+impl Netlink {
+    /// Opens it in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// No rtnetlink socket.
+    pub fn open() -> Result<Self, NetError> {
+        let connection = Connection::open(&[]).map_err(|source| NetError {
+            operation: "open",
+            object: "rtnetlink socket".into(),
+            source,
+        })?;
+        Ok(Self { connection })
+    }
+
+    fn ask(
+        &mut self,
+        operation: &'static str,
+        object: &str,
+        mode: Mode,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetError> {
+        let failed = |source| NetError { operation, object: object.to_owned(), source };
+        self.connection.request(mode, message).map_err(failed)
+    }
+
+    /// Looks an interface up.
+    ///
+    /// # Errors
+    /// ENODEV when there is none of that name.
+    pub fn link(&mut self, name: &str) -> Result<LinkView, NetError> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.into()));
+        let request = RouteNetlinkMessage::GetLink(message);
+        let answers = self.ask("look up", name, Mode::Get, request)?;
+        let view = answers.iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewLink(message) => Some(LinkView::from_message(message)),
+            _ => None,
+        });
+        view.ok_or_else(|| NetError {
+            operation: "look up",
+            object: name.into(),
+            source: Errno::NODEV.into(),
+        })
+    }
+
+    /// Creates a bridge without spanning tree: its ports forward as soon as they have carrier.
+    ///
+    /// # Errors
+    /// EEXIST, EPERM, EOPNOTSUPP.
+    pub fn create_bridge(&mut self, name: &str, mtu_bytes: u16) -> Result<(), NetError> {
+        use netlink_packet_route::link::BridgeStpState;
+        let data = InfoData::Bridge(vec![
+            InfoBridge::ForwardDelay(0),
+            InfoBridge::StpState(BridgeStpState::Disabled),
+            // Without snooping no queries are sent into the captures.
+            InfoBridge::MulticastSnooping(false),
+        ]);
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName(name.into()),
+            LinkAttribute::Mtu(mtu_bytes.into()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(data)]),
+        ];
+        let request = RouteNetlinkMessage::NewLink(message);
+        self.ask("create bridge", name, Mode::Create, request).map(drop)
+    }
+
+    /// Creates a veth pair, each end in its namespace from the start.
+    ///
+    /// # Errors
+    /// EEXIST, EPERM, EOPNOTSUPP, ESRCH (the process that names a namespace is gone).
+    pub fn create_veth(
+        &mut self,
+        one: VethEnd<'_>,
+        other: VethEnd<'_>,
+        mtu_bytes: u16,
+    ) -> Result<(), NetError> {
+        let end = |VethEnd { name, namespace }: VethEnd<'_>| {
+            let mut message = LinkMessage::default();
+            message.attributes.push(LinkAttribute::IfName(name.into()));
+            message.attributes.push(LinkAttribute::Mtu(mtu_bytes.into()));
+            if let Some(NamespaceOf { pid }) = namespace {
+                message.attributes.push(LinkAttribute::NetNsPid(pid));
+            }
+            message
+        };
+        let mut message = end(one);
+        let peer = InfoData::Veth(InfoVeth::Peer(end(other)));
+        let info = vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(peer)];
+        message.attributes.push(LinkAttribute::LinkInfo(info));
+        let object = format!("{} - {}", one.name, other.name);
+        let request = RouteNetlinkMessage::NewLink(message);
+        self.ask("create veth pair", &object, Mode::Create, request).map(drop)
+    }
+
+    fn change(
+        &mut self,
+        operation: &'static str,
+        name: &str,
+        edit: impl FnOnce(&mut LinkMessage),
+    ) -> Result<(), NetError> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.link(name)?.index;
+        edit(&mut message);
+        self.ask(operation, name, Mode::Change, RouteNetlinkMessage::SetLink(message)).map(drop)
+    }
+
+    /// Brings an interface up.
+    ///
+    /// # Errors
+    /// ENODEV, EPERM.
+    pub fn set_up(&mut self, name: &str) -> Result<(), NetError> {
+        self.change("bring up", name, |message| {
+            message.header.flags = LinkFlags::Up;
+            message.header.change_mask = LinkFlags::Up;
+        })
+    }
+
+    /// Sets the largest packet, bytes.
+    ///
+    /// # Errors
+    /// EINVAL when the device cannot carry it.
+    pub fn set_mtu(&mut self, name: &str, mtu_bytes: u16) -> Result<(), NetError> {
+        self.change("set MTU of", name, |message| {
+            message.attributes.push(LinkAttribute::Mtu(mtu_bytes.into()));
+        })
+    }
+
+    /// Sets how many frames the kernel keeps for transmission.
+    ///
+    /// # Errors
+    /// ENODEV, EPERM, ENOMEM.
+    pub fn set_txqueuelen(&mut self, name: &str, frames: u32) -> Result<(), NetError> {
+        self.change("set transmit queue length of", name, |message| {
+            message.attributes.push(LinkAttribute::TxQueueLen(frames));
+        })
+    }
+
+    /// Makes an interface the port of a bridge, or of none.
+    ///
+    /// # Errors
+    /// ENODEV for either, EBUSY when it is the port of another, EOPNOTSUPP when `bridge` is not one.
+    pub fn set_bridge(&mut self, name: &str, bridge: Option<&str>) -> Result<(), NetError> {
+        let index = match bridge {
+            Some(bridge) => self.link(bridge)?.index,
+            None => 0,
+        };
+        self.change("set bridge of", name, |message| {
+            message.attributes.push(LinkAttribute::Controller(index));
+        })
+    }
+
+    /// Gives the kernel's side an address, without duplicate address detection.
+    ///
+    /// # Errors
+    /// EEXIST, ENODEV, EPERM; EACCES when IPv6 is disabled on the interface.
+    pub fn add_address(&mut self, name: &str, prefix: IpPrefix) -> Result<(), NetError> {
+        use netlink_packet_route::AddressFamily;
+        let mut message = AddressMessage::default();
+        message.header.family =
+            if prefix.address().is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        message.header.prefix_len = prefix.prefix_len();
+        message.header.index = self.link(name)?.index;
+        message.attributes = vec![
+            AddressAttribute::Local(prefix.address()),
+            AddressAttribute::Address(prefix.address()),
+            AddressAttribute::Flags(AddressFlags::Nodad),
+        ];
+        let request = RouteNetlinkMessage::NewAddress(message);
+        let object = format!("{prefix} to {name}");
+        self.ask("add address", &object, Mode::Create, request).map(drop)
+    }
+
+    /// Waits until frames pass `name`: up, with carrier, forwarding if it is the port of a bridge.
+    ///
+    /// # Errors
+    /// ETIMEDOUT after `limit`, and those of [`Netlink::link`].
+    pub fn wait_forwarding(&mut self, name: &str, limit: Duration) -> Result<(), NetError> {
+        wait::until(self, name, limit, LinkView::forwards)
+    }
+}
+
+#[cfg(test)]
+mod tests;

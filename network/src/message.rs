@@ -1,0 +1,134 @@
+//! Requests and replies on an rtnetlink socket.
+//!
+//! One request at a time. Replies are matched by sequence number until the kernel's acknowledgement (or error, or end
+//! of a dump); other messages are stale and skipped. At most [`REPLIES_MAX`] messages are read for a request.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// Most messages read for a request. A request here has one reply and one acknowledgement; the rest is for stale ones.
+const REPLIES_MAX: usize = 256;
+
+/// Kind of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mode {
+    /// Reads one object.
+    Get,
+    /// Changes or deletes an existing object.
+    Change,
+    /// Creates an object that must not exist yet.
+    Create,
+}
+
+impl Mode {
+    const fn flags(self) -> u16 {
+        NLM_F_REQUEST
+            | NLM_F_ACK
+            | match self {
+                Self::Get | Self::Change => 0,
+                Self::Create => NLM_F_CREATE | NLM_F_EXCL,
+            }
+    }
+}
+
+/// An rtnetlink socket.
+pub(super) struct Connection {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let descriptor = self.socket.as_raw_fd();
+        f.debug_struct("Connection").field("descriptor", &descriptor).finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Opens a socket and joins the multicast `groups`.
+    pub(super) fn open(groups: &[u32]) -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        for &group in groups {
+            socket.add_membership(group)?;
+        }
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sends a request; returns the kernel's replies, without the acknowledgement.
+    pub(super) fn request(
+        &mut self,
+        mode: Mode,
+        message: RouteNetlinkMessage,
+    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = mode.flags();
+        header.sequence_number = self.sequence;
+        let mut packet = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        packet.finalize();
+        let mut bytes = vec![0; packet.buffer_len()];
+        packet.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        self.replies()
+    }
+
+    fn replies(&self) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let mut replies = Vec::new();
+        let mut seen = 0;
+        while seen < REPLIES_MAX {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while !rest.is_empty() && seen < REPLIES_MAX {
+                seen += 1;
+                let packet = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                let (header, payload) = packet.into_parts();
+                let length = (header.length as usize).next_multiple_of(4).max(1);
+                rest = rest.get(length..).unwrap_or_default();
+                if header.sequence_number != self.sequence {
+                    continue;
+                }
+                match payload {
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::Done(_) => return Ok(replies),
+                    NetlinkPayload::InnerMessage(reply) => replies.push(reply),
+                    _ => {}
+                }
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, "rtnetlink does not acknowledge"))
+    }
+
+    /// Reads one datagram of notifications without waiting; returns whether there was one.
+    pub(super) fn take_notification(&self) -> io::Result<bool> {
+        self.socket.set_non_blocking(true)?;
+        match self.socket.recv_from_full() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // Notifications were lost: the caller has to check as after one.
+            Err(error)
+                if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
+            {
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Readable when there is a notification.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,221 @@
+//! A network namespace of the process's own, as root or through a user namespace.
+//!
+//! A process leaves its network namespace by unshare(2). Without CAP_SYS_ADMIN it must get a user
+//! namespace in the same call, in which it is root; the kernel allows that only to a process with a
+//! single thread, hence [`enter`] comes first in `main`. The three files `setgroups`, `uid_map` and
+//! `gid_map` then map the caller to root (user_namespaces(7)): a supplementary group cannot be dropped
+//! to gain access, so `setgroups` must be denied before `gid_map` can be written.
+//!
+//! These namespaces have no name: they end with their last process, so nothing is left behind, however the run ends.
+
+use std::{fs, io, path::Path};
+
+use flue_report::failure::Failure;
+use rustix::{
+    io::Errno,
+    process::{getegid, geteuid},
+    thread::{CapabilitySet, UnshareFlags, capabilities},
+};
+
+/// How the caller got its network namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entered {
+    /// With the capabilities it had.
+    Privileged,
+    /// As root of a new user namespace.
+    UserNamespace,
+}
+
+/// Whether the calling thread may configure the network of its namespace.
+pub fn has_net_admin() -> bool {
+    has(CapabilitySet::NET_ADMIN)
+}
+
+fn has(wanted: CapabilitySet) -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
+}
+
+/// Moves the calling process into a network namespace of its own, through a user namespace if it is not root.
+/// Call it before the process has a second thread.
+///
+/// # Errors
+/// [`Failure::lacking`], naming the kernel setting that forbids it.
+pub fn enter() -> Result<Entered, Failure> {
+    if has(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN) {
+        unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))?;
+        return Ok(Entered::Privileged);
+    }
+    // Ids as the parent namespace knows them: afterwards they read as the overflow id.
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let forbidden = |errno| diagnose(errno, true, &Settings::read());
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(forbidden)?;
+    let maps = [
+        ("/proc/self/setgroups", "deny".to_owned()),
+        ("/proc/self/uid_map", format!("0 {uid} 1")),
+        ("/proc/self/gid_map", format!("0 {gid} 1")),
+    ];
+    for (path, text) in maps {
+        fs::write(path, text).map_err(|error| map_failure(path, &error))?;
+    }
+    if !has_net_admin() {
+        // AppArmor permits the namespace but removes its capabilities.
+        return Err(forbidden(Errno::PERM));
+    }
+    Ok(Entered::UserNamespace)
+}
+
+/// Moves a child of a process that has called [`enter`] into a network namespace of its own.
+///
+/// # Errors
+/// As [`enter`].
+pub fn enter_below() -> Result<(), Failure> {
+    unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))
+}
+
+/// Mounts /sys anew in a mount namespace of the process's own: it shows the links of the network namespace in which it
+/// was mounted. Call it in the network namespace, before the process has a second thread.
+///
+/// # Errors
+/// The mount namespace or the mount is refused. In the second case the process is in its own mount namespace.
+pub fn show_own_links() -> Result<(), Failure> {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    let failed = |errno| Failure::lacking(format!("mount /sys: {errno}"));
+    unshare(UnshareFlags::NEWNS).map_err(failed)?;
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    mount_change("/", private).map_err(failed)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    mount("sysfs", "/sys", "sysfs", flags, None).map_err(failed)
+}
+
+#[allow(unsafe_code)]
+fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: of all flags only FILES is dangerous, for it gives the calling thread a table of
+    // descriptors of its own while others still hold numbers of the old one. It is never passed.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+fn map_failure(path: &str, error: &io::Error) -> Failure {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    match code {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            diagnose(Errno::PERM, true, &Settings::read()).at(&format!("write {path}"))
+        }
+        _ => Failure::lacking(format!("write {path}: {error}")),
+    }
+}
+
+/// Kernel settings that restrict namespaces. `None`: this kernel has no such setting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Settings {
+    max_user_namespaces: Option<u64>,
+    max_net_namespaces: Option<u64>,
+    unprivileged_userns_clone: Option<u64>,
+    apparmor_restrict: Option<u64>,
+    has_user_namespaces: bool,
+}
+
+const MAX_USER_NAMESPACES: &str = "/proc/sys/user/max_user_namespaces";
+const MAX_NET_NAMESPACES: &str = "/proc/sys/user/max_net_namespaces";
+const USERNS_CLONE: &str = "/proc/sys/kernel/unprivileged_userns_clone";
+const APPARMOR_RESTRICT: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+
+impl Settings {
+    fn read() -> Self {
+        let number = |path| fs::read_to_string(path).ok()?.trim().parse().ok();
+        Self {
+            max_user_namespaces: number(MAX_USER_NAMESPACES),
+            max_net_namespaces: number(MAX_NET_NAMESPACES),
+            unprivileged_userns_clone: number(USERNS_CLONE),
+            apparmor_restrict: number(APPARMOR_RESTRICT),
+            has_user_namespaces: Path::new("/proc/self/ns/user").exists(),
+        }
+    }
+}
+
+/// The reason why unshare(2), with or without NEWUSER, failed with `errno`.
+fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Failure {
+    let forbids = |path: &str, value: &str, advice: &str| {
+        Failure::lacking(format!("namespaces are forbidden by {path} = {value}")).with_hint(advice)
+    };
+    let what = if user { "a user and network namespace" } else { "a network namespace" };
+    if user && !settings.has_user_namespaces {
+        return Failure::lacking("the kernel has no user namespaces (CONFIG_USER_NS)")
+            .with_hint("run as root");
+    }
+    if user && settings.max_user_namespaces == Some(0) {
+        return forbids(
+            MAX_USER_NAMESPACES,
+            "0",
+            "sysctl user.max_user_namespaces=1024, or run as root",
+        );
+    }
+    if settings.max_net_namespaces == Some(0) {
+        return forbids(MAX_NET_NAMESPACES, "0", "sysctl user.max_net_namespaces=1024");
+    }
+    if user && settings.unprivileged_userns_clone == Some(0) {
+        let advice = "sysctl kernel.unprivileged_userns_clone=1, or run as root";
+        return forbids(USERNS_CLONE, "0", advice);
+    }
+    if user && errno == Errno::PERM && settings.apparmor_restrict.is_some_and(|value| value > 0) {
+        let advice = "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile \
+                      for flue with \"userns,\", or run as root";
+        return forbids(APPARMOR_RESTRICT, "1", advice);
+    }
+    let failure =
+        Failure::lacking(format!("unshare: no {}: {errno}", what.trim_start_matches("a ")));
+    match errno {
+        Errno::PERM if user => failure.with_hint(
+            "a container's seccomp profile or a chroot forbids user namespaces here; run as root, or \
+             allow unshare(2)",
+        ),
+        Errno::PERM => failure.with_hint("this needs CAP_SYS_ADMIN"),
+        Errno::NOSPC | Errno::USERS => failure
+            .with_hint(format!("the limit in {MAX_USER_NAMESPACES} or {MAX_NET_NAMESPACES} is reached")),
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flue_report::failure::Kind;
+
+    const OPEN: Settings = Settings {
+        max_user_namespaces: Some(1024),
+        max_net_namespaces: Some(1024),
+        unprivileged_userns_clone: None,
+        apparmor_restrict: None,
+        has_user_namespaces: true,
+    };
+
+    fn message(errno: Errno, user: bool, settings: Settings) -> String {
+        let failure = diagnose(errno, user, &settings);
+        assert_eq!(failure.kind, Kind::Lacking);
+        failure.to_string()
+    }
+
+    #[test]
+    fn the_setting_that_forbids_is_named() {
+        let cases = [
+            (Settings { max_user_namespaces: Some(0), ..OPEN }, Errno::NOSPC, MAX_USER_NAMESPACES),
+            (Settings { max_net_namespaces: Some(0), ..OPEN }, Errno::NOSPC, MAX_NET_NAMESPACES),
+            (Settings { unprivileged_userns_clone: Some(0), ..OPEN }, Errno::PERM, USERNS_CLONE),
+            (Settings { apparmor_restrict: Some(1), ..OPEN }, Errno::PERM, APPARMOR_RESTRICT),
+            (Settings { has_user_namespaces: false, ..OPEN }, Errno::INVAL, "CONFIG_USER_NS"),
+            (OPEN, Errno::PERM, "seccomp"),
+            (OPEN, Errno::USERS, "limit"),
+        ];
+        for (settings, errno, word) in cases {
+            let text = message(errno, true, settings);
+            assert!(text.contains(word), "{word:?} is not in {text:?}");
+        }
+    }
+
+    #[test]
+    fn user_namespace_settings_do_not_affect_root() {
+        let closed = Settings { max_user_namespaces: Some(0), apparmor_restrict: Some(1), ..OPEN };
+        let text = message(Errno::PERM, false, closed);
+        assert!(text.contains("CAP_SYS_ADMIN"), "{text}");
+        assert!(!text.contains("user_namespaces"), "{text}");
+    }
+}

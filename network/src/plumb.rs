@@ -1,0 +1,114 @@
+//! Setup of the kernel's side of TAPs, bridges and their ports.
+
+use std::time::Duration;
+
+use flue_report::{failure::Failure, units::IpPrefix};
+
+use crate::{NetError, Netlink, sysctl};
+
+/// Time for a link to start forwarding. It takes a few milliseconds; the limit is for very busy machines.
+pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
+
+/// Queue length of a TAP that flue has made, in frames. The kernel silently drops what exceeds it, and its default of
+/// 1,000 is less than one peer's window of 4 MiB in plain frames (2,900), or than a thousand connections have in
+/// flight. The queue itself takes 8 bytes per frame. Peers' windows limit its backlog; a sender on this machine that
+/// ignores them can fill it with 640 MiB of super-segments.
+pub const TXQUEUELEN_DEFAULT: u32 = 10_000;
+
+/// The kernel's side of a TAP.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelSide<'a> {
+    /// The TAP.
+    pub tap: &'a str,
+    /// Largest IP packet, bytes.
+    pub mtu_bytes: u16,
+    /// The bridge to make the TAP a port of.
+    pub bridge: Option<&'a str>,
+    /// Addresses of the kernel on the interface.
+    pub addresses: &'a [IpPrefix],
+    /// Queue length of the TAP, in frames. `None`: [`TXQUEUELEN_DEFAULT`] if this process has made the TAP; one that
+    /// existed before keeps its own.
+    pub txqueuelen: Option<u32>,
+}
+
+/// Sets up a TAP that a process has open (it has carrier only then): MTU, queue length, bridge and the kernel's
+/// addresses; brings it up, and waits until it forwards.
+///
+/// # Errors
+/// The operation that failed and the interface it failed on.
+pub fn make_ready(netlink: &mut Netlink, side: &KernelSide<'_>) -> Result<(), Failure> {
+    let KernelSide { tap, mtu_bytes, bridge, addresses, txqueuelen } = *side;
+    let current = netlink.link(tap)?;
+    if addresses.iter().any(|prefix| prefix.address().is_ipv6()) {
+        sysctl::calm_ipv6(tap)?;
+    } else if !current.up {
+        sysctl::silence_ipv6(tap)?;
+    }
+    // Change only what differs: the owner of a TAP need not have CAP_NET_ADMIN.
+    if current.mtu_bytes != Some(mtu_bytes.into()) {
+        netlink.set_mtu(tap, mtu_bytes)?;
+    }
+    let txqueuelen = txqueuelen.or_else(|| current.temporary_tun.then_some(TXQUEUELEN_DEFAULT));
+    if let Some(frames) = txqueuelen.filter(|frames| current.txqueuelen != Some(*frames)) {
+        match netlink.set_txqueuelen(tap, frames) {
+            // It works with a shorter queue too.
+            Err(error) if is_denied(&error) => {
+                tracing::warn!(%error, "the kernel keeps {} frames", current.txqueuelen.unwrap_or(0));
+            }
+            other => other?,
+        }
+    }
+    if let Some(bridge) = bridge
+        && current.master_index != Some(netlink.link(bridge)?.index)
+    {
+        netlink.set_bridge(tap, Some(bridge))?;
+    }
+    for prefix in addresses {
+        match netlink.add_address(tap, *prefix) {
+            Err(error) if is_already_there(&error) => {}
+            other => other?,
+        }
+    }
+    let current = netlink.link(tap)?;
+    if !current.up {
+        netlink.set_up(tap)?;
+    }
+    Ok(netlink.wait_forwarding(tap, FORWARDING_LIMIT)?)
+}
+
+fn is_already_there(error: &NetError) -> bool {
+    error.source.kind() == std::io::ErrorKind::AlreadyExists
+}
+
+fn is_denied(error: &NetError) -> bool {
+    error.source.kind() == std::io::ErrorKind::PermissionDenied
+}
+
+/// Makes a bridge and brings it up.
+///
+/// # Errors
+/// The operation that failed.
+pub fn make_bridge(netlink: &mut Netlink, name: &str, mtu_bytes: u16) -> Result<(), NetError> {
+    netlink.create_bridge(name, mtu_bytes)?;
+    sysctl::silence_ipv6(name)?;
+    netlink.set_up(name)
+}
+
+/// Lets frames cross the bridges of this namespace without a pass through the IPv4 packet filter, where the module
+/// br_netfilter would take them there.
+///
+/// # Errors
+/// The setting exists and cannot be written.
+pub fn bypass_packet_filter() -> Result<(), NetError> {
+    sysctl::write(&["bridge", "bridge-nf-call-iptables"], "0").map(drop)
+}
+
+/// Makes an interface the port of a bridge and brings it up. It forwards once its other end is up.
+///
+/// # Errors
+/// The operation that failed.
+pub fn make_port(netlink: &mut Netlink, name: &str, bridge: &str) -> Result<(), NetError> {
+    sysctl::silence_ipv6(name)?;
+    netlink.set_bridge(name, Some(bridge))?;
+    netlink.set_up(name)
+}

@@ -1,0 +1,109 @@
+//! Failures of a run: three kinds, each with an exit status.
+//!
+//! | status | kind | what helps |
+//! |---|---|---|
+//! | 1 | [`Kind::Work`] | depends on the error |
+//! | 2 | [`Kind::Usage`] | another command line |
+//! | 3 | [`Kind::Lacking`] | a change to the machine: a device node, a capability, a kernel setting |
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The kind of a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// The run started and failed.
+    Work,
+    /// The command line is wrong.
+    Usage,
+    /// The machine lacks something.
+    Lacking,
+}
+
+impl Kind {
+    /// The exit status.
+    pub const fn exit_status(self) -> u8 {
+        match self {
+            Self::Work => 1,
+            Self::Usage => 2,
+            Self::Lacking => 3,
+        }
+    }
+}
+
+/// Why a run failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// The kind of failure.
+    pub kind: Kind,
+    /// The operation that failed, its object, and the reason; one line.
+    pub message: String,
+    /// What would help, if known.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure of the run itself.
+    pub fn work(message: impl Into<String>) -> Self {
+        Self { kind: Kind::Work, message: message.into(), hint: None }
+    }
+
+    /// A wrong command line; `message` names the option and its limit.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { kind: Kind::Usage, message: message.into(), hint: None }
+    }
+
+    /// A missing prerequisite; `message` names it.
+    pub fn lacking(message: impl Into<String>) -> Self {
+        Self { kind: Kind::Lacking, message: message.into(), hint: None }
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Prefixes the message with the place of the failure.
+    #[must_use]
+    pub fn at(self, place: &str) -> Self {
+        Self { message: format!("{place}: {}", self.message), ..self }
+    }
+
+    /// The exit status.
+    pub const fn exit_status(&self) -> u8 {
+        self.kind.exit_status()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_status() {
+        assert_eq!(Failure::work("x").exit_status(), 1);
+        assert_eq!(Failure::usage("x").exit_status(), 2);
+        assert_eq!(Failure::lacking("x").exit_status(), 3);
+    }
+
+    #[test]
+    fn a_hint_has_its_own_line() {
+        let failure = Failure::lacking("no TUN").with_hint("modprobe tun").at("node A");
+        assert_eq!(failure.to_string(), "node A: no TUN\n  hint: modprobe tun");
+    }
+}

@@ -1,0 +1,318 @@
+//! How a command of flue reports: [`Console`] prints steps and results on standard output and the rest on
+//! standard error, or, with `--json`, one document and nothing else. [`failure`] has the ways in which a run
+//! fails, and their exit statuses; [`table`] and [`units`] format text, [`svg`] draws charts.
+#![forbid(unsafe_code)]
+
+pub mod failure;
+pub mod svg;
+pub mod table;
+pub mod units;
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Version of the documents' schema. A key that changes its meaning or disappears increases it; a new key does not.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The document of `--json`. All keys are always present; unknown values are null.
+#[derive(Serialize, Debug)]
+pub struct Document<'a> {
+    /// "flue." and the name of the command.
+    pub schema: String,
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The run succeeded.
+    pub ok: bool,
+    /// Exit status of the process.
+    pub exit_status: u8,
+    /// The failure, if not `ok`.
+    pub error: Option<&'a Failure>,
+    /// The effective configuration, if known.
+    pub config: Option<&'a Value>,
+    /// The results so far.
+    pub result: Option<&'a Value>,
+}
+
+impl<'a> Document<'a> {
+    /// A document of `command`; of "flue" if there is none.
+    pub fn new(command: Option<&str>, error: Option<&'a Failure>) -> Self {
+        Self {
+            schema: command.map_or_else(|| "flue".into(), |command| format!("flue.{command}")),
+            schema_version: SCHEMA_VERSION,
+            ok: error.is_none(),
+            exit_status: error.map_or(0, Failure::exit_status),
+            error,
+            config: None,
+            result: None,
+        }
+    }
+}
+
+/// Stream for the document.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DocumentTo {
+    /// Standard output.
+    #[default]
+    Stdout,
+    /// Standard error, for commands whose output is data.
+    Stderr,
+}
+
+/// Amount and form of output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Style {
+    /// One document instead of text.
+    pub json: bool,
+    /// Results and errors only.
+    pub quiet: bool,
+    /// Stream for the document.
+    pub document_to: DocumentTo,
+}
+
+/// The output of a run.
+pub struct Console<'w> {
+    command: &'static str,
+    style: Style,
+    out: Box<dyn Write + 'w>,
+    err: Box<dyn Write + 'w>,
+    config: Option<Value>,
+    result: Option<Value>,
+    write_error: Option<io::Error>,
+}
+
+impl std::fmt::Debug for Console<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { command, style, .. } = self;
+        f.debug_struct("Console")
+            .field("command", command)
+            .field("style", style)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Console<'static> {
+    /// Prints to standard output and standard error.
+    pub fn new(command: &'static str, style: Style) -> Self {
+        Self::on(command, style, Box::new(io::stdout()), Box::new(io::stderr()))
+    }
+}
+
+impl<'w> Console<'w> {
+    /// Prints to other streams.
+    pub fn on(
+        command: &'static str,
+        style: Style,
+        out: Box<dyn Write + 'w>,
+        err: Box<dyn Write + 'w>,
+    ) -> Self {
+        Self { command, style, out, err, config: None, result: None, write_error: None }
+    }
+
+    /// Amount and form of output.
+    pub const fn style(&self) -> Style {
+        self.style
+    }
+
+    /// Prints the effective configuration to standard error, and adds it to the document.
+    pub fn config(&mut self, config: &(impl Serialize + std::fmt::Display)) {
+        self.config = serde_json::to_value(config).ok();
+        if !self.style.quiet && !self.style.json {
+            for line in config.to_string().lines() {
+                // There is no other place for diagnostics.
+                let _ = writeln!(self.err, "# {line}");
+            }
+        }
+    }
+
+    /// Prints a step or a part of the result. Nothing with `--json`.
+    pub fn say(&mut self, text: impl std::fmt::Display) {
+        if !self.style.json {
+            let written = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
+            self.note_error(written);
+        }
+    }
+
+    /// Prints a step that scripts do not need. Nothing with `-q`.
+    pub fn step(&mut self, text: impl std::fmt::Display) {
+        if !self.style.quiet {
+            self.say(text);
+        }
+    }
+
+    /// Prints a remark to standard error. Nothing with `-q`.
+    pub fn remark(&mut self, text: impl std::fmt::Display) {
+        if !self.style.quiet && !self.style.json {
+            let _ = writeln!(self.err, "{text}");
+        }
+    }
+
+    /// Sets the `result` of the document, or replaces it.
+    pub fn result(&mut self, result: &impl Serialize) {
+        self.result = serde_json::to_value(result).ok();
+    }
+
+    fn note_error(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.write_error.get_or_insert(error);
+        }
+    }
+
+    /// Ends the run: prints the document or the error, and returns the exit status.
+    pub fn finish(mut self, ended: Result<(), Failure>) -> u8 {
+        let ended = ended.and_then(|()| match self.write_error.take() {
+            Some(error) => Err(Failure::work(format!("standard output: {error}"))),
+            None => Ok(()),
+        });
+        let failure = ended.err();
+        if self.style.json {
+            let document = Document {
+                config: self.config.as_ref(),
+                result: self.result.as_ref(),
+                ..Document::new(Some(self.command), failure.as_ref())
+            };
+            let stream = match self.style.document_to {
+                DocumentTo::Stdout => &mut self.out,
+                DocumentTo::Stderr => &mut self.err,
+            };
+            if write_document(stream, &document).is_err() {
+                return failure.map_or(1, |failure| failure.exit_status());
+            }
+        } else if let Some(failure) = &failure {
+            let _ = writeln!(self.err, "flue {}: {failure}", self.command);
+        }
+        failure.map_or(0, |failure| failure.exit_status())
+    }
+}
+
+/// Writes `document`, and a newline.
+///
+/// # Errors
+/// Those of the stream.
+pub fn write_document(out: &mut dyn Write, document: &Document<'_>) -> io::Result<()> {
+    // The document can always be serialised; writing can fail.
+    let text = serde_json::to_string_pretty(document).map_err(io::Error::other)?;
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(
+        style: Style,
+        ended: Result<(), Failure>,
+        talk: impl FnOnce(&mut Console<'_>),
+    ) -> (String, String, u8) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut console = Console::on("test", style, Box::new(&mut out), Box::new(&mut err));
+        talk(&mut console);
+        let status = console.finish(ended);
+        (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), status)
+    }
+
+    const JSON: Style = Style { json: true, quiet: false, document_to: DocumentTo::Stdout };
+
+    #[test]
+    fn results_go_to_standard_output_errors_to_standard_error() {
+        let ended = Err(Failure::work("peer is gone"));
+        let (out, err, status) = run(Style::default(), ended, |console| console.say("a result"));
+        assert_eq!(out, "a result\n");
+        assert_eq!(err, "flue test: peer is gone\n");
+        assert_eq!(status, 1);
+    }
+
+    #[test]
+    fn quiet_keeps_results() {
+        let style = Style { quiet: true, ..Style::default() };
+        let (out, err, status) = run(style, Ok(()), |console| {
+            console.step("step");
+            console.remark("remark");
+            console.say("result");
+        });
+        assert_eq!((out.as_str(), err.as_str(), status), ("result\n", "", 0));
+    }
+
+    #[test]
+    fn json_is_one_document_also_on_error() {
+        let ended = Err(Failure::lacking("no TUN").with_hint("modprobe tun"));
+        let (out, _, status) = run(JSON, ended, |console| {
+            console.say("not in the document");
+            console.result(&serde_json::json!({ "time_ns": 5, "rtt_ns": null }));
+        });
+        assert_eq!(status, 3);
+        let document: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(document["schema"], "flue.test");
+        assert_eq!(document["schema_version"], SCHEMA_VERSION);
+        assert_eq!(document["ok"], false);
+        assert_eq!(document["exit_status"], 3);
+        assert_eq!(document["error"]["kind"], "lacking");
+        assert_eq!(document["error"]["hint"], "modprobe tun");
+        assert!(document["config"].is_null());
+        assert_eq!(document["result"]["time_ns"], 5);
+    }
+
+    #[test]
+    fn the_document_can_go_to_standard_error() {
+        let style = Style { document_to: DocumentTo::Stderr, ..JSON };
+        let (out, err, _) = run(style, Ok(()), |_| {});
+        assert_eq!(out, "");
+        assert_eq!(serde_json::from_str::<Value>(&err).unwrap()["ok"], true);
+    }
+
+    #[test]
+    fn a_closed_standard_output_is_a_failure() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut err = Vec::new();
+        let mut console =
+            Console::on("test", Style::default(), Box::new(Closed), Box::new(&mut err));
+        console.say("result");
+        assert_eq!(console.finish(Ok(())), 1);
+        assert!(String::from_utf8(err).unwrap().contains("standard output"));
+    }
+
+    proptest! {
+        /// The document is valid for any text of an error.
+        #[test]
+        fn json_is_valid_for_any_text(message in any::<String>(), hint in any::<Option<String>>()) {
+            let mut failure = Failure::work(message.clone());
+            failure.hint = hint;
+            let (out, _, _) = run(JSON, Err(failure), |_| {});
+            let document: Value = serde_json::from_str(&out).unwrap();
+            prop_assert_eq!(document["error"]["message"].as_str(), Some(message.as_str()));
+        }
+    }
+
+    #[test]
+    fn the_configuration_is_printed_once_in_each_form() {
+        #[derive(Serialize)]
+        struct Config {
+            seed: u64,
+        }
+        impl std::fmt::Display for Config {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "seed: {}\nbridge: none", self.seed)
+            }
+        }
+        let config = Config { seed: 7 };
+        let (out, err, _) = run(Style::default(), Ok(()), |console| console.config(&config));
+        assert_eq!((out.as_str(), err.as_str()), ("", "# seed: 7\n# bridge: none\n"));
+        let (out, _, _) = run(JSON, Ok(()), |console| console.config(&config));
+        let document: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(document["config"]["seed"], 7);
+    }
+}

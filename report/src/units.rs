@@ -1,0 +1,444 @@
+//! Parsing and formatting of quantities.
+//!
+//! Rates are bits per second with SI prefixes, sizes are bytes with binary prefixes, times are ns, µs,
+//! ms or s. Parsed values have bounds, which the errors name.
+
+use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// Longest delay an impairment may add.
+pub const DELAY_MAX: Duration = Duration::from_secs(10);
+/// Slowest rate an impairment may impose, bits per second: a full-sized frame in twelve seconds.
+pub const RATE_BPS_MIN: u64 = 1_000;
+/// Fastest rate an impairment may impose, bits per second.
+pub const RATE_BPS_MAX: u64 = 1_000_000_000_000;
+
+/// Text that is not a valid quantity. The error says what is.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseError(String);
+
+fn refuse<T>(why: impl Into<String>) -> Result<T, ParseError> {
+    Err(ParseError(why.into()))
+}
+
+/// Splits "12.5Mbit" into number and unit. Only plain decimal numbers: no sign, exponent, "inf".
+fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number = text[..end].parse().ok()?;
+    Some((number, text[end..].trim_start()))
+}
+
+/// A probability in parts per million, written in percent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Percent {
+    parts_per_million: u32,
+}
+
+impl Percent {
+    /// Parts per million, 0..=1 000 000.
+    pub const fn parts_per_million(self) -> u32 {
+        self.parts_per_million
+    }
+
+    /// Percent, 0.0..=100.0.
+    pub fn percent(self) -> f64 {
+        f64::from(self.parts_per_million) / 1e4
+    }
+}
+
+impl FromStr for Percent {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const WANTED: &str = "a percentage from 0 to 100, such as 0.5 or 2%";
+        match number_and_unit(text) {
+            Some((number, "" | "%")) if number <= 100.0 => {
+                Ok(Self { parts_per_million: (number * 1e4).round() as u32 })
+            }
+            _ => refuse(format!("not {WANTED}")),
+        }
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.percent())
+    }
+}
+
+/// Parses a delay: "5ms", "100us", "1.5s"; at most [`DELAY_MAX`]. A number without a unit is refused, because tools
+/// differ in its meaning.
+///
+/// # Errors
+/// Not a number with a unit, or above the bound.
+pub fn parse_delay(text: &str) -> Result<Duration, ParseError> {
+    let nanos_per_unit = |unit| match unit {
+        "s" => Some(1e9),
+        "ms" => Some(1e6),
+        "us" | "µs" => Some(1e3),
+        "ns" => Some(1.0),
+        _ => None,
+    };
+    let nanos = number_and_unit(text).and_then(|(n, unit)| Some(n * nanos_per_unit(unit)?));
+    match nanos {
+        Some(nanos) if nanos <= DELAY_MAX.as_nanos() as f64 => {
+            Ok(Duration::from_nanos(nanos.round() as u64))
+        }
+        _ => refuse("not a time from 0s to 10s with its unit (ns, us, ms, s), such as 5ms"),
+    }
+}
+
+/// Bits per second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BitRate(u64);
+
+impl BitRate {
+    /// Bits per second.
+    pub const fn bits_per_second(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for BitRate {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const WANTED: &str = "not a rate from 1kbit to 1Tbit (bits per second), such as 100Mbit";
+        let Some((number, unit)) = number_and_unit(text) else { return refuse(WANTED) };
+        let factor = match unit.to_ascii_lowercase().trim_end_matches("/s") {
+            "bit" => 1.0,
+            "kbit" => 1e3,
+            "mbit" => 1e6,
+            "gbit" => 1e9,
+            "tbit" => 1e12,
+            "bps" | "kbps" | "mbps" | "gbps" => {
+                return refuse("bps means bits to some tools and bytes to others; write Mbit");
+            }
+            _ => return refuse(WANTED),
+        };
+        let rate = number * factor;
+        if rate < RATE_BPS_MIN as f64 || rate > RATE_BPS_MAX as f64 {
+            return refuse(WANTED);
+        }
+        Ok(Self(rate.round() as u64))
+    }
+}
+
+impl fmt::Display for BitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format_rate(self.0 as f64))
+    }
+}
+
+/// Queue length before a rate-limited wire: bytes, frames, or the time to transmit them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueSize {
+    /// Bytes of frames, each from its Ethernet header to its last byte; at least 1.
+    Bytes(u64),
+    /// Frames; at least 1.
+    Frames(u32),
+    /// Nanoseconds at the wire's rate; at most [`DELAY_MAX`].
+    Nanos(u64),
+}
+
+impl FromStr for QueueSize {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const WANTED: &str = "not a queue of 1 B to 1 GiB (kB, KiB, MB, MiB), of 1p to 1000000p (frames), \
+                              or a time at the wire's rate, such as 20ms";
+        if let Ok(time) = parse_delay(text) {
+            return Ok(Self::Nanos(time.as_nanos() as u64));
+        }
+        let Some((number, unit)) = number_and_unit(text) else { return refuse(WANTED) };
+        let factor = match unit {
+            "p" if (1.0..=1e6).contains(&number) && number.fract() == 0.0 => {
+                return Ok(Self::Frames(number as u32));
+            }
+            "B" => 1.0,
+            "kB" => 1e3,
+            "MB" => 1e6,
+            "KiB" => 1024.0,
+            "MiB" => 1024.0 * 1024.0,
+            "b" | "kb" | "mb" | "k" | "m" => {
+                return refuse("kb means bits to some tools and bytes to others; write kB or KiB");
+            }
+            _ => return refuse(WANTED),
+        };
+        let bytes = number * factor;
+        if (1.0..=f64::from(1 << 30)).contains(&bytes) {
+            Ok(Self::Bytes(bytes.round() as u64))
+        } else {
+            refuse(WANTED)
+        }
+    }
+}
+
+impl fmt::Display for QueueSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Bytes(bytes) => write!(f, "{bytes} B"),
+            Self::Frames(frames) => write!(f, "{frames} frames"),
+            Self::Nanos(nanos) => f.write_str(&format_duration(Duration::from_nanos(nanos))),
+        }
+    }
+}
+
+/// A unicast address and the length of its prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct IpPrefix {
+    address: IpAddr,
+    prefix_len: u8,
+}
+
+impl IpPrefix {
+    /// The address.
+    pub const fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// The length of its prefix: 1..=32 or 1..=128.
+    pub const fn prefix_len(self) -> u8 {
+        self.prefix_len
+    }
+
+    /// Bits of an address of this family.
+    const fn width(self) -> u32 {
+        if self.address.is_ipv4() { 32 } else { 128 }
+    }
+
+    fn as_bits(address: IpAddr) -> u128 {
+        match address {
+            IpAddr::V4(v4) => u128::from(v4.to_bits()),
+            IpAddr::V6(v6) => v6.to_bits(),
+        }
+    }
+
+    /// Whether `other` is reached without a router.
+    pub fn contains(self, other: IpAddr) -> bool {
+        if self.address.is_ipv4() != other.is_ipv4() {
+            return false;
+        }
+        let host_bits = self.width() - u32::from(self.prefix_len);
+        let difference = Self::as_bits(self.address) ^ Self::as_bits(other);
+        difference.checked_shr(host_bits).is_none_or(|prefix| prefix == 0)
+    }
+
+    /// The next address of the same prefix; `None` when that would not be a host's address.
+    pub fn successor(self) -> Option<Self> {
+        let bits = Self::as_bits(self.address).checked_add(1)?;
+        let address = match self.address {
+            IpAddr::V4(_) => IpAddr::V4(u32::try_from(bits).ok()?.into()),
+            IpAddr::V6(_) => IpAddr::V6(bits.into()),
+        };
+        if self.contains(address) { Self::new(address, self.prefix_len).ok() } else { None }
+    }
+
+    /// Checks an address and its prefix.
+    ///
+    /// # Errors
+    /// The prefix is too long or zero, or the address is not one a host can have.
+    pub fn new(address: IpAddr, prefix_len: u8) -> Result<Self, ParseError> {
+        let prefix = Self { address, prefix_len };
+        let width = prefix.width();
+        if prefix_len == 0 || u32::from(prefix_len) > width {
+            return refuse(format!("prefix length {prefix_len} is not within 1..={width}"));
+        }
+        let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+        if address.is_unspecified() || address.is_multicast() || address.is_loopback() || broadcast
+        {
+            return refuse(format!("{address} is not an address that a host can have"));
+        }
+        let host_bits = width - u32::from(prefix_len);
+        if address.is_ipv4() && host_bits > 1 {
+            let mask = (1_u128 << host_bits) - 1;
+            let host = Self::as_bits(address) & mask;
+            if host == 0 || host == mask {
+                return refuse(format!(
+                    "{prefix} is the network's or the broadcast address, not a host's"
+                ));
+            }
+        }
+        Ok(prefix)
+    }
+}
+
+impl FromStr for IpPrefix {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const WANTED: &str = "not an address with its prefix length, such as 10.77.0.2/24";
+        let Some((address, prefix_len)) = text.split_once('/') else { return refuse(WANTED) };
+        match (address.parse(), prefix_len.parse()) {
+            (Ok(address), Ok(length)) if !prefix_len.starts_with('+') => Self::new(address, length),
+            _ => refuse(WANTED),
+        }
+    }
+}
+
+impl TryFrom<String> for IpPrefix {
+    type Error = ParseError;
+
+    fn try_from(text: String) -> Result<Self, ParseError> {
+        text.parse()
+    }
+}
+
+impl From<IpPrefix> for String {
+    fn from(prefix: IpPrefix) -> Self {
+        prefix.to_string()
+    }
+}
+
+impl fmt::Display for IpPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix_len)
+    }
+}
+
+/// A station's Ethernet address: unicast and not zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac([u8; 6]);
+
+impl Mac {
+    /// The six octets, in the order of the wire.
+    pub const fn octets(self) -> [u8; 6] {
+        self.0
+    }
+
+    /// A locally administered address that depends on nothing but `key`. The hash is FNV-1a, 64 bits.
+    pub fn derived(key: &[u8]) -> Self {
+        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let [a, b, c, d, e, f, g, h] = hash.to_be_bytes();
+        // Bit 1 of the first octet says "locally administered", bit 0 would say "group".
+        Self([((a ^ g) & !0x01) | 0x02, b ^ h, c, d, e, f])
+    }
+}
+
+impl FromStr for Mac {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const WANTED: &str = "not an Ethernet address such as 02:00:5e:10:00:01";
+        let mut octets = [0; 6];
+        let mut parts = text.split(':');
+        for octet in &mut octets {
+            // from_str_radix would take a sign.
+            let hex = |d: &&str| {
+                matches!(d.len(), 1 | 2) && d.bytes().all(|digit| digit.is_ascii_hexdigit())
+            };
+            let digits = parts.next().filter(hex);
+            let Some(value) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) else {
+                return refuse(WANTED);
+            };
+            *octet = value;
+        }
+        if parts.next().is_some() {
+            return refuse(WANTED);
+        }
+        if octets[0] & 0x01 != 0 {
+            return refuse("a group address (lowest bit of the first octet), not a station's");
+        }
+        if octets == [0; 6] {
+            return refuse("all zero is not a station's address");
+        }
+        Ok(Self(octets))
+    }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = ParseError;
+
+    fn try_from(text: String) -> Result<Self, ParseError> {
+        text.parse()
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> Self {
+        mac.to_string()
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// Three significant digits and the largest prefix with which the number is at least 1.
+fn scaled(value: f64, base: f64, prefixes: &[&str]) -> (String, usize) {
+    let mut value = value;
+    let mut index = 0;
+    // 999.5 would print as 1000.
+    while value >= base.min(999.5) && index + 1 < prefixes.len() {
+        value /= base;
+        index += 1;
+    }
+    let digits = match value {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        _ => 2,
+    };
+    (format!("{value:.digits$}"), index)
+}
+
+/// Three significant digits, at most five decimals, no prefix.
+pub fn three_digits(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.9995 => 2,
+        v if v >= 0.099_95 => 3,
+        v if v >= 0.009_995 => 4,
+        _ => 5,
+    };
+    format!("{value:.digits$}")
+}
+
+/// "9.41 Gbit/s": bits per second with an SI prefix.
+pub fn format_rate(bits_per_second: f64) -> String {
+    const UNITS: [&str; 5] = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
+    let (number, index) = scaled(bits_per_second, 1e3, &UNITS);
+    format!("{number} {}", UNITS[index])
+}
+
+/// "11.2 MiB": bytes with a binary prefix, whole bytes below 1 KiB.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let (number, index) = scaled(bytes as f64, 1024.0, &UNITS);
+    format!("{number} {}", UNITS[index])
+}
+
+/// "812 µs", "3.21 ms", "1.20 s".
+pub fn format_duration(duration: Duration) -> String {
+    const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
+    let nanos = duration.as_nanos();
+    if nanos < 1_000 {
+        return format!("{nanos} ns");
+    }
+    let (number, index) = scaled(nanos as f64, 1e3, &UNITS);
+    format!("{number} {}", UNITS[index])
+}
+
+/// Bits per second of `bytes` in `duration`; `None` when no time has passed.
+pub fn rate_of(bytes: u64, duration: Duration) -> Option<f64> {
+    let seconds = duration.as_secs_f64();
+    (seconds > 0.0).then(|| bytes as f64 * 8.0 / seconds)
+}
+
+#[cfg(test)]
+mod tests;
