@@ -19,3 +19,8 @@ pub mod report;
 pub mod table;
 pub mod units;
 pub mod waker;
+
+/// Its example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
