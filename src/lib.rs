@@ -14,3 +14,8 @@ pub mod waker;
 
 pub use flue_network::{self as net, environment, namespace};
 pub use flue_report::{self as report, failure, table, units};
+
+/// Its example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

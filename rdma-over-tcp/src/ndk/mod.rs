@@ -11,6 +11,7 @@
 //! Not offered yet, and answered so: memory windows, shared receive queues (`max_srq_depth` is 0),
 //! shared endpoints, logical address mappings, the privileged token, interrupt moderation.
 
+pub mod blocking;
 mod flags;
 mod handles;
 mod info;

@@ -12,7 +12,7 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     net::SocketAddr,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -20,14 +20,14 @@ use std::{
 };
 
 use clap::Args;
-use crossbeam_channel::bounded;
 use host_stack::node::{Node, WaitError};
 use offload_engine::{tcp::TcpPhase, time::Instant as EngineInstant};
 use rdma_over_tcp::{
     mpa::startup::Framing,
     ndk::{
-        Adapter, AdapterCore, Connector, Cq, Data, DisconnectEvent, FpduSize, History, MrFlags,
-        NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, ReadLimit,
+        Adapter, AdapterCore, Cq, Data, FpduSize, History, MrFlags, NdkResultEx, NtStatus, OpFlags,
+        OperationType, Pd, Qp, QpLimits, ReadLimit,
+        blocking::{CallError, Connection, Incoming, Wait},
     },
 };
 
@@ -52,6 +52,7 @@ pub const REQUESTS_MAX: u32 = 64;
 pub const CONTROL_SLOTS: u32 = 16;
 /// RDMA Reads at once, asked for in each direction.
 pub const READS_MAX: u32 = 32;
+const READ_LIMIT: ReadLimit = ReadLimit { inbound: READS_MAX, outbound: READS_MAX };
 /// How long both FINs may take to cross.
 pub const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 /// Completions taken at once.
@@ -147,8 +148,6 @@ struct Signals {
     waker: Waker<AdapterCore>,
     /// The lab has closed the orders.
     let_go: AtomicBool,
-    /// The connection has ended, or its peer has: NDK's reason.
-    disconnected: OnceLock<u32>,
 }
 
 impl Signals {
@@ -246,69 +245,53 @@ impl LabNode {
                 let mut script = Initiator::new(length, chunk, REQUESTS_MAX, source, digest)
                     .map_err(off_script)?;
                 self.post_control_receives(Initiator::receives_before_connect())?;
-                let connector = self.connect(session)?;
-                self.converse(session, &mut script)?;
-                self.disconnect(session, &connector)?;
+                let connection = self.connect(session)?;
+                self.converse(session, &connection, &mut script)?;
+                self.disconnect(session, &connection)?;
             }
             Side::B => {
                 session.linked(self.vnet_header)?;
                 let window = session.plan().window_receives;
                 let mut script = Target::new(window, REQUESTS_MAX).map_err(off_script)?;
                 self.post_control_receives(Target::receives_before_accept())?;
-                let connector = self.accept(session)?;
-                self.converse(session, &mut script)?;
-                let signals = self.signals.clone();
-                self.wait(session, None, || signals.disconnected.get().copied())?;
-                self.disconnect(session, &connector)?;
+                let connection = self.accept(session)?;
+                self.converse(session, &connection, &mut script)?;
+                self.waiter(session, None).wait(|| connection.ended().reason())?;
+                self.disconnect(session, &connection)?;
             }
         }
         session.report(&Report::Closed { counters: self.counters })
     }
 
-    fn connect<R, W>(&mut self, session: &mut Session<R, W>) -> Result<Connector, Failure>
+    fn connect<R, W>(&mut self, session: &mut Session<R, W>) -> Result<Connection, Failure>
     where
         R: BufRead + Send + 'static,
         W: Write,
     {
-        let connector =
-            self.adapter.create_connector().map_err(|status| refused("connect", status))?;
         self.begin(session)?;
         session.moved(OffloadState::InHost, Duration::ZERO)?;
         let remote = SocketAddr::new(session.plan().target, session.plan().port);
-        let limits = ReadLimit { inbound: READS_MAX, outbound: READS_MAX };
-        let what = format!("connect to {remote}");
-        self.ask(session, &what, |done| {
-            connector.connect(&self.qp, None, remote, limits, &[], done)
-        })?;
-        let event = self.disconnect_event();
-        self.ask(session, "complete the connection", |done| {
-            connector.complete_connect(Some(event), done)
-        })?;
+        let waiter = &mut self.waiter(session, None);
+        let connection =
+            Connection::connect(waiter, &self.adapter, &self.qp, remote, READ_LIMIT, &[])?;
         self.report_connected(session)?;
-        Ok(connector)
+        Ok(connection)
     }
 
-    fn accept<R, W>(&mut self, session: &mut Session<R, W>) -> Result<Connector, Failure>
+    fn accept<R, W>(&mut self, session: &mut Session<R, W>) -> Result<Connection, Failure>
     where
         R: BufRead + Send + 'static,
         W: Write,
     {
-        let (sender, incoming) = bounded(1);
-        // A second peer finds the channel full: its connector is dropped unanswered, and it times out.
-        let event = move |connector| drop(sender.try_send(connector));
-        let listener =
-            self.adapter.create_listener(event).map_err(|status| refused("listen", status))?;
         let local = SocketAddr::new(session.plan().target, session.plan().port);
-        self.ask(session, &format!("listen on {local}"), |done| listener.listen(local, done))?;
+        let waiter = &mut self.waiter(session, None);
+        let mut incoming = Incoming::listen(waiter, &self.adapter, local, 1)?;
         self.begin(session)?;
-        let connector: Connector = self.wait(session, None, || incoming.try_recv().ok())?;
-        let limits = ReadLimit { inbound: READS_MAX, outbound: READS_MAX };
-        let event = self.disconnect_event();
-        self.ask(session, "accept", |done| {
-            connector.accept(&self.qp, limits, &[], Some(event), done)
-        })?;
+        let waiter = &mut self.waiter(session, None);
+        let connector = incoming.next(waiter)?;
+        let connection = Connection::accept(waiter, connector, &self.qp, READ_LIMIT, &[])?;
         self.report_connected(session)?;
-        Ok(connector)
+        Ok(connection)
     }
 
     /// From here on times count, and the end of the orders is heard.
@@ -328,50 +311,13 @@ impl LabNode {
             .map_err(|error| Failure::work(format!("start a thread: {error}")))
     }
 
-    fn disconnect_event(&self) -> DisconnectEvent {
-        let signals = self.signals.clone();
-        // Called once.
-        Box::new(move |reason| {
-            let _ = signals.disconnected.set(reason);
-        })
-    }
-
-    /// Waits for a result of `look`, and meanwhile watches where the connection is.
-    fn wait<R: BufRead, W: Write, T>(
-        &self,
-        session: &mut Session<R, W>,
+    /// Waits, at most for `limit`, and meanwhile watches where the connection is.
+    const fn waiter<'a, R: BufRead, W: Write>(
+        &'a self,
+        session: &'a mut Session<R, W>,
         limit: Option<Duration>,
-        mut look: impl FnMut() -> Option<T>,
-    ) -> Result<T, Failure> {
-        let waited = self.node.wait_until(limit, || {
-            if self.signals.let_go.load(Ordering::Acquire) {
-                return Some(Err(Failure::work("the lab has ended")));
-            }
-            match self.watch(session) {
-                Ok(()) => look().map(Ok),
-                Err(failure) => Some(Err(failure)),
-            }
-        });
-        waited.unwrap_or_else(|error| Err(Failure::work(error.to_string())))
-    }
-
-    /// Begins something asynchronous and waits for its completion.
-    fn ask<R: BufRead, W: Write>(
-        &self,
-        session: &mut Session<R, W>,
-        what: &str,
-        begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
-    ) -> Result<(), Failure> {
-        let (sender, completed) = bounded(1);
-        // Nobody listens any more when the lab has let go meanwhile.
-        let status = begin(Box::new(move |status| {
-            let _ = sender.send(status);
-        }));
-        let status = match status {
-            NtStatus::PENDING => self.wait(session, None, || completed.try_recv().ok())?,
-            status => status,
-        };
-        if status == NtStatus::SUCCESS { Ok(()) } else { Err(refused(what, status)) }
+    ) -> Waiter<'a, R, W> {
+        Waiter { node: self, session, limit }
     }
 
     /// Reports how far the hand-over is.
@@ -425,6 +371,7 @@ impl LabNode {
     fn converse<R: BufRead, W: Write>(
         &mut self,
         session: &mut Session<R, W>,
+        connection: &Connection,
         script: &mut impl Script,
     ) -> Result<(), Failure> {
         let mut results = [NdkResultEx::default(); RESULTS_MAX];
@@ -435,28 +382,13 @@ impl LabNode {
                 }
                 self.work(session, script, work)?;
             }
-            let (cq, signals) = (self.cq.clone(), self.signals.clone());
-            let count = self.wait(session, None, || match cq.poll_ex(&mut results) {
-                0 if signals.disconnected.get().is_some() => Some(0),
-                0 => None,
-                count => Some(count),
-            })?;
+            let count = connection.poll(&mut self.waiter(session, None), &self.cq, &mut results)?;
             if count == 0 {
-                return Err(self.cut_off());
+                return Err(cut_off(connection));
             }
             for result in &results[..count] {
                 self.complete(script, result)?;
             }
-        }
-    }
-
-    /// The connection ended before the script did.
-    fn cut_off(&self) -> Failure {
-        match self.signals.disconnected.get() {
-            Some(reason @ 1..) => Failure::work(format!(
-                "connection ended: Terminate, or what one would say: {reason:#06x} (layer, type, code)"
-            )),
-            _ => Failure::work("connection ended: the peer disconnected in the middle"),
         }
     }
 
@@ -592,11 +524,11 @@ impl LabNode {
     fn disconnect<R: BufRead, W: Write>(
         &mut self,
         session: &mut Session<R, W>,
-        connector: &Connector,
+        connection: &Connection,
     ) -> Result<(), Failure> {
-        self.ask(session, "disconnect", |done| connector.disconnect(done))?;
+        connection.disconnect(&mut self.waiter(session, None))?;
         let mut counters = self.counters;
-        let closed = self.wait(session, Some(CLOSE_LIMIT), || match self.look() {
+        let closed = self.waiter(session, Some(CLOSE_LIMIT)).wait(|| match self.look() {
             None => Some(()),
             Some((phase, latest)) => {
                 counters = latest;
@@ -614,6 +546,45 @@ impl LabNode {
             Ok(()) | Err(WaitError::TimedOut) => {}
             Err(error) => tracing::warn!(%error, "after the end"),
         }
+    }
+}
+
+/// Waits for the node, while the lab holds on to it.
+struct Waiter<'a, R: BufRead, W: Write> {
+    node: &'a LabNode,
+    session: &'a mut Session<R, W>,
+    limit: Option<Duration>,
+}
+
+impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
+    type Error = Failure;
+
+    fn failed(&self, error: CallError) -> Failure {
+        Failure::work(error.to_string())
+    }
+
+    fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+        let Self { node, session, limit } = self;
+        let waited = node.node.wait_until(*limit, || {
+            if node.signals.let_go.load(Ordering::Acquire) {
+                return Some(Err(Failure::work("the lab has ended")));
+            }
+            match node.watch(session) {
+                Ok(()) => look().map(Ok),
+                Err(failure) => Some(Err(failure)),
+            }
+        });
+        waited.unwrap_or_else(|error| Err(Failure::work(error.to_string())))
+    }
+}
+
+/// The connection ended before the script did.
+fn cut_off(connection: &Connection) -> Failure {
+    match connection.ended().reason() {
+        Some(reason @ 1..) => Failure::work(format!(
+            "connection ended: Terminate, or what one would say: {reason:#06x} (layer, type, code)"
+        )),
+        _ => Failure::work("connection ended: the peer disconnected in the middle"),
     }
 }
 

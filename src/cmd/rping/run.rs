@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use host_stack::node::Node;
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterCore, Connector, Cq, Data, FpduSize, MrFlags, NdkResultEx, NtStatus, OpFlags,
-    Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterCore, Cq, Data, FpduSize, MrFlags, NdkResultEx, NtStatus, OpFlags, Qp,
+    QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    blocking::{CallError, Connection, Incoming, Wait},
 };
 
 use super::{
@@ -35,17 +35,6 @@ const SEND: u64 = 2;
 const READ: u64 = 3;
 const WRITE: u64 = 4;
 
-/// What a callback tells.
-enum Note {
-    Listening(NtStatus),
-    Incoming(Connector),
-    /// Connect, CompleteConnect or Accept has ended.
-    Connected(NtStatus),
-    /// The peer has disconnected, or the connection is lost; the Terminate's code, or 0.
-    Ended(u32),
-    Disconnected(NtStatus),
-}
-
 enum Side {
     Client(Client),
     Server(Server),
@@ -68,25 +57,19 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
     let waker = Waker::new();
     waker.set(Some(node.clone()));
     let ended = waker.catch_signals().and_then(|()| {
-        let mut run = Run::new(args, &node, &adapter, &waker)?;
+        let waiter = Waiter { node: &node, waker: &waker };
+        let mut run = Run::new(args, waiter, &adapter)?;
         let ended = match role {
             Role::Client(remote, count) => run.client(remote, count, console),
             Role::Server(local) => run.server(local, console),
         };
         run.tell(console);
-        run.linger();
+        // The peer's end is clean too when our FIN is acknowledged.
+        node::linger(&node);
         ended
     });
     waker.set(None);
     ended
-}
-
-/// A status that is not SUCCESS or PENDING is the end.
-fn check(what: &str, status: NtStatus) -> Result<(), Failure> {
-    match status {
-        NtStatus::SUCCESS | NtStatus::PENDING => Ok(()),
-        status => Err(Failure::work(format!("NDK: {what}: {status}"))),
-    }
 }
 
 fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
@@ -99,37 +82,47 @@ impl From<StepError> for Failure {
     }
 }
 
+/// Waits on the node; a signal ends the wait.
+struct Waiter<'a> {
+    node: &'a Node<AdapterCore>,
+    waker: &'a Waker<AdapterCore>,
+}
+
+impl Wait for Waiter<'_> {
+    type Error = Failure;
+
+    fn failed(&self, error: CallError) -> Failure {
+        Failure::work(error.to_string())
+    }
+
+    fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+        let waited = self.node.wait_until(None, || match self.waker.interrupted() {
+            Ok(()) => look().map(Ok),
+            Err(interrupted) => Some(Err(interrupted)),
+        });
+        waited.unwrap_or_else(|error| Err(Failure::work(error.to_string())))
+    }
+}
+
 /// One run: the objects of one connection.
 struct Run<'a> {
     args: &'a RpingArgs,
-    node: &'a Node<AdapterCore>,
+    waiter: Waiter<'a>,
     adapter: &'a Adapter,
-    waker: &'a Waker<AdapterCore>,
-    notes: Receiver<Note>,
-    told: Sender<Note>,
     cq: Cq,
     qp: Qp,
     buffer: RegisteredBuffer,
     token: u32,
     work: VecDeque<Work>,
-    connector: Option<Connector>,
     peer: Option<SocketAddr>,
     pings: u32,
     started: Option<Instant>,
     elapsed: Duration,
-    /// The peer has ended the connection; no request completes any more.
-    ended: Option<u32>,
 }
 
 impl<'a> Run<'a> {
-    fn new(
-        args: &'a RpingArgs,
-        node: &'a Node<AdapterCore>,
-        adapter: &'a Adapter,
-        waker: &'a Waker<AdapterCore>,
-    ) -> Result<Self, Failure> {
-        let (told, notes) = unbounded();
-        let wake = waker.clone();
+    fn new(args: &'a RpingArgs, waiter: Waiter<'a>, adapter: &'a Adapter) -> Result<Self, Failure> {
+        let wake = waiter.waker.clone();
         let cq = checked("create a CQ", adapter.create_cq(CQ_DEPTH, move |_| wake.wake()))?;
         let pd = checked("create a PD", adapter.create_pd())?;
         let qp = checked("create a QP", pd.create_qp(&cq, &cq, 0, QpLimits::default()))?;
@@ -141,22 +134,17 @@ impl<'a> Run<'a> {
         checked("register an MR", mr.register(&buffer, 0, length, rights))?;
         Ok(Self {
             args,
-            node,
+            waiter,
             adapter,
-            waker,
-            notes,
-            told,
             cq,
             qp,
             token: mr.local_token(),
             buffer,
             work: VecDeque::new(),
-            connector: None,
             peer: None,
             pings: 0,
             started: None,
             elapsed: Duration::ZERO,
-            ended: None,
         })
     }
 
@@ -178,52 +166,9 @@ impl<'a> Run<'a> {
         data
     }
 
-    /// Waits for what `f` looks for, or a signal.
-    fn wait<T>(&self, mut f: impl FnMut() -> Option<T>) -> Result<T, Failure> {
-        let waited = self.node.wait_until(None, || match self.waker.interrupted() {
-            Ok(()) => f().map(Ok),
-            Err(interrupted) => Some(Err(interrupted)),
-        });
-        waited.unwrap_or_else(|error| Err(Failure::work(error.to_string())))
-    }
-
-    fn note(&self) -> Result<Note, Failure> {
-        self.wait(|| self.notes.try_recv().ok())
-    }
-
     fn post_receive(&self) -> Result<(), Failure> {
         let sge = self.span(RECEIVE_AT, ADVERT_BYTES);
         checked("post a receive", self.qp.receive(RECEIVE, &[sge]))
-    }
-
-    fn disconnect_event(&self) -> Option<rdma_over_tcp::ndk::DisconnectEvent> {
-        let told = self.told.clone();
-        Some(Box::new(move |reason| {
-            // The receiver goes with the run; nobody is left to be told then.
-            let _ = told.send(Note::Ended(reason));
-        }))
-    }
-
-    /// A completion that tells with which status.
-    fn telling(
-        &self,
-        note: impl FnOnce(NtStatus) -> Note + Send + 'static,
-    ) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.told.clone();
-        move |status| {
-            let _ = told.send(note(status));
-        }
-    }
-
-    fn connected(&self, what: &str, status: NtStatus) -> Result<(), Failure> {
-        check(what, status)?;
-        if status != NtStatus::PENDING {
-            return Ok(());
-        }
-        match self.note()? {
-            Note::Connected(status) => check(what, status),
-            _ => Err(Failure::work(format!("NDK: {what}: the connection has ended"))),
-        }
     }
 
     fn client(
@@ -232,55 +177,32 @@ impl<'a> Run<'a> {
         count: Option<u32>,
         console: &mut Console<'_>,
     ) -> Result<(), Failure> {
-        let connector = checked("create a connector", self.adapter.create_connector())?;
-        self.connector = Some(connector.clone());
         self.post_receive()?;
-        let status =
-            connector.connect(&self.qp, None, remote, LIMITS, &[], self.telling(Note::Connected));
-        self.connected(&format!("connect to {remote}"), status)?;
-        let event = self.disconnect_event();
-        let status = connector.complete_connect(event, self.telling(Note::Connected));
-        self.connected("complete the connect", status)?;
-        self.established(&connector, console);
+        let connected =
+            Connection::connect(&mut self.waiter, self.adapter, &self.qp, remote, LIMITS, &[]);
+        let connection = connected?;
+        self.established(&connection, console);
         let mut client = Client::new(count, self.advert(1));
         let first = client.connected();
         self.work.push_back(first);
-        self.converse(&mut Side::Client(client), console)
+        self.converse(&connection, &mut Side::Client(client), console)
     }
 
     fn server(&mut self, local: SocketAddr, console: &mut Console<'_>) -> Result<(), Failure> {
-        let told = self.told.clone();
-        let listener = checked(
-            "create a listener",
-            self.adapter.create_listener(move |connector| {
-                let _ = told.send(Note::Incoming(connector));
-            }),
-        )?;
-        let status = listener.listen(local, self.telling(Note::Listening));
-        check(&format!("listen on {local}"), status)?;
-        let connector = loop {
-            match self.note()? {
-                Note::Listening(status) => {
-                    check(&format!("listen on {local}"), status)?;
-                    let local = listener.local_address().unwrap_or(local);
-                    console.remark(format_args!("listening: {local}"));
-                }
-                Note::Incoming(connector) => break connector,
-                _ => {}
-            }
-        };
+        let mut incoming = Incoming::listen(&mut self.waiter, self.adapter, local, 1)?;
+        let local = incoming.listener().local_address().unwrap_or(local);
+        console.remark(format_args!("listening: {local}"));
+        let connector = incoming.next(&mut self.waiter)?;
         // One connection is served; the next one finds nobody, as with rdma-core's.
-        listener.control_connect_events(true);
-        self.connector = Some(connector.clone());
+        incoming.listener().control_connect_events(true);
         self.post_receive()?;
-        let event = self.disconnect_event();
-        let status = connector.accept(&self.qp, LIMITS, &[], event, self.telling(Note::Connected));
-        self.established(&connector, console);
-        self.connected("accept", status)?;
-        self.converse(&mut Side::Server(Server::new(self.args.size)), console)
+        let connection = Connection::accept(&mut self.waiter, connector, &self.qp, LIMITS, &[])?;
+        self.established(&connection, console);
+        self.converse(&connection, &mut Side::Server(Server::new(self.args.size)), console)
     }
 
-    fn established(&mut self, connector: &Connector, console: &mut Console<'_>) {
+    fn established(&mut self, connection: &Connection, console: &mut Console<'_>) {
+        let connector = connection.connector();
         self.peer = connector.peer_address();
         self.started = Some(Instant::now());
         if let (Some(local), Some(peer)) = (connector.local_address(), self.peer) {
@@ -289,47 +211,41 @@ impl<'a> Run<'a> {
     }
 
     /// Does work and takes completions until the connection has ended as it should.
-    fn converse(&mut self, side: &mut Side, console: &mut Console<'_>) -> Result<(), Failure> {
-        let ended = self.steps(side, console);
+    fn converse(
+        &mut self,
+        connection: &Connection,
+        side: &mut Side,
+        console: &mut Console<'_>,
+    ) -> Result<(), Failure> {
+        let ended = self.steps(connection, side, console);
         if let Some(started) = self.started {
             self.elapsed = started.elapsed();
         }
         ended
     }
 
-    fn steps(&mut self, side: &mut Side, console: &mut Console<'_>) -> Result<(), Failure> {
+    fn steps(
+        &mut self,
+        connection: &Connection,
+        side: &mut Side,
+        console: &mut Console<'_>,
+    ) -> Result<(), Failure> {
         loop {
             while let Some(work) = self.work.pop_front() {
                 if work == Work::Disconnect {
-                    return check("disconnect", self.disconnect(side)?);
+                    self.count(side);
+                    return connection.disconnect(&mut self.waiter);
                 }
                 self.perform(side, work, console)?;
             }
-            let Some(result) = self.completion()? else { return self.peer_ended(side) };
+            let mut results = [NdkResultEx::default()];
+            if connection.poll(&mut self.waiter, &self.cq, &mut results)? == 0 {
+                return self.peer_ended(connection, side);
+            }
+            let [result] = results;
             self.take(side, &result)?;
             self.count(side);
         }
-    }
-
-    /// The next completion; `None`: the peer has ended the connection.
-    fn completion(&mut self) -> Result<Option<NdkResultEx>, Failure> {
-        let mut ended = self.ended;
-        let next = self.wait(|| {
-            // Looked at first: completions that came before the end are still taken after it.
-            while let Ok(note) = self.notes.try_recv() {
-                if let Note::Ended(reason) = note {
-                    ended = Some(reason);
-                }
-            }
-            let mut results = [EMPTY];
-            match (self.cq.poll_ex(&mut results), ended) {
-                (0, None) => None,
-                (0, Some(_)) => Some(None),
-                _ => Some(Some(results[0])),
-            }
-        });
-        self.ended = ended;
-        next
     }
 
     fn perform(
@@ -413,7 +329,9 @@ impl<'a> Run<'a> {
             // Flushed: the peer's end says why, and it has been noted or will be.
             return Ok(());
         }
-        check(what, result.status)?;
+        if result.status != NtStatus::SUCCESS {
+            return checked(what, Err(result.status));
+        }
         match (result.request_context, side) {
             (RECEIVE, side) => {
                 let mut octets = vec![0; (result.bytes_transferred as usize).min(ADVERT_BYTES)];
@@ -440,34 +358,18 @@ impl<'a> Run<'a> {
         };
     }
 
-    fn disconnect(&mut self, side: &Side) -> Result<NtStatus, Failure> {
-        self.count(side);
-        let Some(connector) = &self.connector else { return Ok(NtStatus::SUCCESS) };
-        let status = connector.disconnect(self.telling(Note::Disconnected));
-        if status != NtStatus::PENDING {
-            return Ok(status);
-        }
-        loop {
-            if let Note::Disconnected(status) = self.note()? {
-                return Ok(status);
-            }
-        }
-    }
-
     /// The peer has disconnected: between two pings that is a server's regular end.
-    fn peer_ended(&mut self, side: &Side) -> Result<(), Failure> {
+    fn peer_ended(&mut self, connection: &Connection, side: &Side) -> Result<(), Failure> {
+        let ended = connection.ended().reason();
         let regular = match side {
-            Side::Server(server) => server.may_end() && self.ended == Some(0),
+            Side::Server(server) => server.may_end() && ended == Some(0),
             Side::Client(_) => false,
         };
         if regular {
-            return match self.disconnect(side)? {
-                // It has not waited for ours: its connection is gone already.
-                NtStatus::CONNECTION_INVALID => Ok(()),
-                status => check("disconnect", status),
-            };
+            self.count(side);
+            return connection.disconnect(&mut self.waiter);
         }
-        let reason = match self.ended {
+        let reason = match ended {
             Some(0) | None => String::new(),
             Some(code) => {
                 format!(" (Terminate {:x}/{:x}/{:02x})", code >> 12, code >> 8 & 15, code & 255)
@@ -492,22 +394,7 @@ impl<'a> Run<'a> {
             self.elapsed.as_secs_f64() * 1e3
         ));
     }
-
-    /// Stays until the peer's FIN is acknowledged, so that its end is clean too.
-    fn linger(&self) {
-        node::linger(self.node);
-    }
 }
-
-const EMPTY: NdkResultEx = NdkResultEx {
-    status: NtStatus::SUCCESS,
-    bytes_transferred: 0,
-    qp_context: 0,
-    request_context: 0,
-    operation: rdma_over_tcp::ndk::OperationType::Send,
-    provider_error_code: 0,
-    invalidated_token: 0,
-};
 
 /// The text without its NUL; what is not text, escaped.
 fn printable(data: &[u8]) -> String {

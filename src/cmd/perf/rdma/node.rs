@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, OnceLock},
     thread::{park_timeout, yield_now},
     time::{Duration, Instant},
 };
@@ -10,7 +9,8 @@ use std::{
 use crossbeam_channel::{Receiver, bounded};
 use host_stack::node::{Node, Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterCore, Connector, DisconnectEvent, FpduSize, Listener, NtStatus, Qp, ReadLimit,
+    Adapter, AdapterCore, Connector, FpduSize, Listener, NtStatus, Qp, ReadLimit,
+    blocking::{Begun, CallError, Ended, Wait, call},
 };
 
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
 
 /// Reads at once, asked for in each direction: all that an adapter offers.
 const READS_MAX: u32 = 128;
+const READ_LIMIT: ReadLimit = ReadLimit { inbound: READS_MAX, outbound: READS_MAX };
 /// How long a wait may last before clock and signals are looked at.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 /// Peers that have connected and are not looked at yet.
@@ -34,9 +35,6 @@ const INCOMING_MAX: usize = 2048;
 /// Looks in vain after which a spinning end offers the processor to others: two ends that share one would
 /// else wait for the scheduler's tick at each message.
 const LOOKS_PER_YIELD: u32 = 64;
-
-/// The connections of a session: which one has ended, and NDK's reason.
-pub(super) type Ended = Arc<OnceLock<u32>>;
 
 /// A result of NDK, as a failure that says what was tried.
 pub(super) fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
@@ -146,37 +144,6 @@ impl PerfNode {
         }
     }
 
-    /// Begins something asynchronous and waits for its completion.
-    pub(super) fn ask(
-        &self,
-        what: &str,
-        begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
-    ) -> Result<(), Failure> {
-        let status = match self.begin(begin) {
-            Asked::Inline(status) => status,
-            Asked::Later(answer) => self
-                .wait(Some(ANSWER_LIMIT), || answer.try_recv().ok())?
-                .ok_or_else(|| Failure::work(format!("NDK: {what}: no answer")))?,
-        };
-        if status == NtStatus::SUCCESS { Ok(()) } else { Err(refused(what, status)) }
-    }
-
-    /// Begins something asynchronous.
-    pub(super) fn begin(
-        &self,
-        begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
-    ) -> Asked {
-        let (sender, answer) = bounded(1);
-        // Nobody listens any more when the run has ended meanwhile.
-        let status = begin(Box::new(move |status| {
-            let _ = sender.send(status);
-        }));
-        match status {
-            NtStatus::PENDING => Asked::Later(answer),
-            status => Asked::Inline(status),
-        }
-    }
-
     /// Connects a queue pair of a queue of ours; also returns the peer's queue, which it has said.
     pub(super) fn connect(
         &self,
@@ -187,18 +154,17 @@ impl PerfNode {
         ended: &Ended,
     ) -> Result<(Connector, usize), Failure> {
         let connector = checked("create a connector", self.adapters[queue].create_connector())?;
-        let what = format!("connect to {remote}");
-        let connected = self
-            .ask(&what, |done| {
-                connector.connect(qp, None, remote, limits(), &opening.encode(), done)
-            })
-            .and_then(|()| {
-                let peer_queue = queue_of(&connector)?;
-                self.ask("complete the connection", |done| {
-                    connector.complete_connect(Some(event(ended)), done)
-                })?;
-                Ok(peer_queue)
-            });
+        let (waiter, name) = (&mut &*self, format!("connect to {remote}"));
+        let connected = call(waiter, &name, |done| {
+            connector.connect(qp, None, remote, READ_LIMIT, &opening.encode(), done)
+        })
+        .and_then(|()| {
+            let peer_queue = queue_of(&connector)?;
+            call(waiter, "complete the connection", |done| {
+                connector.complete_connect(Some(ended.event()), done)
+            })?;
+            Ok(peer_queue)
+        });
         match connected {
             Ok(peer_queue) => Ok((connector, peer_queue)),
             Err(failure) => {
@@ -211,10 +177,10 @@ impl PerfNode {
     }
 
     /// Begins to accept a connection for a queue pair of its queue, which it says.
-    pub(super) fn accept(&self, came: &Came, qp: &Qp, ended: &Ended) -> Asked {
+    pub(super) fn accept(&self, came: &Came, qp: &Qp, ended: &Ended) -> Begun {
         let Came { queue, connector } = came;
         let said = [*queue as u8];
-        self.begin(|done| connector.accept(qp, limits(), &said, Some(event(ended)), done))
+        Begun::begin(|done| connector.accept(qp, READ_LIMIT, &said, Some(ended.event()), done))
     }
 
     /// Listens at all of the node's addresses, on each queue: the host stack spreads what comes.
@@ -227,7 +193,9 @@ impl PerfNode {
             let event = move |connector| drop(sender.try_send(Came { queue, connector }));
             let listener = checked("create a listener", adapter.create_listener(event))?;
             let local = SocketAddr::from(([0, 0, 0, 0], port));
-            self.ask(&format!("listen on port {port}"), |done| listener.listen(local, done))?;
+            call(&mut &*self, &format!("listen on port {port}"), |done| {
+                listener.listen(local, done)
+            })?;
             listeners.push(listener);
         }
         Ok((listeners, incoming))
@@ -260,29 +228,17 @@ impl Drop for PerfNode {
     }
 }
 
-/// How a request goes.
-pub(super) enum Asked {
-    /// It has its status.
-    Inline(NtStatus),
-    /// It will come.
-    Later(Receiver<NtStatus>),
-}
+/// Waits for an answer.
+impl Wait for &PerfNode {
+    type Error = Failure;
 
-impl Asked {
-    /// Whether there is a status.
-    pub(super) fn has_answer(&self) -> bool {
-        match self {
-            Self::Inline(_) => true,
-            Self::Later(answer) => !answer.is_empty(),
-        }
+    fn failed(&self, error: CallError) -> Failure {
+        Failure::work(error.to_string())
     }
 
-    /// The status, once there is one.
-    pub(super) fn status(&self) -> Option<NtStatus> {
-        match self {
-            Self::Inline(status) => Some(*status),
-            Self::Later(answer) => answer.try_recv().ok(),
-        }
+    fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+        let answer = PerfNode::wait(self, Some(ANSWER_LIMIT), look)?;
+        answer.ok_or_else(|| Failure::work(format!("NDK: no answer within {ANSWER_LIMIT:?}")))
     }
 }
 
@@ -295,16 +251,4 @@ fn queue_of(connector: &Connector) -> Result<usize, Failure> {
             "the peer's Reply: {length} octets of private data ({status})"
         ))),
     }
-}
-
-const fn limits() -> ReadLimit {
-    ReadLimit { inbound: READS_MAX, outbound: READS_MAX }
-}
-
-fn event(ended: &Ended) -> DisconnectEvent {
-    let ended = ended.clone();
-    // The first to end says why.
-    Box::new(move |reason| {
-        let _ = ended.set(reason);
-    })
 }

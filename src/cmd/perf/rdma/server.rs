@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use rdma_over_tcp::ndk::{Connector, NtStatus};
+use rdma_over_tcp::ndk::{Connector, NtStatus, blocking::Begun};
 
 use super::{
     bandwidth::{self, Halves},
     latency::{self, Turn},
-    node::{Asked, Came, PerfNode, refused},
+    node::{Came, PerfNode, refused},
     session::{Dialogue, Session},
 };
 use crate::{
@@ -126,7 +126,7 @@ fn serve(
 /// Says why not, and stays until the client has gone.
 fn refuse(dialogue: Dialogue<'_>, failure: Failure) -> Failure {
     if dialogue.say(&Message::refusal(&failure.message)).is_ok() {
-        let gone = || dialogue.ended.get().map(|_| ());
+        let gone = || dialogue.ended.reason().map(|_| ());
         // Whether it has heard or not: there is nothing else to be done.
         let _ = dialogue.host.wait(Some(FAREWELL_LIMIT), gone);
     }
@@ -185,13 +185,13 @@ fn accept_lanes(
     incoming: &Receiver<Came>,
 ) -> Result<(), Failure> {
     let wanted = session.lanes.len();
-    let mut pending: Vec<Asked> = Vec::new();
+    let mut pending: Vec<Begun> = Vec::new();
     let (mut came, mut done) = (0, 0);
     let mut until = Instant::now() + ANSWER_LIMIT;
     while done < wanted {
         let host = session.dialogue.host;
         let waited = host.wait(Some(ANSWER_LIMIT), || {
-            let settled = pending.iter().any(|asked| asked.has_answer());
+            let settled = pending.iter().any(|begun| begun.status().is_some());
             (settled || !incoming.is_empty()).then_some(())
         })?;
         if waited.is_none() || Instant::now() > until {

@@ -9,12 +9,13 @@ use std::{
 
 use rdma_over_tcp::ndk::{
     Connector, Cq, Data, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits,
+    blocking::{Begun, Ended},
 };
 
 use super::{
     lane::{Depths, Lane},
     memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
-    node::{Asked, Came, Ended, PerfNode, checked, refused},
+    node::{Came, PerfNode, checked, refused},
 };
 use crate::{
     cmd::perf::{
@@ -95,9 +96,9 @@ impl<'n> Dialogue<'n> {
 
     /// Accepts as the server.
     pub(super) fn accept(&mut self, came: Came) -> Result<(), Failure> {
-        let asked = self.host.accept(&came, &self.qp, &self.ended);
+        let begun = self.host.accept(&came, &self.qp, &self.ended);
         self.connector = Some(came.connector);
-        let status = self.host.wait(Some(ANSWER_LIMIT), || asked.status())?;
+        let status = self.host.wait(Some(ANSWER_LIMIT), || begun.status())?;
         match status {
             Some(NtStatus::SUCCESS) => Ok(()),
             Some(status) => Err(refused("accept", status)),
@@ -108,8 +109,8 @@ impl<'n> Dialogue<'n> {
     /// Ends the connection in order.
     pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
         if let Some(connector) = &self.connector {
-            let asked = self.host.begin(|done| connector.disconnect(done));
-            self.host.wait(Some(limit), || asked.status())?;
+            let begun = Begun::begin(|done| connector.disconnect(done));
+            self.host.wait(Some(limit), || begun.status())?;
         }
         Ok(())
     }
@@ -168,8 +169,8 @@ impl<'n> Dialogue<'n> {
     }
 
     fn silent(&self) -> Failure {
-        match self.ended.get() {
-            Some(reason) => cut_off(*reason),
+        match self.ended.reason() {
+            Some(reason) => cut_off(reason),
             None => {
                 Failure::work(format!("no word from the peer for {} s", ANSWER_LIMIT.as_secs()))
             }
@@ -187,7 +188,7 @@ impl<'n> Dialogue<'n> {
     fn poll(&mut self, limit: Option<Duration>, also: impl Fn() -> bool) -> Result<usize, Failure> {
         let Self { host, cq, results, ended, .. } = self;
         let waited = host.wait(limit, || match cq.poll_ex(&mut results[..]) {
-            0 if also() || ended.get().is_some() => Some(0),
+            0 if also() || ended.reason().is_some() => Some(0),
             0 => None,
             count => Some(count),
         })?;
@@ -197,8 +198,8 @@ impl<'n> Dialogue<'n> {
 
 /// Of a request that did not succeed.
 fn failed(result: &NdkResultEx, ended: &Ended) -> Failure {
-    match (result.status, ended.get()) {
-        (NtStatus::CANCELLED, reason) => cut_off(reason.copied().unwrap_or(0)),
+    match (result.status, ended.reason()) {
+        (NtStatus::CANCELLED, reason) => cut_off(reason.unwrap_or(0)),
         (status, _) => {
             let what = format!("{:?} (code {:#06x})", result.operation, result.provider_error_code);
             refused(&what, status)
@@ -388,7 +389,7 @@ impl<'n> Session<'n> {
         &mut self,
         index: usize,
         came: Came,
-    ) -> Result<Option<Asked>, Failure> {
+    ) -> Result<Option<Begun>, Failure> {
         let free = self.lanes.get(index).filter(|lane| lane.connector.is_none());
         let Some(lane) = free else { return Ok(None) };
         if lane.queue != came.queue {
@@ -399,10 +400,10 @@ impl<'n> Session<'n> {
             self.post_receives(index)?;
         }
         let lane = &mut self.lanes[index];
-        let asked = self.dialogue.host.accept(&came, &lane.qp, &self.lanes_ended);
+        let begun = self.dialogue.host.accept(&came, &lane.qp, &self.lanes_ended);
         lane.connector = Some(came.connector);
         lane.peer_token = self.peer.tokens[index % self.peer.tokens.len()];
-        Ok(Some(asked))
+        Ok(Some(begun))
     }
 
     /// The peer's messages complete receives.
@@ -529,8 +530,8 @@ impl<'n> Session<'n> {
                 self.poll(also)?;
             }
         }
-        match self.dialogue.ended.get().or_else(|| self.lanes_ended.get()) {
-            Some(reason) => Err(cut_off(*reason)),
+        match self.dialogue.ended.reason().or_else(|| self.lanes_ended.reason()) {
+            Some(reason) => Err(cut_off(reason)),
             None => Ok(()),
         }
     }
@@ -543,7 +544,7 @@ impl<'n> Session<'n> {
         let waited = host.wait(Some(WAIT_MAX), || {
             let counts = stations.iter().map(|station| station.cq.poll_ex(&mut results[..]));
             match counts.into_iter().find(|count| *count > 0) {
-                None if also(region, lanes) || ended.get().is_some() => Some(0),
+                None if also(region, lanes) || ended.reason().is_some() => Some(0),
                 count => count,
             }
         })?;
@@ -560,7 +561,7 @@ impl<'n> Session<'n> {
                 return Ok(message);
             }
             let count = self.poll(|_, _| false)?;
-            if count == 0 && (self.dialogue.ended.get().is_some() || Instant::now() > until) {
+            if count == 0 && (self.dialogue.ended.reason().is_some() || Instant::now() > until) {
                 return Err(self.dialogue.silent());
             }
         }
@@ -674,10 +675,9 @@ impl<'n> Session<'n> {
     }
 
     /// Has the lanes end in order.
-    fn disconnect_lanes(&self) -> Vec<Asked> {
+    fn disconnect_lanes(&self) -> Vec<Begun> {
         let connectors = self.lanes.iter().filter_map(|lane| lane.connector.as_ref());
-        let host = self.dialogue.host;
-        connectors.map(|connector| host.begin(|done| connector.disconnect(done))).collect()
+        connectors.map(|connector| Begun::begin(|done| connector.disconnect(done))).collect()
     }
 
     /// Closes the objects of the lanes. Those that were not asked to end in order are aborted.
@@ -689,9 +689,9 @@ impl<'n> Session<'n> {
 
     /// Ends all connections in order, each within the limit.
     pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
-        for asked in self.disconnect_lanes() {
+        for begun in self.disconnect_lanes() {
             // The peer does the same: who is later may find no connection any more.
-            self.dialogue.host.wait(Some(limit), || asked.status())?;
+            self.dialogue.host.wait(Some(limit), || begun.status())?;
         }
         self.dialogue.disconnect(limit)
     }

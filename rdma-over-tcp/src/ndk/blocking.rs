@@ -1,0 +1,335 @@
+//! Blocking calls, for programs whose threads may wait: connect or accept, then post, and wait for completions.
+//!
+//! ```
+//! use std::{net::SocketAddr, thread};
+//!
+//! use host_stack::{host::HostConfig, node::{NodeConfig, Progress}};
+//! use offload_engine::{
+//!     chimney::state::MacAddress,
+//!     engine::EngineConfig,
+//!     link::{MemoryLinkOptions, memory_link_pair},
+//!     time::Duration,
+//! };
+//! use rdma_over_tcp::ndk::{
+//!     self, AdapterConfig, Data, MrFlags, NdkResultEx, OpFlags, QpLimits, ReadLimit, Sge,
+//!     blocking::{Connection, Incoming, NodeError},
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = SocketAddr::from(([10, 0, 0, 2], 7174));
+//! // Two nodes on a link in memory; `link::open_tap` gives a link to the machine's network instead.
+//! let (near, far) = memory_link_pair(MemoryLinkOptions::default());
+//! let open = |link, host: u8| {
+//!     let mac = MacAddress([2, 0, 0, 0, 0, host]);
+//!     let addresses = vec![([10, 0, 0, host].into(), 24)];
+//!     let host = HostConfig { mac, addresses, ..HostConfig::default() };
+//!     let (progress, spin) = (Progress::Automatic, Duration::ZERO);
+//!     let node = NodeConfig { engine: EngineConfig::new(mac), host, progress, spin };
+//!     ndk::open(Box::new(link), node, AdapterConfig::default())
+//! };
+//! let (mut near, mut far) = (open(near, 1)?, open(far, 2)?);
+//!
+//! let mut incoming = Incoming::listen(&mut far.0, &far.1, server, 1)?;
+//! let passive = thread::spawn(move || -> Result<Vec<u8>, NodeError> {
+//!     let (node, adapter) = &mut far;
+//!     let (pd, cq) = (adapter.create_pd()?, adapter.create_cq(16, |_| {})?);
+//!     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
+//!     let (buffer, mr) = (adapter.allocate(4096)?, pd.create_mr(false)?);
+//!     mr.register(&buffer, 0, 4096, MrFlags::ALLOW_LOCAL_WRITE)?;
+//!     qp.receive(1, &[Sge { address: buffer.address(), length: 4096, token: mr.local_token() }])?;
+//!     let connector = incoming.next(node)?;
+//!     let connection = Connection::accept(node, connector, &qp, ReadLimit::default(), &[])?;
+//!     let mut results = [NdkResultEx::default()];
+//!     connection.poll(node, &cq, &mut results)?;
+//!     let mut data = vec![0; results[0].bytes_transferred as usize];
+//!     buffer.read_at(0, &mut data);
+//!     connection.disconnect(node)?;
+//!     Ok(data)
+//! });
+//!
+//! let (node, adapter) = &mut near;
+//! let (pd, cq) = (adapter.create_pd()?, adapter.create_cq(16, |_| {})?);
+//! let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
+//! let connection = Connection::connect(node, adapter, &qp, server, ReadLimit::default(), &[])?;
+//! qp.send(1, Data::Inline(&[b"hello"]), OpFlags::NONE)?;
+//! assert_eq!(passive.join().unwrap()?, b"hello");
+//! connection.disconnect(node)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use alloc::{boxed::Box, format, string::String, sync::Arc};
+use core::net::SocketAddr;
+use std::sync::{
+    OnceLock,
+    mpsc::{Receiver, sync_channel},
+};
+
+use host_stack::node::{Node, WaitError};
+
+use super::{
+    Adapter, AdapterCore, Connector, Cq, DisconnectEvent, Listener, NdkResultEx, NtStatus, Qp,
+    ReadLimit,
+};
+
+/// A way to wait until something has happened on a node. [`Node`] waits without a limit; a program that has a time
+/// limit, or has to look at signals, brings its own.
+pub trait Wait {
+    /// A wait that ended without a result, or a call that failed.
+    type Error;
+
+    /// The error of a call that failed.
+    fn failed(&self, error: CallError) -> Self::Error;
+
+    /// Calls `look` now, and again whenever something may have changed, until it has a result.
+    ///
+    /// # Errors
+    /// The wait has ended without one.
+    fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, Self::Error>;
+}
+
+/// A call of NDK that failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("NDK: {call}: {status}")]
+pub struct CallError {
+    /// The call, in words.
+    pub call: String,
+    /// Its status.
+    pub status: NtStatus,
+}
+
+/// An error of calls that wait on a [`Node`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// A call that waited has failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Another call has failed.
+    #[error("NDK: {0}")]
+    Status(#[from] NtStatus),
+    /// The wait has ended without a result.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}
+
+impl Wait for Node<AdapterCore> {
+    type Error = NodeError;
+
+    fn failed(&self, error: CallError) -> NodeError {
+        error.into()
+    }
+
+    fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, NodeError> {
+        Ok(self.wait_until(None, look)?)
+    }
+}
+
+/// An asynchronous call that was begun.
+#[derive(Clone, Debug)]
+pub struct Begun(Arc<OnceLock<NtStatus>>);
+
+impl Begun {
+    /// Begins a call, which is given its completion.
+    pub fn begin(call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus) -> Self {
+        let outcome = Arc::new(OnceLock::new());
+        let completed = outcome.clone();
+        // A call that pends completes once, and another one not at all: it is set once.
+        let status = call(Box::new(move |status| {
+            let _ = completed.set(status);
+        }));
+        if status != NtStatus::PENDING {
+            let _ = outcome.set(status);
+        }
+        Self(outcome)
+    }
+
+    /// Its status, once there is one.
+    pub fn status(&self) -> Option<NtStatus> {
+        self.0.get().copied()
+    }
+}
+
+/// Begins a call and waits for its completion.
+///
+/// # Errors
+/// It has failed, or the wait has.
+pub fn call<W: Wait>(
+    waiter: &mut W,
+    name: &str,
+    begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
+) -> Result<(), W::Error> {
+    let begun = Begun::begin(begin);
+    match waiter.wait(|| begun.status())? {
+        NtStatus::SUCCESS => Ok(()),
+        status => Err(waiter.failed(CallError { call: name.into(), status })),
+    }
+}
+
+/// The end of one or more connections, by their peers or by an error: of the first that ended so.
+#[derive(Clone, Default, Debug)]
+pub struct Ended(Arc<OnceLock<u32>>);
+
+impl Ended {
+    /// For another connection.
+    pub fn event(&self) -> DisconnectEvent {
+        let ended = self.0.clone();
+        Box::new(move |reason| {
+            let _ = ended.set(reason);
+        })
+    }
+
+    /// The reason, once there is an end: layer, type and code of a Terminate as `0xLTCC`, or 0 (NDK-DISC-7).
+    pub fn reason(&self) -> Option<u32> {
+        self.0.get().copied()
+    }
+}
+
+/// A listener, and the connections that have come.
+#[derive(Debug)]
+pub struct Incoming {
+    listener: Listener,
+    connectors: Receiver<Connector>,
+}
+
+impl Incoming {
+    /// Listens. At most `backlog` connections wait for [`Incoming::next`]; the peer of another one times out.
+    ///
+    /// # Errors
+    /// As [`Listener::listen`]; or the wait has failed.
+    pub fn listen<W: Wait>(
+        waiter: &mut W,
+        adapter: &Adapter,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> Result<Self, W::Error> {
+        let name = format!("listen on {local}");
+        let (sender, connectors) = sync_channel(backlog);
+        // A connector that finds no room is dropped unanswered.
+        let listener = adapter
+            .create_listener(move |connector| drop(sender.try_send(connector)))
+            .map_err(|status| waiter.failed(CallError { call: name.clone(), status }))?;
+        call(waiter, &name, |done| listener.listen(local, done))?;
+        Ok(Self { listener, connectors })
+    }
+
+    /// The listener.
+    pub const fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// Waits for the next connection, to be accepted or rejected.
+    ///
+    /// # Errors
+    /// The wait has failed.
+    pub fn next<W: Wait>(&mut self, waiter: &mut W) -> Result<Connector, W::Error> {
+        waiter.wait(|| self.connectors.try_recv().ok())
+    }
+}
+
+/// A connection of a queue pair.
+#[derive(Debug)]
+pub struct Connection {
+    connector: Connector,
+    ended: Ended,
+}
+
+impl Connection {
+    /// Connects a queue pair.
+    ///
+    /// # Errors
+    /// As [`Connector::connect`] and [`Connector::complete_connect`]; or the wait has failed.
+    pub fn connect<W: Wait>(
+        waiter: &mut W,
+        adapter: &Adapter,
+        qp: &Qp,
+        remote: SocketAddr,
+        limits: ReadLimit,
+        private_data: &[u8],
+    ) -> Result<Self, W::Error> {
+        let name = format!("connect to {remote}");
+        let connector = adapter
+            .create_connector()
+            .map_err(|status| waiter.failed(CallError { call: name.clone(), status }))?;
+        let connection = Self { connector, ended: Ended::default() };
+        let connector = &connection.connector;
+        let connected = call(waiter, &name, |done| {
+            connector.connect(qp, None, remote, limits, private_data, done)
+        })
+        .and_then(|()| {
+            let event = Some(connection.ended.event());
+            call(waiter, "complete the connection", |done| connector.complete_connect(event, done))
+        });
+        match connected {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                let _ = connection.connector.close(|| {});
+                Err(error)
+            }
+        }
+    }
+
+    /// Accepts a connection for a queue pair, and waits until the peer has completed it.
+    ///
+    /// # Errors
+    /// As [`Connector::accept`]; or the wait has failed.
+    pub fn accept<W: Wait>(
+        waiter: &mut W,
+        connector: Connector,
+        qp: &Qp,
+        limits: ReadLimit,
+        private_data: &[u8],
+    ) -> Result<Self, W::Error> {
+        let connection = Self { connector, ended: Ended::default() };
+        let event = Some(connection.ended.event());
+        call(waiter, "accept", |done| {
+            connection.connector.accept(qp, limits, private_data, event, done)
+        })?;
+        Ok(connection)
+    }
+
+    /// Its connector.
+    pub const fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    /// The end by the peer, or by an error.
+    pub const fn ended(&self) -> &Ended {
+        &self.ended
+    }
+
+    /// Waits for completions and moves them into `results`; returns how many. 0: the connection has ended, and none is
+    /// left.
+    ///
+    /// # Errors
+    /// The wait has failed.
+    pub fn poll<W: Wait>(
+        &self,
+        waiter: &mut W,
+        cq: &Cq,
+        results: &mut [NdkResultEx],
+    ) -> Result<usize, W::Error> {
+        waiter.wait(|| {
+            // Looked at first: completions that came before the end are taken after it.
+            let has_ended = self.ended.reason().is_some();
+            match cq.poll_ex(results) {
+                0 if !has_ended => None,
+                count => Some(count),
+            }
+        })
+    }
+
+    /// Sends what was posted, then disconnects, and waits until the peer has acknowledged that. A connection that is
+    /// gone needs no disconnect.
+    ///
+    /// # Errors
+    /// As [`Connector::disconnect`]; or the wait has failed.
+    pub fn disconnect<W: Wait>(&self, waiter: &mut W) -> Result<(), W::Error> {
+        let begun = Begun::begin(|done| self.connector.disconnect(done));
+        match waiter.wait(|| begun.status())? {
+            NtStatus::SUCCESS => Ok(()),
+            NtStatus::CONNECTION_INVALID if self.ended.reason().is_some() => Ok(()),
+            status => Err(waiter.failed(CallError { call: "disconnect".into(), status })),
+        }
+    }
+}
