@@ -16,12 +16,13 @@ use host_stack::{
     socket::{OffloadPolicy, SocketPort},
 };
 use offload_engine::{
-    chimney::{client::UploadReason, provider::OffloadCapabilities, state::MacAddress},
+    chimney::{client::UploadReason, provider::OffloadCapabilities},
     engine::{EngineConfig, NodeClient},
     link::{
         Impaired, Impairments, Link, OpenTap, ReclaimMode, TapError, TapOptions, Tee, VnetMode,
         open_tap, open_tap_queues,
     },
+    state::MacAddress,
     tcp::{CongestionAlgorithm, PushPolicy},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};

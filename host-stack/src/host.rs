@@ -23,6 +23,7 @@
 mod calls;
 mod config;
 mod connection;
+mod history;
 mod ingress;
 mod kept;
 mod list;
@@ -45,14 +46,12 @@ use core::{fmt, net::IpAddr};
 
 use hashbrown::HashMap;
 use offload_engine::{
-    chimney::{
-        client::OffloadHandle,
-        state::{MacAddress, TcpCached},
-    },
+    chimney::client::OffloadHandle,
     engine::{
         EARLY_BYTES_MAX,
         port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
     },
+    state::{MacAddress, TcpCached},
     tcp::Flags,
     time::{Duration, Instant},
 };
@@ -66,7 +65,8 @@ use smoltcp::{
 pub use self::config::{
     ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
 };
-pub use self::list::{ConnectionRow, Moves, Refusal, SocketState};
+pub use self::history::Refusal;
+pub use self::list::{ConnectionRow, Moves, SocketState};
 use self::{
     connection::{Connection, Listener, OffloadStage, Offloaded, Owner},
     paths::Paths,

@@ -17,8 +17,8 @@
 //! holds no data: about 150 bytes.
 
 use offload_engine::{
-    chimney::state::{ConnectionState, MacAddress},
     nbl::NetBufferList,
+    state::{ConnectionState, MacAddress},
     tcp::{Ecn, Flags, SeqNum, Timestamps},
     time::{Duration, Instant},
 };

@@ -8,8 +8,8 @@ use etherparse::{
     PacketBuilder, PacketBuilderStep, PacketHeaders, TcpHeader, TcpOptionElement, TcpSlice,
 };
 use offload_engine::{
-    chimney::state::{ConnectionState, MacAddress, TcpConst},
     frame::{TcpOption, TcpOptions, checksum},
+    state::{ConnectionState, MacAddress, TcpConst},
     tcp::{Ecn, Flags, SeqNum, Timestamps},
 };
 

@@ -12,12 +12,12 @@ use core::net::SocketAddr;
 
 use bytes::Bytes;
 use offload_engine::{
-    chimney::state::{
+    nbl::NblChain,
+    state::{
         ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
         NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
         TcpState, Ticks, TimerState,
     },
-    nbl::NblChain,
     tcp::{SeqNum, TcpPhase},
     time::Instant,
 };

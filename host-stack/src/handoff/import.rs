@@ -25,8 +25,8 @@ use alloc::{vec, vec::Vec};
 
 use bytes::Bytes;
 use offload_engine::{
-    chimney::state::{ConnectionState, PathConst, TcpCached, TcpConst, TcpDelegated, TcpState},
     nbl::{NblChain, NetBufferList},
+    state::{ConnectionState, PathConst, TcpCached, TcpConst, TcpDelegated, TcpState},
     tcp::{SeqNum, TcpPhase},
 };
 use smoltcp::{

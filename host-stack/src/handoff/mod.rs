@@ -11,7 +11,7 @@
 //!
 //! What smoltcp does not tell, the [`observer`](crate::observer) has recorded.
 
-use offload_engine::chimney::state::Ticks;
+use offload_engine::state::Ticks;
 
 pub(crate) mod export;
 pub(crate) mod import;

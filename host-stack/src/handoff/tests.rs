@@ -27,9 +27,9 @@ use crate::{
     wire::{self, FourTuple, Frame},
 };
 use offload_engine::{
-    chimney::state::{ConnectionState, TcpCached},
     memory::{SharedSpan, Span, to_vec},
     nbl::NetBufferList,
+    state::{ConnectionState, TcpCached},
     tcp::{SeqNum, TcpPhase},
 };
 

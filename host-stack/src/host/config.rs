@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use offload_engine::{
-    chimney::state::{MacAddress, TcpCached},
+    state::{MacAddress, TcpCached},
     time::Duration,
 };
 use smoltcp::iface::Interface;

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use offload_engine::{
     chimney::{
         client::{ClientTag, OffloadHandle, UploadReason},
-        state::TcpCached,
-        tree::{TargetContext, TcpObject},
+        tree::TargetContext,
     },
     nbl::{NblChain, NetBufferList},
+    state::{ConnectionState, TcpCached},
     status::NdisStatus,
     tcp::SeqNum,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use smoltcp::{
     iface::SocketHandle,
@@ -24,9 +24,8 @@ use smoltcp::{
 };
 
 use super::{
-    list::Refusal,
+    history::History,
     shards::{ClientId, ShardId},
-    stalls::Woken,
 };
 use crate::{
     copy::send_piece,
@@ -81,6 +80,13 @@ pub(super) struct Connection {
     pub(super) woken: Option<Woken>,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
+}
+
+/// Duplicate acknowledgements that the host has made. For smoltcp they are the peer's: its time-out starts over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Woken {
+    pub(super) at: Instant,
+    pub(super) silence: Duration,
 }
 
 /// What goes out. All counts are bytes since the socket was made.
@@ -339,7 +345,7 @@ pub(super) fn owned(lists: impl IntoIterator<Item = NetBufferList>) -> NblChain 
 
 /// Returns whether somebody waits for the list.
 fn is_owned(list: &NetBufferList) -> bool {
-    list.context != TcpObject::DISCONNECT_DATA
+    list.context != ConnectionState::DISCONNECT_DATA
 }
 
 impl Parked {
@@ -425,47 +431,6 @@ pub(super) enum OffloadStage {
     With(TargetContext),
     /// The terminate is not complete; why it was asked for, if the target asked.
     Terminating(Option<UploadReason>),
-}
-
-/// What a connection has been through.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct History {
-    /// Its handshake was done then.
-    pub(super) opened_at: Instant,
-    /// It was last taken into the host then.
-    pub(super) returned_at: Instant,
-    /// Hand-overs to the target that were completed.
-    pub(super) offloads: u32,
-    /// Hand-overs from it.
-    pub(super) uploads: u32,
-    /// Why the target asked for the last upload, if it did.
-    pub(super) upload_reason: Option<UploadReason>,
-    /// Why the target last refused it.
-    pub(super) refusal: Option<NdisStatus>,
-    /// Hand-overs that were not done, and why the last one was not.
-    pub(super) refusals: u32,
-    pub(super) last_refusal: Option<Refusal>,
-}
-
-impl History {
-    pub(super) const fn new(opened_at: Instant) -> Self {
-        Self {
-            opened_at,
-            returned_at: opened_at,
-            offloads: 0,
-            uploads: 0,
-            upload_reason: None,
-            refusal: None,
-            refusals: 0,
-            last_refusal: None,
-        }
-    }
-
-    /// Counts a hand-over that was not done.
-    pub(super) fn refused(&mut self, refusal: Refusal) {
-        self.refusals += 1;
-        self.last_refusal = Some(refusal);
-    }
 }
 
 /// Whether a connection in the host may leave it.

@@ -5,9 +5,9 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         provider::{Forward, OffloadProvider},
-        state::TcpCached,
     },
     engine::port::FromHost,
+    state::TcpCached,
     status::NdisStatus,
     time::Instant,
 };
@@ -16,9 +16,9 @@ use smoltcp::socket::tcp;
 use super::{
     CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX, Host,
     connection::{
-        Connection, History, Listener, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay,
-        specified,
+        Connection, Listener, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
     },
+    history::History,
     neighbors::SOLICIT_DELAY,
     ports::Name,
     shards::ShardId,

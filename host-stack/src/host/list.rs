@@ -5,18 +5,18 @@
 //! [`offload_engine::engine::Connections::look`].
 
 use alloc::vec::Vec;
-use core::{fmt, net::SocketAddr};
+use core::net::SocketAddr;
 
 use offload_engine::{
     chimney::client::{OffloadHandle, UploadReason},
-    status::NdisStatus,
     tcp::TcpPhase,
 };
 use smoltcp::socket::tcp::{self, State};
 
 use super::{
     Host,
-    connection::{Connection, History, Listener, OffloadStage, Offloaded},
+    connection::{Connection, Listener, OffloadStage, Offloaded},
+    history::{History, Refusal},
 };
 use crate::stream::OffloadState;
 
@@ -95,24 +95,6 @@ impl From<TcpPhase> for SocketState {
             TcpPhase::Closing => Self::Closing,
             TcpPhase::LastAck => Self::LastAck,
             TcpPhase::TimeWait => Self::TimeWait,
-        }
-    }
-}
-
-/// Why a hand-over was not done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// The target has answered this.
-    Target(NdisStatus),
-    /// The host has not begun, or not gone on: why, in words.
-    Host(&'static str),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Target(status) => write!(f, "target: {status}"),
-            Self::Host(why) => write!(f, "host stack: {why}"),
         }
     }
 }

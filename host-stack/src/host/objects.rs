@@ -11,13 +11,10 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use core::net::IpAddr;
 
 use offload_engine::{
-    chimney::{
-        client::OffloadHandle,
-        state::{
-            MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState,
-            PathCached, PathConst, PathState, Ticks,
-        },
-        tree::TargetContext,
+    chimney::{client::OffloadHandle, tree::TargetContext},
+    state::{
+        MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
+        PathConst, PathState, Ticks,
     },
     time::Instant,
 };

@@ -10,9 +10,9 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         provider::OffloadProvider,
-        state::{ConnectionState, NeighborState, PathState},
         tree::{Block, InitiateNode, InitiateTree, TargetContext, TcpBlock, TcpObject},
     },
+    state::{ConnectionState, NeighborState, PathState},
     status::NdisStatus,
     time::Instant,
 };
@@ -21,7 +21,7 @@ use smoltcp::socket::tcp::{self, State};
 use super::{
     Host,
     connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
-    list::Refusal,
+    history::Refusal,
     objects::{Link, Neighbor, Object, Path, PathKey, Unused},
     shards::ShardId,
     upload::Origin,

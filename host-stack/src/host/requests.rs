@@ -14,9 +14,8 @@ use smoltcp::socket::tcp;
 
 use super::{
     BACKLOG_MAX, Host,
-    connection::{
-        Connection, History, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
-    },
+    connection::{Connection, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified},
+    history::History,
     neighbors::SOLICIT_DELAY,
     ports::{Claim, Holder, Name},
     shards::{Client, ClientId},

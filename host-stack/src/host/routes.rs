@@ -13,9 +13,9 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         provider::OffloadProvider,
-        state::MacAddress,
         tree::{Block, InitiateNode, UpdateNode},
     },
+    state::MacAddress,
     status::NdisStatus,
     time::Instant,
 };

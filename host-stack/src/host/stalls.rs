@@ -12,7 +12,11 @@ use offload_engine::{
 };
 use smoltcp::socket::tcp;
 
-use super::{Host, connection::Connection, neighbors::SOLICIT_INTERVAL};
+use super::{
+    Host,
+    connection::{Connection, Woken},
+    neighbors::SOLICIT_INTERVAL,
+};
 use crate::{
     observer::Flow,
     wire::{self, Acknowledgement, FourTuple, Way},
@@ -22,13 +26,6 @@ use crate::{
 pub(super) const STALL: Duration = Duration::from_secs(64);
 /// A segment with another window counts as no duplicate, and the count begins; then RFC 5681 s3.2.
 const ACKNOWLEDGEMENTS: usize = 5;
-
-/// Duplicate acknowledgements that the host has made. For smoltcp they are the peer's: its time-out starts over.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Woken {
-    at: Instant,
-    silence: Duration,
-}
 
 impl Host {
     /// Has smoltcp retransmit, if data or a FIN is in flight and it has sent nothing for [`STALL`].

@@ -16,11 +16,9 @@ use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
         provider::OffloadProvider,
-        state::{MacAddress, NeighborCached},
-        tree::{
-            Asked, Block, ObjectNode, Query, QueryTree, TcpBlock, TcpUpdate, UpdateNode, UpdateTree,
-        },
+        tree::{Asked, Block, ObjectNode, Query, QueryTree, TcpBlock, UpdateNode, UpdateTree},
     },
+    state::{MacAddress, NeighborCached, TcpUpdate},
     status::NdisStatus,
     time::{Duration, Instant},
 };

@@ -14,9 +14,9 @@ use host_stack::node::{Node, NodeConfig, Progress};
 use host_stack::socket::{ListenerId, OffloadPolicy};
 use host_stack::stream::Streams;
 use offload_engine::chimney::client::OffloadHandle;
-use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::{EngineConfig, EngineStats};
 use offload_engine::link::Tee;
+use offload_engine::state::MacAddress;
 use offload_engine::time::Duration as EngineDuration;
 
 use crate::links::{cross, share};

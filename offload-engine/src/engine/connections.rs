@@ -16,11 +16,11 @@ use crate::{
     chimney::{
         client::{ClientTag, ConnectionIo, OffloadHandle, UploadReason},
         provider::OffloadCapabilities,
-        state::{MacAddress, NeighborState, PathState, TcpState},
         tree::{TargetContext, TcpObject},
     },
     frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate, Vlan},
     link::LinkCapabilities,
+    state::{MacAddress, NeighborState, PathState, TcpState},
     status::NdisStatus,
     tcp::{self, Connection, Info, TcpPhase, Transmit, TxLimits},
     time::Instant,

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv4Slice, Ipv6HeaderSlice, Ipv6Slice};
 
 use super::{FlowKey, TcpOption, TcpOptions, checksum, mapped};
-use crate::tcp::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps};
+use crate::segment::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps};
 
 /// Most SACK blocks an option list can hold (RFC 2018 s3: 40 bytes of options).
 pub const SACK_BLOCKS_MAX: usize = 4;

@@ -8,12 +8,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    chimney::state::{
+    memory::{CHUNK_BYTES, Piece, SharedSpan},
+    segment::{Ecn, Flags, PathErrorKind, SackBlock, SeqNum, SoftError, Timestamps},
+    state::{
         MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
         PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState,
     },
-    memory::{CHUNK_BYTES, Piece, SharedSpan},
-    tcp::{Ecn, Flags, PathErrorKind, SackBlock, SeqNum, SoftError, TcpPhase, Timestamps},
+    tcp::TcpPhase,
 };
 
 const NO_SACK: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; 4];

@@ -9,66 +9,14 @@
 //! SendBacklogChange is raised when the optimum has doubled or halved since it was told, at most once in a
 //! round trip.
 
-use super::{Connection, Event, SEND_BACKLOG, TcpPhase, Timer, congestion::Congestion, saturate};
-use crate::{
-    chimney::client::UploadReason,
-    time::{Duration, Instant},
+use super::{
+    Activity, Connection, Event, SEND_BACKLOG, SmallIo, TcpPhase, Timer, UploadReason,
+    congestion::Congestion, saturate,
 };
+use crate::time::{Duration, Instant};
 
 /// Least time between two optional requests for an upload.
 pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A share of segments that is too large.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share {
-    /// Segments in a sample; after each the count starts anew. 0 counts as 1.
-    pub sample: u32,
-    /// Of 1,000 segments in a sample, so many are too many.
-    pub per_mille: u32,
-}
-
-impl Share {
-    /// Whether `count` of `total` is too many; `None` while the sample is not complete.
-    fn judge(self, count: u64, total: u64) -> Option<bool> {
-        let complete = total >= u64::from(self.sample.max(1));
-        complete.then(|| count.saturating_mul(1_000) >= total.saturating_mul(self.per_mille.into()))
-    }
-}
-
-/// Traffic that is too little.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Activity {
-    /// How long each sample is; at least a millisecond.
-    pub interval: Duration,
-    /// Fewer bytes than these in a sample, acknowledged and received together, are too few.
-    pub bytes: u64,
-}
-
-/// Receive requests that are too small.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SmallIo {
-    /// Less room than this, in bytes, is too small. Zero-byte requests do not count.
-    pub bytes: usize,
-    /// How many in a row.
-    pub requests: u32,
-}
-
-/// When to ask for an upload that is not necessary; `None`: never, which is the default of all.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct UploadThresholds {
-    /// LowActivity.
-    pub low_activity: Option<Activity>,
-    /// HighDropRate: data segments sent again, of all sent, both counted as bytes of full size.
-    pub high_drop_rate: Option<Share>,
-    /// SmallIO.
-    pub small_io: Option<SmallIo>,
-    /// NoBufferPreposting: bytes indicated since a receive request was posted last.
-    pub no_buffer_preposting: Option<u64>,
-    /// HighFragmentation: fragments, of fragments and segments received.
-    pub high_fragmentation: Option<Share>,
-    /// HighOutOfOrderPackets: data segments that arrived beyond a hole, of all data segments.
-    pub high_out_of_order: Option<Share>,
-}
 
 /// What the thresholds are compared with, since the last sample.
 #[derive(Clone, Copy, Default, Debug)]

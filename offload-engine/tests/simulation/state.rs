@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use offload_engine::{
-    chimney::state::{
+    nbl::NblChain,
+    state::{
         ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
         NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
         TcpState,
     },
-    nbl::NblChain,
     tcp::{SeqNum, TcpPhase},
 };
 

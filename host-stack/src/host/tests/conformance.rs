@@ -6,8 +6,9 @@ use core::net::SocketAddr;
 
 use etherparse::PacketBuilder;
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpCached},
+    chimney::client::OffloadHandle,
     nbl::NetBufferList,
+    state::TcpCached,
     tcp::{Flags, TcpPhase},
     time::Duration,
 };

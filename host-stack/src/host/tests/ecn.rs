@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use offload_engine::{
-    chimney::state::ConnectionState,
+    state::ConnectionState,
     tcp::{Ecn, Flags},
     time::Duration,
 };

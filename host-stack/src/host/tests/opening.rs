@@ -5,9 +5,7 @@ use core::net::SocketAddr;
 
 use etherparse::PacketBuilder;
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::MacAddress},
-    engine::port::ToHost,
-    tcp::Flags,
+    chimney::client::OffloadHandle, engine::port::ToHost, state::MacAddress, tcp::Flags,
     time::Duration,
 };
 

@@ -5,7 +5,8 @@ use core::net::SocketAddr;
 
 use etherparse::{PacketBuilder, TcpOptionElement};
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpCached},
+    chimney::client::OffloadHandle,
+    state::TcpCached,
     status::NdisStatus,
     tcp::{Flags, SeqNum},
     time::Duration,

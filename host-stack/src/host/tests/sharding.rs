@@ -10,7 +10,6 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         provider::AdapterStatus,
-        state::MacAddress,
         tree::{InitiateNode, TargetContext, UpdateNode, UpdateTree},
     },
     engine::{
@@ -19,6 +18,7 @@ use offload_engine::{
         port::{FromHost, HostPort, ToHost},
     },
     link::LinkCapabilities,
+    state::MacAddress,
     status::NdisStatus,
     time::{Duration, Instant},
 };

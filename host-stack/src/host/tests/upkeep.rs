@@ -5,10 +5,10 @@ use alloc::{vec, vec::Vec};
 use offload_engine::{
     chimney::{
         client::OffloadHandle,
-        state::{MacAddress, TcpCached, Ticks},
         tree::{Asked, ObjectNode, UpdateNode},
     },
     engine::port::ToHost,
+    state::{MacAddress, TcpCached, Ticks},
     status::NdisStatus,
     tcp::Flags,
     time::Duration,
@@ -223,9 +223,8 @@ fn a_silent_neighbor_is_invalidated() {
         let ObjectNode::Object { payload, .. } = &mut query[0].payload else { panic!() };
         assert_eq!((payload.constant, payload.cached), (Asked::No, Asked::No));
         let nic_reachability_delta = if goes_forward { 500 } else { 60_000 };
-        payload.delegated = Asked::Answer(offload_engine::chimney::state::NeighborDelegated {
-            nic_reachability_delta,
-        });
+        payload.delegated =
+            Asked::Answer(offload_engine::state::NeighborDelegated { nic_reachability_delta });
         query[0].status = NdisStatus::SUCCESS;
         bench.nodes[1].to_host.send(ToHost::QueryComplete(query)).unwrap();
         bench.run(MOMENT);

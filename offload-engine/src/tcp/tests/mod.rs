@@ -25,12 +25,9 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use crate::chimney::{
-    state::{
-        MacAddress, NeighborCached, NeighborConst, NeighborDelegated, PathCached, PathConst,
-        TcpDelegated, TcpState,
-    },
-    tree::TcpUpdate,
+use crate::state::{
+    MacAddress, NeighborCached, NeighborConst, NeighborDelegated, PathCached, PathConst,
+    TcpDelegated, TcpState, TcpUpdate,
 };
 
 impl Connection {

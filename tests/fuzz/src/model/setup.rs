@@ -6,12 +6,12 @@ use std::{
 };
 
 use offload_engine::{
-    chimney::state::{
+    nbl::NblChain,
+    state::{
         ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
         NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
         TcpState,
     },
-    nbl::NblChain,
     tcp::{
         Config, CongestionAlgorithm, CongestionOptions, Connection, PushPolicy, SeqNum, TcpPhase,
     },
