@@ -65,8 +65,6 @@ use smoltcp::{
 pub use self::config::{
     ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
 };
-pub use self::history::Refusal;
-pub use self::list::{ConnectionRow, Moves, SocketState};
 use self::{
     connection::{Connection, Listener, OffloadStage, Offloaded, Owner},
     paths::Paths,

@@ -18,15 +18,15 @@
 
 use offload_engine::{
     nbl::NetBufferList,
-    state::{ConnectionState, MacAddress},
+    state::{ConnectionState, MacAddress, Ticks},
     tcp::{Ecn, Flags, SeqNum, Timestamps},
     time::{Duration, Instant},
 };
 
-use crate::{
-    handoff::RTO_TICKS,
-    wire::{Acknowledgement, ECN_OFFER, SynOptions, TcpFrame},
-};
+use crate::wire::{Acknowledgement, ECN_OFFER, SynOptions, TcpFrame};
+
+/// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4).
+pub(crate) const RTO_TICKS: Ticks = 1_000;
 
 /// What was agreed by the two SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -33,6 +33,7 @@ use offload_engine::{
 };
 
 use self::below::{push_to_host, push_to_target};
+pub use crate::row::OffloadState;
 use crate::socket::{EndpointId, HostError, ListenerId, RECEIVE_CREDIT_BYTES, Request, SocketPort};
 
 /// Bytes of one stream that may wait to be read.
@@ -84,19 +85,6 @@ impl Blocks {
         let size = size.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
         self.filling = BytesMut::with_capacity(size.max(room));
     }
-}
-
-/// Where a connection's data path is, in the words of Windows' Offload State column.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OffloadState {
-    /// With the host stack.
-    InHost,
-    /// Being handed down.
-    Offloading,
-    /// With the target.
-    Offloaded,
-    /// On its way back to the host.
-    Uploading,
 }
 
 /// What a stream looks like from outside.

@@ -27,10 +27,11 @@ use smoltcp::{
     time::{Duration, Instant as SmolInstant},
 };
 
-use super::{BLOCKS_MAX, PIECE_MAX, RTO_TICKS, stage::Stage, take};
+use super::{BLOCKS_MAX, PIECE_MAX, stage::Stage, take};
 use crate::{
     clock::to_smoltcp,
     device::QueueDevice,
+    observer::RTO_TICKS,
     observer::{Agreed, Flow, SendWindow},
     wire::FourTuple,
 };

@@ -37,12 +37,13 @@ use smoltcp::{
 };
 
 use super::{
-    BLOCKS_MAX, PIECE_MAX, RTO_TICKS,
+    BLOCKS_MAX, PIECE_MAX,
     isn::{SALTS, seed_for},
     stage::{Said, Stage},
 };
 use crate::{
     copy::send_piece,
+    observer::RTO_TICKS,
     window::scale_of_buffer,
     wire::{FourTuple, WINDOW_SCALE_MAX},
 };

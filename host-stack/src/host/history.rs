@@ -1,26 +1,8 @@
-//! The moves of a connection between host and target, and why one was refused.
-
-use core::fmt;
+//! The moves of a connection between host and target.
 
 use offload_engine::{chimney::client::UploadReason, status::NdisStatus, time::Instant};
 
-/// Why a hand-over was not done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// The target has answered this.
-    Target(NdisStatus),
-    /// The host has not begun, or not gone on: why, in words.
-    Host(&'static str),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Target(status) => write!(f, "target: {status}"),
-            Self::Host(why) => write!(f, "host stack: {why}"),
-        }
-    }
-}
+use crate::row::Refusal;
 
 /// What a connection has been through.
 #[derive(Clone, Copy, Debug)]

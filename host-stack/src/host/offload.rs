@@ -21,7 +21,6 @@ use smoltcp::socket::tcp::{self, State};
 use super::{
     Host,
     connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
-    history::Refusal,
     objects::{Link, Neighbor, Object, Path, PathKey, Unused},
     shards::ShardId,
     upload::Origin,
@@ -33,6 +32,7 @@ use crate::{
         export::{ExportError, Surroundings, export, push_acknowledgement},
     },
     offload_policy::may_change,
+    row::Refusal,
     socket::{HostError, Notice, OffloadPolicy},
 };
 

@@ -26,7 +26,6 @@ use super::{
         Connection, OffloadStage, Offloaded, Owner, ReceiveHalf, SendHalf, Stage, Stay,
         fin_received, owned,
     },
-    history::Refusal,
     ingress::configure,
     objects::{PathKey, Unused},
     ports::Name,
@@ -36,6 +35,7 @@ use crate::{
     clock::{self, to_smoltcp},
     handoff::import::{Imported, import},
     observer::Flow,
+    row::Refusal,
     socket::{HostError, Notice},
     wire,
 };
