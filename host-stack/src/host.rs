@@ -51,6 +51,7 @@ use offload_engine::{
         EARLY_BYTES_MAX,
         port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
     },
+    frame::FlowKey,
     state::{MacAddress, TcpCached},
     tcp::Flags,
     time::{Duration, Instant},
@@ -79,7 +80,7 @@ use crate::{
     device::QueueDevice,
     socket::{ClientRequest, HostSocketPort, ListenerId, Notice},
     window::raise_scale,
-    wire::{self, FourTuple, Frame},
+    wire::{self, Frame},
 };
 
 /// Accepted connections that may live in the host at once; beyond it SYNs are dropped and counted.
@@ -110,7 +111,7 @@ pub struct Host {
     timestamps: TimestampClock,
     ports: Ports,
     /// Who owns a 4-tuple. Every entry has one in `connections` or `offloaded`.
-    owners: HashMap<FourTuple, Owner>,
+    owners: HashMap<FlowKey, Owner>,
     /// Ordered, so that what happens within one poll has a reproducible order.
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
@@ -359,7 +360,7 @@ impl Host {
                 raise_scale(&mut frame, connection.scale_raise, flow.windows_are_scaled());
                 if let Frame::Tcp(mut segment) = wire::parse(&frame) {
                     let ecn = flow.ecn_flags(&segment, self.config.ecn);
-                    let tcp_at = segment.tcp_at();
+                    let tcp_at = segment.tcp_at;
                     segment.flags |= ecn;
                     let is_bared = connection.bare_probe(&mut segment);
                     if connection.flow.outgoing(now, &mut segment) | is_bared {

@@ -12,6 +12,7 @@ use offload_engine::{
         client::{ClientTag, OffloadHandle, UploadReason},
         tree::TargetContext,
     },
+    frame::FlowKey,
     nbl::{NblChain, NetBufferList},
     state::{ConnectionState, TcpCached},
     status::NdisStatus,
@@ -28,11 +29,7 @@ use super::{
     shards::{ClientId, ShardId},
 };
 use crate::{
-    copy::send_piece,
-    observer::Flow,
-    retrieve::Standing,
-    socket::ListenerId,
-    wire::{FourTuple, TcpFrame},
+    copy::send_piece, observer::Flow, retrieve::Standing, socket::ListenerId, wire::Segment,
 };
 
 /// Ports given to who asks for none (RFC 6335 s6).
@@ -64,7 +61,7 @@ pub(super) struct Connection {
     pub(super) shard: ShardId,
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,
-    pub(super) tuple: FourTuple,
+    pub(super) tuple: FlowKey,
     pub(super) socket: SocketHandle,
     pub(super) flow: Flow,
     /// How much larger the scale of its windows is on the wire than in smoltcp.
@@ -189,8 +186,8 @@ impl Connection {
     /// Takes the byte out of a keep-alive probe over data in flight: the peer would take it for theirs. Returns whether
     /// the segment is another one now. smoltcp probes whenever its timer does not run, also where a fast retransmission
     /// had to be dropped (see `stalls`); a probe is for a connection with nothing in flight (RFC 9293 s3.8.4).
-    pub(super) fn bare_probe(&self, segment: &mut TcpFrame<'_>) -> bool {
-        let &[byte] = segment.payload() else { return false };
+    pub(super) fn bare_probe(&self, segment: &mut Segment<'_>) -> bool {
+        let &[byte] = segment.frame.payload() else { return false };
         if segment.seq.is_before(self.flow.snd_una) || self.send.byte_at(segment.seq) == Some(byte)
         {
             return false;
@@ -395,7 +392,7 @@ impl Listener {
 #[derive(Debug)]
 pub(super) struct Offloaded {
     pub(super) shard: ShardId,
-    pub(super) tuple: FourTuple,
+    pub(super) tuple: FlowKey,
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,
     pub(super) stage: OffloadStage,

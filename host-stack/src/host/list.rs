@@ -66,8 +66,8 @@ impl Connection {
     fn row(&self, handle: OffloadHandle, socket: &tcp::Socket<'_>) -> ConnectionRow {
         ConnectionRow {
             handle,
-            local: self.tuple.local,
-            remote: Some(self.tuple.remote),
+            local: self.tuple.local(),
+            remote: Some(self.tuple.remote()),
             state: Some(socket.state().into()),
             offload: OffloadState::InHost,
             recv_q: Some(socket.recv_queue() + self.receive.unconsumed),
@@ -86,8 +86,8 @@ impl Offloaded {
         };
         ConnectionRow {
             handle,
-            local: self.tuple.local,
-            remote: Some(self.tuple.remote),
+            local: self.tuple.local(),
+            remote: Some(self.tuple.remote()),
             state: None,
             offload,
             recv_q: None,

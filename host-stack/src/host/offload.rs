@@ -129,7 +129,7 @@ impl Host {
         if connection.wanted {
             return Some(Instant::ZERO);
         }
-        let (local, remote) = (connection.tuple.local.port(), connection.tuple.remote.port());
+        let (local, remote) = (connection.tuple.local().port(), connection.tuple.remote().port());
         if closing
             || connection.send.shutdown && connection.stage == Stage::Open
             || !self.config.rules.covers(local, remote)

@@ -197,7 +197,7 @@ impl Host {
             self.gateway_macs.insert(address, mac);
         }
         for connection in self.connections.values_mut() {
-            if self.config.hop_back(connection.tuple.remote.ip()) == address {
+            if self.config.hop_back(connection.tuple.remote().ip()) == address {
                 // Newer than the last segment.
                 connection.flow.peer_mac = mac;
             }

@@ -267,7 +267,7 @@ proptest! {
     // A peer's frame never panics, and a flipped bit never passes as valid TCP.
     #[test]
     fn any_bytes_are_survived(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = classify_forwarded(&frame);
+        let _ = parse(&frame);
         if let Some(found) = classify(&frame) {
             let mut sack = NO_SACK;
             let _ = found.segment(0, &mut sack);
@@ -841,11 +841,11 @@ fn what_lies_before_tcp_is_the_hosts() {
     options[16..18].copy_from_slice(&144_u16.to_be_bytes());
     Abuse::repair(&mut options, false);
     assert!(classify(&options).is_none());
-    let back = classify_forwarded(&options).expect("the host has seen the options");
+    let back = parse(&options).expect("the host has seen the options");
     assert_eq!(back.flow, classify(&frame_in_flight(false)).expect("plain").flow);
     assert!(back.checksum_is_valid());
     options[24] ^= 1;
-    assert!(classify_forwarded(&options).is_none(), "its IPv4 header checksum is wrong");
+    assert_eq!(parse(&options).err(), Some(NoSegment::BadHeader), "its IPv4 header checksum");
     for next_header in [0, 43, 44, 51, 60, 135] {
         let mut extended = frame_in_flight(true);
         extended.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
@@ -853,12 +853,19 @@ fn what_lies_before_tcp_is_the_hosts() {
         extended[18..20].copy_from_slice(&128_u16.to_be_bytes());
         assert!(classify(&extended).is_none());
         let is_skipped = [0, 43, 60].contains(&next_header);
-        assert_eq!(classify_forwarded(&extended).is_some(), is_skipped, "{next_header}");
+        assert_eq!(parse(&extended).is_ok(), is_skipped, "{next_header}");
     }
     // RFC 2675: a payload length of 0 and the real one in an option.
     let mut jumbo = frame_in_flight(true);
     jumbo[18..20].fill(0);
     assert_eq!((by_classify(&jumbo), by_etherparse(&jumbo)), (None, None));
+    assert_eq!(parse(&jumbo).err(), Some(NoSegment::BadHeader));
+    // RFC 4291 s2.5.5.2: otherwise an IPv6 packet could name an IPv4 connection.
+    let mut mapped = frame_in_flight(true);
+    assert!(parse(&mapped).is_ok());
+    mapped[22..34].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+    assert_eq!(parse(&mapped).err(), Some(NoSegment::Other));
+    assert_eq!(parse(&frame_in_flight(true)[..12]).err(), Some(NoSegment::Other));
 }
 
 // CH s9.1: of the fragments of a segment the first has ports. Nothing else is taken for one.
@@ -872,6 +879,7 @@ fn the_first_fragment_tells_its_flow() {
     v4[20] |= 0x20;
     assert_eq!(classify_fragment(&v4), Some(flow));
     assert_eq!(classify(&v4).map(|tcp| tcp.flow), None);
+    assert_eq!(parse(&v4).err(), Some(NoSegment::Fragment));
     v4[21] = 1;
     assert_eq!(classify_fragment(&v4), None, "a later one");
 
@@ -889,6 +897,7 @@ fn the_first_fragment_tells_its_flow() {
     v6[20] = 44;
     v6[19] += 8;
     assert_eq!(classify_fragment(&v6), Some(flow));
+    assert_eq!(parse(&v6).err(), Some(NoSegment::Fragment));
     for length in 0..v6.len() {
         let found = classify_fragment(&v6[..length]);
         assert!(found.is_none() || found == Some(flow));

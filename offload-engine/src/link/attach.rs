@@ -21,7 +21,7 @@ pub const MTU_MIN: usize = 68;
 /// Largest MTU of a TAP: the driver's 65 535 less the Ethernet header.
 pub const MTU_MAX: usize = 65_521;
 
-/// Most queues of one TAP that [`open_tap_queues`] opens.
+/// Most queues of one TAP that [`open_tap_queues`](super::open_tap_queues) opens.
 pub const TAP_QUEUES_MAX: usize = 16;
 
 /// NAPI mode for frames written to the TAP. See the module `napi`.
@@ -31,7 +31,7 @@ pub enum NapiMode {
     #[default]
     Off,
     /// A thread of the kernel, many at a time, merged by GRO. Needs CAP_SYS_ADMIN; without it
-    /// `Off`, logged and told in [`OpenTap::threaded_napi`].
+    /// `Off`, logged and told in [`OpenTap::threaded_napi`](super::OpenTap::threaded_napi).
     Threaded,
 }
 

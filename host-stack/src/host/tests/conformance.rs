@@ -17,7 +17,7 @@ use super::bench::{Bench, address, config};
 use crate::{
     host::{ConfigError, HostConfig},
     socket::{HostError, Notice, OffloadPolicy, Request},
-    wire::{self, Frame, TcpFrame},
+    wire::{self, Frame, Segment},
 };
 
 const NEVER: [OffloadPolicy; 2] = [OffloadPolicy::Never; 2];
@@ -72,10 +72,10 @@ impl Sketch {
 }
 
 /// The TCP segments that a node has sent.
-fn segments(bench: &Bench, node: usize) -> Vec<TcpFrame<'_>> {
+fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     let tcp = |frame| match wire::parse(frame) {
         Frame::Tcp(segment) => Some(segment),
-        Frame::Fragment | Frame::Other => None,
+        _ => None,
     };
     bench.nodes[node].sent.iter().filter_map(|frame| tcp(frame)).collect()
 }
@@ -148,7 +148,7 @@ fn lists_begin_segments_where_asked() {
         }
         bench.run(Duration::from_millis(1));
         let segments = segments(&bench, 0);
-        let lengths = segments.iter().map(|segment| segment.payload().len());
+        let lengths = segments.iter().map(|segment| segment.frame.payload().len());
         assert_eq!(lengths.filter(|length| *length > 0).collect::<Vec<_>>(), expected);
         bench.run(Duration::from_millis(500));
         assert_eq!(bench.nodes[1].data().len(), 300);
@@ -287,6 +287,7 @@ fn connecting_needs_a_unicast_address() {
         "10.0.0.255:5",
         "0.0.0.0:5",
         "[ff02::1]:5",
+        "[::ffff:10.0.0.2]:5",
     ];
     for remote in remotes {
         let handle = bench.nodes[0].connect(remote.parse().unwrap(), false);

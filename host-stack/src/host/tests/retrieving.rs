@@ -18,7 +18,7 @@ use super::bench::{Bench, address};
 use crate::{
     retrieve::retrieve,
     socket::{HostError, Notice, OffloadPolicy},
-    wire::{self, Frame, TcpFrame},
+    wire::{self, Frame, Segment},
 };
 
 const NEVER: [OffloadPolicy; 2] = [OffloadPolicy::Never; 2];
@@ -39,10 +39,10 @@ struct Connected {
 }
 
 /// The TCP segments that a node has sent.
-fn segments(bench: &Bench, node: usize) -> Vec<TcpFrame<'_>> {
+fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     let tcp = |frame| match wire::parse(frame) {
         Frame::Tcp(segment) => Some(segment),
-        Frame::Fragment | Frame::Other => None,
+        _ => None,
     };
     bench.nodes[node].sent.iter().filter_map(|frame| tcp(frame)).collect()
 }

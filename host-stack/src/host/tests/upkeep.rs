@@ -298,7 +298,7 @@ fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
     let Frame::Tcp(first) = wire::parse(&bench.nodes[1].sent[0]) else { panic!() };
     let (seq, ack) = (first.ack, first.seq);
     let macs = (first.destination_mac, first.source_mac);
-    let way = Way { macs, from: first.destination, to: first.source };
+    let way = Way { macs, from: first.frame.flow.local(), to: first.frame.flow.remote() };
     let said =
         Acknowledgement { seq, ack, window: 40_000, timestamps: None, ece: false, fin: false };
     let again = wire::ack_frame(way, 64, &said).unwrap();
@@ -345,7 +345,7 @@ fn no_probe_goes_over_data_in_flight() {
         let is_probe = segment.seq == said.ack + 1_999;
         assert!(!is_probe || segment.payload_len == 1, "a probe behind all data");
         probes += usize::from(is_probe);
-        assert!(is_probe || segment.payload().iter().all(|byte| *byte == 7));
+        assert!(is_probe || segment.frame.payload().iter().all(|byte| *byte == 7));
     }
     assert!((2..6).contains(&probes), "{probes}, once everything is acknowledged");
 }

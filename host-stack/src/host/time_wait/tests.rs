@@ -2,6 +2,7 @@ use alloc::vec::Vec;
 
 use etherparse::PacketBuilder;
 use offload_engine::{
+    frame::FlowKey,
     tcp::SeqNum,
     time::{Duration, Instant},
 };
@@ -9,7 +10,7 @@ use offload_engine::{
 use super::{ANSWER_INTERVAL, Answer, RECORDS_MAX, ShardId, TimeWaits};
 use crate::{
     observer::Flow,
-    wire::{self, FourTuple, Frame, TcpFrame},
+    wire::{self, Frame, Segment},
 };
 
 const TIME: Duration = Duration::from_secs(60);
@@ -22,7 +23,7 @@ fn with_segment<R>(
     number: usize,
     seq: u32,
     flags: &str,
-    then: impl FnOnce(&TcpFrame<'_>) -> R,
+    then: impl FnOnce(&Segment<'_>) -> R,
 ) -> R {
     let [.., high, low, port] = (number as u32).to_be_bytes();
     let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
@@ -37,7 +38,7 @@ fn with_segment<R>(
     then(&segment)
 }
 
-fn tuple(number: usize) -> FourTuple {
+fn tuple(number: usize) -> FlowKey {
     with_segment(number, 0, "", |segment| segment.received_on())
 }
 
