@@ -11,7 +11,7 @@
 //! compile. Ticks are milliseconds (TicksPerSecond 1000, the documented default).
 
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 
@@ -335,6 +335,75 @@ pub struct ConnectionState {
 }
 
 impl ConnectionState {
+    /// An established connection with nothing in flight: no options agreed on, MSS 1,460 bytes, path MTU 1,500, both
+    /// windows of `window` bytes, SND.NXT `local_seq`, RCV.NXT `remote_seq`, and an unknown neighbor. For who drives a
+    /// target without a host stack, as tests do; what is to differ is set afterwards.
+    pub fn established(
+        local: SocketAddr,
+        remote: SocketAddr,
+        (local_seq, remote_seq): (SeqNum, SeqNum),
+        window: u32,
+    ) -> Self {
+        let neighbor = NeighborState {
+            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
+            cached: NeighborCached {
+                dl_destination_address: MacAddress::default(),
+                host_reachability_delta: 0,
+            },
+            delegated: NeighborDelegated { nic_reachability_delta: 0 },
+        };
+        let path = PathState {
+            constant: PathConst { source_address: local.ip(), destination_address: remote.ip() },
+            cached: PathCached { path_mtu: 1500 },
+        };
+        let constant = TcpConst {
+            timestamp_enabled: false,
+            sack_enabled: false,
+            window_scaling_enabled: false,
+            remote_port: remote.port(),
+            local_port: local.port(),
+            snd_wind_scale: 0,
+            rcv_wind_scale: 0,
+            remote_mss: 1460,
+            local_mss: 1460,
+            hash_value: 0,
+            ecn_enabled: false,
+        };
+        let cached = TcpCached { initial_rcv_wnd: window, ..TcpCached::default() };
+        let delegated = TcpDelegated {
+            state: TcpPhase::Established,
+            rcv_nxt: remote_seq,
+            rcv_wnd: window,
+            snd_una: local_seq,
+            snd_nxt: local_seq,
+            snd_max: local_seq,
+            snd_wnd: window,
+            max_snd_wnd: window,
+            snd_wl1: remote_seq,
+            cwnd: 0,
+            ss_thresh: u32::MAX,
+            srtt: 0,
+            rtt_var: 0,
+            ts_recent: 0,
+            ts_recent_age: 0,
+            ts_time: 0,
+            total_rt: 0,
+            dup_ack_count: 0,
+            snd_wnd_probe_count: 0,
+            keep_alive: TimerState::default(),
+            retransmit: TimerState::default(),
+            ecn_echo: false,
+        };
+        Self {
+            neighbor,
+            path,
+            tcp: TcpState { constant, cached, delegated },
+            send_data: NblChain::new(),
+            buffered_data: Vec::new(),
+            out_of_order: Vec::new(),
+        }
+    }
+
     /// Context of the last list of `send_data` if it is the data of a graceful disconnect whose own list has
     /// completed UPLOAD_IN_PROGRESS: no client is told of its completion. Reserved: clients do not use it.
     pub const DISCONNECT_DATA: u64 = u64::MAX;

@@ -10,56 +10,23 @@ use super::*;
 use crate::{
     memory::{CHUNK_BYTES, Piece, SharedSpan},
     segment::{Ecn, Flags, PathErrorKind, SackBlock, SeqNum, SoftError, Timestamps},
-    state::{
-        MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
-        PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState,
-    },
-    tcp::TcpPhase,
+    state::{ConnectionState, MacAddress, TcpState},
 };
 
 const NO_SACK: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; 4];
 
+fn state(source: &str, destination: &str) -> ConnectionState {
+    let local = SocketAddr::new(source.parse().unwrap(), 40_000);
+    let remote = SocketAddr::new(destination.parse().unwrap(), 5000);
+    let mut state = ConnectionState::established(local, remote, (SeqNum(1), SeqNum(1)), 1);
+    state.tcp.constant.timestamp_enabled = true;
+    state.tcp.constant.sack_enabled = true;
+    state.tcp.constant.window_scaling_enabled = true;
+    state
+}
+
 fn tcp_state() -> TcpState {
-    TcpState {
-        constant: TcpConst {
-            timestamp_enabled: true,
-            sack_enabled: true,
-            window_scaling_enabled: true,
-            remote_port: 5000,
-            local_port: 40_000,
-            snd_wind_scale: 0,
-            rcv_wind_scale: 0,
-            remote_mss: 1460,
-            local_mss: 1460,
-            hash_value: 0,
-            ecn_enabled: false,
-        },
-        cached: TcpCached::default(),
-        delegated: TcpDelegated {
-            state: TcpPhase::Established,
-            rcv_nxt: SeqNum(1),
-            rcv_wnd: 1,
-            snd_una: SeqNum(1),
-            snd_nxt: SeqNum(1),
-            snd_max: SeqNum(1),
-            snd_wnd: 1,
-            max_snd_wnd: 1,
-            snd_wl1: SeqNum(1),
-            cwnd: 0,
-            ss_thresh: 0,
-            srtt: 0,
-            rtt_var: 0,
-            ts_recent: 0,
-            ts_recent_age: 0,
-            ts_time: 0,
-            total_rt: 0,
-            dup_ack_count: 0,
-            snd_wnd_probe_count: 0,
-            keep_alive: TimerState::default(),
-            retransmit: TimerState::default(),
-            ecn_echo: false,
-        },
-    }
+    state("10.0.0.1", "10.0.0.2").tcp
 }
 
 fn template(source: &str, destination: &str, vlan_id: u16) -> HeaderTemplate {
@@ -77,21 +44,9 @@ fn tagged_template(vlan_id: u16, tcp: &TcpState) -> HeaderTemplate {
 }
 
 fn make_template(source: &str, destination: &str, vlan_id: u16, tcp: &TcpState) -> HeaderTemplate {
-    let neighbor = NeighborState {
-        constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id },
-        cached: NeighborCached {
-            dl_destination_address: MacAddress([2, 0, 0, 0, 0, 9]),
-            host_reachability_delta: 0,
-        },
-        delegated: NeighborDelegated { nic_reachability_delta: 0 },
-    };
-    let path = PathState {
-        constant: PathConst {
-            source_address: source.parse().unwrap(),
-            destination_address: destination.parse().unwrap(),
-        },
-        cached: PathCached { path_mtu: 1500 },
-    };
+    let ConnectionState { mut neighbor, path, .. } = state(source, destination);
+    neighbor.constant.vlan_id = vlan_id;
+    neighbor.cached.dl_destination_address = MacAddress([2, 0, 0, 0, 0, 9]);
     HeaderTemplate::new(&neighbor, &path, tcp, MacAddress([2, 0, 0, 0, 0, 1]))
 }
 
