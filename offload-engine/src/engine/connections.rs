@@ -301,11 +301,6 @@ impl Connections {
             .map(move |offloaded| (offloaded.handle, offloaded.flow, offloaded.tcp.info(now)))
     }
 
-    /// Changes policies of connections that are offloaded from now on.
-    pub fn set_tcp_config(&mut self, config: tcp::Config) {
-        self.tcp = config;
-    }
-
     pub(super) fn by_handle(&mut self, handle: OffloadHandle) -> Option<&mut Offloaded> {
         self.slot(*self.by_handle.get(&handle)?)
     }

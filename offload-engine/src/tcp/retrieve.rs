@@ -41,16 +41,6 @@ pub(super) struct SendBacklog {
 }
 
 impl Connection {
-    /// Asks for an upload: with a mandatory reason the connection stops, once; an optional one is told unless the
-    /// connection's state or an earlier one forbids it.
-    pub fn request_upload(&mut self, now: Instant, reason: UploadReason) {
-        self.now = now;
-        if self.stopped || self.is_ended() {
-            return;
-        }
-        if reason.is_mandatory() { self.stop(reason) } else { self.ask(reason) }
-    }
-
     /// A fragment of a datagram from this connection's peer went to the host (CH s9.1, HighFragmentation).
     pub fn note_fragment(&mut self, now: Instant) {
         self.now = now;
@@ -95,7 +85,7 @@ impl Connection {
     }
 
     /// An optional reason (CH-EVT-1, -2).
-    fn ask(&mut self, reason: UploadReason) {
+    pub(super) fn ask(&mut self, reason: UploadReason) {
         let interval = self.rtt.srtt().unwrap_or_default().max(ASK_INTERVAL);
         let soon = self.watch.asked_at.is_some_and(|at| self.now - at < interval);
         if soon || self.phase != TcpPhase::Established || self.stopped {

@@ -28,6 +28,15 @@ use super::*;
 use crate::state::{MacAddress, TcpDelegated, TcpState, TcpUpdate};
 
 impl Connection {
+    /// An upload is wanted for this reason.
+    pub(super) fn request_upload(&mut self, now: Instant, reason: UploadReason) {
+        self.now = now;
+        if self.stopped || self.is_ended() {
+            return;
+        }
+        if reason.is_mandatory() { self.stop(reason) } else { self.ask(reason) }
+    }
+
     /// An update of the cached class with the flags that a host would set.
     pub(super) fn set_cached(&mut self, now: Instant, cached: TcpCached) {
         let update = TcpUpdate::of(&self.cached, cached);
