@@ -110,13 +110,8 @@ mod tests {
         } else {
             ethernet.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
         };
-        let mut tcp = ip.tcp(1, 2, 3, window).ack(4).options(options).expect("they fit");
-        if syn {
-            tcp = tcp.syn();
-        }
-        let mut frame = Vec::new();
-        tcp.write(&mut frame, b"odd").expect("memory");
-        frame
+        let tcp = ip.tcp(1, 2, 3, window).options(options).expect("they fit");
+        wire::forged(tcp, if syn { "SA" } else { "A" }, 4, b"odd")
     }
 
     // RFC 7323 s2.2: what a SYN announces, wherever the option stands; the checksum stays right, the rest as it is.

@@ -298,14 +298,29 @@ fn write(builder: PacketBuilderStep<TcpHeader>, payload: &[u8]) -> Option<Vec<u8
     Some(frame)
 }
 
+/// For tests: the frame with these flags (`S`, `F`, `R`, and any other letter for ACK) and this payload.
+#[cfg(test)]
+pub(crate) fn forged(
+    builder: PacketBuilderStep<TcpHeader>,
+    flags: &str,
+    ack: u32,
+    payload: &[u8],
+) -> Vec<u8> {
+    let builder = flags.chars().fold(builder, |builder, flag| match flag {
+        'S' => builder.syn(),
+        'F' => builder.fin(),
+        'R' => builder.rst(),
+        _ => builder.ack(ack),
+    });
+    write(builder, payload).expect("memory")
+}
+
 #[cfg(test)]
 mod tests {
-    use alloc::vec::Vec;
-
     use etherparse::{PacketBuilder, TcpOptionElement};
     use offload_engine::tcp::{Flags, SeqNum, Timestamps};
 
-    use super::{Frame, empty_frame, parse};
+    use super::{Frame, empty_frame, forged, parse};
 
     // RFC 7323 s3.2: once agreed on, timestamps are in every segment, also in one that the host makes of another.
     #[test]
@@ -320,9 +335,8 @@ mod tests {
                     false => ethernet.ipv4([1; 4], [2; 4], 64),
                     true => ethernet.ipv6([1; 16], [2; 16], 64),
                 };
-                let builder = ip.tcp(1, 2, 3, 4).ack(5).psh().options(options).unwrap();
-                let mut whole = Vec::new();
-                builder.write(&mut whole, b"data").unwrap();
+                let builder = ip.tcp(1, 2, 3, 4).psh().options(options).unwrap();
+                let whole = forged(builder, "A", 5, b"data");
                 let Frame::Tcp(whole) = parse(&whole) else { panic!("a segment") };
                 let empty = empty_frame(&whole, SeqNum(9), fin).unwrap();
                 let Frame::Tcp(empty) = parse(&empty) else { panic!("a segment") };
@@ -343,12 +357,9 @@ mod tests {
     // under a checksum, so a damaged length comes through.
     #[test]
     fn a_length_of_nothing_is_a_bad_header() {
-        let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
-            .ipv6([1; 16], [2; 16], 64)
-            .tcp(1, 2, 3, 4)
-            .ack(5);
-        let mut frame = Vec::new();
-        builder.write(&mut frame, b"data").unwrap();
+        let builder =
+            PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 64).tcp(1, 2, 3, 4);
+        let mut frame = forged(builder, "A", 5, b"data");
         let Frame::Tcp(segment) = parse(&frame) else { panic!("a segment") };
         assert!(segment.is_well_formed);
         frame[18..20].fill(0);
@@ -364,9 +375,7 @@ mod tests {
                 false => ethernet.ipv4([1; 4], [2; 4], 64),
                 true => ethernet.ipv6([1; 16], [2; 16], 64),
             };
-            let mut frame = Vec::new();
-            ip.tcp(1, 2, 3, 4).ack(5).write(&mut frame, &word.to_be_bytes()).unwrap();
-            frame
+            forged(ip.tcp(1, 2, 3, 4), "A", 5, &word.to_be_bytes())
         };
         for v6 in [false, true] {
             let checksum_at = if v6 { 14 + 40 + 16 } else { 14 + 20 + 16 };

@@ -60,14 +60,7 @@ impl Sketch {
             .tcp(1000, 5000, self.seq, self.window)
             .options_raw(self.options)
             .unwrap();
-        let builder = self.flags.chars().fold(builder, |builder, flag| match flag {
-            'S' => builder.syn(),
-            'R' => builder.rst(),
-            _ => builder.ack(self.ack),
-        });
-        let mut frame = Vec::new();
-        builder.write(&mut frame, self.payload).unwrap();
-        frame
+        wire::forged(builder, self.flags, self.ack, self.payload)
     }
 }
 
@@ -181,10 +174,8 @@ fn without_an_mss_option_536_is_assumed() {
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], SYN.mac)
             .ipv6(octets(1), octets(2), 64)
             .tcp(1000, 5000, seq, 4096);
-        let builder = if let Some(ack) = ack { builder.ack(ack) } else { builder.syn() };
-        let mut frame = Vec::new();
-        builder.write(&mut frame, &[]).unwrap();
-        bench.nodes[1].frame(frame);
+        let flags = if ack.is_some() { "A" } else { "S" };
+        bench.nodes[1].frame(wire::forged(builder, flags, ack.unwrap_or(0), &[]));
         bench.settle();
     };
     send(&mut bench, 7_000, None);

@@ -97,15 +97,7 @@ impl Connected {
             builder
         };
         let ack = self.first.wrapping_add(acknowledged);
-        let builder = flags.chars().fold(builder, |builder, flag| match flag {
-            'S' => builder.syn(),
-            'F' => builder.fin(),
-            'R' => builder.rst(),
-            _ => builder.ack(ack),
-        });
-        let mut frame = Vec::new();
-        builder.write(&mut frame, payload).unwrap();
-        frame
+        wire::forged(builder, flags, ack, payload)
     }
 
     /// Of an empty segment: the state that smoltcp is in, whether it is given a frame ahead, and the segment itself.

@@ -30,10 +30,8 @@ fn with_segment<R>(
         .ipv4([10, 1, high, low], [10, 0, 0, 2], 64)
         .tcp(1_000 + u16::from(port), 5_000, seq, 100)
         .ack(1);
-    let builder = if flags.contains('F') { builder.fin() } else { builder };
-    let builder = if flags.contains('R') { builder.rst() } else { builder };
-    let mut frame = Vec::new();
-    builder.write(&mut frame, if flags.contains('D') { b"data" } else { b"" }).unwrap();
+    let payload = if flags.contains('D') { &b"data"[..] } else { b"" };
+    let frame = wire::forged(builder, flags, 1, payload);
     let Frame::Tcp(segment) = wire::parse(&frame) else { panic!("a segment") };
     then(&segment)
 }
