@@ -16,12 +16,13 @@ use host_stack::{
     socket::{OffloadPolicy, SocketPort},
 };
 use offload_engine::{
-    chimney::{provider::OffloadCapabilities, state::MacAddress},
+    chimney::provider::OffloadCapabilities,
     engine::{EngineConfig, NodeClient},
     link::{
         Impaired, Impairments, Link, OpenTap, ReclaimMode, TapOptions, Tee, VnetMode, open_tap,
         open_tap_queues,
     },
+    state::MacAddress,
     tcp::{CongestionAlgorithm, PushPolicy, UploadThresholds},
 };
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
@@ -240,9 +241,8 @@ fn start_trace<C: NodeClient + 'static>(
     node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
 }
 
-/// How long a command whose work is done waits for its peers' ends: for their FINs, and for one whose acknowledgement
-/// was lost. Longer than the shortest retransmission time-out, 200 ms, or it would leave just before a peer's first
-/// one; shorter than TIME-WAIT. A peer that does not close in that time does not need us.
+/// How long a command whose work is done waits for its peers' FINs. A peer that does not close in that time does not need
+/// us. Longer than the shortest retransmission time-out, 200 ms: a FIN that was lost comes again.
 pub const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Stays until the connections have ended, so that the peers' ends are clean too; at most for [`LINGER_LIMIT`].

@@ -23,10 +23,10 @@ use host_stack::host::HostConfig;
 use host_stack::node::{Node, NodeConfig, Progress};
 use host_stack::stream::{OffloadState, Streams};
 use offload_engine::chimney::client::OffloadHandle;
-use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::EngineConfig;
 use offload_engine::link::{OpenTap, TapOptions, Tee, VnetMode, open_tap};
 use offload_engine::nbl::{NblChain, NetBuffer, NetBufferList};
+use offload_engine::state::MacAddress;
 use offload_engine::status::NdisStatus;
 use offload_engine::tcp::{Info, PushPolicy};
 

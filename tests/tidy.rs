@@ -412,7 +412,7 @@ fn the_chimneys_document_has_every_status_and_its_tests() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// The public fields of a structure of `chimney/state.rs`.
+/// The public fields of a structure of `state.rs`.
 fn fields(text: &str, structure: &str) -> Vec<String> {
     let (_, rest) = text.split_once(&format!("pub struct {structure} {{")).expect(structure);
     let (body, _) = rest.split_once("\n}").expect(structure);
@@ -437,7 +437,7 @@ const STATE: [&str; 9] = [
 fn the_chimneys_document_has_every_variable() {
     let file = "docs/chimney.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
-    let state = fs::read_to_string(root().join("offload-engine/src/chimney/state.rs")).unwrap();
+    let state = fs::read_to_string(root().join("offload-engine/src/state.rs")).unwrap();
     let known: Vec<String> = STATE.iter().flat_map(|structure| fields(&state, structure)).collect();
     let rows = section(&text, "State in three classes");
     let mut findings = String::new();

@@ -23,6 +23,7 @@
 mod calls;
 mod config;
 mod connection;
+mod history;
 mod ingress;
 mod kept;
 mod list;
@@ -45,14 +46,13 @@ use core::{fmt, net::IpAddr};
 
 use hashbrown::HashMap;
 use offload_engine::{
-    chimney::{
-        client::OffloadHandle,
-        state::{MacAddress, TcpCached},
-    },
+    chimney::client::OffloadHandle,
     engine::{
         EARLY_BYTES_MAX,
         port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
     },
+    frame::FlowKey,
+    state::{MacAddress, TcpCached},
     tcp::Flags,
     time::{Duration, Instant},
 };
@@ -66,7 +66,6 @@ use smoltcp::{
 pub use self::config::{
     ADDRESSES_MAX, BUFFER_RANGE, ConfigError, HostConfig, HostStats, MTU_MAX, MTU_MIN,
 };
-pub use self::list::{ConnectionRow, Moves, Refusal, SocketState};
 use self::{
     connection::{Connection, Listener, OffloadStage, Offloaded, Owner},
     paths::Paths,
@@ -81,7 +80,7 @@ use crate::{
     device::QueueDevice,
     socket::{ClientRequest, HostSocketPort, ListenerId, Notice},
     window::raise_scale,
-    wire::{self, FourTuple, Frame},
+    wire::{self, Frame},
 };
 
 /// Accepted connections that may live in the host at once; beyond it SYNs are dropped and counted.
@@ -112,7 +111,7 @@ pub struct Host {
     timestamps: TimestampClock,
     ports: Ports,
     /// Who owns a 4-tuple. Every entry has one in `connections` or `offloaded`.
-    owners: HashMap<FourTuple, Owner>,
+    owners: HashMap<FlowKey, Owner>,
     /// Ordered, so that what happens within one poll has a reproducible order.
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
@@ -361,7 +360,7 @@ impl Host {
                 raise_scale(&mut frame, connection.scale_raise, flow.windows_are_scaled());
                 if let Frame::Tcp(mut segment) = wire::parse(&frame) {
                     let ecn = flow.ecn_flags(&segment, self.config.ecn);
-                    let tcp_at = segment.tcp_at();
+                    let tcp_at = segment.tcp_at;
                     segment.flags |= ecn;
                     let is_bared = connection.bare_probe(&mut segment);
                     if connection.flow.outgoing(now, &mut segment) | is_bared {

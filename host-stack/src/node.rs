@@ -55,7 +55,7 @@ pub use self::core::{Core, Cores};
 use self::shared::{Passive, Shared};
 use crate::{
     host::{Host, HostConfig},
-    socket::{ConnectionRow, ConsumerId, Request, RequestPort, SocketPort, SocketState},
+    socket::{ConnectionRow, Request, RequestPort, SocketPort, SocketState},
     stream::OffloadState,
 };
 
@@ -312,30 +312,7 @@ impl<C: NodeClient> Node<C> {
         &self,
         client: impl FnOnce(SocketPort) -> D,
     ) -> Result<Node<D>, TooManyClients> {
-        let consumer = self.shared.enter().core.new_consumer();
-        self.register_of(consumer, client)
-    }
-
-    /// Registers one more client with each of these shards of one node, and returns their handles in that order. They
-    /// are of one consumer: its listeners may have one address, and what is accepted is spread over them.
-    ///
-    /// # Errors
-    /// As [`Node::register`]; no client is left then.
-    pub fn register_queues<D: NodeClient>(
-        nodes: &[Self],
-        mut client: impl FnMut(SocketPort) -> D,
-    ) -> Result<Vec<Node<D>>, TooManyClients> {
-        let Some(first) = nodes.first() else { return Ok(Vec::new()) };
-        let consumer = first.shared.enter().core.new_consumer();
-        nodes.iter().map(|node| node.register_of(consumer, &mut client)).collect()
-    }
-
-    fn register_of<D: NodeClient>(
-        &self,
-        consumer: ConsumerId,
-        client: impl FnOnce(SocketPort) -> D,
-    ) -> Result<Node<D>, TooManyClients> {
-        let tag = self.shared.with(|core, _| core.register_of(consumer, client))?;
+        let tag = self.shared.with(|core, _| core.register(client))?;
         Ok(Node::of(self.shared.clone(), self.threads.clone(), tag))
     }
 

@@ -17,16 +17,16 @@
 //! holds no data: about 150 bytes.
 
 use offload_engine::{
-    chimney::state::{ConnectionState, MacAddress},
     nbl::NetBufferList,
+    state::{ConnectionState, MacAddress, Ticks},
     tcp::{Ecn, Flags, SeqNum, Timestamps},
     time::{Duration, Instant},
 };
 
-use crate::{
-    handoff::RTO_TICKS,
-    wire::{Acknowledgement, ECN_OFFER, SynOptions, TcpFrame},
-};
+use crate::wire::{Acknowledgement, ECN_OFFER, Segment, SynOptions};
+
+/// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4).
+pub(crate) const RTO_TICKS: Ticks = 1_000;
 
 /// What was agreed by the two SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -301,7 +301,7 @@ impl Flow {
     }
 
     /// A frame of the connection has come, checksum verified. Call before smoltcp sees it.
-    pub(crate) fn incoming(&mut self, now: Instant, frame: &TcpFrame<'_>) {
+    pub(crate) fn incoming(&mut self, now: Instant, frame: &Segment<'_>) {
         if frame.flags.contains(Flags::RST) {
             self.reset_heard |= self.acceptable(frame);
             return;
@@ -329,7 +329,7 @@ impl Flow {
         }
     }
 
-    fn incoming_syn(&mut self, now: Instant, frame: &TcpFrame<'_>) {
+    fn incoming_syn(&mut self, now: Instant, frame: &Segment<'_>) {
         let has_ack = frame.flags.contains(Flags::ACK);
         let acknowledges_ours = has_ack && self.iss().is_some_and(|iss| frame.ack == iss + 1);
         if self.theirs.is_some() || has_ack != acknowledges_ours {
@@ -362,12 +362,12 @@ impl Flow {
     }
 
     /// RFC 9293 s3.10.7.4: the segment touches the window that we have advertised.
-    fn acceptable(&self, frame: &TcpFrame<'_>) -> bool {
+    fn acceptable(&self, frame: &Segment<'_>) -> bool {
         (frame.seq + frame.sequence_len()).is_at_or_after(self.acknowledged)
             && frame.seq.is_at_or_before(self.right_edge)
     }
 
-    fn acknowledge(&mut self, now: Instant, frame: &TcpFrame<'_>) {
+    fn acknowledge(&mut self, now: Instant, frame: &Segment<'_>) {
         if frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max) {
             return;
         }
@@ -398,7 +398,7 @@ impl Flow {
     /// alone the older may come last. smoltcp would take its window; and its retransmission timer, when it expires
     /// behind a closed window, stops and does not become the persist timer. So data in flight stay inside the window,
     /// and nothing new does (RFC 9293 s3.8.6, SHLD-15, MAY-7).
-    pub(crate) fn kept_window(&self, frame: &TcpFrame<'_>) -> Option<u16> {
+    pub(crate) fn kept_window(&self, frame: &Segment<'_>) -> Option<u16> {
         let has = |flag| frame.flags.contains(flag);
         let is_old = frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max);
         if self.agreed.is_none() || !has(Flags::ACK) || has(Flags::SYN) || has(Flags::RST) || is_old
@@ -414,18 +414,18 @@ impl Flow {
     }
 
     /// RFC 3168 s6.1.3: a mark on data, or the answer to our echo.
-    fn note_marks(&mut self, frame: &TcpFrame<'_>) {
+    fn note_marks(&mut self, frame: &Segment<'_>) {
         if !self.agreed.is_some_and(|agreed| agreed.ecn) || frame.payload_len == 0 {
             return;
         }
         self.ecn_echo &= !frame.flags.contains(Flags::CWR);
-        self.ecn_echo |= frame.ecn == Ecn::Congestion;
+        self.ecn_echo |= frame.frame.ecn == Ecn::Congestion;
     }
 
     /// The flags that ECN adds to a segment that is about to leave; `willing`: ECN may be agreed on.
     /// A SYN that is repeated does not offer it: somebody on the way may have dropped the first because
     /// of it (RFC 3168 s6.1.1.1).
-    pub(crate) fn ecn_flags(&self, frame: &TcpFrame<'_>, willing: bool) -> Flags {
+    pub(crate) fn ecn_flags(&self, frame: &Segment<'_>, willing: bool) -> Flags {
         let has_ack = frame.flags.contains(Flags::ACK);
         if frame.flags.contains(Flags::RST) {
             Flags::default()
@@ -446,7 +446,7 @@ impl Flow {
     /// smoltcp's fast retransmission fills a segment, however small the window; and from behind it come its next
     /// segments, acknowledgements among them, which the peer would not accept there (RFC 9293 s3.8.6, s3.10.7.4).
     /// Returns whether the segment is another one now.
-    fn confine(&mut self, frame: &mut TcpFrame<'_>) -> bool {
+    fn confine(&mut self, frame: &mut Segment<'_>) -> bool {
         if self.agreed.is_none() || frame.flags.contains(Flags::SYN) {
             return false;
         }
@@ -471,7 +471,7 @@ impl Flow {
     }
 
     /// A frame of the connection leaves. Returns whether it has to be another one: see [`Flow::confine`].
-    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut TcpFrame<'_>) -> bool {
+    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut Segment<'_>) -> bool {
         let is_confined = self.confine(frame);
         if frame.flags.contains(Flags::RST) {
             // smoltcp also answers by RST what comes behind the peer's.

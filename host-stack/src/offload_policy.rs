@@ -17,7 +17,6 @@
 
 use alloc::vec::Vec;
 
-#[cfg(feature = "std")]
 use offload_engine::status::NdisStatus;
 use offload_engine::{chimney::client::UploadReason, time::Duration};
 
@@ -49,7 +48,6 @@ impl Default for OffloadRules {
     }
 }
 
-#[cfg(feature = "std")]
 impl OffloadRules {
     /// Whether connections with these ports are offloaded by policy.
     pub(crate) fn covers(&self, local: u16, remote: u16) -> bool {
@@ -86,7 +84,6 @@ impl UploadReasons {
 
 /// Whether what the target has refused with `status` may be accepted later: a table was full, memory was short, or
 /// its judgement may change. What is wrong with the connection itself stays wrong.
-#[cfg(feature = "std")]
 pub(crate) fn may_change(status: NdisStatus) -> bool {
     !matches!(
         status,

@@ -24,7 +24,7 @@ use smoltcp::socket::tcp::{Socket, State};
 
 use crate::{
     observer::Flow,
-    wire::{TcpFrame, empty_frame},
+    wire::{Segment, empty_frame},
 };
 
 /// Largest value of the window field.
@@ -49,7 +49,7 @@ pub(crate) struct Standing {
 
 /// Looks at a segment of a connection before `flow` and `socket` see it.
 pub(crate) fn retrieve(
-    segment: &TcpFrame<'_>,
+    segment: &Segment<'_>,
     flow: &Flow,
     socket: &Socket<'_>,
     standing: Standing,

@@ -20,8 +20,7 @@ use offload_engine::{
     time::Duration,
 };
 
-#[cfg(feature = "std")]
-pub use crate::host::{ConnectionRow, Moves, Refusal, SocketState};
+pub use crate::row::{ConnectionRow, Moves, OffloadState, Refusal, SocketState};
 
 /// Bytes a client may have sent ([`Request::Send`]) without a [`Notice::Sent`] for them; what an upload has
 /// brought counts. A single list may be larger, if nothing else is unanswered.
@@ -155,7 +154,6 @@ pub enum Request {
         handle: OffloadHandle,
     },
     /// The client is there, and this is where it hears of its own connections and listeners. The first word of each.
-    #[cfg(feature = "std")]
     Register {
         /// What messages call it.
         name: &'static str,
@@ -168,7 +166,6 @@ pub enum Request {
     /// any more.
     Leave,
     /// What listeners and connections there are, by handle.
-    #[cfg(feature = "std")]
     List {
         /// Where the rows go; nobody waits for room in it.
         reply: crossbeam_channel::Sender<alloc::vec::Vec<ConnectionRow>>,
@@ -350,7 +347,6 @@ pub enum Notice {
 
 /// A request, and the client that makes it: connections and listeners are its own. [`ClientTag::NOBODY`]: somebody who
 /// gets no notices.
-#[cfg(feature = "std")]
 #[derive(Debug)]
 pub struct ClientRequest {
     /// Who asks.
@@ -361,7 +357,6 @@ pub struct ClientRequest {
 
 /// A client's end of the channels to the host stack. The clients of a shard have one channel down, so their requests
 /// are taken in the order in which they were made; each has its own channel up.
-#[cfg(feature = "std")]
 #[derive(Clone, Debug)]
 pub struct SocketPort {
     client: ClientTag,
@@ -369,7 +364,6 @@ pub struct SocketPort {
     notices: crossbeam_channel::Receiver<Notice>,
 }
 
-#[cfg(feature = "std")]
 impl SocketPort {
     /// Both ends, for a host stack with one client: that client's, and the host's.
     pub fn pair(
@@ -417,7 +411,6 @@ impl SocketPort {
 }
 
 /// The way down to the host stack, which the clients of a shard share. Whoever gets no notices may use it as it is.
-#[cfg(feature = "std")]
 #[derive(Clone, Debug)]
 pub struct RequestPort {
     requests: crossbeam_channel::Sender<ClientRequest>,
@@ -425,7 +418,6 @@ pub struct RequestPort {
     next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,
 }
 
-#[cfg(feature = "std")]
 impl RequestPort {
     /// Both ends for each of the `count` shards of one host stack: the clients', and the host's. The allocator is
     /// shared, so names are unique within the node.
@@ -475,7 +467,6 @@ impl RequestPort {
 
 /// The host's end of the channel from the clients of a shard. Notices go by what [`Request::Register`] has brought;
 /// the engine's doorbell is rung after sending, for clients live with the engine.
-#[cfg(feature = "std")]
 #[derive(Debug)]
 pub struct HostSocketPort {
     /// What clients want.

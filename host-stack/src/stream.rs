@@ -37,6 +37,7 @@ use offload_engine::{
 };
 
 use self::below::{push_to_host, push_to_target};
+pub use crate::row::OffloadState;
 use crate::socket::{EndpointId, HostError, ListenerId, RECEIVE_CREDIT_BYTES, Request, SocketPort};
 
 /// Bytes of one stream that may wait to be read.
@@ -91,19 +92,6 @@ impl Blocks {
         let size = size.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
         self.filling = BytesMut::with_capacity(size.max(room));
     }
-}
-
-/// Where a connection's data path is, in the words of Windows' Offload State column.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OffloadState {
-    /// With the host stack.
-    InHost,
-    /// Being handed down.
-    Offloading,
-    /// With the target.
-    Offloaded,
-    /// On its way back to the host.
-    Uploading,
 }
 
 /// What a stream looks like from outside.
@@ -323,18 +311,12 @@ struct Listener {
     accepted: VecDeque<OffloadHandle>,
 }
 
-/// A local endpoint that was asked for.
-#[derive(Debug)]
-struct Endpoint {
-    wanted: SocketAddr,
-    state: Option<Result<SocketAddr, HostError>>,
-}
-
 /// The streams and listeners of a client that wants plain TCP.
 #[derive(Debug)]
 pub struct Streams {
     port: SocketPort,
-    endpoints: HashMap<EndpointId, Endpoint>,
+    /// Local endpoints that were asked for; `None`: no answer yet.
+    endpoints: HashMap<EndpointId, Option<Result<SocketAddr, HostError>>>,
     streams: HashMap<OffloadHandle, Stream>,
     listeners: HashMap<ListenerId, Listener>,
     next_context: u64,
@@ -366,14 +348,14 @@ impl Streams {
     /// [`Streams::bound`] tells whether it is reserved.
     pub fn bind(&mut self, local: SocketAddr) -> EndpointId {
         let endpoint = EndpointId(self.port.allocate());
-        self.endpoints.insert(endpoint, Endpoint { wanted: local, state: None });
+        self.endpoints.insert(endpoint, None);
         self.port.request(Request::Bind { endpoint, local });
         endpoint
     }
 
     /// What a reserved endpoint is, or why it is not reserved; `None` while that is not known.
     pub fn bound(&self, endpoint: EndpointId) -> Option<Result<SocketAddr, HostError>> {
-        self.endpoints.get(&endpoint)?.state
+        *self.endpoints.get(&endpoint)?
     }
 
     /// Lets go of an endpoint. A listener on it and connections from it live on.
@@ -390,54 +372,18 @@ impl Streams {
         remote: SocketAddr,
         timeout: Duration,
     ) -> OffloadHandle {
-        self.start_connect(local, None, remote, timeout)
-    }
-
-    /// Starts to connect from an endpoint that was bound; `None`: there is none of that name.
-    pub fn connect_from(
-        &mut self,
-        endpoint: EndpointId,
-        remote: SocketAddr,
-        timeout: Duration,
-    ) -> Option<OffloadHandle> {
-        let local = self.endpoints.get(&endpoint)?.wanted;
-        Some(self.start_connect(Some(local), Some(endpoint), remote, timeout))
-    }
-
-    fn start_connect(
-        &mut self,
-        local: Option<SocketAddr>,
-        endpoint: Option<EndpointId>,
-        remote: SocketAddr,
-        timeout: Duration,
-    ) -> OffloadHandle {
         let handle = OffloadHandle(self.port.allocate());
         self.streams.insert(handle, Stream::new(OffloadState::InHost));
-        let at_once = false;
+        let (endpoint, at_once) = (None, false);
         self.port.request(Request::Connect { handle, local, endpoint, remote, timeout, at_once });
         handle
     }
 
     /// Starts to listen. [`Streams::listening`] tells whether it does.
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> ListenerId {
-        self.start_listen(local, None, backlog)
-    }
-
-    /// Starts to listen on an endpoint that was bound; `None`: there is none of that name.
-    pub fn listen_on(&mut self, endpoint: EndpointId, backlog: usize) -> Option<ListenerId> {
-        let local = self.endpoints.get(&endpoint)?.wanted;
-        Some(self.start_listen(local, Some(endpoint), backlog))
-    }
-
-    fn start_listen(
-        &mut self,
-        local: SocketAddr,
-        endpoint: Option<EndpointId>,
-        backlog: usize,
-    ) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
         self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
-        let at_once = false;
+        let (endpoint, at_once) = (None, false);
         self.port.request(Request::Listen { listener, local, endpoint, backlog, at_once });
         listener
     }

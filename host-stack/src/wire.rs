@@ -4,21 +4,14 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use etherparse::{
-    EtherType, Ethernet2Slice, IpHeaders, IpNumber, Ipv4Slice, Ipv6Slice, NetHeaders,
-    PacketBuilder, PacketBuilderStep, PacketHeaders, TcpHeader, TcpOptionElement, TcpSlice,
+    EtherType, IpHeaders, NetHeaders, PacketBuilder, PacketBuilderStep, PacketHeaders, TcpHeader,
+    TcpOptionElement,
 };
 use offload_engine::{
-    chimney::state::{ConnectionState, MacAddress, TcpConst},
-    frame::{TcpOption, TcpOptions, checksum},
-    tcp::{Ecn, Flags, SeqNum, Timestamps},
+    frame::{self, FlowKey, NoSegment, SACK_BLOCKS_MAX, TcpFrame, TcpOption, checksum},
+    state::{ConnectionState, MacAddress, TcpConst},
+    tcp::{self, Flags, SackBlock, SeqNum, Timestamps},
 };
-
-/// A connection's name on the wire, seen from our side.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct FourTuple {
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
-}
 
 /// What a SYN offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,13 +30,13 @@ const TCP_HEADER_BYTES_MIN: usize = 20;
 /// Largest window scale (RFC 7323 s2.3).
 pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
 
-/// A TCP segment.
+/// A TCP segment: what the host reads of its frame, and changes of it.
 #[derive(Clone, Debug)]
-pub(crate) struct TcpFrame<'a> {
+pub(crate) struct Segment<'a> {
     pub(crate) source_mac: MacAddress,
     pub(crate) destination_mac: MacAddress,
-    pub(crate) source: SocketAddr,
-    pub(crate) destination: SocketAddr,
+    /// As it was parsed: flow as of a received segment, ECN bits, payload, checksum.
+    pub(crate) frame: TcpFrame<'a>,
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
     pub(crate) flags: Flags,
@@ -51,13 +44,10 @@ pub(crate) struct TcpFrame<'a> {
     pub(crate) syn_options: SynOptions,
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) payload_len: u32,
-    /// The ECN bits of its IP header.
-    pub(crate) ecn: Ecn,
     /// Where its TCP header begins in the frame.
-    tcp_at: usize,
-    /// No option has an illegal length, and the IPv4 header's checksum is right: smoltcp drops it otherwise.
+    pub(crate) tcp_at: usize,
+    /// No option has an illegal length: smoltcp drops it otherwise.
     pub(crate) is_well_formed: bool,
-    segment: TcpSlice<'a>,
 }
 
 /// The flags by which a SYN offers ECN (RFC 3168 s6.1.1).
@@ -76,7 +66,7 @@ pub(crate) fn add_flags(frame: &mut [u8], tcp_at: usize, flags: Flags) {
 }
 
 /// `frame` with the sequence number, FIN and ECE, and as much of its payload as `segment` has now.
-pub(crate) fn rewritten(frame: &[u8], segment: &TcpFrame<'_>) -> Option<Vec<u8>> {
+pub(crate) fn rewritten(frame: &[u8], segment: &Segment<'_>) -> Option<Vec<u8>> {
     let headers = PacketHeaders::from_ethernet_slice(frame).ok()?;
     let ip = match headers.net? {
         NetHeaders::Ipv4(header, extensions) => IpHeaders::Ipv4(header, extensions),
@@ -102,113 +92,79 @@ pub(crate) fn set_window(frame: &mut [u8], tcp_at: usize, window: u16) {
 #[derive(Clone, Debug)]
 pub(crate) enum Frame<'a> {
     /// A whole TCP segment.
-    Tcp(TcpFrame<'a>),
+    Tcp(Segment<'a>),
     /// A fragment of an IP packet. smoltcp is built without reassembly and would take a first fragment
     /// for the whole; RFC 9293 connections with path MTU discovery never need one.
     Fragment,
+    /// TCP behind a bad IP header, where smoltcp sees no segment.
+    BadHeader,
     /// Anything else, malformed TCP among it: smoltcp's to judge.
     Other,
 }
 
-/// Looks at a frame, up to the TCP options.
+/// Parses a frame. VLANs are not the host's: what is tagged is smoltcp's to drop.
 pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
-    let Ok(ethernet) = Ethernet2Slice::from_slice_without_fcs(frame) else {
-        return Frame::Other;
-    };
-    let mut is_well_formed;
-    let (source, destination, ecn, packet) = match ethernet.ether_type() {
-        EtherType::IPV4 => {
-            let Ok(ip) = Ipv4Slice::from_slice(ethernet.payload_slice()) else {
-                return Frame::Other;
-            };
-            let header = ip.header();
-            // RFC 791 s3.1: with its checksum the header adds up to nothing.
-            is_well_formed = checksum::finish(checksum::add(0, header.slice())) == 0;
-            (
-                IpAddr::V4(header.source_addr()),
-                IpAddr::V4(header.destination_addr()),
-                header.ecn().value(),
-                ip.payload().clone(),
-            )
+    match frame::parse(frame) {
+        _ if frame.get(12..14) == Some(&EtherType::VLAN_TAGGED_FRAME.0.to_be_bytes()) => {
+            Frame::Other
         }
-        EtherType::IPV6 => {
-            let Ok(ip) = Ipv6Slice::from_slice(ethernet.payload_slice()) else {
-                return Frame::Other;
-            };
-            let header = ip.header();
-            // RFC 8200 s3, RFC 2675: 0 stands for a jumbogram, which an Ethernet frame never holds. The slice would
-            // go on to the frame's end; smoltcp sees no segment there.
-            is_well_formed = header.payload_length() != 0;
-            (
-                IpAddr::V6(header.source_addr()),
-                IpAddr::V6(header.destination_addr()),
-                header.ecn().value(),
-                ip.payload().clone(),
-            )
-        }
-        _ => return Frame::Other,
-    };
-    if packet.fragmented {
-        return Frame::Fragment;
+        Ok(tcp) => Frame::Tcp(Segment::new(frame, tcp)),
+        Err(NoSegment::Fragment) => Frame::Fragment,
+        Err(NoSegment::BadHeader) => Frame::BadHeader,
+        Err(NoSegment::Other) => Frame::Other,
     }
-    if packet.ip_number != IpNumber::TCP {
-        return Frame::Other;
-    }
-    let Ok(segment) = TcpSlice::from_slice(packet.payload) else {
-        return Frame::Other;
-    };
-    let mut syn_options = SynOptions::default();
-    let mut timestamps = None;
-    for option in TcpOptions::new(segment.options()) {
-        match option {
-            Ok(TcpOption::Mss(mss)) => syn_options.mss = Some(mss).filter(|mss| *mss != 0),
-            Ok(TcpOption::WindowScale(scale)) => {
-                syn_options.window_scale = Some(scale.min(WINDOW_SCALE_MAX));
+}
+
+impl<'a> Segment<'a> {
+    fn new(data: &[u8], frame: TcpFrame<'a>) -> Self {
+        let mac = |at: usize| MacAddress(core::array::from_fn(|index| data[at + index]));
+        let mut sack = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; SACK_BLOCKS_MAX];
+        let tcp::Segment { seq, ack, flags, window, timestamps, payload, .. } =
+            frame.segment(0, &mut sack);
+        let mut syn_options = SynOptions::default();
+        let mut is_well_formed = true;
+        for option in frame.options() {
+            match option {
+                Ok(TcpOption::Mss(mss)) => syn_options.mss = Some(mss).filter(|mss| *mss != 0),
+                Ok(TcpOption::WindowScale(scale)) => {
+                    syn_options.window_scale = Some(scale.min(WINDOW_SCALE_MAX));
+                }
+                Ok(TcpOption::SackPermitted) => syn_options.sack = true,
+                Ok(TcpOption::Timestamps(_) | TcpOption::Sack(_) | TcpOption::Unknown(_)) => {}
+                Err(_) => is_well_formed = false,
             }
-            Ok(TcpOption::SackPermitted) => syn_options.sack = true,
-            Ok(TcpOption::Timestamps(value)) => timestamps = Some(value),
-            Ok(TcpOption::Sack(_) | TcpOption::Unknown(_)) => {}
-            Err(_) => is_well_formed = false,
+        }
+        Self {
+            source_mac: mac(6),
+            destination_mac: mac(0),
+            frame,
+            seq,
+            ack,
+            flags,
+            window,
+            syn_options,
+            timestamps,
+            payload_len: payload.len() as u32,
+            // Both lie in one buffer.
+            tcp_at: frame.header().as_ptr().addr() - data.as_ptr().addr(),
+            is_well_formed,
         }
     }
-    Frame::Tcp(TcpFrame {
-        source_mac: MacAddress(ethernet.source()),
-        destination_mac: MacAddress(ethernet.destination()),
-        source: SocketAddr::new(source, segment.source_port()),
-        destination: SocketAddr::new(destination, segment.destination_port()),
-        seq: SeqNum(segment.sequence_number()),
-        ack: SeqNum(segment.acknowledgment_number()),
-        flags: flags(&segment),
-        window: segment.window_size(),
-        syn_options,
-        timestamps,
-        payload_len: segment.payload().len() as u32,
-        ecn: Ecn::from_bits(ecn),
-        // Both lie in one buffer.
-        tcp_at: packet.payload.as_ptr().addr() - frame.as_ptr().addr(),
-        is_well_formed,
-        segment,
-    })
-}
 
-fn flags(segment: &TcpSlice<'_>) -> Flags {
-    Flags(segment.header_slice()[13])
-}
-
-impl TcpFrame<'_> {
-    /// Where its TCP header begins in the frame.
-    pub(crate) const fn tcp_at(&self) -> usize {
-        self.tcp_at
+    /// Its connection, if the frame has come to us.
+    pub(crate) const fn received_on(&self) -> FlowKey {
+        self.frame.flow
     }
 
-    /// The name of its connection, if the frame has come to us.
-    pub(crate) const fn received_on(&self) -> FourTuple {
-        FourTuple { local: self.destination, remote: self.source }
+    /// Its connection, if the frame leaves us.
+    pub(crate) const fn sent_on(&self) -> FlowKey {
+        self.frame.flow.reversed()
     }
 
-    /// The name of its connection, if the frame leaves us.
-    pub(crate) const fn sent_on(&self) -> FourTuple {
-        FourTuple { local: self.source, remote: self.destination }
+    /// The addresses of another frame on the same way.
+    pub(crate) fn way(&self) -> Way {
+        let macs = (self.source_mac, self.destination_mac);
+        Way { macs, from: self.frame.flow.remote(), to: self.frame.flow.local() }
     }
 
     /// Offers ECN, if it is a SYN without ACK (RFC 3168 s6.1.1: an ECN-setup SYN).
@@ -234,42 +190,22 @@ impl TcpFrame<'_> {
         self.flags.contains(Flags::RST)
     }
 
-    /// Its payload, as it was parsed.
-    pub(crate) fn payload(&self) -> &[u8] {
-        self.segment.payload()
-    }
-
     /// Sequence numbers it takes: payload, SYN, FIN.
     pub(crate) fn sequence_len(&self) -> u32 {
         self.payload_len
             + u32::from(self.flags.contains(Flags::SYN))
             + u32::from(self.flags.contains(Flags::FIN))
     }
-
-    /// Whether its TCP checksum is right (RFC 9293 s3.1).
-    pub(crate) fn checksum_is_right(&self) -> bool {
-        let expected = match (self.source.ip(), self.destination.ip()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                self.segment.calc_checksum_ipv4(source.octets(), destination.octets()).ok()
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                self.segment.calc_checksum_ipv6(source.octets(), destination.octets()).ok()
-            }
-            // Both come from one IP header.
-            _ => None,
-        };
-        // A sum of nothing can be written 0 and 0xffff (RFC 1071 s2), and Linux writes the latter.
-        let same = |expected: u16| expected % 0xffff == self.segment.checksum() % 0xffff;
-        expected.is_some_and(same)
-    }
 }
 
 /// A segment without data at `seq`, with the addresses, acknowledgement, window and timestamps of `segment`.
-pub(crate) fn empty_frame(segment: &TcpFrame<'_>, seq: SeqNum, fin: bool) -> Option<Vec<u8>> {
-    let macs = (segment.source_mac, segment.destination_mac);
-    let way = Way { macs, from: segment.source, to: segment.destination };
-    let &TcpFrame { ack, window, timestamps, .. } = segment;
-    ack_frame(way, u8::MAX, &Acknowledgement { seq, ack, window, timestamps, ece: false, fin })
+pub(crate) fn empty_frame(segment: &Segment<'_>, seq: SeqNum, fin: bool) -> Option<Vec<u8>> {
+    let &Segment { ack, window, timestamps, .. } = segment;
+    ack_frame(
+        segment.way(),
+        u8::MAX,
+        &Acknowledgement { seq, ack, window, timestamps, ece: false, fin },
+    )
 }
 
 /// Fields of a bare acknowledgement.
@@ -362,14 +298,29 @@ fn write(builder: PacketBuilderStep<TcpHeader>, payload: &[u8]) -> Option<Vec<u8
     Some(frame)
 }
 
+/// For tests: the frame with these flags (`S`, `F`, `R`, and any other letter for ACK) and this payload.
+#[cfg(test)]
+pub(crate) fn forged(
+    builder: PacketBuilderStep<TcpHeader>,
+    flags: &str,
+    ack: u32,
+    payload: &[u8],
+) -> Vec<u8> {
+    let builder = flags.chars().fold(builder, |builder, flag| match flag {
+        'S' => builder.syn(),
+        'F' => builder.fin(),
+        'R' => builder.rst(),
+        _ => builder.ack(ack),
+    });
+    write(builder, payload).expect("memory")
+}
+
 #[cfg(test)]
 mod tests {
-    use alloc::vec::Vec;
-
     use etherparse::{PacketBuilder, TcpOptionElement};
     use offload_engine::tcp::{Flags, SeqNum, Timestamps};
 
-    use super::{Frame, empty_frame, parse};
+    use super::{Frame, empty_frame, forged, parse};
 
     // RFC 7323 s3.2: once agreed on, timestamps are in every segment, also in one that the host makes of another.
     #[test]
@@ -384,13 +335,12 @@ mod tests {
                     false => ethernet.ipv4([1; 4], [2; 4], 64),
                     true => ethernet.ipv6([1; 16], [2; 16], 64),
                 };
-                let builder = ip.tcp(1, 2, 3, 4).ack(5).psh().options(options).unwrap();
-                let mut whole = Vec::new();
-                builder.write(&mut whole, b"data").unwrap();
+                let builder = ip.tcp(1, 2, 3, 4).psh().options(options).unwrap();
+                let whole = forged(builder, "A", 5, b"data");
                 let Frame::Tcp(whole) = parse(&whole) else { panic!("a segment") };
                 let empty = empty_frame(&whole, SeqNum(9), fin).unwrap();
                 let Frame::Tcp(empty) = parse(&empty) else { panic!("a segment") };
-                assert!(empty.is_well_formed && empty.checksum_is_right());
+                assert!(empty.is_well_formed && empty.frame.checksum_is_valid());
                 assert_eq!(empty.timestamps, expected);
                 assert_eq!((empty.seq, empty.payload_len), (SeqNum(9), 0));
                 assert_eq!((empty.ack, empty.window), (whole.ack, whole.window));
@@ -406,18 +356,14 @@ mod tests {
     // RFC 8200 s3: where smoltcp sees no segment, nothing is to be learned of one. Nothing of IPv6's header is
     // under a checksum, so a damaged length comes through.
     #[test]
-    fn a_length_of_nothing_is_not_well_formed() {
-        let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
-            .ipv6([1; 16], [2; 16], 64)
-            .tcp(1, 2, 3, 4)
-            .ack(5);
-        let mut frame = Vec::new();
-        builder.write(&mut frame, b"data").unwrap();
+    fn a_length_of_nothing_is_a_bad_header() {
+        let builder =
+            PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 64).tcp(1, 2, 3, 4);
+        let mut frame = forged(builder, "A", 5, b"data");
         let Frame::Tcp(segment) = parse(&frame) else { panic!("a segment") };
         assert!(segment.is_well_formed);
         frame[18..20].fill(0);
-        let Frame::Tcp(segment) = parse(&frame) else { panic!("a segment") };
-        assert!(!segment.is_well_formed && segment.checksum_is_right());
+        assert!(matches!(parse(&frame), Frame::BadHeader));
     }
 
     // RFC 1071 s2: one's complement has two zeros.
@@ -429,9 +375,7 @@ mod tests {
                 false => ethernet.ipv4([1; 4], [2; 4], 64),
                 true => ethernet.ipv6([1; 16], [2; 16], 64),
             };
-            let mut frame = Vec::new();
-            ip.tcp(1, 2, 3, 4).ack(5).write(&mut frame, &word.to_be_bytes()).unwrap();
-            frame
+            forged(ip.tcp(1, 2, 3, 4), "A", 5, &word.to_be_bytes())
         };
         for v6 in [false, true] {
             let checksum_at = if v6 { 14 + 40 + 16 } else { 14 + 20 + 16 };
@@ -441,7 +385,7 @@ mod tests {
             let mut frame = frame(v6, stated(&frame(v6, 0)));
             assert_eq!(stated(&frame), 0);
             let is_right = |frame: &[u8]| match parse(frame) {
-                Frame::Tcp(segment) => segment.checksum_is_right(),
+                Frame::Tcp(segment) => segment.frame.checksum_is_valid(),
                 _ => panic!("a segment"),
             };
             assert!(is_right(&frame));

@@ -12,13 +12,11 @@ use host_stack::{
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
-    chimney::{
-        client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-        state::MacAddress,
-    },
+    chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{CLIENTS_MAX, Callback, Connections, EngineConfig, NodeClient},
     link::{MemoryLink, MemoryLinkOptions, memory_link_pair},
     nbl::{NblChain, NetBufferList, ReceiveChain},
+    state::MacAddress,
     time::{Duration, Instant},
 };
 

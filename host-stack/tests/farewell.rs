@@ -16,9 +16,10 @@ use host_stack::{
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::MacAddress},
+    chimney::client::OffloadHandle,
     engine::EngineConfig,
     link::{Link, MemoryLinkOptions},
+    state::MacAddress,
     time::Duration,
 };
 

@@ -21,10 +21,11 @@ use host_stack::{
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::MacAddress},
+    chimney::client::OffloadHandle,
     engine::EngineConfig,
     link::{Impaired, Impairments, Link, MemoryLink, MemoryLinkOptions, Tee, memory_link_pair},
     nbl::NetBufferList,
+    state::MacAddress,
     status::NdisStatus,
     tcp::PushPolicy,
     time::{Duration, Instant},

@@ -20,9 +20,9 @@ use host_stack::simulation::Pair;
 use host_stack::socket::OffloadPolicy;
 use host_stack::stream::{OffloadState, Streams};
 use offload_engine::chimney::client::OffloadHandle;
-use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::EngineConfig;
 use offload_engine::link::{MemoryLink, MemoryLinkOptions, memory_link_pair};
+use offload_engine::state::MacAddress;
 use offload_engine::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 

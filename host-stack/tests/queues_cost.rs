@@ -25,9 +25,9 @@ use host_stack::node::{Node, NodeConfig, Progress};
 use host_stack::socket::ListenerId;
 use host_stack::stream::Streams;
 use offload_engine::chimney::client::OffloadHandle;
-use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::EngineConfig;
 use offload_engine::link::{TapOptions, VnetMode, open_tap_queues};
+use offload_engine::state::MacAddress;
 use offload_engine::time::Duration as EngineDuration;
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,6 +1,6 @@
 //! The offload target: a TAP link, the offloaded TCP data path, and the target's half of the chimney.
 //!
-//! The protocol cores ([`memory`], [`nbl`], [`tcp`], [`chimney`], [`frame`]) are pure: no clock, no I/O, no
+//! The protocol cores ([`memory`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no clock, no I/O, no
 //! thread, no lock. They build as `no_std` + `alloc` with `--no-default-features`. The shell around
 //! them (`link`, `engine`) needs `std` and is the only place that reads a device or waits.
 #![no_std]
@@ -17,6 +17,8 @@ pub mod frame;
 pub mod link;
 pub mod memory;
 pub mod nbl;
+mod segment;
+pub mod state;
 pub mod status;
 #[cfg(feature = "std")]
 pub mod sync;

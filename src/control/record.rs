@@ -11,8 +11,9 @@ use host_stack::{
     stream::OffloadState,
 };
 use offload_engine::{
-    chimney::{client::UploadReason, state::TcpConst},
+    chimney::client::UploadReason,
     engine::Look,
+    state::TcpConst,
     status::NdisStatus,
     tcp::{CaState, Info},
 };

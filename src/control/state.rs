@@ -3,12 +3,10 @@
 //! value and RttVar four times. Members that Windows does not have stand apart, under "extensions".
 
 use offload_engine::{
-    chimney::{
-        state::{
-            NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached, PathConst,
-            PathState, TcpCached, TcpConst, TcpDelegated, Ticks, TimerState,
-        },
-        tree::TcpQueried,
+    chimney::tree::TcpQueried,
+    state::{
+        NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached, PathConst,
+        PathState, TcpCached, TcpConst, TcpDelegated, Ticks, TimerState,
     },
     tcp::SeqNum,
 };
@@ -183,7 +181,7 @@ fn ticks(time: Option<Ticks>) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use offload_engine::{chimney::state::MacAddress, tcp::TcpPhase};
+    use offload_engine::{state::MacAddress, tcp::TcpPhase};
 
     use super::*;
 

@@ -12,12 +12,13 @@ use core::net::SocketAddr;
 
 use bytes::Bytes;
 use offload_engine::{
-    chimney::state::{
+    frame::FlowKey,
+    nbl::NblChain,
+    state::{
         ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
         NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
         TcpState, Ticks, TimerState,
     },
-    nbl::NblChain,
     tcp::{SeqNum, TcpPhase},
     time::Instant,
 };
@@ -27,12 +28,11 @@ use smoltcp::{
     time::{Duration, Instant as SmolInstant},
 };
 
-use super::{BLOCKS_MAX, PIECE_MAX, RTO_TICKS, stage::Stage, take};
+use super::{BLOCKS_MAX, PIECE_MAX, stage::Stage, take};
 use crate::{
     clock::to_smoltcp,
     device::QueueDevice,
-    observer::{Agreed, Flow, SendWindow},
-    wire::FourTuple,
+    observer::{Agreed, Flow, RTO_TICKS, SendWindow},
 };
 
 /// Beyond smoltcp's limit of one challenge ACK a second.
@@ -43,7 +43,7 @@ const DEFAULT_MSS: (u16, u16) = (536, 1220);
 /// What the socket does not hold.
 pub(crate) struct Surroundings<'a> {
     /// The connection's name.
-    pub(crate) tuple: FourTuple,
+    pub(crate) tuple: FlowKey,
     /// What the wire says.
     pub(crate) flow: &'a Flow,
     /// SND.UNA by counting: first sequence number + bytes written - bytes in the send queue.
@@ -367,8 +367,8 @@ fn describe(
         },
         path: PathState {
             constant: PathConst {
-                source_address: tuple.local.ip(),
-                destination_address: tuple.remote.ip(),
+                source_address: tuple.local().ip(),
+                destination_address: tuple.remote().ip(),
             },
             cached: PathCached { path_mtu },
         },
@@ -383,9 +383,9 @@ fn describe(
     }
 }
 
-fn constant(tuple: FourTuple, agreed: Agreed, path_mtu: u32) -> TcpConst {
+fn constant(tuple: FlowKey, agreed: Agreed, path_mtu: u32) -> TcpConst {
     let Agreed { remote_mss, local_mss, window_scales, sack, timestamps, ecn } = agreed;
-    let FourTuple { local, remote } = tuple;
+    let (local, remote) = (tuple.local(), tuple.remote());
     let (default_mss, headers) = match local {
         SocketAddr::V4(_) => (DEFAULT_MSS.0, 40),
         SocketAddr::V6(_) => (DEFAULT_MSS.1, 60),

@@ -25,8 +25,9 @@ use alloc::{vec, vec::Vec};
 
 use bytes::Bytes;
 use offload_engine::{
-    chimney::state::{ConnectionState, PathConst, TcpCached, TcpConst, TcpDelegated, TcpState},
+    frame::FlowKey,
     nbl::{NblChain, NetBufferList},
+    state::{ConnectionState, PathConst, TcpCached, TcpConst, TcpDelegated, TcpState},
     tcp::{SeqNum, TcpPhase},
 };
 use smoltcp::{
@@ -37,14 +38,12 @@ use smoltcp::{
 };
 
 use super::{
-    BLOCKS_MAX, PIECE_MAX, RTO_TICKS,
+    BLOCKS_MAX, PIECE_MAX,
     isn::{SALTS, seed_for},
     stage::{Said, Stage},
 };
 use crate::{
-    copy::send_piece,
-    window::scale_of_buffer,
-    wire::{FourTuple, WINDOW_SCALE_MAX},
+    copy::send_piece, observer::RTO_TICKS, window::scale_of_buffer, wire::WINDOW_SCALE_MAX,
 };
 
 /// The largest receive buffer, bytes: what a scaled window can be (RFC 7323 s2.3).
@@ -87,12 +86,12 @@ pub(crate) struct Imported {
 }
 
 /// The 4-tuple of a connection's state.
-pub(crate) fn tuple_of(state: &ConnectionState) -> FourTuple {
+pub(crate) fn tuple_of(state: &ConnectionState) -> FlowKey {
     let PathConst { source_address, destination_address } = state.path.constant;
-    FourTuple {
-        local: (source_address, state.tcp.constant.local_port).into(),
-        remote: (destination_address, state.tcp.constant.remote_port).into(),
-    }
+    FlowKey::new(
+        (source_address, state.tcp.constant.local_port).into(),
+        (destination_address, state.tcp.constant.remote_port).into(),
+    )
 }
 
 /// A closed socket with buffers of these sizes, in bytes.
@@ -116,7 +115,7 @@ pub(crate) fn import(
 
 /// Everything the replay has to bring about.
 struct Replay<'a> {
-    tuple: FourTuple,
+    tuple: FlowKey,
     constant: TcpConst,
     delegated: TcpDelegated,
     send_data: &'a NblChain,

@@ -46,17 +46,12 @@ pub(super) fn seed_for(isn: u32, salt: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        handoff::{import::fresh_socket, stage::Stage},
-        wire::FourTuple,
-    };
+    use crate::handoff::{import::fresh_socket, stage::Stage};
+    use offload_engine::frame::FlowKey;
     use smoltcp::time::Instant;
 
     fn drawn(seed: u64) -> u32 {
-        let tuple = FourTuple {
-            local: "10.0.0.1:1".parse().unwrap(),
-            remote: "10.0.0.2:2".parse().unwrap(),
-        };
+        let tuple = FlowKey::new("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
         let mut stage = Stage::new(Instant::ZERO, tuple, seed);
         let socket = stage.enter(fresh_socket(1024, 1024));
         assert!(stage.connect(socket));

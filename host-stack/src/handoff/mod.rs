@@ -11,8 +11,6 @@
 //!
 //! What smoltcp does not tell, the [`observer`](crate::observer) has recorded.
 
-use offload_engine::chimney::state::Ticks;
-
 pub(crate) mod export;
 pub(crate) mod import;
 mod isn;
@@ -20,8 +18,6 @@ mod stage;
 
 pub(crate) use self::stage::take;
 
-/// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4).
-pub(crate) const RTO_TICKS: Ticks = 1_000;
 /// Most bytes injected at once: below the largest IP packet (65 535) with its headers.
 pub(crate) const PIECE_MAX: usize = 32 * 1024;
 

@@ -7,7 +7,7 @@
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
 
-use offload_engine::tcp::SeqNum;
+use offload_engine::{frame::FlowKey, tcp::SeqNum};
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet},
     phy::{Checksum, ChecksumCapabilities, Medium},
@@ -19,7 +19,7 @@ use smoltcp::{
     },
 };
 
-use crate::{device::QueueDevice, wire::FourTuple};
+use crate::device::QueueDevice;
 
 /// Largest IP packet on the stage.
 const STAGE_MTU: usize = 65_535;
@@ -39,17 +39,17 @@ pub(super) struct Stage {
     interface: Interface,
     device: QueueDevice,
     sockets: SocketSet<'static>,
-    tuple: FourTuple,
+    tuple: FlowKey,
 }
 
 impl Stage {
     /// An empty stage; `seed` is that of its interface's random numbers.
-    pub(super) fn new(now: Instant, tuple: FourTuple, seed: u64) -> Self {
+    pub(super) fn new(now: Instant, tuple: FlowKey, seed: u64) -> Self {
         let mut device = QueueDevice::new(Medium::Ip, STAGE_MTU);
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut device, now);
-        let local = IpAddress::from(tuple.local.ip());
+        let local = IpAddress::from(tuple.local().ip());
         // A prefix of 0 puts every peer on the same link. The first address always fits.
         interface.update_ip_addrs(|addresses| {
             let _ = addresses.push(IpCidr::new(local, 0));
@@ -72,14 +72,14 @@ impl Stage {
     /// Has the socket open the connection; the ISN comes from this stage's seed.
     pub(super) fn connect(&mut self, handle: SocketHandle) -> bool {
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);
-        socket.connect(self.interface.context(), self.tuple.remote, self.tuple.local).is_ok()
+        socket.connect(self.interface.context(), self.tuple.remote(), self.tuple.local()).is_ok()
     }
 
     /// A segment of the peer's without payload or options, for [`Stage::say`].
     pub(super) fn line(&self, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
         TcpRepr {
-            src_port: self.tuple.remote.port(),
-            dst_port: self.tuple.local.port(),
+            src_port: self.tuple.remote().port(),
+            dst_port: self.tuple.local().port(),
             control: TcpControl::None,
             seq_number: TcpSeqNumber(seq.0.cast_signed()),
             ack_number: Some(TcpSeqNumber(ack.0.cast_signed())),
@@ -96,7 +96,7 @@ impl Stage {
     /// The peer says one segment. Returns the direct answers; what waits for a poll is for
     /// [`Stage::listen`].
     pub(super) fn say(&mut self, now: Instant, segment: &TcpRepr<'_>) -> Vec<Said> {
-        let (source, destination) = (address(self.tuple.remote), address(self.tuple.local));
+        let (source, destination) = (address(self.tuple.remote()), address(self.tuple.local()));
         let ip = IpRepr::new(source, destination, IpProtocol::Tcp, segment.buffer_len(), 64);
         let mut packet = vec![0; ip.buffer_len()];
         ip.emit(&mut packet, &ChecksumCapabilities::default());
@@ -114,7 +114,7 @@ impl Stage {
     }
 
     fn answers(&mut self) -> Vec<Said> {
-        let (source, destination) = (address(self.tuple.local), address(self.tuple.remote));
+        let (source, destination) = (address(self.tuple.local()), address(self.tuple.remote()));
         self.device.sent.drain(..).filter_map(|p| heard(&p, &source, &destination)).collect()
     }
 }

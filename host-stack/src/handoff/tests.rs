@@ -2,7 +2,6 @@
 
 use alloc::{string::String, vec, vec::Vec};
 
-use offload_engine::time::{Duration, Instant};
 use proptest::prelude::*;
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet},
@@ -24,13 +23,15 @@ use crate::{
     observer::Flow,
     retrieve::{Given, Standing, retrieve},
     window::{raise_scale, scale_of_buffer},
-    wire::{self, FourTuple, Frame},
+    wire::{self, Frame},
 };
 use offload_engine::{
-    chimney::state::{ConnectionState, TcpCached},
+    frame::FlowKey,
     memory::{SharedSpan, Span, to_vec},
     nbl::NetBufferList,
+    state::{ConnectionState, TcpCached},
     tcp::{SeqNum, TcpPhase},
+    time::{Duration, Instant},
 };
 
 const RECEIVE_BUFFER: usize = 100_000;
@@ -42,7 +43,7 @@ struct End {
     device: QueueDevice,
     sockets: SocketSet<'static>,
     socket: SocketHandle,
-    tuple: FourTuple,
+    tuple: FlowKey,
     flow: Flow,
     first_sent: SeqNum,
     written: u64,
@@ -98,10 +99,10 @@ impl End {
             device,
             socket: sockets.add(socket),
             sockets,
-            tuple: FourTuple {
-                local: (address(number), local).into(),
-                remote: (address(3 - number), remote).into(),
-            },
+            tuple: FlowKey::new(
+                (address(number), local).into(),
+                (address(3 - number), remote).into(),
+            ),
             flow: Flow::new(Instant::ZERO),
             first_sent: SeqNum(0),
             written: 0,
@@ -129,15 +130,15 @@ impl End {
             return;
         }
         if let Frame::Tcp(segment) = wire::parse(&frame) {
-            assert!(segment.checksum_is_right());
+            assert!(segment.frame.checksum_is_valid());
             let socket = self.sockets.get::<Socket<'_>>(self.socket);
             let Given { ahead, mut whole } =
                 retrieve(&segment, &self.flow, socket, self.standing());
             let window = self.flow.kept_window(&segment).unwrap_or(segment.window);
             if let Some(mut frame) = ahead {
                 let Frame::Tcp(first) = wire::parse(&frame) else { panic!("a segment") };
-                assert!(first.is_well_formed && first.checksum_is_right());
-                let tcp_at = first.tcp_at();
+                assert!(first.is_well_formed && first.frame.checksum_is_valid());
+                let tcp_at = first.tcp_at;
                 self.flow.incoming(now, &first);
                 wire::set_window(&mut frame, tcp_at, window);
                 self.process(now, frame);
@@ -147,7 +148,7 @@ impl End {
             if !whole {
                 return;
             }
-            let tcp_at = segment.tcp_at();
+            let tcp_at = segment.tcp_at;
             wire::set_window(&mut frame, tcp_at, window);
         }
         self.process(now, frame);
@@ -380,12 +381,12 @@ impl Bench {
         let mut random = oorandom::Rand32::new(seed);
         let mut ends =
             [End::new(1, v6, timestamps, &mut random), End::new(2, v6, true, &mut random)];
-        let listen = ends[1].tuple.local;
+        let listen = ends[1].tuple.local();
         ends[1].socket().listen(listen).unwrap();
         let End { interface, sockets, socket, tuple, .. } = &mut ends[0];
         sockets
             .get_mut::<Socket<'_>>(*socket)
-            .connect(interface.context(), tuple.remote, tuple.local)
+            .connect(interface.context(), tuple.remote(), tuple.local())
             .unwrap();
         let mut bench = Self {
             ends,

@@ -4,9 +4,9 @@ use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
         provider::{AdapterStatus, Forward, OffloadHost},
-        state::Ticks,
         tree::{InitiateTree, InvalidateTree, QueryTree, TerminateTree, UpdateTree},
     },
+    state::Ticks,
     time::Instant,
 };
 

@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use offload_engine::{
-    chimney::state::{MacAddress, TcpCached},
+    frame::FlowKey,
+    state::{MacAddress, TcpCached},
     time::Duration,
 };
 use smoltcp::iface::Interface;
@@ -14,7 +15,6 @@ use crate::{
     offload_policy::OffloadRules,
     socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy},
     window::{scale_for, scale_of_buffer},
-    wire::FourTuple,
 };
 
 /// Addresses of one host: smoltcp's table (`iface-max-addr-count-8`).
@@ -125,8 +125,8 @@ pub enum ConfigError {
 impl HostConfig {
     /// Returns whether a connection is offloaded as soon as it is established because its client wants it
     /// ([`OffloadPolicy::Auto`]).
-    pub(super) fn wants(&self, at_once: bool, tuple: &FourTuple) -> bool {
-        let (local, remote) = (tuple.local.port(), tuple.remote.port());
+    pub(super) fn wants(&self, at_once: bool, tuple: &FlowKey) -> bool {
+        let (local, remote) = (tuple.local().port(), tuple.remote().port());
         at_once && self.policy == OffloadPolicy::Auto && self.rules.covers(local, remote)
     }
 
@@ -201,9 +201,12 @@ impl HostConfig {
         self.addresses.iter().any(|&(own, prefix)| shares_prefix(own, address, prefix))
     }
 
-    /// Whether a connection can be made to this address: to one station, on a port (RFC 9293 MUST-46).
+    /// Whether a connection can be made to this address: to one station, on a port (RFC 9293 MUST-46). IPv6 packets
+    /// do not carry mapped IPv4 addresses (RFC 4291 s2.5.5.2).
     pub(super) fn is_reachable(&self, remote: SocketAddr) -> bool {
-        remote.port() != 0 && is_unicast(remote.ip()) && !self.is_broadcast(remote.ip())
+        let address = remote.ip();
+        let is_mapped = address.to_canonical() != address;
+        remote.port() != 0 && is_unicast(address) && !is_mapped && !self.is_broadcast(address)
     }
 
     /// Whether `address` means every station of a subnet of ours (RFC 1122 s3.2.1.3; RFC 3021: not with

@@ -10,13 +10,14 @@ use bytes::Bytes;
 use offload_engine::{
     chimney::{
         client::{ClientTag, OffloadHandle, UploadReason},
-        state::TcpCached,
-        tree::{TargetContext, TcpObject},
+        tree::TargetContext,
     },
+    frame::FlowKey,
     nbl::{NblChain, NetBufferList},
+    state::{ConnectionState, TcpCached},
     status::NdisStatus,
     tcp::SeqNum,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use smoltcp::{
     iface::SocketHandle,
@@ -24,16 +25,11 @@ use smoltcp::{
 };
 
 use super::{
-    list::Refusal,
+    history::History,
     shards::{ClientId, ShardId},
-    stalls::Woken,
 };
 use crate::{
-    copy::send_piece,
-    observer::Flow,
-    retrieve::Standing,
-    socket::ListenerId,
-    wire::{FourTuple, TcpFrame},
+    copy::send_piece, observer::Flow, retrieve::Standing, socket::ListenerId, wire::Segment,
 };
 
 /// Ports given to who asks for none (RFC 6335 s6).
@@ -65,7 +61,7 @@ pub(super) struct Connection {
     pub(super) shard: ShardId,
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,
-    pub(super) tuple: FourTuple,
+    pub(super) tuple: FlowKey,
     pub(super) socket: SocketHandle,
     pub(super) flow: Flow,
     /// How much larger the scale of its windows is on the wire than in smoltcp.
@@ -81,6 +77,13 @@ pub(super) struct Connection {
     pub(super) woken: Option<Woken>,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
+}
+
+/// Duplicate acknowledgements that the host has made. For smoltcp they are the peer's: its time-out starts over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Woken {
+    pub(super) at: Instant,
+    pub(super) silence: Duration,
 }
 
 /// What goes out. All counts are bytes since the socket was made.
@@ -183,8 +186,8 @@ impl Connection {
     /// Takes the byte out of a keep-alive probe over data in flight: the peer would take it for theirs. Returns whether
     /// the segment is another one now. smoltcp probes whenever its timer does not run, also where a fast retransmission
     /// had to be dropped (see `stalls`); a probe is for a connection with nothing in flight (RFC 9293 s3.8.4).
-    pub(super) fn bare_probe(&self, segment: &mut TcpFrame<'_>) -> bool {
-        let &[byte] = segment.payload() else { return false };
+    pub(super) fn bare_probe(&self, segment: &mut Segment<'_>) -> bool {
+        let &[byte] = segment.frame.payload() else { return false };
         if segment.seq.is_before(self.flow.snd_una) || self.send.byte_at(segment.seq) == Some(byte)
         {
             return false;
@@ -339,7 +342,7 @@ pub(super) fn owned(lists: impl IntoIterator<Item = NetBufferList>) -> NblChain 
 
 /// Returns whether somebody waits for the list.
 fn is_owned(list: &NetBufferList) -> bool {
-    list.context != TcpObject::DISCONNECT_DATA
+    list.context != ConnectionState::DISCONNECT_DATA
 }
 
 impl Parked {
@@ -389,7 +392,7 @@ impl Listener {
 #[derive(Debug)]
 pub(super) struct Offloaded {
     pub(super) shard: ShardId,
-    pub(super) tuple: FourTuple,
+    pub(super) tuple: FlowKey,
     pub(super) client: ClientTag,
     pub(super) listener: Option<ListenerId>,
     pub(super) stage: OffloadStage,
@@ -425,47 +428,6 @@ pub(super) enum OffloadStage {
     With(TargetContext),
     /// The terminate is not complete; why it was asked for, if the target asked.
     Terminating(Option<UploadReason>),
-}
-
-/// What a connection has been through.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct History {
-    /// Its handshake was done then.
-    pub(super) opened_at: Instant,
-    /// It was last taken into the host then.
-    pub(super) returned_at: Instant,
-    /// Hand-overs to the target that were completed.
-    pub(super) offloads: u32,
-    /// Hand-overs from it.
-    pub(super) uploads: u32,
-    /// Why the target asked for the last upload, if it did.
-    pub(super) upload_reason: Option<UploadReason>,
-    /// Why the target last refused it.
-    pub(super) refusal: Option<NdisStatus>,
-    /// Hand-overs that were not done, and why the last one was not.
-    pub(super) refusals: u32,
-    pub(super) last_refusal: Option<Refusal>,
-}
-
-impl History {
-    pub(super) const fn new(opened_at: Instant) -> Self {
-        Self {
-            opened_at,
-            returned_at: opened_at,
-            offloads: 0,
-            uploads: 0,
-            upload_reason: None,
-            refusal: None,
-            refusals: 0,
-            last_refusal: None,
-        }
-    }
-
-    /// Counts a hand-over that was not done.
-    pub(super) fn refused(&mut self, refusal: Refusal) {
-        self.refusals += 1;
-        self.last_refusal = Some(refusal);
-    }
 }
 
 /// Whether a connection in the host may leave it.

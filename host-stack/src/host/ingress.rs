@@ -5,9 +5,10 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         provider::{Forward, OffloadProvider},
-        state::TcpCached,
     },
     engine::port::FromHost,
+    frame::FlowKey,
+    state::TcpCached,
     status::NdisStatus,
     time::Instant,
 };
@@ -16,9 +17,9 @@ use smoltcp::socket::tcp;
 use super::{
     CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX, Host,
     connection::{
-        Connection, History, Listener, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay,
-        specified,
+        Connection, Listener, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
     },
+    history::History,
     neighbors::SOLICIT_DELAY,
     ports::Name,
     shards::ShardId,
@@ -30,7 +31,7 @@ use crate::{
     observer::Flow,
     retrieve::{Given, retrieve},
     socket::ListenerId,
-    wire::{self, FourTuple, Frame, TcpFrame, Way},
+    wire::{self, Frame, Segment, Way},
 };
 
 /// What happens to a frame.
@@ -40,7 +41,7 @@ enum Verdict {
     /// smoltcp gets it with this window, of the segment that begins there.
     ProcessWith(u16, usize),
     /// smoltcp gets it, and the listener's socket becomes a connection by it.
-    Accept(ListenerId, FourTuple),
+    Accept(ListenerId, FlowKey),
     /// The target gets it.
     Forward(OffloadHandle),
     /// Nobody gets it.
@@ -57,7 +58,7 @@ impl Host {
         checksum_valid: bool,
     ) {
         let verdict = match wire::parse(&frame) {
-            Frame::Tcp(segment) if !checksum_valid && !segment.checksum_is_right() => {
+            Frame::Tcp(segment) if !checksum_valid && !segment.frame.checksum_is_valid() => {
                 self.stats.checksum_errors += 1;
                 Verdict::Drop
             }
@@ -66,6 +67,7 @@ impl Host {
             Frame::Tcp(segment) if !segment.is_well_formed => Verdict::Drop,
             Frame::Tcp(segment) if segment.destination_mac != self.config.mac => Verdict::Drop,
             Frame::Tcp(segment) => self.judge(now, shard, &segment),
+            Frame::BadHeader => Verdict::Drop,
             Frame::Fragment => {
                 self.stats.fragments_dropped += 1;
                 Verdict::Drop
@@ -87,7 +89,7 @@ impl Host {
         }
     }
 
-    fn judge(&mut self, now: Instant, shard: ShardId, segment: &TcpFrame<'_>) -> Verdict {
+    fn judge(&mut self, now: Instant, shard: ShardId, segment: &Segment<'_>) -> Verdict {
         let tuple = segment.received_on();
         match self.owners.get(&tuple).copied() {
             Some(Owner::Target(handle)) => Verdict::Forward(handle),
@@ -104,7 +106,7 @@ impl Host {
     }
 
     /// A segment of no connection, or of one that is over.
-    fn judge_late(&mut self, now: Instant, segment: &TcpFrame<'_>) -> Verdict {
+    fn judge_late(&mut self, now: Instant, segment: &Segment<'_>) -> Verdict {
         match self.time_waits.answer(now, self.config.time_wait, segment) {
             Answer::Unknown => return Verdict::Process,
             Answer::Silence => {}
@@ -112,7 +114,8 @@ impl Host {
                 let ttl = self.config.tcp.ttl_or_hop_limit;
                 let said = flow.acknowledgement(self.timestamps.at(now));
                 let macs = (self.config.mac, segment.source_mac);
-                let way = Way { macs, from: segment.destination, to: segment.source };
+                let way =
+                    Way { macs, from: segment.frame.flow.local(), to: segment.frame.flow.remote() };
                 let frame = wire::ack_frame(way, ttl, &said);
                 self.stats.frames_out += u64::from(frame.is_some());
                 if let Some(frame) = frame {
@@ -128,7 +131,7 @@ impl Host {
         &mut self,
         now: Instant,
         handle: OffloadHandle,
-        segment: &TcpFrame<'_>,
+        segment: &Segment<'_>,
     ) -> Verdict {
         let Some(connection) = self.connections.get_mut(&handle) else { return Verdict::Process };
         if let Stage::Handshake(_) = connection.stage {
@@ -156,7 +159,7 @@ impl Host {
         let window = connection.flow.kept_window(segment);
         if let Some(mut frame) = ahead {
             let Frame::Tcp(first) = wire::parse(&frame) else { return Verdict::Drop };
-            let tcp_at = first.tcp_at();
+            let tcp_at = first.tcp_at;
             connection.flow.incoming(now, &first);
             wire::set_window(&mut frame, tcp_at, window.unwrap_or(segment.window));
             self.process(now, frame);
@@ -169,7 +172,7 @@ impl Host {
         match window {
             _ if !whole => Verdict::Drop,
             _ if self.process_with_kept(now, handle, segment, window) => Verdict::Drop,
-            Some(window) => Verdict::ProcessWith(window, segment.tcp_at()),
+            Some(window) => Verdict::ProcessWith(window, segment.tcp_at),
             None => Verdict::Process,
         }
     }
@@ -182,7 +185,7 @@ impl Host {
         now: Instant,
         shard: ShardId,
         handle: OffloadHandle,
-        segment: &TcpFrame<'_>,
+        segment: &Segment<'_>,
     ) -> Verdict {
         let Some(connection) = self.connections.get_mut(&handle) else { return Verdict::Drop };
         match self.sockets.get::<tcp::Socket<'_>>(connection.socket).state() {
@@ -202,13 +205,13 @@ impl Host {
         }
     }
 
-    fn judge_new_syn(&mut self, arrived: ShardId, tuple: FourTuple) -> Verdict {
-        let hears = |(_, listener): &(&u64, &Listener)| listener.hears(tuple.local);
+    fn judge_new_syn(&mut self, arrived: ShardId, tuple: FlowKey) -> Verdict {
+        let hears = |(_, listener): &(&u64, &Listener)| listener.hears(tuple.local());
         if !self.listeners.iter().any(|listener| hears(&listener)) {
             return Verdict::Process;
         }
         // smoltcp would take a SYN that came by broadcast.
-        if !self.config.is_ours(tuple.local.ip()) {
+        if !self.config.is_ours(tuple.local().ip()) {
             return Verdict::Drop;
         }
         // They conflict, or share an address and are of different shards.
@@ -239,7 +242,7 @@ impl Host {
     }
 
     /// Lets a socket of the listener's take the SYN.
-    fn accept(&mut self, now: Instant, id: ListenerId, tuple: FourTuple, frame: Vec<u8>) {
+    fn accept(&mut self, now: Instant, id: ListenerId, tuple: FlowKey, frame: Vec<u8>) {
         let Some(listener) = self.listener(id) else { return };
         let (shard, client, at_once) = (listener.shard, listener.client, listener.at_once);
         let endpoint = smoltcp::wire::IpListenEndpoint {

@@ -17,7 +17,7 @@ use smoltcp::socket::tcp;
 use super::{Host, connection::Connection};
 use crate::{
     handoff::PIECE_MAX,
-    wire::{self, Acknowledgement, Frame, TcpFrame, Way},
+    wire::{self, Acknowledgement, Frame, Segment},
 };
 
 impl Host {
@@ -27,7 +27,7 @@ impl Host {
         &mut self,
         now: Instant,
         handle: OffloadHandle,
-        segment: &TcpFrame<'_>,
+        segment: &Segment<'_>,
         window: Option<u16>,
     ) -> bool {
         let has = |flag| segment.flags.contains(flag);
@@ -36,13 +36,12 @@ impl Host {
         if !keeps || !is_plain || segment.payload_len == 0 {
             return false;
         }
-        let &TcpFrame { seq, ack, timestamps, .. } = segment;
+        let &Segment { seq, ack, timestamps, .. } = segment;
         let window = window.unwrap_or(segment.window);
         let said =
             Acknowledgement { seq, ack, window, timestamps, ece: false, fin: has(Flags::FIN) };
-        let macs = (segment.source_mac, segment.destination_mac);
-        let way = Way { macs, from: segment.source, to: segment.destination };
-        self.ingress(now, wire::data_frame(way, u8::MAX, &said, segment.payload()));
+        let way = segment.way();
+        self.ingress(now, wire::data_frame(way, u8::MAX, &said, segment.frame.payload()));
         while let Some((seq, data)) = self.take_next(handle) {
             for (index, piece) in data.chunks(PIECE_MAX).enumerate() {
                 let seq = seq + (index * PIECE_MAX) as u32;

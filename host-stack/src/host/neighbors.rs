@@ -37,7 +37,7 @@ impl Host {
             return false;
         }
         connection.solicit_at = now + SOLICIT_INTERVAL;
-        let (source, remote) = (connection.tuple.local.ip(), connection.tuple.remote.ip());
+        let (source, remote) = (connection.tuple.local().ip(), connection.tuple.remote().ip());
         if let Some(next_hop) = self.config.next_hop(remote) {
             self.solicit_from(now, source, next_hop);
         }

@@ -11,18 +11,14 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use core::net::IpAddr;
 
 use offload_engine::{
-    chimney::{
-        client::OffloadHandle,
-        state::{
-            MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState,
-            PathCached, PathConst, PathState, Ticks,
-        },
-        tree::TargetContext,
+    chimney::{client::OffloadHandle, tree::TargetContext},
+    frame::FlowKey,
+    state::{
+        MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
+        PathConst, PathState, Ticks,
     },
     time::Instant,
 };
-
-use crate::wire::FourTuple;
 
 /// The ends of a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -100,8 +96,8 @@ pub(super) struct Unused {
 }
 
 impl PathKey {
-    pub(super) const fn of(tuple: &FourTuple) -> Self {
-        Self { source: tuple.local.ip(), destination: tuple.remote.ip() }
+    pub(super) fn of(tuple: &FlowKey) -> Self {
+        Self { source: tuple.local().ip(), destination: tuple.remote().ip() }
     }
 }
 

@@ -10,9 +10,9 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         provider::OffloadProvider,
-        state::{ConnectionState, NeighborState, PathState},
         tree::{Block, InitiateNode, InitiateTree, TargetContext, TcpBlock, TcpObject},
     },
+    state::{ConnectionState, NeighborState, PathState},
     status::NdisStatus,
     time::Instant,
 };
@@ -21,7 +21,6 @@ use smoltcp::socket::tcp::{self, State};
 use super::{
     Host,
     connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
-    list::Refusal,
     objects::{Link, Neighbor, Object, Path, PathKey, Unused},
     shards::ShardId,
     upload::Origin,
@@ -33,6 +32,7 @@ use crate::{
         export::{ExportError, Surroundings, export, push_acknowledgement},
     },
     offload_policy::may_change,
+    row::Refusal,
     socket::{HostError, Notice, OffloadPolicy},
 };
 
@@ -129,7 +129,7 @@ impl Host {
         if connection.wanted {
             return Some(Instant::ZERO);
         }
-        let (local, remote) = (connection.tuple.local.port(), connection.tuple.remote.port());
+        let (local, remote) = (connection.tuple.local().port(), connection.tuple.remote().port());
         if closing
             || connection.send.shutdown && connection.stage == Stage::Open
             || !self.config.rules.covers(local, remote)

@@ -6,6 +6,7 @@ use core::net::SocketAddr;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
     engine::port::FromHost,
+    frame::FlowKey,
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,
     time::{Duration, Instant},
@@ -14,9 +15,8 @@ use smoltcp::socket::tcp;
 
 use super::{
     BACKLOG_MAX, Host,
-    connection::{
-        Connection, History, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
-    },
+    connection::{Connection, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified},
+    history::History,
     neighbors::SOLICIT_DELAY,
     ports::{Claim, Holder, Name},
     shards::{Client, ClientId},
@@ -24,7 +24,6 @@ use super::{
 use crate::{
     observer::Flow,
     socket::{ConsumerId, EndpointId, HostError, ListenerId, Notice, Request, SEND_CREDIT_BYTES},
-    wire::FourTuple,
 };
 
 /// What [`Request::Connect`] says besides the addresses.
@@ -171,7 +170,7 @@ impl Host {
         let port = match local.map_or(0, |local| local.port()) {
             0 => self.ports.ephemeral(|ports, port| {
                 let claim = claim(port);
-                let tuple = FourTuple { local: claim.local, remote };
+                let tuple = FlowKey::new(claim.local, remote);
                 // A name is for that connection alone.
                 let unshared = endpoint.is_none() || ports.is_unused(claim.local);
                 unshared && ports.may_have(&claim) && !self.owners.contains_key(&tuple)
@@ -180,7 +179,7 @@ impl Host {
         };
         let claim = claim(port);
         let local = claim.local;
-        let tuple = FourTuple { local, remote };
+        let tuple = FlowKey::new(local, remote);
         if !self.ports.may_have(&claim) || self.owners.contains_key(&tuple) || self.is_known(handle)
         {
             return Err(HostError::AddressInUse);
@@ -251,7 +250,7 @@ impl Host {
         let port = match local.port() {
             0 => self.ports.ephemeral(|ports, port| {
                 ports.is_unused(claim(port).local)
-                    && !self.owners.keys().any(|tuple| tuple.local.port() == port)
+                    && !self.owners.keys().any(|tuple| tuple.local().port() == port)
             })?,
             port => port,
         };

@@ -13,9 +13,9 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         provider::OffloadProvider,
-        state::MacAddress,
         tree::{Block, InitiateNode, UpdateNode},
     },
+    state::MacAddress,
     status::NdisStatus,
     time::Instant,
 };
@@ -102,7 +102,7 @@ impl Host {
         let waits = |connection: &&Connection| self.wish(now, connection) != Wish::No;
         let waiting = self.connections.values().filter(waits);
         let hops = waiting.filter_map(|connection| {
-            let destination = connection.tuple.remote.ip();
+            let destination = connection.tuple.remote().ip();
             self.config.next_hop(destination).filter(|hop| *hop != destination)
         });
         hops.filter(|hop| !self.gateway_macs.contains_key(hop)).collect()

@@ -310,8 +310,8 @@ impl Connection {
         Notice::Established {
             handle,
             listener: self.listener,
-            local: self.tuple.local,
-            remote: self.tuple.remote,
+            local: self.tuple.local(),
+            remote: self.tuple.remote(),
             offloading,
             mss: self.mss(config),
         }
@@ -322,7 +322,7 @@ impl Connection {
         let agreed = self.flow.agreed();
         let remote = agreed.and_then(|agreed| agreed.remote_mss).filter(|mss| *mss > 0);
         let remote = usize::from(remote.unwrap_or(DEFAULT_MSS)).max(REMOTE_MSS_MIN);
-        let headers = if self.tuple.local.is_ipv4() { 40 } else { 60 };
+        let headers = if self.tuple.local().is_ipv4() { 40 } else { 60 };
         let timestamps = agreed.is_some_and(|agreed| agreed.timestamps);
         let options = if timestamps { TIMESTAMP_BYTES } else { 0 };
         config.mtu.saturating_sub(headers).min(remote).saturating_sub(options)

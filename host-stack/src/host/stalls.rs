@@ -12,23 +12,20 @@ use offload_engine::{
 };
 use smoltcp::socket::tcp;
 
-use super::{Host, connection::Connection, neighbors::SOLICIT_INTERVAL};
+use super::{
+    Host,
+    connection::{Connection, Woken},
+    neighbors::SOLICIT_INTERVAL,
+};
 use crate::{
     observer::Flow,
-    wire::{self, Acknowledgement, FourTuple, Way},
+    wire::{self, Acknowledgement, Way},
 };
 
 /// Longer than smoltcp's longest retransmission time-out, a minute.
 pub(super) const STALL: Duration = Duration::from_secs(64);
 /// A segment with another window counts as no duplicate, and the count begins; then RFC 5681 s3.2.
 const ACKNOWLEDGEMENTS: usize = 5;
-
-/// Duplicate acknowledgements that the host has made. For smoltcp they are the peer's: its time-out starts over.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Woken {
-    at: Instant,
-    silence: Duration,
-}
 
 impl Host {
     /// Has smoltcp retransmit, if data or a FIN is in flight and it has sent nothing for [`STALL`].
@@ -45,7 +42,7 @@ impl Host {
             return self.repeat_fin(now, handle);
         }
         let ack = connection.flow.oldest_acknowledgement(connection.rcv_nxt(socket));
-        let FourTuple { local, remote } = connection.tuple;
+        let (local, remote) = (connection.tuple.local(), connection.tuple.remote());
         let macs = (connection.flow.peer_mac, self.config.mac);
         for count in 0..ACKNOWLEDGEMENTS {
             let window = if count == 0 { ack.window ^ 1 } else { ack.window };
@@ -60,7 +57,7 @@ impl Host {
     /// Retransmits a FIN that is alone in flight: fast retransmission only knows data.
     fn repeat_fin(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
-        let FourTuple { local, remote } = connection.tuple;
+        let (local, remote) = (connection.tuple.local(), connection.tuple.remote());
         let (shard, heard) = (connection.shard, connection.flow.peer_mac);
         if !connection.send.shutdown || connection.flow.snd_una != connection.send.end() {
             return false;

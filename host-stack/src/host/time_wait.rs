@@ -23,13 +23,13 @@
 use alloc::collections::VecDeque;
 
 use hashbrown::HashMap;
-use offload_engine::time::{Duration, Instant};
+use offload_engine::{
+    frame::FlowKey,
+    time::{Duration, Instant},
+};
 
 use super::shards::ShardId;
-use crate::{
-    observer::Flow,
-    wire::{FourTuple, TcpFrame},
-};
+use crate::{observer::Flow, wire::Segment};
 
 /// Records kept. A bound, since a peer makes a record by opening and closing a connection: about 5 MB.
 pub(super) const RECORDS_MAX: usize = 16_384;
@@ -63,9 +63,9 @@ pub(super) enum Answer {
 /// The records of a host.
 #[derive(Debug, Default)]
 pub(super) struct TimeWaits {
-    records: HashMap<FourTuple, Record>,
+    records: HashMap<FlowKey, Record>,
     /// When to look at a record again: one entry for each, and for each that was replaced.
-    order: VecDeque<(Instant, FourTuple, u64)>,
+    order: VecDeque<(Instant, FlowKey, u64)>,
     last_serial: u64,
 }
 
@@ -74,7 +74,7 @@ impl TimeWaits {
         &mut self,
         now: Instant,
         time: Duration,
-        tuple: FourTuple,
+        tuple: FlowKey,
         (shard, flow): (ShardId, Flow),
     ) {
         self.expire(now);
@@ -89,7 +89,7 @@ impl TimeWaits {
         }
     }
 
-    fn remove(&mut self, tuple: FourTuple, serial: u64) {
+    fn remove(&mut self, tuple: FlowKey, serial: u64) {
         if self.records.get(&tuple).is_some_and(|record| record.serial == serial) {
             self.records.remove(&tuple);
         }
@@ -108,7 +108,7 @@ impl TimeWaits {
     }
 
     /// Returns whether a SYN is an old duplicate: of this connection or one before it.
-    pub(super) fn rejects(&self, now: Instant, segment: &TcpFrame<'_>) -> bool {
+    pub(super) fn rejects(&self, now: Instant, segment: &Segment<'_>) -> bool {
         let record = self.records.get(&segment.received_on());
         record.is_some_and(|record| {
             record.until > now && !segment.seq.is_after(record.flow.acknowledged)
@@ -116,12 +116,7 @@ impl TimeWaits {
     }
 
     /// The answer to a segment other than an open request.
-    pub(super) fn answer(
-        &mut self,
-        now: Instant,
-        time: Duration,
-        segment: &TcpFrame<'_>,
-    ) -> Answer {
+    pub(super) fn answer(&mut self, now: Instant, time: Duration, segment: &Segment<'_>) -> Answer {
         let Some(record) = self.records.get_mut(&segment.received_on()) else {
             return Answer::Unknown;
         };

@@ -16,11 +16,9 @@ use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
         provider::OffloadProvider,
-        state::{MacAddress, NeighborCached},
-        tree::{
-            Asked, Block, ObjectNode, Query, QueryTree, TcpBlock, TcpUpdate, UpdateNode, UpdateTree,
-        },
+        tree::{Asked, Block, ObjectNode, Query, QueryTree, TcpBlock, UpdateNode, UpdateTree},
     },
+    state::{MacAddress, NeighborCached, TcpUpdate},
     status::NdisStatus,
     time::{Duration, Instant},
 };
@@ -199,7 +197,7 @@ impl Host {
             self.gateway_macs.insert(address, mac);
         }
         for connection in self.connections.values_mut() {
-            if self.config.hop_back(connection.tuple.remote.ip()) == address {
+            if self.config.hop_back(connection.tuple.remote().ip()) == address {
                 // Newer than the last segment.
                 connection.flow.peer_mac = mac;
             }

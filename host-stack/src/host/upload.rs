@@ -11,10 +11,10 @@ use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
         provider::{AdapterStatus, OffloadProvider},
-        state::ConnectionState,
         tree::{Block, ObjectNode, TcpObject, TerminateTree},
     },
     engine::port::FromHost,
+    state::ConnectionState,
     status::NdisStatus,
     tcp::TcpPhase,
     time::Instant,
@@ -27,7 +27,6 @@ use super::{
         fin_received, owned,
     },
     ingress::configure,
-    list::Refusal,
     objects::{PathKey, Unused},
     ports::Name,
     shards::{ClientId, ShardId},
@@ -36,6 +35,7 @@ use crate::{
     clock::{self, to_smoltcp},
     handoff::import::{Imported, import},
     observer::Flow,
+    row::Refusal,
     socket::{HostError, Notice},
     wire,
 };

@@ -55,16 +55,11 @@ impl Core {
         &mut self,
         client: impl FnOnce(SocketPort) -> C,
     ) -> Result<ClientTag, TooManyClients> {
-        let consumer = self.new_consumer();
+        let consumer = ConsumerId(self.requests.allocate());
         self.register_of(consumer, client)
     }
 
-    /// Somebody new, who may have clients on several shards.
-    pub(super) fn new_consumer(&self) -> ConsumerId {
-        ConsumerId(self.requests.allocate())
-    }
-
-    pub(super) fn register_of<C: NodeClient>(
+    fn register_of<C: NodeClient>(
         &mut self,
         consumer: ConsumerId,
         client: impl FnOnce(SocketPort) -> C,

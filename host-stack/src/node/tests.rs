@@ -7,16 +7,14 @@ use std::{
 };
 
 use offload_engine::{
-    chimney::{
-        client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-        state::MacAddress,
-    },
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::Callback,
     link::{
         LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome,
         memory_link_pair,
     },
     nbl::{NblChain, NetBufferList, ReceiveChain},
+    state::MacAddress,
 };
 
 use super::*;

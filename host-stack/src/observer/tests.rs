@@ -24,26 +24,24 @@ fn sketch(seq: u32, ack: u32, window: u16) -> Sketch {
 
 impl Sketch {
     fn frame(&self) -> Vec<u8> {
-        let mut builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
             .tcp(1, 2, self.seq, self.window)
             .options(&self.options)
             .unwrap();
-        if self.syn {
-            builder = builder.syn();
-        }
-        if let Some(ack) = self.ack {
-            builder = builder.ack(ack);
-        }
-        let mut frame = Vec::new();
-        builder.write(&mut frame, &std::vec![0; self.payload]).unwrap();
-        frame
+        let flags = match (self.syn, self.ack) {
+            (true, None) => "S",
+            (true, Some(_)) => "SA",
+            (false, None) => "",
+            (false, Some(_)) => "A",
+        };
+        wire::forged(builder, flags, self.ack.unwrap_or(0), &std::vec![0; self.payload])
     }
 
     fn arrives(&self, flow: &mut Flow, now: Instant) {
         let frame = self.frame();
         let Frame::Tcp(segment) = wire::parse(&frame) else { panic!() };
-        assert!(segment.checksum_is_right());
+        assert!(segment.frame.checksum_is_valid());
         flow.incoming(now, &segment);
     }
 

@@ -20,13 +20,13 @@ impl Streams {
         let handle = match notice {
             Notice::Bound { endpoint, local } => {
                 if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
-                    endpoint.state = Some(Ok(local));
+                    *endpoint = Some(Ok(local));
                 }
                 return;
             }
             Notice::BindFailed { endpoint, error } => {
                 if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
-                    endpoint.state = Some(Err(error));
+                    *endpoint = Some(Err(error));
                 }
                 return;
             }

@@ -4,12 +4,12 @@ use core::ops::Range;
 use std::{boxed::Box, io, os::fd::BorrowedFd, sync::Arc, vec::Vec};
 
 use offload_engine::{
-    chimney::state::MacAddress,
     engine::EngineConfig,
     link::{
         Link, LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, RxFrame,
         TxFrame, TxOutcome, memory_link_pair,
     },
+    state::MacAddress,
     sync::Mutex,
 };
 

@@ -9,14 +9,14 @@ use flue_test_support::kernel_peer::{End, KernelPeer, Outcome as PeerOutcome, Pl
 use flue_test_support::legal::{Feed, Monitor, Rules};
 use flue_test_support::netns::Namespace;
 use flue_test_support::stream::{Digest, Stream};
-use host_stack::host::{HostConfig, SocketState};
 use host_stack::node::{Node, NodeConfig, Progress};
 use host_stack::socket::{ListenerId, OffloadPolicy};
 use host_stack::stream::Streams;
+use host_stack::{host::HostConfig, socket::SocketState};
 use offload_engine::chimney::client::OffloadHandle;
-use offload_engine::chimney::state::MacAddress;
 use offload_engine::engine::{EngineConfig, EngineStats};
 use offload_engine::link::Tee;
+use offload_engine::state::MacAddress;
 use offload_engine::time::Duration as EngineDuration;
 
 use crate::links::{cross, share};

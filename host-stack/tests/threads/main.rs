@@ -27,9 +27,10 @@ use host_stack::{
     stream::OffloadState,
 };
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::MacAddress},
+    chimney::client::OffloadHandle,
     engine::EngineConfig,
     link::{Impaired, Impairments, Link, MemoryLinkOptions, memory_link_pair},
+    state::MacAddress,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };

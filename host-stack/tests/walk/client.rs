@@ -9,7 +9,7 @@ use flue_test_support::{
     seeds::{Class, fail},
 };
 use host_stack::{
-    host::SocketState,
+    socket::SocketState,
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use flue_test_support::{check, stream::Stream};
 use host_stack::{
-    host::SocketState,
     node::Core,
     socket::HostError,
+    socket::SocketState,
     stream::{OffloadState, StreamStatus},
 };
 use offload_engine::{

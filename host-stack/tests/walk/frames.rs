@@ -6,7 +6,7 @@ use etherparse::{
     Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSlice,
     icmpv4::DestUnreachableHeader,
 };
-use offload_engine::chimney::state::MacAddress;
+use offload_engine::state::MacAddress;
 use smoltcp::{
     phy::ChecksumCapabilities,
     wire::{

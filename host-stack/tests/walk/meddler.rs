@@ -1,7 +1,7 @@
 //! Who pauses a node's target, changes settings and asks questions, whatever its connections are doing.
 
 use host_stack::node::{Core, Cores};
-use offload_engine::{chimney::state::TcpCached, time::Instant};
+use offload_engine::{state::TcpCached, time::Instant};
 use oorandom::Rand64;
 
 use crate::{

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use host_stack::{host::HostConfig, node::Cores, socket::OffloadPolicy, stream::Streams};
 use offload_engine::{
-    chimney::{provider::OffloadCapabilities, state::MacAddress},
+    chimney::provider::OffloadCapabilities,
     engine::EngineConfig,
     link::{Impairments, Link, MemoryLinkOptions},
+    state::MacAddress,
     tcp::PushPolicy,
     time::Duration,
 };

@@ -11,8 +11,8 @@ use std::{
 };
 
 use offload_engine::{
-    chimney::state::MacAddress,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
+    state::MacAddress,
     time::Instant,
 };
 use oorandom::Rand64;

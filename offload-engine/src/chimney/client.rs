@@ -6,12 +6,10 @@
 
 use bytes::Bytes;
 
-use super::{
-    state::{TcpCached, TcpState},
-    tree::TcpUpdate,
-};
+pub use crate::tcp::{Disconnect, UploadReason};
 use crate::{
     nbl::{NblChain, NetBufferList, ReceiveChain},
+    state::{TcpCached, TcpState, TcpUpdate},
     tcp::{Connection, Info},
     time::{Duration, Instant},
 };
@@ -30,54 +28,6 @@ impl ClientTag {
     pub const NOBODY: Self = Self(0);
 }
 
-/// Why the target wants a connection uploaded (TCP_UPLOAD_REASON).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u32)]
-pub enum UploadReason {
-    /// Too little traffic (optional).
-    LowActivity = 1,
-    /// Too many transmitted segments lost (optional).
-    HighDropRate = 2,
-    /// Posted buffers too small (optional).
-    SmallIo = 3,
-    /// No posted receive buffers (optional).
-    NoBufferPreposting = 4,
-    /// A segment with URG came (mandatory).
-    ReceivedUrgentData = 5,
-    /// Too many fragments (optional).
-    HighFragmentation = 6,
-    /// Too much reordering (optional).
-    HighOutOfOrderPackets = 7,
-    /// Retransmit, persist or FIN_WAIT_2 limit (mandatory).
-    TimeoutExpiration = 8,
-    /// The connection depends on an invalidated object (mandatory).
-    InvalidState = 9,
-    /// Unspecified, such as a shortage of resources (mandatory).
-    UploadRequested = 10,
-    /// The connection's state is corrupt (mandatory).
-    HardwareFailure = 11,
-}
-
-impl UploadReason {
-    /// Whether the target has stopped the connection, so that the host has to upload it. Otherwise it may, or
-    /// not (CH s8.2).
-    pub const fn is_mandatory(self) -> bool {
-        match self {
-            Self::ReceivedUrgentData
-            | Self::TimeoutExpiration
-            | Self::InvalidState
-            | Self::UploadRequested
-            | Self::HardwareFailure => true,
-            Self::LowActivity
-            | Self::HighDropRate
-            | Self::SmallIo
-            | Self::NoBufferPreposting
-            | Self::HighFragmentation
-            | Self::HighOutOfOrderPackets => false,
-        }
-    }
-}
-
 /// TCP events of an offloaded connection (TCP_OFFLOAD_EVENT_TYPE).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectionEvent {
@@ -92,15 +42,6 @@ pub enum ConnectionEvent {
     /// Both halves are closed and every request has been completed: the target has released the
     /// connection. Always the last upcall of a connection.
     Released,
-}
-
-/// How to disconnect (flags of MiniportTcpOffloadDisconnect).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Disconnect {
-    /// Data, then FIN; completes when both are acknowledged.
-    Graceful,
-    /// RST; outstanding sends complete REQUEST_ABORTED first.
-    Abortive,
 }
 
 /// What an upcall may do with its connection.

@@ -1,6 +1,6 @@
-//! The chimney's contract: offload state, and the calls between host, target and upper layer.
+//! The chimney's contract: the calls between host, target and upper layer. They carry
+//! [offload state](crate::state).
 //!
-//! * [`state`]: neighbor, path and TCP state in its three classes (const, cached, delegated).
 //! * [`tree`]: the trees of objects that state operations carry.
 //! * [`provider`]: state operations and their completions, between host and target.
 //! * [`objects`]: the target's tables of neighbor and path objects.
@@ -11,8 +11,5 @@
 pub mod client;
 pub mod objects;
 pub mod provider;
-pub mod state;
 pub mod statistics;
 pub mod tree;
-#[cfg(test)]
-pub(crate) mod variables;

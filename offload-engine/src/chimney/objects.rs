@@ -12,16 +12,12 @@ use core::{hash::Hash, net::IpAddr};
 
 use hashbrown::HashMap;
 
-use super::{
-    client::OffloadHandle,
-    provider::OffloadCapabilities,
+use super::{client::OffloadHandle, provider::OffloadCapabilities, tree::TargetContext};
+use crate::{
     state::{
         MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
         PathConst, PathState, Ticks,
     },
-    tree::TargetContext,
-};
-use crate::{
     status::NdisStatus,
     time::{Duration, Instant},
 };

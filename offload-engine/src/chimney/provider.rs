@@ -15,10 +15,9 @@ use alloc::vec::Vec;
 
 use super::{
     client::{OffloadHandle, UploadReason},
-    state::Ticks,
     tree::{InitiateTree, InvalidateTree, QueryTree, TargetContext, TerminateTree, UpdateTree},
 };
-use crate::{status::NdisStatus, time::Instant};
+use crate::{state::Ticks, status::NdisStatus, time::Instant};
 
 /// What the host may ask of the target.
 ///

@@ -14,14 +14,16 @@ use core::convert::Infallible;
 
 use bytes::Bytes;
 
-use super::{
-    client::{ClientTag, OffloadHandle},
+use super::client::{ClientTag, OffloadHandle};
+use crate::{
+    nbl::NblChain,
+    segment::SeqNum,
     state::{
         ConnectionState, NeighborCached, NeighborConst, NeighborDelegated, NeighborState,
-        PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState,
+        PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState, TcpUpdate,
     },
+    status::NdisStatus,
 };
-use crate::{nbl::NblChain, status::NdisStatus, tcp::SeqNum};
 
 /// The target's name for an offloaded object (the value in the slot MiniportOffloadContext points to). It holds as
 /// long as the object is offloaded (CH-TREE-10); a name that has ceased to hold answers FAILURE, it never
@@ -117,11 +119,6 @@ pub struct TcpObject {
 }
 
 impl TcpObject {
-    /// Context of the last list of `send_data` if it holds the data of a graceful disconnect whose own list has
-    /// come back UPLOAD_IN_PROGRESS: nobody waits for it, and no completion of it reaches a client. Clients do not
-    /// use it.
-    pub const DISCONNECT_DATA: u64 = u64::MAX;
-
     /// The connection's part of `state`, apart from the objects it depends on.
     pub fn split(client: ClientTag, state: ConnectionState) -> (NeighborState, PathState, Self) {
         let ConnectionState { neighbor, path, tcp, send_data, buffered_data, out_of_order } = state;
@@ -224,33 +221,6 @@ pub enum UpdateNode<S> {
         /// All its cached variables.
         cached: S,
     },
-}
-
-/// New values of a TCP object's cached class, and what they set off.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TcpUpdate {
-    /// All cached variables.
-    pub cached: TcpCached,
-    /// KEEP_ALIVE_RESTART: the keep-alive timer starts from zero, and so does its count (CH-UPD-6).
-    pub keep_alive_restart: bool,
-    /// MAX_RT_RESTART: TotalRT starts from zero.
-    pub max_rt_restart: bool,
-    /// UPDATE_RCV_WND: the peer is told of the window that InitialRcvWnd makes possible.
-    pub update_rcv_wnd: bool,
-}
-
-impl TcpUpdate {
-    /// The flags that a host sets when `old` becomes `new`: each for the members that have changed.
-    pub fn of(old: &TcpCached, new: TcpCached) -> Self {
-        let keep_alive =
-            |c: &TcpCached| (c.keep_alive_enabled, c.ka_timeout, c.ka_interval, c.ka_probe_count);
-        Self {
-            cached: new,
-            keep_alive_restart: keep_alive(old) != keep_alive(&new),
-            max_rt_restart: old.max_rt != new.max_rt,
-            update_rcv_wnd: old.initial_rcv_wnd != new.initial_rcv_wnd,
-        }
-    }
 }
 
 /// What MiniportUpdateOffload gets.

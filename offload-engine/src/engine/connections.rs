@@ -16,11 +16,11 @@ use crate::{
     chimney::{
         client::{ClientTag, ConnectionIo, OffloadHandle, UploadReason},
         provider::OffloadCapabilities,
-        state::{MacAddress, NeighborState, PathState, TcpState},
         tree::{TargetContext, TcpObject},
     },
     frame::{FlowKey, HEADER_BYTES_MAX, HeaderTemplate, Vlan},
     link::LinkCapabilities,
+    state::{MacAddress, NeighborState, PathState, TcpState},
     status::NdisStatus,
     tcp::{self, Connection, Info, TcpPhase, Transmit, TxLimits},
     time::Instant,
@@ -299,11 +299,6 @@ impl Connections {
             .iter()
             .flatten()
             .map(move |offloaded| (offloaded.handle, offloaded.flow, offloaded.tcp.info(now)))
-    }
-
-    /// Changes policies of connections that are offloaded from now on.
-    pub fn set_tcp_config(&mut self, config: tcp::Config) {
-        self.tcp = config;
     }
 
     pub(super) fn by_handle(&mut self, handle: OffloadHandle) -> Option<&mut Offloaded> {

@@ -1,9 +1,7 @@
 //! MiniportTcpOffloadForward (CH s8.3): segments that the host hands back.
 
 use super::{Clients, Engine, port::ToHost};
-use crate::{
-    chimney::provider::Forward, frame::classify_forwarded, status::NdisStatus, time::Instant,
-};
+use crate::{chimney::provider::Forward, frame, status::NdisStatus, time::Instant};
 
 impl Engine {
     /// CH-FWD-5: a segment that the host hands back, to the connection that it names. Completed at once.
@@ -24,11 +22,11 @@ impl Engine {
         segment: &Forward,
         clients: &mut Clients,
     ) -> NdisStatus {
-        let Forward { connection, frame, status: _ } = segment;
+        let Forward { connection, frame: data, status: _ } = segment;
         let Some(slot) = self.connections.find_context(*connection) else {
             return NdisStatus::UPLOAD_IN_PROGRESS;
         };
-        let found = classify_forwarded(frame);
+        let found = frame::parse(data).ok();
         let Some(offloaded) = self.connections.slot(slot) else {
             return NdisStatus::UPLOAD_IN_PROGRESS;
         };

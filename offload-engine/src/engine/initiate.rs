@@ -11,12 +11,12 @@ use super::{Clients, Engine, connections::Below, port::ToHost, terminate::reset_
 use crate::{
     chimney::{
         client::OffloadHandle,
-        state::{NeighborState, PathState},
         tree::{
             Block, InitiateNode, InitiateTree, NeighborBlock, PathBlock, TargetContext, TcpBlock,
             TcpObject,
         },
     },
+    state::{NeighborState, PathState},
     status::NdisStatus,
     time::{Duration, Instant},
 };

@@ -11,13 +11,11 @@
 use core::cell::OnceCell;
 use std::{collections::VecDeque, sync::Arc, vec::Vec};
 
-use super::{Clients, Engine, STALLED_FRAMES_MAX};
+use super::Engine;
 use crate::{
-    chimney::tree::{ObjectNode, TerminateTree},
     link::Lender,
     memory::{Piece, Span, to_vec},
     tcp::{Connection, Event, Transmit},
-    time::Instant,
 };
 
 /// The loans of one connection.
@@ -50,7 +48,7 @@ impl Loans {
     }
 
     /// Whether the link has memory of the connection.
-    fn is_lent(&mut self) -> bool {
+    pub(super) fn is_lent(&mut self) -> bool {
         let withheld = self.withheld.iter_mut().filter_map(|(_, token)| token.as_mut());
         self.current.get_mut().into_iter().chain(withheld).any(is_lent)
     }
@@ -162,35 +160,5 @@ impl Engine {
     pub(super) fn has_ended_loans(&self) -> bool {
         let loans = |slot: &usize| self.connections.at(*slot).map(|offloaded| &offloaded.loans);
         self.borrowed.iter().any(|slot| loans(slot).is_none_or(Loans::has_news))
-    }
-
-    /// Terminates, or waits with it until the link has given back what is the connections': with the state their lists
-    /// go to the host, which may complete them at once. Nothing else is sent until then.
-    pub(super) fn terminate_unlent(
-        &mut self,
-        now: Instant,
-        tree: TerminateTree,
-        clients: &mut Clients,
-    ) {
-        let connections = tree.iter().flat_map(|neighbor| &neighbor.dependents);
-        let mut connections = connections.flat_map(|path| &path.dependents);
-        let is_lent = connections.any(|tcp| match &tcp.payload {
-            ObjectNode::Placeholder => false,
-            ObjectNode::Object { context, payload: _ } => {
-                let slot = self.connections.find_context(*context);
-                let offloaded = slot.and_then(|slot| self.connections.slot(slot));
-                offloaded.is_some_and(|offloaded| offloaded.loans.is_lent())
-            }
-        });
-        match is_lent {
-            true => {
-                self.lent_tree = Some(tree);
-                self.stalled_max = 0;
-            }
-            false => {
-                self.stalled_max = STALLED_FRAMES_MAX;
-                self.terminate(now, tree, clients);
-            }
-        }
     }
 }

@@ -2,11 +2,8 @@
 
 use super::Engine;
 use crate::{
-    chimney::{
-        client::OffloadHandle,
-        state::{NeighborState, PathState, TcpState},
-        tree::TcpQueried,
-    },
+    chimney::{client::OffloadHandle, tree::TcpQueried},
+    state::{NeighborState, PathState, TcpState},
     tcp::Info,
     time::Instant,
 };

@@ -82,11 +82,11 @@ use crate::{
         client::{OffloadClient, OffloadHandle},
         objects::Objects,
         provider::OffloadCapabilities,
-        state::{MacAddress, PathState, TcpState},
         tree::{InitiateTree, TerminateTree},
     },
     frame::FlowKey,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, TxOffload},
+    state::{MacAddress, PathState, TcpState},
     tcp,
     time::{Duration, Instant},
 };

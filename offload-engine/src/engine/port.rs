@@ -13,10 +13,10 @@ use crate::{
     chimney::{
         client::{ClientTag, OffloadHandle, UploadReason},
         provider::{AdapterStatus, Forward, OffloadHost, OffloadProvider},
-        state::Ticks,
         tree::{InitiateTree, InvalidateTree, QueryTree, TargetContext, TerminateTree, UpdateTree},
     },
     link::LinkCapabilities,
+    state::Ticks,
     time::Instant,
 };
 

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     chimney::{
         client::{ConnectionEvent, ConnectionIo, OffloadHandle},
-        tree::{TargetContext, TcpObject},
+        tree::TargetContext,
     },
     frame::{
         HEADER_BYTES_MAX, HeaderTemplate, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame,
@@ -27,6 +27,7 @@ use crate::{
     },
     memory::Piece,
     nbl::{NblChain, ReceiveChain},
+    state::ConnectionState,
     tcp::{self, Consumer, Event, Flags, SackBlock, Segment, SeqNum, Transmit},
     time::Instant,
 };
@@ -769,9 +770,9 @@ fn raise(
     Raised::Some
 }
 
-/// A chain without the data of a disconnect that has completed before (see [`TcpObject::DISCONNECT_DATA`]).
+/// A chain without the data of a disconnect that has completed before (see [`ConnectionState::DISCONNECT_DATA`]).
 fn without_disconnect_data(mut chain: NblChain) -> Option<NblChain> {
-    if chain.back().is_some_and(|list| list.context == TcpObject::DISCONNECT_DATA) {
+    if chain.back().is_some_and(|list| list.context == ConnectionState::DISCONNECT_DATA) {
         chain.pop_back();
         return (!chain.is_empty()).then_some(chain);
     }

@@ -8,7 +8,7 @@
 use std::{boxed::Box, vec::Vec};
 
 use super::{
-    Clients, Engine, TRANSMIT_SEGMENTS_MAX,
+    Clients, Engine, STALLED_FRAMES_MAX, TRANSMIT_SEGMENTS_MAX,
     connections::{HeldFrames, Offloaded},
     port::ToHost,
     run::{Raised, deliver_backlog, raise_events},
@@ -25,6 +25,36 @@ use crate::{
 };
 
 impl Engine {
+    /// Terminates, or waits with it until the link has given back what is the connections': with the state their lists
+    /// go to the host, which may complete them at once. Nothing else is sent until then.
+    pub(super) fn terminate_unlent(
+        &mut self,
+        now: Instant,
+        tree: TerminateTree,
+        clients: &mut Clients,
+    ) {
+        let connections = tree.iter().flat_map(|neighbor| &neighbor.dependents);
+        let mut connections = connections.flat_map(|path| &path.dependents);
+        let is_lent = connections.any(|tcp| match &tcp.payload {
+            ObjectNode::Placeholder => false,
+            ObjectNode::Object { context, payload: _ } => {
+                let slot = self.connections.find_context(*context);
+                let offloaded = slot.and_then(|slot| self.connections.slot(slot));
+                offloaded.is_some_and(|offloaded| offloaded.loans.is_lent())
+            }
+        });
+        match is_lent {
+            true => {
+                self.lent_tree = Some(tree);
+                self.stalled_max = 0;
+            }
+            false => {
+                self.stalled_max = STALLED_FRAMES_MAX;
+                self.terminate(now, tree, clients);
+            }
+        }
+    }
+
     pub(super) fn terminate(
         &mut self,
         now: Instant,

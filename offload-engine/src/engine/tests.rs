@@ -37,16 +37,16 @@ use crate::{
             ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
         },
         provider::{Forward, OffloadProvider},
-        state::{
-            ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
-            NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
-            TcpState, TimerState,
-        },
         tree::{Block, InitiateNode, TcpObject},
     },
     frame::classify,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
     nbl::{NblChain, NetBuffer, NetBufferList, ReceiveBufferList, ReceiveChain},
+    state::{
+        ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
+        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
+        TcpState, TimerState,
+    },
     status::NdisStatus,
     tcp::{Flags, SeqNum, TcpPhase},
     time::{Duration, Instant},
@@ -264,63 +264,12 @@ fn state(local_port: u16) -> ConnectionState {
 }
 
 fn state_in_vlan(local_port: u16, vlan_id: u16) -> ConnectionState {
-    ConnectionState {
-        neighbor: NeighborState {
-            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id },
-            cached: NeighborCached { dl_destination_address: PEERS, host_reachability_delta: 0 },
-            delegated: NeighborDelegated { nic_reachability_delta: 0 },
-        },
-        path: PathState {
-            constant: PathConst {
-                source_address: "10.0.0.1".parse().unwrap(),
-                destination_address: "10.0.0.2".parse().unwrap(),
-            },
-            cached: PathCached { path_mtu: 1500 },
-        },
-        tcp: TcpState {
-            constant: TcpConst {
-                timestamp_enabled: false,
-                sack_enabled: false,
-                window_scaling_enabled: false,
-                remote_port: 9000,
-                local_port,
-                snd_wind_scale: 0,
-                rcv_wind_scale: 0,
-                remote_mss: 1460,
-                local_mss: 1460,
-                hash_value: 0,
-                ecn_enabled: false,
-            },
-            cached: TcpCached { initial_rcv_wnd: 60_000, ..TcpCached::default() },
-            delegated: TcpDelegated {
-                state: TcpPhase::Established,
-                rcv_nxt: SeqNum(5000),
-                rcv_wnd: 60_000,
-                snd_una: SeqNum(1000),
-                snd_nxt: SeqNum(1000),
-                snd_max: SeqNum(1000),
-                snd_wnd: 60_000,
-                max_snd_wnd: 60_000,
-                snd_wl1: SeqNum(5000),
-                cwnd: 0,
-                ss_thresh: u32::MAX,
-                srtt: 0,
-                rtt_var: 0,
-                ts_recent: 0,
-                ts_recent_age: 0,
-                ts_time: 0,
-                total_rt: 0,
-                dup_ack_count: 0,
-                snd_wnd_probe_count: 0,
-                keep_alive: TimerState::default(),
-                retransmit: TimerState::default(),
-                ecn_echo: false,
-            },
-        },
-        send_data: NblChain::new(),
-        buffered_data: Vec::new(),
-        out_of_order: Vec::new(),
-    }
+    let [local, remote] = [([10, 0, 0, 1], local_port), ([10, 0, 0, 2], 9000)].map(Into::into);
+    let seqs = (SeqNum(1000), SeqNum(5000));
+    let mut state = ConnectionState::established(local, remote, seqs, 60_000);
+    state.neighbor.constant.vlan_id = vlan_id;
+    state.neighbor.cached.dl_destination_address = PEERS;
+    state
 }
 
 fn from_peer(local_port: u16, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {

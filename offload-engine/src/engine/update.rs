@@ -8,13 +8,11 @@ use std::vec::Vec;
 
 use super::{Clients, Engine, port::ToHost, terminate::outcome};
 use crate::{
-    chimney::{
-        state::{NeighborState, PathCached, PathState, TcpCached, TcpConst, TcpState},
-        tree::{
-            Asked, InvalidateTree, ObjectNode, PathDelegated, Query, QueryTree, TargetContext,
-            TcpQueried, TcpUpdate, UpdateNode, UpdateTree,
-        },
+    chimney::tree::{
+        Asked, InvalidateTree, ObjectNode, PathDelegated, Query, QueryTree, TargetContext,
+        TcpQueried, UpdateNode, UpdateTree,
     },
+    state::{NeighborState, PathCached, PathState, TcpCached, TcpConst, TcpState, TcpUpdate},
     status::NdisStatus,
     time::Instant,
 };

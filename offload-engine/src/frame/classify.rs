@@ -4,8 +4,8 @@ use core::net::SocketAddr;
 
 use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv4Slice, Ipv6HeaderSlice, Ipv6Slice};
 
-use super::{FlowKey, TcpOption, TcpOptions, checksum, mapped};
-use crate::tcp::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps};
+use super::{FlowKey, TcpOption, TcpOptions, checksum, is_mapped, mapped};
+use crate::segment::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps};
 
 /// Most SACK blocks an option list can hold (RFC 2018 s3: 40 bytes of options).
 pub const SACK_BLOCKS_MAX: usize = 4;
@@ -88,39 +88,57 @@ pub fn classify(frame: &[u8]) -> Option<TcpFrame<'_>> {
     }
 }
 
-/// Finds TCP in a frame that the host hands back (CH-FWD-2). It has looked at what stands before TCP, so IPv4
-/// options and IPv6 extension headers are stepped over (RFC 9293 MUST-50). Slower than [`classify`].
-/// `None`: no TCP, or not all of it.
-pub fn classify_forwarded(frame: &[u8]) -> Option<TcpFrame<'_>> {
-    let Network { vlan, ether_type, packet } = network(frame)?;
-    let (payload, ecn, addresses) = match ether_type {
+/// Why [`parse`] finds no TCP segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoSegment {
+    /// A fragment of an IP packet.
+    Fragment,
+    /// The IPv4 header's checksum is wrong, or the IPv6 packet says to be a jumbogram (RFC 2675), which no Ethernet
+    /// frame holds.
+    BadHeader,
+    /// Anything else, a malformed TCP header among it.
+    Other,
+}
+
+/// Finds TCP in a frame as a host does: IPv4 options and IPv6 extension headers are stepped over (RFC 9293 MUST-50).
+/// Slower than [`classify`].
+///
+/// # Errors
+/// [`NoSegment`]: no TCP, or not all of it.
+pub fn parse(frame: &[u8]) -> Result<TcpFrame<'_>, NoSegment> {
+    let Network { vlan, ether_type, packet } = network(frame).ok_or(NoSegment::Other)?;
+    let (payload, ecn, addresses, has_good_header) = match ether_type {
         EtherType::IPV4 => {
-            let ip = Ipv4Slice::from_slice(packet).ok()?;
+            let ip = Ipv4Slice::from_slice(packet).map_err(|_| NoSegment::Other)?;
             let header = ip.header();
-            if checksum::fold(checksum::add(0, header.slice())) != 0xffff {
-                return None;
-            }
             let (local, remote) = (mapped(header.destination()), mapped(header.source()));
-            (ip.payload().clone(), header.ecn(), Addresses { local, remote })
+            let sum = checksum::fold(checksum::add(0, header.slice()));
+            (ip.payload().clone(), header.ecn(), Addresses { local, remote }, sum == 0xffff)
         }
         EtherType::IPV6 => {
-            let ip = Ipv6Slice::from_slice(packet).ok()?;
+            let ip = Ipv6Slice::from_slice(packet).map_err(|_| NoSegment::Other)?;
             let header = ip.header();
-            // A jumbogram's (RFC 2675), which no Ethernet frame holds: the slice would go on to the frame's end.
-            if header.payload_length() == 0 {
-                return None;
-            }
-            let (local, remote) = (header.destination(), header.source());
-            (ip.payload().clone(), header.ecn(), Addresses { local, remote })
+            let addresses =
+                Addresses::v6(header.destination(), header.source()).ok_or(NoSegment::Other)?;
+            // A jumbogram's slice would go on to the frame's end.
+            let has_length = header.payload_length() != 0;
+            (ip.payload().clone(), header.ecn(), addresses, has_length)
         }
-        _ => return None,
+        _ => return Err(NoSegment::Other),
     };
-    if payload.fragmented || payload.ip_number != IpNumber::TCP {
-        return None;
+    if payload.fragmented {
+        return Err(NoSegment::Fragment);
+    }
+    if payload.ip_number != IpNumber::TCP {
+        return Err(NoSegment::Other);
+    }
+    if !has_good_header {
+        return Err(NoSegment::BadHeader);
     }
     // That an IPv4 address is mapped adds 0xffff, which is 0 to a checksum.
     let pseudo = checksum::add(checksum::add(0, &addresses.remote), &addresses.local);
     finish(payload.payload, addresses, Ecn::from_bits(ecn.value()), vlan, pseudo)
+        .ok_or(NoSegment::Other)
 }
 
 /// The flow of a TCP segment that came in fragments, from the first of them: no other has ports. `None`: anything else.
@@ -147,7 +165,7 @@ pub fn classify_fragment(frame: &[u8]) -> Option<FlowKey> {
             if ip.next_header() != IpNumber::IPV6_FRAGMENTATION_HEADER || !first || !is_tcp {
                 return None;
             }
-            (Addresses { local: ip.destination(), remote: ip.source() }, tcp)
+            (Addresses::v6(ip.destination(), ip.source())?, tcp)
         }
         _ => return None,
     };
@@ -195,13 +213,21 @@ fn classify_ipv6(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
     let tcp_bytes = behind.get(..usize::from(u16::from_be_bytes([*len0, *len1])))?;
     let pseudo = checksum::add_header(0, addresses);
     let (remote, local) = addresses.split_first_chunk::<16>()?;
-    let flow = Addresses { local: *local.first_chunk()?, remote: *remote };
+    let flow = Addresses::v6(*local.first_chunk()?, *remote)?;
     finish(tcp_bytes, flow, Ecn::from_bits(class >> 4 & 3), vlan, pseudo)
 }
 
 struct Addresses {
     local: [u8; 16],
     remote: [u8; 16],
+}
+
+impl Addresses {
+    /// Those of an IPv6 packet. `None`: one has an IPv4 address in it, which no packet on the wire may have (RFC 4291
+    /// s2.5.5.2): it would name an IPv4 connection.
+    fn v6(local: [u8; 16], remote: [u8; 16]) -> Option<Self> {
+        (!is_mapped(&local) && !is_mapped(&remote)).then_some(Self { local, remote })
+    }
 }
 
 fn finish(
@@ -243,6 +269,21 @@ impl<'a> TcpFrame<'a> {
     pub fn octets(&self) -> (usize, usize) {
         let ip = if self.is_ipv6() { 40 } else { 20 };
         (ip + self.tcp.header_len, self.tcp.bytes.len() - self.tcp.header_len)
+    }
+
+    /// The TCP header, options included.
+    pub fn header(&self) -> &'a [u8] {
+        &self.tcp.bytes[..self.tcp.header_len]
+    }
+
+    /// The options of the TCP header.
+    pub fn options(&self) -> TcpOptions<'a> {
+        TcpOptions::new(&self.header()[TCP_HEADER_MIN..])
+    }
+
+    /// The payload.
+    pub fn payload(&self) -> &'a [u8] {
+        &self.tcp.bytes[self.tcp.header_len..]
     }
 
     /// Where the segment came from.

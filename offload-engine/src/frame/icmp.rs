@@ -11,7 +11,7 @@ use super::{
     classify::{Network, network},
     mapped,
 };
-use crate::tcp::{PathError, PathErrorKind, SeqNum, SoftError};
+use crate::segment::{PathError, PathErrorKind, SeqNum, SoftError};
 
 /// Bytes of an ICMP header before the quoted packet.
 const ICMP_HEADER_BYTES: usize = 8;

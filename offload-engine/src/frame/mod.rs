@@ -2,9 +2,10 @@
 //!
 //! [`classify`] is the switch between the two stacks: it finds TCP over plain IPv4 or IPv6 and leaves
 //! everything else to the host (CH 9.1): ARP, ICMP, fragments, IPv4 options, IPv6 extension headers,
-//! stacked VLAN tags, and whatever is malformed. [`classify_icmp`] reads of the host's frames those that
-//! concern a segment of ours, and [`classify_fragment`] those that are part of one. [`HeaderTemplate`] holds the
-//! headers of one connection ready to be patched, so that a segment costs a copy of some 70 bytes and a few stores.
+//! stacked VLAN tags, and whatever is malformed. [`parse`] is the host's: it steps over options and extension headers.
+//! [`classify_icmp`] reads of the host's frames those that concern a segment of ours, and [`classify_fragment`] those
+//! that are part of one. [`HeaderTemplate`] holds the headers of one connection ready to be patched, so that a segment
+//! costs a copy of some 70 bytes and a few stores.
 
 pub mod checksum;
 mod classify;
@@ -15,7 +16,7 @@ mod template;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use self::{
-    classify::{SACK_BLOCKS_MAX, TcpFrame, Vlan, classify, classify_forwarded, classify_fragment},
+    classify::{NoSegment, SACK_BLOCKS_MAX, TcpFrame, Vlan, classify, classify_fragment, parse},
     icmp::{IcmpError, classify_icmp},
     options::{IllegalLength, SackBlocks, TcpOption, TcpOptions},
     template::{HEADER_BYTES_MAX, HeaderTemplate, SegmentHeader},
@@ -33,6 +34,11 @@ pub struct FlowKey {
 const fn mapped(address: [u8; 4]) -> [u8; 16] {
     let [a, b, c, d] = address;
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+/// Whether an IPv4 address is mapped to this (RFC 4291 s2.5.5.2).
+fn is_mapped(address: &[u8; 16]) -> bool {
+    address[..12] == mapped([0; 4])[..12]
 }
 
 fn octets(address: IpAddr) -> [u8; 16] {
@@ -65,7 +71,7 @@ impl FlowKey {
 
     /// Whether its addresses are IPv6's.
     pub fn is_ipv6(&self) -> bool {
-        self.local_address[..12] != mapped([0; 4])[..12]
+        !is_mapped(&self.local_address)
     }
 
     /// The same connection as its other end sees it.

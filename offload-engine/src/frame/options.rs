@@ -3,7 +3,7 @@
 //! Unknown options are given as such and stepped over (MUST-6); an illegal length ends the walk
 //! (MUST-7). etherparse's iterator ends at the first unknown one, which a peer's SYN may well carry.
 
-use crate::tcp::{SackBlock, SeqNum, Timestamps};
+use crate::segment::{SackBlock, SeqNum, Timestamps};
 
 /// An option with a meaning, or its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,9 +4,9 @@ use core::net::IpAddr;
 
 use super::checksum;
 use crate::{
-    chimney::state::{MacAddress, NeighborState, PathState, TcpState},
     memory::Piece,
-    tcp::{Ecn, Flags, SackBlock, SeqNum, Timestamps},
+    segment::{Ecn, Flags, SackBlock, SeqNum, Timestamps},
+    state::{MacAddress, NeighborState, PathState, TcpState},
 };
 
 const ETHERNET_BYTES: usize = 14;

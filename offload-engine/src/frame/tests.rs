@@ -8,57 +8,25 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    chimney::state::{
-        MacAddress, NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached,
-        PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState, TimerState,
-    },
     memory::{CHUNK_BYTES, Piece, SharedSpan},
-    tcp::{Ecn, Flags, PathErrorKind, SackBlock, SeqNum, SoftError, TcpPhase, Timestamps},
+    segment::{Ecn, Flags, PathErrorKind, SackBlock, SeqNum, SoftError, Timestamps},
+    state::{ConnectionState, MacAddress, TcpState},
 };
 
 const NO_SACK: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; 4];
 
+fn state(source: &str, destination: &str) -> ConnectionState {
+    let local = SocketAddr::new(source.parse().unwrap(), 40_000);
+    let remote = SocketAddr::new(destination.parse().unwrap(), 5000);
+    let mut state = ConnectionState::established(local, remote, (SeqNum(1), SeqNum(1)), 1);
+    state.tcp.constant.timestamp_enabled = true;
+    state.tcp.constant.sack_enabled = true;
+    state.tcp.constant.window_scaling_enabled = true;
+    state
+}
+
 fn tcp_state() -> TcpState {
-    TcpState {
-        constant: TcpConst {
-            timestamp_enabled: true,
-            sack_enabled: true,
-            window_scaling_enabled: true,
-            remote_port: 5000,
-            local_port: 40_000,
-            snd_wind_scale: 0,
-            rcv_wind_scale: 0,
-            remote_mss: 1460,
-            local_mss: 1460,
-            hash_value: 0,
-            ecn_enabled: false,
-        },
-        cached: TcpCached::default(),
-        delegated: TcpDelegated {
-            state: TcpPhase::Established,
-            rcv_nxt: SeqNum(1),
-            rcv_wnd: 1,
-            snd_una: SeqNum(1),
-            snd_nxt: SeqNum(1),
-            snd_max: SeqNum(1),
-            snd_wnd: 1,
-            max_snd_wnd: 1,
-            snd_wl1: SeqNum(1),
-            cwnd: 0,
-            ss_thresh: 0,
-            srtt: 0,
-            rtt_var: 0,
-            ts_recent: 0,
-            ts_recent_age: 0,
-            ts_time: 0,
-            total_rt: 0,
-            dup_ack_count: 0,
-            snd_wnd_probe_count: 0,
-            keep_alive: TimerState::default(),
-            retransmit: TimerState::default(),
-            ecn_echo: false,
-        },
-    }
+    state("10.0.0.1", "10.0.0.2").tcp
 }
 
 fn template(source: &str, destination: &str, vlan_id: u16) -> HeaderTemplate {
@@ -76,21 +44,9 @@ fn tagged_template(vlan_id: u16, tcp: &TcpState) -> HeaderTemplate {
 }
 
 fn make_template(source: &str, destination: &str, vlan_id: u16, tcp: &TcpState) -> HeaderTemplate {
-    let neighbor = NeighborState {
-        constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id },
-        cached: NeighborCached {
-            dl_destination_address: MacAddress([2, 0, 0, 0, 0, 9]),
-            host_reachability_delta: 0,
-        },
-        delegated: NeighborDelegated { nic_reachability_delta: 0 },
-    };
-    let path = PathState {
-        constant: PathConst {
-            source_address: source.parse().unwrap(),
-            destination_address: destination.parse().unwrap(),
-        },
-        cached: PathCached { path_mtu: 1500 },
-    };
+    let ConnectionState { mut neighbor, path, .. } = state(source, destination);
+    neighbor.constant.vlan_id = vlan_id;
+    neighbor.cached.dl_destination_address = MacAddress([2, 0, 0, 0, 0, 9]);
     HeaderTemplate::new(&neighbor, &path, tcp, MacAddress([2, 0, 0, 0, 0, 1]))
 }
 
@@ -266,7 +222,7 @@ proptest! {
     // A peer's frame never panics, and a flipped bit never passes as valid TCP.
     #[test]
     fn any_bytes_are_survived(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = classify_forwarded(&frame);
+        let _ = parse(&frame);
         if let Some(found) = classify(&frame) {
             let mut sack = NO_SACK;
             let _ = found.segment(0, &mut sack);
@@ -840,11 +796,11 @@ fn what_lies_before_tcp_is_the_hosts() {
     options[16..18].copy_from_slice(&144_u16.to_be_bytes());
     Abuse::repair(&mut options, false);
     assert!(classify(&options).is_none());
-    let back = classify_forwarded(&options).expect("the host has seen the options");
+    let back = parse(&options).expect("the host has seen the options");
     assert_eq!(back.flow, classify(&frame_in_flight(false)).expect("plain").flow);
     assert!(back.checksum_is_valid());
     options[24] ^= 1;
-    assert!(classify_forwarded(&options).is_none(), "its IPv4 header checksum is wrong");
+    assert_eq!(parse(&options).err(), Some(NoSegment::BadHeader), "its IPv4 header checksum");
     for next_header in [0, 43, 44, 51, 60, 135] {
         let mut extended = frame_in_flight(true);
         extended.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
@@ -852,12 +808,22 @@ fn what_lies_before_tcp_is_the_hosts() {
         extended[18..20].copy_from_slice(&128_u16.to_be_bytes());
         assert!(classify(&extended).is_none());
         let is_skipped = [0, 43, 60].contains(&next_header);
-        assert_eq!(classify_forwarded(&extended).is_some(), is_skipped, "{next_header}");
+        assert_eq!(parse(&extended).is_ok(), is_skipped, "{next_header}");
     }
     // RFC 2675: a payload length of 0 and the real one in an option.
     let mut jumbo = frame_in_flight(true);
     jumbo[18..20].fill(0);
     assert_eq!((by_classify(&jumbo), by_etherparse(&jumbo)), (None, None));
+    assert_eq!(parse(&jumbo).err(), Some(NoSegment::BadHeader));
+    // RFC 4291 s2.5.5.2: otherwise an IPv6 packet could name an IPv4 connection.
+    for address in [22, 38] {
+        let mut mapped = frame_in_flight(true);
+        assert!(parse(&mapped).is_ok() && classify(&mapped).is_some());
+        mapped[address..][..12].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        assert_eq!(parse(&mapped).err(), Some(NoSegment::Other));
+        assert!(classify(&mapped).is_none());
+    }
+    assert_eq!(parse(&frame_in_flight(true)[..12]).err(), Some(NoSegment::Other));
 }
 
 // CH s9.1: of the fragments of a segment the first has ports. Nothing else is taken for one.
@@ -871,6 +837,7 @@ fn the_first_fragment_tells_its_flow() {
     v4[20] |= 0x20;
     assert_eq!(classify_fragment(&v4), Some(flow));
     assert_eq!(classify(&v4).map(|tcp| tcp.flow), None);
+    assert_eq!(parse(&v4).err(), Some(NoSegment::Fragment));
     v4[21] = 1;
     assert_eq!(classify_fragment(&v4), None, "a later one");
 
@@ -888,6 +855,7 @@ fn the_first_fragment_tells_its_flow() {
     v6[20] = 44;
     v6[19] += 8;
     assert_eq!(classify_fragment(&v6), Some(flow));
+    assert_eq!(parse(&v6).err(), Some(NoSegment::Fragment));
     for length in 0..v6.len() {
         let found = classify_fragment(&v6[..length]);
         assert!(found.is_none() || found == Some(flow));

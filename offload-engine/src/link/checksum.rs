@@ -5,14 +5,15 @@
 //! included, inverts, and stores.
 #![forbid(unsafe_code)]
 
-use super::{TxChecksum, layout::TcpLayout};
+use super::{
+    TxChecksum,
+    layout::{PROTOCOL_TCP, TcpLayout},
+};
 
 /// Offset of the checksum field in a TCP header.
 pub(super) const TCP_CHECKSUM_OFFSET: u16 = 16;
 /// Offset of the checksum field in a UDP header.
 const UDP_CHECKSUM_OFFSET: u16 = 6;
-/// Protocol number of TCP (RFC 9293 s3.1).
-pub(super) const PROTOCOL_TCP: u8 = 6;
 
 /// The sum of `data` as 16-bit words in network order, not folded: add several, then [`fold`].
 /// An odd last octet counts as the high half of a word, so only the last piece may be odd.

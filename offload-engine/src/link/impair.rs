@@ -24,9 +24,9 @@ use std::{io, os::fd::BorrowedFd, task::Waker, vec::Vec};
 
 use self::lane::Lane;
 pub use self::{
-    lane::{RATE_QUEUE_BYTES_MAX, REORDER_DISTANCE_MAX, REORDER_HOLD_MAX},
+    lane::{REORDER_DISTANCE_MAX, REORDER_HOLD_MAX},
     lateness::Lateness,
-    options::{ImpairmentError, Impairments, QueueLimit},
+    options::{ImpairmentError, Impairments, QueueLimit, RATE_QUEUE_BYTES_MAX},
     stats::LaneStats,
     wire::{Wire, WireEnd},
 };

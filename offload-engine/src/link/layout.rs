@@ -4,7 +4,10 @@
 //! layout and is treated as opaque bytes by the callers.
 #![forbid(unsafe_code)]
 
-use super::{checksum::PROTOCOL_TCP, device::ETHERNET_HEADER_BYTES};
+use super::device::ETHERNET_HEADER_BYTES;
+
+/// Protocol number of TCP (RFC 9293 s3.1).
+pub(super) const PROTOCOL_TCP: u8 = 6;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;

@@ -8,6 +8,7 @@
 //!
 //! `docs/links.md` in the repository says how to write another one, with a skeleton.
 
+mod attach;
 mod batch;
 mod capture;
 mod checksum;
@@ -32,6 +33,7 @@ mod vnet;
 use std::{boxed::Box, io, os::fd::BorrowedFd, task::Waker};
 
 pub use self::{
+    attach::{MTU_MAX, MTU_MIN, NapiMode, TAP_QUEUES_MAX, TapError},
     batch::{RX_BUFFER_BYTES, RxBatch, RxFrame},
     capture::{Direction, PcapngWriter, Tee},
     impair::{
@@ -40,10 +42,7 @@ pub use self::{
     },
     loan::{Lender, TxLoan},
     memory::{MemoryLink, MemoryLinkOptions, memory_link_pair},
-    open::{
-        MTU_MAX, MTU_MIN, NapiMode, OpenTap, TAP_QUEUES_MAX, TapError, TapOptions, VnetMode,
-        open_tap, open_tap_queues,
-    },
+    open::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues},
     plain::PlainTap,
     reclaim::ReclaimMode,
     vnet::VnetTap,

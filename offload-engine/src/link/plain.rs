@@ -16,8 +16,8 @@ use tun_tap::{Iface, Mode};
 
 use super::{
     Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TapError, TxFrame, TxOutcome,
+    attach::{self, NODE, NapiMode, Queueing},
     device::{self, Received},
-    open::{self, NODE, NapiMode, Queueing},
     tun,
 };
 use crate::time::Instant;
@@ -46,7 +46,7 @@ impl Interface {
 
     /// The TAP `name`, or one of its several queues.
     fn queue(name: &str, queueing: Queueing, napi: NapiMode) -> Result<Self, TapError> {
-        let fd = open::open_node(NODE.as_ref())?;
+        let fd = attach::open_node(NODE.as_ref())?;
         let features =
             tun::features(&fd).map_err(|source| TapError::Io { step: "TUNGETFEATURES", source })?;
         queueing.check(features)?;
@@ -59,9 +59,9 @@ impl Interface {
     /// The TAP `name` by `tun_tap`.
     fn whole(name: &str) -> Result<Self, TapError> {
         // `tun_tap` gives one error for two steps; opening the node first tells them apart.
-        drop(open::open_node(NODE.as_ref())?);
+        drop(attach::open_node(NODE.as_ref())?);
         let interface = Iface::without_packet_info(name, Mode::Tap)
-            .map_err(|source| open::attach_error(name, source))?;
+            .map_err(|source| attach::attach_error(name, source))?;
         interface.set_non_blocking().map_err(|source| TapError::Io { step: "FIONBIO", source })?;
         Ok(Self::Whole(interface))
     }
@@ -84,8 +84,8 @@ impl PlainTap {
         queueing: Queueing,
         napi: NapiMode,
     ) -> Result<Self, TapError> {
-        open::check_name(name)?;
-        open::check_mtu(mtu)?;
+        attach::check_name(name)?;
+        attach::check_mtu(mtu)?;
         let interface = match (queueing, napi) {
             (Queueing::Single, NapiMode::Off) => Interface::whole(name)?,
             _ => Interface::queue(name, queueing, napi)?,

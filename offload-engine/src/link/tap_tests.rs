@@ -23,7 +23,7 @@ use rustix::{
 };
 
 use super::{
-    open::Queueing,
+    attach::Queueing,
     testing::{MACS, PORTS, parse, partial_frame, pattern, segment_offload, transmit},
     *,
 };
@@ -42,8 +42,8 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
         // memory safety rests on.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
             std::println!("skipped: no network namespace of our own: {error}");
-        } else if let Err(error) = tun::open_node(open::NODE.as_ref()) {
-            std::println!("skipped: {}: {error}", open::NODE);
+        } else if let Err(error) = tun::open_node(attach::NODE.as_ref()) {
+            std::println!("skipped: {}: {error}", attach::NODE);
         } else {
             test();
         }
@@ -573,7 +573,7 @@ fn missing_permissions_are_named() {
         let node = std::env::temp_dir().join(format!("flue-node-{}", std::process::id()));
         std::fs::write(&node, []).unwrap();
         std::fs::set_permissions(&node, Permissions::from_mode(0o040)).unwrap();
-        let error = open::open_node(&node).unwrap_err();
+        let error = attach::open_node(&node).unwrap_err();
         std::fs::remove_file(&node).unwrap();
         assert!(matches!(error, TapError::NodeDenied { mode: 0o040, .. }), "{error}");
         let text: String = format!("{error}");

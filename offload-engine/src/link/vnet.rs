@@ -20,9 +20,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U16}
 use super::{
     Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TapError, TxChecksum, TxFrame,
     TxOffload, TxOutcome, TxSegment,
+    attach::{self, NapiMode, Queueing},
     checksum::{self, TCP_CHECKSUM_OFFSET},
     device::{self, ETHERNET_HEADER_BYTES, Received},
-    open::{self, NapiMode, Queueing},
     reclaim::{self, Reclaim, ReclaimMode},
     tun,
 };
@@ -131,7 +131,7 @@ impl VnetTap {
     /// # Errors
     /// See [`TapError`]; [`TapError::NoVnetHeader`] when the kernel lacks what the header needs.
     pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
-        let node = open::NODE.as_ref();
+        let node = attach::NODE.as_ref();
         Ok(Self::open_node(node, name, mtu, Queueing::Single, NapiMode::Off, Grant::Richest)?)
     }
 
@@ -144,9 +144,9 @@ impl VnetTap {
         napi: NapiMode,
         grant: Grant,
     ) -> Result<Self, VnetError> {
-        open::check_name(name)?;
-        open::check_mtu(mtu)?;
-        let fd = open::open_node(node)?;
+        attach::check_name(name)?;
+        attach::check_mtu(mtu)?;
+        let fd = attach::open_node(node)?;
         let unsupported = |step| move |source| VnetError::Unsupported { step, source };
 
         let features = tun::features(&fd).map_err(unsupported("TUNGETFEATURES"))?;
@@ -196,7 +196,7 @@ impl VnetTap {
         let opened = if !alone {
             Err(io::Error::other("frames of several queues cannot be told apart"))
         } else if !super_segments {
-            Err(open::no_super_segments())
+            Err(attach::no_super_segments())
         } else {
             Reclaim::open(&self.name)
         };

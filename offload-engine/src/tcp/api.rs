@@ -1,124 +1,13 @@
-//! What goes into a connection and what comes out: segments, events, limits, counters.
+//! What goes into a connection and what comes out: segments, requests, events, counters.
 
 use core::ops::Range;
 
-use super::{
-    ecn::Ecn,
-    path_mtu::{PathOptions, SoftError},
-    recovery::RecoveryOptions,
-    retrieve::UploadThresholds,
-    seq::SeqNum,
-};
 use crate::{
-    chimney::client::UploadReason,
     nbl::{NblChain, NetBufferList, ReceiveChain},
+    segment::{Ecn, Flags, SackBlock, SeqNum, SoftError, Timestamps},
+    state::TcpPhase,
     time::Duration,
 };
-
-/// The states of RFC 9293 in which a connection can be with the target (CH-ST-1), and Closed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum TcpPhase {
-    /// No connection any more.
-    Closed = 0,
-    /// Data flows both ways.
-    Established = 4,
-    /// Our FIN is sent, not yet acknowledged.
-    FinWait1 = 5,
-    /// Our FIN is acknowledged.
-    FinWait2 = 6,
-    /// The peer's FIN has come.
-    CloseWait = 7,
-    /// Both FINs are out, ours not acknowledged.
-    Closing = 8,
-    /// The peer's FIN came first, ours is not acknowledged.
-    LastAck = 9,
-    /// Waiting for old segments to die.
-    TimeWait = 10,
-}
-
-/// TCP header flags.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Flags(pub u8);
-
-impl Flags {
-    /// No more data from the sender.
-    pub const FIN: Self = Self(0x01);
-    /// Synchronize.
-    pub const SYN: Self = Self(0x02);
-    /// Reset.
-    pub const RST: Self = Self(0x04);
-    /// Push.
-    pub const PSH: Self = Self(0x08);
-    /// The acknowledgement field is significant.
-    pub const ACK: Self = Self(0x10);
-    /// The urgent pointer is significant.
-    pub const URG: Self = Self(0x20);
-    /// ECN echo.
-    pub const ECE: Self = Self(0x40);
-    /// Congestion window reduced.
-    pub const CWR: Self = Self(0x80);
-
-    /// Whether all of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl core::ops::BitOr for Flags {
-    type Output = Self;
-
-    fn bitor(self, rhs: Self) -> Self {
-        Self(self.0 | rhs.0)
-    }
-}
-
-impl core::ops::BitOrAssign for Flags {
-    fn bitor_assign(&mut self, rhs: Self) {
-        self.0 |= rhs.0;
-    }
-}
-
-/// A SACK block: bytes `start..end` have arrived.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SackBlock {
-    /// First byte.
-    pub start: SeqNum,
-    /// One beyond the last byte.
-    pub end: SeqNum,
-}
-
-/// A timestamps option (RFC 7323).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Timestamps {
-    /// TSval.
-    pub value: u32,
-    /// TSecr.
-    pub echo: u32,
-}
-
-/// The TCP header of a received segment, parsed, and its payload. Checksum already verified.
-#[derive(Clone, Copy, Debug)]
-pub struct Segment<'a> {
-    /// Sequence number.
-    pub seq: SeqNum,
-    /// Acknowledgement number; meaningful with ACK.
-    pub ack: SeqNum,
-    /// Flags.
-    pub flags: Flags,
-    /// Window field as on the wire, unscaled.
-    pub window: u16,
-    /// Timestamps option.
-    pub timestamps: Option<Timestamps>,
-    /// SACK blocks, at most 4.
-    pub sack: &'a [SackBlock],
-    /// Payload.
-    pub payload: &'a [u8],
-    /// Payload bytes of each original segment if the link coalesced several; 0 if it did not.
-    pub gso_size: usize,
-    /// The ECN bits of its IP header.
-    pub ecn: Ecn,
-}
 
 /// What became of a received segment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -129,6 +18,63 @@ pub struct Received {
     pub in_order: Range<usize>,
     /// The in-order data ends with a PSH.
     pub push: bool,
+}
+
+/// Why the target wants a connection uploaded (TCP_UPLOAD_REASON).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum UploadReason {
+    /// Too little traffic (optional).
+    LowActivity = 1,
+    /// Too many transmitted segments lost (optional).
+    HighDropRate = 2,
+    /// Posted buffers too small (optional).
+    SmallIo = 3,
+    /// No posted receive buffers (optional).
+    NoBufferPreposting = 4,
+    /// A segment with URG came (mandatory).
+    ReceivedUrgentData = 5,
+    /// Too many fragments (optional).
+    HighFragmentation = 6,
+    /// Too much reordering (optional).
+    HighOutOfOrderPackets = 7,
+    /// Retransmit, persist or FIN_WAIT_2 limit (mandatory).
+    TimeoutExpiration = 8,
+    /// The connection depends on an invalidated object (mandatory).
+    InvalidState = 9,
+    /// Unspecified, such as a shortage of resources (mandatory).
+    UploadRequested = 10,
+    /// The connection's state is corrupt (mandatory).
+    HardwareFailure = 11,
+}
+
+impl UploadReason {
+    /// Whether the target has stopped the connection, so that the host has to upload it. Otherwise it may, or
+    /// not (CH s8.2).
+    pub const fn is_mandatory(self) -> bool {
+        match self {
+            Self::ReceivedUrgentData
+            | Self::TimeoutExpiration
+            | Self::InvalidState
+            | Self::UploadRequested
+            | Self::HardwareFailure => true,
+            Self::LowActivity
+            | Self::HighDropRate
+            | Self::SmallIo
+            | Self::NoBufferPreposting
+            | Self::HighFragmentation
+            | Self::HighOutOfOrderPackets => false,
+        }
+    }
+}
+
+/// How to disconnect (flags of MiniportTcpOffloadDisconnect).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disconnect {
+    /// Data, then FIN; completes when both are acknowledged.
+    Graceful,
+    /// RST; outstanding sends complete REQUEST_ABORTED first.
+    Abortive,
 }
 
 /// What a connection tells its surroundings.
@@ -187,120 +133,6 @@ pub struct Transmit {
     pub nbl_context: Option<u64>,
     /// The ECN bits for its IP header.
     pub ecn: Ecn,
-}
-
-/// Policy of PSH (CH-SND-5).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum PushPolicy {
-    /// On the last segment cut from each net buffer list. Segments end at list boundaries.
-    #[default]
-    EachList,
-    /// On the last segment before the send queue runs empty. Segments span list boundaries.
-    QueueEmpty,
-}
-
-/// Which congestion controller.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum CongestionAlgorithm {
-    /// RFC 9438.
-    #[default]
-    Cubic,
-    /// RFC 5681 and 6582.
-    NewReno,
-    /// No window but the peer's: for links without loss.
-    Unlimited,
-}
-
-/// What a congestion controller does besides its algorithm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CongestionOptions {
-    /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
-    pub hystart: bool,
-    /// With `hystart`, end it as well when acknowledgements come without a gap for half of the RTT (HyStart).
-    pub ack_train: bool,
-    /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 s4.1).
-    pub idle_restart: bool,
-    /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 s3). That an
-    /// unused window does not grow is no option.
-    pub cwnd_validation: bool,
-    /// Spread the window over the round trip instead of sending it as ACKs allow.
-    pub pacing: bool,
-}
-
-impl Default for CongestionOptions {
-    /// All but pacing.
-    fn default() -> Self {
-        Self {
-            hystart: true,
-            ack_train: true,
-            idle_restart: true,
-            cwnd_validation: true,
-            pacing: false,
-        }
-    }
-}
-
-/// Limits and policies of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// PSH policy.
-    pub push: PushPolicy,
-    /// Congestion controller.
-    pub congestion: CongestionAlgorithm,
-    /// What it does besides its algorithm.
-    pub congestion_options: CongestionOptions,
-    /// Smallest RTO (RFC 6298 2.4 says one second; hosts on LANs use 200 ms).
-    pub rto_min: Duration,
-    /// Largest RTO.
-    pub rto_max: Duration,
-    /// Retransmissions of one segment, or window probes in one round, before the connection is given
-    /// up (TcpMaximumRetransmissions).
-    pub retransmissions_max: u8,
-    /// Delay of a delayed ACK.
-    pub delayed_ack: Duration,
-    /// Segments, or as many bytes as this many full-sized ones hold, before an ACK is sent at once
-    /// (TcpAckFrequency).
-    pub ack_frequency: u8,
-    /// Duplicate ACKs that start fast retransmit.
-    pub duplicate_ack_threshold: u8,
-    /// Out-of-order gaps kept. A queue that overflows as slow start ends may drop every other segment: fewer
-    /// gaps than half of the window's segments cost round trips then.
-    pub reassembly_gaps_max: usize,
-    /// FIN_WAIT_2 limit.
-    pub fin_wait_2: Duration,
-    /// TIME_WAIT length.
-    pub time_wait: Duration,
-    /// Bytes that the receive window may grow to, as the consumer takes them faster; what the window's
-    /// scale can say bounds it too. At or below InitialRcvWnd, for example 0: the window does not grow.
-    pub rcv_wnd_max: u32,
-    /// Bytes that may be in flight on any path, as far as congestion control and the peer allow: enough for a
-    /// peer that has to be woken, and fewer frames than a TAP keeps before it drops.
-    pub in_flight_min: u64,
-    /// Bytes in a second that no path carries more of. On a path whose smallest round trip is longer than
-    /// `in_flight_min` takes at this rate, that much may be in flight; what goes beyond it would only wait in
-    /// a queue, in a TAP's until it overflows. `u64::MAX`: no limit.
-    pub link_rate: u64,
-    /// ACKs without delay for full-sized segments after a take-over: a sender in slow start waits for
-    /// them.
-    pub quick_acks: u8,
-    /// A segment without timestamps is dropped although they were agreed, as RFC 7323 s3.2 recommends.
-    /// Off, it is taken, without the protection of PAWS, as Linux does: some middleboxes remove options.
-    pub timestamps_required: bool,
-    /// How the path's MTU is learned.
-    pub path: PathOptions,
-    /// Parts of loss recovery in use.
-    pub recovery: RecoveryOptions,
-
-    /// How long a receive request in push mode that holds some bytes waits for more (TcpPushTicks).
-    pub push_delay: Duration,
-    /// When to ask for an upload though the connection could go on.
-    pub upload: UploadThresholds,
-    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target sits it out itself, and
-    /// the host need not know.
-    pub time_wait_uploads: bool,
-    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED, as CH s9.2 says. Off, it gets a
-    /// challenge ACK as every SYN does (RFC 5961 s4.2): who guesses one number ends nobody's connection.
-    pub syn_uploads: bool,
 }
 
 /// What congestion control and recovery are doing. Names and numbers are Linux'.
@@ -448,38 +280,4 @@ pub enum ImportError {
     /// More buffered or out-of-order data than the receive window.
     #[error("TCP: more received data than the receive window")]
     ReceiveData,
-}
-
-impl Default for Config {
-    /// RFC 9293 and Linux' habits: RTO of 200 ms to 60 s, 15 retransmissions, an ACK for every second
-    /// segment or after 40 ms, 3 duplicate ACKs, 2,048 gaps out of order, FIN_WAIT_2 of 120 s
-    /// (the chimney's value), TIME_WAIT of 60 s, a receive window that grows to 4 MiB, 16 quick ACKs,
-    /// a push timer of 500 ms (the chimney's value).
-    fn default() -> Self {
-        Self {
-            push: PushPolicy::default(),
-            congestion: CongestionAlgorithm::default(),
-            congestion_options: CongestionOptions::default(),
-            rto_min: Duration::from_millis(200),
-            rto_max: Duration::from_secs(60),
-            retransmissions_max: 15,
-            delayed_ack: Duration::from_millis(40),
-            ack_frequency: 2,
-            duplicate_ack_threshold: 3,
-            reassembly_gaps_max: 2048,
-            fin_wait_2: Duration::from_secs(120),
-            time_wait: Duration::from_secs(60),
-            rcv_wnd_max: 4 * 1024 * 1024,
-            in_flight_min: 1024 * 1024,
-            link_rate: 10_000_000_000,
-            quick_acks: 16,
-            timestamps_required: false,
-            path: PathOptions::default(),
-            recovery: RecoveryOptions::default(),
-            push_delay: Duration::from_millis(500),
-            upload: UploadThresholds::default(),
-            time_wait_uploads: false,
-            syn_uploads: false,
-        }
-    }
 }

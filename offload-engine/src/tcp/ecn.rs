@@ -12,40 +12,8 @@
 //! so a reduction that turns out wrong can be undone without touching ECN's.
 
 use super::{
-    Connection, Flags, Segment, congestion::Congestion, recovery::Recovery, seq::Position,
+    Connection, Ecn, Flags, Segment, congestion::Congestion, recovery::Recovery, seq::Position,
 };
-
-/// The two ECN bits of an IP header (RFC 3168 s5).
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[repr(u8)]
-pub enum Ecn {
-    /// Routers drop, they do not mark.
-    #[default]
-    NotCapable = 0b00,
-    /// ECN-capable, the other codepoint.
-    Capable1 = 0b01,
-    /// ECN-capable, the codepoint that we send.
-    Capable0 = 0b10,
-    /// Congestion experienced.
-    Congestion = 0b11,
-}
-
-impl Ecn {
-    /// From the low two bits of a TOS or traffic class.
-    pub const fn from_bits(bits: u8) -> Self {
-        match bits & 0b11 {
-            0b00 => Self::NotCapable,
-            0b01 => Self::Capable1,
-            0b10 => Self::Capable0,
-            _ => Self::Congestion,
-        }
-    }
-
-    /// The two bits.
-    pub const fn bits(self) -> u8 {
-        self as u8
-    }
-}
 
 /// What a connection does about marks.
 #[derive(Clone, Copy, Debug)]

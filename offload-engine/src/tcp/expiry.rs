@@ -1,12 +1,10 @@
 //! What happens when a timer runs out.
 
 use super::{
-    Connection, TcpPhase, Timer, congestion::Congestion, input::CHALLENGE_KEEP_ALIVE, timers,
+    Connection, TcpPhase, Timer, UploadReason, congestion::Congestion, input::CHALLENGE_KEEP_ALIVE,
+    timers,
 };
-use crate::{
-    chimney::client::UploadReason,
-    time::{Duration, Instant},
-};
+use crate::time::{Duration, Instant};
 
 /// What an attempt to get an answer has taken so far.
 #[derive(Clone, Copy, Debug)]

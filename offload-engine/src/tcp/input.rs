@@ -10,16 +10,13 @@
 //! (CVE-2016-5696). Data outside the window is always answered, once in a batch: it cannot make a loop.
 
 use super::{
-    Connection, Flags, Received, Segment, TcpPhase, Timer,
+    Connection, Flags, Received, Segment, TcpPhase, Timer, UploadReason,
     congestion::{AckSample, Congestion},
     receive::Arrival,
     recovery::{Ack, Report},
     seq::Position,
 };
-use crate::{
-    chimney::client::UploadReason,
-    time::{Duration, Instant},
-};
+use crate::time::{Duration, Instant};
 
 /// Time between two challenge ACKs for SYNs (CH s9.2).
 const SYN_CHALLENGE_INTERVAL: Duration = Duration::from_secs(3);

@@ -17,6 +17,7 @@
 //! | `expiry` | what happens when a timer runs out |
 //! | `state` | taking a connection over, and giving it back |
 //! | `upload` | what still happens on a connection that is about to go back, or may not send |
+//! | `config` | limits and policies |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
 //! | `delivery` | who gets the bytes: posted requests, or indications |
@@ -40,6 +41,7 @@
 mod api;
 mod autotune;
 mod chrono;
+mod config;
 mod congestion;
 mod delivery;
 mod ecn;
@@ -68,19 +70,20 @@ use bytes::Bytes;
 
 pub use self::{
     api::{
-        CaState, Config, CongestionAlgorithm, CongestionOptions, Event, Flags, ImportError, Info,
-        PushPolicy, Received, SackBlock, Segment, TcpPhase, Timestamps, Transmit, TxLimits,
+        CaState, Disconnect, Event, ImportError, Info, Received, Transmit, TxLimits, UploadReason,
+    },
+    config::{
+        Activity, Config, CongestionAlgorithm, CongestionOptions, PathOptions, PushPolicy, Share,
+        SmallIo, UploadThresholds,
     },
     delivery::Consumer,
-    ecn::Ecn,
     path_mtu::{
-        BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, PathError,
-        PathErrorKind, PathOptions, RAISE_AFTER, REDUCTIONS_PER_FLIGHT_MAX, SoftError,
+        BLACK_HOLE_TIMEOUTS, BLACK_HOLE_TIMEOUTS_PROVEN, MTU_MIN_IPV4, MTU_MIN_IPV6, RAISE_AFTER,
+        REDUCTIONS_PER_FLIGHT_MAX,
     },
     recovery::RecoveryOptions,
-    retrieve::{ASK_INTERVAL, Activity, Share, SmallIo, UploadThresholds},
+    retrieve::ASK_INTERVAL,
     send::SLICES_MAX,
-    seq::SeqNum,
     trace::TraceSample,
 };
 use self::{
@@ -100,13 +103,16 @@ use self::{
     timers::{Timer, Timers},
 };
 use crate::{
-    chimney::{
-        client::{Disconnect, UploadReason},
-        state::{ConnectionState, NeighborState, PathState, TcpCached, TcpConst},
-    },
     nbl::{NblChain, NetBufferList},
+    state::{ConnectionState, NeighborState, PathState, TcpCached, TcpConst},
     status::NdisStatus,
     time::{Duration, Instant, nanos},
+};
+pub use crate::{
+    segment::{
+        Ecn, Flags, PathError, PathErrorKind, SackBlock, Segment, SeqNum, SoftError, Timestamps,
+    },
+    state::TcpPhase,
 };
 
 /// Bytes that a lazy producer keeps queued beyond what the windows allow to send: two super-segments.

@@ -19,10 +19,13 @@
 //! gets the same ICMP message.
 
 use super::{
-    Connection, SeqNum, Timer, congestion::Congestion, saturate, seq::Position,
-    state::effective_mss,
+    Connection, PathError, PathErrorKind, SoftError, TIMESTAMPS_OPTION, Timer,
+    congestion::Congestion, saturate, seq::Position,
 };
-use crate::time::{Duration, Instant};
+use crate::{
+    state::TcpConst,
+    time::{Duration, Instant},
+};
 
 /// Smallest path MTU that an ICMP message can bring about over IPv4, in bytes. Less is refused, as a
 /// forgery costs less than it does harm (RFC 5927 s7.2): 552 is Linux' `min_pmtu`.
@@ -41,6 +44,10 @@ pub const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// several links, each narrower than the one before it, but not many.
 pub const REDUCTIONS_PER_FLIGHT_MAX: u8 = 4;
 
+/// Smallest MSS that a peer is believed to mean, in bytes with options: Linux' `tcp_min_snd_mss`, against peers
+/// that have every byte sent in a segment of its own (CVE-2019-11479). IPv4 demands no more than 536 -
+/// 40 of anybody (RFC 9293 s3.7.1), and no less than 28 fits the smallest MTU (RFC 791: 68).
+const MSS_MIN: usize = 48;
 /// MTUs that links have, for routers that do not tell theirs (RFC 1191 s7.1), at or above
 /// [`MTU_MIN_IPV4`].
 const PLATEAUS: [u32; 9] = [65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 576];
@@ -51,70 +58,11 @@ const FALLBACKS_IPV6: [u32; 1] = [MTU_MIN_IPV6];
 const HEADERS_IPV4: u32 = 40;
 const HEADERS_IPV6: u32 = 60;
 
-/// How a connection learns of its path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PathOptions {
-    /// ICMP "too big" narrows the path MTU (RFC 1191, RFC 8201).
-    pub icmp_too_big: bool,
-    /// Repeated time-outs of large segments do (RFC 2923 s2.1, RFC 4821 s7.7).
-    pub black_hole_detection: bool,
-}
-
-impl Default for PathOptions {
-    /// Both.
-    fn default() -> Self {
-        Self { icmp_too_big: true, black_hole_detection: true }
-    }
-}
-
-/// An ICMP error about a segment of ours, as far as it concerns TCP.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PathError {
-    /// Sequence number of the quoted segment.
-    pub seq: SeqNum,
-    /// What it says.
-    pub kind: PathErrorKind,
-}
-
-/// What an ICMP error says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PathErrorKind {
-    /// "Fragmentation needed and DF set" (RFC 1191 s4), "packet too big" (RFC 4443 s3.2).
-    TooBig {
-        /// MTU of the next hop, in bytes; 0: a router that does not tell (RFC 1191 s5).
-        next_hop_mtu: u32,
-        /// Bytes of the quoted IP packet, as its header has them.
-        packet_len: u32,
-    },
-    /// Anything else.
-    Soft(SoftError),
-}
-
-/// Why a segment did not arrive, as ICMP has it. None of them ends a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SoftError {
-    /// No route.
-    #[error("network unreachable")]
-    NetworkUnreachable,
-    /// The last router does not reach the host.
-    #[error("host unreachable")]
-    HostUnreachable,
-    /// The host does not know TCP.
-    #[error("protocol unreachable")]
-    ProtocolUnreachable,
-    /// The host has nobody at that port.
-    #[error("port unreachable")]
-    PortUnreachable,
-    /// A router on the way may not pass it on.
-    #[error("communication prohibited")]
-    Prohibited,
-    /// TTL or hop limit has run out.
-    #[error("time to live exceeded")]
-    TimeExceeded,
-    /// Something in the header is wrong.
-    #[error("parameter problem")]
-    ParameterProblem,
+/// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
+pub(super) fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
+    let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
+    let mss = path_mtu_payload.min(usize::from(constant.remote_mss)).max(MSS_MIN);
+    (mss - option) as u64
 }
 
 /// What a connection knows of its path's MTU. All MTUs are bytes of an IP packet.

@@ -9,103 +9,14 @@
 //! SendBacklogChange is raised when the optimum has doubled or halved since it was told, at most once in a
 //! round trip.
 
-use super::{Connection, Event, SEND_BACKLOG, TcpPhase, Timer, congestion::Congestion, saturate};
-use crate::{
-    chimney::client::UploadReason,
-    time::{Duration, Instant},
+use super::{
+    Activity, Connection, Event, SEND_BACKLOG, SmallIo, TcpPhase, Timer, UploadReason,
+    congestion::Congestion, saturate,
 };
+use crate::time::{Duration, Instant};
 
 /// Least time between two optional requests for an upload.
 pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A share of segments that is too large.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share {
-    /// Segments in a sample; after each the count starts anew. 0 counts as 1.
-    pub sample: u32,
-    /// Of 1,000 segments in a sample, so many are too many.
-    pub per_mille: u32,
-}
-
-impl Share {
-    /// Whether `count` of `total` is too many; `None` while the sample is not complete.
-    fn judge(self, count: u64, total: u64) -> Option<bool> {
-        let complete = total >= u64::from(self.sample.max(1));
-        complete.then(|| count.saturating_mul(1_000) >= total.saturating_mul(self.per_mille.into()))
-    }
-}
-
-/// Traffic that is too little.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Activity {
-    /// How long each sample is; at least a millisecond.
-    pub interval: Duration,
-    /// Fewer bytes than these in a sample, acknowledged and received together, are too few.
-    pub bytes: u64,
-}
-
-/// Receive requests that are too small.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SmallIo {
-    /// Less room than this, in bytes, is too small. Zero-byte requests do not count.
-    pub bytes: usize,
-    /// How many in a row.
-    pub requests: u32,
-}
-
-/// When to ask for an upload that is not necessary; `None`: never, which is the default of all.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct UploadThresholds {
-    /// LowActivity.
-    pub low_activity: Option<Activity>,
-    /// HighDropRate: data segments sent again, of all sent, both counted as bytes of full size.
-    pub high_drop_rate: Option<Share>,
-    /// SmallIO.
-    pub small_io: Option<SmallIo>,
-    /// NoBufferPreposting: bytes indicated since a receive request was posted last.
-    pub no_buffer_preposting: Option<u64>,
-    /// HighFragmentation: fragments, of fragments and segments received.
-    pub high_fragmentation: Option<Share>,
-    /// HighOutOfOrderPackets: data segments that arrived beyond a hole, of all data segments.
-    pub high_out_of_order: Option<Share>,
-}
-
-impl UploadThresholds {
-    /// All of them: fewer than 4 KiB moved in 2 s; of 1,000 data segments 50 sent again, 100 beyond a hole, or 100
-    /// fragments; 16 receive requests of less than 512 bytes in a row; 1 MiB indicated since the last request.
-    pub const ALL: Self = Self {
-        low_activity: Some(Activity { interval: Duration::from_secs(2), bytes: 4096 }),
-        high_drop_rate: Some(Share { sample: 1_000, per_mille: 50 }),
-        small_io: Some(SmallIo { bytes: 512, requests: 16 }),
-        no_buffer_preposting: Some(1024 * 1024),
-        high_fragmentation: Some(Share { sample: 1_000, per_mille: 100 }),
-        high_out_of_order: Some(Share { sample: 1_000, per_mille: 100 }),
-    };
-
-    /// These thresholds and that of `reason`, as [`UploadThresholds::ALL`] has it. Mandatory reasons have none.
-    #[must_use]
-    pub const fn with(self, reason: UploadReason) -> Self {
-        match reason {
-            UploadReason::LowActivity => Self { low_activity: Self::ALL.low_activity, ..self },
-            UploadReason::HighDropRate => Self { high_drop_rate: Self::ALL.high_drop_rate, ..self },
-            UploadReason::SmallIo => Self { small_io: Self::ALL.small_io, ..self },
-            UploadReason::NoBufferPreposting => {
-                Self { no_buffer_preposting: Self::ALL.no_buffer_preposting, ..self }
-            }
-            UploadReason::HighFragmentation => {
-                Self { high_fragmentation: Self::ALL.high_fragmentation, ..self }
-            }
-            UploadReason::HighOutOfOrderPackets => {
-                Self { high_out_of_order: Self::ALL.high_out_of_order, ..self }
-            }
-            UploadReason::ReceivedUrgentData
-            | UploadReason::TimeoutExpiration
-            | UploadReason::InvalidState
-            | UploadReason::UploadRequested
-            | UploadReason::HardwareFailure => self,
-        }
-    }
-}
 
 /// What the thresholds are compared with, since the last sample.
 #[derive(Clone, Copy, Default, Debug)]
@@ -130,16 +41,6 @@ pub(super) struct SendBacklog {
 }
 
 impl Connection {
-    /// Asks for an upload: with a mandatory reason the connection stops, once; an optional one is told unless the
-    /// connection's state or an earlier one forbids it.
-    pub fn request_upload(&mut self, now: Instant, reason: UploadReason) {
-        self.now = now;
-        if self.stopped || self.is_ended() {
-            return;
-        }
-        if reason.is_mandatory() { self.stop(reason) } else { self.ask(reason) }
-    }
-
     /// A fragment of a datagram from this connection's peer went to the host (CH s9.1, HighFragmentation).
     pub fn note_fragment(&mut self, now: Instant) {
         self.now = now;
@@ -184,7 +85,7 @@ impl Connection {
     }
 
     /// An optional reason (CH-EVT-1, -2).
-    fn ask(&mut self, reason: UploadReason) {
+    pub(super) fn ask(&mut self, reason: UploadReason) {
         let interval = self.rtt.srtt().unwrap_or_default().max(ASK_INTERVAL);
         let soon = self.watch.asked_at.is_some_and(|at| self.now - at < interval);
         if soon || self.phase != TcpPhase::Established || self.stopped {

@@ -10,26 +10,19 @@ use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use super::{
     Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
     Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, Requests,
-    RttEstimator, SendBacklog, SendQueue, SendVariables, TIMESTAMPS_OPTION, TcpPhase, Timer,
-    Timers, Watch,
+    RttEstimator, SendBacklog, SendQueue, SendVariables, TcpPhase, Timer, Timers, Watch,
     congestion::{Congestion, Usage},
+    path_mtu::effective_mss,
     upload::Hold,
 };
 use crate::{
-    chimney::{
-        state::{ConnectionState, TcpConst, TcpDelegated, TcpState, TimerState},
-        tree::TcpUpdate,
-    },
     nbl::{NblChain, NetBufferList},
+    state::{ConnectionState, TcpDelegated, TcpState, TcpUpdate, TimerState},
     time::{Duration, Instant},
 };
 
 /// Largest window scale (RFC 7323 s2.3).
 const WINDOW_SCALE_MAX: u8 = 14;
-/// Smallest MSS that a peer is believed to mean, in bytes with options: Linux' `tcp_min_snd_mss`, against peers
-/// that have every byte sent in a segment of its own (CVE-2019-11479). IPv4 demands no more than 536 -
-/// 40 of anybody (RFC 9293 s3.7.1), and no less than 28 fits the smallest MTU (RFC 791: 68).
-const MSS_MIN: usize = 48;
 /// Largest window that can be advertised, in bytes.
 const WINDOW_MAX: u64 = 65_535 << WINDOW_SCALE_MAX;
 
@@ -232,13 +225,6 @@ pub(super) fn import(
     connection.complete_sends();
     connection.settle(&[], false);
     connection
-}
-
-/// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
-pub(super) fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
-    let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
-    let mss = path_mtu_payload.min(usize::from(constant.remote_mss)).max(MSS_MIN);
-    (mss - option) as u64
 }
 
 const fn ticks(count: u32) -> Duration {

@@ -9,12 +9,8 @@
 //! Retrieve(InvalidState), once. One that has nothing to send waits, and goes on if its path is linked to
 //! another neighbor.
 
-use super::{Connection, Event, Owed, TcpPhase, Transmit, receive::AckDue};
-use crate::{
-    chimney::{client::UploadReason, tree::TcpObject},
-    status::NdisStatus,
-    time::Instant,
-};
+use super::{Connection, Event, Owed, TcpPhase, Transmit, UploadReason, receive::AckDue};
+use crate::{state::ConnectionState, status::NdisStatus, time::Instant};
 
 /// What keeps a connection from sending.
 #[derive(Clone, Copy, Default, Debug)]
@@ -54,7 +50,7 @@ impl Connection {
         if !self.hold.uploading {
             return;
         }
-        let list = self.queue.surrender_disconnect(self.snd.una, TcpObject::DISCONNECT_DATA);
+        let list = self.queue.surrender_disconnect(self.snd.una, ConnectionState::DISCONNECT_DATA);
         self.events.extend(list.map(Event::DisconnectComplete));
     }
 

@@ -5,9 +5,9 @@
 //!
 //! use host_stack::{host::HostConfig, node::{NodeConfig, Progress}};
 //! use offload_engine::{
-//!     chimney::state::MacAddress,
 //!     engine::EngineConfig,
 //!     link::{MemoryLinkOptions, memory_link_pair},
+//!     state::MacAddress,
 //!     time::Duration,
 //! };
 //! use rdma_over_tcp::ndk::{

@@ -13,9 +13,10 @@ use host_stack::{
     stream::{StreamStatus, Streams},
 };
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::MacAddress},
+    chimney::client::OffloadHandle,
     engine::EngineConfig,
     link::Link,
+    state::MacAddress,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},

@@ -18,13 +18,11 @@ use host_stack::{
     simulation::{Pair, Stall},
 };
 use offload_engine::{
-    chimney::{
-        client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-        state::MacAddress,
-    },
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, EngineConfig, NodeClient},
     link::{Impaired, Impairments, Link, MemoryLink, Tee, memory_link_pair},
     nbl::{NblChain, NetBufferList, ReceiveChain},
+    state::MacAddress,
     time::{Duration, Instant},
 };
 use rdma_over_tcp::{

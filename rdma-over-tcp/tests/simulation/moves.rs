@@ -3,7 +3,7 @@
 
 use crossbeam_channel::Receiver;
 use host_stack::{
-    host::ConnectionRow, node::Core, simulation::Pair, socket::Request, stream::OffloadState,
+    node::Core, simulation::Pair, socket::ConnectionRow, socket::Request, stream::OffloadState,
 };
 use offload_engine::time::{Duration, Instant};
 use oorandom::Rand64;

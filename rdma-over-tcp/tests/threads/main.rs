@@ -23,9 +23,9 @@ use host_stack::{
     stream::OffloadState,
 };
 use offload_engine::{
-    chimney::state::MacAddress,
     engine::{EngineConfig, EngineStats},
     link::{Link, LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome},
+    state::MacAddress,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},

@@ -14,9 +14,9 @@ use std::{
 
 use host_stack::{host::HostConfig, node::Core, socket::SocketPort};
 use offload_engine::{
-    chimney::state::MacAddress,
     engine::{Callback, EngineConfig, NodeClient},
     link::{Link, MemoryLinkOptions, memory_link_pair},
+    state::MacAddress,
     time::Instant,
 };
 use rdma_over_tcp::{

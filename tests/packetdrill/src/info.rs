@@ -5,7 +5,7 @@
 
 use host_stack::stream::StreamStatus;
 use offload_engine::{
-    chimney::state::TcpState,
+    state::TcpState,
     tcp::{Info, TcpPhase},
     time::Duration,
 };

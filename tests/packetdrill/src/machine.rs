@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use host_stack::{host::HostConfig, node::Core, simulation::ITERATIONS_MAX, stream::Streams};
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpCached},
+    chimney::client::OffloadHandle,
     engine::EngineConfig,
+    state::TcpCached,
     tcp::Info,
     time::{Duration, Instant},
 };

@@ -17,10 +17,7 @@ use host_stack::{
     socket::{HostError, ListenerId},
     stream::{OffloadState, StreamStatus},
 };
-use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpCached},
-    time::Duration,
-};
+use offload_engine::{chimney::client::OffloadHandle, state::TcpCached, time::Duration};
 use rustix::{event::PollFlags, io::Errno};
 
 use crate::{client::Client, machine::Machine, settings::Settings};

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use host_stack::host::BUFFER_RANGE;
-use offload_engine::chimney::state::TcpCached;
+use offload_engine::state::TcpCached;
 use rustix::io::Errno;
 
 use crate::{

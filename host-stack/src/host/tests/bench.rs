@@ -16,7 +16,6 @@ use crossbeam_channel::{Receiver, Sender};
 use offload_engine::{
     chimney::{
         client::{ClientTag, OffloadHandle},
-        state::{ConnectionState, MacAddress, NeighborState, PathState},
         tree::{
             InitiateNode, InitiateTree, InvalidateTree, ObjectNode, QueryTree, TargetContext,
             TcpBlock, TcpObject, TerminateTree, UpdateTree,
@@ -29,6 +28,7 @@ use offload_engine::{
     },
     link::LinkCapabilities,
     nbl::NetBufferList,
+    state::{ConnectionState, MacAddress, NeighborState, PathState},
     status::NdisStatus,
     time::{Duration, Instant},
 };

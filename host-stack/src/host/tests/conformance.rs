@@ -6,8 +6,9 @@ use core::net::SocketAddr;
 
 use etherparse::PacketBuilder;
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpCached},
+    chimney::client::OffloadHandle,
     nbl::NetBufferList,
+    state::TcpCached,
     tcp::{Flags, TcpPhase},
     time::Duration,
 };
@@ -16,7 +17,7 @@ use super::bench::{Bench, address, config};
 use crate::{
     host::{ConfigError, HostConfig},
     socket::{HostError, Notice, OffloadPolicy, Request},
-    wire::{self, Frame, TcpFrame},
+    wire::{self, Frame, Segment},
 };
 
 const NEVER: [OffloadPolicy; 2] = [OffloadPolicy::Never; 2];
@@ -59,22 +60,15 @@ impl Sketch {
             .tcp(1000, 5000, self.seq, self.window)
             .options_raw(self.options)
             .unwrap();
-        let builder = self.flags.chars().fold(builder, |builder, flag| match flag {
-            'S' => builder.syn(),
-            'R' => builder.rst(),
-            _ => builder.ack(self.ack),
-        });
-        let mut frame = Vec::new();
-        builder.write(&mut frame, self.payload).unwrap();
-        frame
+        wire::forged(builder, self.flags, self.ack, self.payload)
     }
 }
 
 /// The TCP segments that a node has sent.
-fn segments(bench: &Bench, node: usize) -> Vec<TcpFrame<'_>> {
+fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     let tcp = |frame| match wire::parse(frame) {
         Frame::Tcp(segment) => Some(segment),
-        Frame::Fragment | Frame::Other => None,
+        _ => None,
     };
     bench.nodes[node].sent.iter().filter_map(|frame| tcp(frame)).collect()
 }
@@ -147,7 +141,7 @@ fn lists_begin_segments_where_asked() {
         }
         bench.run(Duration::from_millis(1));
         let segments = segments(&bench, 0);
-        let lengths = segments.iter().map(|segment| segment.payload().len());
+        let lengths = segments.iter().map(|segment| segment.frame.payload().len());
         assert_eq!(lengths.filter(|length| *length > 0).collect::<Vec<_>>(), expected);
         bench.run(Duration::from_millis(500));
         assert_eq!(bench.nodes[1].data().len(), 300);
@@ -180,10 +174,8 @@ fn without_an_mss_option_536_is_assumed() {
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], SYN.mac)
             .ipv6(octets(1), octets(2), 64)
             .tcp(1000, 5000, seq, 4096);
-        let builder = if let Some(ack) = ack { builder.ack(ack) } else { builder.syn() };
-        let mut frame = Vec::new();
-        builder.write(&mut frame, &[]).unwrap();
-        bench.nodes[1].frame(frame);
+        let flags = if ack.is_some() { "A" } else { "S" };
+        bench.nodes[1].frame(wire::forged(builder, flags, ack.unwrap_or(0), &[]));
         bench.settle();
     };
     send(&mut bench, 7_000, None);
@@ -286,6 +278,7 @@ fn connecting_needs_a_unicast_address() {
         "10.0.0.255:5",
         "0.0.0.0:5",
         "[ff02::1]:5",
+        "[::ffff:10.0.0.2]:5",
     ];
     for remote in remotes {
         let handle = bench.nodes[0].connect(remote.parse().unwrap(), false);

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use offload_engine::{
-    chimney::state::ConnectionState,
+    state::ConnectionState,
     tcp::{Ecn, Flags},
     time::Duration,
 };
@@ -38,8 +38,8 @@ fn open(bench: &mut Bench, v6: bool) {
 fn sent(bench: &Bench, node: usize) -> Vec<(Flags, Ecn)> {
     let segments = bench.nodes[node].sent.iter().filter_map(|frame| match wire::parse(frame) {
         Frame::Tcp(segment) => {
-            assert!(segment.checksum_is_right());
-            Some((segment.flags, segment.ecn))
+            assert!(segment.frame.checksum_is_valid());
+            Some((segment.flags, segment.frame.ecn))
         }
         _ => None,
     });
@@ -121,7 +121,7 @@ fn a_mirror_has_not_agreed() {
         bench.nodes[1].sent.iter().find(|frame| matches!(wire::parse(frame), Frame::Tcp(_)));
     let mut answer = answer.expect("a SYN-ACK").clone();
     let Frame::Tcp(segment) = wire::parse(&answer) else { panic!() };
-    let tcp_at = segment.tcp_at();
+    let tcp_at = segment.tcp_at;
     wire::add_flags(&mut answer, tcp_at, ECN);
     bench.nodes[0].frame(answer);
     bench.run(Duration::from_millis(1));
@@ -143,7 +143,7 @@ fn marks_are_echoed_in_the_host() {
             bench.run(Duration::from_millis(1));
             let mut frame = bench.nodes[0].sent[0].clone();
             let Frame::Tcp(segment) = wire::parse(&frame) else { panic!() };
-            let tcp_at = segment.tcp_at();
+            let tcp_at = segment.tcp_at;
             wire::add_flags(&mut frame, tcp_at, flags);
             mark(&mut frame, ecn);
             bench.nodes[1].sent.clear();

@@ -5,7 +5,8 @@ use core::ops::Range;
 
 use bytes::Bytes;
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::ConnectionState},
+    chimney::client::OffloadHandle,
+    state::ConnectionState,
     tcp::{SeqNum, Timestamps},
     time::Duration,
 };

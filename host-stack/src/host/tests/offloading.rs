@@ -4,10 +4,11 @@ use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
 
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::ConnectionState, tree::UpdateNode},
+    chimney::{client::OffloadHandle, tree::UpdateNode},
     engine::port::ToHost,
     memory::to_vec,
     nbl::Mdl,
+    state::ConnectionState,
     status::NdisStatus,
     tcp::TcpPhase,
     time::Duration,

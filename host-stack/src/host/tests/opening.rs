@@ -5,9 +5,7 @@ use core::net::SocketAddr;
 
 use etherparse::PacketBuilder;
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::MacAddress},
-    engine::port::ToHost,
-    tcp::Flags,
+    chimney::client::OffloadHandle, engine::port::ToHost, state::MacAddress, tcp::Flags,
     time::Duration,
 };
 
@@ -29,14 +27,7 @@ fn segment(source_port: u16, seq: u32, flags: &str, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
         .tcp(source_port, 5000, seq, 4096);
-    let builder = flags.chars().fold(builder, |builder, flag| match flag {
-        'S' => builder.syn(),
-        'R' => builder.rst(),
-        _ => builder.ack(1),
-    });
-    let mut frame = Vec::new();
-    builder.write(&mut frame, payload).unwrap();
-    frame
+    wire::forged(builder, flags, 1, payload)
 }
 
 fn failed(node: &Node, handle: OffloadHandle, expected: HostError) -> bool {

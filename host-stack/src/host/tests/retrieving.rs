@@ -5,7 +5,8 @@ use core::net::SocketAddr;
 
 use etherparse::{PacketBuilder, TcpOptionElement};
 use offload_engine::{
-    chimney::{client::OffloadHandle, state::TcpCached},
+    chimney::client::OffloadHandle,
+    state::TcpCached,
     status::NdisStatus,
     tcp::{Flags, SeqNum},
     time::Duration,
@@ -17,7 +18,7 @@ use super::bench::{Bench, address};
 use crate::{
     retrieve::retrieve,
     socket::{HostError, Notice, OffloadPolicy},
-    wire::{self, Frame, TcpFrame},
+    wire::{self, Frame, Segment},
 };
 
 const NEVER: [OffloadPolicy; 2] = [OffloadPolicy::Never; 2];
@@ -38,10 +39,10 @@ struct Connected {
 }
 
 /// The TCP segments that a node has sent.
-fn segments(bench: &Bench, node: usize) -> Vec<TcpFrame<'_>> {
+fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     let tcp = |frame| match wire::parse(frame) {
         Frame::Tcp(segment) => Some(segment),
-        Frame::Fragment | Frame::Other => None,
+        _ => None,
     };
     bench.nodes[node].sent.iter().filter_map(|frame| tcp(frame)).collect()
 }
@@ -96,15 +97,7 @@ impl Connected {
             builder
         };
         let ack = self.first.wrapping_add(acknowledged);
-        let builder = flags.chars().fold(builder, |builder, flag| match flag {
-            'S' => builder.syn(),
-            'F' => builder.fin(),
-            'R' => builder.rst(),
-            _ => builder.ack(ack),
-        });
-        let mut frame = Vec::new();
-        builder.write(&mut frame, payload).unwrap();
-        frame
+        wire::forged(builder, flags, ack, payload)
     }
 
     /// Of an empty segment: the state that smoltcp is in, whether it is given a frame ahead, and the segment itself.

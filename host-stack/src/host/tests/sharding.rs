@@ -10,7 +10,6 @@ use offload_engine::{
     chimney::{
         client::OffloadHandle,
         provider::AdapterStatus,
-        state::MacAddress,
         tree::{InitiateNode, TargetContext, UpdateNode, UpdateTree},
     },
     engine::{
@@ -19,6 +18,7 @@ use offload_engine::{
         port::{FromHost, HostPort, ToHost},
     },
     link::LinkCapabilities,
+    state::MacAddress,
     status::NdisStatus,
     time::{Duration, Instant},
 };
@@ -29,6 +29,7 @@ use crate::{
     socket::{
         ConsumerId, HostError, ListenerId, Notice, OffloadPolicy, Request, RequestPort, SocketPort,
     },
+    wire,
 };
 
 /// The peer's Ethernet address.
@@ -105,13 +106,8 @@ impl Twin {
         let builder = PacketBuilder::ethernet2(PEER, OURS)
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
             .tcp(source_port, PORT, seq, 4096);
-        let builder = match ack {
-            Some(ack) => builder.ack(ack),
-            None => builder.syn(),
-        };
-        let mut frame = Vec::new();
-        builder.write(&mut frame, &[]).unwrap();
-        self.arrives(shard, frame);
+        let flags = if ack.is_some() { "A" } else { "S" };
+        self.arrives(shard, wire::forged(builder, flags, ack.unwrap_or(0), &[]));
     }
 
     fn ask(&mut self, shard: usize, request: Request) {

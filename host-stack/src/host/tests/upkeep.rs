@@ -5,10 +5,10 @@ use alloc::{vec, vec::Vec};
 use offload_engine::{
     chimney::{
         client::OffloadHandle,
-        state::{MacAddress, TcpCached, Ticks},
         tree::{Asked, ObjectNode, UpdateNode},
     },
     engine::port::ToHost,
+    state::{MacAddress, TcpCached, Ticks},
     status::NdisStatus,
     tcp::Flags,
     time::Duration,
@@ -223,9 +223,8 @@ fn a_silent_neighbor_is_invalidated() {
         let ObjectNode::Object { payload, .. } = &mut query[0].payload else { panic!() };
         assert_eq!((payload.constant, payload.cached), (Asked::No, Asked::No));
         let nic_reachability_delta = if goes_forward { 500 } else { 60_000 };
-        payload.delegated = Asked::Answer(offload_engine::chimney::state::NeighborDelegated {
-            nic_reachability_delta,
-        });
+        payload.delegated =
+            Asked::Answer(offload_engine::state::NeighborDelegated { nic_reachability_delta });
         query[0].status = NdisStatus::SUCCESS;
         bench.nodes[1].to_host.send(ToHost::QueryComplete(query)).unwrap();
         bench.run(MOMENT);
@@ -299,7 +298,7 @@ fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
     let Frame::Tcp(first) = wire::parse(&bench.nodes[1].sent[0]) else { panic!() };
     let (seq, ack) = (first.ack, first.seq);
     let macs = (first.destination_mac, first.source_mac);
-    let way = Way { macs, from: first.destination, to: first.source };
+    let way = Way { macs, from: first.frame.flow.local(), to: first.frame.flow.remote() };
     let said =
         Acknowledgement { seq, ack, window: 40_000, timestamps: None, ece: false, fin: false };
     let again = wire::ack_frame(way, 64, &said).unwrap();
@@ -346,7 +345,7 @@ fn no_probe_goes_over_data_in_flight() {
         let is_probe = segment.seq == said.ack + 1_999;
         assert!(!is_probe || segment.payload_len == 1, "a probe behind all data");
         probes += usize::from(is_probe);
-        assert!(is_probe || segment.payload().iter().all(|byte| *byte == 7));
+        assert!(is_probe || segment.frame.payload().iter().all(|byte| *byte == 7));
     }
     assert!((2..6).contains(&probes), "{probes}, once everything is acknowledged");
 }

@@ -6,12 +6,12 @@ use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
         provider::{AdapterStatus, Forward, OffloadCapabilities},
-        state::ConnectionState,
-        tree::{InitiateNode, TcpObject},
+        tree::InitiateNode,
     },
     engine::port::ToHost,
     memory::{SharedSpan, Span},
     nbl::NetBufferList,
+    state::ConnectionState,
     status::NdisStatus,
     tcp::TcpPhase,
     time::Duration,
@@ -167,7 +167,7 @@ fn pending_sends_and_buffered_data_come_along() {
     for (context, text) in [(7, &b"seven"[..]), (8, b""), (9, b"nine")] {
         state.send_data.push_back(NetBufferList::from_mdl(context, shared(text)));
     }
-    let last = NetBufferList::from_mdl(TcpObject::DISCONNECT_DATA, b"bye".as_slice());
+    let last = NetBufferList::from_mdl(ConnectionState::DISCONNECT_DATA, b"bye".as_slice());
     state.send_data.push_back(last);
     state.tcp.delegated.state = TcpPhase::FinWait1;
     // The peer's data, which the target has acknowledged.
@@ -309,7 +309,7 @@ fn the_client_knows_what_has_come_back() {
     bench.settle();
     // Of 12 bytes 5 are acknowledged; the data of a disconnect are nobody's.
     for (context, bytes) in
-        [(3, &b"abcdefgh"[..]), (4, b"ijkl"), (TcpObject::DISCONNECT_DATA, b"m")]
+        [(3, &b"abcdefgh"[..]), (4, b"ijkl"), (ConnectionState::DISCONNECT_DATA, b"m")]
     {
         state.send_data.push_back(NetBufferList::from_mdl(context, bytes));
     }

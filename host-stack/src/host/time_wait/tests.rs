@@ -2,6 +2,7 @@ use alloc::vec::Vec;
 
 use etherparse::PacketBuilder;
 use offload_engine::{
+    frame::FlowKey,
     tcp::SeqNum,
     time::{Duration, Instant},
 };
@@ -9,7 +10,7 @@ use offload_engine::{
 use super::{ANSWER_INTERVAL, Answer, RECORDS_MAX, ShardId, TimeWaits};
 use crate::{
     observer::Flow,
-    wire::{self, FourTuple, Frame, TcpFrame},
+    wire::{self, Frame, Segment},
 };
 
 const TIME: Duration = Duration::from_secs(60);
@@ -22,22 +23,20 @@ fn with_segment<R>(
     number: usize,
     seq: u32,
     flags: &str,
-    then: impl FnOnce(&TcpFrame<'_>) -> R,
+    then: impl FnOnce(&Segment<'_>) -> R,
 ) -> R {
     let [.., high, low, port] = (number as u32).to_be_bytes();
     let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
         .ipv4([10, 1, high, low], [10, 0, 0, 2], 64)
         .tcp(1_000 + u16::from(port), 5_000, seq, 100)
         .ack(1);
-    let builder = if flags.contains('F') { builder.fin() } else { builder };
-    let builder = if flags.contains('R') { builder.rst() } else { builder };
-    let mut frame = Vec::new();
-    builder.write(&mut frame, if flags.contains('D') { b"data" } else { b"" }).unwrap();
+    let payload = if flags.contains('D') { &b"data"[..] } else { b"" };
+    let frame = wire::forged(builder, flags, 1, payload);
     let Frame::Tcp(segment) = wire::parse(&frame) else { panic!("a segment") };
     then(&segment)
 }
 
-fn tuple(number: usize) -> FourTuple {
+fn tuple(number: usize) -> FlowKey {
     with_segment(number, 0, "", |segment| segment.received_on())
 }
 

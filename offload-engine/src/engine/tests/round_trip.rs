@@ -3,10 +3,15 @@
 //! [`variables`] takes the state apart exhaustively, so its list is complete; [`mutate`] has to know every name in it.
 
 use super::{state_operations::*, terminate::*, trees::*, *};
-use crate::chimney::{
-    provider::OffloadProvider,
-    tree::{Block, InitiateNode, ObjectNode, TcpObject, TcpUpdate, UpdateNode},
-    variables::{Class, Variables, list, tcp_variables},
+use crate::{
+    chimney::{
+        provider::OffloadProvider,
+        tree::{Block, InitiateNode, ObjectNode, TcpObject, UpdateNode},
+    },
+    state::{
+        TcpUpdate,
+        variables::{Class, Variables, list, tcp_variables},
+    },
 };
 
 /// The state of one connection without its data.

@@ -1,13 +1,16 @@
 //! Query, update, invalidate (CH s5.2 to s5.4).
 
 use super::{terminate::*, trees::*, *};
-use crate::chimney::{
-    client::UploadReason,
-    provider::OffloadProvider,
-    tree::{
-        Asked, Block, InitiateNode, InvalidateTree, ObjectNode, Query, QueryTree, TargetContext,
-        TcpQueried, TcpUpdate, UpdateNode, UpdateTree,
+use crate::{
+    chimney::{
+        client::UploadReason,
+        provider::OffloadProvider,
+        tree::{
+            Asked, Block, InitiateNode, InvalidateTree, ObjectNode, Query, QueryTree,
+            TargetContext, TcpQueried, UpdateNode, UpdateTree,
+        },
     },
+    state::TcpUpdate,
 };
 
 type TcpQuery = Query<TcpConst, TcpCached, TcpQueried>;

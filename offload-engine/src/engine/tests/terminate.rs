@@ -195,7 +195,7 @@ fn everything_pending_goes_back() {
         [
             (2, pending, b"def".to_vec()),
             (3, pending, b"gh".to_vec()),
-            (TcpObject::DISCONNECT_DATA, pending, b"bye".to_vec()),
+            (ConnectionState::DISCONNECT_DATA, pending, b"bye".to_vec()),
         ]
     );
     assert_eq!(object.buffered_data.concat(), b"lo");

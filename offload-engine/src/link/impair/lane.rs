@@ -28,9 +28,6 @@ pub const REORDER_DISTANCE_MAX: u64 = 5;
 pub const REORDER_HOLD_MAX: Duration = Duration::from_millis(5);
 /// Frames that wait to be passed at once; beyond, frames keep their place.
 const REORDERED_FRAMES_MAX: usize = 64;
-/// Bytes that wait for a rate-limited wire if nothing else is said: 1000 frames of 1514, the queue of
-/// a TAP.
-pub const RATE_QUEUE_BYTES_MAX: u64 = 1_514_000;
 /// Frames on their way at once, whatever the delay; beyond, they are lost.
 const HELD_FRAMES_MAX: usize = 262_144;
 /// Bytes on their way at once: 10 Gbit/s for 0.2 s; beyond, they are lost.

@@ -1,9 +1,11 @@
 //! What may go wrong, in numbers.
 #![forbid(unsafe_code)]
 
-use super::lane::RATE_QUEUE_BYTES_MAX;
 use crate::time::Duration;
 
+/// Bytes that wait for a rate-limited wire if nothing else is said: 1000 frames of 1514, the queue of
+/// a TAP.
+pub const RATE_QUEUE_BYTES_MAX: u64 = 1_514_000;
 /// Longest delay.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 /// Longest mean burst of losses, frames.

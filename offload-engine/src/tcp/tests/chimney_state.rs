@@ -7,8 +7,9 @@ use oorandom::Rand64;
 
 use super::*;
 use crate::{
-    chimney::{state::TimerState, tree::TcpUpdate, variables::tcp_variables},
     memory::to_vec,
+    state::{TcpUpdate, TimerState, variables::tcp_variables},
+    tcp::path_mtu::effective_mss,
 };
 
 /// A connection with 1,000 bytes in flight, everything agreed on and nothing at its default.
@@ -329,7 +330,7 @@ impl Drop for Repeat {
 
 /// What the next owner of `state` takes for its EMSS.
 fn mss(state: &ConnectionState) -> u32 {
-    state::effective_mss(&state.tcp.constant, PATH_PAYLOAD) as u32
+    effective_mss(&state.tcp.constant, PATH_PAYLOAD) as u32
 }
 
 /// Bytes of chains, in order.

@@ -22,18 +22,21 @@ mod throughput;
 mod window;
 
 use alloc::{boxed::Box, vec, vec::Vec};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::Ipv4Addr;
 
 use super::*;
-use crate::chimney::{
-    state::{
-        MacAddress, NeighborCached, NeighborConst, NeighborDelegated, PathCached, PathConst,
-        TcpDelegated, TcpState,
-    },
-    tree::TcpUpdate,
-};
+use crate::state::{MacAddress, TcpDelegated, TcpState, TcpUpdate};
 
 impl Connection {
+    /// An upload is wanted for this reason.
+    pub(super) fn request_upload(&mut self, now: Instant, reason: UploadReason) {
+        self.now = now;
+        if self.stopped || self.is_ended() {
+            return;
+        }
+        if reason.is_mandatory() { self.stop(reason) } else { self.ask(reason) }
+    }
+
     /// An update of the cached class with the flags that a host would set.
     pub(super) fn set_cached(&mut self, now: Instant, cached: TcpCached) {
         let update = TcpUpdate::of(&self.cached, cached);
@@ -52,64 +55,8 @@ pub(super) const SUPER: TxLimits = TxLimits { super_segment_max: 65_160 };
 
 /// An established connection without options: 1460 byte segments, nothing outstanding.
 pub(super) fn state() -> Box<ConnectionState> {
-    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    Box::new(ConnectionState {
-        neighbor: NeighborState {
-            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
-            cached: NeighborCached {
-                dl_destination_address: MacAddress([2, 0, 0, 0, 0, 1]),
-                host_reachability_delta: 0,
-            },
-            delegated: NeighborDelegated { nic_reachability_delta: 0 },
-        },
-        path: PathState {
-            constant: PathConst { source_address: address, destination_address: address },
-            cached: PathCached { path_mtu: 1500 },
-        },
-        tcp: TcpState {
-            constant: TcpConst {
-                timestamp_enabled: false,
-                sack_enabled: false,
-                window_scaling_enabled: false,
-                remote_port: 1,
-                local_port: 2,
-                snd_wind_scale: 0,
-                rcv_wind_scale: 0,
-                remote_mss: 1460,
-                local_mss: 1460,
-                hash_value: 0,
-                ecn_enabled: false,
-            },
-            cached: TcpCached { initial_rcv_wnd: WINDOW, ..TcpCached::default() },
-            delegated: TcpDelegated {
-                state: TcpPhase::Established,
-                rcv_nxt: REMOTE,
-                rcv_wnd: WINDOW,
-                snd_una: LOCAL,
-                snd_nxt: LOCAL,
-                snd_max: LOCAL,
-                snd_wnd: WINDOW,
-                max_snd_wnd: WINDOW,
-                snd_wl1: REMOTE,
-                cwnd: 0,
-                ss_thresh: u32::MAX,
-                srtt: 0,
-                rtt_var: 0,
-                ts_recent: 0,
-                ts_recent_age: 0,
-                ts_time: 0,
-                total_rt: 0,
-                dup_ack_count: 0,
-                snd_wnd_probe_count: 0,
-                keep_alive: Default::default(),
-                retransmit: Default::default(),
-                ecn_echo: false,
-            },
-        },
-        send_data: NblChain::new(),
-        buffered_data: Vec::new(),
-        out_of_order: Vec::new(),
-    })
+    let [local, remote] = [2, 1].map(|port| (Ipv4Addr::LOCALHOST, port).into());
+    Box::new(ConnectionState::established(local, remote, (LOCAL, REMOTE), WINDOW))
 }
 
 pub(super) fn list(context: u64, data: &[u8]) -> NetBufferList {

@@ -1,20 +1,10 @@
 //! The connection that a run starts with.
 
-use std::{
-    collections::HashSet,
-    net::{IpAddr, Ipv4Addr},
-};
+use std::{collections::HashSet, net::Ipv4Addr};
 
 use offload_engine::{
-    chimney::state::{
-        ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
-        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
-        TcpState,
-    },
-    nbl::NblChain,
-    tcp::{
-        Config, CongestionAlgorithm, CongestionOptions, Connection, PushPolicy, SeqNum, TcpPhase,
-    },
+    state::{ConnectionState, TcpConst, TcpDelegated},
+    tcp::{Config, CongestionAlgorithm, CongestionOptions, Connection, PushPolicy, SeqNum},
     time::Instant,
 };
 
@@ -99,67 +89,29 @@ impl World {
 }
 
 fn state(setup: &Setup, receive: u32, send: u32, clock: u32) -> ConnectionState {
-    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let mss = MSS[usize::from(setup.mss) % MSS.len()];
-    let (local, remote) = (SeqNum(setup.local_isn), SeqNum(setup.remote_isn));
-    let constant = TcpConst {
+    let seqs = (SeqNum(setup.local_isn), SeqNum(setup.remote_isn));
+    let [local, remote] = [2, 1].map(|port| (Ipv4Addr::LOCALHOST, port).into());
+    let mut state = ConnectionState::established(local, remote, seqs, receive);
+    state.path.cached.path_mtu = 9_000;
+    state.tcp.constant = TcpConst {
         timestamp_enabled: setup.timestamps,
         sack_enabled: setup.sack,
         ecn_enabled: setup.ecn,
         window_scaling_enabled: true,
-        remote_port: 1,
-        local_port: 2,
         snd_wind_scale: setup.scale,
         rcv_wind_scale: setup.scale,
         remote_mss: mss,
         local_mss: mss,
-        hash_value: 0,
+        ..state.tcp.constant
     };
-    let cached = TcpCached {
-        nagling_enabled: setup.nagle,
-        initial_rcv_wnd: receive,
-        ..TcpCached::default()
-    };
-    let delegated = TcpDelegated {
-        state: TcpPhase::Established,
-        rcv_nxt: remote,
-        rcv_wnd: receive,
-        snd_una: local,
-        snd_nxt: local,
-        snd_max: local,
+    state.tcp.cached.nagling_enabled = setup.nagle;
+    state.tcp.delegated = TcpDelegated {
         snd_wnd: send,
         max_snd_wnd: send,
-        snd_wl1: remote,
-        cwnd: 0,
-        ss_thresh: u32::MAX,
-        srtt: 0,
-        rtt_var: 0,
         ts_recent: clock,
-        ts_recent_age: 0,
         ts_time: setup.local_isn.rotate_left(9),
-        total_rt: 0,
-        dup_ack_count: 0,
-        snd_wnd_probe_count: 0,
-        keep_alive: Default::default(),
-        retransmit: Default::default(),
-        ecn_echo: false,
+        ..state.tcp.delegated
     };
-    ConnectionState {
-        neighbor: NeighborState {
-            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
-            cached: NeighborCached {
-                dl_destination_address: MacAddress([2, 0, 0, 0, 0, 1]),
-                host_reachability_delta: 0,
-            },
-            delegated: NeighborDelegated { nic_reachability_delta: 0 },
-        },
-        path: PathState {
-            constant: PathConst { source_address: address, destination_address: address },
-            cached: PathCached { path_mtu: 9_000 },
-        },
-        tcp: TcpState { constant, cached, delegated },
-        send_data: NblChain::new(),
-        buffered_data: Vec::new(),
-        out_of_order: Vec::new(),
-    }
+    state
 }

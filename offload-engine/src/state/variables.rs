@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::state::{TcpCached, TcpConst, TcpDelegated, TcpState, TimerState};
+use super::{TcpCached, TcpConst, TcpDelegated, TcpState, TimerState};
 
 /// Which class a variable is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! Offload state in its three classes.
+//! Offload state: neighbor, path and TCP state in three classes, and what moves with a connection.
 //!
 //! | class | who may change it | back at terminate |
 //! |---|---|---|
@@ -11,15 +11,11 @@
 //! compile. Ticks are milliseconds (TicksPerSecond 1000, the documented default).
 
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 
-use crate::{
-    nbl::NblChain,
-    tcp::{SeqNum, TcpPhase},
-    time::Duration,
-};
+use crate::{nbl::NblChain, segment::SeqNum, time::Duration};
 
 /// Ticks of the chimney's timers: milliseconds.
 pub type Ticks = u32;
@@ -202,6 +198,33 @@ impl Default for TcpCached {
     }
 }
 
+/// New values of a TCP object's cached class, and what they set off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpUpdate {
+    /// All cached variables.
+    pub cached: TcpCached,
+    /// KEEP_ALIVE_RESTART: the keep-alive timer starts from zero, and so does its count (CH-UPD-6).
+    pub keep_alive_restart: bool,
+    /// MAX_RT_RESTART: TotalRT starts from zero.
+    pub max_rt_restart: bool,
+    /// UPDATE_RCV_WND: the peer is told of the window that InitialRcvWnd makes possible.
+    pub update_rcv_wnd: bool,
+}
+
+impl TcpUpdate {
+    /// The flags that a host sets when `old` becomes `new`: each for the members that have changed.
+    pub fn of(old: &TcpCached, new: TcpCached) -> Self {
+        let keep_alive =
+            |c: &TcpCached| (c.keep_alive_enabled, c.ka_timeout, c.ka_interval, c.ka_probe_count);
+        Self {
+            cached: new,
+            keep_alive_restart: keep_alive(old) != keep_alive(&new),
+            max_rt_restart: old.max_rt != new.max_rt,
+            update_rcv_wnd: old.initial_rcv_wnd != new.initial_rcv_wnd,
+        }
+    }
+}
+
 /// A timer as the chimney carries it: a count, and ticks until it is due (`None` is -1, not running).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TimerState {
@@ -209,6 +232,28 @@ pub struct TimerState {
     pub count: u8,
     /// Ticks until due; `None`: not running; `Some(0)`: due now.
     pub timeout_delta: Option<Ticks>,
+}
+
+/// The states of RFC 9293 in which a connection can be with the target (CH-ST-1), and Closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum TcpPhase {
+    /// No connection any more.
+    Closed = 0,
+    /// Data flows both ways.
+    Established = 4,
+    /// Our FIN is sent, not yet acknowledged.
+    FinWait1 = 5,
+    /// Our FIN is acknowledged.
+    FinWait2 = 6,
+    /// The peer's FIN has come.
+    CloseWait = 7,
+    /// Both FINs are out, ours not acknowledged.
+    Closing = 8,
+    /// The peer's FIN came first, ours is not acknowledged.
+    LastAck = 9,
+    /// Waiting for old segments to die.
+    TimeWait = 10,
 }
 
 /// TCP_OFFLOAD_STATE_DELEGATED.
@@ -288,3 +333,81 @@ pub struct ConnectionState {
     /// are dropped; dropping them would renege (RFC 2018 s8).
     pub out_of_order: Vec<(SeqNum, Bytes)>,
 }
+
+impl ConnectionState {
+    /// An established connection with nothing in flight: no options agreed on, MSS 1,460 bytes, path MTU 1,500, both
+    /// windows of `window` bytes, SND.NXT `local_seq`, RCV.NXT `remote_seq`, and an unknown neighbor. For who drives a
+    /// target without a host stack, as tests do; what is to differ is set afterwards.
+    pub fn established(
+        local: SocketAddr,
+        remote: SocketAddr,
+        (local_seq, remote_seq): (SeqNum, SeqNum),
+        window: u32,
+    ) -> Self {
+        let neighbor = NeighborState {
+            constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
+            cached: NeighborCached {
+                dl_destination_address: MacAddress::default(),
+                host_reachability_delta: 0,
+            },
+            delegated: NeighborDelegated { nic_reachability_delta: 0 },
+        };
+        let path = PathState {
+            constant: PathConst { source_address: local.ip(), destination_address: remote.ip() },
+            cached: PathCached { path_mtu: 1500 },
+        };
+        let constant = TcpConst {
+            timestamp_enabled: false,
+            sack_enabled: false,
+            window_scaling_enabled: false,
+            remote_port: remote.port(),
+            local_port: local.port(),
+            snd_wind_scale: 0,
+            rcv_wind_scale: 0,
+            remote_mss: 1460,
+            local_mss: 1460,
+            hash_value: 0,
+            ecn_enabled: false,
+        };
+        let cached = TcpCached { initial_rcv_wnd: window, ..TcpCached::default() };
+        let delegated = TcpDelegated {
+            state: TcpPhase::Established,
+            rcv_nxt: remote_seq,
+            rcv_wnd: window,
+            snd_una: local_seq,
+            snd_nxt: local_seq,
+            snd_max: local_seq,
+            snd_wnd: window,
+            max_snd_wnd: window,
+            snd_wl1: remote_seq,
+            cwnd: 0,
+            ss_thresh: u32::MAX,
+            srtt: 0,
+            rtt_var: 0,
+            ts_recent: 0,
+            ts_recent_age: 0,
+            ts_time: 0,
+            total_rt: 0,
+            dup_ack_count: 0,
+            snd_wnd_probe_count: 0,
+            keep_alive: TimerState::default(),
+            retransmit: TimerState::default(),
+            ecn_echo: false,
+        };
+        Self {
+            neighbor,
+            path,
+            tcp: TcpState { constant, cached, delegated },
+            send_data: NblChain::new(),
+            buffered_data: Vec::new(),
+            out_of_order: Vec::new(),
+        }
+    }
+
+    /// Context of the last list of `send_data` if it is the data of a graceful disconnect whose own list has
+    /// completed UPLOAD_IN_PROGRESS: no client is told of its completion. Reserved: clients do not use it.
+    pub const DISCONNECT_DATA: u64 = u64::MAX;
+}
+
+#[cfg(test)]
+pub(crate) mod variables;

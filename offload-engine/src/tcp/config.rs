@@ -1,0 +1,257 @@
+//! Limits and policies of a connection.
+
+use super::{api::UploadReason, recovery::RecoveryOptions};
+use crate::time::Duration;
+
+/// Policy of PSH (CH-SND-5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PushPolicy {
+    /// On the last segment cut from each net buffer list. Segments end at list boundaries.
+    #[default]
+    EachList,
+    /// On the last segment before the send queue runs empty. Segments span list boundaries.
+    QueueEmpty,
+}
+
+/// Which congestion controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CongestionAlgorithm {
+    /// RFC 9438.
+    #[default]
+    Cubic,
+    /// RFC 5681 and 6582.
+    NewReno,
+    /// No window but the peer's: for links without loss.
+    Unlimited,
+}
+
+/// What a congestion controller does besides its algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionOptions {
+    /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
+    pub hystart: bool,
+    /// With `hystart`, end it as well when acknowledgements come without a gap for half of the RTT (HyStart).
+    pub ack_train: bool,
+    /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 s4.1).
+    pub idle_restart: bool,
+    /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 s3). That an
+    /// unused window does not grow is no option.
+    pub cwnd_validation: bool,
+    /// Spread the window over the round trip instead of sending it as ACKs allow.
+    pub pacing: bool,
+}
+
+impl Default for CongestionOptions {
+    /// All but pacing.
+    fn default() -> Self {
+        Self {
+            hystart: true,
+            ack_train: true,
+            idle_restart: true,
+            cwnd_validation: true,
+            pacing: false,
+        }
+    }
+}
+
+/// How a connection learns of its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathOptions {
+    /// ICMP "too big" narrows the path MTU (RFC 1191, RFC 8201).
+    pub icmp_too_big: bool,
+    /// Repeated time-outs of large segments do (RFC 2923 s2.1, RFC 4821 s7.7).
+    pub black_hole_detection: bool,
+}
+
+impl Default for PathOptions {
+    /// Both.
+    fn default() -> Self {
+        Self { icmp_too_big: true, black_hole_detection: true }
+    }
+}
+
+/// A share of segments that is too large.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Segments in a sample; after each the count starts anew. 0 counts as 1.
+    pub sample: u32,
+    /// Of 1,000 segments in a sample, so many are too many.
+    pub per_mille: u32,
+}
+
+impl Share {
+    /// Whether `count` of `total` is too many; `None` while the sample is not complete.
+    pub(super) fn judge(self, count: u64, total: u64) -> Option<bool> {
+        let complete = total >= u64::from(self.sample.max(1));
+        complete.then(|| count.saturating_mul(1_000) >= total.saturating_mul(self.per_mille.into()))
+    }
+}
+
+/// Traffic that is too little.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Activity {
+    /// How long each sample is; at least a millisecond.
+    pub interval: Duration,
+    /// Fewer bytes than these in a sample, acknowledged and received together, are too few.
+    pub bytes: u64,
+}
+
+/// Receive requests that are too small.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SmallIo {
+    /// Less room than this, in bytes, is too small. Zero-byte requests do not count.
+    pub bytes: usize,
+    /// How many in a row.
+    pub requests: u32,
+}
+
+/// When to ask for an upload that is not necessary; `None`: never, which is the default of all.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct UploadThresholds {
+    /// LowActivity.
+    pub low_activity: Option<Activity>,
+    /// HighDropRate: data segments sent again, of all sent, both counted as bytes of full size.
+    pub high_drop_rate: Option<Share>,
+    /// SmallIO.
+    pub small_io: Option<SmallIo>,
+    /// NoBufferPreposting: bytes indicated since a receive request was posted last.
+    pub no_buffer_preposting: Option<u64>,
+    /// HighFragmentation: fragments, of fragments and segments received.
+    pub high_fragmentation: Option<Share>,
+    /// HighOutOfOrderPackets: data segments that arrived beyond a hole, of all data segments.
+    pub high_out_of_order: Option<Share>,
+}
+
+impl UploadThresholds {
+    /// All of them: fewer than 4 KiB moved in 2 s; of 1,000 data segments 50 sent again, 100 beyond a hole, or 100
+    /// fragments; 16 receive requests of less than 512 bytes in a row; 1 MiB indicated since the last request.
+    pub const ALL: Self = Self {
+        low_activity: Some(Activity { interval: Duration::from_secs(2), bytes: 4096 }),
+        high_drop_rate: Some(Share { sample: 1_000, per_mille: 50 }),
+        small_io: Some(SmallIo { bytes: 512, requests: 16 }),
+        no_buffer_preposting: Some(1024 * 1024),
+        high_fragmentation: Some(Share { sample: 1_000, per_mille: 100 }),
+        high_out_of_order: Some(Share { sample: 1_000, per_mille: 100 }),
+    };
+
+    /// These thresholds and that of `reason`, as [`UploadThresholds::ALL`] has it. Mandatory reasons have none.
+    #[must_use]
+    pub const fn with(self, reason: UploadReason) -> Self {
+        match reason {
+            UploadReason::LowActivity => Self { low_activity: Self::ALL.low_activity, ..self },
+            UploadReason::HighDropRate => Self { high_drop_rate: Self::ALL.high_drop_rate, ..self },
+            UploadReason::SmallIo => Self { small_io: Self::ALL.small_io, ..self },
+            UploadReason::NoBufferPreposting => {
+                Self { no_buffer_preposting: Self::ALL.no_buffer_preposting, ..self }
+            }
+            UploadReason::HighFragmentation => {
+                Self { high_fragmentation: Self::ALL.high_fragmentation, ..self }
+            }
+            UploadReason::HighOutOfOrderPackets => {
+                Self { high_out_of_order: Self::ALL.high_out_of_order, ..self }
+            }
+            UploadReason::ReceivedUrgentData
+            | UploadReason::TimeoutExpiration
+            | UploadReason::InvalidState
+            | UploadReason::UploadRequested
+            | UploadReason::HardwareFailure => self,
+        }
+    }
+}
+
+/// Limits and policies of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// PSH policy.
+    pub push: PushPolicy,
+    /// Congestion controller.
+    pub congestion: CongestionAlgorithm,
+    /// What it does besides its algorithm.
+    pub congestion_options: CongestionOptions,
+    /// Smallest RTO (RFC 6298 2.4 says one second; hosts on LANs use 200 ms).
+    pub rto_min: Duration,
+    /// Largest RTO.
+    pub rto_max: Duration,
+    /// Retransmissions of one segment, or window probes in one round, before the connection is given
+    /// up (TcpMaximumRetransmissions).
+    pub retransmissions_max: u8,
+    /// Delay of a delayed ACK.
+    pub delayed_ack: Duration,
+    /// Segments, or as many bytes as this many full-sized ones hold, before an ACK is sent at once
+    /// (TcpAckFrequency).
+    pub ack_frequency: u8,
+    /// Duplicate ACKs that start fast retransmit.
+    pub duplicate_ack_threshold: u8,
+    /// Out-of-order gaps kept. A queue that overflows as slow start ends may drop every other segment: fewer
+    /// gaps than half of the window's segments cost round trips then.
+    pub reassembly_gaps_max: usize,
+    /// FIN_WAIT_2 limit.
+    pub fin_wait_2: Duration,
+    /// TIME_WAIT length.
+    pub time_wait: Duration,
+    /// Bytes that the receive window may grow to, as the consumer takes them faster; what the window's
+    /// scale can say bounds it too. At or below InitialRcvWnd, for example 0: the window does not grow.
+    pub rcv_wnd_max: u32,
+    /// Bytes that may be in flight on any path, as far as congestion control and the peer allow: enough for a
+    /// peer that has to be woken, and fewer frames than a TAP keeps before it drops.
+    pub in_flight_min: u64,
+    /// Bytes in a second that no path carries more of. On a path whose smallest round trip is longer than
+    /// `in_flight_min` takes at this rate, that much may be in flight; what goes beyond it would only wait in
+    /// a queue, in a TAP's until it overflows. `u64::MAX`: no limit.
+    pub link_rate: u64,
+    /// ACKs without delay for full-sized segments after a take-over: a sender in slow start waits for
+    /// them.
+    pub quick_acks: u8,
+    /// A segment without timestamps is dropped although they were agreed, as RFC 7323 s3.2 recommends.
+    /// Off, it is taken, without the protection of PAWS, as Linux does: some middleboxes remove options.
+    pub timestamps_required: bool,
+    /// How the path's MTU is learned.
+    pub path: PathOptions,
+    /// Parts of loss recovery in use.
+    pub recovery: RecoveryOptions,
+
+    /// How long a receive request in push mode that holds some bytes waits for more (TcpPushTicks).
+    pub push_delay: Duration,
+    /// When to ask for an upload though the connection could go on.
+    pub upload: UploadThresholds,
+    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target sits it out itself, and
+    /// the host need not know.
+    pub time_wait_uploads: bool,
+    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED, as CH s9.2 says. Off, it gets a
+    /// challenge ACK as every SYN does (RFC 5961 s4.2): who guesses one number ends nobody's connection.
+    pub syn_uploads: bool,
+}
+
+impl Default for Config {
+    /// RFC 9293 and Linux' habits: RTO of 200 ms to 60 s, 15 retransmissions, an ACK for every second
+    /// segment or after 40 ms, 3 duplicate ACKs, 2,048 gaps out of order, FIN_WAIT_2 of 120 s
+    /// (the chimney's value), TIME_WAIT of 60 s, a receive window that grows to 4 MiB, 16 quick ACKs,
+    /// a push timer of 500 ms (the chimney's value).
+    fn default() -> Self {
+        Self {
+            push: PushPolicy::default(),
+            congestion: CongestionAlgorithm::default(),
+            congestion_options: CongestionOptions::default(),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(60),
+            retransmissions_max: 15,
+            delayed_ack: Duration::from_millis(40),
+            ack_frequency: 2,
+            duplicate_ack_threshold: 3,
+            reassembly_gaps_max: 2048,
+            fin_wait_2: Duration::from_secs(120),
+            time_wait: Duration::from_secs(60),
+            rcv_wnd_max: 4 * 1024 * 1024,
+            in_flight_min: 1024 * 1024,
+            link_rate: 10_000_000_000,
+            quick_acks: 16,
+            timestamps_required: false,
+            path: PathOptions::default(),
+            recovery: RecoveryOptions::default(),
+            push_delay: Duration::from_millis(500),
+            upload: UploadThresholds::default(),
+            time_wait_uploads: false,
+            syn_uploads: false,
+        }
+    }
+}
