@@ -280,6 +280,21 @@ impl Host {
             && self.offloaded.values().all(|found| matches!(found.stage, OffloadStage::With(_)))
     }
 
+    /// As [`Engine::repeat_last_acks`](offload_engine::engine::Engine::repeat_last_acks), for the connections in the
+    /// host.
+    pub fn repeat_last_acks(&mut self, now: Instant) {
+        let waiting = self.connections.values().filter(|found| {
+            let socket = self.sockets.get::<tcp::Socket<'_>>(found.socket);
+            socket.state() == tcp::State::TimeWait
+        });
+        let ways: Vec<_> = waiting
+            .map(|found| (found.shard, found.flow, found.flow.peer_mac, found.tuple))
+            .collect();
+        for (shard, flow, mac, tuple) in ways {
+            self.acknowledge(now, shard, &flow, mac, tuple);
+        }
+    }
+
     /// Counters.
     pub fn stats(&self) -> HostStats {
         self.stats

@@ -97,7 +97,9 @@ pub struct NodeConfig {
 /// are the same. When the last of them is dropped the client leaves: its listeners go, and its connections end with an
 /// RST. The node goes on for its other clients, and ends with the last handle of any. That drop returns when these RSTs
 /// have left, and all that had been sent before, at most [`FAREWELL_MAX`] later; after a drop in a
-/// callback of the node's the node ends behind that callback.
+/// callback of the node's the node ends behind that callback. TIME-WAIT ends with the node. So it acknowledges twice
+/// more what peers have sent on connections in TIME-WAIT: one whose FIN is not acknowledged would retransmit it until
+/// its time-out.
 pub struct Node<C: NodeClient> {
     shared: Arc<Shared<Core>>,
     // Dropped before the threads: a node ends when its last client has left.
@@ -126,6 +128,9 @@ impl Drop for Membership {
 /// connections, and the end of a conversation that both sides have closed. A link that takes nothing, or a next hop
 /// that does not answer, costs this long.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// How often a node that ends repeats its last acknowledgements.
+const LAST_ACK_REPEATS: usize = 2;
 
 /// Interval at which [`Node::linger`] looks: the end of a connection in the host stack wakes nobody.
 const LINGER_PAUSE: Duration = Duration::from_millis(1);
@@ -171,6 +176,7 @@ fn host_thread<K: Passive>(shards: &[Arc<Shared<K>>], doorbell: &Doorbell, mut h
             sleep_of_host(doorbell, &host, now(), Some(deadline), &|| false);
         }
     }
+    (0..LAST_ACK_REPEATS).for_each(|_| host.repeat_last_acks(now()));
 }
 
 fn sleep_of_host(

@@ -8,7 +8,7 @@ use offload_engine::{
     },
     engine::port::FromHost,
     frame::FlowKey,
-    state::TcpCached,
+    state::{MacAddress, TcpCached},
     status::NdisStatus,
     time::Instant,
 };
@@ -111,19 +111,28 @@ impl Host {
             Answer::Unknown => return Verdict::Process,
             Answer::Silence => {}
             Answer::Acknowledge(shard, flow) => {
-                let ttl = self.config.tcp.ttl_or_hop_limit;
-                let said = flow.acknowledgement(self.timestamps.at(now));
-                let macs = (self.config.mac, segment.source_mac);
-                let way =
-                    Way { macs, from: segment.frame.flow.local(), to: segment.frame.flow.remote() };
-                let frame = wire::ack_frame(way, ttl, &said);
-                self.stats.frames_out += u64::from(frame.is_some());
-                if let Some(frame) = frame {
-                    self.shards[shard].tell_engine(FromHost::Frame(frame));
-                }
+                self.acknowledge(now, shard, &flow, segment.source_mac, segment.frame.flow);
             }
         }
         Verdict::Drop
+    }
+
+    /// Sends an ACK that smoltcp does not know of, through the queue of `shard`.
+    pub(super) fn acknowledge(
+        &mut self,
+        now: Instant,
+        shard: ShardId,
+        flow: &Flow,
+        peer: MacAddress,
+        ends: FlowKey,
+    ) {
+        let said = flow.acknowledgement(self.timestamps.at(now));
+        let way = Way { macs: (self.config.mac, peer), from: ends.local(), to: ends.remote() };
+        let frame = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &said);
+        self.stats.frames_out += u64::from(frame.is_some());
+        if let Some(frame) = frame {
+            self.shards[shard].tell_engine(FromHost::Frame(frame));
+        }
     }
 
     /// A segment of a connection of smoltcp's. What smoltcp would not read of it goes ahead.

@@ -221,4 +221,11 @@ impl Passive for Core {
     fn device_lost(&mut self) {
         self.clients.device_lost();
     }
+
+    fn repeat_last_acks(&mut self, now: Instant) {
+        self.engine.repeat_last_acks();
+        if let Some(host) = &mut self.host {
+            host.repeat_last_acks(now);
+        }
+    }
 }

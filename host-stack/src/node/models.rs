@@ -73,6 +73,8 @@ impl Passive for Model {
     }
 
     fn device_lost(&mut self) {}
+
+    fn repeat_last_acks(&mut self, _now: Instant) {}
 }
 
 impl Model {

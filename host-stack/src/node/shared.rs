@@ -41,7 +41,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::{Progress, Urgency, WaitError};
+use super::{LAST_ACK_REPEATS, Progress, Urgency, WaitError};
 
 /// Idle iterations before others may have the processor: a few microseconds. An answer that is near comes sooner.
 const IDLE_POLLS: u32 = 32;
@@ -70,6 +70,9 @@ pub(super) trait Passive {
 
     /// The device is gone.
     fn device_lost(&mut self);
+
+    /// The node ends before its connections' TIME-WAIT.
+    fn repeat_last_acks(&mut self, now: Instant);
 }
 
 /// What the lock guards.
@@ -394,13 +397,19 @@ impl<K: Passive> Shared<K> {
 
     /// Runs the loop of a node that ends until `is_over`, which the doorbell tells of, or until `deadline`.
     pub(super) fn finish(&self, deadline: Instant, is_over: impl Fn(&K) -> bool) {
+        let mut repeats = LAST_ACK_REPEATS;
         loop {
             let (now, done, over) = {
                 let mut state = self.enter();
                 state.sleeping = None;
                 let now = self.now();
-                let done = self.iterate(&mut state, now);
-                let over = !done.busy && is_over(&state.core) || state.failure.is_some();
+                let mut done = self.iterate(&mut state, now);
+                let mut over = !done.busy && is_over(&state.core) || state.failure.is_some();
+                if over && repeats > 0 && state.failure.is_none() {
+                    repeats -= 1;
+                    state.core.repeat_last_acks(now);
+                    (over, done.busy) = (false, true);
+                }
                 (now, done, over)
             };
             self.deliver_after(done);

@@ -3,14 +3,15 @@
 use std::{
     net::SocketAddr,
     os::fd::BorrowedFd,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    task::Waker,
 };
 
 use offload_engine::{
     chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::Callback,
     link::{
-        LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome,
+        LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome,
         memory_link_pair,
     },
     nbl::{NblChain, NetBufferList, ReceiveChain},
@@ -287,15 +288,26 @@ fn connected(
     policy: OffloadPolicy,
     progress: Progress,
 ) -> [(Node<Streams>, OffloadHandle); 2] {
+    connected_over(options, |link| link, policy, progress)
+}
+
+/// The same with `near_link` around the first node's end of the link.
+fn connected_over<L: Link + 'static>(
+    options: MemoryLinkOptions,
+    near_link: impl FnOnce(MemoryLink) -> L,
+    policy: OffloadPolicy,
+    progress: Progress,
+) -> [(Node<Streams>, OffloadHandle); 2] {
     let address = SocketAddr::from(([10, 0, 0, 2], 7));
     let (one, other) = memory_link_pair(options);
-    let ends = [(1, one, progress), (2, other, Progress::Automatic)];
+    let ends: [(u8, Box<dyn Link>, Progress); 2] =
+        [(1, Box::new(near_link(one)), progress), (2, Box::new(other), Progress::Automatic)];
     let [near, far] = ends.map(|(number, link, progress)| {
         let mac = MacAddress([2, 0, 0, 0, 0, number]);
         let addresses = Vec::from([([10, 0, 0, number].into(), 24)]);
         let host = HostConfig { mac, addresses, policy, ..HostConfig::default() };
         let config = NodeConfig { engine: EngineConfig::new(mac), host, ..config(progress) };
-        Node::start(Box::new(link), config, Streams::new).unwrap()
+        Node::start(link, config, Streams::new).unwrap()
     });
     let listener = far.with(|streams, _, _| streams.listen(address, 1));
     far.wait(Some(LIMIT), |streams, _, _| streams.listening(listener)).unwrap().unwrap();
@@ -358,6 +370,72 @@ fn room_in_a_memory_link_wakes_the_sender() {
         });
         assert_eq!(all, Ok(()), "{policy:?}: {left} bytes are missing");
         assert!(near.with_engine(|engine, _| engine.link_stats().tx_full) > 0);
+    }
+}
+
+/// A link that loses what it is to send while it is mute.
+struct Mute {
+    link: MemoryLink,
+    is_mute: Arc<AtomicBool>,
+}
+
+impl Link for Mute {
+    fn capabilities(&self) -> LinkCapabilities {
+        self.link.capabilities()
+    }
+    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
+        self.link.receive(now, batch)
+    }
+    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
+        match self.is_mute.load(Ordering::Relaxed) {
+            true => TxOutcome::Sent,
+            false => self.link.transmit(now, frame),
+        }
+    }
+    fn flush(&mut self, now: Instant) {
+        self.link.flush(now);
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+    fn poll_at(&self) -> Option<Instant> {
+        self.link.poll_at()
+    }
+    fn set_waker(&mut self, waker: Waker) {
+        self.link.set_waker(waker);
+    }
+    fn stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+}
+
+/// The acknowledgement of the peer's FIN is lost, and with the node its TIME-WAIT ends: the peer ends in order all the
+/// same.
+#[test]
+fn a_node_that_ends_repeats_its_last_acknowledgement() {
+    for (policy, progress) in PLACES {
+        let is_mute = Arc::new(AtomicBool::new(false));
+        let mute = |link| Mute { link, is_mute: is_mute.clone() };
+        let ends = connected_over(MemoryLinkOptions::default(), mute, policy, progress);
+        let [(near, client), (far, server)] = ends;
+        near.with(|streams, connections, now| streams.shutdown(now, connections, client));
+        far.wait(Some(LIMIT), |streams, connections, now| {
+            let _ = streams.receive(now, connections, server);
+            streams.status(server)?.peer_closed.then_some(())
+        })
+        .unwrap();
+        is_mute.store(true, Ordering::Relaxed);
+        far.with(|streams, connections, now| streams.shutdown(now, connections, server));
+        assert_eq!(near.linger(LIMIT), Ok(()), "{policy:?} {progress:?}");
+        let closed = |streams: &mut Streams| {
+            let status = streams.status(server)?;
+            status.closed.then_some(status.error)
+        };
+        assert_eq!(far.with(|streams, _, _| closed(streams)), None, "it was acknowledged");
+        is_mute.store(false, Ordering::Relaxed);
+        drop(near);
+        let end = far.wait(Some(LIMIT), |streams, _, _| closed(streams));
+        assert_eq!(end, Ok(None), "{policy:?} {progress:?}");
     }
 }
 

@@ -355,6 +355,16 @@ impl Connections {
         None
     }
 
+    pub(super) fn repeat_last_acks(&mut self) {
+        for slot in 0..self.slots.len() {
+            if let Some(found) = self.slots[slot].as_deref_mut()
+                && found.tcp.repeat_last_ack()
+            {
+                self.mark_ready(slot);
+            }
+        }
+    }
+
     pub(super) fn ready_len(&self) -> usize {
         self.ready.len()
     }

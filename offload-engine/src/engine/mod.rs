@@ -407,6 +407,12 @@ impl Engine {
             && self.link.poll_at().is_none()
     }
 
+    /// Acknowledges once more, on each connection in TIME-WAIT, what the peer has sent: for a node that ends before
+    /// TIME-WAIT does. The peer of a FIN whose acknowledgement was lost would send it to nobody.
+    pub fn repeat_last_acks(&mut self) {
+        self.connections.repeat_last_acks();
+    }
+
     /// Whether a frame waits for the link to become writable.
     pub fn wants_writable(&self) -> bool {
         !self.stalled.is_empty()

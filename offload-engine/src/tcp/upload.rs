@@ -135,6 +135,15 @@ impl Connection {
     pub const fn phase(&self) -> TcpPhase {
         self.phase
     }
+
+    /// Makes an ACK due in TIME-WAIT. Returns whether it is in TIME-WAIT.
+    pub fn repeat_last_ack(&mut self) -> bool {
+        let waits = self.phase == TcpPhase::TimeWait;
+        if waits {
+            self.receiver.ack_now();
+        }
+        waits
+    }
 }
 
 impl TcpPhase {
