@@ -11,6 +11,7 @@ pub mod cmd;
 pub mod control;
 pub mod environment;
 pub mod failure;
+pub mod frame_log;
 pub mod namespace;
 pub mod net;
 pub mod node;

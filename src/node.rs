@@ -28,6 +28,7 @@ use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore, FpduSize};
 
 use crate::{
     failure::Failure,
+    frame_log,
     net::{
         Netlink,
         plumb::{self, KernelSide},
@@ -87,7 +88,7 @@ pub fn open_links(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLink
     plumb::make_ready(netlink, &side)?;
     let vnet_header = opened.iter().all(|queue| queue.vnet_header);
     let wrapped = opened.into_iter().enumerate().map(|(queue, OpenTap { link, .. })| {
-        let link = captured(link, config, queue)?;
+        let link = frame_log::logged(captured(link, config, queue)?);
         impaired(link, &config.impairment, config.seed.wrapping_add(2 * queue as u64))
     });
     Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
