@@ -4,7 +4,7 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flue_test_support::bench::Bench;
+use flue_test_support::bench::{Bench, START};
 use flue_test_support::process::Output;
 use serde_json::Value;
 
@@ -139,12 +139,19 @@ fn capacity(bench: &Bench) {
         if queue == "send_q" {
             thread::spawn(move || while input.write_all(&[7; 65_536]).is_ok() {});
         }
-        bench.expect("", |one| {
-            while queue == "recv_q" && (&socket).write(&[7; 65_536]).is_ok() {}
-            one[queue].as_u64() > Some(1000)
-        });
-        let said = bench.say("offload all --json");
-        assert_eq!(said.status, Some(1), "{kind}: {}", said.out);
+        // As long as buffers on the way take more, there may be less at the moment of the hand-over.
+        let deadline = Instant::now() + START;
+        loop {
+            bench.expect("", |one| {
+                while queue == "recv_q" && (&socket).write(&[7; 65_536]).is_ok() {}
+                one[queue].as_u64() > Some(1000)
+            });
+            if bench.say("offload all").status == Some(1) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{kind}: it is never refused");
+            bench.say("upload all");
+        }
         refused(bench, status);
     }
 }

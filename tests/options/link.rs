@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
+use std::time::Instant;
 
 use flue_test_support::bench::{Bench, PORT, START};
 use flue_test_support::capture::{self, Flags};
@@ -139,6 +140,8 @@ fn mtu(bench: &Bench) {
         let _flue = bench.listen(options, Output::Bytes);
         assert_eq!(link(bench.switch.namespace(), "tap2")["mtu"], mtu);
         let mut socket = bench.connect();
+        // The target counts what it has received itself.
+        bench.expect("", |one| one["offload_state"] == "Offloaded");
         socket.write_all(&[7; 5000]).unwrap();
         let one = bench.expect("", |one| one["info"]["bytes_received"] == 5000);
         // IPv4 and TCP headers take 40 bytes.
@@ -276,6 +279,15 @@ fn queues(bench: &Bench) {
         let capture = bench.runtime.file(&format!("queues{count}.pcapng"));
         let options = format!("--queues {count} --pcap {}", capture.display());
         let flue = bench.listen(&options, Output::Bytes);
+        // A thread names itself when it begins.
+        let deadline = Instant::now() + START;
+        while threads(&flue, ENGINE) < count {
+            assert!(
+                Instant::now() < deadline,
+                "{count} queues, {} engines",
+                threads(&flue, ENGINE)
+            );
+        }
         assert_eq!(threads(&flue, ENGINE), count);
         let tap = link(bench.switch.namespace(), "tap2");
         assert_eq!(tap["linkinfo"]["info_data"]["multi_queue"], several, "{tap}");
@@ -288,8 +300,9 @@ fn queues(bench: &Bench) {
 fn progress(bench: &Bench) {
     for (value, count) in [("auto", 1), ("manual", 0)] {
         let mut flue = bench.listen(&format!("--progress {value}"), Output::Bytes);
+        let socket = bench.connect();
         assert_eq!(threads(&flue, ENGINE), count, "{value}");
-        drop(bench.connect());
+        drop(socket);
         drop(flue.take_input());
         flue.expect_exit(0, START);
     }

@@ -131,8 +131,8 @@ fn iterations(bench: &Bench) {
 }
 
 fn duration(bench: &Bench) {
-    let longer = seconds(&result(bench, "tcp-rr", "--duration 1.5 -O 0"));
-    assert!(longer >= 1.5, "{longer}");
+    let longer = seconds(&result(bench, "tcp-rr", "--duration 1.1 -O 0"));
+    assert!(longer >= 1.1, "{longer}");
     let shorter = result(bench, "tcp-rr", "-D 0.02 -O 0 -s 100");
     assert!(seconds(&shorter) >= 0.02, "{shorter}");
     // A lost turn on a busy machine does not make it half a second.
@@ -176,11 +176,12 @@ fn depth(bench: &Bench) {
 
 fn post_list(bench: &Bench) {
     let frames = [64, 1].map(|count| {
-        let options = format!("-n 640 -s 100 -t 64 -O 0 --post-list {count}");
+        let options = format!("-n 640 -s 100 -t 64 -O 0 --progress manual --post-list {count}");
         let segments = segments(bench, "write-bw", &options);
         segments.iter().filter(|one| of_node(one, 2) && one.payload_bytes > 0).count()
     });
-    assert!(frames[1] > 2 * frames[0], "{frames:?}");
+    // Later ones queue behind what is in flight, and leave together.
+    assert!(2 * frames[1] > 3 * frames[0], "{frames:?}");
 }
 
 fn bidirectional(bench: &Bench) {
