@@ -116,7 +116,8 @@ fn corrupt(bench: &Bench) {
 }
 
 fn delay(bench: &Bench) {
-    let both_ways = Duration::from_millis(40);
+    // Less than a turn of the engine may be missing: a frame's time is that of the turn that fetches it.
+    let both_ways = Duration::from_millis(39);
     let late = answers(bench, "--delay 20ms", all);
     assert!(all(&late) && late.iter().all(|(_, time)| *time >= both_ways), "{late:?}");
     quick(bench, "--delay 0s", both_ways);
@@ -133,10 +134,10 @@ fn quick(bench: &Bench, options: &str, limit: Duration) {
 }
 
 fn jitter(bench: &Bench) {
-    let least = Duration::from_millis(10);
+    let least = Duration::from_millis(9);
     let late = answers(bench, "--delay 20ms --jitter 15ms", all);
     assert!(all(&late) && late.iter().all(|(_, time)| *time >= least), "{late:?}");
-    quick(bench, "--delay 20ms --jitter 15ms", Duration::from_millis(40));
+    quick(bench, "--delay 20ms --jitter 15ms", Duration::from_millis(35));
 }
 
 fn rate(bench: &Bench) {
