@@ -10,6 +10,7 @@ use std::{
 };
 
 use host_stack::{
+    frame_log,
     host::HostConfig,
     node::{self, Node},
     offload_policy::{OffloadRules, UploadReasons},
@@ -89,7 +90,7 @@ pub fn open_links(netlink: &mut Netlink, config: &NodeConfig) -> Result<OpenLink
     plumb::make_ready(netlink, &side)?;
     let vnet_header = opened.iter().all(|queue| queue.vnet_header);
     let wrapped = opened.into_iter().enumerate().map(|(queue, OpenTap { link, .. })| {
-        let link = captured(link, config, queue)?;
+        let link = frame_log::logged(captured(link, config, queue)?);
         impaired(link, &config.impairment, config.seed.wrapping_add(2 * queue as u64))
     });
     Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
@@ -241,8 +242,8 @@ fn start_trace<C: NodeClient + 'static>(
     node.with_engine(|engine, _| engine.start_trace(Box::new(output))).map_err(failed)
 }
 
-/// How long a command whose work is done waits for its peers' FINs. A peer that does not close in that time does not need
-/// us. Longer than the shortest retransmission time-out, 200 ms: a FIN that was lost comes again.
+/// How long a command whose work is done waits for its peers' FINs. A peer that does not close in that time does not
+/// need us. Longer than the shortest retransmission time-out, 200 ms: a FIN that was lost comes again.
 pub const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Stays until the connections have ended, so that the peers' ends are clean too; at most for [`LINGER_LIMIT`].

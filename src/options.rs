@@ -352,7 +352,7 @@ pub struct Quietness {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Log each step of the protocols on standard error (a lot)
+    /// Log each frame, with the headers of each layer, on standard error (a lot)
     #[arg(long, conflicts_with = "quiet")]
     pub trace: bool,
 

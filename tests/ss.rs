@@ -1,120 +1,30 @@
 //! `flue ss`, `flue offload` and `flue upload` on running nodes: what is listed is so, connections move while data
 //! flows, and what somebody does to the control socket is no matter of the data path.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flue_test_support::bench::{Bench, START};
 use flue_test_support::capture;
-use flue_test_support::flue::{Scratch, command, exchange};
+use flue_test_support::flue::exchange;
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
 use flue_test_support::needs::{Need, find_tool, lacks};
-use flue_test_support::netns::Namespace;
-use flue_test_support::process::{Output, Process};
+use flue_test_support::process::Output;
 use flue_test_support::stream::Stream;
-use flue_test_support::switch::Switch;
 use rustix::process::Signal;
 use serde_json::Value;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
-const START: Duration = Duration::from_secs(120);
 const LIMIT: Duration = Duration::from_secs(300);
 const MIB: u64 = 1 << 20;
 const FLUE_SEED: u64 = 1;
 const KERNEL_SEED: u64 = 2;
-
-fn flue_at() -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 2], 5000))
-}
-
-/// A switch, a kernel on it, and a place for control sockets that no other test sees.
-struct Bench {
-    switch: Switch,
-    kernel: Namespace,
-    runtime: Scratch,
-}
-
-/// What a command of ours has said.
-struct Said {
-    status: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Said {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
-    }
-}
-
-impl Bench {
-    fn new() -> Self {
-        let switch = Switch::new(1500);
-        let kernel = switch.host("10.0.0.1/24");
-        Self { switch, kernel, runtime: Scratch::new() }
-    }
-
-    fn command(&self, line: &str) -> Command {
-        let mut command = command(FLUE, line);
-        command.env("XDG_RUNTIME_DIR", self.runtime.file(""));
-        command
-    }
-
-    /// `flue nc` at 10.0.0.2 with these options, listening on port 5000.
-    fn listen(&self, options: &str, output: Output) -> Process {
-        let bridge = Switch::BRIDGE;
-        let line = format!(
-            "nc -l 5000 --tap tap2 --addr 10.0.0.2/24 --bridge {bridge} --seed 7 {options}"
-        );
-        let mut flue = Process::start(self.switch.namespace(), self.command(&line), output);
-        flue.expect_line("listening", START);
-        flue
-    }
-
-    /// Runs a command to its end. It needs no namespace: a control socket has a path.
-    fn say(&self, line: &str) -> Said {
-        let output = self.command(line).output().expect("flue starts");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("flue writes UTF-8");
-        Said { status: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-    }
-
-    /// `flue ss --json` with these arguments: the connections of the only node.
-    fn connections(&self, line: &str) -> Vec<Value> {
-        let said = self.say(&format!("ss --json {line}"));
-        assert_eq!(said.status, Some(0), "{}", said.out);
-        let nodes = said.json()["result"]["nodes"].as_array().unwrap().clone();
-        assert_eq!(nodes.len(), 1, "{}", said.out);
-        nodes[0]["connections"].as_array().unwrap().clone()
-    }
-
-    /// Asks until the only connection is there and `is_so`.
-    fn expect(&self, line: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + START;
-        loop {
-            let connections = self.connections(line);
-            match connections.as_slice() {
-                [one] if is_so(one) => return one.clone(),
-                _ => assert!(Instant::now() < deadline, "not in {START:?}: {connections:?}"),
-            }
-        }
-    }
-
-    fn connect(&self) -> TcpStream {
-        self.kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).expect("flue accepts")
-    }
-
-    fn sockets(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.runtime.file("flue")).expect("the directory is there");
-        entries.map(|entry| entry.unwrap().path()).collect()
-    }
-}
 
 // A listener and a connection, as table and as document, with everything that the target knows; and nothing when the
 // node has gone.
@@ -123,7 +33,7 @@ fn it_lists_what_a_node_has() {
     if lacks(NEEDS) {
         return;
     }
-    let bench = Bench::new();
+    let bench = Bench::new(FLUE);
     let mut flue = bench.listen("", Output::Bytes);
     let listeners = bench.say("ss -tln");
     let rows: Vec<_> =
@@ -193,7 +103,7 @@ fn a_stale_socket_is_no_node() {
     if lacks(NEEDS) {
         return;
     }
-    let bench = Bench::new();
+    let bench = Bench::new(FLUE);
     let mut killed = bench.listen("", Output::Bytes);
     killed.signal(Signal::KILL);
     killed.wait(START);
@@ -216,7 +126,7 @@ fn a_hostile_client_does_not_hold_up_data() {
     if lacks(NEEDS) {
         return;
     }
-    let bench = Bench::new();
+    let bench = Bench::new(FLUE);
     let mut flue = bench.listen("", Output::Bytes);
     let socket = bench.sockets().remove(0);
     let silent: Vec<_> = (0..8).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
@@ -233,7 +143,8 @@ fn a_hostile_client_does_not_hold_up_data() {
             }
         });
         let began = Instant::now();
-        let peer = KernelPeer::connect(&bench.kernel, flue_at(), Plan::send(KERNEL_SEED, bytes));
+        let peer =
+            KernelPeer::connect(&bench.kernel, Bench::address(2), Plan::send(KERNEL_SEED, bytes));
         let (received, error) = exchange(&mut flue, FLUE_SEED, bytes, LIMIT);
         done.store(true, Ordering::Relaxed);
         assert!(error.is_none(), "{error:?}");
@@ -285,11 +196,12 @@ fn connections_move_while_data_flows() {
 
 /// How often a connection moved down and up while it carried `bytes` each way.
 fn moves_while_data_flows(bytes: u64) -> [u32; 2] {
-    let bench = Bench::new();
+    let bench = Bench::new(FLUE);
     let capture = bench.runtime.file("moves.pcapng");
     let mut flue =
         bench.listen(&format!("--offload never --pcap {}", capture.display()), Output::Bytes);
-    let peer = KernelPeer::connect(&bench.kernel, flue_at(), Plan::send(KERNEL_SEED, bytes));
+    let peer =
+        KernelPeer::connect(&bench.kernel, Bench::address(2), Plan::send(KERNEL_SEED, bytes));
     let line = flue.expect_line("connected: ", START);
     let remote = line.rsplit(' ').next().unwrap().to_owned();
     let moved = thread::scope(|scope| {
@@ -345,7 +257,7 @@ fn what_does_not_move_says_why() {
     if lacks(NEEDS) {
         return;
     }
-    let bench = Bench::new();
+    let bench = Bench::new(FLUE);
     let mut flue = bench.listen("--offload never --capacity tcp=0", Output::Bytes);
     let mut socket = bench.connect();
     socket.write_all(b"hello").unwrap();
@@ -364,48 +276,4 @@ fn what_does_not_move_says_why() {
     drop(socket);
     drop(flue.take_input());
     flue.expect_exit(0, START);
-}
-
-// `--upload-on`: a connection comes back for a reason that is followed, and for no other; what is posted in advance
-// (`--prepost`) decides about two of them.
-#[test]
-fn optional_reasons_bring_connections_back() {
-    if lacks(NEEDS) {
-        return;
-    }
-    const MUCH: usize = 4 << 20;
-    let cases = [
-        ("--upload-on no-buffer-preposting", MUCH, Some("NoBufferPreposting")),
-        ("--upload-on no-buffer-preposting --prepost 65536", MUCH, None),
-        ("--upload-on small-io --prepost 100", 20_000, Some("SmallIo")),
-        ("--upload-on small-io --prepost 1000", 20_000, None),
-        ("--prepost 100", 20_000, None),
-        ("--upload-on high-out-of-order-packets --reorder 30", MUCH, Some("HighOutOfOrderPackets")),
-        ("--upload-on high-drop-rate --reorder 30", MUCH, None),
-        ("--upload-on low-activity", 1, Some("LowActivity")),
-        ("--upload-on small-io,low-activity --prepost 1000", 1, Some("LowActivity")),
-    ];
-    for (options, bytes, reason) in cases {
-        let bench = Bench::new();
-        let mut flue = bench.listen(options, Output::Bytes);
-        let mut output = flue.take_output();
-        let mut socket = bench.connect();
-        // The target has it before there is anything to judge.
-        bench.expect("", |one| one["offloads"] == 1);
-        let mut received = vec![0; bytes];
-        thread::scope(|scope| {
-            let reader = scope.spawn(|| output.read_exact(&mut received));
-            socket.write_all(&vec![7; bytes]).unwrap();
-            reader.join().expect("it does not panic").unwrap();
-        });
-        assert!(received.iter().all(|byte| *byte == 7), "{options}");
-        let is_so = |one: &Value| reason.is_none() || one["uploads"] == 1;
-        let one = bench.expect("", is_so);
-        let expected = (Value::from(u32::from(reason.is_some())), Value::from(reason));
-        let found = (one["uploads"].clone(), one["last_upload_reason"].clone());
-        assert_eq!(found, expected, "{options}: {one}");
-        drop(socket);
-        drop(flue.take_input());
-        flue.expect_exit(0, START);
-    }
 }

@@ -4,6 +4,7 @@
 //! * [`host`]: the host stack as a passive object, and its policy of what is offloaded when.
 //! * [`offload_policy`]: the policy's details, and how long a connection stays after an upload.
 //! * [`socket`]: requests of its clients, and notices to them.
+//! * [`frame_log`]: a link whose frames are logged.
 //! * `copy`: data of net buffers into sockets.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
 //! * `observer`: what only the wire can tell of a connection.
@@ -22,6 +23,7 @@ extern crate std;
 mod clock;
 mod copy;
 mod device;
+pub mod frame_log;
 mod handoff;
 pub mod host;
 pub mod node;

@@ -56,6 +56,7 @@ const HOST: Layers = Layers {
         "clock",
         "copy",
         "device",
+        "frame_log",
         "window",
         "row",
         "socket",

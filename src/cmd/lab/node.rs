@@ -70,7 +70,7 @@ pub struct LabNodeArgs {
     #[arg(long)]
     pub verbose: bool,
 
-    /// Log each step of the protocols on standard error
+    /// Log each frame on standard error
     #[arg(long)]
     pub trace: bool,
 }

@@ -178,7 +178,7 @@ pub struct PerfArgs {
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
-    /// Log each step of the protocols on standard error (a lot)
+    /// Log each frame, with the headers of each layer, on standard error (a lot)
     #[arg(long, conflicts_with = "quiet")]
     pub trace: bool,
 

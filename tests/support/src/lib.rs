@@ -18,6 +18,8 @@
 //! | [`kernel_peer`] | a kernel TCP socket that sends, receives, stalls, half-closes or resets |
 //! | [`process`] | a program under test: its lines, its deadline, its end |
 //! | [`seeds`] | a suite of many seeds: ranges, all CPUs, classes of failures, open seeds |
+//! | [`bench`] | nodes on a switch, a kernel as their peer, and `flue ss` as the witness of their connections |
+//! | [`ping`] | ICMP echo: what comes back late, twice, in another order or not at all |
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
 //! | [`legal`] | whether what a host sends is what one legal TCP stack would send |
@@ -25,6 +27,7 @@
 //! | [`tshark`] | what Wireshark says about the same files |
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod capture;
 pub mod flue;
 pub mod kernel_peer;
@@ -32,6 +35,7 @@ pub mod legal;
 pub mod load;
 pub mod needs;
 pub mod netns;
+pub mod ping;
 pub mod process;
 pub mod seeds;
 pub mod stream;

@@ -1,0 +1,366 @@
+//! Options of the TAP, of addresses, and of what a node writes and where it is found.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
+
+use flue_test_support::bench::{Bench, PORT, START};
+use flue_test_support::capture::{self, Flags};
+use flue_test_support::netns::Namespace;
+use flue_test_support::ping::Pinger;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::switch::Switch;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use serde_json::Value;
+
+use crate::table::{ALL, rows};
+
+rows! { ALL;
+    "--tap", "--tap elsewhere" => tap;
+    "--addr", "--addr 10.0.0.9/16" => addr;
+    "--gateway", "--addr 10.0.0.9/16 --gateway 10.0.0.1" => gateway;
+    "--mac", "--mac 02:00:00:00:07:77" => mac;
+    "--mtu", "--mtu 1400" => mtu;
+    "--bridge", "--bridge br0" => bridge;
+    "--host-addr", "--host-addr 10.77.0.9/24" => host_addr;
+    "--vnet", "--vnet off" => vnet;
+    "--reclaim", "--reclaim on" => reclaim;
+    "--napi", "--napi threaded" => napi;
+    "--txqueuelen", "--txqueuelen 123" => txqueuelen;
+    "--queues", "--queues 2" => queues;
+    "--pcap", "--pcap capture.pcapng" => pcap;
+    "--control", "--control none" => control;
+    "--seed", "--seed 2" => seed;
+    "--progress", "--progress manual" => progress;
+}
+
+/// The link of that name, as `ip` tells of it.
+fn link(namespace: &Namespace, name: &str) -> Value {
+    let text = namespace.ip(&format!("-details -json address show dev {name}"));
+    let links: Value = serde_json::from_str(&text).expect("ip prints JSON");
+    links[0].clone()
+}
+
+/// The TAP of a node with these options, while the node runs.
+fn tap_of_a_node(bench: &Bench, options: &str) -> Value {
+    let _flue = bench.listen(options, Output::Bytes);
+    link(bench.switch.namespace(), "tap2")
+}
+
+fn tap(bench: &Bench) {
+    for (options, name) in [("", "flue0"), ("--tap elsewhere", "elsewhere")] {
+        let host = Namespace::new();
+        let mut flue =
+            Process::start(&host, bench.command(&format!("nc -l 5000 {options}")), Output::Bytes);
+        flue.expect_line("listening", START);
+        assert_eq!(host.links(), [name]);
+        flue.signal(rustix::process::Signal::TERM);
+        flue.wait(START);
+        assert!(host.links().is_empty(), "a TAP that the run has made goes away with it");
+    }
+    let host = Namespace::new();
+    host.ip("tuntap add mode tap name before");
+    let mut flue = Process::start(&host, bench.command("nc -l 5000 --tap before"), Output::Bytes);
+    flue.expect_line("listening", START);
+    flue.signal(rustix::process::Signal::TERM);
+    flue.wait(START);
+    assert_eq!(host.links(), ["before"], "one that was there stays");
+}
+
+fn addr(bench: &Bench) {
+    let plug = format!("--tap tap2 --bridge {}", Switch::BRIDGE);
+    let line = format!("nc -l {PORT} {plug} --addr 10.0.0.5/24 --addr 10.0.0.6/24");
+    let mut flue = bench.start(&line, Output::Bytes);
+    flue.expect_line("listening", START);
+    for host in [5, 6] {
+        Pinger::new(&bench.kernel, Ipv4Addr::new(10, 0, 0, host)).once();
+    }
+    drop(bench.connect_to(6));
+    flue.expect_exit(0, START);
+
+    // What is beyond the prefix is not on the link.
+    bench.kernel.ip("address add 10.0.9.1/32 dev lo");
+    let listener = listen_in(&bench.kernel);
+    for (prefix, status) in [(24, 1), (16, 0)] {
+        let addr = format!("--addr 10.0.0.2/{prefix}");
+        connects(bench, &listener, &format!("{plug} {addr} 10.0.9.1"), status);
+    }
+}
+
+fn listen_in(host: &Namespace) -> TcpListener {
+    host.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))).expect("a port")
+}
+
+/// `flue nc` with these words and the listener's port ends with that status: the connection came about, or not.
+fn connects(bench: &Bench, listener: &TcpListener, words: &str, status: i32) {
+    let port = listener.local_addr().unwrap().port();
+    let mut flue = bench.start(&format!("nc {words} {port}"), Output::Bytes);
+    if status == 0 {
+        drop(listener.accept().unwrap());
+    }
+    drop(flue.take_input());
+    flue.expect_exit(status, START);
+}
+
+fn gateway(bench: &Bench) {
+    bench.kernel.ip("address add 10.9.9.9/32 dev lo");
+    let listener = listen_in(&bench.kernel);
+    let plug = Bench::plug(2);
+    connects(bench, &listener, &format!("{plug} 10.9.9.9"), 1);
+    connects(bench, &listener, &format!("{plug} --gateway 10.0.0.1 10.9.9.9"), 0);
+}
+
+/// The Ethernet address by which the kernel knows the node.
+fn neighbor(bench: &Bench) -> String {
+    Pinger::new(&bench.kernel, Ipv4Addr::new(10, 0, 0, 2)).once();
+    let table: Value =
+        serde_json::from_str(&bench.kernel.ip("-json neighbor show 10.0.0.2")).unwrap();
+    bench.kernel.ip("neighbor flush dev eth0");
+    table[0]["lladdr"].as_str().expect("it has answered").to_owned()
+}
+
+fn neighbor_of(bench: &Bench, options: &str) -> String {
+    let _flue = bench.listen_at(2, options, Output::Bytes);
+    neighbor(bench)
+}
+
+fn mac(bench: &Bench) {
+    let derived = neighbor_of(bench, "");
+    assert_ne!(derived, "02:00:00:00:07:77");
+    assert_eq!(neighbor_of(bench, ""), derived, "it is derived from what is the same");
+    assert_eq!(neighbor_of(bench, "--mac 02:00:00:00:07:77"), "02:00:00:00:07:77");
+}
+
+fn mtu(bench: &Bench) {
+    for (options, mtu) in [("", 1500), ("--mtu 1400", 1400)] {
+        let _flue = bench.listen(options, Output::Bytes);
+        assert_eq!(link(bench.switch.namespace(), "tap2")["mtu"], mtu);
+        let mut socket = bench.connect();
+        // The target counts what it has received itself.
+        bench.expect("", |one| one["offload_state"] == "Offloaded");
+        socket.write_all(&[7; 5000]).unwrap();
+        let one = bench.expect("", |one| one["info"]["bytes_received"] == 5000);
+        // IPv4 and TCP headers take 40 bytes.
+        assert_eq!(one["info"]["advmss_bytes"], mtu - 40, "{one}");
+        assert_eq!(one["info"]["pmtu_bytes"], mtu, "{one}");
+    }
+}
+
+fn bridge(bench: &Bench) {
+    let of = |options: &str| {
+        let mut flue = bench.start(&format!("nc -l {PORT} --tap tap2 {options}"), Output::Bytes);
+        flue.expect_line("listening", START);
+        link(bench.switch.namespace(), "tap2")["master"].clone()
+    };
+    assert_eq!(of(""), Value::Null);
+    assert_eq!(of("--bridge br0"), "br0");
+}
+
+fn host_addr(bench: &Bench) {
+    let host = Namespace::new();
+    let start = |options: &str| {
+        let line = format!("nc -l {PORT} --tap tap2 --addr 10.0.0.2/24 {options}");
+        let mut flue = Process::start(&host, bench.command(&line), Output::Bytes);
+        flue.expect_line("listening", START);
+        flue
+    };
+    let without = start("");
+    assert_eq!(link(&host, "tap2")["addr_info"], Value::Array(Vec::new()));
+    drop(without);
+    let mut flue = start("--host-addr 10.0.0.1/24");
+    let address = &link(&host, "tap2")["addr_info"][0];
+    assert_eq!((&address["local"], &address["prefixlen"]), (&"10.0.0.1".into(), &24.into()));
+    drop(host.run(|| TcpStream::connect_timeout(&Bench::address(2), START)).expect("it accepts"));
+    drop(flue.take_input());
+    flue.expect_exit(0, START);
+}
+
+/// The longest frame with data from the node in a capture of this file.
+fn longest_frame(capture: &Path) -> usize {
+    let frames = capture::read(capture).expect("it is a capture");
+    let from_node = capture::segments(&frames).into_iter().filter(|one| one.from.port() == PORT);
+    from_node.map(|one| frames[one.frame - 1].data.len()).max().expect("it has sent something")
+}
+
+/// A node with these options sends so many bytes, and ends.
+fn send(bench: &Bench, options: &str, bytes: usize) {
+    let mut flue = bench.listen(options, Output::Bytes);
+    let mut socket = bench.connect();
+    // The target sends it.
+    bench.expect("", |one| one["offload_state"] == "Offloaded");
+    let mut input = flue.take_input();
+    let writer = thread::spawn(move || input.write_all(&vec![7; bytes]));
+    let mut received = Vec::new();
+    socket.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), bytes);
+    writer.join().unwrap().unwrap();
+    drop(socket);
+    flue.expect_exit(0, START);
+}
+
+fn vnet(bench: &Bench) {
+    const FRAME: usize = 1514;
+    let capture = bench.runtime.file("vnet.pcapng");
+    for (value, header, large) in [
+        ("off", false, false),
+        ("checksum", true, false),
+        ("on", true, true),
+        // The kernel has it where it has the others.
+        ("auto", true, true),
+    ] {
+        let tap = tap_of_a_node(bench, &format!("--vnet {value}"));
+        assert_eq!(tap["linkinfo"]["info_data"]["vnet_hdr"], header, "{value}: {tap}");
+        send(bench, &format!("--vnet {value} --pcap {}", capture.display()), 1 << 20);
+        let longest = longest_frame(&capture);
+        assert_eq!(longest > FRAME, large, "{value}: {longest}");
+    }
+}
+
+fn reclaim(bench: &Bench) {
+    let sockets = || {
+        let text =
+            bench.switch.namespace().run(|| fs::read_to_string("/proc/thread-self/net/packet"));
+        text.expect("the kernel lists packet sockets").lines().count() - 1
+    };
+    for (value, count) in [("off", 0), ("on", 1)] {
+        let _flue = bench.listen(&format!("--reclaim {value}"), Output::Bytes);
+        assert_eq!(sockets(), count, "{value}");
+    }
+}
+
+/// What the kernel's sysfs of a namespace has in a file of a link's directory.
+fn sysfs(namespace: &Namespace, link: &str, file: &str) -> String {
+    // sysfs shows the namespace in which it was mounted.
+    namespace.run(|| {
+        let context = rustix::mount::fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+        rustix::mount::fsconfig_create(&context).unwrap();
+        let (flags, attributes) = (FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+        let root = rustix::mount::fsmount(&context, flags, attributes).unwrap();
+        let path = format!("class/net/{link}/{file}");
+        let opened = rustix::fs::openat(root, path, OFlags::RDONLY, Mode::empty()).unwrap();
+        let mut text = String::new();
+        fs::File::from(opened).read_to_string(&mut text).unwrap();
+        text.trim().to_owned()
+    })
+}
+
+fn napi(bench: &Bench) {
+    for (value, threaded) in [("off", "0"), ("threaded", "1")] {
+        let flue = bench.listen(&format!("--napi {value}"), Output::Bytes);
+        assert_eq!(sysfs(bench.switch.namespace(), "tap2", "threaded"), threaded, "{value}");
+        // The node's frames get through.
+        drop(bench.connect());
+        drop(flue);
+    }
+}
+
+fn txqueuelen(bench: &Bench) {
+    for (options, frames) in [("", 10_000), ("--txqueuelen 123", 123)] {
+        assert_eq!(tap_of_a_node(bench, options)["txqlen"], frames);
+    }
+}
+
+/// How many threads of the process have a name that begins so.
+fn threads(process: &Process, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
+    let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
+    // A thread that has just ended has no name any more.
+    names.filter_map(Result::ok).filter(|found| found.starts_with(name)).count()
+}
+
+const ENGINE: &str = "flue-engine";
+
+fn queues(bench: &Bench) {
+    for (count, several) in [(1, false), (2, true)] {
+        let capture = bench.runtime.file(&format!("queues{count}.pcapng"));
+        let options = format!("--queues {count} --pcap {}", capture.display());
+        let flue = bench.listen(&options, Output::Bytes);
+        // A thread names itself when it begins.
+        let deadline = Instant::now() + START;
+        while threads(&flue, ENGINE) < count {
+            assert!(
+                Instant::now() < deadline,
+                "{count} queues, {} engines",
+                threads(&flue, ENGINE)
+            );
+        }
+        assert_eq!(threads(&flue, ENGINE), count);
+        let tap = link(bench.switch.namespace(), "tap2");
+        assert_eq!(tap["linkinfo"]["info_data"]["multi_queue"], several, "{tap}");
+        let second = capture.with_extension("1.pcapng");
+        assert!(capture.exists() && second.exists() == several);
+        drop(bench.connect());
+    }
+}
+
+fn progress(bench: &Bench) {
+    for (value, count) in [("auto", 1), ("manual", 0)] {
+        let mut flue = bench.listen(&format!("--progress {value}"), Output::Bytes);
+        let socket = bench.connect();
+        assert_eq!(threads(&flue, ENGINE), count, "{value}");
+        drop(socket);
+        drop(flue.take_input());
+        flue.expect_exit(0, START);
+    }
+}
+
+fn pcap(bench: &Bench) {
+    let capture = bench.runtime.file("node.pcapng");
+    send(bench, "", 1000);
+    assert!(!capture.exists());
+    send(bench, &format!("--pcap {}", capture.display()), 1000);
+    let frames = capture::read(&capture).expect("it is a capture");
+    let segments = capture::segments(&frames);
+    let has = |from_node: bool, flags| {
+        segments.iter().any(|one| (one.from.port() == PORT) == from_node && one.flags.has(flags))
+    };
+    assert!(has(false, Flags::SYN) && has(true, Flags::SYN | Flags::ACK), "{segments:?}");
+    let sent: u32 =
+        segments.iter().filter(|one| one.from.port() == PORT).map(|one| one.payload_bytes).sum();
+    assert!(sent >= 1000, "{segments:?}");
+    let comments: Vec<_> = frames.iter().flat_map(|frame| &frame.comments).collect();
+    assert!(comments.iter().any(|comment| comment.contains("NBL")), "{comments:?}");
+}
+
+fn control(bench: &Bench) {
+    let flue = bench.listen("", Output::Bytes);
+    let sockets = bench.sockets();
+    assert_eq!(sockets, [bench.runtime.file(&format!("flue/tap2-{}.sock", flue.id()))]);
+    drop(flue);
+    fs::remove_file(&sockets[0]).expect("a killed node leaves it");
+
+    let path = bench.runtime.file("elsewhere.sock");
+    let flue = bench.listen(&format!("--control {}", path.display()), Output::Bytes);
+    assert!(bench.sockets().is_empty() && path.exists());
+    assert_eq!(bench.say(&format!("ss --node {}", path.display())).status, Some(0));
+    drop(flue);
+
+    let flue = bench.listen("--control none", Output::Bytes);
+    assert!(bench.sockets().is_empty());
+    assert_eq!(threads(&flue, "flue-control"), 0);
+}
+
+/// The initial sequence number of a connection that a node with this seed opens, by its capture.
+fn initial_number(bench: &Bench, listener: &TcpListener, seed: u32) -> u32 {
+    let capture = bench.runtime.file("seed.pcapng");
+    let plug = format!("{} --mac 02:00:00:00:07:77", Bench::plug(2));
+    let words = format!("{plug} --seed {seed} --pcap {} 10.0.0.1", capture.display());
+    connects(bench, listener, &words, 0);
+    let segments = capture::segments(&capture::read(&capture).expect("it is a capture"));
+    let opening = segments.iter().find(|one| one.flags.has(Flags::SYN)).expect("it has connected");
+    assert_eq!(opening.from.ip(), IpAddr::from([10, 0, 0, 2]));
+    opening.seq
+}
+
+fn seed(bench: &Bench) {
+    let macs: Vec<_> =
+        ["1", "1", "2"].map(|seed| neighbor_of(bench, &format!("--seed {seed}"))).into();
+    assert!(macs[0] == macs[1] && macs[1] != macs[2], "{macs:?}");
+    let listener = listen_in(&bench.kernel);
+    let numbers = [1, 1, 2].map(|seed| initial_number(bench, &listener, seed));
+    assert!(numbers[0] == numbers[1] && numbers[1] != numbers[2], "{numbers:?}");
+}

@@ -1,0 +1,112 @@
+//! How a run is told: the same options in all commands, each tried with each.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener};
+
+use flue_test_support::bench::{Bench, START};
+use flue_test_support::process::Output;
+use serde_json::Value;
+
+use crate::table::{ALL, rows};
+
+rows! { ALL;
+    "--quiet" => quiet;
+    "--verbose" => verbose;
+    "--trace" => trace;
+    "--json" => json;
+}
+
+/// What a client has said on its standard output and on its standard error, and its exit status.
+struct Told {
+    out: String,
+    err: String,
+    status: Option<i32>,
+}
+
+/// Runs a client on node 2 to its end.
+fn client(bench: &Bench, line: &str) -> Told {
+    let mut client = bench.start(&format!("{line} {}", Bench::plug(2)), Output::Bytes);
+    drop(client.take_input());
+    let mut out = String::new();
+    client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
+    let status = client.wait(START).code();
+    Told { out, err: client.all_lines(START), status }
+}
+
+/// A client of each command with these options, against a server, to its good end.
+fn each(bench: &Bench, options: &str) -> [Told; 3] {
+    let listener = bench.kernel.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let accepted = std::thread::spawn(move || listener.accept().map(drop));
+    let nc = client(bench, &format!("nc 10.0.0.1 {port} {options}"));
+    accepted.join().unwrap().unwrap();
+    let served = |server: &str, line: &str| {
+        let mut server = bench.start(&format!("{server} {}", Bench::plug(3)), Output::Lines);
+        server.expect_line("listening", START);
+        let told = client(bench, &format!("{line} {options}"));
+        server.expect_exit(0, START);
+        told
+    };
+    let rping = served("rping -s", "rping -c -a 10.0.0.3 -C 2 -v");
+    let perf = served("perf tcp-bw -1", "perf tcp-bw -n 10 -O 0 10.0.0.3");
+    let told = [nc, rping, perf];
+    for Told { out, err, status } in &told {
+        assert_eq!(*status, Some(0), "{options}: {out}{err}");
+    }
+    told
+}
+
+/// Whether the three have said a word on standard error.
+fn says(told: &[Told; 3], word: &str) -> [bool; 3] {
+    told.each_ref().map(|told| told.err.contains(word))
+}
+
+fn quiet(bench: &Bench) {
+    let loud = each(bench, "");
+    assert_eq!(says(&loud, "# tap: tap2"), [true; 3], "the configuration");
+    let quiet = each(bench, "--quiet");
+    for Told { err, .. } in &quiet {
+        assert_eq!(err, "");
+    }
+    let [nc, rping, perf] = &quiet;
+    assert_eq!((nc.out.as_str(), rping.out.lines().count()), ("", 2), "{}", rping.out);
+    assert!(perf.out.contains("iterations"), "{}", perf.out);
+}
+
+fn verbose(bench: &Bench) {
+    assert_eq!(says(&each(bench, ""), "DEBUG"), [false; 3]);
+    let verbose = each(bench, "--verbose");
+    assert_eq!(says(&verbose, "DEBUG"), [true; 3]);
+}
+
+fn trace(bench: &Bench) {
+    let frames = ["sent ", "received "].map(|word| format!("{word}66 bytes: EthernetII "));
+    let trace = each(bench, "--trace");
+    for word in frames.iter().map(String::as_str).chain(["; TCP src=", "; ARP type=", "TRACE"]) {
+        assert_eq!(says(&trace, word), [true; 3], "{word}: {}", trace[0].err);
+    }
+    assert_eq!(says(&each(bench, "--verbose"), "TRACE"), [false; 3]);
+}
+
+fn json(bench: &Bench) {
+    let parse = |text: &str| -> Value {
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    let [nc, rping, perf] = each(bench, "--json");
+    assert_eq!(nc.out, "", "standard output is the connection's");
+    let documents = [&nc.err, &rping.out, &perf.out].map(|text| parse(text));
+    assert_eq!(documents[0]["result"]["sent_bytes"], 0);
+    assert_eq!(documents[1]["result"]["pings"], 2);
+    assert_eq!(documents[2]["results"][0]["iterations"], 10);
+    // Also when the run fails: nobody listens there.
+    let lines = [
+        "nc 10.0.0.1 9 --json",
+        "rping -c -a 10.0.0.1 -p 9 -C 1 --json",
+        "perf tcp-bw 10.0.0.1 -p 9 -n 1 --json",
+    ];
+    for line in lines {
+        let told = client(bench, line);
+        let document = parse(if line.starts_with("nc") { &told.err } else { &told.out });
+        assert!(!document["error"].is_null() && told.status == Some(1), "{line}: {document}");
+    }
+}

@@ -1,0 +1,301 @@
+//! Options of `flue perf` alone: a server on node 3, a client on node 2.
+
+use std::fs;
+use std::io::Read;
+use std::net::IpAddr;
+
+use flue_test_support::bench::{Bench, START};
+use flue_test_support::capture::{self, Flags, Segment};
+use flue_test_support::process::{Output, Process};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::table::rows;
+
+rows! { &["perf"];
+    "KIND" => kind;
+    "HOST" => host;
+    "--size" => size;
+    "--all" => all;
+    "--iterations" => iterations;
+    "--duration" => duration;
+    "--connections" => connections;
+    "--depth" => depth;
+    "--post-list" => post_list;
+    "--bidirectional" => bidirectional;
+    "--reverse" => reverse;
+    "--omit" => omit;
+    "--port" => port;
+    "--one-off" => one_off;
+    "--stack" => stack;
+    "--wait" => wait;
+    "--interval" => interval;
+    "--json-stream" => json_stream;
+}
+
+/// A server on node 3.
+fn serve(bench: &Bench, options: &str) -> Process {
+    let mut server = bench.start(&format!("perf {options} {}", Bench::plug(3)), Output::Lines);
+    server.expect_line("listening", START);
+    server
+}
+
+/// What a client on node 2 writes to standard output, and its exit status.
+fn client(bench: &Bench, options: &str) -> (String, Option<i32>) {
+    let line = format!("perf {options} {} 10.0.0.3", Bench::plug(2));
+    let mut client = bench.start(&line, Output::Bytes);
+    let mut out = String::new();
+    client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
+    (out, client.wait(START).code())
+}
+
+/// The document of a client with these options, of a server of that kind with those; both end well.
+fn document(bench: &Bench, kind: &str, options: &str, of_server: &str) -> Value {
+    let mut server = serve(bench, &format!("{kind} -1 {of_server}"));
+    let (out, status) = client(bench, &format!("{kind} {options} --json"));
+    assert_eq!(status, Some(0), "{out}");
+    server.expect_exit(0, START);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+}
+
+fn result(bench: &Bench, kind: &str, options: &str) -> Value {
+    document(bench, kind, options, "")["results"][0].clone()
+}
+
+fn seconds(result: &Value) -> f64 {
+    result["seconds"].as_f64().unwrap_or_else(|| panic!("{result}"))
+}
+
+fn kind(bench: &Bench) {
+    // What says which it was: RDMA has CRCs, bandwidth has no latency.
+    let kinds = [
+        ("write-bw", true, None, 64 << 10),
+        ("read-bw", true, None, 64 << 10),
+        ("send-bw", true, None, 64 << 10),
+        ("write-lat", true, Some("half round trip"), 8),
+        ("read-lat", true, Some("whole operation"), 8),
+        ("send-lat", true, Some("half round trip"), 8),
+        ("tcp-bw", false, None, 64 << 10),
+        ("tcp-rr", false, Some("half round trip"), 8),
+        ("connect-rate", false, Some("whole operation"), 1),
+    ];
+    for (kind, rdma, latency, size) in kinds {
+        let document = document(bench, kind, "-n 10 -O 0", "");
+        let result = &document["results"][0];
+        assert_eq!(document["crc"].is_boolean(), rdma, "{kind}: {document}");
+        assert_eq!(document["latency"], Value::from(latency), "{kind}");
+        assert_eq!(result["latency_ns"].is_object(), latency.is_some(), "{kind}: {result}");
+        assert_eq!(
+            (&result["iterations"], &result["size_bytes"]),
+            (&10.into(), &size.into()),
+            "{kind}"
+        );
+    }
+}
+
+fn host(bench: &Bench) {
+    // Without it is a server, which `serve` sees listen; with it a client of that one and no other.
+    let document = document(bench, "tcp-bw", "-n 10 -O 0", "");
+    assert_eq!((&document["role"], &document["remote"]), (&"client".into(), &"10.0.0.3".into()));
+    let (out, status) = client(bench, "tcp-bw -n 10 --json");
+    assert_eq!(status, Some(1), "nobody is there: {out}");
+}
+
+fn size(bench: &Bench) {
+    for (options, bytes) in [("", 64 << 10), ("-s 100", 100), ("--size 3K", 3 << 10)] {
+        let result = result(bench, "write-bw", &format!("-n 10 -O 0 {options}"));
+        assert_eq!(
+            (&result["size_bytes"], &result["bytes"]),
+            (&bytes.into(), &(10 * bytes).into())
+        );
+    }
+    let capture = segments(bench, "tcp-bw", "-n 7 -O 0 --size 1000000");
+    assert!(payload(&capture, 2) >= 7_000_000, "{}", payload(&capture, 2));
+}
+
+fn all(bench: &Bench) {
+    let document = document(bench, "tcp-bw", "--all -n 2 -O 0", "");
+    let results = document["results"].as_array().unwrap();
+    let sizes: Vec<_> = results.iter().map(|one| one["size_bytes"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, (1..=23).map(|power| 1 << power).collect::<Vec<u64>>());
+}
+
+fn iterations(bench: &Bench) {
+    for count in [5, 300] {
+        let result = result(bench, "send-lat", &format!("--iterations {count} -O 0"));
+        assert_eq!(
+            (&result["iterations"], &result["latency_ns"]["samples"]),
+            (&count.into(), &count.into())
+        );
+    }
+}
+
+fn duration(bench: &Bench) {
+    let longer = seconds(&result(bench, "tcp-rr", "--duration 1.1 -O 0"));
+    assert!(longer >= 1.1, "{longer}");
+    let shorter = result(bench, "tcp-rr", "-D 0.02 -O 0 -s 100");
+    assert!(seconds(&shorter) >= 0.02, "{shorter}");
+    // A lost turn on a busy machine does not make it half a second.
+    assert!(seconds(&shorter) < longer, "{shorter}");
+}
+
+/// The segments that the client on node 2 has seen.
+fn segments(bench: &Bench, kind: &str, options: &str) -> Vec<Segment> {
+    let file = bench.runtime.file("perf.pcapng");
+    document(bench, kind, &format!("{options} --pcap {}", file.display()), "");
+    capture::segments(&capture::read(&file).expect("it is a capture"))
+}
+
+fn of_node(segment: &Segment, host: u8) -> bool {
+    segment.from.ip() == IpAddr::from([10, 0, 0, host])
+}
+
+/// Bytes of payload from a node.
+fn payload(segments: &[Segment], host: u8) -> u32 {
+    segments.iter().filter(|one| of_node(one, host)).map(|one| one.payload_bytes).sum()
+}
+
+fn connections(bench: &Bench) {
+    for kind in ["write-bw", "tcp-bw"] {
+        let opened = [1, 4].map(|count| {
+            let segments = segments(bench, kind, &format!("-n 20 -O 0 --connections {count}"));
+            let opens = |one: &&Segment| of_node(one, 2) && one.flags.has(Flags::SYN);
+            let ports = segments.iter().filter(opens).map(|one| one.from.port());
+            ports.collect::<std::collections::BTreeSet<_>>().len()
+        });
+        assert_eq!(opened[1], opened[0] + 3, "{kind}");
+    }
+}
+
+// One message under way at a time takes a round trip each; as many as there are go at once.
+fn depth(bench: &Bench) {
+    let document = document(bench, "read-bw", "-n 40 -s 100 -O 0 --depth 1", "--delay 5ms");
+    let took = seconds(&document["results"][0]);
+    assert!(took >= 0.4, "{took}");
+}
+
+fn post_list(bench: &Bench) {
+    let frames = [64, 1].map(|count| {
+        let options = format!("-n 640 -s 100 -t 64 -O 0 --progress manual --post-list {count}");
+        let segments = segments(bench, "write-bw", &options);
+        segments.iter().filter(|one| of_node(one, 2) && one.payload_bytes > 0).count()
+    });
+    // Later ones queue behind what is in flight, and leave together.
+    assert!(2 * frames[1] > 3 * frames[0], "{frames:?}");
+}
+
+fn bidirectional(bench: &Bench) {
+    for kind in ["write-bw", "tcp-bw"] {
+        let one_way = segments(bench, kind, "-n 20 -s 10000 -O 0");
+        let both = segments(bench, kind, "-n 20 -s 10000 -O 0 --bidirectional");
+        assert!(payload(&one_way, 2) >= 200_000 && payload(&one_way, 3) < 100_000, "{kind}");
+        assert!(payload(&both, 2) >= 200_000 && payload(&both, 3) >= 200_000, "{kind}");
+    }
+    let result = result(bench, "tcp-bw", "-n 20 -O 0 --bidirectional");
+    assert_eq!(result["iterations"], 40);
+}
+
+fn reverse(bench: &Bench) {
+    let segments = segments(bench, "tcp-bw", "-n 20 -s 10000 -O 0 --reverse");
+    let bytes = [2, 3].map(|host| payload(&segments, host));
+    assert!(bytes[0] < 100_000 && bytes[1] >= 200_000, "{bytes:?}");
+}
+
+fn omit(bench: &Bench) {
+    for (options, warm) in [("-O 0", false), ("", true), ("--omit 0.05", true)] {
+        let result = result(bench, "tcp-rr", &format!("-n 10 {options}"));
+        let count = result["warm_up_iterations"].as_u64().unwrap();
+        assert_eq!((count > 0, &result["iterations"]), (warm, &10.into()), "{options}: {result}");
+    }
+}
+
+fn port(bench: &Bench) {
+    let mut server = serve(bench, "tcp-bw -1 --port 18600");
+    assert_eq!(client(bench, "tcp-bw -n 10 -O 0").1, Some(1), "it is not the usual port");
+    assert_eq!(client(bench, "tcp-bw -n 10 -O 0 -p 18600").1, Some(0));
+    server.expect_exit(0, START);
+}
+
+fn one_off(bench: &Bench) {
+    let mut server = serve(bench, "tcp-bw");
+    for _ in 0..2 {
+        assert_eq!(client(bench, "tcp-bw -n 10 -O 0").1, Some(0));
+    }
+    server.signal(Signal::TERM);
+    server.wait(START);
+    let mut server = serve(bench, "tcp-bw --one-off");
+    assert_eq!(client(bench, "tcp-bw -n 10 -O 0").1, Some(0));
+    server.expect_exit(0, START);
+}
+
+fn stack(bench: &Bench) {
+    for (stack, offloaded) in [("flue", 10), ("smoltcp", 0)] {
+        let options = format!("-n 10 -O 0 --stack {stack}");
+        let result = result(bench, "connect-rate", &options);
+        assert_eq!(result["offloaded_connections"], offloaded, "{stack}");
+    }
+    let line = "perf tcp-bw -1 --stack kernel";
+    let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
+    server.expect_line("listening", START);
+    assert_eq!(bench.kernel.links(), ["eth0"], "the kernel's sockets need no TAP");
+    let line = format!("perf tcp-bw -n 10 -O 0 {} 10.0.0.1", Bench::plug(2));
+    bench.start(&line, Output::Lines).expect_exit(0, START);
+    server.expect_exit(0, START);
+}
+
+/// How often the threads of a process have slept.
+fn sleeps(process: &Process) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
+    let of = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    tasks.filter_map(|task| of(task.unwrap())).sum()
+}
+
+// The server answers a request each millisecond: one that blocks sleeps before most, one that spins before none.
+fn wait(bench: &Bench) {
+    for (stack, more) in [("--stack kernel", "--stack kernel"), ("--progress manual", "")] {
+        let [spin, block] = ["spin", "block"].map(|how| {
+            let options = format!("tcp-rr {stack} --wait {how}");
+            let (namespace, plug, to) = if more.is_empty() {
+                (bench.switch.namespace(), Bench::plug(3), 3)
+            } else {
+                (&bench.kernel, String::new(), 1)
+            };
+            let line = format!("perf {options} {plug}");
+            let mut server = Process::start(namespace, bench.command(&line), Output::Lines);
+            server.expect_line("listening", START);
+            let slow = format!("{} --delay 500us", Bench::plug(2));
+            let line = format!("perf tcp-rr -n 300 -O 0 {slow} 10.0.0.{to}");
+            let before = sleeps(&server);
+            bench.start(&line, Output::Lines).expect_exit(0, START);
+            sleeps(&server) - before
+        });
+        assert!(block > 200 && spin < block / 4, "{stack}: {block}, {spin} where it spins");
+    }
+}
+
+fn interval(bench: &Bench) {
+    for (options, some) in [("", false), ("--interval 0.1", true)] {
+        let result = result(bench, "tcp-bw", &format!("-D 0.5 -O 0 {options}"));
+        let intervals = result["intervals"].as_array().unwrap();
+        assert_eq!(!intervals.is_empty(), some, "{intervals:?}");
+        assert!(intervals.iter().all(|one| seconds(one) >= 0.1), "{intervals:?}");
+    }
+}
+
+fn json_stream(bench: &Bench) {
+    let mut server = serve(bench, "tcp-bw -1");
+    let (out, status) = client(bench, "tcp-bw -D 0.5 -O 0 --interval 0.1 --json-stream");
+    assert_eq!(status, Some(0), "{out}");
+    server.expect_exit(0, START);
+    let parse = |line| -> Value { serde_json::from_str(line).expect("an object in each line") };
+    let objects: Vec<_> = out.lines().map(parse).collect();
+    let (last, before) = objects.split_last().unwrap();
+    let (of_size, intervals) = before.split_last().unwrap();
+    assert!(last["event"].is_null() && last["results"].is_array(), "{last}");
+    assert_eq!(of_size["event"], "result");
+    assert!(!intervals.is_empty() && intervals.iter().all(|one| one["event"] == "interval"));
+}

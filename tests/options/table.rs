@@ -1,0 +1,139 @@
+//! The table of options, and its completeness: clap's own list is the judge.
+
+use std::collections::BTreeSet;
+
+use clap::{CommandFactory, Parser};
+use flue::cli::{Cli, Command};
+use flue::options::{NodeConfig, NodeOptions, QueueOptions};
+
+use crate::{chimney, impairments, link, nc, output, perf, rping, tcp};
+
+/// An option, or an argument without a name, by what the help calls it.
+pub(crate) struct Row {
+    /// The commands that have it.
+    pub(crate) commands: &'static [&'static str],
+    /// Its name: `--long`, else `-s`, else that of the argument's value.
+    pub(crate) name: &'static str,
+    /// Words that give it to a node, for the options that all commands share.
+    pub(crate) words: &'static str,
+}
+
+/// All commands that run a node.
+pub(crate) const ALL: &[&str] = &["nc", "rping", "perf"];
+
+/// Rows and tests at once: `name, words => check;`. The check is a function beside the table, which gets a bench.
+macro_rules! rows {
+    ($commands:expr; $($name:literal $(, $words:literal)? => $check:ident;)*) => {
+        pub(crate) const ROWS: &[$crate::table::Row] = &[$($crate::table::Row {
+            commands: $commands,
+            name: $name,
+            words: concat!("", $($words)?),
+        }),*];
+
+        mod option {
+            $(#[test]
+            fn $check() {
+                if !flue_test_support::needs::lacks($crate::NEEDS) {
+                    super::$check(&flue_test_support::bench::Bench::new($crate::FLUE));
+                }
+            })*
+        }
+    };
+}
+pub(crate) use rows;
+
+/// The rows of all modules.
+fn table() -> impl Iterator<Item = &'static Row> {
+    let modules = [
+        link::ROWS,
+        tcp::ROWS,
+        chimney::ROWS,
+        impairments::ROWS,
+        output::ROWS,
+        nc::ROWS,
+        rping::ROWS,
+        perf::ROWS,
+    ];
+    modules.into_iter().flatten()
+}
+
+/// What clap has, and the help shows.
+fn arguments(command: &str) -> BTreeSet<String> {
+    let cli = Cli::command();
+    let command = cli.find_subcommand(command).expect("a command of flue's");
+    let name = |argument: &clap::Arg| match (argument.get_long(), argument.get_short()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some(short)) => format!("-{short}"),
+        (None, None) => argument.get_value_names().map_or_else(
+            || argument.get_id().as_str().to_uppercase(),
+            |names| names.iter().map(|name| name.to_string()).collect::<Vec<_>>().join(" "),
+        ),
+    };
+    command.get_arguments().map(name).collect()
+}
+
+#[test]
+fn each_option_has_a_row_and_each_row_an_option() {
+    let mut findings = Vec::new();
+    for command in ALL {
+        let rows: Vec<_> = table().filter(|row| row.commands.contains(command)).collect();
+        let names: BTreeSet<String> = rows.iter().map(|row| row.name.to_owned()).collect();
+        assert_eq!(names.len(), rows.len(), "{command}: an option has two rows");
+        let options = arguments(command);
+        assert!(options.len() > 40, "{command}: only {options:?}");
+        let untested = options.difference(&names).map(|name| format!("{command} {name}: no row"));
+        findings.extend(untested);
+        findings
+            .extend(names.difference(&options).map(|name| format!("{command} {name}: no option")));
+    }
+    assert!(findings.is_empty(), "{findings:#?}");
+}
+
+/// The node that a command line asks for.
+fn node_config(line: &str) -> NodeConfig {
+    let words = std::iter::once("flue").chain(line.split_whitespace());
+    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let resolve = |queues: QueueOptions, node: &NodeOptions| {
+        let config = node.resolve().and_then(|config| queues.resolve(config));
+        config.unwrap_or_else(|failure| panic!("{line}: {failure}"))
+    };
+    match &cli.command {
+        Command::Nc(args) => resolve(args.queues, &args.node),
+        Command::Rping(args) => resolve(args.queues, &args.node),
+        Command::Perf(args) => resolve(args.queues, &args.node),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The configurations of the three commands with these words.
+fn configs(words: &str) -> [NodeConfig; 3] {
+    ["nc -l 5000", "rping -s", "perf tcp-bw"]
+        .map(|command| node_config(&format!("{command} {words}")))
+}
+
+// Each option of the node changes its configuration, and the same words are the same configuration in each command.
+#[test]
+fn the_commands_take_the_nodes_options_in_the_same_way() {
+    let modules = [link::ROWS, tcp::ROWS, chimney::ROWS, impairments::ROWS];
+    let [plain, ..] = configs("--seed 1");
+    for row in modules.into_iter().flatten() {
+        assert!(row.words.contains(row.name), "{}: {:?}", row.name, row.words);
+        let seed = if row.name == "--seed" { "" } else { "--seed 1" };
+        let [nc, rping, perf] = configs(&format!("{seed} {}", row.words));
+        assert_ne!(nc, plain, "{}: nothing changes", row.words);
+        assert_eq!(nc, rping, "{}", row.words);
+        assert_eq!(nc, perf, "{}", row.words);
+    }
+    for (alias, name) in
+        [("--cc", "--congestion-control"), ("--loss", "--drop"), ("--duplicate", "--dup")]
+    {
+        let value = if alias == "--cc" { "newreno" } else { "7" };
+        let [of_alias, of_name] =
+            [alias, name].map(|name| configs(&format!("--seed 1 {name} {value}")));
+        assert_eq!(of_alias, of_name);
+    }
+    assert_eq!(
+        configs("--seed 1 --rate 1Mbit --limit 9p"),
+        configs("--seed 1 --rate 1Mbit --queue 9p")
+    );
+}

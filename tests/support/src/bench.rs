@@ -1,0 +1,161 @@
+//! Nodes of `flue nc` on a switch, a kernel as their peer, and `flue ss --json` as the witness of their connections.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::flue::{Scratch, command};
+use crate::netns::Namespace;
+use crate::process::{Output, Process};
+use crate::switch::Switch;
+
+/// How long a node may take to start, to accept, and to come to a state: a failure's time.
+pub const START: Duration = Duration::from_secs(120);
+/// The port that nodes listen on.
+pub const PORT: u16 = 5000;
+
+/// A switch, a kernel on it at 10.0.0.1, and a directory for control sockets that no other test uses.
+#[derive(Debug)]
+pub struct Bench {
+    program: PathBuf,
+    /// The switch; nodes start in its namespace.
+    pub switch: Switch,
+    /// The kernel.
+    pub kernel: Namespace,
+    /// `XDG_RUNTIME_DIR` of all commands.
+    pub runtime: Scratch,
+}
+
+/// What a command has said.
+#[derive(Debug)]
+pub struct Said {
+    /// Its exit status.
+    pub status: Option<i32>,
+    /// Its standard output.
+    pub out: String,
+    /// Its standard error.
+    pub err: String,
+}
+
+impl Said {
+    /// Standard output as a document.
+    ///
+    /// # Panics
+    ///
+    /// When it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+}
+
+impl Bench {
+    /// A bench for the command `program`.
+    pub fn new(program: &str) -> Self {
+        let switch = Switch::new(1500);
+        let kernel = switch.host("10.0.0.1/24");
+        Self { program: Path::new(program).to_owned(), switch, kernel, runtime: Scratch::new() }
+    }
+
+    /// The command with arguments divided by spaces.
+    pub fn command(&self, line: &str) -> Command {
+        let mut command = command(&self.program, line);
+        command.env("XDG_RUNTIME_DIR", self.runtime.file(""));
+        command
+    }
+
+    /// Starts the command in the switch's namespace.
+    pub fn start(&self, line: &str, output: Output) -> Process {
+        Process::start(self.switch.namespace(), self.command(line), output)
+    }
+
+    /// Options of a node that is plugged in: `tapHOST` at 10.0.0.HOST.
+    pub fn plug(host: u8) -> String {
+        format!("--tap tap{host} --addr 10.0.0.{host}/24 --bridge {}", Switch::BRIDGE)
+    }
+
+    /// Where the node of that number listens.
+    pub fn address(host: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, host], PORT))
+    }
+
+    /// `flue nc -l` on that node with these options.
+    pub fn listen_at(&self, host: u8, options: &str, output: Output) -> Process {
+        let line = format!("nc -l {PORT} {} {options}", Self::plug(host));
+        let mut flue = self.start(&line, output);
+        flue.expect_line("listening", START);
+        flue
+    }
+
+    /// The same on node 2, with a seed.
+    pub fn listen(&self, options: &str, output: Output) -> Process {
+        self.listen_at(2, &format!("--seed 7 {options}"), output)
+    }
+
+    /// Runs a command to its end. It needs no namespace: a control socket has a path.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start, or says what is no text.
+    pub fn say(&self, line: &str) -> Said {
+        let output = self.command(line).output().expect("flue starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("flue writes UTF-8");
+        Said { status: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// `flue ss --json` with these arguments: the connections of the only node.
+    ///
+    /// # Panics
+    ///
+    /// When that fails, or there is another number of nodes.
+    pub fn connections(&self, line: &str) -> Vec<Value> {
+        let said = self.say(&format!("ss --json {line}"));
+        assert_eq!(said.status, Some(0), "{}", said.out);
+        let nodes = said.json()["result"]["nodes"].as_array().unwrap().clone();
+        assert_eq!(nodes.len(), 1, "{}", said.out);
+        nodes[0]["connections"].as_array().unwrap().clone()
+    }
+
+    /// Asks until the only connection is there and `is_so`.
+    ///
+    /// # Panics
+    ///
+    /// When that takes longer than [`START`].
+    pub fn expect(&self, line: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + START;
+        loop {
+            let connections = self.connections(line);
+            match connections.as_slice() {
+                [one] if is_so(one) => return one.clone(),
+                _ => assert!(Instant::now() < deadline, "not in {START:?}: {connections:?}"),
+            }
+        }
+    }
+
+    /// The kernel connects to that node.
+    ///
+    /// # Panics
+    ///
+    /// When the node does not accept.
+    pub fn connect_to(&self, host: u8) -> TcpStream {
+        let there = Self::address(host);
+        self.kernel.run(|| TcpStream::connect_timeout(&there, START)).expect("flue accepts")
+    }
+
+    /// The same to node 2.
+    pub fn connect(&self) -> TcpStream {
+        self.connect_to(2)
+    }
+
+    /// Control sockets in the default place.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such directory.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.runtime.file("flue")).expect("the directory is there");
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}

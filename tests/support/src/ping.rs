@@ -1,0 +1,104 @@
+//! ICMP echo from a kernel, each answer counted: what comes back late, twice, in another order or not at all.
+
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+
+use crate::netns::Namespace;
+
+const ECHO_REQUEST: u8 = 8;
+const HEADER_BYTES: usize = 8;
+/// How long an answer to the last of several requests may take. Too short, it is taken for lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a request to which nothing came is sent again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// A socket for echo requests to one host.
+#[derive(Debug)]
+pub struct Pinger {
+    socket: UdpSocket,
+    next: u16,
+}
+
+/// An answer: the number of the request, and the time since it was sent.
+pub type Answer = (u16, Duration);
+
+impl Pinger {
+    /// From `host` to `address`.
+    ///
+    /// # Panics
+    ///
+    /// Where the kernel has no sockets for ICMP echo.
+    pub fn new(host: &Namespace, address: Ipv4Addr) -> Self {
+        host.sysctl("net/ipv4/ping_group_range", "0 2147483647");
+        let socket = host.run(|| {
+            let socket = socket(AddressFamily::INET, SocketType::DGRAM, Some(ipproto::ICMP))
+                .expect("sockets for ICMP echo");
+            // Such a socket takes the calls of a datagram socket.
+            UdpSocket::from(socket)
+        });
+        socket.connect(SocketAddrV4::new(address, 0)).expect("there is a way");
+        Self { socket, next: 0 }
+    }
+
+    /// Sends a request with so many bytes of payload, and returns its number.
+    fn send(&mut self, bytes: usize) -> u16 {
+        let mut message = vec![0; HEADER_BYTES + bytes];
+        message[0] = ECHO_REQUEST;
+        message[6..8].copy_from_slice(&self.next.to_be_bytes());
+        self.socket.send(&message).expect("the socket is connected");
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    /// The number of the next answer, if one comes in time.
+    fn receive(&self, limit: Duration) -> Option<u16> {
+        self.socket.set_read_timeout(Some(limit)).expect("a time limit is possible");
+        let mut answer = [0; 2048];
+        let length = self.socket.recv(&mut answer).ok()?;
+        assert!(length >= HEADER_BYTES && answer[0] == 0, "{:?}", &answer[..length]);
+        Some(u16::from_be_bytes([answer[6], answer[7]]))
+    }
+
+    /// The time until one request is answered; those that are not are sent again. The neighbor is known then.
+    ///
+    /// # Panics
+    ///
+    /// When none is, for long.
+    pub fn once(&mut self) -> Duration {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            let (number, sent) = (self.send(0), Instant::now());
+            while let Some(answered) = self.receive(AGAIN) {
+                if answered == number {
+                    return sent.elapsed();
+                }
+            }
+        }
+        panic!("no answer in {PATIENCE:?}");
+    }
+
+    /// Sends `count` requests of `bytes` each at once, and returns what was answered, numbered from 0: all that comes
+    /// until `is_enough`, or until nothing has come for `quiet`.
+    pub fn burst(
+        &mut self,
+        count: u16,
+        bytes: usize,
+        quiet: Duration,
+        is_enough: impl Fn(&[Answer]) -> bool,
+    ) -> Vec<Answer> {
+        let first = self.next;
+        let sent: Vec<_> = (0..count).map(|_| (self.send(bytes), Instant::now())).collect();
+        let mut answers = Vec::new();
+        while !is_enough(&answers) {
+            let Some(number) = self.receive(quiet) else { break };
+            // One that belongs to earlier requests is too late.
+            if let Some(index) = number.checked_sub(first) {
+                answers.push((index, sent[usize::from(index)].1.elapsed()));
+            }
+        }
+        answers
+    }
+}
