@@ -9,9 +9,9 @@ use flue_test_support::process::{Output, Process};
 use flue_test_support::switch::Switch;
 use host_stack::host::HostConfig;
 use host_stack::node::{Node, NodeConfig, Progress};
-use offload_engine::state::MacAddress;
 use offload_engine::engine::EngineConfig;
 use offload_engine::link::{TapOptions, VnetMode, open_tap};
+use offload_engine::state::MacAddress;
 use offload_engine::sync::Mutex;
 use offload_engine::time::Duration;
 use rdma_over_tcp::ndk::{
