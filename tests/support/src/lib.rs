@@ -18,7 +18,7 @@
 //! | [`kernel_peer`] | a kernel TCP socket that sends, receives, stalls, half-closes or resets |
 //! | [`process`] | a program under test: its lines, its deadline, its end |
 //! | [`seeds`] | a suite of many seeds: ranges, all CPUs, classes of failures, open seeds |
-//! | [`bench`] | nodes on a switch, a kernel as their peer, and `flue ss` as the witness of their connections |
+//! | [`mod@bench`] | nodes on a switch, a kernel as their peer, and `flue ss` as the witness of their connections |
 //! | [`ping`] | ICMP echo: what comes back late, twice, in another order or not at all |
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
