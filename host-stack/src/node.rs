@@ -59,13 +59,22 @@ use crate::{
     stream::OffloadState,
 };
 
-/// Who runs the loop.
+/// What runs the loop of engine and host stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Progress {
-    /// Threads of the node.
+    /// Threads of the node
     #[default]
+    #[cfg_attr(feature = "serde", serde(rename = "auto"))]
+    #[cfg_attr(feature = "clap", value(name = "auto"))]
     Automatic,
-    /// The caller, inside [`Node::wait`].
+    /// The caller, when it waits or polls for completions
+    // In `Node::wait`.
     Manual,
 }
 

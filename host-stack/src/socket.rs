@@ -50,14 +50,20 @@ impl ConsumerId {
 
 /// Which connections are offloaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OffloadPolicy {
-    /// Each one, as soon as it is established.
+    /// Each one, as soon as it is established
     #[default]
     Always,
-    /// None.
+    /// None
     Never,
-    /// Those that have carried enough in either direction ([`AUTO_OFFLOAD_BYTES`] unless configured
-    /// otherwise), and at once those whose client wants it so.
+    /// Those that have carried 64 KiB in one direction, or as much as is configured, and at once those of queue pairs
+    // More exactly: of clients that want it so.
     Auto,
 }
 

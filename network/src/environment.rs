@@ -84,6 +84,7 @@ pub fn tap_failure(error: TapError) -> Failure {
         TapError::NoReclaim { .. } => {
             Failure::lacking(text).with_hint("--reclaim auto does without")
         }
+        TapError::Descriptor { .. } => Failure::usage(format!("--tap-fd: {text}")),
         TapError::NoMultiQueue => Failure::lacking(text).with_hint("--queues 1"),
         TapError::NodeAbsent { .. }
         | TapError::NodeWithoutDriver { .. }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use flue_report::{failure::Failure, units::IpPrefix};
+use offload_engine::link::{OpenTap, TapOptions, open_tap_queues};
 
-use crate::{NetError, Netlink, sysctl};
+use crate::{NetError, Netlink, environment::tap_failure, sysctl};
 
 /// Time for a link to start forwarding. It takes a few milliseconds; the limit is for very busy machines.
 pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
@@ -16,12 +17,8 @@ pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
 pub const TXQUEUELEN_DEFAULT: u32 = 10_000;
 
 /// The kernel's side of a TAP.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct KernelSide<'a> {
-    /// The TAP.
-    pub tap: &'a str,
-    /// Largest IP packet, bytes.
-    pub mtu_bytes: u16,
     /// The bridge to make the TAP a port of.
     pub bridge: Option<&'a str>,
     /// Addresses of the kernel on the interface.
@@ -31,13 +28,33 @@ pub struct KernelSide<'a> {
     pub txqueuelen: Option<u32>,
 }
 
+/// Opens a TAP with so many queues, and sets up the kernel's side of it; frames pass when it returns.
+///
+/// # Errors
+/// What stands in the way, as [`Failure`]'s kind: the options, the machine, or something else.
+pub fn open_taps(
+    netlink: &mut Netlink,
+    options: &TapOptions,
+    queues: usize,
+    side: &KernelSide<'_>,
+) -> Result<Vec<OpenTap>, Failure> {
+    let opened = open_tap_queues(options, queues).map_err(tap_failure)?;
+    make_ready(netlink, &opened[0].name, options.mtu, side)?;
+    Ok(opened)
+}
+
 /// Sets up a TAP that a process has open (it has carrier only then): MTU, queue length, bridge and the kernel's
 /// addresses; brings it up, and waits until it forwards.
 ///
 /// # Errors
 /// The operation that failed and the interface it failed on.
-pub fn make_ready(netlink: &mut Netlink, side: &KernelSide<'_>) -> Result<(), Failure> {
-    let KernelSide { tap, mtu_bytes, bridge, addresses, txqueuelen } = *side;
+pub fn make_ready(
+    netlink: &mut Netlink,
+    tap: &str,
+    mtu_bytes: usize,
+    side: &KernelSide<'_>,
+) -> Result<(), Failure> {
+    let KernelSide { bridge, addresses, txqueuelen } = *side;
     let current = netlink.link(tap)?;
     if addresses.iter().any(|prefix| prefix.address().is_ipv6()) {
         sysctl::calm_ipv6(tap)?;
@@ -45,6 +62,9 @@ pub fn make_ready(netlink: &mut Netlink, side: &KernelSide<'_>) -> Result<(), Fa
         sysctl::silence_ipv6(tap)?;
     }
     // Change only what differs: the owner of a TAP need not have CAP_NET_ADMIN.
+    let mtu_bytes = u16::try_from(mtu_bytes).map_err(|_| {
+        Failure::usage(format!("--mtu: {mtu_bytes} bytes, a TAP has at most 65521"))
+    })?;
     if current.mtu_bytes != Some(mtu_bytes.into()) {
         netlink.set_mtu(tap, mtu_bytes)?;
     }

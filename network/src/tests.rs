@@ -44,8 +44,8 @@ fn in_namespace(needs_tun: bool, test: impl FnOnce(Netlink) + Send) {
 }
 
 fn ready(netlink: &mut Netlink, tap: &str, txqueuelen: Option<u32>) {
-    let side = KernelSide { tap, mtu_bytes: 1500, bridge: None, addresses: &[], txqueuelen };
-    plumb::make_ready(netlink, &side).unwrap();
+    let side = KernelSide { txqueuelen, ..KernelSide::default() };
+    plumb::make_ready(netlink, tap, 1500, &side).unwrap();
 }
 
 fn errno(result: Result<(), NetError>) -> Option<Errno> {
@@ -128,11 +128,10 @@ fn addresses_of_both_families() {
 fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
     in_namespace(true, |mut netlink| {
         let addresses = &["10.77.0.1/24".parse().unwrap()];
-        let (tap, mtu_bytes) = ("tap7", 1400);
-        let side = KernelSide { tap, mtu_bytes, bridge: None, addresses, txqueuelen: None };
-        let _tap = open_tap(tap);
-        plumb::make_ready(&mut netlink, &side).unwrap();
-        plumb::make_ready(&mut netlink, &side).expect("it is idempotent");
+        let side = KernelSide { addresses, ..KernelSide::default() };
+        let _tap = open_tap("tap7");
+        plumb::make_ready(&mut netlink, "tap7", 1400, &side).unwrap();
+        plumb::make_ready(&mut netlink, "tap7", 1400, &side).expect("it is idempotent");
         let view = netlink.link("tap7").unwrap();
         assert!(view.forwards());
         assert_eq!(view.mtu_bytes, Some(1400));

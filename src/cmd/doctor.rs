@@ -6,6 +6,7 @@
 use std::{fmt, time::Duration};
 
 use clap::Args;
+use flue_node::{MTU_DEFAULT_BYTES, QUEUES_MAX};
 use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues};
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ use crate::{
     failure::Failure,
     namespace::{self, Entered},
     net::{Netlink, VethEnd, plumb},
-    options::{MTU_DEFAULT_BYTES, QUEUES_MAX, Quietness},
+    options::Quietness,
     report::Console,
 };
 

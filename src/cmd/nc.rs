@@ -19,9 +19,8 @@ use std::{
 use crate::{
     control::server,
     failure::Failure,
-    net::Netlink,
     node,
-    options::{NodeOptions, QueueOptions, Quietness},
+    options::{NodeArgs, QueueOptions, Quietness},
     report::Console,
     waker::Waker,
 };
@@ -101,7 +100,7 @@ pub struct NcArgs {
 
     /// The node.
     #[command(flatten)]
-    pub node: NodeOptions,
+    pub node: NodeArgs,
 }
 
 /// What the options ask for.
@@ -453,18 +452,17 @@ impl Pump {
 /// The node or the connection could not be had, or did not end well.
 pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let place = args.place()?;
-    let config = args.queues.resolve(args.node.resolve()?)?;
-    console.config(&config);
-    let links = node::open_links(&mut Netlink::open()?, &config)?.links;
+    let setup = args.node.resolve_on(args.queues)?;
+    console.config(&setup);
     // The one connection is the first queue's.
     let client = |port| {
         let mut streams = Streams::new(port);
         streams.post_receives(args.prepost.unwrap_or(0) as usize);
         streams
     };
-    let nodes = node::start_queues(links, &config, client)?;
+    let nodes = setup.node.open(client)?;
     let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
-    let _control = server::serve(&node, &config)?;
+    let _control = server::serve(&node, &setup)?;
     let waker = Waker::new();
     waker.set(Some(node.clone()));
     let ended = waker.catch_signals().and_then(|()| converse(&node, place, &waker, console));

@@ -12,18 +12,14 @@ mod weather;
 use std::{fmt, time::Duration};
 
 use clap::Args;
+use flue_node::{
+    Impairment, MTU_DEFAULT_BYTES, MTU_RANGE_BYTES, parse_interface, random_seed, word,
+};
+use offload_engine::link::VnetMode;
 use serde::Serialize;
 
 use self::{ends::EndConfig, weather::Overrides};
-use crate::{
-    failure::Failure,
-    options::{
-        Impairment, ImpairmentOptions, MTU_DEFAULT_BYTES, MTU_MAX_BYTES, MTU_MIN_BYTES, Quietness,
-        Vnet, name, parse_interface, random_seed,
-    },
-    report::Console,
-    units::IpPrefix,
-};
+use crate::{failure::Failure, options::Quietness, report::Console, units::IpPrefix};
 
 /// Join two TAPs through a wire with loss, delay, rate and queue
 ///
@@ -113,16 +109,16 @@ pub struct WireArgs {
 
     /// Largest IP packet, bytes: 1280..=65521
     #[arg(long, value_name = "BYTES", default_value_t = MTU_DEFAULT_BYTES, help_heading = "Ends",
-          value_parser = clap::value_parser!(u16).range(i64::from(MTU_MIN_BYTES)..=i64::from(MTU_MAX_BYTES)))]
+          value_parser = clap::value_parser!(u16).range(MTU_RANGE_BYTES))]
     pub mtu: u16,
 
     /// Virtio-net header on the TAPs: super-segments of up to 64 KiB come in one piece
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, help_heading = "Ends")]
-    pub vnet: Vnet,
+    pub vnet: VnetMode,
 
     /// What the wire does to frames.
     #[command(flatten)]
-    pub impairment: ImpairmentOptions,
+    pub impairment: Impairment,
 
     /// Log what happens on standard error
     #[arg(short, long, conflicts_with = "quiet")]
@@ -143,7 +139,7 @@ pub struct WireConfig {
     /// Largest IP packet, bytes.
     pub mtu_bytes: u16,
     /// Virtio-net header.
-    pub vnet: Vnet,
+    pub vnet: VnetMode,
     /// What happens from A to B.
     pub a_to_b: Impairment,
     /// What happens from B to A.
@@ -170,7 +166,7 @@ impl WireArgs {
         }
         let direction = |name: &str, overrides: &Overrides| {
             let settings = overrides.applied_to(&self.impairment);
-            settings.resolve().map_err(|failure| failure.at(name))
+            settings.check().map(|()| settings).map_err(|failure| failure.at(name))
         };
         let end =
             |tap: &String, netns: &Option<String>, bridge: &Option<String>, addresses: &[_]| {
@@ -212,7 +208,7 @@ impl fmt::Display for WireConfig {
         let Self { a, b, mtu_bytes, vnet, a_to_b, b_to_a, seed, duration_s, interval_s: _ } = self;
         writeln!(f, "end A: {a}")?;
         writeln!(f, "end B: {b}")?;
-        writeln!(f, "mtu {mtu_bytes} bytes, vnet {}", name(*vnet))?;
+        writeln!(f, "mtu {mtu_bytes} bytes, vnet {}", word(*vnet))?;
         writeln!(f, "A to B: {a_to_b}")?;
         writeln!(f, "B to A: {b_to_a}")?;
         match duration_s {

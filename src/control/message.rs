@@ -5,7 +5,9 @@ use std::{fmt, net::IpAddr};
 use serde::{Deserialize, Serialize};
 
 use super::{VERSION, record::Record};
-use crate::options::{CongestionControl, NodeConfig, Offload};
+use flue_node::NodeOptions;
+use host_stack::socket::OffloadPolicy;
+use offload_engine::tcp::CongestionAlgorithm;
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -121,20 +123,20 @@ pub struct NodeName {
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Which connections it offloads by itself.
-    pub offload: Offload,
+    pub offload: OffloadPolicy,
     /// Congestion control of offloaded connections.
-    pub congestion_control: CongestionControl,
+    pub congestion_control: CongestionAlgorithm,
 }
 
 impl NodeName {
     /// That of this process's node.
-    pub fn of(config: &NodeConfig) -> Self {
+    pub fn of(options: &NodeOptions) -> Self {
         Self {
-            tap: config.tap.clone(),
+            tap: options.tap.clone(),
             pid: std::process::id(),
-            addresses: config.addresses.iter().map(|prefix| prefix.address()).collect(),
-            offload: config.offload,
-            congestion_control: config.congestion_control,
+            addresses: options.addresses.iter().map(|prefix| prefix.address()).collect(),
+            offload: options.offload,
+            congestion_control: options.congestion_control,
         }
     }
 }

@@ -35,7 +35,7 @@ use super::{
     place::{self, ControlPlace, PATH_BYTES_MAX},
     record::{Place, Record},
 };
-use crate::{failure::Failure, options::NodeConfig};
+use crate::{failure::Failure, options::NodeSetup};
 
 /// How often a connection that is to move is looked at.
 const MOVE_INTERVAL: Duration = Duration::from_millis(5);
@@ -117,12 +117,12 @@ impl Drop for Control {
 /// `--control PATH` cannot be had. A node whose socket nobody has asked for runs without, and says so in its log.
 pub fn serve(
     node: &(impl Controlled + Clone),
-    config: &NodeConfig,
+    setup: &NodeSetup,
 ) -> Result<Option<Control>, Failure> {
-    let Some(path) = config.control.socket(&config.tap, std::process::id()) else {
+    let Some(path) = setup.control.socket(&setup.node.tap, std::process::id()) else {
         return Ok(None);
     };
-    let made = match &config.control {
+    let made = match &setup.control {
         ControlPlace::Directory(directory) => place::make_directory(directory).map(|()| {
             place::sweep(directory);
             // Of a process that had this id before.
@@ -131,9 +131,9 @@ pub fn serve(
         ControlPlace::Path(_) => remove_stale(&path),
         ControlPlace::None => Ok(()),
     };
-    match made.and_then(|()| start(node.clone(), NodeName::of(config), path)) {
+    match made.and_then(|()| start(node.clone(), NodeName::of(&setup.node), path)) {
         Ok(control) => Ok(Some(control)),
-        Err(failure) if matches!(config.control, ControlPlace::Path(_)) => Err(failure),
+        Err(failure) if matches!(setup.control, ControlPlace::Path(_)) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, "no control socket");
             Ok(None)

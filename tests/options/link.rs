@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
@@ -13,14 +14,17 @@ use flue_test_support::netns::Namespace;
 use flue_test_support::ping::Pinger;
 use flue_test_support::process::{Output, Process};
 use flue_test_support::switch::Switch;
+use offload_engine::link::{TapOptions, VnetMode, open_tap};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use serde_json::Value;
 
 use crate::table::{ALL, rows};
+use crate::tcp::carry;
 
 rows! { ALL;
     "--tap", "--tap elsewhere" => tap;
+    "--tap-fd", "--tap-fd 3" => tap_fd;
     "--addr", "--addr 10.0.0.9/16" => addr;
     "--gateway", "--addr 10.0.0.9/16 --gateway 10.0.0.1" => gateway;
     "--mac", "--mac 02:00:00:00:07:77" => mac;
@@ -69,6 +73,33 @@ fn tap(bench: &Bench) {
     flue.signal(rustix::process::Signal::TERM);
     flue.wait(START);
     assert_eq!(host.links(), ["before"], "one that was there stays");
+}
+
+// With a header or without, a TAP of ours carries the node's frames, and no other is made.
+fn tap_fd(bench: &Bench) {
+    let host = bench.switch.namespace();
+    let plug = format!("--addr 10.0.0.2/24 --bridge {}", Switch::BRIDGE);
+    for vnet in [VnetMode::On, VnetMode::Off] {
+        let made = host.run(|| open_tap(&TapOptions::new("handed", 1500, vnet)).expect("a TAP"));
+        // The copy stays open over exec.
+        let handed = rustix::io::dup(made.link.descriptor().unwrap()).unwrap();
+        let line = format!("nc -l {PORT} {plug} --tap-fd {}", handed.as_raw_fd());
+        let mut flue = bench.start(&line, Output::Bytes);
+        flue.expect_line("listening", START);
+        drop((made, handed));
+        assert!(!host.links().iter().any(|name| name == "flue0"), "{:?}", host.links());
+        let mut output = flue.take_output();
+        let mut socket = bench.connect();
+        carry(&mut socket, &mut output, 100_000);
+        drop((socket, flue.take_input()));
+        flue.expect_exit(0, START);
+    }
+    for (descriptor, why) in [(1, "is not that of an attached TAP"), (9999, "Bad file descriptor")]
+    {
+        let said = bench.say(&format!("nc -l {PORT} --tap-fd {descriptor}"));
+        assert_eq!(said.status, Some(2), "{}", said.err);
+        assert!(said.err.contains("--tap-fd") && said.err.contains(why), "{}", said.err);
+    }
 }
 
 fn addr(bench: &Bench) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::{CommandFactory, Parser};
 use flue::cli::{Cli, Command};
-use flue::options::{NodeConfig, NodeOptions, QueueOptions};
+use flue::options::{NodeArgs, NodeSetup, QueueOptions};
 
 use crate::{chimney, impairments, link, nc, output, perf, rping, tcp};
 
@@ -90,12 +90,11 @@ fn each_option_has_a_row_and_each_row_an_option() {
 }
 
 /// The node that a command line asks for.
-fn node_config(line: &str) -> NodeConfig {
+fn node_config(line: &str) -> NodeSetup {
     let words = std::iter::once("flue").chain(line.split_whitespace());
     let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
-    let resolve = |queues: QueueOptions, node: &NodeOptions| {
-        let config = node.resolve().and_then(|config| queues.resolve(config));
-        config.unwrap_or_else(|failure| panic!("{line}: {failure}"))
+    let resolve = |queues: QueueOptions, node: &NodeArgs| {
+        node.resolve_on(queues).unwrap_or_else(|failure| panic!("{line}: {failure}"))
     };
     match &cli.command {
         Command::Nc(args) => resolve(args.queues, &args.node),
@@ -106,7 +105,7 @@ fn node_config(line: &str) -> NodeConfig {
 }
 
 /// The configurations of the three commands with these words.
-fn configs(words: &str) -> [NodeConfig; 3] {
+fn configs(words: &str) -> [NodeSetup; 3] {
     ["nc -l 5000", "rping -s", "perf tcp-bw"]
         .map(|command| node_config(&format!("{command} {words}")))
 }

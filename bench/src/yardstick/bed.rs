@@ -6,13 +6,9 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use flue_network::{
-    Netlink,
-    environment::{self, tap_failure},
-    namespace, plumb,
-};
+use flue_network::{Netlink, environment, namespace, plumb};
 use flue_report::{failure::Failure, units::IpPrefix};
-use offload_engine::link::{Link, NapiMode, OpenTap, ReclaimMode, TapOptions, VnetMode, open_tap};
+use offload_engine::link::{Link, NapiMode, OpenTap, ReclaimMode, TapOptions, VnetMode};
 use rustix::io::Errno;
 
 use super::{Common, frame::Station, frame::VNET_BYTES};
@@ -161,12 +157,6 @@ impl Bed {
         let (reclaim, napi) = (ReclaimMode::Off, self.napi);
         let options =
             TapOptions { reclaim, napi, ..TapOptions::new(name.clone(), mtu_bytes.into(), vnet) };
-        let OpenTap { link, vnet_header, threaded_napi, .. } =
-            open_tap(&options).map_err(tap_failure)?;
-        if napi == NapiMode::Threaded && !threaded_napi {
-            return Err(Failure::lacking(format!("TAP {name} does not support threaded NAPI")));
-        }
-
         let makes_bridge = ground == Ground::Bridge && !is_given;
         if makes_bridge && !self.has_bridge {
             plumb::make_bridge(&mut self.netlink, BRIDGE, mtu_bytes)?;
@@ -175,13 +165,16 @@ impl Bed {
         let prefix = IpPrefix::new(FAR.address.into(), PREFIX_LEN)
             .map_err(|error| Failure::work(error.to_string()))?;
         let side = plumb::KernelSide {
-            tap: &name,
-            mtu_bytes,
             bridge: makes_bridge.then_some(BRIDGE),
             addresses: if ground == Ground::Kernel { &[prefix] } else { &[] },
             txqueuelen: None,
         };
-        plumb::make_ready(&mut self.netlink, &side)?;
+        let opened = plumb::open_taps(&mut self.netlink, &options, 1, &side)?.pop();
+        let OpenTap { link, vnet_header, threaded_napi, .. } =
+            opened.expect("a queue for the asking");
+        if napi == NapiMode::Threaded && !threaded_napi {
+            return Err(Failure::lacking(format!("TAP {name} does not support threaded NAPI")));
+        }
         let lacking = || Failure::work(format!("TAP {name} has no descriptor"));
         let fd = link.descriptor().ok_or_else(lacking)?;
         let fd = fd.try_clone_to_owned();

@@ -24,14 +24,21 @@ pub const MTU_MAX: usize = 65_521;
 /// Most queues of one TAP that [`open_tap_queues`](super::open_tap_queues) opens.
 pub const TAP_QUEUES_MAX: usize = 16;
 
-/// NAPI mode for frames written to the TAP. See the module `napi`.
+/// What takes frames that were written to a TAP up the kernel's stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum NapiMode {
-    /// The writer, before write(2) returns.
+    /// The writer, one frame at a time, before write(2) returns
     #[default]
     Off,
-    /// A thread of the kernel, many at a time, merged by GRO. Needs CAP_SYS_ADMIN; without it
-    /// `Off`, logged and told in [`OpenTap::threaded_napi`](super::OpenTap::threaded_napi).
+    /// A thread of the kernel, as many at a time as wait, merged by GRO: more bandwidth with plain frames, one more
+    /// wake-up for a frame that comes alone. Off, with a warning, where the kernel refuses it (CAP_SYS_ADMIN)
+    // `OpenTap::threaded_napi` says whether it was granted.
     Threaded,
 }
 
@@ -144,6 +151,12 @@ pub enum TapError {
         /// Why.
         source: io::Error,
     },
+    /// What was passed on is no TAP that can be used.
+    #[error("the descriptor {reason}")]
+    Descriptor {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// Anything else.
     #[error("{step} failed")]
     Io {
@@ -220,6 +233,28 @@ pub(super) fn open_node(node: &Path) -> Result<OwnedFd, TapError> {
         }
         _ => TapError::Io { step: "opening the TUN node", source },
     })
+}
+
+/// The interface of a TAP's descriptor that somebody else has opened, and its flags. Reading from it, and writing to
+/// it, does not block from now on.
+pub(super) fn inherited(fd: &OwnedFd) -> Result<(String, c_int), TapError> {
+    let refused = |reason| TapError::Descriptor { reason };
+    let (name, flags) =
+        tun::interface(fd).map_err(|source| match Errno::from_io_error(&source) {
+            Some(Errno::NOTTY | Errno::BADFD | Errno::INVAL) => {
+                refused("is not that of an attached TAP")
+            }
+            _ => TapError::Io { step: "TUNGETIFF", source },
+        })?;
+    if flags & libc::IFF_TAP == 0 {
+        return Err(refused("is that of a TUN interface, not of a TAP"));
+    }
+    if flags & libc::IFF_NO_PI == 0 {
+        return Err(refused("has packet information before its frames; IFF_NO_PI is needed"));
+    }
+    rustix::io::ioctl_fionbio(fd, true)
+        .map_err(|error| TapError::Io { step: "FIONBIO", source: error.into() })?;
+    Ok((name, flags))
 }
 
 /// What TUNSETIFF's error means.

@@ -42,7 +42,7 @@ pub use self::{
     },
     loan::{Lender, TxLoan},
     memory::{MemoryLink, MemoryLinkOptions, memory_link_pair},
-    open::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues},
+    open::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_descriptor, open_tap_queues},
     plain::PlainTap,
     reclaim::ReclaimMode,
     vnet::VnetTap,

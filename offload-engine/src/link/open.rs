@@ -1,28 +1,35 @@
 //! Opening a TAP: with the virtio-net header or without, one queue or several, and what falls back.
 #![forbid(unsafe_code)]
 
-use std::{boxed::Box, io, path::Path, string::String, vec::Vec};
+use std::{boxed::Box, io, os::fd::OwnedFd, path::Path, string::String, vec::Vec};
 
 use super::{
     Link, PlainTap, ReclaimMode, VnetTap,
-    attach::{NODE, NapiMode, Queueing, TAP_QUEUES_MAX, TapError, no_super_segments},
+    attach::{self, NODE, NapiMode, Queueing, TAP_QUEUES_MAX, TapError, no_super_segments},
     napi,
     vnet::{Grant, VnetError},
 };
 
-/// Whether to use the virtio-net header, and with it checksum and segmentation offload.
+/// Whether frames of a TAP carry a virtio-net header, through which the kernel segments and checksums super-segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum VnetMode {
-    /// If the kernel has it; otherwise plain, counted in `vnet_fallbacks` and logged.
+    /// Where the kernel has it; else frames of at most one MTU, with a warning
+    // Counted in `LinkStats::vnet_fallbacks`.
     #[default]
     Auto,
-    /// Yes, or fail with [`TapError::NoVnetHeader`].
+    /// Fail where the kernel does not have it
+    // With `TapError::NoVnetHeader`.
     On,
-    /// As `On`, but only for the checksums of transmitted frames: frames are of MTU size in both directions, and
-    /// received ones complete. A checksum left out by the kernel would come with payload in pages, which costs more
-    /// to read than the sum does.
+    /// For checksums of sent frames only: frames of at most one MTU, received ones complete
+    // A checksum left out by the kernel would come with payload in pages, which costs more to read than the sum does.
     Checksum,
-    /// No: complete frames of MTU size only.
+    /// Complete frames of at most one MTU
     Off,
 }
 
@@ -119,6 +126,42 @@ pub fn open_tap_queues(options: &TapOptions, queues: usize) -> Result<Vec<OpenTa
     Ok(opened)
 }
 
+/// Takes over the descriptor of a TAP that somebody else has opened and passed on. Name and NAPI are those of the
+/// descriptor; it has a virtio-net header or not, and cannot be told otherwise.
+///
+/// # Errors
+/// [`TapError::Descriptor`]; [`TapError::NoVnetHeader`] if one is demanded; else as [`open_tap`].
+pub fn open_tap_descriptor(descriptor: OwnedFd, options: &TapOptions) -> Result<OpenTap, TapError> {
+    let TapOptions { name: _, mtu, vnet, reclaim, napi: _ } = options;
+    attach::check_mtu(*mtu)?;
+    let (name, flags) = attach::inherited(&descriptor)?;
+    let queueing = match flags & libc::IFF_MULTI_QUEUE {
+        0 => Queueing::Single,
+        _ => Queueing::Multi,
+    };
+    let grant = match (flags & libc::IFF_VNET_HDR != 0, vnet) {
+        (true, VnetMode::Auto | VnetMode::On) => Some(Grant::Richest),
+        (true, VnetMode::Checksum) => Some(Grant::Checksum),
+        (true, VnetMode::Off) => {
+            let reason = "has a virtio-net header before its frames, and plain ones are asked for";
+            return Err(TapError::Descriptor { reason });
+        }
+        (false, VnetMode::Auto | VnetMode::Off) => None,
+        (false, VnetMode::On | VnetMode::Checksum) => {
+            let source = io::ErrorKind::Unsupported.into();
+            return Err(TapError::NoVnetHeader { step: "IFF_VNET_HDR of the descriptor", source });
+        }
+    };
+    let opened = match grant {
+        Some(grant) => {
+            with_header(VnetTap::on(descriptor, name, *mtu, grant)?, *reclaim, queueing)?
+        }
+        None => plain(PlainTap::on(descriptor, name, *mtu)?, *reclaim)?,
+    };
+    log(&opened);
+    Ok(opened)
+}
+
 /// [`open_tap`] with the node that the attempt with a vnet header opens.
 pub(super) fn open_tap_at(
     node: &Path,
@@ -139,6 +182,11 @@ pub(super) fn open_tap_at(
             }
         }
     }
+    log(&opened);
+    Ok(opened)
+}
+
+fn log(opened: &OpenTap) {
     let capabilities = opened.link.capabilities();
     tracing::info!(
         interface = %opened.name,
@@ -150,30 +198,18 @@ pub(super) fn open_tap_at(
         tso6_max = capabilities.tso6_max,
         "TAP open"
     );
-    Ok(opened)
 }
 
 fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenTap, TapError> {
     let TapOptions { name, mtu, vnet, reclaim, napi } = options;
     let open_plain = || PlainTap::open_queue(name, *mtu, queueing, *napi);
     let open_vnet = |granted| VnetTap::open_node(node, name, *mtu, queueing, *napi, granted);
-    let with_header = |mut tap: VnetTap| {
-        tap.set_reclaim(*reclaim, queueing)?;
-        Ok::<_, TapError>(with_header(tap))
-    };
-    let without_header = |tap: PlainTap| {
-        if *reclaim == ReclaimMode::On {
-            let (name, source) = (tap.name().into(), no_super_segments());
-            return Err(TapError::NoReclaim { name, source });
-        }
-        Ok(plain(tap))
-    };
     match vnet {
-        VnetMode::Off => without_header(open_plain()?),
-        VnetMode::On => with_header(open_vnet(Grant::Richest)?),
-        VnetMode::Checksum => with_header(open_vnet(Grant::Checksum)?),
+        VnetMode::Off => plain(open_plain()?, *reclaim),
+        VnetMode::On => with_header(open_vnet(Grant::Richest)?, *reclaim, queueing),
+        VnetMode::Checksum => with_header(open_vnet(Grant::Checksum)?, *reclaim, queueing),
         VnetMode::Auto => match open_vnet(Grant::Richest) {
-            Ok(tap) => with_header(tap),
+            Ok(tap) => with_header(tap, *reclaim, queueing),
             Err(VnetError::Fatal(error)) => Err(error),
             Err(VnetError::Unsupported { step, source }) => {
                 tracing::warn!(
@@ -184,20 +220,30 @@ fn attach(node: &Path, options: &TapOptions, queueing: Queueing) -> Result<OpenT
                 );
                 let mut tap = open_plain()?;
                 tap.count_fallback();
-                without_header(tap)
+                plain(tap, *reclaim)
             }
         },
     }
 }
 
-fn plain(tap: PlainTap) -> OpenTap {
+fn plain(tap: PlainTap, reclaim: ReclaimMode) -> Result<OpenTap, TapError> {
     let name = tap.name().into();
-    OpenTap { link: Box::new(tap), name, vnet_header: false, reclaims: false, threaded_napi: false }
+    if reclaim == ReclaimMode::On {
+        return Err(TapError::NoReclaim { name, source: no_super_segments() });
+    }
+    let link = Box::new(tap);
+    Ok(OpenTap { link, name, vnet_header: false, reclaims: false, threaded_napi: false })
 }
 
-fn with_header(tap: VnetTap) -> OpenTap {
+fn with_header(
+    mut tap: VnetTap,
+    reclaim: ReclaimMode,
+    queueing: Queueing,
+) -> Result<OpenTap, TapError> {
+    tap.set_reclaim(reclaim, queueing)?;
     let (name, reclaims) = (tap.name().into(), tap.reclaims());
-    OpenTap { link: Box::new(tap), name, vnet_header: true, reclaims, threaded_napi: false }
+    let link = Box::new(tap);
+    Ok(OpenTap { link, name, vnet_header: true, reclaims, threaded_napi: false })
 }
 
 #[cfg(test)]

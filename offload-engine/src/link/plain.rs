@@ -90,6 +90,15 @@ impl PlainTap {
             (Queueing::Single, NapiMode::Off) => Interface::whole(name)?,
             _ => Interface::queue(name, queueing, napi)?,
         };
+        Self::complete(interface, mtu)
+    }
+
+    /// An attached descriptor of the TAP `name`.
+    pub(super) fn on(fd: OwnedFd, name: String, mtu: usize) -> Result<Self, TapError> {
+        Self::complete(Interface::Queue { fd, name }, mtu)
+    }
+
+    fn complete(interface: Interface, mtu: usize) -> Result<Self, TapError> {
         tun::set_offload(interface.fd(), 0)
             .map_err(|source| TapError::Io { step: "TUNSETOFFLOAD", source })?;
         Ok(Self { interface, mtu, stats: LinkStats::default() })

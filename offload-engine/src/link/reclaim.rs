@@ -28,16 +28,23 @@ const HELD_FRAMES: u32 = 20;
 /// held, each with the kernel's own overhead.
 const BUFFER_BYTES_MIN: usize = (HELD_FRAMES as usize + 1) * 80 * 1024;
 
-/// Whether transmitted pages are brought back.
+/// Whether pages of transmitted super-segments are brought back to the processor that wrote them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum ReclaimMode {
-    /// Where it helps and can be had: on kernels whose per-processor lists hold freed pages back, with more than one
-    /// processor, one queue, the virtio-net header, and the right to open a packet socket.
+    /// Where the kernel's page lists make it worth while, and it can be had
+    // That is: with more than one processor, one queue, the virtio-net header, and the right to open a packet socket.
     #[default]
     Auto,
-    /// Whatever the kernel's lists are, or fail with [`TapError::NoReclaim`](super::TapError::NoReclaim).
+    /// Fail where it cannot be had
+    // With `TapError::NoReclaim`.
     On,
-    /// No.
+    /// Leave them to their readers
     Off,
 }
 

@@ -41,9 +41,18 @@ pub(super) fn attach(fd: impl AsFd, name: &str, flags: c_int) -> io::Result<Stri
     // SAFETY: the descriptor is open while it is borrowed; the request reads and writes one
     // `ifreq`, which `request` is, with every byte initialised.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    check(result).map(|()| name_of(&request))
+}
+
+/// TUNGETIFF: the name of the interface that the descriptor is attached to, and its IFF_ flags.
+pub(super) fn interface(fd: impl AsFd) -> io::Result<(String, c_int)> {
+    let mut request = interface_request("")?;
+    // SAFETY: the descriptor is open while it is borrowed, and the request writes one `ifreq`, which `request` is.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETIFF, &raw mut request) };
     check(result)?;
-    let bytes = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0);
-    Ok(String::from_utf8_lossy(&bytes.collect::<std::vec::Vec<u8>>()).into_owned())
+    // SAFETY: the request has written this member; every byte was initialised before.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok((name_of(&request), c_int::from(flags)))
 }
 
 /// TUNSETOFFLOAD: what the kernel may leave undone in the frames it hands over.
@@ -81,6 +90,11 @@ pub(super) fn borrow(interface: &tun_tap::Iface) -> BorrowedFd<'_> {
 
 fn check(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn name_of(request: &libc::ifreq) -> String {
+    let bytes = request.ifr_name.iter().map(|&c| c as u8).take_while(|&c| c != 0);
+    String::from_utf8_lossy(&bytes.collect::<std::vec::Vec<u8>>()).into_owned()
 }
 
 /// An `ifreq` with a name and nothing else.

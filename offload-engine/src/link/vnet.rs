@@ -158,6 +158,17 @@ impl VnetTap {
         let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
         let name = tun::attach(&fd, name, flags)
             .map_err(|source| VnetError::Fatal(queueing.attach_error(name, source)))?;
+        Self::on(fd, name, mtu, grant)
+    }
+
+    /// [`VnetTap::open_node`] with an attached descriptor.
+    pub(super) fn on(
+        fd: OwnedFd,
+        name: String,
+        mtu: usize,
+        grant: Grant,
+    ) -> Result<Self, VnetError> {
+        let unsupported = |step| move |source| VnetError::Unsupported { step, source };
         tun::set_vnet_little_endian(&fd).map_err(unsupported("TUNSETVNETLE"))?;
         tun::set_vnet_header_len(&fd, HEADER_BYTES as c_int)
             .map_err(unsupported("TUNSETVNETHDRSZ"))?;

@@ -21,30 +21,41 @@ pub struct Received {
 }
 
 /// Why the target wants a connection uploaded (TCP_UPLOAD_REASON).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[repr(u32)]
 pub enum UploadReason {
-    /// Too little traffic (optional).
+    /// Too little traffic (optional): by default, less than 4 KiB moved in 2 s
     LowActivity = 1,
-    /// Too many transmitted segments lost (optional).
+    /// Too many transmitted segments lost (optional): by default, 5 % of 1,000 data segments sent again
     HighDropRate = 2,
-    /// Posted buffers too small (optional).
+    /// Posted buffers too small (optional): by default, 16 receive requests of less than 512 bytes in a row
     SmallIo = 3,
-    /// No posted receive buffers (optional).
+    /// No posted receive buffers (optional): by default, 1 MiB received with no receive request posted
     NoBufferPreposting = 4,
     /// A segment with URG came (mandatory).
+    #[cfg_attr(feature = "clap", value(skip))]
     ReceivedUrgentData = 5,
-    /// Too many fragments (optional).
+    /// Too many fragments (optional): by default, 10 % of 1,000 packets from the peer
     HighFragmentation = 6,
-    /// Too much reordering (optional).
+    /// Too much reordering (optional): by default, 10 % of 1,000 data segments from the peer
     HighOutOfOrderPackets = 7,
     /// Retransmit, persist or FIN_WAIT_2 limit (mandatory).
+    #[cfg_attr(feature = "clap", value(skip))]
     TimeoutExpiration = 8,
     /// The connection depends on an invalidated object (mandatory).
+    #[cfg_attr(feature = "clap", value(skip))]
     InvalidState = 9,
     /// Unspecified, such as a shortage of resources (mandatory).
+    #[cfg_attr(feature = "clap", value(skip))]
     UploadRequested = 10,
     /// The connection's state is corrupt (mandatory).
+    #[cfg_attr(feature = "clap", value(skip))]
     HardwareFailure = 11,
 }
 

@@ -5,23 +5,42 @@ use crate::time::Duration;
 
 /// Policy of PSH (CH-SND-5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum PushPolicy {
-    /// On the last segment cut from each net buffer list. Segments end at list boundaries.
+    /// The last one cut from each net buffer list; segments end at list boundaries
     #[default]
+    #[cfg_attr(feature = "serde", serde(rename = "list"))]
+    #[cfg_attr(feature = "clap", value(name = "list"))]
     EachList,
-    /// On the last segment before the send queue runs empty. Segments span list boundaries.
+    /// The last one before the send queue runs empty; segments span list boundaries
+    #[cfg_attr(feature = "serde", serde(rename = "empty"))]
+    #[cfg_attr(feature = "clap", value(name = "empty"))]
     QueueEmpty,
 }
 
 /// Which congestion controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "lowercase")
+)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum CongestionAlgorithm {
-    /// RFC 9438.
+    /// CUBIC, RFC 9438
     #[default]
     Cubic,
-    /// RFC 5681 and 6582.
+    /// RFC 5681 and 6582
+    #[cfg_attr(feature = "clap", value(name = "newreno"))]
     NewReno,
-    /// No window but the peer's: for links without loss.
+    /// No window but the peer's: for links without loss
+    #[cfg_attr(feature = "serde", serde(rename = "none"))]
+    #[cfg_attr(feature = "clap", value(name = "none"))]
     Unlimited,
 }
 

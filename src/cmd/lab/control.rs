@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::script::Passage;
-use crate::{failure::Failure, options::NodeConfig};
+use crate::{failure::Failure, options::NodeSetup};
 
 /// Longest line, bytes. The longest of ours has a failure's text in it.
 pub const LINE_BYTES_MAX: u64 = 64 * 1024;
@@ -71,7 +71,7 @@ impl fmt::Display for OffloadState {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodePlan {
     /// The node, with its bridge.
-    pub config: NodeConfig,
+    pub setup: NodeSetup,
     /// The interface that leads to the other node.
     pub cable: String,
     /// Where B listens and A connects to.

@@ -183,8 +183,8 @@ impl Director {
                 format!("network namespace of process {pid}")
             }
             Report::Linked { vnet_header } => {
-                let config = &self.plans[side.index()].config;
-                let text = linked_text(&config.tap, config.bridge.as_deref(), vnet_header);
+                let node = &self.plans[side.index()].setup.node;
+                let text = linked_text(&node.tap, node.bridge.as_deref(), vnet_header);
                 let node = self.node(side);
                 node.vnet_header = vnet_header;
                 node.linked = true;

@@ -29,6 +29,7 @@ use std::{
 };
 
 use clap::Args;
+use flue_node::NodeOptions;
 use serde::Serialize;
 
 use self::{
@@ -43,7 +44,7 @@ use crate::{
     failure::Failure,
     namespace::{self, Entered},
     net::{NamespaceOf, Netlink, VethEnd},
-    options::{NodeConfig, NodeOptions, Quietness},
+    options::{NodeArgs, NodeSetup, Quietness},
     report::Console,
     units::{IpPrefix, Mac, format_bytes},
 };
@@ -112,7 +113,7 @@ pub struct LabArgs {
 
     /// Both nodes.
     #[command(flatten)]
-    pub node: NodeOptions,
+    pub node: NodeArgs,
 }
 
 /// The effective configuration.
@@ -129,7 +130,7 @@ pub struct LabConfig {
     /// The port where B listens.
     pub port: u16,
     /// A and B.
-    pub nodes: [NodeConfig; 2],
+    pub nodes: [NodeSetup; 2],
 }
 
 impl fmt::Display for LabConfig {
@@ -154,10 +155,19 @@ impl LabArgs {
     /// [`Failure::usage`], naming the option and its limit.
     pub fn resolve(&self) -> Result<LabConfig, Failure> {
         let refused = [
-            ("--mac", self.node.mac.is_some(), "the nodes cannot have the same"),
-            ("--host-addr", !self.node.host_addr.is_empty(), "the lab's TAPs are ports of bridges"),
+            ("--mac", self.node.node.mac.is_some(), "the nodes cannot have the same"),
+            (
+                "--tap-fd",
+                self.node.node.tap_fd.is_some(),
+                "the nodes live in namespaces of their own",
+            ),
+            (
+                "--host-addr",
+                !self.node.node.host_addresses.is_empty(),
+                "the lab's TAPs are ports of bridges",
+            ),
             ("--control PATH", self.has_control_path(), "the nodes cannot have the same"),
-            ("--gateway", !self.node.gateway.is_empty(), "there is no router in the lab"),
+            ("--gateway", !self.node.node.gateways.is_empty(), "there is no router in the lab"),
         ];
         for (option, given, why) in refused {
             if given {
@@ -167,7 +177,10 @@ impl LabArgs {
         let file = self.file.clone().unwrap_or_else(|| OWN_PROGRAM.into());
         let file_bytes = file_length(&file)?;
         let nodes = self.nodes()?;
-        let interfaces = [nodes[0].tap.as_str(), nodes[0].bridge.as_deref().unwrap_or(""), CABLE];
+        let interfaces = {
+            let NodeOptions { tap, bridge, .. } = &nodes[0].node;
+            [tap.as_str(), bridge.as_deref().unwrap_or(""), CABLE]
+        };
         for (index, name) in interfaces.iter().enumerate() {
             if interfaces[..index].contains(name) {
                 return Err(Failure::usage(format!(
@@ -189,32 +202,31 @@ impl LabArgs {
         matches!(ControlPlace::resolve(self.node.control.as_deref()), ControlPlace::Path(_))
     }
 
-    fn nodes(&self) -> Result<[NodeConfig; 2], Failure> {
-        let mut options = self.node.clone();
-        options.bridge.get_or_insert_with(|| BRIDGE_DEFAULT.into());
-        if options.addr.is_empty() {
-            options.addr.push(ADDRESS_A_DEFAULT.parse().expect("an address, see the tests"));
+    fn nodes(&self) -> Result<[NodeSetup; 2], Failure> {
+        let mut args = self.node.clone();
+        args.node.bridge.get_or_insert_with(|| BRIDGE_DEFAULT.into());
+        if args.node.addresses.is_empty() {
+            args.node.addresses.push(ADDRESS_A_DEFAULT.parse().expect("an address, see the tests"));
         }
-        let mut a = options.resolve()?;
+        // Ethernet addresses do not depend on the seed: captures of two runs can be compared.
+        let mac = |address: IpPrefix| Some(Mac::derived(format!("lab|{address}").as_bytes()));
+        args.node.mac = mac(args.node.addresses[0]);
+        let mut a = args.resolve()?;
         let following = |prefix: &IpPrefix| {
-            prefix.successor().filter(|next| !options.addr.contains(next)).ok_or_else(|| {
+            prefix.successor().filter(|next| !a.node.addresses.contains(next)).ok_or_else(|| {
                 Failure::usage(format!(
                     "--addr {prefix}: B gets the address after it; there is none"
                 ))
             })
         };
-        options.addr = options.addr.iter().map(following).collect::<Result<_, _>>()?;
-        options.pcap = None;
-        options.tcp_trace = None;
+        args.node.addresses = a.node.addresses.iter().map(following).collect::<Result<_, _>>()?;
+        args.node.mac = mac(args.node.addresses[0]);
+        args.node.pcap = None;
+        args.node.tcp_trace = None;
         // The same seed twice would give both nodes the same dice.
-        options.seed = Some(a.seed.wrapping_add(1));
-        let mut b = options.resolve()?;
-        for node in [&mut a, &mut b] {
-            // Addresses that do not depend on the seed: captures of two runs can be compared.
-            let key = format!("lab|{}", node.addresses[0]);
-            node.mac = Mac::derived(key.as_bytes());
-        }
-        a.pcap.get_or_insert_with(|| CAPTURE_DEFAULT.into());
+        args.node.seed = Some(a.node.seed().wrapping_add(1));
+        let b = args.resolve()?;
+        a.node.pcap.get_or_insert_with(|| CAPTURE_DEFAULT.into());
         Ok([a, b])
     }
 }
@@ -234,9 +246,9 @@ fn file_length(file: &Path) -> Result<u64, Failure> {
 impl LabConfig {
     fn plan(&self, side: Side) -> NodePlan {
         NodePlan {
-            config: self.nodes[side.index()].clone(),
+            setup: self.nodes[side.index()].clone(),
             cable: CABLE.into(),
-            target: self.nodes[Side::B.index()].addresses[0].address(),
+            target: self.nodes[Side::B.index()].node.addresses[0].address(),
             port: self.port,
             file: self.file.clone(),
             chunk_bytes: self.chunk_bytes,
@@ -270,7 +282,7 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         command
     };
     let mut director = Director::new(Side::BOTH.map(|side| config.plan(side)));
-    let mtu_bytes = config.nodes[0].mtu_bytes;
+    let mtu_bytes = config.nodes[0].node.mtu_bytes;
     let ended = Children::start(Side::BOTH.map(command)).and_then(|mut children| {
         direct(&mut director, &mut children, mtu_bytes, |text| {
             let seconds = began.elapsed().as_secs_f64();
@@ -283,7 +295,7 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         console.step("segments, retrans and PSH: what node A sent; pieces of super-segments count");
     }
     ended?;
-    if let Some(capture) = &config.nodes[0].pcap {
+    if let Some(capture) = &config.nodes[0].node.pcap {
         console.step(format_args!("node A's capture: {}", capture.display()));
     }
     Ok(())
@@ -349,18 +361,19 @@ mod tests {
     #[test]
     fn the_nodes_differ_where_they_must() {
         let config = resolve("--seed 5").unwrap();
-        let [a, b] = &config.nodes;
+        let [a, b] = config.nodes.each_ref().map(|setup| &setup.node);
         assert_eq!(a.addresses[0].to_string(), ADDRESS_A_DEFAULT);
-        assert_eq!(b.addresses[0].to_string(), crate::options::ADDRESS_DEFAULT);
-        assert_ne!(a.mac, b.mac);
-        assert_eq!((a.seed, b.seed), (5, 6));
+        assert_eq!(b.addresses[0].to_string(), flue_node::ADDRESS_DEFAULT);
+        assert_ne!(a.mac(), b.mac());
+        assert_eq!((a.seed(), b.seed()), (5, 6));
         assert_eq!(a.pcap.as_deref(), Some(Path::new(CAPTURE_DEFAULT)));
         assert_eq!(b.pcap, None, "two nodes do not write one file");
         assert_eq!(a.bridge.as_deref(), Some(BRIDGE_DEFAULT));
         let six = resolve("--addr fd77::1/64 --addr 10.1.0.9/16").unwrap();
-        let addresses: Vec<_> = six.nodes[1].addresses.iter().map(ToString::to_string).collect();
+        let addresses: Vec<_> =
+            six.nodes[1].node.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["fd77::2/64", "10.1.0.10/16"]);
-        assert_eq!(six.plan(Side::A).target, six.nodes[1].addresses[0].address());
+        assert_eq!(six.plan(Side::A).target, six.nodes[1].node.addresses[0].address());
     }
 
     #[test]

@@ -20,13 +20,14 @@ use std::{
 };
 
 use clap::Args;
+use flue_node::OpenLinks;
 use host_stack::node::{Node, WaitError};
 use offload_engine::{tcp::TcpPhase, time::Instant as EngineInstant};
 use rdma_over_tcp::{
     mpa::startup::Framing,
     ndk::{
-        Adapter, AdapterCore, Cq, Data, FpduSize, History, MrFlags, NdkResultEx, NtStatus, OpFlags,
-        OperationType, Pd, Qp, QpLimits, ReadLimit,
+        Adapter, AdapterConfig, AdapterCore, Cq, Data, FpduSize, History, MrFlags, NdkResultEx,
+        NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, ReadLimit,
         blocking::{CallError, Connection, Incoming, Wait},
     },
 };
@@ -41,7 +42,6 @@ use super::{
 use crate::{
     control::server::{self, Control},
     failure::Failure,
-    node::{OpenLink, open_adapter},
     options::Quietness,
     waker::Waker,
 };
@@ -184,9 +184,9 @@ struct LabNode {
 impl LabNode {
     /// Makes TAP, adapter and queue pair.
     fn start<R: BufRead, W: Write>(session: &mut Session<R, W>) -> Result<Self, Failure> {
-        let OpenLink { link, vnet_header } = session.open_link()?;
+        let OpenLinks { links, vnet_header } = session.open_links()?;
         let plan = session.plan();
-        let capabilities = link.capabilities();
+        let capabilities = links[0].capabilities();
         let super_segment_max = match plan.target {
             std::net::IpAddr::V4(_) => capabilities.tso4_max,
             std::net::IpAddr::V6(_) => capabilities.tso6_max,
@@ -196,8 +196,10 @@ impl LabNode {
             0 => (FpduSize::Emss, FpduCut::Emss),
             _ => (FpduSize::Max, FpduCut::SuperSegment),
         };
-        let (node, adapter) = open_adapter(link, &plan.config, fpdu_size)?;
-        let control = server::serve(&node, &plan.config)?;
+        let adapter = AdapterConfig { fpdu_size, ..AdapterConfig::default() };
+        let opened = plan.setup.node.start_ndk(links, adapter)?.pop();
+        let (node, adapter) = opened.expect("a node for each link");
+        let control = server::serve(&node, &plan.setup)?;
         let failed = |status| refused("create a queue pair", status);
         let receives = plan.window_receives + CONTROL_SLOTS;
         let cq = adapter.create_cq(receives + REQUESTS_MAX, |_| {}).map_err(failed)?;

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use flue_node::OpenLinks;
 use rustix::thread::gettid;
 
 use super::{
@@ -16,7 +17,6 @@ use crate::{
     failure::Failure,
     namespace,
     net::{Netlink, plumb},
-    node::{OpenLink, open_link},
 };
 
 /// A node process from its namespace on.
@@ -74,17 +74,18 @@ impl<R: BufRead, W: Write> Session<R, W> {
     ///
     /// # Errors
     /// The operation that failed.
-    pub fn open_link(&mut self) -> Result<OpenLink, Failure> {
-        let NodePlan { config, cable, .. } = &self.plan;
-        let bridge = config
+    pub fn open_links(&mut self) -> Result<OpenLinks, Failure> {
+        let NodePlan { setup, cable, .. } = &self.plan;
+        let bridge = setup
+            .node
             .bridge
             .as_deref()
             .ok_or_else(|| Failure::work("plan: a node of the lab without a bridge"))?;
-        plumb::make_bridge(&mut self.netlink, bridge, config.mtu_bytes)?;
-        let link = open_link(&mut self.netlink, config)?;
+        plumb::make_bridge(&mut self.netlink, bridge, setup.node.mtu_bytes)?;
+        let links = setup.node.open_links()?;
         plumb::make_port(&mut self.netlink, cable, bridge)?;
         self.netlink.wait_forwarding(cable, plumb::FORWARDING_LIMIT)?;
-        Ok(link)
+        Ok(links)
     }
 
     /// Reports that frames pass, and that the node is ready for the other one.

@@ -81,7 +81,7 @@ impl Kind {
 
 impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&crate::options::name(*self))
+        f.write_str(&flue_node::word(*self))
     }
 }
 

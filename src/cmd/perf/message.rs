@@ -23,14 +23,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::{cpu::Cpu, kind::Kind};
-use crate::{failure::Failure, options};
+use crate::failure::Failure;
 
 /// Bytes of a message.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// The version of this protocol.
 pub const VERSION: u16 = 2;
 /// Most queues of an end.
-const QUEUES_MAX: usize = options::QUEUES_MAX as usize;
+const QUEUES_MAX: usize = flue_node::QUEUES_MAX as usize;
 /// Bytes of an [`Opening`].
 pub const OPENING_BYTES: usize = 24;
 /// How an opening begins.

@@ -21,6 +21,8 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use flue_node::{random_seed, word};
+use host_stack::{node::Progress, socket::OffloadPolicy};
 use serde::{Deserialize, Serialize};
 
 use self::{
@@ -30,9 +32,7 @@ use self::{
 };
 use crate::{
     failure::Failure,
-    options::{
-        self, NodeConfig, NodeOptions, Offload, Progress, QueueOptions, Quietness, random_seed,
-    },
+    options::{NodeArgs, NodeSetup, QueueOptions, Quietness},
     report::Console,
 };
 
@@ -184,7 +184,7 @@ pub struct PerfArgs {
 
     /// The node.
     #[command(flatten)]
-    pub node: NodeOptions,
+    pub node: NodeArgs,
 
     /// The queues of its TAP, over which the connections are spread.
     #[command(flatten)]
@@ -224,7 +224,7 @@ impl PerfArgs {
     /// Checks the options against each other.
     fn plan(&self) -> Result<Plan, Failure> {
         let kind = self.kind;
-        let name = options::name(kind);
+        let name = word(kind);
         let refuse = |what: &str| Err(Failure::usage(format!("{what}: not with {name}")));
         if self.bidirectional && !kind.is_bandwidth() {
             return refuse("-b");
@@ -269,7 +269,7 @@ impl PerfArgs {
         };
         let on_terminal = !self.is_json() && rustix::termios::isatty(std::io::stdout());
         let interval = self.interval.or_else(|| on_terminal.then_some(INTERVAL_DEFAULT_SECONDS));
-        let manual = self.node.progress == Progress::Manual && self.stack != StackName::Kernel;
+        let manual = self.node.node.progress == Progress::Manual && self.stack != StackName::Kernel;
         let by_progress = if manual { Waiting::Spin } else { Waiting::Block };
         Ok(Plan {
             kind,
@@ -295,12 +295,12 @@ impl PerfArgs {
         })
     }
 
-    fn node_config(&self, plan: &Plan) -> Result<NodeConfig, Failure> {
-        let mut config = queues::resolve(self.queues, self.node.resolve()?, plan.waiting)?;
+    fn node_setup(&self, plan: &Plan) -> Result<NodeSetup, Failure> {
+        let mut setup = queues::resolve(&self.node, self.queues, plan.waiting)?;
         if self.stack == StackName::Smoltcp {
-            config.offload = Offload::Never;
+            setup.node.offload = OffloadPolicy::Never;
         }
-        Ok(config)
+        Ok(setup)
     }
 }
 
@@ -349,17 +349,17 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     };
     let mut reporter = Reporter::new(args.kind, args.host.is_some(), telling);
     let ended = args.plan().and_then(|plan| {
-        reporter.plan(&plan, args.node.progress);
+        reporter.plan(&plan, args.node.node.progress);
         if plan.kind.is_rdma() {
-            let config = args.node_config(&plan)?;
-            console.config(&config);
-            rdma::run(&plan, &config, &mut reporter, console)
+            let setup = args.node_setup(&plan)?;
+            console.config(&setup);
+            rdma::run(&plan, &setup, &mut reporter, console)
         } else if plan.stack == StackName::Kernel {
             tcp::run_kernel(&plan, &mut reporter, console)
         } else {
-            let config = args.node_config(&plan)?;
-            console.config(&config);
-            tcp::run_node(&plan, &config, &mut reporter, console)
+            let setup = args.node_setup(&plan)?;
+            console.config(&setup);
+            tcp::run_node(&plan, &setup, &mut reporter, console)
         }
     });
     reporter.finish(ended.as_ref().err(), console);

@@ -19,7 +19,7 @@ use offload_engine::engine::NodeClient;
 use super::Waiting;
 use crate::{
     failure::Failure,
-    options::{NodeConfig, Progress as ProgressOption, QueueOptions},
+    options::{NodeArgs, NodeSetup, QueueOptions},
 };
 
 /// The node on so many queues.
@@ -27,13 +27,13 @@ use crate::{
 /// # Errors
 /// [`Failure::usage`]: what cannot be had with several.
 pub(super) fn resolve(
+    node: &NodeArgs,
     options: QueueOptions,
-    config: NodeConfig,
     waiting: Waiting,
-) -> Result<NodeConfig, Failure> {
+) -> Result<NodeSetup, Failure> {
     let QueueOptions { queues } = options;
-    if config.progress == ProgressOption::Auto || queues == 1 {
-        return options.resolve(config);
+    if node.node.progress == Progress::Automatic || queues == 1 {
+        return node.resolve_on(options);
     }
     if waiting == Waiting::Block {
         return Err(Failure::usage(format!(
@@ -41,10 +41,7 @@ pub(super) fn resolve(
              than one; --wait spin, or --progress auto"
         )));
     }
-    // What else several queues forbid; that nobody runs the loops is no matter here.
-    let progress = ProgressOption::Auto;
-    let resolved = options.resolve(NodeConfig { progress, ..config })?;
-    Ok(NodeConfig { progress: ProgressOption::Manual, ..resolved })
+    node.resolve_on_any(queues)
 }
 
 /// Wakes the thread that has made it, by [`thread::park`]'s token, whenever something has changed at a node.

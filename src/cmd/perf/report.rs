@@ -5,6 +5,8 @@
 
 use std::net::SocketAddr;
 
+use flue_node::{NodeOptions, word};
+use host_stack::node::Progress;
 use serde::Serialize;
 
 use super::{
@@ -16,7 +18,6 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    options::{NodeConfig, Progress, name},
     report::Console,
     units::{format_bytes, format_rate},
 };
@@ -214,7 +215,7 @@ impl Reporter {
                 error: None,
                 kind: kind.to_string(),
                 role: if is_client { "client" } else { "server" },
-                stack: name(StackName::Flue),
+                stack: word(StackName::Flue),
                 version: env!("CARGO_PKG_VERSION"),
                 transport: if kind.is_rdma() { "rdma" } else { "tcp" },
                 progress: None,
@@ -241,12 +242,12 @@ impl Reporter {
 
     pub(super) fn plan(&mut self, plan: &Plan, progress: Progress) {
         let document = &mut self.document;
-        document.stack = name(plan.stack);
+        document.stack = word(plan.stack);
         document.progress = (plan.stack != StackName::Kernel).then_some(match progress {
-            Progress::Auto => "automatic",
+            Progress::Automatic => "automatic",
             Progress::Manual => "manual",
         });
-        document.wait = Some(name(plan.waiting));
+        document.wait = Some(word(plan.waiting));
         self.parameters(&plan.parameters);
     }
 
@@ -261,10 +262,10 @@ impl Reporter {
     }
 
     /// What the link is.
-    pub(super) const fn link(&mut self, vnet_header: bool, config: &NodeConfig) {
-        self.document.queues = Some(config.queues);
+    pub(super) const fn link(&mut self, vnet_header: bool, options: &NodeOptions) {
+        self.document.queues = Some(options.queues);
         self.document.vnet_header = Some(vnet_header);
-        self.document.mtu_bytes = Some(config.mtu_bytes);
+        self.document.mtu_bytes = Some(options.mtu_bytes);
     }
 
     /// TCP segments that each queue's engine has received.

@@ -16,7 +16,7 @@ use clap::Args;
 use self::pattern::{SIZE_DEFAULT_BYTES, SIZE_MAX_BYTES, SIZE_MIN_BYTES};
 use crate::{
     failure::Failure,
-    options::{NodeOptions, QueueOptions, Quietness},
+    options::{NodeArgs, QueueOptions, Quietness},
     report::Console,
 };
 
@@ -87,7 +87,7 @@ pub struct RpingArgs {
 
     /// The node.
     #[command(flatten)]
-    pub node: NodeOptions,
+    pub node: NodeArgs,
 }
 
 /// Runs the command.

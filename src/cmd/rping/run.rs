@@ -8,8 +8,8 @@ use std::{
 
 use host_stack::node::Node;
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterCore, Cq, Data, FpduSize, MrFlags, NdkResultEx, NtStatus, OpFlags, Qp,
-    QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, AdapterCore, Cq, Data, FpduSize, MrFlags, NdkResultEx, NtStatus,
+    OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{CallError, Connection, Incoming, Wait},
 };
 
@@ -18,7 +18,7 @@ use super::{
     steps::{Client, Server, StepError, Work},
     wire::{ADVERT_BYTES, Advert},
 };
-use crate::{control::server, failure::Failure, net::Netlink, node, report::Console, waker::Waker};
+use crate::{control::server, failure::Failure, node, report::Console, waker::Waker};
 
 /// Completions that wait: far more than one connection of rping ever has.
 const CQ_DEPTH: u32 = 64;
@@ -46,14 +46,14 @@ enum Side {
 /// The node or the connection could not be had, the peer broke the rules, or data differs.
 pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let role = args.role()?;
-    let config = args.queues.resolve(args.node.resolve()?)?;
-    console.config(&config);
-    let links = node::open_links(&mut Netlink::open()?, &config)?.links;
-    let opened = node::open_adapters(links, &config, FpduSize::Emss)?;
+    let setup = args.node.resolve_on(args.queues)?;
+    console.config(&setup);
+    let adapter = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
+    let opened = setup.node.open_ndk(adapter)?;
     // The one connection is the first queue's.
     let first = opened.into_iter().next();
     let (node, adapter) = first.ok_or_else(|| Failure::work("a TAP without a queue"))?;
-    let _control = server::serve(&node, &config)?;
+    let _control = server::serve(&node, &setup)?;
     let waker = Waker::new();
     waker.set(Some(node.clone()));
     let ended = waker.catch_signals().and_then(|()| {

@@ -1,8 +1,8 @@
+use host_stack::socket::OffloadPolicy;
+use offload_engine::tcp::CongestionAlgorithm;
+
 use super::*;
-use crate::{
-    control::record::{CaName, Place, Refused, TcpInfo},
-    options::{CongestionControl, Offload},
-};
+use crate::control::record::{CaName, Place, Refused, TcpInfo};
 
 /// An offloaded connection in ESTAB, or a listener.
 pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
@@ -87,8 +87,8 @@ fn node() -> NodeName {
         tap: "flue0".into(),
         pid: 71,
         addresses: vec!["10.0.0.2".parse().unwrap()],
-        offload: Offload::Always,
-        congestion_control: CongestionControl::Cubic,
+        offload: OffloadPolicy::Always,
+        congestion_control: CongestionAlgorithm::Cubic,
     }
 }
 

@@ -3,12 +3,13 @@
 
 use std::fmt::Write;
 
+use flue_node::word;
+
 use crate::{
     control::{
         message::NodeName,
         record::{Record, TcpInfo},
     },
-    options::name,
     units::format_rate,
 };
 
@@ -17,7 +18,7 @@ pub(super) fn of(record: &Record, node: &NodeName) -> String {
     let mut words = Words(String::new());
     if let Some(info) = &record.info {
         words.options(info);
-        words.word(&name(node.congestion_control));
+        words.word(&word(node.congestion_control));
         words.variables(info);
     }
     words.moves(record);

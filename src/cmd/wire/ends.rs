@@ -12,7 +12,7 @@ use std::{
     thread,
 };
 
-use offload_engine::link::Link;
+use offload_engine::link::{Link, OpenTap, ReclaimMode, TapOptions, VnetMode};
 use rustix::{
     io::Errno,
     thread::{LinkNameSpaceType, move_into_link_name_space},
@@ -21,9 +21,10 @@ use serde::Serialize;
 
 use crate::{
     failure::Failure,
-    net::{Netlink, plumb::KernelSide},
-    node::{self, OpenLink},
-    options::Vnet,
+    net::{
+        Netlink,
+        plumb::{self, KernelSide},
+    },
     units::IpPrefix,
 };
 
@@ -71,7 +72,7 @@ pub(super) struct End {
 }
 
 /// Opens the TAP of an end and makes the kernel's side of it ready.
-pub(super) fn open(end: &EndConfig, mtu_bytes: u16, vnet: Vnet) -> Result<End, Failure> {
+pub(super) fn open(end: &EndConfig, mtu_bytes: u16, vnet: VnetMode) -> Result<End, Failure> {
     let opened = match &end.netns {
         None => open_here(end, mtu_bytes, vnet),
         Some(path) => thread::scope(|scope| {
@@ -85,12 +86,14 @@ pub(super) fn open(end: &EndConfig, mtu_bytes: u16, vnet: Vnet) -> Result<End, F
     opened.map_err(|failure| failure.at(&end.tap))
 }
 
-fn open_here(end: &EndConfig, mtu_bytes: u16, vnet: Vnet) -> Result<End, Failure> {
+fn open_here(end: &EndConfig, mtu_bytes: u16, vnet: VnetMode) -> Result<End, Failure> {
     let EndConfig { tap, netns: _, bridge, addresses } = end;
     let mut netlink = Netlink::open()?;
-    let side =
-        KernelSide { tap, mtu_bytes, bridge: bridge.as_deref(), addresses, txqueuelen: None };
-    let OpenLink { link, vnet_header } = node::open_bare(&mut netlink, &side, vnet)?;
+    let side = KernelSide { bridge: bridge.as_deref(), addresses, txqueuelen: None };
+    let reclaim = ReclaimMode::Off;
+    let options = TapOptions { reclaim, ..TapOptions::new(tap, mtu_bytes.into(), vnet) };
+    let opened = plumb::open_taps(&mut netlink, &options, 1, &side)?.pop();
+    let OpenTap { link, vnet_header, .. } = opened.expect("a queue for the asking");
     Ok(End { tap: tap.clone(), vnet_header, link: Some(link), netlink })
 }
 

@@ -1,11 +1,10 @@
 //! What one direction does differently: `drop=1,delay=5ms`.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr};
 
-use crate::{
-    options::ImpairmentOptions,
-    units::{BitRate, ParseError, Percent, QueueSize, parse_delay},
-};
+use flue_node::{Impairment, parse_burst, parse_nanos};
+
+use crate::units::{BitRate, ParseError, Percent, QueueSize};
 
 /// Settings of one direction that take the place of those for both. Nothing by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -17,12 +16,12 @@ pub struct Overrides {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Setting {
     Drop(Percent),
-    Burst(Option<u16>),
+    Burst(u16),
     Dup(Percent),
     Reorder(Percent),
     Corrupt(Percent),
-    Delay(Duration),
-    Jitter(Duration),
+    Delay(u64),
+    Jitter(u64),
     Rate(Option<BitRate>),
     Queue(QueueSize),
 }
@@ -31,27 +30,27 @@ const KEYS: &str = "drop, burst, dup, reorder, corrupt, delay, jitter, rate, que
 
 impl Overrides {
     /// The settings for both directions with these in their place. A wire without a rate has no queue.
-    pub fn applied_to(&self, both: &ImpairmentOptions) -> ImpairmentOptions {
-        let mut options = both.clone();
+    pub fn applied_to(&self, both: &Impairment) -> Impairment {
+        let mut impairment = *both;
         for setting in &self.settings {
             match *setting {
-                Setting::Drop(share) => options.drop = share,
-                Setting::Burst(frames) => options.burst = frames,
-                Setting::Dup(share) => options.dup = share,
-                Setting::Reorder(share) => options.reorder = share,
-                Setting::Corrupt(share) => options.corrupt = share,
-                Setting::Delay(time) => options.delay = Some(time),
-                Setting::Jitter(time) => options.jitter = Some(time),
-                Setting::Rate(rate) => options.rate = rate,
-                Setting::Queue(size) => options.queue = Some(size),
+                Setting::Drop(share) => impairment.drop_ppm = share,
+                Setting::Burst(frames) => impairment.burst_frames = frames,
+                Setting::Dup(share) => impairment.dup_ppm = share,
+                Setting::Reorder(share) => impairment.reorder_ppm = share,
+                Setting::Corrupt(share) => impairment.corrupt_ppm = share,
+                Setting::Delay(nanos) => impairment.delay_ns = nanos,
+                Setting::Jitter(nanos) => impairment.jitter_ns = nanos,
+                Setting::Rate(rate) => impairment.rate_bps = rate,
+                Setting::Queue(size) => impairment.queue = Some(size),
             }
         }
         let sets_queue = self.settings.iter().any(|setting| matches!(setting, Setting::Queue(_)));
         let takes_rate = self.settings.contains(&Setting::Rate(None));
         if takes_rate && !sets_queue {
-            options.queue = None;
+            impairment.queue = None;
         }
-        options
+        impairment
     }
 }
 
@@ -59,10 +58,12 @@ impl Setting {
     fn parse(key: &str, value: &str) -> Result<Self, String> {
         let why = |error: ParseError| format!("{key}={value}: {error}");
         let percent = || value.parse().map_err(why);
-        let time = || parse_delay(value).map_err(why);
+        let time = || parse_nanos(value).map_err(why);
         Ok(match key {
             "drop" | "loss" => Self::Drop(percent()?),
-            "burst" => Self::Burst(parse_burst(value)?),
+            "burst" => {
+                Self::Burst(parse_burst(value).map_err(|why| format!("{key}={value}: {why}"))?)
+            }
             "dup" | "duplicate" => Self::Dup(percent()?),
             "reorder" => Self::Reorder(percent()?),
             "corrupt" => Self::Corrupt(percent()?),
@@ -73,14 +74,6 @@ impl Setting {
             "queue" | "limit" => Self::Queue(value.parse().map_err(why)?),
             _ => return Err(format!("{key:?}: not one of {KEYS}")),
         })
-    }
-}
-
-fn parse_burst(value: &str) -> Result<Option<u16>, String> {
-    match value.parse() {
-        Ok(0) => Ok(None),
-        Ok(frames @ 1..=10_000) => Ok(Some(frames)),
-        _ => Err(format!("burst={value}: not a number of frames from 0 (no bursts) to 10000")),
     }
 }
 

@@ -4,17 +4,18 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use flue_node::NodeOptions;
 use host_stack::{
     socket::{Moves, Refusal, SocketState},
     stream::OffloadState,
 };
 use offload_engine::status::NdisStatus;
 
+use host_stack::socket::OffloadPolicy;
+use offload_engine::tcp::CongestionAlgorithm;
+
 use super::*;
-use crate::{
-    control::{ANSWER_BYTES_MAX, client},
-    options::{CongestionControl, Offload},
-};
+use crate::control::{ANSWER_BYTES_MAX, client};
 
 /// A node without a network: its connections are moved when they have been looked at often enough.
 #[derive(Clone, Default)]
@@ -87,8 +88,8 @@ fn name() -> NodeName {
         tap: "flue0".into(),
         pid: 71,
         addresses: Vec::new(),
-        offload: Offload::Never,
-        congestion_control: CongestionControl::Cubic,
+        offload: OffloadPolicy::Never,
+        congestion_control: CongestionAlgorithm::Cubic,
     }
 }
 
@@ -250,15 +251,8 @@ fn a_socket_is_private_and_leaves_with_its_node() {
     assert!(!path.exists());
 }
 
-fn config(control: ControlPlace) -> NodeConfig {
-    use clap::Parser;
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        node: crate::options::NodeOptions,
-    }
-    let config = Line::try_parse_from(["test", "--seed", "1"]).unwrap().node.resolve().unwrap();
-    NodeConfig { control, ..config }
+fn setup(control: ControlPlace) -> NodeSetup {
+    NodeSetup { node: NodeOptions::default(), control }
 }
 
 // A socket that a killed node has left is no obstacle; one that is served, and a file, are.
@@ -267,7 +261,7 @@ fn a_stale_socket_is_taken_over() {
     let path = path("stale");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let wanted = config(ControlPlace::Path(path.clone()));
+    let wanted = setup(ControlPlace::Path(path.clone()));
     let control = serve(&Fake::default(), &wanted).unwrap().expect("it was asked for");
     assert!(client::list(&path, false).is_ok());
     let failure = serve(&Fake::default(), &wanted).map(drop).unwrap_err();
@@ -282,10 +276,10 @@ fn a_stale_socket_is_taken_over() {
 #[test]
 fn what_cannot_be_had_is_a_failure_only_if_it_was_asked_for() {
     let long = std::env::temp_dir().join("x".repeat(PATH_BYTES_MAX));
-    let failure = serve(&Fake::default(), &config(ControlPlace::Path(long.clone())));
+    let failure = serve(&Fake::default(), &setup(ControlPlace::Path(long.clone())));
     let failure = failure.map(drop).unwrap_err();
     assert!(failure.message.contains("at most 107"), "{failure}");
     let nowhere = ControlPlace::Directory("/nonexistent/flue".into());
-    assert!(serve(&Fake::default(), &config(nowhere)).unwrap().is_none());
-    assert!(serve(&Fake::default(), &config(ControlPlace::None)).unwrap().is_none());
+    assert!(serve(&Fake::default(), &setup(nowhere)).unwrap().is_none());
+    assert!(serve(&Fake::default(), &setup(ControlPlace::None)).unwrap().is_none());
 }

@@ -1,18 +1,18 @@
 use clap::Parser;
 
 use super::*;
-use crate::{cmd::lab::control::FpduCut, failure::Kind, options::NodeOptions};
+use crate::{cmd::lab::control::FpduCut, failure::Kind, options::NodeArgs};
 
 #[derive(Parser)]
 struct Command {
     #[command(flatten)]
-    node: NodeOptions,
+    node: NodeArgs,
 }
 
 fn plan(address: &str) -> NodePlan {
     let line = ["test", "--seed", "1", "--bridge", "br0", "--addr", address];
     NodePlan {
-        config: Command::try_parse_from(line).unwrap().node.resolve().unwrap(),
+        setup: Command::try_parse_from(line).unwrap().node.resolve().unwrap(),
         cable: "cable".into(),
         target: "10.77.0.2".parse().unwrap(),
         port: 7174,

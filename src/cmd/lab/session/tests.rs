@@ -18,7 +18,7 @@ use crate::{
     cmd::lab::director::{Act, Director},
     environment,
     net::{NamespaceOf, VethEnd},
-    options::NodeOptions,
+    options::NodeArgs,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -28,14 +28,14 @@ const ETHER_TYPE: [u8; 2] = [0x88, 0xb6];
 #[derive(Parser)]
 struct Command {
     #[command(flatten)]
-    node: NodeOptions,
+    node: NodeArgs,
 }
 
 fn plan(address: &str, vnet: &str, mtu: &str) -> NodePlan {
     let line =
         ["test", "--seed", "1", "--bridge", "br0", "--addr", address, "--vnet", vnet, "--mtu", mtu];
     NodePlan {
-        config: Command::try_parse_from(line).unwrap().node.resolve().unwrap(),
+        setup: Command::try_parse_from(line).unwrap().node.resolve().unwrap(),
         cable: "cable0".into(),
         target: "10.77.0.2".parse().unwrap(),
         port: 7174,
@@ -74,17 +74,17 @@ fn receive(link: &mut dyn Link) -> Vec<u8> {
 
 fn node(side: Side, orders: PipeReader, reports: PipeWriter) {
     let mut session = Session::open(side, BufReader::new(orders), reports).unwrap();
-    let OpenLink { mut link, vnet_header } = session.open_link().unwrap();
+    let OpenLinks { mut links, vnet_header } = session.open_links().unwrap();
     session.linked(vnet_header).unwrap();
     let _orders = session.listening().unwrap();
     let ended = match side {
         Side::A => {
-            transmit(&mut *link, b"to B");
-            receive(&mut *link)
+            transmit(&mut *links[0], b"to B");
+            receive(&mut *links[0])
         }
         Side::B => {
-            let received = receive(&mut *link);
-            transmit(&mut *link, b"to A");
+            let received = receive(&mut *links[0]);
+            transmit(&mut *links[0], b"to A");
             received
         }
     };
@@ -106,7 +106,7 @@ fn build(plans: [NodePlan; 2]) -> Director {
     thread::scope(|scope| {
         let lab = scope.spawn(|| {
             namespace::enter_below().unwrap();
-            let mtu = plans[0].config.mtu_bytes;
+            let mtu = plans[0].setup.node.mtu_bytes;
             let mut director = Director::new(plans);
             let (sender, inputs) = mpsc::channel();
             let mut orders = Vec::new();

@@ -16,7 +16,7 @@ mod session;
 
 use self::node::PerfNode;
 use super::{Plan, report::Reporter};
-use crate::{failure::Failure, options::NodeConfig, report::Console};
+use crate::{failure::Failure, options::NodeSetup, report::Console};
 
 /// Runs one end.
 ///
@@ -24,11 +24,11 @@ use crate::{failure::Failure, options::NodeConfig, report::Console};
 /// As the command.
 pub(super) fn run(
     plan: &Plan,
-    config: &NodeConfig,
+    setup: &NodeSetup,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let node = PerfNode::open(plan, config, reporter)?;
+    let node = PerfNode::open(plan, setup, reporter)?;
     match plan.remote {
         Some(remote) => client::run(plan, &node, remote, reporter, console),
         None => server::run(plan, &node, reporter, console),

@@ -7,9 +7,10 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, bounded};
+use flue_node::OpenLinks;
 use host_stack::node::{Node, Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterCore, Connector, FpduSize, Listener, NtStatus, Qp, ReadLimit,
+    Adapter, AdapterConfig, AdapterCore, Connector, Listener, NtStatus, Qp, ReadLimit,
     blocking::{Begun, CallError, Ended, Wait, call},
 };
 
@@ -19,9 +20,8 @@ use crate::{
     },
     control::server::{self, Control},
     failure::Failure,
-    net::Netlink,
-    node::{OpenLinks, linger, open_adapters, open_links},
-    options::NodeConfig,
+    node::linger,
+    options::NodeSetup,
     waker::Waker,
 };
 
@@ -67,14 +67,14 @@ impl PerfNode {
     /// Opens TAP and adapters.
     pub(super) fn open(
         plan: &Plan,
-        config: &NodeConfig,
+        setup: &NodeSetup,
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
-        let OpenLinks { links, vnet_header } = open_links(&mut Netlink::open()?, config)?;
-        let opened = open_adapters(links, config, FpduSize::Auto)?;
-        reporter.link(vnet_header, config);
+        let OpenLinks { links, vnet_header } = setup.node.open_links()?;
+        let opened = setup.node.start_ndk(links, AdapterConfig::default())?;
+        reporter.link(vnet_header, &setup.node);
         let (nodes, adapters): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-        let control = server::serve(&nodes[0], config)?;
+        let control = server::serve(&nodes[0], setup)?;
         let waker = Waker::new();
         waker.set(Some(nodes[0].clone()));
         waker.catch_signals()?;

@@ -18,7 +18,7 @@ use super::{
     phase::{ANSWER_LIMIT, Budget, Phase},
     report::Reporter,
 };
-use crate::{failure::Failure, options::NodeConfig, report::Console};
+use crate::{failure::Failure, options::NodeSetup, report::Console};
 
 /// Last byte of a request that more requests follow; of an answer, the same.
 const MORE: u8 = 0;
@@ -122,11 +122,11 @@ pub(super) fn run_kernel(
 /// As the command.
 pub(super) fn run_node(
     plan: &Plan,
-    config: &NodeConfig,
+    setup: &NodeSetup,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    run(plan, &mut NodeStack::open(plan, config, reporter)?, reporter, console)
+    run(plan, &mut NodeStack::open(plan, setup, reporter)?, reporter, console)
 }
 
 fn run<S: Stack>(

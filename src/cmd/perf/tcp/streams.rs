@@ -26,9 +26,8 @@ use crate::{
     cmd::perf::{Plan, Waiting, phase::ANSWER_LIMIT, queues::Relays, report::Reporter},
     control::server::{self, Control},
     failure::Failure,
-    net::Netlink,
     node,
-    options::NodeConfig,
+    options::NodeSetup,
     waker::Waker,
 };
 
@@ -70,14 +69,14 @@ impl NodeStack {
     /// Opens the TAP and starts the node.
     pub(super) fn open(
         plan: &Plan,
-        config: &NodeConfig,
+        setup: &NodeSetup,
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
-        let links = node::open_links(&mut Netlink::open()?, config)?;
-        reporter.link(links.vnet_header, config);
+        let links = setup.node.open_links()?;
+        reporter.link(links.vnet_header, &setup.node);
         let start = Streams::new;
-        let nodes = node::start_queues(links.links, config, start)?;
-        let control = server::serve(&nodes[0], config)?;
+        let nodes = setup.node.start(links.links, start)?;
+        let control = server::serve(&nodes[0], setup)?;
         let waker = Waker::new();
         waker.set(Some(nodes[0].clone()));
         waker.catch_signals()?;

@@ -1,15 +1,18 @@
 use clap::Parser;
+use flue_report::failure::Kind;
+use host_stack::{node::Progress, socket::OffloadPolicy};
+use offload_engine::{
+    chimney::client::UploadReason,
+    link::{NapiMode, VnetMode},
+    tcp::{CongestionAlgorithm, PushPolicy},
+};
 
-use super::*;
-use crate::failure::Kind;
+use super::{options::joined, *};
 
 #[derive(Parser)]
 struct Command {
     #[command(flatten)]
     node: NodeOptions,
-
-    #[command(flatten)]
-    queues: QueueOptions,
 }
 
 fn options(line: &str) -> Result<Command, clap::Error> {
@@ -17,12 +20,8 @@ fn options(line: &str) -> Result<Command, clap::Error> {
     Command::try_parse_from(words)
 }
 
-fn resolve(command: &Command) -> Result<NodeConfig, Failure> {
-    command.queues.resolve(command.node.resolve()?)
-}
-
-fn config(line: &str) -> Result<NodeConfig, Failure> {
-    resolve(&options(line).expect("each option is fine by itself"))
+fn config(line: &str) -> Result<NodeOptions, Failure> {
+    options(line).expect("each option is fine by itself").node.completed()
 }
 
 /// The line is refused, as usage, by an error that holds all of `words`.
@@ -30,7 +29,7 @@ fn refused(line: &str, words: &[&str]) {
     let text = match options(line) {
         Err(error) => error.to_string(),
         Ok(options) => {
-            let failure = resolve(&options).expect_err(line);
+            let failure = options.node.completed().expect_err(line);
             assert_eq!(failure.kind, Kind::Usage, "{line}");
             failure.message
         }
@@ -46,22 +45,26 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.tap, TAP_DEFAULT);
     assert_eq!(joined(&config.addresses), ADDRESS_DEFAULT);
     assert_eq!(config.mtu_bytes, 1500);
-    assert_eq!((config.vnet, config.napi, config.queues), (Vnet::Auto, Napi::Off, 1));
+    assert_eq!((config.vnet, config.napi, config.queues), (VnetMode::Auto, NapiMode::Off, 1));
     assert_eq!(config.txqueuelen, None);
-    assert_eq!(config.offload, Offload::Always);
+    assert_eq!(config.offload, OffloadPolicy::Always);
     assert_eq!(config.chimney.offload_after_bytes, 65_536);
     assert_eq!((config.chimney.offload_after_age_s, config.chimney.upload_rest_s), (None, 10));
     assert!(config.chimney.offload_ports.is_none() && config.chimney.upload_on.is_empty());
     assert_eq!(config.chimney.capacity, Capacity::default());
-    assert_eq!(config.psh, Psh::List);
-    assert_eq!(config.congestion_control, CongestionControl::Cubic);
+    assert_eq!(config.psh, PushPolicy::EachList);
+    assert_eq!(config.congestion_control, CongestionAlgorithm::Cubic);
     assert!(!config.pacing && config.tcp_trace.is_none());
     assert_eq!(config.max_retransmissions, 15);
     assert_eq!(config.receive_window_bytes, 4 << 20);
-    assert_eq!(config.progress, Progress::Auto);
+    assert_eq!(config.progress, Progress::Automatic);
     assert!(config.impairment.is_none());
     assert_eq!(config.pcap, None);
-    assert_eq!(config.seed, 1);
+    assert_eq!(config.seed(), 1);
+    assert_eq!(
+        config,
+        NodeOptions { seed: Some(1), ..NodeOptions::default() }.completed().unwrap()
+    );
 }
 
 #[test]
@@ -72,12 +75,8 @@ fn each_limit_is_named() {
     refused("--upload-rest 86401", &["0..=86400"]);
     refused("--upload-on timeouts", &["low-activity", "high-drop-rate"]);
     refused("--capacity tcp=many", &["--capacity", "tcp=many"]);
-    refused("--queues 0", &["--queues", "1..=16"]);
-    refused("--queues 17", &["--queues", "1..=16"]);
-    refused("--queues 2 --progress manual", &["--queues 2", "--progress auto"]);
     refused("--txqueuelen 0", &["--txqueuelen", "1..=1000000"]);
     refused("--txqueuelen 1000001", &["--txqueuelen", "1..=1000000"]);
-    refused("--queues 2 --rate 1gbit", &["--queues 2", "--rate"]);
     refused("--mtu 1279", &["--mtu", "1280..=65521"]);
     refused("--mtu 65522", &["--mtu", "65521"]);
     refused("--drop 101", &["--drop", "0 to 100"]);
@@ -105,11 +104,11 @@ fn ethernet_addresses_are_stable_and_differ_on_one_link() {
     let a = config("--addr 10.77.0.1/24").unwrap();
     let again = config("--addr 10.77.0.1/24").unwrap();
     let b = config("--addr 10.77.0.2/24").unwrap();
-    assert_eq!(a.mac, again.mac, "the random seed does not change it");
-    assert_ne!(a.mac, b.mac);
-    assert_ne!(a.mac, config("--addr 10.77.0.1/24 --seed 9").unwrap().mac);
+    assert_eq!(a.mac(), again.mac(), "the random seed does not change it");
+    assert_ne!(a.mac(), b.mac());
+    assert_ne!(a.mac(), config("--addr 10.77.0.1/24 --seed 9").unwrap().mac());
     let given = config("--mac 02:00:00:00:00:07").unwrap();
-    assert_eq!(given.mac.to_string(), "02:00:00:00:00:07");
+    assert_eq!(given.mac().to_string(), "02:00:00:00:00:07");
 }
 
 #[test]
@@ -122,7 +121,7 @@ fn configurations_survive_json() {
     )
     .unwrap();
     let text = serde_json::to_string(&config).unwrap();
-    assert_eq!(serde_json::from_str::<NodeConfig>(&text).unwrap(), config);
+    assert_eq!(serde_json::from_str::<NodeOptions>(&text).unwrap(), config);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(value["mtu_bytes"], 1500);
     assert_eq!((&value["vnet"], &value["napi"]), (&"checksum".into(), &"threaded".into()));
@@ -136,9 +135,9 @@ fn configurations_survive_json() {
 #[test]
 fn congestion_control_has_a_short_name() {
     for (word, algorithm) in [
-        ("cubic", CongestionControl::Cubic),
-        ("newreno", CongestionControl::Newreno),
-        ("none", CongestionControl::None),
+        ("cubic", CongestionAlgorithm::Cubic),
+        ("newreno", CongestionAlgorithm::NewReno),
+        ("none", CongestionAlgorithm::Unlimited),
     ] {
         assert_eq!(config(&format!("--cc {word}")).unwrap().congestion_control, algorithm);
     }
@@ -170,5 +169,30 @@ fn the_chimney_is_steered() {
         ),
         "{text}"
     );
-    assert_eq!(config.chimney.upload_on, [UploadOn::LowActivity, UploadOn::SmallIo]);
+    assert_eq!(config.chimney.upload_on, [UploadReason::LowActivity, UploadReason::SmallIo]);
+}
+
+// What no command line can say is refused too.
+#[test]
+fn programs_are_held_to_the_limits() {
+    let base = NodeOptions::default();
+    let chimney = |chimney| NodeOptions { chimney, ..NodeOptions::default() };
+    let day = ChimneyOptions { upload_rest_s: 86_401, ..ChimneyOptions::default() };
+    let ages = ChimneyOptions { offload_after_age_s: Some(0), ..ChimneyOptions::default() };
+    for (options, word) in [
+        (NodeOptions { mtu_bytes: 1279, ..base.clone() }, "--mtu 1279: not within 1280..=65521"),
+        (NodeOptions { txqueuelen: Some(0), ..base.clone() }, "--txqueuelen 0"),
+        (NodeOptions { queues: 0, ..base.clone() }, "--queues 0"),
+        (NodeOptions { queues: 17, ..base.clone() }, "--queues 17"),
+        (NodeOptions { max_retransmissions: 0, ..base.clone() }, "--max-retransmissions 0"),
+        (NodeOptions { receive_window_bytes: 4095, ..base.clone() }, "--receive-window 4095"),
+        (NodeOptions { tap: "a/b".into(), ..base.clone() }, "--tap a/b"),
+        (NodeOptions { tap_fd: Some(3), queues: 2, ..base }, "--tap-fd"),
+        (chimney(day), "--upload-rest 86401"),
+        (chimney(ages), "--offload-after-age 0"),
+    ] {
+        let failure = options.completed().expect_err(word);
+        assert_eq!(failure.kind, Kind::Usage);
+        assert!(failure.message.contains(word), "{word:?} is not in {failure}");
+    }
 }

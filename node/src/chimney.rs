@@ -1,0 +1,268 @@
+//! What steers the chimney: which connections go down and when, which come back, and how much the target holds.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use flue_report::failure::Failure;
+use host_stack::{
+    offload_policy::{OffloadRules, UploadReasons},
+    socket::AUTO_OFFLOAD_BYTES,
+};
+use offload_engine::{
+    chimney::{client::UploadReason, provider::OffloadCapabilities},
+    tcp::UploadThresholds,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::options::{joined, word};
+
+/// Seconds that a connection rests in the host after an upload that nobody asked for, or a refusal.
+pub const UPLOAD_REST_DEFAULT_SECONDS: u32 = 10;
+/// Most ports of `--offload-ports`.
+pub const PORTS_MAX: usize = 64;
+/// Longest age and rest: a day.
+const SECONDS_MAX: i64 = 86_400;
+
+/// Limits of the target; one connection, path or neighbor more is refused, with the status of that limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Capacity {
+    /// Connections; beyond it OFFLOAD_TCP_ENTRIES.
+    pub tcp: Option<u32>,
+    /// Paths; beyond it OFFLOAD_PATH_ENTRIES.
+    pub path: Option<u32>,
+    /// Neighbors; beyond it OFFLOAD_NEIGHBOR_ENTRIES.
+    pub neighbor: Option<u32>,
+    /// Source addresses; beyond it OFFLOAD_IP_ADDRESS_ENTRIES.
+    pub ip: Option<u32>,
+    /// Bytes of send data that connections bring along; beyond it OFFLOAD_TCP_XMIT_BUFFER.
+    pub send: Option<u32>,
+    /// Bytes of received data that they bring along; beyond it OFFLOAD_TCP_RCV_BUFFER.
+    pub receive: Option<u32>,
+    /// Bytes of InitialRcvWnd; beyond it OFFLOAD_TCP_RCV_WINDOW.
+    pub window: Option<u32>,
+}
+
+impl Capacity {
+    /// Sets the limits that are given.
+    pub(crate) fn limit(self, capabilities: &mut OffloadCapabilities) {
+        let Self { tcp, path, neighbor, ip, send, receive, window } = self;
+        let set = |limit: &mut usize, given: Option<u32>| {
+            if let Some(given) = given {
+                *limit = given as usize;
+            }
+        };
+        set(&mut capabilities.connections_max, tcp);
+        set(&mut capabilities.paths_max, path);
+        set(&mut capabilities.neighbors_max, neighbor);
+        set(&mut capabilities.ip_addresses_max, ip);
+        set(&mut capabilities.transmit_buffer_max, send);
+        set(&mut capabilities.receive_buffer_max, receive);
+        if let Some(window) = window {
+            capabilities.receive_window_max = window;
+        }
+    }
+
+    fn limits(&mut self) -> [(&'static str, &mut Option<u32>); 7] {
+        let Self { tcp, path, neighbor, ip, send, receive, window } = self;
+        [
+            ("tcp", tcp),
+            ("path", path),
+            ("neighbor", neighbor),
+            ("ip", ip),
+            ("send", send),
+            ("receive", receive),
+            ("window", window),
+        ]
+    }
+}
+
+impl FromStr for Capacity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut capacity = Self::default();
+        for part in text.split_terminator(',') {
+            let (key, number) = part.split_once('=').unwrap_or((part, ""));
+            let names: Vec<_> = capacity.limits().into_iter().map(|(name, _)| name).collect();
+            let found = capacity.limits().into_iter().find(|(name, _)| *name == key);
+            let Some((_, limit)) = found else {
+                return Err(format!("{key:?} is none of {}", names.join(", ")));
+            };
+            let number = number
+                .parse()
+                .map_err(|_| format!("{part:?}: not {key}=NUMBER, 0 to {}", u32::MAX))?;
+            if limit.replace(number).is_some() {
+                return Err(format!("{key} is given twice"));
+            }
+        }
+        Ok(capacity)
+    }
+}
+
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut copy = *self;
+        let given = copy.limits().into_iter().filter_map(|(name, limit)| Some((name, (*limit)?)));
+        let parts: Vec<_> = given.map(|(name, limit)| format!("{name}={limit}")).collect();
+        f.write_str(&parts.join(","))
+    }
+}
+
+/// What steers the chimney.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "Chimney options"))]
+pub struct ChimneyOptions {
+    /// Bytes in one direction after which --offload auto offloads a connection
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES", default_value_t = AUTO_OFFLOAD_BYTES))]
+    pub offload_after_bytes: u64,
+
+    /// Age at which --offload auto offloads a connection whatever it has carried: 1..=86400
+    /// [default: age does not matter]
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            long = "offload-after-age",
+            value_name = "SECONDS",
+            value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX),
+        )
+    )]
+    pub offload_after_age_s: Option<u32>,
+
+    /// Offload by policy only what has one of these ports, local or remote; at most 64 [default: any]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "PORT,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))
+    )]
+    pub offload_ports: Option<Vec<u16>>,
+
+    /// Optional reasons for which the target may have a connection uploaded [default: none]
+    ///
+    /// Mandatory ones (urgent data, time-outs, invalidated or corrupt state) are followed in any case.
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_enum, value_name = "REASON,…", value_delimiter = ',')
+    )]
+    pub upload_on: Vec<UploadReason>,
+
+    /// Seconds that a connection stays in the host after an upload that nobody asked for, or a refusal that may
+    /// change: 0..=86400
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            long = "upload-rest",
+            value_name = "SECONDS",
+            default_value_t = UPLOAD_REST_DEFAULT_SECONDS,
+            value_parser = clap::value_parser!(u32).range(0..=SECONDS_MAX),
+        )
+    )]
+    pub upload_rest_s: u32,
+
+    /// Limits of the target: tcp, path, neighbor and ip count objects; send, receive and window are bytes
+    /// [default: those of the documentation]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "KIND=N,…", default_value_t, hide_default_value = true)
+    )]
+    pub capacity: Capacity,
+}
+
+impl Default for ChimneyOptions {
+    fn default() -> Self {
+        Self {
+            offload_after_bytes: AUTO_OFFLOAD_BYTES,
+            offload_after_age_s: None,
+            offload_ports: None,
+            upload_on: Vec::new(),
+            upload_rest_s: UPLOAD_REST_DEFAULT_SECONDS,
+            capacity: Capacity::default(),
+        }
+    }
+}
+
+impl ChimneyOptions {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let count = self.offload_ports.as_ref().map_or(0, Vec::len);
+        if count > PORTS_MAX {
+            return Err(Failure::usage(format!(
+                "--offload-ports: {count} ports, at most {PORTS_MAX}"
+            )));
+        }
+        let seconds = [
+            ("--offload-after-age", self.offload_after_age_s.unwrap_or(1), 1..=SECONDS_MAX),
+            ("--upload-rest", self.upload_rest_s, 0..=SECONDS_MAX),
+        ];
+        for (option, value, range) in seconds {
+            if !range.contains(&value.into()) {
+                return Err(Failure::usage(format!(
+                    "{option} {value}: not within {range:?} seconds"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// When connections are handed over, for the host stack.
+    pub(crate) fn rules(&self) -> OffloadRules {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        OffloadRules {
+            after_age: self.offload_after_age_s.map(seconds),
+            ports: self.offload_ports.clone(),
+            upload_on: self
+                .upload_on
+                .iter()
+                .fold(UploadReasons::default(), |set, one| set.with(*one)),
+            rest: seconds(self.upload_rest_s),
+        }
+    }
+
+    /// When the target asks for an upload.
+    pub(crate) fn thresholds(&self) -> UploadThresholds {
+        self.upload_on.iter().fold(UploadThresholds::default(), |all, one| all.with(*one))
+    }
+}
+
+impl fmt::Display for ChimneyOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "auto after {} bytes", self.offload_after_bytes)?;
+        if let Some(age) = self.offload_after_age_s {
+            write!(f, " or {age} s")?;
+        }
+        match &self.offload_ports {
+            None => f.write_str(", any port")?,
+            Some(ports) => write!(f, ", ports {}", joined(ports))?,
+        }
+        let reasons: Vec<_> = self.upload_on.iter().map(|reason| word(*reason)).collect();
+        let reasons = if reasons.is_empty() { "none".into() } else { reasons.join(", ") };
+        write!(f, "; optional uploads: {reasons}, rest {} s", self.upload_rest_s)?;
+        match self.capacity.to_string().as_str() {
+            "" => f.write_str("; capacity default"),
+            capacity => write!(f, "; capacity {capacity}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacities_are_named() {
+        let capacity: Capacity = "tcp=1,neighbor=0".parse().unwrap();
+        assert_eq!(capacity, Capacity { tcp: Some(1), neighbor: Some(0), ..Capacity::default() });
+        assert_eq!(capacity.to_string(), "tcp=1,neighbor=0");
+        assert_eq!("".parse(), Ok(Capacity::default()));
+        assert_eq!(Capacity::default().to_string(), "");
+        for (text, word) in [
+            ("objects=1", "none of tcp, path"),
+            ("tcp", "not tcp=NUMBER"),
+            ("tcp=x", "tcp=x"),
+            ("tcp=-1", "tcp=-1"),
+            ("tcp=1,tcp=2", "twice"),
+            ("sockets=1", "sockets"),
+        ] {
+            let error = text.parse::<Capacity>().unwrap_err();
+            assert!(error.contains(word), "{text}: {word:?} is not in {error}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! From options to a running node: TAP, the kernel's side of it, capture, impairments, host stack, engine, clients.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, BufWriter},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use flue_network::{
+    Netlink,
+    environment::tap_failure,
+    plumb::{self, KernelSide},
+};
+use flue_report::failure::Failure;
+use host_stack::{frame_log, node::Node, socket::SocketPort};
+use offload_engine::{
+    engine::NodeClient,
+    link::{Impaired, Impairments, Link, OpenTap, Tee, open_tap_descriptor},
+};
+use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+use crate::NodeOptions;
+
+/// Bytes of the buffer between a capture or trace and its file.
+const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
+
+/// The links of a node's TAP, which frames pass.
+pub struct OpenLinks {
+    /// One for each queue, each with capture and impairments of its own; at least one.
+    pub links: Vec<Box<dyn Link>>,
+    /// Frames carry a virtio-net header.
+    pub vnet_header: bool,
+}
+
+impl std::fmt::Debug for OpenLinks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenLinks")
+            .field("queues", &self.links.len())
+            .field("vnet_header", &self.vnet_header)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A node and its adapter.
+pub type NdkNode = (Node<AdapterCore>, Adapter);
+
+impl NodeOptions {
+    /// Opens a node in the network namespace of the calling thread: TAP, addresses, bridge and host address, then engine
+    /// and host stack with what the options say. Returns a handle for each queue; `client` makes the client of each.
+    ///
+    /// The options are those of [`NodeOptions::completed`], or are completed here.
+    ///
+    /// # Errors
+    /// What stands in the way, as [`Failure`]'s kind: the options, the machine, or something else.
+    pub fn open<C: NodeClient + 'static>(
+        &self,
+        client: impl FnMut(SocketPort) -> C,
+    ) -> Result<Vec<Node<C>>, Failure> {
+        let complete = self.clone().completed()?;
+        complete.start(complete.open_links()?.links, client)
+    }
+
+    /// The same with NDK as the client of each queue, and an adapter for each.
+    ///
+    /// # Errors
+    /// As [`NodeOptions::open`].
+    pub fn open_ndk(&self, adapter: AdapterConfig) -> Result<Vec<NdkNode>, Failure> {
+        let complete = self.clone().completed()?;
+        complete.start_ndk(complete.open_links()?.links, adapter)
+    }
+
+    /// The first half of [`NodeOptions::open`]: opens the TAP, sets up the kernel's side of it, and puts capture and
+    /// impairments before it. A capture has the frames of the wire: what impairments have left.
+    ///
+    /// # Errors
+    /// As [`NodeOptions::open`].
+    pub fn open_links(&self) -> Result<OpenLinks, Failure> {
+        let opened = match self.tap_fd {
+            None => {
+                let (netlink, options) = (&mut Netlink::open()?, self.tap_options());
+                plumb::open_taps(netlink, &options, self.queues.into(), &self.kernel_side())?
+            }
+            Some(number) => vec![self.inherit(number)?],
+        };
+        let vnet_header = opened.iter().all(|queue| queue.vnet_header);
+        let wrapped = opened.into_iter().enumerate().map(|(queue, OpenTap { link, .. })| {
+            let link = frame_log::logged(self.captured(link, queue)?);
+            self.impaired(link, self.seed().wrapping_add(2 * queue as u64))
+        });
+        Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
+    }
+
+    /// The second half: starts engine and host stack on the links.
+    ///
+    /// # Errors
+    /// No descriptor or thread is left, or a file cannot be written.
+    pub fn start<C: NodeClient + 'static>(
+        &self,
+        links: Vec<Box<dyn Link>>,
+        client: impl FnMut(SocketPort) -> C,
+    ) -> Result<Vec<Node<C>>, Failure> {
+        let nodes = Node::start_queues(links, self.node_config(), client).map_err(start_failure)?;
+        self.start_traces(nodes.iter())?;
+        Ok(nodes)
+    }
+
+    /// The same with NDK. The adapter's seed is that of the options.
+    ///
+    /// # Errors
+    /// As [`NodeOptions::start`]; or the options forbid what queue pairs need.
+    pub fn start_ndk(
+        &self,
+        links: Vec<Box<dyn Link>>,
+        adapter: AdapterConfig,
+    ) -> Result<Vec<NdkNode>, Failure> {
+        let adapter = AdapterConfig { seed: self.seed().into(), ..adapter };
+        let opened = ndk::open_queues(links, self.node_config(), adapter).map_err(start_failure)?;
+        self.start_traces(opened.iter().map(|(node, _)| node))?;
+        Ok(opened)
+    }
+
+    fn kernel_side(&self) -> KernelSide<'_> {
+        KernelSide {
+            bridge: self.bridge.as_deref(),
+            addresses: &self.host_addresses,
+            txqueuelen: self.txqueuelen,
+        }
+    }
+
+    /// The TAP whose descriptor has that number.
+    fn inherit(&self, number: i32) -> Result<OpenTap, Failure> {
+        let descriptor = duplicate(number)
+            .map_err(|error| Failure::usage(format!("--tap-fd {number}: {error}")))?;
+        let opened = open_tap_descriptor(descriptor, &self.tap_options()).map_err(tap_failure)?;
+        let is_changed =
+            self.bridge.is_some() || !self.host_addresses.is_empty() || self.txqueuelen.is_some();
+        if is_changed {
+            let (mtu, side) = (self.mtu_bytes.into(), self.kernel_side());
+            plumb::make_ready(&mut Netlink::open()?, &opened.name, mtu, &side)?;
+        }
+        Ok(opened)
+    }
+
+    fn captured(&self, link: Box<dyn Link>, queue: usize) -> Result<Box<dyn Link>, Failure> {
+        let Some(path) = &self.pcap else { return Ok(link) };
+        let path = &of_queue(path, queue);
+        let failed = |error| Failure::work(format!("--pcap {}: {error}", path.display()));
+        let output = create(path).map_err(failed)?;
+        // The node's time starts with the node, a moment from now.
+        let now =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let now_nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let tee = Tee::new(link, output, &self.tap, now_nanos).map_err(failed)?;
+        Ok(Box::new(tee))
+    }
+
+    fn impaired(&self, link: Box<dyn Link>, seed: u64) -> Result<Box<dyn Link>, Failure> {
+        if self.impairment.is_none() {
+            return Ok(link);
+        }
+        let transmit = self.impairment.on_a_link(seed);
+        let receive = Impairments { seed: seed.wrapping_add(1), ..transmit };
+        let link = Impaired::new(link, transmit, receive)
+            .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
+        Ok(Box::new(link))
+    }
+
+    fn start_traces<'a, C: NodeClient + 'static>(
+        &self,
+        nodes: impl Iterator<Item = &'a Node<C>>,
+    ) -> Result<(), Failure> {
+        let Some(path) = &self.tcp_trace else { return Ok(()) };
+        for (queue, node) in nodes.enumerate() {
+            let path = of_queue(path, queue);
+            let started = create(&path).and_then(|output| {
+                node.with_engine(|engine, _| engine.start_trace(Box::new(output)))
+            });
+            started.map_err(|error| {
+                Failure::work(format!("--tcp-trace {}: {error}", path.display()))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A descriptor of our own for one that this process has, if it has it.
+fn duplicate(number: i32) -> io::Result<OwnedFd> {
+    let own = pidfd_open(getpid(), PidfdFlags::empty())?;
+    Ok(pidfd_getfd(own, number, PidfdGetfdFlags::empty())?)
+}
+
+fn create(path: &Path) -> io::Result<BufWriter<File>> {
+    Ok(BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, File::create(path)?))
+}
+
+/// What a file of this name is called that is a queue's: that of the first queue as it is, `name.1.ext` the next.
+fn of_queue(path: &Path, queue: usize) -> PathBuf {
+    let Some(stem) = path.file_stem().filter(|_| queue > 0) else { return path.to_owned() };
+    let mut name = OsString::from(stem);
+    name.push(format!(".{queue}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+fn start_failure(error: io::Error) -> Failure {
+    Failure::work(format!("start of the node: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_queue_has_files_of_its_own() {
+        let of = |path: &str, queue| of_queue(path.as_ref(), queue).display().to_string();
+        assert_eq!(of("/tmp/run.pcapng", 0), "/tmp/run.pcapng");
+        assert_eq!(of("/tmp/run.pcapng", 1), "/tmp/run.1.pcapng");
+        assert_eq!(of("run.v2.csv", 15), "run.v2.15.csv");
+        assert_eq!(of("trace", 2), "trace.2");
+    }
+}

@@ -1,0 +1,491 @@
+//! The options of a node: fields, defaults, limits and how they depend on each other.
+
+use std::{fmt, net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
+
+use flue_report::{
+    failure::Failure,
+    units::{IpPrefix, Mac},
+};
+use host_stack::{
+    host::HostConfig,
+    node::{NodeConfig, Progress},
+    socket::OffloadPolicy,
+};
+use offload_engine::{
+    engine::EngineConfig,
+    link::{NapiMode, ReclaimMode, TAP_QUEUES_MAX, TapOptions, VnetMode},
+    state::MacAddress,
+    tcp::{CongestionAlgorithm, PushPolicy},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{chimney::ChimneyOptions, impairment::Impairment};
+
+/// The address of a node for which none is given.
+pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
+/// The TAP of a node for which none is given.
+pub const TAP_DEFAULT: &str = "flue0";
+/// Bytes of an Ethernet MTU.
+pub const MTU_DEFAULT_BYTES: u16 = 1500;
+/// MTUs of a node: IPv6 demands the smallest of every link (RFC 8200 section 5); the largest is a TAP's, 65 535 octets
+/// less the Ethernet header.
+pub const MTU_RANGE_BYTES: RangeInclusive<i64> = 1280..=65_521;
+/// TcpMaximumRetransmissions of a node for which none is given.
+pub const MAX_RETRANSMISSIONS_DEFAULT: u8 = 15;
+/// Largest receive window of a node for which none is given: 4 MiB.
+pub const RECEIVE_WINDOW_DEFAULT_BYTES: u32 = 4 * 1024 * 1024;
+/// Largest receive windows that can be chosen, bytes; 1 GiB is what a scaled window can say (RFC 7323 s2.3).
+pub const RECEIVE_WINDOW_RANGE_BYTES: RangeInclusive<i64> = 4096..=1 << 30;
+/// Frames that the kernel can be told to keep for a TAP's reader; a queue of the most takes 8 MB.
+pub const TXQUEUELEN_RANGE: RangeInclusive<i64> = 1..=1_000_000;
+/// Longest interface name: IFNAMSIZ less its NUL.
+pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
+/// Most queues of a TAP.
+pub const QUEUES_MAX: u8 = TAP_QUEUES_MAX as u8;
+/// Most addresses of a node: what the host stack is built for.
+pub const ADDRESSES_MAX: usize = 8;
+
+/// How long an idle node polls before it sleeps: a wake-up across processors costs about as much.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// An interface name: 1..=15 bytes, no blank, slash or colon, not "." or "..".
+///
+/// # Errors
+/// It is none.
+pub fn parse_interface(text: &str) -> Result<String, String> {
+    let fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&text.len());
+    let clean = text.bytes().all(|b| b.is_ascii_graphic() && !b"/:%".contains(&b));
+    if fits && clean && text != "." && text != ".." {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "not an interface name: 1 to {INTERFACE_NAME_BYTES_MAX} visible ASCII characters, \
+             none of them / : %"
+        ))
+    }
+}
+
+/// Options of a node: its TAP, its addresses, its policies, its impairments.
+///
+/// Made by [`NodeOptions::default`] and changed by field; [`NodeOptions::completed`] checks them, and fills in what is
+/// derived or random. A configuration in JSON leaves out what is by default.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "Node options"))]
+pub struct NodeOptions {
+    /// TAP to use: created if absent, attached to if there
+    ///
+    /// A TAP that this run creates goes away with it. One that was made before ("ip tuntap add mode
+    /// tap user $USER name flue0") can be used without CAP_NET_ADMIN by the user it belongs to.
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "NAME", default_value = TAP_DEFAULT, value_parser = parse_interface)
+    )]
+    pub tap: String,
+
+    /// Descriptor of an open TAP that this process has inherited, instead of --tap
+    ///
+    /// It has one queue and no packet information (IFF_NO_PI). Its interface may be in another network namespace, and
+    /// is taken as it is: up, with an MTU of at least --mtu. Only --bridge, --host-addr and --txqueuelen, if they are
+    /// given, change it, which has to be in this namespace then.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "FD", conflicts_with = "tap"))]
+    pub tap_fd: Option<i32>,
+
+    /// Address of the node and length of its prefix; repeat for more, IPv4 or IPv6, at most 8
+    /// [default: 10.77.0.2/24; lab: 10.77.0.1/24]
+    ///
+    /// In the lab it is node A's; node B gets the address after it.
+    #[cfg_attr(feature = "clap", arg(long = "addr", value_name = "IP/PREFIX"))]
+    pub addresses: Vec<IpPrefix>,
+
+    /// Router for everything outside the prefixes of --addr; at most one for each family
+    #[cfg_attr(feature = "clap", arg(long = "gateway", value_name = "IP"))]
+    pub gateways: Vec<IpAddr>,
+
+    /// Ethernet address of the node [default: locally administered, derived from TAP name, address
+    /// and --seed, if given]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "MAC"))]
+    pub mac: Option<Mac>,
+
+    /// Largest IP packet, bytes: 1280..=65521
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            long = "mtu",
+            value_name = "BYTES",
+            default_value_t = MTU_DEFAULT_BYTES,
+            value_parser = clap::value_parser!(u16).range(MTU_RANGE_BYTES),
+        )
+    )]
+    pub mtu_bytes: u16,
+
+    /// Make the TAP a port of this bridge
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BRIDGE", value_parser = parse_interface))]
+    pub bridge: Option<String>,
+
+    /// Address of the kernel's side of the TAP; the TAP is brought up
+    ///
+    /// With it the machine itself can talk to the node: ping, iperf3, tcpdump on the TAP. A TAP that
+    /// is the port of a bridge has no address: give the bridge one instead.
+    #[cfg_attr(
+        feature = "clap",
+        arg(long = "host-addr", value_name = "IP/PREFIX", conflicts_with = "bridge")
+    )]
+    pub host_addresses: Vec<IpPrefix>,
+
+    /// Virtio-net header on the TAP: super-segments of up to 64 KiB, cut and checksummed by the kernel
+    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHEN", default_value_t))]
+    pub vnet: VnetMode,
+
+    /// Bring pages of transmitted super-segments back to the processor that wrote them
+    ///
+    /// For peers on the same machine, whose read would leave them on another processor; through a packet
+    /// socket on the TAP. Needs CAP_NET_RAW, and one queue.
+    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHEN", default_value_t))]
+    pub reclaim: ReclaimMode,
+
+    /// What takes the frames that are sent up the kernel's stack
+    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHO", default_value_t))]
+    pub napi: NapiMode,
+
+    /// Frames that the kernel keeps for the node until it reads them: 1..=1000000 [default: 10000 on a TAP
+    /// that the node makes; one that was made before keeps its own]
+    ///
+    /// What is more it drops. Each takes 8 bytes of the queue, and its own memory for as long as it waits. Of
+    /// several queues each keeps as many. Needs CAP_NET_ADMIN; without it the queue stays as it is, with a warning.
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(TXQUEUELEN_RANGE))
+    )]
+    pub txqueuelen: Option<u32>,
+
+    /// Queues of the TAP: 1..=16.
+    // Commands that can use several have an option of their own.
+    #[cfg_attr(feature = "clap", arg(skip = 1_u8))]
+    pub queues: u8,
+
+    /// Which connections the host stack hands to the offload target
+    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHICH", default_value_t))]
+    pub offload: OffloadPolicy,
+
+    /// Which segments of offloaded connections carry PSH
+    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "WHICH", default_value_t))]
+    pub psh: PushPolicy,
+
+    /// Congestion control of offloaded connections
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, visible_alias = "cc", value_enum, value_name = "NAME", default_value_t)
+    )]
+    pub congestion_control: CongestionAlgorithm,
+
+    /// Spread the segments of offloaded connections over the round trip instead of sending what the
+    /// window allows at once
+    #[cfg_attr(feature = "clap", arg(long))]
+    pub pacing: bool,
+
+    /// Explicit congestion notification (RFC 3168): offered and accepted in handshakes
+    ///
+    /// Routers then mark instead of dropping. Data of offloaded connections is ECN-capable.
+    #[cfg_attr(feature = "clap", arg(long))]
+    pub ecn: bool,
+
+    /// Times that an offloaded connection sends the same segment again, or probes a closed window, before
+    /// it is given up: 1..=255
+    ///
+    /// From an RTT of a LAN: 3 are 3 seconds, 5 are 13, 8 are 100; 15 are 9 minutes.
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            long,
+            value_name = "N",
+            default_value_t = MAX_RETRANSMISSIONS_DEFAULT,
+            value_parser = clap::value_parser!(u8).range(1..),
+        )
+    )]
+    pub max_retransmissions: u8,
+
+    /// Bytes that the receive window of an offloaded connection may grow to: 4096..=1073741824
+    ///
+    /// It starts at 256 KiB, or at this if that is less, and grows with what the reader takes in a round
+    /// trip. 262144 or less: it does not grow.
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            long = "receive-window",
+            value_name = "BYTES",
+            default_value_t = RECEIVE_WINDOW_DEFAULT_BYTES,
+            value_parser = clap::value_parser!(u32).range(RECEIVE_WINDOW_RANGE_BYTES),
+        )
+    )]
+    pub receive_window_bytes: u32,
+
+    /// Capture all frames of the node into this file (pcapng; comments name net buffer lists)
+    #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
+    pub pcap: Option<PathBuf>,
+
+    /// Write congestion window, RTT and what is in flight of each offloaded connection into this file, as
+    /// CSV; "flue plot" draws it
+    #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
+    pub tcp_trace: Option<PathBuf>,
+
+    /// Seed of initial sequence numbers, STags and impairments [default: random, and printed]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
+    pub seed: Option<u64>,
+
+    /// What makes the engine progress
+    #[cfg_attr(feature = "clap", arg(long, value_enum, value_name = "HOW", default_value_t))]
+    pub progress: Progress,
+
+    /// The chimney.
+    #[cfg_attr(feature = "clap", command(flatten))]
+    pub chimney: ChimneyOptions,
+
+    /// Impairments.
+    #[cfg_attr(feature = "clap", command(flatten))]
+    pub impairment: Impairment,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            tap: TAP_DEFAULT.into(),
+            tap_fd: None,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            mac: None,
+            mtu_bytes: MTU_DEFAULT_BYTES,
+            bridge: None,
+            host_addresses: Vec::new(),
+            vnet: VnetMode::default(),
+            reclaim: ReclaimMode::default(),
+            napi: NapiMode::default(),
+            txqueuelen: None,
+            queues: 1,
+            offload: OffloadPolicy::default(),
+            psh: PushPolicy::default(),
+            congestion_control: CongestionAlgorithm::default(),
+            pacing: false,
+            ecn: false,
+            max_retransmissions: MAX_RETRANSMISSIONS_DEFAULT,
+            receive_window_bytes: RECEIVE_WINDOW_DEFAULT_BYTES,
+            pcap: None,
+            tcp_trace: None,
+            seed: None,
+            progress: Progress::default(),
+            chimney: ChimneyOptions::default(),
+            impairment: Impairment::default(),
+        }
+    }
+}
+
+impl NodeOptions {
+    /// The options, checked and complete: with an address, an Ethernet address and a seed.
+    ///
+    /// # Errors
+    /// [`Failure::usage`], naming the option and its limit.
+    pub fn completed(mut self) -> Result<Self, Failure> {
+        if self.addresses.is_empty() {
+            self.addresses = vec![ADDRESS_DEFAULT.parse().expect("see the tests")];
+        }
+        self.check_limits()?;
+        check_addresses(&self.addresses)?;
+        check_gateways(&self.gateways, &self.addresses)?;
+        for host in &self.host_addresses {
+            if self.addresses.iter().any(|own| own.address() == host.address()) {
+                return Err(Failure::usage(format!(
+                    "--host-addr {host}: the node itself has that address (--addr)"
+                )));
+            }
+        }
+        if self.tap_fd.is_some() && self.queues > 1 {
+            return Err(Failure::usage("--tap-fd: an inherited TAP has one queue"));
+        }
+        self.chimney.check()?;
+        self.impairment.check()?;
+        self.chimney.upload_on.sort_unstable();
+        self.chimney.upload_on.dedup();
+        self.mac = Some(self.mac());
+        self.seed = Some(self.seed.map_or_else(random_seed, Ok)?);
+        Ok(self)
+    }
+
+    /// A command line cannot be beyond them, but a program or a configuration can.
+    fn check_limits(&self) -> Result<(), Failure> {
+        parse_interface(&self.tap)
+            .map_err(|why| Failure::usage(format!("--tap {}: {why}", self.tap)))?;
+        let txqueuelen = self.txqueuelen.map_or(*TXQUEUELEN_RANGE.start(), i64::from);
+        let limits = [
+            ("--mtu", self.mtu_bytes.into(), MTU_RANGE_BYTES),
+            ("--txqueuelen", txqueuelen, TXQUEUELEN_RANGE),
+            ("--queues", self.queues.into(), 1..=QUEUES_MAX.into()),
+            ("--max-retransmissions", self.max_retransmissions.into(), 1..=u8::MAX.into()),
+            ("--receive-window", self.receive_window_bytes.into(), RECEIVE_WINDOW_RANGE_BYTES),
+        ];
+        for (option, value, range) in limits {
+            if !range.contains(&value) {
+                return Err(Failure::usage(format!("{option} {value}: not within {range:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The Ethernet address. Unless one is given, it is the same for the same TAP, address and seed on every run, and
+    /// different for two nodes of one link, for these cannot share an IP address.
+    pub fn mac(&self) -> Mac {
+        self.mac.unwrap_or_else(|| {
+            let address = self.addresses.first().map_or_else(String::new, ToString::to_string);
+            Mac::derived(format!("{}|{}|{address}", self.seed(), self.tap).as_bytes())
+        })
+    }
+
+    /// The seed; 0 if it is neither given nor chosen yet.
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(0)
+    }
+
+    /// Which TAP to open, and how.
+    pub fn tap_options(&self) -> TapOptions {
+        TapOptions {
+            name: self.tap.clone(),
+            mtu: self.mtu_bytes.into(),
+            vnet: self.vnet,
+            reclaim: self.reclaim,
+            napi: self.napi,
+        }
+    }
+
+    /// The same for engine and host stack.
+    pub fn node_config(&self) -> NodeConfig {
+        let mac = MacAddress(self.mac().octets());
+        let mut engine = EngineConfig::new(mac);
+        self.chimney.capacity.limit(&mut engine.capabilities);
+        engine.tcp.push = self.psh;
+        engine.tcp.congestion = self.congestion_control;
+        engine.tcp.congestion_options.pacing = self.pacing;
+        engine.tcp.retransmissions_max = self.max_retransmissions;
+        engine.tcp.rcv_wnd_max = self.receive_window_bytes;
+        engine.tcp.upload = self.chimney.thresholds();
+        let window = self.receive_window_bytes as usize;
+        let prefixes = self.addresses.iter();
+        let host = HostConfig {
+            mac,
+            addresses: prefixes.map(|prefix| (prefix.address(), prefix.prefix_len())).collect(),
+            gateways: self.gateways.clone(),
+            mtu: self.mtu_bytes.into(),
+            policy: self.offload,
+            auto_offload_bytes: self.chimney.offload_after_bytes,
+            rules: self.chimney.rules(),
+            ecn: self.ecn,
+            receive_buffer: HostConfig::default().receive_buffer.min(window),
+            receive_window_max: window,
+            seed: self.seed(),
+            ..HostConfig::default()
+        };
+        NodeConfig { engine, host, progress: self.progress, spin: SPIN }
+    }
+}
+
+/// A seed from the kernel.
+///
+/// # Errors
+/// getrandom(2) has failed.
+pub fn random_seed() -> Result<u64, Failure> {
+    let mut bytes = [0; 8];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Failure::lacking(format!("getrandom: {error}")))?;
+    if got != bytes.len() {
+        return Err(Failure::lacking("getrandom: fewer than 8 bytes"));
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn check_addresses(addresses: &[IpPrefix]) -> Result<(), Failure> {
+    if addresses.len() > ADDRESSES_MAX {
+        return Err(Failure::usage(format!(
+            "--addr: {} addresses, a node has at most {ADDRESSES_MAX}",
+            addresses.len()
+        )));
+    }
+    for (index, one) in addresses.iter().enumerate() {
+        if addresses[..index].iter().any(|other| other.address() == one.address()) {
+            return Err(Failure::usage(format!("--addr {one}: given twice")));
+        }
+    }
+    Ok(())
+}
+
+fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Failure> {
+    for (index, gateway) in gateways.iter().enumerate() {
+        let same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
+        if gateways[..index].iter().any(same_family) {
+            return Err(Failure::usage(format!(
+                "--gateway {gateway}: at most one for each address family"
+            )));
+        }
+        if !addresses.iter().any(|own| own.contains(*gateway)) {
+            return Err(Failure::usage(format!(
+                "--gateway {gateway}: not within the prefix of any --addr"
+            )));
+        }
+        if addresses.iter().any(|own| own.address() == *gateway) {
+            return Err(Failure::usage(format!("--gateway {gateway}: the node's own address")));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn joined<T: fmt::Display>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The word that stands for a choice in configurations and on the command line.
+pub fn word(choice: impl Serialize) -> String {
+    let value = serde_json::to_value(choice).ok();
+    value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
+}
+
+/// The options as lines of `key: value`, as printed at start.
+impl fmt::Display for NodeOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none_if_empty = |text: String| if text.is_empty() { "none".to_owned() } else { text };
+        let path = |path: &Option<PathBuf>| {
+            path.as_ref().map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+        };
+        match self.tap_fd {
+            None => write!(f, "tap: {}", self.tap)?,
+            Some(descriptor) => write!(f, "tap: descriptor {descriptor}")?,
+        }
+        write!(f, ", mtu {} bytes, vnet {}", self.mtu_bytes, word(self.vnet))?;
+        let txqueuelen =
+            self.txqueuelen.map_or_else(|| "auto".to_owned(), |frames| frames.to_string());
+        write!(f, ", reclaim {}, txqueuelen {txqueuelen}", word(self.reclaim))?;
+        if self.napi == NapiMode::Threaded {
+            f.write_str(", napi threaded")?;
+        }
+        if self.queues > 1 {
+            write!(f, ", {} queues", self.queues)?;
+        }
+        writeln!(f, "\nbridge: {}", self.bridge.as_deref().unwrap_or("none"))?;
+        writeln!(f, "host address: {}", none_if_empty(joined(&self.host_addresses)))?;
+        writeln!(f, "address: {} at {}", joined(&self.addresses), self.mac())?;
+        writeln!(f, "gateway: {}", none_if_empty(joined(&self.gateways)))?;
+        writeln!(
+            f,
+            "offload: {}, psh {}, congestion control {}{}, ecn {}, retransmissions {}, \
+             receive window {} bytes, progress {}",
+            word(self.offload),
+            word(self.psh),
+            word(self.congestion_control),
+            if self.pacing { " with pacing" } else { "" },
+            if self.ecn { "on" } else { "off" },
+            self.max_retransmissions,
+            self.receive_window_bytes,
+            word(self.progress)
+        )?;
+        writeln!(f, "chimney: {}", self.chimney)?;
+        writeln!(f, "impairment: {}", self.impairment)?;
+        writeln!(f, "capture: {}, TCP trace: {}", path(&self.pcap), path(&self.tcp_trace))?;
+        write!(f, "seed: {}", self.seed())
+    }
+}
