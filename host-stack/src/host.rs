@@ -285,7 +285,7 @@ impl Host {
     pub fn repeat_last_acks(&mut self, now: Instant) {
         let waiting = self.connections.values().filter(|found| {
             let socket = self.sockets.get::<tcp::Socket<'_>>(found.socket);
-            socket.state() == tcp::State::TimeWait
+            socket.state() == tcp::State::TimeWait && found.flow.has_retransmitted
         });
         let ways: Vec<_> = waiting
             .map(|found| (found.shard, found.flow, found.flow.peer_mac, found.tuple))

@@ -107,8 +107,8 @@ pub struct NodeConfig {
 /// RST. The node goes on for its other clients, and ends with the last handle of any. That drop returns when these RSTs
 /// have left, and all that had been sent before, at most [`FAREWELL_MAX`] later; after a drop in a
 /// callback of the node's the node ends behind that callback. TIME-WAIT ends with the node. So it acknowledges twice
-/// more what peers have sent on connections in TIME-WAIT: one whose FIN is not acknowledged would retransmit it until
-/// its time-out.
+/// more what peers have sent on connections in TIME-WAIT whose path has lost segments: a peer whose FIN is not
+/// acknowledged would retransmit it until its time-out.
 pub struct Node<C: NodeClient> {
     shared: Arc<Shared<Core>>,
     // Dropped before the threads: a node ends when its last client has left.

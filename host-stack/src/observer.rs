@@ -145,6 +145,8 @@ pub(crate) struct Flow {
     pub(crate) last_sent_at: Instant,
     /// When the first was sent of what is in flight since.
     pub(crate) in_flight_since: Instant,
+    /// Something was sent again: the path loses segments.
+    pub(crate) has_retransmitted: bool,
     /// When the peer was last heard.
     pub(crate) last_heard_at: Instant,
     /// An RST has gone out before one came: ours, not the peer's, was the end.
@@ -174,6 +176,7 @@ impl Flow {
             round_trips: RoundTrips::default(),
             last_sent_at: now,
             in_flight_since: now,
+            has_retransmitted: false,
             last_heard_at: now,
             reset_sent: false,
             reset_heard: false,
@@ -499,6 +502,7 @@ impl Flow {
                 self.in_flight_since = now;
             }
             self.round_trips.sent(now, end, again);
+            self.has_retransmitted |= again;
             self.snd_max = self.snd_max.later(end);
             self.last_sent_at = now;
         }
@@ -516,6 +520,7 @@ impl Flow {
     /// The host retransmits the FIN itself.
     pub(crate) fn repeats_fin(&mut self, now: Instant) {
         self.last_sent_at = now;
+        self.has_retransmitted = true;
         // smoltcp may have taken it for sent while data were in front of it.
         self.snd_max = self.snd_max.later(self.snd_una + 1);
     }

@@ -32,7 +32,10 @@ pub struct Impairment {
     pub drop_ppm: Percent,
 
     /// Lose frames in bursts of so many on average (--drop of all): 1..=10000; 0: each for itself
-    #[cfg_attr(feature = "clap", arg(long = "burst", value_name = "FRAMES", default_value_t, value_parser = parse_burst))]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long = "burst", value_name = "FRAMES", default_value_t, value_parser = parse_burst)
+    )]
     pub burst_frames: u16,
 
     /// Frames to deliver twice, percent: 0..=100
@@ -53,12 +56,18 @@ pub struct Impairment {
 
     /// Time to hold each frame back: 0s..=10s, unit ns, us, ms or s
     // In nanoseconds.
-    #[cfg_attr(feature = "clap", arg(long = "delay", value_name = "TIME", default_value = "0s", value_parser = parse_nanos))]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long = "delay", value_name = "TIME", default_value = "0s", value_parser = parse_nanos)
+    )]
     pub delay_ns: u64,
 
     /// Vary the delay by so much either way, in order: at most the delay
     // In nanoseconds.
-    #[cfg_attr(feature = "clap", arg(long = "jitter", value_name = "TIME", default_value = "0s", value_parser = parse_nanos))]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long = "jitter", value_name = "TIME", default_value = "0s", value_parser = parse_nanos)
+    )]
     pub jitter_ns: u64,
 
     /// Rate of the wire: 1kbit..=1Tbit, bits per second [default: unlimited]

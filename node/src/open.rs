@@ -49,8 +49,9 @@ impl std::fmt::Debug for OpenLinks {
 pub type NdkNode = (Node<AdapterCore>, Adapter);
 
 impl NodeOptions {
-    /// Opens a node in the network namespace of the calling thread: TAP, addresses, bridge and host address, then engine
-    /// and host stack with what the options say. Returns a handle for each queue; `client` makes the client of each.
+    /// Opens a node in the network namespace of the calling thread: TAP, addresses, bridge and host address, then
+    /// engine and host stack with what the options say. Returns a handle for each queue; `client` makes the client of
+    /// each.
     ///
     /// The options are those of [`NodeOptions::completed`], or are completed here.
     ///

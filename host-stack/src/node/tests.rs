@@ -377,6 +377,7 @@ fn room_in_a_memory_link_wakes_the_sender() {
 struct Mute {
     link: MemoryLink,
     is_mute: Arc<AtomicBool>,
+    lost: std::sync::mpsc::Sender<()>,
 }
 
 impl Link for Mute {
@@ -388,7 +389,10 @@ impl Link for Mute {
     }
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         match self.is_mute.load(Ordering::Relaxed) {
-            true => TxOutcome::Sent,
+            true => {
+                let _ = self.lost.send(());
+                TxOutcome::Sent
+            }
             false => self.link.transmit(now, frame),
         }
     }
@@ -415,15 +419,27 @@ impl Link for Mute {
 fn a_node_that_ends_repeats_its_last_acknowledgement() {
     for (policy, progress) in PLACES {
         let is_mute = Arc::new(AtomicBool::new(false));
-        let mute = |link| Mute { link, is_mute: is_mute.clone() };
+        let (lost, losses) = std::sync::mpsc::channel();
+        let mute = |link| Mute { link, is_mute: is_mute.clone(), lost };
         let ends = connected_over(MemoryLinkOptions::default(), mute, policy, progress);
         let [(near, client), (far, server)] = ends;
+        // The path is known to lose segments: the first FIN.
+        is_mute.store(true, Ordering::Relaxed);
         near.with(|streams, connections, now| streams.shutdown(now, connections, client));
-        far.wait(Some(LIMIT), |streams, connections, now| {
+        let deadline = near.now() + LIMIT;
+        while losses.recv_timeout(Duration::from_millis(1)).is_err() {
+            assert!(near.now() < deadline, "{policy:?} {progress:?}: no FIN");
+            near.progress_once();
+        }
+        is_mute.store(false, Ordering::Relaxed);
+        let look = |streams: &mut Streams, connections: &mut Connections, now| {
             let _ = streams.receive(now, connections, server);
             streams.status(server)?.peer_closed.then_some(())
-        })
-        .unwrap();
+        };
+        while far.wait(Some(Duration::from_millis(1)), look).is_err() {
+            assert!(near.now() < deadline, "{policy:?} {progress:?}: the FIN did not come again");
+            near.progress_once();
+        }
         is_mute.store(true, Ordering::Relaxed);
         far.with(|streams, connections, now| streams.shutdown(now, connections, server));
         assert_eq!(near.linger(LIMIT), Ok(()), "{policy:?} {progress:?}");

@@ -407,8 +407,9 @@ impl Engine {
             && self.link.poll_at().is_none()
     }
 
-    /// Acknowledges once more, on each connection in TIME-WAIT, what the peer has sent: for a node that ends before
-    /// TIME-WAIT does. The peer of a FIN whose acknowledgement was lost would send it to nobody.
+    /// Acknowledges once more, on each connection in TIME-WAIT whose path has lost segments, what the peer has sent:
+    /// for a node that ends before TIME-WAIT does. The peer of a FIN whose acknowledgement was lost would send it to
+    /// nobody.
     pub fn repeat_last_acks(&mut self) {
         self.connections.repeat_last_acks();
     }

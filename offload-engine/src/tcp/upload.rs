@@ -136,9 +136,9 @@ impl Connection {
         self.phase
     }
 
-    /// Makes an ACK due in TIME-WAIT. Returns whether it is in TIME-WAIT.
+    /// Makes an ACK due in TIME-WAIT, if something was retransmitted before. Returns whether.
     pub fn repeat_last_ack(&mut self) -> bool {
-        let waits = self.phase == TcpPhase::TimeWait;
+        let waits = self.phase == TcpPhase::TimeWait && self.counters.total_retrans > 0;
         if waits {
             self.receiver.ack_now();
         }
