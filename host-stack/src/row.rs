@@ -91,6 +91,7 @@ impl From<TcpPhase> for SocketState {
 
 /// Where a connection's data path is, in the words of Windows' Offload State column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OffloadState {
     /// With the host stack.
     InHost,
@@ -100,6 +101,12 @@ pub enum OffloadState {
     Offloaded,
     /// On its way back to the host.
     Uploading,
+}
+
+impl fmt::Display for OffloadState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
 }
 
 /// Why a hand-over was not done.

@@ -12,13 +12,14 @@ use std::{
 };
 
 use clap::Args;
+use host_stack::stream::OffloadState;
 use serde::Serialize;
 
 use crate::{
     control::{
         client::{self, Nodes},
         message::{Answer, Ask, Destination, Move},
-        record::{Place, Record, Refused, shown},
+        record::{Record, Refused, shown},
     },
     failure::Failure,
     options::Quietness,
@@ -149,9 +150,9 @@ pub struct Moved {
     /// The peer's end.
     pub remote: Option<SocketAddr>,
     /// Where it was.
-    pub from: Place,
+    pub from: OffloadState,
     /// Where it is; null: it has ended.
-    pub to: Option<Place>,
+    pub to: Option<OffloadState>,
     /// It is where it was to go.
     pub ok: bool,
     /// Why not.
@@ -199,8 +200,8 @@ fn hand_over(
     wait: Duration,
 ) -> Result<Moved, Failure> {
     let goal = match to {
-        Destination::Target => Place::Offloaded,
-        Destination::Host => Place::InHost,
+        Destination::Target => OffloadState::Offloaded,
+        Destination::Host => OffloadState::InHost,
     };
     let mut now = Some(record.clone());
     let began = Instant::now();
@@ -230,7 +231,7 @@ fn hand_over(
 fn outcome(
     control: &Path,
     record: &Record,
-    goal: Place,
+    goal: OffloadState,
     now: Option<Record>,
     refused: Option<Refused>,
     took: Duration,
@@ -305,8 +306,8 @@ mod tests {
             handle: 7,
             local: record.local,
             remote: record.remote,
-            from: Place::InHost,
-            to: Some(Place::InHost),
+            from: OffloadState::InHost,
+            to: Some(OffloadState::InHost),
             ok: false,
             refused: None,
             took_ns: 5_000_000_000,

@@ -5,9 +5,9 @@
 //! `ends` are the TAPs, `pump` runs the wire, `tell` says what it did.
 
 mod ends;
+mod overrides;
 mod pump;
 mod tell;
-mod weather;
 
 use std::{fmt, time::Duration};
 
@@ -18,7 +18,7 @@ use flue_node::{
 use offload_engine::link::VnetMode;
 use serde::Serialize;
 
-use self::{ends::EndConfig, weather::Overrides};
+use self::{ends::EndConfig, overrides::Overrides};
 use crate::{failure::Failure, options::Quietness, report::Console, units::IpPrefix};
 
 /// Join two TAPs through a wire with loss, delay, rate and queue

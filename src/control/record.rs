@@ -1,7 +1,6 @@
 //! A connection as documents tell it: units in the keys, null for what is not known.
 
 use std::{
-    fmt,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -21,36 +20,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::state;
-
-/// The Offload State column of Windows' netstat.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Place {
-    /// The host stack has the connection.
-    InHost,
-    /// It is on its way to the target.
-    Offloading,
-    /// The target has it.
-    Offloaded,
-    /// It is on its way back.
-    Uploading,
-}
-
-impl From<OffloadState> for Place {
-    fn from(state: OffloadState) -> Self {
-        match state {
-            OffloadState::InHost => Self::InHost,
-            OffloadState::Offloading => Self::Offloading,
-            OffloadState::Offloaded => Self::Offloaded,
-            OffloadState::Uploading => Self::Uploading,
-        }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
 
 /// Why a hand-over was not done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -86,7 +55,7 @@ pub struct Record {
     /// As ss calls it: ESTAB, FIN-WAIT-1, LISTEN; null while it is on its way.
     pub state: Option<String>,
     /// Where its data path is.
-    pub offload_state: Place,
+    pub offload_state: OffloadState,
     /// Our end.
     pub local: SocketAddr,
     /// The peer's end; null of a listener.
@@ -120,7 +89,7 @@ impl Record {
         let mut record = Self {
             handle: handle.0,
             state: state.map(|state| state.name().to_owned()),
-            offload_state: offload.into(),
+            offload_state: offload,
             local,
             remote,
             recv_q: recv_q.map(|count| count as u64),
@@ -172,141 +141,78 @@ pub fn shown(end: Option<SocketAddr>) -> String {
     }
 }
 
-/// What TCP_INFO would say. Names are Linux', with the unit behind.
-#[allow(missing_docs, reason = "the names are those of TCP_INFO and of offload_engine::tcp::Info")]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TcpInfo {
-    pub timestamps: bool,
-    pub sack: bool,
-    pub ecn: bool,
-    /// Scales of the peer's windows and of ours; null: none.
-    pub wscale: Option<(u8, u8)>,
-    pub rto_ns: u64,
-    pub rtt_ns: Option<u64>,
-    pub rttvar_ns: Option<u64>,
-    pub min_rtt_ns: Option<u64>,
-    pub rcv_rtt_ns: Option<u64>,
-    pub snd_mss_bytes: u64,
-    pub rcv_mss_bytes: u64,
-    pub advmss_bytes: u64,
-    pub pmtu_bytes: u64,
-    pub snd_cwnd_bytes: u64,
-    pub snd_ssthresh_bytes: Option<u64>,
-    pub snd_wnd_bytes: u64,
-    pub rcv_wnd_bytes: u64,
-    pub rcv_space_bytes: u64,
-    pub bytes_sent: u64,
-    pub bytes_retrans: u64,
-    pub bytes_acked: u64,
-    pub bytes_received: u64,
-    pub bytes_delivered: u64,
-    pub segs_out: u64,
-    pub segs_in: u64,
-    pub segs_psh_out: u64,
-    pub unacked_segs: u64,
-    pub sacked_segs: u64,
-    pub lost_segs: u64,
-    pub retrans_segs: u64,
-    pub total_retrans_segs: u64,
-    pub fast_retransmits: u64,
-    pub timeouts: u64,
-    pub spurious_timeouts: u64,
-    pub dsack_dups: u64,
-    pub reord_seen: u64,
-    pub delivered_ce_segs: u64,
-    pub ce_received_segs: u64,
-    pub challenge_acks: u64,
-    pub path_mtu_reductions: u64,
-    pub soft_errors: u64,
-    pub ca_state: CaName,
-    pub pacing_rate_bps: Option<u64>,
-    pub last_data_sent_ns: Option<u64>,
-    pub last_data_recv_ns: Option<u64>,
-    pub last_ack_recv_ns: Option<u64>,
-    pub busy_time_ns: u64,
-    pub rwnd_limited_ns: u64,
-}
-
-/// What congestion control is doing, by Linux' names.
-#[allow(missing_docs, reason = "as in offload_engine::tcp::CaState")]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CaName {
-    Open,
-    Disorder,
-    Cwr,
-    Recovery,
-    Loss,
-}
-
-impl From<CaState> for CaName {
-    fn from(state: CaState) -> Self {
-        match state {
-            CaState::Open => Self::Open,
-            CaState::Disorder => Self::Disorder,
-            CaState::Cwr => Self::Cwr,
-            CaState::Recovery => Self::Recovery,
-            CaState::Loss => Self::Loss,
+/// One table for the fields and how they are found.
+macro_rules! tcp_info {
+    (|$info:ident, $constant:ident| $($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {
+        /// What TCP_INFO would say. Names are Linux', with the unit behind.
+        #[allow(missing_docs, reason = "the names are those of TCP_INFO and of offload_engine::tcp::Info")]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        pub struct TcpInfo {
+            $($(#[$doc])* pub $name: $type,)*
         }
-    }
+
+        impl TcpInfo {
+            fn new($info: &Info, $constant: &TcpConst) -> Self {
+                Self { $($name: $value,)* }
+            }
+        }
+    };
+}
+
+tcp_info! { |info, constant|
+    timestamps: bool = constant.timestamp_enabled;
+    sack: bool = constant.sack_enabled;
+    ecn: bool = info.ecn;
+    /// Scales of the peer's windows and of ours; null: none.
+    wscale: Option<(u8, u8)> = constant
+        .window_scaling_enabled
+        .then_some((constant.snd_wind_scale, constant.rcv_wind_scale));
+    rto_ns: u64 = nanos(info.rto);
+    rtt_ns: Option<u64> = info.rtt.map(nanos);
+    rttvar_ns: Option<u64> = info.rttvar.map(nanos);
+    min_rtt_ns: Option<u64> = info.min_rtt.map(nanos);
+    rcv_rtt_ns: Option<u64> = info.rcv_rtt.map(nanos);
+    snd_mss_bytes: u64 = info.snd_mss as u64;
+    rcv_mss_bytes: u64 = info.rcv_mss as u64;
+    advmss_bytes: u64 = info.advmss as u64;
+    pmtu_bytes: u64 = info.pmtu.into();
+    snd_cwnd_bytes: u64 = info.snd_cwnd;
+    snd_ssthresh_bytes: Option<u64> = info.snd_ssthresh;
+    snd_wnd_bytes: u64 = info.snd_wnd;
+    rcv_wnd_bytes: u64 = info.rcv_wnd;
+    rcv_space_bytes: u64 = info.rcv_space;
+    bytes_sent: u64 = info.bytes_sent;
+    bytes_retrans: u64 = info.bytes_retrans;
+    bytes_acked: u64 = info.bytes_acked;
+    bytes_received: u64 = info.bytes_received;
+    bytes_delivered: u64 = info.bytes_delivered;
+    segs_out: u64 = info.segs_out;
+    segs_in: u64 = info.segs_in;
+    segs_psh_out: u64 = info.push_out;
+    unacked_segs: u64 = info.unacked;
+    sacked_segs: u64 = info.sacked;
+    lost_segs: u64 = info.lost;
+    retrans_segs: u64 = info.retrans;
+    total_retrans_segs: u64 = info.total_retrans;
+    fast_retransmits: u64 = info.fast_retransmits;
+    timeouts: u64 = info.timeouts;
+    spurious_timeouts: u64 = info.spurious_timeouts;
+    dsack_dups: u64 = info.dsack_dups;
+    reord_seen: u64 = info.reord_seen;
+    delivered_ce_segs: u64 = info.delivered_ce;
+    ce_received_segs: u64 = info.ce_received;
+    challenge_acks: u64 = info.challenge_acks;
+    path_mtu_reductions: u64 = info.path_mtu_reductions;
+    soft_errors: u64 = info.soft_errors;
+    ca_state: CaState = info.ca_state;
+    pacing_rate_bps: Option<u64> = info.pacing_rate.map(|bytes| bytes.saturating_mul(8));
+    last_data_sent_ns: Option<u64> = info.last_data_sent.map(nanos);
+    last_data_recv_ns: Option<u64> = info.last_data_recv.map(nanos);
+    last_ack_recv_ns: Option<u64> = info.last_ack_recv.map(nanos);
+    busy_time_ns: u64 = nanos(info.busy_time);
+    rwnd_limited_ns: u64 = nanos(info.rwnd_limited);
 }
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-impl TcpInfo {
-    fn new(info: &Info, constant: &TcpConst) -> Self {
-        let scales = (constant.snd_wind_scale, constant.rcv_wind_scale);
-        Self {
-            timestamps: constant.timestamp_enabled,
-            sack: constant.sack_enabled,
-            ecn: info.ecn,
-            wscale: constant.window_scaling_enabled.then_some(scales),
-            rto_ns: nanos(info.rto),
-            rtt_ns: info.rtt.map(nanos),
-            rttvar_ns: info.rttvar.map(nanos),
-            min_rtt_ns: info.min_rtt.map(nanos),
-            rcv_rtt_ns: info.rcv_rtt.map(nanos),
-            snd_mss_bytes: info.snd_mss as u64,
-            rcv_mss_bytes: info.rcv_mss as u64,
-            advmss_bytes: info.advmss as u64,
-            pmtu_bytes: info.pmtu.into(),
-            snd_cwnd_bytes: info.snd_cwnd,
-            snd_ssthresh_bytes: info.snd_ssthresh,
-            snd_wnd_bytes: info.snd_wnd,
-            rcv_wnd_bytes: info.rcv_wnd,
-            rcv_space_bytes: info.rcv_space,
-            bytes_sent: info.bytes_sent,
-            bytes_retrans: info.bytes_retrans,
-            bytes_acked: info.bytes_acked,
-            bytes_received: info.bytes_received,
-            bytes_delivered: info.bytes_delivered,
-            segs_out: info.segs_out,
-            segs_in: info.segs_in,
-            segs_psh_out: info.push_out,
-            unacked_segs: info.unacked,
-            sacked_segs: info.sacked,
-            lost_segs: info.lost,
-            retrans_segs: info.retrans,
-            total_retrans_segs: info.total_retrans,
-            fast_retransmits: info.fast_retransmits,
-            timeouts: info.timeouts,
-            spurious_timeouts: info.spurious_timeouts,
-            dsack_dups: info.dsack_dups,
-            reord_seen: info.reord_seen,
-            delivered_ce_segs: info.delivered_ce,
-            ce_received_segs: info.ce_received,
-            challenge_acks: info.challenge_acks,
-            path_mtu_reductions: info.path_mtu_reductions,
-            soft_errors: info.soft_errors,
-            ca_state: info.ca_state.into(),
-            pacing_rate_bps: info.pacing_rate.map(|bytes| bytes.saturating_mul(8)),
-            last_data_sent_ns: info.last_data_sent.map(nanos),
-            last_data_recv_ns: info.last_data_recv.map(nanos),
-            last_ack_recv_ns: info.last_ack_recv.map(nanos),
-            busy_time_ns: nanos(info.busy_time),
-            rwnd_limited_ns: nanos(info.rwnd_limited),
-        }
-    }
 }

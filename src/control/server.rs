@@ -21,6 +21,7 @@ use std::{
 use host_stack::{
     node::Node,
     socket::{ConnectionRow, Request as HostRequest},
+    stream::OffloadState,
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
@@ -33,7 +34,7 @@ use super::{
     ROWS_MAX, VERSION,
     message::{Answer, Ask, Destination, Move, NodeName, Page, Reply, Request},
     place::{self, ControlPlace, PATH_BYTES_MAX},
-    record::{Place, Record},
+    record::Record,
 };
 use crate::{failure::Failure, options::NodeSetup};
 
@@ -363,8 +364,8 @@ impl<N: Controlled> Server<N> {
     fn hand_over(&self, wanted: Move) -> Result<Answer, String> {
         let Move { handle, to, begin, refusals } = wanted;
         let goal = match to {
-            Destination::Target => Place::Offloaded,
-            Destination::Host => Place::InHost,
+            Destination::Target => OffloadState::Offloaded,
+            Destination::Host => OffloadState::InHost,
         };
         if begin {
             self.node.move_to(OffloadHandle(handle), to);

@@ -148,6 +148,11 @@ pub struct Transmit {
 
 /// What congestion control and recovery are doing. Names and numbers are Linux'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[repr(u8)]
 pub enum CaState {
     /// Nothing special.

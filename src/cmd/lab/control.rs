@@ -4,6 +4,7 @@
 use std::{fmt, net::IpAddr, path::PathBuf};
 
 use clap::ValueEnum;
+use host_stack::stream::OffloadState;
 use serde::{Deserialize, Serialize};
 
 use super::script::Passage;
@@ -39,30 +40,6 @@ impl fmt::Display for Side {
         f.write_str(match self {
             Self::A => "A",
             Self::B => "B",
-        })
-    }
-}
-
-/// Where a connection's data path is, in the words of Windows' Offload State column.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum OffloadState {
-    /// With the host stack.
-    InHost,
-    /// On its way to the target.
-    Offloading,
-    /// With the target.
-    Offloaded,
-    /// On its way back.
-    Uploading,
-}
-
-impl fmt::Display for OffloadState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::InHost => "InHost",
-            Self::Offloading => "Offloading",
-            Self::Offloaded => "Offloaded",
-            Self::Uploading => "Uploading",
         })
     }
 }

@@ -11,10 +11,11 @@
 
 use std::collections::VecDeque;
 
+use host_stack::stream::OffloadState;
 use serde::Serialize;
 
 use super::{
-    control::{Counters, Negotiated, NodePlan, OffloadState, Order, Report, Side},
+    control::{Counters, Negotiated, NodePlan, Order, Report, Side},
     script::Passage,
 };
 use crate::{

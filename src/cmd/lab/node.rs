@@ -21,7 +21,10 @@ use std::{
 
 use clap::Args;
 use flue_node::OpenLinks;
-use host_stack::node::{Node, WaitError};
+use host_stack::{
+    node::{Node, WaitError},
+    stream::OffloadState,
+};
 use offload_engine::{tcp::TcpPhase, time::Instant as EngineInstant};
 use rdma_over_tcp::{
     mpa::startup::Framing,
@@ -34,7 +37,7 @@ use rdma_over_tcp::{
 
 use super::{
     children::{Orders, die_with_parent},
-    control::{Counters, FpduCut, Negotiated, OffloadState, Report, Side},
+    control::{Counters, FpduCut, Negotiated, Report, Side},
     memory::{Region, Slots, refused},
     script::{Chunk, Event, Initiator, Passage, ScriptError, Target, Work},
     session::Session,

@@ -7,11 +7,12 @@ use std::{
 };
 
 use flue_node::OpenLinks;
+use host_stack::stream::OffloadState;
 use rustix::thread::gettid;
 
 use super::{
     children::{Orders, Reports},
-    control::{Negotiated, NodePlan, OffloadState, Order, Report, Side},
+    control::{Negotiated, NodePlan, Order, Report, Side},
 };
 use crate::{
     failure::Failure,

@@ -14,10 +14,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{
-    control::record::{Place, Record},
-    failure::Failure,
-};
+use host_stack::stream::OffloadState;
+
+use crate::{control::record::Record, failure::Failure};
 
 /// Parentheses and negations within each other.
 pub const DEPTH_MAX: usize = 32;
@@ -106,7 +105,7 @@ impl States {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Filter {
     states: States,
-    place: Option<Place>,
+    place: Option<OffloadState>,
     expression: Option<Expression>,
 }
 
@@ -196,8 +195,13 @@ impl Filter {
     }
 }
 
-fn parse_place(word: &str) -> Result<Place, Failure> {
-    let places = [Place::InHost, Place::Offloading, Place::Offloaded, Place::Uploading];
+fn parse_place(word: &str) -> Result<OffloadState, Failure> {
+    let places = [
+        OffloadState::InHost,
+        OffloadState::Offloading,
+        OffloadState::Offloaded,
+        OffloadState::Uploading,
+    ];
     let place = places.into_iter().find(|place| place.to_string().to_ascii_lowercase() == word);
     place.ok_or_else(|| {
         Failure::usage(format!(

@@ -1,15 +1,16 @@
-use host_stack::socket::OffloadPolicy;
-use offload_engine::tcp::CongestionAlgorithm;
+use host_stack::{socket::OffloadPolicy, stream::OffloadState};
+
+use offload_engine::tcp::{CaState, CongestionAlgorithm};
 
 use super::*;
-use crate::control::record::{CaName, Place, Refused, TcpInfo};
+use crate::control::record::{Refused, TcpInfo};
 
 /// An offloaded connection in ESTAB, or a listener.
 pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
     let remote = remote.map(|remote| remote.parse().unwrap());
     let (state, offload_state) = match remote {
-        Some(_) => ("ESTAB", Place::Offloaded),
-        None => ("LISTEN", Place::InHost),
+        Some(_) => ("ESTAB", OffloadState::Offloaded),
+        None => ("LISTEN", OffloadState::InHost),
     };
     Record {
         handle: 7,
@@ -72,7 +73,7 @@ fn info() -> TcpInfo {
         challenge_acks: 0,
         path_mtu_reductions: 0,
         soft_errors: 0,
-        ca_state: CaName::Open,
+        ca_state: CaState::Open,
         pacing_rate_bps: Some(2_500_000),
         last_data_sent_ns: Some(4_000_000),
         last_data_recv_ns: None,
@@ -145,7 +146,7 @@ fn tcp_info_is_told_in_the_words_of_ss() {
 #[test]
 fn a_connection_in_the_host_says_why_it_is_there() {
     let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
-    record.offload_state = Place::InHost;
+    record.offload_state = OffloadState::InHost;
     record.uploads = 1;
     record.last_upload_reason = Some("LowActivity".into());
     record.refusals = 2;

@@ -110,32 +110,17 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 fn row(name: &str, stats: LaneStats, unfetched: Option<u64>) -> Vec<String> {
-    let LaneStats {
-        frames_in,
-        bytes_in,
-        frames_out,
-        bytes_out,
-        lost,
-        queue_full,
-        overflow,
-        malformed,
-        refused,
-        duplicated,
-        reordered,
-        corrupted,
-        corrupted_lost,
-    } = stats;
     let numbers = [
-        frames_in,
-        bytes_in,
-        frames_out,
-        bytes_out,
-        lost,
-        queue_full,
-        duplicated,
-        reordered,
-        corrupted,
-        overflow + malformed + refused + corrupted_lost,
+        stats.frames_in,
+        stats.bytes_in,
+        stats.frames_out,
+        stats.bytes_out,
+        stats.lost,
+        stats.queue_full,
+        stats.duplicated,
+        stats.reordered,
+        stats.corrupted,
+        stats.overflow + stats.malformed + stats.refused + stats.corrupted_lost,
         stats.on_their_way(),
     ];
     let numbers = numbers.iter().map(ToString::to_string);
@@ -143,36 +128,8 @@ fn row(name: &str, stats: LaneStats, unfetched: Option<u64>) -> Vec<String> {
 }
 
 fn as_json(stats: LaneStats, unfetched: Option<u64>) -> Value {
-    let LaneStats {
-        frames_in,
-        bytes_in,
-        frames_out,
-        bytes_out,
-        lost,
-        queue_full,
-        overflow,
-        malformed,
-        refused,
-        duplicated,
-        reordered,
-        corrupted,
-        corrupted_lost,
-    } = stats;
-    json!({
-        "frames_in": frames_in,
-        "bytes_in": bytes_in,
-        "frames_out": frames_out,
-        "bytes_out": bytes_out,
-        "lost": lost,
-        "queue_full": queue_full,
-        "overflow": overflow,
-        "malformed": malformed,
-        "refused": refused,
-        "duplicated": duplicated,
-        "reordered": reordered,
-        "corrupted": corrupted,
-        "corrupted_lost": corrupted_lost,
-        "on_their_way": stats.on_their_way(),
-        "not_fetched": unfetched,
-    })
+    let mut document = json!(stats);
+    document["on_their_way"] = stats.on_their_way().into();
+    document["not_fetched"] = unfetched.into();
+    document
 }

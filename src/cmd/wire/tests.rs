@@ -93,7 +93,7 @@ fn what_does_not_fit_is_refused_and_named() {
     );
     refused("w0 w1 --queue 20ms", "--rate");
     refused("w0 w1 --drop 90 --burst 2", "at most 66.7 %");
-    refused("w0 w1 --burst 0", "1..=10000");
+    refused("w0 w1 --burst 10001", "0 (no bursts) to 10000");
     refused("w0 w1 --ab burst=10001", "0 (no bursts) to 10000");
     refused("w0 w1 -D 0", "1..=604800");
     refused("w0 w1 --bridge-a br0 --addr-a 10.0.0.1/24", "cannot be used with");

@@ -151,13 +151,13 @@ fn a_move_is_waited_for() {
     let wanted = Move { handle: 2, to: Destination::Target, begin: true, refusals: 0 };
     let answer = client::ask(control.path(), Ask::Move(wanted)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
-    assert_eq!((record.handle, record.offload_state), (2, Place::Offloaded));
+    assert_eq!((record.handle, record.offload_state), (2, OffloadState::Offloaded));
     assert_eq!(fake.0.lock().unwrap().asked, 1);
     // Only to look asks for nothing.
     let looked = Move { handle: 1, begin: false, ..wanted };
     let answer = client::ask(control.path(), Ask::Move(looked)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
-    assert_eq!(record.offload_state, Place::InHost);
+    assert_eq!(record.offload_state, OffloadState::InHost);
     assert_eq!(fake.0.lock().unwrap().asked, 1);
 }
 

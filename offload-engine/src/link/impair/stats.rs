@@ -11,6 +11,7 @@ use crate::link::LinkStats;
 /// `frames_in + duplicated = frames_out + lost + queue_full + overflow + malformed + corrupted_lost +
 /// refused` once nothing is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LaneStats {
     /// Frames that came in.
     pub frames_in: u64,
