@@ -298,6 +298,11 @@ impl NodeOptions {
                 )));
             }
         }
+        if let (Some(bridge), [host, ..]) = (&self.bridge, self.host_addresses.as_slice()) {
+            return Err(Failure::usage(format!(
+                "--host-addr {host}: a port of a bridge ({bridge}) has no address; give the bridge one"
+            )));
+        }
         if self.tap_fd.is_some() && self.queues > 1 {
             return Err(Failure::usage("--tap-fd: an inherited TAP has one queue"));
         }

@@ -187,7 +187,15 @@ fn programs_are_held_to_the_limits() {
         (NodeOptions { max_retransmissions: 0, ..base.clone() }, "--max-retransmissions 0"),
         (NodeOptions { receive_window_bytes: 4095, ..base.clone() }, "--receive-window 4095"),
         (NodeOptions { tap: "a/b".into(), ..base.clone() }, "--tap a/b"),
-        (NodeOptions { tap_fd: Some(3), queues: 2, ..base }, "--tap-fd"),
+        (NodeOptions { tap_fd: Some(3), queues: 2, ..base.clone() }, "--tap-fd"),
+        (
+            NodeOptions {
+                bridge: Some("br0".into()),
+                host_addresses: vec!["10.77.0.1/24".parse().unwrap()],
+                ..base
+            },
+            "--host-addr 10.77.0.1/24",
+        ),
         (chimney(day), "--upload-rest 86401"),
         (chimney(ages), "--offload-after-age 0"),
     ] {

@@ -10,6 +10,7 @@ use core::{
 
 /// A TCP sequence number. Ordered by [`SeqNum::is_before`] and friends, never by its integer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SeqNum(pub u32);
 
 impl SeqNum {

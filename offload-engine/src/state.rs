@@ -98,14 +98,19 @@ pub struct PathState {
     pub cached: PathCached,
 }
 
-/// TCP_OFFLOAD_STATE_CONST.
+/// TCP_OFFLOAD_STATE_CONST. As a document of serde this class, like the other two, has the members that Windows'
+/// structure has as plain numbers, under their names there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "PascalCase"))]
 pub struct TcpConst {
     /// TIMESTAMP_ENABLED: every segment carries a timestamp.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub timestamp_enabled: bool,
     /// SACK_ENABLED: blocks are sent and used.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub sack_enabled: bool,
     /// WINDOW_SCALING_ENABLED: the two scales apply.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub window_scaling_enabled: bool,
     /// The peer's port.
     pub remote_port: u16,
@@ -118,19 +123,24 @@ pub struct TcpConst {
     /// The MSS that the peer announced.
     pub remote_mss: u16,
     /// The MSS that we announced. Not in Windows' structure; an upload has to repeat it.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub local_mss: u16,
     /// RSS hash of the connection's receive data.
     pub hash_value: u32,
     /// ECN was agreed on by the SYNs (RFC 3168 s6.1.1). Not in Windows' structure.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub ecn_enabled: bool,
 }
 
 /// TCP_OFFLOAD_STATE_CACHED.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "PascalCase"))]
 pub struct TcpCached {
     /// KEEP_ALIVE_ENABLED.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub keep_alive_enabled: bool,
     /// NAGLING_ENABLED.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub nagling_enabled: bool,
     /// Default receive window in bytes (SO_RCVBUF).
     pub initial_rcv_wnd: u32,
@@ -143,6 +153,7 @@ pub struct TcpCached {
     /// Ticks between unanswered probes; 0: one second.
     pub ka_interval: Ticks,
     /// Most ticks to spend retransmitting one segment: `Some(0)` uses the count limit, `None` (-1) is no limit.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub max_rt: Option<Ticks>,
     /// 20-bit IPv6 flow label.
     pub flow_label: u32,
@@ -236,6 +247,7 @@ pub struct TimerState {
 
 /// The states of RFC 9293 in which a connection can be with the target (CH-ST-1), and Closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[repr(u32)]
 pub enum TcpPhase {
     /// No connection any more.
@@ -258,6 +270,7 @@ pub enum TcpPhase {
 
 /// TCP_OFFLOAD_STATE_DELEGATED.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "PascalCase"))]
 pub struct TcpDelegated {
     /// RFC 9293 state; one of those in which a connection can be offloaded (CH-ST-1).
     pub state: TcpPhase,
@@ -276,12 +289,15 @@ pub struct TcpDelegated {
     /// Largest window the peer ever advertised.
     pub max_snd_wnd: u32,
     /// Sequence of the segment used for the last window update.
+    #[cfg_attr(feature = "serde", serde(rename = "SendWL1"))]
     pub snd_wl1: SeqNum,
     /// Congestion window in bytes; 0: the target starts its own.
+    #[cfg_attr(feature = "serde", serde(rename = "CWnd"))]
     pub cwnd: u32,
     /// Slow start threshold in bytes; `u32::MAX`: none yet.
     pub ss_thresh: u32,
     /// Smoothed RTT, 8 times its value in ticks; 0: no sample yet.
+    #[cfg_attr(feature = "serde", serde(rename = "SRtt"))]
     pub srtt: u16,
     /// RTT variance, 4 times its value in ticks.
     pub rtt_var: u16,
@@ -292,16 +308,20 @@ pub struct TcpDelegated {
     /// The timestamp value a segment sent now would carry.
     pub ts_time: u32,
     /// Ticks already spent retransmitting the current segment.
+    #[cfg_attr(feature = "serde", serde(rename = "TotalRT"))]
     pub total_rt: Ticks,
     /// Duplicate acknowledgements seen for SND.UNA.
     pub dup_ack_count: u8,
     /// Current round of window probes.
     pub snd_wnd_probe_count: u8,
     /// Keep-alive.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub keep_alive: TimerState,
     /// Retransmit, persist or FIN_WAIT_2 timer.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub retransmit: TimerState,
     /// A CE mark has come, and no CWR since: ECE is due (RFC 3168 s6.1.3). Not in Windows' structure.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub ecn_echo: bool,
 }
 

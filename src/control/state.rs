@@ -6,9 +6,8 @@ use offload_engine::{
     chimney::tree::TcpQueried,
     state::{
         NeighborCached, NeighborConst, NeighborDelegated, NeighborState, PathCached, PathConst,
-        PathState, TcpCached, TcpConst, TcpDelegated, Ticks, TimerState,
+        PathState, TcpCached, TcpConst, Ticks, TimerState,
     },
-    tcp::SeqNum,
 };
 use serde_json::{Value, json};
 
@@ -58,120 +57,36 @@ fn path_object(state: &PathState) -> Value {
 }
 
 fn tcp_const(constant: &TcpConst) -> Value {
-    let TcpConst {
-        timestamp_enabled,
-        sack_enabled,
-        window_scaling_enabled,
-        remote_port,
-        local_port,
-        snd_wind_scale,
-        rcv_wind_scale,
-        remote_mss,
-        local_mss,
-        hash_value,
-        ecn_enabled,
-    } = *constant;
-    json!({
-        "Flags": {
-            "TIMESTAMP_ENABLED": timestamp_enabled,
-            "SACK_ENABLED": sack_enabled,
-            "WINDOW_SCALING_ENABLED": window_scaling_enabled,
-        },
-        "RemotePort": remote_port,
-        "LocalPort": local_port,
-        "SndWindScale": snd_wind_scale,
-        "RcvWindScale": rcv_wind_scale,
-        "RemoteMss": remote_mss,
-        "HashValue": hash_value,
-        "extensions": { "local_mss": local_mss, "ecn_enabled": ecn_enabled },
-    })
+    let mut document = json!(constant);
+    document["Flags"] = json!({
+        "TIMESTAMP_ENABLED": constant.timestamp_enabled,
+        "SACK_ENABLED": constant.sack_enabled,
+        "WINDOW_SCALING_ENABLED": constant.window_scaling_enabled,
+    });
+    let TcpConst { local_mss, ecn_enabled, .. } = constant;
+    document["extensions"] = json!({ "local_mss": local_mss, "ecn_enabled": ecn_enabled });
+    document
 }
 
 fn tcp_cached(cached: &TcpCached) -> Value {
-    let TcpCached {
-        keep_alive_enabled,
-        nagling_enabled,
-        initial_rcv_wnd,
-        rcv_indication_size,
-        ka_probe_count,
-        ka_timeout,
-        ka_interval,
-        max_rt,
-        flow_label,
-        ttl_or_hop_limit,
-        tos_or_traffic_class,
-        user_priority,
-    } = *cached;
-    json!({
-        "Flags": { "KEEP_ALIVE_ENABLED": keep_alive_enabled, "NAGLING_ENABLED": nagling_enabled },
-        "InitialRcvWnd": initial_rcv_wnd,
-        "RcvIndicationSize": rcv_indication_size,
-        "KaProbeCount": ka_probe_count,
-        "KaTimeout": ka_timeout,
-        "KaInterval": ka_interval,
-        "MaxRT": ticks(max_rt),
-        "FlowLabel": flow_label,
-        "TtlOrHopLimit": ttl_or_hop_limit,
-        "TosOrTrafficClass": tos_or_traffic_class,
-        "UserPriority": user_priority,
-    })
+    let TcpCached { keep_alive_enabled, nagling_enabled, max_rt, .. } = *cached;
+    let mut document = json!(cached);
+    document["Flags"] =
+        json!({ "KEEP_ALIVE_ENABLED": keep_alive_enabled, "NAGLING_ENABLED": nagling_enabled });
+    document["MaxRT"] = ticks(max_rt).into();
+    document
 }
 
 fn tcp_delegated(queried: &TcpQueried) -> Value {
     let TcpQueried { delegated, send_backlog_size, receive_backlog_size } = *queried;
-    let TcpDelegated {
-        state,
-        rcv_nxt,
-        rcv_wnd,
-        snd_una,
-        snd_nxt,
-        snd_max,
-        snd_wnd,
-        max_snd_wnd,
-        snd_wl1,
-        cwnd,
-        ss_thresh,
-        srtt,
-        rtt_var,
-        ts_recent,
-        ts_recent_age,
-        ts_time,
-        total_rt,
-        dup_ack_count,
-        snd_wnd_probe_count,
-        keep_alive,
-        retransmit,
-        ecn_echo,
-    } = delegated;
-    let TimerState { count: probes, timeout_delta: keep_alive_due } = keep_alive;
-    let TimerState { count: retransmissions, timeout_delta: retransmit_due } = retransmit;
-    let number = |SeqNum(number): SeqNum| number;
-    json!({
-        "State": format!("{state:?}"),
-        "RcvNxt": number(rcv_nxt),
-        "RcvWnd": rcv_wnd,
-        "SndUna": number(snd_una),
-        "SndNxt": number(snd_nxt),
-        "SndMax": number(snd_max),
-        "SndWnd": snd_wnd,
-        "MaxSndWnd": max_snd_wnd,
-        "SendWL1": number(snd_wl1),
-        "CWnd": cwnd,
-        "SsThresh": ss_thresh,
-        "SRtt": srtt,
-        "RttVar": rtt_var,
-        "TsRecent": ts_recent,
-        "TsRecentAge": ts_recent_age,
-        "TsTime": ts_time,
-        "TotalRT": total_rt,
-        "DupAckCount": dup_ack_count,
-        "SndWndProbeCount": snd_wnd_probe_count,
-        "KeepAlive": { "ProbeCount": probes, "TimeoutDelta": ticks(keep_alive_due) },
-        "Retransmit": { "Count": retransmissions, "TimeoutDelta": ticks(retransmit_due) },
-        "SendBacklogSize": send_backlog_size,
-        "ReceiveBacklogSize": receive_backlog_size,
-        "extensions": { "ecn_echo": ecn_echo },
-    })
+    let timer = |count: &str, TimerState { count: number, timeout_delta }| json!({ count: number, "TimeoutDelta": ticks(timeout_delta) });
+    let mut document = json!(delegated);
+    document["KeepAlive"] = timer("ProbeCount", delegated.keep_alive);
+    document["Retransmit"] = timer("Count", delegated.retransmit);
+    document["SendBacklogSize"] = send_backlog_size.into();
+    document["ReceiveBacklogSize"] = receive_backlog_size.into();
+    document["extensions"] = json!({ "ecn_echo": delegated.ecn_echo });
+    document
 }
 
 /// A time that may be none, by the convention of the structures: -1.
@@ -181,7 +96,10 @@ fn ticks(time: Option<Ticks>) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use offload_engine::{state::MacAddress, tcp::TcpPhase};
+    use offload_engine::{
+        state::{MacAddress, TcpDelegated},
+        tcp::{SeqNum, TcpPhase},
+    };
 
     use super::*;
 
