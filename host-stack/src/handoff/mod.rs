@@ -9,7 +9,9 @@
 //! * [`import`](mod@import): replay. A fresh socket is led through a handshake, with an ISN chosen so that its
 //!   sequence numbers continue the connection's ([`isn`]), and through what is in flight.
 //!
-//! What smoltcp does not tell, the [`observer`](crate::observer) has recorded.
+//! What smoltcp does not reveal, the [`observer`](crate::observer) has recorded.
+//!
+//! P1 to P14 in comments are pitfalls of the hand-over; `docs/conformance/chimney.md` lists them.
 
 pub(crate) mod export;
 pub(crate) mod import;

@@ -1,7 +1,7 @@
 //! The receive side: RCV.NXT, the advertised window, what waits for the consumer, and when to acknowledge.
 //!
 //! **Window.** `limit` less what waits in the backlog (CH-IND-6). The limit starts at InitialRcvWnd and
-//! grows with what the consumer takes (`autotune`). The right edge never moves left (CH P9, RFC 9293
+//! grows with what the consumer takes (`autotune`). The right edge never moves left (P9, RFC 9293
 //! s3.8.6): what was ever told is honoured, although the field may say less than that by part of one unit
 //! of the scale (RFC 7323 s2.4). It moves right only by an MSS or half of the limit (s3.8.6.2.2), and is
 //! rounded up to the unit when rounding down would move it left, never more than one unit beyond the limit. When
