@@ -3,7 +3,6 @@
 //! What parses frames and what runs a connection share these types, and neither knows the other.
 
 use core::{
-    cmp::Ordering,
     fmt,
     ops::{Add, AddAssign, Sub},
 };
@@ -46,11 +45,6 @@ impl SeqNum {
     /// The earlier of two.
     pub fn earlier(self, other: Self) -> Self {
         if self.is_before(other) { self } else { other }
-    }
-
-    /// Order in sequence space.
-    pub fn order(self, other: Self) -> Ordering {
-        self.distance(other).cmp(&0)
     }
 }
 
@@ -262,7 +256,6 @@ mod tests {
             prop_assert_eq!(b - ahead, a);
             prop_assert_eq!(a.later(b), b);
             prop_assert_eq!(a.earlier(b), a);
-            prop_assert_eq!(a.order(b), Ordering::Less);
         }
     }
 }

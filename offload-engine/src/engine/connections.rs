@@ -301,6 +301,7 @@ impl Connections {
             .map(move |offloaded| (offloaded.handle, offloaded.flow, offloaded.tcp.info(now)))
     }
 
+    #[cfg(test)]
     pub(super) fn by_handle(&mut self, handle: OffloadHandle) -> Option<&mut Offloaded> {
         self.slot(*self.by_handle.get(&handle)?)
     }

@@ -79,7 +79,7 @@ pub use self::{
 };
 use crate::{
     chimney::{
-        client::{OffloadClient, OffloadHandle},
+        client::OffloadClient,
         objects::Objects,
         provider::OffloadCapabilities,
         tree::{InitiateTree, TerminateTree},
@@ -340,16 +340,12 @@ impl Engine {
         self.objects.set_interface_vlans(vlans);
     }
 
-    /// The hardware behind a connection fails, for tests of what follows (CH s5.6): the next query, invalidate or
-    /// terminate finds out. Returns whether there is such a connection.
-    pub fn inject_failure(&mut self, handle: OffloadHandle) -> bool {
+    /// Makes the hardware behind a connection fail (CH s5.6): the next query, invalidate or terminate finds out.
+    /// Returns whether there is such a connection.
+    #[cfg(test)]
+    pub(crate) fn inject_failure(&mut self, handle: crate::chimney::client::OffloadHandle) -> bool {
         let offloaded = self.connections.by_handle(handle);
         offloaded.map(|offloaded| offloaded.failed = true).is_some()
-    }
-
-    /// The link.
-    pub fn link(&self) -> &dyn Link {
-        &*self.link
     }
 
     /// The doorbell that wakes this engine.
@@ -358,7 +354,8 @@ impl Engine {
     }
 
     /// The doorbell that wakes the host stack.
-    pub fn host_doorbell(&self) -> &Arc<Doorbell> {
+    #[cfg(test)]
+    pub(crate) fn host_doorbell(&self) -> &Arc<Doorbell> {
         &self.host_doorbell
     }
 
