@@ -91,7 +91,7 @@ pub fn classify(frame: &[u8]) -> Option<TcpFrame<'_>> {
 pub enum NoSegment {
     /// A fragment of an IP packet.
     Fragment,
-    /// The IPv4 header's checksum is wrong, or the IPv6 packet says to be a jumbogram (RFC 2675), which no Ethernet
+    /// The IPv4 header's checksum is wrong, or the IPv6 packet claims to be a jumbogram (RFC 2675), which no Ethernet
     /// frame holds.
     BadHeader,
     /// Anything else, a malformed TCP header among it.

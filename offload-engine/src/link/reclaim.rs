@@ -31,7 +31,7 @@ const BUFFER_BYTES_MIN: usize = (HELD_FRAMES as usize + 1) * 80 * 1024;
 /// Whether transmitted pages are brought back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReclaimMode {
-    /// Where it helps and can be had: on kernels whose per-processor lists hold freed pages back, with more than one
+    /// Where it helps and can be had: on kernels with per-CPU lists that hold freed pages back, with more than one
     /// processor, one queue, the virtio-net header, and the right to open a packet socket.
     #[default]
     Auto,
