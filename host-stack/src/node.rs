@@ -125,8 +125,8 @@ impl Drop for Membership {
 }
 
 /// How long a node that ends goes on, at most, until its last frames have left: the RSTs of its clients'
-/// connections, and the FINs and ACKs of connections that both sides have closed. A link that takes nothing, or a next hop
-/// that does not answer, costs this long.
+/// connections, and the FINs and ACKs of connections that both sides have closed. A link that takes nothing, or a next
+/// hop that does not answer, costs this long.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// How often a node that ends repeats its last acknowledgements.

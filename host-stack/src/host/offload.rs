@@ -150,8 +150,8 @@ impl Host {
             }
         };
         match connection.stay {
-            // Each hand-over restarts the count of unanswered retransmissions: without an answer in between nothing would
-            // ever give up.
+            // Each hand-over restarts the count of unanswered retransmissions: without an answer in between nothing
+            // would ever give up.
             Stay::Until(_)
                 if connection.send.outstanding() > 0 && !connection.received_since_return() =>
             {

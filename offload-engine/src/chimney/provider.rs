@@ -157,7 +157,8 @@ pub trait OffloadHost {
     /// NdisTcpOffloadForwardComplete.
     fn forward_complete(&mut self, now: Instant, segment: Forward);
 
-    /// TcpIndicateRetrieve: the target requests an upload of the connection. Mandatory reasons mean that it has stopped.
+    /// TcpIndicateRetrieve: the target requests an upload of the connection. Mandatory reasons mean that it has
+    /// stopped.
     fn retrieve(&mut self, now: Instant, connection: OffloadHandle, reason: UploadReason);
 
     /// NeighborReachabilityQuery (CH s9.7): `neighbor` was not confirmed for NceStaleTicks. The host

@@ -42,8 +42,8 @@ impl Doorbell {
         Ok(Self { bell: Bell::new()?, asleep: AtomicBool::new(false) })
     }
 
-    /// Sleeps until the doorbell is rung, or as long as `look` allows. `look` checks every queue that is rung for; `None`:
-    /// something is there already, do not sleep.
+    /// Sleeps until the doorbell is rung, or as long as `look` allows. `look` checks every queue that is rung for;
+    /// `None`: something is there already, do not sleep.
     pub fn sleep<'a>(&self, look: impl FnOnce() -> Option<Sleep<'a>>) {
         self.asleep.swap(true, Ordering::Acquire);
         let is_struck = look().is_some_and(|sleep| self.bell.wait(sleep));

@@ -152,8 +152,8 @@ pub struct EngineConfig {
     /// Payload bytes of a super-segment, at most what the link takes.
     pub super_segment_max: usize,
     /// Frames for a connection that was just taken over wait until the host has forwarded the earlier ones
-    /// (`FromHost::Forwarded`), at most [`EARLY_BYTES_MAX`]. Otherwise segments overtake each other within the node, and
-    /// the peer retransmits. For hosts that send that message, as ours does.
+    /// (`FromHost::Forwarded`), at most [`EARLY_BYTES_MAX`]. Otherwise segments overtake each other within the node,
+    /// and the peer retransmits. For hosts that send that message, as ours does.
     pub waits_for_forwards: bool,
     /// Every connection's limits and policies.
     pub tcp: tcp::Config,

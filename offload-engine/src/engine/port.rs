@@ -41,7 +41,8 @@ pub enum FromHost {
     /// [`OffloadProvider::forward`].
     Forward(Forward),
     /// The host has forwarded all frames that it held of a connection when its initiate was completed: those that the
-    /// target has kept since then are newer ([`EngineConfig::waits_for_forwards`](super::EngineConfig::waits_for_forwards)).
+    /// target has kept since then are newer
+    /// ([`EngineConfig::waits_for_forwards`](super::EngineConfig::waits_for_forwards)).
     Forwarded(TargetContext),
     /// A client has left the node. No connection of it is initiated after this.
     Leave(ClientTag),

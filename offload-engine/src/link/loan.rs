@@ -3,8 +3,8 @@
 //! A link that returns from [`Link::transmit`](super::Link::transmit) with the frame sent or copied needs none of
 //! this. One that hands descriptors to a device asks the frame for a loan ([`TxFrame::lend`]): spans of the
 //! memory that the payload lies in, without a copy. Until the loan ends the memory stays allocated, and the engine
-//! withholds what would signal to its owner that it may be written again: completions of sends and of disconnects, the end
-//! of the connection, its upload. To end the loan is the completion; loans may end in any order and on any thread.
+//! withholds what would signal to its owner that it may be written again: completions of sends and of disconnects, the
+//! end of the connection, its upload. To end the loan is the completion; loans may end in any order and on any thread.
 #![forbid(unsafe_code)]
 
 use core::fmt;

@@ -136,8 +136,8 @@ impl SharedSpan {
     pub fn under(&self, owner: impl Send + Sync + 'static) -> Self {
         let Self { start, len, owner: keeps } = self.clone();
         let is_writable = keeps.is_writable;
-        // SAFETY: the contract is that of `keeps`, which outlives this owner. `owner` is notified of the last span before
-        // `keeps` does.
+        // SAFETY: the contract is that of `keeps`, which outlives this owner. `owner` is notified of the last span
+        // before `keeps` does.
         unsafe { Self::from_raw(start, len, is_writable, (owner, keeps)) }
     }
 
@@ -221,8 +221,8 @@ impl SharedSpan {
         unsafe { copy::copy(data.as_ptr(), target, data.len()) }
     }
 
-    /// As [`SharedSpan::write`], and the last byte is stored last: a reader that sees it by [`SharedSpan::load`] sees all of
-    /// them.
+    /// As [`SharedSpan::write`], and the last byte is stored last: a reader that sees it by [`SharedSpan::load`] sees
+    /// all of them.
     ///
     /// # Panics
     /// As [`SharedSpan::write`].

@@ -6,8 +6,8 @@
 //! counted, kept as the reason should the connection time out, and never its end (RFC 9293 s3.9.2.2
 //! MUST-56; for the "hard" ones RFC 5461 s4.1, RFC 5927 s5.2).
 //!
-//! A black hole drops packets that are too big and sends no ICMP error. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs of
-//! a segment make it smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220. Where one of its size
+//! A black hole drops packets that are too big and sends no ICMP error. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs
+//! of a segment make it smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220. Where one of its size
 //! has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then. An
 //! acknowledgement of more than the small segment shows that the large ones were late, not lost.
 //!
