@@ -1,5 +1,7 @@
 //! House style that no other tool checks. Every finding is told at once, with file and line.
 
+#[path = "tidy/limits.rs"]
+mod limits;
 #[path = "tidy/modules.rs"]
 mod modules;
 
@@ -153,6 +155,34 @@ fn topics(line: &str) -> Vec<String> {
         is_topic.then(|| format!("CH {number}"))
     };
     words.windows(2).filter(|pair| pair[0] == "CH").filter_map(|pair| number(pair[1])).collect()
+}
+
+/// `P9` and its like in a line: pitfalls of the hand-over.
+fn pitfalls(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split(|it: char| !it.is_alphanumeric() && it != '_');
+    words.filter(|word| word.strip_prefix('P').is_some_and(|number| number.parse::<u8>().is_ok()))
+}
+
+#[test]
+fn every_pitfall_that_code_cites_is_listed() {
+    let file = "docs/conformance/chimney.md";
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let rows = section(&text, "Pitfalls of the hand-over");
+    let mut findings = String::new();
+    let mut cited = 0;
+    for (source, text) in files("rs") {
+        for (number, line) in (1..).zip(text.lines()) {
+            for pitfall in pitfalls(line) {
+                cited += 1;
+                if !rows.iter().any(|row| row[0] == pitfall) {
+                    writeln!(findings, "{source}:{number}: {pitfall} is not listed in {file}")
+                        .unwrap();
+                }
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+    assert!(cited > 20, "only {cited} citations");
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl TimestampClock {
         TSVAL.set(value);
     }
 
-    /// A connection comes back whose clock says `value`.
+    /// A connection comes back with its clock at `value`.
     pub(crate) fn catch_up(&mut self, now: Instant, value: u32) {
         if is_ahead(value, self.at(now)) {
             self.floor = Some(value);

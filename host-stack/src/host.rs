@@ -1,9 +1,9 @@
 //! The host stack: a passive object around an unmodified smoltcp.
 //!
 //! [`Host::poll`] takes what waits (frames and control from the engine, requests from clients), lets
-//! smoltcp work, hands established connections to the target as [`OffloadPolicy`] says, and sends what
-//! came of it. Time is its argument; it owns no thread and never waits. Whoever drives it calls it when
-//! a doorbell rang, and when [`Host::poll_at`] says.
+//! smoltcp work, hands established connections to the target according to [`OffloadPolicy`], and sends the
+//! results. Time is its argument; it owns no thread and never waits. Its driver calls it when a doorbell
+//! was rung, and at [`Host::poll_at`].
 //!
 //! A received TCP frame belongs to one of three: to a connection of the target's (goes back by
 //! [`OffloadProvider::forward`](offload_engine::chimney::provider::OffloadProvider::forward), held while the connection
@@ -118,7 +118,7 @@ pub struct Host {
     listeners: BTreeMap<u64, Listener>,
     /// Next hops are missing: when they are solicited next.
     seek_hops_at: Option<Instant>,
-    /// Ethernet addresses of the gateways that have told theirs.
+    /// Known Ethernet addresses of gateways.
     gateway_macs: BTreeMap<IpAddr, MacAddress>,
     paths: Paths,
     time_waits: TimeWaits,
@@ -126,7 +126,7 @@ pub struct Host {
     wake_at: Option<Instant>,
     /// `config.tcp` has changed since the last poll.
     tcp_changed: bool,
-    /// Since when `config.tcp` holds: silence before that says nothing about the peer.
+    /// When `config.tcp` was last changed: time without segments before that does not count against the peer.
     tcp_since: Instant,
 }
 
@@ -143,7 +143,7 @@ impl fmt::Debug for Host {
 }
 
 impl Host {
-    /// A host that nobody has talked to yet.
+    /// A new host.
     ///
     /// # Errors
     /// The configuration cannot work; see [`ConfigError`].
@@ -207,7 +207,7 @@ impl Host {
         })
     }
 
-    /// Does everything that can be done at `now`. Returns whether there was anything to do.
+    /// Does all work that is possible at `now`. Returns whether there was anything to do.
     pub fn poll(&mut self, now: Instant) -> bool {
         let due = self.wake_at.is_some_and(|at| at <= now);
         if !due && !self.has_input() {
@@ -300,7 +300,7 @@ impl Host {
         self.stats
     }
 
-    /// Takes everything that clients had asked for up to now.
+    /// Takes all requests of clients up to now.
     fn take_requests(&mut self, now: Instant) -> bool {
         let mut took = false;
         for shard in self.shards.ids() {
@@ -391,9 +391,9 @@ impl Host {
         }
     }
 
-    /// Tells a client of its own.
-    fn tell(&mut self, client: ClientId, notice: Notice) {
-        self.shards[client.shard].tell(client.tag, notice);
+    /// Sends a notice to a client.
+    fn notify(&mut self, client: ClientId, notice: Notice) {
+        self.shards[client.shard].notify(client.tag, notice);
     }
 
     fn next_wake(&mut self, now: Instant) -> Option<Instant> {

@@ -7,7 +7,7 @@
 //! * [`frame_log`]: a link whose frames are logged.
 //! * `copy`: data of net buffers into sockets.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
-//! * `observer`: what only the wire can tell of a connection.
+//! * `observer`: variables of a connection that only the wire shows.
 //! * `retrieve`: makes smoltcp read the parts of a segment that it would leave unread.
 //! * `window`: a larger window scale on the wire than smoltcp's.
 //!

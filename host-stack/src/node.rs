@@ -12,9 +12,9 @@
 //!   transmits on its own thread: no thread hop stands between a post and the wire.
 //! * *Manual progress*: no thread. The loop runs inside [`Node::wait`], on the caller's thread.
 //!
-//! A node has one client or several ([`Node::register`]), which share its device and its addresses and do not know of
-//! each other. A [`Node`] is a handle of one of them: typed, so that a call reaches that client's own state, while
-//! everything below dispatches by tag ([`Clients`]). A client's last handle takes it along.
+//! A node has one client or several ([`Node::register`]), which share its device and its addresses and are independent
+//! of each other. A [`Node`] is a typed handle of one of them, through which calls reach that client's own state;
+//! everything below dispatches by tag ([`Clients`]). A client is unregistered when its last handle is dropped.
 //!
 //! A device with several queues has a *shard* for each ([`Node::start_queues`]): engine and clients of their
 //! own, behind a lock of their own, with a thread of their own. Each is a [`Node`] to its callers. What they
@@ -23,10 +23,10 @@
 //! of them.
 //!
 //! The consumer's callbacks run with no lock held, one at a time, in order ([`Node::with`] and the
-//! engine's thread both deliver; whoever comes first). One that panics is logged and ends nothing else.
+//! engine's thread both deliver, whichever is first). One that panics is logged and ends nothing else.
 //!
-//! The lock is taken once per iteration and per call, never per packet. What the threads share, and how
-//! none of them sleeps over another's news, is in `shared`.
+//! The lock is taken once per iteration and per call, never per packet. `shared` has the state that the threads share,
+//! and the protocol by which no wake-up is lost.
 
 mod core;
 mod shared;
@@ -78,12 +78,12 @@ pub enum Progress {
     Manual,
 }
 
-/// How soon that what follows from a call has to be done ([`Node::with_lazily`]).
+/// When the effects of a call must be flushed ([`Node::with_lazily`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// Nothing follows.
+    /// There are none.
     None,
-    /// By whoever runs the loop next; before the call returns if everybody sleeps.
+    /// In the next iteration of the loop; before the call returns if no thread is awake.
     Soon,
     /// Before the call returns.
     Now,
@@ -96,7 +96,7 @@ pub struct NodeConfig {
     pub engine: EngineConfig,
     /// The host stack.
     pub host: HostConfig,
-    /// Who runs the loop.
+    /// The thread that runs the loop.
     pub progress: Progress,
     /// How long an idle loop polls before it sleeps. A wake-up across processors costs 20 to 35 µs.
     pub spin: Duration,
@@ -133,20 +133,20 @@ impl Drop for Membership {
     }
 }
 
-/// How long a node that ends goes on, at most, until what is left to be said has left: the RSTs of its clients'
-/// connections, and the end of a conversation that both sides have closed. A link that takes nothing, or a next hop
-/// that does not answer, costs this long.
+/// How long a node that ends goes on, at most, until its last frames have left: the RSTs of its clients'
+/// connections, and the FINs and ACKs of connections that both sides have closed. A link that takes nothing, or a next
+/// hop that does not answer, costs this long.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// How often a node that ends repeats its last acknowledgements.
 const LAST_ACK_REPEATS: usize = 2;
 
-/// Interval at which [`Node::linger`] looks: the end of a connection in the host stack wakes nobody.
+/// Interval at which [`Node::linger`] checks: the end of a connection in the host stack wakes no thread.
 const LINGER_PAUSE: Duration = Duration::from_millis(1);
 
 /// Ends, stops and joins the threads of all shards when the last handle of any is dropped.
 struct Threads {
-    /// The host stack, on a thread of its own, has nothing more to say. Its doorbells are rung after it.
+    /// The host stack, on a thread of its own, has no more frames to send. Its doorbells are rung after it.
     host_is_silent: Arc<AtomicBool>,
     shards: Vec<Arc<Shared<Core>>>,
     host_doorbell: Arc<Doorbell>,
@@ -164,7 +164,7 @@ pub enum WaitError {
     /// The link is gone.
     #[error("link: {0}")]
     Link(String),
-    /// A thread of the node has panicked: what its client was called for was too much for it.
+    /// A thread of the node has panicked, for example in an upcall of its client.
     #[error("node: a thread of the node has panicked")]
     Panicked,
 }
@@ -218,7 +218,7 @@ fn engine_thread(own: &Shared<Core>, shards: &[Arc<Shared<Core>>], host_is_silen
     }
 }
 
-/// Says what is left to be said: the clients have left.
+/// Sends the last frames of a node whose clients have left.
 fn finish(shard: &Shared<Core>, host_is_silent: &AtomicBool) {
     shard.finish(shard.now() + FAREWELL_MAX, |core| {
         (core.host.is_some() || host_is_silent.load(Ordering::Acquire)) && core.is_silent()
@@ -341,39 +341,39 @@ impl<C: NodeClient> Node<C> {
         &self.shared.engine_doorbell
     }
 
-    /// Who runs the loop.
+    /// The thread that runs the loop.
     pub fn progress(&self) -> Progress {
         self.shared.progress
     }
 
-    /// Acts on the client, and sends what follows from it before returning.
+    /// Calls `f` on the client, and sends the resulting frames before it returns.
     pub fn with<R>(&self, f: impl FnOnce(&mut C, &mut Connections, Instant) -> R) -> R {
         let client = self.membership.client;
         self.shared
             .with(|core, now| f(own(&mut core.clients, client), core.engine.connections(), now))
     }
 
-    /// Acts on the client, as [`Node::with`]; `f` says how soon that what follows has to be done. What waits is to
-    /// be seen by [`NodeClient::has_input`]. With manual progress it waits for the next run of the loop.
+    /// Calls `f` on the client, as [`Node::with`]; `f` returns when the effects must be flushed. What is deferred must
+    /// be visible in [`NodeClient::has_input`]. With manual progress it waits for the next run of the loop.
     pub fn with_lazily(&self, f: impl FnOnce(&mut C) -> Urgency) {
         let client = self.membership.client;
         self.shared.with_lazily(|core| f(own(&mut core.clients, client)));
     }
 
-    /// Looks at the engine of this shard: counters, link, connections.
+    /// Calls `f` on the engine of this shard: counters, link, connections.
     pub fn with_engine<R>(&self, f: impl FnOnce(&mut Engine, Instant) -> R) -> R {
         let mut state = self.shared.enter();
         f(&mut state.core.engine, self.shared.now())
     }
 
-    /// Looks at the engines of all shards of the device, one after the other, in the order of its queues.
+    /// Calls `f` on the engines of all shards of the device, one after the other, in the order of its queues.
     pub fn with_engines(&self, mut f: impl FnMut(&mut Engine, Instant)) {
         for shared in &self.threads.shards {
             f(&mut shared.enter().core.engine, shared.now());
         }
     }
 
-    /// Asks the host stack. With manual progress nothing happens until somebody runs the loop.
+    /// Sends a request to the host stack. With manual progress it is handled when the loop runs.
     pub fn request(&self, request: Request) {
         self.threads.requests.request(request);
         if self.shared.progress == Progress::Manual {
@@ -381,10 +381,10 @@ impl<C: NodeClient> Node<C> {
         }
     }
 
-    /// What listeners and connections the host stack knows, by handle.
+    /// The listeners and connections of the host stack, by handle.
     ///
     /// # Errors
-    /// It has not answered within `timeout`: with manual progress because nobody runs the loop.
+    /// It has not answered within `timeout`; with manual progress no caller runs the loop.
     pub fn list(&self, timeout: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
         let (reply, rows) = crossbeam_channel::bounded(1);
         self.request(Request::List { reply });

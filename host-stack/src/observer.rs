@@ -1,12 +1,12 @@
-//! What only the wire can tell of a connection that the host owns.
+//! Variables of a connection in the host that only the wire shows.
 //!
 //! smoltcp keeps its sequence variables to itself, and of some of them a weaker version than the
 //! target needs: it takes the window and the timestamp of any acceptable segment, rewinds SND.NXT at
 //! a retransmission time-out and does not count a window probe's byte (P3). A [`Flow`] sees every
-//! segment of one connection, in and out, in the order in which smoltcp sees them, and keeps what
-//! RFC 9293 and RFC 7323 say.
+//! segment of one connection, in and out, in the order in which smoltcp sees them, and keeps the
+//! variables of RFC 9293 and RFC 7323.
 //!
-//! It also speaks ECN for smoltcp, which does not: it says what flags a segment of smoltcp's lacks, to offer or
+//! It also handles ECN, which smoltcp does not: it returns the flags that a segment of smoltcp lacks to offer or
 //! accept ECN and to echo marks. What smoltcp sends is not ECN-capable, so no echo ever comes for it.
 //!
 //! It takes the time of one segment in each round trip, beginning with the SYN, so that the target need not
@@ -147,8 +147,8 @@ pub(crate) struct Flow {
     pub(crate) in_flight_since: Instant,
     /// Something was sent again: the path loses segments.
     pub(crate) has_retransmitted: bool,
-    /// When the peer was last heard.
-    pub(crate) last_heard_at: Instant,
+    /// When a segment of the peer was last received.
+    pub(crate) last_received_at: Instant,
     /// An RST has gone out before one came: ours, not the peer's, was the end.
     pub(crate) reset_sent: bool,
     /// An acceptable RST has come.
@@ -177,7 +177,7 @@ impl Flow {
             last_sent_at: now,
             in_flight_since: now,
             has_retransmitted: false,
-            last_heard_at: now,
+            last_received_at: now,
             reset_sent: false,
             reset_heard: false,
         }
@@ -299,7 +299,7 @@ impl Flow {
     }
 
     /// Whether the peer's SYN has come.
-    pub(crate) const fn syn_heard(&self) -> bool {
+    pub(crate) const fn syn_received(&self) -> bool {
         self.theirs.is_some()
     }
 
@@ -317,7 +317,7 @@ impl Flow {
             return;
         }
         self.peer_mac = frame.source_mac;
-        self.last_heard_at = now;
+        self.last_received_at = now;
         self.note_marks(frame);
         // RFC 7323 s4.3: only a segment that Last.ACK.sent lies at or beyond may move TS.Recent.
         if let Some(timestamps) = frame.timestamps
@@ -345,7 +345,7 @@ impl Flow {
             ecn: if has_ack { frame.accepts_ecn() } else { frame.offers_ecn() },
         });
         self.peer_mac = frame.source_mac;
-        self.last_heard_at = now;
+        self.last_received_at = now;
         self.acknowledged = frame.seq;
         self.right_edge = frame.seq + 1;
         if let Some(timestamps) = frame.timestamps {
@@ -426,7 +426,7 @@ impl Flow {
     }
 
     /// The flags that ECN adds to a segment that is about to leave; `willing`: ECN may be agreed on.
-    /// A SYN that is repeated does not offer it: somebody on the way may have dropped the first because
+    /// A SYN that is repeated does not offer it: a middlebox may have dropped the first because
     /// of it (RFC 3168 s6.1.1.1).
     pub(crate) fn ecn_flags(&self, frame: &Segment<'_>, willing: bool) -> Flags {
         let has_ack = frame.flags.contains(Flags::ACK);

@@ -60,16 +60,6 @@ impl OffloadRules {
 pub struct UploadReasons(u32);
 
 impl UploadReasons {
-    /// The optional ones (CH s8.2).
-    pub const OPTIONAL: [UploadReason; 6] = [
-        UploadReason::LowActivity,
-        UploadReason::HighDropRate,
-        UploadReason::SmallIo,
-        UploadReason::NoBufferPreposting,
-        UploadReason::HighFragmentation,
-        UploadReason::HighOutOfOrderPackets,
-    ];
-
     /// The set with `reason`.
     #[must_use]
     pub const fn with(self, reason: UploadReason) -> Self {
@@ -98,6 +88,15 @@ pub(crate) fn may_change(status: NdisStatus) -> bool {
 mod tests {
     use super::*;
 
+    const OPTIONAL: [UploadReason; 6] = [
+        UploadReason::LowActivity,
+        UploadReason::HighDropRate,
+        UploadReason::SmallIo,
+        UploadReason::NoBufferPreposting,
+        UploadReason::HighFragmentation,
+        UploadReason::HighOutOfOrderPackets,
+    ];
+
     // CH s8.2: each reason is one or the other.
     #[test]
     fn reasons_are_mandatory_or_optional() {
@@ -109,10 +108,10 @@ mod tests {
             UploadReason::HardwareFailure,
         ];
         assert!(mandatory.into_iter().all(UploadReason::is_mandatory));
-        assert!(!UploadReasons::OPTIONAL.into_iter().any(UploadReason::is_mandatory));
-        assert_eq!(mandatory.len() + UploadReasons::OPTIONAL.len(), 11);
+        assert!(!OPTIONAL.into_iter().any(UploadReason::is_mandatory));
+        assert_eq!(mandatory.len() + OPTIONAL.len(), 11);
         let some = UploadReasons::default().with(UploadReason::SmallIo);
-        let named = UploadReasons::OPTIONAL.into_iter().filter(|reason| some.contains(*reason));
+        let named = OPTIONAL.into_iter().filter(|reason| some.contains(*reason));
         assert_eq!(named.collect::<Vec<_>>(), [UploadReason::SmallIo]);
     }
 

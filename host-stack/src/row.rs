@@ -38,7 +38,7 @@ pub enum SocketState {
 }
 
 impl SocketState {
-    /// The word in the State column of `ss`.
+    /// The name in the State column of `ss`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Listen => "LISTEN",
@@ -89,7 +89,7 @@ impl From<TcpPhase> for SocketState {
     }
 }
 
-/// Where a connection's data path is, in the words of Windows' Offload State column.
+/// The location of a connection's data path, by the names of Windows' Offload State column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OffloadState {
@@ -112,9 +112,9 @@ impl fmt::Display for OffloadState {
 /// Why a hand-over was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The target has answered this.
+    /// The status that the target returned.
     Target(NdisStatus),
-    /// The host has not begun, or not gone on: why, in words.
+    /// Why the host has not begun it, or not completed it.
     Host(&'static str),
 }
 

@@ -1,8 +1,8 @@
 //! Two nodes on virtual time: the standard test bench.
 //!
 //! A [`Pair`] polls two nodes, each a [`Core`] or (on several queues) [`Cores`], by turns until
-//! neither has anything to do, then moves the clock to the next moment at which one of them wants to
-//! be polled. Nothing sleeps and nothing depends on the machine, so a run is a function of its
+//! neither has anything to do, then moves the clock to the next time at which one of them has to be
+//! polled. Nothing sleeps and nothing depends on the machine, so a run is a function of its
 //! seeds. A run that makes no progress fails instead of hanging: [`ITERATIONS_MAX`] bounds the
 //! work at one moment, the caller's limit the virtual time.
 
@@ -19,7 +19,7 @@ pub const ITERATIONS_MAX: usize = 1_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stall {
-    /// Nothing is due any more.
+    /// No event is pending.
     #[error("simulation: nothing is due and the condition does not hold at {0:?}")]
     Idle(Instant),
     /// The limit of virtual time is reached.
@@ -90,7 +90,7 @@ impl<A: Simulated, B: Simulated> Pair<A, B> {
         Self { a, b, now: Instant::ZERO }
     }
 
-    /// Runs until `done` has a result; it is asked after each round of both nodes, and may act on them.
+    /// Runs until `done` has a result; it is called after each round of both nodes, and may act on them.
     ///
     /// # Errors
     /// The run stalls, or virtual time passes `limit`.

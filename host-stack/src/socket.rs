@@ -38,13 +38,12 @@ pub struct ListenerId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EndpointId(pub u64);
 
-/// Who uses a node: a client, or the clients of one kind that were registered with several shards together. Local
-/// endpoints are a consumer's.
+/// Owner of local endpoints: a client, or the clients of one kind that were registered with several shards together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConsumerId(pub u64);
 
 impl ConsumerId {
-    /// Whose clients the node was started with.
+    /// The consumer of the clients that the node was started with.
     pub const FIRST: Self = Self(0);
 }
 
@@ -70,7 +69,7 @@ pub enum OffloadPolicy {
 /// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection, by default.
 pub const AUTO_OFFLOAD_BYTES: u64 = 64 * 1024;
 
-/// What a client wants.
+/// A request of a client to the host stack.
 #[derive(Debug)]
 pub enum Request {
     /// Reserve a local endpoint for this client, which may listen on it and connect from it. Answered by `Bound` or
@@ -78,10 +77,10 @@ pub enum Request {
     Bind {
         /// The endpoint's name, chosen by the client.
         endpoint: EndpointId,
-        /// Where; port 0: an ephemeral one that nobody uses. An unspecified address: all of the node's.
+        /// The address. Port 0: a free ephemeral port. An unspecified address: all of the node's.
         local: SocketAddr,
     },
-    /// Let go of an endpoint. A listener on it and connections from it live on, and hold the port for themselves.
+    /// Release an endpoint. A listener on it and connections from it live on, and keep the port in use.
     Unbind {
         /// Which.
         endpoint: EndpointId,
@@ -92,8 +91,8 @@ pub enum Request {
         handle: OffloadHandle,
         /// Where from; `None`: the node's address of that family, an ephemeral port. Port 0: ephemeral.
         local: Option<SocketAddr>,
-        /// From this endpoint, which the client has bound, and `local` says nothing. If there is none of that name,
-        /// the local end gets it, and is reserved until `Unbind`, unless the connection cannot be made.
+        /// The endpoint to connect from, which the client has bound; `local` is ignored then. If there is none of that
+        /// name, the local end gets the name, and is reserved until `Unbind`, unless the connection cannot be made.
         endpoint: Option<EndpointId>,
         /// Where to.
         remote: SocketAddr,
@@ -126,11 +125,11 @@ pub enum Request {
         handle: OffloadHandle,
         /// The data.
         list: NetBufferList,
-        /// It begins a segment: it waits until all before it has left. A segment that is sent again may begin
+        /// It begins a segment: it is sent when all data before it has been sent. A retransmitted segment may begin
         /// elsewhere.
         apart: bool,
     },
-    /// The client has used up that much of what `Data` brought.
+    /// The client has consumed so many bytes that `Data` delivered.
     Consumed {
         /// Which connection.
         handle: OffloadHandle,
@@ -148,8 +147,8 @@ pub enum Request {
         /// Which connection.
         handle: OffloadHandle,
     },
-    /// Hand this connection to the target, whatever the policy says, as soon as that is possible. Nothing
-    /// answers but what follows from it: `Offloading`.
+    /// Hand this connection to the target as soon as that is possible, regardless of the policy. The only answer is
+    /// the `Offloading` that follows.
     Offload {
         /// Which connection.
         handle: OffloadHandle,
@@ -159,21 +158,21 @@ pub enum Request {
         /// Which connection.
         handle: OffloadHandle,
     },
-    /// The client is there, and this is where it hears of its own connections and listeners. The first word of each.
+    /// Registers a client and its channel of notices. Each client's first request.
     Register {
-        /// What messages call it.
+        /// Its name in messages.
         name: &'static str,
-        /// Whom it belongs to.
+        /// Its consumer.
         consumer: ConsumerId,
-        /// What it is told.
+        /// Channel of the notices about its connections and listeners.
         notices: crossbeam_channel::Sender<Notice>,
     },
-    /// The client is gone: its listeners too, and its connections end with an RST, wherever they are. It hears nothing
-    /// any more.
+    /// Unregisters the client: its listeners are closed, its connections are reset in either stack, and it gets no
+    /// more notices.
     Leave,
-    /// What listeners and connections there are, by handle.
+    /// List listeners and connections by handle.
     List {
-        /// Where the rows go; nobody waits for room in it.
+        /// Channel for the rows, which must have room.
         reply: crossbeam_channel::Sender<alloc::vec::Vec<ConnectionRow>>,
     },
 }
@@ -209,7 +208,7 @@ pub enum HostError {
     /// Retransmission limit.
     #[error("TCP: peer does not answer (retransmission limit)")]
     RetransmissionLimit,
-    /// Retransmission limit, and what ICMP had said (RFC 9293 SHLD-25, RFC 5461 s2).
+    /// Retransmission limit, with the last ICMP error (RFC 9293 SHLD-25, RFC 5461 s2).
     #[error("TCP: peer does not answer (retransmission limit); ICMP: {0}")]
     Unanswered(SoftError),
     /// The target refused the connection and it could not be kept in the host.
@@ -223,7 +222,7 @@ pub enum HostError {
     Aborted,
 }
 
-/// What the host stack tells a client.
+/// A notification from the host stack to a client.
 #[derive(Debug)]
 pub enum Notice {
     /// The endpoint is reserved.
@@ -254,7 +253,7 @@ pub enum Notice {
         /// Why.
         error: HostError,
     },
-    /// The handshake is done. If `offloading`, the next sign of the connection is
+    /// The handshake is done. If `offloading`, the next upcall of the connection is
     /// `OffloadClient::offloaded`; else its data comes as `Data`.
     ///
     /// Comes again, with `offloading` false, when the target has refused a connection that was being
@@ -337,7 +336,7 @@ pub enum Notice {
         /// Which connection.
         handle: OffloadHandle,
     },
-    /// The peer has acknowledged our FIN. Of a connection that was uploaded the target may have said so before.
+    /// The peer has acknowledged our FIN. For a connection that was uploaded the target may have reported it already.
     ShutDown {
         /// Which connection.
         handle: OffloadHandle,
@@ -351,13 +350,13 @@ pub enum Notice {
     },
 }
 
-/// A request, and the client that makes it: connections and listeners are its own. [`ClientTag::NOBODY`]: somebody who
-/// gets no notices.
+/// A request and the client that makes it, which will own the connection or listener. [`ClientTag::NOBODY`]: a caller
+/// that gets no notices.
 #[derive(Debug)]
 pub struct ClientRequest {
-    /// Who asks.
+    /// The client.
     pub client: ClientTag,
-    /// For what.
+    /// Its request.
     pub request: Request,
 }
 
@@ -391,7 +390,7 @@ impl SocketPort {
         &self.requests
     }
 
-    /// A name nobody has had: for [`OffloadHandle`], [`ListenerId`] or [`EndpointId`].
+    /// A fresh name for an [`OffloadHandle`], a [`ListenerId`] or an [`EndpointId`].
     pub fn allocate(&self) -> u64 {
         self.requests.allocate()
     }
@@ -403,7 +402,7 @@ impl SocketPort {
 
     /// The next notice, if there is one.
     pub fn notice(&self) -> Option<Notice> {
-        // Asked in every iteration, and mostly in vain: a look is cheaper than a try.
+        // Common case: `is_empty()` is cheaper than `try_recv()`.
         if self.notices.is_empty() {
             return None;
         }
@@ -416,7 +415,7 @@ impl SocketPort {
     }
 }
 
-/// The way down to the host stack, which the clients of a shard share. Whoever gets no notices may use it as it is.
+/// The channel of requests to the host stack, which the clients of a shard share; for callers that need no notices.
 #[derive(Clone, Debug)]
 pub struct RequestPort {
     requests: crossbeam_channel::Sender<ClientRequest>,
@@ -441,12 +440,12 @@ impl RequestPort {
         (0..count).map(pair).collect()
     }
 
-    /// A name nobody has had.
+    /// A fresh name.
     pub(crate) fn allocate(&self) -> u64 {
         self.next_id.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Tells the host stack of a client, and makes the client's port.
+    /// Registers a client with the host stack, and returns the client's port.
     pub fn register(
         &self,
         client: ClientTag,
@@ -458,7 +457,7 @@ impl RequestPort {
         SocketPort { client, requests: self.clone(), notices }
     }
 
-    /// Sends a request of nobody's, and wakes the host stack.
+    /// Sends a request without a client, and wakes the host stack.
     pub fn request(&self, request: Request) {
         self.request_of(ClientTag::NOBODY, request);
     }
@@ -471,11 +470,11 @@ impl RequestPort {
     }
 }
 
-/// The host's end of the channel from the clients of a shard. Notices go by what [`Request::Register`] has brought;
-/// the engine's doorbell is rung after sending, for clients live with the engine.
+/// The host's end of the channel from the clients of a shard. Notices go through the channels of [`Request::Register`];
+/// the engine's doorbell is rung after sending, since clients live with the engine.
 #[derive(Debug)]
 pub struct HostSocketPort {
-    /// What clients want.
+    /// Requests of the clients.
     pub requests: crossbeam_channel::Receiver<ClientRequest>,
     /// Allocator of handles for accepted connections.
     pub next_id: std::sync::Arc<core::sync::atomic::AtomicU64>,

@@ -1,21 +1,21 @@
-//! Byte streams over connections before and after offload: a client for whoever wants plain TCP.
+//! Byte streams over connections before and after offload: a client for plain TCP.
 //!
 //! [`Streams`] is the logical switch above the stacks (CH-ARC-3): what is sent on a stream goes
 //! straight through the chimney while the connection is offloaded, and through the host stack while it
-//! is not; around a hand-over it waits until it is settled who has taken what, so order never breaks.
+//! is not. During a hand-over it waits until the stack that carries it is known, so order is kept.
 //!
 //! | state | what is sent meanwhile |
 //! |---|---|
-//! | InHost | goes to the host by `Request::Send`, as credit allows |
-//! | Offloading | waits; what reached the host too late comes back by `Notice::Returned`, and goes first |
+//! | InHost | goes to the host by `Request::Send`, within the credit |
+//! | Offloading | waits; data that reached the host too late comes back by `Notice::Returned`, and is sent first |
 //! | Offloaded | is posted to the target |
 //! | Uploading | waits |
 //!
 //! Received data is indicated, or fills receive requests that are posted in advance ([`Streams::post_receives`],
 //! CH-RCV-1): in order, each until it is full or a PSH ends it. Without a request data is indicated again.
 //!
-//! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] bytes that nobody has
-//! read, and the peer's window closes; what fits the requests that are posted comes on top. Of the host's it holds at
+//! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] unread bytes, and the
+//! peer's window closes; the posted requests can hold more. From the host it holds at
 //! most [`RECEIVE_CREDIT_BYTES`]. When a connection in the host enters TIME-WAIT the stream gets everything that is
 //! left, beyond that limit: at most one receive buffer
 //! ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)) more.
@@ -55,7 +55,7 @@ const BLOCK_PIECES: usize = 4;
 /// Blocks of a stream, beside the one being filled, that are kept for reuse.
 const BLOCKS_MAX: usize = 2;
 
-/// Receive requests that a stream keeps posted: one is filled while the client sees to the other.
+/// Receive requests that a stream keeps posted: one is filled while the client handles the other.
 const RECEIVES_POSTED: usize = 2;
 
 /// Memory for received bytes. A block is filled from its front, handed out in pieces, and filled anew when all of
@@ -76,9 +76,9 @@ impl Blocks {
         self.filling.split().freeze()
     }
 
-    /// Goes on with another block that has `room` bytes: the oldest, if nobody has a piece of it any more.
+    /// Continues with another block that has `room` bytes: the oldest, if no piece of it is in use any more.
     fn turn(&mut self, room: usize) {
-        // Exhausted, so it says nothing of its size; it may be the first, which has none.
+        // Exhausted, so its size is unknown; it may be the first, which has none.
         self.full.push_back(core::mem::take(&mut self.filling));
         if self.full.front_mut().is_some_and(|oldest| oldest.try_reclaim(room)) {
             self.filling = self.full.pop_front().unwrap_or_default();
@@ -94,7 +94,7 @@ impl Blocks {
     }
 }
 
-/// What a stream looks like from outside.
+/// The state of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamStatus {
     /// Where its data path is.
@@ -129,9 +129,9 @@ enum Item {
 struct Stream {
     status: StreamStatus,
     receive_queue: VecDeque<Bytes>,
-    /// Where received bytes lie.
+    /// Memory of received bytes.
     blocks: Blocks,
-    /// Refused data waits with whoever has the connection.
+    /// The stack that has the connection keeps refused data.
     refused: bool,
     /// Receive requests that are posted.
     receives_posted: usize,
@@ -147,12 +147,12 @@ struct Stream {
     to_return: usize,
     /// A shutdown was requested of the host, and it is not known that it has gone on to the target.
     shutdown_in_host: bool,
-    /// The target or the host has been asked for FIN.
+    /// A FIN was requested of the target or the host.
     closing: bool,
-    /// What ICMP had said before the target gave up.
+    /// The last ICMP error before the target gave up.
     soft_error: Option<SoftError>,
-    /// The host has said what it took before the hand-over. The target may be quicker than that notice,
-    /// and what comes back must go first.
+    /// The host's notice of what it took before the hand-over has come. The target may be ready before that notice,
+    /// and returned lists must be sent first.
     settled: bool,
     /// Delivered by the host, not yet consumed.
     host_unconsumed: usize,
@@ -174,7 +174,7 @@ impl Outstanding {
 
     /// `list` is complete, or has come back as it went.
     fn remove(&mut self, list: &NetBufferList) {
-        debug_assert!(self.lists > 0, "a list that nobody has");
+        debug_assert!(self.lists > 0, "a list that was not given");
         self.lists = self.lists.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(list.bytes_transferred + list.data_length());
     }
@@ -234,7 +234,7 @@ impl Stream {
         self.give_back();
     }
 
-    /// Completes what nobody will ever be given, once all that is older has come back.
+    /// Completes lists that will never be sent, once all older ones have come back.
     fn give_back(&mut self) {
         if !self.status.closed || self.below.lists > 0 {
             return;
@@ -261,7 +261,7 @@ impl Stream {
         self.give_back();
     }
 
-    /// The host serves the connection, from now on or again. What had come back goes first.
+    /// The host serves the connection, from now on or again. Returned lists are sent first.
     fn enter_host(&mut self) {
         debug_assert_eq!(self.to_return, 0, "the host returns before it takes back");
         self.status.state = OffloadState::InHost;
@@ -271,7 +271,7 @@ impl Stream {
         }
     }
 
-    /// Whether our FIN is acknowledged, where no disconnect request of ours will tell: the FIN was asked for
+    /// Whether our FIN is acknowledged, where no disconnect request will complete: the FIN was requested
     /// before the target had the connection.
     fn see_fin(&mut self, io: &ConnectionIo<'_>) {
         if self.closing && !self.status.shut_down {
@@ -311,11 +311,11 @@ struct Listener {
     accepted: VecDeque<OffloadHandle>,
 }
 
-/// The streams and listeners of a client that wants plain TCP.
+/// The streams and listeners of a client for plain TCP.
 #[derive(Debug)]
 pub struct Streams {
     port: SocketPort,
-    /// Local endpoints that were asked for; `None`: no answer yet.
+    /// Requested local endpoints; `None`: no answer yet.
     endpoints: HashMap<EndpointId, Option<Result<SocketAddr, HostError>>>,
     streams: HashMap<OffloadHandle, Stream>,
     listeners: HashMap<ListenerId, Listener>,
@@ -344,8 +344,8 @@ impl Streams {
         self.receive_bytes = bytes.min(RECEIVE_QUEUE_BYTES_MAX);
     }
 
-    /// Starts to reserve a local endpoint, so that nobody else on the node can have it; port 0: one that is free.
-    /// [`Streams::bound`] tells whether it is reserved.
+    /// Starts to reserve a local endpoint for this client alone; port 0: a free one. [`Streams::bound`] returns the
+    /// result.
     pub fn bind(&mut self, local: SocketAddr) -> EndpointId {
         let endpoint = EndpointId(self.port.allocate());
         self.endpoints.insert(endpoint, None);
@@ -353,19 +353,19 @@ impl Streams {
         endpoint
     }
 
-    /// What a reserved endpoint is, or why it is not reserved; `None` while that is not known.
+    /// The address of a reserved endpoint, or why it is not reserved; `None` until the host answers.
     pub fn bound(&self, endpoint: EndpointId) -> Option<Result<SocketAddr, HostError>> {
         *self.endpoints.get(&endpoint)?
     }
 
-    /// Lets go of an endpoint. A listener on it and connections from it live on.
+    /// Releases an endpoint. A listener on it and connections from it live on.
     pub fn unbind(&mut self, endpoint: EndpointId) {
         if self.endpoints.remove(&endpoint).is_some() {
             self.port.request(Request::Unbind { endpoint });
         }
     }
 
-    /// Starts to connect. [`Streams::status`] tells how it goes.
+    /// Starts to connect. [`Streams::status`] has the progress.
     pub fn connect(
         &mut self,
         local: Option<SocketAddr>,
@@ -379,7 +379,7 @@ impl Streams {
         handle
     }
 
-    /// Starts to listen. [`Streams::listening`] tells whether it does.
+    /// Starts to listen. [`Streams::listening`] returns the result.
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
         self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
@@ -388,7 +388,7 @@ impl Streams {
         listener
     }
 
-    /// Where a listener listens, or why it does not; `None` while that is not known.
+    /// The address of a listener, or why it does not listen; `None` until the host answers.
     pub fn listening(&self, listener: ListenerId) -> Option<Result<SocketAddr, HostError>> {
         self.listeners.get(&listener)?.state
     }
@@ -398,7 +398,7 @@ impl Streams {
         self.listeners.get_mut(&listener)?.accepted.pop_front()
     }
 
-    /// Whether [`Streams::accept`] has a connection to give.
+    /// Whether [`Streams::accept`] has a connection.
     pub fn has_accepted(&self, listener: ListenerId) -> bool {
         self.listeners.get(&listener).is_some_and(|listener| !listener.accepted.is_empty())
     }
@@ -410,7 +410,7 @@ impl Streams {
         }
     }
 
-    /// How a stream is; `None`: no such stream, or forgotten.
+    /// The state of a stream; `None`: no such stream, or forgotten.
     pub fn status(&self, handle: OffloadHandle) -> Option<StreamStatus> {
         self.streams.get(&handle).map(|stream| stream.status)
     }
@@ -430,7 +430,7 @@ impl Streams {
         context
     }
 
-    /// Posts a chain of net buffer lists, whose contexts are set. [`Streams::completed`] gives them back.
+    /// Posts a chain of net buffer lists with their contexts. [`Streams::completed`] returns them.
     pub fn post(
         &mut self,
         now: Instant,
@@ -490,8 +490,8 @@ impl Streams {
         }
     }
 
-    /// Has the connection handed to the target, whatever the policy says. [`StreamStatus::state`] tells how it
-    /// goes; what is sent meanwhile waits.
+    /// Has the connection handed to the target, regardless of the policy. [`StreamStatus::state`] has the
+    /// progress; data that is sent meanwhile waits.
     pub fn offload(&mut self, handle: OffloadHandle) {
         self.port.request(Request::Offload { handle });
     }
@@ -520,7 +520,7 @@ impl Streams {
         self.streams.remove(&handle);
     }
 
-    /// Gives what waits to whoever has the connection.
+    /// Passes queued data to the stack that has the connection.
     fn push(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         match stream.status.state {

@@ -1,6 +1,6 @@
 //! A larger window scale on the wire than smoltcp's.
 //!
-//! smoltcp derives its scale from the receive buffer: 256 KiB mean scale 3, which can say no more
+//! smoltcp derives its scale from the receive buffer: 256 KiB mean scale 3, which allows no more
 //! than 512 KiB for the life of the connection, in the target too. A buffer of the target's 4 MiB
 //! would have the right scale (7), but would also offer all of it at once, which the target could never take
 //! back, and cost every handshake 4 MiB of zeroed memory. That is lazy only as long as the allocator maps
@@ -14,7 +14,7 @@ use offload_engine::tcp::Flags;
 
 use crate::wire::WINDOW_SCALE_MAX;
 
-/// Bytes that one window field can say.
+/// Largest value of a window field.
 const WINDOW_FIELD_MAX: usize = 65_535;
 const ETHERNET_HEADER: usize = 14;
 const IPV6_HEADER: usize = 40;
@@ -24,7 +24,7 @@ const WINDOW_SCALE: u8 = 3;
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 
-/// Smallest scale that can say a window of `bytes`, at most 14.
+/// Smallest scale that allows a window of `bytes`, at most 14.
 pub(crate) fn scale_for(bytes: usize) -> u8 {
     let fits = |scale: &u8| WINDOW_FIELD_MAX << scale >= bytes;
     (0..WINDOW_SCALE_MAX).find(fits).unwrap_or(WINDOW_SCALE_MAX)

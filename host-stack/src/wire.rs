@@ -230,24 +230,24 @@ pub(crate) struct Way {
 }
 
 /// A bare acknowledgement, or a FIN.
-pub(crate) fn ack_frame(way: Way, ttl: u8, said: &Acknowledgement) -> Option<Vec<u8>> {
-    data_frame(way, ttl, said, &[])
+pub(crate) fn ack_frame(way: Way, ttl: u8, ack: &Acknowledgement) -> Option<Vec<u8>> {
+    data_frame(way, ttl, ack, &[])
 }
 
 /// An acknowledgement with data.
 pub(crate) fn data_frame(
     way: Way,
     ttl: u8,
-    said: &Acknowledgement,
+    ack: &Acknowledgement,
     payload: &[u8],
 ) -> Option<Vec<u8>> {
     let Way { macs, from, to } = way;
     let builder = packet(macs, (from.ip(), to.ip()), ttl)?
-        .tcp(from.port(), to.port(), said.seq.0, said.window)
-        .ack(said.ack.0);
-    let builder = if said.fin { builder.fin() } else { builder };
-    let builder = if said.ece { builder.ece() } else { builder };
-    write(stamped(builder, said.timestamps)?, payload)
+        .tcp(from.port(), to.port(), ack.seq.0, ack.window)
+        .ack(ack.ack.0);
+    let builder = if ack.fin { builder.fin() } else { builder };
+    let builder = if ack.ece { builder.ece() } else { builder };
+    write(stamped(builder, ack.timestamps)?, payload)
 }
 
 /// An RST for a connection that could not be kept: at SND.NXT, which the peer accepts (RFC 5961 s3.2).

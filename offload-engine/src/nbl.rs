@@ -122,7 +122,7 @@ impl NetBuffer {
         }
     }
 
-    /// Replaces shared memory that its owner wants back by copies of it, wherever the data starts.
+    /// Replaces shared memory that its owner has withdrawn by copies of it, wherever the data starts.
     pub fn detach_withdrawn(&mut self) {
         self.mdls.iter_mut().filter(|mdl| mdl.is_withdrawn()).for_each(copy_aside);
     }
@@ -211,7 +211,7 @@ impl NetBufferList {
 pub type NblChain = VecDeque<NetBufferList>;
 
 /// A receive request: a NET_BUFFER_LIST of one NET_BUFFER of memory that the target writes (CH-RCV-1). The
-/// memory moves into the target with the post and back with the completion, so nobody else can see it half written.
+/// memory moves into the target with the post and back with the completion, so it is never visible half written.
 #[derive(Clone, Debug)]
 pub struct ReceiveBufferList {
     /// The memory, in order; each piece is usable as far as its length. None of it: a zero-byte request, which asks

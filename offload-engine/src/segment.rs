@@ -1,9 +1,8 @@
 //! A TCP segment as it was received: sequence numbers, flags, options, ECN bits; and ICMP errors that quote one.
 //!
-//! What parses frames and what runs a connection share these types, and neither knows the other.
+//! `frame` and `tcp` share these types, and are independent of each other.
 
 use core::{
-    cmp::Ordering,
     fmt,
     ops::{Add, AddAssign, Sub},
 };
@@ -47,11 +46,6 @@ impl SeqNum {
     /// The earlier of two.
     pub fn earlier(self, other: Self) -> Self {
         if self.is_before(other) { self } else { other }
-    }
-
-    /// Order in sequence space.
-    pub fn order(self, other: Self) -> Ordering {
-        self.distance(other).cmp(&0)
     }
 }
 
@@ -203,16 +197,16 @@ impl Ecn {
 pub struct PathError {
     /// Sequence number of the quoted segment.
     pub seq: SeqNum,
-    /// What it says.
+    /// Its kind.
     pub kind: PathErrorKind,
 }
 
-/// What an ICMP error says.
+/// The kind of an ICMP error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathErrorKind {
     /// "Fragmentation needed and DF set" (RFC 1191 s4), "packet too big" (RFC 4443 s3.2).
     TooBig {
-        /// MTU of the next hop, in bytes; 0: a router that does not tell (RFC 1191 s5).
+        /// MTU of the next hop, in bytes; 0: the router does not report it (RFC 1191 s5).
         next_hop_mtu: u32,
         /// Bytes of the quoted IP packet, as its header has them.
         packet_len: u32,
@@ -231,10 +225,10 @@ pub enum SoftError {
     /// The last router does not reach the host.
     #[error("host unreachable")]
     HostUnreachable,
-    /// The host does not know TCP.
+    /// Protocol unreachable: no TCP at the host.
     #[error("protocol unreachable")]
     ProtocolUnreachable,
-    /// The host has nobody at that port.
+    /// Port unreachable.
     #[error("port unreachable")]
     PortUnreachable,
     /// A router on the way may not pass it on.
@@ -263,7 +257,6 @@ mod tests {
             prop_assert_eq!(b - ahead, a);
             prop_assert_eq!(a.later(b), b);
             prop_assert_eq!(a.earlier(b), a);
-            prop_assert_eq!(a.order(b), Ordering::Less);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | class | who may change it | back at terminate |
 //! |---|---|---|
-//! | const | nobody | no |
+//! | const | neither | no |
 //! | cached | the host, by Update | no |
 //! | delegated | the target, while offloaded | yes |
 //!
@@ -218,7 +218,7 @@ pub struct TcpUpdate {
     pub keep_alive_restart: bool,
     /// MAX_RT_RESTART: TotalRT starts from zero.
     pub max_rt_restart: bool,
-    /// UPDATE_RCV_WND: the peer is told of the window that InitialRcvWnd makes possible.
+    /// UPDATE_RCV_WND: the window that InitialRcvWnd makes possible is advertised to the peer.
     pub update_rcv_wnd: bool,
 }
 
@@ -425,7 +425,7 @@ impl ConnectionState {
     }
 
     /// Context of the last list of `send_data` if it is the data of a graceful disconnect whose own list has
-    /// completed UPLOAD_IN_PROGRESS: no client is told of its completion. Reserved: clients do not use it.
+    /// completed UPLOAD_IN_PROGRESS: its completion is not reported. Reserved: clients do not use it.
     pub const DISCONNECT_DATA: u64 = u64::MAX;
 }
 

@@ -81,12 +81,12 @@ mod waiting {
     pub struct Condvar(primitive::Condvar);
 
     impl Condvar {
-        /// One that nobody waits for.
+        /// A new one, without waiters.
         pub fn new() -> Self {
             Self::default()
         }
 
-        /// Lets go of the lock, waits for [`Condvar::notify_all`] or for `timeout` to pass, and takes the lock
+        /// Releases the lock, waits for [`Condvar::notify_all`] or for `timeout` to pass, and takes the lock
         /// again. May return without either.
         pub fn wait<'a, T>(
             &self,
@@ -178,12 +178,12 @@ mod spinning {
     }
 
     impl Condvar {
-        /// One that nobody waits for.
+        /// A new one, without waiters.
         pub fn new() -> Self {
             Self::default()
         }
 
-        /// Lets go of the lock, waits for [`Condvar::notify_all`] or for `timeout` to pass, and takes the lock
+        /// Releases the lock, waits for [`Condvar::notify_all`] or for `timeout` to pass, and takes the lock
         /// again. May return without either.
         pub fn wait<'a, T>(
             &self,

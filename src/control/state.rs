@@ -79,7 +79,10 @@ fn tcp_cached(cached: &TcpCached) -> Value {
 
 fn tcp_delegated(queried: &TcpQueried) -> Value {
     let TcpQueried { delegated, send_backlog_size, receive_backlog_size } = *queried;
-    let timer = |count: &str, TimerState { count: number, timeout_delta }| json!({ count: number, "TimeoutDelta": ticks(timeout_delta) });
+    let timer = |count: &str, timer: TimerState| {
+        let TimerState { count: number, timeout_delta } = timer;
+        json!({ count: number, "TimeoutDelta": ticks(timeout_delta) })
+    };
     let mut document = json!(delegated);
     document["KeepAlive"] = timer("ProbeCount", delegated.keep_alive);
     document["Retransmit"] = timer("Count", delegated.retransmit);

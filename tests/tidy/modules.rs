@@ -7,9 +7,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
+    fs,
 };
 
-use super::{code, files};
+use super::{code, files, root};
 
 /// The order of one library's modules.
 struct Layers {
@@ -316,6 +317,17 @@ fn modules_import_what_lies_below() {
         assert!(sources.len() > 30, "only {} files", sources.len());
         let findings = order_errors(layers, &sources);
         assert!(findings.is_empty(), "\n{findings}");
+    }
+}
+
+/// `docs/architecture.md` has a row for each library.
+#[test]
+fn the_document_has_the_order() {
+    let text = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    for layers in LIBRARIES {
+        let library = layers.sources.trim_end_matches("/src/");
+        let row = format!("| `{library}` | `{}` |", layers.order.join(" < "));
+        assert!(text.contains(&row), "docs/architecture.md has not the row\n{row}");
     }
 }
 

@@ -44,7 +44,7 @@ const DEFAULT_MSS: (u16, u16) = (536, 1220);
 pub(crate) struct Surroundings<'a> {
     /// The connection's name.
     pub(crate) tuple: FlowKey,
-    /// What the wire says.
+    /// The observer's record of the wire.
     pub(crate) flow: &'a Flow,
     /// SND.UNA by counting: first sequence number + bytes written - bytes in the send queue.
     pub(crate) snd_una: SeqNum,
@@ -71,7 +71,7 @@ pub(crate) enum ExportError {
     /// Before ESTABLISHED, or over (CH-ST-1).
     #[error("connection is in state {0}")]
     Phase(State),
-    /// The socket and the wire tell different stories.
+    /// Socket and wire disagree.
     #[error("socket and wire disagree about {0}")]
     Disagreement(&'static str),
     /// The socket has been emptied and did not give up all it held: the connection is lost.
@@ -203,8 +203,8 @@ impl Interview {
     /// Asks for SND.NXT and RCV.NXT: an acknowledgement of what cannot have been sent is challenged.
     fn opening(&mut self, surroundings: &Surroundings<'_>) -> Result<Opening, ExportError> {
         let flow = surroundings.flow;
-        let beyond = self.stage.line(flow.acknowledged, flow.snd_max + 0x4000_0000, 0);
-        let answers = self.stage.say(self.clock, &beyond);
+        let beyond = self.stage.bare(flow.acknowledged, flow.snd_max + 0x4000_0000, 0);
+        let answers = self.stage.inject(self.clock, &beyond);
         let Some((snd_nxt, rcv_nxt)) =
             answers.first().and_then(|answer| Some((answer.seq, answer.ack?)))
         else {
@@ -235,7 +235,7 @@ impl Interview {
         agreed: Agreed,
         surroundings: &Surroundings<'_>,
     ) -> Result<Data, ExportError> {
-        self.silence();
+        self.disable_delays();
         let undelivered = self.receive_all();
         // Nothing was promised of what no SACK has reported: without SACK it may be dropped.
         let ahead = surroundings.flow.right_edge.is_after(opening.rcv_nxt);
@@ -254,8 +254,8 @@ impl Interview {
         matches!(state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Nothing may delay or limit an answer from now on (P2).
-    fn silence(&mut self) {
+    /// Turns off everything that could delay or limit an answer (P2).
+    fn disable_delays(&mut self) {
         let socket = self.stage.socket(self.socket);
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
@@ -289,11 +289,11 @@ impl Interview {
         for _ in 0..=BLOCKS_MAX {
             // An empty segment at RCV.NXT touches no block, so the lowest is reported next; data left
             // of the window is acknowledged at once, without a rate limit.
-            let probe = self.stage.line(rcv_nxt, snd_una, u16::MAX);
-            self.stage.say(self.clock, &probe);
-            let mut stale = self.stage.line(rcv_nxt - 2, snd_una, u16::MAX);
+            let probe = self.stage.bare(rcv_nxt, snd_una, u16::MAX);
+            self.stage.inject(self.clock, &probe);
+            let mut stale = self.stage.bare(rcv_nxt - 2, snd_una, u16::MAX);
             stale.payload = &ZEROS[..1];
-            let answers = self.stage.say(self.clock, &stale);
+            let answers = self.stage.inject(self.clock, &stale);
             let Some((left, right)) = answers.first().and_then(|answer| answer.sack) else {
                 return Ok(blocks);
             };
@@ -303,9 +303,9 @@ impl Interview {
                 return Err(ExportError::Lost("out-of-order data"));
             };
             for start in (0..gap).step_by(PIECE_MAX) {
-                let mut plug = self.stage.line(rcv_nxt + start as u32, snd_una, u16::MAX);
+                let mut plug = self.stage.bare(rcv_nxt + start as u32, snd_una, u16::MAX);
                 plug.payload = &ZEROS[..(gap - start).min(PIECE_MAX)];
-                self.stage.say(self.clock, &plug);
+                self.stage.inject(self.clock, &plug);
             }
             let received = self.receive_all().concat();
             if received.len() != gap + length {
@@ -359,10 +359,10 @@ fn describe(
             constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
             cached: NeighborCached {
                 dl_destination_address: flow.peer_mac,
-                host_reachability_delta: ticks_since(now, flow.last_heard_at),
+                host_reachability_delta: ticks_since(now, flow.last_received_at),
             },
             delegated: NeighborDelegated {
-                nic_reachability_delta: ticks_since(now, flow.last_heard_at),
+                nic_reachability_delta: ticks_since(now, flow.last_received_at),
             },
         },
         path: PathState {

@@ -1,6 +1,6 @@
 //! A connection re-enters smoltcp: replay of a handshake, and of what is in flight.
 //!
-//! The new socket believes that it has opened the connection itself, with ISN = SND.UNA - 1, that the
+//! To the new socket it has opened the connection itself, with ISN = SND.UNA - 1, that the
 //! peer's sequence numbers start before the undelivered data, and that it has just sent what is in
 //! flight. Its sequence numbers are the connection's, so frames need no shift afterwards.
 //!
@@ -40,7 +40,7 @@ use smoltcp::{
 use super::{
     BLOCKS_MAX, PIECE_MAX,
     isn::{SALTS, seed_for},
-    stage::{Said, Stage},
+    stage::{Sent, Stage},
 };
 use crate::{
     copy::send_piece, observer::RTO_TICKS, window::scale_of_buffer, wire::WINDOW_SCALE_MAX,
@@ -248,43 +248,43 @@ impl<'a> Replay<'a> {
         }
         let scale = scale_of_buffer(self.receive_buffer);
         let scale_matches =
-            |said: &Said| !self.constant.window_scaling_enabled || said.window_scale == Some(scale);
-        let said = stage.listen(now);
-        let syn = said.first()?;
+            |syn: &Sent| !self.constant.window_scaling_enabled || syn.window_scale == Some(scale);
+        let sent = stage.listen(now);
+        let syn = sent.first()?;
         (syn.control == TcpControl::Syn && syn.seq == isn && scale_matches(syn))
             .then_some((stage, socket))
     }
 
     /// A segment of the peer's, with a timestamp where they were agreed.
-    fn line(&self, stage: &Stage, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
-        let mut line = stage.line(seq, ack, window);
-        // The socket keeps the value for its echo; nobody looks at ours.
-        line.timestamp = self
+    fn bare(&self, stage: &Stage, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
+        let mut segment = stage.bare(seq, ack, window);
+        // The socket keeps the value for its echo; ours is not used.
+        segment.timestamp = self
             .constant
             .timestamp_enabled
             .then(|| TcpTimestampRepr::new(self.delegated.ts_recent, 0));
-        line
+        segment
     }
 
     fn handshake(&self, now: Instant, stage: &mut Stage, isn: SeqNum) -> Result<(), ImportError> {
         let window = u16::try_from(self.delegated.snd_wnd).unwrap_or(u16::MAX);
-        let mut syn_ack = self.line(stage, self.base() - 1, isn + 1, window);
+        let mut syn_ack = self.bare(stage, self.base() - 1, isn + 1, window);
         syn_ack.control = TcpControl::Syn;
         syn_ack.max_seg_size = Some(self.constant.remote_mss);
         syn_ack.window_scale =
             self.constant.window_scaling_enabled.then_some(self.constant.snd_wind_scale);
         syn_ack.sack_permitted = self.constant.sack_enabled;
-        stage.say(now, &syn_ack);
-        let acknowledged = stage.listen(now).first().and_then(|said| said.ack);
+        stage.inject(now, &syn_ack);
+        let acknowledged = stage.listen(now).first().and_then(|sent| sent.ack);
         if acknowledged != Some(self.base()) {
             return Err(ImportError::Replay("the handshake"));
         }
-        let window = self.line(stage, self.base(), isn + 1, self.replay_window());
-        stage.say(now, &window);
+        let window = self.bare(stage, self.base(), isn + 1, self.replay_window());
+        stage.inject(now, &window);
         Ok(())
     }
 
-    /// What the peer has sent, and nobody has read.
+    /// Replays the peer's data that is unread.
     fn received(
         &self,
         now: Instant,
@@ -295,9 +295,9 @@ impl<'a> Replay<'a> {
         let mut next = self.base();
         for data in self.undelivered {
             for piece in data.chunks(PIECE_MAX) {
-                let mut line = self.line(stage, next, ack, self.replay_window());
-                line.payload = piece;
-                stage.say(now, &line);
+                let mut segment = self.bare(stage, next, ack, self.replay_window());
+                segment.payload = piece;
+                stage.inject(now, &segment);
                 next += piece.len() as u32;
                 // P5: the window moves only when an acknowledgement leaves.
                 stage.listen(now);
@@ -319,11 +319,11 @@ impl<'a> Replay<'a> {
         let ack =
             if self.fin_comes_late() { self.delegated.snd_una } else { self.ack_before_ours() };
         let window = if self.fin_comes_late() { self.exact_window() } else { self.replay_window() };
-        let mut fin = self.line(stage, self.delegated.rcv_nxt - 1, ack, window);
+        let mut fin = self.bare(stage, self.delegated.rcv_nxt - 1, ack, window);
         fin.control = TcpControl::Fin;
-        let mut answers = stage.say(now, &fin);
+        let mut answers = stage.inject(now, &fin);
         answers.extend(stage.listen(now));
-        let acknowledged = answers.iter().any(|said| said.ack == Some(self.delegated.rcv_nxt));
+        let acknowledged = answers.iter().any(|sent| sent.ack == Some(self.delegated.rcv_nxt));
         acknowledged.then_some(()).ok_or(ImportError::Replay("the peer's FIN"))
     }
 
@@ -340,10 +340,10 @@ impl<'a> Replay<'a> {
             }
             end = end.later(*seq + data.len() as u32);
             for (index, piece) in data.chunks(PIECE_MAX).enumerate() {
-                let mut line =
-                    self.line(stage, *seq + (index * PIECE_MAX) as u32, ack, self.replay_window());
-                line.payload = piece;
-                stage.say(now, &line);
+                let mut segment =
+                    self.bare(stage, *seq + (index * PIECE_MAX) as u32, ack, self.replay_window());
+                segment.payload = piece;
+                stage.inject(now, &segment);
                 stage.listen(now);
             }
         }
@@ -368,15 +368,15 @@ impl<'a> Replay<'a> {
         let sent = stage
             .listen(now)
             .iter()
-            .map(|said| said.payload.len() + usize::from(said.control == TcpControl::Fin))
+            .map(|sent| sent.payload.len() + usize::from(sent.control == TcpControl::Fin))
             .sum::<usize>();
         if sent != self.in_flight + usize::from(fin) {
             return Err(ImportError::Replay("data in flight"));
         }
         if self.exact_window() != self.replay_window() || self.fin_acknowledged {
             let next = self.delegated.rcv_nxt - u32::from(self.fin_comes_late());
-            let line = self.line(stage, next, self.delegated.snd_una, self.exact_window());
-            stage.say(now, &line);
+            let segment = self.bare(stage, next, self.delegated.snd_una, self.exact_window());
+            stage.inject(now, &segment);
         }
         Ok(())
     }

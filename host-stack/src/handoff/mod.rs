@@ -1,15 +1,17 @@
 //! How a live connection leaves an unmodified smoltcp, and re-enters it.
 //!
-//! A `tcp::Socket` holds no reference to an interface, and taking it out of its set is silent: no RST,
+//! A `tcp::Socket` holds no reference to an interface, and taking it out of its set sends nothing: no RST,
 //! no FIN. So both directions hold a synthetic conversation with the socket in a private, in-memory
 //! interface ([`stage`]) with a clock of its own; nothing of it reaches the wire.
 //!
-//! * [`export`](mod@export): interrogation. A challenge ACK tells SND.NXT, RCV.NXT and the window; SACK blocks the
-//!   bytes beyond RCV.NXT. About 1 us for an idle connection.
+//! * [`export`](mod@export): interrogation. A challenge ACK shows SND.NXT, RCV.NXT and the window; SACK blocks show
+//!   the bytes beyond RCV.NXT. About 1 us for an idle connection.
 //! * [`import`](mod@import): replay. A fresh socket is led through a handshake, with an ISN chosen so that its
 //!   sequence numbers continue the connection's ([`isn`]), and through what is in flight.
 //!
-//! What smoltcp does not tell, the [`observer`](crate::observer) has recorded.
+//! What smoltcp does not reveal, the [`observer`](crate::observer) has recorded.
+//!
+//! P1 to P14 in comments are pitfalls of the hand-over; `docs/conformance/chimney.md` lists them.
 
 pub(crate) mod export;
 pub(crate) mod import;

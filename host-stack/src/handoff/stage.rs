@@ -1,7 +1,7 @@
 //! The private interface on which a socket is interrogated, or prepared.
 //!
-//! We play the peer: [`Stage::say`] injects one segment and returns what the socket answers at once,
-//! [`Stage::listen`] lets it send what it wants to send. Medium IP, so no neighbor discovery; MTU
+//! The stage plays the peer: [`Stage::inject`] injects one segment and returns the socket's direct answers,
+//! [`Stage::listen`] lets it send other segments. Medium IP, so no neighbor discovery; MTU
 //! 65 535, so only the connection's own MSS cuts segments.
 
 use alloc::{vec, vec::Vec};
@@ -26,7 +26,7 @@ const STAGE_MTU: usize = 65_535;
 
 /// A segment that the socket has sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Said {
+pub(super) struct Sent {
     pub(super) control: TcpControl,
     pub(super) seq: SeqNum,
     pub(super) ack: Option<SeqNum>,
@@ -75,8 +75,8 @@ impl Stage {
         socket.connect(self.interface.context(), self.tuple.remote(), self.tuple.local()).is_ok()
     }
 
-    /// A segment of the peer's without payload or options, for [`Stage::say`].
-    pub(super) fn line(&self, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
+    /// A segment of the peer without payload or options, for [`Stage::inject`].
+    pub(super) fn bare(&self, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
         TcpRepr {
             src_port: self.tuple.remote().port(),
             dst_port: self.tuple.local().port(),
@@ -93,9 +93,9 @@ impl Stage {
         }
     }
 
-    /// The peer says one segment. Returns the direct answers; what waits for a poll is for
-    /// [`Stage::listen`].
-    pub(super) fn say(&mut self, now: Instant, segment: &TcpRepr<'_>) -> Vec<Said> {
+    /// Injects one segment of the peer. Returns the direct answers; [`Stage::listen`] returns segments that wait for a
+    /// poll.
+    pub(super) fn inject(&mut self, now: Instant, segment: &TcpRepr<'_>) -> Vec<Sent> {
         let (source, destination) = (address(self.tuple.remote()), address(self.tuple.local()));
         let ip = IpRepr::new(source, destination, IpProtocol::Tcp, segment.buffer_len(), 64);
         let mut packet = vec![0; ip.buffer_len()];
@@ -107,21 +107,21 @@ impl Stage {
         self.answers()
     }
 
-    /// What the socket sends by itself at `now`.
-    pub(super) fn listen(&mut self, now: Instant) -> Vec<Said> {
+    /// The segments that the socket sends by itself at `now`.
+    pub(super) fn listen(&mut self, now: Instant) -> Vec<Sent> {
         let _ = self.interface.poll(now, &mut self.device, &mut self.sockets);
         self.answers()
     }
 
-    fn answers(&mut self) -> Vec<Said> {
+    fn answers(&mut self) -> Vec<Sent> {
         let (source, destination) = (address(self.tuple.local()), address(self.tuple.remote()));
-        self.device.sent.drain(..).filter_map(|p| heard(&p, &source, &destination)).collect()
+        self.device.sent.drain(..).filter_map(|p| parse(&p, &source, &destination)).collect()
     }
 }
 
-/// Takes a TCP socket out of its set, without a word to its peer.
+/// Takes a TCP socket out of its set, without sending anything to its peer.
 pub(crate) fn take(sockets: &mut SocketSet<'static>, handle: SocketHandle) -> Socket<'static> {
-    // Other sockets exist only where somebody else has turned on more of smoltcp's features.
+    // Other sockets exist only where another crate has enabled more of smoltcp's features.
     #[allow(irrefutable_let_patterns)]
     let smoltcp::socket::Socket::Tcp(socket) = sockets.remove(handle) else {
         unreachable!("only TCP sockets are put into a set")
@@ -133,7 +133,7 @@ fn address(socket: SocketAddr) -> IpAddress {
     socket.ip().into()
 }
 
-fn heard(packet: &[u8], source: &IpAddress, destination: &IpAddress) -> Option<Said> {
+fn parse(packet: &[u8], source: &IpAddress, destination: &IpAddress) -> Option<Sent> {
     let segment = match source {
         IpAddress::Ipv4(_) => Ipv4Packet::new_checked(packet).ok()?.payload(),
         IpAddress::Ipv6(_) => Ipv6Packet::new_checked(packet).ok()?.payload(),
@@ -142,7 +142,7 @@ fn heard(packet: &[u8], source: &IpAddress, destination: &IpAddress) -> Option<S
     let mut checksums = ChecksumCapabilities::default();
     checksums.tcp = Checksum::None;
     let segment = TcpRepr::parse(&tcp, source, destination, &checksums).ok()?;
-    Some(Said {
+    Some(Sent {
         control: segment.control,
         seq: sequence(segment.seq_number),
         ack: segment.ack_number.map(sequence),

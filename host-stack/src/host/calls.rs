@@ -32,7 +32,7 @@ impl OffloadHost for FromEngine<'_> {
     }
 
     fn invalidate_complete(&mut self, _: Instant, _: InvalidateTree) {
-        // What it stops says so itself: Retrieve(InvalidState).
+        // Connections that it stops request an upload: Retrieve(InvalidState).
     }
 
     fn terminate_complete(&mut self, now: Instant, tree: TerminateTree) {

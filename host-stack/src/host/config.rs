@@ -1,4 +1,4 @@
-//! What a host is told at its start, and what it counts.
+//! Configuration and counters of a host.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::{
 pub const ADDRESSES_MAX: usize = 8;
 /// Smallest MTU, in bytes: IPv6 demands it of every link (RFC 8200 s5).
 pub const MTU_MIN: usize = 1280;
-/// Largest MTU, in bytes: what the length of an IPv4 packet can say.
+/// Largest MTU, in bytes: the largest length of an IPv4 packet.
 pub const MTU_MAX: usize = 65_535;
 /// Smallest and largest socket buffers, in bytes. 1 GiB is the largest scaled window (RFC 7323 s2.3).
 pub const BUFFER_RANGE: core::ops::RangeInclusive<usize> = 4096..=1 << 30;
@@ -62,7 +62,7 @@ pub struct HostConfig {
     /// Seed of ISNs, ephemeral ports and the timestamp offset. Draw it from the OS outside of
     /// simulations: smoltcp's ISNs are only as unpredictable as it is.
     pub seed: u64,
-    /// What the target is told of every connection (TCP_OFFLOAD_STATE_CACHED); `initial_rcv_wnd` is
+    /// The cached state of every connection that is offloaded (TCP_OFFLOAD_STATE_CACHED); `initial_rcv_wnd` is
     /// taken from `receive_buffer`. The host itself follows Nagle, keep-alive, TTL and `max_rt`.
     pub tcp: TcpCached,
 }
@@ -117,7 +117,7 @@ pub enum ConfigError {
     /// 0 would never leave the machine (RFC 1122 s3.2.1.7).
     #[error("TTL 0")]
     Ttl,
-    /// No engine, or clients whose names are not of one allocator.
+    /// No engine, or shards whose ports do not share one allocator of names.
     #[error("a host stack has at least one engine, and its clients one allocator of names")]
     Shards,
 }
@@ -184,7 +184,7 @@ impl HostConfig {
             && self.addresses.iter().any(|(own, _)| own.is_ipv4() == address.is_ipv4())
     }
 
-    /// Whose Ethernet address a packet to `address` needs.
+    /// The next hop of a packet to `address`.
     pub(super) fn next_hop(&self, address: IpAddr) -> Option<IpAddr> {
         if self.on_link(address) {
             return Some(address);
@@ -192,7 +192,7 @@ impl HostConfig {
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == address.is_ipv4())
     }
 
-    /// The same for a peer that was heard: one that we have no route to is its own next hop.
+    /// The same for the peer of a received packet: one without a route is its own next hop.
     pub(super) fn hop_back(&self, peer: IpAddr) -> IpAddr {
         self.next_hop(peer).unwrap_or(peer)
     }
@@ -315,6 +315,6 @@ pub struct HostStats {
     pub handoffs_lost: u64,
     /// Frames of offloaded connections handed on to the target (CH-FWD-2).
     pub forwards: u64,
-    /// Frames not held for a connection whose initiate was not complete: too many.
+    /// Frames dropped because too many were held for a connection whose initiate was not complete.
     pub forwards_dropped: u64,
 }

@@ -51,7 +51,7 @@ pub(super) enum Stage {
     Handshake(Instant),
     /// The client knows it.
     Open,
-    /// The client has been told of its end. smoltcp has still to send an RST, or waits in TIME-WAIT.
+    /// The client has been notified of its end. smoltcp has still to send an RST, or waits in TIME-WAIT.
     Lingering,
 }
 
@@ -67,23 +67,23 @@ pub(super) struct Connection {
     /// How much larger the scale of its windows is on the wire than in smoltcp.
     pub(super) scale_raise: u8,
     pub(super) stay: Stay,
-    /// Its client wants it offloaded, whatever the policy says.
+    /// Its client has requested its offload, regardless of the policy.
     pub(super) wanted: bool,
     pub(super) history: History,
     pub(super) stage: Stage,
     /// When the host next solicits the next hop, while our SYN has not left.
     pub(super) solicit_at: Instant,
     /// When smoltcp was last made to send again.
-    pub(super) woken: Option<Woken>,
+    pub(super) woken: Option<Wakeup>,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
 }
 
 /// Duplicate acknowledgements that the host has made. For smoltcp they are the peer's: its time-out starts over.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Woken {
+pub(super) struct Wakeup {
     pub(super) at: Instant,
-    pub(super) silence: Duration,
+    pub(super) idle: Duration,
 }
 
 /// What goes out. All counts are bytes since the socket was made.
@@ -127,7 +127,7 @@ pub(super) struct ReceiveHalf {
     /// Read, and not yet consumed by the client.
     pub(super) unconsumed: usize,
     /// The peer's FIN has come.
-    pub(super) fin_heard: bool,
+    pub(super) fin_received: bool,
     /// The client knows of it.
     pub(super) closed_told: bool,
 }
@@ -149,15 +149,15 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has been heard since the connection came back from the target.
-    pub(super) fn heard_since_return(&self) -> bool {
-        self.flow.last_heard_at > self.history.returned_at
+    /// Whether a segment has been received since the connection came back from the target.
+    pub(super) fn received_since_return(&self) -> bool {
+        self.flow.last_received_at > self.history.returned_at
     }
 
     /// Bytes that the peer has acknowledged.
     pub(super) fn acknowledged(&self, socket: &Socket<'_>) -> u64 {
         match socket.state() {
-            // What an RST has left in its buffer, or not, says nothing.
+            // After an RST the contents of its buffer mean nothing.
             State::Closed => self.send.count_at(self.flow.snd_una),
             _ => self.send.written - socket.send_queue() as u64,
         }
@@ -179,8 +179,8 @@ impl Connection {
 
     /// Both FINs have arrived. `flow` has seen what `socket` has.
     pub(super) fn both_closed(&self, socket: &Socket<'_>) -> bool {
-        let fin_heard = self.receive.fin_heard || fin_received(socket.state());
-        fin_heard && self.send.shutdown && self.flow.snd_una == self.send.end() + 1
+        let fin_received = self.receive.fin_received || fin_received(socket.state());
+        fin_received && self.send.shutdown && self.flow.snd_una == self.send.end() + 1
     }
 
     /// Takes the byte out of a keep-alive probe over data in flight: the peer would take it for theirs. Returns whether
@@ -241,7 +241,7 @@ impl SendHalf {
         self.lists.len()
     }
 
-    /// Those of them that somebody waits for: how many, and their bytes, acknowledged or not.
+    /// Those of them with a client to complete to: how many, and their bytes, acknowledged or not.
     pub(super) fn owned_lists(&self) -> (usize, usize) {
         let owned = self.lists.iter().map(|parked| &parked.list).filter(|list| is_owned(list));
         owned.fold((0, 0), |(lists, bytes), list| {
@@ -335,7 +335,7 @@ impl SendHalf {
     }
 }
 
-/// The lists that somebody waits for.
+/// The lists with a client to complete to.
 pub(super) fn owned(lists: impl IntoIterator<Item = NetBufferList>) -> NblChain {
     lists.into_iter().filter(is_owned).collect()
 }
@@ -382,7 +382,7 @@ impl Listener {
     }
 
     /// Whether a SYN to `address` is for it.
-    pub(super) fn hears(&self, address: SocketAddr) -> bool {
+    pub(super) fn covers(&self, address: SocketAddr) -> bool {
         self.local.port() == address.port()
             && (self.local.ip().is_unspecified() || self.local.ip() == address.ip())
     }
@@ -433,7 +433,7 @@ pub(super) enum OffloadStage {
 /// Whether a connection in the host may leave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stay {
-    /// When the policy says.
+    /// When the policy decides so.
     #[default]
     No,
     /// Not before that time, unless its client asks: the target has refused it, or it has just come back.

@@ -1,4 +1,4 @@
-//! Frames from the engine: whose they are, and what is done before smoltcp sees them.
+//! Frames from the engine: which connection they belong to, and what is done before smoltcp gets them.
 
 use alloc::vec::Vec;
 use offload_engine::{
@@ -44,7 +44,7 @@ enum Verdict {
     Accept(ListenerId, FlowKey),
     /// The target gets it.
     Forward(OffloadHandle),
-    /// Nobody gets it.
+    /// Dropped.
     Drop,
 }
 
@@ -109,7 +109,7 @@ impl Host {
     fn judge_late(&mut self, now: Instant, segment: &Segment<'_>) -> Verdict {
         match self.time_waits.answer(now, self.config.time_wait, segment) {
             Answer::Unknown => return Verdict::Process,
-            Answer::Silence => {}
+            Answer::None => {}
             Answer::Acknowledge(shard, flow) => {
                 self.acknowledge(now, shard, &flow, segment.source_mac, segment.frame.flow);
             }
@@ -126,9 +126,9 @@ impl Host {
         peer: MacAddress,
         ends: FlowKey,
     ) {
-        let said = flow.acknowledgement(self.timestamps.at(now));
+        let ack = flow.acknowledgement(self.timestamps.at(now));
         let way = Way { macs: (self.config.mac, peer), from: ends.local(), to: ends.remote() };
-        let frame = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &said);
+        let frame = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &ack);
         self.stats.frames_out += u64::from(frame.is_some());
         if let Some(frame) = frame {
             self.shards[shard].tell_engine(FromHost::Frame(frame));
@@ -215,8 +215,8 @@ impl Host {
     }
 
     fn judge_new_syn(&mut self, arrived: ShardId, tuple: FlowKey) -> Verdict {
-        let hears = |(_, listener): &(&u64, &Listener)| listener.hears(tuple.local());
-        if !self.listeners.iter().any(|listener| hears(&listener)) {
+        let covers = |(_, listener): &(&u64, &Listener)| listener.covers(tuple.local());
+        if !self.listeners.iter().any(|listener| covers(&listener)) {
             return Verdict::Process;
         }
         // smoltcp would take a SYN that came by broadcast.
@@ -224,7 +224,7 @@ impl Host {
             return Verdict::Drop;
         }
         // They conflict, or share an address and are of different shards.
-        let open = self.listeners.iter().filter(hears).filter(|(_, listener)| listener.has_room());
+        let open = self.listeners.iter().filter(covers).filter(|(_, listener)| listener.has_room());
         let shard = self.shards.place(arrived, open.clone().map(|(_, listener)| listener.shard));
         let found = open.clone().find(|(_, listener)| Some(listener.shard) == shard);
         match found {
@@ -349,7 +349,7 @@ impl Host {
         self.forget(handle);
     }
 
-    /// Drops what the host knows of a connection, and its socket, without a word to anybody.
+    /// Drops the host's state of a connection, and its socket, without a notice or a segment.
     pub(super) fn forget(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.remove(&handle) else { return };
         self.owners.remove(&connection.tuple);

@@ -38,18 +38,18 @@ impl Host {
         }
         let &Segment { seq, ack, timestamps, .. } = segment;
         let window = window.unwrap_or(segment.window);
-        let said =
+        let ack =
             Acknowledgement { seq, ack, window, timestamps, ece: false, fin: has(Flags::FIN) };
         let way = segment.way();
-        self.ingress(now, wire::data_frame(way, u8::MAX, &said, segment.frame.payload()));
+        self.ingress(now, wire::data_frame(way, u8::MAX, &ack, segment.frame.payload()));
         while let Some((seq, data)) = self.take_next(handle) {
             for (index, piece) in data.chunks(PIECE_MAX).enumerate() {
                 let seq = seq + (index * PIECE_MAX) as u32;
-                let said = Acknowledgement { seq, fin: false, ..said };
-                self.ingress(now, wire::data_frame(way, u8::MAX, &said, piece));
+                let ack = Acknowledgement { seq, fin: false, ..ack };
+                self.ingress(now, wire::data_frame(way, u8::MAX, &ack, piece));
             }
         }
-        // Of the answers the last one, if it says everything; otherwise a delayed one will.
+        // Of the answers the last one, if it acknowledges everything; otherwise a delayed one will.
         let next = self.next_expected(handle);
         self.device.sent.retain(|frame| match wire::parse(frame) {
             Frame::Tcp(answer) => answer.is_reset() || Some(answer.ack) == next,

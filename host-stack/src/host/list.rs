@@ -1,6 +1,6 @@
 //! Lists the connections and listeners, for monitoring.
 //!
-//! A row of an offloaded connection says what the host knows. Queues and variables are the target's then:
+//! A row of an offloaded connection has the host's part. Queues and variables are the target's then:
 //! [`offload_engine::engine::Connections::look`].
 
 use alloc::vec::Vec;

@@ -47,7 +47,7 @@ pub(super) struct Object<S> {
     pub(super) dependents: usize,
     /// An update is not complete; another one must wait (CH-UPD-3).
     pub(super) updating: bool,
-    /// What the target knows, or is being told, differs from `state`.
+    /// The target's state, or that of the update under way, differs from `state`.
     pub(super) stale: bool,
     pub(super) state: S,
 }
@@ -56,8 +56,8 @@ pub(super) struct Object<S> {
 #[derive(Debug)]
 pub(super) struct Neighbor {
     pub(super) mac: MacAddress,
-    /// When we heard of it last, by ARP, neighbor discovery, or a connection in the host that went forward.
-    pub(super) heard_at: Instant,
+    /// When it was last confirmed, by ARP, neighbor discovery, or a connection in the host that went forward.
+    pub(super) confirmed_at: Instant,
     /// It is being asked whether it is there, since the target's doubt.
     pub(super) probing: Option<Probing>,
 }
@@ -68,7 +68,7 @@ pub(super) struct Probing {
     pub(super) since: Instant,
     pub(super) next_at: Instant,
     pub(super) sent: u32,
-    /// The target is being asked whether it has heard of it.
+    /// A query to the target for its confirmation is under way.
     pub(super) asked: bool,
 }
 
@@ -114,7 +114,7 @@ impl<S> Object<S> {
         }
     }
 
-    /// If the target has to be told something, and can be now: its name. From now on an update is in progress.
+    /// The object's name, if an update of the target is due and possible. From now on an update is in progress.
     pub(super) fn begin_update(&mut self) -> Option<TargetContext> {
         let context = self.context().filter(|_| self.stale && !self.updating)?;
         self.stale = false;
@@ -212,11 +212,11 @@ impl Objects {
 impl Neighbor {
     /// CH s9.7: at the offload both deltas are the same.
     pub(super) fn offload_state(&self, now: Instant) -> NeighborState {
-        let heard = self.host_reachability_delta(now);
+        let delta = self.host_reachability_delta(now);
         NeighborState {
             constant: NeighborConst { dl_source_address: MacAddress::default(), vlan_id: 0 },
             cached: self.cached(now),
-            delegated: NeighborDelegated { nic_reachability_delta: heard },
+            delegated: NeighborDelegated { nic_reachability_delta: delta },
         }
     }
 
@@ -228,7 +228,7 @@ impl Neighbor {
     }
 
     pub(super) fn host_reachability_delta(&self, now: Instant) -> Ticks {
-        let age = now.saturating_since(self.heard_at).as_millis();
+        let age = now.saturating_since(self.confirmed_at).as_millis();
         Ticks::try_from(age).unwrap_or(Ticks::MAX)
     }
 }

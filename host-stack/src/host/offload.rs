@@ -120,7 +120,7 @@ impl Host {
     pub(super) fn offload_at(&self, connection: &Connection) -> Option<Instant> {
         let state = self.sockets.get::<tcp::Socket<'_>>(connection.socket).state();
         let open = matches!(state, State::Established | State::CloseWait);
-        // CH-ST-1: also half closed, but that pays only if somebody asks.
+        // CH-ST-1: also half closed, but that pays only on request.
         let closing =
             matches!(state, State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck);
         if self.shards[connection.shard].paused || !(open || closing) {
@@ -150,10 +150,10 @@ impl Host {
             }
         };
         match connection.stay {
-            // Each hand-over begins the count of what is sent in vain anew: without an answer in between nobody would
-            // ever give up.
+            // Each hand-over restarts the count of unanswered retransmissions: without an answer in between nothing
+            // would ever give up.
             Stay::Until(_)
-                if connection.send.outstanding() > 0 && !connection.heard_since_return() =>
+                if connection.send.outstanding() > 0 && !connection.received_since_return() =>
             {
                 None
             }
@@ -186,12 +186,12 @@ impl Host {
             connection.establish();
         }
         let (shard, path) = (connection.shard, PathKey::of(&connection.tuple));
-        let heard = connection.flow.peer_mac;
+        let seen = connection.flow.peer_mac;
         let Some(next_hop) = self.ready_next_hop(shard, batch, path) else { return false };
-        let Some(mac) = self.mac_of_hop(now, next_hop, path.destination, heard) else {
+        let Some(mac) = self.mac_of_hop(now, next_hop, path.destination, seen) else {
             return false;
         };
-        // Sends that are not acknowledged move along; of those that are, the client hears now.
+        // Sends that are not acknowledged move along; those that are complete to the client now.
         self.answer_sends(handle);
         let Some(connection) = self.connections.get(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
@@ -233,7 +233,7 @@ impl Host {
         let known = objects.paths.get(&path);
         let next_hop = match known {
             Some(path) => path.state.next_hop,
-            // A peer that we have no route to was heard all the same: it is its own next hop.
+            // A peer without a route has sent a segment all the same: it is its own next hop.
             None => self.config.hop_back(path.destination),
         };
         let group = batch.0.get(&next_hop);
@@ -282,10 +282,10 @@ impl Host {
         let (unanswered, shutdown) = (send.outstanding_lists(), send.shutdown);
         if at_once {
             self.stats.passive_opens += u64::from(listener.is_some());
-            self.tell(owner, notice);
+            self.notify(owner, notice);
         }
         if !at_once || unanswered > 0 || shutdown {
-            self.tell(owner, Notice::Offloading { handle, unanswered, shutdown });
+            self.notify(owner, Notice::Offloading { handle, unanswered, shutdown });
         }
         // The lists go down as they were given, not as smoltcp had copied their bytes.
         state.send_data = send.into_send_data(acknowledged);
@@ -325,7 +325,7 @@ impl Host {
         let mac = neighbor.cached.dl_destination_address;
         let objects = &mut self.shards[shard].objects;
         let object = objects.neighbors.entry(next_hop).or_insert_with(|| {
-            Object::new(neighbor_handle, Neighbor { mac, heard_at: now, probing: None })
+            Object::new(neighbor_handle, Neighbor { mac, confirmed_at: now, probing: None })
         });
         // The peer's last segment came from there.
         object.stale |= object.state.mac != mac;
@@ -393,12 +393,12 @@ impl Host {
                 self.ports.fail(handle);
             }
             self.abort_sends(handle);
-            self.tell(client, notice);
+            self.notify(client, notice);
         }
         self.reset(handle);
     }
 
-    /// NdisMInitiateOffloadComplete: each node says what became of it.
+    /// NdisMInitiateOffloadComplete: each node has its result.
     pub(super) fn initiated(&mut self, now: Instant, shard: ShardId, tree: InitiateTree) {
         // What clients had asked before they knew of the hand-over goes back to them first.
         self.take_requests(now);
@@ -428,7 +428,7 @@ impl Host {
                     _ => {}
                 }
                 for Block { handle, payload, status, dependents: _ } in connections {
-                    // CH-TREE-6: below a node that has failed FAILURE says no more than that.
+                    // CH-TREE-6: below a node that has failed FAILURE means no more than that.
                     self.connection_initiated(now, handle, cause.unwrap_or(status), payload);
                 }
             }

@@ -1,9 +1,9 @@
 //! Paths that are narrower than our link (RFC 1191 s6.3, RFC 8201 s5.3).
 //!
-//! The target tells what ICMP has said of a connection's path, since only it knows what is in flight. The
+//! The target reports ICMP errors about a connection's path, since only it knows what is in flight. The
 //! host, whose cached variable the path MTU is (CH-UPD-5), gives it to connections that are offloaded to
 //! the same address later, so that not each of them has to find out. After [`RAISE_AFTER`] it is
-//! forgotten: the path may have become wider. Connections on the path keep what they were told.
+//! forgotten: the path may have become wider. Connections on the path keep their path MTU.
 //!
 //! Limit: [`PATHS_MAX`]; beyond it the oldest is forgotten.
 
@@ -12,7 +12,7 @@ use core::net::IpAddr;
 
 use offload_engine::{tcp::RAISE_AFTER, time::Instant};
 
-/// Addresses whose path MTU is remembered.
+/// Addresses with a recorded path MTU.
 pub(super) const PATHS_MAX: usize = 1024;
 
 /// What is known of paths, by the address at their end.

@@ -3,7 +3,7 @@
 //! A port is reserved by what a client asks for explicitly, and by what it is given: an endpoint
 //! ([`Request::Bind`](crate::socket::Request::Bind)) until its client lets go of it, a listener until it stops
 //! listening, a connection that was opened from here until it has ended. A client that leaves takes all of its own
-//! along. An unspecified address covers every address of the node, of both families, as its listener hears both.
+//! along. An unspecified address covers every address of the node, of both families, as its listener accepts both.
 //!
 //! | holder of the port | bind | listen | connect |
 //! |---|---|---|---|
@@ -42,7 +42,7 @@ pub(super) struct Holder {
     pub(super) consumer: ConsumerId,
 }
 
-/// What somebody wants of a local endpoint.
+/// A use of a local endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) name: Name,

@@ -26,7 +26,7 @@ use crate::{
     socket::{ConsumerId, EndpointId, HostError, ListenerId, Notice, Request, SEND_CREDIT_BYTES},
 };
 
-/// What [`Request::Connect`] says besides the addresses.
+/// The members of [`Request::Connect`] besides the addresses.
 struct Connect {
     client: ClientId,
     handle: OffloadHandle,
@@ -46,7 +46,7 @@ struct Listen {
 }
 
 impl Host {
-    /// A request of a client, or of somebody who is none.
+    /// Handles a request, with or without a client.
     pub(super) fn request(&mut self, now: Instant, client: ClientId, request: Request) {
         if !self.may_ask(client, &request) {
             tracing::warn!(?client, "not done: a request of a client that has left the node");
@@ -58,14 +58,14 @@ impl Host {
                     Ok(local) => Notice::Bound { endpoint, local },
                     Err(error) => Notice::BindFailed { endpoint, error },
                 };
-                self.tell(client, notice);
+                self.notify(client, notice);
             }
             Request::Unbind { endpoint } => self.ports.unbind(endpoint, client),
             Request::Connect { handle, local, endpoint, remote, timeout, at_once } => {
                 let connect = Connect { client, handle, endpoint, timeout, at_once };
                 if let Err(error) = self.connect(now, connect, local, remote) {
                     self.stats.attempt_fails += 1;
-                    self.tell(client, Notice::ConnectFailed { handle, error });
+                    self.notify(client, Notice::ConnectFailed { handle, error });
                 }
             }
             Request::Listen { listener, local, endpoint, backlog, at_once } => {
@@ -74,7 +74,7 @@ impl Host {
                     Ok(local) => Notice::Listening { listener, local },
                     Err(error) => Notice::ListenFailed { listener, error },
                 };
-                self.tell(client, notice);
+                self.notify(client, notice);
             }
             Request::Unlisten { listener } => self.unlisten(listener),
             Request::Send { handle, list, apart } => self.send(client, handle, list, apart),
@@ -124,7 +124,7 @@ impl Host {
         for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {
             self.abort_sends(handle);
             match self.connections.get(&handle).map(|found| self.state_of(found)) {
-                // Both sides have closed: what is left to be said smoltcp says by itself (RFC 9293 s3.10.5).
+                // Both sides have closed: smoltcp sends the remaining segments by itself (RFC 9293 s3.10.5).
                 Some(tcp::State::TimeWait | tcp::State::LastAck | tcp::State::Closing) => {
                     self.enter(handle, Stage::Lingering);
                 }
@@ -301,7 +301,7 @@ impl Host {
     fn send(&mut self, client: ClientId, handle: OffloadHandle, list: NetBufferList, apart: bool) {
         if self.offloaded.contains_key(&handle) {
             let chain = [list].into();
-            self.tell(client, Notice::Returned { handle, chain, shutdown: false });
+            self.notify(client, Notice::Returned { handle, chain, shutdown: false });
             return;
         }
         let connection = self.connections.get_mut(&handle);
@@ -322,7 +322,7 @@ impl Host {
     /// A list for a connection that is over, or has sent its FIN.
     fn refuse(&mut self, client: ClientId, handle: OffloadHandle, mut list: NetBufferList) {
         list.complete(NdisStatus::REQUEST_ABORTED, 0);
-        self.tell(client, Notice::Sent { handle, chain: [list].into() });
+        self.notify(client, Notice::Sent { handle, chain: [list].into() });
     }
 
     /// The client has used up what it was given.
@@ -340,7 +340,7 @@ impl Host {
     fn shutdown(&mut self, client: ClientId, handle: OffloadHandle) {
         if self.offloaded.contains_key(&handle) {
             let chain = NblChain::new();
-            self.tell(client, Notice::Returned { handle, chain, shutdown: true });
+            self.notify(client, Notice::Returned { handle, chain, shutdown: true });
         } else if let Some(connection) = self.connections.get_mut(&handle) {
             connection.send.shutdown = true;
         }
@@ -364,7 +364,7 @@ impl Host {
         };
         let client = connection.client_id();
         self.abort_sends(handle);
-        self.tell(client, notice);
+        self.notify(client, notice);
         self.reset(handle);
     }
 
@@ -373,7 +373,7 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         if socket.state() == tcp::State::SynSent {
-            // Nobody has answered: there is nothing to reset.
+            // The peer has not answered: there is nothing to reset.
             self.forget(handle);
             return;
         }

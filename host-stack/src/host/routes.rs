@@ -108,17 +108,17 @@ impl Host {
         hops.filter(|hop| !self.gateway_macs.contains_key(hop)).collect()
     }
 
-    /// The Ethernet address of `hop` on the way to `destination`, whose last segment came from `heard`. A gateway's is
-    /// the one that it has told, since packets may come back by another; `None`: it has told none yet, and is sought.
+    /// The Ethernet address of `hop` on the way to `destination`, whose last segment came from `seen`. A gateway's is
+    /// the one of its ARP or ND, since packets may come back by another; `None`: it is unknown, and is solicited.
     pub(super) fn mac_of_hop(
         &mut self,
         now: Instant,
         hop: IpAddr,
         destination: IpAddr,
-        heard: MacAddress,
+        seen: MacAddress,
     ) -> Option<MacAddress> {
         if hop == destination || !self.config.gateways.contains(&hop) {
-            return Some(heard);
+            return Some(seen);
         }
         let known = self.gateway_macs.get(&hop).copied();
         if known.is_none() {
@@ -165,7 +165,7 @@ impl Host {
         if done { Vec::new() } else { self.connections_on(shard, key) }
     }
 
-    /// A station has told where it is. If paths wait for it, the target gets it as a neighbor.
+    /// The Ethernet address of a station is known. If paths wait for it, the target gets it as a neighbor.
     pub(super) fn found_neighbor(
         &mut self,
         now: Instant,
@@ -180,7 +180,7 @@ impl Host {
             return;
         }
         let handle = self.shards.new_handle();
-        let object = Object::new(handle, Neighbor { mac, heard_at: now, probing: None });
+        let object = Object::new(handle, Neighbor { mac, confirmed_at: now, probing: None });
         let state = InitiateNode::new(object.state.offload_state(now));
         let tree = vec![Block::new(object.handle, state)];
         let shard = &mut self.shards[shard];

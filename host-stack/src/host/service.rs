@@ -1,4 +1,4 @@
-//! Connections in the host: what smoltcp has made of them, told to their clients.
+//! Connections in the host: their progress in smoltcp, reported to their clients.
 
 use alloc::vec::Vec;
 
@@ -59,7 +59,7 @@ impl Host {
                 self.announce(now, handle);
                 return true;
             }
-            State::Closed | State::Listen if connection.flow.syn_heard() => HostError::Reset,
+            State::Closed | State::Listen if connection.flow.syn_received() => HostError::Reset,
             State::Closed => HostError::Refused,
             _ if now < deadline => return self.seek_neighbor(now, handle),
             _ if connection.flow.syn_sent() => HostError::TimedOut,
@@ -70,7 +70,7 @@ impl Host {
             let client = connection.client_id();
             self.ports.fail(handle);
             self.abort_sends(handle);
-            self.tell(client, Notice::ConnectFailed { handle, error });
+            self.notify(client, Notice::ConnectFailed { handle, error });
         }
         self.forget(handle);
         true
@@ -85,7 +85,7 @@ impl Host {
         let notice = connection.established(handle, false, &self.config);
         let client = connection.client_id();
         self.enter(handle, Stage::Open);
-        self.tell(client, notice);
+        self.notify(client, notice);
         self.serve_open(now, handle);
     }
 
@@ -118,7 +118,7 @@ impl Host {
         let chain = connection.send.take_complete(acknowledged);
         let (work, client) = (!chain.is_empty(), connection.client_id());
         if work {
-            self.tell(client, Notice::Sent { handle, chain });
+            self.notify(client, Notice::Sent { handle, chain });
         }
         work
     }
@@ -130,7 +130,7 @@ impl Host {
         let acknowledged = connection.acknowledged(socket);
         let (chain, client) = (connection.send.abort(acknowledged), connection.client_id());
         if !chain.is_empty() {
-            self.tell(client, Notice::Sent { handle, chain });
+            self.notify(client, Notice::Sent { handle, chain });
         }
     }
 
@@ -148,18 +148,18 @@ impl Host {
             socket.close();
             work = true;
         }
-        // smoltcp counts from the last segment heard, also when nothing is to be answered: so only while something
+        // smoltcp counts from the last segment received, also when nothing is to be answered: so only while something
         // is, or once keep-alive asks. In TIME-WAIT it asks nothing.
         let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
         let tcp = &self.config.tcp;
         let timeout = if closing || socket.send_queue() > 0 {
-            let silence = connection.silence_before_waking().unwrap_or(Duration::ZERO);
+            let idle = connection.idle_before_wakeup().unwrap_or(Duration::ZERO);
             let limit = self.config.retransmission_max();
-            limit.map(|time| time.saturating_sub(silence).as_millis() as u64)
+            limit.map(|time| time.saturating_sub(idle).as_millis() as u64)
         } else if socket.state() != State::TimeWait && tcp.keep_alive_enabled {
             // smoltcp probes at one interval, so an unanswered connection takes this long to end.
             let probes = 1 + u32::from(tcp.keep_alive_probes());
-            let unasked = self.tcp_since.saturating_since(connection.flow.last_heard_at);
+            let unasked = self.tcp_since.saturating_since(connection.flow.last_received_at);
             Some((unasked + tcp.keep_alive_idle() * probes).as_millis() as u64)
         } else {
             None
@@ -199,7 +199,7 @@ impl Host {
             receive.unconsumed += data.len();
             work = true;
             let client = connection.client_id();
-            self.tell(client, Notice::Data { handle, data });
+            self.notify(client, Notice::Data { handle, data });
         }
         work
     }
@@ -209,7 +209,7 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let (state, client) = (socket.state(), connection.client_id());
-        connection.receive.fin_heard |= fin_received(state);
+        connection.receive.fin_received |= fin_received(state);
         if state == State::Closed {
             // Both FINs are acknowledged: a repeated segment that smoltcp answers by RST after that changes
             // nothing any more.
@@ -220,8 +220,8 @@ impl Host {
                 return false;
             }
             let tell_fin = in_order && !connection.receive.closed_told;
-            // smoltcp forgets the peer after its RST, or our last ACK. What it still has to tell the peer,
-            // or has told it, is that nothing was heard for too long.
+            // smoltcp forgets the peer after its RST, or our last ACK. If it knows the peer, or has sent an RST,
+            // it has given up after a time-out.
             let timed_out = flow.reset_sent || socket.remote_endpoint().is_some();
             let error = match (in_order, timed_out) {
                 (true, _) => None,
@@ -229,10 +229,10 @@ impl Host {
                 (false, false) => Some(HostError::Reset),
             };
             if tell_fin {
-                self.tell(client, Notice::PeerClosed { handle });
+                self.notify(client, Notice::PeerClosed { handle });
             }
             self.abort_sends(handle);
-            self.tell(client, Notice::Closed { handle, error });
+            self.notify(client, Notice::Closed { handle, error });
             match in_order {
                 true => self.retire(now, handle),
                 false => self.forget(handle),
@@ -243,24 +243,24 @@ impl Host {
         if !connection.send.shut_down_told && connection.fin_acknowledged() {
             connection.send.shut_down_told = true;
             work = true;
-            self.tell(client, Notice::ShutDown { handle });
+            self.notify(client, Notice::ShutDown { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_told {
             connection.receive.closed_told = true;
             work = true;
-            self.tell(client, Notice::PeerClosed { handle });
+            self.notify(client, Notice::PeerClosed { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
-        // A client that ends its node at this word must not take the delayed acknowledgement of the FIN with it.
+        // A client that ends its node at this notice must not take the delayed acknowledgement of the FIN with it.
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.flow.acknowledged == connection.rcv_nxt(socket);
         if state == State::TimeWait && connection.receive.closed_told && acknowledged {
             self.enter(handle, Stage::Lingering);
             work = true;
             self.answer_sends(handle);
-            self.tell(client, Notice::Closed { handle, error: None });
+            self.notify(client, Notice::Closed { handle, error: None });
         }
         work
     }
@@ -298,7 +298,7 @@ impl Connection {
 
     /// Both FINs are acknowledged, and no RST came before.
     fn ended_in_order(&self) -> bool {
-        self.receive.fin_heard && self.fin_acknowledged() && !self.flow.reset_heard
+        self.receive.fin_received && self.fin_acknowledged() && !self.flow.reset_heard
     }
 
     pub(super) fn established(

@@ -3,8 +3,8 @@
 //! An adapter with several queues has an engine for each, a *shard* of the node. A connection belongs to one shard all
 //! its life: to that of the client that has connected, or of the listener that has accepted it. Its frames are sent on
 //! that queue, so the device learns to deliver what comes for it there; it is handed down to that engine, and its
-//! client hears of it. Neighbors and paths are objects of a shard: each engine is given those that its own
-//! connections depend on, so what is said of one goes to every shard that has it.
+//! client gets its notices. Neighbors and paths are objects of a shard: each engine is given those that its own
+//! connections depend on, so updates of one go to every shard that has it.
 //!
 //! Listeners of several shards may have one address. A connection is then accepted for the shard on whose queue its SYN
 //! has come, as long as that is about as loaded as the others ([`Shards::place`]): where the device has spread the
@@ -80,8 +80,8 @@ impl Shard {
         self.ring = true;
     }
 
-    /// Tells a client; one that has left hears nothing.
-    pub(super) fn tell(&mut self, client: ClientTag, notice: Notice) {
+    /// Sends a notice to a client, unless it has left.
+    pub(super) fn notify(&mut self, client: ClientTag, notice: Notice) {
         if let Some(client) = self.clients.get(&client) {
             // As in `tell_engine`.
             let _ = client.notices.send(notice);

@@ -14,7 +14,7 @@ use smoltcp::socket::tcp;
 
 use super::{
     Host,
-    connection::{Connection, Woken},
+    connection::{Connection, Wakeup},
     neighbors::SOLICIT_INTERVAL,
 };
 use crate::{
@@ -34,9 +34,9 @@ impl Host {
         if connection.stalls_at().is_none_or(|at| now < at) {
             return false;
         }
-        let Flow { last_heard_at, in_flight_since, .. } = connection.flow;
-        let silence = now.saturating_since(last_heard_at.max(in_flight_since));
-        connection.woken = Some(Woken { at: now, silence });
+        let Flow { last_received_at, in_flight_since, .. } = connection.flow;
+        let idle = now.saturating_since(last_received_at.max(in_flight_since));
+        connection.woken = Some(Wakeup { at: now, idle });
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if socket.send_queue() == 0 {
             return self.repeat_fin(now, handle);
@@ -46,9 +46,9 @@ impl Host {
         let macs = (connection.flow.peer_mac, self.config.mac);
         for count in 0..ACKNOWLEDGEMENTS {
             let window = if count == 0 { ack.window ^ 1 } else { ack.window };
-            let said = Acknowledgement { window, ..ack };
+            let ack = Acknowledgement { window, ..ack };
             let way = Way { macs, from: remote, to: local };
-            let Some(frame) = wire::ack_frame(way, u8::MAX, &said) else { return false };
+            let Some(frame) = wire::ack_frame(way, u8::MAX, &ack) else { return false };
             self.process(now, frame);
         }
         true
@@ -58,14 +58,14 @@ impl Host {
     fn repeat_fin(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let (local, remote) = (connection.tuple.local(), connection.tuple.remote());
-        let (shard, heard) = (connection.shard, connection.flow.peer_mac);
+        let (shard, seen) = (connection.shard, connection.flow.peer_mac);
         if !connection.send.shutdown || connection.flow.snd_una != connection.send.end() {
             return false;
         }
-        let said = connection.flow.acknowledgement(self.timestamps.at(now));
-        let said = Acknowledgement { seq: connection.flow.snd_una, fin: true, ..said };
+        let ack = connection.flow.acknowledgement(self.timestamps.at(now));
+        let fin = Acknowledgement { seq: connection.flow.snd_una, fin: true, ..ack };
         let hop = self.config.hop_back(remote.ip());
-        let Some(mac) = self.mac_of_hop(now, hop, remote.ip(), heard) else {
+        let Some(mac) = self.mac_of_hop(now, hop, remote.ip(), seen) else {
             self.solicit(now, hop);
             return true;
         };
@@ -73,7 +73,7 @@ impl Host {
             connection.flow.repeats_fin(now);
         }
         let way = Way { macs: (self.config.mac, mac), from: local, to: remote };
-        if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &said) {
+        if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &fin) {
             self.stats.frames_out += 1;
             self.shards[shard].tell_engine(FromHost::Frame(frame));
         }
@@ -90,9 +90,9 @@ impl Connection {
         is_in_flight.then(|| (self.flow.last_sent_at + STALL).max(again.unwrap_or(Instant::ZERO)))
     }
 
-    /// For how long nothing had been heard when smoltcp was made to send again, if nothing has been heard since.
-    pub(super) fn silence_before_waking(&self) -> Option<Duration> {
-        let woken = self.woken.filter(|woken| woken.at > self.flow.last_heard_at);
-        woken.map(|woken| woken.silence)
+    /// Time without segments of the peer when smoltcp was made to send again, if none has come since.
+    pub(super) fn idle_before_wakeup(&self) -> Option<Duration> {
+        let woken = self.woken.filter(|woken| woken.at > self.flow.last_received_at);
+        woken.map(|woken| woken.idle)
     }
 }

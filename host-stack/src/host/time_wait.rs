@@ -3,16 +3,16 @@
 //! smoltcp leaves TIME-WAIT after 10 s, and the connection that closes last leaves with its last ACK. What the peer
 //! retransmits after that would be answered by an RST: a FIN whose acknowledgement was lost, at a time-out that has
 //! doubled some times, or the end of a window that was sent again as a whole. A peer that has delivered everything
-//! would hear that its connection was reset. So the host keeps a record of a connection that both sides have closed:
+//! would see its connection reset. So the host keeps a record of a connection that both sides have closed:
 //!
 //! * data, a FIN, and an empty segment from before RCV.NXT are acknowledged; data and a FIN restart the timer;
 //! * any other ACK, and an RST (RFC 1337), are dropped;
 //! * a SYN beyond the connection's sequence numbers opens a new one.
 //!
 //! A connection is acknowledged at most once per [`ANSWER_INTERVAL`], whatever comes for it: a spoofer who knows the
-//! 4-tuple cannot make the host send a segment for each of its own (ACK throttling, RFC 5961 s7). All answers say the
+//! 4-tuple cannot make the host send a segment for each of its own (ACK throttling, RFC 5961 s7). All answers are the
 //! same, so one is enough for a window that is sent again as a whole, and a FIN whose answer was lost gets another
-//! at its next time-out behind the interval. There is no limit for all connections together: it would tell an
+//! at its next time-out behind the interval. There is no limit for all connections together: it would reveal to an
 //! attacker whether segments that it has forged for another connection were answered.
 //!
 //! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each;
@@ -55,8 +55,8 @@ pub(super) enum Answer {
     /// There is no record.
     Unknown,
     /// Dropped.
-    Silence,
-    /// An acknowledgement, by that queue, as the flow says.
+    None,
+    /// An acknowledgement of the flow, by that queue.
     Acknowledge(ShardId, Flow),
 }
 
@@ -126,13 +126,13 @@ impl TimeWaits {
         record.flow.incoming(now, segment);
         let is_empty = segment.sequence_len() == 0;
         if segment.is_reset() || is_empty && segment.seq == record.flow.acknowledged {
-            return Answer::Silence;
+            return Answer::None;
         }
         if !is_empty {
             record.until = now + time;
         }
         if record.answered_at.is_some_and(|at| now < at + ANSWER_INTERVAL) {
-            return Answer::Silence;
+            return Answer::None;
         }
         record.answered_at = Some(now);
         Answer::Acknowledge(record.shard, record.flow)

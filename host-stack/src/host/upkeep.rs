@@ -3,8 +3,8 @@
 //! An object has one update in progress at most (CH-UPD-3); what changes meanwhile goes with the next. One that the
 //! target could not apply means that everything that depends on the object is taken back (CH-UPD-4).
 //!
-//! The target asks for a neighbor of which neither side has heard for long (CH s9.7). If the host knows better it says
-//! when it heard of it; if not it says "just now", which silences the target for a while, and solicits the
+//! The target queries a neighbor that neither side has confirmed for long (CH s9.7). If the host has confirmed it, it
+//! answers when; if not it answers "just now", which delays the next query, and solicits the
 //! neighbor itself. When [`PROBES_MAX`] solicitations, [`SOLICIT_INTERVAL`] apart, are not answered and no
 //! connection of the target's has gone forward either, the neighbor is invalidated: its connections come back, and
 //! smoltcp looks for it.
@@ -35,7 +35,7 @@ use super::{
     shards::ShardId,
 };
 
-/// How long the host trusts what it has heard of a neighbor: as long as the target does by default (NceStaleTicks).
+/// How long a confirmation of a neighbor holds in the host: as long as the target does by default (NceStaleTicks).
 pub(super) const NEIGHBOR_STALE: Duration = Duration::from_secs(30);
 /// Solicitations of a neighbor under suspicion (RFC 4861 s10: MAX_UNICAST_SOLICIT).
 const PROBES_MAX: u32 = 3;
@@ -189,8 +189,8 @@ impl Host {
         }
     }
 
-    /// A frame says where a neighbor is: an answer to ARP or neighbor solicitation, or a question that
-    /// tells the same (RFC 826, RFC 4861 s7.2.5).
+    /// A frame has the Ethernet address of a neighbor: an answer to ARP or neighbor solicitation, or a request that
+    /// has it too (RFC 826, RFC 4861 s7.2.5).
     pub(super) fn hear_of_neighbor(&mut self, now: Instant, frame: &[u8]) {
         let Some((address, mac)) = announced(frame) else { return };
         if self.config.gateways.contains(&address) {
@@ -207,7 +207,7 @@ impl Host {
                 self.found_neighbor(now, shard, address, mac);
                 continue;
             };
-            object.state.heard_at = now;
+            object.state.confirmed_at = now;
             object.state.probing = None;
             if object.state.mac != mac {
                 object.state.mac = mac;
@@ -223,7 +223,7 @@ impl Host {
             let known = objects.paths.get(path).map(|path| path.state.next_hop);
             let next_hop = known.or_else(|| self.config.next_hop(path.destination));
             if let Some(object) = next_hop.and_then(|hop| objects.neighbors.get_mut(&hop)) {
-                object.state.heard_at = now;
+                object.state.confirmed_at = now;
                 object.state.probing = None;
             }
         }
@@ -240,7 +240,7 @@ impl Host {
         let Some((_, object)) = objects.neighbor_by(neighbor) else { return };
         let Some(context) = object.context() else { return };
         let delta = object.state.host_reachability_delta(now);
-        let is_stale = now.saturating_since(object.state.heard_at) > NEIGHBOR_STALE;
+        let is_stale = now.saturating_since(object.state.confirmed_at) > NEIGHBOR_STALE;
         if is_stale && object.state.probing.is_none() {
             object.state.probing =
                 Some(Probing { since: now, next_at: now, sent: 0, asked: false });
@@ -259,7 +259,7 @@ impl Host {
         self.send_update(shard, vec![Block::new(neighbor, node)]);
     }
 
-    /// Solicits the neighbors under suspicion whose turn it is. Returns whether there was any.
+    /// Solicits the suspected neighbors that are due. Returns whether there was any.
     pub(super) fn probe_neighbors(&mut self, now: Instant) -> bool {
         self.shards.ids().fold(false, |work, shard| work | self.probe_neighbors_of(now, shard))
     }
@@ -307,7 +307,7 @@ impl Host {
     /// NdisMQueryOffloadStateComplete: whether connections of the target's have gone forward through neighbors that
     /// answer us no more.
     pub(super) fn queried(&mut self, now: Instant, shard: ShardId, tree: QueryTree) {
-        let (mut silent, mut failed) = (Vec::new(), Vec::new());
+        let (mut unreachable, mut failed) = (Vec::new(), Vec::new());
         for Block { handle, payload, status, dependents: _ } in tree {
             let ObjectNode::Object { context, payload } = payload else { continue };
             let objects = &mut self.shards[shard].objects;
@@ -319,21 +319,21 @@ impl Host {
                 failed.extend(self.connections_through(shard, next_hop));
                 continue;
             };
-            let heard = answer.nic_reachability_delta;
-            if u128::from(heard) > now.saturating_since(since).as_millis() {
+            let delta = answer.nic_reachability_delta;
+            if u128::from(delta) > now.saturating_since(since).as_millis() {
                 let node = ObjectNode::Object { context, payload: () };
-                silent.push(Block::new(handle, node));
+                unreachable.push(Block::new(handle, node));
             }
         }
         self.terminate(failed, Some(UploadReason::HardwareFailure));
-        if !silent.is_empty() {
-            tracing::warn!(neighbors = silent.len(), "neighbors do not answer: invalidated");
-            self.shards[shard].engine.invalidate(silent);
+        if !unreachable.is_empty() {
+            tracing::warn!(neighbors = unreachable.len(), "neighbors do not answer: invalidated");
+            self.shards[shard].engine.invalidate(unreachable);
         }
     }
 }
 
-/// The address and the Ethernet address that an ARP packet, a neighbor advertisement or a solicitation tells.
+/// The IP and Ethernet addresses in an ARP packet, a neighbor advertisement or a solicitation.
 fn announced(frame: &[u8]) -> Option<(IpAddr, MacAddress)> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     match ethernet.ethertype() {

@@ -95,7 +95,7 @@ impl Host {
         }
     }
 
-    /// Asks for these connections back, as far as the target has them. One whose initiate is not complete comes
+    /// Terminates these connections, as far as the target has them. One whose initiate is not complete comes
     /// back as soon as it is (CH-INI-1).
     pub(super) fn terminate(
         &mut self,
@@ -204,12 +204,12 @@ impl Host {
         Some(offloaded)
     }
 
-    /// CH-TRM-9: without its state nothing can be said to the peer: its next segment meets an RST.
+    /// CH-TRM-9: without its state no segment can be sent to the peer; its next one is answered by an RST.
     pub(super) fn state_lost(&mut self, handle: OffloadHandle) {
         if let Some(offloaded) = self.give_up(handle) {
             self.stats.handoffs_lost += 1;
             self.ports.release(Name::Connection(handle));
-            self.tell(
+            self.notify(
                 offloaded.client_id(),
                 Notice::Closed { handle, error: Some(HostError::StateLost) },
             );
@@ -264,12 +264,12 @@ impl Host {
         let mut chain = owned(state.send_data);
         if !chain.is_empty() {
             chain.iter_mut().for_each(|list| list.complete(NdisStatus::REQUEST_ABORTED, 0));
-            self.tell(client, Notice::Sent { handle, chain });
+            self.notify(client, Notice::Sent { handle, chain });
         }
-        self.tell(client, Notice::Closed { handle, error: Some(error) });
+        self.notify(client, Notice::Closed { handle, error: Some(error) });
     }
 
-    /// Puts an imported socket among the others, and tells its client that the host serves it.
+    /// Adds an imported socket to the set, and notifies its client that the host serves it.
     fn settle(
         &mut self,
         now: Instant,
@@ -298,7 +298,7 @@ impl Host {
             Origin::Uploaded(reason) => {
                 history.uploads += 1;
                 history.upload_reason = reason;
-                // Who has taken it back will say when it may go again.
+                // The client that has taken it back decides when it may be offloaded again.
                 reason.map_or(Stay::UntilAsked, |_| Stay::Until(now + self.config.rules.rest))
             }
         };
@@ -320,7 +320,7 @@ impl Host {
                 beyond: beyond.into(),
                 read: 0,
                 unconsumed,
-                fin_heard: fin != 0,
+                fin_received: fin != 0,
                 closed_told: false,
             },
             send: SendHalf::restored(
@@ -341,7 +341,7 @@ impl Host {
                 Notice::Uploaded { handle, lists, bytes, mss: connection.mss(&self.config) }
             }
         };
-        self.tell(connection.client_id(), notice);
+        self.notify(connection.client_id(), notice);
         self.connections.insert(handle, connection);
         for frame in frames {
             // Verified before it was held.

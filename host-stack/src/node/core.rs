@@ -74,7 +74,7 @@ impl Core {
         self.requests.request_of(client, Request::Leave);
     }
 
-    /// Asks the host stack in nobody's name, as [`Node::request`](super::Node::request) does.
+    /// Sends a request without a client to the host stack, as [`Node::request`](super::Node::request) does.
     pub fn request(&self, request: Request) {
         self.requests.request(request);
     }
@@ -146,7 +146,7 @@ impl Cores {
         mut client: impl FnMut(SocketPort) -> C,
     ) -> io::Result<Self> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        // Our host says when it has forwarded everything.
+        // Our host sends `Forwarded` when it has forwarded all frames.
         let engine = EngineConfig { waits_for_forwards: true, ..engine };
         let (engines, ports): (Vec<_>, Vec<_>) = Engine::group(links, engine)?.into_iter().unzip();
         let Some(first) = ports.first() else { return Err(invalid(ConfigError::Shards)) };

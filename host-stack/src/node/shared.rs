@@ -4,8 +4,8 @@
 //!
 //! A monitor. One lock ([`Shared::state`]) guards the core and who waits for what; one condition wakes the
 //! consumer's threads, the doorbell the one thread that sleeps on the link. Nothing is published by order
-//! of stores: who is about to sleep says so under the lock, after looking at the core under the same lock,
-//! and who changes the core looks, before letting go of it, whether somebody sleeps too long.
+//! of stores: a thread announces its sleep under the lock, after checking the core under the same lock,
+//! and a thread that changes the core checks, before it releases the lock, whether another sleeps too long.
 //!
 //! * *The sleeper* is the engine's thread, or with manual progress one of those in [`Shared::wait`]; others
 //!   that have nothing to do wait for the condition, and the sleeper wakes them when it rises.
@@ -15,7 +15,7 @@
 //!   held by whoever comes first; the lock of their queue is inside the core's and is held for a push or
 //!   a pop. Lock order: core, then callbacks.
 //!
-//! No clock but its own, no engine: what the core is, [`Passive`] says. So a model of a few lines stands for
+//! No clock but its own, no engine: [`Passive`] defines the core. So a model of a few lines stands for
 //! it when every interleaving of these threads is tried (`models.rs`).
 
 use std::{
@@ -43,7 +43,7 @@ use offload_engine::{
 
 use super::{LAST_ACK_REPEATS, Progress, Urgency, WaitError};
 
-/// Idle iterations before others may have the processor: a few microseconds. An answer that is near comes sooner.
+/// Idle iterations before the thread yields: a few microseconds, within which an expected answer may come.
 const IDLE_POLLS: u32 = 32;
 /// Away for so long, a loop that let others go first has made room for one: it comes back sooner otherwise.
 const CROWDED: Duration = Duration::from_micros(2);
@@ -182,7 +182,7 @@ impl<K> Shared<K> {
         }
     }
 
-    /// Ends the node: its threads stop, who waits is told why.
+    /// Ends the node: its threads stop, waiting calls return the reason.
     pub(super) fn fail(&self, state: &mut State<K>, failure: WaitError) {
         state.failure.get_or_insert(failure);
         self.stopping.store(true, Ordering::Relaxed);
@@ -243,7 +243,7 @@ impl<K> Shared<K> {
         let Some(first) = self.callbacks.begin() else { return };
         let mut next = Some(first);
         while let Some(callback) = next {
-            // Somebody else's thread may be the one that calls it, and others wait behind it.
+            // Another thread may call it, and others wait behind it.
             if catch_unwind(AssertUnwindSafe(callback)).is_err() {
                 tracing::error!("a consumer's callback has panicked");
             }
@@ -315,7 +315,7 @@ impl<K: Passive> Shared<K> {
         }
     }
 
-    /// The device is gone: ends the node as [`Shared::fail`], and tells its clients, once.
+    /// The device is gone: ends the node as [`Shared::fail`], and notifies its clients, once.
     fn lose(&self, state: &mut State<K>, failure: WaitError) -> Done {
         if state.failure.is_none() {
             state.core.device_lost();
@@ -395,7 +395,7 @@ impl<K: Passive> Shared<K> {
         }
     }
 
-    /// Runs the loop of a node that ends until `is_over`, which the doorbell tells of, or until `deadline`.
+    /// Runs the loop of a node that ends until `is_over`, which is signalled by the doorbell, or until `deadline`.
     pub(super) fn finish(&self, deadline: Instant, is_over: impl Fn(&K) -> bool) {
         let mut repeats = LAST_ACK_REPEATS;
         loop {
@@ -495,7 +495,7 @@ impl<K: Passive> Shared<K> {
             if let (Some(outcome), _) = self.look(&mut state, self.now(), deadline, &mut f) {
                 break outcome;
             }
-            // What the look itself has changed, nobody will signal.
+            // Changes by `look` itself are not signalled.
             if self.changes() != before || self.callbacks.is_due() {
                 drop(state);
                 self.deliver();
@@ -574,9 +574,9 @@ impl Done {
     }
 }
 
-/// How a loop that finds nothing to do goes on: it polls; after [`IDLE_POLLS`] it lets other threads of its
-/// processor go first each time; after the time to spin it sleeps. Where another thread wants the processor, which
-/// the clock tells from how long it was gone, it makes room from the first idle iteration on.
+/// What an idle loop does: it polls; after [`IDLE_POLLS`] it yields the CPU before each poll; after the time to spin it
+/// sleeps. If another thread needs the CPU, which shows in how long a yield takes, it yields from the first idle
+/// iteration on.
 #[derive(Default)]
 struct Idle {
     since: Option<Instant>,
@@ -611,7 +611,7 @@ impl Idle {
     }
 }
 
-/// Callbacks that are due, and whether somebody calls them.
+/// Callbacks that are due, and whether a thread delivers them.
 #[derive(Default)]
 struct Callbacks(Mutex<Due>);
 
@@ -634,7 +634,7 @@ impl Callbacks {
         any
     }
 
-    /// Whether somebody should deliver.
+    /// Whether callbacks have to be delivered.
     fn is_due(&self) -> bool {
         let due = self.0.lock();
         !due.delivering && !due.queue.is_empty()

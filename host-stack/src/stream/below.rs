@@ -1,4 +1,4 @@
-//! What a stream hears of host stack and target, and what it gives them.
+//! Between a stream and the two stacks: notices and upcalls from them, data to them.
 
 use std::{net::SocketAddr, vec::Vec};
 
@@ -139,7 +139,7 @@ impl Streams {
                 stream.status.state = OffloadState::Offloading;
             }
         } else {
-            // The first word of a connection that stays, or the second of one that the target refused.
+            // The first notice of a connection that stays, or the second of one that the target refused.
             stream.enter_host();
         }
         stream.status.connected = true;
@@ -221,7 +221,7 @@ impl OffloadClient for Streams {
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
-        // Nobody will read what comes for a stream that is forgotten.
+        // Data for a forgotten stream will not be read.
         let Some(stream) = self.streams.get_mut(&io.handle) else { return data.len() };
         let room = RECEIVE_QUEUE_BYTES_MAX.saturating_sub(stream.status.unread);
         let taken = room.min(data.len());
@@ -291,7 +291,7 @@ impl OffloadClient for Streams {
             ConnectionEvent::SendBacklogChange(_) => {}
             ConnectionEvent::Disconnect => stream.status.peer_closed = true,
             ConnectionEvent::Abort => stream.end(Some(HostError::Reset)),
-            // The host hears of it too, and decides. Only the target knows what ICMP had said of a silent peer.
+            // The host is notified too, and decides. Only the target has the ICMP error of a peer that does not answer.
             ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration) => {
                 stream.soft_error = io.info().soft_error;
             }

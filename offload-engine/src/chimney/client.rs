@@ -18,8 +18,8 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OffloadHandle(pub u64);
 
-/// Which client of the node owns a connection: the one that asked for connect or listen. Given at its registration
-/// (`engine::Clients`), never given twice.
+/// The client of the node that owns a connection: the one that requested connect or listen. Assigned at its
+/// registration (`engine::Clients`), never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientTag(pub u64);
 
@@ -35,7 +35,7 @@ pub enum ConnectionEvent {
     SendBacklogChange(usize),
     /// FIN received and all data before it consumed. The send half stays usable (CH-EVT-6).
     Disconnect,
-    /// The target wants the connection uploaded.
+    /// The target requests an upload of the connection.
     Retrieve(UploadReason),
     /// An acceptable RST was received. No Disconnect follows (CH-EVT-7).
     Abort,
@@ -44,7 +44,7 @@ pub enum ConnectionEvent {
     Released,
 }
 
-/// What an upcall may do with its connection.
+/// An upcall's access to its connection.
 #[derive(Debug)]
 pub struct ConnectionIo<'a> {
     /// The host's name of the connection.
@@ -55,7 +55,7 @@ pub struct ConnectionIo<'a> {
     pub(crate) super_segment_max: usize,
     /// The link may have borrowed of what was sent, and not have sent it yet.
     pub(crate) is_lent: bool,
-    /// What holds the bytes of an indication, if pieces of it may be kept.
+    /// The buffer of an indication, if pieces of it may be kept.
     pub(crate) buffer: Option<&'a Bytes>,
 }
 
@@ -75,12 +75,12 @@ impl ConnectionIo<'_> {
         self.connection.keep_chain(chain);
     }
 
-    /// Asks for a disconnect; `nbl` may carry data to be sent before the FIN.
+    /// Requests a disconnect; `nbl` may carry data to be sent before the FIN.
     pub fn disconnect(&mut self, kind: Disconnect, nbl: NetBufferList) {
         self.connection.disconnect(self.now, kind, nbl);
     }
 
-    /// A piece of what is being indicated, to be kept beyond the call (CH-IND-5: it is returned when it is dropped).
+    /// A piece of the indicated data, to be kept beyond the call (CH-IND-5: it is returned when it is dropped).
     /// `None`: it cannot be, and has to be copied. What is kept holds the whole frame's memory, up to 64 KiB.
     pub fn keep(&self, data: &[u8]) -> Option<Bytes> {
         let buffer = self.buffer?;
@@ -91,14 +91,14 @@ impl ConnectionIo<'_> {
 
     /// Posts receive requests: always accepted (PENDING), filled and completed in order, each once (CH-RCV-1,
     /// -2, -8). They come before indications, and lift the stop that a refused one has set (CH-RCV-4,
-    /// CH-IND-2). A post only queues: what it makes complete is told when this upcall has returned (CH-RCC-2).
+    /// CH-IND-2). A post only queues: requests that it completes are reported when this upcall has returned (CH-RCC-2).
     /// After the disconnect event they complete INVALID_STATE, after an abort REQUEST_ABORTED (CH-RCV-9).
     pub fn post_receive(&mut self, chain: ReceiveChain) {
         self.connection.post_receive(self.now, chain);
     }
 
-    /// Lifts the stop that a refused or partly accepted receive indication set (a zero-byte receive
-    /// request in chimney words, CH-IND-2).
+    /// Lifts the stop that a refused or partly accepted receive indication set (in the chimney: a zero-byte receive
+    /// request, CH-IND-2).
     pub fn resume_receive(&mut self) {
         self.connection.resume_receive();
     }
@@ -120,7 +120,7 @@ impl ConnectionIo<'_> {
         !self.is_lent && self.connection.detach_tail(bytes_max)
     }
 
-    /// Copies what was posted in shared memory that its owner wants back
+    /// Copies posted data in shared memory that its owner has withdrawn
     /// ([`SharedSpan::withdraw`](crate::memory::SharedSpan::withdraw)). What the link has borrowed meanwhile keeps the
     /// memory until it is given back.
     pub fn detach_withdrawn(&mut self) {
@@ -153,13 +153,13 @@ impl ConnectionIo<'_> {
         self.connection.update_cached(self.now, &update);
     }
 
-    /// What TCP_INFO would say.
+    /// The members of TCP_INFO.
     pub fn info(&self) -> Info {
         self.connection.info(self.now)
     }
 }
 
-/// A layer above the target. One value serves all connections of its own; `io.handle` tells which.
+/// A layer above the target. One value serves all its connections; `io.handle` names the connection of an upcall.
 pub trait OffloadClient {
     /// The connection `io.handle` is now offloaded.
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>);

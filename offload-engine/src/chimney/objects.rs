@@ -138,7 +138,7 @@ struct Path {
     invalid: bool,
 }
 
-/// A question to the host (CH s9.7): what [`OffloadHost::neighbor_reachability_query`] carries.
+/// A query to the host (CH s9.7): what [`OffloadHost::neighbor_reachability_query`] carries.
 ///
 /// [`OffloadHost::neighbor_reachability_query`]: super::provider::OffloadHost::neighbor_reachability_query
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -329,7 +329,7 @@ impl Objects {
         Ok(context)
     }
 
-    /// Lets go of a neighbor, and says what it comes back with (CH-TRM-4).
+    /// Releases a neighbor, and returns its state (CH-TRM-4).
     ///
     /// # Errors
     /// FAILURE: there is no such neighbor, or paths depend on it (CH-TRM-2).
@@ -353,7 +353,7 @@ impl Objects {
         Ok(state.delegated)
     }
 
-    /// Lets go of a path.
+    /// Releases a path.
     ///
     /// # Errors
     /// FAILURE: there is no such path, or connections depend on it (CH-TRM-2).
@@ -521,8 +521,8 @@ impl Objects {
         }
     }
 
-    /// Before something is sent on `path`: the question to the host, if neither side has heard of the neighbor
-    /// for longer than NceStaleTicks (CH s9.7). Asked again after as long without an answer.
+    /// Before a segment is sent on `path`: the query to the host, if neither side has confirmed the neighbor for longer
+    /// than NceStaleTicks (CH s9.7). It is repeated after as long without an answer.
     pub fn question(&mut self, now: Instant, path: TargetContext) -> Option<ReachabilityQuery> {
         let neighbor = self.neighbor_of(path)?;
         let neighbor = self.neighbors.get_mut(neighbor)?;

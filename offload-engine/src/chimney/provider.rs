@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{state::Ticks, status::NdisStatus, time::Instant};
 
-/// What the host may ask of the target.
+/// The host's calls to the target.
 ///
 /// For one object: nothing but [`OffloadProvider::initiate`] of others while it is being offloaded (CH-INI-1), no
 /// update while one is in progress (CH-UPD-3), and [`OffloadProvider::terminate`] only when its other requests have
@@ -136,7 +136,7 @@ impl Default for OffloadCapabilities {
     }
 }
 
-/// What the target tells the host. Between threads each call is a message
+/// The target's calls to the host. Between threads each call is a message
 /// ([`ToHost::call`](crate::engine::port::ToHost::call)); `now` is when the host takes it.
 pub trait OffloadHost {
     /// NdisMInitiateOffloadComplete.
@@ -157,10 +157,11 @@ pub trait OffloadHost {
     /// NdisTcpOffloadForwardComplete.
     fn forward_complete(&mut self, now: Instant, segment: Forward);
 
-    /// TcpIndicateRetrieve: the target wants the connection uploaded. Mandatory reasons mean that it has stopped.
+    /// TcpIndicateRetrieve: the target requests an upload of the connection. Mandatory reasons mean that it has
+    /// stopped.
     fn retrieve(&mut self, now: Instant, connection: OffloadHandle, reason: UploadReason);
 
-    /// NeighborReachabilityQuery (CH s9.7): nothing was heard through `neighbor` for NceStaleTicks. The host
+    /// NeighborReachabilityQuery (CH s9.7): `neighbor` was not confirmed for NceStaleTicks. The host
     /// answers with an update of the neighbor's HostReachabilityDelta; in Windows the answer is the call's result,
     /// which two threads do not have.
     fn neighbor_reachability_query(

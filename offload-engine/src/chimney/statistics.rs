@@ -1,4 +1,4 @@
-//! TCP_OFFLOAD_STATS and IP_OFFLOAD_STATS (CH s11): what the target has to say of offloaded traffic, for each IP
+//! TCP_OFFLOAD_STATS and IP_OFFLOAD_STATS (CH s11): counters of offloaded traffic, for each IP
 //! version.
 //!
 //! The host adds its own to them. Counters wrap. What goes up to the host unprocessed is not counted, whether it is
@@ -41,13 +41,13 @@ pub struct IpOffloadStats {
     pub in_octets: u64,
     /// Datagrams given to TCP.
     pub in_delivers: u64,
-    /// Datagrams that TCP wanted sent.
+    /// Datagrams that TCP has sent down.
     pub out_requests: u64,
     /// Octets sent.
     pub out_octets: u64,
     /// Datagrams too short for a header, or with a bad one.
     pub in_header_errors: u32,
-    /// Datagrams shorter than they say.
+    /// Datagrams shorter than their length field.
     pub in_truncated_packets: u32,
     /// Good datagrams dropped on their way to TCP: those without the neighbor's VLAN tag.
     pub in_discards: u32,

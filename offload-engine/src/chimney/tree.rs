@@ -4,7 +4,7 @@
 //! operation takes any number of them (CH-ARC-5). In NDIS a node is an NDIS_MINIPORT_OFFLOAD_BLOCK_LIST followed in
 //! memory by state structures, and `DependentBlockList` and `NextBlock` link the nodes; here a [`Block`] owns its
 //! dependents, in order, and what follows it is its payload. A tree moves into the target with the call and back
-//! with the completion, so nobody can touch it in between, and every node comes back with its status written.
+//! with the completion, so it is inaccessible in between, and every node comes back with its status written.
 //!
 //! The order of traversal is depth first, then breadth (CH-TREE-1): a node, its first dependent with all
 //! below it, the next dependent. That is the order in which these vectors nest.
@@ -48,7 +48,7 @@ pub struct Block<P, D> {
     pub handle: OffloadHandle,
     /// The node's role in this operation, and its state.
     pub payload: P,
-    /// What became of it; [`NdisStatus::PENDING`] until the target has written it.
+    /// The result; [`NdisStatus::PENDING`] until the target has written it.
     pub status: NdisStatus,
     /// The nodes below, in order.
     pub dependents: Vec<D>,
@@ -80,7 +80,7 @@ pub type Tree<N, P, T> = Vec<NeighborBlock<N, P, T>>;
 /// A node's role at initiate (CH s4.2).
 #[derive(Debug)]
 pub enum InitiateNode<S> {
-    /// Stands in for an object that is of no concern; always SUCCESS, which says nothing of what is below
+    /// A place for an object that the operation does not concern; always SUCCESS, whatever the results below
     /// (CH-TREE-8).
     Placeholder,
     /// An offloaded object that what is below depends on. SUCCESS, OFFLOAD_PARTIAL_SUCCESS, or FAILURE, as all, some or
@@ -105,7 +105,7 @@ impl<S> InitiateNode<S> {
 /// A connection to be taken over: TCP state in its three classes, and data.
 #[derive(Debug)]
 pub struct TcpObject {
-    /// Whose connection it is: who gets its upcalls.
+    /// The client that gets its upcalls.
     pub client: ClientTag,
     /// The state.
     pub tcp: TcpState,
@@ -145,7 +145,7 @@ pub enum ObjectNode<P> {
     Object {
         /// Which.
         context: TargetContext,
-        /// What is asked of it, and the answer.
+        /// The query and its answer.
         payload: P,
     },
 }
@@ -211,7 +211,7 @@ pub type QueryTree = Tree<
 pub enum UpdateNode<S> {
     /// Only what is below counts.
     Placeholder,
-    /// The object that what is below is to depend on from now on: paths to a neighbor (CH-UPD-2). Below a linker, the
+    /// New parent of the dependents: the neighbor of paths (CH-UPD-2). Below a linker, the
     /// object that is relinked.
     Linker(TargetContext),
     /// New values of the cached class.
@@ -232,6 +232,6 @@ pub type InvalidateTree = Tree<ObjectNode<()>, ObjectNode<()>, ObjectNode<()>>;
 
 /// What MiniportTerminateOffload gets. A TCP object's state is `None` on the way down; with SUCCESS it comes back with
 /// everything that was not acknowledged or not delivered (CH-TRM-5, -6). Unlike in Windows all three classes come
-/// back, so that who imports the connection needs no copy of what it once handed down.
+/// back, so that the host needs no copy of the state that it once handed down.
 pub type TerminateTree =
     Tree<ObjectNode<Option<NeighborDelegated>>, ObjectNode<()>, ObjectNode<Option<Box<TcpObject>>>>;

@@ -109,13 +109,13 @@ impl Engine {
     /// wait for [`Engine::resume`].
     pub fn pause(&mut self) {
         self.paused = true;
-        self.tell_host(ToHost::Status(AdapterStatus::Pause));
+        self.notify_host(ToHost::Status(AdapterStatus::Pause));
     }
 
     /// Asks the host to terminate everything, and to offload nothing more (UPLOAD_ALL).
     pub fn upload_all(&mut self) {
         self.paused = true;
-        self.tell_host(ToHost::Status(AdapterStatus::UploadAll));
+        self.notify_host(ToHost::Status(AdapterStatus::UploadAll));
     }
 
     /// Offloading may go on (OFFLOAD_RESUME), within other limits: capabilities only change this way (CH-CFG-1). What
@@ -123,7 +123,7 @@ impl Engine {
     pub fn resume(&mut self, capabilities: OffloadCapabilities) {
         self.paused = false;
         self.objects.set_capabilities(capabilities);
-        self.tell_host(ToHost::Status(AdapterStatus::Resume(capabilities)));
+        self.notify_host(ToHost::Status(AdapterStatus::Resume(capabilities)));
         // For the trees that waited.
         self.doorbell.ring();
     }
@@ -164,7 +164,7 @@ impl Engine {
         &mut self.statistics[ipv6 as usize]
     }
 
-    /// What a capture says of the first frame that the host sends on a connection that it has taken back.
+    /// The comment in a capture of the first frame that the host sends on a connection that it has taken back.
     pub(super) fn hand_over_note(&mut self, frame: &[u8]) -> Option<&'static str> {
         if self.given_back.is_empty() {
             return None;
@@ -187,13 +187,13 @@ impl Engine {
         self.given_back.push_back(flow);
     }
 
-    /// Before something is sent on `path`: asks the host whether the neighbor is still there, if nobody knows (CH
+    /// Before a segment is sent on `path`: queries the host about the neighbor, if neither side has confirmed it (CH
     /// s9.7).
     pub(super) fn ask_reachability(&mut self, now: Instant, path: TargetContext) {
         let Some(question) = self.objects.question(now, path) else { return };
         let ReachabilityQuery { neighbor, host_reachability_delta, nic_reachability_delta } =
             question;
-        self.tell_host(ToHost::NeighborReachabilityQuery {
+        self.notify_host(ToHost::NeighborReachabilityQuery {
             neighbor,
             host_reachability_delta,
             nic_reachability_delta,

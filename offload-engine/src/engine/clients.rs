@@ -10,7 +10,7 @@
 //! A tag is the client's place in the table and the number of its registration, so it is never given twice, and a place
 //! can be taken again. A client may leave while connections of it are anywhere: [`Engine`](super::Engine) resets those
 //! that it has ([`FromHost::Leave`](super::port::FromHost::Leave)), and those that are still on their way to it, and
-//! upcalls with a tag that nobody has (any more) go to [`Nobody`], which takes what comes and drops it. The other
+//! upcalls with the tag of no client (any more) go to [`Nobody`], which drops everything. The other
 //! clients do not notice.
 //!
 //! A client's own state is reached by tag and type ([`Clients::get`], [`Clients::get_mut`]): a lookup as above and a
@@ -36,7 +36,7 @@ pub const CLIENTS_MAX: usize = 256;
 pub struct TooManyClients;
 
 struct Slot {
-    /// [`ClientTag::NOBODY`]: free.
+    /// [`ClientTag::NOBODY`]: a free entry.
     tag: ClientTag,
     client: Box<dyn NodeClient>,
 }
@@ -191,7 +191,7 @@ const fn index_of(tag: ClientTag) -> usize {
     tag.0 as usize % CLIENTS_MAX
 }
 
-/// The client of connections whose own has left.
+/// The client of connections whose own client has left.
 #[derive(Debug)]
 struct Nobody;
 

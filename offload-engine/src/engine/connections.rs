@@ -33,7 +33,7 @@ pub const HELD_FRAMES_MAX: usize = 64;
 pub const HELD_BYTES_MAX: usize = 256 * 1024;
 
 /// Frames kept of a connection that was just taken over, until what is older has been forwarded. A peer may have sent
-/// as much as the window it was told, and would take for lost what is dropped.
+/// as much as its window allows, and would take dropped frames for lost.
 pub const EARLY_FRAMES_MAX: usize = 4096;
 /// Bytes of these frames: headers and all, more than the largest window of a default configuration.
 pub const EARLY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -122,7 +122,7 @@ pub(super) struct Offloaded {
     pub(super) path: TargetContext,
     /// It was itself invalidated.
     pub(super) invalid: bool,
-    /// What the host has not been told of the connection's wish to be uploaded.
+    /// Upload requests that the host has not been notified of.
     pub(super) retrieves: Vec<UploadReason>,
     pub(super) held: HeldFrames,
     /// What has come while older segments may still be forwarded.
@@ -132,13 +132,13 @@ pub(super) struct Offloaded {
     pub(super) loans: Loans,
     /// Its hardware has failed; the next operation on it finds out.
     pub(super) failed: bool,
-    /// Client and host know.
+    /// Client and host have been notified.
     pub(super) failure_told: bool,
     /// Something came that shows that the neighbor is reachable (CH s9.7).
     pub(super) progress: bool,
     /// Something was sent since data came last: more data answers it.
     pub(super) spoken: bool,
-    /// What the next frame's comment says of a hand-over.
+    /// The hand-over that the comment of the next frame names.
     pub(super) note: Option<&'static str>,
     /// Payload bytes that the link takes in one frame for segmentation; 0: it does not segment.
     segmentable_max: usize,
@@ -271,7 +271,7 @@ impl Connections {
         self.slots[slot].as_deref_mut().map(|offloaded| offloaded.io(now))
     }
 
-    /// The connection `handle` as it stands, undisturbed.
+    /// The connection `handle`, read-only.
     pub(super) fn look(&self, handle: OffloadHandle) -> Option<&Offloaded> {
         self.slots[*self.by_handle.get(&handle)?].as_deref()
     }
@@ -301,12 +301,13 @@ impl Connections {
             .map(move |offloaded| (offloaded.handle, offloaded.flow, offloaded.tcp.info(now)))
     }
 
+    #[cfg(test)]
     pub(super) fn by_handle(&mut self, handle: OffloadHandle) -> Option<&mut Offloaded> {
         self.slot(*self.by_handle.get(&handle)?)
     }
 
-    /// The connection with this flow. Frames come in trains, so the last one's is looked at first: what stands there
-    /// says itself whether it is the one.
+    /// The connection with this flow. Frames come in trains, so the connection of the last one is tried first; its
+    /// entry has the flow to compare.
     #[inline]
     pub(super) fn find(&mut self, flow: &FlowKey) -> Option<usize> {
         let last = self.slots.get(self.found).and_then(Option::as_deref);
@@ -568,7 +569,7 @@ impl Connections {
         }
     }
 
-    /// The next connection whose timer may be due.
+    /// The next connection with a timer that may be due.
     pub(super) fn pop_timer(&mut self, now: Instant) -> Option<usize> {
         loop {
             let &Reverse((at, slot, generation)) = self.timers.peek()?;

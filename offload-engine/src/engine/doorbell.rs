@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps in poll(2): an eventfd, written only when the sleeper said so.
+//! Waking a thread that sleeps in poll(2): an eventfd, written only when the sleeper has announced its sleep.
 //!
 //! The order that loses no wake-up: the sleeper announces sleep, then looks at its queues once more,
 //! then sleeps; the ringer queues its message, then takes the announcement and, if there was one,
@@ -34,7 +34,7 @@ pub struct Sleep<'a> {
 }
 
 impl Doorbell {
-    /// A doorbell nobody has rung.
+    /// A new doorbell.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -42,8 +42,8 @@ impl Doorbell {
         Ok(Self { bell: Bell::new()?, asleep: AtomicBool::new(false) })
     }
 
-    /// Sleeps until somebody rings, or what `look` says. It looks at every queue that is rung for; `None`:
-    /// something is there already, do not sleep.
+    /// Sleeps until the doorbell is rung, or as long as `look` allows. `look` checks every queue that is rung for;
+    /// `None`: something is there already, do not sleep.
     pub fn sleep<'a>(&self, look: impl FnOnce() -> Option<Sleep<'a>>) {
         self.asleep.swap(true, Ordering::Acquire);
         let is_struck = look().is_some_and(|sleep| self.bell.wait(sleep));
@@ -63,7 +63,7 @@ impl Doorbell {
     }
 }
 
-/// For whatever knows wakers only, such as a link.
+/// For code that takes a waker, such as a link.
 impl Wake for Doorbell {
     fn wake(self: Arc<Self>) {
         self.ring();
@@ -102,7 +102,7 @@ mod bell {
         /// Takes the strikes back that came. Returns whether there was one.
         pub(super) fn clear(&self) -> bool {
             let mut count = [0; 8];
-            // Empty (EAGAIN) is the usual case: nobody rang.
+            // Empty (EAGAIN) is the usual case: it was not rung.
             rustix::io::read(&self.0, &mut count).is_ok()
         }
 
@@ -113,7 +113,7 @@ mod bell {
             let bell = PollFd::new(&self.0, PollFlags::IN);
             // A time-out that does not fit a timespec is as good as none.
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-            // Without a link the bell stands twice: it costs nothing, and nobody asks for the second answer.
+            // Without a link the doorbell is polled twice: it costs nothing, and the second result is not used.
             let link =
                 link.map_or_else(|| bell.clone(), |link| PollFd::from_borrowed_fd(link, events));
             let mut both = [bell, link];

@@ -11,7 +11,7 @@ impl Engine {
             NdisStatus::SUCCESS => self.stats.forwards += 1,
             _ => self.stats.forwards_dropped += 1,
         }
-        self.tell_host(ToHost::ForwardComplete(segment));
+        self.notify_host(ToHost::ForwardComplete(segment));
     }
 
     /// SUCCESS: processed. UPLOAD_IN_PROGRESS: it is the host's, now or after the terminate. REQUEST_ABORTED: to be

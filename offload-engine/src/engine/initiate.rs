@@ -2,7 +2,7 @@
 //!
 //! Depth first, then breadth (CH-TREE-1). What depends on a node that has failed is not tried (CH-TREE-6); a neighbor
 //! is the root of a tree of its own, so another neighbor's tree is tried all the same (CH-TREE-2, -9). A connection is
-//! live the moment its node is in (CH-TREE-4), and its client hears of it when all are and the host was told
+//! live the moment its node is in (CH-TREE-4), and its client is notified when all are and the host was
 //! (CH-INI-2, -3).
 
 use std::{boxed::Box, vec::Vec};
@@ -126,7 +126,7 @@ impl Engine {
             self.held_trees.push_back((now, tree));
         } else {
             refuse(&mut tree);
-            self.tell_host(ToHost::InitiateComplete(tree));
+            self.notify_host(ToHost::InitiateComplete(tree));
         }
     }
 
@@ -144,13 +144,13 @@ impl Engine {
     }
 
     fn initiate(&mut self, now: Instant, mut tree: InitiateTree, clients: &mut Clients) {
-        // What the host stack has told the client before it sent this comes first.
+        // Notices that the host stack sent to the client before this message come first.
         clients.poll(now, &mut self.connections);
         let mut taken = Vec::new();
         for neighbor in &mut tree {
             self.initiate_neighbor(now, neighbor, &mut taken);
         }
-        self.tell_host(ToHost::InitiateComplete(tree));
+        self.notify_host(ToHost::InitiateComplete(tree));
         // CH-INI-2.
         for slot in taken {
             if let Some(offloaded) = self.connections.slot(slot) {

@@ -1,9 +1,9 @@
 //! Payload of a connection that its link has borrowed, and what waits for it.
 //!
 //! A link may hold on to the payload of a frame until its device has sent it ([`crate::link::TxLoan`]). Meanwhile the
-//! poster must not be told that the memory is its own again, be it because the peer has acknowledged the bytes of an
-//! earlier copy or because the connection was reset. So completions of sends wait, in order, with whatever comes behind
-//! them. Each waits for the loans that were made before it and for no others, so a connection that keeps sending
+//! poster must not be notified that the memory is its own again, be it because the peer has acknowledged the bytes of
+//! an earlier copy or because the connection was reset. So completions of sends wait, in order, with whatever comes
+//! behind them. Each waits for the loans that were made before it and for no others, so a connection that keeps sending
 //! completes all the same: the loans since the last wait share a token, and who has to wait takes it along.
 //!
 //! A link that borrows nothing costs a look at a flag per frame, upcall and event.
@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct Loans {
     /// Shared by every loan since an event was withheld; none was made yet while it is empty.
     current: OnceCell<Arc<()>>,
-    /// Events that wait, each for its token to be nobody else's. None: only for those in front of it.
+    /// Events that wait until the link has dropped their token. None: only for those in front of it.
     withheld: VecDeque<(Event, Option<Arc<()>>)>,
     /// There may be loans, or events that wait: [`Engine::note_loan`] has noted the connection.
     noted: bool,

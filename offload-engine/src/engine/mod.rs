@@ -4,30 +4,30 @@
 //!
 //! The engine owns the link. [`Engine::poll`] is one iteration and never waits: it takes control
 //! messages and frames from the host stack, a batch of frames from the link, the timers that are due,
-//! and what its client wants; then it drains every connection that was touched: events go up, segments
+//! and the client's requests; then it drains every connection that was touched: events go up, segments
 //! go out. A frame of an offloaded connection is processed where it lies in the receive buffer; every
-//! other frame goes to the host stack unchanged. Because acknowledgements are made when the batch is
-//! through, a batch makes one.
+//! other frame goes to the host stack unchanged. Acknowledgements are made at the
+//! end of the batch, so a batch makes one.
 //!
-//! Time is an argument; whoever runs the loop ([`Engine::poll_at`] tells how long it may sleep) has
-//! the clock. So the same loop runs on a device and under simulation.
+//! Time is an argument, and the caller has the clock ([`Engine::poll_at`] bounds its sleep), so the same loop
+//! runs on a device and under simulation.
 //!
-//! State operations are messages too, done one by one as they come: a tree goes out again, answered, before the
-//! next message is looked at.
+//! State operations are messages too, done one by one as they come: a tree is answered and sent back before the
+//! next message is read.
 //!
 //! | file | question |
 //! |---|---|
 //! | `run` | what happens in one iteration |
-//! | `clients` | which client an upcall goes to |
-//! | `connections` | which connection a frame, a handle or a timer means |
-//! | `payload` | which memory is a frame's |
-//! | `loans` | what of it the link has, and who waits for it |
-//! | `initiate` | what goes in |
+//! | `clients` | which client gets an upcall |
+//! | `connections` | which connection a frame, a handle or a timer belongs to |
+//! | `payload` | the memory of a frame |
+//! | `loans` | memory that the link has borrowed, and completions that wait for it |
+//! | `initiate` | objects that are taken over |
 //! | `update` | queries, updates, invalidation |
-//! | `terminate` | what comes back, and in which order |
+//! | `terminate` | objects that are given back, and in which order |
 //! | `forward` | segments that the host hands back |
 //! | `adapter` | pause and resume, statistics, reachability of neighbors |
-//! | `port`, `doorbell` | how host and engine talk |
+//! | `port`, `doorbell` | messages between host and engine |
 //! | `siblings` | several engines on the queues of one device |
 //! | `trace` | rows for `flue plot` |
 //!
@@ -79,7 +79,7 @@ pub use self::{
 };
 use crate::{
     chimney::{
-        client::{OffloadClient, OffloadHandle},
+        client::OffloadClient,
         objects::Objects,
         provider::OffloadCapabilities,
         tree::{InitiateTree, TerminateTree},
@@ -98,16 +98,16 @@ pub const TRANSMIT_SEGMENTS_MAX: usize = 64;
 /// Frames kept while the link is full. Beyond it the connection's segments count as sent and lost.
 pub const STALLED_FRAMES_MAX: usize = 64;
 
-/// Receive buffers. One is read into again and again: a frame is checked and placed while the cache holds it, and a
-/// second buffer of 64 KiB would have to come from memory.
+/// Receive buffers. One is used for all reads: a frame is checked and placed while it is in the cache, and a second
+/// buffer of 64 KiB would not be.
 const RX_BUFFERS: usize = 1;
 
-/// Something to be called on a worker thread without any lock of ours held.
+/// A function that a worker thread calls with no lock of ours held.
 pub type Callback = Box<dyn FnOnce() + Send>;
 
-/// What a node asks of each client that lives with its engine, beyond the chimney's upcalls.
+/// Requirements of a node on each of its clients, beyond the chimney's upcalls.
 pub trait NodeClient: OffloadClient + Any + Send {
-    /// What messages and errors call a client of this type.
+    /// Name of a client of this type in messages and errors.
     fn name() -> &'static str
     where
         Self: Sized,
@@ -116,22 +116,22 @@ pub trait NodeClient: OffloadClient + Any + Send {
     }
 
     /// Takes notices from the host stack, runs timers. Called once per iteration of the run loop, after
-    /// every call from outside, and before each [`OffloadClient::offloaded`], so that what the host stack
-    /// said of a connection is known when the target has it. Returns whether there was anything to do.
+    /// every call from outside, and before each [`OffloadClient::offloaded`], so that the host's
+    /// notices about a connection are read before the target has it. Returns whether there was anything to do.
     fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool;
 
     /// When [`NodeClient::poll`] has to be called again though nothing has happened.
     fn poll_at(&self) -> Option<Instant>;
 
-    /// Whether a notice of the host stack waits: looked at before the engine sleeps.
+    /// Whether a notice of the host stack is queued; checked before the engine sleeps.
     fn has_input(&self) -> bool;
 
     /// Moves out the consumer's callbacks that became due. The node calls them, in order, when it
     /// holds no lock.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
 
-    /// The device is gone: no upcall and no notice follows. Everything that a consumer waits for ends here, with a
-    /// reason, and whatever it asks for from now on fails.
+    /// The device is gone: no upcall and no notice follows. Everything that a consumer waits for ends with a reason,
+    /// and later requests fail.
     fn device_lost(&mut self) {}
 }
 
@@ -142,18 +142,18 @@ pub struct EngineConfig {
     pub mac: MacAddress,
     /// What is supported, and how much of it; each limit has its status at initiate.
     pub capabilities: OffloadCapabilities,
-    /// NceStaleTicks: how long a neighbor is believed to be reachable after it was heard of (CH s9.7).
+    /// NceStaleTicks: how long a neighbor counts as reachable after the last confirmation (CH s9.7).
     pub nce_stale: Duration,
     /// Frames taken from the link in one iteration.
     pub rx_batch_frames_max: usize,
-    /// Bytes of frames after which the iteration takes no more: connections have their turns, and a peer that has half
-    /// a megabyte in flight hears of the first half before it has sent the second.
+    /// Bytes of frames after which a batch ends: connections have their turns, and a peer with half a megabyte in
+    /// flight gets an ACK for the first half before it has sent the second.
     pub rx_batch_bytes_max: usize,
     /// Payload bytes of a super-segment, at most what the link takes.
     pub super_segment_max: usize,
-    /// What comes for a connection that was just taken over waits until the host has forwarded what had come before
-    /// (`FromHost::Forwarded`), at most [`EARLY_BYTES_MAX`] of it: else segments overtake each other within the node,
-    /// and the peer sends again what it takes for lost. For a host that says when, as ours does.
+    /// Frames for a connection that was just taken over wait until the host has forwarded the earlier ones
+    /// (`FromHost::Forwarded`), at most [`EARLY_BYTES_MAX`]. Otherwise segments overtake each other within the node,
+    /// and the peer retransmits. For hosts that send that message, as ours does.
     pub waits_for_forwards: bool,
     /// Every connection's limits and policies.
     pub tcp: tcp::Config,
@@ -224,7 +224,7 @@ pub struct EngineStats {
     pub rx_held_dropped: u64,
     /// Segments that the host handed back (CH-FWD-2).
     pub forwards: u64,
-    /// Frames handed back that belong to no offloaded connection, or are none that the target reads.
+    /// Frames handed back that belong to no offloaded connection, or that the target does not process.
     pub forwards_dropped: u64,
 }
 
@@ -244,12 +244,12 @@ pub struct Engine {
     connections: Connections,
     objects: Objects,
     paused: bool,
-    /// And since when they wait.
+    /// The time since which they wait.
     held_trees: VecDeque<(Instant, InitiateTree)>,
     admission: Option<Admission>,
     /// Of IPv4 and of IPv6.
     statistics: [Statistics; 2],
-    /// Whose next frame gets a comment.
+    /// Connections whose next frame gets a comment.
     given_back: VecDeque<FlowKey>,
     to_host: Sender<ToHost>,
     from_host: Receiver<FromHost>,
@@ -258,7 +258,7 @@ pub struct Engine {
     /// `None`: it is alone on its device.
     siblings: Option<Box<Siblings>>,
     batch: RxBatch,
-    /// The iteration before has ended behind the first frame of a batch, which is not through yet.
+    /// The last iteration has ended behind the first frame of a batch, the rest of which is pending.
     is_ahead: bool,
     stalled: VecDeque<Stalled>,
     /// How many may; none while a terminate waits, so that no connection sends.
@@ -340,16 +340,12 @@ impl Engine {
         self.objects.set_interface_vlans(vlans);
     }
 
-    /// The hardware behind a connection fails, for tests of what follows (CH s5.6): the next query, invalidate or
-    /// terminate finds out. Returns whether there is such a connection.
-    pub fn inject_failure(&mut self, handle: OffloadHandle) -> bool {
+    /// Makes the hardware behind a connection fail (CH s5.6): the next query, invalidate or terminate finds out.
+    /// Returns whether there is such a connection.
+    #[cfg(test)]
+    pub(crate) fn inject_failure(&mut self, handle: crate::chimney::client::OffloadHandle) -> bool {
         let offloaded = self.connections.by_handle(handle);
         offloaded.map(|offloaded| offloaded.failed = true).is_some()
-    }
-
-    /// The link.
-    pub fn link(&self) -> &dyn Link {
-        &*self.link
     }
 
     /// The doorbell that wakes this engine.
@@ -358,7 +354,8 @@ impl Engine {
     }
 
     /// The doorbell that wakes the host stack.
-    pub fn host_doorbell(&self) -> &Arc<Doorbell> {
+    #[cfg(test)]
+    pub(crate) fn host_doorbell(&self) -> &Arc<Doorbell> {
         &self.host_doorbell
     }
 
@@ -382,17 +379,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a message of the host stack waits, or a frame for a link that was full. Look before
+    /// Whether a message of the host stack waits, or a frame for a link that was full; to be checked before
     /// sleeping.
     pub fn has_input(&self) -> bool {
         let held = !self.paused && !self.held_trees.is_empty();
         let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
         let ready = self.connections.has_ready() && !self.is_stalled();
-        let told = self.lent_tree.is_none() && !self.from_host.is_empty();
-        held || passed || told || ready || self.has_ended_loans()
+        let messages = self.lent_tree.is_none() && !self.from_host.is_empty();
+        held || passed || messages || ready || self.has_ended_loans()
     }
 
-    /// As many frames wait for the link as may, or the link is to give back what it has borrowed.
+    /// The queue for a full link is full, or the link has to return borrowed memory.
     fn is_stalled(&self) -> bool {
         self.stalled.len() >= self.stalled_max
     }

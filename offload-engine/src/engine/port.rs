@@ -40,8 +40,9 @@ pub enum FromHost {
     Terminate(TerminateTree),
     /// [`OffloadProvider::forward`].
     Forward(Forward),
-    /// The host has forwarded all that it had of a connection when its initiate was completed: what the target has
-    /// kept since then is newer ([`EngineConfig::waits_for_forwards`](super::EngineConfig::waits_for_forwards)).
+    /// The host has forwarded all frames that it held of a connection when its initiate was completed: those that the
+    /// target has kept since then are newer
+    /// ([`EngineConfig::waits_for_forwards`](super::EngineConfig::waits_for_forwards)).
     Forwarded(TargetContext),
     /// A client has left the node. No connection of it is initiated after this.
     Leave(ClientTag),
@@ -50,7 +51,7 @@ pub enum FromHost {
 /// From the engine up to the host stack: the calls of [`OffloadHost`], and frames.
 #[derive(Debug)]
 pub enum ToHost {
-    /// A received frame of a connection that is not offloaded, or of none.
+    /// A received frame that belongs to no offloaded connection.
     Frame {
         /// The frame from its Ethernet header on.
         data: Vec<u8>,
@@ -89,7 +90,7 @@ pub enum ToHost {
     /// `OffloadHost::status`.
     Status(AdapterStatus),
     /// An ICMP message, which the host gets as a frame too, has narrowed the connection's path: it quoted bytes
-    /// in flight, which only the target can tell (RFC 5927 s4.1). No message of the chimney; without it
+    /// in flight, which only the target can check (RFC 5927 s4.1). No message of the chimney; without it
     /// the host could not keep its cached variable (CH-UPD-5).
     PathMtu {
         /// Which connection.
@@ -97,7 +98,7 @@ pub enum ToHost {
         /// The path MTU in bytes.
         path_mtu: u32,
     },
-    /// The connection has ended while offloaded, and the target has let go of it.
+    /// The connection has ended while offloaded, and the target has released it.
     Released {
         /// Which connection.
         handle: OffloadHandle,
@@ -105,8 +106,8 @@ pub enum ToHost {
 }
 
 impl ToHost {
-    /// Makes the call that this message stands for. What is no call of the chimney comes back: frames, and what
-    /// else this port carries.
+    /// Makes the call of the chimney that this message carries, or returns the message if it carries none, such as a
+    /// frame.
     pub fn call(self, now: Instant, host: &mut impl OffloadHost) -> Option<Self> {
         match self {
             Self::InitiateComplete(tree) => host.initiate_complete(now, tree),
@@ -149,7 +150,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Says that nothing older than what the target itself has received will be forwarded any more.
+    /// Sends that no older frames than those received by the target itself will be forwarded any more.
     pub fn forwarded(&self, connection: TargetContext) {
         self.call(FromHost::Forwarded(connection));
     }

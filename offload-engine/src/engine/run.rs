@@ -168,7 +168,7 @@ impl Engine {
         true
     }
 
-    pub(super) fn tell_host(&self, message: ToHost) {
+    pub(super) fn notify_host(&self, message: ToHost) {
         // A host stack that is gone needs no telling.
         let _ = self.to_host.send(message);
         self.host_doorbell.ring();
@@ -203,7 +203,7 @@ impl Engine {
             match received {
                 Ok(_) if !is_over => {}
                 Ok(_) => break Ok(frames > 0),
-                // A device that has gone says so again when what came before is through.
+                // A device that has gone reports it again after the frames before.
                 Err(_) if frames > 0 => break Ok(true),
                 Err(error) => break Err(error),
             }
@@ -317,7 +317,7 @@ impl Engine {
         let (handle, path_mtu) = (offloaded.handle, offloaded.tcp.path_mtu());
         self.connections.mark_ready(slot);
         if path_mtu < before {
-            self.tell_host(ToHost::PathMtu { handle, path_mtu });
+            self.notify_host(ToHost::PathMtu { handle, path_mtu });
         }
     }
 
@@ -397,14 +397,14 @@ impl Engine {
         if core::mem::take(&mut offloaded.progress) {
             self.objects.confirm(now, path);
         }
-        // An answer goes out before the client is told that what it had sent before has arrived.
+        // An answer is sent before the completion of the client's earlier sends is reported.
         let mut later = !stalled && offloaded.tcp.has_only_sent();
         if offloaded.tcp.take_cached_changed() {
             self.renew_headers(now, slot);
         }
         let mut asked = false;
-        // Once in a turn, whether there is room or not: a client that was asked to act on the connection does it
-        // now. What leaves takes as much from what is queued as from the window, so room comes with news only.
+        // Once in a turn, whether there is room or not, for a client that was asked to act on the connection.
+        // Sending consumes queue and window equally, so new room comes with received data only.
         let mut offer = true;
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
@@ -413,7 +413,7 @@ impl Engine {
                 false => raise_events(now, offloaded, client),
             };
             if raised != Raised::Nothing {
-                self.tell_retrieves(slot);
+                self.notify_retrieves(slot);
             }
             if raised == Raised::End {
                 self.release(now, slot);
@@ -440,7 +440,7 @@ impl Engine {
                 }
                 let raised = raise_events(now, offloaded, client);
                 if raised != Raised::Nothing {
-                    self.tell_retrieves(slot);
+                    self.notify_retrieves(slot);
                 }
                 match raised {
                     Raised::End => self.release(now, slot),
@@ -635,7 +635,7 @@ fn received(frame: &TcpFrame<'_>, gso_size: usize) -> Counted {
     Counted { segments, header_octets, payload_octets }
 }
 
-/// What a capture says of a segment: that it is the first after a hand-over, and whose bytes it carries.
+/// The comment of a segment in a capture: first after a hand-over, and the list whose bytes it carries.
 fn comment_of(hand_over: Option<&str>, transmit: &Transmit) -> Option<String> {
     let again = if transmit.retransmission { ", retransmission" } else { "" };
     match (hand_over, transmit.nbl_context) {
@@ -709,18 +709,18 @@ impl Consumer for Upcalls<'_> {
     }
 }
 
-/// What the client was told.
+/// Events that were raised to the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Raised {
-    /// There was nothing to tell.
+    /// None.
     Nothing,
-    /// Something.
+    /// At least one.
     Some,
     /// The connection is over.
     End,
 }
 
-/// Events to the client. Mostly there is none.
+/// Raises pending events to the client. Common case: none.
 #[inline]
 pub(super) fn raise_events(
     now: Instant,

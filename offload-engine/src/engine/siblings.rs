@@ -7,12 +7,12 @@
 //! queue. The same holds for ICMP errors that quote such a connection, and for fragments, which carry other
 //! addresses or no ports and so have other hashes.
 //!
-//! Who has a flow stands in a directory that all engines share. It is written when a connection comes and
+//! A directory that all engines share has the engine of each flow. It is written when a connection comes and
 //! goes, and read for frames that an engine has no connection for, never for its own. It is a hint: an
 //! engine that no longer has the connection gives the frame to the host stack, which knows.
 //!
 //! Around a hand-over a frame that came by another queue may be overtaken: between a look into the directory and the
-//! queue that it says there is time for the connection to come or go. TCP puts it right.
+//! queue that it names the connection may come or go. TCP repairs it.
 //!
 //! Limit: [`PASSED_FRAMES_MAX`] frames on their way to one engine; beyond it they are dropped and counted, as a device
 //! drops what its queue does not take.
@@ -36,7 +36,7 @@ use crate::{
     time::Instant,
 };
 
-/// Frames that may be on their way from other engines to one: as many as a TAP holds unless it is told otherwise.
+/// Frames that may be on their way from other engines to one: as many as the kernel's default queue of a TAP.
 pub const PASSED_FRAMES_MAX: usize = 1024;
 /// Frames of other engines taken in one iteration.
 const TAKEN_MAX: usize = 64;

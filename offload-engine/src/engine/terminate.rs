@@ -1,7 +1,7 @@
 //! MiniportTerminateOffload (CH s5.5), and the end of what is not terminated.
 //!
 //! What depends on an object goes before it, so that one tree can take back a neighbor with everything behind it
-//! (CH-TRM-2). A connection comes back in one go, between two segments: what it owes is said, what it has for its
+//! (CH-TRM-2). A connection comes back in one go, between two segments: its due ACK is sent, what it has for its
 //! client is delivered or comes along, and from then on its frames are the host's (CH-TRM-7, -11). Forwarded segments
 //! and the other state operations are done as they come, so none of them is ever outstanding (CH-TRM-3).
 
@@ -63,7 +63,7 @@ impl Engine {
     ) {
         // What was passed on to connections that go is older than what the host gets of them from now on.
         self.take_all_passed(now, clients);
-        // What the client has heard of and not acted upon is acted upon first.
+        // Upcalls that the client has not acted upon are acted upon first.
         clients.poll(now, &mut self.connections);
         let mut frames = Vec::new();
         for neighbor in &mut tree {
@@ -92,10 +92,10 @@ impl Engine {
                 }
             };
         }
-        self.tell_host(ToHost::TerminateComplete(tree));
+        self.notify_host(ToHost::TerminateComplete(tree));
         for data in frames {
             // Its checksum was looked at when it came.
-            self.tell_host(ToHost::Frame { data, checksum_valid: true });
+            self.notify_host(ToHost::Frame { data, checksum_valid: true });
         }
     }
 
@@ -155,28 +155,28 @@ impl Engine {
     pub(super) fn release(&mut self, now: Instant, slot: usize) {
         self.trace(now, slot);
         if let Some(offloaded) = self.remove(slot) {
-            self.tell_host(ToHost::Released { handle: offloaded.handle });
+            self.notify_host(ToHost::Released { handle: offloaded.handle });
         }
     }
 
     /// Takes a connection out of the tables.
     fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
-        self.tell_retrieves(slot);
+        self.notify_retrieves(slot);
         let offloaded = self.connections.remove(slot)?;
         self.withdraw(&offloaded.flow);
         self.objects.detach(offloaded.path);
         Some(offloaded)
     }
 
-    /// CH s8.2: what a connection wants is said to the host too.
-    pub(super) fn tell_retrieves(&mut self, slot: usize) {
+    /// CH s8.2: passes upload requests of a connection to the host too.
+    pub(super) fn notify_retrieves(&mut self, slot: usize) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         if offloaded.retrieves.is_empty() {
             return;
         }
         let handle = offloaded.handle;
         for reason in core::mem::take(&mut offloaded.retrieves) {
-            self.tell_host(ToHost::Retrieve { handle, reason });
+            self.notify_host(ToHost::Retrieve { handle, reason });
         }
     }
 
@@ -201,11 +201,11 @@ impl Engine {
         }
         offloaded.tcp.fail(now);
         raise_events(now, offloaded, clients.of(offloaded.client));
-        self.tell_retrieves(slot);
+        self.notify_retrieves(slot);
     }
 }
 
-/// Resets a connection whose client is not registered, which nobody can end otherwise. One that both sides have closed
+/// Resets a connection whose client is not registered, and cannot be ended otherwise. One that both sides have closed
 /// ends by itself (RFC 9293 s3.10.5).
 pub(super) fn reset_unowned(now: Instant, offloaded: &mut Offloaded) {
     let phase = offloaded.tcp.phase();

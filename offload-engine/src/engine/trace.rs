@@ -2,8 +2,8 @@
 //! changed since its last row.
 //!
 //! Off unless an output is set, and then without cost but for a test in each turn of a connection. Rows are
-//! written on the engine's thread, into whatever buffer the output has; one that fails is closed, and
-//! the log says so.
+//! written on the engine's thread, into whatever buffer the output has; one that fails is closed and
+//! logged.
 
 use core::fmt;
 use std::{
@@ -25,11 +25,11 @@ pub const TRACE_HEADER: &str = "time_us,connection,cwnd,ssthresh,srtt_us,rttvar_
 /// A row: a connection at one moment. Its text is a line of CSV without the line's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceRow {
-    /// The moment, on the node's clock.
+    /// The time, on the node's clock.
     pub time: Instant,
-    /// Which connection.
+    /// The connection.
     pub flow: FlowKey,
-    /// What there is to tell.
+    /// The sample.
     pub sample: TraceSample,
 }
 

@@ -1,6 +1,6 @@
 //! MiniportQueryOffload, MiniportUpdateOffload and MiniportInvalidateOffload (CH s5.2 to s5.4).
 //!
-//! Each node stands for itself: that one fails says nothing of the others. What concerns a neighbor or a path concerns
+//! Each node is independent: the failure of one does not affect the others. What concerns a neighbor or a path concerns
 //! every connection behind it; they are found by walking all connections, since these operations are rare and
 //! the links point the other way.
 
@@ -79,7 +79,7 @@ impl Engine {
                 }
             };
         }
-        self.tell_host(ToHost::QueryComplete(tree));
+        self.notify_host(ToHost::QueryComplete(tree));
     }
 
     fn query_connection(
@@ -101,7 +101,7 @@ impl Engine {
         Some(())
     }
 
-    /// The slot of a connection whose hardware works. That it does not comes out here (CH s5.6).
+    /// The slot of a connection, unless its hardware has failed, which is found out here (CH s5.6).
     fn working(
         &mut self,
         now: Instant,
@@ -150,7 +150,7 @@ impl Engine {
                 }
             }
         }
-        self.tell_host(ToHost::UpdateComplete(tree));
+        self.notify_host(ToHost::UpdateComplete(tree));
     }
 
     fn update_path(
@@ -262,10 +262,10 @@ impl Engine {
             }
         }
         self.judge(now);
-        self.tell_host(ToHost::InvalidateComplete(tree));
+        self.notify_host(ToHost::InvalidateComplete(tree));
     }
 
-    /// Tells every connection whether what it depends on is valid (CH-INV-2).
+    /// Updates in every connection whether the objects that it depends on are valid (CH-INV-2).
     fn judge(&mut self, now: Instant) {
         for slot in self.slots_where(|_| true) {
             let Some(offloaded) = self.connections.slot(slot) else { continue };

@@ -1,7 +1,5 @@
 //! From a received frame to a flow and a parsed segment.
 
-use core::net::SocketAddr;
-
 use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv4Slice, Ipv6HeaderSlice, Ipv6Slice};
 
 use super::{FlowKey, TcpOption, TcpOptions, checksum, is_mapped, mapped};
@@ -93,7 +91,7 @@ pub fn classify(frame: &[u8]) -> Option<TcpFrame<'_>> {
 pub enum NoSegment {
     /// A fragment of an IP packet.
     Fragment,
-    /// The IPv4 header's checksum is wrong, or the IPv6 packet says to be a jumbogram (RFC 2675), which no Ethernet
+    /// The IPv4 header's checksum is wrong, or the IPv6 packet claims to be a jumbogram (RFC 2675), which no Ethernet
     /// frame holds.
     BadHeader,
     /// Anything else, a malformed TCP header among it.
@@ -286,8 +284,9 @@ impl<'a> TcpFrame<'a> {
         &self.tcp.bytes[self.tcp.header_len..]
     }
 
-    /// Where the segment came from.
-    pub fn remote(&self) -> SocketAddr {
+    /// The source of the segment.
+    #[cfg(test)]
+    pub(crate) fn remote(&self) -> core::net::SocketAddr {
         self.flow.remote()
     }
 

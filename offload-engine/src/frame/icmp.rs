@@ -25,7 +25,7 @@ pub struct IcmpError {
     pub flow: FlowKey,
     /// The tag that the frame came with.
     pub vlan: Vlan,
-    /// What it says.
+    /// Its kind.
     pub error: PathError,
 }
 
@@ -113,7 +113,7 @@ fn ipv6(packet: &[u8]) -> Option<(FlowKey, PathError)> {
         (1, 4) => PathErrorKind::Soft(SoftError::PortUnreachable),
         (1, _) => PathErrorKind::Soft(SoftError::HostUnreachable),
         (2, _) => PathErrorKind::TooBig {
-            // A router that does not tell is a thing of IPv4: 0 is below every floor.
+            // Only IPv4 routers may leave the MTU out: 0 is below every floor.
             next_hop_mtu: rest.max(1),
             packet_len: u32::from(quote.payload_length()) + quote.slice().len() as u32,
         },

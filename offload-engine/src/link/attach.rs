@@ -96,7 +96,7 @@ pub enum TapError {
         /// Its owner's user id.
         owner: u32,
     },
-    /// The interface may not be created, or belongs to somebody else.
+    /// The interface may not be created, or belongs to another user.
     #[error(
         "no permission for interface {name:?}: needs CAP_NET_ADMIN in this network namespace, or a \
          persistent TAP that belongs to this user (ip tuntap add dev {name} mode tap user ...)"
@@ -105,7 +105,7 @@ pub enum TapError {
         /// The interface.
         name: String,
     },
-    /// Somebody else has the interface open.
+    /// Another process has the interface open.
     #[error("interface {name:?} is busy: another process has it open")]
     Busy {
         /// The interface.
@@ -221,7 +221,7 @@ pub(super) fn check_mtu(mtu: usize) -> Result<(), TapError> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(TapError::Mtu { mtu }) }
 }
 
-/// Opens the TUN node, and says what is wrong with it otherwise.
+/// Opens the TUN node; the error names what is missing.
 pub(super) fn open_node(node: &Path) -> Result<OwnedFd, TapError> {
     tun::open_node(node).map_err(|source| match Errno::from_io_error(&source) {
         Some(Errno::NOENT | Errno::NOTDIR) => TapError::NodeAbsent { node: node.into() },

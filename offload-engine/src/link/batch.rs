@@ -1,8 +1,8 @@
 //! Receive buffers: one allocation each at start, none per frame.
 //!
 //! A batch may lend its buffers ([`RxBatch::lend`]): who gets a frame can then keep a piece of it
-//! ([`RxFrame::buffer`]) for as long as it likes, without a copy. A buffer of which nobody has a piece any more by the
-//! time of the next read is read into again, while the cache holds it. Of those that somebody has, at most
+//! ([`RxFrame::buffer`]) for as long as it likes, without a copy. A buffer without references at the next read
+//! is read into again, while the cache holds it. Of those with references, at most
 //! [`LENT_BUFFERS_MAX`] are remembered, and read into when they are free; while so many are out, nothing is lent.
 
 use std::{collections::VecDeque, vec::Vec};
@@ -36,9 +36,9 @@ pub struct RxFrame<'a> {
 /// Memory of [`FRONT_BYTES_MAX`] and then [`RX_BUFFER_BYTES`] for the frame.
 #[derive(Debug)]
 enum Storage {
-    /// Nobody else has it.
+    /// No other reference exists.
     Own(BytesMut),
-    /// Somebody else may.
+    /// Other references may exist.
     Lent(Bytes),
 }
 
@@ -54,7 +54,7 @@ impl Storage {
         }
     }
 
-    /// The memory, if nobody else has it.
+    /// The memory, if there is no other reference.
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if let Self::Lent(memory) = self {
             match core::mem::take(memory).try_into_mut() {
@@ -99,11 +99,11 @@ pub struct RxBatch {
     filled: usize,
     /// A frame is large enough for its buffer to be lent.
     has_large: bool,
-    /// Buffers of frames may be somebody else's too.
+    /// Buffers of frames may have other references.
     has_lent: bool,
     /// A frame lies in memory of the link; then `has_lent` is set too.
     has_of_link: bool,
-    /// Buffers that somebody has had a piece of, the oldest first.
+    /// Buffers that were lent, the oldest first.
     lent: VecDeque<Storage>,
 }
 
@@ -130,7 +130,7 @@ impl RxBatch {
         (self.filled, self.has_large) = (0, false);
     }
 
-    /// Gives the memory back that a link has lent ([`RxBatch::push_lent`]), but for what somebody has kept. If there is
+    /// Gives the memory back that a link has lent ([`RxBatch::push_lent`]), except for kept pieces. If there is
     /// any, all frames are forgotten.
     #[inline]
     pub fn give_back(&mut self) {
@@ -170,7 +170,7 @@ impl RxBatch {
             large.for_each(|buffer| buffer.storage.lend());
             self.has_lent = true;
         } else {
-            // The next look is at another: one that somebody keeps for good does not stand in the way of the others.
+            // The next look is at another: one that is kept for good does not block the others.
             self.lent.rotate_left(1);
         }
     }
@@ -262,7 +262,7 @@ impl RxBatch {
 
     /// The same, to be changed where they lie: data, checksum, segment size.
     pub(super) fn frames_mut(&mut self) -> impl Iterator<Item = (&mut [u8], RxChecksum, usize)> {
-        // Those that are lent are nobody's to change; those in memory of the link are changed in a copy.
+        // Those that are lent must not change; those in memory of the link are changed in a copy.
         self.buffers[..self.filled].iter_mut().filter_map(|buffer| {
             let RxBuffer { storage, of_link, len, checksum, gso_size } = buffer;
             let data = &mut storage.bytes_mut()?[FRONT_BYTES_MAX..][..*len];

@@ -3,8 +3,8 @@
 //! A link that returns from [`Link::transmit`](super::Link::transmit) with the frame sent or copied needs none of
 //! this. One that hands descriptors to a device asks the frame for a loan ([`TxFrame::lend`]): spans of the
 //! memory that the payload lies in, without a copy. Until the loan ends the memory stays allocated, and the engine
-//! withholds what would tell its owner that it may be written again: completions of sends and of disconnects, the end
-//! of the connection, its upload. To end the loan is the completion; loans may end in any order and on any thread.
+//! withholds what would signal to its owner that it may be written again: completions of sends and of disconnects, the
+//! end of the connection, its upload. To end the loan is the completion; loans may end in any order and on any thread.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -15,7 +15,7 @@ use crate::memory::{Piece, Span, to_vec};
 
 /// The owner of the payload of a frame.
 pub trait Lender: fmt::Debug {
-    /// Appends references to the memory of `payload` to `borrowed`. The owner leaves it as it is while somebody has a
+    /// Appends references to the memory of `payload` to `borrowed`. The owner leaves it as it is while there is a
     /// clone of what is returned.
     fn lend(&self, payload: &[Piece<'_>], borrowed: &mut Vec<Span>) -> Arc<()>;
 }
@@ -23,7 +23,7 @@ pub trait Lender: fmt::Debug {
 /// The payload of one transmitted frame, on loan until this is dropped or [`TxLoan::end`] is called.
 #[derive(Debug, Default)]
 pub struct TxLoan {
-    // Given back before the owner is told.
+    // Given back before the owner is notified.
     pieces: Vec<Span>,
     token: Option<Arc<()>>,
 }
@@ -44,7 +44,7 @@ impl TxLoan {
 
 impl TxFrame<'_> {
     /// Borrows the payload. `loan` is ended first. [`TxFrame::head`] is not part of it: it is rewritten for the next
-    /// frame, so the link copies it. A payload that nobody lends is copied.
+    /// frame, so the link copies it. A payload without a lender is copied.
     pub fn lend(&self, loan: &mut TxLoan) {
         loan.end();
         match self.lender {

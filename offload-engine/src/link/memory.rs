@@ -46,7 +46,7 @@ pub struct MemoryLinkOptions {
     pub mtu: usize,
     /// Checksum and segmentation offload, as with a vnet header.
     pub offloads: bool,
-    /// Frames that wait in one direction before the sender is told that the link is full.
+    /// Frames that wait in one direction before transmits return `Full`.
     pub queue_frames_max: usize,
 }
 
@@ -63,7 +63,7 @@ pub struct MemoryLink {
     options: MemoryLinkOptions,
     inbound: Arc<Way>,
     outbound: Arc<Way>,
-    /// Buffers that the engine may have, or somebody above it, the oldest first.
+    /// Buffers that the engine or a layer above it may hold, the oldest first.
     lent: VecDeque<Bytes>,
     /// The last frame found the queue full.
     was_full: bool,
@@ -218,7 +218,7 @@ impl Link for MemoryLink {
         TxOutcome::Sent
     }
 
-    /// Frames can be received from the moment they are transmitted; this is what says so.
+    /// Wakes the other end. Frames can be received from the moment they are transmitted.
     fn flush(&mut self, _now: Instant) {
         self.wake_other();
     }
@@ -254,13 +254,13 @@ impl Drop for MemoryLink {
     }
 }
 
-/// Buffers that nobody else has any more go to `spare`.
+/// Buffers without other references go to `spare`.
 fn take_back(lent: &mut VecDeque<Bytes>, spare: &mut Vec<BytesMut>) {
     while let Some(oldest) = lent.pop_front() {
         match oldest.try_into_mut() {
             Ok(own) => spare.push(own),
             Err(oldest) => {
-                // The next look is at another: one that somebody keeps for good does not stand in the way of the
+                // The next look is at another: one that is kept for good does not block the
                 // others.
                 lent.push_back(oldest);
                 return;
@@ -270,7 +270,7 @@ fn take_back(lent: &mut VecDeque<Bytes>, spare: &mut Vec<BytesMut>) {
 }
 
 /// Whether the offloads name the places where the frame has its TCP header and payload, and its
-/// checksum field holds the pseudo-header sum. A kernel takes the caller's word for it and sends
+/// checksum field holds the pseudo-header sum. A kernel does not check it and sends
 /// garbage; here it shows at once. Not TCP: only that the checksum lies within the frame.
 fn is_consistent(data: &[u8], offload: TxOffload) -> bool {
     let TxOffload { checksum, segment } = offload;
@@ -297,11 +297,11 @@ fn arrive(mut data: BytesMut, offload: TxOffload) -> Stored {
     if let Some(place) = checksum
         && place.offset != TCP_CHECKSUM_OFFSET
     {
-        // As the vnet TAP: nobody above knows of partial checksums other than TCP's.
+        // As the vnet TAP: no layer above handles partial checksums other than TCP's.
         checksum::finish(&mut data, place);
     }
     let gso_size = match segment {
-        // A frame that needs no cutting is no super-segment; the kernel says so too.
+        // A frame that needs no cutting is no super-segment; neither is it for the kernel.
         Some(TxSegment { size, header_len, ipv6: _ })
             if data.len() > usize::from(header_len) + usize::from(size) =>
         {

@@ -58,7 +58,7 @@ impl Interface {
 
     /// The TAP `name` by `tun_tap`.
     fn whole(name: &str) -> Result<Self, TapError> {
-        // `tun_tap` gives one error for two steps; opening the node first tells them apart.
+        // `tun_tap` gives one error for two steps; opening the node first distinguishes them.
         drop(attach::open_node(NODE.as_ref())?);
         let interface = Iface::without_packet_info(name, Mode::Tap)
             .map_err(|source| attach::attach_error(name, source))?;
@@ -68,16 +68,11 @@ impl Interface {
 }
 
 impl PlainTap {
-    /// Attaches to the TAP `name`, creating it if it does not exist. `mtu` is what the link
+    /// Attaches to the TAP `name`, or to one queue of it, creating it if it does not exist. `mtu` is what the link
     /// promises; the interface's own MTU is left alone.
     ///
     /// # Errors
     /// See [`TapError`].
-    pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
-        Self::open_queue(name, mtu, Queueing::Single, NapiMode::Off)
-    }
-
-    /// [`PlainTap::open`], or one of several queues.
     pub(super) fn open_queue(
         name: &str,
         mtu: usize,
@@ -136,7 +131,7 @@ impl Link for PlainTap {
         })
     }
 
-    /// A frame that asks for offloads is refused: there is nobody to do them.
+    /// A frame that needs offloads is refused: there are none.
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         if frame.offload != super::TxOffload::default() {
             debug_assert!(false, "offload asked of a link that has none");

@@ -1,7 +1,7 @@
 //! The TUN driver's ioctls: the only unsafe code of the link beside `packet.rs`.
 //!
 //! No crate has them safely. Each function takes a descriptor it does not keep, and gives the
-//! kernel's error unchanged; `open.rs` says what the error means to the person who reads it.
+//! kernel's error unchanged; `open.rs` translates it for users.
 
 use std::{
     io,

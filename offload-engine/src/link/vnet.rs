@@ -125,17 +125,8 @@ impl From<VnetError> for TapError {
 }
 
 impl VnetTap {
-    /// Attaches to the TAP `name`, creating it if it does not exist. `mtu` is what the link
-    /// promises; the interface's own MTU is left alone.
-    ///
-    /// # Errors
-    /// See [`TapError`]; [`TapError::NoVnetHeader`] when the kernel lacks what the header needs.
-    pub fn open(name: &str, mtu: usize) -> Result<Self, TapError> {
-        let node = attach::NODE.as_ref();
-        Ok(Self::open_node(node, name, mtu, Queueing::Single, NapiMode::Off, Grant::Richest)?)
-    }
-
-    /// [`VnetTap::open`] with another node, telling for good from for this header.
+    /// Attaches to the TAP `name` through the TUN node `node`, creating it if it does not exist. `mtu` is what the
+    /// link promises; the interface's own MTU is left alone. The error separates failures of the header from others.
     pub(super) fn open_node(
         node: &Path,
         name: &str,
@@ -205,7 +196,7 @@ impl VnetTap {
             return Ok(());
         }
         let opened = if !alone {
-            Err(io::Error::other("frames of several queues cannot be told apart"))
+            Err(io::Error::other("frames of several queues cannot be distinguished"))
         } else if !super_segments {
             Err(attach::no_super_segments())
         } else {
@@ -321,7 +312,7 @@ impl VnetHeader {
     /// What a received frame is, or `None` when its header is malformed.
     ///
     /// `hdr_len` is a hint (the kernel gives the length of its linear part), so it is only held
-    /// against the frame's length. A checksum that is not TCP's is finished here: nobody above
+    /// against the frame's length. A checksum that is not TCP's is finished here: no layer above
     /// knows of partial checksums other than TCP's.
     fn accept(&self, frame: &mut [u8]) -> Option<Received> {
         let len = frame.len();

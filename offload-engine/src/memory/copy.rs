@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, race_detector)))))]
 pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
     for at in 0..len {
-        // SAFETY: within both, says the caller; `AtomicU8` has the layout of a byte.
+        // SAFETY: within both, by the caller's contract; `AtomicU8` has the layout of a byte.
         unsafe {
             let byte = AtomicU8::from_ptr(source.cast_mut().add(at)).load(Ordering::Relaxed);
             AtomicU8::from_ptr(target.add(at)).store(byte, Ordering::Relaxed);
@@ -72,7 +72,7 @@ mod x86_64 {
         end: usize,
         copy: unsafe fn(*const u8, *mut u8),
     ) {
-        // SAFETY: says the caller.
+        // SAFETY: by the caller's contract.
         unsafe {
             copy(source, target);
             copy(source.add(end), target.add(end));
@@ -111,7 +111,7 @@ mod x86_64 {
     /// As of [`copy`].
     #[inline]
     unsafe fn copy_string(source: *const u8, target: *mut u8, len: usize) {
-        // SAFETY: reads and writes what the caller says; counts upwards, as every function may expect.
+        // SAFETY: reads and writes within the caller's contract; counts upwards, as every function may expect.
         unsafe {
             asm!(
                 "rep movsb",
@@ -131,7 +131,7 @@ mod x86_64 {
             /// As of [`copy`].
             #[inline]
             unsafe fn $name(source: *const u8, target: *mut u8) {
-                // SAFETY: reads and writes what the caller says, touches no flags and no stack.
+                // SAFETY: reads and writes within the caller's contract, touches no flags and no stack.
                 unsafe {
                     asm!(
                         $load,
@@ -173,7 +173,7 @@ mod x86_64 {
     /// As of [`copy`].
     #[inline]
     unsafe fn copy_64(source: *const u8, target: *mut u8) {
-        // SAFETY: reads and writes what the caller says, touches no flags and no stack.
+        // SAFETY: reads and writes within the caller's contract, touches no flags and no stack.
         unsafe {
             asm!(
                 "movups {a}, [{source}]",

@@ -1,9 +1,9 @@
 //! Memory that is sent from and placed into, private or shared.
 //!
-//! *Private* memory is [`Bytes`]: nobody changes it while somebody has it. *Shared* memory is registered memory: its
+//! *Private* memory is [`Bytes`]: it does not change while it is referenced. *Shared* memory is registered memory: its
 //! owner, a peer's RDMA Writes, and processes that have mapped it read and write it at any time. A Rust reference to it
 //! would promise that they do not, so none is ever made. A [`SharedSpan`] is a pointer, a length and what keeps the
-//! memory; bytes are copied out of it and into it by `memory/copy.rs`, the one place that knows how, and whatever
+//! memory; bytes are copied out of it and into it by `memory/copy.rs` alone, and whatever
 //! looks at their values (a checksum, a CRC) looks at a copy.
 //!
 //! | | owned | borrowed |
@@ -12,7 +12,7 @@
 //! | either | [`Span`] | [`Piece`] |
 //!
 //! A span keeps its memory alive: it may be freed or unmapped when the last span is dropped, which drops the owner
-//! that was given to [`SharedSpan::from_raw`] or [`SharedSpan::under`]. An owner that wants its memory back says so by
+//! that was given to [`SharedSpan::from_raw`] or [`SharedSpan::under`]. An owner requests its memory back by
 //! [`SharedSpan::withdraw`]; layers that hold spans for long look for it and copy what they need.
 #![allow(unsafe_code)]
 
@@ -90,7 +90,7 @@ impl fmt::Debug for SharedSpan {
 impl From<Bytes> for SharedSpan {
     fn from(memory: Bytes) -> Self {
         let (start, len) = (NonNull::from(&*memory).cast(), memory.len());
-        // SAFETY: the bytes stay where they are while there is a `Bytes` of them, and nobody writes them.
+        // SAFETY: the bytes stay where they are while there is a `Bytes` of them, and are not written.
         unsafe { Self::from_raw(start, len, false, memory) }
     }
 }
@@ -103,7 +103,7 @@ impl SharedSpan {
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let owner = Allocation { start, layout };
-        // SAFETY: initialised, and nobody else's, until `owner` frees it.
+        // SAFETY: initialised, and without other users, until `owner` frees it.
         Some(unsafe { Self::from_raw(start, len, true, owner) })
     }
 
@@ -136,8 +136,8 @@ impl SharedSpan {
     pub fn under(&self, owner: impl Send + Sync + 'static) -> Self {
         let Self { start, len, owner: keeps } = self.clone();
         let is_writable = keeps.is_writable;
-        // SAFETY: the contract is that of `keeps`, which outlives this owner. `owner` hears of the last span before
-        // `keeps` does.
+        // SAFETY: the contract is that of `keeps`, which outlives this owner. `owner` is notified of the last span
+        // before `keeps` does.
         unsafe { Self::from_raw(start, len, is_writable, (owner, keeps)) }
     }
 
@@ -165,12 +165,12 @@ impl SharedSpan {
         self.owner.is_writable
     }
 
-    /// The owner wants the memory back: who holds a span for long looks for it, and copies what is needed.
+    /// Requests the memory back: holders of long-lived spans check for it, and copy what they need.
     pub fn withdraw(&self) {
         self.owner.is_withdrawn.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the owner wants the memory back.
+    /// Returns whether the owner has requested the memory back.
     pub fn is_withdrawn(&self) -> bool {
         self.owner.is_withdrawn.load(Ordering::Relaxed)
     }
@@ -221,8 +221,8 @@ impl SharedSpan {
         unsafe { copy::copy(data.as_ptr(), target, data.len()) }
     }
 
-    /// As [`SharedSpan::write`], and the last byte is stored last: who sees it by [`SharedSpan::load`] sees all of
-    /// them.
+    /// As [`SharedSpan::write`], and the last byte is stored last: a reader that sees it by [`SharedSpan::load`] sees
+    /// all of them.
     ///
     /// # Panics
     /// As [`SharedSpan::write`].
@@ -251,7 +251,7 @@ impl SharedSpan {
 #[repr(align(64))]
 struct Scratch([MaybeUninit<u8>; CHUNK_BYTES]);
 
-/// Shared memory that somebody else keeps.
+/// Shared memory with another owner.
 #[derive(Clone, Copy)]
 pub struct SharedSlice<'a> {
     start: NonNull<u8>,

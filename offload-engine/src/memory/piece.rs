@@ -12,18 +12,18 @@ use super::{SharedSlice, SharedSpan};
 /// Memory to be sent, which this keeps.
 #[derive(Clone, Debug)]
 pub enum Span {
-    /// Nobody changes it.
+    /// Does not change.
     Private(Bytes),
-    /// Somebody may change it at any time.
+    /// May change at any time.
     Shared(SharedSpan),
 }
 
-/// Memory to be sent, which somebody else keeps.
+/// Memory to be sent, kept by another owner.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
-    /// Nobody changes it.
+    /// Does not change.
     Private(&'a [u8]),
-    /// Somebody may change it at any time.
+    /// May change at any time.
     Shared(SharedSlice<'a>),
 }
 
@@ -132,7 +132,7 @@ impl Span {
         }
     }
 
-    /// Returns whether the memory is shared and its owner wants it back ([`SharedSpan::withdraw`]).
+    /// Returns whether the memory is shared and its owner has withdrawn it ([`SharedSpan::withdraw`]).
     pub fn is_withdrawn(&self) -> bool {
         matches!(self, Self::Shared(memory) if memory.is_withdrawn())
     }

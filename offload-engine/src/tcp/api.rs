@@ -1,4 +1,4 @@
-//! What goes into a connection and what comes out: segments, requests, events, counters.
+//! Inputs and outputs of a connection: segments, requests, events, counters.
 
 use core::ops::Range;
 
@@ -88,7 +88,7 @@ pub enum Disconnect {
     Abortive,
 }
 
-/// What a connection tells its surroundings.
+/// An event of a connection.
 #[derive(Debug)]
 pub enum Event {
     /// Receive requests are complete, in order.
@@ -167,7 +167,7 @@ pub enum CaState {
     Loss = 4,
 }
 
-/// What TCP_INFO would say; `None` where unknown. Names are Linux'.
+/// The members of TCP_INFO; `None` where unknown. Names are Linux'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Info {
@@ -221,7 +221,7 @@ pub struct Info {
     pub pmtu: u32,
     /// Times that the path MTU was reduced, by ICMP or because of a black hole.
     pub path_mtu_reductions: u64,
-    /// Those of them that no ICMP message had asked for (RFC 2923).
+    /// Those of them without an ICMP message (RFC 2923).
     pub black_holes: u64,
     /// ICMP errors about bytes in flight that are no matter of size.
     pub soft_errors: u64,
@@ -248,7 +248,7 @@ pub struct Info {
     pub spurious_timeouts: u64,
     /// Reports of duplicates received (RFC 2883).
     pub dsack_dups: u64,
-    /// Acknowledgements that told of reordering (RFC 8985 s6.2 step 3).
+    /// Acknowledgements that showed reordering (RFC 8985 s6.2 step 3).
     pub reord_seen: u64,
     /// What congestion control and recovery are doing.
     pub ca_state: CaState,
@@ -266,7 +266,7 @@ pub struct Info {
     pub bytes_delivered: u64,
     /// Bytes for each second; `None` without pacing, or before the first RTT sample.
     pub pacing_rate: Option<u64>,
-    /// MSS that the peer was told.
+    /// MSS that was advertised to the peer.
     pub advmss: usize,
     /// Time since data was sent; `None` before.
     pub last_data_sent: Option<Duration>,

@@ -9,7 +9,7 @@
 //!
 //! The round trip is the smaller of two estimates, both of which err upward: the age of the timestamp
 //! echoed by a full-sized segment, smoothed (RFC 7323 s4.1; at least its tick, 1 ms), and the time in
-//! which the peer crosses a window that it has just been told.
+//! which the peer crosses a window that was just advertised.
 
 use super::seq::Position;
 use crate::time::{Duration, Instant};
@@ -28,7 +28,7 @@ struct RoundTrip {
     last_echo: Option<u32>,
     /// By windows, the smallest.
     window: Option<Duration>,
-    /// Right edge of the window that is being crossed, and when it was told.
+    /// Right edge of the window that is being crossed, and when it was advertised.
     crossing: Option<(Position, Instant)>,
 }
 
@@ -90,7 +90,7 @@ impl Autotune {
     #[inline]
     pub(super) fn on_data(&mut self, now: Instant, nxt: Position, edge: Position) {
         match self.rtt.crossing {
-            Some((told, _)) if nxt < told => return,
+            Some((edge, _)) if nxt < edge => return,
             Some((_, since)) if now > since => {
                 let time = now - since;
                 self.rtt.window = Some(self.rtt.window.map_or(time, |rtt| rtt.min(time)));

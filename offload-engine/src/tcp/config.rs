@@ -73,7 +73,7 @@ impl Default for CongestionOptions {
     }
 }
 
-/// How a connection learns of its path.
+/// How a connection learns its path MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathOptions {
     /// ICMP "too big" narrows the path MTU (RFC 1191, RFC 8201).
@@ -124,7 +124,7 @@ pub struct SmallIo {
     pub requests: u32,
 }
 
-/// When to ask for an upload that is not necessary; `None`: never, which is the default of all.
+/// Thresholds of optional upload requests; `None`, the default of each: never.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct UploadThresholds {
     /// LowActivity.
@@ -187,7 +187,7 @@ pub struct Config {
     pub congestion: CongestionAlgorithm,
     /// What it does besides its algorithm.
     pub congestion_options: CongestionOptions,
-    /// Smallest RTO (RFC 6298 2.4 says one second; hosts on LANs use 200 ms).
+    /// Smallest RTO (RFC 6298 2.4 recommends one second; hosts on LANs use 200 ms).
     pub rto_min: Duration,
     /// Largest RTO.
     pub rto_max: Duration,
@@ -208,15 +208,15 @@ pub struct Config {
     pub fin_wait_2: Duration,
     /// TIME_WAIT length.
     pub time_wait: Duration,
-    /// Bytes that the receive window may grow to, as the consumer takes them faster; what the window's
-    /// scale can say bounds it too. At or below InitialRcvWnd, for example 0: the window does not grow.
+    /// Bytes that the receive window may grow to, as the consumer takes them faster; the window's
+    /// scale bounds it too. At or below InitialRcvWnd, for example 0: the window does not grow.
     pub rcv_wnd_max: u32,
-    /// Bytes that may be in flight on any path, as far as congestion control and the peer allow: enough for a
-    /// peer that has to be woken, and fewer frames than a TAP keeps before it drops.
+    /// Bytes that may be in flight on any path, within the congestion window and the peer's window: enough for a
+    /// peer that has to be woken, and fewer frames than a TAP queues before it drops.
     pub in_flight_min: u64,
-    /// Bytes in a second that no path carries more of. On a path whose smallest round trip is longer than
-    /// `in_flight_min` takes at this rate, that much may be in flight; what goes beyond it would only wait in
-    /// a queue, in a TAP's until it overflows. `u64::MAX`: no limit.
+    /// Largest rate of any path, in bytes per second. On a path whose smallest round trip is longer than
+    /// `in_flight_min` takes at this rate, rate times round trip may be in flight; more would only fill a queue, and
+    /// overflow that of a TAP. `u64::MAX`: no limit.
     pub link_rate: u64,
     /// ACKs without delay for full-sized segments after a take-over: a sender in slow start waits for
     /// them.
@@ -231,13 +231,13 @@ pub struct Config {
 
     /// How long a receive request in push mode that holds some bytes waits for more (TcpPushTicks).
     pub push_delay: Duration,
-    /// When to ask for an upload though the connection could go on.
+    /// Thresholds of optional upload requests.
     pub upload: UploadThresholds,
-    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target sits it out itself, and
-    /// the host need not know.
+    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target keeps the connection until
+    /// TIME_WAIT ends.
     pub time_wait_uploads: bool,
-    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED, as CH s9.2 says. Off, it gets a
-    /// challenge ACK as every SYN does (RFC 5961 s4.2): who guesses one number ends nobody's connection.
+    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED (CH s9.2). Off, it gets a challenge ACK as
+    /// every SYN does (RFC 5961 s4.2), so that an attacker who guesses one number cannot end a connection.
     pub syn_uploads: bool,
 }
 

@@ -24,12 +24,12 @@ use crate::{
 };
 
 /// Rounds of one delivery in which no byte moves: a consumer that refuses bytes and posts zero-byte requests
-/// for them in the same breath would go on for ever. Then the bytes wait for its next post.
+/// for them in the same upcall would loop for ever. Beyond it the bytes wait for its next post.
 const IDLE_ROUNDS_MAX: u32 = 16;
 /// Most emptied chains kept, so that completions allocate nothing.
 const SPARE_CHAINS_MAX: usize = 4;
 
-/// Who takes what a connection delivers. Called by [`Connection::deliver`] and [`Connection::deliver_waiting`] only.
+/// The receiver of a connection's data. Called by [`Connection::deliver`] and [`Connection::deliver_waiting`] only.
 pub trait Consumer {
     /// Receive requests are complete, in order.
     fn receive_complete(&mut self, connection: &mut Connection, chain: ReceiveChain);
@@ -92,7 +92,7 @@ impl Posted {
     }
 }
 
-/// Receive requests of one connection: those that wait for bytes, and those complete but not yet told.
+/// Receive requests of one connection: those that wait for bytes, and those complete but not yet reported.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     queue: VecDeque<Posted>,
@@ -210,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// Receive requests that are complete; each is told once. [`Connection::poll_event`] has them too.
+    /// Receive requests that are complete; each is reported once. [`Connection::poll_event`] has them too.
     pub fn poll_receive_complete(&mut self) -> Option<ReceiveChain> {
         self.requests.take_done()
     }
@@ -237,7 +237,7 @@ impl Connection {
         while idle_rounds < IDLE_ROUNDS_MAX {
             let before = self.receiver.backlog_bytes();
             self.place_waiting();
-            self.tell(consumer);
+            self.complete_requests(consumer);
             let Some((data, push)) = self.receiver.backlog() else { return };
             if !self.requests.is_available() {
                 if self.receiver.is_blocked() {
@@ -268,7 +268,7 @@ impl Connection {
         while idle_rounds < IDLE_ROUNDS_MAX {
             let before = rest.len();
             rest = self.place(rest, push);
-            self.tell(consumer);
+            self.complete_requests(consumer);
             if rest.is_empty() || self.receiver.is_blocked() || self.aborted {
                 return rest;
             }
@@ -358,9 +358,9 @@ impl Connection {
         (&data[taken..], taken < count)
     }
 
-    /// Tells the consumer of requests that are complete.
+    /// Passes completed requests to the consumer.
     #[inline]
-    fn tell(&mut self, consumer: &mut impl Consumer) {
+    fn complete_requests(&mut self, consumer: &mut impl Consumer) {
         if let Some(chain) = self.requests.take_done() {
             consumer.receive_complete(self, chain);
         }

@@ -1,7 +1,7 @@
 //! Explicit Congestion Notification (RFC 3168) of one connection, if the handshake has agreed on it.
 //!
 //! Receiver: a CE mark on data is echoed by ECE on everything that is sent, until CWR comes. Sender: ECE
-//! reduces the congestion window as a loss does, once for the bytes in flight; the next new data says CWR,
+//! reduces the congestion window as a loss does, once for the bytes in flight; the next new data has CWR,
 //! also after a loss. New data goes out as ECT(0); retransmissions, window probes and segments
 //! without data do not (s6.1.4 to s6.1.6).
 //!
@@ -23,7 +23,7 @@ pub(super) struct EcnState {
     echo: bool,
     /// The window was reduced: the next new data carries CWR.
     cwr_due: bool,
-    /// The present loss episode has been told by CWR.
+    /// The present loss episode has been signalled by CWR.
     episode_told: bool,
     /// What was in flight at the last reduction ends here: ECE up to it is answered.
     answered: Option<Position>,
@@ -48,7 +48,7 @@ impl EcnState {
         self.answered.is_some_and(|until| una < until)
     }
 
-    /// New data is being sent: its codepoint, and whether it says CWR.
+    /// New data is being sent: its codepoint, and whether it has CWR.
     pub(super) fn on_new_data(&mut self, recovery: &Recovery) -> (Ecn, bool) {
         if !self.enabled {
             return (Ecn::NotCapable, false);

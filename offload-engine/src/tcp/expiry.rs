@@ -166,9 +166,9 @@ impl Connection {
         }
     }
 
-    /// The peer was heard: keep-alive starts over, if it is on (RFC 9293 s3.8.4).
+    /// A segment of the peer was received: keep-alive starts over, if it is on (RFC 9293 s3.8.4).
     pub(super) fn restart_keep_alive(&mut self) {
-        // TIME-WAIT has one timer, and nobody to keep alive.
+        // TIME-WAIT has one timer, and no keep-alive.
         if self.cached.keep_alive_enabled && self.phase != TcpPhase::TimeWait {
             self.timers.set(Timer::KeepAlive, self.now + self.cached.keep_alive_idle());
         } else {

@@ -6,7 +6,7 @@
 //! window. RSTs are exempt from PAWS (RFC 7323 s5.2).
 //!
 //! Answers to what should not be there are limited for each connection, and for all of them together only
-//! by their number: RFC 5961 s7 leaves it open, and a count that connections share tells one peer of another
+//! by their number: RFC 5961 s7 leaves it open, and a count that connections share reveals one peer to another
 //! (CVE-2016-5696). Data outside the window is always answered, once in a batch: it cannot make a loop.
 
 use super::{
@@ -96,7 +96,7 @@ impl Segment<'_> {
 }
 
 impl Connection {
-    /// Processes one received segment whose checksum is good. What it returns is to be indicated, then
+    /// Processes one received segment whose checksum is good. The returned data is to be indicated, then
     /// [`Connection::settle`] called. Never panics, whatever the segment holds.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment<'_>) -> Received {
         self.now = now;
@@ -303,7 +303,7 @@ impl Connection {
             if self.snd.wnd > 0 {
                 self.timers.stop(Timer::Persist);
             }
-            self.tell_send_backlog();
+            self.indicate_send_backlog();
         } else if ack >= self.snd.una {
             let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
             let cwnd = self.congestion.cwnd();
@@ -324,7 +324,7 @@ impl Connection {
             }
             self.update_send_timers(&report);
             self.watch_drops();
-            self.tell_send_backlog();
+            self.indicate_send_backlog();
         } else if !segment.sack.is_empty() {
             self.hear_old_blocks(segment, ack);
         }
@@ -355,7 +355,7 @@ impl Connection {
         self.steer(report, outstanding);
     }
 
-    /// Tells recovery of an acknowledgement and its blocks.
+    /// Passes an acknowledgement and its blocks to recovery.
     fn acknowledge(&mut self, segment: &Segment<'_>, ack: Position, bare: bool) -> Report {
         let to = ack.max(self.snd.una);
         let mut sacks = [(ack, ack); SACK_BLOCKS_MAX];
@@ -373,7 +373,7 @@ impl Connection {
                 from <= start && end <= to
             });
             if index == 0 && (end <= ack || inside_next) {
-                // What lies so far back was sent to nobody who still reports it.
+                // A block so far back is no report of the present peer.
                 let recent = self.snd.una.since(start) <= self.snd.max_wnd;
                 duplicate_report = recent.then_some((start, end));
             } else if start >= ack {
@@ -396,7 +396,7 @@ impl Connection {
     }
 
     /// RFC 9293 s3.10.7.4: only a newer segment may change the window. One that acknowledges more is newer, though
-    /// its bytes be older: else SND.UNA would carry a window that was told for less beyond its right edge.
+    /// its bytes be older: else SND.UNA would carry a window that was advertised for less beyond its right edge.
     fn update_window(&mut self, segment: &Segment<'_>, ack: Position, window: u64) {
         let newer = self.snd.wl2 < ack
             || self.snd.wl1.is_before(segment.seq)
@@ -459,7 +459,7 @@ impl Connection {
         }
     }
 
-    /// Tells the congestion controller.
+    /// Passes it to the congestion controller.
     #[inline]
     fn steer(&mut self, report: &Report, outstanding: u64) {
         let round_begins = self.usage.round_begins(self.snd.una, self.snd.nxt);
@@ -474,7 +474,7 @@ impl Connection {
         let limited = self.usage.is_limited(self.congestion.cwnd(), slow_start);
         self.congestion.on_ack(AckSample {
             now: self.now,
-            // As in Linux, what a block had told before does not count again.
+            // As in Linux, bytes of an earlier block do not count again.
             acked: report.acked.min(report.delivered),
             limited,
             after_timeout: report.after_timeout,

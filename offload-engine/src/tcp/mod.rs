@@ -20,15 +20,15 @@
 //! | `config` | limits and policies |
 //! | `send` | where the bytes to be sent lie |
 //! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
-//! | `delivery` | who gets the bytes: posted requests, or indications |
+//! | `delivery` | data to posted requests, or to indications |
 //! | `autotune` | how large the window should be |
 //! | `recovery` | what is lost |
 //! | `congestion` | how much may be in flight |
 //! | `pacing` | how fast it may leave |
 //! | `retrieve` | when to ask the host to take the connection back, and how much it should post |
-//! | `chrono`, `trace` | what there is to tell of it |
+//! | `chrono`, `trace` | times for `Info`; rows of a trace |
 //! | `rtt`, `timers` | how long to wait |
-//! | `path_mtu` | how large a segment may be, and what ICMP says |
+//! | `path_mtu` | how large a segment may be; ICMP errors |
 //! | `ecn` | marks instead of losses |
 //!
 //! Limits: 64 slices of memory in a segment; send room of [`SEND_BACKLOG`] bytes beyond what the
@@ -117,7 +117,7 @@ pub use crate::{
 
 /// Bytes that a lazy producer keeps queued beyond what the windows allow to send: two super-segments.
 pub const SEND_BACKLOG: usize = 2 * 64 * 1024;
-/// Bytes of a list whose completion may be told after its connection's next segment.
+/// Bytes of a list whose completion may be reported after its connection's next segment.
 const SMALL_LIST_BYTES_MAX: usize = 1024;
 
 /// Bytes that the timestamps option takes of every segment, padding included.
@@ -271,7 +271,7 @@ pub struct Connection {
     stopped: bool,
     /// What keeps it from sending although it is alive.
     hold: upload::Hold,
-    /// The cached class was updated, and nobody has asked yet.
+    /// The cached class was updated since [`Connection::take_cached_changed`].
     cached_changed: bool,
     peer_closed_raised: bool,
     /// A RST has come, or was asked for: what is undelivered is dropped, and receives complete REQUEST_ABORTED.
@@ -408,7 +408,7 @@ impl Connection {
         self.receiver.set_blocked(false);
     }
 
-    /// The next thing to tell, receive requests that are complete first. [`Event::Closed`] comes once, after
+    /// The next event; completed receive requests first. [`Event::Closed`] comes once, after
     /// everything else and after the backlog is consumed.
     pub fn poll_event(&mut self) -> Option<Event> {
         if let Some(chain) = self.poll_receive_complete() {
@@ -473,7 +473,7 @@ impl Connection {
             && !self.hold.any()
     }
 
-    /// Whether all that is to be told is that a small list is complete, and nothing is in flight. What is told of
+    /// Only a small send completion is pending, and nothing is in flight. What is reported of
     /// large ones gives back storage that the next are made of.
     pub fn has_only_sent(&self) -> bool {
         let Some(Event::SendComplete(chain)) = self.events.front() else { return false };
@@ -495,7 +495,7 @@ impl Connection {
         saturate(self.mss)
     }
 
-    /// What TCP_INFO would say.
+    /// The members of TCP_INFO.
     pub fn info(&self, now: Instant) -> Info {
         let Counters {
             segs_out,
@@ -701,7 +701,7 @@ impl Connection {
 
     /// An acceptable RST has come (CH s8.2, CH-EVT-7).
     fn on_reset(&mut self) {
-        // RFC 9293 s3.10.7.4, second: nothing is told. Both sides are through; a repeated segment of ours
+        // RFC 9293 s3.10.7.4, second: no event. Both sides are done; a repeated segment of ours
         // has met a peer that has forgotten. What the consumer has not taken yet stays.
         if self.phase == TcpPhase::TimeWait {
             self.end();

@@ -161,7 +161,7 @@ impl Connection {
     #[inline]
     pub(super) fn pacing_rate(&self) -> Option<Rate> {
         let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
-        // Recovery's window says what may be sent for this ACK, and is often 0.
+        // Recovery's window bounds what may be sent for this ACK, and is often 0.
         let window = self.send_window().max(self.congestion.cwnd());
         Rate::new(window, self.congestion.ssthresh(), srtt)
     }
@@ -309,7 +309,7 @@ impl Connection {
         self.config.push == PushPolicy::EachList
     }
 
-    /// RFC 5681 s4.1: after an idle RTO the congestion window says nothing about the path any more.
+    /// RFC 5681 s4.1: after an idle RTO the congestion window does not describe the path any more.
     #[inline]
     fn reconsider_idle(&mut self) {
         if self.recovery.is_idle()

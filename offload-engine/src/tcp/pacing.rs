@@ -31,7 +31,7 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 pub(super) struct Rate(u64);
 
 impl Rate {
-    /// The rate for a window. `None` when there is no window or no RTT that says anything.
+    /// The rate for a window. `None` when there is no window or no RTT to compute it from.
     pub(super) fn new(cwnd: u64, ssthresh: Option<u64>, srtt: Duration) -> Option<Self> {
         if cwnd == u64::MAX || srtt.is_zero() {
             return None;

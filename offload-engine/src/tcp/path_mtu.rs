@@ -1,4 +1,4 @@
-//! The path below: what ICMP says of it, and what silence does (RFC 1191, 8201, 2923, 5927, 5461).
+//! The path MTU: ICMP errors, and black holes (RFC 1191, 8201, 2923, 5927, 5461).
 //!
 //! An ICMP error counts only if it quotes a byte in flight (RFC 5927 s4.1). *Too big* narrows the path
 //! MTU, never widens it, and what was too big is sent again at once, in smaller segments and without a
@@ -6,8 +6,8 @@
 //! counted, kept as the reason should the connection time out, and never its end (RFC 9293 s3.9.2.2
 //! MUST-56; for the "hard" ones RFC 5461 s4.1, RFC 5927 s5.2).
 //!
-//! A black hole drops what is too big and says nothing. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs of
-//! a segment make it smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220. Where one of its size
+//! A black hole drops packets that are too big and sends no ICMP error. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs
+//! of a segment make it smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220. Where one of its size
 //! has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then. An
 //! acknowledgement of more than the small segment shows that the large ones were late, not lost.
 //!
@@ -44,11 +44,11 @@ pub const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// several links, each narrower than the one before it, but not many.
 pub const REDUCTIONS_PER_FLIGHT_MAX: u8 = 4;
 
-/// Smallest MSS that a peer is believed to mean, in bytes with options: Linux' `tcp_min_snd_mss`, against peers
+/// Smallest MSS that is accepted from a peer, in bytes with options: Linux' `tcp_min_snd_mss`, against peers
 /// that have every byte sent in a segment of its own (CVE-2019-11479). IPv4 demands no more than 536 -
 /// 40 of anybody (RFC 9293 s3.7.1), and no less than 28 fits the smallest MTU (RFC 791: 68).
 const MSS_MIN: usize = 48;
-/// MTUs that links have, for routers that do not tell theirs (RFC 1191 s7.1), at or above
+/// Common MTUs of links, for routers that do not report theirs (RFC 1191 s7.1), at or above
 /// [`MTU_MIN_IPV4`].
 const PLATEAUS: [u32; 9] = [65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 576];
 /// Path MTUs to try in a black hole: payload of 1024 bytes (RFC 4821 s7.2), and of 536 (RFC 9293 MUST-15).
@@ -65,17 +65,17 @@ pub(super) fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64
     (mss - option) as u64
 }
 
-/// What a connection knows of its path's MTU. All MTUs are bytes of an IP packet.
+/// The path MTU of a connection. All MTUs are bytes of an IP packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
-    /// As the host, and the link, have it.
-    told: u32,
+    /// As the host and the link have set it.
+    configured: u32,
     current: u32,
     ipv6: bool,
     raise_at: Option<Instant>,
     /// Payload bytes of the largest segment that was acknowledged since the path MTU has changed.
     proven: u64,
-    /// The path MTU before silence narrowed it, until something is acknowledged.
+    /// The path MTU before black hole detection reduced it, until data is acknowledged.
     doubted: Option<u32>,
     /// Time-outs of the present segment that have been answered by a reduction.
     timeouts_answered: u8,
@@ -90,7 +90,7 @@ impl PathMtu {
     /// `payload`: what a packet holds besides IP and TCP headers without options.
     pub(super) fn new(payload: usize, ipv6: bool, una: Position) -> Self {
         let mut path = Self {
-            told: 0,
+            configured: 0,
             current: 0,
             ipv6,
             raise_at: None,
@@ -101,15 +101,15 @@ impl PathMtu {
             flight_reductions: 0,
             soft_error: None,
         };
-        path.tell(payload);
+        path.configure(payload);
         path
     }
 
     /// The host has a new one.
-    fn tell(&mut self, payload: usize) {
+    fn configure(&mut self, payload: usize) {
         let payload = u32::try_from(payload).unwrap_or(u32::MAX);
-        self.told = payload.saturating_add(self.headers());
-        self.current = self.told;
+        self.configured = payload.saturating_add(self.headers());
+        self.current = self.configured;
         self.raise_at = None;
     }
 
@@ -130,9 +130,9 @@ impl PathMtu {
         self.soft_error.filter(|(_, then)| *then == una).map(|(error, _)| error)
     }
 
-    /// The MTU that a too-big message stands for; `None`: no news, or not to be believed.
+    /// The MTU that a too-big message reports; `None`: not smaller, or not plausible.
     fn reported(&self, next_hop_mtu: u32, packet_len: u32) -> Option<u32> {
-        // RFC 1191 s5: a packet sent before the last reduction says nothing new.
+        // RFC 1191 s5: a packet sent before the last reduction has no new information.
         let below = |mtu: &&u32| **mtu < packet_len;
         let mtu = match next_hop_mtu {
             0 => *PLATEAUS.iter().find(below)?,
@@ -143,7 +143,7 @@ impl PathMtu {
 }
 
 impl Connection {
-    /// An ICMP error has come that quotes a segment of this connection. Returns whether it was believed:
+    /// An ICMP error has come that quotes a segment of this connection. Returns whether it was accepted:
     /// its sequence number is in flight (RFC 5927 s4.1). To be followed by
     /// [`Connection::poll_transmit`].
     pub fn handle_path_error(&mut self, now: Instant, error: &PathError) -> bool {
@@ -258,7 +258,7 @@ impl Connection {
     pub(super) fn raise_path_mtu(&mut self) {
         if self.path_mtu.raise_at.is_some_and(|at| at <= self.now) {
             self.path_mtu.raise_at = None;
-            self.set_path_mtu(self.path_mtu.told);
+            self.set_path_mtu(self.path_mtu.configured);
         }
     }
 
@@ -270,7 +270,7 @@ impl Connection {
     /// The path MTU has changed (CH-UPD-5); see [`Connection::from_state`] for the argument. What is lost is
     /// resent in segments of the new size.
     pub fn update_path_mtu(&mut self, path_mtu_payload: usize) {
-        self.path_mtu.tell(path_mtu_payload);
-        self.set_path_mtu(self.path_mtu.told);
+        self.path_mtu.configure(path_mtu_payload);
+        self.set_path_mtu(self.path_mtu.configured);
     }
 }

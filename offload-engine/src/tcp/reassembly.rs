@@ -29,7 +29,7 @@ pub(super) const fn tables_max(bytes: usize, islands_max: usize) -> usize {
     2 * pieces_max(bytes, islands_max) * size_of::<Piece>() + 2 * islands_max * size_of::<Island>()
 }
 
-/// Appends `more` to `data`, in place if nobody else holds it.
+/// Appends `more` to `data`, in place if there is no other reference.
 pub(super) fn append(data: &mut Bytes, more: &[u8]) {
     let mut joined = match core::mem::take(data).try_into_mut() {
         Ok(own) => own,
@@ -39,7 +39,7 @@ pub(super) fn append(data: &mut Bytes, more: &[u8]) {
     *data = joined.freeze();
 }
 
-/// Bytes of the buffer that nobody but `data` holds.
+/// Bytes of the buffer if `data` is its only reference.
 #[cfg(test)]
 pub(super) fn room(data: Bytes) -> usize {
     data.try_into_mut().map_or(0, |own| own.capacity())

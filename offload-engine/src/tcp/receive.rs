@@ -1,8 +1,8 @@
 //! The receive side: RCV.NXT, the advertised window, what waits for the consumer, and when to acknowledge.
 //!
 //! **Window.** `limit` less what waits in the backlog (CH-IND-6). The limit starts at InitialRcvWnd and
-//! grows with what the consumer takes (`autotune`). The right edge never moves left (CH P9, RFC 9293
-//! s3.8.6): what was ever told is honoured, although the field may say less than that by part of one unit
+//! grows with what the consumer takes (`autotune`). The right edge never moves left (P9, RFC 9293
+//! s3.8.6): an advertised edge is honoured, although the field may be lower by part of one unit
 //! of the scale (RFC 7323 s2.4). It moves right only by an MSS or half of the limit (s3.8.6.2.2), and is
 //! rounded up to the unit when rounding down would move it left, never more than one unit beyond the limit. When
 //! the consumer takes what waited, an update is sent once it doubles what is left of the window and is worth two
@@ -21,7 +21,7 @@
 //! replaced by later ones with the same sequence numbers.
 //!
 //! **Memory.** What waits lies left of RCV.NXT and what is out of order lies right of it, before the edge,
-//! so both together hold at most `limit` (or the window that the previous owner told, if larger) and
+//! so both together hold at most `limit` (or the window that the previous owner advertised, if larger) and
 //! one unit of the scale: 4 MiB by default at most. Buffers may be twice as large as their bytes. Small pieces
 //! are joined, so that tiny segments cost little more: see [`Config::receive_memory_max`].
 
@@ -33,7 +33,7 @@ use bytes::Bytes;
 use super::{Config, SackBlock, autotune::Autotune, reassembly::Reassembly, seq::Position};
 use crate::time::{Duration, Instant};
 
-/// Bytes received after which an ACK is due whatever the frequency says.
+/// Bytes received after which an ACK is due, regardless of the frequency.
 pub(super) const ACK_BYTES_MAX: u64 = 32 * 1024;
 /// ACKs sent without delay after something arrived out of order or twice: a sender that repairs a loss
 /// may have only one segment in flight.
@@ -48,7 +48,7 @@ const BACKLOG_PIECES_MAX: usize = 1024;
 /// Full size of the peer's segments before any has come (RFC 9293 s3.7.1), in bytes.
 const FULL_SIZE_DEFAULT: u64 = 536;
 /// How far back a duplicate is reported (RFC 2883): the largest window (RFC 7323 s2.3). What lies farther back
-/// is none: half of the sequence space away, before and behind cannot be told apart.
+/// is none: half of the sequence space away, before and behind cannot be distinguished.
 const DUPLICATE_AGE_MAX: u64 = 1 << 30;
 /// Most duplicate ACKs owed at once to a peer without SACK.
 const DUPLICATE_ACKS_MAX: u32 = 64;
@@ -92,7 +92,7 @@ impl Arrival<'_> {
 #[derive(Debug)]
 pub(super) struct Receiver {
     nxt: Position,
-    /// Right edge of the window that the peer has been told.
+    /// Right edge of the window that was advertised to the peer.
     edge: Position,
     /// SEG.ACK sent last (RFC 7323 s4.3, Last.ACK.sent).
     last_ack: Position,
@@ -156,7 +156,7 @@ impl Receiver {
         }
     }
 
-    /// Sets the window's limit in bytes, bounded by what the window field can say.
+    /// Sets the window's limit in bytes, bounded by the window field.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = u64::from(limit).min(WINDOW_FIELD_MAX << self.scale);
     }
@@ -412,7 +412,7 @@ impl Receiver {
 
     /// The consumer has taken `count` bytes of the front. An ACK is due when the window can reopen by
     /// two segments or half of its limit, and at least doubles: a sender that has much window left
-    /// hears of it with the next data.
+    /// is notified with the next data.
     pub(super) fn consumed(&mut self, now: Instant, count: usize) {
         let Some(front) = self.backlog.front_mut() else { return };
         let count = count.min(front.data.len());

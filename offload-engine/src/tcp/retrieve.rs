@@ -1,12 +1,12 @@
-//! When the target asks for a connection to be uploaded (CH s8.2), and how much it wants posted (CH-ST-2).
+//! Requests of the target for an upload (CH s8.2), and the useful amount of posted data (CH-ST-2).
 //!
 //! Mandatory reasons stop the connection where it is: nothing is processed, acknowledged or sent any more, and
 //! what is posted waits for the upload (CH-EVT-1). Optional ones are matters of taste, so they are off until
-//! [`UploadThresholds`] says how much is too much; the connection carries on, whatever the host does. They are
+//! [`UploadThresholds`] sets limits; the connection carries on, whatever the host does. They are
 //! raised in ESTABLISHED alone: CH-EVT-2 rules out FIN_WAIT_1, FIN_WAIT_2 and CLOSE_WAIT, and behind those a
 //! connection is about to end. At most one of them in a round trip, and in [`ASK_INTERVAL`].
 //!
-//! SendBacklogChange is raised when the optimum has doubled or halved since it was told, at most once in a
+//! SendBacklogChange is raised when the optimum has doubled or halved since it was indicated, at most once in a
 //! round trip.
 
 use super::{
@@ -33,11 +33,11 @@ pub(super) struct Watch {
     out_of_order: u64,
 }
 
-/// What the poster was told to keep outstanding.
+/// The amount that the poster should keep outstanding, as last indicated.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SendBacklog {
-    told: u32,
-    told_at: Option<Instant>,
+    indicated: u32,
+    indicated_at: Option<Instant>,
 }
 
 impl Connection {
@@ -64,23 +64,23 @@ impl Connection {
 
     /// Sets out from a take-over.
     pub(super) fn start_watch(&mut self) {
-        self.send_backlog = SendBacklog { told: self.send_backlog_size(), told_at: None };
+        self.send_backlog = SendBacklog { indicated: self.send_backlog_size(), indicated_at: None };
         self.await_activity();
     }
 
     /// CH-ST-2, SendBacklogChange: no storm of small changes.
     #[inline]
-    pub(super) fn tell_send_backlog(&mut self) {
-        let SendBacklog { told, told_at } = self.send_backlog;
+    pub(super) fn indicate_send_backlog(&mut self) {
+        let SendBacklog { indicated, indicated_at } = self.send_backlog;
         let size = self.send_backlog_size();
-        if size < told.saturating_mul(2) && size.saturating_mul(2) > told {
+        if size < indicated.saturating_mul(2) && size.saturating_mul(2) > indicated {
             return;
         }
         let round_trip = self.rtt.srtt().unwrap_or_default();
-        if told_at.is_some_and(|at| self.now - at < round_trip) {
+        if indicated_at.is_some_and(|at| self.now - at < round_trip) {
             return;
         }
-        self.send_backlog = SendBacklog { told: size, told_at: Some(self.now) };
+        self.send_backlog = SendBacklog { indicated: size, indicated_at: Some(self.now) };
         self.events.push_back(Event::SendBacklogChange(saturate(size.into())));
     }
 

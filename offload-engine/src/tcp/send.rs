@@ -2,7 +2,7 @@
 //!
 //! Nothing is copied: a segment is a range of positions, and [`SendQueue::pieces`] finds the memory
 //! behind it. A cursor remembers where the last segment ended, so sequential sending never searches, and
-//! what [`SendQueue::cut`] has walked over nobody walks again; a retransmission finds its list by binary
+//! lists that [`SendQueue::cut`] has passed are not walked again; a retransmission finds its list by binary
 //! search and walks inside that list only.
 //!
 //! Limits: [`SLICES_MAX`] slices in one segment, [`SPARE_CHAINS_MAX`] emptied chains kept for completions.
@@ -397,7 +397,7 @@ impl SendQueue {
     }
 
     /// Gives a disconnect's list back because of an upload (CH-TRM-3). What it holds stays to be sent, in a list
-    /// that has `context` and is nobody's.
+    /// that has `context` and no owner.
     pub(super) fn surrender_disconnect(
         &mut self,
         una: Position,

@@ -314,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// Applies an update of the cached class (CH s5.3): what its flags say happens at once, the values count from
+    /// Applies an update of the cached class (CH s5.3): its flags take effect at once, the values count from
     /// now on.
     pub fn update_cached(&mut self, now: Instant, update: &TcpUpdate) {
         self.now = now;

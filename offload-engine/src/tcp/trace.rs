@@ -3,7 +3,7 @@
 use super::{CaState, Connection, congestion::Congestion, pacing::Rate};
 use crate::time::Duration;
 
-/// What changes from batch to batch. Bytes, unless said otherwise; `None` where unknown.
+/// What changes from batch to batch. Bytes, unless stated otherwise; `None` where unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceSample {
     /// Congestion window.
@@ -33,7 +33,7 @@ pub struct TraceSample {
 }
 
 impl Connection {
-    /// The connection now: a fraction of what [`Connection::info`] says, and without its walk over what is in
+    /// The connection now: a part of [`Connection::info`], without its walk over what is in
     /// flight.
     pub fn trace_sample(&self) -> TraceSample {
         TraceSample {

@@ -79,7 +79,7 @@ impl Connection {
         None
     }
 
-    /// The connection's state cannot be trusted any more (CH s5.6): it stops, and the client hears first that it
+    /// The connection's state cannot be trusted any more (CH s5.6): it stops, and the client is notified first that it
     /// is to be uploaded, then that it is lost. To be followed by [`Connection::give_up`] when the host terminates.
     pub fn fail(&mut self, now: Instant) {
         self.now = now;
@@ -121,7 +121,7 @@ impl Connection {
         core::mem::replace(&mut self.cached_changed, false)
     }
 
-    /// Whether there is no connection any more, but what is still to be told.
+    /// The connection is closed, and only events are pending.
     pub fn is_closed(&self) -> bool {
         self.is_ended()
     }

@@ -22,7 +22,7 @@ const BETA_TENTHS: u64 = 7;
 const C_TENTHS: u64 = 4;
 /// alpha_cubic = 3 (1 - beta) / (1 + beta) (s4.3), as a fraction.
 const ALPHA: (u64, u64) = (9, 17);
-/// While no loss has told where the limit is, the window grows by at least this part of it in a round trip, as in
+/// Before the first loss, the window grows by at least this part of it in a round trip, as in
 /// Linux: the curve's plateau is where slow start happened to end, and it would be left only after seconds.
 const SEARCH_DIVISOR: u64 = 20;
 /// Farthest from K that the curve is computed: a window is never that old.
@@ -70,7 +70,7 @@ pub(in super::super) struct Cubic {
     /// plateau.
     w_max: Option<u64>,
     epoch: Option<Epoch>,
-    /// No loss has told yet where the limit is.
+    /// There was no loss yet.
     searching: bool,
     before: Option<Saved>,
 }

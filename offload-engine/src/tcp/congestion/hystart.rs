@@ -19,7 +19,7 @@ const RISE_MIN: Duration = Duration::from_millis(4);
 const RISE_MAX: Duration = Duration::from_millis(16);
 /// MIN_RTT_DIVISOR.
 const RISE_DIVISOR: u32 = 8;
-/// N_RTT_SAMPLE: a round with fewer says nothing.
+/// N_RTT_SAMPLE: a round with fewer is not judged.
 const SAMPLES_MIN: u32 = 8;
 /// CSS_GROWTH_DIVISOR.
 const CONSERVATIVE_DIVISOR: u64 = 4;
@@ -34,7 +34,7 @@ const GROWTH_BYTES_MAX: u64 = 64 * 1024;
 
 /// Acknowledgements farther apart are two trains.
 const TRAIN_GAP_MAX: Duration = Duration::from_millis(2);
-/// On a shorter path a gap cannot be told from a round.
+/// On a shorter path a gap cannot be distinguished from a round.
 const TRAIN_RTT_MIN: Duration = Duration::from_millis(4);
 
 /// Acknowledgements of one round that have come without a gap. After one, as a recovery for nothing makes it, the

@@ -1,4 +1,4 @@
-//! Loss recovery: what is lost, and what an acknowledgement says about the path.
+//! Loss recovery: detection of losses, and the RTT and reordering that acknowledgements show.
 //!
 //! With SACK, losses are found by time (RACK, RFC 8985): a record is lost when one that was sent later
 //! has been delivered and a reordering window has passed. Because retransmissions carry a time too, a
@@ -95,7 +95,7 @@ pub(super) struct Report {
     pub(super) reduce: bool,
     /// Take the last reduction back. Goes before `reduce`.
     pub(super) undo: bool,
-    /// A record will be presumed lost then, if nothing is heard.
+    /// A record will be presumed lost then, without an acknowledgement.
     pub(super) reordering_deadline: Option<Instant>,
     /// Bytes outstanding and not known to have arrived, before this acknowledgement.
     flight: u64,
@@ -112,7 +112,7 @@ pub(super) struct Counts {
     pub(super) reord_seen: u64,
 }
 
-/// What the records that one acknowledgement covers say.
+/// A summary of the records that one acknowledgement covers.
 #[derive(Clone, Copy, Default, Debug)]
 struct Delivery {
     /// Bytes acknowledged by SND.UNA, and those of them and of blocks that were not known to have arrived.
@@ -226,7 +226,7 @@ impl Recovery {
         if self.options.limited_transmit || self.episode != Episode::Open {
             self.in_flight()
         } else {
-            // RFC 5681 s3.2 without RFC 3042: what duplicate ACKs tell of still counts.
+            // RFC 5681 s3.2 without RFC 3042: losses by duplicate ACKs still count.
             self.board.outstanding() - self.board.lost()
         }
     }
@@ -242,7 +242,7 @@ impl Recovery {
     }
 
     /// Nothing is unacknowledged and nothing of the past is being repaired or judged: an acknowledgement of
-    /// nothing new, without blocks, says nothing.
+    /// nothing new, without blocks, does not count.
     pub(super) fn is_quiet(&self) -> bool {
         self.board.is_empty()
             && self.episode == Episode::Open
@@ -371,7 +371,7 @@ impl Recovery {
         report.undo = self.undo_spurious(ack, delivery, duplicate);
         report.reduce = repaired;
         if self.is_fast() && report.delivered > 0 {
-            // The silence that it asked about has ended; another may follow.
+            // The pause that was probed has ended; another may follow.
             self.probe = None;
         }
         self.ask_f_rto(ack, delivery);
@@ -392,7 +392,7 @@ impl Recovery {
             Episode::Open | Episode::Fast { .. } => None,
         };
         let (rack, undo) = (&mut self.rack, &self.undo);
-        let mut hear = |delivery: &mut Delivery, record: &Record| {
+        let mut note = |delivery: &mut Delivery, record: &Record| {
             delivery.bytes += record.len();
             // RFC 8985 s6.2 step 3. Compared with what was known before: blocks come in any order.
             delivery.reordered |= !record.resent && record.end < highest;
@@ -401,7 +401,7 @@ impl Recovery {
             rack.deliver(record, ack);
         };
         let acked = self.board.acknowledge(ack.to, |record| {
-            hear(&mut delivery, record);
+            note(&mut delivery, record);
             delivery.newest = Some(later(delivery.newest, record.sent_at));
             if record.resent {
                 delivery.ambiguous = true;
@@ -409,7 +409,7 @@ impl Recovery {
             }
         });
         delivery.acked = acked;
-        // Karn: an ACK that covers a retransmission may have waited for it, so it says nothing about the
+        // Karn: an ACK that covers a retransmission may have waited for it, so it is no sample of the
         // segments behind it either; without SACK it need not be about the original ones at all.
         if delivery.ambiguous {
             delivery.newest = None;
@@ -418,7 +418,7 @@ impl Recovery {
         let sacks = if self.sack { ack.sacks } else { &[] };
         for &(start, end) in sacks {
             delivery.sacked += self.board.sack(start, end, ack.mss, |record| {
-                hear(&mut delivery, record);
+                note(&mut delivery, record);
                 if !record.resent {
                     delivery.newest = Some(later(delivery.newest, record.sent_at));
                 }
@@ -513,8 +513,8 @@ impl Recovery {
         may_undo
     }
 
-    /// RFC 8985 s7.4.2: whether a probe has repaired a loss that nobody else noticed; and whether this is the
-    /// duplicate ACK that it has caused, which tells of nothing else.
+    /// RFC 8985 s7.4.2: whether a probe has repaired a loss that was not detected otherwise; and whether this is the
+    /// duplicate ACK that it has caused, which means nothing else.
     fn judge_probe(&mut self, ack: &Ack<'_>, acked: u64) -> (bool, bool) {
         let verdict = self.probe.map(|probe| probe.judge(ack, acked, self.options.dsack));
         if matches!(verdict, Some(Verdict::Over | Verdict::Repaired)) {
@@ -541,13 +541,13 @@ impl Recovery {
         let failed = before == (FRto::Second { sent: true })
             && self.f_rto == FRto::Off
             && delivery.acked == 0;
-        let told = !ack.sacks.is_empty() || ack.duplicate_report.is_some();
-        if failed && !told {
+        let reported = !ack.sacks.is_empty() || ack.duplicate_report.is_some();
+        if failed && !reported {
             self.resume_repair();
         }
     }
 
-    /// RFC 5682 s2.1 step 3a: the loss was real, and no block tells of the two new segments. They count as
+    /// RFC 5682 s2.1 step 3a: the loss was real, and no block covers the two new segments. They count as
     /// unacknowledged as the rest, for a peer need not keep what is out of order; else they would fill the
     /// window, and the repair would stand still until the next, longer time-out.
     fn resume_repair(&mut self) {
@@ -592,7 +592,7 @@ impl Recovery {
         (lost, waits.map(|sent_at| sent_at + patience))
     }
 
-    /// RFC 6675 s5 steps 1 to 4, and (C) while in recovery. After a time-out SACK tells only what need not be
+    /// RFC 6675 s5 steps 1 to 4, and (C) while in recovery. After a time-out SACK shows only what need not be
     /// resent (s5.1).
     fn detect_by_count(&mut self, ack: &Ack<'_>) -> u64 {
         let since = match self.episode {
@@ -627,7 +627,7 @@ impl Recovery {
         self.board.mark_first(ack.mss)
     }
 
-    /// Duplicate ACKs that tell of a loss: fewer when the flight is too small to cause as many (RFC 5827 s3.1).
+    /// Duplicate ACKs that indicate a loss: fewer when the flight is too small to cause as many (RFC 5827 s3.1).
     fn threshold(&self, ack: &Ack<'_>) -> u32 {
         let segments = self.board.outstanding().div_ceil(ack.mss.max(1));
         let early = self.options.early_retransmit && !ack.can_send_new;
@@ -685,7 +685,7 @@ impl Recovery {
         self.undo = Some(Undo::new(self.board.una(), false));
     }
 
-    /// Brings the window in step with `report`, after the congestion controller has heard of it: `ssthresh` is its
+    /// Brings the window in step with `report`, after the congestion controller was notified: `ssthresh` is its
     /// threshold. Does nothing outside fast recovery.
     #[inline]
     pub(super) fn regulate(&mut self, report: &Report, ssthresh: Option<u64>, mss: u64) {
@@ -754,7 +754,7 @@ impl Recovery {
     }
 
     /// The path has become narrower: what is larger than `mss` payload bytes is lost, and not because of
-    /// congestion. Repaired as after a time-out, but nobody reduces the window (RFC 1191 s6.4).
+    /// congestion. Repaired as after a time-out, but without a reduction of the window (RFC 1191 s6.4).
     pub(super) fn on_narrow_path(&mut self, mss: u64) {
         // Of a super-segment the last piece may have passed: it is sent twice then.
         self.board.mark_larger(mss);

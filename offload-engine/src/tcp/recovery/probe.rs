@@ -5,7 +5,7 @@
 //! - Two numbers are larger. They guard against peers whose TCP runs in a process: it may wait for a
 //!   processor for a scheduler's slice, several ms, and a probe sent meanwhile is wasted. A card that probes
 //!   200 us after the last segment of each message would send most of them twice.
-//! - In fast recovery silence is asked about too, once each time: the last retransmissions are a tail like any
+//! - In fast recovery there is a probe too, once in each pause: the last retransmissions are a tail like any
 //!   other, and PRR may hold the next one back for an acknowledgement that cannot come. Eight times at most.
 //! - There are probes without SACK: a duplicate ACK that comes after one, for less than it, is taken for its
 //!   answer, and counts for as many as fast retransmit needs.
@@ -37,7 +37,7 @@ pub(super) struct TailProbe {
     pub(super) retransmission: bool,
 }
 
-/// What an acknowledgement says about a probe.
+/// An acknowledgement's verdict on a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// Nothing yet.

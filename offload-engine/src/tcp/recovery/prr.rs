@@ -3,7 +3,7 @@
 //! The flight is brought down to the slow start threshold over one round trip, in proportion to what
 //! is delivered, instead of pausing for half of it. When losses have taken more than that, as much is
 //! sent as is delivered, and one segment more for each acknowledgement that makes progress and
-//! tells of no further loss.
+//! shows no further loss.
 
 /// State of one episode, in bytes.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! The acknowledgement that nearly all are: SND.UNA moves over what was sent once, and nothing is missing.
 //!
-//! [`Recovery::consider`] asks of every acknowledgement whether it answers a probe, is a duplicate, tells of
+//! [`Recovery::consider`] checks of every acknowledgement whether it answers a probe, is a duplicate, shows
 //! reordering, ends an episode or shows that there should have been none. Here it is known that most answers are no.
 
 use super::{Ack, Delivery, Episode, Recovery, Report};

@@ -25,7 +25,7 @@ const SPARE_ENTRIES: usize = 64;
 /// State of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// Sent, nothing heard.
+    /// Sent, not acknowledged.
     InFlight,
     /// Selectively acknowledged.
     Sacked,
@@ -334,7 +334,7 @@ impl Scoreboard {
         if (self.records.len() as u64) < most {
             return (self.split(start), self.split(end));
         }
-        // RFC 2018 s8 lets a sender ignore what a block says: a part of a record is not worth memory.
+        // RFC 2018 s8 lets a sender ignore a block: a part of a record is not worth memory.
         let first = self.records.partition_point(|record| record.start < start);
         (first, self.index_of(end))
     }

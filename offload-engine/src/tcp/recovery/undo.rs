@@ -1,6 +1,6 @@
 //! Whether an episode of recovery answered a loss at all.
 //!
-//! Three witnesses say that it did not. Timestamps: the first acknowledgement of something resent
+//! Three signals show that it did not. Timestamps: the first acknowledgement of something resent
 //! echoes a segment sent before (Eifel, RFC 3522). Reports of duplicates: each byte that was resent has
 //! arrived twice (RFC 2883, RFC 3708). F-RTO: see [`FRto`].
 
@@ -66,7 +66,7 @@ pub(super) enum FRto {
     Off,
     /// The first segment is resent; waits for an acknowledgement of it (step 2).
     First,
-    /// It has come: new data is sent instead of more old data, then the next acknowledgement tells (step 3).
+    /// It has come: new data is sent instead of more old data, then the next acknowledgement decides (step 3).
     Second {
         /// New data was sent.
         sent: bool,
@@ -90,7 +90,7 @@ impl FRto {
     pub(super) const fn next(self, news: FRtoNews) -> Self {
         let FRtoNews { advanced, complete, duplicate, sack } = news;
         match self {
-            // With SACK a duplicate only says what has arrived.
+            // With SACK a duplicate only shows which bytes have arrived.
             Self::First if advanced && !complete => Self::Second { sent: false },
             Self::First if !advanced && (sack || !duplicate) => Self::First,
             Self::Second { .. } if !advanced && !duplicate => self,

@@ -1,0 +1,397 @@
+//! The limits in documents are those of the code: `docs/limits.md` against the constants, and sentences of other
+//! documents against `docs/limits.md`.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs};
+
+use offload_engine::{
+    chimney::provider::OffloadCapabilities, engine::EngineConfig, state::MacAddress, time::Duration,
+};
+use rdma_over_tcp::rnic::{Capabilities, Limits};
+
+use super::{files, root};
+
+/// The document.
+const FILE: &str = "docs/limits.md";
+
+/// A limit in base units.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Value {
+    /// Bytes, frames, connections; bytes per second.
+    Count(u64),
+    /// Nanoseconds.
+    Time(u64),
+}
+
+impl From<Duration> for Value {
+    fn from(time: Duration) -> Self {
+        Self::Time(u64::try_from(time.as_nanos()).unwrap())
+    }
+}
+
+macro_rules! from_integers {
+    ($($integer:ty),*) => {
+        $(impl From<$integer> for Value {
+            fn from(count: $integer) -> Self {
+                Self::Count(u64::try_from(count).unwrap())
+            }
+        })*
+    };
+}
+
+from_integers!(u8, u16, u32, u64, usize);
+
+/// `(path, value)` of constants by their paths.
+macro_rules! constants {
+    ($($path:path),* $(,)?) => { [$((stringify!($path), Value::from($path))),*] };
+}
+
+/// `(Type::field, value)` of fields of a configuration.
+macro_rules! fields {
+    ($name:literal, $config:expr; $($field:ident),* $(,)?) => {{
+        let config = $config;
+        [$((concat!($name, "::", stringify!($field)), Value::from(config.$field))),*]
+    }};
+}
+
+/// Limits that programs can name.
+fn public() -> BTreeMap<&'static str, Value> {
+    let mut known = BTreeMap::new();
+    known.extend(engine_constants());
+    known.extend(host_constants());
+    known.extend(fields!["OffloadCapabilities", OffloadCapabilities::default();
+        connections_max, paths_max, neighbors_max, ip_addresses_max, hw_addresses_max, vlans_max, transmit_buffer_max,
+        receive_buffer_max, path_mtu_max]);
+    known.extend(fields!["EngineConfig", EngineConfig::new(MacAddress([2, 0, 0, 0, 0, 1]));
+        nce_stale, rx_batch_frames_max, rx_batch_bytes_max, super_segment_max]);
+    known.extend(fields!["tcp::Config", offload_engine::tcp::Config::default();
+        rcv_wnd_max, reassembly_gaps_max, in_flight_min, link_rate, ack_frequency, delayed_ack, quick_acks, push_delay,
+        rto_min, rto_max, retransmissions_max, duplicate_ack_threshold, fin_wait_2, time_wait]);
+    known.extend(fields!["HostConfig", host_stack::host::HostConfig::default();
+        time_wait, receive_buffer, send_buffer, receive_window_max]);
+    known
+        .extend(fields!["OffloadRules", host_stack::offload_policy::OffloadRules::default(); rest]);
+    known.extend(fields!["rnic::Config", rdma_over_tcp::rnic::Config::default();
+        reply_timeout, request_timeout, accept_timeout, connect_timeout, disconnect_timeout, terminate_timeout]);
+    known.extend(fields!["Capabilities", Capabilities::default();
+        max_pd_count, max_cq_count, max_qp_count, max_mr_count, max_connector_count, max_listener_count]);
+    known.extend(fields!["Limits", Limits::default();
+        registration_bytes_max, fast_register_pages_max, send_sges_max, receive_sges_max, read_sges_max,
+        transfer_bytes_max, inline_bytes_max, ird_max, ord_max, receive_depth_max, send_depth_max, cq_depth_max,
+        private_data_max]);
+    known
+}
+
+fn engine_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
+    constants![
+        offload_engine::engine::BURST_BYTES_MAX,
+        offload_engine::engine::CLIENTS_MAX,
+        offload_engine::engine::EARLY_BYTES_MAX,
+        offload_engine::engine::EARLY_FRAMES_MAX,
+        offload_engine::engine::FROM_HOST_MESSAGES_MAX,
+        offload_engine::engine::HELD_BYTES_MAX,
+        offload_engine::engine::HELD_FRAMES_MAX,
+        offload_engine::engine::HELD_TREES_MAX,
+        offload_engine::engine::PASSED_FRAMES_MAX,
+        offload_engine::engine::STALLED_FRAMES_MAX,
+        offload_engine::engine::TRANSMIT_SEGMENTS_MAX,
+        offload_engine::engine::port::TO_HOST_FRAMES_MAX,
+        offload_engine::link::MTU_MAX,
+        offload_engine::link::RATE_QUEUE_BYTES_MAX,
+        offload_engine::link::REORDER_DISTANCE_MAX,
+        offload_engine::link::REORDER_HOLD_MAX,
+        offload_engine::link::TAP_QUEUES_MAX,
+        offload_engine::tcp::SEND_BACKLOG,
+        offload_engine::tcp::SLICES_MAX,
+    ]
+}
+
+fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
+    let buffers = host_stack::host::BUFFER_RANGE;
+    let ends = [
+        ("host_stack::host::BUFFER_RANGE.start()", Value::from(*buffers.start())),
+        ("host_stack::host::BUFFER_RANGE.end()", Value::from(*buffers.end())),
+    ];
+    let constants = constants![
+        flue_network::plumb::TXQUEUELEN_DEFAULT,
+        flue_report::units::DELAY_MAX,
+        host_stack::host::ADDRESSES_MAX,
+        host_stack::host::BACKLOG_MAX,
+        host_stack::host::CONNECTIONS_MAX,
+        host_stack::host::HANDSHAKE_MAX,
+        host_stack::host::HELD_BYTES_MAX,
+        host_stack::host::HELD_FRAMES_MAX,
+        host_stack::host::MTU_MAX,
+        host_stack::host::MTU_MIN,
+        host_stack::host::RETRANSMISSION_MAX,
+        host_stack::node::FAREWELL_MAX,
+        host_stack::socket::AUTO_OFFLOAD_BYTES,
+        host_stack::socket::RECEIVE_CREDIT_BYTES,
+        host_stack::socket::SEND_CREDIT_BYTES,
+        host_stack::stream::RECEIVE_QUEUE_BYTES_MAX,
+        rdma_over_tcp::mpa::MULPDU_MAX,
+        rdma_over_tcp::mpa::startup::PRIVATE_DATA_OCTETS_MAX,
+        rdma_over_tcp::rnic::BACKLOG,
+        rdma_over_tcp::rnic::COPY_ASIDE_MAX,
+        rdma_over_tcp::rnic::PAGE_SIZE,
+    ];
+    constants.into_iter().chain(ends)
+}
+
+/// `16 * 1024`, `256 << 20`, `1_024`.
+fn integer(expression: &str) -> Option<u64> {
+    if let Some((left, right)) = expression.split_once('*') {
+        return integer(left)?.checked_mul(integer(right)?);
+    }
+    if let Some((left, right)) = expression.split_once("<<") {
+        return integer(left)?.checked_shl(integer(right)?.try_into().ok()?);
+    }
+    expression.trim().replace('_', "").parse().ok()
+}
+
+/// An integer, or `Duration::from_secs(5)`.
+fn evaluate(expression: &str) -> Option<Value> {
+    let Some(time) = expression.trim().strip_prefix("Duration::from_") else {
+        return integer(expression).map(Value::Count);
+    };
+    let (unit, count) = time.strip_suffix(')')?.split_once('(')?;
+    let nanos = match unit {
+        "secs" => 1_000_000_000,
+        "millis" => 1_000_000,
+        "micros" => 1_000,
+        _ => return None,
+    };
+    Some(Value::Time(integer(count)? * nanos))
+}
+
+/// The right-hand side of `const NAME: Type = …;`.
+fn right_hand_side<'a>(source: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = source.split_once(&format!("const {name}: "))?;
+    Some(rest.split_once(" = ")?.1.split_once(';')?.0)
+}
+
+/// The value of a private constant, `directory/file.rs::NAME`.
+fn private(path: &str, sources: &[(String, String)]) -> Result<Value, String> {
+    let (file, name) = path.rsplit_once("::").unwrap();
+    let of_file = |it: &&(String, String)| it.0 == file;
+    let here = sources.iter().find(of_file).and_then(|(_, text)| right_hand_side(text, name));
+    let Some(expression) = here else {
+        let others = sources.iter().filter(|(_, text)| right_hand_side(text, name).is_some());
+        let others: Vec<&str> = others.map(|(file, _)| file.as_str()).collect();
+        return Err(format!("there is no {path}; files with a constant of that name: {others:?}"));
+    };
+    evaluate(expression).ok_or_else(|| format!("{path} = {expression}, which is no plain number"))
+}
+
+/// What a row's value and unit mean.
+fn documented(value: &str, unit: &str) -> Option<Value> {
+    let count: u64 = value.replace(',', "").parse().ok()?;
+    Some(match unit {
+        "KiB" => Value::Count(count << 10),
+        "MiB" => Value::Count(count << 20),
+        "GiB" => Value::Count(count << 30),
+        "TiB" => Value::Count(count << 40),
+        "Gbit/s" => Value::Count(count * 125_000_000),
+        "ms" => Value::Time(count * 1_000_000),
+        "s" => Value::Time(count * 1_000_000_000),
+        _ => Value::Count(count),
+    })
+}
+
+/// A row of the document.
+struct Row<'a> {
+    value: &'a str,
+    unit: &'a str,
+    constant: &'a str,
+}
+
+fn rows(text: &str) -> Vec<Row<'_>> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let cells = lines.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+    cells
+        .filter(|cells| cells[0] != "limit")
+        .map(|cells| {
+            let &[_, value, unit, constant] = cells.as_slice() else {
+                panic!("{FILE}: not four cells: {cells:?}");
+            };
+            Row { value, unit, constant: constant.trim_matches('`') }
+        })
+        .collect()
+}
+
+#[test]
+fn the_limits_document_says_what_the_constants_say() {
+    let text = fs::read_to_string(root().join(FILE)).unwrap();
+    let (rows, sources) = (rows(&text), files("rs"));
+    let mut known = public();
+    let mut findings = String::new();
+    for Row { value, unit, constant } in &rows {
+        let actual = if constant.contains(".rs::") {
+            private(constant, &sources)
+        } else {
+            known.remove(constant).ok_or_else(|| {
+                format!("{constant} has two rows, or tests/tidy/limits.rs does not know it")
+            })
+        };
+        match actual {
+            Err(error) => writeln!(findings, "{FILE}: {error}").unwrap(),
+            Ok(actual) if documented(value, unit) != Some(actual) => {
+                writeln!(findings, "{FILE}: {constant} is {actual:?}, not {value} {unit}").unwrap();
+            }
+            Ok(_) => {}
+        }
+    }
+    for constant in known.keys() {
+        writeln!(findings, "{FILE}: {constant} is missing").unwrap();
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+    assert!(rows.len() > 100, "only {} rows", rows.len());
+}
+
+/// Sentences that state limits, with the constant in place of its value. Values of size, time and rate have their unit.
+const SENTENCES: &[(&str, &[&str])] = &[
+    ("README.md", README),
+    ("docs/architecture.md", ARCHITECTURE),
+    ("docs/chimney.md", CHIMNEY),
+    ("docs/perf.md", PERF),
+    ("docs/ss.md", SS),
+    ("docs/tcp.md", TCP),
+    ("docs/wire.md", WIRE),
+];
+
+const README: &[&str] = &[
+    "| offloaded connections | {OffloadCapabilities::connections_max} |",
+    "| MTU | {host_stack::host::MTU_MIN} to {offload_engine::link::MTU_MAX} |",
+    "| addresses of a node | {host_stack::host::ADDRESSES_MAX} |",
+    "| super-segment | a frame of {offload-engine/src/link/vnet.rs::TSO_FRAME_BYTES_MAX} bytes |",
+    "| queues of a TAP | {offload_engine::link::TAP_QUEUES_MAX} |",
+    "| socket buffer | {host_stack::host::BUFFER_RANGE.start()} to {host_stack::host::BUFFER_RANGE.end()}, default \
+     {HostConfig::receive_buffer} |",
+    "default {HostConfig::receive_buffer} that grow to {tcp::Config::rcv_wnd_max} |",
+    "in at most {tcp::Config::reassembly_gaps_max} gaps |",
+    "| queue pairs; regions | {Capabilities::max_qp_count}; {Capabilities::max_mr_count} |",
+    "| a request | {Limits::transfer_bytes_max}, {Limits::send_sges_max} SGEs; \
+     inline {Limits::inline_bytes_max} bytes |",
+    "| requests outstanding | {Limits::send_depth_max} a queue |",
+    "| reads outstanding | {Limits::ord_max} each way |",
+    "| private data | {Limits::private_data_max} bytes |",
+    "close the peer's window at {host_stack::stream::RECEIVE_QUEUE_BYTES_MAX}.",
+    "{flue_network::plumb::TXQUEUELEN_DEFAULT} on a TAP that the node makes",
+];
+
+const ARCHITECTURE: &[&str] = &[
+    "for at most `FAREWELL_MAX` ({host_stack::node::FAREWELL_MAX})",
+    "at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX} messages of the host; \
+     a batch of at most {EngineConfig::rx_batch_frames_max} frames;",
+    "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments go out",
+    "after {host-stack/src/node/shared.rs::IDLE_POLLS} vain polls",
+    "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
+    "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
+    "core's lock for {src/control/mod.rs::LOOK_MAX} of them at a time",
+    "A batch ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
+    "cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
+    "{rdma-over-tcp/src/rnic/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
+    "when {host_stack::socket::AUTO_OFFLOAD_BYTES} have passed in one direction",
+    "Send or Write of up to {rdma_over_tcp::rnic::COPY_ASIDE_MAX} is copied aside",
+    "when the peer does not follow in {rnic::Config::terminate_timeout} ",
+    "MTU at least {host_stack::host::MTU_MIN} ",
+];
+
+const CHIMNEY: &[&str] = &[
+    "| `connections_max`, both families together | {OffloadCapabilities::connections_max} |",
+    "| `paths_max` | {OffloadCapabilities::paths_max} |",
+    "| `neighbors_max` | {OffloadCapabilities::neighbors_max} |",
+    "different source addresses | {OffloadCapabilities::ip_addresses_max} |",
+    "besides the interface's | {OffloadCapabilities::hw_addresses_max} |",
+    "| `vlans_max` | {OffloadCapabilities::vlans_max} |",
+    "bytes of send data that are brought along | {OffloadCapabilities::transmit_buffer_max} |",
+    "bytes of received data that are brought along | {OffloadCapabilities::receive_buffer_max} |",
+    "| `path_mtu_max`, bytes | {OffloadCapabilities::path_mtu_max} |",
+    "the push timer runs out: {tcp::Config::push_delay} without data",
+    "those that have carried {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
+    "was refused, stays | {OffloadRules::rest};",
+    "has heard of the neighbor for {EngineConfig::nce_stale} ",
+    "At most {offload-engine/src/link/batch.rs::LENT_BUFFERS_MAX} buffers are out",
+    "after {offload-engine/src/tcp/delivery.rs::IDLE_ROUNDS_MAX} rounds in which nothing moved",
+];
+
+const PERF: &[&str] = &[
+    "size of a message, 1 B to {src/cmd/perf/kind.rs::SIZE_MAX_BYTES};",
+    "connections, 1 to {src/cmd/perf/mod.rs::CONNECTIONS_MAX} |",
+    "requests under way on each, 1 to {src/cmd/perf/mod.rs::DEPTH_MAX}; requests posted before the doorbell is rung, \
+     1 to {src/cmd/perf/mod.rs::POST_LIST_MAX} |",
+    "queues of the TAP, 1 to {offload_engine::link::TAP_QUEUES_MAX},",
+    "silent for {src/cmd/perf/phase.rs::SILENCE_MAX} ",
+    "JSON objects of at most {src/cmd/perf/message.rs::MESSAGE_BYTES_MAX} bytes",
+];
+
+const SS: &[&str] = &[
+    "at most {src/control/mod.rs::ROWS_MAX} connections behind that handle",
+    "or after {src/control/mod.rs::MOVE_LIMIT} |",
+    "A request has {src/control/mod.rs::REQUEST_BYTES_MAX} and {src/control/mod.rs::REQUEST_LIMIT}, \
+     an answer {src/control/mod.rs::ANSWER_LIMIT} to be taken",
+    "holds the node for {src/control/mod.rs::LOOK_MAX} connections at a time",
+];
+
+const TCP: &[&str] = &[
+    "the greater of {tcp::Config::in_flight_min} and {tcp::Config::link_rate} times the smallest round trip",
+    "| {tcp::Config::in_flight_min} | of 0.5 to 4 MiB",
+    "| {tcp::Config::link_rate} | more than a TAP does",
+    "(up to {EngineConfig::super_segment_max}, cut by the kernel behind the virtio-net header; \
+     up to {offload_engine::engine::BURST_BYTES_MAX}, cut by the engine",
+    "| duplicate ACKs that mean a loss | {tcp::Config::duplicate_ack_threshold} |",
+    "| at least {tcp::Config::rto_min} beyond SRTT, at most {tcp::Config::rto_max}; \
+     {offload-engine/src/tcp/rtt.rs::RTO_INITIAL} before the first sample |",
+    "unanswered window probes | {tcp::Config::retransmissions_max} |",
+    "| ACK for every n-th full segment | {tcp::Config::ack_frequency} |",
+    "| delayed ACK | {tcp::Config::delayed_ack} |",
+    "| ACKs at once at the start | {tcp::Config::quick_acks} |",
+    "| receive window | {HostConfig::receive_buffer}, grows to {tcp::Config::rcv_wnd_max} |",
+    "| gaps out of order | {tcp::Config::reassembly_gaps_max} |",
+    "| FIN-WAIT-2 | {tcp::Config::fin_wait_2} |",
+    "| TIME-WAIT | {tcp::Config::time_wait} |",
+];
+
+const WIRE: &[&str] = &[
+    "lets 1 to {offload_engine::link::REORDER_DISTANCE_MAX} later frames pass, \
+     at most for {offload_engine::link::REORDER_HOLD_MAX} |",
+    "Limits: {offload-engine/src/link/impair/lane.rs::HELD_FRAMES_MAX} frames or \
+     {offload-engine/src/link/impair/lane.rs::HELD_BYTES_MAX} on their way in each direction, \
+     delay {flue_report::units::DELAY_MAX}, jitter",
+];
+
+/// A sentence with values in place of constants.
+fn filled(sentence: &str, values: &BTreeMap<&str, String>) -> Result<String, String> {
+    let mut pieces = sentence.split('{');
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (constant, rest) = piece.split_once('}').ok_or("a brace is not closed")?;
+        text += values.get(constant).ok_or_else(|| format!("{FILE} has no {constant}"))?;
+        text += rest;
+    }
+    Ok(text)
+}
+
+#[test]
+fn other_documents_say_what_the_limits_document_says() {
+    let text = fs::read_to_string(root().join(FILE)).unwrap();
+    let shown = |row: &Row<'_>| match row.unit {
+        "KiB" | "MiB" | "GiB" | "TiB" | "Gbit/s" | "ms" | "s" => {
+            format!("{} {}", row.value, row.unit)
+        }
+        _ => row.value.to_owned(),
+    };
+    let values = rows(&text).iter().map(|row| (row.constant, shown(row))).collect();
+    let mut findings = String::new();
+    for (file, sentences) in SENTENCES {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for sentence in *sentences {
+            match filled(sentence, &values) {
+                Ok(expected) if words.contains(&expected) => {}
+                Ok(expected) => writeln!(findings, "{file} does not say \"{expected}\"").unwrap(),
+                Err(error) => writeln!(findings, "{sentence}: {error}").unwrap(),
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
