@@ -4,7 +4,6 @@ use std::{
     net::SocketAddr,
     os::fd::BorrowedFd,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    task::Waker,
 };
 
 use offload_engine::{
@@ -12,7 +11,7 @@ use offload_engine::{
     engine::Callback,
     link::{
         LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome,
-        memory_link_pair,
+        memory_link_pair, wrapper::LinkWrapper,
     },
     nbl::{NblChain, NetBufferList, ReceiveChain},
     state::MacAddress,
@@ -379,33 +378,22 @@ struct Mute {
     is_mute: Arc<AtomicBool>,
 }
 
-impl Link for Mute {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
+impl LinkWrapper for Mute {
+    type Inner = MemoryLink;
+
+    fn inner(&self) -> &MemoryLink {
+        &self.link
     }
-    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        self.link.receive(now, batch)
+
+    fn inner_mut(&mut self) -> &mut MemoryLink {
+        &mut self.link
     }
+
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         match self.is_mute.load(Ordering::Relaxed) {
             true => TxOutcome::Sent,
             false => self.link.transmit(now, frame),
         }
-    }
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
     }
 }
 

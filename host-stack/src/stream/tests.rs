@@ -1,13 +1,13 @@
 //! What a stream holds of what it has received, and where.
 
 use core::ops::Range;
-use std::{boxed::Box, io, os::fd::BorrowedFd, sync::Arc, vec::Vec};
+use std::{boxed::Box, io, sync::Arc, vec::Vec};
 
 use offload_engine::{
     engine::EngineConfig,
     link::{
-        Link, LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, RxFrame,
-        TxFrame, TxOutcome, memory_link_pair,
+        Link, MemoryLink, MemoryLinkOptions, RxBatch, RxFrame, memory_link_pair,
+        wrapper::LinkWrapper,
     },
     state::MacAddress,
     sync::Mutex,
@@ -57,10 +57,17 @@ struct Watched {
 
 type Places = Arc<Mutex<Vec<Range<usize>>>>;
 
-impl Link for Watched {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
+impl LinkWrapper for Watched {
+    type Inner = MemoryLink;
+
+    fn inner(&self) -> &MemoryLink {
+        &self.link
     }
+
+    fn inner_mut(&mut self) -> &mut MemoryLink {
+        &mut self.link
+    }
+
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let count = self.link.receive(now, batch)?;
         let place = |frame: RxFrame<'_>| {
@@ -69,21 +76,6 @@ impl Link for Watched {
         };
         self.places.lock().extend(batch.frames().map(place));
         Ok(count)
-    }
-    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        self.link.transmit(now, frame)
-    }
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
     }
 }
 

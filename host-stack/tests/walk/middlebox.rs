@@ -1,11 +1,9 @@
 //! A box on the way that takes options out of SYNs, as some do: so a run has connections without SACK or
 //! without window scaling, which no setting of the host turns off.
 
-use std::{io, os::fd::BorrowedFd, task::Waker};
-
 use etherparse::{NetSlice, SlicedPacket, TcpSlice, TransportSlice};
 use offload_engine::{
-    link::{Link, LinkCapabilities, LinkStats, RxBatch, TxFrame, TxOffload, TxOutcome},
+    link::{Link, TxFrame, TxOffload, TxOutcome, wrapper::LinkWrapper},
     time::Instant,
 };
 
@@ -89,13 +87,15 @@ fn parts(frame: &[u8]) -> Option<(NetSlice<'_>, TcpSlice<'_>)> {
     }
 }
 
-impl<L: Link> Link for Middlebox<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
+impl<L: Link> LinkWrapper for Middlebox<L> {
+    type Inner = L;
+
+    fn inner(&self) -> &L {
+        &self.link
     }
 
-    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        self.link.receive(now, batch)
+    fn inner_mut(&mut self) -> &mut L {
+        &mut self.link
     }
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
@@ -106,29 +106,5 @@ impl<L: Link> Link for Middlebox<L> {
                 self.link.transmit(now, &TxFrame { offload, head: &head, payload: &[], ..*frame })
             }
         }
-    }
-
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
-    }
-
-    fn wants_comments(&self) -> bool {
-        self.link.wants_comments()
     }
 }

@@ -12,7 +12,6 @@ mod link;
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
-    os::fd::BorrowedFd,
     sync::{Arc, mpsc},
     thread,
 };
@@ -24,7 +23,7 @@ use host_stack::{
 };
 use offload_engine::{
     engine::{EngineConfig, EngineStats},
-    link::{Link, LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome},
+    link::{Link, MemoryLinkOptions, RxBatch, wrapper::LinkWrapper},
     state::MacAddress,
     sync::{
         Mutex,
@@ -276,9 +275,15 @@ struct Mortal<L> {
     is_gone: Arc<AtomicBool>,
 }
 
-impl<L: Link> Link for Mortal<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
+impl<L: Link> LinkWrapper for Mortal<L> {
+    type Inner = L;
+
+    fn inner(&self) -> &L {
+        &self.link
+    }
+
+    fn inner_mut(&mut self) -> &mut L {
+        &mut self.link
     }
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
@@ -286,22 +291,6 @@ impl<L: Link> Link for Mortal<L> {
             true => Err(io::Error::other("no such device")),
             false => self.link.receive(now, batch),
         }
-    }
-
-    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        self.link.transmit(now, frame)
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
     }
 }
 

@@ -77,17 +77,7 @@ fn receive(end: &mut End, now: Instant) -> u64 {
     let mut received = 0;
     while end.inbox.front().is_some_and(|frame| frame.at <= now) {
         let Some(Frame { transmit, payload, .. }) = end.inbox.pop_front() else { break };
-        let segment = Segment {
-            seq: transmit.seq,
-            ack: transmit.ack,
-            flags: transmit.flags,
-            window: transmit.window,
-            timestamps: transmit.timestamps,
-            sack: &transmit.sack[..transmit.sack_count],
-            payload: &payload,
-            gso_size: 0,
-            ecn: transmit.ecn,
-        };
+        let segment = transmit.received(&payload);
         received += end.tcp.handle_segment(now, &segment).in_order.len() as u64;
         end.tcp.settle(&[], false);
         while let Some((data, _)) = end.tcp.backlog() {

@@ -99,17 +99,7 @@ impl Pair {
     }
 
     fn arrive(&mut self, index: usize, transmit: &Transmit, payload: &[u8]) {
-        let segment = Segment {
-            seq: transmit.seq,
-            ack: transmit.ack,
-            flags: transmit.flags,
-            window: transmit.window,
-            timestamps: transmit.timestamps,
-            sack: &transmit.sack[..transmit.sack_count],
-            payload,
-            gso_size: 0,
-            ecn: transmit.ecn,
-        };
+        let segment = transmit.received(payload);
         let end = if index == 0 { &mut self.receiver } else { &mut self.sender };
         let edge = end.receiver.edge();
         let range = end.handle_segment(self.now, &segment).in_order;
