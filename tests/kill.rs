@@ -79,25 +79,46 @@ fn the_kernel_survives_flue() {
     assert!(outcome.sent.bytes >= MIDDLE);
 }
 
+/// flue in the middle of sending without end, and the kernel that receives.
+struct Sending {
+    switch: Switch,
+    kernel: Namespace,
+    flue: Process,
+    feeder: JoinHandle<io::Result<u64>>,
+    socket: TcpStream,
+}
+
+impl Sending {
+    fn start() -> Self {
+        let switch = Switch::new(1500);
+        let kernel = switch.host("10.0.0.1/24");
+        let mut flue = start(&switch, "-l 5000", 2);
+        let feeder = feed(flue.take_input());
+        flue.expect_line("listening", START);
+        let socket = kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
+        socket.set_read_timeout(Some(START)).unwrap();
+        read_to_the_middle(&socket);
+        Self { switch, kernel, flue, feeder, socket }
+    }
+}
+
+/// The survivor's peer does not answer any more: it says so, not before its tries are over, and ends.
+fn gives_up(flue: &mut Process, begin: Instant) {
+    flue.expect_line(NO_ANSWER, GIVES_UP);
+    let took = begin.elapsed();
+    assert!(took >= TRIES, "flue gave up after {took:?}");
+    flue.expect_exit(1, START);
+}
+
 /// While flue sends, `vanish` takes its peer away.
 fn flue_survives_the_kernel(vanish: impl FnOnce(&Switch, &Namespace)) {
     if lacks(NEEDS) {
         return;
     }
-    let switch = Switch::new(1500);
-    let kernel = switch.host("10.0.0.1/24");
-    let mut flue = start(&switch, "-l 5000", 2);
-    let feeder = feed(flue.take_input());
-    flue.expect_line("listening", START);
-    let socket = kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
-    socket.set_read_timeout(Some(START)).unwrap();
-    read_to_the_middle(&socket);
+    let Sending { switch, kernel, mut flue, feeder, socket: _socket } = Sending::start();
     let begin = Instant::now();
     vanish(&switch, &kernel);
-    flue.expect_line(NO_ANSWER, GIVES_UP);
-    let took = begin.elapsed();
-    assert!(took >= TRIES, "flue gave up after {took:?}");
-    flue.expect_exit(1, START);
+    gives_up(&mut flue, begin);
     assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
     no_tap_is_left(switch.namespace());
 }
@@ -128,10 +149,7 @@ fn one_adapter_survives_the_other() {
     let begin = Instant::now();
     server.signal(Signal::KILL);
     server.wait(START);
-    client.expect_line(NO_ANSWER, GIVES_UP);
-    let took = begin.elapsed();
-    assert!(took >= TRIES, "flue gave up after {took:?}");
-    client.expect_exit(1, START);
+    gives_up(&mut client, begin);
     assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
     no_tap_is_left(switch.namespace());
 }
@@ -162,14 +180,7 @@ fn a_signal_is_told_and_is_status_1() {
     if lacks(NEEDS) {
         return;
     }
-    let switch = Switch::new(1500);
-    let kernel = switch.host("10.0.0.1/24");
-    let mut flue = start(&switch, "-l 5000", 2);
-    let feeder = feed(flue.take_input());
-    flue.expect_line("listening", START);
-    let socket = kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
-    socket.set_read_timeout(Some(START)).unwrap();
-    read_to_the_middle(&socket);
+    let Sending { switch, kernel: _, mut flue, feeder, socket: _socket } = Sending::start();
     flue.signal(Signal::TERM);
     flue.expect_line("interrupted by SIGTERM", START);
     flue.expect_exit(1, START);

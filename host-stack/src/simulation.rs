@@ -45,33 +45,25 @@ pub trait Simulated {
     fn has_input(&self) -> bool;
 }
 
-impl Simulated for Core {
-    fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        Self::poll(self, now)
-    }
+macro_rules! simulated {
+    ($($node:ty)*) => {$(
+        impl Simulated for $node {
+            fn poll(&mut self, now: Instant) -> io::Result<bool> {
+                Self::poll(self, now)
+            }
 
-    fn poll_at(&self, now: Instant) -> Option<Instant> {
-        Self::poll_at(self, now)
-    }
+            fn poll_at(&self, now: Instant) -> Option<Instant> {
+                Self::poll_at(self, now)
+            }
 
-    fn has_input(&self) -> bool {
-        Self::has_input(self)
-    }
+            fn has_input(&self) -> bool {
+                Self::has_input(self)
+            }
+        }
+    )*};
 }
 
-impl Simulated for Cores {
-    fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        Self::poll(self, now)
-    }
-
-    fn poll_at(&self, now: Instant) -> Option<Instant> {
-        Self::poll_at(self, now)
-    }
-
-    fn has_input(&self) -> bool {
-        Self::has_input(self)
-    }
-}
+simulated!(Core Cores);
 
 /// Two nodes and their clock.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-    engine::{CLIENTS_MAX, Callback, Connections, EngineConfig, NodeClient},
+    engine::{CLIENTS_MAX, Connections, EngineConfig, NodeClient},
     link::{MemoryLink, MemoryLinkOptions, memory_link_pair},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     state::MacAddress,
@@ -187,13 +187,9 @@ impl NodeClient for Heir {
             true
         })
     }
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
     fn has_input(&self) -> bool {
         self.port.has_notice()
     }
-    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
 }
 
 /// What the client that leaves had asked for just before.

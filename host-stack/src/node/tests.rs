@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    os::fd::BorrowedFd,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
@@ -10,8 +9,8 @@ use offload_engine::{
     chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::Callback,
     link::{
-        LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome,
-        memory_link_pair, wrapper::LinkWrapper,
+        MemoryLink, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome, memory_link_pair,
+        wrapper::LinkWrapper,
     },
     nbl::{NblChain, NetBufferList, ReceiveChain},
     state::MacAddress,
@@ -53,9 +52,6 @@ impl NodeClient for Listener {
         let news = self.said && !self.heard;
         self.heard |= news;
         news
-    }
-    fn poll_at(&self) -> Option<Instant> {
-        None
     }
     fn has_input(&self) -> bool {
         self.falls || (self.said && !self.heard)
@@ -157,27 +153,26 @@ fn a_callback_that_panics_stands_in_nobody_s_way() {
 }
 
 /// A device that has been taken away, by the word of whoever reads it.
-struct Gone;
+struct Gone(Box<dyn Link>);
 
-impl Link for Gone {
-    fn capabilities(&self) -> LinkCapabilities {
-        LinkCapabilities { mtu: 1500, tx_checksum: false, tso4_max: 0, tso6_max: 0 }
+impl LinkWrapper for Gone {
+    type Inner = dyn Link;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.0
     }
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut *self.0
+    }
+
     fn receive(&mut self, _now: Instant, _batch: &mut RxBatch) -> io::Result<usize> {
         Err(io::Error::other("no such device"))
     }
-    fn transmit(&mut self, _now: Instant, _frame: &TxFrame<'_>) -> TxOutcome {
-        TxOutcome::Dropped
-    }
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-    fn stats(&self) -> LinkStats {
-        LinkStats::default()
-    }
+}
+
+fn gone_link() -> Box<dyn Link> {
+    Box::new(Gone(link()))
 }
 
 /// All who wait without a time limit hear why, with threads or without, whatever queue it was.
@@ -185,12 +180,12 @@ impl Link for Gone {
 fn a_device_that_has_gone_ends_every_wait() {
     let gone = WaitError::Link("no such device".into());
     for progress in [Progress::Automatic, Progress::Manual] {
-        let node = Node::start(Box::new(Gone), config(progress), |_| Listener::default()).unwrap();
+        let node = Node::start(gone_link(), config(progress), |_| Listener::default()).unwrap();
         for _ in 0..2 {
             assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
         }
     }
-    let links: Vec<Box<dyn Link>> = Vec::from([link(), Box::new(Gone)]);
+    let links: Vec<Box<dyn Link>> = Vec::from([link(), gone_link()]);
     let nodes =
         Node::start_queues(links, config(Progress::Automatic), |_| Listener::default()).unwrap();
     for node in &nodes {
@@ -372,6 +367,21 @@ fn room_in_a_memory_link_wakes_the_sender() {
     }
 }
 
+/// The near end closes its side, and the far one has seen it.
+fn half_close(
+    near: &Node<Streams>,
+    client: OffloadHandle,
+    far: &Node<Streams>,
+    server: OffloadHandle,
+) {
+    near.with(|streams, connections, now| streams.shutdown(now, connections, client));
+    far.wait(Some(LIMIT), |streams, connections, now| {
+        let _ = streams.receive(now, connections, server);
+        streams.status(server)?.peer_closed.then_some(())
+    })
+    .unwrap();
+}
+
 /// A link that loses what it is to send while it is mute.
 struct Mute {
     link: MemoryLink,
@@ -406,12 +416,7 @@ fn a_node_that_ends_repeats_its_last_acknowledgement() {
         let mute = |link| Mute { link, is_mute: is_mute.clone() };
         let ends = connected_over(MemoryLinkOptions::default(), mute, policy, progress);
         let [(near, client), (far, server)] = ends;
-        near.with(|streams, connections, now| streams.shutdown(now, connections, client));
-        far.wait(Some(LIMIT), |streams, connections, now| {
-            let _ = streams.receive(now, connections, server);
-            streams.status(server)?.peer_closed.then_some(())
-        })
-        .unwrap();
+        half_close(&near, client, &far, server);
         is_mute.store(true, Ordering::Relaxed);
         far.with(|streams, connections, now| streams.shutdown(now, connections, server));
         assert_eq!(near.linger(LIMIT), Ok(()), "{policy:?} {progress:?}");
@@ -433,12 +438,7 @@ fn a_node_lingers_until_its_peer_has_closed() {
     for (policy, progress) in PLACES {
         let ends = connected(MemoryLinkOptions::default(), policy, progress);
         let [(near, client), (far, server)] = ends;
-        near.with(|streams, connections, now| streams.shutdown(now, connections, client));
-        far.wait(Some(LIMIT), |streams, connections, now| {
-            let _ = streams.receive(now, connections, server);
-            streams.status(server)?.peer_closed.then_some(())
-        })
-        .unwrap();
+        half_close(&near, client, &far, server);
         let early = near.linger(Duration::from_millis(20));
         assert_eq!(early, Err(WaitError::TimedOut), "{policy:?} {progress:?}: it is half open");
         far.with(|streams, connections, now| streams.shutdown(now, connections, server));

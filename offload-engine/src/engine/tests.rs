@@ -27,8 +27,7 @@ use bytes::Bytes;
 use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::{
-    Callback, Clients, Connections, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX,
-    NodeClient, STALLED_FRAMES_MAX,
+    Clients, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX, NodeClient, STALLED_FRAMES_MAX,
     port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
 };
 use crate::{
@@ -171,21 +170,7 @@ impl OffloadClient for Client {
     }
 }
 
-impl NodeClient for Client {
-    fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
-        false
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
-    fn has_input(&self) -> bool {
-        false
-    }
-
-    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
-}
+impl NodeClient for Client {}
 
 /// A table with one client, that takes everything.
 fn one_client() -> Clients {

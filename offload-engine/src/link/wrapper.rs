@@ -33,7 +33,7 @@ use crate::time::Instant;
 /// }
 ///
 /// let (one, _other) = offload_engine::link::memory_link_pair(Default::default());
-/// let link: Box<dyn Link> = Box::new(Silent(one));
+/// let link: &dyn Link = &Silent(one);
 /// assert_eq!(link.capabilities().mtu, 1500);
 /// ```
 pub trait LinkWrapper: Send {

@@ -8,7 +8,7 @@ use super::{
     *,
 };
 use crate::{
-    link::TxLoan,
+    link::{TxLoan, wrapper::LinkWrapper},
     memory::{Piece, SharedSpan, Span, to_vec},
 };
 
@@ -39,15 +39,21 @@ impl Posted {
     }
 }
 
-struct Ring(Arc<Mutex<Device>>);
+struct Ring(TestLink, Arc<Mutex<Device>>);
 
-impl Link for Ring {
-    fn capabilities(&self) -> LinkCapabilities {
-        LinkCapabilities { mtu: 1500, tx_checksum: false, tso4_max: 0, tso6_max: 0 }
+impl LinkWrapper for Ring {
+    type Inner = TestLink;
+
+    fn inner(&self) -> &TestLink {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut TestLink {
+        &mut self.0
     }
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        let mut device = self.0.lock().unwrap();
+        let mut device = self.1.lock().unwrap();
         if device.completes {
             device.sent.clear();
         }
@@ -61,7 +67,7 @@ impl Link for Ring {
     }
 
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        let mut device = self.0.lock().unwrap();
+        let mut device = self.1.lock().unwrap();
         if device.full {
             return TxOutcome::Full;
         }
@@ -72,28 +78,16 @@ impl Link for Ring {
     }
 
     fn flush(&mut self, _now: Instant) {
-        let device = &mut *self.0.lock().unwrap();
+        let device = &mut *self.1.lock().unwrap();
         device.flushes += 1;
         device.sent.append(&mut device.queued);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
-    fn stats(&self) -> LinkStats {
-        LinkStats::default()
     }
 }
 
 /// A bench on such a device, and a connection on port 80 with handle 7.
 fn bench() -> (Bench, Arc<Mutex<Device>>, crate::chimney::tree::TargetContext) {
     let device = Arc::<Mutex<Device>>::default();
-    let link = Box::new(Ring(device.clone()));
+    let link = Box::new(Ring(TestLink(Arc::default()), device.clone()));
     let mut bench = Bench::on(link, Arc::default(), EngineConfig::new(OURS));
     let (_, _, tcps) = bench.offload(&[80]);
     let mut made = device.lock().unwrap();

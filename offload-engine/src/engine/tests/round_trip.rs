@@ -27,17 +27,17 @@ fn variables(state: &All) -> Variables {
     let All { neighbor, path, tcp } = *state;
     let mut all = Vec::new();
     let NeighborState { constant, cached, delegated } = neighbor;
-    let NeighborConst { dl_source_address, vlan_id } = constant;
-    let NeighborCached { dl_destination_address, host_reachability_delta } = cached;
-    let NeighborDelegated { nic_reachability_delta } = delegated;
-    list!(all, Class::Const, dl_source_address, vlan_id);
-    list!(all, Class::Cached, dl_destination_address, host_reachability_delta);
-    list!(all, Class::Delegated, nic_reachability_delta);
+    list!(all, Class::Const, constant, NeighborConst { dl_source_address, vlan_id });
+    list!(
+        all,
+        Class::Cached,
+        cached,
+        NeighborCached { dl_destination_address, host_reachability_delta }
+    );
+    list!(all, Class::Delegated, delegated, NeighborDelegated { nic_reachability_delta });
     let PathState { constant, cached } = path;
-    let PathConst { source_address, destination_address } = constant;
-    let PathCached { path_mtu } = cached;
-    list!(all, Class::Const, source_address, destination_address);
-    list!(all, Class::Cached, path_mtu);
+    list!(all, Class::Const, constant, PathConst { source_address, destination_address });
+    list!(all, Class::Cached, cached, PathCached { path_mtu });
     all.extend(tcp_variables(&tcp));
     all
 }
