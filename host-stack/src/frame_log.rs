@@ -5,7 +5,10 @@ use core::fmt;
 use std::{boxed::Box, io, string::ToString, vec::Vec};
 
 use offload_engine::{
-    link::{Link, RxBatch, TxFrame, TxOutcome, wrapper::LinkWrapper},
+    link::{
+        Link, RxBatch, TxFrame, TxOutcome,
+        wrapper::{LinkWrapper, wraps},
+    },
     time::Instant,
 };
 use smoltcp::wire::{EthernetFrame, PrettyPrinter};
@@ -42,19 +45,11 @@ impl fmt::Display for Headers<'_> {
 }
 
 impl LinkWrapper for LoggedLink {
-    type Inner = dyn Link;
-
-    fn inner(&self) -> &Self::Inner {
-        &*self.link
-    }
-
-    fn inner_mut(&mut self) -> &mut Self::Inner {
-        &mut *self.link
-    }
+    wraps!(Box<dyn Link>, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let before = batch.len();
-        let added = self.inner_mut().receive(now, batch)?;
+        let added = Link::receive(&mut self.link, now, batch)?;
         for frame in batch.frames().skip(before) {
             tracing::trace!("received {} bytes: {}", frame.data.len(), Headers(frame.data));
         }
@@ -62,7 +57,7 @@ impl LinkWrapper for LoggedLink {
     }
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        let outcome = self.inner_mut().transmit(now, frame);
+        let outcome = Link::transmit(&mut self.link, now, frame);
         if outcome == TxOutcome::Sent {
             self.scratch.clear();
             frame.gather_into(&mut self.scratch);

@@ -6,10 +6,13 @@
 //! seeds. A run that makes no progress fails instead of hanging: [`ITERATIONS_MAX`] bounds the
 //! work at one moment, the caller's limit the virtual time.
 
+mod streams;
+
 use std::io;
 
 use offload_engine::time::Instant;
 
+pub use self::streams::{has_no_connection, impaired_wire, station};
 use crate::node::{Core, Cores};
 
 /// Iterations of both nodes at one moment of virtual time. More is a livelock.

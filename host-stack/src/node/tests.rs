@@ -10,14 +10,13 @@ use offload_engine::{
     engine::Callback,
     link::{
         MemoryLink, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome, memory_link_pair,
-        wrapper::LinkWrapper,
+        wrapper::{LinkWrapper, wraps},
     },
     nbl::{NblChain, NetBufferList, ReceiveChain},
-    state::MacAddress,
 };
 
 use super::*;
-use crate::{socket::OffloadPolicy, stream::Streams};
+use crate::{simulation::station, socket::OffloadPolicy, stream::Streams};
 
 /// A failure's, so that it may be long.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -62,12 +61,7 @@ impl NodeClient for Listener {
 }
 
 fn config(progress: Progress) -> NodeConfig {
-    NodeConfig {
-        engine: EngineConfig::new(MacAddress([2, 0, 0, 0, 0, 1])),
-        host: HostConfig::default(),
-        progress,
-        spin: Duration::ZERO,
-    }
+    NodeConfig { progress, spin: Duration::ZERO, ..NodeConfig::new(HostConfig::default()) }
 }
 
 fn link() -> Box<dyn Link> {
@@ -156,15 +150,7 @@ fn a_callback_that_panics_stands_in_nobody_s_way() {
 struct Gone(Box<dyn Link>);
 
 impl LinkWrapper for Gone {
-    type Inner = dyn Link;
-
-    fn inner(&self) -> &Self::Inner {
-        &*self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut Self::Inner {
-        &mut *self.0
-    }
+    wraps!(Box<dyn Link>, 0);
 
     fn receive(&mut self, _now: Instant, _batch: &mut RxBatch) -> io::Result<usize> {
         Err(io::Error::other("no such device"))
@@ -297,10 +283,8 @@ fn connected_over<L: Link + 'static>(
     let ends: [(u8, Box<dyn Link>, Progress); 2] =
         [(1, Box::new(near_link(one)), progress), (2, Box::new(other), Progress::Automatic)];
     let [near, far] = ends.map(|(number, link, progress)| {
-        let mac = MacAddress([2, 0, 0, 0, 0, number]);
-        let addresses = Vec::from([([10, 0, 0, number].into(), 24)]);
-        let host = HostConfig { mac, addresses, policy, ..HostConfig::default() };
-        let config = NodeConfig { engine: EngineConfig::new(mac), host, ..config(progress) };
+        let host = HostConfig { policy, ..station(number) };
+        let config = NodeConfig { progress, spin: Duration::ZERO, ..NodeConfig::new(host) };
         Node::start(link, config, Streams::new).unwrap()
     });
     let listener = far.with(|streams, _, _| streams.listen(address, 1));
@@ -389,15 +373,7 @@ struct Mute {
 }
 
 impl LinkWrapper for Mute {
-    type Inner = MemoryLink;
-
-    fn inner(&self) -> &MemoryLink {
-        &self.link
-    }
-
-    fn inner_mut(&mut self) -> &mut MemoryLink {
-        &mut self.link
-    }
+    wraps!(MemoryLink, link);
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         match self.is_mute.load(Ordering::Relaxed) {

@@ -3,7 +3,10 @@
 
 use etherparse::{NetSlice, SlicedPacket, TcpSlice, TransportSlice};
 use offload_engine::{
-    link::{Link, TxFrame, TxOffload, TxOutcome, wrapper::LinkWrapper},
+    link::{
+        Link, TxFrame, TxOffload, TxOutcome,
+        wrapper::{LinkWrapper, wraps},
+    },
     time::Instant,
 };
 
@@ -88,15 +91,7 @@ fn parts(frame: &[u8]) -> Option<(NetSlice<'_>, TcpSlice<'_>)> {
 }
 
 impl<L: Link> LinkWrapper for Middlebox<L> {
-    type Inner = L;
-
-    fn inner(&self) -> &L {
-        &self.link
-    }
-
-    fn inner_mut(&mut self) -> &mut L {
-        &mut self.link
-    }
+    wraps!(L, link);
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         match self.strip(frame) {

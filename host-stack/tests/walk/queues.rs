@@ -221,15 +221,7 @@ impl<L: Link> Link for Queue<L> {
 pub(crate) struct Prompt<L, W: io::Write>(pub(crate) Tee<L, W>);
 
 impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for Prompt<L, W> {
-    type Inner = Tee<L, W>;
-
-    fn inner(&self) -> &Tee<L, W> {
-        &self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut Tee<L, W> {
-        &mut self.0
-    }
+    wrapper::wraps!(Tee<L, W>, 0);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let received = Link::receive(&mut self.0, now, batch);

@@ -9,7 +9,10 @@ use std::{
 };
 
 use offload_engine::{
-    link::{Link, RxBatch, RxChecksum, TxFrame, TxOutcome, wrapper::LinkWrapper},
+    link::{
+        Link, RxBatch, RxChecksum, TxFrame, TxOutcome,
+        wrapper::{LinkWrapper, wraps},
+    },
     state::MacAddress,
     time::Instant,
 };
@@ -217,15 +220,7 @@ impl<L: Link> Roadside<L> {
 }
 
 impl<L: Link> LinkWrapper for Roadside<L> {
-    type Inner = L;
-
-    fn inner(&self) -> &L {
-        &self.link
-    }
-
-    fn inner_mut(&mut self) -> &mut L {
-        &mut self.link
-    }
+    wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         self.announce(now);

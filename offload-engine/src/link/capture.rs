@@ -246,15 +246,7 @@ impl<W: Write> Drop for Recorder<W> {
 }
 
 impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
-    type Inner = L;
-
-    fn inner(&self) -> &L {
-        &self.link
-    }
-
-    fn inner_mut(&mut self) -> &mut L {
-        &mut self.link
-    }
+    wrapper::wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let before = batch.len();

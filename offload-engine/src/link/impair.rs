@@ -129,15 +129,7 @@ impl<L: Link> Impaired<L> {
 }
 
 impl<L: Link> wrapper::LinkWrapper for Impaired<L> {
-    type Inner = L;
-
-    fn inner(&self) -> &L {
-        &self.link
-    }
-
-    fn inner_mut(&mut self) -> &mut L {
-        &mut self.link
-    }
+    wrapper::wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         self.flush_transmit(now);

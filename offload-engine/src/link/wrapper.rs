@@ -5,27 +5,37 @@ use std::{boxed::Box, io, os::fd::BorrowedFd, task::Waker};
 use super::{Link, LinkCapabilities, LinkStats, RxBatch, TxFrame, TxOutcome};
 use crate::time::Instant;
 
+/// In an `impl` of [`LinkWrapper`]: the type of the wrapped link, and the field that holds it.
+#[macro_export]
+macro_rules! wraps {
+    ($inner:ty, $field:tt) => {
+        type Inner = $inner;
+
+        fn inner(&self) -> &$inner {
+            &self.$field
+        }
+
+        fn inner_mut(&mut self) -> &mut $inner {
+            &mut self.$field
+        }
+    };
+}
+
+pub use crate::wraps;
+
 /// A link around another one. Each method of [`Link`] is the wrapped link's unless the wrapper has its own; own ones
 /// call the wrapped link by [`LinkWrapper::inner_mut`]. A wrapper that transmits from [`LinkWrapper::receive`], because
 /// a frame has become due, flushes the wrapped link itself.
 ///
 /// ```
-/// use offload_engine::link::{Link, TxFrame, TxOutcome, wrapper::LinkWrapper};
+/// use offload_engine::link::{Link, TxFrame, TxOutcome, wrapper::{LinkWrapper, wraps}};
 /// use offload_engine::time::Instant;
 ///
 /// /// Loses what is sent.
 /// struct Silent<L>(L);
 ///
 /// impl<L: Link> LinkWrapper for Silent<L> {
-///     type Inner = L;
-///
-///     fn inner(&self) -> &L {
-///         &self.0
-///     }
-///
-///     fn inner_mut(&mut self) -> &mut L {
-///         &mut self.0
-///     }
+///     wraps!(L, 0);
 ///
 ///     fn transmit(&mut self, _now: Instant, _frame: &TxFrame<'_>) -> TxOutcome {
 ///         TxOutcome::Sent

@@ -22,14 +22,17 @@ use host_stack::{
     stream::OffloadState,
 };
 use offload_engine::{
-    engine::{EngineConfig, EngineStats},
-    link::{Link, MemoryLinkOptions, RxBatch, wrapper::LinkWrapper},
+    engine::EngineStats,
+    link::{
+        Link, MemoryLinkOptions, RxBatch,
+        wrapper::{LinkWrapper, wraps},
+    },
     state::MacAddress,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, Connector, Data, NdkResultEx, NtStatus, OpFlags, QpLimits, open,
@@ -52,16 +55,7 @@ fn address(index: usize) -> SocketAddr {
 
 fn config(index: usize, progress: Progress) -> NodeConfig {
     let mac = MacAddress([2, 0, 0, 0, 1, 1 + index as u8]);
-    NodeConfig {
-        engine: EngineConfig::new(mac),
-        host: HostConfig {
-            mac,
-            addresses: vec![(address(index).ip(), 24)],
-            ..HostConfig::default()
-        },
-        progress,
-        spin: Duration::from_micros(20),
-    }
+    NodeConfig { progress, ..NodeConfig::new(HostConfig::new(mac, address(index).ip())) }
 }
 
 fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Adapter) {
@@ -276,15 +270,7 @@ struct Mortal<L> {
 }
 
 impl<L: Link> LinkWrapper for Mortal<L> {
-    type Inner = L;
-
-    fn inner(&self) -> &L {
-        &self.link
-    }
-
-    fn inner_mut(&mut self) -> &mut L {
-        &mut self.link
-    }
+    wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         match self.is_gone.load(Ordering::Relaxed) {

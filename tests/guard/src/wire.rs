@@ -9,7 +9,10 @@ use std::{
 };
 
 use offload_engine::{
-    link::{Link, RxBatch, TxFrame, TxOutcome, wrapper::LinkWrapper},
+    link::{
+        Link, RxBatch, TxFrame, TxOutcome,
+        wrapper::{LinkWrapper, wraps},
+    },
     time::Instant,
 };
 
@@ -72,15 +75,7 @@ impl<L: Link> CountedLink<L> {
 }
 
 impl<L: Link> LinkWrapper for CountedLink<L> {
-    type Inner = L;
-
-    fn inner(&self) -> &L {
-        &self.link
-    }
-
-    fn inner_mut(&mut self) -> &mut L {
-        &mut self.link
-    }
+    wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let received = self.call(|link| link.receive(now, batch));

@@ -8,7 +8,10 @@ use super::{
     *,
 };
 use crate::{
-    link::{TxLoan, wrapper::LinkWrapper},
+    link::{
+        TxLoan,
+        wrapper::{LinkWrapper, wraps},
+    },
     memory::{Piece, SharedSpan, Span, to_vec},
 };
 
@@ -42,15 +45,7 @@ impl Posted {
 struct Ring(TestLink, Arc<Mutex<Device>>);
 
 impl LinkWrapper for Ring {
-    type Inner = TestLink;
-
-    fn inner(&self) -> &TestLink {
-        &self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut TestLink {
-        &mut self.0
-    }
+    wraps!(TestLink, 0);
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let mut device = self.1.lock().unwrap();

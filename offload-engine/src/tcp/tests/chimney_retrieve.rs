@@ -4,7 +4,7 @@ use alloc::format;
 
 use super::{
     chimney_receive::{Taker, room, whole},
-    endings::{PHASES, ack_fin, event_name, scene},
+    endings::{ack_fin, event_name, scene},
     *,
 };
 
