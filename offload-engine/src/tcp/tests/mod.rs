@@ -13,6 +13,7 @@ mod handoff;
 mod hardening;
 mod info;
 mod pacing;
+mod pair;
 mod path_mtu;
 mod receiving;
 mod recovery;
