@@ -12,7 +12,7 @@ use std::io;
 
 use offload_engine::time::Instant;
 
-pub use self::streams::{has_no_connection, impaired_wire, station};
+pub use self::streams::{has_no_connection, impaired_wire, patient_engine, station};
 use crate::node::{Core, Cores};
 
 /// Iterations of both nodes at one moment of virtual time. More is a livelock.

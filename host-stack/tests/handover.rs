@@ -15,13 +15,12 @@ use flue_test_support::{check, seeds::Suite, stream::Stream};
 use host_stack::{
     host::HostConfig,
     node::Core,
-    simulation::{Pair, impaired_wire},
+    simulation::{Pair, impaired_wire, patient_engine},
     socket::OffloadPolicy,
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
-    engine::EngineConfig,
     link::{Impairments, Link, MemoryLinkOptions},
     nbl::NetBufferList,
     state::MacAddress,
@@ -122,10 +121,8 @@ impl Plan {
 
     fn node(&self, index: usize, link: impl Link + 'static, seed: u64) -> Core {
         let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
-        let mut engine = EngineConfig::new(mac);
+        let mut engine = patient_engine(mac);
         engine.tcp.push = self.push;
-        // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
-        engine.tcp.time_wait = Duration::from_secs(240);
         let host = HostConfig {
             mtu: self.link.mtu,
             policy: self.policies[index],

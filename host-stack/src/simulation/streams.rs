@@ -31,6 +31,14 @@ pub fn station(number: u8) -> HostConfig {
     HostConfig { seed: number.into(), ..HostConfig::new(mac, [10, 0, 0, number].into()) }
 }
 
+/// The engine of a node whose wire loses much. Two minutes of RTO may pass before a peer sends its FIN again; TIME-WAIT
+/// is there by then.
+pub fn patient_engine(mac: MacAddress) -> EngineConfig {
+    let mut engine = EngineConfig::new(mac);
+    engine.tcp.time_wait = Duration::from_secs(240);
+    engine
+}
+
 /// The ends of a link in memory, each of which impairs what it sends. With `FLUE_PCAP` set, what crosses the wire is
 /// written to that file.
 ///

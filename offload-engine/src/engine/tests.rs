@@ -24,7 +24,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{
+    Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader,
+    TransportSlice,
+};
 
 use super::{
     Clients, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX, NodeClient, STALLED_FRAMES_MAX,
@@ -257,16 +260,24 @@ fn state_in_vlan(local_port: u16, vlan_id: u16) -> ConnectionState {
     state
 }
 
-fn from_peer(local_port: u16, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
+type TcpBuilder = PacketBuilderStep<TcpHeader>;
+
+/// A segment of the peer's, with the flags that `dress` gives it.
+fn peer_segment(
+    local_port: u16,
+    seq: u32,
+    window: u16,
+    dress: impl FnOnce(TcpBuilder) -> TcpBuilder,
+    payload: &[u8],
+) -> Vec<u8> {
+    let ip = PacketBuilder::ethernet2(PEERS.0, OURS.0).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64);
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2(PEERS.0, OURS.0)
-        .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
-        .tcp(9000, local_port, seq, 60_000)
-        .ack(ack)
-        .psh()
-        .write(&mut frame, payload)
-        .unwrap();
+    dress(ip.tcp(9000, local_port, seq, window)).write(&mut frame, payload).unwrap();
     frame
+}
+
+fn from_peer(local_port: u16, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
+    peer_segment(local_port, seq, 60_000, |tcp| tcp.ack(ack).psh(), payload)
 }
 
 fn tcp_of(frame: &[u8]) -> (u32, u32, Vec<u8>) {

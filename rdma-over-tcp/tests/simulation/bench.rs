@@ -14,15 +14,15 @@ use std::{
 use host_stack::{
     host::HostConfig,
     node::Core,
-    simulation::{Pair, Stall, has_no_connection, impaired_wire},
+    simulation::{Pair, Stall, has_no_connection, impaired_wire, patient_engine},
 };
 use offload_engine::{
     chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-    engine::{Callback, Connections, EngineConfig, NodeClient},
+    engine::{Callback, Connections, NodeClient},
     link::Link,
     nbl::{NblChain, NetBufferList, ReceiveChain},
     state::MacAddress,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use rdma_over_tcp::{
     ndk::{Adapter, AdapterConfig, AdapterCore, CoreAccess},
@@ -130,10 +130,8 @@ impl NodeClient for Client {
 
 fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::Result<Core> {
     let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
-    let mut engine = EngineConfig::new(mac);
+    let mut engine = patient_engine(mac);
     engine.tcp.push = plan.push;
-    // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
-    engine.tcp.time_wait = Duration::from_secs(240);
     let host = HostConfig {
         mtu: plan.link.mtu,
         policy: plan.policies[index],

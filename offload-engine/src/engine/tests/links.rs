@@ -311,13 +311,7 @@ fn a_reset_waits_for_the_device() {
         bench.poll();
         let sent = core::mem::take(&mut device.lock().unwrap().sent);
         let held = lends.then_some(sent);
-        let mut reset = Vec::new();
-        PacketBuilder::ethernet2(PEERS.0, OURS.0)
-            .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
-            .tcp(9000, 80, 5000, 0)
-            .rst()
-            .write(&mut reset, b"")
-            .unwrap();
+        let reset = peer_segment(80, 5000, 0, TcpBuilder::rst, b"");
         device.lock().unwrap().arrives(&reset);
         bench.poll();
         assert_eq!(bench.client().completed.is_empty(), lends);
