@@ -46,8 +46,7 @@ use crate::{
     nbl::{NblChain, NetBuffer, NetBufferList, ReceiveBufferList, ReceiveChain},
     state::{
         ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
-        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
-        TcpState, TimerState,
+        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpState,
     },
     status::NdisStatus,
     tcp::{Flags, SeqNum, TcpPhase},

@@ -26,7 +26,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::Ipv4Addr;
 
 use super::*;
-use crate::state::{MacAddress, TcpDelegated, TcpState, TcpUpdate};
+use crate::state::{MacAddress, TcpState, TcpUpdate};
 
 impl Connection {
     /// An upload is wanted for this reason.
