@@ -89,8 +89,8 @@ pub(crate) fn differing(old: &Variables, new: &Variables) -> Vec<&'static str> {
     pairs.filter(|(old, new)| old != new).map(|(_, new)| new.0).collect()
 }
 
-/// A connection in the middle of things: data in flight, some of it to be sent again, all timers running, nothing at its
-/// default.
+/// A connection in the middle of things: data in flight, some of it to be sent again, all timers running, nothing at
+/// its default.
 pub(crate) fn busy(tcp: TcpState) -> TcpState {
     let TcpState { constant, cached, delegated } = tcp;
     TcpState {
