@@ -35,8 +35,7 @@ const WINDOW: usize = 1 << 20;
 fn host(switch: &Switch, index: usize, vnet: VnetMode) -> Host {
     let name = format!("tap{index}");
     let options = TapOptions::new(&name, 1500, vnet);
-    let opened = switch.namespace().run(|| open_tap(&options)).unwrap();
-    switch.namespace().ip(&format!("link set {name} master {} up", Switch::BRIDGE));
+    let opened = switch.plug(&name, || open_tap(&options)).unwrap();
     ends::start(index, Box::new(opened.link))
 }
 

@@ -211,17 +211,7 @@ fn through_loss(hundredths: u32, mtu: u32, opener: Opener, options: &str) {
     assert!(retransmitted < segments / 5, "{counted:?}");
 }
 
-macro_rules! tests {
-    ($($(#[$doc:meta])* $name:ident => $body:expr;)*) => {
-        $($(#[$doc])* #[test] fn $name() {
-            if !lacks(NEEDS) {
-                $body
-            }
-        })*
-    };
-}
-
-tests! {
+flue_test_support::tests! { NEEDS;
     a_gibibyte_each_way_at_once_the_kernel_opens =>
         Talk::both(Opener::Kernel, "--vnet on", GIB).cleanly(1500);
     a_gibibyte_each_way_at_once_flue_opens =>

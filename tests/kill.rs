@@ -5,24 +5,24 @@
 //! 0.4 and 0.8 s); [`GIVES_UP`] leaves room for a loaded machine.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::process::ChildStdin;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use flue_test_support::bench::{Bench, START};
 use flue_test_support::flue::command;
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
 use flue_test_support::stream::Stream;
-use flue_test_support::switch::{Direction, Switch};
+use flue_test_support::switch::Direction;
 use rustix::process::Signal;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
-const START: Duration = Duration::from_secs(120);
 const GIVES_UP: Duration = Duration::from_secs(120);
 /// The least that three tries take, less the time since the last answer.
 const TRIES: Duration = Duration::from_millis(1400);
@@ -30,17 +30,8 @@ const TRIES: Duration = Duration::from_millis(1400);
 const MIDDLE: u64 = 10 << 20;
 const NO_ANSWER: &str = "TCP: peer does not answer (retransmission limit)";
 
-fn flue_at() -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 2], 5000))
-}
-
-/// `flue nc` on the switch, as host `host` of 10.0.0.0/24.
-fn start(switch: &Switch, what: &str, host: u8) -> Process {
-    let bridge = Switch::BRIDGE;
-    let node = format!("--tap tap{host} --addr 10.0.0.{host}/24 --bridge {bridge}");
-    let line = format!("nc {what} {node} --max-retransmissions 3");
-    Process::start(switch.namespace(), command(FLUE, &line), Output::Bytes)
-}
+/// What ends a connection whose peer does not answer.
+const TRIES_MAX: &str = "--max-retransmissions 3";
 
 /// Feeds what never ends; the error is how it ended.
 fn feed(mut input: ChildStdin) -> JoinHandle<io::Result<u64>> {
@@ -62,54 +53,70 @@ fn the_kernel_survives_flue() {
     if lacks(NEEDS) {
         return;
     }
-    let switch = Switch::new(1500);
-    let kernel = switch.host("10.0.0.1/24");
-    kernel.sysctl("net/ipv4/tcp_retries2", "3");
-    let mut flue = start(&switch, "-l 5000", 2);
-    flue.expect_line("listening", START);
-    let peer = KernelPeer::connect(&kernel, flue_at(), Plan::send(1, u64::MAX));
+    let bench = Bench::new(FLUE);
+    bench.kernel.sysctl("net/ipv4/tcp_retries2", "3");
+    let mut flue = bench.listen_at(2, TRIES_MAX, Output::Bytes);
+    let peer = KernelPeer::connect(&bench.kernel, Bench::address(2), Plan::send(1, u64::MAX));
     // Held: a pipe that nobody will read ends flue in order.
     let mut output = flue.take_output();
     read_to_the_middle(&mut output);
     flue.signal(Signal::KILL);
     flue.wait(START);
-    no_tap_is_left(switch.namespace());
+    no_tap_is_left(bench.switch.namespace());
     let outcome = peer.finish();
     assert!(outcome.send_error.is_some(), "the kernel believes that all was sent");
     assert!(outcome.sent.bytes >= MIDDLE);
 }
 
-/// While flue sends, `vanish` takes its peer away.
-fn flue_survives_the_kernel(vanish: impl FnOnce(&Switch, &Namespace)) {
-    if lacks(NEEDS) {
-        return;
+/// flue in the middle of sending without end, and the kernel that receives.
+struct Sending {
+    bench: Bench,
+    flue: Process,
+    feeder: JoinHandle<io::Result<u64>>,
+    _socket: TcpStream,
+}
+
+impl Sending {
+    fn start() -> Self {
+        let bench = Bench::new(FLUE);
+        let mut flue = bench.listen_at(2, TRIES_MAX, Output::Bytes);
+        let feeder = feed(flue.take_input());
+        let socket = bench.connect();
+        socket.set_read_timeout(Some(START)).unwrap();
+        read_to_the_middle(&socket);
+        Self { bench, flue, feeder, _socket: socket }
     }
-    let switch = Switch::new(1500);
-    let kernel = switch.host("10.0.0.1/24");
-    let mut flue = start(&switch, "-l 5000", 2);
-    let feeder = feed(flue.take_input());
-    flue.expect_line("listening", START);
-    let socket = kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
-    socket.set_read_timeout(Some(START)).unwrap();
-    read_to_the_middle(&socket);
-    let begin = Instant::now();
-    vanish(&switch, &kernel);
+}
+
+/// The survivor's peer does not answer any more: it says so, not before its tries are over, and ends.
+fn gives_up(flue: &mut Process, begin: Instant) {
     flue.expect_line(NO_ANSWER, GIVES_UP);
     let took = begin.elapsed();
     assert!(took >= TRIES, "flue gave up after {took:?}");
     flue.expect_exit(1, START);
+}
+
+/// While flue sends, `vanish` takes its peer away.
+fn flue_survives_the_kernel(vanish: impl FnOnce(&Bench)) {
+    if lacks(NEEDS) {
+        return;
+    }
+    let Sending { bench, mut flue, feeder, _socket } = Sending::start();
+    let begin = Instant::now();
+    vanish(&bench);
+    gives_up(&mut flue, begin);
     assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
-    no_tap_is_left(switch.namespace());
+    no_tap_is_left(bench.switch.namespace());
 }
 
 #[test]
 fn flue_survives_a_kernel_whose_link_goes_down() {
-    flue_survives_the_kernel(|_, kernel| drop(kernel.ip("link set eth0 down")));
+    flue_survives_the_kernel(|bench| drop(bench.kernel.ip("link set eth0 down")));
 }
 
 #[test]
 fn flue_survives_a_network_that_swallows_everything() {
-    flue_survives_the_kernel(|switch, _| switch.lose(10_000, Direction::Both));
+    flue_survives_the_kernel(|bench| bench.switch.lose(10_000, Direction::Both));
 }
 
 #[test]
@@ -117,10 +124,10 @@ fn one_adapter_survives_the_other() {
     if lacks(NEEDS) {
         return;
     }
-    let switch = Switch::new(1500);
-    let mut server = start(&switch, "-l 5000", 2);
-    server.expect_line("listening", START);
-    let mut client = start(&switch, "10.0.0.2 5000", 1);
+    let bench = Bench::new(FLUE);
+    let mut server = bench.listen_at(2, TRIES_MAX, Output::Bytes);
+    let line = format!("nc 10.0.0.2 5000 {} {TRIES_MAX}", Bench::plug(3));
+    let mut client = bench.start(&line, Output::Bytes);
     let feeder = feed(client.take_input());
     // Held: a pipe that nobody will read ends the server in order.
     let mut output = server.take_output();
@@ -128,12 +135,9 @@ fn one_adapter_survives_the_other() {
     let begin = Instant::now();
     server.signal(Signal::KILL);
     server.wait(START);
-    client.expect_line(NO_ANSWER, GIVES_UP);
-    let took = begin.elapsed();
-    assert!(took >= TRIES, "flue gave up after {took:?}");
-    client.expect_exit(1, START);
+    gives_up(&mut client, begin);
     assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
-    no_tap_is_left(switch.namespace());
+    no_tap_is_left(bench.switch.namespace());
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn a_reset_by_the_kernel_is_told_and_is_status_1() {
     // Held open: an input that ends would end the run in order.
     let _input = flue.take_input();
     flue.expect_line("listening", START);
-    let socket = host.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
+    let socket = host.run(|| TcpStream::connect_timeout(&Bench::address(2), START)).unwrap();
     // A connection that is reset before flue has taken it is nobody's: flue goes on listening.
     flue.expect_line("connected", START);
     rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
@@ -162,17 +166,10 @@ fn a_signal_is_told_and_is_status_1() {
     if lacks(NEEDS) {
         return;
     }
-    let switch = Switch::new(1500);
-    let kernel = switch.host("10.0.0.1/24");
-    let mut flue = start(&switch, "-l 5000", 2);
-    let feeder = feed(flue.take_input());
-    flue.expect_line("listening", START);
-    let socket = kernel.run(|| TcpStream::connect_timeout(&flue_at(), START)).unwrap();
-    socket.set_read_timeout(Some(START)).unwrap();
-    read_to_the_middle(&socket);
+    let Sending { bench, mut flue, feeder, _socket } = Sending::start();
     flue.signal(Signal::TERM);
     flue.expect_line("interrupted by SIGTERM", START);
     flue.expect_exit(1, START);
     assert!(feeder.join().unwrap().is_err(), "an endless stream came to its end");
-    no_tap_is_left(switch.namespace());
+    no_tap_is_left(bench.switch.namespace());
 }

@@ -15,9 +15,8 @@ use flue_test_support::needs::{Need, lacks};
 use flue_test_support::process::{Output, Process};
 use flue_test_support::switch::Switch;
 use host_stack::host::HostConfig;
-use host_stack::node::{NodeConfig, Progress};
+use host_stack::node::NodeConfig;
 use host_stack::stream::OffloadState;
-use offload_engine::engine::EngineConfig;
 use offload_engine::link::{TapOptions, VnetMode, open_tap};
 use offload_engine::state::MacAddress;
 use offload_engine::sync::Mutex;
@@ -32,13 +31,10 @@ const LONG_STAYS: u32 = 20;
 
 fn node(switch: &Switch, index: usize, vnet: VnetMode, fpdu_size: FpduSize) -> (TestNode, Adapter) {
     let name = format!("tap{index}");
-    let opened = switch.namespace().run(|| open_tap(&TapOptions::new(&name, 1500, vnet))).unwrap();
-    switch.namespace().ip(&format!("link set {name} master {} up", Switch::BRIDGE));
+    let opened = switch.plug(&name, || open_tap(&TapOptions::new(&name, 1500, vnet))).unwrap();
     let mac = MacAddress([2, 0, 0, 0, 4, 1 + index as u8]);
     let address = format!("10.4.0.{}", 1 + index).parse().unwrap();
-    let host = HostConfig { mac, addresses: vec![(address, 24)], ..HostConfig::default() };
-    let (progress, spin) = (Progress::Automatic, Duration::from_micros(20));
-    let config = NodeConfig { engine: EngineConfig::new(mac), host, progress, spin };
+    let config = NodeConfig::new(HostConfig::new(mac, address));
     open(Box::new(opened.link), config, AdapterConfig { fpdu_size, ..AdapterConfig::default() })
         .unwrap()
 }

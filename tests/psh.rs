@@ -20,7 +20,7 @@ use flue_test_support::netns::Namespace;
 use flue_test_support::stream::Stream;
 use flue_test_support::tshark;
 use host_stack::host::HostConfig;
-use host_stack::node::{Node, NodeConfig, Progress};
+use host_stack::node::{Node, NodeConfig};
 use host_stack::stream::{OffloadState, Streams};
 use offload_engine::chimney::client::OffloadHandle;
 use offload_engine::engine::EngineConfig;
@@ -77,13 +77,8 @@ impl Bench {
         let mac = MacAddress([2, 0, 0, 0, 0, 2]);
         let mut engine = EngineConfig::new(mac);
         engine.tcp.push = push;
-        let addresses = vec![([10, 0, 0, 2].into(), 24)];
-        let config = NodeConfig {
-            engine,
-            host: HostConfig { mac, addresses, seed: SEED, ..HostConfig::default() },
-            progress: Progress::Automatic,
-            spin: Duration::ZERO,
-        };
+        let config = HostConfig { seed: SEED, ..HostConfig::new(mac, [10, 0, 0, 2].into()) };
+        let config = NodeConfig { engine, spin: Duration::ZERO, ..NodeConfig::new(config) };
         let node = Node::start(Box::new(link), config, Streams::new);
         let node = node.unwrap();
         let peer = KernelPeer::listen(&host, SocketAddr::from(([10, 0, 0, 1], 0)), Plan::receive());

@@ -83,17 +83,7 @@ fn clean_run(options: &str, at: IpAddr) -> [[u64; 3]; 2] {
     [left, right].map(|host| [host.counter("TcpOutSegs"), host.counter("TcpRetransSegs"), dropped])
 }
 
-macro_rules! tests {
-    ($($(#[$doc:meta])* $name:ident => $body:expr;)*) => {
-        $($(#[$doc])* #[test] fn $name() {
-            if !lacks(NEEDS) {
-                $body
-            }
-        })*
-    };
-}
-
-tests! {
+flue_test_support::tests! { NEEDS;
     clean_with_super_segments => cleanly("--vnet on", RIGHT_V4);
     clean_with_super_segments_over_ipv6 => cleanly("--vnet on", RIGHT_V6);
     clean_with_plain_frames => cleanly("--vnet off", RIGHT_V4);

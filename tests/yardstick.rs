@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use flue_test_support::needs::{Need, lacks};
+use flue_test_support::needs::Need;
 use serde_json::Value;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Tun];
@@ -61,17 +61,7 @@ fn latency(arguments: &str) {
     assert!((total - number(&latency["samples"])).abs() < 0.5, "{latency}");
 }
 
-macro_rules! tests {
-    ($($(#[$doc:meta])* $name:ident => $body:expr;)*) => {
-        $($(#[$doc])* #[test] fn $name() {
-            if !lacks(NEEDS) {
-                $body
-            }
-        })*
-    };
-}
-
-tests! {
+flue_test_support::tests! { NEEDS;
     tap_bw => {
         let detail = bandwidth("tap-bw");
         assert!(number(&detail["frames_per_second"]) > 0.0);

@@ -1,11 +1,14 @@
 //! A line of the log for each frame, for `--trace`: what is sent and received, with the headers of each layer, and what
 //! the node says of the frame (net buffer lists, hand-overs), as in the comments of a capture.
 
-use core::{fmt, task::Waker};
-use std::{boxed::Box, io, os::fd::BorrowedFd, string::ToString, vec::Vec};
+use core::fmt;
+use std::{boxed::Box, io, string::ToString, vec::Vec};
 
 use offload_engine::{
-    link::{Link, LinkCapabilities, LinkStats, RxBatch, TxFrame, TxOutcome},
+    link::{
+        Link, RxBatch, TxFrame, TxOutcome,
+        wrapper::{LinkWrapper, wraps},
+    },
     time::Instant,
 };
 use smoltcp::wire::{EthernetFrame, PrettyPrinter};
@@ -41,14 +44,12 @@ impl fmt::Display for Headers<'_> {
     }
 }
 
-impl Link for LoggedLink {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
+impl LinkWrapper for LoggedLink {
+    wraps!(Box<dyn Link>, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let before = batch.len();
-        let added = self.link.receive(now, batch)?;
+        let added = Link::receive(&mut self.link, now, batch)?;
         for frame in batch.frames().skip(before) {
             tracing::trace!("received {} bytes: {}", frame.data.len(), Headers(frame.data));
         }
@@ -56,7 +57,7 @@ impl Link for LoggedLink {
     }
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        let outcome = self.link.transmit(now, frame);
+        let outcome = Link::transmit(&mut self.link, now, frame);
         if outcome == TxOutcome::Sent {
             self.scratch.clear();
             frame.gather_into(&mut self.scratch);
@@ -68,26 +69,6 @@ impl Link for LoggedLink {
             );
         }
         outcome
-    }
-
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
     }
 
     fn wants_comments(&self) -> bool {

@@ -102,6 +102,14 @@ pub struct NodeConfig {
     pub spin: Duration,
 }
 
+impl NodeConfig {
+    /// A node that runs by itself, with an engine by default; its idle loop polls about as long as a wake-up takes.
+    pub fn new(host: HostConfig) -> Self {
+        let (progress, spin) = (Progress::Automatic, Duration::from_micros(20));
+        Self { engine: EngineConfig::new(host.mac), host, progress, spin }
+    }
+}
+
 /// A node with its clock and threads, or one of its shards, as one of its clients sees it: `C` is that client. Clones
 /// are the same. When the last of them is dropped the client leaves: its listeners go, and its connections end with an
 /// RST. The node goes on for its other clients, and ends with the last handle of any. That drop returns when these RSTs

@@ -6,10 +6,13 @@
 //! seeds. A run that makes no progress fails instead of hanging: [`ITERATIONS_MAX`] bounds the
 //! work at one moment, the caller's limit the virtual time.
 
+mod streams;
+
 use std::io;
 
 use offload_engine::time::Instant;
 
+pub use self::streams::{has_no_connection, impaired_wire, patient_engine, station};
 use crate::node::{Core, Cores};
 
 /// Iterations of both nodes at one moment of virtual time. More is a livelock.
@@ -45,33 +48,25 @@ pub trait Simulated {
     fn has_input(&self) -> bool;
 }
 
-impl Simulated for Core {
-    fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        Self::poll(self, now)
-    }
+macro_rules! simulated {
+    ($($node:ty)*) => {$(
+        impl Simulated for $node {
+            fn poll(&mut self, now: Instant) -> io::Result<bool> {
+                Self::poll(self, now)
+            }
 
-    fn poll_at(&self, now: Instant) -> Option<Instant> {
-        Self::poll_at(self, now)
-    }
+            fn poll_at(&self, now: Instant) -> Option<Instant> {
+                Self::poll_at(self, now)
+            }
 
-    fn has_input(&self) -> bool {
-        Self::has_input(self)
-    }
+            fn has_input(&self) -> bool {
+                Self::has_input(self)
+            }
+        }
+    )*};
 }
 
-impl Simulated for Cores {
-    fn poll(&mut self, now: Instant) -> io::Result<bool> {
-        Self::poll(self, now)
-    }
-
-    fn poll_at(&self, now: Instant) -> Option<Instant> {
-        Self::poll_at(self, now)
-    }
-
-    fn has_input(&self) -> bool {
-        Self::has_input(self)
-    }
-}
+simulated!(Core Cores);
 
 /// Two nodes and their clock.
 #[derive(Debug)]

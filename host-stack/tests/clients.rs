@@ -5,18 +5,16 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use host_stack::{
-    host::HostConfig,
     node::Core,
-    simulation::Pair,
+    simulation::{Pair, has_no_connection},
     socket::{EndpointId, HostError, ListenerId, Notice, SocketPort},
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-    engine::{CLIENTS_MAX, Callback, Connections, EngineConfig, NodeClient},
-    link::{MemoryLink, MemoryLinkOptions, memory_link_pair},
+    engine::{CLIENTS_MAX, Connections, NodeClient},
+    link::{MemoryLinkOptions, memory_link_pair},
     nbl::{NblChain, NetBufferList, ReceiveChain},
-    state::MacAddress,
     time::{Duration, Instant},
 };
 
@@ -29,13 +27,6 @@ type Nodes = Pair<Core>;
 
 fn at(number: u8, port: u16) -> SocketAddr {
     ([10, 0, 0, number], port).into()
-}
-
-fn node(number: u8, link: MemoryLink) -> Core {
-    let mac = MacAddress([2, 0, 0, 0, 0, number]);
-    let host =
-        HostConfig { mac, addresses: vec![(at(number, 0).ip(), 24)], ..HostConfig::default() };
-    Core::new(Box::new(link), EngineConfig::new(mac), host, Streams::new).unwrap()
 }
 
 fn streams(core: &mut Core, client: ClientTag) -> &mut Streams {
@@ -54,7 +45,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let (near, far) = memory_link_pair(MemoryLinkOptions::default());
-        let mut pair = Pair::new(node(1, near), node(2, far));
+        let mut pair = Nodes::stations((near, far));
         let listener = pair.b.clients.first_mut::<Streams>().listen(at(2, PORT), 4);
         let listens = |pair: &mut Nodes| pair.b.clients.first::<Streams>().listening(listener);
         pair.run(LIMIT, listens).unwrap().unwrap();
@@ -75,7 +66,7 @@ impl Bench {
     }
 
     fn far(&mut self) -> StreamStatus {
-        self.pair.b.clients.first::<Streams>().status(self.far).unwrap()
+        self.pair.status(1, self.far)
     }
 
     fn run_until(&mut self, mut is: impl FnMut(&mut Self) -> bool) {
@@ -96,9 +87,7 @@ impl Bench {
 
     /// One more kibibyte from node 2, so that there is always something on its way.
     fn far_sends(&mut self) {
-        let (now, far, b) = (self.pair.now, self.far, &mut self.pair.b);
-        let data = Bytes::from_static(&[7; 1024]);
-        b.clients.first_mut::<Streams>().send(now, b.engine.connections(), far, data);
+        self.pair.send(1, self.far, Bytes::from_static(&[7; 1024]));
     }
 
     /// The second client leaves, and as soon as its place is free somebody takes it.
@@ -120,10 +109,7 @@ impl Bench {
     fn assert_ended(&mut self, heir: ClientTag, local: SocketAddr) {
         self.run_until(|bench| bench.far().closed);
         assert_eq!(self.far().error, Some(HostError::Reset));
-        self.run_until(|bench| {
-            let Core { host, engine, .. } = &mut bench.pair.a;
-            host.as_ref().unwrap().is_idle() && engine.connections().is_empty()
-        });
+        self.run_until(|bench| has_no_connection(&mut bench.pair.a));
         let bound = self.pair.a.clients.first_mut::<Streams>().bind(local);
         let is_bound = |bench: &Self, endpoint: EndpointId| {
             bench.pair.a.clients.first::<Streams>().bound(endpoint)
@@ -187,13 +173,9 @@ impl NodeClient for Heir {
             true
         })
     }
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
     fn has_input(&self) -> bool {
         self.port.has_notice()
     }
-    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
 }
 
 /// What the client that leaves had asked for just before.
@@ -295,18 +277,15 @@ fn clients_do_not_know_of_each_other() {
     assert_eq!(streams(&mut bench.pair.a, bench.second).status(own), None);
     let local = bench.near().local.unwrap();
     for round in 0_u8..4 {
-        let (now, b) = (bench.pair.now, &mut bench.pair.b);
         let data = Bytes::from(vec![round; 100]);
-        b.clients.first_mut::<Streams>().send(now, b.engine.connections(), far, data.clone());
+        bench.pair.send(1, far, data.clone());
         bench.far_sends();
         if round == 2 {
             bench.replace();
         }
         let mut heard = Vec::new();
         bench.run_until(|bench| {
-            let (now, a) = (bench.pair.now, &mut bench.pair.a);
-            let first = a.clients.first_mut::<Streams>();
-            heard.extend(first.receive(now, a.engine.connections(), own).unwrap_or_default());
+            heard.extend(bench.pair.receive(0, own).unwrap_or_default());
             heard.len() == data.len()
         });
         assert_eq!(heard, data);

@@ -17,7 +17,6 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
-    engine::EngineConfig,
     link::{Link, MemoryLinkOptions},
     state::MacAddress,
     time::Duration,
@@ -33,17 +32,8 @@ fn at(number: u8, port: u16) -> SocketAddr {
 
 fn config(number: u8, policy: OffloadPolicy, progress: Progress) -> NodeConfig {
     let mac = MacAddress([2, 0, 0, 0, 4, number]);
-    NodeConfig {
-        engine: EngineConfig::new(mac),
-        host: HostConfig {
-            mac,
-            addresses: vec![(at(number, 0).ip(), 24)],
-            policy,
-            ..HostConfig::default()
-        },
-        progress,
-        spin: Duration::from_micros(20),
-    }
+    let host = HostConfig { policy, ..HostConfig::new(mac, at(number, 0).ip()) };
+    NodeConfig { progress, ..NodeConfig::new(host) }
 }
 
 /// A node that will end, and its peer, which accepts its connections.

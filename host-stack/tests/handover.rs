@@ -7,7 +7,6 @@
 use std::{
     collections::VecDeque,
     fmt::Write as _,
-    fs::File,
     net::{IpAddr, SocketAddr},
 };
 
@@ -16,14 +15,13 @@ use flue_test_support::{check, seeds::Suite, stream::Stream};
 use host_stack::{
     host::HostConfig,
     node::Core,
-    simulation::Pair,
+    simulation::{Pair, impaired_wire, patient_engine},
     socket::OffloadPolicy,
     stream::{OffloadState, StreamStatus, Streams},
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
-    engine::EngineConfig,
-    link::{Impaired, Impairments, Link, MemoryLink, MemoryLinkOptions, Tee, memory_link_pair},
+    link::{Impairments, Link, MemoryLinkOptions},
     nbl::NetBufferList,
     state::MacAddress,
     status::NdisStatus,
@@ -123,21 +121,16 @@ impl Plan {
 
     fn node(&self, index: usize, link: impl Link + 'static, seed: u64) -> Core {
         let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
-        let mut engine = EngineConfig::new(mac);
+        let mut engine = patient_engine(mac);
         engine.tcp.push = self.push;
-        // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
-        engine.tcp.time_wait = Duration::from_secs(240);
-        let address = self.addresses[index];
         let host = HostConfig {
-            mac,
-            addresses: vec![(address, if address.is_ipv4() { 24 } else { 64 })],
             mtu: self.link.mtu,
             policy: self.policies[index],
             // As the target.
             time_wait: engine.tcp.time_wait,
             receive_buffer: self.receive_buffer,
             seed,
-            ..HostConfig::default()
+            ..HostConfig::new(mac, self.addresses[index])
         };
         Core::new(Box::new(link), engine, host, Streams::new).unwrap()
     }
@@ -223,14 +216,6 @@ impl End {
     }
 }
 
-/// With FLUE_PCAP set, what crosses the wire (behind the impairment) is written to that file.
-fn captured(link: MemoryLink) -> Box<dyn Link> {
-    match std::env::var("FLUE_PCAP") {
-        Ok(path) => Box::new(Tee::new(link, File::create(path).unwrap(), "wire", 0).unwrap()),
-        Err(_) => Box::new(link),
-    }
-}
-
 fn scenario(seed: u64) -> (String, u64) {
     let mut rng = Rand64::new(u128::from(seed));
     let plan = Plan::new(&mut rng);
@@ -239,10 +224,7 @@ fn scenario(seed: u64) -> (String, u64) {
 
 /// Returns what can be said about the run, and how many uploads it had.
 fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
-    let (left, right) = memory_link_pair(plan.link);
-    let none = Impairments::default();
-    let left = Impaired::new(captured(left), plan.impairments[0], none).unwrap();
-    let right = Impaired::new(right, plan.impairments[1], none).unwrap();
+    let [left, right] = impaired_wire(plan.link, plan.impairments).unwrap();
     let mut pair =
         Pair::new(plan.node(0, left, rng.rand_u64()), plan.node(1, right, rng.rand_u64()));
     let mut end = |index: usize| End::new(plan.bytes[index], plan.moves[index], &mut rng);

@@ -10,19 +10,16 @@
 //! writes `docs/measurements/handover.txt`. Cost depends on the machine; what should not is the order of magnitude.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bytes::Bytes;
 use host_stack::host::HostConfig;
 use host_stack::node::Core;
-use host_stack::simulation::Pair;
+use host_stack::simulation::{Pair, station};
 use host_stack::socket::OffloadPolicy;
 use host_stack::stream::{OffloadState, Streams};
 use offload_engine::chimney::client::OffloadHandle;
-use offload_engine::engine::EngineConfig;
-use offload_engine::link::{MemoryLink, MemoryLinkOptions, memory_link_pair};
-use offload_engine::state::MacAddress;
+use offload_engine::link::{MemoryLinkOptions, memory_link_pair};
 use offload_engine::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -53,35 +50,20 @@ struct Bench {
     handles: [OffloadHandle; 2],
 }
 
-fn node(index: u8, policy: OffloadPolicy, buffer: usize, link: MemoryLink) -> Core {
-    let mac = MacAddress([2, 0, 0, 0, 0, index]);
-    let host = HostConfig {
-        mac,
-        addresses: vec![([10, 0, 0, index].into(), 24)],
-        policy,
-        receive_buffer: buffer,
-        send_buffer: buffer,
-        seed: index.into(),
-        ..HostConfig::default()
-    };
-    let engine = EngineConfig::new(mac);
-    Core::new(Box::new(link), engine, host, Streams::new).unwrap()
-}
-
 impl Bench {
     fn new(policy: OffloadPolicy, offloads: bool, buffer: usize) -> Self {
         let options =
             MemoryLinkOptions { offloads, queue_frames_max: 100_000, ..Default::default() };
-        let (left, right) = memory_link_pair(options);
-        let mut pair =
-            Pair::new(node(1, policy, buffer, left), node(2, OffloadPolicy::Always, buffer, right));
-        let server = SocketAddr::from(([10, 0, 0, 2], 5000));
-        let listener = pair.b.clients.first_mut::<Streams>().listen(server, 1);
-        let left = pair.a.clients.first_mut::<Streams>().connect(None, server, LIMIT);
-        let right = pair.run(Instant::ZERO + LIMIT, |pair| {
-            pair.b.clients.first_mut::<Streams>().accept(listener)
-        });
-        let mut bench = Self { pair, handles: [left, right.unwrap()] };
+        let host = |number, policy| HostConfig {
+            policy,
+            receive_buffer: buffer,
+            send_buffer: buffer,
+            ..station(number)
+        };
+        let hosts = [host(1, policy), host(2, OffloadPolicy::Always)];
+        let mut pair = Pair::streams(memory_link_pair(options), hosts);
+        let handles = pair.connect(Instant::ZERO + LIMIT);
+        let mut bench = Self { pair, handles };
         bench.settle();
         bench
     }
@@ -93,22 +75,12 @@ impl Bench {
     }
 
     fn state(&self) -> OffloadState {
-        self.pair.a.clients.first::<Streams>().status(self.handles[0]).unwrap().state
+        self.pair.status(0, self.handles[0]).state
     }
 
     /// The left node sends `bytes`; they wait where they are posted.
     fn send(&mut self, from: usize, bytes: usize) {
-        let data = Bytes::from(vec![7; bytes]);
-        let (core, handle) = match from {
-            0 => (&mut self.pair.a, self.handles[0]),
-            _ => (&mut self.pair.b, self.handles[1]),
-        };
-        core.clients.first_mut::<Streams>().send(
-            self.pair.now,
-            core.engine.connections(),
-            handle,
-            data,
-        );
+        self.pair.send(from, self.handles[from], Bytes::from(vec![7; bytes]));
     }
 
     /// One step of the left node's: host, then engine. Nanoseconds of each.
@@ -145,24 +117,12 @@ impl Bench {
         let start = processor_time();
         let until = self.pair.now + LIMIT;
         let done = self.pair.run(until, |pair| {
-            let now = pair.now;
-            let a = &mut pair.a;
-            while sent < BULK_BYTES
-                && a.clients.first_mut::<Streams>().status(handles[0]).unwrap().unacknowledged
-                    < POSTED_BYTES_MAX
+            while sent < BULK_BYTES && pair.status(0, handles[0]).unacknowledged < POSTED_BYTES_MAX
             {
-                a.clients.first_mut::<Streams>().send(
-                    now,
-                    a.engine.connections(),
-                    handles[0],
-                    piece.clone(),
-                );
+                pair.send(0, handles[0], piece.clone());
                 sent += LIST_BYTES;
             }
-            let b = &mut pair.b;
-            while let Some(data) =
-                b.clients.first_mut::<Streams>().receive(now, b.engine.connections(), handles[1])
-            {
+            while let Some(data) = pair.receive(1, handles[1]) {
                 received += data.len();
             }
             (received == BULK_BYTES).then_some(())

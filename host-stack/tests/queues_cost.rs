@@ -21,11 +21,10 @@ use bytes::Bytes;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use host_stack::host::HostConfig;
-use host_stack::node::{Node, NodeConfig, Progress};
+use host_stack::node::{Node, NodeConfig};
 use host_stack::socket::ListenerId;
 use host_stack::stream::Streams;
 use offload_engine::chimney::client::OffloadHandle;
-use offload_engine::engine::EngineConfig;
 use offload_engine::link::{TapOptions, VnetMode, open_tap_queues};
 use offload_engine::state::MacAddress;
 use offload_engine::time::Duration as EngineDuration;
@@ -79,13 +78,8 @@ fn start(kernel: &Namespace, queues: usize) -> Vec<Node<Streams>> {
     let taps = kernel.run(|| open_tap_queues(&options, queues)).expect("a TAP can be had");
     kernel.ip(&format!("addr add {KERNEL}/24 dev {TAP}"));
     kernel.ip(&format!("link set {TAP} up"));
-    let host = HostConfig { mac: MAC, addresses: vec![(NODE.ip(), 24)], ..HostConfig::default() };
-    let config = NodeConfig {
-        engine: EngineConfig::new(MAC),
-        host,
-        progress: Progress::Automatic,
-        spin: EngineDuration::from_micros(50),
-    };
+    let spin = EngineDuration::from_micros(50);
+    let config = NodeConfig { spin, ..NodeConfig::new(HostConfig::new(MAC, NODE.ip())) };
     let links = taps.into_iter().map(|tap| tap.link).collect();
     Node::start_queues(links, config, Streams::new).expect("a node can be started")
 }

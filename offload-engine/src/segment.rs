@@ -160,6 +160,27 @@ pub struct Segment<'a> {
     pub ecn: Ecn,
 }
 
+/// What changes in the headers of a connection from one transmitted segment to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentHeader<'a> {
+    /// Sequence number.
+    pub seq: SeqNum,
+    /// Acknowledgement number.
+    pub ack: SeqNum,
+    /// Flags.
+    pub flags: Flags,
+    /// Window field.
+    pub window: u16,
+    /// Timestamps option.
+    pub timestamps: Option<Timestamps>,
+    /// SACK blocks: at most 4, at most 3 beside timestamps.
+    pub sack: &'a [SackBlock],
+    /// Payload bytes that will follow.
+    pub payload_len: usize,
+    /// The ECN bits of the IP header.
+    pub ecn: Ecn,
+}
+
 /// The two ECN bits of an IP header (RFC 3168 s5).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(u8)]

@@ -6,12 +6,9 @@ use std::thread;
 use flue::cmd::rping::wire::{ADVERT_BYTES, Advert};
 use flue_test_support::bench::{Bench, START};
 use flue_test_support::process::{Output, Process};
-use flue_test_support::switch::Switch;
-use host_stack::host::HostConfig;
-use host_stack::node::{Node, NodeConfig, Progress};
-use offload_engine::engine::EngineConfig;
+use host_stack::node::{Node, NodeConfig};
+use host_stack::simulation::station;
 use offload_engine::link::{TapOptions, VnetMode, open_tap};
-use offload_engine::state::MacAddress;
 use offload_engine::sync::Mutex;
 use offload_engine::time::Duration;
 use rdma_over_tcp::ndk::{
@@ -177,16 +174,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Node 3, in this process.
 fn adapter(bench: &Bench) -> (Node<AdapterCore>, Adapter) {
-    let namespace = bench.switch.namespace();
     let options = TapOptions::new("tap3", 1500, VnetMode::Auto);
-    let opened = namespace.run(|| open_tap(&options)).unwrap();
-    namespace.ip(&format!("link set tap3 master {} up", Switch::BRIDGE));
-    let mac = MacAddress([2, 0, 0, 0, 0, 3]);
-    let addresses = vec![([10, 0, 0, 3].into(), 24)];
-    let host = HostConfig { mac, addresses, ..HostConfig::default() };
-    let (engine, spin) = (EngineConfig::new(mac), Duration::ZERO);
-    let config = NodeConfig { engine, host, progress: Progress::Automatic, spin };
-    open(Box::new(opened.link), config, AdapterConfig::default()).unwrap()
+    let opened = bench.switch.plug("tap3", || open_tap(&options)).unwrap();
+    open(Box::new(opened.link), NodeConfig::new(station(3)), AdapterConfig::default()).unwrap()
 }
 
 fn wait<T>(node: &Node<AdapterCore>, f: impl FnMut() -> Option<T>) -> T {

@@ -123,6 +123,12 @@ pub enum ConfigError {
 }
 
 impl HostConfig {
+    /// A host with one address, on a subnet of /24 or /64.
+    pub fn new(mac: MacAddress, address: IpAddr) -> Self {
+        let prefix = if address.is_ipv4() { 24 } else { 64 };
+        Self { mac, addresses: Vec::from([(address, prefix)]), ..Self::default() }
+    }
+
     /// Returns whether a connection is offloaded as soon as it is established because its client wants it
     /// ([`OffloadPolicy::Auto`]).
     pub(super) fn wants(&self, at_once: bool, tuple: &FlowKey) -> bool {

@@ -2,24 +2,21 @@
 
 use std::{
     net::SocketAddr,
-    os::fd::BorrowedFd,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    task::Waker,
 };
 
 use offload_engine::{
     chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::Callback,
     link::{
-        LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome,
-        memory_link_pair,
+        MemoryLink, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome, memory_link_pair,
+        wrapper::{LinkWrapper, wraps},
     },
     nbl::{NblChain, NetBufferList, ReceiveChain},
-    state::MacAddress,
 };
 
 use super::*;
-use crate::{socket::OffloadPolicy, stream::Streams};
+use crate::{simulation::station, socket::OffloadPolicy, stream::Streams};
 
 /// A failure's, so that it may be long.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -55,9 +52,6 @@ impl NodeClient for Listener {
         self.heard |= news;
         news
     }
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
     fn has_input(&self) -> bool {
         self.falls || (self.said && !self.heard)
     }
@@ -67,12 +61,7 @@ impl NodeClient for Listener {
 }
 
 fn config(progress: Progress) -> NodeConfig {
-    NodeConfig {
-        engine: EngineConfig::new(MacAddress([2, 0, 0, 0, 0, 1])),
-        host: HostConfig::default(),
-        progress,
-        spin: Duration::ZERO,
-    }
+    NodeConfig { progress, spin: Duration::ZERO, ..NodeConfig::new(HostConfig::default()) }
 }
 
 fn link() -> Box<dyn Link> {
@@ -158,27 +147,18 @@ fn a_callback_that_panics_stands_in_nobody_s_way() {
 }
 
 /// A device that has been taken away, by the word of whoever reads it.
-struct Gone;
+struct Gone(Box<dyn Link>);
 
-impl Link for Gone {
-    fn capabilities(&self) -> LinkCapabilities {
-        LinkCapabilities { mtu: 1500, tx_checksum: false, tso4_max: 0, tso6_max: 0 }
-    }
+impl LinkWrapper for Gone {
+    wraps!(Box<dyn Link>, 0);
+
     fn receive(&mut self, _now: Instant, _batch: &mut RxBatch) -> io::Result<usize> {
         Err(io::Error::other("no such device"))
     }
-    fn transmit(&mut self, _now: Instant, _frame: &TxFrame<'_>) -> TxOutcome {
-        TxOutcome::Dropped
-    }
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-    fn stats(&self) -> LinkStats {
-        LinkStats::default()
-    }
+}
+
+fn gone_link() -> Box<dyn Link> {
+    Box::new(Gone(link()))
 }
 
 /// All who wait without a time limit hear why, with threads or without, whatever queue it was.
@@ -186,12 +166,12 @@ impl Link for Gone {
 fn a_device_that_has_gone_ends_every_wait() {
     let gone = WaitError::Link("no such device".into());
     for progress in [Progress::Automatic, Progress::Manual] {
-        let node = Node::start(Box::new(Gone), config(progress), |_| Listener::default()).unwrap();
+        let node = Node::start(gone_link(), config(progress), |_| Listener::default()).unwrap();
         for _ in 0..2 {
             assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
         }
     }
-    let links: Vec<Box<dyn Link>> = Vec::from([link(), Box::new(Gone)]);
+    let links: Vec<Box<dyn Link>> = Vec::from([link(), gone_link()]);
     let nodes =
         Node::start_queues(links, config(Progress::Automatic), |_| Listener::default()).unwrap();
     for node in &nodes {
@@ -303,10 +283,8 @@ fn connected_over<L: Link + 'static>(
     let ends: [(u8, Box<dyn Link>, Progress); 2] =
         [(1, Box::new(near_link(one)), progress), (2, Box::new(other), Progress::Automatic)];
     let [near, far] = ends.map(|(number, link, progress)| {
-        let mac = MacAddress([2, 0, 0, 0, 0, number]);
-        let addresses = Vec::from([([10, 0, 0, number].into(), 24)]);
-        let host = HostConfig { mac, addresses, policy, ..HostConfig::default() };
-        let config = NodeConfig { engine: EngineConfig::new(mac), host, ..config(progress) };
+        let host = HostConfig { policy, ..station(number) };
+        let config = NodeConfig { progress, spin: Duration::ZERO, ..NodeConfig::new(host) };
         Node::start(link, config, Streams::new).unwrap()
     });
     let listener = far.with(|streams, _, _| streams.listen(address, 1));
@@ -373,6 +351,21 @@ fn room_in_a_memory_link_wakes_the_sender() {
     }
 }
 
+/// The near end closes its side, and the far one has seen it.
+fn half_close(
+    near: &Node<Streams>,
+    client: OffloadHandle,
+    far: &Node<Streams>,
+    server: OffloadHandle,
+) {
+    near.with(|streams, connections, now| streams.shutdown(now, connections, client));
+    far.wait(Some(LIMIT), |streams, connections, now| {
+        let _ = streams.receive(now, connections, server);
+        streams.status(server)?.peer_closed.then_some(())
+    })
+    .unwrap();
+}
+
 /// A link that loses what it is to send while it is mute.
 struct Mute {
     link: MemoryLink,
@@ -380,13 +373,9 @@ struct Mute {
     lost: std::sync::mpsc::Sender<()>,
 }
 
-impl Link for Mute {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
-    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        self.link.receive(now, batch)
-    }
+impl LinkWrapper for Mute {
+    wraps!(MemoryLink, link);
+
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         match self.is_mute.load(Ordering::Relaxed) {
             true => {
@@ -395,21 +384,6 @@ impl Link for Mute {
             }
             false => self.link.transmit(now, frame),
         }
-    }
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
     }
 }
 
@@ -461,12 +435,7 @@ fn a_node_lingers_until_its_peer_has_closed() {
     for (policy, progress) in PLACES {
         let ends = connected(MemoryLinkOptions::default(), policy, progress);
         let [(near, client), (far, server)] = ends;
-        near.with(|streams, connections, now| streams.shutdown(now, connections, client));
-        far.wait(Some(LIMIT), |streams, connections, now| {
-            let _ = streams.receive(now, connections, server);
-            streams.status(server)?.peer_closed.then_some(())
-        })
-        .unwrap();
+        half_close(&near, client, &far, server);
         let early = near.linger(Duration::from_millis(20));
         assert_eq!(early, Err(WaitError::TimedOut), "{policy:?} {progress:?}: it is half open");
         far.with(|streams, connections, now| streams.shutdown(now, connections, server));

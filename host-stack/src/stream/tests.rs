@@ -1,20 +1,18 @@
 //! What a stream holds of what it has received, and where.
 
 use core::ops::Range;
-use std::{boxed::Box, io, os::fd::BorrowedFd, sync::Arc, vec::Vec};
+use std::{io, sync::Arc, vec::Vec};
 
 use offload_engine::{
-    engine::EngineConfig,
     link::{
-        Link, LinkCapabilities, LinkStats, MemoryLink, MemoryLinkOptions, RxBatch, RxFrame,
-        TxFrame, TxOutcome, memory_link_pair,
+        Link, MemoryLink, MemoryLinkOptions, RxBatch, RxFrame, memory_link_pair,
+        wrapper::{LinkWrapper, wraps},
     },
-    state::MacAddress,
     sync::Mutex,
 };
 
 use super::*;
-use crate::{host::HostConfig, node::Core, simulation::Pair, socket::SEND_CREDIT_BYTES};
+use crate::{node::Core, simulation::Pair, socket::SEND_CREDIT_BYTES};
 
 // A reader that keeps up is given the same two blocks again and again; one that does not gets memory of its own
 // for each, and every byte stays what it was.
@@ -57,10 +55,9 @@ struct Watched {
 
 type Places = Arc<Mutex<Vec<Range<usize>>>>;
 
-impl Link for Watched {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
+impl LinkWrapper for Watched {
+    wraps!(MemoryLink, link);
+
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let count = self.link.receive(now, batch)?;
         let place = |frame: RxFrame<'_>| {
@@ -70,29 +67,6 @@ impl Link for Watched {
         self.places.lock().extend(batch.frames().map(place));
         Ok(count)
     }
-    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        self.link.transmit(now, frame)
-    }
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
-    }
-}
-
-fn node(number: u8, link: Box<dyn Link>) -> Core {
-    let mac = MacAddress([2, 0, 0, 0, 0, number]);
-    let addresses = std::vec![([10, 0, 0, number].into(), 24)];
-    let host = HostConfig { mac, addresses, ..HostConfig::default() };
-    let client = Streams::new;
-    Core::new(link, EngineConfig::new(mac), host, client).unwrap()
 }
 
 const LIMIT: Instant = Instant::from_millis(60_000);
@@ -106,32 +80,15 @@ fn connected(
     near: impl Link + 'static,
     far: impl Link + 'static,
 ) -> (Pair<Core>, [OffloadHandle; 2]) {
-    let mut pair = Pair::new(node(1, Box::new(near)), node(2, Box::new(far)));
-    let address = SocketAddr::from(([10, 0, 0, 2], 7));
-    let listener = streams(&mut pair.b).listen(address, 1);
-    pair.run(LIMIT, |pair| streams(&mut pair.b).listening(listener)).unwrap().unwrap();
-    let near = streams(&mut pair.a).connect(None, address, Duration::from_secs(60));
-    let far = pair.run(LIMIT, |pair| streams(&mut pair.b).accept(listener)).unwrap();
-    let is_offloaded = |core: &mut Core, handle| {
-        streams(core).status(handle).is_some_and(|status| status.state == OffloadState::Offloaded)
-    };
-    pair.run(LIMIT, |pair| {
-        (is_offloaded(&mut pair.a, near) && is_offloaded(&mut pair.b, far)).then_some(())
-    })
-    .unwrap();
-    (pair, [near, far])
-}
-
-fn send(pair: &mut Pair<Core>, handle: OffloadHandle, data: Bytes) -> u64 {
-    let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.a);
-    clients.first_mut::<Streams>().send(now, engine.connections(), handle, data)
+    let mut pair = Pair::stations((near, far));
+    let ends = pair.connect(LIMIT);
+    pair.until_offloaded(LIMIT, ends);
+    (pair, ends)
 }
 
 /// Reads what there is.
 fn read(pair: &mut Pair<Core>, handle: OffloadHandle, pieces: &mut Vec<Bytes>) {
-    let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.b);
-    let read = || clients.first_mut::<Streams>().receive(now, engine.connections(), handle);
-    pieces.extend(core::iter::from_fn(read));
+    pieces.extend(core::iter::from_fn(|| pair.receive(1, handle)));
 }
 
 // CH-IND-5: what is read of a super-segment is its bytes in the buffer that the link has read them into, and stays
@@ -142,7 +99,7 @@ fn a_super_segment_is_read_where_it_has_arrived() {
     let places = Places::default();
     let (mut pair, [near, far]) = connected(near, Watched { link, places: places.clone() });
     let sent: Vec<u8> = (0..RECEIVE_QUEUE_BYTES_MAX).map(|n| (n ^ (n >> 8)) as u8).collect();
-    send(&mut pair, near, sent.clone().into());
+    pair.send(0, near, sent.clone().into());
     let mut pieces: Vec<Bytes> = Vec::new();
     pair.run(LIMIT, |pair| {
         read(pair, far, &mut pieces);
@@ -174,7 +131,7 @@ fn lists_of_a_reset_connection_come_back_in_order() {
     .unwrap();
     let data = Bytes::from(std::vec![0; SEND_CREDIT_BYTES]);
     // The first goes to the host, the others have no credit.
-    let sent: Vec<u64> = (0..3).map(|_| send(&mut pair, handle, data.clone())).collect();
+    let sent: Vec<u64> = (0..3).map(|_| pair.send(0, handle, data.clone())).collect();
     let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.a);
     clients.first_mut::<Streams>().abort(now, engine.connections(), handle);
     let mut back = Vec::new();
@@ -215,7 +172,7 @@ fn receive_requests_are_filled() {
         // The first upload is before the stream's first request.
         move_up_and_down(&mut pair, far);
         let (first, before) = (pieces.len(), part.len() * round);
-        send(&mut pair, near, Bytes::copy_from_slice(part));
+        pair.send(0, near, Bytes::copy_from_slice(part));
         if round == 2 {
             // Nobody reads: all that may wait does.
             pair.run(LIMIT, |pair| {
@@ -256,17 +213,16 @@ fn receive_requests_pause() {
         let stream = &streams(&mut pair.b).streams[&far];
         (stream.receives_posted, stream.status.unread)
     };
-    send(&mut pair, near, std::vec![1; FILLED * REQUEST_BYTES].into());
+    pair.send(0, near, std::vec![1; FILLED * REQUEST_BYTES].into());
     let is_full =
         |pair: &mut Pair<Core>| (state(pair) == (0, FILLED * REQUEST_BYTES)).then_some(());
     pair.run(LIMIT, is_full).unwrap();
     // Not so much that a refusal would be taken back.
     while state(&mut pair).1 > RECEIVE_QUEUE_BYTES_MAX * 3 / 4 {
-        let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.b);
-        clients.first_mut::<Streams>().receive(now, engine.connections(), far).unwrap();
+        pair.receive(1, far).unwrap();
     }
     let unread = state(&mut pair).1;
-    send(&mut pair, near, Bytes::from_static(b"more"));
+    pair.send(0, near, Bytes::from_static(b"more"));
     let is_posted =
         |pair: &mut Pair<Core>| (state(pair) == (RECEIVES_POSTED, unread + 4)).then_some(());
     pair.run(LIMIT, is_posted).unwrap();

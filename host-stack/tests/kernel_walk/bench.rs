@@ -9,7 +9,7 @@ use flue_test_support::kernel_peer::{End, KernelPeer, Outcome as PeerOutcome, Pl
 use flue_test_support::legal::{Feed, Monitor, Rules};
 use flue_test_support::netns::Namespace;
 use flue_test_support::stream::{Digest, Stream};
-use host_stack::node::{Node, NodeConfig, Progress};
+use host_stack::node::{Node, NodeConfig};
 use host_stack::socket::{ListenerId, OffloadPolicy};
 use host_stack::stream::Streams;
 use host_stack::{host::HostConfig, socket::SocketState};
@@ -234,25 +234,19 @@ fn start(
     let buffer = UNDER_WAY_BYTES_MAX / scenario.connections;
     let buffer = buffer.clamp(*BUFFER.start(), *BUFFER.end());
     let host = HostConfig {
-        mac: MAC,
         receive_buffer: buffer,
         receive_window_max: buffer,
         send_buffer: buffer,
-        addresses: vec![(scenario.address(2), scenario.prefix())],
         mtu: scenario.mtu,
         // The test decides.
         policy: OffloadPolicy::Never,
         seed: scenario.seed,
-        ..HostConfig::default()
+        ..HostConfig::new(MAC, scenario.address(2))
     };
     let mut engine = EngineConfig::new(MAC);
     engine.tcp.rcv_wnd_max = buffer as u32;
-    let config = NodeConfig {
-        engine,
-        host,
-        progress: Progress::Automatic,
-        spin: EngineDuration::from_micros(50),
-    };
+    let spin = EngineDuration::from_micros(50);
+    let config = NodeConfig { engine, spin, ..NodeConfig::new(host) };
     Node::start_queues(links, config, Streams::new).expect("a node can be started")
 }
 

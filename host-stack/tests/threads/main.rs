@@ -102,17 +102,10 @@ impl Plan {
         let mut engine = EngineConfig::new(mac);
         // Whoever is through waits for nobody; lost FINs are sent again within that time.
         engine.tcp.time_wait = LIMIT;
-        let config = NodeConfig {
-            engine,
-            host: HostConfig {
-                mac,
-                addresses: vec![(address(index).ip(), 24)],
-                policy: self.policies[index],
-                ..HostConfig::default()
-            },
-            progress: self.progress[index],
-            spin: self.spin,
-        };
+        let policy = self.policies[index];
+        let host = HostConfig { policy, ..HostConfig::new(mac, address(index).ip()) };
+        let (progress, spin) = (self.progress[index], self.spin);
+        let config = NodeConfig { engine, host, progress, spin };
         let ledger = Arc::new(Ledger::default());
         let watched = |port| Watched::new(port, ledger.clone());
         let node = Node::start(link, config, watched).unwrap();

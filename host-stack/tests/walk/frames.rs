@@ -43,6 +43,7 @@ pub(crate) struct Tcp {
     pub(crate) syn: bool,
     pub(crate) fin: bool,
     pub(crate) rst: bool,
+    pub(crate) is_ack: bool,
     /// Bytes of IP and TCP headers, and of payload.
     pub(crate) header_bytes: usize,
     pub(crate) payload_bytes: usize,
@@ -66,6 +67,7 @@ impl Tcp {
             syn: tcp.syn(),
             fin: tcp.fin(),
             rst: tcp.rst(),
+            is_ack: tcp.ack(),
             header_bytes: options_end - ETHERNET_BYTES,
             payload_bytes: tcp.payload().len(),
             at,
@@ -80,7 +82,7 @@ impl Tcp {
 }
 
 /// Adds what `new` adds to `old` to the checksum at `at` (RFC 1624 s3).
-fn adjust(frame: &mut [u8], at: usize, old: &[u8], new: &[u8]) {
+pub(crate) fn adjust(frame: &mut [u8], at: usize, old: &[u8], new: &[u8]) {
     let words = |bytes: &[u8], flip: u16| {
         let pairs = bytes.chunks_exact(2);
         pairs.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]) ^ flip)).sum::<u32>()

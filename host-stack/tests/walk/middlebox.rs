@@ -1,15 +1,18 @@
 //! A box on the way that takes options out of SYNs, as some do: so a run has connections without SACK or
 //! without window scaling, which no setting of the host turns off.
 
-use std::{io, os::fd::BorrowedFd, task::Waker};
-
-use etherparse::{NetSlice, SlicedPacket, TcpSlice, TransportSlice};
 use offload_engine::{
-    link::{Link, LinkCapabilities, LinkStats, RxBatch, TxFrame, TxOffload, TxOutcome},
+    link::{
+        Link, TxFrame, TxOutcome,
+        wrapper::{LinkWrapper, wraps},
+    },
     time::Instant,
 };
 
-use crate::plan::Stripped;
+use crate::{
+    frames::{self, Tcp},
+    plan::Stripped,
+};
 
 const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
@@ -36,27 +39,16 @@ impl<L: Link> Middlebox<L> {
         if self.stripped == Stripped::default() || !frame.payload.is_empty() {
             return None;
         }
-        let data = frame.head.to_vec();
-        let (_, tcp) = parts(&data)?;
-        if !tcp.syn() || tcp.ack() {
-            return None;
+        let tcp = Tcp::of(frame.head).filter(|tcp| tcp.syn && !tcp.is_ack)?;
+        let options = tcp.at + TCP_HEADER_BYTES..tcp.options_end;
+        let mut stripped = frame.head.to_vec();
+        self.blank(&mut stripped[options.clone()]);
+        // The link's part of a checksum is not about options.
+        if frame.offload.checksum.is_none() {
+            let new = stripped[options.clone()].to_vec();
+            let at = tcp.at + TCP_CHECKSUM;
+            frames::adjust(&mut stripped, at, &frame.head[options], &new);
         }
-        let tcp_at = data.len() - tcp.slice().len();
-        let options = tcp_at + TCP_HEADER_BYTES..tcp_at + tcp.header_slice().len();
-        let mut stripped = data.clone();
-        self.blank(&mut stripped[options]);
-        let (net, tcp) = parts(&stripped)?;
-        let sum = match net {
-            NetSlice::Ipv4(ip) => {
-                tcp.calc_checksum_ipv4(ip.header().source(), ip.header().destination())
-            }
-            NetSlice::Ipv6(ip) => {
-                tcp.calc_checksum_ipv6(ip.header().source(), ip.header().destination())
-            }
-            NetSlice::Arp(_) => return None,
-        };
-        let sum = sum.ok()?;
-        stripped[tcp_at + TCP_CHECKSUM..][..2].copy_from_slice(&sum.to_be_bytes());
         Some(stripped)
     }
 
@@ -80,55 +72,13 @@ impl<L: Link> Middlebox<L> {
     }
 }
 
-/// The network's and TCP's part of a frame.
-fn parts(frame: &[u8]) -> Option<(NetSlice<'_>, TcpSlice<'_>)> {
-    let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    match packet.transport? {
-        TransportSlice::Tcp(tcp) => Some((packet.net?, tcp)),
-        _ => None,
-    }
-}
-
-impl<L: Link> Link for Middlebox<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
-
-    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        self.link.receive(now, batch)
-    }
+impl<L: Link> LinkWrapper for Middlebox<L> {
+    wraps!(L, link);
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         match self.strip(frame) {
             None => self.link.transmit(now, frame),
-            Some(head) => {
-                let offload = TxOffload::default();
-                self.link.transmit(now, &TxFrame { offload, head: &head, payload: &[], ..*frame })
-            }
+            Some(head) => self.link.transmit(now, &TxFrame { head: &head, ..*frame }),
         }
-    }
-
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
-    }
-
-    fn wants_comments(&self) -> bool {
-        self.link.wants_comments()
     }
 }

@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 
-use host_stack::{host::HostConfig, node::Cores, socket::OffloadPolicy, stream::Streams};
+use host_stack::{
+    host::HostConfig, node::Cores, simulation::patient_engine, socket::OffloadPolicy,
+    stream::Streams,
+};
 use offload_engine::{
     chimney::provider::OffloadCapabilities,
-    engine::EngineConfig,
     link::{Impairments, Link, MemoryLinkOptions},
     state::MacAddress,
     tcp::PushPolicy,
@@ -226,11 +228,9 @@ impl Plan {
         rng: &mut Rand64,
     ) -> Threads {
         let mac = Self::mac(index);
-        let mut engine = EngineConfig::new(mac);
+        let mut engine = patient_engine(mac);
         engine.tcp.push = self.push[index];
         engine.capabilities = self.capabilities(index);
-        // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
-        engine.tcp.time_wait = Duration::from_secs(240);
         // Writers rest, and paths are narrow, for longer than a half-closed connection is kept by default (CH 10.7).
         engine.tcp.fin_wait_2 = Duration::from_secs(1_000);
         let address = self.addresses[index];

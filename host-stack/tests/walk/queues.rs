@@ -6,13 +6,13 @@ use std::{
     io,
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::Waker,
 };
 
 use host_stack::node::Cores;
 use offload_engine::{
     link::{
         Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, RxFrame, Tee, TxFrame, TxOutcome,
+        wrapper,
     },
     time::Instant,
 };
@@ -220,44 +220,18 @@ impl<L: Link> Link for Queue<L> {
 #[derive(Debug)]
 pub(crate) struct Prompt<L, W: io::Write>(pub(crate) Tee<L, W>);
 
-impl<L: Link, W: io::Write + Send> Link for Prompt<L, W> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.0.capabilities()
-    }
+impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for Prompt<L, W> {
+    wrapper::wraps!(Tee<L, W>, 0);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        let received = self.0.receive(now, batch);
+        let received = Link::receive(&mut self.0, now, batch);
         self.0.flush()?;
         received
     }
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        let outcome = self.0.transmit(now, frame);
+        let outcome = Link::transmit(&mut self.0, now, frame);
         self.0.flush().expect("the capture can be written");
         outcome
-    }
-
-    fn flush(&mut self, now: Instant) {
-        Link::flush(&mut self.0, now);
-    }
-
-    fn set_waker(&mut self, waker: Waker) {
-        self.0.set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.0.descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.0.poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.0.stats()
-    }
-
-    fn wants_comments(&self) -> bool {
-        self.0.wants_comments()
     }
 }

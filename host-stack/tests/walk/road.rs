@@ -5,13 +5,14 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     net::IpAddr,
-    os::fd::BorrowedFd,
     sync::{Arc, Mutex, PoisonError},
-    task::Waker,
 };
 
 use offload_engine::{
-    link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
+    link::{
+        Link, RxBatch, RxChecksum, TxFrame, TxOutcome,
+        wrapper::{LinkWrapper, wraps},
+    },
     state::MacAddress,
     time::Instant,
 };
@@ -218,10 +219,8 @@ impl<L: Link> Roadside<L> {
     }
 }
 
-impl<L: Link> Link for Roadside<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
+impl<L: Link> LinkWrapper for Roadside<L> {
+    wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         self.announce(now);
@@ -253,30 +252,10 @@ impl<L: Link> Link for Roadside<L> {
         self.link.transmit(now, &TxFrame { head: &data, payload: &[], ..*frame })
     }
 
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
     fn poll_at(&self) -> Option<Instant> {
         let road = self.road.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = (!self.inbound.is_empty()).then_some(Instant::ZERO);
         let announcement = road.announcement_at(1 - self.node);
         [waiting, announcement, self.link.poll_at()].into_iter().flatten().min()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
-    }
-
-    fn wants_comments(&self) -> bool {
-        self.link.wants_comments()
     }
 }

@@ -8,10 +8,7 @@ mod state;
 use bytes::Bytes;
 use offload_engine::{
     nbl::{NblChain, NetBufferList, ReceiveChain},
-    tcp::{
-        Config, CongestionAlgorithm, Connection, Consumer, Event, Segment, SeqNum, Transmit,
-        TxLimits,
-    },
+    tcp::{Config, CongestionAlgorithm, Connection, Consumer, Event, SeqNum, Transmit, TxLimits},
     time::{Duration, Instant},
 };
 
@@ -75,7 +72,7 @@ impl Ends {
 
     /// Receives what was sent, in order, and answers if an acknowledgement is due.
     pub(crate) fn receive(&mut self, transmit: &Transmit) -> Option<Transmit> {
-        let segment = segment(transmit, &self.block);
+        let segment = transmit.received(&self.block);
         let received = self.receiver.handle_segment(self.now, &segment);
         let data = &segment.payload[received.in_order];
         self.receiver.deliver(self.now, data, received.push, &mut self.reader);
@@ -84,24 +81,10 @@ impl Ends {
 
     /// Takes an acknowledgement, and the lists that it completes.
     pub(crate) fn acknowledge(&mut self, acknowledgement: &Transmit) {
-        self.sender.handle_segment(self.now, &segment(acknowledgement, &[]));
+        self.sender.handle_segment(self.now, &acknowledgement.received(&[]));
         while let Some(event) = self.sender.poll_event() {
             assert!(matches!(event, Event::SendComplete(_) | Event::SendBacklogChange(_)));
         }
-    }
-}
-
-fn segment<'a>(transmit: &'a Transmit, payload: &'a [u8]) -> Segment<'a> {
-    Segment {
-        seq: transmit.seq,
-        ack: transmit.ack,
-        flags: transmit.flags,
-        window: transmit.window,
-        timestamps: transmit.timestamps,
-        sack: &transmit.sack[..transmit.sack_count],
-        payload,
-        gso_size: if payload.len() > transmit.mss { transmit.mss } else { 0 },
-        ecn: transmit.ecn,
     }
 }
 

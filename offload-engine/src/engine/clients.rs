@@ -215,18 +215,4 @@ impl OffloadClient for Nobody {
     fn uploaded(&mut self, _handle: OffloadHandle) {}
 }
 
-impl NodeClient for Nobody {
-    fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
-        false
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
-    fn has_input(&self) -> bool {
-        false
-    }
-
-    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
-}
+impl NodeClient for Nobody {}

@@ -105,7 +105,8 @@ const RX_BUFFERS: usize = 1;
 /// A function that a worker thread calls with no lock of ours held.
 pub type Callback = Box<dyn FnOnce() + Send>;
 
-/// Requirements of a node on each of its clients, beyond the chimney's upcalls.
+/// Requirements of a node on each of its clients, beyond the chimney's upcalls. A client that only answers upcalls has
+/// the defaults.
 pub trait NodeClient: OffloadClient + Any + Send {
     /// Name of a client of this type in messages and errors.
     fn name() -> &'static str
@@ -118,17 +119,23 @@ pub trait NodeClient: OffloadClient + Any + Send {
     /// Takes notices from the host stack, runs timers. Called once per iteration of the run loop, after
     /// every call from outside, and before each [`OffloadClient::offloaded`], so that the host's
     /// notices about a connection are read before the target has it. Returns whether there was anything to do.
-    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool;
+    fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
+        false
+    }
 
     /// When [`NodeClient::poll`] has to be called again though nothing has happened.
-    fn poll_at(&self) -> Option<Instant>;
+    fn poll_at(&self) -> Option<Instant> {
+        None
+    }
 
     /// Whether a notice of the host stack is queued; checked before the engine sleeps.
-    fn has_input(&self) -> bool;
+    fn has_input(&self) -> bool {
+        false
+    }
 
     /// Moves out the consumer's callbacks that became due. The node calls them, in order, when it
     /// holds no lock.
-    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
+    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
 
     /// The device is gone: no upcall and no notice follows. Everything that a consumer waits for ends with a reason,
     /// and later requests fail.

@@ -18,8 +18,8 @@ use crate::{
         tree::TargetContext,
     },
     frame::{
-        HEADER_BYTES_MAX, HeaderTemplate, IcmpError, SACK_BLOCKS_MAX, SegmentHeader, TcpFrame,
-        classify, classify_fragment, classify_icmp,
+        HEADER_BYTES_MAX, HeaderTemplate, IcmpError, SACK_BLOCKS_MAX, TcpFrame, classify,
+        classify_fragment, classify_icmp,
     },
     link::{
         Lender, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
@@ -609,20 +609,7 @@ fn write_header(
     pieces: usize,
     header: &mut [u8; HEADER_BYTES_MAX],
 ) -> usize {
-    headers.write(
-        header,
-        &SegmentHeader {
-            seq: transmit.seq,
-            ack: transmit.ack,
-            flags: transmit.flags,
-            window: transmit.window,
-            timestamps: transmit.timestamps,
-            sack: &transmit.sack[..transmit.sack_count],
-            payload_len: transmit.payload_len,
-            ecn: transmit.ecn,
-        },
-        u16::try_from(pieces).unwrap_or(u16::MAX),
-    )
+    headers.write(header, &transmit.header(), u16::try_from(pieces).unwrap_or(u16::MAX))
 }
 
 /// What a received frame counts for.

@@ -24,11 +24,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use etherparse::{Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{
+    Icmpv4Type, Ipv4HeaderSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpHeader,
+    TransportSlice,
+};
 
 use super::{
-    Callback, Clients, Connections, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX,
-    NodeClient, STALLED_FRAMES_MAX,
+    Clients, Engine, EngineConfig, HELD_BYTES_MAX, HELD_FRAMES_MAX, NodeClient, STALLED_FRAMES_MAX,
     port::{FromHost, HostPort, TO_HOST_FRAMES_MAX, ToHost},
 };
 use crate::{
@@ -44,8 +46,7 @@ use crate::{
     nbl::{NblChain, NetBuffer, NetBufferList, ReceiveBufferList, ReceiveChain},
     state::{
         ConnectionState, MacAddress, NeighborCached, NeighborConst, NeighborDelegated,
-        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated,
-        TcpState, TimerState,
+        NeighborState, PathCached, PathConst, PathState, TcpCached, TcpConst, TcpState,
     },
     status::NdisStatus,
     tcp::{Flags, SeqNum, TcpPhase},
@@ -171,21 +172,7 @@ impl OffloadClient for Client {
     }
 }
 
-impl NodeClient for Client {
-    fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
-        false
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
-    fn has_input(&self) -> bool {
-        false
-    }
-
-    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
-}
+impl NodeClient for Client {}
 
 /// A table with one client, that takes everything.
 fn one_client() -> Clients {
@@ -272,16 +259,24 @@ fn state_in_vlan(local_port: u16, vlan_id: u16) -> ConnectionState {
     state
 }
 
-fn from_peer(local_port: u16, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
+type TcpBuilder = PacketBuilderStep<TcpHeader>;
+
+/// A segment of the peer's, with the flags that `dress` gives it.
+fn peer_segment(
+    local_port: u16,
+    seq: u32,
+    window: u16,
+    dress: impl FnOnce(TcpBuilder) -> TcpBuilder,
+    payload: &[u8],
+) -> Vec<u8> {
+    let ip = PacketBuilder::ethernet2(PEERS.0, OURS.0).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64);
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2(PEERS.0, OURS.0)
-        .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
-        .tcp(9000, local_port, seq, 60_000)
-        .ack(ack)
-        .psh()
-        .write(&mut frame, payload)
-        .unwrap();
+    dress(ip.tcp(9000, local_port, seq, window)).write(&mut frame, payload).unwrap();
     frame
+}
+
+fn from_peer(local_port: u16, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
+    peer_segment(local_port, seq, 60_000, |tcp| tcp.ack(ack).psh(), payload)
 }
 
 fn tcp_of(frame: &[u8]) -> (u32, u32, Vec<u8>) {

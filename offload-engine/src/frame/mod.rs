@@ -19,8 +19,9 @@ pub use self::{
     classify::{NoSegment, SACK_BLOCKS_MAX, TcpFrame, Vlan, classify, classify_fragment, parse},
     icmp::{IcmpError, classify_icmp},
     options::{IllegalLength, SackBlocks, TcpOption, TcpOptions},
-    template::{HEADER_BYTES_MAX, HeaderTemplate, SegmentHeader},
+    template::{HEADER_BYTES_MAX, HeaderTemplate},
 };
+pub use crate::segment::SegmentHeader;
 
 /// The two ends of a TCP connection as seen from this node. IPv4 addresses are held v4-mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

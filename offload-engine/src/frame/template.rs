@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use super::checksum;
 use crate::{
     memory::Piece,
-    segment::{Ecn, Flags, SackBlock, SeqNum, Timestamps},
+    segment::{Ecn, SackBlock, SegmentHeader, Timestamps},
     state::{MacAddress, NeighborState, PathState, TcpState},
 };
 
@@ -21,27 +21,6 @@ const IP_ID_FIRST: u16 = 0x8000;
 /// Room for the largest header block: Ethernet, VLAN tag, IPv6, TCP with all options.
 pub const HEADER_BYTES_MAX: usize =
     ETHERNET_BYTES + VLAN_BYTES + 40 + TCP_BYTES + TCP_OPTION_BYTES_MAX;
-
-/// What changes from segment to segment.
-#[derive(Clone, Copy, Debug)]
-pub struct SegmentHeader<'a> {
-    /// Sequence number.
-    pub seq: SeqNum,
-    /// Acknowledgement number.
-    pub ack: SeqNum,
-    /// Flags.
-    pub flags: Flags,
-    /// Window field.
-    pub window: u16,
-    /// Timestamps option.
-    pub timestamps: Option<Timestamps>,
-    /// SACK blocks: at most 4, at most 3 beside timestamps.
-    pub sack: &'a [SackBlock],
-    /// Payload bytes that will follow.
-    pub payload_len: usize,
-    /// The ECN bits of the IP header.
-    pub ecn: Ecn,
-}
 
 /// Prepared Ethernet, IP and TCP headers of one connection.
 #[derive(Clone, Debug)]

@@ -558,11 +558,22 @@ fn flow_of(ipv6: bool) -> FlowKey {
     }
 }
 
+/// An ICMP message that quotes a segment of ours, up to its sequence number, is this error or none.
+fn assert_reads(ipv6: bool, [kind, code]: [u8; 2], rest: u32, expected: Option<PathErrorKind>) {
+    let quoted = if ipv6 { 48 } else { 28 };
+    let message = icmp_about(&frame_in_flight(ipv6), kind, code, rest, quoted);
+    let found = classify_icmp(&message);
+    assert_eq!(found.map(|found| found.error.kind), expected, "{kind}/{code}");
+    if let Some(IcmpError { flow, vlan, error }) = found {
+        assert_eq!((flow, vlan), (flow_of(ipv6), Vlan::Untagged));
+        assert_eq!(error.seq, SeqNum(0xdead_beef));
+    }
+}
+
 // RFC 792, RFC 1191 s4, RFC 1812 s5.2.7.1; RFC 9293 MUST-55: source quench is none.
 #[test]
 fn icmp_errors_over_ipv4() {
     use SoftError::*;
-    let frame = frame_in_flight(false);
     let too_big = |next_hop_mtu| PathErrorKind::TooBig { next_hop_mtu, packet_len: 140 };
     for (kind, code, rest, expected) in [
         (3, 4, 1280, Some(too_big(1280))),
@@ -580,12 +591,7 @@ fn icmp_errors_over_ipv4() {
         (0, 0, 0, None),
         (8, 0, 0, None),
     ] {
-        let found = classify_icmp(&icmp_about(&frame, kind, code, rest, 28));
-        assert_eq!(found.map(|found| found.error.kind), expected, "{kind}/{code}");
-        if let Some(IcmpError { flow, vlan, error }) = found {
-            assert_eq!((flow, vlan), (flow_of(false), Vlan::Untagged));
-            assert_eq!(error.seq, SeqNum(0xdead_beef));
-        }
+        assert_reads(false, [kind, code], rest, expected);
     }
 }
 
@@ -593,7 +599,6 @@ fn icmp_errors_over_ipv4() {
 #[test]
 fn icmp_errors_over_ipv6() {
     use SoftError::*;
-    let frame = frame_in_flight(true);
     let too_big = |next_hop_mtu| PathErrorKind::TooBig { next_hop_mtu, packet_len: 160 };
     for (kind, code, rest, expected) in [
         (2, 0, 1280, Some(too_big(1280))),
@@ -608,11 +613,7 @@ fn icmp_errors_over_ipv6() {
         (128, 0, 0, None),
         (137, 0, 0, None),
     ] {
-        let found = classify_icmp(&icmp_about(&frame, kind, code, rest, 48));
-        assert_eq!(found.map(|found| found.error.kind), expected, "{kind}/{code}");
-        if let Some(IcmpError { flow, error, .. }) = found {
-            assert_eq!((flow, error.seq), (flow_of(true), SeqNum(0xdead_beef)));
-        }
+        assert_reads(true, [kind, code], rest, expected);
     }
 }
 

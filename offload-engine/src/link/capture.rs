@@ -10,15 +10,10 @@
 
 use std::{
     io::{self, BufWriter, Write},
-    os::fd::BorrowedFd,
-    task::Waker,
     vec::Vec,
 };
 
-use super::{
-    Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome, checksum,
-    layout::TcpLayout,
-};
+use super::{Link, RxBatch, RxChecksum, TxFrame, TxOutcome, checksum, layout::TcpLayout, wrapper};
 use crate::time::Instant;
 
 const SECTION_HEADER_BLOCK: u32 = 0x0a0d_0d0a;
@@ -250,10 +245,8 @@ impl<W: Write> Drop for Recorder<W> {
     }
 }
 
-impl<L: Link, W: Write + Send> Link for Tee<L, W> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
+impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
+    wrapper::wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let before = batch.len();
@@ -287,26 +280,6 @@ impl<L: Link, W: Write + Send> Link for Tee<L, W> {
             recorder.record(now, Direction::Outbound, frame.comment);
         }
         outcome
-    }
-
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
     }
 
     fn wants_comments(&self) -> bool {

@@ -20,7 +20,7 @@ mod options;
 mod stats;
 mod wire;
 
-use std::{io, os::fd::BorrowedFd, task::Waker, vec::Vec};
+use std::{io, vec::Vec};
 
 use self::lane::Lane;
 pub use self::{
@@ -31,8 +31,8 @@ pub use self::{
     wire::{Wire, WireEnd},
 };
 use super::{
-    Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, RxFrame, TxFrame, TxOffload, TxOutcome,
-    checksum, layout::TcpLayout, segment::Segments,
+    Link, LinkStats, RxBatch, RxChecksum, RxFrame, TxFrame, TxOffload, TxOutcome, checksum,
+    layout::TcpLayout, segment::Segments, wrapper,
 };
 use crate::time::{Duration, Instant};
 
@@ -128,16 +128,14 @@ impl<L: Link> Impaired<L> {
     }
 }
 
-impl<L: Link> Link for Impaired<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
+impl<L: Link> wrapper::LinkWrapper for Impaired<L> {
+    wrapper::wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         self.flush_transmit(now);
         if self.unflushed {
             // Frames that were due, in a batch of their own.
-            self.flush(now);
+            Link::flush(self, now);
         }
         if self.receive.is_transparent() {
             return self.link.receive(now, batch);
@@ -190,14 +188,6 @@ impl<L: Link> Link for Impaired<L> {
         self.link.flush(now);
     }
 
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
     fn poll_at(&self) -> Option<Instant> {
         let transmit = self.retry_at.or_else(|| self.transmit.next_at());
         [transmit, self.receive.next_at(), self.link.poll_at()].into_iter().flatten().min()
@@ -209,10 +199,6 @@ impl<L: Link> Link for Impaired<L> {
             lane.stats().add_to(&mut stats);
         }
         stats
-    }
-
-    fn wants_comments(&self) -> bool {
-        self.link.wants_comments()
     }
 }
 

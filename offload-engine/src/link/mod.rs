@@ -6,7 +6,8 @@
 //! [`Impaired`] and [`Tee`] wrap any link, in any order: a [`Tee`] inside records what the wire saw, one
 //! outside what the engine saw.
 //!
-//! `docs/links.md` in the repository says how to write another one, with a skeleton.
+//! `docs/links.md` in the repository says how to write another one, with a skeleton. One around another link is a
+//! [`wrapper::LinkWrapper`], which spells out only what it does itself.
 
 mod attach;
 mod batch;
@@ -29,8 +30,9 @@ mod tap_tests;
 mod testing;
 mod tun;
 mod vnet;
+pub mod wrapper;
 
-use std::{boxed::Box, io, os::fd::BorrowedFd, task::Waker};
+use std::{io, os::fd::BorrowedFd, task::Waker};
 
 pub use self::{
     attach::{MTU_MAX, MTU_MIN, NapiMode, TAP_QUEUES_MAX, TapError},
@@ -211,44 +213,6 @@ pub trait Link: Send {
     /// Whether [`TxFrame::comment`] is worth making.
     fn wants_comments(&self) -> bool {
         false
-    }
-}
-
-impl<L: Link + ?Sized> Link for Box<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        (**self).capabilities()
-    }
-
-    fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        (**self).receive(now, batch)
-    }
-
-    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        (**self).transmit(now, frame)
-    }
-
-    fn flush(&mut self, now: Instant) {
-        (**self).flush(now);
-    }
-
-    fn set_waker(&mut self, waker: Waker) {
-        (**self).set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        (**self).descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        (**self).poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        (**self).stats()
-    }
-
-    fn wants_comments(&self) -> bool {
-        (**self).wants_comments()
     }
 }
 

@@ -6,12 +6,12 @@ use std::vec::Vec;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::{
-    Link, RX_BUFFER_BYTES, RxBatch, TxChecksum, TxFrame, TxOffload, TxOutcome, TxSegment, checksum,
-    layout::TcpLayout,
+    Impairments, Link, QueueLimit, RATE_QUEUE_BYTES_MAX, RX_BUFFER_BYTES, RxBatch, TxChecksum,
+    TxFrame, TxOffload, TxOutcome, TxSegment, checksum, layout::TcpLayout,
 };
 use crate::{
     memory::{Piece, SharedSpan},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 pub(super) const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
@@ -22,6 +22,20 @@ const V6: ([u8; 16], [u8; 16]) = (
 /// Out of reach of port-guessing dissectors.
 pub(super) const PORTS: (u16, u16) = (49_200, 49_300);
 pub(super) const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+
+/// Every setting spelled out.
+pub(super) const NONE: Impairments = Impairments {
+    drop_pct: 0.0,
+    burst_mean: 0.0,
+    duplicate_pct: 0.0,
+    reorder_pct: 0.0,
+    corrupt_pct: 0.0,
+    delay: Duration::ZERO,
+    jitter: Duration::ZERO,
+    rate_bps: None,
+    queue: QueueLimit::Bytes(RATE_QUEUE_BYTES_MAX),
+    seed: 1,
+};
 
 /// A complete TCP frame with ACK, PSH, FIN, CWR and timestamps.
 pub(super) fn tcp_frame(ipv6: bool, seq: u32, payload: &[u8]) -> Vec<u8> {

@@ -62,17 +62,14 @@ impl From<SharedSpan> for Span {
 impl Span {
     /// Bytes.
     #[inline]
-    pub const fn len(&self) -> usize {
-        match self {
-            Self::Private(memory) => memory.len(),
-            Self::Shared(memory) => memory.len(),
-        }
+    pub fn len(&self) -> usize {
+        self.piece().len()
     }
 
     /// Returns whether it is empty.
     #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub fn is_empty(&self) -> bool {
+        self.piece().is_empty()
     }
 
     /// Where the bytes are.

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::{
     nbl::{NblChain, NetBufferList, ReceiveChain},
-    segment::{Ecn, Flags, SackBlock, SeqNum, SoftError, Timestamps},
+    segment::{Ecn, Flags, SackBlock, Segment, SegmentHeader, SeqNum, SoftError, Timestamps},
     state::TcpPhase,
     time::Duration,
 };
@@ -144,6 +144,31 @@ pub struct Transmit {
     pub nbl_context: Option<u64>,
     /// The ECN bits for its IP header.
     pub ecn: Ecn,
+}
+
+impl Transmit {
+    /// What goes into its headers.
+    #[inline]
+    pub fn header(&self) -> SegmentHeader<'_> {
+        SegmentHeader {
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            window: self.window,
+            timestamps: self.timestamps,
+            sack: &self.sack[..self.sack_count],
+            payload_len: self.payload_len,
+            ecn: self.ecn,
+        }
+    }
+
+    /// The segment that the peer receives, with this payload; a super-segment if that is longer than the MSS.
+    pub fn received<'a>(&'a self, payload: &'a [u8]) -> Segment<'a> {
+        let SegmentHeader { seq, ack, flags, window, timestamps, sack, ecn, payload_len: _ } =
+            self.header();
+        let gso_size = if payload.len() > self.mss { self.mss } else { 0 };
+        Segment { seq, ack, flags, window, timestamps, sack, payload, gso_size, ecn }
+    }
 }
 
 /// What congestion control and recovery are doing. Names and numbers are Linux'.

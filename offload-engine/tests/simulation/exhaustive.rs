@@ -14,7 +14,7 @@ use offload_engine::{
     memory::to_vec,
     nbl::{NblChain, NetBufferList},
     status::NdisStatus,
-    tcp::{Config, Connection, Event, Flags, Segment, SeqNum, TcpPhase, Transmit, TxLimits},
+    tcp::{Config, Connection, Event, Flags, SeqNum, TcpPhase, Transmit, TxLimits},
     time::{Duration, Instant},
 };
 
@@ -224,17 +224,7 @@ impl Pair {
             self.answer_for_nobody(*to, transmit);
             return;
         }
-        let segment = Segment {
-            seq: transmit.seq,
-            ack: transmit.ack,
-            flags: transmit.flags,
-            window: transmit.window,
-            timestamps: transmit.timestamps,
-            sack: &transmit.sack[..transmit.sack_count],
-            payload,
-            gso_size: 0,
-            ecn: transmit.ecn,
-        };
+        let segment = transmit.received(payload);
         let received = end.tcp.handle_segment(self.now, &segment);
         end.received.extend_from_slice(&payload[received.in_order]);
         end.tcp.settle(&[], false);

@@ -13,9 +13,7 @@ use std::{
 use bytes::Bytes;
 use offload_engine::{
     nbl::{NblChain, NetBufferList},
-    tcp::{
-        Config, CongestionAlgorithm, Connection, PushPolicy, Segment, SeqNum, Transmit, TxLimits,
-    },
+    tcp::{Config, CongestionAlgorithm, Connection, PushPolicy, SeqNum, Transmit, TxLimits},
     time::{Duration, Instant},
 };
 use oorandom::Rand64;
@@ -362,7 +360,7 @@ impl Network {
 
     fn receive(&mut self, index: usize, transmit: &Transmit, offset: u64) {
         let payload = &self.block[..transmit.payload_len];
-        let segment = segment(transmit, payload);
+        let segment = transmit.received(payload);
         let flow = &mut self.flows[index];
         let end = offset + transmit.payload_len as u64;
         flow.outcome.spurious += flow.arrived.note(offset, end);
@@ -386,23 +384,9 @@ impl Network {
 
     fn acknowledge(&mut self, index: usize, transmit: &Transmit) {
         let flow = &mut self.flows[index];
-        flow.sender.handle_segment(self.now, &segment(transmit, &[]));
+        flow.sender.handle_segment(self.now, &transmit.received(&[]));
         flow.sender.settle(&[], false);
         self.send_data(index);
-    }
-}
-
-fn segment<'a>(transmit: &'a Transmit, payload: &'a [u8]) -> Segment<'a> {
-    Segment {
-        seq: transmit.seq,
-        ack: transmit.ack,
-        flags: transmit.flags,
-        window: transmit.window,
-        timestamps: transmit.timestamps,
-        sack: &transmit.sack[..transmit.sack_count],
-        payload,
-        gso_size: if payload.len() > transmit.mss { transmit.mss } else { 0 },
-        ecn: transmit.ecn,
     }
 }
 

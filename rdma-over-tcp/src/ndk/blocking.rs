@@ -3,12 +3,10 @@
 //! ```
 //! use std::{net::SocketAddr, thread};
 //!
-//! use host_stack::{host::HostConfig, node::{NodeConfig, Progress}};
+//! use host_stack::{host::HostConfig, node::NodeConfig};
 //! use offload_engine::{
-//!     engine::EngineConfig,
 //!     link::{MemoryLinkOptions, memory_link_pair},
 //!     state::MacAddress,
-//!     time::Duration,
 //! };
 //! use rdma_over_tcp::ndk::{
 //!     self, AdapterConfig, Data, MrFlags, NdkResultEx, OpFlags, QpLimits, ReadLimit, Sge,
@@ -21,10 +19,7 @@
 //! let (near, far) = memory_link_pair(MemoryLinkOptions::default());
 //! let open = |link, host: u8| {
 //!     let mac = MacAddress([2, 0, 0, 0, 0, host]);
-//!     let addresses = vec![([10, 0, 0, host].into(), 24)];
-//!     let host = HostConfig { mac, addresses, ..HostConfig::default() };
-//!     let (progress, spin) = (Progress::Automatic, Duration::ZERO);
-//!     let node = NodeConfig { engine: EngineConfig::new(mac), host, progress, spin };
+//!     let node = NodeConfig::new(HostConfig::new(mac, [10, 0, 0, host].into()));
 //!     ndk::open(Box::new(link), node, AdapterConfig::default())
 //! };
 //! let (mut near, mut far) = (open(near, 1)?, open(far, 2)?);

@@ -8,13 +8,12 @@ use std::{
 use bytes::Bytes;
 use host_stack::{
     host::HostConfig,
-    node::{Node, NodeConfig, Progress},
+    node::{Node, NodeConfig},
     socket::{HostError, ListenerId},
     stream::{StreamStatus, Streams},
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
-    engine::EngineConfig,
     link::Link,
     state::MacAddress,
     sync::{
@@ -78,11 +77,7 @@ pub(crate) struct Host {
 
 pub(crate) fn start(index: usize, link: Box<dyn Link>) -> Host {
     let mac = MacAddress([2, 0, 0, 0, 3, 1 + index as u8]);
-    let host =
-        HostConfig { mac, addresses: vec![(at(index, 0).ip(), 24)], ..HostConfig::default() };
-    let spin = Duration::from_micros(20);
-    let progress = Progress::Automatic;
-    let config = NodeConfig { engine: EngineConfig::new(mac), host, progress, spin };
+    let config = NodeConfig::new(HostConfig::new(mac, at(index, 0).ip()));
     let streams = Node::start(link, config, Streams::new).unwrap();
     let (ndk, adapter) = open_on(&streams, AdapterConfig::default()).unwrap();
     Host { streams, ndk, adapter }

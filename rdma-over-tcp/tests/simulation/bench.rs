@@ -4,7 +4,6 @@
 //! through a lock. Callbacks run between two rounds, when nobody holds it.
 
 use std::{
-    fs::File,
     io,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -15,15 +14,15 @@ use std::{
 use host_stack::{
     host::HostConfig,
     node::Core,
-    simulation::{Pair, Stall},
+    simulation::{Pair, Stall, has_no_connection, impaired_wire, patient_engine},
 };
 use offload_engine::{
     chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-    engine::{Callback, Connections, EngineConfig, NodeClient},
-    link::{Impaired, Impairments, Link, MemoryLink, Tee, memory_link_pair},
+    engine::{Callback, Connections, NodeClient},
+    link::Link,
     nbl::{NblChain, NetBufferList, ReceiveChain},
     state::MacAddress,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use rdma_over_tcp::{
     ndk::{Adapter, AdapterConfig, AdapterCore, CoreAccess},
@@ -129,29 +128,16 @@ impl NodeClient for Client {
     }
 }
 
-/// With FLUE_PCAP set, what crosses the wire (behind the impairment) is written to that file.
-fn captured(link: MemoryLink) -> Box<dyn Link> {
-    match std::env::var("FLUE_PCAP") {
-        Ok(path) => Box::new(Tee::new(link, File::create(path).unwrap(), "wire", 0).unwrap()),
-        Err(_) => Box::new(link),
-    }
-}
-
 fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::Result<Core> {
     let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
-    let mut engine = EngineConfig::new(mac);
+    let mut engine = patient_engine(mac);
     engine.tcp.push = plan.push;
-    // Two minutes of RTO may pass before a peer sends its FIN again; by then we have to be there.
-    engine.tcp.time_wait = Duration::from_secs(240);
-    let address = plan.addresses[index];
     let host = HostConfig {
-        mac,
-        addresses: vec![(address, if address.is_ipv4() { 24 } else { 64 })],
         mtu: plan.link.mtu,
         policy: plan.policies[index],
         receive_buffer: plan.receive_buffer,
         seed,
-        ..HostConfig::default()
+        ..HostConfig::new(mac, plan.addresses[index])
     };
     let config: AdapterConfig = plan.adapters[index].clone();
     Core::new(Box::new(link), engine, host, |port| {
@@ -171,10 +157,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(plan: &Plan, seeds: [u64; 2]) -> Self {
-        let (left, right) = memory_link_pair(plan.link);
-        let none = Impairments::default();
-        let left = Impaired::new(captured(left), plan.impairments[0], none).unwrap();
-        let right = Impaired::new(right, plan.impairments[1], none).unwrap();
+        let [left, right] = impaired_wire(plan.link, plan.impairments).unwrap();
         let a = node(plan, 0, left, seeds[0]).unwrap();
         let b = node(plan, 1, right, seeds[1]).unwrap();
         let adapters =
@@ -213,11 +196,7 @@ impl Bench {
     /// Runs until neither stack of either node has a connection.
     pub(crate) fn run_until_empty(&mut self) -> Result<(), Stall> {
         self.pair.run(LIMIT, |pair| {
-            let is_empty = |core: &mut Core| {
-                let host = core.host.as_ref().expect("a host stack");
-                host.is_idle() && core.engine.connections().is_empty()
-            };
-            (is_empty(&mut pair.a) && is_empty(&mut pair.b)).then_some(())
+            (has_no_connection(&mut pair.a) && has_no_connection(&mut pair.b)).then_some(())
         })
     }
 

@@ -12,7 +12,6 @@ mod link;
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
-    os::fd::BorrowedFd,
     sync::{Arc, mpsc},
     thread,
 };
@@ -23,14 +22,17 @@ use host_stack::{
     stream::OffloadState,
 };
 use offload_engine::{
-    engine::{EngineConfig, EngineStats},
-    link::{Link, LinkCapabilities, LinkStats, MemoryLinkOptions, RxBatch, TxFrame, TxOutcome},
+    engine::EngineStats,
+    link::{
+        Link, MemoryLinkOptions, RxBatch,
+        wrapper::{LinkWrapper, wraps},
+    },
     state::MacAddress,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, Connector, Data, NdkResultEx, NtStatus, OpFlags, QpLimits, open,
@@ -53,16 +55,7 @@ fn address(index: usize) -> SocketAddr {
 
 fn config(index: usize, progress: Progress) -> NodeConfig {
     let mac = MacAddress([2, 0, 0, 0, 1, 1 + index as u8]);
-    NodeConfig {
-        engine: EngineConfig::new(mac),
-        host: HostConfig {
-            mac,
-            addresses: vec![(address(index).ip(), 24)],
-            ..HostConfig::default()
-        },
-        progress,
-        spin: Duration::from_micros(20),
-    }
+    NodeConfig { progress, ..NodeConfig::new(HostConfig::new(mac, address(index).ip())) }
 }
 
 fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Adapter) {
@@ -276,32 +269,14 @@ struct Mortal<L> {
     is_gone: Arc<AtomicBool>,
 }
 
-impl<L: Link> Link for Mortal<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
+impl<L: Link> LinkWrapper for Mortal<L> {
+    wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         match self.is_gone.load(Ordering::Relaxed) {
             true => Err(io::Error::other("no such device")),
             false => self.link.receive(now, batch),
         }
-    }
-
-    fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        self.link.transmit(now, frame)
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
     }
 }
 

@@ -26,7 +26,6 @@ pub mod capture;
 pub mod frames;
 mod model;
 pub mod random;
-mod ranges;
 pub mod script;
 pub mod shrink;
 

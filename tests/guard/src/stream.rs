@@ -7,7 +7,7 @@ use bytes::Bytes;
 use host_stack::socket::{ListenerId, Notice, Request, SocketPort};
 use offload_engine::{
     chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-    engine::{Callback, Connections, NodeClient},
+    engine::{Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
     status::NdisStatus,
     time::{Duration, Instant},
@@ -160,13 +160,7 @@ impl NodeClient for Pump {
         is_busy
     }
 
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
     fn has_input(&self) -> bool {
         self.port.has_notice()
     }
-
-    fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
 }

@@ -38,12 +38,7 @@ pub fn address(index: usize, port: u16) -> SocketAddr {
 pub fn configuration(index: usize) -> (EngineConfig, HostConfig) {
     let mac = MacAddress([2, 0, 0, 0, 9, 1 + index as u8]);
     let own: IpAddr = address(index, 0).ip();
-    let host = HostConfig {
-        mac,
-        addresses: vec![(own, 24)],
-        seed: 1 + index as u64,
-        ..HostConfig::default()
-    };
+    let host = HostConfig { seed: 1 + index as u64, ..HostConfig::new(mac, own) };
     (EngineConfig::new(mac), host)
 }
 

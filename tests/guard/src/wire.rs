@@ -2,16 +2,17 @@
 
 use std::{
     io,
-    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::Waker,
 };
 
 use offload_engine::{
-    link::{Link, LinkCapabilities, LinkStats, RxBatch, TxFrame, TxOutcome},
+    link::{
+        Link, RxBatch, TxFrame, TxOutcome,
+        wrapper::{LinkWrapper, wraps},
+    },
     time::Instant,
 };
 
@@ -73,10 +74,8 @@ impl<L: Link> CountedLink<L> {
     }
 }
 
-impl<L: Link> Link for CountedLink<L> {
-    fn capabilities(&self) -> LinkCapabilities {
-        self.link.capabilities()
-    }
+impl<L: Link> LinkWrapper for CountedLink<L> {
+    wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let received = self.call(|link| link.receive(now, batch));
@@ -89,29 +88,5 @@ impl<L: Link> Link for CountedLink<L> {
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         self.calls.transmits.fetch_add(1, Ordering::Relaxed);
         self.call(|link| link.transmit(now, frame))
-    }
-
-    fn flush(&mut self, now: Instant) {
-        self.link.flush(now);
-    }
-
-    fn set_waker(&mut self, waker: Waker) {
-        self.link.set_waker(waker);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.link.descriptor()
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.link.poll_at()
-    }
-
-    fn stats(&self) -> LinkStats {
-        self.link.stats()
-    }
-
-    fn wants_comments(&self) -> bool {
-        self.link.wants_comments()
     }
 }

@@ -23,6 +23,7 @@
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
 //! | [`legal`] | whether what a host sends is what one legal TCP stack would send |
+//! | [`ranges`] | sets of bytes of a stream |
 //! | [`load`] | another run where a busy machine has spoilt a count |
 //! | [`tshark`] | what Wireshark says about the same files |
 #![forbid(unsafe_code)]
@@ -37,6 +38,7 @@ pub mod needs;
 pub mod netns;
 pub mod ping;
 pub mod process;
+pub mod ranges;
 pub mod seeds;
 pub mod stream;
 pub mod switch;

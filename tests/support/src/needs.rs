@@ -57,6 +57,18 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
     env::split_paths(&path).chain(sbin).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
+/// Tests that all need the same: `tests! { NEEDS; name => expression; … }`.
+#[macro_export]
+macro_rules! tests {
+    ($needs:expr; $($(#[$doc:meta])* $name:ident => $body:expr;)*) => {
+        $($(#[$doc])* #[test] fn $name() {
+            if !$crate::needs::lacks($needs) {
+                $body
+            }
+        })*
+    };
+}
+
 /// True when the calling test must return because the machine lacks one of `needs`.
 ///
 /// The line about it goes to the real standard error, past the test runner's capture, so that it

@@ -66,6 +66,13 @@ impl Switch {
         host
     }
 
+    /// What `open` returns, which opens the TAP `name` in the switch's namespace; the TAP is plugged in and up.
+    pub fn plug<T: Send>(&self, name: &str, open: impl FnOnce() -> T + Send) -> T {
+        let opened = self.namespace.run(open);
+        self.namespace.ip(&format!("link set {name} master {} up", Self::BRIDGE));
+        opened
+    }
+
     /// From now on loses `hundredths` of a percent (0..=10000) of the TCP segments in `direction`.
     pub fn lose(&self, hundredths: u32, direction: Direction<'_>) {
         assert!(hundredths <= 10_000, "{hundredths} hundredths of a percent are more than all");

@@ -8,7 +8,10 @@ use super::{
     *,
 };
 use crate::{
-    link::TxLoan,
+    link::{
+        TxLoan,
+        wrapper::{LinkWrapper, wraps},
+    },
     memory::{Piece, SharedSpan, Span, to_vec},
 };
 
@@ -39,15 +42,13 @@ impl Posted {
     }
 }
 
-struct Ring(Arc<Mutex<Device>>);
+struct Ring(TestLink, Arc<Mutex<Device>>);
 
-impl Link for Ring {
-    fn capabilities(&self) -> LinkCapabilities {
-        LinkCapabilities { mtu: 1500, tx_checksum: false, tso4_max: 0, tso6_max: 0 }
-    }
+impl LinkWrapper for Ring {
+    wraps!(TestLink, 0);
 
     fn receive(&mut self, _now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        let mut device = self.0.lock().unwrap();
+        let mut device = self.1.lock().unwrap();
         if device.completes {
             device.sent.clear();
         }
@@ -61,7 +62,7 @@ impl Link for Ring {
     }
 
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        let mut device = self.0.lock().unwrap();
+        let mut device = self.1.lock().unwrap();
         if device.full {
             return TxOutcome::Full;
         }
@@ -72,28 +73,16 @@ impl Link for Ring {
     }
 
     fn flush(&mut self, _now: Instant) {
-        let device = &mut *self.0.lock().unwrap();
+        let device = &mut *self.1.lock().unwrap();
         device.flushes += 1;
         device.sent.append(&mut device.queued);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
-    fn stats(&self) -> LinkStats {
-        LinkStats::default()
     }
 }
 
 /// A bench on such a device, and a connection on port 80 with handle 7.
 fn bench() -> (Bench, Arc<Mutex<Device>>, crate::chimney::tree::TargetContext) {
     let device = Arc::<Mutex<Device>>::default();
-    let link = Box::new(Ring(device.clone()));
+    let link = Box::new(Ring(TestLink(Arc::default()), device.clone()));
     let mut bench = Bench::on(link, Arc::default(), EngineConfig::new(OURS));
     let (_, _, tcps) = bench.offload(&[80]);
     let mut made = device.lock().unwrap();
@@ -322,13 +311,7 @@ fn a_reset_waits_for_the_device() {
         bench.poll();
         let sent = core::mem::take(&mut device.lock().unwrap().sent);
         let held = lends.then_some(sent);
-        let mut reset = Vec::new();
-        PacketBuilder::ethernet2(PEERS.0, OURS.0)
-            .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
-            .tcp(9000, 80, 5000, 0)
-            .rst()
-            .write(&mut reset, b"")
-            .unwrap();
+        let reset = peer_segment(80, 5000, 0, TcpBuilder::rst, b"");
         device.lock().unwrap().arrives(&reset);
         bench.poll();
         assert_eq!(bench.client().completed.is_empty(), lends);

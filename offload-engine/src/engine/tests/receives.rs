@@ -73,14 +73,7 @@ fn the_push_timer_wakes_the_engine() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.post([room(1, 20)]);
-    let mut frame = Vec::new();
-    PacketBuilder::ethernet2(PEERS.0, OURS.0)
-        .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
-        .tcp(9000, 80, 5000, 60_000)
-        .ack(1000)
-        .write(&mut frame, b"few")
-        .unwrap();
-    bench.arrives(frame);
+    bench.arrives(peer_segment(80, 5000, 60_000, |tcp| tcp.ack(1000), b"few"));
     bench.poll();
     // The delayed ACK first.
     bench.now = bench.engine.poll_at(&bench.clients).unwrap();

@@ -6,21 +6,9 @@ use super::*;
 use crate::link::{
     MemoryLink, MemoryLinkOptions, memory_link_pair,
     testing::{
-        Parsed, parse, partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit,
+        NONE, Parsed, parse, partial_frame, pattern, receive_all, segment_offload, tcp_frame,
+        transmit,
     },
-};
-
-const NONE: Impairments = Impairments {
-    drop_pct: 0.0,
-    burst_mean: 0.0,
-    duplicate_pct: 0.0,
-    reorder_pct: 0.0,
-    corrupt_pct: 0.0,
-    delay: Duration::ZERO,
-    jitter: Duration::ZERO,
-    rate_bps: None,
-    queue: QueueLimit::Bytes(RATE_QUEUE_BYTES_MAX),
-    seed: 1,
 };
 
 fn pair(settings: Impairments, offloads: bool) -> (Impaired<MemoryLink>, MemoryLink) {

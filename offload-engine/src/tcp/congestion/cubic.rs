@@ -13,7 +13,10 @@
 #[cfg(test)]
 mod tests;
 
-use super::{AckSample, Congestion, window::Window};
+use super::{
+    AckSample, Congestion,
+    window::{Window, by_window},
+};
 use crate::time::{Duration, Instant};
 
 /// beta_cubic, in tenths: what a loss leaves of the flight (s4.6).
@@ -215,17 +218,7 @@ fn cube_root(value: u128) -> u64 {
 }
 
 impl Congestion for Cubic {
-    fn cwnd(&self) -> u64 {
-        self.window.cwnd
-    }
-
-    fn ssthresh(&self) -> Option<u64> {
-        self.window.ssthresh
-    }
-
-    fn in_slow_start(&self) -> bool {
-        self.window.in_slow_start()
-    }
+    by_window!();
 
     fn on_ack(&mut self, sample: AckSample) {
         let first = self.window.ssthresh.is_none();
@@ -238,11 +231,6 @@ impl Congestion for Cubic {
             self.prior = self.window.cwnd;
         }
         self.avoid(acked, &sample);
-    }
-
-    fn on_loss(&mut self, _: Instant, in_flight: u64) {
-        self.reduce(in_flight);
-        self.window.cwnd = self.window.ssthresh.unwrap_or(self.window.cwnd);
     }
 
     fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
@@ -285,9 +273,5 @@ impl Congestion for Cubic {
         if let Some(epoch) = &mut self.epoch {
             epoch.advance(now, false);
         }
-    }
-
-    fn set_mss(&mut self, mss: u64) {
-        self.window.set_mss(mss);
     }
 }

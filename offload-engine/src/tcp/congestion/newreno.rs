@@ -4,7 +4,10 @@
 //! halves it. It does not grow while the producer or the peer's window, not the congestion window,
 //! limits the flight.
 
-use super::{AckSample, Congestion, window::Window};
+use super::{
+    AckSample, Congestion,
+    window::{Window, by_window},
+};
 use crate::time::Instant;
 
 /// The controller.
@@ -30,17 +33,7 @@ impl NewReno {
 }
 
 impl Congestion for NewReno {
-    fn cwnd(&self) -> u64 {
-        self.window.cwnd
-    }
-
-    fn ssthresh(&self) -> Option<u64> {
-        self.window.ssthresh
-    }
-
-    fn in_slow_start(&self) -> bool {
-        self.window.in_slow_start()
-    }
+    by_window!();
 
     fn on_ack(&mut self, sample: AckSample) {
         let acked = self.window.slow_start(&sample);
@@ -52,11 +45,6 @@ impl Congestion for NewReno {
             self.credit -= self.window.cwnd;
             self.window.cwnd += self.window.mss;
         }
-    }
-
-    fn on_loss(&mut self, _: Instant, in_flight: u64) {
-        self.reduce(in_flight);
-        self.window.cwnd = self.window.ssthresh.unwrap_or(self.window.cwnd);
     }
 
     fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
@@ -84,8 +72,4 @@ impl Congestion for NewReno {
     }
 
     fn on_resume(&mut self, _: Instant) {}
-
-    fn set_mss(&mut self, mss: u64) {
-        self.window.set_mss(mss);
-    }
 }

@@ -25,6 +25,34 @@ pub(super) struct Window {
     hystart: Option<HyStart>,
 }
 
+/// What a controller leaves to its `window`. After a loss that is the reduced threshold, by its own `reduce`.
+macro_rules! by_window {
+    () => {
+        fn cwnd(&self) -> u64 {
+            self.window.cwnd
+        }
+
+        fn ssthresh(&self) -> Option<u64> {
+            self.window.ssthresh
+        }
+
+        fn in_slow_start(&self) -> bool {
+            self.window.in_slow_start()
+        }
+
+        fn on_loss(&mut self, _: Instant, in_flight: u64) {
+            self.reduce(in_flight);
+            self.window.cwnd = self.window.ssthresh.unwrap_or(self.window.cwnd);
+        }
+
+        fn set_mss(&mut self, mss: u64) {
+            self.window.set_mss(mss);
+        }
+    };
+}
+
+pub(super) use by_window;
+
 impl Window {
     /// Continues with `cwnd` and `ssthresh` bytes; 0 and `u32::MAX` stand for none yet.
     pub(super) fn new(mss: u64, cwnd: u32, ssthresh: u32, options: CongestionOptions) -> Self {

@@ -198,14 +198,7 @@ fn thresholds_are_exact() {
 #[test]
 fn no_optional_reason_in_a_half_closed_connection() {
     let optional = each().map(|(reason, _)| reason);
-    for phase in [
-        TcpPhase::FinWait1,
-        TcpPhase::FinWait2,
-        TcpPhase::CloseWait,
-        TcpPhase::Closing,
-        TcpPhase::LastAck,
-        TcpPhase::TimeWait,
-    ] {
+    for phase in endings::PHASES.into_iter().filter(|phase| *phase != TcpPhase::Established) {
         let mut bench = scene(phase).bench;
         for reason in optional {
             bench.tcp.request_upload(bench.now, reason);

@@ -8,7 +8,10 @@ use oorandom::Rand64;
 use super::*;
 use crate::{
     memory::to_vec,
-    state::{TcpUpdate, TimerState, variables::tcp_variables},
+    state::{
+        TcpUpdate, TimerState,
+        variables::{busy, differing, tcp_changes, tcp_variables},
+    },
     tcp::path_mtu::effective_mss,
 };
 
@@ -16,108 +19,8 @@ use crate::{
 fn full() -> Box<ConnectionState> {
     let mut state = state();
     state.send_data.push_back(list(1, &[7; 1_000]));
-    state.tcp.constant = TcpConst {
-        timestamp_enabled: true,
-        sack_enabled: true,
-        window_scaling_enabled: true,
-        snd_wind_scale: 7,
-        rcv_wind_scale: 6,
-        ecn_enabled: true,
-        ..state.tcp.constant
-    };
-    state.tcp.cached.keep_alive_enabled = true;
-    state.tcp.delegated = TcpDelegated {
-        snd_nxt: LOCAL + 600,
-        snd_max: LOCAL + 800,
-        cwnd: 40_000,
-        ss_thresh: 30_000,
-        srtt: 800,
-        rtt_var: 100,
-        ts_recent: 5,
-        ts_recent_age: 20,
-        ts_time: 77,
-        total_rt: 900,
-        dup_ack_count: 1,
-        keep_alive: TimerState { count: 1, timeout_delta: Some(3_000) },
-        retransmit: TimerState { count: 2, timeout_delta: Some(400) },
-        ..state.tcp.delegated
-    };
+    state.tcp = busy(state.tcp);
     state
-}
-
-type Change = fn(&mut ConnectionState);
-
-/// One change for each member, and its name; those that hang together change together.
-fn changes() -> Vec<(&'static [&'static str], Change)> {
-    vec![
-        (&["timestamp_enabled"], |s| s.tcp.constant.timestamp_enabled = false),
-        (&["sack_enabled"], |s| s.tcp.constant.sack_enabled = false),
-        (&["window_scaling_enabled", "snd_wind_scale", "rcv_wind_scale"], |s| {
-            s.tcp.constant.window_scaling_enabled = false;
-            (s.tcp.constant.snd_wind_scale, s.tcp.constant.rcv_wind_scale) = (0, 0);
-        }),
-        (&["remote_port"], |s| s.tcp.constant.remote_port = 99),
-        (&["local_port"], |s| s.tcp.constant.local_port = 99),
-        (&["snd_wind_scale"], |s| s.tcp.constant.snd_wind_scale = 14),
-        (&["rcv_wind_scale"], |s| s.tcp.constant.rcv_wind_scale = 14),
-        (&["remote_mss"], |s| s.tcp.constant.remote_mss = 999),
-        (&["local_mss"], |s| s.tcp.constant.local_mss = 999),
-        (&["hash_value"], |s| s.tcp.constant.hash_value = 99),
-        (&["ecn_enabled"], |s| s.tcp.constant.ecn_enabled = false),
-        (&["keep_alive_enabled"], |s| s.tcp.cached.keep_alive_enabled = false),
-        (&["nagling_enabled"], |s| s.tcp.cached.nagling_enabled = true),
-        (&["initial_rcv_wnd"], |s| s.tcp.cached.initial_rcv_wnd = 99),
-        (&["rcv_indication_size"], |s| s.tcp.cached.rcv_indication_size = 99),
-        (&["ka_probe_count"], |s| s.tcp.cached.ka_probe_count = 99),
-        (&["ka_timeout"], |s| s.tcp.cached.ka_timeout = 99),
-        (&["ka_interval"], |s| s.tcp.cached.ka_interval = 99),
-        (&["max_rt"], |s| s.tcp.cached.max_rt = None),
-        (&["max_rt"], |s| s.tcp.cached.max_rt = Some(99_999)),
-        (&["flow_label"], |s| s.tcp.cached.flow_label = 0xf_ffff),
-        (&["ttl_or_hop_limit"], |s| s.tcp.cached.ttl_or_hop_limit = 99),
-        (&["tos_or_traffic_class"], |s| s.tcp.cached.tos_or_traffic_class = 99),
-        (&["user_priority"], |s| s.tcp.cached.user_priority = 7),
-        (&["state"], |s| s.tcp.delegated.state = TcpPhase::CloseWait),
-        (&["state"], |s| s.tcp.delegated.state = TcpPhase::FinWait1),
-        (&["state"], |s| s.tcp.delegated.state = TcpPhase::Closing),
-        (&["state"], |s| s.tcp.delegated.state = TcpPhase::LastAck),
-        (&["rcv_nxt"], |s| s.tcp.delegated.rcv_nxt = SeqNum(u32::MAX)),
-        (&["rcv_wnd"], |s| s.tcp.delegated.rcv_wnd = 1_000_000),
-        (&["rcv_wnd"], |s| s.tcp.delegated.rcv_wnd = 0),
-        (&["snd_una", "snd_nxt", "snd_max"], |s| {
-            let d = &mut s.tcp.delegated;
-            (d.snd_una, d.snd_nxt, d.snd_max) = (SeqNum(u32::MAX - 9), SeqNum(590), SeqNum(790));
-        }),
-        (&["snd_nxt"], |s| s.tcp.delegated.snd_nxt = LOCAL + 601),
-        (&["snd_max"], |s| s.tcp.delegated.snd_max = LOCAL + 1_000),
-        (&["snd_wnd"], |s| s.tcp.delegated.snd_wnd = 800),
-        (&["max_snd_wnd"], |s| s.tcp.delegated.max_snd_wnd = 1 << 30),
-        (&["snd_wl1"], |s| s.tcp.delegated.snd_wl1 = REMOTE - 3),
-        (&["cwnd"], |s| s.tcp.delegated.cwnd = 1_500),
-        (&["ss_thresh"], |s| s.tcp.delegated.ss_thresh = u32::MAX),
-        (&["srtt"], |s| s.tcp.delegated.srtt = u16::MAX),
-        (&["srtt", "rtt_var"], |s| (s.tcp.delegated.srtt, s.tcp.delegated.rtt_var) = (0, 0)),
-        (&["rtt_var"], |s| s.tcp.delegated.rtt_var = 1),
-        (&["ts_recent"], |s| s.tcp.delegated.ts_recent = u32::MAX),
-        (&["ts_recent_age"], |s| s.tcp.delegated.ts_recent_age = 999),
-        (&["ts_time"], |s| s.tcp.delegated.ts_time = u32::MAX),
-        (&["total_rt"], |s| s.tcp.delegated.total_rt = 99_999),
-        (&["dup_ack_count"], |s| s.tcp.delegated.dup_ack_count = 2),
-        (&["snd_wnd", "snd_wnd_probe_count", "retransmit_count", "retransmit_timeout"], |s| {
-            let d = &mut s.tcp.delegated;
-            (d.snd_wnd, d.snd_wnd_probe_count) = (0, 9);
-            d.retransmit = TimerState { count: 4, timeout_delta: Some(0) };
-        }),
-        (&["keep_alive_count"], |s| s.tcp.delegated.keep_alive.count = 9),
-        (&["keep_alive_timeout"], |s| s.tcp.delegated.keep_alive.timeout_delta = Some(0)),
-        (&["keep_alive_enabled", "keep_alive_count", "keep_alive_timeout"], |s| {
-            s.tcp.cached.keep_alive_enabled = false;
-            s.tcp.delegated.keep_alive = TimerState::default();
-        }),
-        (&["retransmit_count"], |s| s.tcp.delegated.retransmit.count = 14),
-        (&["retransmit_timeout"], |s| s.tcp.delegated.retransmit.timeout_delta = Some(0)),
-        (&["ecn_echo"], |s| s.tcp.delegated.ecn_echo = true),
-    ]
 }
 
 // CH s3.4 to s3.6, CH s16 #6: each member, changed alone, is what a query and an upload say; and no other is touched.
@@ -125,16 +28,11 @@ fn changes() -> Vec<(&'static [&'static str], Change)> {
 fn every_member_goes_down_and_up() {
     let base = tcp_variables(&full().tcp);
     let mut changed: Vec<&str> = vec![];
-    for (index, (names, change)) in changes().into_iter().enumerate() {
+    for (index, (names, change)) in tcp_changes().into_iter().enumerate() {
         let mut state = full();
-        change(&mut state);
+        change(&mut state.tcp);
         let given = state.tcp;
-        let differ: Vec<_> = tcp_variables(&given)
-            .into_iter()
-            .zip(&base)
-            .filter(|(new, old)| new != *old)
-            .map(|(new, _)| new.0)
-            .collect();
+        let differ = differing(&base, &tcp_variables(&given));
         assert!(differ.iter().all(|name| names.contains(name)), "{index}: {differ:?}");
         changed.extend(differ);
         let bench = Bench::new(state);

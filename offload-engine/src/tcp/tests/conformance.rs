@@ -181,16 +181,7 @@ fn headers_are_well_formed() {
         assert!(sent.iter().any(|t| t.sack_count > 0) && sent.iter().any(|t| t.payload_len > 0));
         for transmit in sent {
             let mut out = [0xee; crate::frame::HEADER_BYTES_MAX];
-            let segment = crate::frame::SegmentHeader {
-                seq: transmit.seq,
-                ack: transmit.ack,
-                flags: transmit.flags,
-                window: transmit.window,
-                timestamps: transmit.timestamps,
-                sack: &transmit.sack[..transmit.sack_count],
-                payload_len: transmit.payload_len,
-                ecn: transmit.ecn,
-            };
+            let segment = transmit.header();
             let len = headers.write(&mut out, &segment, 1);
             assert_eq!(out[HEADERS - 8] & 0x0f, 0, "reserved");
             assert_eq!(usize::from(out[HEADERS - 8] >> 4) * 4, len - (HEADERS - 20));

@@ -22,7 +22,7 @@ pub(super) struct Scene {
     nxt: u32,
 }
 
-const PHASES: [TcpPhase; 7] = [
+pub(super) const PHASES: [TcpPhase; 7] = [
     TcpPhase::Established,
     TcpPhase::FinWait1,
     TcpPhase::FinWait2,

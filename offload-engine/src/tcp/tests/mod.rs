@@ -13,6 +13,7 @@ mod handoff;
 mod hardening;
 mod info;
 mod pacing;
+mod pair;
 mod path_mtu;
 mod receiving;
 mod recovery;
@@ -25,7 +26,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::Ipv4Addr;
 
 use super::*;
-use crate::state::{MacAddress, TcpDelegated, TcpState, TcpUpdate};
+use crate::state::{MacAddress, TcpState, TcpUpdate};
 
 impl Connection {
     /// An upload is wanted for this reason.

@@ -280,17 +280,7 @@ impl Scenario {
                 self.coalesce(&mut frame);
             }
             let Frame { to, transmit, payload, gso_size } = frame;
-            let segment = Segment {
-                seq: transmit.seq,
-                ack: transmit.ack,
-                flags: transmit.flags,
-                window: transmit.window,
-                timestamps: transmit.timestamps,
-                sack: &transmit.sack[..transmit.sack_count],
-                payload: &payload,
-                gso_size,
-                ecn: transmit.ecn,
-            };
+            let segment = Segment { gso_size, ..transmit.received(&payload) };
             let host = &mut self.hosts[to];
             let waiting = host.tcp.backlog().is_some() || host.tcp.receive_blocked();
             let received = host.tcp.handle_segment(self.now, &segment);

@@ -6,11 +6,11 @@ use offload_engine::time::Duration;
 
 use super::{
     bench::{Bench, SERVER},
-    sides::{LIMITS, Side, connected, disconnect_event, listen},
+    sides::{LIMITS, Mailbox, Side, connected, disconnect_event, listen},
 };
 use crate::{
     mpa::startup::{Revision, RtrKind, RtrSet},
-    ndk::{AdapterConfig, Counters, Data, NtStatus, OpFlags, ReadLimit},
+    ndk::{AdapterConfig, Connector, Counters, Data, Listener, NtStatus, OpFlags, ReadLimit},
     rnic::ConnectError,
 };
 
@@ -26,13 +26,32 @@ fn start_connect(side: &mut Side, private_data: &[u8], limits: ReadLimit) -> NtS
     status
 }
 
+/// A listener at one of two sides.
+fn sides() -> (Bench, (Listener, Mailbox), Side, Side) {
+    let mut bench = Bench::new(1);
+    let listening = listen(&mut bench);
+    let [active, passive] = [0, 1].map(|node| Side::new(&bench, node));
+    (bench, listening, active, passive)
+}
+
+/// The active side connects: its request.
+fn request(bench: &mut Bench, mailbox: &Mailbox, active: &mut Side) -> Connector {
+    assert_eq!(start_connect(active, b"", LIMITS), NtStatus::PENDING);
+    bench.settle();
+    mailbox.lock().unwrap().pop().expect("a connect event")
+}
+
+/// The passive side accepts, and has not heard what comes of it.
+fn accept(bench: &mut Bench, passive: &Side, incoming: &Connector) {
+    let note = passive.log.note("accept");
+    assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
+    bench.settle();
+}
+
 // NDK-CD-1, -2, -3, NDK-CON-2, -4, -8, -12: both consumers see the other's data, in their windows only.
 #[test]
 fn connection_data() {
-    let mut bench = Bench::new(1);
-    let (_listener, mailbox) = listen(&mut bench);
-    let mut active = Side::new(&bench, 0);
-    let passive = Side::new(&bench, 1);
+    let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     let wish = ReadLimit { inbound: 3, outbound: 200 };
     assert_eq!(start_connect(&mut active, b"caller", wish), NtStatus::PENDING);
     bench.settle();
@@ -69,15 +88,10 @@ fn connection_data() {
 // NDK-CON-12: inside the completion of Accept and CompleteConnect a post already works.
 #[test]
 fn posts_inside_the_completion() {
-    let mut bench = Bench::new(1);
-    let (_listener, mailbox) = listen(&mut bench);
-    let mut active = Side::new(&bench, 0);
-    let passive = Side::new(&bench, 1);
+    let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     active.receive(1, 0, 10);
     passive.receive(1, 0, 10);
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
-    bench.settle();
-    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    let incoming = request(&mut bench, &mailbox, &mut active);
     let (qp, sge) = (passive.qp.clone(), passive.sge(0, 5));
     let post = move |_| qp.send(2, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
     assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, post), NtStatus::PENDING);
@@ -97,10 +111,7 @@ fn posts_inside_the_completion() {
 // NDK-CD-5, -6: one byte too much is refused and the connector stays usable; the maximum arrives.
 #[test]
 fn private_data_limits() {
-    let mut bench = Bench::new(1);
-    let (_listener, mailbox) = listen(&mut bench);
-    let mut active = Side::new(&bench, 0);
-    let passive = Side::new(&bench, 1);
+    let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     let (most, more) = (vec![7; 508], vec![7; 509]);
     assert_eq!(start_connect(&mut active, &more, LIMITS), NtStatus::INVALID_BUFFER_SIZE);
     assert_eq!(start_connect(&mut active, &most, LIMITS), NtStatus::PENDING);
@@ -123,9 +134,7 @@ fn reject_and_retry() {
     let mut active = Side::new(&bench, 0);
     active.receive(1, 0, 1);
     for _ in 0..2 {
-        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
-        bench.settle();
-        let incoming = mailbox.lock().unwrap().pop().unwrap();
+        let incoming = request(&mut bench, &mailbox, &mut active);
         assert_eq!(incoming.reject(b"no"), NtStatus::SUCCESS);
         assert_eq!(incoming.reject(b"no"), NtStatus::CONNECTION_ABORTED);
         bench.settle();
@@ -145,16 +154,9 @@ fn reject_and_retry() {
 #[test]
 fn active_side_gives_up() {
     for is_reject in [true, false] {
-        let mut bench = Bench::new(1);
-        let (_listener, mailbox) = listen(&mut bench);
-        let mut active = Side::new(&bench, 0);
-        let passive = Side::new(&bench, 1);
-        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
-        bench.settle();
-        let incoming = mailbox.lock().unwrap().pop().unwrap();
-        let note = passive.log.note("accept");
-        assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
-        bench.settle();
+        let (mut bench, (_listener, mailbox), mut active, passive) = sides();
+        let incoming = request(&mut bench, &mailbox, &mut active);
+        accept(&mut bench, &passive, &incoming);
         let connector = active.connector.clone().unwrap();
         let status = if is_reject { connector.reject(b"") } else { connector.close(|| {}) };
         assert_eq!(status, NtStatus::SUCCESS);
@@ -167,13 +169,8 @@ fn active_side_gives_up() {
 // NDK-CON-3: the peer gives up before it is answered.
 #[test]
 fn peer_gives_up_before_the_answer() {
-    let mut bench = Bench::new(1);
-    let (_listener, mailbox) = listen(&mut bench);
-    let mut active = Side::new(&bench, 0);
-    let passive = Side::new(&bench, 1);
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
-    bench.settle();
-    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    let (mut bench, (_listener, mailbox), mut active, passive) = sides();
+    let incoming = request(&mut bench, &mailbox, &mut active);
     assert_eq!(active.connector.clone().unwrap().close(|| {}), NtStatus::PENDING);
     bench.settle();
     assert_eq!(active.log.take(), [("connect", NtStatus::CANCELLED)]);
@@ -253,16 +250,9 @@ fn startup_time_limits() {
     assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
     assert!(mailbox.lock().unwrap().is_empty());
     // The first FPDU does not come.
-    let mut bench = Bench::new(1);
-    let (_listener, mailbox) = listen(&mut bench);
-    let mut active = Side::new(&bench, 0);
-    let passive = Side::new(&bench, 1);
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
-    bench.settle();
-    let incoming = mailbox.lock().unwrap().pop().unwrap();
-    let note = passive.log.note("accept");
-    assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
-    bench.settle();
+    let (mut bench, (_listener, mailbox), mut active, passive) = sides();
+    let incoming = request(&mut bench, &mailbox, &mut active);
+    accept(&mut bench, &passive, &incoming);
     bench.advance(config.accept_timeout);
     assert_eq!(passive.log.take(), [("accept", NtStatus::IO_TIMEOUT)]);
     let connector = active.connector.clone().unwrap();
@@ -495,13 +485,8 @@ fn overrun_dooms_queue_pairs() {
 // NDK-DISC-4: a disconnect from inside the event does not deadlock.
 #[test]
 fn disconnect_inside_the_event() {
-    let mut bench = Bench::new(1);
-    let (_listener, mailbox) = listen(&mut bench);
-    let mut active = Side::new(&bench, 0);
-    let passive = Side::new(&bench, 1);
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
-    bench.settle();
-    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    let (mut bench, (_listener, mailbox), mut active, passive) = sides();
+    let incoming = request(&mut bench, &mailbox, &mut active);
     let (connector, log) = (incoming.clone(), passive.log.clone());
     let event = Box::new(move |_| {
         assert_eq!(connector.disconnect(log.note("disconnect")), NtStatus::PENDING);
@@ -536,12 +521,8 @@ fn ready_to_receive() {
         let passive = Side::new(&bench, 1);
         passive.receive(1, 0, 10);
         passive.receive(2, 0, 10);
-        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
-        bench.settle();
-        let incoming = mailbox.lock().unwrap().pop().unwrap();
-        let note = passive.log.note("accept");
-        assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
-        bench.settle();
+        let incoming = request(&mut bench, &mailbox, &mut active);
+        accept(&mut bench, &passive, &incoming);
         let connector = active.connector.clone().unwrap();
         let note = active.log.note("complete");
         assert_eq!(connector.complete_connect(None, note), NtStatus::PENDING);

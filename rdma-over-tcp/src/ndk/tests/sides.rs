@@ -124,8 +124,10 @@ pub(super) fn pattern(length: usize, seed: u8) -> Vec<u8> {
 
 pub(super) const LIMITS: ReadLimit = ReadLimit { inbound: 16, outbound: 16 };
 
+pub(super) type Mailbox = Arc<Mutex<Vec<Connector>>>;
+
 /// A listener on node 1 that puts connectors into a mailbox.
-pub(super) fn listen(bench: &mut Bench) -> (Listener, Arc<Mutex<Vec<Connector>>>) {
+pub(super) fn listen(bench: &mut Bench) -> (Listener, Mailbox) {
     let mailbox = Arc::new(Mutex::new(Vec::new()));
     let inbox = mailbox.clone();
     let listener = bench.nodes[1]

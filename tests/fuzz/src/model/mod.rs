@@ -9,6 +9,7 @@ mod wire;
 
 use std::collections::HashSet;
 
+use flue_test_support::ranges::Ranges;
 use offload_engine::{
     chimney::client::{Disconnect, UploadReason},
     tcp::{Connection, Event, Info, TcpPhase, TxLimits},
@@ -16,10 +17,7 @@ use offload_engine::{
 };
 
 use self::{requests::Requests, stream::Stream};
-use crate::{
-    ranges::Ranges,
-    script::{Op, Setup},
-};
+use crate::script::{Op, Setup};
 
 /// Largest super-segment, in bytes.
 const SUPER_SEGMENT: usize = 65_160;

@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, net::Ipv4Addr};
 
+use flue_test_support::ranges::Ranges;
 use offload_engine::{
     state::{ConnectionState, TcpConst, TcpDelegated},
     tcp::{Config, CongestionAlgorithm, CongestionOptions, Connection, PushPolicy, SeqNum},
@@ -9,7 +10,7 @@ use offload_engine::{
 };
 
 use super::{Licence, Requests, Summary, World};
-use crate::{ranges::Ranges, script::Setup};
+use crate::script::Setup;
 
 /// MSS of both directions.
 const MSS: [u16; 6] = [1460, 1460, 536, 8960, 100, 64];

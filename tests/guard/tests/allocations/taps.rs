@@ -36,10 +36,7 @@ fn plug(switch: &Switch, index: usize) -> Box<dyn Link> {
     let name = format!("tap{index}");
     let options = TapOptions::new(name.clone(), MTU as usize, VnetMode::On);
     let options = TapOptions { reclaim: ReclaimMode::Off, ..options };
-    let namespace = switch.namespace();
-    let tap = namespace.run(|| open_tap(&options)).expect("a TAP with a virtio-net header");
-    namespace.ip(&format!("link set {name} master {} up", Switch::BRIDGE));
-    tap.link
+    switch.plug(&name, || open_tap(&options)).expect("a TAP with a virtio-net header").link
 }
 
 impl TapPair {

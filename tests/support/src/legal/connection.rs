@@ -6,8 +6,8 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 
 use super::packet::{Mac, Packet};
-use super::ranges::Ranges;
 use super::{KEPT_BYTES_MAX, Way};
+use crate::ranges::Ranges;
 
 /// Added to an ISN, so that one before it is a number too.
 const ORIGIN: u64 = 1 << 32;

@@ -23,7 +23,6 @@ mod connection;
 mod feed;
 mod judge;
 mod packet;
-mod ranges;
 #[cfg(test)]
 mod tests;
 

@@ -7,24 +7,13 @@ use crate::{
     link::{
         MemoryLink, MemoryLinkOptions, QueueLimit, memory_link_pair,
         testing::{
-            parse, partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit,
+            NONE, parse, partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit,
         },
     },
     time::Duration,
 };
 
-const CLEAN: Impairments = Impairments {
-    drop_pct: 0.0,
-    burst_mean: 0.0,
-    duplicate_pct: 0.0,
-    reorder_pct: 0.0,
-    corrupt_pct: 0.0,
-    delay: Duration::ZERO,
-    jitter: Duration::ZERO,
-    rate_bps: None,
-    queue: QueueLimit::Bytes(1_000_000),
-    seed: 5,
-};
+const CLEAN: Impairments = Impairments { queue: QueueLimit::Bytes(1_000_000), seed: 5, ..NONE };
 
 /// The wire, and the station at each end of it.
 struct Bench {

@@ -1,18 +1,17 @@
-//! Sets of stream offsets.
+//! Sets of sequence numbers, unwrapped.
 
 use std::collections::BTreeMap;
 
 /// Disjoint half-open ranges.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Ranges(BTreeMap<u64, u64>);
+pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
     /// Adds `start..end`.
-    pub(crate) fn insert(&mut self, start: u64, end: u64) {
+    pub fn insert(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
         }
-        let (mut start, mut end) = (start, end);
         while let Some((&low, &high)) = self.0.range(..=end).next_back()
             && high >= start
         {
@@ -23,13 +22,28 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
+    /// The range that holds `at`.
+    pub fn around(&self, at: u64) -> Option<(u64, u64)> {
+        let (&low, &high) = self.0.range(..=at).next_back()?;
+        (at < high).then_some((low, high))
+    }
+
     /// Whether all of `start..end` is in the set.
-    pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
-        start >= end || self.0.range(..=start).next_back().is_some_and(|(_, &high)| high >= end)
+    pub fn covers(&self, start: u64, end: u64) -> bool {
+        start >= end || self.around(start).is_some_and(|(_, high)| high >= end)
+    }
+
+    /// Forgets what lies wholly below `limit`.
+    pub fn forget_below(&mut self, limit: u64) {
+        while let Some((&low, &high)) = self.0.first_key_value()
+            && high < limit
+        {
+            self.0.remove(&low);
+        }
     }
 
     /// The first part of `from..to` that is missing.
-    pub(crate) fn first_gap(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+    pub fn first_gap(&self, from: u64, to: u64) -> Option<(u64, u64)> {
         let mut start = from;
         if let Some((_, &high)) = self.0.range(..=start).next_back() {
             start = start.max(high);
