@@ -179,7 +179,7 @@ impl Ended {
         })
     }
 
-    /// The reason, once there is an end: layer, type and code of a Terminate as `0xLTCC`, or 0 (NDK-DISC-7).
+    /// The [`DisconnectReason`](super::DisconnectReason), once there is an end (NDK-DISC-7).
     pub fn reason(&self) -> Option<u32> {
         self.0.get().copied()
     }

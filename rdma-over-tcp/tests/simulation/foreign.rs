@@ -88,6 +88,7 @@ impl Pages {
 
 /// A queue pair and what it needs.
 pub(crate) struct Side {
+    adapter: Adapter,
     pd: Pd,
     cq: Cq,
     pub(crate) qp: Qp,
@@ -100,13 +101,21 @@ impl Side {
         let pd = adapter.create_pd().unwrap();
         let limits = QpLimits { inline_data_size: 16, ..QpLimits::default() };
         let qp = pd.create_qp(&cq, &cq, 0, limits).unwrap();
-        Self { pd, cq, qp, results: Vec::new() }
+        Self { adapter: adapter.clone(), pd, cq, qp, results: Vec::new() }
     }
 
     fn register(&self, buffer: &RegisteredBuffer, rights: MrFlags) -> Mr {
         let mr = self.pd.create_mr(false).unwrap();
         mr.register(buffer, 0, buffer.len(), rights).unwrap();
         mr
+    }
+
+    /// Posts a receive of so many bytes.
+    pub(crate) fn receive(&self, context: u64, bytes: usize) {
+        let buffer = self.adapter.allocate(bytes).unwrap();
+        let mr = self.register(&buffer, MrFlags::ALLOW_LOCAL_WRITE);
+        let sge = Sge { address: buffer.address(), length: bytes as u32, token: mr.local_token() };
+        self.qp.receive(context, &[sge]).unwrap();
     }
 
     /// The status of request `context`, once it is complete.

@@ -7,12 +7,14 @@
 //! `FLUE_SEEDS=0..20000` runs a campaign ([`flue_test_support::seeds`]); `FLUE_PCAP=file` beside FLUE_SEED writes a
 //! capture.
 
+mod bad_peers;
 mod bench;
 mod endings;
 mod faults;
 mod foreign;
 mod moves;
 mod plan;
+mod raw;
 mod scenario;
 mod side;
 mod stream;

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 
 use super::{Access, Qp};
 use crate::{
-    ndk::{DisconnectEvent, result::error_code, status::NtStatus},
+    ndk::{DisconnectEvent, DisconnectReason, status::NtStatus},
     rnic::{
         ConnectError, ReadLimit,
         connector::{self, ConnectionData},
@@ -25,7 +25,7 @@ fn request(completion: impl FnOnce(NtStatus) + Send + 'static) -> lifetime::Requ
 
 fn disconnected(event: Option<DisconnectEvent>) -> Option<connector::DisconnectEvent> {
     let event = event?;
-    Some(Box::new(move |error| event(error_code(error))))
+    Some(Box::new(move |reason| event(DisconnectReason::new(reason).0)))
 }
 
 /// The table of NDK-CD-3: the status and the size required.

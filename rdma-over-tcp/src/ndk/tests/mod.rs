@@ -6,3 +6,4 @@ mod errors;
 mod lifetimes;
 mod operations;
 mod sides;
+mod truncation;

@@ -273,7 +273,7 @@ impl Stream {
         event: StreamEvent,
     ) {
         match event {
-            StreamEvent::PeerClosed => self.peer_closed(objects, config),
+            StreamEvent::PeerClosed => self.peer_closed(objects, config, io),
             StreamEvent::ShutDown => {
                 if let Some(connector) = self.connector {
                     objects.connection_ended(connector, Ok(()));

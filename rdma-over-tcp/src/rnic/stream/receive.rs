@@ -84,6 +84,11 @@ impl Receiver {
         self.fpdus > 0
     }
 
+    /// Returns whether a Send or Write has begun whose last segment has not come.
+    pub(super) const fn is_in_message(&self) -> bool {
+        self.sends.is_in_message() || self.writes.is_in_message()
+    }
+
     /// Handles the FPDUs that end in `input`, up to one after which its caller has something to do.
     ///
     /// # Errors
@@ -173,7 +178,7 @@ impl Receiver {
             Ok(()) => Ok(handled),
             Err(Fault { error, receive_status }) => {
                 let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
-                Err(Box::new(Failure { terminate, receive_status }))
+                Err(Box::new(Failure { terminate, receive_status, truncation: None }))
             }
         }
     }

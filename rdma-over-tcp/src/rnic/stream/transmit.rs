@@ -226,6 +226,13 @@ impl Transmitter {
         self.responses.len() + usize::from(self.is_cutting_response())
     }
 
+    /// Returns whether a response to a Read of ours has begun whose last segment has not come.
+    pub(super) fn is_in_response(&self) -> bool {
+        self.outstanding.front().is_some_and(|oldest| match &oldest.response {
+            Response::Read(pending) => pending.is_in_message(),
+        })
+    }
+
     /// Returns whether the message in progress needs memory that its owner has withdrawn.
     pub(super) fn needs_withdrawn(&self) -> bool {
         self.payload.iter().any(Span::is_withdrawn)
