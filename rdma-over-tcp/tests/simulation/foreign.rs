@@ -13,8 +13,8 @@ use oorandom::Rand64;
 use rdma_over_tcp::{
     mpa::startup::{RtrKind, RtrSet},
     ndk::{
-        Adapter, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, Pd, Qp,
-        QpLimits, ReadLimit, RegisteredBuffer, Sge,
+        Adapter, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, PAGE_SIZE, Pd,
+        Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     },
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -104,9 +104,22 @@ impl Side {
         Self { adapter: adapter.clone(), pd, cq, qp, results: Vec::new() }
     }
 
-    fn register(&self, buffer: &RegisteredBuffer, rights: MrFlags) -> Mr {
+    pub(crate) fn register(&self, buffer: &RegisteredBuffer, rights: MrFlags) -> Mr {
         let mr = self.pd.create_mr(false).unwrap();
         mr.register(buffer, 0, buffer.len(), rights).unwrap();
+        mr
+    }
+
+    /// Registers all of `buffer` at address 0, by request `context`.
+    pub(crate) fn fast_registered(
+        &self,
+        context: u64,
+        buffer: &RegisteredBuffer,
+        rights: OpFlags,
+    ) -> Mr {
+        let mr = self.pd.create_mr(true).unwrap();
+        mr.initialize_fast_register(buffer.len().div_ceil(PAGE_SIZE) as u32, true).unwrap();
+        self.qp.fast_register(context, &mr, buffer, 0, buffer.len(), 0, rights).unwrap();
         mr
     }
 

@@ -15,6 +15,7 @@ mod foreign;
 mod moves;
 mod plan;
 mod raw;
+mod reads;
 mod scenario;
 mod side;
 mod stream;

@@ -37,9 +37,18 @@ pub(crate) type Mailbox = Arc<Mutex<Vec<Connector>>>;
 
 /// Two nodes whose connections are in one stack, on a link that loses nothing.
 pub(crate) fn bench(policy: OffloadPolicy, config: AdapterConfig) -> (Bench, Plan) {
+    bench_with(policy, config, Impairments { delay: DELAY, ..Impairments::default() })
+}
+
+/// The same on a link with impairments.
+pub(crate) fn bench_with(
+    policy: OffloadPolicy,
+    config: AdapterConfig,
+    impairments: Impairments,
+) -> (Bench, Plan) {
     let mut plan = Plan::with(&mut Rand64::new(7), false);
     plan.adapters = [config.clone(), config];
-    plan.impairments = [(); 2].map(|()| Impairments { delay: DELAY, ..Impairments::default() });
+    plan.impairments = [impairments; 2];
     plan.policies = [policy; 2];
     (Bench::new(&plan, [1, 2]), plan)
 }

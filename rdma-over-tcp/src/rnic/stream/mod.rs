@@ -9,6 +9,7 @@
 //! a way into the connection; [`Stream::act`] ends every such call.
 
 mod failure;
+mod inbound_read;
 mod receive;
 mod sizes;
 mod startup;

@@ -251,7 +251,7 @@ fn blame(objects: &mut Objects, id: QpId, operation: &Operation, terminate: &Ter
     };
     let is_read = |request: &WorkRequest| matches!(request.kind, Kind::Read { .. });
     // No match: the request has completed already, and there is nothing to fail.
-    match terminate.segment {
+    match terminate.segment() {
         Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
             let stag = segment.stag;
             find(&|request| matches!(request.kind, Kind::Write { to } if to.stag == stag))
