@@ -33,9 +33,9 @@ pub use self::{
 };
 pub use crate::{
     rnic::{
-        BACKLOG, COPY_ASIDE_MAX, Capabilities, CloseCompletion, Config as AdapterConfig,
-        ConnectionEntry, Counters, Data, FpduSize, History, PAGE_SIZE, QpLimits, QpStats,
-        ReadLimit, RegisteredBuffer, Sge,
+        COPY_ASIDE_MAX, Capabilities, CloseCompletion, Config as AdapterConfig, ConnectionEntry,
+        Counters, Data, FpduSize, History, ListenerConfig, PAGE_SIZE, QpLimits, QpStats, ReadLimit,
+        RegisteredBuffer, Sge,
     },
     transport::NodeRnic as AdapterCore,
 };

@@ -126,7 +126,8 @@ pub struct Config {
     pub reply_timeout: Duration,
     /// From the connection to the Request, at the passive side.
     pub request_timeout: Duration,
-    /// From the Reply to the peer's first FPDU: a consumer may be slow to complete (NDK-CON-6).
+    /// From the Request to the consumer's answer, at the passive side; then the peer is refused. From the Reply to the
+    /// peer's first FPDU: a consumer may be slow to complete (NDK-CON-6).
     pub accept_timeout: Duration,
     /// From a disconnect to the acknowledgement of its FIN.
     pub disconnect_timeout: Duration,

@@ -5,13 +5,16 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use host_stack::{socket::OffloadPolicy, stream::Streams};
-use offload_engine::time::Duration;
+use host_stack::{
+    socket::{OffloadPolicy, Request},
+    stream::Streams,
+};
+use offload_engine::time::{Duration, Instant};
 use rdma_over_tcp::{
     ddp::{Msn, Stag, TaggedOffset},
     error::WireError,
     mpa::{Decoder, startup::FrameKind},
-    ndk::{DisconnectReason, NtStatus, ReadLimit},
+    ndk::{DisconnectReason, ListenerConfig, NtStatus, ReadLimit},
     rdmap::{
         Inbound, ReceivedTerminate, SendKind, TerminatePhase, parse, send_header, write_header,
     },
@@ -19,7 +22,7 @@ use rdma_over_tcp::{
 
 use crate::{
     foreign::{Side, Told},
-    raw::{DELAY, Peer, assert_place, bench, config, fpdu, listen},
+    raw::{DELAY, Peer, assert_place, bench, config, fpdu, initiator, listen, listen_with},
 };
 
 const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
@@ -174,6 +177,49 @@ fn no_reply() {
             assert!((2 * DELAY..SOON).contains(&took), "{policy:?}, {octets:02x?}: {took:?}");
             // The queue pair may try again (NDK-CON-1).
             assert!(!side.qp.is_connected());
+        }
+    }
+}
+
+// SEC-6.4.1-1, NDK-EP-9: connections that do not send their Request displace each other, oldest first, of one peer or of
+// the listener, and are counted. One that sends it is out of danger.
+#[test]
+fn silent_connections() {
+    let few_of_a_peer = ListenerConfig { backlog: 7, requests_max: 100, requests_per_peer_max: 3 };
+    let few = ListenerConfig { backlog: 7, requests_max: 3, requests_per_peer_max: 100 };
+    for policy in POLICIES {
+        for limits in [few, few_of_a_peer] {
+            let (mut bench, plan) = bench(policy, config());
+            let peer = Peer::new(&mut bench);
+            let remote = SocketAddr::new(plan.addresses[1], 7000);
+            let (_listener, mailbox) = listen_with(&mut bench, remote, limits);
+            let (reply, rows) = crossbeam_channel::bounded(1);
+            bench.pair.b.request(Request::List { reply });
+            let polite = peer.connect(&mut bench, remote);
+            peer.send(&mut bench, polite, initiator().request().to_vec());
+            peer.until(&mut bench, || !mailbox.lock().unwrap().is_empty());
+            let rows = rows.recv().unwrap();
+            assert_eq!(rows.iter().find_map(|row| row.send_q), Some(7), "the backlog");
+
+            let silent: Vec<_> = (0..5).map(|_| peer.connect(&mut bench, remote)).collect();
+            for handle in &silent[..2] {
+                let status = peer.receive_all(&mut bench, *handle).1;
+                assert!(status.error.is_some(), "{policy:?}: a reset: {status:?}");
+            }
+            assert_place(&mut bench, policy);
+            assert!(bench.pair.now < Instant::ZERO + SOON);
+            let is_open = |streams: &mut Streams, handle| !streams.status(handle).unwrap().closed;
+            for handle in silent[2..].iter().chain([&polite]) {
+                assert!(peer.now(&mut bench, |streams, _, _| is_open(streams, *handle)));
+            }
+            let counters = bench.adapters[1].counters();
+            assert_eq!((counters.requests_displaced, counters.connect_failure), (2, 2));
+
+            // A late Request is as good as an early one, and leaves room.
+            peer.send(&mut bench, silent[2], initiator().request().to_vec());
+            peer.until(&mut bench, || mailbox.lock().unwrap().len() == 2);
+            peer.connect(&mut bench, remote);
+            assert_eq!(bench.adapters[1].counters().requests_displaced, 2);
         }
     }
 }

@@ -22,7 +22,7 @@ use rdma_over_tcp::{
         Encoder, Slab,
         startup::{Initiator, RtrKind, RtrSet, StartupConfig},
     },
-    ndk::{AdapterConfig, Connector, Listener, NtStatus},
+    ndk::{AdapterConfig, Connector, Listener, ListenerConfig, NtStatus},
     rdmap::rtr_header,
 };
 
@@ -60,12 +60,21 @@ pub(crate) fn config() -> AdapterConfig {
 
 /// Listens on the second node's adapter.
 pub(crate) fn listen(bench: &mut Bench, at: SocketAddr) -> (Listener, Mailbox) {
+    listen_with(bench, at, ListenerConfig::default())
+}
+
+/// The same with limits.
+pub(crate) fn listen_with(
+    bench: &mut Bench,
+    at: SocketAddr,
+    config: ListenerConfig,
+) -> (Listener, Mailbox) {
     let mailbox = Mailbox::default();
     let inbox = mailbox.clone();
     let event = move |connector| inbox.lock().unwrap().push(connector);
     let listener = bench.adapters[1].create_listener(event).unwrap();
     let done = Told::default();
-    assert_eq!(listener.listen(at, done.tells()), NtStatus::PENDING);
+    assert_eq!(listener.listen_with(at, config, done.tells()), NtStatus::PENDING);
     bench.run(|| done.is_told()).unwrap();
     assert_eq!(done.take(), Some(NtStatus::SUCCESS));
     (listener, mailbox)

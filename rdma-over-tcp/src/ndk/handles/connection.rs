@@ -7,7 +7,7 @@ use super::{Access, Qp};
 use crate::{
     ndk::{DisconnectEvent, DisconnectReason, status::NtStatus},
     rnic::{
-        ConnectError, ReadLimit,
+        ConnectError, ListenerConfig, ReadLimit,
         connector::{self, ConnectionData},
         id::{ConnectorId, ListenerId},
         lifetime,
@@ -183,7 +183,18 @@ impl Listener {
         local: SocketAddr,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        self.access.with(|core, _| pending(core.listen(self.id, local, request(completion))))
+        self.listen_with(local, ListenerConfig::default(), completion)
+    }
+
+    /// As [`Listener::listen`], with limits of one's own (NDK-EP-9).
+    pub fn listen_with(
+        &self,
+        local: SocketAddr,
+        config: ListenerConfig,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        let completion = request(completion);
+        self.access.with(|core, _| pending(core.listen(self.id, local, config, completion)))
     }
 
     /// NdkControlConnectEvents: while paused, peers are refused as if nobody listened (NDK-EP-6).

@@ -6,4 +6,5 @@ mod errors;
 mod lifetimes;
 mod operations;
 mod sides;
+mod startup;
 mod truncation;

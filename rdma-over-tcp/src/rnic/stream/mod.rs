@@ -31,6 +31,7 @@ use super::{
     config::Config,
     connector::ConnectorState,
     id::{ConnectorId, ListenerId, QpId, StreamId},
+    listener::Place,
     objects::Objects,
     qp::Qp,
     read_limit::ReadLimit,
@@ -91,6 +92,8 @@ pub(crate) struct Stream {
     pub(crate) qp: Option<QpId>,
     /// Of a passive stream that no connector stands for yet.
     pub(crate) listener: Option<ListenerId>,
+    /// Its place among those of a listener whose Request is not complete.
+    pub(crate) awaiting: Option<(ListenerId, Place)>,
     /// Local and remote end, of a passive stream.
     pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
     phase: Phase,
@@ -131,10 +134,12 @@ impl Stream {
     pub(crate) fn passive(
         id: StreamId,
         listener: ListenerId,
+        place: Place,
         addresses: (SocketAddr, SocketAddr),
     ) -> Self {
         let mut stream = Self::new(id, Phase::Opening(None));
         stream.listener = Some(listener);
+        stream.awaiting = Some((listener, place));
         stream.addresses = Some(addresses);
         stream.is_established = true;
         stream
@@ -154,6 +159,7 @@ impl Stream {
             connector: None,
             qp: None,
             listener: None,
+            awaiting: None,
             addresses: None,
             phase,
             is_established: false,

@@ -44,6 +44,7 @@ impl Stream {
         outcome: Result<(), ConnectError>,
         reason: Option<EndReason>,
     ) {
+        self.leave_listener(objects);
         if let Some(id) = self.connector {
             let state = objects.connectors.get(id).map(|connector| connector.state);
             match state {
@@ -220,6 +221,11 @@ impl Stream {
     /// The deadline has passed.
     pub(crate) fn expire(&mut self, objects: &mut Objects) {
         self.deadline = None;
+        if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {
+            // The consumer has not answered.
+            objects.connection_failed(id, ConnectError::TimedOut);
+            return self.refuse();
+        }
         let reason = Some(WireError::MpaConnectionLost.into());
         self.end_connector(objects, Err(ConnectError::TimedOut), reason);
         self.abort();

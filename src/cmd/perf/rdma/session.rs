@@ -169,7 +169,7 @@ impl<'n> Dialogue<'n> {
         }
     }
 
-    fn silent(&self) -> Failure {
+    pub(super) fn silent(&self) -> Failure {
         match self.ended.reason() {
             Some(reason) => cut_off(reason),
             None => {
