@@ -41,7 +41,11 @@ mod time_wait;
 mod upkeep;
 mod upload;
 
-use alloc::{collections::BTreeMap, vec, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+    vec::Vec,
+};
 use core::{fmt, net::IpAddr};
 
 use hashbrown::HashMap;
@@ -116,6 +120,8 @@ pub struct Host {
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
     listeners: BTreeMap<u64, Listener>,
+    /// Those of `offloaded` whose target may not know the cached variables as they are.
+    outdated: BTreeSet<OffloadHandle>,
     /// Next hops are missing: when they are solicited next.
     seek_hops_at: Option<Instant>,
     /// Ethernet addresses of the gateways that have told theirs.
@@ -196,6 +202,7 @@ impl Host {
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            outdated: BTreeSet::new(),
             seek_hops_at: None,
             gateway_macs: BTreeMap::new(),
             paths: Paths::default(),
@@ -216,6 +223,7 @@ impl Host {
         self.timestamps.show(now);
         if core::mem::take(&mut self.tcp_changed) {
             self.tcp_since = now;
+            self.outdated.extend(self.offloaded.keys());
             self.push_all_updates(now);
         }
         let took = self.take_requests(now) | self.take_from_engines(now);

@@ -81,17 +81,21 @@ impl Host {
     fn connection_updates(&mut self, shard: ShardId) -> Vec<TcpBlock<UpdateNode<Box<TcpUpdate>>>> {
         let cached = self.config.cached();
         let mut nodes = Vec::new();
-        for (handle, offloaded) in &mut self.offloaded {
-            if let OffloadStage::With(context) = offloaded.stage
-                && offloaded.shard == shard
-                && offloaded.updating.is_none()
-                && offloaded.cached != cached
-            {
+        let Self { outdated, offloaded, .. } = self;
+        outdated.retain(|handle| {
+            let Some(offloaded) = offloaded.get_mut(handle) else { return false };
+            // One that is not there yet is looked at when it is.
+            let OffloadStage::With(context) = offloaded.stage else { return false };
+            if offloaded.shard != shard || offloaded.updating.is_some() {
+                return true;
+            }
+            if offloaded.cached != cached {
                 offloaded.updating = Some(cached);
                 let cached = Box::new(TcpUpdate::of(&offloaded.cached, cached));
                 nodes.push(Block::new(*handle, UpdateNode::Cached { context, cached }));
             }
-        }
+            false
+        });
         nodes
     }
 
