@@ -181,7 +181,7 @@ fn no_reply() {
     }
 }
 
-// SEC-6.4.1-1, NDK-EP-9: connections that do not send their Request displace each other, oldest first, of one peer or of
+// NDK-EP-9: connections that do not send their Request displace each other, oldest first, of one peer or of
 // the listener, and are counted. One that sends it is out of danger.
 #[test]
 fn silent_connections() {

@@ -269,6 +269,22 @@ fn startup_time_limits() {
     assert_eq!(connector.complete_connect(None, |_| {}), NtStatus::CONNECTION_ABORTED);
 }
 
+// A connection whose FIN is acknowledged may wait for its peer's, and then in TIME-WAIT, for long: without its buffers.
+#[test]
+fn a_connection_that_is_over_holds_no_buffers() {
+    let mut bench = Bench::new(1);
+    let (active, _passive) = connected(&mut bench);
+    let state = |bench: &Bench| std::format!("{:?}", bench.nodes[0].access.lock());
+    assert!(state(&bench).contains("Transmitter"));
+    let connector = active.connector.as_ref().unwrap();
+    assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert_eq!(bench.connections(), 1, "the peer has not ended its side");
+    let state = state(&bench);
+    assert!(state.contains("Ended") && !state.contains("Transmitter"), "{state}");
+}
+
 // NDK-DISC-1, -2, -4, -5, -6: posted requests arrive, then the flush; the peer gets its event and is not flushed.
 #[test]
 fn disconnect() {

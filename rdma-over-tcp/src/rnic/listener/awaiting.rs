@@ -69,7 +69,7 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    // SEC-6.4.1-1: one peer displaces its own connections only; of all the oldest goes.
+    // One peer displaces its own connections only; of all the oldest goes.
     #[test]
     fn the_oldest_makes_room() {
         let mut awaiting = Awaiting::default();

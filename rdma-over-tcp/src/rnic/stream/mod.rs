@@ -84,7 +84,7 @@ struct Operation {
     is_established: bool,
 }
 
-/// A connection.
+/// A connection. One that is over holds no memory but this.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
@@ -114,6 +114,8 @@ pub(crate) struct Stream {
     pub(crate) is_recalling: bool,
     pub(crate) history: History,
 }
+
+const _: () = assert!(size_of::<Stream>() <= 768);
 
 impl Stream {
     pub(crate) fn active(
@@ -286,6 +288,9 @@ impl Stream {
                     objects.connection_ended(connector, Ok(()));
                     self.detach();
                 }
+                // The transport may keep it for long, in TIME-WAIT: without the buffers.
+                self.phase = Phase::Ended;
+                self.startup_octets = Vec::new();
             }
             StreamEvent::Reset | StreamEvent::Released => {
                 self.lost(objects, ConnectError::Aborted);
