@@ -165,7 +165,7 @@ impl Talk<'_> {
     }
 
     /// As [`Self::on_one_tap`], offloaded from its first byte, and hardly anything is sent twice: a kernel
-    /// that waits for a processor for 2 ms gets a tail loss probe (RFC 8985 s7), and a reader that does gets
+    /// that waits for a processor for 2 ms gets a tail loss probe (RFC 8985 §7), and a reader that does gets
     /// its socket's backlog full, which loses a segment. Segments hold at most `mtu` bytes; each list ends
     /// in a push (CH-SND-5). The counters may miss what was in flight last, [`IN_FLIGHT_BYTES_MAX`].
     fn cleanly(self, mtu: u64) {

@@ -139,7 +139,7 @@ fn wireshark_sees_the_same_in_super_segments() {
 }
 
 /// Runs until Wireshark has nothing to say, at most [`TRIES`] times: when a machine keeps a node from its
-/// processor for more than 10 ms its peer's TCP probes, and rightly so (RFC 8985 s7).
+/// processor for more than 10 ms its peer's TCP probes, and rightly so (RFC 8985 §7).
 fn run_clean(scratch: &Scratch, options: &str) {
     for _ in 0..TRIES {
         run(lab(scratch, options));
@@ -149,7 +149,7 @@ fn run_clean(scratch: &Scratch, options: &str) {
     }
 }
 
-/// RFC 5044 s7.1, RFC 6581 s9: revision 2 with S, no markers, CRC; then everything in order.
+/// RFC 5044 §7.1, RFC 6581 §9: revision 2 with S, no markers, CRC; then everything in order.
 fn judge(file: &Path) {
     tshark::assert_clean(file, &[]);
     let frames = capture::read(file).unwrap();
@@ -162,7 +162,7 @@ fn judge(file: &Path) {
     for startup in [request, reply] {
         assert_eq!((startup.revision, startup.enhanced), (2, true));
         assert!(startup.crc && !startup.markers && !startup.reject);
-        assert!(startup.private_data.len() >= 4, "RFC 6581 s9.1 has four octets");
+        assert!(startup.private_data.len() >= 4, "RFC 6581 §9.1 has four octets");
     }
     Conversation::of(&pdus, 0).assert_orderly();
     let all = [Conversation::opcodes(initiator), Conversation::opcodes(responder)].concat();

@@ -169,7 +169,7 @@ fn finish(mut flue: Process, peer: KernelPeer, flue_bytes: u64, kernel_bytes: u6
     Counted::of(&mut flue)
 }
 
-/// RFC 1191 s6, RFC 8201 s5: the router's message is enough. One reduction, one flight sent again, and
+/// RFC 1191 §6, RFC 8201 §5: the router's message is enough. One reduction, one flight sent again, and
 /// neither a time-out nor a recovery that is not loss's.
 fn a_router_that_tells(v6: bool, mtu: u32, options: &str) {
     if lacks(NEEDS) {
@@ -188,7 +188,7 @@ fn a_router_that_tells(v6: bool, mtu: u32, options: &str) {
     });
 }
 
-/// RFC 2923 s2.1: three time-outs find out what nobody tells; with a link below 1064 bytes three more.
+/// RFC 2923 §2.1: three time-outs find out what nobody tells; with a link below 1064 bytes three more.
 fn a_router_that_is_silent(v6: bool, mtu: u32, options: &str, reductions: u64) {
     if lacks(NEEDS) {
         return;
@@ -283,7 +283,7 @@ fn marks(kernel_opens: bool, kernel_ecn: &str, options: &str) -> (Counted, Names
     (counted, kernel, marked)
 }
 
-/// RFC 3168 s6.1: each side's marks are echoed to the other, answered, and ended by CWR; nothing is lost.
+/// RFC 3168 §6.1: each side's marks are echoed to the other, answered, and ended by CWR; nothing is lost.
 fn marks_are_answered(kernel_opens: bool, kernel_ecn: &str, options: &str) {
     if lacks(NEEDS) {
         return;

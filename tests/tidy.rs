@@ -144,15 +144,15 @@ fn rule_ids(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `CH s9.2` and `CH 9.2` in a line, as `CH 9.2`: topics of the chimney's design guide.
+/// `CH §9.2` and its like in a line: topics of the chimney's design guide.
 fn topics(line: &str) -> Vec<String> {
     let words = line.split([' ', ',', ';', ':', '(', ')']).map(|word| word.trim_end_matches('.'));
     let words: Vec<&str> = words.collect();
     let number = |word: &str| {
-        let number = word.strip_prefix('s').unwrap_or(word);
+        let number = word.strip_prefix('§')?;
         let is_topic = number.split('.').count() == 2
             && number.split('.').all(|part| part.parse::<u8>().is_ok());
-        is_topic.then(|| format!("CH {number}"))
+        is_topic.then(|| format!("CH §{number}"))
     };
     words.windows(2).filter(|pair| pair[0] == "CH").filter_map(|pair| number(pair[1])).collect()
 }
@@ -192,7 +192,7 @@ fn every_rule_that_code_cites_is_in_the_conformance_documents() {
     let lines: Vec<&str> = documents.flat_map(|(_, text)| text.lines()).collect();
     let defined: Vec<&str> = lines.iter().flat_map(|line| rule_ids(line)).collect();
     let is_topic = |topic: &str| {
-        let number = topic.trim_start_matches("CH ");
+        let number = topic.trim_start_matches("CH §");
         let mut rows = lines.iter().filter(|line| line.starts_with("| CH "));
         rows.any(|row| row.split([' ', ',']).any(|word| word == number))
     };

@@ -13,7 +13,7 @@ std::thread_local! {
     static TSVAL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The timestamp clock of a host (RFC 7323 s5.4): milliseconds plus a random offset.
+/// The timestamp clock of a host (RFC 7323 §5.4): milliseconds plus a random offset.
 ///
 /// A connection that moves to the target takes its current value along (`ts_time`), and the target
 /// continues it. The clock that an uploaded connection finds here has gone on meanwhile, but the target's
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    // RFC 7323 s5.4: what a connection brings along is not undercut, and the clock goes on from there.
+    // RFC 7323 §5.4: what a connection brings along is not undercut, and the clock goes on from there.
     #[test]
     fn the_clock_waits_for_its_own_time() {
         let mut clock = TimestampClock::new(u32::MAX - 1);

@@ -41,7 +41,11 @@ mod time_wait;
 mod upkeep;
 mod upload;
 
-use alloc::{collections::BTreeMap, vec, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+    vec::Vec,
+};
 use core::{fmt, net::IpAddr};
 
 use hashbrown::HashMap;
@@ -92,11 +96,11 @@ pub const BACKLOG_MAX: usize = 128;
 pub const HELD_FRAMES_MAX: usize = TO_HOST_FRAMES_MAX;
 /// Bytes of these frames.
 pub const HELD_BYTES_MAX: usize = EARLY_BYTES_MAX;
-/// How long an accepted connection's handshake may take (RFC 9293 s3.8.3, MUST-23: a SYN is sent again for three
+/// How long an accepted connection's handshake may take (RFC 9293 §3.8.3, MUST-23: a SYN is sent again for three
 /// minutes at least). The opener may be in ESTABLISHED since the first SYN-ACK: a shorter wait than its search for a
 /// neighbor that has moved would cost it the connection.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(180);
-/// How long a connection in the host retransmits without an answer (RFC 9293 s3.8.3, R2): as long as Linux by default
+/// How long a connection in the host retransmits without an answer (RFC 9293 §3.8.3, R2): as long as Linux by default
 /// (`tcp_retries2`). smoltcp's time-out doubles up to 60 s, so of the 100 s that the RFC asks for two retransmissions
 /// may be left.
 pub const RETRANSMISSION_MAX: Duration = Duration::from_secs(924);
@@ -116,6 +120,8 @@ pub struct Host {
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
     listeners: BTreeMap<u64, Listener>,
+    /// Those of `offloaded` whose target may not know the cached variables as they are.
+    outdated: BTreeSet<OffloadHandle>,
     /// Next hops are missing: when they are solicited next.
     seek_hops_at: Option<Instant>,
     /// Known Ethernet addresses of gateways.
@@ -196,6 +202,7 @@ impl Host {
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            outdated: BTreeSet::new(),
             seek_hops_at: None,
             gateway_macs: BTreeMap::new(),
             paths: Paths::default(),
@@ -216,6 +223,7 @@ impl Host {
         self.timestamps.show(now);
         if core::mem::take(&mut self.tcp_changed) {
             self.tcp_since = now;
+            self.outdated.extend(self.offloaded.keys());
             self.push_all_updates(now);
         }
         let took = self.take_requests(now) | self.take_from_engines(now);

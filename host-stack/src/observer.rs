@@ -10,7 +10,7 @@
 //! accept ECN and to echo marks. What smoltcp sends is not ECN-capable, so no echo ever comes for it.
 //!
 //! It takes the time of one segment in each round trip, beginning with the SYN, so that the target need not
-//! start with a time-out of one second (RFC 6298 s2). What is sent again gives no sample (Karn, s3).
+//! start with a time-out of one second (RFC 6298 §2). What is sent again gives no sample (Karn, §3).
 //!
 //! A flow is made by our SYN, or by a SYN that a listening socket has taken; so there are never more
 //! half-open flows than the listeners' backlogs and the connects under way. It has no timers and
@@ -25,7 +25,7 @@ use offload_engine::{
 
 use crate::wire::{Acknowledgement, ECN_OFFER, Segment, SynOptions};
 
-/// What smoltcp's RTO starts from, and never falls below (RFC 6298 s2.4).
+/// What smoltcp's RTO starts from, and never falls below (RFC 6298 §2.4).
 pub(crate) const RTO_TICKS: Ticks = 1_000;
 
 /// What was agreed by the two SYNs.
@@ -41,7 +41,7 @@ pub(crate) struct Agreed {
     pub(crate) sack: bool,
     /// Timestamps on every segment.
     pub(crate) timestamps: bool,
-    /// ECN (RFC 3168 s6.1.1).
+    /// ECN (RFC 3168 §6.1.1).
     pub(crate) ecn: bool,
 }
 
@@ -55,7 +55,7 @@ struct Syn {
     ecn: bool,
 }
 
-/// The peer's window and what it was last taken from (RFC 9293 s3.10.7.4).
+/// The peer's window and what it was last taken from (RFC 9293 §3.10.7.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SendWindow {
     pub(crate) snd_wnd: u32,
@@ -64,7 +64,7 @@ pub(crate) struct SendWindow {
     snd_wl2: SeqNum,
 }
 
-/// Round-trip time as the host sees it (RFC 6298 2.2, 2.3).
+/// Round-trip time as the host sees it (RFC 6298 §2.2, §2.3).
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTrips {
     /// Smoothed, and its variance; `None` before the first sample.
@@ -119,7 +119,7 @@ pub(crate) struct Flow {
     ours: Option<Syn>,
     theirs: Option<Syn>,
     agreed: Option<Agreed>,
-    /// A CE mark has come, and no CWR since (RFC 3168 s6.1.3).
+    /// A CE mark has come, and no CWR since (RFC 3168 §6.1.3).
     pub(crate) ecn_echo: bool,
     /// Where the peer's last acceptable segment came from.
     pub(crate) peer_mac: MacAddress,
@@ -319,7 +319,7 @@ impl Flow {
         self.peer_mac = frame.source_mac;
         self.last_received_at = now;
         self.note_marks(frame);
-        // RFC 7323 s4.3: only a segment that Last.ACK.sent lies at or beyond may move TS.Recent.
+        // RFC 7323 §4.3: only a segment that Last.ACK.sent lies at or beyond may move TS.Recent.
         if let Some(timestamps) = frame.timestamps
             && SeqNum(timestamps.value).is_at_or_after(SeqNum(self.ts_recent))
             && frame.seq.is_at_or_before(self.acknowledged)
@@ -364,7 +364,7 @@ impl Flow {
         self.agree();
     }
 
-    /// RFC 9293 s3.10.7.4: the segment touches the window that we have advertised.
+    /// RFC 9293 §3.10.7.4: the segment touches the window that we have advertised.
     fn acceptable(&self, frame: &Segment<'_>) -> bool {
         (frame.seq + frame.sequence_len()).is_at_or_after(self.acknowledged)
             && frame.seq.is_at_or_before(self.right_edge)
@@ -400,7 +400,7 @@ impl Flow {
     /// over data in flight; to be asked before [`Flow::incoming`]. Of two acknowledgements that differ in their window
     /// alone the older may come last. smoltcp would take its window; and its retransmission timer, when it expires
     /// behind a closed window, stops and does not become the persist timer. So data in flight stay inside the window,
-    /// and nothing new does (RFC 9293 s3.8.6, SHLD-15, MAY-7).
+    /// and nothing new does (RFC 9293 §3.8.6, SHLD-15, MAY-7).
     pub(crate) fn kept_window(&self, frame: &Segment<'_>) -> Option<u16> {
         let has = |flag| frame.flags.contains(flag);
         let is_old = frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max);
@@ -416,7 +416,7 @@ impl Flow {
         (window > frame.window).then_some(window)
     }
 
-    /// RFC 3168 s6.1.3: a mark on data, or the answer to our echo.
+    /// RFC 3168 §6.1.3: a mark on data, or the answer to our echo.
     fn note_marks(&mut self, frame: &Segment<'_>) {
         if !self.agreed.is_some_and(|agreed| agreed.ecn) || frame.payload_len == 0 {
             return;
@@ -427,7 +427,7 @@ impl Flow {
 
     /// The flags that ECN adds to a segment that is about to leave; `willing`: ECN may be agreed on.
     /// A SYN that is repeated does not offer it: a middlebox may have dropped the first because
-    /// of it (RFC 3168 s6.1.1.1).
+    /// of it (RFC 3168 §6.1.1.1).
     pub(crate) fn ecn_flags(&self, frame: &Segment<'_>, willing: bool) -> Flags {
         let has_ack = frame.flags.contains(Flags::ACK);
         if frame.flags.contains(Flags::RST) {
@@ -447,7 +447,7 @@ impl Flow {
 
     /// Takes from a segment that is about to leave what the peer's window has no room for, and has not been sent yet.
     /// smoltcp's fast retransmission fills a segment, however small the window; and from behind it come its next
-    /// segments, acknowledgements among them, which the peer would not accept there (RFC 9293 s3.8.6, s3.10.7.4).
+    /// segments, acknowledgements among them, which the peer would not accept there (RFC 9293 §3.8.6, §3.10.7.4).
     /// Returns whether the segment is another one now.
     fn confine(&mut self, frame: &mut Segment<'_>) -> bool {
         if self.agreed.is_none() || frame.flags.contains(Flags::SYN) {

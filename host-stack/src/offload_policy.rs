@@ -97,7 +97,7 @@ mod tests {
         UploadReason::HighOutOfOrderPackets,
     ];
 
-    // CH s8.2: each reason is one or the other.
+    // CH §8.2: each reason is one or the other.
     #[test]
     fn reasons_are_mandatory_or_optional() {
         let mandatory = [

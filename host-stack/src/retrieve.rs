@@ -1,6 +1,6 @@
 //! Makes smoltcp read the parts of a segment that it would leave unread.
 //!
-//! RFC 9293 s3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves
+//! RFC 9293 §3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves
 //! some things unread:
 //!
 //! * The acknowledgement of a segment outside its window. It answers such a segment and drops it. But its own
@@ -64,7 +64,7 @@ pub(crate) fn retrieve(
     }
     let Standing { snd_una, rcv_nxt, fin_heard } = standing;
     let is_new = segment.ack.is_after(snd_una);
-    // RFC 5961 s5.2: nothing that was not sent. What is old lies within a window, and with its FIN, of RCV.NXT; a
+    // RFC 5961 §5.2: nothing that was not sent. What is old lies within a window, and with its FIN, of RCV.NXT; a
     // peer that has filled the window sends from its right edge.
     let oldest = rcv_nxt - (WINDOW_FIELD_MAX << scale) - 1;
     if segment.ack.is_before(snd_una)
@@ -96,7 +96,7 @@ pub(crate) fn retrieve(
     Given { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
 }
 
-/// Both SYNs are acknowledged, and the connection is not over (RFC 9293 s3.3.2).
+/// Both SYNs are acknowledged, and the connection is not over (RFC 9293 §3.3.2).
 const fn is_synchronized(state: State) -> bool {
     !matches!(state, State::Closed | State::Listen | State::SynSent | State::SynReceived)
 }

@@ -10,7 +10,7 @@ use offload_engine::{
 };
 use smoltcp::socket::tcp::State;
 
-/// A state of RFC 9293 s3.3.2, by the name that ss gives it.
+/// A state of RFC 9293 §3.3.2, by the name that ss gives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketState {
     /// LISTEN.

@@ -208,7 +208,7 @@ pub enum HostError {
     /// Retransmission limit.
     #[error("TCP: peer does not answer (retransmission limit)")]
     RetransmissionLimit,
-    /// Retransmission limit, with the last ICMP error (RFC 9293 SHLD-25, RFC 5461 s2).
+    /// Retransmission limit, with the last ICMP error (RFC 9293 SHLD-25, RFC 5461 §2).
     #[error("TCP: peer does not answer (retransmission limit); ICMP: {0}")]
     Unanswered(SoftError),
     /// The target refused the connection and it could not be kept in the host.
@@ -324,7 +324,7 @@ pub enum Notice {
         data: Bytes,
     },
     /// Lists are complete, in order: SUCCESS, the peer has acknowledged their bytes; REQUEST_ABORTED, the connection
-    /// has ended before (CH s6.2).
+    /// has ended before (CH §6.2).
     Sent {
         /// Which connection.
         handle: OffloadHandle,

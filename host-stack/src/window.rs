@@ -8,7 +8,7 @@
 //! So the SYN announces the scale of the target's limit, and every window that smoltcp states is
 //! divided by the difference. Nothing else changes: smoltcp's window is in bytes, and the wire's is the same
 //! number of bytes rounded down, by less than a unit of the wire's scale (128 bytes for 4 MiB; RFC 7323
-//! s2.4 expects such rounding).
+//! §2.4 expects such rounding).
 
 use offload_engine::tcp::Flags;
 
@@ -77,7 +77,7 @@ fn scale_option(segment: &[u8]) -> Option<usize> {
     None
 }
 
-/// Overwrites bytes of the segment, and updates its checksum word by word (RFC 1624 s3).
+/// Overwrites bytes of the segment, and updates its checksum word by word (RFC 1624 §3).
 fn replace(segment: &mut [u8], at: usize, new: &[u8]) {
     for (at, &new) in (at..).zip(new) {
         let word = at & !1;
@@ -114,7 +114,7 @@ mod tests {
         wire::forged(tcp, if syn { "SA" } else { "A" }, 4, b"odd")
     }
 
-    // RFC 7323 s2.2: what a SYN announces, wherever the option stands; the checksum stays right, the rest as it is.
+    // RFC 7323 §2.2: what a SYN announces, wherever the option stands; the checksum stays right, the rest as it is.
     #[test]
     fn a_syn_announces_the_larger_scale() {
         use TcpOptionElement::{
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    // RFC 7323 s2.3: every other window counts in the larger unit.
+    // RFC 7323 §2.3: every other window counts in the larger unit.
     #[test]
     fn windows_are_divided() {
         for v6 in [false, true] {

@@ -18,7 +18,7 @@ use offload_engine::{
 pub(crate) struct SynOptions {
     /// Maximum segment size; `None`: absent, or 0, which counts as absent.
     pub(crate) mss: Option<u16>,
-    /// Window scale, 0..=14 (RFC 7323 s2.3: a larger one counts as 14).
+    /// Window scale, 0..=14 (RFC 7323 §2.3: a larger one counts as 14).
     pub(crate) window_scale: Option<u8>,
     /// SACK permitted.
     pub(crate) sack: bool,
@@ -27,7 +27,7 @@ pub(crate) struct SynOptions {
 /// Bytes of a TCP header without options.
 const TCP_HEADER_BYTES_MIN: usize = 20;
 
-/// Largest window scale (RFC 7323 s2.3).
+/// Largest window scale (RFC 7323 §2.3).
 pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
 
 /// A TCP segment: what the host reads of its frame, and changes of it.
@@ -50,7 +50,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) is_well_formed: bool,
 }
 
-/// The flags by which a SYN offers ECN (RFC 3168 s6.1.1).
+/// The flags by which a SYN offers ECN (RFC 3168 §6.1.1).
 pub(crate) const ECN_OFFER: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
 
 /// Adds flags to the TCP header at `tcp_at` of a frame whose checksum is right, and keeps it right
@@ -167,7 +167,7 @@ impl<'a> Segment<'a> {
         Way { macs, from: self.frame.flow.remote(), to: self.frame.flow.local() }
     }
 
-    /// Offers ECN, if it is a SYN without ACK (RFC 3168 s6.1.1: an ECN-setup SYN).
+    /// Offers ECN, if it is a SYN without ACK (RFC 3168 §6.1.1: an ECN-setup SYN).
     pub(crate) const fn offers_ecn(&self) -> bool {
         self.flags.contains(ECN_OFFER)
     }
@@ -250,7 +250,7 @@ pub(crate) fn data_frame(
     write(stamped(builder, ack.timestamps)?, payload)
 }
 
-/// An RST for a connection that could not be kept: at SND.NXT, which the peer accepts (RFC 5961 s3.2).
+/// An RST for a connection that could not be kept: at SND.NXT, which the peer accepts (RFC 5961 §3.2).
 pub(crate) fn reset_frame(state: &ConnectionState, source_mac: MacAddress) -> Option<Vec<u8>> {
     let tcp = &state.tcp;
     let path = &state.path.constant;
@@ -322,7 +322,7 @@ mod tests {
 
     use super::{Frame, empty_frame, forged, parse};
 
-    // RFC 7323 s3.2: once agreed on, timestamps are in every segment, also in one that the host makes of another.
+    // RFC 7323 §3.2: once agreed on, timestamps are in every segment, also in one that the host makes of another.
     #[test]
     fn an_empty_frame_says_what_the_segment_says() {
         let stamps = [TcpOptionElement::Timestamp(77, 88)];
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    // RFC 8200 s3: where smoltcp sees no segment, nothing is to be learned of one. Nothing of IPv6's header is
+    // RFC 8200 §3: where smoltcp sees no segment, nothing is to be learned of one. Nothing of IPv6's header is
     // under a checksum, so a damaged length comes through.
     #[test]
     fn a_length_of_nothing_is_a_bad_header() {
@@ -366,7 +366,7 @@ mod tests {
         assert!(matches!(parse(&frame), Frame::BadHeader));
     }
 
-    // RFC 1071 s2: one's complement has two zeros.
+    // RFC 1071 §2: one's complement has two zeros.
     #[test]
     fn a_checksum_of_nothing_is_right_either_way() {
         let frame = |v6: bool, word: u16| {

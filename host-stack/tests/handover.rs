@@ -299,7 +299,7 @@ fn streams_survive_the_hand_over() {
     assert!(runs < SUITE.seeds || uploads > runs, "{uploads} uploads in {runs} runs");
 }
 
-// RFC 9293 s3.10.7.4: two ends that stay in the host do not talk past each other, whatever both lose.
+// RFC 9293 §3.10.7.4: two ends that stay in the host do not talk past each other, whatever both lose.
 #[test]
 fn two_ends_in_the_host_arrive() {
     let in_host = |seed| {

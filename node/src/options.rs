@@ -27,14 +27,14 @@ pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
 pub const TAP_DEFAULT: &str = "flue0";
 /// Bytes of an Ethernet MTU.
 pub const MTU_DEFAULT_BYTES: u16 = 1500;
-/// MTUs of a node: IPv6 demands the smallest of every link (RFC 8200 section 5); the largest is a TAP's, 65 535 octets
+/// MTUs of a node: IPv6 demands the smallest of every link (RFC 8200 §5); the largest is a TAP's, 65 535 octets
 /// less the Ethernet header.
 pub const MTU_RANGE_BYTES: RangeInclusive<i64> = 1280..=65_521;
 /// TcpMaximumRetransmissions of a node for which none is given.
 pub const MAX_RETRANSMISSIONS_DEFAULT: u8 = 15;
 /// Largest receive window of a node for which none is given: 4 MiB.
 pub const RECEIVE_WINDOW_DEFAULT_BYTES: u32 = 4 * 1024 * 1024;
-/// Largest receive windows that can be chosen, bytes; 1 GiB is what a scaled window can say (RFC 7323 s2.3).
+/// Largest receive windows that can be chosen, bytes; 1 GiB is what a scaled window can say (RFC 7323 §2.3).
 pub const RECEIVE_WINDOW_RANGE_BYTES: RangeInclusive<i64> = 4096..=1 << 30;
 /// Frames that the kernel can be told to keep for a TAP's reader; a queue of the most takes 8 MB.
 pub const TXQUEUELEN_RANGE: RangeInclusive<i64> = 1..=1_000_000;

@@ -181,7 +181,7 @@ pub struct SegmentHeader<'a> {
     pub ecn: Ecn,
 }
 
-/// The two ECN bits of an IP header (RFC 3168 s5).
+/// The two ECN bits of an IP header (RFC 3168 §5).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(u8)]
 pub enum Ecn {
@@ -225,9 +225,9 @@ pub struct PathError {
 /// The kind of an ICMP error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathErrorKind {
-    /// "Fragmentation needed and DF set" (RFC 1191 s4), "packet too big" (RFC 4443 s3.2).
+    /// "Fragmentation needed and DF set" (RFC 1191 §4), "packet too big" (RFC 4443 §3.2).
     TooBig {
-        /// MTU of the next hop, in bytes; 0: the router does not report it (RFC 1191 s5).
+        /// MTU of the next hop, in bytes; 0: the router does not report it (RFC 1191 §5).
         next_hop_mtu: u32,
         /// Bytes of the quoted IP packet, as its header has them.
         packet_len: u32,
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        // RFC 9293 s3.4: order within half the space, across the wrap.
+        // RFC 9293 §3.4: order within half the space, across the wrap.
         #[test]
         fn order_holds_across_the_wrap(base: u32, ahead in 1u32..0x8000_0000) {
             let (a, b) = (SeqNum(base), SeqNum(base) + ahead);

@@ -127,7 +127,7 @@ pub struct TcpConst {
     pub local_mss: u16,
     /// RSS hash of the connection's receive data.
     pub hash_value: u32,
-    /// ECN was agreed on by the SYNs (RFC 3168 s6.1.1). Not in Windows' structure.
+    /// ECN was agreed on by the SYNs (RFC 3168 §6.1.1). Not in Windows' structure.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub ecn_enabled: bool,
 }
@@ -165,7 +165,7 @@ pub struct TcpCached {
     pub user_priority: u8,
 }
 
-/// What stands for 0 in the keep-alive variables (CH s9.2). With an idle time of nothing probes would never end.
+/// What stands for 0 in the keep-alive variables (CH §9.2). With an idle time of nothing probes would never end.
 const KEEP_ALIVE_TICKS: Ticks = 1_000;
 const KEEP_ALIVE_PROBES: u8 = 10;
 
@@ -320,7 +320,7 @@ pub struct TcpDelegated {
     /// Retransmit, persist or FIN_WAIT_2 timer.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub retransmit: TimerState,
-    /// A CE mark has come, and no CWR since: ECE is due (RFC 3168 s6.1.3). Not in Windows' structure.
+    /// A CE mark has come, and no CWR since: ECE is due (RFC 3168 §6.1.3). Not in Windows' structure.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub ecn_echo: bool,
 }
@@ -350,7 +350,7 @@ pub struct ConnectionState {
     /// Acknowledged bytes left of RCV.NXT that no consumer has taken yet (CH-DEL-3).
     pub buffered_data: Vec<Bytes>,
     /// Bytes right of RCV.NXT that a SACK has promised to keep. Not in Windows' structure, where they
-    /// are dropped; dropping them would renege (RFC 2018 s8).
+    /// are dropped; dropping them would renege (RFC 2018 §8).
     pub out_of_order: Vec<(SeqNum, Bytes)>,
 }
 

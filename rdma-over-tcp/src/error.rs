@@ -48,6 +48,31 @@ pub enum Fault {
     Local,
 }
 
+/// How far the peer's stream had come when its FIN cut it off. MPA counts a FIN among the losses of the connection
+/// ([`WireError::MpaConnectionLost`]); only one behind a whole message is an orderly end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Truncation {
+    /// Within an FPDU.
+    Fpdu,
+    /// Between two FPDUs of a message, before the one with the last segment.
+    Message,
+}
+
+/// Why an established connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// An error with layer, type and code: of a Terminate that was sent or received, or that would say it.
+    Error(ErrorNumber),
+    /// The peer's FIN came too early.
+    Truncated(Truncation),
+}
+
+impl From<WireError> for EndReason {
+    fn from(error: WireError) -> Self {
+        Self::Error(error.number())
+    }
+}
+
 macro_rules! wire_errors {
     ($($name:ident = $layer:literal / $etype:literal / $code:literal, $fault:ident, $text:literal;)*) => {
         /// An error with a number of its own on the wire.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 11] = [
     ("mpa", "src/mpa/tests.rs"),
     ("startup", "src/mpa/startup/tests.rs"),
     ("crc", "src/mpa/crc.rs"),
@@ -11,6 +11,9 @@ const FILES: [(&str, &str); 8] = [
     ("error", "src/error.rs"),
     ("vectors", "tests/vectors.rs"),
     ("siw_captures", "tests/siw_captures.rs"),
+    ("truncation", "src/ndk/tests/truncation.rs"),
+    ("bad_peers", "tests/simulation/bad_peers.rs"),
+    ("reads", "tests/simulation/reads.rs"),
 ];
 
 fn read(path: &str) -> String {

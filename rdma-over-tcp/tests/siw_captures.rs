@@ -260,7 +260,7 @@ fn terminates_tell_what_went_wrong() {
         let terminate = received.meant();
         assert_eq!(terminate.number.known(), expected, "{name}");
         let sent = Segment::parse(decoded.client.ulpdus.last().unwrap()).unwrap().0;
-        let returned = terminate.segment.unwrap();
+        let returned = terminate.segment().unwrap();
         match (sent, returned) {
             (Segment::Tagged(_), _) => {
                 assert_eq!(returned, sent, "{name}");

@@ -137,7 +137,7 @@ mod tests {
         TcpQueried { delegated: delegated(), send_backlog_size: 22, receive_backlog_size: 21 }
     }
 
-    // CH s3.6, in the order of declaration; a timer that does not run is -1, one that is due 0.
+    // CH §3.6, in the order of declaration; a timer that does not run is -1, one that is due 0.
     #[test]
     fn delegated_members_have_windows_names() {
         let document = tcp_delegated(&queried());
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(document["SendBacklogSize"], 22);
     }
 
-    // CH s3.1 to s3.5: three objects, each in its classes.
+    // CH §3.1 to §3.5: three objects, each in its classes.
     #[test]
     fn each_object_has_its_classes() {
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);

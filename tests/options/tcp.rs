@@ -82,7 +82,7 @@ fn congestion_control(bench: &Bench) {
     assert!(windows[0] <= 14_600 && windows[1] == windows[0], "{windows:?}");
     assert!(windows[2] >= 1 << 30, "{windows:?}");
     let losses = ["cubic", "newreno"].map(|name| after_loss(bench, name));
-    // RFC 9438 s4.6: to seven tenths; RFC 5681 s3.1: to one half.
+    // RFC 9438 §4.6: to seven tenths; RFC 5681 §3.1: to one half.
     assert!(losses[0] > 0.6 && losses[1] < 0.6, "{losses:?}");
 }
 

@@ -70,6 +70,8 @@ fn public() -> BTreeMap<&'static str, Value> {
         time_wait, receive_buffer, send_buffer, receive_window_max]);
     known
         .extend(fields!["OffloadRules", host_stack::offload_policy::OffloadRules::default(); rest]);
+    known.extend(fields!["ListenerConfig", rdma_over_tcp::rnic::ListenerConfig::default();
+        backlog, requests_max, requests_per_peer_max]);
     known.extend(fields!["rnic::Config", rdma_over_tcp::rnic::Config::default();
         reply_timeout, request_timeout, accept_timeout, connect_timeout, disconnect_timeout, terminate_timeout]);
     known.extend(fields!["Capabilities", Capabilities::default();
@@ -130,7 +132,6 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
         host_stack::stream::RECEIVE_QUEUE_BYTES_MAX,
         rdma_over_tcp::mpa::MULPDU_MAX,
         rdma_over_tcp::mpa::startup::PRIVATE_DATA_OCTETS_MAX,
-        rdma_over_tcp::rnic::BACKLOG,
         rdma_over_tcp::rnic::COPY_ASIDE_MAX,
         rdma_over_tcp::rnic::PAGE_SIZE,
     ];

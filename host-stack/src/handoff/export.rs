@@ -37,7 +37,7 @@ use crate::{
 
 /// Beyond smoltcp's limit of one challenge ACK a second.
 const CHALLENGE_PAUSE: Duration = Duration::from_secs(2);
-/// MSS assumed when the peer announced none (RFC 9293 s3.7.1), IPv4 and IPv6.
+/// MSS assumed when the peer announced none (RFC 9293 §3.7.1), IPv4 and IPv6.
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
 
 /// What the socket does not hold.

@@ -13,7 +13,7 @@
 //! | CLOSING, TIME-WAIT | the peer's FIN comes after ours. Before ours has left: a CLOSE-WAIT to be closed |
 //!
 //! The replay's clock lies before the present, by what the connection has already waited for an acknowledgement: so
-//! smoltcp's retransmission timer, an RTO of one second, is due when the carried one is (CH s10.1), or earlier if
+//! smoltcp's retransmission timer, an RTO of one second, is due when the carried one is (CH §10.1), or earlier if
 //! that had backed off. However often a connection moves, what is lost is sent again in time.
 //!
 //! The receive buffer covers the edge that was advertised, and no more than is needed for that: its scale may be
@@ -46,7 +46,7 @@ use crate::{
     copy::send_piece, observer::RTO_TICKS, window::scale_of_buffer, wire::WINDOW_SCALE_MAX,
 };
 
-/// The largest receive buffer, bytes: what a scaled window can be (RFC 7323 s2.3).
+/// The largest receive buffer, bytes: what a scaled window can be (RFC 7323 §2.3).
 const BUFFER_BYTES_MAX: usize = 1 << 30;
 
 /// Why a connection could not be imported.
@@ -61,7 +61,7 @@ pub(crate) enum ImportError {
     /// More received data than any receive buffer of the connection's window scale holds.
     #[error("received data do not fit the window scale")]
     ReceiveData,
-    /// smoltcp has not drawn the ISN that was asked for, or announced another window scale (s3.3).
+    /// smoltcp has not drawn the ISN that was asked for, or announced another window scale (§3.3).
     #[error("smoltcp would not open with the connection's ISN and window scale")]
     Syn,
     /// The socket did not follow the replay.
@@ -203,7 +203,7 @@ impl<'a> Replay<'a> {
         self.finish(stage, socket, send_buffer, beyond)
     }
 
-    /// The peer's FIN came when ours had been sent (RFC 9293 s3.6): simultaneous close, or the second half of an
+    /// The peer's FIN came when ours had been sent (RFC 9293 §3.6): simultaneous close, or the second half of an
     /// orderly one. That decides who waits in TIME-WAIT.
     fn fin_comes_late(&self) -> bool {
         match self.delegated.state {
@@ -449,7 +449,7 @@ impl<'a> Replay<'a> {
 }
 
 /// The receive buffer's size, in bytes: the host's, or what covers the edge that was advertised (P9), and no more than
-/// the wire's scale can say (s3.3). Without scaling smoltcp announces at most 64 KiB of any buffer, and what the
+/// the wire's scale can say (§3.3). Without scaling smoltcp announces at most 64 KiB of any buffer, and what the
 /// consumer has refused may fill it beyond that.
 fn receive_buffer(
     constant: &TcpConst,

@@ -125,7 +125,7 @@ impl End {
 
     fn receive(&mut self, now: Instant, mut frame: Vec<u8>) {
         self.clock.show(now);
-        // RFC 9293 s3.10.7.1 answers what was overtaken by the end with RST: no business of the connection's.
+        // RFC 9293 §3.10.7.1 answers what was overtaken by the end with RST: no business of the connection's.
         if self.socket().state() == State::Closed {
             return;
         }
@@ -561,7 +561,7 @@ fn campaign(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Bench {
     bench
 }
 
-// The round trip of handoff s2.2 and s3, with every mix of data, compared with the private fields.
+// The round trip of handoff §2.2 and §3, with every mix of data, compared with the private fields.
 #[test]
 fn moves_without_loss() {
     for seed in 0..4 {
@@ -571,7 +571,7 @@ fn moves_without_loss() {
     }
 }
 
-// The same under loss and reordering: data out of order crosses too (RFC 2018 s8, no reneging).
+// The same under loss and reordering: data out of order crosses too (RFC 2018 §8, no reneging).
 #[test]
 fn moves_under_loss() {
     let mut out_of_order = 0;
@@ -836,7 +836,7 @@ fn half_closed_connections_move() {
     }
 }
 
-// RFC 9293 s3.6, figure 13: both close at once, and both move in CLOSING.
+// RFC 9293 §3.6, figure 13: both close at once, and both move in CLOSING.
 #[test]
 fn simultaneous_close_moves() {
     let mut bench = Bench::new(29, false, true, 0);
@@ -859,7 +859,7 @@ fn simultaneous_close_moves() {
     assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
 }
 
-// P9, RFC 7323 s2.4: a window of megabytes that the target had opened is not taken back; one of nothing costs no
+// P9, RFC 7323 §2.4: a window of megabytes that the target had opened is not taken back; one of nothing costs no
 // megabytes of buffer.
 #[test]
 fn p9_the_buffer_covers_the_advertised_edge() {

@@ -19,11 +19,11 @@ use crate::{
 
 /// Addresses of one host: smoltcp's table (`iface-max-addr-count-8`).
 pub const ADDRESSES_MAX: usize = 8;
-/// Smallest MTU, in bytes: IPv6 demands it of every link (RFC 8200 s5).
+/// Smallest MTU, in bytes: IPv6 demands it of every link (RFC 8200 §5).
 pub const MTU_MIN: usize = 1280;
 /// Largest MTU, in bytes: the largest length of an IPv4 packet.
 pub const MTU_MAX: usize = 65_535;
-/// Smallest and largest socket buffers, in bytes. 1 GiB is the largest scaled window (RFC 7323 s2.3).
+/// Smallest and largest socket buffers, in bytes. 1 GiB is the largest scaled window (RFC 7323 §2.3).
 pub const BUFFER_RANGE: core::ops::RangeInclusive<usize> = 4096..=1 << 30;
 
 /// How a host is set up.
@@ -46,7 +46,7 @@ pub struct HostConfig {
     pub ecn: bool,
     /// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
     pub auto_offload_bytes: u64,
-    /// Whether the timestamps option is offered, and agreed to (RFC 7323 s3.2).
+    /// Whether the timestamps option is offered, and agreed to (RFC 7323 §3.2).
     pub timestamps: bool,
     /// Receive buffer of a connection in the host, in bytes, and the target's InitialRcvWnd.
     pub receive_buffer: usize,
@@ -56,7 +56,7 @@ pub struct HostConfig {
     pub receive_window_max: usize,
     /// Send buffer of a connection in the host, in bytes.
     pub send_buffer: usize,
-    /// How long a connection in the host that both sides have closed answers what comes late (RFC 9293 s3.6.1: 2 MSL).
+    /// How long a connection in the host that both sides have closed answers what comes late (RFC 9293 §3.6.1: 2 MSL).
     /// The target's counterpart is [`offload_engine::tcp::Config::time_wait`].
     pub time_wait: Duration,
     /// Seed of ISNs, ephemeral ports and the timestamp offset. Draw it from the OS outside of
@@ -114,7 +114,7 @@ pub enum ConfigError {
     /// Larger than a scaled window can be.
     #[error("a receive window of {0} bytes is larger than 1 GiB")]
     ReceiveWindow(usize),
-    /// 0 would never leave the machine (RFC 1122 s3.2.1.7).
+    /// 0 would never leave the machine (RFC 1122 §3.2.1.7).
     #[error("TTL 0")]
     Ttl,
     /// No engine, or shards whose ports do not share one allocator of names.
@@ -208,14 +208,14 @@ impl HostConfig {
     }
 
     /// Whether a connection can be made to this address: to one station, on a port (RFC 9293 MUST-46). IPv6 packets
-    /// do not carry mapped IPv4 addresses (RFC 4291 s2.5.5.2).
+    /// do not carry mapped IPv4 addresses (RFC 4291 §2.5.5.2).
     pub(super) fn is_reachable(&self, remote: SocketAddr) -> bool {
         let address = remote.ip();
         let is_mapped = address.to_canonical() != address;
         remote.port() != 0 && is_unicast(address) && !is_mapped && !self.is_broadcast(address)
     }
 
-    /// Whether `address` means every station of a subnet of ours (RFC 1122 s3.2.1.3; RFC 3021: not with
+    /// Whether `address` means every station of a subnet of ours (RFC 1122 §3.2.1.3; RFC 3021: not with
     /// 31 bits of prefix).
     fn is_broadcast(&self, address: IpAddr) -> bool {
         let IpAddr::V4(address) = address else { return false };

@@ -32,7 +32,7 @@ use crate::{
     copy::send_piece, observer::Flow, retrieve::Standing, socket::ListenerId, wire::Segment,
 };
 
-/// Ports given to who asks for none (RFC 6335 s6).
+/// Ports given to who asks for none (RFC 6335 §6).
 pub(super) const EPHEMERAL_PORTS: Range<u32> = 49_152..65_536;
 
 /// Who processes the frames of a 4-tuple.
@@ -185,7 +185,7 @@ impl Connection {
 
     /// Takes the byte out of a keep-alive probe over data in flight: the peer would take it for theirs. Returns whether
     /// the segment is another one now. smoltcp probes whenever its timer does not run, also where a fast retransmission
-    /// had to be dropped (see `stalls`); a probe is for a connection with nothing in flight (RFC 9293 s3.8.4).
+    /// had to be dropped (see `stalls`); a probe is for a connection with nothing in flight (RFC 9293 §3.8.4).
     pub(super) fn bare_probe(&self, segment: &mut Segment<'_>) -> bool {
         let &[byte] = segment.frame.payload() else { return false };
         if segment.seq.is_before(self.flow.snd_una) || self.send.byte_at(segment.seq) == Some(byte)

@@ -63,7 +63,7 @@ impl Host {
                 Verdict::Drop
             }
             // smoltcp would drop these; so nothing may be learned from them. A bridge floods frames of
-            // other stations, and TCP is unicast (RFC 1122 s4.2.3.10).
+            // other stations, and TCP is unicast (RFC 1122 §4.2.3.10).
             Frame::Tcp(segment) if !segment.is_well_formed => Verdict::Drop,
             Frame::Tcp(segment) if segment.destination_mac != self.config.mac => Verdict::Drop,
             Frame::Tcp(segment) => self.judge(now, shard, &segment),
@@ -159,7 +159,7 @@ impl Host {
             return Verdict::Drop;
         }
         // A peer that has closed last and forgotten answers late segments by RST. What has come is the client's all the
-        // same (RFC 1337; RFC 9293 s3.10.7.4: the user is not signaled).
+        // same (RFC 1337; RFC 9293 §3.10.7.4: the user is not signaled).
         if segment.is_reset() && connection.both_closed(socket) {
             return Verdict::Drop;
         }
@@ -188,7 +188,7 @@ impl Host {
 
     /// A SYN for a 4-tuple that smoltcp has. Its set may hold a listener's socket before the
     /// connection's, which would take the SYN for a second connection; and the connection's own would
-    /// not answer a SYN, except one that crossed its own (RFC 9293 s3.5, simultaneous open).
+    /// not answer a SYN, except one that crossed its own (RFC 9293 §3.5, simultaneous open).
     fn judge_known_syn(
         &mut self,
         now: Instant,
@@ -202,7 +202,7 @@ impl Host {
                 connection.flow.incoming(now, segment);
                 Verdict::Process
             }
-            // RFC 9293 s3.10.7.4: a SYN beyond the old connection may reopen its 4-tuple.
+            // RFC 9293 §3.10.7.4: a SYN beyond the old connection may reopen its 4-tuple.
             tcp::State::TimeWait if segment.seq.is_after(connection.flow.acknowledged) => {
                 self.forget(handle);
                 self.judge_new_syn(shard, segment.received_on())

@@ -1,7 +1,7 @@
 //! Out-of-order data that a connection has brought from the target, and smoltcp has no room for.
 //!
 //! The target keeps 2,048 blocks right of RCV.NXT, smoltcp 32. SACK has reported all of them, so the peer does not send
-//! them again, and dropping them would be reneging (RFC 2018 s8). The host keeps the highest. When a segment has
+//! them again, and dropping them would be reneging (RFC 2018 §8). The host keeps the highest. When a segment has
 //! brought RCV.NXT to one of them, smoltcp gets that block as well, and only then is the segment acknowledged.
 //!
 //! Bound: what the target has promised, a window. Each block is given once.

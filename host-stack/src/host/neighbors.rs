@@ -24,9 +24,9 @@ use super::{Host, config::HostConfig};
 
 /// How long a SYN may wait before the host solicits for it: smoltcp's own solicitation comes first.
 pub(super) const SOLICIT_DELAY: Duration = Duration::from_millis(20);
-/// Pause between two solicitations (RFC 1122 s2.3.2.1, RFC 4861 RETRANS_TIMER).
+/// Pause between two solicitations (RFC 1122 §2.3.2.1, RFC 4861 RETRANS_TIMER).
 pub(super) const SOLICIT_INTERVAL: Duration = Duration::from_secs(1);
-/// Hop limit that proves a neighbor (RFC 4861 s7.1).
+/// Hop limit that proves a neighbor (RFC 4861 §7.1).
 const NEIGHBOR_HOP_LIMIT: u8 = 255;
 
 impl Host {
@@ -86,7 +86,7 @@ fn solicitation(config: &HostConfig, source: IpAddr, target: IpAddr) -> Option<V
                 target_addr: target,
                 lladdr: Some(RawHardwareAddress::from_bytes(&config.mac.0)),
             });
-            // RFC 4291 s2.7.1: the solicited-node group of the address's last 24 bits.
+            // RFC 4291 §2.7.1: the solicited-node group of the address's last 24 bits.
             let [.., x, y, z] = target.octets();
             let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, x, y, z]);
             let ip = Ipv6Repr {
@@ -98,7 +98,7 @@ fn solicitation(config: &HostConfig, source: IpAddr, target: IpAddr) -> Option<V
             };
             let header = EthernetRepr {
                 src_addr: own,
-                // RFC 2464 s7.
+                // RFC 2464 §7.
                 dst_addr: EthernetAddress([0x33, 0x33, 0xff, x, y, z]),
                 ethertype: EthernetProtocol::Ipv6,
             };

@@ -62,7 +62,7 @@ pub(super) struct Neighbor {
     pub(super) probing: Option<Probing>,
 }
 
-/// A neighbor under suspicion (CH s9.7).
+/// A neighbor under suspicion (CH §9.7).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probing {
     pub(super) since: Instant,
@@ -210,7 +210,7 @@ impl Objects {
 }
 
 impl Neighbor {
-    /// CH s9.7: at the offload both deltas are the same.
+    /// CH §9.7: at the offload both deltas are the same.
     pub(super) fn offload_state(&self, now: Instant) -> NeighborState {
         let delta = self.host_reachability_delta(now);
         NeighborState {

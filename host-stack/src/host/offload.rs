@@ -454,6 +454,7 @@ impl Host {
         match payload {
             InitiateNode::New { context: Some(context), .. } => {
                 offloaded.stage = OffloadStage::With(context);
+                self.outdated.insert(handle);
                 offloaded.history.offloads += 1;
                 offloaded.frame_bytes = 0;
                 let shard = offloaded.shard;

@@ -1,4 +1,4 @@
-//! Paths that are narrower than our link (RFC 1191 s6.3, RFC 8201 s5.3).
+//! Paths that are narrower than our link (RFC 1191 §6.3, RFC 8201 §5.3).
 //!
 //! The target reports ICMP errors about a connection's path, since only it knows what is in flight. The
 //! host, whose cached variable the path MTU is (CH-UPD-5), gives it to connections that are offloaded to
@@ -59,7 +59,7 @@ mod tests {
         core::net::Ipv4Addr::from_bits(number).into()
     }
 
-    // RFC 1191 s6.3: ten minutes; never more than the link takes.
+    // RFC 1191 §6.3: ten minutes; never more than the link takes.
     #[test]
     fn a_narrow_path_is_remembered_for_ten_minutes() {
         let mut paths = Paths::default();

@@ -124,7 +124,7 @@ impl Host {
         for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {
             self.abort_sends(handle);
             match self.connections.get(&handle).map(|found| self.state_of(found)) {
-                // Both sides have closed: smoltcp sends the remaining segments by itself (RFC 9293 s3.10.5).
+                // Both sides have closed: smoltcp sends the remaining segments by itself (RFC 9293 §3.10.5).
                 Some(tcp::State::TimeWait | tcp::State::LastAck | tcp::State::Closing) => {
                     self.enter(handle, Stage::Lingering);
                 }

@@ -24,7 +24,7 @@ use crate::{
 
 /// Longer than smoltcp's longest retransmission time-out, a minute.
 pub(super) const STALL: Duration = Duration::from_secs(64);
-/// A segment with another window counts as no duplicate, and the count begins; then RFC 5681 s3.2.
+/// A segment with another window counts as no duplicate, and the count begins; then RFC 5681 §3.2.
 const ACKNOWLEDGEMENTS: usize = 5;
 
 impl Host {

@@ -1,4 +1,4 @@
-//! TIME-WAIT beyond smoltcp's (RFC 9293 s3.6.1).
+//! TIME-WAIT beyond smoltcp's (RFC 9293 §3.6.1).
 //!
 //! smoltcp leaves TIME-WAIT after 10 s, and the connection that closes last leaves with its last ACK. What the peer
 //! retransmits after that would be answered by an RST: a FIN whose acknowledgement was lost, at a time-out that has
@@ -10,7 +10,7 @@
 //! * a SYN beyond the connection's sequence numbers opens a new one.
 //!
 //! A connection is acknowledged at most once per [`ANSWER_INTERVAL`], whatever comes for it: a spoofer who knows the
-//! 4-tuple cannot make the host send a segment for each of its own (ACK throttling, RFC 5961 s7). All answers are the
+//! 4-tuple cannot make the host send a segment for each of its own (ACK throttling, RFC 5961 §7). All answers are the
 //! same, so one is enough for a window that is sent again as a whole, and a FIN whose answer was lost gets another
 //! at its next time-out behind the interval. There is no limit for all connections together: it would reveal to an
 //! attacker whether segments that it has forged for another connection were answered.
@@ -34,7 +34,7 @@ use crate::{observer::Flow, wire::Segment};
 /// Records kept. A bound, since a peer makes a record by opening and closing a connection: about 5 MB.
 pub(super) const RECORDS_MAX: usize = 16_384;
 /// Least time between two acknowledgements to one connection, as in Linux (`tcp_invalid_ratelimit`): half the least
-/// retransmission time-out of RFC 6298 s2.4.
+/// retransmission time-out of RFC 6298 §2.4.
 pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A connection that is over.

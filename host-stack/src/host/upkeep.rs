@@ -3,7 +3,7 @@
 //! An object has one update in progress at most (CH-UPD-3); what changes meanwhile goes with the next. One that the
 //! target could not apply means that everything that depends on the object is taken back (CH-UPD-4).
 //!
-//! The target queries a neighbor that neither side has confirmed for long (CH s9.7). If the host has confirmed it, it
+//! The target queries a neighbor that neither side has confirmed for long (CH §9.7). If the host has confirmed it, it
 //! answers when; if not it answers "just now", which delays the next query, and solicits the
 //! neighbor itself. When [`PROBES_MAX`] solicitations, [`SOLICIT_INTERVAL`] apart, are not answered and no
 //! connection of the target's has gone forward either, the neighbor is invalidated: its connections come back, and
@@ -37,7 +37,7 @@ use super::{
 
 /// How long a confirmation of a neighbor holds in the host: as long as the target does by default (NceStaleTicks).
 pub(super) const NEIGHBOR_STALE: Duration = Duration::from_secs(30);
-/// Solicitations of a neighbor under suspicion (RFC 4861 s10: MAX_UNICAST_SOLICIT).
+/// Solicitations of a neighbor under suspicion (RFC 4861 §10: MAX_UNICAST_SOLICIT).
 const PROBES_MAX: u32 = 3;
 
 /// Stands for an object that is of no concern.
@@ -81,17 +81,21 @@ impl Host {
     fn connection_updates(&mut self, shard: ShardId) -> Vec<TcpBlock<UpdateNode<Box<TcpUpdate>>>> {
         let cached = self.config.cached();
         let mut nodes = Vec::new();
-        for (handle, offloaded) in &mut self.offloaded {
-            if let OffloadStage::With(context) = offloaded.stage
-                && offloaded.shard == shard
-                && offloaded.updating.is_none()
-                && offloaded.cached != cached
-            {
+        let Self { outdated, offloaded, .. } = self;
+        outdated.retain(|handle| {
+            let Some(offloaded) = offloaded.get_mut(handle) else { return false };
+            // One that is not there yet is looked at when it is.
+            let OffloadStage::With(context) = offloaded.stage else { return false };
+            if offloaded.shard != shard || offloaded.updating.is_some() {
+                return true;
+            }
+            if offloaded.cached != cached {
                 offloaded.updating = Some(cached);
                 let cached = Box::new(TcpUpdate::of(&offloaded.cached, cached));
                 nodes.push(Block::new(*handle, UpdateNode::Cached { context, cached }));
             }
-        }
+            false
+        });
         nodes
     }
 
@@ -190,7 +194,7 @@ impl Host {
     }
 
     /// A frame has the Ethernet address of a neighbor: an answer to ARP or neighbor solicitation, or a request that
-    /// has it too (RFC 826, RFC 4861 s7.2.5).
+    /// has it too (RFC 826, RFC 4861 §7.2.5).
     pub(super) fn hear_of_neighbor(&mut self, now: Instant, frame: &[u8]) {
         let Some((address, mac)) = announced(frame) else { return };
         if self.config.gateways.contains(&address) {
@@ -217,7 +221,7 @@ impl Host {
         }
     }
 
-    /// A connection in the host has gone forward, so its next hop lives (CH s9.7).
+    /// A connection in the host has gone forward, so its next hop lives (CH §9.7).
     pub(super) fn hear_through(&mut self, now: Instant, path: &PathKey) {
         for objects in self.shards.iter_mut().map(|shard| &mut shard.objects) {
             let known = objects.paths.get(path).map(|path| path.state.next_hop);
@@ -348,7 +352,7 @@ fn announced(frame: &[u8]) -> Option<(IpAddr, MacAddress)> {
         }
         EthernetProtocol::Ipv6 => {
             let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
-            // RFC 4861 s7.1: 255 proves that no router has passed it on.
+            // RFC 4861 §7.1: 255 proves that no router has passed it on.
             if packet.next_header() != IpProtocol::Icmpv6 || packet.hop_limit() != 255 {
                 return None;
             }

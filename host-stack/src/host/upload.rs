@@ -71,7 +71,7 @@ impl Host {
         }
     }
 
-    /// NdisMIndicateStatusEx (CH s5.7).
+    /// NdisMIndicateStatusEx (CH §5.7).
     pub(super) fn adapter_status(&mut self, shard: ShardId, status: AdapterStatus) {
         match status {
             AdapterStatus::Pause => self.shards[shard].paused = true,
@@ -357,7 +357,7 @@ fn verdict(offloaded: &Offloaded, origin: Origin, phase: TcpPhase) -> Option<Hos
         Origin::Uploaded(Some(UploadReason::TimeoutExpiration)) => {
             Some(HostError::RetransmissionLimit)
         }
-        // The target has seen its end (CH s9.2).
+        // The target has seen its end (CH §9.2).
         _ if phase == TcpPhase::Closed => Some(HostError::Reset),
         _ => None,
     }

@@ -84,7 +84,7 @@ fn handshake_is_learnt() {
     assert_eq!(flow.peer_mac.0, [2; 6]);
 }
 
-// RFC 9293 s3.10.7.4: an old segment does not change the window, though smoltcp takes it from any.
+// RFC 9293 §3.10.7.4: an old segment does not change the window, though smoltcp takes it from any.
 #[test]
 fn window_follows_wl1_and_wl2() {
     let mut flow = accepted();
@@ -108,7 +108,7 @@ fn window_follows_wl1_and_wl2() {
     assert_eq!(flow.send_window.snd_wnd, 3_600, "reordered, but it acknowledges more");
 }
 
-// RFC 7323 s4.3: TS.Recent moves with segments at Last.ACK.sent, not beyond, and not back.
+// RFC 7323 §4.3: TS.Recent moves with segments at Last.ACK.sent, not beyond, and not back.
 #[test]
 fn ts_recent_follows_the_last_ack_sent() {
     let mut flow = accepted();
@@ -151,7 +151,7 @@ fn right_edge_stays() {
     assert_eq!((flow.right_edge, flow.acknowledged), (SeqNum(61_901), SeqNum(1101)));
 }
 
-// RFC 6298 2.2, 2.3: the handshake is the first sample, data go on from it; s3: nothing that was sent twice.
+// RFC 6298 §2.2, §2.3: the handshake is the first sample, data go on from it; §3: nothing that was sent twice.
 #[test]
 fn round_trips_are_timed() {
     let at = Instant::from_millis;

@@ -9,7 +9,7 @@ use offload_engine::engine::EngineStats;
 use crate::network::Lost;
 
 /// How many segments of the node's may be sent twice: ten, and one in a hundred. A tail loss probe asks after 10 ms of
-/// silence (RFC 8985 s7), and on a busy machine whoever is to answer waits that long for a processor.
+/// silence (RFC 8985 §7), and on a busy machine whoever is to answer waits that long for a processor.
 const PROBES_MAX: u64 = 10;
 const SEGMENTS_PER_PROBE: u64 = 100;
 
@@ -85,7 +85,7 @@ impl Outcome {
 
     /// Retransmissions of any kind, and nothing else; frames were lost in both directions. No connection is reset: the
     /// monitor sees no RST in either direction before both FINs are acknowledged. After that a late duplicate meets a
-    /// closed connection on either side, and is answered by RST (RFC 9293 s3.10.7.1); the other end is in TIME-WAIT.
+    /// closed connection on either side, and is answered by RST (RFC 9293 §3.10.7.1); the other end is in TIME-WAIT.
     pub(crate) fn survived_loss(&self) -> bool {
         let rest = Kernel {
             retransmitted: 0,

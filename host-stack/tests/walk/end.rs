@@ -269,7 +269,7 @@ impl End {
     }
 
     /// Each list comes back once, in order, with all its bytes acknowledged (CH-SND-2, CH-SNC-1); if the connection
-    /// has ended before, those that are not come last, and say so (CH s6.2).
+    /// has ended before, those that are not come last, and say so (CH §6.2).
     fn settle(&mut self, core: &mut Core, handle: OffloadHandle) {
         let node = self.node;
         // Its lists come back aborted: what is wrong is the connection.

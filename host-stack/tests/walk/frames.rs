@@ -81,7 +81,7 @@ impl Tcp {
     }
 }
 
-/// Adds what `new` adds to `old` to the checksum at `at` (RFC 1624 s3).
+/// Adds what `new` adds to `old` to the checksum at `at` (RFC 1624 §3).
 pub(crate) fn adjust(frame: &mut [u8], at: usize, old: &[u8], new: &[u8]) {
     let words = |bytes: &[u8], flip: u16| {
         let pairs = bytes.chunks_exact(2);

@@ -186,7 +186,7 @@ fn ending(rng: &mut Rand64) -> Ending {
     }
 }
 
-/// Something that a run is to contain. States are those of RFC 9293 s3.3.2.
+/// Something that a run is to contain. States are those of RFC 9293 §3.3.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Sight {
     /// The target has taken a connection over in this state.

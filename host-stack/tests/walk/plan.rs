@@ -231,7 +231,7 @@ impl Plan {
         let mut engine = patient_engine(mac);
         engine.tcp.push = self.push[index];
         engine.capabilities = self.capabilities(index);
-        // Writers rest, and paths are narrow, for longer than a half-closed connection is kept by default (CH 10.7).
+        // Writers rest, and paths are narrow, for longer than a half-closed connection is kept by default (CH §10.7).
         engine.tcp.fin_wait_2 = Duration::from_secs(1_000);
         let address = self.addresses[index];
         let policy = match (self.walks(index), self.peer) {

@@ -144,7 +144,7 @@ impl Road {
         half.window_is_closed = tcp.window == 0 && !tcp.rst;
     }
 
-    /// RFC 2018 s8: a receiver may discard what it has reported, and reports it no more then. This one reports what
+    /// RFC 2018 §8: a receiver may discard what it has reported, and reports it no more then. This one reports what
     /// it has never had.
     fn renege(&mut self, node: usize, frame: &mut [u8], tcp: &Tcp, by_link: bool) {
         let flow = self.flows.get(&tcp.from.max(tcp.to));

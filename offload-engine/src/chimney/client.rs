@@ -142,12 +142,12 @@ impl ConnectionIo<'_> {
         self.super_segment_max
     }
 
-    /// The connection's state as a query sees it (CH s5.2).
+    /// The connection's state as a query sees it (CH §5.2).
     pub fn query(&self) -> TcpState {
         self.connection.tcp_state(self.now)
     }
 
-    /// Updates the cached class of the connection's state (CH s5.3); what has changed takes effect at once.
+    /// Updates the cached class of the connection's state (CH §5.3); what has changed takes effect at once.
     pub fn update(&mut self, cached: TcpCached) {
         let update = TcpUpdate::of(&self.query().cached, cached);
         self.connection.update_cached(self.now, &update);
@@ -177,7 +177,7 @@ pub trait OffloadClient {
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize;
 
     /// Receive requests are complete, in posting order; each carries its status and bytes
-    /// (NdisTcpOffloadReceiveComplete, CH s7.2). Never called inside [`OffloadClient::receive`], nor the
+    /// (NdisTcpOffloadReceiveComplete, CH §7.2). Never called inside [`OffloadClient::receive`], nor the
     /// reverse (CH-RCC-2). Not for a client that posts none.
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain);
 
@@ -194,7 +194,7 @@ pub trait OffloadClient {
     /// Something happened to the connection.
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent);
 
-    /// The connection went back to the host (terminate, CH s5.5): the last upcall of it, as
+    /// The connection went back to the host (terminate, CH §5.5): the last upcall of it, as
     /// [`ConnectionEvent::Released`] is of one that has ended. Lists that had not completed went along: the host
     /// completes them.
     fn uploaded(&mut self, handle: OffloadHandle);

@@ -1,4 +1,4 @@
-//! The target's neighbor and path objects (CH s4): tables, names, reference counts, limits.
+//! The target's neighbor and path objects (CH §4): tables, names, reference counts, limits.
 //!
 //! Links point upward only, from a connection to its path and from a path to its neighbor (CH-TREE-9): sending
 //! walks them, receiving finds the connection directly. Downward there is a count of dependents; an object
@@ -138,7 +138,7 @@ struct Path {
     invalid: bool,
 }
 
-/// A query to the host (CH s9.7): what [`OffloadHost::neighbor_reachability_query`] carries.
+/// A query to the host (CH §9.7): what [`OffloadHost::neighbor_reachability_query`] carries.
 ///
 /// [`OffloadHost::neighbor_reachability_query`]: super::provider::OffloadHost::neighbor_reachability_query
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,7 +167,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// No objects yet. `nce_stale` is NceStaleTicks (CH s9.7).
+    /// No objects yet. `nce_stale` is NceStaleTicks (CH §9.7).
     pub fn new(
         interface_mac: MacAddress,
         capabilities: OffloadCapabilities,
@@ -197,7 +197,7 @@ impl Objects {
         self.capabilities = capabilities;
     }
 
-    /// The VLAN ids of the interface, without 0. None: any neighbor's id is accepted (CH s9.4).
+    /// The VLAN ids of the interface, without 0. None: any neighbor's id is accepted (CH §9.4).
     pub fn set_interface_vlans(&mut self, vlans: Vec<u16>) {
         self.interface_vlans = vlans;
     }
@@ -231,7 +231,7 @@ impl Objects {
         (source != MacAddress::default() && source != self.interface_mac).then_some(source)
     }
 
-    /// CH s9.4.
+    /// CH §9.4.
     fn check_vlan(&self, vlan_id: u16) -> Result<(), NdisStatus> {
         if vlan_id == 0 {
             return Ok(());
@@ -442,7 +442,7 @@ impl Objects {
             .is_some_and(|path| !path.invalid && self.neighbor_is_valid(path.neighbor))
     }
 
-    /// New values of a neighbor's cached class (CH s5.3).
+    /// New values of a neighbor's cached class (CH §5.3).
     ///
     /// # Errors
     /// FAILURE: no such neighbor, or an invalidated one (CH-UPD-3).
@@ -512,7 +512,7 @@ impl Objects {
         self.paths.get_mut(context).map(|path| path.invalid = true).is_some()
     }
 
-    /// The neighbor of `path` has shown that it is reachable (CH s9.7).
+    /// The neighbor of `path` has shown that it is reachable (CH §9.7).
     pub fn confirm(&mut self, now: Instant, path: TargetContext) {
         if let Some(neighbor) = self.neighbor_of(path)
             && let Some(neighbor) = self.neighbors.get_mut(neighbor)
@@ -522,7 +522,7 @@ impl Objects {
     }
 
     /// Before a segment is sent on `path`: the query to the host, if neither side has confirmed the neighbor for longer
-    /// than NceStaleTicks (CH s9.7). It is repeated after as long without an answer.
+    /// than NceStaleTicks (CH §9.7). It is repeated after as long without an answer.
     pub fn question(&mut self, now: Instant, path: TargetContext) -> Option<ReachabilityQuery> {
         let neighbor = self.neighbor_of(path)?;
         let neighbor = self.neighbors.get_mut(neighbor)?;

@@ -58,7 +58,7 @@ pub struct Forward {
     pub status: NdisStatus,
 }
 
-/// Status of the whole adapter (NdisMIndicateStatusEx, CH s5.7).
+/// Status of the whole adapter (NdisMIndicateStatusEx, CH §5.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdapterStatus {
     /// OFFLOAD_PAUSE: offload no more. What is offloaded goes on.
@@ -161,7 +161,7 @@ pub trait OffloadHost {
     /// stopped.
     fn retrieve(&mut self, now: Instant, connection: OffloadHandle, reason: UploadReason);
 
-    /// NeighborReachabilityQuery (CH s9.7): `neighbor` was not confirmed for NceStaleTicks. The host
+    /// NeighborReachabilityQuery (CH §9.7): `neighbor` was not confirmed for NceStaleTicks. The host
     /// answers with an update of the neighbor's HostReachabilityDelta; in Windows the answer is the call's result,
     /// which two threads do not have.
     fn neighbor_reachability_query(

@@ -1,8 +1,8 @@
-//! TCP_OFFLOAD_STATS and IP_OFFLOAD_STATS (CH s11): counters of offloaded traffic, for each IP
+//! TCP_OFFLOAD_STATS and IP_OFFLOAD_STATS (CH §11): counters of offloaded traffic, for each IP
 //! version.
 //!
 //! The host adds its own to them. Counters wrap. What goes up to the host unprocessed is not counted, whether it is
-//! of no offloaded connection or malformed (CH s9.1), so the counters of malformed packets stay 0.
+//! of no offloaded connection or malformed (CH §9.1), so the counters of malformed packets stay 0.
 
 /// Which of the two sets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

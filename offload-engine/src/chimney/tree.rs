@@ -1,4 +1,4 @@
-//! Offload state trees: what a state operation carries (CH s4).
+//! Offload state trees: what a state operation carries (CH §4).
 //!
 //! A tree names objects of three layers: neighbors, the paths behind them, the connections on these. One call of an
 //! operation takes any number of them (CH-ARC-5). In NDIS a node is an NDIS_MINIPORT_OFFLOAD_BLOCK_LIST followed in
@@ -77,7 +77,7 @@ pub type NeighborBlock<N, P, T> = Block<N, PathBlock<P, T>>;
 /// A tree: neighbor nodes, since each neighbor is the root of its own (CH-TREE-9).
 pub type Tree<N, P, T> = Vec<NeighborBlock<N, P, T>>;
 
-/// A node's role at initiate (CH s4.2).
+/// A node's role at initiate (CH §4.2).
 #[derive(Debug)]
 pub enum InitiateNode<S> {
     /// A place for an object that the operation does not concern; always SUCCESS, whatever the results below
@@ -184,7 +184,7 @@ impl<C, A, D> Query<C, A, D> {
     }
 }
 
-/// The delegated class of a TCP object as a query sees it: data heads and tails are sizes then (CH s3.6).
+/// The delegated class of a TCP object as a query sees it: data heads and tails are sizes then (CH §3.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpQueried {
     /// The variables.
@@ -206,7 +206,7 @@ pub type QueryTree = Tree<
     ObjectNode<Query<TcpConst, TcpCached, TcpQueried>>,
 >;
 
-/// A node's role at update (CH s5.3).
+/// A node's role at update (CH §5.3).
 #[derive(Clone, Copy, Debug)]
 pub enum UpdateNode<S> {
     /// Only what is below counts.

@@ -1,5 +1,5 @@
-//! The adapter as a whole: pause, resume, upload-all (CH s5.7), statistics (CH s11), reachability of neighbors (CH
-//! s9.7).
+//! The adapter as a whole: pause, resume, upload-all (CH §5.7), statistics (CH §11), reachability of neighbors (CH
+//! §9.7).
 
 use super::{Engine, port::ToHost};
 use crate::{
@@ -188,7 +188,7 @@ impl Engine {
     }
 
     /// Before a segment is sent on `path`: queries the host about the neighbor, if neither side has confirmed it (CH
-    /// s9.7).
+    /// §9.7).
     pub(super) fn ask_reachability(&mut self, now: Instant, path: TargetContext) {
         let Some(question) = self.objects.question(now, path) else { return };
         let ReachabilityQuery { neighbor, host_reachability_delta, nic_reachability_delta } =

@@ -26,7 +26,7 @@ use crate::{
     time::Instant,
 };
 
-/// Frames kept of a connection that has stopped, until the host takes it back (CH s9.3). More are dropped and
+/// Frames kept of a connection that has stopped, until the host takes it back (CH §9.3). More are dropped and
 /// counted: the peer sends them again.
 pub const HELD_FRAMES_MAX: usize = 64;
 /// Bytes of these frames.
@@ -72,7 +72,7 @@ impl HeldFrames {
     }
 }
 
-/// Bytes of data that came with connections (CH s2.1: XMIT_BUFFER, RCV_BUFFER).
+/// Bytes of data that came with connections (CH §2.1: XMIT_BUFFER, RCV_BUFFER).
 #[derive(Clone, Copy, Default, Debug)]
 struct Brought {
     send: usize,
@@ -134,7 +134,7 @@ pub(super) struct Offloaded {
     pub(super) failed: bool,
     /// Client and host have been notified.
     pub(super) failure_told: bool,
-    /// Something came that shows that the neighbor is reachable (CH s9.7).
+    /// Something came that shows that the neighbor is reachable (CH §9.7).
     pub(super) progress: bool,
     /// Something was sent since data came last: more data answers it.
     pub(super) spoken: bool,
@@ -156,7 +156,7 @@ pub(super) struct Offloaded {
 }
 
 impl Offloaded {
-    /// Whether a frame with this tag may be the connection's (CH 9.4).
+    /// Whether a frame with this tag may be the connection's (CH §9.4).
     pub(super) fn accepts(&self, vlan: Vlan) -> bool {
         vlan.is_accepted_by(self.vlan_id)
     }
@@ -197,7 +197,7 @@ impl Offloaded {
         }
     }
 
-    /// The next segment, and whether it takes the connection from an established state to CLOSED (CH s11).
+    /// The next segment, and whether it takes the connection from an established state to CLOSED (CH §11).
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
         let limits = TxLimits { super_segment_max: self.whole().burst };
         let established = self.tcp.phase().is_established();

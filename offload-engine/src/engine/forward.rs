@@ -1,4 +1,4 @@
-//! MiniportTcpOffloadForward (CH s8.3): segments that the host hands back.
+//! MiniportTcpOffloadForward (CH §8.3): segments that the host hands back.
 
 use super::{Clients, Engine, port::ToHost};
 use crate::{chimney::provider::Forward, frame, status::NdisStatus, time::Instant};
@@ -39,7 +39,7 @@ impl Engine {
         if !offloaded.tcp.is_stopped() {
             self.take_segment(now, slot, &tcp, 0, None, clients);
         }
-        // What stops a connection is the host's to process, and so is what comes behind it (CH s9.3).
+        // What stops a connection is the host's to process, and so is what comes behind it (CH §9.3).
         let stopped = self.connections.slot(slot).is_some_and(|found| found.tcp.is_stopped());
         if stopped { NdisStatus::UPLOAD_IN_PROGRESS } else { NdisStatus::SUCCESS }
     }

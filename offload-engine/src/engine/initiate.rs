@@ -1,4 +1,4 @@
-//! MiniportInitiateOffload: a walk over a state tree (CH s4, s5.1).
+//! MiniportInitiateOffload: a walk over a state tree (CH §4, §5.1).
 //!
 //! Depth first, then breadth (CH-TREE-1). What depends on a node that has failed is not tried (CH-TREE-6); a neighbor
 //! is the root of a tree of its own, so another neighbor's tree is tried all the same (CH-TREE-2, -9). A connection is
@@ -29,7 +29,7 @@ type Neighbor = NeighborBlock<
 type Path = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>;
 type Tcp = TcpBlock<InitiateNode<Box<TcpObject>>>;
 
-/// Trees that wait for the end of a pause (CH s5.7). One more is answered RESOURCES.
+/// Trees that wait for the end of a pause (CH §5.7). One more is answered RESOURCES.
 pub const HELD_TREES_MAX: usize = 1024;
 
 /// What a node finds above it.
@@ -74,7 +74,7 @@ fn place<S>(
     Placed::new(result)
 }
 
-/// A node's status from its own outcome and its direct dependents' (CH s4.2, CH-TREE-5, -8).
+/// A node's status from its own outcome and its direct dependents' (CH §4.2, CH-TREE-5, -8).
 fn conclude<S, D>(
     node: &InitiateNode<S>,
     own: NdisStatus,
@@ -113,7 +113,7 @@ fn age(tree: &mut InitiateTree, waited: Duration) {
 }
 
 impl Engine {
-    /// CH s5.7: while offloading is paused, what was already under way waits.
+    /// CH §5.7: while offloading is paused, what was already under way waits.
     pub(super) fn take_initiate(
         &mut self,
         now: Instant,

@@ -8,7 +8,7 @@ use crate::{
     time::Instant,
 };
 
-/// A snapshot of an offloaded connection for monitoring: TCP_INFO, and its three objects as in a query (CH s5.2).
+/// A snapshot of an offloaded connection for monitoring: TCP_INFO, and its three objects as in a query (CH §5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Look {
     /// TCP_INFO.

@@ -149,7 +149,7 @@ pub struct EngineConfig {
     pub mac: MacAddress,
     /// What is supported, and how much of it; each limit has its status at initiate.
     pub capabilities: OffloadCapabilities,
-    /// NceStaleTicks: how long a neighbor counts as reachable after the last confirmation (CH s9.7).
+    /// NceStaleTicks: how long a neighbor counts as reachable after the last confirmation (CH §9.7).
     pub nce_stale: Duration,
     /// Frames taken from the link in one iteration.
     pub rx_batch_frames_max: usize,
@@ -172,7 +172,7 @@ impl EngineConfig {
         Self {
             mac,
             capabilities: OffloadCapabilities::default(),
-            // REACHABLE_TIME of RFC 4861 s10.
+            // REACHABLE_TIME of RFC 4861 §10.
             nce_stale: Duration::from_secs(30),
             rx_batch_frames_max: 64,
             rx_batch_bytes_max: 256 * 1024,
@@ -191,11 +191,11 @@ pub struct EngineStats {
     pub rx_segments: u64,
     /// Segments of offloaded connections with a wrong TCP checksum, dropped (InErrors).
     pub rx_checksum_errors: u64,
-    /// Segments of offloaded connections without the VLAN tag of their neighbor, dropped (CH 9.4).
+    /// Segments of offloaded connections without the VLAN tag of their neighbor, dropped (CH §9.4).
     pub rx_vlan_dropped: u64,
     /// ICMP errors about bytes that an offloaded connection has in flight; the host gets them too.
     pub rx_path_errors: u64,
-    /// ICMP errors about offloaded connections that quote something else (RFC 5927 s4.1).
+    /// ICMP errors about offloaded connections that quote something else (RFC 5927 §4.1).
     pub rx_path_errors_ignored: u64,
     /// First fragments of segments of offloaded connections; the host gets them.
     pub rx_fragments: u64,
@@ -225,7 +225,7 @@ pub struct EngineStats {
     pub initiate_failures: u64,
     /// Connections given back.
     pub terminates: u64,
-    /// Frames kept of connections that had stopped, for the host (CH s9.3).
+    /// Frames kept of connections that had stopped, for the host (CH §9.3).
     pub rx_held: u64,
     /// Frames of such connections dropped because [`HELD_FRAMES_MAX`] or [`HELD_BYTES_MAX`] was reached.
     pub rx_held_dropped: u64,
@@ -342,12 +342,12 @@ impl Engine {
         self.admission = Some(admission);
     }
 
-    /// The VLAN ids of the interface, without 0; none: a neighbor may have any (CH s9.4).
+    /// The VLAN ids of the interface, without 0; none: a neighbor may have any (CH §9.4).
     pub fn set_interface_vlans(&mut self, vlans: Vec<u16>) {
         self.objects.set_interface_vlans(vlans);
     }
 
-    /// Makes the hardware behind a connection fail (CH s5.6): the next query, invalidate or terminate finds out.
+    /// Makes the hardware behind a connection fail (CH §5.6): the next query, invalidate or terminate finds out.
     /// Returns whether there is such a connection.
     #[cfg(test)]
     pub(crate) fn inject_failure(&mut self, handle: crate::chimney::client::OffloadHandle) -> bool {

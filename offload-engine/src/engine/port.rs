@@ -67,7 +67,7 @@ pub enum ToHost {
     /// `OffloadHost::invalidate_complete`.
     InvalidateComplete(InvalidateTree),
     /// `OffloadHost::terminate_complete`. Frames that the target has kept of a connection that had stopped follow
-    /// (CH s9.3).
+    /// (CH §9.3).
     TerminateComplete(TerminateTree),
     /// `OffloadHost::forward_complete`.
     ForwardComplete(Forward),
@@ -90,7 +90,7 @@ pub enum ToHost {
     /// `OffloadHost::status`.
     Status(AdapterStatus),
     /// An ICMP message, which the host gets as a frame too, has narrowed the connection's path: it quoted bytes
-    /// in flight, which only the target can check (RFC 5927 s4.1). No message of the chimney; without it
+    /// in flight, which only the target can check (RFC 5927 §4.1). No message of the chimney; without it
     /// the host could not keep its cached variable (CH-UPD-5).
     PathMtu {
         /// Which connection.

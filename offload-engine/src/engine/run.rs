@@ -257,7 +257,7 @@ impl Engine {
             return;
         }
         if offloaded.tcp.is_closed() {
-            // CH 9.1: it ends as soon as its client has taken the rest.
+            // CH §9.1: it ends as soon as its client has taken the rest.
             self.frame_to_host(frame);
             return;
         }
@@ -287,7 +287,7 @@ impl Engine {
         }
     }
 
-    /// CH s9.3: the segment that stopped a connection, and all that come behind it, wait for the host.
+    /// CH §9.3: the segment that stopped a connection, and all that come behind it, wait for the host.
     fn hold(&mut self, slot: usize, frame: &[u8]) {
         let offloaded = self.connections.slot(slot);
         let Some(offloaded) = offloaded.filter(|offloaded| offloaded.tcp.is_stopped()) else {
@@ -300,7 +300,7 @@ impl Engine {
     }
 
     /// An ICMP error about an offloaded connection concerns it too; the frame is the host's all the same
-    /// (CH 9.1, RFC 9293 MUST-54).
+    /// (CH §9.1, RFC 9293 MUST-54).
     fn take_icmp(&mut self, now: Instant, frame: &[u8]) {
         let Some(IcmpError { flow, vlan, error }) = classify_icmp(frame) else { return };
         let Some(slot) = self.connections.find(&flow) else { return };
@@ -321,7 +321,7 @@ impl Engine {
         }
     }
 
-    /// A fragment is the host's (CH s9.1). Many of them are a reason to upload their connection (HighFragmentation).
+    /// A fragment is the host's (CH §9.1). Many of them are a reason to upload their connection (HighFragmentation).
     fn note_fragment(&mut self, now: Instant, frame: &[u8]) {
         let Some(flow) = classify_fragment(frame) else { return };
         let Some(slot) = self.connections.find(&flow) else { return };
@@ -362,7 +362,7 @@ impl Engine {
         let (acked, received) = offloaded.tcp.bytes_moved();
         receive(now, offloaded, &segment, buffer, clients.of(offloaded.client));
         let (acked_now, received_now) = offloaded.tcp.bytes_moved();
-        // CH s9.7: what we sent has arrived, be it data or an acknowledgement that data answers.
+        // CH §9.7: what we sent has arrived, be it data or an acknowledgement that data answers.
         if acked_now != acked || (received_now != received && offloaded.spoken) {
             offloaded.progress = true;
             offloaded.spoken = false;
@@ -585,7 +585,7 @@ fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
 }
 
 /// The flags of one of the frames that a super-segment is cut into, as a link does it: what ends stands on the last,
-/// CWR on the first (RFC 3168 s6.1.2).
+/// CWR on the first (RFC 3168 §6.1.2).
 pub(super) fn flags_of_piece(flags: Flags, first: bool, last: bool) -> Flags {
     let end = if last { Flags::default() } else { Flags::PSH | Flags::FIN };
     let start = if first { Flags::default() } else { Flags::CWR };
@@ -647,7 +647,7 @@ fn receive(
     offloaded.tcp.deliver(now, data, received.push, &mut upcalls);
 }
 
-/// Places and indicates buffered data until it is gone or refused (CH 7.4).
+/// Places and indicates buffered data until it is gone or refused (CH §7.4).
 pub(super) fn deliver_backlog(
     now: Instant,
     offloaded: &mut Offloaded,

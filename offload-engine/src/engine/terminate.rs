@@ -1,4 +1,4 @@
-//! MiniportTerminateOffload (CH s5.5), and the end of what is not terminated.
+//! MiniportTerminateOffload (CH §5.5), and the end of what is not terminated.
 //!
 //! What depends on an object goes before it, so that one tree can take back a neighbor with everything behind it
 //! (CH-TRM-2). A connection comes back in one go, between two segments: its due ACK is sent, what it has for its
@@ -168,7 +168,7 @@ impl Engine {
         Some(offloaded)
     }
 
-    /// CH s8.2: passes upload requests of a connection to the host too.
+    /// CH §8.2: passes upload requests of a connection to the host too.
     pub(super) fn notify_retrieves(&mut self, slot: usize) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         if offloaded.retrieves.is_empty() {
@@ -193,7 +193,7 @@ impl Engine {
         }
     }
 
-    /// The hardware behind a connection has failed, and an operation has just found out (CH s5.6).
+    /// The hardware behind a connection has failed, and an operation has just found out (CH §5.6).
     pub(super) fn fail(&mut self, now: Instant, slot: usize, clients: &mut Clients) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         if core::mem::replace(&mut offloaded.failure_told, true) {
@@ -206,7 +206,7 @@ impl Engine {
 }
 
 /// Resets a connection whose client is not registered, and cannot be ended otherwise. One that both sides have closed
-/// ends by itself (RFC 9293 s3.10.5).
+/// ends by itself (RFC 9293 §3.10.5).
 pub(super) fn reset_unowned(now: Instant, offloaded: &mut Offloaded) {
     let phase = offloaded.tcp.phase();
     if matches!(phase, TcpPhase::Closing | TcpPhase::LastAck | TcpPhase::TimeWait) {

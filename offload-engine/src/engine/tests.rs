@@ -656,7 +656,7 @@ fn a_full_link_is_waited_for() {
     assert_eq!(bench.sent().len(), STALLED_FRAMES_MAX + 1);
 }
 
-// RFC 3168 s6.1.2: the first frame says that the window was reduced, the last ends the list and the stream.
+// RFC 3168 §6.1.2: the first frame says that the window was reduced, the last ends the list and the stream.
 #[test]
 fn flags_of_what_is_cut() {
     let all = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR | Flags::ECE;
@@ -718,8 +718,8 @@ fn too_big(about: &[u8], next_hop_mtu: u16) -> Vec<u8> {
     frame
 }
 
-// RFC 9293 MUST-54, RFC 1191 s6: an ICMP error about an offloaded connection is acted upon at once, and is
-// the host's all the same (CH 9.1, CH-UPD-5). One that quotes nothing in flight changes nothing.
+// RFC 9293 MUST-54, RFC 1191 §6: an ICMP error about an offloaded connection is acted upon at once, and is
+// the host's all the same (CH §9.1, CH-UPD-5). One that quotes nothing in flight changes nothing.
 #[test]
 fn icmp_errors_reach_the_connection_and_the_host() {
     let mut bench = Bench::new(10);
@@ -769,7 +769,7 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     assert_eq!(bench.engine.stats().rx_path_errors, 1);
 }
 
-// CH 9.4: frames with the neighbor's tag are taken, others of the connection dropped and counted.
+// CH §9.4: frames with the neighbor's tag are taken, others of the connection dropped and counted.
 #[test]
 fn only_the_neighbors_vlan_is_taken() {
     let mut bench = Bench::new(10);
@@ -796,7 +796,7 @@ fn only_the_neighbors_vlan_is_taken() {
     assert!(tags.contains(&vec![0x81, 0, 0, 5]), "{tags:?}");
 }
 
-// RFC 3168 s6.1: a mark on an IP header comes back as ECE, and data leaves ECN-capable, checksums right.
+// RFC 3168 §6.1: a mark on an IP header comes back as ECE, and data leaves ECN-capable, checksums right.
 #[test]
 fn marks_pass_the_engine() {
     let mut bench = Bench::new(10);
@@ -823,7 +823,7 @@ fn marks_pass_the_engine() {
 }
 
 // Without segmentation by the link no frame holds more than the path takes, also after the path has
-// become so narrow that two of its segments would fit into one of the link's (RFC 2923 s2.1).
+// become so narrow that two of its segments would fit into one of the link's (RFC 2923 §2.1).
 #[test]
 fn frames_follow_the_path() {
     let mut bench = Bench::new(10);

@@ -1,4 +1,4 @@
-//! MiniportQueryOffload, MiniportUpdateOffload and MiniportInvalidateOffload (CH s5.2 to s5.4).
+//! MiniportQueryOffload, MiniportUpdateOffload and MiniportInvalidateOffload (CH §5.2 to §5.4).
 //!
 //! Each node is independent: the failure of one does not affect the others. What concerns a neighbor or a path concerns
 //! every connection behind it; they are found by walking all connections, since these operations are rare and
@@ -101,7 +101,7 @@ impl Engine {
         Some(())
     }
 
-    /// The slot of a connection, unless its hardware has failed, which is found out here (CH s5.6).
+    /// The slot of a connection, unless its hardware has failed, which is found out here (CH §5.6).
     fn working(
         &mut self,
         now: Instant,

@@ -6,7 +6,7 @@ use crate::memory::Piece;
 /// odd last byte counts as the high half of a word.
 pub fn add(sum: u64, data: &[u8]) -> u64 {
     // Words are added in native order and swapped at the end: one's complement addition does not care (RFC 1071
-    // s2 B). As many lanes as two vector registers of 512 bits, so that the compiler uses what the machine has.
+    // §2 B). As many lanes as two vector registers of 512 bits, so that the compiler uses what the machine has.
     const LANES: usize = 16;
     let mut lanes = [0_u64; LANES];
     let mut chunks = data.chunks_exact(4 * LANES);

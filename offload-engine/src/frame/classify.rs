@@ -5,7 +5,7 @@ use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv4Slice, Ipv6HeaderSlic
 use super::{FlowKey, TcpOption, TcpOptions, checksum, is_mapped, mapped};
 use crate::segment::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps};
 
-/// Most SACK blocks an option list can hold (RFC 2018 s3: 40 bytes of options).
+/// Most SACK blocks an option list can hold (RFC 2018 §3: 40 bytes of options).
 pub const SACK_BLOCKS_MAX: usize = 4;
 
 /// Bytes of a TCP header without options.
@@ -46,7 +46,7 @@ pub enum Vlan {
 }
 
 impl Vlan {
-    /// Whether a frame so tagged may belong to a neighbor with `vlan_id` (CH 9.4): 0 means no filtering,
+    /// Whether a frame so tagged may belong to a neighbor with `vlan_id` (CH §9.4): 0 means no filtering,
     /// else exactly that tag.
     pub fn is_accepted_by(self, vlan_id: u16) -> bool {
         vlan_id == 0 || self == Self::Tagged(vlan_id)
@@ -76,7 +76,7 @@ pub(super) fn network(frame: &[u8]) -> Option<Network<'_>> {
     })
 }
 
-/// Finds TCP over plain IP in a frame. `None`: the frame is the host's (CH 9.1).
+/// Finds TCP over plain IP in a frame. `None`: the frame is the host's (CH §9.1).
 pub fn classify(frame: &[u8]) -> Option<TcpFrame<'_>> {
     let Network { vlan, ether_type, packet } = network(frame)?;
     match ether_type {
@@ -141,7 +141,7 @@ pub fn parse(frame: &[u8]) -> Result<TcpFrame<'_>, NoSegment> {
 
 /// The flow of a TCP segment that came in fragments, from the first of them: no other has ports. `None`: anything else.
 pub fn classify_fragment(frame: &[u8]) -> Option<FlowKey> {
-    /// Bytes of an IPv6 fragment header (RFC 8200 s4.5).
+    /// Bytes of an IPv6 fragment header (RFC 8200 §4.5).
     const FRAGMENT_HEADER: usize = 8;
     let Network { vlan: _, ether_type, packet } = network(frame)?;
     let (addresses, tcp) = match ether_type {
@@ -222,7 +222,7 @@ struct Addresses {
 
 impl Addresses {
     /// Those of an IPv6 packet. `None`: one has an IPv4 address in it, which no packet on the wire may have (RFC 4291
-    /// s2.5.5.2): it would name an IPv4 connection.
+    /// §2.5.5.2): it would name an IPv4 connection.
     fn v6(local: [u8; 16], remote: [u8; 16]) -> Option<Self> {
         (!is_mapped(&local) && !is_mapped(&remote)).then_some(Self { local, remote })
     }

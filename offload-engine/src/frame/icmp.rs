@@ -1,4 +1,4 @@
-//! ICMP errors about segments of ours (RFC 792, RFC 1191 s4, RFC 4443 s3).
+//! ICMP errors about segments of ours (RFC 792, RFC 1191 §4, RFC 4443 §3).
 //!
 //! Only errors, only with a right checksum, and only those that quote enough of a TCP segment to find
 //! its flow and its sequence number. Source quench is no error any more (RFC 9293 MUST-55, RFC 6633),
@@ -75,7 +75,7 @@ fn ipv4(packet: &[u8]) -> Option<(FlowKey, PathError)> {
         (3, 2) => PathErrorKind::Soft(SoftError::ProtocolUnreachable),
         (3, 3) => PathErrorKind::Soft(SoftError::PortUnreachable),
         (3, 4) => PathErrorKind::TooBig {
-            // RFC 1191 s4: the low half; the high one is unused.
+            // RFC 1191 §4: the low half; the high one is unused.
             next_hop_mtu: rest & 0xffff,
             packet_len: quote.total_len().into(),
         },

@@ -1,7 +1,7 @@
 //! Ethernet, IP and TCP headers: which flow a frame belongs to, and headers for what we send.
 //!
 //! [`classify`] is the switch between the two stacks: it finds TCP over plain IPv4 or IPv6 and leaves
-//! everything else to the host (CH 9.1): ARP, ICMP, fragments, IPv4 options, IPv6 extension headers,
+//! everything else to the host (CH §9.1): ARP, ICMP, fragments, IPv4 options, IPv6 extension headers,
 //! stacked VLAN tags, and whatever is malformed. [`parse`] is the host's: it steps over options and extension headers.
 //! [`classify_icmp`] reads of the host's frames those that concern a segment of ours, and [`classify_fragment`] those
 //! that are part of one. [`HeaderTemplate`] holds the headers of one connection ready to be patched, so that a segment
@@ -37,7 +37,7 @@ const fn mapped(address: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// Whether an IPv4 address is mapped to this (RFC 4291 s2.5.5.2).
+/// Whether an IPv4 address is mapped to this (RFC 4291 §2.5.5.2).
 fn is_mapped(address: &[u8; 16]) -> bool {
     address[..12] == mapped([0; 4])[..12]
 }

@@ -1,4 +1,4 @@
-//! TCP options, one after the other (RFC 9293 s3.1).
+//! TCP options, one after the other (RFC 9293 §3.1).
 //!
 //! Unknown options are given as such and stepped over (MUST-6); an illegal length ends the walk
 //! (MUST-7). etherparse's iterator ends at the first unknown one, which a peer's SYN may well carry.
@@ -10,7 +10,7 @@ use crate::segment::{SackBlock, SeqNum, Timestamps};
 pub enum TcpOption<'a> {
     /// Maximum segment size.
     Mss(u16),
-    /// Window scale, as sent (RFC 7323 s2.3: values above 14 mean 14).
+    /// Window scale, as sent (RFC 7323 §2.3: values above 14 mean 14).
     WindowScale(u8),
     /// SACK permitted.
     SackPermitted,

@@ -15,7 +15,7 @@ const TCP_BYTES: usize = 20;
 const TCP_OPTION_BYTES_MAX: usize = 40;
 /// The bits of a TOS or traffic class that are the host's: DSCP (RFC 2474). The other two are ECN's.
 const DSCP_MASK: u8 = 0xfc;
-/// First IPv4 identification of the target (CH 6.4).
+/// First IPv4 identification of the target (CH §6.4).
 const IP_ID_FIRST: u16 = 0x8000;
 
 /// Room for the largest header block: Ethernet, VLAN tag, IPv6, TCP with all options.
@@ -33,7 +33,7 @@ pub struct HeaderTemplate {
     ip_sum: u64,
     /// Sum of addresses and protocol; the TCP length is added per segment.
     pseudo_sum: u64,
-    /// IPv4 identification of the next datagram, in the target's half 0x8000..=0xffff (CH 6.4).
+    /// IPv4 identification of the next datagram, in the target's half 0x8000..=0xffff (CH §6.4).
     ip_id: u16,
 }
 
@@ -53,7 +53,7 @@ impl HeaderTemplate {
         let tagged = neighbor.constant.vlan_id != 0 || tcp.cached.user_priority != 0;
         let ip_at = if tagged { ETHERNET_BYTES + VLAN_BYTES } else { ETHERNET_BYTES };
         if tagged {
-            // CH 9.4: CFI is always 0.
+            // CH §9.4: CFI is always 0.
             let tag =
                 u16::from(tcp.cached.user_priority & 7) << 13 | neighbor.constant.vlan_id & 0xfff;
             bytes[12..14].copy_from_slice(&0x8100_u16.to_be_bytes());
@@ -86,7 +86,7 @@ impl HeaderTemplate {
                 let ip = &mut self.bytes[at..at + 20];
                 ip[0] = 0x45;
                 ip[1] = tcp.cached.tos_or_traffic_class & DSCP_MASK;
-                ip[6] = 0x40; // DF always (CH 6.4)
+                ip[6] = 0x40; // DF always (CH §6.4)
                 ip[8] = tcp.cached.ttl_or_hop_limit;
                 ip[9] = 6;
                 ip[12..16].copy_from_slice(&source.octets());
@@ -193,7 +193,7 @@ impl HeaderTemplate {
 
     /// The first of `count` identifications that follow each other: the link counts up from it and wraps
     /// at 16 bits, into the host's half, unless there is room. Atomic datagrams may reuse ids at once (RFC 6864
-    /// s4.1).
+    /// §4.1).
     const fn take_ids(&mut self, count: u16) -> u16 {
         let first = match self.ip_id.checked_add(count - 1) {
             Some(_) => self.ip_id,

@@ -111,7 +111,7 @@ fn by_etherparse(frame: &[u8]) -> Option<Reading> {
         }
         NetSlice::Ipv6(ip) => {
             let header = ip.header();
-            // RFC 8200 s3, RFC 2675: a length of 0 is a jumbogram's, which etherparse reads to the frame's end.
+            // RFC 8200 §3, RFC 2675: a length of 0 is a jumbogram's, which etherparse reads to the frame's end.
             if header.next_header() != etherparse::IpNumber::TCP || header.payload_length() == 0 {
                 return None;
             }
@@ -125,7 +125,7 @@ fn by_etherparse(frame: &[u8]) -> Option<Reading> {
 }
 
 proptest! {
-    // RFC 791, RFC 8200, RFC 9293 s3.1: whatever is damaged in the headers, what is read of a frame is what
+    // RFC 791, RFC 8200, RFC 9293 §3.1: whatever is damaged in the headers, what is read of a frame is what
     // etherparse reads of it.
     #[test]
     fn frames_are_read_as_etherparse_reads_them(
@@ -276,7 +276,7 @@ proptest! {
     }
 }
 
-// CH 9.1: fragments, IPv4 options and everything that is not TCP go to the host.
+// CH §9.1: fragments, IPv4 options and everything that is not TCP go to the host.
 #[test]
 fn the_rest_is_the_hosts() {
     let builder = PacketBuilder::ethernet2([2; 6], [3; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
@@ -341,7 +341,7 @@ fn unknown_and_illegal_options() {
     }
 }
 
-// CH 6.4: DF set, ids from the upper half, also when they wrap; CH 9.4: tag with CFI 0.
+// CH §6.4: DF set, ids from the upper half, also when they wrap; CH §9.4: tag with CFI 0.
 #[test]
 fn ip_identification_and_vlan() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0x123);
@@ -421,7 +421,7 @@ fn plain_segment(payload_len: usize) -> SegmentHeader<'static> {
     }
 }
 
-// CH 6.4: the kernel counts ids up over the pieces of a super-segment; none of them wraps into the
+// CH §6.4: the kernel counts ids up over the pieces of a super-segment; none of them wraps into the
 // host's half.
 #[test]
 fn ids_of_super_segments_do_not_wrap() {
@@ -437,7 +437,7 @@ fn ids_of_super_segments_do_not_wrap() {
     }
 }
 
-// RFC 2474: DSCP is the host's; RFC 3168 s5: the two bits beside it are ours. RFC 6437: the flow label.
+// RFC 2474: DSCP is the host's; RFC 3168 §5: the two bits beside it are ours. RFC 6437: the flow label.
 #[test]
 fn dscp_ecn_and_flow_label() {
     let mut state = tcp_state();
@@ -466,7 +466,7 @@ fn dscp_ecn_and_flow_label() {
     }
 }
 
-// CH 9.4, both tables.
+// CH §9.4, both tables.
 #[test]
 fn vlan_tags() {
     for (vlan_id, priority, tag) in
@@ -570,7 +570,7 @@ fn assert_reads(ipv6: bool, [kind, code]: [u8; 2], rest: u32, expected: Option<P
     }
 }
 
-// RFC 792, RFC 1191 s4, RFC 1812 s5.2.7.1; RFC 9293 MUST-55: source quench is none.
+// RFC 792, RFC 1191 §4, RFC 1812 §5.2.7.1; RFC 9293 MUST-55: source quench is none.
 #[test]
 fn icmp_errors_over_ipv4() {
     use SoftError::*;
@@ -595,7 +595,7 @@ fn icmp_errors_over_ipv4() {
     }
 }
 
-// RFC 4443 s3; RFC 8201 s4: over IPv6 there is no router that does not tell.
+// RFC 4443 §3; RFC 8201 §4: over IPv6 there is no router that does not tell.
 #[test]
 fn icmp_errors_over_ipv6() {
     use SoftError::*;
@@ -723,7 +723,7 @@ impl Abuse {
 }
 
 proptest! {
-    // MUST-7, CH 9.1: whatever is wrong with a frame, it is somebody's or nobody's, and never a panic.
+    // MUST-7, CH §9.1: whatever is wrong with a frame, it is somebody's or nobody's, and never a panic.
     // What is taken for TCP keeps its bounds: its payload lies in the frame, its options in its header.
     #[test]
     fn abused_frames_are_survived(
@@ -788,7 +788,7 @@ fn ends(mut options: &[u8]) -> bool {
     }
 }
 
-// CH 9.1: IPv4 options, IPv6 extension headers and jumbograms are the host's, whatever they hold.
+// CH §9.1: IPv4 options, IPv6 extension headers and jumbograms are the host's, whatever they hold.
 #[test]
 fn what_lies_before_tcp_is_the_hosts() {
     let mut options = frame_in_flight(false);
@@ -816,7 +816,7 @@ fn what_lies_before_tcp_is_the_hosts() {
     jumbo[18..20].fill(0);
     assert_eq!((by_classify(&jumbo), by_etherparse(&jumbo)), (None, None));
     assert_eq!(parse(&jumbo).err(), Some(NoSegment::BadHeader));
-    // RFC 4291 s2.5.5.2: otherwise an IPv6 packet could name an IPv4 connection.
+    // RFC 4291 §2.5.5.2: otherwise an IPv6 packet could name an IPv4 connection.
     for address in [22, 38] {
         let mut mapped = frame_in_flight(true);
         assert!(parse(&mapped).is_ok() && classify(&mapped).is_some());
@@ -827,7 +827,7 @@ fn what_lies_before_tcp_is_the_hosts() {
     assert_eq!(parse(&frame_in_flight(true)[..12]).err(), Some(NoSegment::Other));
 }
 
-// CH s9.1: of the fragments of a segment the first has ports. Nothing else is taken for one.
+// CH §9.1: of the fragments of a segment the first has ports. Nothing else is taken for one.
 #[test]
 fn the_first_fragment_tells_its_flow() {
     let flow = FlowKey::new("10.0.0.1:80".parse().unwrap(), "10.0.0.2:9".parse().unwrap());

@@ -16,7 +16,7 @@ use super::tun::{self, NAME_BYTES_MAX};
 /// The TUN driver's device node.
 pub(super) const NODE: &str = "/dev/net/tun";
 
-/// Smallest MTU: what every IPv4 module must forward unfragmented (RFC 791 s3.2).
+/// Smallest MTU: what every IPv4 module must forward unfragmented (RFC 791 §3.2).
 pub const MTU_MIN: usize = 68;
 /// Largest MTU of a TAP: the driver's 65 535 less the Ethernet header.
 pub const MTU_MAX: usize = 65_521;

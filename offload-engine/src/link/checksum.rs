@@ -81,7 +81,7 @@ pub(super) fn fill_ipv4(frame: &mut [u8], layout: &TcpLayout) {
     frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// RFC 9293 s3.1 and RFC 8200 s8.1: addresses, protocol, length.
+/// RFC 9293 §3.1 and RFC 8200 §8.1: addresses, protocol, length.
 pub(super) fn pseudo_header_sum(frame: &[u8], layout: &TcpLayout) -> u64 {
     let addresses = if layout.ipv6 {
         &frame[layout.ip + 8..layout.ip + 40]
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 1071 s3 sums these octets to ddf2.
+    /// RFC 1071 §3 sums these octets to ddf2.
     #[test]
     fn rfc1071_example() {
         let octets = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];

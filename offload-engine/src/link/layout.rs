@@ -6,7 +6,7 @@
 
 use super::device::ETHERNET_HEADER_BYTES;
 
-/// Protocol number of TCP (RFC 9293 s3.1).
+/// Protocol number of TCP (RFC 9293 §3.1).
 pub(super) const PROTOCOL_TCP: u8 = 6;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -16,7 +16,7 @@ const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const VLAN_TAG_BYTES: usize = 4;
 /// Stacked VLAN tags that are looked through.
 const VLAN_TAGS_MAX: usize = 2;
-/// IPv6 extension headers that are looked through (RFC 8200 s4.1 names four that may precede TCP).
+/// IPv6 extension headers that are looked through (RFC 8200 §4.1 names four that may precede TCP).
 const EXTENSION_HEADERS_MAX: usize = 4;
 const IPV6_HEADER_BYTES: usize = 40;
 const IPV4_HEADER_BYTES_MIN: usize = 20;
@@ -103,7 +103,7 @@ fn ipv6(frame: &[u8], ip: usize) -> Option<(bool, usize, usize)> {
     for _ in 0..=EXTENSION_HEADERS_MAX {
         match next {
             PROTOCOL_TCP => return Some((true, at, end)),
-            // Hop-by-hop, routing, destination options: RFC 8200 s4.3, s4.4, s4.6.
+            // Hop-by-hop, routing, destination options: RFC 8200 §4.3, §4.4, §4.6.
             0 | 43 | 60 => {
                 next = *frame.get(at)?;
                 at += (usize::from(*frame.get(at + 1)?) + 1) * 8;

@@ -1,8 +1,8 @@
 //! Segmentation offload in software: one super-segment becomes the frames that the wire would see.
 //!
 //! Each piece repeats the headers with its own length, IPv4 identification (counting up, as
-//! RFC 6864 s4.1 lets an atomic datagram do), sequence number and checksums. PSH and FIN stay for
-//! the last piece; CWR stays on the first (RFC 3168 s6.1.2: it answers one ECE once).
+//! RFC 6864 §4.1 lets an atomic datagram do), sequence number and checksums. PSH and FIN stay for
+//! the last piece; CWR stays on the first (RFC 3168 §6.1.2: it answers one ECE once).
 #![forbid(unsafe_code)]
 
 use std::vec::Vec;

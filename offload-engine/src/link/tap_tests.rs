@@ -232,7 +232,7 @@ fn vnet_tap_takes_super_segments_from_the_kernel() {
     });
 }
 
-/// RFC 9293 s3.10.7.1: a segment without ACK to a closed port is answered by RST with
+/// RFC 9293 §3.10.7.1: a segment without ACK to a closed port is answered by RST with
 /// ACK = SEG.SEQ + SEG.LEN, so the answer tells how much arrived with a correct checksum.
 #[test]
 fn vnet_tap_hands_super_segments_to_the_kernel() {

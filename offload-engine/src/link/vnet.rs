@@ -1,7 +1,7 @@
 //! The TAP with a virtio-net header: checksums and TCP segmentation are left to the kernel, and
 //! what it coalesced or did not fill in is taken as it comes.
 //!
-//! In front of each frame, both ways, stand 12 bytes (virtio 1.2 s5.1.6, `virtio_net_hdr_v1`),
+//! In front of each frame, both ways, stand 12 bytes (virtio 1.2 §5.1.6, `virtio_net_hdr_v1`),
 //! little endian by TUNSETVNETLE. What *we* may send follows from the header alone; what the
 //! *kernel* may send is granted by TUNSETOFFLOAD, which is probed from the richest set down. Only
 //! TCP offloads are asked for, so the kernel segments everything else before we see it.

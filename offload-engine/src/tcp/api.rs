@@ -61,7 +61,7 @@ pub enum UploadReason {
 
 impl UploadReason {
     /// Whether the target has stopped the connection, so that the host has to upload it. Otherwise it may, or
-    /// not (CH s8.2).
+    /// not (CH §8.2).
     pub const fn is_mandatory(self) -> bool {
         match self {
             Self::ReceivedUrgentData
@@ -252,7 +252,7 @@ pub struct Info {
     pub soft_errors: u64,
     /// The last of them, unless there was progress since: why the connection timed out, if it did.
     pub soft_error: Option<SoftError>,
-    /// ICMP errors that quote no byte in flight (RFC 5927 s4.1).
+    /// ICMP errors that quote no byte in flight (RFC 5927 §4.1).
     pub path_errors_ignored: u64,
     /// ECN was agreed on (RFC 3168).
     pub ecn: bool,
@@ -273,7 +273,7 @@ pub struct Info {
     pub spurious_timeouts: u64,
     /// Reports of duplicates received (RFC 2883).
     pub dsack_dups: u64,
-    /// Acknowledgements that showed reordering (RFC 8985 s6.2 step 3).
+    /// Acknowledgements that showed reordering (RFC 8985 §6.2 step 3).
     pub reord_seen: u64,
     /// What congestion control and recovery are doing.
     pub ca_state: CaState,
@@ -315,7 +315,7 @@ pub enum ImportError {
     /// SND.UNA <= SND.NXT <= SND.MAX does not hold, or the data handed over does not reach SND.MAX.
     #[error("TCP: send sequence variables and handed-over data disagree")]
     SendSequence,
-    /// A scale above 14 (RFC 7323 s2.3).
+    /// A scale above 14 (RFC 7323 §2.3).
     #[error("TCP: window scale above 14")]
     WindowScale,
     /// More buffered or out-of-order data than the receive window.

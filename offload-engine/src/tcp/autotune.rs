@@ -8,7 +8,7 @@
 //! never falls, and it grows no more once the host has set it (CH-UPD-5; Linux: SO_RCVBUF).
 //!
 //! The round trip is the smaller of two estimates, both of which err upward: the age of the timestamp
-//! echoed by a full-sized segment, smoothed (RFC 7323 s4.1; at least its tick, 1 ms), and the time in
+//! echoed by a full-sized segment, smoothed (RFC 7323 §4.1; at least its tick, 1 ms), and the time in
 //! which the peer crosses a window that was just advertised.
 
 use super::seq::Position;
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(tune.on_consumed(ms(20), 1 << 20, 1000), None);
     }
 
-    // RFC 7323 s4.1: one sample for each echo, smoothed; the time of a window counts when it is less.
+    // RFC 7323 §4.1: one sample for each echo, smoothed; the time of a window counts when it is less.
     #[test]
     fn two_estimates_of_the_round_trip() {
         let mut tune = Autotune::new(MAX);

@@ -51,9 +51,9 @@ pub struct CongestionOptions {
     pub hystart: bool,
     /// With `hystart`, end it as well when acknowledgements come without a gap for half of the RTT (HyStart).
     pub ack_train: bool,
-    /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 s4.1).
+    /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 §4.1).
     pub idle_restart: bool,
-    /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 s3). That an
+    /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 §3). That an
     /// unused window does not grow is no option.
     pub cwnd_validation: bool,
     /// Spread the window over the round trip instead of sending it as ACKs allow.
@@ -78,7 +78,7 @@ impl Default for CongestionOptions {
 pub struct PathOptions {
     /// ICMP "too big" narrows the path MTU (RFC 1191, RFC 8201).
     pub icmp_too_big: bool,
-    /// Repeated time-outs of large segments do (RFC 2923 s2.1, RFC 4821 s7.7).
+    /// Repeated time-outs of large segments do (RFC 2923 §2.1, RFC 4821 §7.7).
     pub black_hole_detection: bool,
 }
 
@@ -187,7 +187,7 @@ pub struct Config {
     pub congestion: CongestionAlgorithm,
     /// What it does besides its algorithm.
     pub congestion_options: CongestionOptions,
-    /// Smallest RTO (RFC 6298 2.4 recommends one second; hosts on LANs use 200 ms).
+    /// Smallest RTO (RFC 6298 §2.4 recommends one second; hosts on LANs use 200 ms).
     pub rto_min: Duration,
     /// Largest RTO.
     pub rto_max: Duration,
@@ -221,7 +221,7 @@ pub struct Config {
     /// ACKs without delay for full-sized segments after a take-over: a sender in slow start waits for
     /// them.
     pub quick_acks: u8,
-    /// A segment without timestamps is dropped although they were agreed, as RFC 7323 s3.2 recommends.
+    /// A segment without timestamps is dropped although they were agreed, as RFC 7323 §3.2 recommends.
     /// Off, it is taken, without the protection of PAWS, as Linux does: some middleboxes remove options.
     pub timestamps_required: bool,
     /// How the path's MTU is learned.
@@ -236,8 +236,8 @@ pub struct Config {
     /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target keeps the connection until
     /// TIME_WAIT ends.
     pub time_wait_uploads: bool,
-    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED (CH s9.2). Off, it gets a challenge ACK as
-    /// every SYN does (RFC 5961 s4.2), so that an attacker who guesses one number cannot end a connection.
+    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED (CH §9.2). Off, it gets a challenge ACK as
+    /// every SYN does (RFC 5961 §4.2), so that an attacker who guesses one number cannot end a connection.
     pub syn_uploads: bool,
 }
 

@@ -1,4 +1,4 @@
-//! In-order bytes to the consumer: posted requests first, indications of the rest (CH s7.4).
+//! In-order bytes to the consumer: posted requests first, indications of the rest (CH §7.4).
 //!
 //! The chimney's chart has four entries. A segment comes in by [`Connection::deliver`], which places its bytes
 //! straight from the frame into the posted memory: one copy. Requests that are posted only queue, and
@@ -197,7 +197,7 @@ impl Connection {
     }
 
     /// What a request completes with that is posted too late. Behind others it has to wait for its turn
-    /// (CH-RCV-2): those of a connection whose state is lost complete when the host takes it (CH s5.6).
+    /// (CH-RCV-2): those of a connection whose state is lost complete when the host takes it (CH §5.6).
     fn receive_refusal(&self) -> Option<NdisStatus> {
         if self.requests.is_available() {
             None
@@ -366,7 +366,7 @@ impl Connection {
         }
     }
 
-    /// CH s7.4, push timer expiry.
+    /// CH §7.4, push timer expiry.
     pub(super) fn on_push_timeout(&mut self) {
         if self.requests.pushable() {
             self.requests.complete_front(NdisStatus::SUCCESS);
@@ -380,7 +380,7 @@ impl Connection {
         self.requests.complete_all(NdisStatus::SUCCESS);
     }
 
-    /// The connection is lost: requests complete with the valid bytes they have (CH s7.2). Nothing is delivered any
+    /// The connection is lost: requests complete with the valid bytes they have (CH §7.2). Nothing is delivered any
     /// more.
     pub(super) fn abort_receives(&mut self) {
         self.aborted = true;

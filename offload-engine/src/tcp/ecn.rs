@@ -3,12 +3,12 @@
 //! Receiver: a CE mark on data is echoed by ECE on everything that is sent, until CWR comes. Sender: ECE
 //! reduces the congestion window as a loss does, once for the bytes in flight; the next new data has CWR,
 //! also after a loss. New data goes out as ECT(0); retransmissions, window probes and segments
-//! without data do not (s6.1.4 to s6.1.6).
+//! without data do not (§6.1.4 to §6.1.6).
 //!
-//! A super-segment may carry CWR: links leave it on the first piece only (s6.1.2), the kernel by
+//! A super-segment may carry CWR: links leave it on the first piece only (§6.1.2), the kernel by
 //! `VIRTIO_NET_HDR_GSO_ECN`.
 //!
-//! A loss among the bytes that ECE was answered for reduces the window once more, which s6.1.2 would spare:
+//! A loss among the bytes that ECE was answered for reduces the window once more, which §6.1.2 would spare:
 //! so a reduction that turns out wrong can be undone without touching ECN's.
 
 use super::{
@@ -53,7 +53,7 @@ impl EcnState {
         if !self.enabled {
             return (Ecn::NotCapable, false);
         }
-        // RFC 3168 s6.1.2: whatever has reduced the window, CWR follows.
+        // RFC 3168 §6.1.2: whatever has reduced the window, CWR follows.
         let episode = recovery.is_fast() || recovery.is_repairing_timeout();
         let cwr = self.cwr_due || (episode && !self.episode_told);
         self.episode_told = episode;
@@ -63,9 +63,9 @@ impl EcnState {
 }
 
 impl Connection {
-    /// The receiver's half: an acceptable segment has come (RFC 3168 s6.1.3).
+    /// The receiver's half: an acceptable segment has come (RFC 3168 §6.1.3).
     pub(super) fn note_marks(&mut self, segment: &Segment<'_>) {
-        // s6.1.5: only data in the window counts. A pure ACK is never ECT.
+        // §6.1.5: only data in the window counts. A pure ACK is never ECT.
         if !self.ecn.enabled || segment.payload.is_empty() {
             return;
         }
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// The sender's half: an acceptable acknowledgement that has newly acknowledged `acked` bytes, with
-    /// `outstanding` in flight before (RFC 3168 s6.1.2).
+    /// `outstanding` in flight before (RFC 3168 §6.1.2).
     pub(super) fn answer_echo(&mut self, segment: &Segment<'_>, acked: u64, outstanding: u64) {
         if !self.ecn.enabled || !segment.flags.contains(Flags::ECE) {
             return;

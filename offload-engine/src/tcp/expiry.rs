@@ -41,7 +41,7 @@ impl Connection {
         }
     }
 
-    /// RFC 6298 5.4 to 5.6, RFC 5681 s3.1.
+    /// RFC 6298 §5.4 to §5.6, RFC 5681 §3.1.
     fn on_retransmission_timeout(&mut self) {
         if self.recovery.is_idle() {
             return;
@@ -71,8 +71,8 @@ impl Connection {
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));
     }
 
-    /// How long an attempt to get an answer may still take; `None` when it has failed. MaxRT (CH s3.5) is the user
-    /// timeout of RFC 9293 s3.8.3 and RFC 5482: a time, or 0 for a count, or none for no limit.
+    /// How long an attempt to get an answer may still take; `None` when it has failed. MaxRT (CH §3.5) is the user
+    /// timeout of RFC 9293 §3.8.3 and RFC 5482: a time, or 0 for a count, or none for no limit.
     fn time_left(&self, attempt: Attempt) -> Option<Duration> {
         let Attempt { spent, count } = attempt;
         match self.cached.max_rt {
@@ -84,7 +84,7 @@ impl Connection {
         }
     }
 
-    /// RFC 8985 s7.3.
+    /// RFC 8985 §7.3.
     fn on_tail_probe(&mut self) {
         if self.recovery.is_idle() {
             return;
@@ -93,7 +93,7 @@ impl Connection {
         self.timers.set(Timer::Retransmit, self.rtt.timeout(self.now));
     }
 
-    /// RFC 8985 s6.3.
+    /// RFC 8985 §6.3.
     fn on_reordering(&mut self) {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         let (rtt_min, srtt) = (self.rtt.min(), self.rtt.srtt());
@@ -108,13 +108,13 @@ impl Connection {
         }
     }
 
-    /// CH s10.4, or the override of silly window avoidance.
+    /// CH §10.4, or the override of silly window avoidance.
     fn on_persist(&mut self) {
         if !self.window_closed() {
             self.owed.small_segment = true;
             return;
         }
-        // With a time as the limit answers do not matter: the data does not get through (RFC 5482 s3).
+        // With a time as the limit answers do not matter: the data does not get through (RFC 5482 §3).
         let since = *self.attempts.closed_since.get_or_insert(self.now);
         let attempt = Attempt {
             spent: self.attempts.spent + (self.now - since),
@@ -130,10 +130,10 @@ impl Connection {
         self.timers.set(Timer::Persist, self.now + timeout);
     }
 
-    /// CH s10.5, s9.2.
+    /// CH §10.5, §9.2.
     fn on_keep_alive(&mut self) {
         if !self.recovery.is_idle() || self.window_closed() {
-            // RFC 9293 s3.8.4 (MUST-26): what is outstanding asks by itself.
+            // RFC 9293 §3.8.4 (MUST-26): what is outstanding asks by itself.
             let idle = match self.cached.keep_alive_enabled {
                 true => self.cached.keep_alive_idle(),
                 false => CHALLENGE_KEEP_ALIVE,
@@ -142,7 +142,7 @@ impl Connection {
             return;
         }
         if self.attempts.keep_alives >= self.cached.keep_alive_probes() {
-            // CH s9.2: it was not the consumer's wish to find out.
+            // CH §9.2: it was not the consumer's wish to find out.
             if self.challenges.keep_alive_armed {
                 self.stop_closed(UploadReason::TimeoutExpiration);
             } else {
@@ -156,17 +156,17 @@ impl Connection {
         self.timers.set(Timer::KeepAlive, self.now + interval);
     }
 
-    /// FIN_WAIT_2 (CH s10.7) or TIME_WAIT.
+    /// FIN_WAIT_2 (CH §10.7) or TIME_WAIT.
     fn on_close_timeout(&mut self) {
         if self.phase == TcpPhase::TimeWait {
             self.end();
         } else {
-            // CH s10.7.
+            // CH §10.7.
             self.stop_closed(UploadReason::TimeoutExpiration);
         }
     }
 
-    /// A segment of the peer was received: keep-alive starts over, if it is on (RFC 9293 s3.8.4).
+    /// A segment of the peer was received: keep-alive starts over, if it is on (RFC 9293 §3.8.4).
     pub(super) fn restart_keep_alive(&mut self) {
         // TIME-WAIT has one timer, and no keep-alive.
         if self.cached.keep_alive_enabled && self.phase != TcpPhase::TimeWait {

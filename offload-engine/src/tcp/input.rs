@@ -1,12 +1,12 @@
-//! What a received segment does (RFC 9293 s3.10.7.4, RFC 5961, RFC 7323 s5).
+//! What a received segment does (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
 //!
 //! Order of checks: RST, SYN, timestamps, sequence, ACK, URG; then acknowledgement, window, payload,
 //! FIN. A RST counts only at exactly RCV.NXT; elsewhere in the window it is answered by a challenge ACK,
-//! as is a SYN (CH s9.2). An empty segment left of RCV.NXT is acknowledged: it is how Linux probes a zero
-//! window. RSTs are exempt from PAWS (RFC 7323 s5.2).
+//! as is a SYN (CH §9.2). An empty segment left of RCV.NXT is acknowledged: it is how Linux probes a zero
+//! window. RSTs are exempt from PAWS (RFC 7323 §5.2).
 //!
 //! Answers to what should not be there are limited for each connection, and for all of them together only
-//! by their number: RFC 5961 s7 leaves it open, and a count that connections share reveals one peer to another
+//! by their number: RFC 5961 §7 leaves it open, and a count that connections share reveals one peer to another
 //! (CVE-2016-5696). Data outside the window is always answered, once in a batch: it cannot make a loop.
 
 use super::{
@@ -18,16 +18,16 @@ use super::{
 };
 use crate::time::{Duration, Instant};
 
-/// Time between two challenge ACKs for SYNs (CH s9.2).
+/// Time between two challenge ACKs for SYNs (CH §9.2).
 const SYN_CHALLENGE_INTERVAL: Duration = Duration::from_secs(3);
-/// When keep-alive starts after a challenge ACK (CH s9.2).
+/// When keep-alive starts after a challenge ACK (CH §9.2).
 pub(super) const CHALLENGE_KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// Answers to empty segments outside the window in [`STRAY_INTERVAL`]: two peers out of step must not
 /// acknowledge each other for ever.
 const STRAY_ANSWERS_MAX: u32 = 16;
 /// The time that [`STRAY_ANSWERS_MAX`] counts for.
 const STRAY_INTERVAL: Duration = Duration::from_secs(1);
-/// Age from which TS.Recent is not trusted any more (RFC 7323 s5.5).
+/// Age from which TS.Recent is not trusted any more (RFC 7323 §5.5).
 const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 /// SACK blocks looked at; more do not fit into a header.
 const SACK_BLOCKS_MAX: usize = 4;
@@ -35,7 +35,7 @@ const SACK_BLOCKS_MAX: usize = 4;
 /// Rate limits of answers to segments that should not be there.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Challenges {
-    /// One challenge for RSTs until an acceptable segment comes (CH s9.2).
+    /// One challenge for RSTs until an acceptable segment comes (CH §9.2).
     rst_answered: bool,
     syn_answered: Option<Instant>,
     stray_since: Option<Instant>,
@@ -157,11 +157,11 @@ impl Connection {
         }
         if segment.flags.contains(Flags::SYN) {
             if self.config.syn_uploads && start == nxt && self.phase != TcpPhase::TimeWait {
-                // CH s9.2; in TIME_WAIT it may be the peer's next connection.
+                // CH §9.2; in TIME_WAIT it may be the peer's next connection.
                 self.stop_closed(UploadReason::UploadRequested);
                 return false;
             }
-            // RFC 5961 s4.2, whatever the sequence number; CH s9.2 throttles those in the window.
+            // RFC 5961 §4.2, whatever the sequence number; CH §9.2 throttles those in the window.
             let allowed = if in_window {
                 self.challenges.allow_syn(self.now)
             } else {
@@ -176,7 +176,7 @@ impl Connection {
             return false;
         }
         if self.is_outdated(segment) {
-            // RFC 7323 s5.3 R1.
+            // RFC 7323 §5.3 R1.
             self.answer_stray(segment);
             return false;
         }
@@ -190,7 +190,7 @@ impl Connection {
     }
 
     fn on_rst(&mut self, exact: bool, in_window: bool) {
-        // RFC 5961 s3.2.
+        // RFC 5961 §3.2.
         if exact {
             self.on_reset();
         } else if in_window && !self.challenges.rst_answered {
@@ -212,7 +212,7 @@ impl Connection {
             self.receiver.accept(&stale);
             self.receiver.ack_now();
             if fin && self.phase == TcpPhase::TimeWait {
-                // RFC 9293 s3.10.7.4, eighth: restart the 2 MSL.
+                // RFC 9293 §3.10.7.4, eighth: restart the 2 MSL.
                 self.timers.set(Timer::Close, self.now + self.config.time_wait);
             }
             return;
@@ -226,7 +226,7 @@ impl Connection {
         }
     }
 
-    /// Sends a challenge ACK; `arm`: also makes sure that a dead peer is noticed (CH s9.2).
+    /// Sends a challenge ACK; `arm`: also makes sure that a dead peer is noticed (CH §9.2).
     fn challenge(&mut self, arm: bool) {
         self.receiver.ack_now();
         self.counters.challenge_acks += 1;
@@ -243,14 +243,14 @@ impl Connection {
         }
     }
 
-    /// Timestamps were agreed, are demanded, and are missing (RFC 7323 s3.2).
+    /// Timestamps were agreed, are demanded, and are missing (RFC 7323 §3.2).
     fn lacks_timestamp(&self, segment: &Segment<'_>) -> bool {
         self.config.timestamps_required
             && self.constant.timestamp_enabled
             && segment.timestamps.is_none()
     }
 
-    /// PAWS (RFC 7323 s5.3 R1).
+    /// PAWS (RFC 7323 §5.3 R1).
     fn is_outdated(&self, segment: &Segment<'_>) -> bool {
         let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
         else {
@@ -260,7 +260,7 @@ impl Connection {
         age < 0 && self.now - self.clock.recent_at < TS_RECENT_AGE_MAX
     }
 
-    /// RFC 5961 s5.2: the place of the acknowledgement, if it may be used.
+    /// RFC 5961 §5.2: the place of the acknowledgement, if it may be used.
     fn admit_ack(&mut self, segment: &Segment<'_>) -> Option<Position> {
         if !segment.flags.contains(Flags::ACK) {
             return None;
@@ -278,7 +278,7 @@ impl Connection {
 
     /// The segment is acceptable: the peer lives, its timestamp is the newest.
     fn note_life(&mut self, segment: &Segment<'_>, start: Position) {
-        // RFC 7323 s4.3: only a segment that covers the last acknowledgement sent.
+        // RFC 7323 §4.3: only a segment that covers the last acknowledgement sent.
         if let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
             && start <= self.receiver.last_ack()
         {
@@ -290,7 +290,7 @@ impl Connection {
         self.attempts.keep_alives = 0;
         self.restart_keep_alive();
         if self.phase == TcpPhase::FinWait2 {
-            // CH s10.7.
+            // CH §10.7.
             self.timers.set(Timer::Close, self.now + self.config.fin_wait_2);
         }
     }
@@ -367,7 +367,7 @@ impl Connection {
             if end <= start || end > self.snd.max {
                 continue;
             }
-            // RFC 2883 s4: the first block lies below the acknowledgement or inside the second block.
+            // RFC 2883 §4: the first block lies below the acknowledgement or inside the second block.
             let inside_next = segment.sack.get(1).is_some_and(|next| {
                 let (from, to) = (start.locate(next.start), start.locate(next.end));
                 from <= start && end <= to
@@ -395,7 +395,7 @@ impl Connection {
         })
     }
 
-    /// RFC 9293 s3.10.7.4: only a newer segment may change the window. One that acknowledges more is newer, though
+    /// RFC 9293 §3.10.7.4: only a newer segment may change the window. One that acknowledges more is newer, though
     /// its bytes be older: else SND.UNA would carry a window that was advertised for less beyond its right edge.
     fn update_window(&mut self, segment: &Segment<'_>, ack: Position, window: u64) {
         let newer = self.snd.wl2 < ack
@@ -415,7 +415,7 @@ impl Connection {
             }
             self.owed.window_probe = false;
         } else if self.attempts.probes > 0 {
-            // CH s10.4: an answer to a probe starts the next, longer round.
+            // CH §10.4: an answer to a probe starts the next, longer round.
             self.attempts.probe_round = self.attempts.probe_round.saturating_add(1);
             self.attempts.probes = 0;
             self.timers.stop(Timer::Persist);
@@ -436,7 +436,7 @@ impl Connection {
         self.receiver.measure(self.now);
     }
 
-    /// TSecr, if it is one of our time stamps (RFC 7323 s3.2): not 0, and not from the future.
+    /// TSecr, if it is one of our time stamps (RFC 7323 §3.2): not 0, and not from the future.
     #[inline]
     fn echo(&self, segment: &Segment<'_>) -> Option<u32> {
         let echo = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?.echo;
@@ -504,7 +504,7 @@ impl Connection {
         }
     }
 
-    /// RFC 6298 5.2, 5.3, and the timers of RFC 8985.
+    /// RFC 6298 §5.2, §5.3, and the timers of RFC 8985.
     fn update_send_timers(&mut self, report: &Report) {
         if self.phase == TcpPhase::Closed {
             return;

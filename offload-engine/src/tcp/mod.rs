@@ -123,7 +123,7 @@ const SMALL_LIST_BYTES_MAX: usize = 1024;
 /// Bytes that the timestamps option takes of every segment, padding included.
 const TIMESTAMPS_OPTION: usize = 12;
 
-/// The send sequence variables of RFC 9293 s3.3.1.
+/// The send sequence variables of RFC 9293 §3.3.1.
 #[derive(Debug)]
 struct SendVariables {
     /// Oldest unacknowledged.
@@ -145,7 +145,7 @@ struct SendVariables {
     sml: Position,
 }
 
-/// Timestamps (RFC 7323), and the clock they are counted by (CH s10.9).
+/// Timestamps (RFC 7323), and the clock they are counted by (CH §10.9).
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     /// NicDelta: what is added to our milliseconds.
@@ -332,7 +332,7 @@ impl Connection {
         self.queue.keep_chain(chain);
     }
 
-    /// Asks for a disconnect (CH s8.1). Graceful: the data of `nbl`, then a FIN that rides on the last
+    /// Asks for a disconnect (CH §8.1). Graceful: the data of `nbl`, then a FIN that rides on the last
     /// segment; completes SUCCESS when both are acknowledged. Abortive: outstanding sends complete
     /// REQUEST_ABORTED, a RST is sent, then `nbl` completes SUCCESS. A second graceful disconnect, and any
     /// disconnect of a closed connection, completes REQUEST_ABORTED (CH-DIS-6).
@@ -646,7 +646,7 @@ impl Connection {
         self.events.extend(disconnect.map(Event::DisconnectComplete));
     }
 
-    /// The peer's FIN has been reached (RFC 9293 s3.10.7.4, eighth).
+    /// The peer's FIN has been reached (RFC 9293 §3.10.7.4, eighth).
     fn on_peer_fin(&mut self) {
         match self.phase {
             TcpPhase::Established => self.phase = TcpPhase::CloseWait,
@@ -699,9 +699,9 @@ impl Connection {
         }
     }
 
-    /// An acceptable RST has come (CH s8.2, CH-EVT-7).
+    /// An acceptable RST has come (CH §8.2, CH-EVT-7).
     fn on_reset(&mut self) {
-        // RFC 9293 s3.10.7.4, second: no event. Both sides are done; a repeated segment of ours
+        // RFC 9293 §3.10.7.4, second: no event. Both sides are done; a repeated segment of ours
         // has met a peer that has forgotten. What the consumer has not taken yet stays.
         if self.phase == TcpPhase::TimeWait {
             self.end();
@@ -722,7 +722,7 @@ impl Connection {
         self.events.push_back(Event::Retrieve(reason));
     }
 
-    /// A mandatory upload reason of a connection that is over: it is uploaded in state CLOSED (CH s9.2, s10.7).
+    /// A mandatory upload reason of a connection that is over: it is uploaded in state CLOSED (CH §9.2, §10.7).
     fn stop_closed(&mut self, reason: UploadReason) {
         self.stop(reason);
         self.phase = TcpPhase::Closed;

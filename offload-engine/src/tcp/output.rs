@@ -5,8 +5,8 @@
 //! acknowledgement and window.
 //!
 //! Data is cut at the end of its list, or of the queue, or else to a multiple of the MSS. A short
-//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 s3.7.4; with
-//! Minshall's condition), and by silly window avoidance unless it ends a list (s3.8.6.2.1, CH s10.8).
+//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 §3.7.4; with
+//! Minshall's condition), and by silly window avoidance unless it ends a list (§3.8.6.2.1, CH §10.8).
 
 use super::{
     Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
@@ -20,9 +20,9 @@ use crate::{
     time::{Duration, Instant},
 };
 
-/// SACK blocks of one segment; one less with timestamps (RFC 2018 s3).
+/// SACK blocks of one segment; one less with timestamps (RFC 2018 §3).
 const SACK_BLOCKS_MAX: usize = 4;
-/// How long silly window avoidance waits for a larger window (RFC 9293 s3.8.6.2.1: 0.1 to 1 s).
+/// How long silly window avoidance waits for a larger window (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
 const SMALL_SEGMENT_DELAY: Duration = Duration::from_millis(200);
 
 const NO_BLOCKS: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; 4];
@@ -71,7 +71,7 @@ impl Connection {
             return Some(self.transmit_window_probe());
         }
         if core::mem::take(&mut self.owed.keep_alive) {
-            // RFC 9293 s3.8.4: one byte back, so that the peer has to answer.
+            // RFC 9293 §3.8.4: one byte back, so that the peer has to answer.
             return Some(self.transmit_bare(self.snd.una.previous()));
         }
         (self.receiver.ack_due() == AckDue::Now).then(|| self.transmit_bare(self.acceptable_seq()))
@@ -102,7 +102,7 @@ impl Connection {
         let most = limits.super_segment_max as u64;
         let most = (most - most % self.mss).max(self.mss);
         if let Some(first) = self.recovery.awaits_new_data() {
-            // RFC 5682 s2.1 step 2b.
+            // RFC 5682 §2.1 step 2b.
             let draft = if first { self.draft_new(self.mss, true) } else { None };
             if first {
                 self.recovery.offer_new_data(draft.is_some());
@@ -219,7 +219,7 @@ impl Connection {
         Draft::new(start, saturate(len), fin, &cut)
     }
 
-    /// RFC 8985 s7.3: new data if there is any, else the last segment again.
+    /// RFC 8985 §7.3: new data if there is any, else the last segment again.
     fn transmit_tail_probe(&mut self) -> Option<Transmit> {
         if self.recovery.probes_with_new_data()
             && let Some(draft) = self.draft_new(self.mss, true)
@@ -231,7 +231,7 @@ impl Connection {
         }
         let (start, end) = self.recovery.probe_bytes(self.mss)?;
         if end > self.snd.una + self.snd.wnd {
-            // RFC 9293 s3.8.6: the window has shrunk, and the peer would not take it.
+            // RFC 9293 §3.8.6: the window has shrunk, and the peer would not take it.
             return None;
         }
         let draft = self.draft_again(start, end.since(start), self.mss);
@@ -284,14 +284,14 @@ impl Connection {
         Some(Draft::new(start, saturate(len), fin, &cut))
     }
 
-    /// Nagle's rule (RFC 9293 s3.7.4) as Minshall has it, and Linux: a short segment waits while another short one
+    /// Nagle's rule (RFC 9293 §3.7.4) as Minshall has it, and Linux: a short segment waits while another short one
     /// is unacknowledged. Full-sized ones do not count, so the short end of a large write never waits for a delayed
     /// ACK: the peer has at most one short segment whose ACK it delays.
     fn is_nagled(&self, start: Position) -> bool {
         self.cached.nagling_enabled && start >= self.snd.max && self.snd.una < self.snd.sml
     }
 
-    /// CH s10.8: less than a segment, no end of a list, less than half of the peer's largest window.
+    /// CH §10.8: less than a segment, no end of a list, less than half of the peer's largest window.
     fn is_silly(&self, start: Position, len: u64) -> bool {
         len.saturating_mul(2) < self.snd.max_wnd
             && start >= self.snd.max
@@ -309,7 +309,7 @@ impl Connection {
         self.config.push == PushPolicy::EachList
     }
 
-    /// RFC 5681 s4.1: after an idle RTO the congestion window does not describe the path any more.
+    /// RFC 5681 §4.1: after an idle RTO the congestion window does not describe the path any more.
     #[inline]
     fn reconsider_idle(&mut self) {
         if self.recovery.is_idle()
@@ -407,7 +407,7 @@ impl Connection {
         self.counters.push_out += u64::from(push);
     }
 
-    /// RFC 8985 s7.2.
+    /// RFC 8985 §7.2.
     #[inline]
     pub(super) fn arm_tail_probe(&mut self) {
         let deadline = self.timers.deadline(Timer::Retransmit).and_then(|timeout| {
@@ -466,7 +466,7 @@ impl Connection {
         self.snd.wnd == 0 && self.snd.una < self.send_end()
     }
 
-    /// Starts the persist timer when the window is closed (CH s10.4).
+    /// Starts the persist timer when the window is closed (CH §10.4).
     fn await_window(&mut self) {
         if self.window_closed()
             && !self.timers.is_running(Timer::Persist)
@@ -477,7 +477,7 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 s3.8.6.1: one byte beyond the window; without a byte an empty segment before it.
+    /// RFC 9293 §3.8.6.1: one byte beyond the window; without a byte an empty segment before it.
     fn transmit_window_probe(&mut self) -> Transmit {
         let start = self.snd.una;
         if start >= self.queue.end() {

@@ -1,17 +1,17 @@
 //! The path MTU: ICMP errors, and black holes (RFC 1191, 8201, 2923, 5927, 5461).
 //!
-//! An ICMP error counts only if it quotes a byte in flight (RFC 5927 s4.1). *Too big* narrows the path
+//! An ICMP error counts only if it quotes a byte in flight (RFC 5927 §4.1). *Too big* narrows the path
 //! MTU, never widens it, and what was too big is sent again at once, in smaller segments and without a
 //! reduction of the congestion window: a router has dropped it for its size. Every other error is soft:
-//! counted, kept as the reason should the connection time out, and never its end (RFC 9293 s3.9.2.2
-//! MUST-56; for the "hard" ones RFC 5461 s4.1, RFC 5927 s5.2).
+//! counted, kept as the reason should the connection time out, and never its end (RFC 9293 §3.9.2.2
+//! MUST-56; for the "hard" ones RFC 5461 §4.1, RFC 5927 §5.2).
 //!
 //! A black hole drops packets that are too big and sends no ICMP error. [`BLACK_HOLE_TIMEOUTS`] consecutive time-outs
 //! of a segment make it smaller: payload of 1024 bytes, then of 536, with IPv6 of 1220. Where one of its size
 //! has passed before, loss is the likelier reason: [`BLACK_HOLE_TIMEOUTS_PROVEN`] it takes then. An
 //! acknowledgement of more than the small segment shows that the large ones were late, not lost.
 //!
-//! [`RAISE_AFTER`] a reduction the first size is tried again (RFC 1191 s6.3): if the path is still narrow
+//! [`RAISE_AFTER`] a reduction the first size is tried again (RFC 1191 §6.3): if the path is still narrow
 //! this costs one flight, or two time-outs in a black hole.
 //!
 //! Limits: [`MTU_MIN_IPV4`], [`MTU_MIN_IPV6`]; [`REDUCTIONS_PER_FLIGHT_MAX`]. The path MTU as such is the
@@ -28,17 +28,17 @@ use crate::{
 };
 
 /// Smallest path MTU that an ICMP message can bring about over IPv4, in bytes. Less is refused, as a
-/// forgery costs less than it does harm (RFC 5927 s7.2): 552 is Linux' `min_pmtu`.
+/// forgery costs less than it does harm (RFC 5927 §7.2): 552 is Linux' `min_pmtu`.
 pub const MTU_MIN_IPV4: u32 = 552;
-/// The same over IPv6: RFC 8201 s4 discards messages that report less than the smallest link MTU.
+/// The same over IPv6: RFC 8201 §4 discards messages that report less than the smallest link MTU.
 pub const MTU_MIN_IPV6: u32 = 1280;
 /// Consecutive time-outs of a segment after which it is made smaller, while none of its size has been
-/// acknowledged: R1 of RFC 9293 s3.8.3, at which the path is to be doubted.
+/// acknowledged: R1 of RFC 9293 §3.8.3, at which the path is to be doubted.
 pub const BLACK_HOLE_TIMEOUTS: u8 = 3;
 /// The same afterwards: the path has to have changed. With five percent of loss both ways one time-out in a
 /// hundred is followed by two more, and hardly any by four.
 pub const BLACK_HOLE_TIMEOUTS_PROVEN: u8 = 5;
-/// When the first size is tried again (RFC 1191 s6.3 recommends ten minutes; RFC 8201 s4 five at least).
+/// When the first size is tried again (RFC 1191 §6.3 recommends ten minutes; RFC 8201 §4 five at least).
 pub const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// Reductions by ICMP until everything that was in flight at the first is acknowledged: a path may have
 /// several links, each narrower than the one before it, but not many.
@@ -46,19 +46,19 @@ pub const REDUCTIONS_PER_FLIGHT_MAX: u8 = 4;
 
 /// Smallest MSS that is accepted from a peer, in bytes with options: Linux' `tcp_min_snd_mss`, against peers
 /// that have every byte sent in a segment of its own (CVE-2019-11479). IPv4 demands no more than 536 -
-/// 40 of anybody (RFC 9293 s3.7.1), and no less than 28 fits the smallest MTU (RFC 791: 68).
+/// 40 of anybody (RFC 9293 §3.7.1), and no less than 28 fits the smallest MTU (RFC 791: 68).
 const MSS_MIN: usize = 48;
-/// Common MTUs of links, for routers that do not report theirs (RFC 1191 s7.1), at or above
+/// Common MTUs of links, for routers that do not report theirs (RFC 1191 §7.1), at or above
 /// [`MTU_MIN_IPV4`].
 const PLATEAUS: [u32; 9] = [65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 576];
-/// Path MTUs to try in a black hole: payload of 1024 bytes (RFC 4821 s7.2), and of 536 (RFC 9293 MUST-15).
+/// Path MTUs to try in a black hole: payload of 1024 bytes (RFC 4821 §7.2), and of 536 (RFC 9293 MUST-15).
 const FALLBACKS_IPV4: [u32; 2] = [1024 + HEADERS_IPV4, 536 + HEADERS_IPV4];
 const FALLBACKS_IPV6: [u32; 1] = [MTU_MIN_IPV6];
 /// Bytes of IP and TCP headers without options.
 const HEADERS_IPV4: u32 = 40;
 const HEADERS_IPV6: u32 = 60;
 
-/// RFC 6691, RFC 9293 s3.7.1: what fits beside the options that every segment carries.
+/// RFC 6691, RFC 9293 §3.7.1: what fits beside the options that every segment carries.
 pub(super) fn effective_mss(constant: &TcpConst, path_mtu_payload: usize) -> u64 {
     let option = if constant.timestamp_enabled { TIMESTAMPS_OPTION } else { 0 };
     let mss = path_mtu_payload.min(usize::from(constant.remote_mss)).max(MSS_MIN);
@@ -132,7 +132,7 @@ impl PathMtu {
 
     /// The MTU that a too-big message reports; `None`: not smaller, or not plausible.
     fn reported(&self, next_hop_mtu: u32, packet_len: u32) -> Option<u32> {
-        // RFC 1191 s5: a packet sent before the last reduction has no new information.
+        // RFC 1191 §5: a packet sent before the last reduction has no new information.
         let below = |mtu: &&u32| **mtu < packet_len;
         let mtu = match next_hop_mtu {
             0 => *PLATEAUS.iter().find(below)?,
@@ -144,7 +144,7 @@ impl PathMtu {
 
 impl Connection {
     /// An ICMP error has come that quotes a segment of this connection. Returns whether it was accepted:
-    /// its sequence number is in flight (RFC 5927 s4.1). To be followed by
+    /// its sequence number is in flight (RFC 5927 §4.1). To be followed by
     /// [`Connection::poll_transmit`].
     pub fn handle_path_error(&mut self, now: Instant, error: &PathError) -> bool {
         self.now = now;
@@ -179,7 +179,7 @@ impl Connection {
         path.flight_reductions += 1;
         self.path_mtu.doubted = None;
         self.narrow(mtu);
-        // RFC 1191 s6.4, RFC 8201 s5.4: not congestion, so the window stays. As in Linux all of it goes out
+        // RFC 1191 §6.4, RFC 8201 §5.4: not congestion, so the window stays. As in Linux all of it goes out
         // at once, not a segment alone: what was dropped has left the path.
         self.recovery.on_narrow_path(self.mss);
         if !self.recovery.is_idle() {
@@ -207,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// RFC 2923 s2.1, RFC 4821 s7.7: the retransmission timer has run out, for the same segment for the
+    /// RFC 2923 §2.1, RFC 4821 §7.7: the retransmission timer has run out, for the same segment for the
     /// `attempts`th time. After enough of them it becomes smaller, if there is a smaller size.
     pub(super) fn suspect_black_hole(&mut self, attempts: u8) {
         if attempts == 1 {
@@ -254,7 +254,7 @@ impl Connection {
         self.congestion.set_mss(self.mss);
     }
 
-    /// Tries the first size again when it is time (RFC 1191 s6.3).
+    /// Tries the first size again when it is time (RFC 1191 §6.3).
     pub(super) fn raise_path_mtu(&mut self) {
         if self.path_mtu.raise_at.is_some_and(|at| at <= self.now) {
             self.path_mtu.raise_at = None;

@@ -1,7 +1,7 @@
 //! Data right of RCV.NXT, kept until the hole before it is filled.
 //!
 //! Pieces are copies, sorted and disjoint; where two segments overlap, the first one's bytes stay. Islands
-//! are the maximal runs of pieces: what SACK blocks describe (RFC 2018 s4).
+//! are the maximal runs of pieces: what SACK blocks describe (RFC 2018 §4).
 //!
 //! Limits: islands from [`super::Config`]; bytes by the window, since nothing beyond it is offered. Small
 //! pieces that touch are joined, so that a flood of tiny segments makes no more than
@@ -16,7 +16,7 @@ use super::{SackBlock, seq::Position};
 /// Touching pieces are joined up to this size, in bytes: more than an Ethernet segment, less than two.
 const JOIN_MAX: usize = 2048;
 /// Pieces that a PSH may keep apart. Beyond it they are joined too: a PSH is no record mark (RFC 9293
-/// s3.9.1.2).
+/// §3.9.1.2).
 const PUSHED_PIECES_MAX: usize = 1024;
 
 /// Most pieces that `bytes` of out-of-order data can lie in: of two that touch, one is large.
@@ -98,7 +98,7 @@ impl Reassembly {
     }
 
     /// Keeps what is new of `data`, beyond any limit: bytes that a hand-over brings were promised to
-    /// the peer (RFC 2018 s8).
+    /// the peer (RFC 2018 §8).
     pub(super) fn adopt(&mut self, start: Position, data: &Bytes) {
         let islands_max = core::mem::replace(&mut self.islands_max, usize::MAX);
         self.insert_with(start, data.len(), false, |from, to| data.slice(from..to));
@@ -209,7 +209,7 @@ impl Reassembly {
         after.checked_sub(1).is_some_and(|index| end <= self.islands[index].end)
     }
 
-    /// Writes SACK blocks, the island that changed last first (RFC 2018 s4); returns how many.
+    /// Writes SACK blocks, the island that changed last first (RFC 2018 §4); returns how many.
     pub(super) fn blocks(&self, blocks: &mut [SackBlock]) -> usize {
         let mut below = u64::MAX;
         for (count, block) in blocks.iter_mut().enumerate() {
@@ -271,7 +271,7 @@ mod tests {
         blocks
     }
 
-    // RFC 2018 s4: the block of the most recent arrival first, the others in order of recency.
+    // RFC 2018 §4: the block of the most recent arrival first, the others in order of recency.
     #[test]
     fn most_recent_block_first() {
         let mut queue = Reassembly::new(8);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     proptest! {
-        // RFC 9293 s3.10.7.4, RFC 2018 s3: against a map of bytes.
+        // RFC 9293 §3.10.7.4, RFC 2018 §3: against a map of bytes.
         #[test]
         fn behaves_like_a_map_of_bytes(
             inserts in prop::collection::vec((1u64..120, 1usize..30, any::<bool>()), 1..40),

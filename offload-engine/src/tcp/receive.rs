@@ -2,17 +2,17 @@
 //!
 //! **Window.** `limit` less what waits in the backlog (CH-IND-6). The limit starts at InitialRcvWnd and
 //! grows with what the consumer takes (`autotune`). The right edge never moves left (P9, RFC 9293
-//! s3.8.6): an advertised edge is honoured, although the field may be lower by part of one unit
-//! of the scale (RFC 7323 s2.4). It moves right only by an MSS or half of the limit (s3.8.6.2.2), and is
+//! §3.8.6): an advertised edge is honoured, although the field may be lower by part of one unit
+//! of the scale (RFC 7323 §2.4). It moves right only by an MSS or half of the limit (§3.8.6.2.2), and is
 //! rounded up to the unit when rounding down would move it left, never more than one unit beyond the limit. When
 //! the consumer takes what waited, an update is sent once it doubles what is left of the window and is worth two
 //! segments or half of the limit.
 //!
 //! **Acknowledgements.** One for each batch of input at most. It is due at once after `ack_frequency`
-//! segments, or as many bytes as so many full-sized ones hold, or [`ACK_BYTES_MAX`] (RFC 9293 s3.8.6.3; full
+//! segments, or as many bytes as so many full-sized ones hold, or [`ACK_BYTES_MAX`] (RFC 9293 §3.8.6.3; full
 //! size is learnt from what comes, as links coalesce segments and peers send less than our MSS); for
 //! the first [`Config::quick_acks`] times after a take-over when a segment is full-sized, since the peer may
-//! be in slow start; after anything out of order, duplicate, or that fills a hole (RFC 5681 s4.2);
+//! be in slow start; after anything out of order, duplicate, or that fills a hole (RFC 5681 §4.2);
 //! after a FIN and after a refusal of data outside the window; and for the next [`QUICK_ACKS`]
 //! segments while a sender repairs a loss with few segments in flight. Otherwise after the delayed-ACK time.
 //! PSH alone makes no ACK due: the consumer's answer would carry it.
@@ -43,11 +43,11 @@ const WINDOW_FIELD_MAX: u64 = 65_535;
 /// Waiting pieces are joined up to this size, in bytes, so that tiny segments cost little memory.
 const BACKLOG_JOIN_MAX: usize = 4096;
 /// Waiting pieces that a PSH may keep apart. Beyond it they are joined too: a PSH is no record mark
-/// (RFC 9293 s3.9.1.2).
+/// (RFC 9293 §3.9.1.2).
 const BACKLOG_PIECES_MAX: usize = 1024;
-/// Full size of the peer's segments before any has come (RFC 9293 s3.7.1), in bytes.
+/// Full size of the peer's segments before any has come (RFC 9293 §3.7.1), in bytes.
 const FULL_SIZE_DEFAULT: u64 = 536;
-/// How far back a duplicate is reported (RFC 2883): the largest window (RFC 7323 s2.3). What lies farther back
+/// How far back a duplicate is reported (RFC 2883): the largest window (RFC 7323 §2.3). What lies farther back
 /// is none: half of the sequence space away, before and behind cannot be distinguished.
 const DUPLICATE_AGE_MAX: u64 = 1 << 30;
 /// Most duplicate ACKs owed at once to a peer without SACK.
@@ -94,7 +94,7 @@ pub(super) struct Receiver {
     nxt: Position,
     /// Right edge of the window that was advertised to the peer.
     edge: Position,
-    /// SEG.ACK sent last (RFC 7323 s4.3, Last.ACK.sent).
+    /// SEG.ACK sent last (RFC 7323 §4.3, Last.ACK.sent).
     last_ack: Position,
     limit: u64,
     autotune: Autotune,
@@ -474,7 +474,7 @@ impl Receiver {
     }
 
     /// Whether the next ACK has to be a segment of its own: SACK blocks travel without data, so that a
-    /// data segment never shrinks and a duplicate ACK is one in the sense of RFC 5681 s2.
+    /// data segment never shrinks and a duplicate ACK is one in the sense of RFC 5681 §2.
     #[inline]
     pub(super) fn wants_bare_ack(&self) -> bool {
         self.due == AckDue::Now
@@ -518,7 +518,7 @@ impl Receiver {
         u16::try_from(field).unwrap_or(u16::MAX)
     }
 
-    /// SACK blocks for a bare ACK, a report of a duplicate first (RFC 2883 s4); returns how many.
+    /// SACK blocks for a bare ACK, a report of a duplicate first (RFC 2883 §4); returns how many.
     #[inline]
     pub(super) fn sack_blocks(&mut self, blocks: &mut [SackBlock]) -> usize {
         if !self.sack || blocks.is_empty() {

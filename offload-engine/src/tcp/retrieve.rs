@@ -1,4 +1,4 @@
-//! Requests of the target for an upload (CH s8.2), and the useful amount of posted data (CH-ST-2).
+//! Requests of the target for an upload (CH §8.2), and the useful amount of posted data (CH-ST-2).
 //!
 //! Mandatory reasons stop the connection where it is: nothing is processed, acknowledged or sent any more, and
 //! what is posted waits for the upload (CH-EVT-1). Optional ones are matters of taste, so they are off until
@@ -41,7 +41,7 @@ pub(super) struct SendBacklog {
 }
 
 impl Connection {
-    /// A fragment of a datagram from this connection's peer went to the host (CH s9.1, HighFragmentation).
+    /// A fragment of a datagram from this connection's peer went to the host (CH §9.1, HighFragmentation).
     pub fn note_fragment(&mut self, now: Instant) {
         self.now = now;
         self.watch.fragments += 1;

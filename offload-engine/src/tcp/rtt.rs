@@ -5,7 +5,7 @@
 
 use crate::time::{Duration, Instant, nanos};
 
-/// RTO before the first sample (RFC 6298 2.1).
+/// RTO before the first sample (RFC 6298 §2.1).
 const RTO_INITIAL: Duration = Duration::from_secs(1);
 /// Largest exponent of the back-off; `rto_max` is reached long before.
 const BACKOFF_MAX: u32 = 16;
@@ -13,7 +13,7 @@ const BACKOFF_MAX: u32 = 16;
 /// Largest sample that counts, in nanoseconds: eight of them are a number yet.
 const SAMPLE_MAX: u64 = u64::MAX / 8;
 
-/// For how long, at least, the smallest RTT is remembered; twice as long at most (RFC 8985 s6.2 step 1 asks for a
+/// For how long, at least, the smallest RTT is remembered; twice as long at most (RFC 8985 §6.2 step 1 asks for a
 /// window; Linux has 300 s).
 const MIN_WINDOW: Duration = Duration::from_secs(150);
 
@@ -52,7 +52,7 @@ pub(super) struct RttEstimator {
     rto_min: u64,
     rto_max: u64,
     /// The time-out before back-off. The least of it stands beside SRTT, as in Linux: on a path without jitter
-    /// RTTVAR goes to nothing, and a peer's delayed ACK would look like a loss. RFC 6298 2.4 has it count in all.
+    /// RTTVAR goes to nothing, and a peer's delayed ACK would look like a loss. RFC 6298 §2.4 has it count in all.
     base_rto: u64,
     backoff: u32,
 }
@@ -85,7 +85,7 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample (RFC 6298 2.2, 2.3) and ends the back-off. Returns whether the smallest may have changed.
+    /// Takes a sample (RFC 6298 §2.2, §2.3) and ends the back-off. Returns whether the smallest may have changed.
     pub(super) fn sample(&mut self, now: Instant, rtt: Duration) -> bool {
         self.backoff = 0;
         let is_least = self.min.sample(now, rtt);
@@ -116,7 +116,7 @@ impl RttEstimator {
         self.base_rto.saturating_mul(1 << exponent.min(BACKOFF_MAX)).min(self.rto_max)
     }
 
-    /// The time-out now (RFC 6298 2.4, 5.5).
+    /// The time-out now (RFC 6298 §2.4, §5.5).
     pub(super) fn rto(&self) -> Duration {
         self.rto_shifted(self.backoff)
     }
@@ -127,7 +127,7 @@ impl RttEstimator {
         now.after(self.shifted(self.backoff))
     }
 
-    /// Doubles the time-out (RFC 6298 5.5).
+    /// Doubles the time-out (RFC 6298 §5.5).
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     proptest! {
-        // RFC 6298 2.3, in the arithmetic of durations.
+        // RFC 6298 §2.3, in the arithmetic of durations.
         #[test]
         fn estimates_are_exact_to_the_nanosecond(
             first in 0u64..10_000_000_000,
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    // RFC 6298 2.1 to 2.5, 5.5.
+    // RFC 6298 §2.1 to §2.5, §5.5.
     #[test]
     fn rto_follows_rfc_6298() {
         let mut rtt = estimator();
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(rtt.min(), Some(Duration::from_millis(100)));
     }
 
-    // RFC 8985 s6.2 step 1: a longer route is noticed.
+    // RFC 8985 §6.2 step 1: a longer route is noticed.
     #[test]
     fn the_smallest_sample_is_forgotten() {
         let mut rtt = estimator();
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(rtt.rto(), Duration::from_micros(200_090));
     }
 
-    // Chimney s3.6: 8 x SRTT and 4 x RTTVAR in ticks; 0 only without a sample.
+    // Chimney §3.6: 8 x SRTT and 4 x RTTVAR in ticks; 0 only without a sample.
     #[test]
     fn the_carried_form_round_trips() {
         let mut rtt = estimator();

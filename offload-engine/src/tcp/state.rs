@@ -21,7 +21,7 @@ use crate::{
     time::{Duration, Instant},
 };
 
-/// Largest window scale (RFC 7323 s2.3).
+/// Largest window scale (RFC 7323 §2.3).
 const WINDOW_SCALE_MAX: u8 = 14;
 /// Largest window that can be advertised, in bytes.
 const WINDOW_MAX: u64 = 65_535 << WINDOW_SCALE_MAX;
@@ -237,7 +237,7 @@ fn before(now: Instant, age: u32) -> Instant {
 }
 
 impl Connection {
-    /// CH s10.1: keep-alive, retransmission, persist and FIN_WAIT_2 timers are carried.
+    /// CH §10.1: keep-alive, retransmission, persist and FIN_WAIT_2 timers are carried.
     fn import_timers(&mut self, keep_alive: TimerState, retransmit: TimerState, round: u8) {
         let now = self.now;
         self.attempts.keep_alives = keep_alive.count;
@@ -275,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// The connection's state in its three classes, as a query sees it at `now` (CH s5.2).
+    /// The connection's state in its three classes, as a query sees it at `now` (CH §5.2).
     pub fn tcp_state(&self, now: Instant) -> TcpState {
         let (srtt, rtt_var) = self.rtt.export();
         let Attempts { since, closed_since, .. } = self.attempts;
@@ -314,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// Applies an update of the cached class (CH s5.3): its flags take effect at once, the values count from
+    /// Applies an update of the cached class (CH §5.3): its flags take effect at once, the values count from
     /// now on.
     pub fn update_cached(&mut self, now: Instant, update: &TcpUpdate) {
         self.now = now;
@@ -339,7 +339,7 @@ impl Connection {
         }
     }
 
-    /// The timer that the chimney's one slot stands for now (CH s10.1).
+    /// The timer that the chimney's one slot stands for now (CH §10.1).
     fn retransmit_state(&self, now: Instant) -> TimerState {
         let (count, timer) = if fin_acknowledged(self.phase) {
             (0, Timer::Close)
@@ -351,7 +351,7 @@ impl Connection {
         TimerState { count, timeout_delta: self.ticks_left(timer, now) }
     }
 
-    /// Gives the connection back (terminate, CH s5.5): its state with everything that was not
+    /// Gives the connection back (terminate, CH §5.5): its state with everything that was not
     /// acknowledged or not delivered, and, without [`Connection::prepare_upload`] before, the list of a graceful
     /// disconnect that is not complete, to be completed UPLOAD_IN_PROGRESS. The data of that list is part of
     /// the send data, and the state is one in which a FIN follows them.
@@ -363,7 +363,7 @@ impl Connection {
             tcp.delegated.state = match self.phase {
                 TcpPhase::Established => TcpPhase::FinWait1,
                 TcpPhase::CloseWait => TcpPhase::LastAck,
-                // CLOSED is the state of a connection that has failed (CH s9.2, s10.7). Here both FINs are
+                // CLOSED is the state of a connection that has failed (CH §9.2, §10.7). Here both FINs are
                 // acknowledged, and only received data wait for the consumer.
                 TcpPhase::Closed if self.ended_in_order() => TcpPhase::TimeWait,
                 phase => phase,

@@ -6,21 +6,21 @@ use crate::time::Instant;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(super) enum Timer {
-    /// Retransmission (RFC 6298 s5).
+    /// Retransmission (RFC 6298 §5).
     Retransmit,
-    /// Tail loss probe (RFC 8985 s7.2).
+    /// Tail loss probe (RFC 8985 §7.2).
     TailProbe,
-    /// A segment is presumed lost when it runs out (RFC 8985 s6.2 step 5).
+    /// A segment is presumed lost when it runs out (RFC 8985 §6.2 step 5).
     Reordering,
-    /// Window probe (RFC 9293 s3.8.6.1) and the override of silly window avoidance (s3.8.6.2.1).
+    /// Window probe (RFC 9293 §3.8.6.1) and the override of silly window avoidance (§3.8.6.2.1).
     Persist,
-    /// Delayed ACK (RFC 9293 s3.8.6.3).
+    /// Delayed ACK (RFC 9293 §3.8.6.3).
     DelayedAck,
-    /// Keep-alive (RFC 9293 s3.8.4).
+    /// Keep-alive (RFC 9293 §3.8.4).
     KeepAlive,
     /// The next quantum of paced data.
     Pacing,
-    /// A partly filled receive request has waited long enough (CH s10.6).
+    /// A partly filled receive request has waited long enough (CH §10.6).
     Push,
     /// A sample of the traffic is complete (LowActivity).
     Activity,

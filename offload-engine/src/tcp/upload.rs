@@ -1,11 +1,11 @@
 //! A connection that is about to go back to the host, or that may not send because an object below it was
 //! invalidated.
 //!
-//! A terminate (CH s5.5) is: [`Connection::prepare_upload`]; then events up and segments out until there are
+//! A terminate (CH §5.5) is: [`Connection::prepare_upload`]; then events up and segments out until there are
 //! none, which are the ACK that is owed and no data; then [`Connection::into_state`]. No segment is processed
 //! in between (CH-TRM-7). What the client posts in between goes back with the rest.
 //!
-//! Invalidated (CH s5.4), a connection sends nothing. As soon as it has something to send it stops with
+//! Invalidated (CH §5.4), a connection sends nothing. As soon as it has something to send it stops with
 //! Retrieve(InvalidState), once. One that has nothing to send waits, and goes on if its path is linked to
 //! another neighbor.
 
@@ -73,13 +73,13 @@ impl Connection {
             || tail_probe
             || keep_alive;
         if wants && !self.hold.uploading {
-            // CH s13 #10: raised once, at the first attempt to send.
+            // CH §13 #10: raised once, at the first attempt to send.
             self.stop(UploadReason::InvalidState);
         }
         None
     }
 
-    /// The connection's state cannot be trusted any more (CH s5.6): it stops, and the client is notified first that it
+    /// The connection's state cannot be trusted any more (CH §5.6): it stops, and the client is notified first that it
     /// is to be uploaded, then that it is lost. To be followed by [`Connection::give_up`] when the host terminates.
     pub fn fail(&mut self, now: Instant) {
         self.now = now;
@@ -93,7 +93,7 @@ impl Connection {
         self.events.push_back(Event::Reset);
     }
 
-    /// Ends a connection that has failed: outstanding requests complete REQUEST_ABORTED (CH s5.6), nothing goes out.
+    /// Ends a connection that has failed: outstanding requests complete REQUEST_ABORTED (CH §5.6), nothing goes out.
     pub fn give_up(&mut self, now: Instant) {
         self.now = now;
         self.abort_requests();
@@ -106,7 +106,7 @@ impl Connection {
     }
 
     /// A mandatory reason was raised: no segment is processed any more. Those that come belong to the host
-    /// once it has the connection back (CH s9.3).
+    /// once it has the connection back (CH §9.3).
     pub const fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -147,7 +147,7 @@ impl Connection {
 }
 
 impl TcpPhase {
-    /// Whether a connection in this state counts as established (CH s11, CurrentlyEstablished).
+    /// Whether a connection in this state counts as established (CH §11, CurrentlyEstablished).
     pub const fn is_established(self) -> bool {
         matches!(self, Self::Established | Self::CloseWait)
     }

@@ -235,7 +235,7 @@ impl Pair {
         }
     }
 
-    /// RFC 9293 s3.10.7.1: the host answers what belongs to no connection.
+    /// RFC 9293 §3.10.7.1: the host answers what belongs to no connection.
     fn answer_for_nobody(&mut self, index: usize, transmit: &Transmit) {
         if transmit.flags.contains(Flags::RST) {
             return;
@@ -267,7 +267,7 @@ impl Pair {
                 assert_eq!(value, byte(index, at as usize), "another byte than was posted");
             }
             if !transmit.flags.contains(Flags::RST) {
-                // RFC 9293 s3.8.6: no scale here, so the edge is exact.
+                // RFC 9293 §3.8.6: no scale here, so the edge is exact.
                 let edge = transmit.ack + u32::from(transmit.window);
                 assert!(
                     end.edge.is_none_or(|before| !edge.is_before(before)),
@@ -299,7 +299,7 @@ impl Pair {
         if end.peer_closed && !end.reset {
             assert!(peer.finishes && end.received.len() == peer.posted, "an early end");
         }
-        // RFC 5961 s3.2 leaves a reset to who sends RSTs: an abort, or a host whose connection is gone.
+        // RFC 5961 §3.2 leaves a reset to who sends RSTs: an abort, or a host whose connection is gone.
         let gone = peer.aborts || peer.tcp.info(self.now).phase == TcpPhase::Closed;
         assert!(!end.reset || gone, "reset by nobody");
     }
@@ -433,7 +433,7 @@ fn shape(sack: bool, timestamps: bool) -> Shape {
     Shape { sack, timestamps, mss, scale: 0, window: 3 * MSS as u32 }
 }
 
-// RFC 9293 s3.10: every order of six events, with SACK and timestamps.
+// RFC 9293 §3.10: every order of six events, with SACK and timestamps.
 #[test]
 fn every_order_of_events_with_options() {
     let count = search(shape(true, true), depth());

@@ -78,7 +78,7 @@ fn cases() -> Vec<Share> {
     cases
 }
 
-// RFC 5681, RFC 9438 s5: late comers get their share.
+// RFC 5681, RFC 9438 §5: late comers get their share.
 #[test]
 fn flows_share_a_bottleneck() {
     let mut text = String::from(HEADER);

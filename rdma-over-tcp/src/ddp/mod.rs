@@ -193,6 +193,43 @@ impl Segment {
     }
 }
 
+/// A DDP header as it came, reserved bits and a wrong version included: what a Terminate returns.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HeaderCopy {
+    octets: [u8; UNTAGGED_OCTETS],
+    length: usize,
+}
+
+impl HeaderCopy {
+    /// Copies the header of a ULPDU, whose T bit tells the size. `None`: not all of it is there.
+    pub fn of(ulpdu: &[u8]) -> Option<Self> {
+        let is_tagged = ulpdu.first()? & TAGGED != 0;
+        let length = if is_tagged { TAGGED_OCTETS } else { UNTAGGED_OCTETS };
+        let mut octets = [0; UNTAGGED_OCTETS];
+        octets[..length].copy_from_slice(ulpdu.get(..length)?);
+        Some(Self { octets, length })
+    }
+
+    /// Its fields, unless its version is another one.
+    pub fn segment(&self) -> Option<Segment> {
+        Segment::parse(self).ok().map(|(segment, _)| segment)
+    }
+}
+
+impl Deref for HeaderCopy {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.octets[..self.length]
+    }
+}
+
+impl fmt::Debug for HeaderCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x?}", &**self)
+    }
+}
+
 /// Room for the largest header of a ULPDU: an untagged DDP header and a full Terminate.
 pub const HEADER_OCTETS_MAX: usize = UNTAGGED_OCTETS + 4 + 2 + UNTAGGED_OCTETS + 28;
 

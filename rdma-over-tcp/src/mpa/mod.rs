@@ -32,7 +32,7 @@
 //! Limits: ULPDU 1 to [`MULPDU_MAX`] octets sent, up to 65,535 accepted (Linux siw sends such on
 //! large MTUs); private data 512 octets; one FPDU at most is staged per decoder
 //! ([`STAGE_OCTETS_MAX`]). Timers: none here. The caller bounds start-up by
-//! [`startup::INITIATOR_TIME_LIMIT_MS`] and [`startup::RESPONDER_TIME_LIMIT_MS`].
+//! [`startup::INITIATOR_TIME_LIMIT`] and [`startup::RESPONDER_TIME_LIMIT`].
 #![forbid(unsafe_code)]
 
 pub mod crc;

@@ -57,7 +57,7 @@ use alloc::{boxed::Box, format, string::String, sync::Arc};
 use core::net::SocketAddr;
 use std::sync::{
     OnceLock,
-    mpsc::{Receiver, sync_channel},
+    mpsc::{Receiver, TrySendError, sync_channel},
 };
 
 use host_stack::node::{Node, WaitError};
@@ -174,7 +174,7 @@ impl Ended {
         })
     }
 
-    /// The reason, once there is an end: layer, type and code of a Terminate as `0xLTCC`, or 0 (NDK-DISC-7).
+    /// The [`DisconnectReason`](super::DisconnectReason), once there is an end (NDK-DISC-7).
     pub fn reason(&self) -> Option<u32> {
         self.0.get().copied()
     }
@@ -188,7 +188,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Listens. At most `backlog` connections wait for [`Incoming::next`]; the peer of another one times out.
+    /// Listens. At most `backlog` connections wait for [`Incoming::next`]; the peer of another one is rejected.
     ///
     /// # Errors
     /// As [`Listener::listen`]; or the wait has failed.
@@ -200,9 +200,15 @@ impl Incoming {
     ) -> Result<Self, W::Error> {
         let name = format!("listen on {local}");
         let (sender, connectors) = sync_channel(backlog);
-        // A connector that finds no room is dropped unanswered.
+        let event = move |connector| {
+            if let Err(TrySendError::Full(connector) | TrySendError::Disconnected(connector)) =
+                sender.try_send(connector)
+            {
+                turn_away(&connector, &[]);
+            }
+        };
         let listener = adapter
-            .create_listener(move |connector| drop(sender.try_send(connector)))
+            .create_listener(event)
             .map_err(|status| waiter.failed(CallError { call: name.clone(), status }))?;
         call(waiter, &name, |done| listener.listen(local, done))?;
         Ok(Self { listener, connectors })
@@ -220,6 +226,13 @@ impl Incoming {
     pub fn next<W: Wait>(&mut self, waiter: &mut W) -> Result<Connector, W::Error> {
         waiter.wait(|| self.connectors.try_recv().ok())
     }
+}
+
+/// Rejects a connection that nobody will look at, with private data, and closes its connector.
+pub fn turn_away(connector: &Connector, private_data: &[u8]) {
+    // A peer that has gone meanwhile needs no answer.
+    let _ = connector.reject(private_data);
+    let _ = connector.close(|| {});
 }
 
 /// A connection of a queue pair.

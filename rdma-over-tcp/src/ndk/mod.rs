@@ -28,14 +28,14 @@ pub use self::{
     handles::{Adapter, Connector, CoreAccess, Cq, Listener, Mr, Pd, Qp},
     info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
     open::{open, open_on, open_queues},
-    result::{NdkResult, NdkResultEx},
+    result::{DisconnectReason, NdkResult, NdkResultEx},
     status::NtStatus,
 };
 pub use crate::{
     rnic::{
-        BACKLOG, COPY_ASIDE_MAX, Capabilities, CloseCompletion, Config as AdapterConfig,
-        ConnectionEntry, Counters, Data, FpduSize, History, PAGE_SIZE, QpLimits, QpStats,
-        ReadLimit, RegisteredBuffer, Sge,
+        COPY_ASIDE_MAX, Capabilities, CloseCompletion, Config as AdapterConfig, ConnectionEntry,
+        Counters, Data, FpduSize, History, ListenerConfig, PAGE_SIZE, QpLimits, QpStats, ReadLimit,
+        RegisteredBuffer, Sge,
     },
     transport::NodeRnic as AdapterCore,
 };
@@ -47,5 +47,5 @@ pub type Notification = Arc<dyn Fn(NtStatus) + Send + Sync>;
 pub type RequestCompletion = Box<dyn FnOnce(NtStatus) + Send>;
 
 /// Called once when an established connection ended, unless by the consumer's own disconnect (NDK-DISC-4). The argument
-/// is the Terminate's layer, type and code as `0xLTCC`, or 0 (NDK-DISC-7).
+/// is a [`DisconnectReason`] (NDK-DISC-7).
 pub type DisconnectEvent = Box<dyn FnOnce(u32) + Send>;

@@ -1,8 +1,10 @@
-//! Completions as NDKPI has them.
+//! Completions as NDKPI has them, and reasons of disconnects.
+
+use core::fmt;
 
 use super::{flags::OperationType, status::NtStatus};
 use crate::{
-    error::ErrorNumber,
+    error::{EndReason, ErrorNumber, Truncation},
     rnic::cq::{Completion, WcOpcode},
 };
 
@@ -81,6 +83,50 @@ pub(super) fn error_code(error: Option<ErrorNumber>) -> u32 {
     })
 }
 
+/// The reason that a disconnect event gives (NDK-DISC-7): 0 if none is known, else layer, type and code of an error as
+/// `0xLTCC`. Above these 16 bits the provider says more: [`DisconnectReason::WITHIN_FPDU`],
+/// [`DisconnectReason::WITHIN_MESSAGE`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DisconnectReason(pub u32);
+
+impl DisconnectReason {
+    /// The peer's FIN came within an FPDU.
+    pub const WITHIN_FPDU: Self = Self(0x1_2001);
+    /// The peer's FIN came between two FPDUs of a message, before its last segment.
+    pub const WITHIN_MESSAGE: Self = Self(0x2_2001);
+
+    pub(super) fn new(reason: Option<EndReason>) -> Self {
+        match reason {
+            None => Self(0),
+            Some(EndReason::Error(number)) => Self(error_code(Some(number))),
+            Some(EndReason::Truncated(Truncation::Fpdu)) => Self::WITHIN_FPDU,
+            Some(EndReason::Truncated(Truncation::Message)) => Self::WITHIN_MESSAGE,
+        }
+    }
+
+    /// Layer, type and code.
+    #[must_use]
+    pub const fn number(self) -> ErrorNumber {
+        let [_, _, kind, code] = self.0.to_be_bytes();
+        ErrorNumber { layer: kind >> 4, etype: kind & 0x0f, code }
+    }
+}
+
+impl fmt::Display for DisconnectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.number();
+        match (*self, number.known()) {
+            (Self(0), _) => f.write_str("no reason known"),
+            (Self::WITHIN_FPDU, _) => write!(f, "the peer's FIN came within an FPDU ({number})"),
+            (Self::WITHIN_MESSAGE, _) => {
+                write!(f, "the peer's FIN came within a message ({number})")
+            }
+            (_, Some(error)) => write!(f, "{error}"),
+            (_, None) => write!(f, "unknown error ({number})"),
+        }
+    }
+}
+
 impl From<Completion> for NdkResultEx {
     fn from(completion: Completion) -> Self {
         let Completion { status, opcode, error, bytes, invalidated, qp_context, context } =
@@ -113,6 +159,39 @@ impl From<Completion> for NdkResult {
             bytes_transferred: bytes,
             qp_context,
             request_context: context,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use super::*;
+    use crate::error::WireError;
+
+    // NDK-DISC-7: the reason has a text of its own, and the numbers of an error if there is one.
+    #[test]
+    fn reasons_of_disconnects() {
+        let crc = EndReason::Error(WireError::MpaCrc.number());
+        let unknown = EndReason::Error(ErrorNumber { layer: 15, etype: 3, code: 0xfe });
+        for (reason, code, text) in [
+            (None, 0, "no reason known"),
+            (Some(crc), 0x2002, "CRC of an FPDU does not match (2/0/02)"),
+            (Some(unknown), 0xf3fe, "unknown error (15/3/fe)"),
+            (
+                Some(EndReason::Truncated(Truncation::Fpdu)),
+                0x1_2001,
+                "the peer's FIN came within an FPDU (2/0/01)",
+            ),
+            (
+                Some(EndReason::Truncated(Truncation::Message)),
+                0x2_2001,
+                "the peer's FIN came within a message (2/0/01)",
+            ),
+        ] {
+            let reason = DisconnectReason::new(reason);
+            assert_eq!((reason.0, reason.to_string().as_str()), (code, text));
         }
     }
 }

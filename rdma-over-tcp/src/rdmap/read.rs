@@ -81,6 +81,8 @@ pub struct PendingRead {
     sink_offset: TaggedOffset,
     octets: u32,
     received: u32,
+    /// A segment has come, and it was not the last.
+    is_in_message: bool,
 }
 
 impl PendingRead {
@@ -88,7 +90,12 @@ impl PendingRead {
     pub const fn new(request: &ReadRequest) -> Self {
         let &ReadRequest { sink_stag, sink_offset, octets, source_stag: _, source_offset: _ } =
             request;
-        Self { sink_stag, sink_offset, octets, received: 0 }
+        Self { sink_stag, sink_offset, octets, received: 0, is_in_message: false }
+    }
+
+    /// Returns whether the response has begun and not ended.
+    pub const fn is_in_message(&self) -> bool {
+        self.is_in_message
     }
 
     /// Compares a segment of the response with the request (RDM-5.2.2-5): STag, next offset, and
@@ -119,6 +126,7 @@ impl PendingRead {
             .filter(|&received| received <= self.octets && (!last || received == self.octets))
             .ok_or(DdpError::Bounds(offset))?;
         self.received = received;
+        self.is_in_message = !last;
         Ok((at, last))
     }
 }

@@ -13,7 +13,7 @@ use core::fmt;
 
 use super::{Opcode, READ_REQUEST_OCTETS, ReadRequest};
 use crate::{
-    ddp::{HeaderOctets, Segment, TAGGED_OCTETS, UNTAGGED_OCTETS},
+    ddp::{HeaderCopy, HeaderOctets, Segment, UNTAGGED_OCTETS},
     error::{ErrorNumber, WireError},
 };
 
@@ -40,42 +40,56 @@ pub struct Terminate {
     pub number: ErrorNumber,
     /// Octets of the offending ULPDU, DDP header included. Some senders leave the header out.
     pub segment_octets: Option<u16>,
-    /// DDP header of the offending segment.
-    pub segment: Option<Segment>,
-    /// Read Request header of the offending segment.
+    /// DDP header of the offending segment, as it came.
+    pub header: Option<HeaderCopy>,
+    /// Read Request header of the offending segment; of a read that failed midway, what was left of it.
     pub read_request: Option<ReadRequest>,
 }
 
 impl Terminate {
     /// A Terminate without a header copy: local and LLP errors (RDM-7.1-2).
     pub const fn new(error: WireError) -> Self {
-        Self { number: error.number(), segment_octets: None, segment: None, read_request: None }
+        Self { number: error.number(), segment_octets: None, header: None, read_request: None }
     }
 
     /// A Terminate for an error found in an inbound ULPDU, with the headers that belong to that
     /// kind of error (RFC 5040 §4.8, figure 10; RDM-7.1-3, RDM-7.1-4): none for local and LLP
     /// errors, the DDP header and the length for errors of DDP and of RDMAP operations, the Read
-    /// Request header too for protection errors. A ULPDU without a DDP header of version 1 is not
-    /// returned.
+    /// Request header too for protection errors. Of a ULPDU that is shorter than its DDP header
+    /// nothing is returned.
     pub fn for_ulpdu(error: WireError, ulpdu: &[u8]) -> Self {
         let terminate = Self::new(error);
         let ErrorNumber { layer, etype, code: _ } = terminate.number;
-        let Ok((segment, payload)) = Segment::parse(ulpdu) else { return terminate };
+        let Some(header) = HeaderCopy::of(ulpdu) else { return terminate };
         if layer >= 2 || etype == 0 {
             return terminate;
         }
-        let is_protection = (layer, etype) == (0, 1);
-        let is_read_request = segment.ulp() == Opcode::ReadRequest.control();
+        let opcode = header.segment().and_then(|it| Opcode::from_control(it.ulp()).ok());
+        let is_read_request = opcode == Some(Opcode::ReadRequest);
+        let request = || ulpdu[header.len()..].first_chunk().map(ReadRequest::from_octets);
+        let read_request =
+            if (layer, etype) == (0, 1) && is_read_request { request() } else { None };
         Self {
             segment_octets: u16::try_from(ulpdu.len()).ok(),
-            segment: Some(segment),
-            read_request: if is_protection && is_read_request {
-                payload.first_chunk().map(ReadRequest::from_octets)
-            } else {
-                None
-            },
+            header: Some(header),
+            read_request,
             ..terminate
         }
+    }
+
+    /// A Terminate for a Read Request with this DDP header, of which `left` cannot be answered any more (RDM-7.1-4).
+    pub fn for_read(error: WireError, header: HeaderCopy, left: ReadRequest) -> Self {
+        Self {
+            segment_octets: u16::try_from(header.len() + READ_REQUEST_OCTETS).ok(),
+            header: Some(header),
+            read_request: Some(left),
+            ..Self::new(error)
+        }
+    }
+
+    /// The DDP header of the offending segment, unless it cannot be read.
+    pub fn segment(&self) -> Option<Segment> {
+        self.header?.segment()
     }
 
     /// Appends the Terminate to its DDP header.
@@ -83,11 +97,11 @@ impl Terminate {
         let Self {
             number: ErrorNumber { layer, etype, code },
             segment_octets,
-            segment,
+            header,
             read_request,
         } = *self;
         let mut flags = 0;
-        if segment.is_some() {
+        if header.is_some() {
             flags |= RFC_FLAGS.ddp;
             if segment_octets.is_some() {
                 flags |= RFC_FLAGS.length_valid;
@@ -97,9 +111,9 @@ impl Terminate {
             }
         }
         out.push(&[layer << 4 | etype & 0x0f, code, flags, 0]);
-        if let Some(segment) = segment {
+        if let Some(header) = header {
             out.push(&segment_octets.unwrap_or(0).to_be_bytes());
-            out.push(&segment.emit());
+            out.push(&header);
             if let Some(request) = read_request {
                 out.push(&request.emit());
             }
@@ -108,8 +122,7 @@ impl Terminate {
 
     /// Reads fields that stand behind the control word, as far as they are there.
     fn with_headers(number: ErrorNumber, flags: u8, known: Flags, rest: &[u8]) -> Self {
-        let mut terminate =
-            Self { number, segment_octets: None, segment: None, read_request: None };
+        let mut terminate = Self { number, segment_octets: None, header: None, read_request: None };
         if flags & known.ddp == 0 {
             return terminate;
         }
@@ -117,16 +130,11 @@ impl Terminate {
         if flags & known.length_valid != 0 {
             terminate.segment_octets = Some(u16::from_be_bytes(length));
         }
-        // The header's T bit determines its size; nothing behind it is payload.
-        let Ok((segment, _)) = Segment::parse(rest) else { return terminate };
-        terminate.segment = Some(segment);
-        let header_octets = match segment {
-            Segment::Tagged(_) => TAGGED_OCTETS,
-            Segment::Untagged(_) => UNTAGGED_OCTETS,
-        };
+        let Some(header) = HeaderCopy::of(rest) else { return terminate };
+        terminate.header = Some(header);
         if flags & known.read != 0 {
             terminate.read_request = rest
-                .get(header_octets..)
+                .get(header.len()..)
                 .and_then(|rest| rest.first_chunk())
                 .map(ReadRequest::from_octets);
         }

@@ -257,7 +257,7 @@ fn empty_read() {
     assert_eq!(read.accept(&elsewhere, 0), Ok((0, true)));
 }
 
-// RFC 5040 s4.8: a read that failed midway comes back with what is left of it.
+// RFC 5040 §4.8: a read that failed midway comes back with what is left of it.
 #[test]
 fn advanced_request() {
     let left = request(300).advanced(200);
@@ -276,7 +276,7 @@ fn headers_in_a_terminate() {
         let ErrorNumber { layer, etype, .. } = error.number();
         let has_header = layer < 2 && etype != 0;
         let terminate = Terminate::for_ulpdu(error, &send);
-        assert_eq!(terminate.segment.is_some(), has_header, "{error}");
+        assert_eq!(terminate.header.is_some(), has_header, "{error}");
         assert_eq!(terminate.segment_octets, has_header.then_some(38));
         assert_eq!(terminate.read_request, None);
         let terminate = Terminate::for_ulpdu(error, &read);
@@ -285,9 +285,31 @@ fn headers_in_a_terminate() {
         let octets = 22 + if has_header { 20 } else { 0 } + if is_protection { 28 } else { 0 };
         assert_eq!(terminate_header(&terminate).len(), octets);
     }
-    // A segment that is not DDP cannot be returned.
-    let terminate = Terminate::for_ulpdu(WireError::UntaggedVersion, &[0x40; 30]);
+    // A segment of another version of DDP can be returned, one that is too short cannot.
+    let terminate = Terminate::for_ulpdu(WireError::UntaggedVersion, &[0x42; 30]);
+    assert_eq!((terminate.segment_octets, terminate.segment()), (Some(30), None));
+    assert_eq!(terminate_header(&terminate)[24..], [0x42; 18]);
+    let terminate = Terminate::for_ulpdu(WireError::UntaggedVersion, &[0x42; 17]);
     assert_eq!(terminate, Terminate::new(WireError::UntaggedVersion));
+}
+
+// RDM-7.1-3, RDM-7.1-4: the headers are returned as they came, reserved bits included. They do not hide what is a Read
+// Request.
+#[test]
+fn returned_headers_are_the_peers_octets() {
+    let mut read = read_request_header(Msn::FIRST, &request(300)).to_vec();
+    read[0] |= 0x3c;
+    read[1] |= 0x30;
+    read[2..6].copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
+    assert!(matches!(parse(&read), Ok(Inbound::ReadRequest { .. })));
+    let octets = terminate_header(&Terminate::for_ulpdu(WireError::ProtectionBounds, &read));
+    assert_eq!(octets[18..24], [0x01, 0x01, 0xe0, 0, 0, 46]);
+    assert_eq!(octets[24..], read);
+    let mut write = [&tagged(0)[..], &[9; 5]].concat();
+    write[0] |= 0x14;
+    let octets = terminate_header(&Terminate::for_ulpdu(WireError::TaggedBounds, &write));
+    assert_eq!(octets[18..24], [0x11, 0x01, 0xc0, 0, 0, 19]);
+    assert_eq!(octets[24..], write[..14]);
 }
 
 // RDM-4.8-1, RDM-4.8-2, and the two forms: octets, meaning at start-up, meaning in operation.
@@ -361,7 +383,7 @@ fn terminates_cut_short() {
         };
         assert_eq!(received.number, whole.number);
         assert_eq!(received.segment_octets.is_some(), end >= 24);
-        assert_eq!(received.segment.is_some(), end >= 42);
+        assert_eq!(received.header.is_some(), end >= 42);
         assert_eq!(received.read_request.is_some(), end == 70);
     }
     // Linux siw sets R for a Send with Invalidate, which has no Read Request header.
@@ -369,6 +391,6 @@ fn terminates_cut_short() {
     payload.extend(send_header(true, SendKind::Invalidate(Stag(3)), Msn(1), 0).iter());
     let received = ReceivedTerminate::parse(&payload, TerminatePhase::Operation).unwrap();
     assert_eq!(received.meant().number.known(), Some(WireError::ProtectionCannotInvalidate));
-    assert!(received.meant().segment.is_some());
+    assert!(received.meant().segment().is_some());
     assert_eq!(received.meant().read_request, None);
 }

@@ -2,12 +2,12 @@
 
 use offload_engine::time::Duration;
 
-use crate::mpa::startup::{Revision, RtrSet};
+use crate::mpa::startup::{INITIATOR_TIME_LIMIT, RESPONDER_TIME_LIMIT, Revision, RtrSet};
 
 /// Size of FPDUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FpduSize {
-    /// By the EMSS: no FPDU crosses a segment, and every segment begins with one (RFC 5044 5.1). Needed by
+    /// By the EMSS: no FPDU crosses a segment, and every segment begins with one (RFC 5044 §5.1). Needed by
     /// peers such as siw, which fail when pad and CRC are split over segments.
     Emss,
     /// As large as MPA and the link's super-segment allow: fewer headers and CRCs where super-segments
@@ -46,7 +46,7 @@ pub struct Limits {
     pub send_depth_max: u32,
     /// Entries of a completion queue.
     pub cq_depth_max: u32,
-    /// Bytes of private data in either direction (RFC 5044 7.1.1, less what RFC 6581 takes).
+    /// Bytes of private data in either direction (RFC 5044 §7.1.1, less what RFC 6581 takes).
     pub private_data_max: u32,
 }
 
@@ -118,15 +118,16 @@ pub struct Config {
     /// Revision of the Request. One for peers that know no other: then there is no RTR, read limits are not
     /// negotiated, and the active consumer has to send first (NDK-CON-9).
     pub revision: Revision,
-    /// RTR messages that this side sends and understands (RFC 6581 9.2); none: the client-server model.
+    /// RTR messages that this side sends and understands (RFC 6581 §9.2); none: the client-server model.
     pub rtr: RtrSet,
     /// TCP handshake of a connect.
     pub connect_timeout: Duration,
-    /// From the Request to the Reply, at the active side (RFC 5044 7.1.2).
+    /// From the Request to the Reply, at the active side (RFC 5044 §7.1.2).
     pub reply_timeout: Duration,
     /// From the connection to the Request, at the passive side.
     pub request_timeout: Duration,
-    /// From the Reply to the peer's first FPDU: a consumer may be slow to complete (NDK-CON-6).
+    /// From the Request to the consumer's answer, at the passive side; then the peer is refused. From the Reply to the
+    /// peer's first FPDU: a consumer may be slow to complete (NDK-CON-6).
     pub accept_timeout: Duration,
     /// From a disconnect to the acknowledgement of its FIN.
     pub disconnect_timeout: Duration,
@@ -148,8 +149,8 @@ impl Default for Config {
             revision: Revision::Two,
             rtr: RtrSet { send: false, write: true, read: true },
             connect_timeout: Duration::from_secs(30),
-            reply_timeout: Duration::from_secs(10),
-            request_timeout: Duration::from_secs(5),
+            reply_timeout: INITIATOR_TIME_LIMIT,
+            request_timeout: RESPONDER_TIME_LIMIT,
             accept_timeout: Duration::from_secs(120),
             disconnect_timeout: Duration::from_secs(30),
             terminate_timeout: Duration::from_secs(5),

@@ -10,7 +10,7 @@ use super::{
     device::Rnic,
     id::{ConnectorId, Key, ListenerId, QpId, StreamId},
     lifetime::RequestCompletion,
-    listener::{BACKLOG, ListenerState},
+    listener::{ListenerConfig, ListenerState},
     qp::QpState,
     read_limit::ReadLimit,
     status::ConnectError,
@@ -225,6 +225,7 @@ impl Rnic {
         &mut self,
         id: ListenerId,
         local: SocketAddr,
+        config: ListenerConfig,
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
         self.check_device()?;
@@ -238,9 +239,10 @@ impl Rnic {
             return Err(ConnectError::AlreadyBound);
         }
         listener.state = ListenerState::Starting;
+        listener.config = config;
         listener.request = Some(completion);
         self.objects.pin(Key::Listener(id));
-        self.commands.push_back(Command::Listen { listener: id, local, backlog: BACKLOG });
+        self.commands.push_back(Command::Listen { listener: id, local, backlog: config.backlog });
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::{
     read_limit::ReadLimit,
     status::ConnectError,
 };
-use crate::error::ErrorNumber;
+use crate::error::EndReason;
 
 impl Objects {
     /// Begins an asynchronous request of a connector.
@@ -91,7 +91,7 @@ impl Objects {
     }
 
     /// An established connection ended, or its peer closed: raises the disconnect event, once (NDK-DISC-2, -4).
-    pub(crate) fn disconnected(&mut self, id: ConnectorId, error: Option<ErrorNumber>) {
+    pub(crate) fn disconnected(&mut self, id: ConnectorId, reason: Option<EndReason>) {
         let Some(connector) = self.connectors.get_mut(id) else { return };
         if connector.state != ConnectorState::Connected {
             return;
@@ -99,7 +99,7 @@ impl Objects {
         if let Some(event) = connector.disconnect_event.take() {
             connector.life.pin();
             let guard = ReturnGuard::new(&self.returns, Return::Unpin(Key::Connector(id)));
-            self.outbox.push(guard, move || event(error));
+            self.outbox.push(guard, move || event(reason));
         }
     }
 

@@ -17,11 +17,11 @@ use super::{
     lifetime::{Life, RequestCompletion},
     read_limit::ReadLimit,
 };
-use crate::error::ErrorNumber;
+use crate::error::EndReason;
 
 /// Called once when an established connection has ended, unless the consumer has disconnected it (NDK-DISC-4). The
-/// argument is the error that ended it (NDK-DISC-7).
-pub(crate) type DisconnectEvent = Box<dyn FnOnce(Option<ErrorNumber>) + Send>;
+/// argument is the reason, if there is one (NDK-DISC-7).
+pub(crate) type DisconnectEvent = Box<dyn FnOnce(Option<EndReason>) + Send>;
 
 /// Data of the peer from the set-up of the connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

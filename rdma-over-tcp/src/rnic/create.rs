@@ -9,7 +9,7 @@ use super::{
     device::Rnic,
     id::{ConnectorId, CqId, Key, ListenerId, PdId, QpId, RegionId, StreamId},
     lifetime::{Callback, Close, CloseCompletion, Life},
-    listener::{ConnectEvent, Listener, ListenerState},
+    listener::{ConnectEvent, Listener, ListenerConfig, ListenerState},
     pd::Pd,
     qp::{Flow, Qp, QpLimits, QpState},
     receive_queue::{Receive, ReceiveQueue},
@@ -135,6 +135,8 @@ impl Rnic {
             quiet: Arc::default(),
             event,
             request: None,
+            config: ListenerConfig::default(),
+            awaiting: Default::default(),
         };
         let id = self.objects.listeners.insert(listener).map_err(|_| VerbError::NoResources)?;
         self.objects.pin(Key::Rnic);

@@ -293,7 +293,7 @@ impl Rnic {
             None => {
                 let listener = listener.filter(|id| self.objects.is_open(Key::Listener(*id)));
                 let stream = match listener {
-                    Some(listener) => Stream::passive(id, listener, (local, remote)),
+                    Some(listener) => self.incoming_stream(id, listener, (local, remote)),
                     // The listener was closed meanwhile (NDK-EP-5).
                     None => {
                         let reservation = Reservation::Stream(id);
@@ -308,6 +308,24 @@ impl Rnic {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.history.offloading = Some(now);
         }
+    }
+
+    /// A connection that has come in at `listener`. It may displace another one.
+    fn incoming_stream(
+        &mut self,
+        id: StreamId,
+        listener: ListenerId,
+        addresses: (SocketAddr, SocketAddr),
+    ) -> Stream {
+        let Some(found) = self.objects.listeners.get_mut(listener) else {
+            return Stream::orphan(id);
+        };
+        let (place, displaced) = found.awaiting.add(id, addresses.1.ip(), &found.config);
+        if let Some(displaced) = displaced {
+            self.objects.counters.requests_displaced += 1;
+            self.end_stream(displaced, ConnectError::Aborted);
+        }
+        Stream::passive(id, listener, place, addresses)
     }
 
     /// The transport has the stream: bytes may flow, for the first time or where it is now.

@@ -53,7 +53,7 @@ pub use self::{
     device::Rnic,
     id::StreamId,
     lifetime::CloseCompletion,
-    listener::BACKLOG,
+    listener::ListenerConfig,
     memory::{PAGE_SIZE, RegisteredBuffer},
     post::Urgency,
     qp::QpLimits,

@@ -1,7 +1,7 @@
 //! Memory regions: tokens, rights, and the check that every access passes.
 //!
 //! A token is an STag: a 24-bit index drawn at random from the whole space, so that tokens are sparse
-//! and hard to guess (RFC 5040 8.1.1), and an 8-bit key that changes with each registration, so that a
+//! and hard to guess (RFC 5040 §8.1.1), and an 8-bit key that changes with each registration, so that a
 //! stale token does not fit (NDK-MEM-8): all 256 keys in an order of the region's own, then in another.
 //! One token serves as local and as remote token; which accesses it allows is a matter of the region's
 //! rights.
@@ -11,7 +11,7 @@
 //!
 //! A region is registered as a whole, until it is deregistered, or by work requests (fast registration), until it is
 //! invalidated. Only the latter can be invalidated by the consumer's or the peer's request (NDK-MEM-9): a region that
-//! other streams use too must not fall to one peer (RFC 5040 8.1.1).
+//! other streams use too must not fall to one peer (RFC 5040 §8.1.1).
 //!
 //! When a registration has ended its token opens nothing, but its memory may still be in use by what was sent before:
 //! lists that TCP may have to retransmit, frames that a device has not sent, a connection on its way to the host. All
@@ -181,7 +181,7 @@ pub(crate) enum AccessError {
 }
 
 impl AccessError {
-    /// For a tagged segment (RFC 5041 7.2). DDP has no code for a missing right; the invalid STag is
+    /// For a tagged segment (RFC 5041 §7.2). DDP has no code for a missing right; the invalid STag is
     /// what other implementations send.
     pub(crate) const fn tagged(self) -> WireError {
         match self {
@@ -192,7 +192,7 @@ impl AccessError {
         }
     }
 
-    /// For the source of a Read Request (RFC 5040 7.2).
+    /// For the source of a Read Request (RFC 5040 §7.2).
     pub(crate) const fn read_request(self) -> WireError {
         match self {
             Self::Invalid => WireError::ProtectionInvalidStag,
@@ -334,7 +334,7 @@ impl Regions {
         Ok((id, mr, registration))
     }
 
-    /// The one check of every access to memory (RFC 5042 6.2): token, protection domain, right, wrap, bounds.
+    /// The one check of every access to memory (RFC 5042 §6.2): token, protection domain, right, wrap, bounds.
     pub(crate) fn access(
         &self,
         pd: PdId,
@@ -389,7 +389,7 @@ impl Regions {
         Ok(Granted { memory: &registration.memory, offset, length: length as usize })
     }
 
-    /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 5.3): it must be of the stream's
+    /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 §5.3): it must be of the stream's
     /// protection domain and of a region that work requests registered.
     pub(crate) fn invalidate_remotely(&mut self, pd: PdId, token: u32) -> Result<(), WireError> {
         let (id, mr, _) = self.lookup(token).map_err(|_| WireError::OperationCannotInvalidate)?;

@@ -16,6 +16,9 @@ pub struct Counters {
     pub accept: u64,
     /// Attempts, in either direction, that failed.
     pub connect_failure: u64,
+    /// Connections of listeners that were reset before their MPA Request was complete, because others came
+    /// ([`ListenerConfig`](super::ListenerConfig)).
+    pub requests_displaced: u64,
     /// Established connections that met an error before the consumer disconnected.
     pub connection_error: u64,
     /// Connections established now.

@@ -28,7 +28,7 @@ use offload_engine::{
 use super::offloaded::{Buffers, Spare};
 use crate::rnic::transport::Transport;
 
-/// Bytes of the largest segment, as long as nobody has said: every path carries them (RFC 9293 s3.7.1).
+/// Bytes of the largest segment, as long as nobody has said: every path carries them (RFC 9293 §3.7.1).
 const DEFAULT_MSS: usize = 536;
 
 /// Where the data path of a stream is.

@@ -179,37 +179,37 @@ fn on_all_networks(fault: Fault) {
     assert!(told > 0, "{fault:?} was never told");
 }
 
-// RFC 5041 7.1, NDK-ERR-1
+// RFC 5041 §7.1, NDK-ERR-1
 #[test]
 fn write_beyond_the_region() {
     on_all_networks(Fault::WriteBeyond);
 }
 
-// RFC 5041 7.1, NDK-ERR-1
+// RFC 5041 §7.1, NDK-ERR-1
 #[test]
 fn write_with_a_wrong_token() {
     on_all_networks(Fault::WriteWithWrongToken);
 }
 
-// RFC 5040 7.2, NDK-ERR-2
+// RFC 5040 §7.2, NDK-ERR-2
 #[test]
 fn read_beyond_the_region() {
     on_all_networks(Fault::ReadBeyond);
 }
 
-// RFC 5040 7.2, NDK-ERR-2
+// RFC 5040 §7.2, NDK-ERR-2
 #[test]
 fn read_with_a_wrong_token() {
     on_all_networks(Fault::ReadWithWrongToken);
 }
 
-// RFC 5041 7.1, NDK-ERR-3, -5
+// RFC 5041 §7.1, NDK-ERR-3, -5
 #[test]
 fn send_longer_than_the_receive() {
     on_all_networks(Fault::SendTooLong);
 }
 
-// RFC 5041 7.1, NDK-ERR-4
+// RFC 5041 §7.1, NDK-ERR-4
 #[test]
 fn send_without_a_receive() {
     on_all_networks(Fault::SendWithoutReceive);

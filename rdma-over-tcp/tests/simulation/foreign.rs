@@ -13,8 +13,8 @@ use oorandom::Rand64;
 use rdma_over_tcp::{
     mpa::startup::{RtrKind, RtrSet},
     ndk::{
-        Adapter, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, Pd, Qp,
-        QpLimits, ReadLimit, RegisteredBuffer, Sge,
+        Adapter, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, PAGE_SIZE, Pd,
+        Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     },
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -88,6 +88,7 @@ impl Pages {
 
 /// A queue pair and what it needs.
 pub(crate) struct Side {
+    adapter: Adapter,
     pd: Pd,
     cq: Cq,
     pub(crate) qp: Qp,
@@ -100,13 +101,34 @@ impl Side {
         let pd = adapter.create_pd().unwrap();
         let limits = QpLimits { inline_data_size: 16, ..QpLimits::default() };
         let qp = pd.create_qp(&cq, &cq, 0, limits).unwrap();
-        Self { pd, cq, qp, results: Vec::new() }
+        Self { adapter: adapter.clone(), pd, cq, qp, results: Vec::new() }
     }
 
-    fn register(&self, buffer: &RegisteredBuffer, rights: MrFlags) -> Mr {
+    pub(crate) fn register(&self, buffer: &RegisteredBuffer, rights: MrFlags) -> Mr {
         let mr = self.pd.create_mr(false).unwrap();
         mr.register(buffer, 0, buffer.len(), rights).unwrap();
         mr
+    }
+
+    /// Registers all of `buffer` at address 0, by request `context`.
+    pub(crate) fn fast_registered(
+        &self,
+        context: u64,
+        buffer: &RegisteredBuffer,
+        rights: OpFlags,
+    ) -> Mr {
+        let mr = self.pd.create_mr(true).unwrap();
+        mr.initialize_fast_register(buffer.len().div_ceil(PAGE_SIZE) as u32, true).unwrap();
+        self.qp.fast_register(context, &mr, buffer, 0, buffer.len(), 0, rights).unwrap();
+        mr
+    }
+
+    /// Posts a receive of so many bytes.
+    pub(crate) fn receive(&self, context: u64, bytes: usize) {
+        let buffer = self.adapter.allocate(bytes).unwrap();
+        let mr = self.register(&buffer, MrFlags::ALLOW_LOCAL_WRITE);
+        let sge = Sge { address: buffer.address(), length: bytes as u32, token: mr.local_token() };
+        self.qp.receive(context, &[sge]).unwrap();
     }
 
     /// The status of request `context`, once it is complete.

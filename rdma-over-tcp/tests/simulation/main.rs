@@ -7,12 +7,15 @@
 //! `FLUE_SEEDS=0..20000` runs a campaign ([`flue_test_support::seeds`]); `FLUE_PCAP=file` beside FLUE_SEED writes a
 //! capture.
 
+mod bad_peers;
 mod bench;
 mod endings;
 mod faults;
 mod foreign;
 mod moves;
 mod plan;
+mod raw;
+mod reads;
 mod scenario;
 mod side;
 mod stream;
@@ -27,7 +30,7 @@ const SUITE: Suite = Suite {
     classes: &[("simulation/side.rs", Class::WrongCompletion)],
 };
 
-// RFC 5040 5, 5041 5.3, 5044 5, NDK-CON, NDK-WR-6, NDK-SIL-1, NDK-FEN-1, NDK-DEF, NDK-CQ-2, NDK-RI-1,
+// RFC 5040 §5, 5041 5.3, 5044 5, NDK-CON, NDK-WR-6, NDK-SIL-1, NDK-FEN-1, NDK-DEF, NDK-CQ-2, NDK-RI-1,
 // NDK-MEM-8, -9, NDK-FLG-3, NDK-DISC-1, -2, -5, NDK-LIFE-5, -9, CH-INI: whatever the network does.
 #[test]
 fn seeds() {

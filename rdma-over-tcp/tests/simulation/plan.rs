@@ -389,7 +389,7 @@ impl Conversation {
         this
     }
 
-    /// What was written is there when this has come (RFC 5040 5.5).
+    /// What was written is there when this has come (RFC 5040 §5.5).
     fn farewell(&mut self, rng: &mut Rand64, from: usize) {
         self.send(rng, from, 8, None);
         if let Some(last) = self.sides[from].operations.last_mut() {

@@ -345,7 +345,7 @@ impl World {
     /// The right results by the right path.
     fn assert_counters(&self, bench: &Bench) {
         let count = self.pairs.len() as u64;
-        // An RTR that is a read is answered like one (RFC 6581 9.2).
+        // An RTR that is a read is answered like one (RFC 6581 §9.2).
         let is_read_rtr = self.plan.adapters[0].rtr == RtrSet::only(RtrKind::Read);
         for [active, passive] in &self.pairs {
             for (side, peer) in [(active, passive), (passive, active)] {

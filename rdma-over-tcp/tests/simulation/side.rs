@@ -361,7 +361,7 @@ impl Side {
         }
     }
 
-    /// What the peer wrote before its send number `send` is there (RFC 5040 5.5, 12).
+    /// What the peer wrote before its send number `send` is there (RFC 5040 §5.5, 12).
     fn assert_writes_before(&self, send: usize, peer: &Self) {
         let mut sends = 0;
         for operation in &peer.plan.operations {

@@ -29,8 +29,8 @@ use offload_engine::{tcp::TcpPhase, time::Instant as EngineInstant};
 use rdma_over_tcp::{
     mpa::startup::Framing,
     ndk::{
-        Adapter, AdapterConfig, AdapterCore, Cq, Data, FpduSize, History, MrFlags, NdkResultEx,
-        NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, ReadLimit,
+        Adapter, AdapterConfig, AdapterCore, Cq, Data, DisconnectReason, FpduSize, History,
+        MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, ReadLimit,
         blocking::{CallError, Connection, Incoming, Wait},
     },
 };
@@ -586,9 +586,9 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
 /// The connection ended before the script did.
 fn cut_off(connection: &Connection) -> Failure {
     match connection.ended().reason() {
-        Some(reason @ 1..) => Failure::work(format!(
-            "connection ended: Terminate, or what one would say: {reason:#06x} (layer, type, code)"
-        )),
+        Some(reason @ 1..) => {
+            Failure::work(format!("connection ended: {}", DisconnectReason(reason)))
+        }
         _ => Failure::work("connection ended: the peer disconnected in the middle"),
     }
 }

@@ -8,8 +8,8 @@ use std::{
 
 use host_stack::node::Node;
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, AdapterCore, Cq, Data, FpduSize, MrFlags, NdkResultEx, NtStatus,
-    OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, AdapterCore, Cq, Data, DisconnectReason, FpduSize, MrFlags,
+    NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{CallError, Connection, Incoming, Wait},
 };
 
@@ -371,9 +371,7 @@ impl<'a> Run<'a> {
         }
         let reason = match ended {
             Some(0) | None => String::new(),
-            Some(code) => {
-                format!(" (Terminate {:x}/{:x}/{:02x})", code >> 12, code >> 8 & 15, code & 255)
-            }
+            Some(code) => format!(": {}", DisconnectReason(code)),
         };
         Err(Failure::work(format!(
             "rping: the peer has ended the connection within a ping{reason}"

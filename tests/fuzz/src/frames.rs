@@ -61,7 +61,7 @@ fn is_plain(frame: &[u8], packet: &SlicedPacket<'_>) -> bool {
     plain && !tagged
 }
 
-/// The Internet checksum, as RFC 1071 s1 writes it down.
+/// The Internet checksum, as RFC 1071 §1 writes it down.
 fn sum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     words.fold(0, |sum, word| (sum + word) % 0x10000 + (sum + word) / 0x10000)

@@ -6,17 +6,17 @@
 //! acknowledged; after each step it checks what it was given:
 //!
 //! - nothing panics; bytes reach the consumer in order, each of them the true one, none from beyond the
-//!   advertised window, none from a segment that had to be dropped (RFC 9293 s3.10.7.4);
+//!   advertised window, none from a segment that had to be dropped (RFC 9293 §3.10.7.4);
 //! - what is sent is legal: within the peer's window but for a probe of one byte, never more than was
 //!   posted, exactly what was posted; the acknowledgement is RCV.NXT; the right edge never moves left
-//!   (RFC 9293 s3.8.6) but for the scale's rounding, and what was told is honoured (RFC 7323 s2.4); SACK
-//!   blocks tell of bytes that are held, and that stay held (RFC 2018 s8);
-//! - completions come once and in order; only a RST at exactly RCV.NXT resets (RFC 5961 s3.2);
+//!   (RFC 9293 §3.8.6) but for the scale's rounding, and what was told is honoured (RFC 7323 §2.4); SACK
+//!   blocks tell of bytes that are held, and that stay held (RFC 2018 §8);
+//! - completions come once and in order; only a RST at exactly RCV.NXT resets (RFC 5961 §3.2);
 //! - what is unacknowledged has a timer, at most the largest RTO away;
 //! - at the end the peer turns honest, and resends nothing that a SACK block ever covered: both streams
 //!   arrive whole and the connection closes.
 //!
-//! Forged data inside the window cannot be told from the peer's (RFC 5961 s1.1), so it carries true bytes;
+//! Forged data inside the window cannot be told from the peer's (RFC 5961 §1.1), so it carries true bytes;
 //! wherever a segment or a part of it must not count, its bytes are false.
 //!
 //! Runs come from seeds ([`random`]), from captures ([`capture`]) and from libFuzzer; all three are written

@@ -75,7 +75,7 @@ pub enum Stamp {
     Current,
     /// None, although they may be on.
     Absent,
-    /// So old that PAWS must reject it (RFC 7323 s5.3).
+    /// So old that PAWS must reject it (RFC 7323 §5.3).
     Ancient,
     /// A little older than the newest.
     Late,

@@ -31,7 +31,7 @@ fn try_seed(seed: u64) -> Summary {
     })
 }
 
-// RFC 9293 s3.10.7.4, s3.8.6, RFC 5961, RFC 7323 s5, RFC 2018 s8, CH-SND-1, CH-SND-2, CH-EVT-6.
+// RFC 9293 §3.10.7.4, §3.8.6, RFC 5961, RFC 7323 §5, RFC 2018 §8, CH-SND-1, CH-SND-2, CH-EVT-6.
 #[test]
 fn an_adversary_gets_nowhere() {
     let (seeds, sum) = SUITE.run(try_seed, |(seeds, sum): &mut (u64, Summary), summary| {

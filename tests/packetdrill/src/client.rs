@@ -73,7 +73,7 @@ impl Client {
         self.gates.get(&handle).map_or(0, |gate| gate.passed)
     }
 
-    /// The application has closed: data that still comes is answered by an RST (RFC 1122 s4.2.2.13).
+    /// The application has closed: data that still comes is answered by an RST (RFC 1122 §4.2.2.13).
     pub(crate) fn abandon(&mut self, handle: OffloadHandle) {
         self.gates.entry(handle).or_default().abandoned = true;
     }

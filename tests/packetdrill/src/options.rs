@@ -77,7 +77,7 @@ impl TcpOptions {
 mod tests {
     use super::*;
 
-    /// RFC 9293 s3.1: the order of options means nothing; what they say stays the same.
+    /// RFC 9293 §3.1: the order of options means nothing; what they say stays the same.
     #[test]
     fn rewriting_changes_the_order_only() {
         let syn = [3, 3, 8, 4, 2, 2, 4, 5, 0xb4, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 0];
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(TcpOptions::parse(&linux), Some(options));
     }
 
-    /// RFC 2018 s3: blocks keep their order, and their bytes.
+    /// RFC 2018 §3: blocks keep their order, and their bytes.
     #[test]
     fn blocks_are_kept() {
         let data = [5, 18, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 1, 1];

@@ -94,7 +94,7 @@ impl Socket {
         })
     }
 
-    /// An address in the socket's family: IPv4 on an IPv6 socket is mapped (RFC 4291 s2.5.5.2).
+    /// An address in the socket's family: IPv4 on an IPv6 socket is mapped (RFC 4291 §2.5.5.2).
     fn shown(&self, address: SocketAddr) -> SocketAddr {
         match address.ip() {
             IpAddr::V4(v4) if self.v6 => (v4.to_ipv6_mapped(), address.port()).into(),
@@ -462,7 +462,7 @@ impl Sockets {
         self.machine.settle();
     }
 
-    /// close(2): an RST if something is unread (RFC 2525 s2.17) or SO_LINGER says so, else a FIN.
+    /// close(2): an RST if something is unread (RFC 2525 §2.17) or SO_LINGER says so, else a FIN.
     pub(crate) fn close(&mut self, fd: RawFd) -> Result<(), Errno> {
         let unread = self.unread(fd);
         let socket = self.table.remove(&fd).ok_or(Errno::BADF)?;

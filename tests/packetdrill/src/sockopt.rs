@@ -115,7 +115,7 @@ impl Sockets {
             libc::TCP_KEEPCNT => {
                 tcp.ka_probe_count = u8::try_from(positive(value)?).map_err(|_| Errno::INVAL)?;
             }
-            // Milliseconds; 0 is the default limit, in both vocabularies (RFC 5482 s3).
+            // Milliseconds; 0 is the default limit, in both vocabularies (RFC 5482 §3).
             libc::TCP_USER_TIMEOUT => tcp.max_rt = Some(positive(value)?),
             libc::TCP_CONGESTION => {
                 let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -160,7 +160,7 @@ impl Sockets {
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
                 let handle = self.handle(fd).ok();
                 let info = handle.and_then(|handle| self.machine.info(handle));
-                // RFC 9293 s3.7.1: 536 until a peer has said more.
+                // RFC 9293 §3.7.1: 536 until a peer has said more.
                 info.map_or(536, |info| clamp(info.snd_mss))
             }
             _ => return Err(Errno::NOPROTOOPT),

@@ -42,9 +42,9 @@ const PSH: u8 = 0x08;
 /// Linux' choices where TCP leaves one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Habits {
-    /// Order and padding of options (RFC 9293 s3.1: any order).
+    /// Order and padding of options (RFC 9293 §3.1: any order).
     pub(crate) options: bool,
-    /// PSH on every super-segment (RFC 9293 s3.9.1.2: a sender may set it where it likes).
+    /// PSH on every super-segment (RFC 9293 §3.9.1.2: a sender may set it where it likes).
     pub(crate) push: bool,
 }
 
@@ -207,7 +207,7 @@ fn answer_arp(request: &[u8]) -> Option<Vec<u8>> {
     Some(frame(TYPE_ARP, &reply))
 }
 
-/// The neighbor's answer to a neighbor solicitation for whatever address (RFC 4861 s7.2.4).
+/// The neighbor's answer to a neighbor solicitation for whatever address (RFC 4861 §7.2.4).
 fn answer_solicitation(packet: &[u8]) -> Option<Vec<u8>> {
     let message = &packet[IPV6_HEADER..];
     let is_solicitation = packet[6] == ICMPV6 && message.len() >= 24 && message[0] == 135;
@@ -271,7 +271,7 @@ fn finish(packet: &mut [u8], tcp: usize, is_ipv4: bool) {
     packet[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// RFC 9293 s3.1, RFC 8200 s8.1: addresses, protocol, length.
+/// RFC 9293 §3.1, RFC 8200 §8.1: addresses, protocol, length.
 fn pseudo_sum(packet: &[u8], protocol: u8, length: usize) -> u64 {
     let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..IPV6_HEADER] };
     sum(addresses) + u64::from(protocol) + length as u64
@@ -308,7 +308,7 @@ mod tests {
         packet
     }
 
-    /// RFC 826, RFC 4861 s7.2.4: the neighbor answers for any address, and to who asks.
+    /// RFC 826, RFC 4861 §7.2.4: the neighbor answers for any address, and to who asks.
     #[test]
     fn the_neighbor_answers_for_every_address() {
         let mut request = vec![0, 1, 8, 0, 6, 4, 0, 1];
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(answer_arp(&reply[ETHERNET..]), None, "an answer asks nothing");
     }
 
-    /// RFC 9293 s3.1: the checksum covers what was rewritten; PSH only where a super-segment is.
+    /// RFC 9293 §3.1: the checksum covers what was rewritten; PSH only where a super-segment is.
     #[test]
     fn a_dressed_packet_is_whole() {
         // Timestamps without the padding that Linux puts before them, MSS last.

@@ -1,6 +1,6 @@
 //! Counts that a machine's other work can spoil.
 //!
-//! TCP takes a peer that waits for a processor for a lost segment: it probes after 10 ms of silence (RFC 8985 s7) and
+//! TCP takes a peer that waits for a processor for a lost segment: it probes after 10 ms of silence (RFC 8985 §7) and
 //! sends again after 200 ms (RFC 6298); and frames that find a queue full which nobody empties are lost. That is right,
 //! and no fault of what is tested. So a test that says how little was sent twice says it of the best of a few runs:
 //! what sends too much by itself does it each time. Bytes, states and errors are judged in each run, not here.

@@ -70,7 +70,7 @@ impl Conversation {
     }
 
     fn startup(&mut self) {
-        // RFC 5044 s7.1.1: key, C, revision 1, two octets of private data.
+        // RFC 5044 §7.1.1: key, C, revision 1, two octets of private data.
         self.send(CLIENT, b"MPA ID Req Frame\x40\x01\x00\x02hi", true);
         self.send(SERVER, b"MPA ID Rep Frame\x40\x01\x00\x00", true);
     }
@@ -90,7 +90,7 @@ impl Conversation {
     }
 }
 
-/// CRC32C bit by bit (RFC 5044 s4.4): slow, and nobody's library.
+/// CRC32C bit by bit (RFC 5044 §4.4): slow, and nobody's library.
 fn crc32c(data: &[u8]) -> [u8; 4] {
     let crc = data.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -100,7 +100,7 @@ fn crc32c(data: &[u8]) -> [u8; 4] {
     (!crc).to_le_bytes()
 }
 
-/// An FPDU around a ULPDU (RFC 5044 s4.1).
+/// An FPDU around a ULPDU (RFC 5044 §4.1).
 fn framed(ulpdu: &[u8]) -> Vec<u8> {
     let mut fpdu = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
     fpdu.extend(ulpdu);
@@ -110,7 +110,7 @@ fn framed(ulpdu: &[u8]) -> Vec<u8> {
     fpdu
 }
 
-/// RFC 5041 s4.3, RFC 5040 s4.1.
+/// RFC 5041 §4.3, RFC 5040 §4.1.
 fn untagged(op: u8, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     let mut ulpdu = vec![0x41, 0x40 | op, 0, 0, 0, 0];
     ulpdu.extend([queue, msn, 0].into_iter().flat_map(u32::to_be_bytes));
@@ -118,7 +118,7 @@ fn untagged(op: u8, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     framed(&ulpdu)
 }
 
-/// RFC 5041 s4.2.
+/// RFC 5041 §4.2.
 fn tagged(op: u8, last: bool, stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
     let mut ulpdu = vec![if last { 0xc1 } else { 0x81 }, 0x40 | op];
     ulpdu.extend(stag.to_be_bytes());
@@ -127,7 +127,7 @@ fn tagged(op: u8, last: bool, stag: u32, offset: u64, payload: &[u8]) -> Vec<u8>
     framed(&ulpdu)
 }
 
-/// RFC 5040 s4.4: 5000 bytes from STag 9, offset 2^40, to STag 8, offset 3.
+/// RFC 5040 §4.4: 5000 bytes from STag 9, offset 2^40, to STag 8, offset 3.
 fn read_request() -> Vec<u8> {
     let mut body = 8u32.to_be_bytes().to_vec();
     body.extend(3u64.to_be_bytes());

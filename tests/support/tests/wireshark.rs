@@ -65,7 +65,7 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
     {
         let (startup, kind) = startup(pdu);
         assert_eq!((kind, pdu.source_port), (expected, port));
-        // RFC 6581 s9.1: IRD and ORD of one each.
+        // RFC 6581 §9.1: IRD and ORD of one each.
         let private_data = vec![0, 1, 0, 1];
         let expected = Startup {
             markers: false,
@@ -96,7 +96,7 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
     let request = fpdu(&pdus[3]).read_request.expect("a Read Request has a body");
     assert_eq!(fpdu(&pdus[3]).place, Place::Untagged { queue: 1, msn: 1, offset: 0 });
     assert_eq!(request.size, 64);
-    // RFC 5040 s5.2: the Read Response goes where the Read Request said.
+    // RFC 5040 §5.2: the Read Response goes where the Read Request said.
     let Place::Tagged { stag, offset } = fpdu(&pdus[4]).place else { panic!("{:?}", pdus[4]) };
     assert_eq!((stag, offset), (request.sink_stag, request.sink_offset));
     let from_client = tshark::fpdus(&pdus, 0, client_port);
@@ -158,7 +158,7 @@ fn ready_to_receive_is_the_initiators_first_fpdu() {
     if lacks(TSHARK) {
         return;
     }
-    // RFC 6581 s9.1: a zero-length Read or Write.
+    // RFC 6581 §9.1: a zero-length Read or Write.
     for (name, first, bytes) in
         [("siw-p2p-read.pcap", opcode::READ_REQUEST, 46), ("siw-p2p-write.pcap", opcode::WRITE, 14)]
     {

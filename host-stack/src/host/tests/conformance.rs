@@ -104,8 +104,8 @@ fn connect_from(
     handle
 }
 
-// RFC 9293 s3.7.1 MUST-14, SHLD-5, MAY-3, MUST-67, s3.2 MUST-65: an MSS option in every SYN and nowhere
-// else; it is the MTU less 40, or 60 for IPv6. RFC 9293 s3.7.3 SHLD-6: whatever the path.
+// RFC 9293 §3.7.1 MUST-14, SHLD-5, MAY-3, MUST-67, §3.2 MUST-65: an MSS option in every SYN and nowhere
+// else; it is the MTU less 40, or 60 for IPv6. RFC 9293 §3.7.3 SHLD-6: whatever the path.
 #[test]
 fn the_mss_option_is_in_syns_only() {
     for (v6, mtu, mss) in [(false, 1500, 1460), (true, 1500, 1440), (false, 9000, 8960)] {
@@ -148,7 +148,7 @@ fn lists_begin_segments_where_asked() {
     }
 }
 
-// RFC 9293 s3.7.1 MUST-15, MUST-16: a SYN without the option means 536, or 1220 for IPv6.
+// RFC 9293 §3.7.1 MUST-15, MUST-16: a SYN without the option means 536, or 1220 for IPv6.
 #[test]
 fn without_an_mss_option_536_is_assumed() {
     let mut bench = listening([OffloadPolicy::Never, OffloadPolicy::Always]);
@@ -185,7 +185,7 @@ fn without_an_mss_option_536_is_assumed() {
     assert_eq!(initiate.state.tcp.constant.remote_mss, 1220);
 }
 
-// RFC 9293 s3.5 MUST-10: two SYNs that cross make one connection, and it works both ways.
+// RFC 9293 §3.5 MUST-10: two SYNs that cross make one connection, and it works both ways.
 #[test]
 fn connections_that_cross_become_one() {
     let mut bench = Bench::new(NEVER);
@@ -214,7 +214,7 @@ fn connections_that_cross_become_one() {
     }
 }
 
-// RFC 9293 s3.10.7.4, MUST-11: an RST ends an attempt of ours in SYN-RECEIVED, and its client hears it;
+// RFC 9293 §3.10.7.4, MUST-11: an RST ends an attempt of ours in SYN-RECEIVED, and its client hears it;
 // a listener's goes back to LISTEN (`opening::reset_of_a_half_open_connection_frees_its_place`).
 #[test]
 fn a_reset_of_a_crossing_attempt_is_told() {
@@ -243,7 +243,7 @@ fn a_reset_of_a_crossing_attempt_is_told() {
     )));
 }
 
-// RFC 9293 s3.9.1.1 MUST-41, MUST-42: a port can be listened on while a connection from it is being
+// RFC 9293 §3.9.1.1 MUST-41, MUST-42: a port can be listened on while a connection from it is being
 // opened, and neither hurts the other.
 #[test]
 fn listening_beside_an_attempt() {
@@ -267,7 +267,7 @@ fn listening_beside_an_attempt() {
     )));
 }
 
-// RFC 9293 s3.9.1.1 MUST-46: nobody connects to a group, to everybody, or to nobody.
+// RFC 9293 §3.9.1.1 MUST-46: nobody connects to a group, to everybody, or to nobody.
 #[test]
 fn connecting_needs_a_unicast_address() {
     let mut bench = Bench::new(NEVER);
@@ -294,7 +294,7 @@ fn connecting_needs_a_unicast_address() {
     assert!(segments(&bench, 0).is_empty());
 }
 
-// RFC 9293 s3.9.2.3 MUST-57, MUST-63: a SYN to a group or to everybody, or from such an address, is
+// RFC 9293 §3.9.2.3 MUST-57, MUST-63: a SYN to a group or to everybody, or from such an address, is
 // neither answered nor remembered.
 #[test]
 fn syns_with_impossible_addresses_are_ignored() {
@@ -319,8 +319,8 @@ fn syns_with_impossible_addresses_are_ignored() {
     assert_eq!(bench.nodes[1].host.connections.len(), 1, "but this one is heard");
 }
 
-// RFC 7323 s2.2, s2.3: a scale is answered with one, its absence with none; a SYN's own window is never
-// scaled. RFC 7323 s3.2, RFC 2018 s2: the same for timestamps and SACK-permitted.
+// RFC 7323 §2.2, §2.3: a scale is answered with one, its absence with none; a SYN's own window is never
+// scaled. RFC 7323 §3.2, RFC 2018 §2: the same for timestamps and SACK-permitted.
 #[test]
 fn options_are_agreed_on() {
     // MSS, NOP, window scale 15, SACK permitted, timestamps.
@@ -354,7 +354,7 @@ fn options_are_agreed_on() {
     }
 }
 
-// RFC 9293 s3.10.7.1: where there is no connection an RST answers, in one of two forms; and nothing ever
+// RFC 9293 §3.10.7.1: where there is no connection an RST answers, in one of two forms; and nothing ever
 // answers an RST.
 #[test]
 fn resets_from_nowhere() {
@@ -375,7 +375,7 @@ fn resets_from_nowhere() {
     assert_eq!(answers[1].ack.0, 7_000 + 4, "SYN and payload");
 }
 
-// RFC 9293 s3.8.3 MUST-20, MUST-22, RFC 6298 5.5: a SYN is repeated at growing intervals until its time is over.
+// RFC 9293 §3.8.3 MUST-20, MUST-22, RFC 6298 §5.5: a SYN is repeated at growing intervals until its time is over.
 #[test]
 fn syns_back_off() {
     let mut bench = listening(NEVER);
@@ -400,7 +400,7 @@ fn syns_back_off() {
     )));
 }
 
-// RFC 9293 s3.4.1: initial sequence numbers differ from connection to connection, and from seed to seed.
+// RFC 9293 §3.4.1: initial sequence numbers differ from connection to connection, and from seed to seed.
 // That they are not clock-driven is in the table (MUST-8).
 #[test]
 fn initial_sequence_numbers_are_drawn() {
@@ -439,7 +439,7 @@ fn kept_alive(idle: u32, probes: u8) -> Bench {
     bench
 }
 
-// RFC 9293 s3.8.4 MUST-26, RFC 1122 s4.2.3.6: a connection in the host probes when it is silent, if that
+// RFC 9293 §3.8.4 MUST-26, RFC 1122 §4.2.3.6: a connection in the host probes when it is silent, if that
 // was asked for, and lives as long as it is answered.
 #[test]
 fn keep_alive_in_the_host() {
@@ -493,7 +493,7 @@ fn settings_change_while_connections_stand() {
     assert_eq!(error, Err(ConfigError::Ttl));
 }
 
-// RFC 9293 s3.8.3 MUST-23: a SYN-ACK is retransmitted, and its answer taken, for three minutes.
+// RFC 9293 §3.8.3 MUST-23: a SYN-ACK is retransmitted, and its answer taken, for three minutes.
 #[test]
 fn an_accepted_handshake_has_three_minutes() {
     let mut bench = listening(NEVER);
@@ -508,7 +508,7 @@ fn an_accepted_handshake_has_three_minutes() {
     bench.nodes[1].established();
 }
 
-// RFC 9293 s3.6.1 MAY-2, s3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one
+// RFC 9293 §3.6.1 MAY-2, §3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one
 // does not.
 #[test]
 fn a_new_syn_ends_time_wait() {
@@ -541,7 +541,7 @@ fn a_new_syn_ends_time_wait() {
     assert_eq!(answers[0].ack.0, 7_004);
 }
 
-// RFC 7323 s7.1: a peer cannot read the host's uptime from its timestamps.
+// RFC 7323 §7.1: a peer cannot read the host's uptime from its timestamps.
 #[test]
 fn the_timestamp_clock_starts_anywhere() {
     let first = |seed| {

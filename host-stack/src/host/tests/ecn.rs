@@ -1,4 +1,4 @@
-//! ECN on behalf of a stack that does not know it (RFC 3168 s6.1.1, s6.1.3).
+//! ECN on behalf of a stack that does not know it (RFC 3168 §6.1.1, §6.1.3).
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -64,7 +64,7 @@ fn states(bench: &mut Bench) -> Vec<ConnectionState> {
     nodes.filter_map(|node| node.initiates.pop_front()).map(|initiate| *initiate.state).collect()
 }
 
-// RFC 3168 s6.1.1: SYN with ECE and CWR, SYN-ACK with ECE alone, nothing in the IP header.
+// RFC 3168 §6.1.1: SYN with ECE and CWR, SYN-ACK with ECE alone, nothing in the IP header.
 #[test]
 fn ecn_is_agreed_when_both_want_it() {
     for v6 in [false, true] {
@@ -91,7 +91,7 @@ fn ecn_is_agreed_when_both_want_it() {
     }
 }
 
-// RFC 3168 s6.1.1.1: who gets no answer to a SYN that offers ECN repeats it without.
+// RFC 3168 §6.1.1.1: who gets no answer to a SYN that offers ECN repeats it without.
 #[test]
 fn a_repeated_syn_does_not_offer() {
     let mut bench = bench([true, true], OffloadPolicy::Always);
@@ -104,7 +104,7 @@ fn a_repeated_syn_does_not_offer() {
     assert!(states(&mut bench).iter().all(|state| !state.tcp.constant.ecn_enabled));
 }
 
-// RFC 3168 s6.1.1: a SYN-ACK with both flags comes from a peer that mirrors what it does not know.
+// RFC 3168 §6.1.1: a SYN-ACK with both flags comes from a peer that mirrors what it does not know.
 #[test]
 fn a_mirror_has_not_agreed() {
     let mut bench = bench([true, false], OffloadPolicy::Always);
@@ -129,7 +129,7 @@ fn a_mirror_has_not_agreed() {
     assert!(!state.tcp.constant.ecn_enabled);
 }
 
-// RFC 3168 s6.1.3: marks are echoed by a connection that stays, until CWR; the echo moves along.
+// RFC 3168 §6.1.3: marks are echoed by a connection that stays, until CWR; the echo moves along.
 #[test]
 fn marks_are_echoed_in_the_host() {
     for v6 in [false, true] {

@@ -91,7 +91,7 @@ fn gap(index: u32, more: u32) -> Range<u32> {
     (2 * index * STEP).saturating_sub(more)..(2 * index + 1) * STEP + more
 }
 
-// RFC 2018 s8: what a SACK has reported is not asked for again, and no acknowledgement ends within it.
+// RFC 2018 §8: what a SACK has reported is not asked for again, and no acknowledgement ends within it.
 #[test]
 fn blocks_beyond_smoltcps_are_kept() {
     for more in [0, 3, 7] {

@@ -298,7 +298,7 @@ fn delayed_acknowledgement_leaves_first() {
     assert_eq!(bench.nodes[1].host.stats().exports_refused, 0);
 }
 
-// CH-UPD-5, RFC 8201 s5.3: what the target has learnt of a path goes to all connections on it, and the next path
+// CH-UPD-5, RFC 8201 §5.3: what the target has learnt of a path goes to all connections on it, and the next path
 // object starts with it.
 #[test]
 fn what_is_learnt_of_a_path_is_told() {

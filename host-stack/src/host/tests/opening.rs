@@ -245,7 +245,7 @@ fn fragments_are_dropped() {
     assert_eq!(bench.nodes[1].host.connections.len(), 0);
 }
 
-// RFC 1122 s4.2.3.10: a SYN-ACK that a bridge floods for another station teaches nothing, even if its
+// RFC 1122 §4.2.3.10: a SYN-ACK that a bridge floods for another station teaches nothing, even if its
 // addresses and ports are those of a connection being opened: the connection is handed over as it is.
 #[test]
 fn frames_of_other_stations_are_not_heard() {

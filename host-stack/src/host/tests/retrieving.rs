@@ -143,7 +143,7 @@ impl Connected {
     }
 }
 
-// RFC 9293 s3.8.6: a window that shrinks, or an older acknowledgement that comes late and says so, does not end the
+// RFC 9293 §3.8.6: a window that shrinks, or an older acknowledgement that comes late and says so, does not end the
 // retransmission of what is in flight; nothing new goes out.
 #[test]
 fn what_a_window_closes_over_is_sent_again() {
@@ -167,7 +167,7 @@ fn what_a_window_closes_over_is_sent_again() {
     }
 }
 
-// RFC 9293 s3.8.1, s3.8.6: smoltcp's fast retransmission fills a segment, beyond the window. That does not leave, nor
+// RFC 9293 §3.8.1, §3.8.6: smoltcp's fast retransmission fills a segment, beyond the window. That does not leave, nor
 // do acknowledgements from behind it, which the peer would not accept. Though smoltcp takes all that is queued for
 // sent, and the window closes and opens again behind the data that the peer took, the rest follows.
 #[test]
@@ -201,7 +201,7 @@ fn data_beyond_the_window_wait_for_it() {
     }
 }
 
-// RFC 9293 s3.10.7.4: a window that opens counts in every state, and the FIN comes last.
+// RFC 9293 §3.10.7.4: a window that opens counts in every state, and the FIN comes last.
 #[test]
 fn a_window_opens_behind_the_peers_fin() {
     let mut connected = Connected::new();
@@ -225,7 +225,7 @@ fn a_window_opens_behind_the_peers_fin() {
     assert!(connected.bench.nodes[1].has(is_closed) && connected.acknowledged(3_000));
 }
 
-// RFC 9293 s3.10.7.4: an RST in SYN-RECEIVED ends that attempt, and the SYN that comes with it is another connection's.
+// RFC 9293 §3.10.7.4: an RST in SYN-RECEIVED ends that attempt, and the SYN that comes with it is another connection's.
 #[test]
 fn a_reset_attempt_leaves_nothing_to_the_next() {
     let mut connected = Connected::new();
@@ -244,7 +244,7 @@ fn a_reset_attempt_leaves_nothing_to_the_next() {
     assert_eq!(connected.bench.nodes[1].host.stats().attempt_fails, 1);
 }
 
-// RFC 9293 s3.8.4: a peer that probes is alive, and so is one that answers a probe from the right edge of the window.
+// RFC 9293 §3.8.4: a peer that probes is alive, and so is one that answers a probe from the right edge of the window.
 // With keep-alive at both ends each only answers the other, and sends no probe of its own.
 #[test]
 fn a_peer_that_probes_lives() {
@@ -298,7 +298,7 @@ fn a_probe_is_no_sign_of_life_once_a_fin_is_due() {
     assert_eq!(connected.is_given(FIRST - 1, 1), (State::FinWait2, (true, true)));
 }
 
-// RFC 9293 s3.10.7.4: what is trimmed to RCV.NXT has an acknowledgement still, and an old segment is answered.
+// RFC 9293 §3.10.7.4: what is trimmed to RCV.NXT has an acknowledgement still, and an old segment is answered.
 #[test]
 fn an_old_segment_acknowledges() {
     let mut connected = Connected::new();
@@ -311,7 +311,7 @@ fn an_old_segment_acknowledges() {
     assert_eq!(connected.bench.nodes[1].data(), b"abc");
 }
 
-// RFC 9293 s3.10.7.4: so has an empty one from before RCV.NXT, as smoltcp sends them after a time-out, and one from the
+// RFC 9293 §3.10.7.4: so has an empty one from before RCV.NXT, as smoltcp sends them after a time-out, and one from the
 // right edge of the window, as a peer sends it that has filled the window.
 #[test]
 fn empty_segments_acknowledge_from_anywhere_in_reach() {
@@ -327,7 +327,7 @@ fn empty_segments_acknowledge_from_anywhere_in_reach() {
     }
 }
 
-// RFC 5961 s5.2: what is out of reach acknowledges nothing, and nothing acknowledges what was not sent.
+// RFC 5961 §5.2: what is out of reach acknowledges nothing, and nothing acknowledges what was not sent.
 #[test]
 fn nothing_acknowledges_from_out_of_reach() {
     for (seq, acknowledged) in
@@ -341,7 +341,7 @@ fn nothing_acknowledges_from_out_of_reach() {
     }
 }
 
-// RFC 9293 s3.10.7.4, eighth: a FIN counts, whatever is old of the data before it.
+// RFC 9293 §3.10.7.4, eighth: a FIN counts, whatever is old of the data before it.
 #[test]
 fn a_fin_behind_old_data_is_heard() {
     let mut connected = Connected::new();
@@ -354,7 +354,7 @@ fn a_fin_behind_old_data_is_heard() {
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 4)));
 }
 
-// RFC 6298 5.1: duplicate acknowledgements do not keep a FIN from being sent again.
+// RFC 6298 §5.1: duplicate acknowledgements do not keep a FIN from being sent again.
 #[test]
 fn a_fin_is_sent_again_after_duplicate_acknowledgements() {
     let mut connected = Connected::new();
@@ -373,7 +373,7 @@ fn a_fin_is_sent_again_after_duplicate_acknowledgements() {
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST)));
 }
 
-// RFC 9293 s3.10.7.4, eighth: the end is told when the FIN is acknowledged, though smoltcp delays that.
+// RFC 9293 §3.10.7.4, eighth: the end is told when the FIN is acknowledged, though smoltcp delays that.
 #[test]
 fn the_end_is_told_behind_the_last_acknowledgement() {
     let mut connected = Connected::new();
@@ -401,7 +401,7 @@ fn an_old_segment_ends_a_connection() {
     assert_eq!(connected.bench.nodes[1].sent.len(), 0);
 }
 
-// RFC 1337, RFC 9293 s3.10.7.4: a peer that has forgotten answers a late segment by RST, which may come together with
+// RFC 1337, RFC 9293 §3.10.7.4: a peer that has forgotten answers a late segment by RST, which may come together with
 // its FIN. The client has everything, and hears of no error.
 #[test]
 fn a_reset_behind_both_fins_changes_nothing() {
@@ -473,7 +473,7 @@ fn two_ends_do_not_talk_past_each_other() {
     }
 }
 
-// RFC 9293 s3.6.1: for 2 MSL after the last FIN was acknowledged it is acknowledged again, not reset, whichever side
+// RFC 9293 §3.6.1: for 2 MSL after the last FIN was acknowledged it is acknowledged again, not reset, whichever side
 // closed first. Then nothing is known of the connection.
 #[test]
 fn what_comes_after_the_end_is_answered_for_a_while() {

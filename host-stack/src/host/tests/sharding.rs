@@ -344,7 +344,7 @@ fn a_narrow_path_is_told_to_every_target_that_has_it() {
     }
 }
 
-// CH s5.7: a pause, and what the target wants back, is of that target alone.
+// CH §5.7: a pause, and what the target wants back, is of that target alone.
 #[test]
 fn a_pause_is_of_one_shard() {
     let mut twin = both_offloaded();

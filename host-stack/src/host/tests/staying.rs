@@ -73,7 +73,7 @@ fn receive_credit_holds_data_back() {
     assert_eq!(bench.nodes[1].data().len(), 2 * RECEIVE_CREDIT_BYTES + 1000);
 }
 
-// RFC 9293 s3.8.6.1: a window that opens is used at once, also by the side that closes last: its FIN waits behind data
+// RFC 9293 §3.8.6.1: a window that opens is used at once, also by the side that closes last: its FIN waits behind data
 // that the window has held back for longer than the next probe may wait.
 #[test]
 fn a_window_opens_before_the_last_fin() {
@@ -96,7 +96,7 @@ fn a_window_opens_before_the_last_fin() {
     assert!(closed(&bench, 0, None) && closed(&bench, 1, None));
 }
 
-// RFC 9293 s3.9.1.3: what came before the peer's FIN is the client's however long it takes, and smoltcp forgets it with
+// RFC 9293 §3.9.1.3: what came before the peer's FIN is the client's however long it takes, and smoltcp forgets it with
 // TIME-WAIT.
 #[test]
 fn what_is_unread_survives_time_wait() {

@@ -186,7 +186,7 @@ fn settings_are_told_one_by_one() {
     assert!(cached.max_rt_restart && !cached.keep_alive_restart);
 }
 
-// CH s9.7: heard of lately, the host says when. Not heard of for long, it says "now", and asks the neighbor itself; an
+// CH §9.7: heard of lately, the host says when. Not heard of for long, it says "now", and asks the neighbor itself; an
 // answer settles it.
 #[test]
 fn reachability_is_answered() {
@@ -208,7 +208,7 @@ fn reachability_is_answered() {
     assert!(neighbor_update(&bench).1 > 15_000);
 }
 
-// CH s9.7: silence. If a connection of the target's has gone forward meanwhile all is well; if not, the neighbor is
+// CH §9.7: silence. If a connection of the target's has gone forward meanwhile all is well; if not, the neighbor is
 // invalidated.
 #[test]
 fn a_silent_neighbor_is_invalidated() {
@@ -313,7 +313,7 @@ fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
     (bench, way, said)
 }
 
-// RFC 5681 s3.2, RFC 6298 s5.
+// RFC 5681 §3.2, RFC 6298 §5.
 #[test]
 fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
     let (mut bench, _, _) = stalled(false);
@@ -327,7 +327,7 @@ fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
     assert_eq!(bench.nodes[0].data(), [7; 2_000]);
 }
 
-// RFC 9293 s3.8.4: a probe's byte is nothing that the peer could take for data.
+// RFC 9293 §3.8.4: a probe's byte is nothing that the peer could take for data.
 #[test]
 fn no_probe_goes_over_data_in_flight() {
     let (mut bench, _, said) = stalled(false);

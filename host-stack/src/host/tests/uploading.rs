@@ -100,7 +100,7 @@ fn segments_that_arrive_meanwhile_wait_for_the_socket() {
     assert_eq!(bench.nodes[1].host.owners.len(), 0);
 }
 
-// CH s8.3: a forwarded segment that the target has not processed is the host's; one that it has dropped is nobody's.
+// CH §8.3: a forwarded segment that the target has not processed is the host's; one that it has dropped is nobody's.
 #[test]
 fn forwarded_segments_come_back_unprocessed() {
     for (status, is_read) in
@@ -258,7 +258,7 @@ fn retrieves_are_followed_as_the_policy_says() {
     }
 }
 
-// RFC 9293 s3.8.3: what is sent in vain is given up some time, though each hand-over begins its count anew. So a
+// RFC 9293 §3.8.3: what is sent in vain is given up some time, though each hand-over begins its count anew. So a
 // connection whose peer is silent does not go down again by policy.
 #[test]
 fn a_silent_peer_keeps_a_connection_in_the_host() {
@@ -282,7 +282,7 @@ fn a_silent_peer_keeps_a_connection_in_the_host() {
     assert_eq!(bench.nodes[1].completed(), [(7, 0, NdisStatus::REQUEST_ABORTED)]);
 }
 
-// CH s8.2: what the target has given up is over, and its lists come back unsent.
+// CH §8.2: what the target has given up is over, and its lists come back unsent.
 #[test]
 fn a_timed_out_connection_ends() {
     let (mut bench, handles, mut state) = offloaded();
@@ -369,7 +369,7 @@ fn abort_during_a_terminate() {
     assert_eq!(closed(&bench, 0), Some(Some(HostError::Reset)));
 }
 
-// CH s5.7: while the target pauses nothing goes down; UPLOAD_ALL brings all back, in one tree; after RESUME what the
+// CH §5.7: while the target pauses nothing goes down; UPLOAD_ALL brings all back, in one tree; after RESUME what the
 // policy wants goes down again.
 #[test]
 fn pause_upload_all_resume() {
@@ -542,7 +542,7 @@ fn a_connection_does_not_wait_for_its_path_for_ever() {
     assert_eq!(bench.nodes[1].host.stats().attempt_fails, 0);
 }
 
-// RFC 9293 s3.6, CH-ST-1: half closed, and offloaded because its client asks.
+// RFC 9293 §3.6, CH-ST-1: half closed, and offloaded because its client asks.
 #[test]
 fn half_closed_connections_are_offloaded_on_request() {
     let (mut bench, active) = connected(OffloadPolicy::Never, false, false);

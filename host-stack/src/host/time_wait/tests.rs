@@ -102,7 +102,7 @@ fn a_record_that_was_replaced_is_as_old_as_its_last_connection() {
     assert!(!waits.knows(START, 0));
 }
 
-// RFC 9293 s3.6.1: 2 MSL, from the last FIN that came again.
+// RFC 9293 §3.6.1: 2 MSL, from the last FIN that came again.
 #[test]
 fn records_expire() {
     let mut waits = TimeWaits::default();
@@ -121,7 +121,7 @@ fn records_expire() {
     assert_eq!((waits.records.len(), waits.order.len()), (1, 1));
 }
 
-// RFC 5961 s7: of a flood one segment in each interval is acknowledged, and the first at once.
+// RFC 5961 §7: of a flood one segment in each interval is acknowledged, and the first at once.
 #[test]
 fn answers_to_a_connection_are_limited() {
     for (seq, flags) in [(RCV_NXT - 1, "F"), (RCV_NXT - 4, "D"), (RCV_NXT + 9_000, "D"), (1, "")] {

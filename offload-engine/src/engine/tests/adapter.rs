@@ -1,4 +1,4 @@
-//! The adapter: pause and resume (CH s5.7), statistics (CH s11), reachability (CH s9.7), comments in captures.
+//! The adapter: pause and resume (CH §5.7), statistics (CH §11), reachability (CH §9.7), comments in captures.
 
 use super::{terminate::*, trees::*, *};
 use crate::chimney::{
@@ -11,7 +11,7 @@ use crate::tcp::Share;
 
 const SUCCESS: NdisStatus = NdisStatus::SUCCESS;
 
-// CH s5.7, CH s16 #28: what is offloaded goes on during a pause; initiates that were under way are done after it,
+// CH §5.7, CH §16 #28: what is offloaded goes on during a pause; initiates that were under way are done after it,
 // in order, within the new limits (CH-CFG-1).
 #[test]
 fn a_pause_makes_initiates_wait() {
@@ -45,7 +45,7 @@ fn a_pause_makes_initiates_wait() {
     assert_eq!(statuses(second), [SUCCESS, PARTIAL, NdisStatus::OFFLOAD_TCP_ENTRIES]);
 }
 
-// CH s10.9: the timestamp clock goes on while a connection waits for the end of a pause.
+// CH §10.9: the timestamp clock goes on while a connection waits for the end of a pause.
 #[test]
 fn timestamps_go_on_during_a_pause() {
     let mut bench = Bench::new(10);
@@ -62,7 +62,7 @@ fn timestamps_go_on_during_a_pause() {
     assert_eq!(after.ts_recent_age - before.ts_recent_age, 7_000);
 }
 
-// CH s5.7: terminates are done while everything is to be uploaded; nothing new goes in.
+// CH §5.7: terminates are done while everything is to be uploaded; nothing new goes in.
 #[test]
 fn upload_all_is_a_pause_and_more() {
     let mut bench = Bench::new(10);
@@ -94,7 +94,7 @@ fn waiting_trees_are_bounded() {
     assert_eq!(bench.told().len(), 1 + super::super::HELD_TREES_MAX);
 }
 
-// CH s11, CH s16 #27.
+// CH §11, CH §16 #27.
 #[test]
 fn statistics_count_offloaded_traffic() {
     let mut bench = Bench::new(10);
@@ -147,7 +147,7 @@ fn statistics_count_offloaded_traffic() {
     assert_eq!(bench.engine.ip_stats(IpVersion::V4), IpOffloadStats::default());
 }
 
-// CH s11: frames without the neighbor's tag are discards of IP; TCP never has them.
+// CH §11: frames without the neighbor's tag are discards of IP; TCP never has them.
 #[test]
 fn discards_are_counted() {
     let mut bench = Bench::new(10);
@@ -180,7 +180,7 @@ fn send_one(bench: &mut Bench) {
     bench.poll();
 }
 
-// CH s9.7, CH s16 #25: asked before something is sent when neither host nor target has heard of the neighbor for
+// CH §9.7, CH §16 #25: asked before something is sent when neither host nor target has heard of the neighbor for
 // NceStaleTicks; the host's answer silences for as long, and so does progress.
 #[test]
 fn a_stale_neighbor_is_asked_about() {
@@ -223,7 +223,7 @@ fn a_stale_neighbor_is_asked_about() {
     assert_eq!(questions(&bench), []);
 }
 
-// CH s9.7: data confirms only as an answer to something of ours.
+// CH §9.7: data confirms only as an answer to something of ours.
 #[test]
 fn data_that_answers_confirms() {
     let mut bench = Bench::new(10);
@@ -262,7 +262,7 @@ fn captures_mark_hand_overs() {
     assert_eq!(comments[..], ["initiate complete; NBL 0x1", "NBL 0x1", "terminate"]);
 }
 
-// CH s9.1: fragments are the host's. The connection counts the first of each segment.
+// CH §9.1: fragments are the host's. The connection counts the first of each segment.
 #[test]
 fn fragments_are_the_hosts() {
     let mut config = EngineConfig::new(OURS);

@@ -1,4 +1,4 @@
-//! Every way an initiate can fail, by its status (CH s2.1, s9.4). Whatever fails keeps its state: [`context`] looks.
+//! Every way an initiate can fail, by its status (CH §2.1, §9.4). Whatever fails keeps its state: [`context`] looks.
 
 use super::{terminate::*, trees::*, *};
 use crate::chimney::{
@@ -136,7 +136,7 @@ fn ip_address_entries() {
     assert_eq!(answer(&mut bench, second(82)), [SUCCESS; 3]);
 }
 
-// OFFLOAD_HW_ADDRESS_ENTRIES: explicit source addresses; what is sent to one is ours (CH s3.2).
+// OFFLOAD_HW_ADDRESS_ENTRIES: explicit source addresses; what is sent to one is ours (CH §3.2).
 #[test]
 fn hw_address_entries() {
     let explicit = |port, last| {
@@ -180,7 +180,7 @@ fn vlan_entries() {
     frees_its_entries(|limits| limits.vlans_max = 1, in_vlan(80, 5), in_vlan(81, 6));
 }
 
-// OFFLOAD_VLAN_MISMATCH: the table of CH s9.4.
+// OFFLOAD_VLAN_MISMATCH: the table of CH §9.4.
 #[test]
 fn vlan_mismatch() {
     let mut bench = bench(|_| {});

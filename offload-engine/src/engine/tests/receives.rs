@@ -67,7 +67,7 @@ fn requests_are_filled_first() {
     assert_eq!(bench.client().received, b"h");
 }
 
-// CH s10.6: the engine wakes for the push timer.
+// CH §10.6: the engine wakes for the push timer.
 #[test]
 fn the_push_timer_wakes_the_engine() {
     let mut bench = Bench::new(10);

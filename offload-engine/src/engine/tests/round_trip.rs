@@ -135,7 +135,7 @@ fn there_and_back(all: &All, names: Names) -> (Option<NeighborDelegated>, Box<Tc
     (payload, object(tree))
 }
 
-// CH s3, CH s16 #6: each const, cached and delegated variable comes through unchanged, and changes nothing else.
+// CH §3, CH §16 #6: each const, cached and delegated variable comes through unchanged, and changes nothing else.
 #[test]
 fn each_variable_survives_the_hand_over() {
     let base = busy();

@@ -96,7 +96,7 @@ fn errors_about_a_connection_reach_it_and_the_host() {
     assert!(told.iter().any(|message| matches!(message, ToHost::Frame { .. })), "{told:?}");
 }
 
-// CH s9.1: the connection counts fragments, the host gets them.
+// CH §9.1: the connection counts fragments, the host gets them.
 #[test]
 fn fragments_are_counted_where_their_connection_is() {
     let mut group = group(2);

@@ -1,4 +1,4 @@
-//! Query, update, invalidate (CH s5.2 to s5.4).
+//! Query, update, invalidate (CH §5.2 to §5.4).
 
 use super::{terminate::*, trees::*, *};
 use crate::{
@@ -202,7 +202,7 @@ fn updates_reach_all_dependents() {
     );
 }
 
-// CH-UPD-2, -7, CH s16 #24: paths move to another neighbor under load; the former one can be terminated. Its VLAN and
+// CH-UPD-2, -7, CH §16 #24: paths move to another neighbor under load; the former one can be terminated. Its VLAN and
 // address are used no more.
 #[test]
 fn paths_are_linked_to_another_neighbor() {
@@ -232,7 +232,7 @@ fn paths_are_linked_to_another_neighbor() {
     bench.io(81).send([list(3, b"too")].into());
     bench.poll();
     assert_eq!(labels(&bench), [(80, [4; 6], Some(9)), (81, [4; 6], Some(9))]);
-    // CH s9.4: so are the tags that are accepted.
+    // CH §9.4: so are the tags that are accepted.
     bench.arrives(from_peer(80, 5000, 1000, b"untagged"));
     bench.poll();
     assert_eq!(bench.engine.stats().rx_vlan_dropped, 1);
@@ -362,7 +362,7 @@ fn stale_names_fail_alone() {
     bench.poll();
     let frame = bench.sent().remove(0);
     assert_eq!(frame[22], 9, "TTL");
-    // CH s6.4: identifications of the target's half, and they go on.
+    // CH §6.4: identifications of the target's half, and they go on.
     assert_eq!(frame[18..20], [0x80, 2], "after data and an ACK");
     let (_, told) =
         bench.invalidate(invalidate_tree(Some(stale(n)), Some(stale(p)), Some(stale(tcps[0]))));

@@ -1,4 +1,4 @@
-//! Terminate (CH s5.5), urgent data (s9.3), hardware failure (s5.6).
+//! Terminate (CH §5.5), urgent data (§9.3), hardware failure (§5.6).
 
 use super::{trees::*, *};
 use crate::{
@@ -224,7 +224,7 @@ fn what_came_back_can_be_offloaded_again() {
     assert_eq!(bench.client().disconnected.len(), 1);
 }
 
-// CH s8.1: a RST that is owed goes out before the connection could go back, which it then cannot.
+// CH §8.1: a RST that is owed goes out before the connection could go back, which it then cannot.
 #[test]
 fn an_aborted_connection_has_no_state() {
     let mut bench = Bench::new(10);
@@ -247,7 +247,7 @@ fn urgent(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-// CH s9.3: nothing is acknowledged from the urgent segment on; its frames, as many as there is room for, reach the host
+// CH §9.3: nothing is acknowledged from the urgent segment on; its frames, as many as there is room for, reach the host
 // behind the state.
 #[test]
 fn urgent_data_waits_for_the_host() {
@@ -299,7 +299,7 @@ fn urgent_data_waits_for_the_host() {
     assert_eq!(bench.client().received, b"before");
 }
 
-// CH s9.3: the frames that wait are bounded in bytes too.
+// CH §9.3: the frames that wait are bounded in bytes too.
 #[test]
 fn held_bytes_are_bounded() {
     let mut bench = Bench::new(10);
@@ -315,8 +315,8 @@ fn held_bytes_are_bounded() {
     assert_eq!((stats.rx_held, stats.rx_held_dropped), (1 + room as u64, 1));
 }
 
-// CH s5.6: an operation finds out, fails, and raises Retrieve, then Abort; at terminate requests complete
-// REQUEST_ABORTED, and there is no state (CH-TRM-9). Once is enough (CH s13 #26).
+// CH §5.6: an operation finds out, fails, and raises Retrieve, then Abort; at terminate requests complete
+// REQUEST_ABORTED, and there is no state (CH-TRM-9). Once is enough (CH §13 #26).
 #[test]
 fn failed_hardware_loses_the_connection() {
     for terminate_first in [false, true] {

@@ -1,4 +1,4 @@
-//! Initiate: trees, node roles, partial success (CH s4, s5.1).
+//! Initiate: trees, node roles, partial success (CH §4, §5.1).
 
 use super::*;
 use crate::chimney::{
@@ -147,7 +147,7 @@ fn the_walk_goes_down_before_it_goes_on() {
     assert_eq!(told, [80, 81, 82, 83]);
 }
 
-// CH s4.2, CH-TREE-8: a linker's status is what became of its direct dependents; a placeholder's says nothing.
+// CH §4.2, CH-TREE-8: a linker's status is what became of its direct dependents; a placeholder's says nothing.
 #[test]
 fn linkers_and_placeholders() {
     let mut bench = Bench::new(4);

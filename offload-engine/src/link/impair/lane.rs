@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Later frames that pass a reordered one, at most. Beyond 3 TCP takes it for a loss (RFC 5681
-/// s3.2), so both cases occur.
+/// §3.2), so both cases occur.
 pub const REORDER_DISTANCE_MAX: u64 = 5;
 /// How long a reordered frame waits when no later frame comes.
 pub const REORDER_HOLD_MAX: Duration = Duration::from_millis(5);

@@ -14,7 +14,7 @@ fn cut(frame: &[u8], size: usize) -> Option<Vec<Parsed>> {
     Some(pieces)
 }
 
-/// RFC 9293 s3.4 (sequence numbers wrap), RFC 3168 s6.1.2 (CWR answers once).
+/// RFC 9293 §3.4 (sequence numbers wrap), RFC 3168 §6.1.2 (CWR answers once).
 #[test]
 fn pieces_of_a_super_segment() {
     for ipv6 in [false, true] {
@@ -64,7 +64,7 @@ fn vlan_tags_and_extension_headers_are_looked_through() {
     let mut tagged = plain[..12].to_vec();
     tagged.extend_from_slice(&[0x81, 0, 0, 5]);
     tagged.extend_from_slice(&plain[12..]);
-    // Destination options of 8 bytes (RFC 8200 s4.6): pad only.
+    // Destination options of 8 bytes (RFC 8200 §4.6): pad only.
     tagged[18 + 6] = 60;
     tagged[18 + 5] += 8;
     tagged.splice(58..58, [6, 0, 1, 4, 0, 0, 0, 0]);

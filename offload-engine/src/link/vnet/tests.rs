@@ -33,7 +33,7 @@ fn headers_that_are_accepted() {
         ("hdr_len is the linear part", header(1, 1, LEN as u16, 1448, TCP), Valid, 1448),
         ("field at the very end", header(1, 0, 0, 0, (LEN as u16 - 18, 16)), Valid, 0),
         (
-            "unknown flags are ignored (virtio 1.2 s5.1.6.4)",
+            "unknown flags are ignored (virtio 1.2 §5.1.6.4)",
             header(0xf8, 0, 0, 0, TCP),
             Unverified,
             0,

@@ -3,10 +3,10 @@
 //! After a loss the window follows `W_cubic(t) = C (t - K)^3 + W_max`: quickly back toward the window
 //! at which the loss happened, slowly past it, then faster again. The curve depends on the time since
 //! the stage began, not on the RTT. Where Reno would have a larger window (short RTTs), the window is
-//! Reno's estimate instead (s4.3). A loss leaves seven tenths of the flight.
+//! Reno's estimate instead (§4.3). A loss leaves seven tenths of the flight.
 //!
-//! The time `t` stands still while the window is not used, and while nothing is in flight (s4.2,
-//! s5.8); so the curve is shifted, not jumped along. Integers throughout: windows in bytes, times in
+//! The time `t` stands still while the window is not used, and while nothing is in flight (§4.2,
+//! §5.8); so the curve is shifted, not jumped along. Integers throughout: windows in bytes, times in
 //! microseconds, with the remainders of divisions carried. The results agree with the RFC's formulas
 //! in floating point, see the tests.
 
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::time::{Duration, Instant};
 
-/// beta_cubic, in tenths: what a loss leaves of the flight (s4.6).
+/// beta_cubic, in tenths: what a loss leaves of the flight (§4.6).
 const BETA_TENTHS: u64 = 7;
-/// C, in tenths of a segment for each cubed second (s5.1).
+/// C, in tenths of a segment for each cubed second (§5.1).
 const C_TENTHS: u64 = 4;
-/// alpha_cubic = 3 (1 - beta) / (1 + beta) (s4.3), as a fraction.
+/// alpha_cubic = 3 (1 - beta) / (1 + beta) (§4.3), as a fraction.
 const ALPHA: (u64, u64) = (9, 17);
 /// Before the first loss, the window grows by at least this part of it in a round trip, as in
 /// Linux: the curve's plateau is where slow start happened to end, and it would be left only after seconds.
@@ -33,7 +33,7 @@ const DISTANCE_MAX_US: u64 = 1_000_000_000;
 /// Microseconds of a second, cubed.
 const CUBED_SECOND: u128 = 1_000_000_000_000_000_000;
 
-/// A stage of congestion avoidance (s4.1).
+/// A stage of congestion avoidance (§4.1).
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     /// The time t of the curve.
@@ -52,7 +52,7 @@ struct Epoch {
     carry: u64,
 }
 
-/// What a reduction changed (s4.9.2).
+/// What a reduction changed (§4.9.2).
 #[derive(Clone, Copy, Debug)]
 struct Saved {
     cwnd: u64,
@@ -85,7 +85,7 @@ impl Cubic {
         Self { window, prior, w_max: None, epoch: None, searching, before: None }
     }
 
-    /// s4.6 and s4.7, without the window.
+    /// §4.6 and §4.7, without the window.
     fn reduce(&mut self, in_flight: u64) {
         let Self { window, prior, w_max, epoch, searching, before } = self;
         let (cwnd, ssthresh) = (window.cwnd, window.ssthresh);
@@ -113,11 +113,11 @@ impl Cubic {
         }
     }
 
-    /// Congestion avoidance (s4.2 to s4.5).
+    /// Congestion avoidance (§4.2 to §4.5).
     fn avoid(&mut self, acked: u64, sample: &AckSample) {
         let Self { window, prior, w_max, epoch, searching, before: _ } = self;
         let epoch = epoch.get_or_insert_with(|| {
-            // s4.8, s4.10: without a loss to return from, the stage begins on the plateau.
+            // §4.8, §4.10: without a loss to return from, the stage begins on the plateau.
             Epoch::new(sample.now, window.cwnd, w_max.unwrap_or(window.cwnd), window.mss)
         });
         epoch.advance(sample.now, sample.limited);
@@ -133,7 +133,7 @@ impl Cubic {
         let least = if *searching { window.cwnd / SEARCH_DIVISOR } else { 0 };
         let target = epoch.curve(sample.srtt.unwrap_or_default(), window.mss).max(epoch.reno);
         let target = target.clamp(window.cwnd + least, window.cwnd.saturating_add(window.cwnd / 2));
-        // (target - cwnd) / cwnd for each segment acknowledged (s4.4, s4.5).
+        // (target - cwnd) / cwnd for each segment acknowledged (§4.4, §4.5).
         let growth = u128::from(target - window.cwnd) * u128::from(acked);
         window.cwnd += divide(growth, window.cwnd, &mut epoch.carry);
     }
@@ -142,7 +142,7 @@ impl Cubic {
 impl Epoch {
     /// A stage that begins with a window of `cwnd` bytes.
     fn new(now: Instant, cwnd: u64, w_max: u64, mss: u64) -> Self {
-        // K = cbrt((W_max - cwnd_epoch) / C), s4.2 figure 2. Above W_max the curve begins on its plateau.
+        // K = cbrt((W_max - cwnd_epoch) / C), §4.2 figure 2. Above W_max the curve begins on its plateau.
         let distance = u128::from(w_max.saturating_sub(cwnd)) * 10;
         let cubed = distance * CUBED_SECOND / u128::from(C_TENTHS * mss);
         Self {
@@ -156,7 +156,7 @@ impl Epoch {
         }
     }
 
-    /// Time goes on; it counts while the window was used (s4.2, s5.8).
+    /// Time goes on; it counts while the window was used (§4.2, §5.8).
     fn advance(&mut self, now: Instant, used: bool) {
         if used {
             self.elapsed = self.elapsed.saturating_add(now - self.counted);
@@ -164,7 +164,7 @@ impl Epoch {
         self.counted = now;
     }
 
-    /// W_cubic in bytes, `ahead` of t (s4.2 figure 1).
+    /// W_cubic in bytes, `ahead` of t (§4.2 figure 1).
     fn curve(&self, ahead: Duration, mss: u64) -> u64 {
         let at = self.elapsed.saturating_add(ahead).as_micros();
         let at = u64::try_from(at).unwrap_or(u64::MAX);
@@ -178,7 +178,7 @@ impl Epoch {
         }
     }
 
-    /// W_est (s4.3 figure 4): what Reno's window would be.
+    /// W_est (§4.3 figure 4): what Reno's window would be.
     fn follow_reno(&mut self, acked: u64, cwnd: u64, mss: u64, prior: u64) {
         let alpha = if self.reno >= prior { (1, 1) } else { ALPHA };
         let growth = u128::from(acked) * u128::from(mss * alpha.0);
@@ -227,18 +227,18 @@ impl Congestion for Cubic {
             return;
         }
         if first {
-            // s4.10: slow start has ended without a loss.
+            // §4.10: slow start has ended without a loss.
             self.prior = self.window.cwnd;
         }
         self.avoid(acked, &sample);
     }
 
     fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
-        // RFC 5681 s3.1: ssthresh stays when the same segment times out again.
+        // RFC 5681 §3.1: ssthresh stays when the same segment times out again.
         if first {
             self.reduce(in_flight);
         }
-        // s4.8.
+        // §4.8.
         self.w_max = None;
         self.epoch = None;
         self.window.cwnd = self.window.mss;
@@ -250,7 +250,7 @@ impl Congestion for Cubic {
             return;
         };
         self.searching = searching;
-        // s4.9.2: a window that has grown beyond what it was keeps its own curve.
+        // §4.9.2: a window that has grown beyond what it was keeps its own curve.
         if self.window.cwnd < cwnd {
             self.prior = prior;
             self.w_max = w_max;

@@ -3,7 +3,7 @@
 //! The smallest RTT of each round trip is compared with that of the round before. When it has risen by
 //! an eighth, but by 4 to 16 ms, the window grows only a quarter as fast (conservative slow start).
 //! If the RTT falls again within five rounds, the rise was jitter and slow start resumes; else
-//! congestion avoidance begins with the window reached. Used in the first slow start only (s4.3).
+//! congestion avoidance begins with the window reached. Used in the first slow start only (§4.3).
 //!
 //! The RTT rises when the queue is there already: with no more of it than one bandwidth-delay product,
 //! the round in which the rise is seen overflows it. So acknowledgements are timed too, as HyStart (Ha
@@ -78,7 +78,7 @@ pub(super) struct HyStart {
     current: Option<Duration>,
     /// rttSampleCount.
     samples: u32,
-    /// The sender is paced: L is infinite (s4.3).
+    /// The sender is paced: L is infinite (§4.3).
     paced: bool,
     /// `None`: acknowledgements are not timed.
     train: Option<Train>,

@@ -12,7 +12,7 @@
 //! | `unlimited` | none |
 //! | `window` | what the first two share: initial window, slow start, restart after idleness |
 //! | `hystart` | RFC 9406: when slow start has gone far enough |
-//! | `usage` | RFC 2861, RFC 9438 s5.8: whether the window is used |
+//! | `usage` | RFC 2861, RFC 9438 §5.8: whether the window is used |
 
 mod cubic;
 mod hystart;
@@ -64,9 +64,9 @@ pub(super) trait Congestion {
     /// The last reduction, by `on_loss` or `on_rto`, answered a loss that was none: window and threshold
     /// are again what they were before, or what they are now if that is more. Without one, nothing.
     fn undo(&mut self);
-    /// Nothing was sent for longer than an RTO (RFC 5681 s4.1).
+    /// Nothing was sent for longer than an RTO (RFC 5681 §4.1).
     fn on_idle(&mut self);
-    /// For an RTO at most `used` bytes were in flight, and less than the window (RFC 2861 s3).
+    /// For an RTO at most `used` bytes were in flight, and less than the window (RFC 2861 §3).
     fn on_underuse(&mut self, used: u64);
     /// Something is sent with nothing in flight before.
     fn on_resume(&mut self, now: Instant);

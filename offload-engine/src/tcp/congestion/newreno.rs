@@ -48,7 +48,7 @@ impl Congestion for NewReno {
     }
 
     fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
-        // RFC 5681 s3.1: ssthresh stays when the same segment times out again.
+        // RFC 5681 §3.1: ssthresh stays when the same segment times out again.
         if first {
             self.reduce(in_flight);
         }

@@ -31,7 +31,7 @@ pub(super) fn ack_at(now: Instant, acked: u64, rtt: Duration) -> AckSample {
 mod shared {
     use super::*;
 
-    // RFC 6928 s2.
+    // RFC 6928 §2.
     #[test]
     fn initial_window() {
         let first = |mss, cwnd| {
@@ -45,7 +45,7 @@ mod shared {
         assert_eq!(first(MSS, 5_000), 5_000);
     }
 
-    // RFC 5681 s4.1, RFC 2861 s3: the restart window, and a threshold that leads back.
+    // RFC 5681 §4.1, RFC 2861 §3: the restart window, and a threshold that leads back.
     #[test]
     fn restart() {
         for mut controller in [
@@ -62,7 +62,7 @@ mod shared {
         assert_eq!((never_lost.cwnd(), never_lost.ssthresh()), (10 * MSS, None));
     }
 
-    // RFC 2861 s3: halfway for each RTO, not below the initial window.
+    // RFC 2861 §3: halfway for each RTO, not below the initial window.
     #[test]
     fn decay() {
         for mut controller in [
@@ -80,7 +80,7 @@ mod shared {
         }
     }
 
-    // RFC 5681 s3.1, RFC 9438 s5.8: an unused window does not grow, in either phase.
+    // RFC 5681 §3.1, RFC 9438 §5.8: an unused window does not grow, in either phase.
     #[test]
     fn an_unused_window_does_not_grow() {
         for ssthresh in [None, Some(5 * MSS)] {
@@ -102,7 +102,7 @@ mod shared {
 mod newreno {
     use super::*;
 
-    // RFC 5681 s3.1: exponential below ssthresh, one MSS for each window above.
+    // RFC 5681 §3.1: exponential below ssthresh, one MSS for each window above.
     #[test]
     fn slow_start_then_avoidance() {
         let mut reno = NewReno::new(window(0, Some(20 * MSS)));
@@ -115,7 +115,7 @@ mod newreno {
         assert_eq!(reno.cwnd(), 21 * MSS);
     }
 
-    // RFC 5681 s3.2 and equation 4; RFC 3465 s2.3.
+    // RFC 5681 §3.2 and equation 4; RFC 3465 §2.3.
     #[test]
     fn losses_and_timeouts() {
         let mut reno = NewReno::new(window(100 * MSS, None));
@@ -131,7 +131,7 @@ mod newreno {
         assert_eq!(reno.ssthresh(), Some(2 * MSS));
     }
 
-    // RFC 5682 s4: a reduction for nothing is taken back, once.
+    // RFC 5682 §4: a reduction for nothing is taken back, once.
     #[test]
     fn undo_restores() {
         let mut reno = NewReno::new(window(100 * MSS, None));
@@ -165,7 +165,7 @@ mod hystart {
         hystart.growth(4, 1) == 1
     }
 
-    // RFC 9406 s4.2: an eighth, within 4 and 16 ms, is a rise.
+    // RFC 9406 §4.2: an eighth, within 4 and 16 ms, is a rise.
     #[test]
     fn what_is_a_rise() {
         for (before, after, rise) in [
@@ -183,7 +183,7 @@ mod hystart {
         }
     }
 
-    // RFC 9406 s4.2: a rise, then five rounds of a quarter of the growth, counting the one in which it
+    // RFC 9406 §4.2: a rise, then five rounds of a quarter of the growth, counting the one in which it
     // was seen.
     #[test]
     fn five_conservative_rounds_end_slow_start() {
@@ -197,7 +197,7 @@ mod hystart {
         assert!(round(&mut hystart, 1, 70), "as the sixth begins");
     }
 
-    // RFC 9406 s4.2: the RTT falls below where it was when the phase began: it was jitter.
+    // RFC 9406 §4.2: the RTT falls below where it was when the phase began: it was jitter.
     #[test]
     fn jitter_resumes_slow_start() {
         let mut hystart = HyStart::new(false, true);
@@ -210,7 +210,7 @@ mod hystart {
         assert!(!is_conservative(&hystart));
     }
 
-    // RFC 9406 s4.2: seven samples say nothing; the smallest counts.
+    // RFC 9406 §4.2: seven samples say nothing; the smallest counts.
     #[test]
     fn a_round_needs_eight_samples() {
         let mut hystart = HyStart::new(false, true);
@@ -270,7 +270,7 @@ mod hystart {
         assert!(acks(1, 0, false));
     }
 
-    // RFC 9406 s4.2, L: what one ACK adds is bounded, unless it is paced out.
+    // RFC 9406 §4.2, L: what one ACK adds is bounded, unless it is paced out.
     #[test]
     fn growth_of_one_ack() {
         let (unpaced, paced) = (HyStart::new(false, true), HyStart::new(true, true));
@@ -296,7 +296,7 @@ mod hystart {
         cubic
     }
 
-    // RFC 9406 s1, s4.3: it stops near where the queue begins; without it, or after a loss, not.
+    // RFC 9406 §1, §4.3: it stops near where the queue begins; without it, or after a loss, not.
     #[test]
     fn the_first_slow_start_stops_before_the_queue_is_full() {
         let on = CongestionOptions::default();

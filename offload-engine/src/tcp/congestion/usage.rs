@@ -1,8 +1,8 @@
 //! Whether the congestion window is used, and where a round trip begins.
 //!
 //! A window that is not used must not grow, for nothing has shown that the path carries it (RFC 9438
-//! s5.8, RFC 5681 s3.1), and one that has not been used for a while does not describe the path any
-//! more: after each RTO of it the window goes halfway to what was used (RFC 2861 s3). Linux does the
+//! §5.8, RFC 5681 §3.1), and one that has not been used for a while does not describe the path any
+//! more: after each RTO of it the window goes halfway to what was used (RFC 2861 §3). Linux does the
 //! same. RFC 7661 would keep the window for five minutes instead; it asks for pacing to send what was
 //! kept, and pacing is optional here.
 //!
@@ -72,7 +72,7 @@ impl Usage {
     }
 
     /// To be called with each acknowledgement; `limited` is [`Usage::is_limited`]. Returns the most
-    /// bytes in flight of an RTO in which the window was not used (RFC 2861 s3).
+    /// bytes in flight of an RTO in which the window was not used (RFC 2861 §3).
     #[inline]
     pub(in super::super) fn underused(
         &mut self,

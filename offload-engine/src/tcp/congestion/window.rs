@@ -3,7 +3,7 @@
 //! Initial window: 10 segments, at most 14,600 bytes where segments are large (RFC 6928). In slow
 //! start the window grows by all bytes that an ACK covers, because coalescing receivers acknowledge
 //! many segments at once (RFC 3465; `hystart` bounds what one ACK adds); while a time-out is repaired
-//! by one MSS for each ACK (RFC 3465 s2.3).
+//! by one MSS for each ACK (RFC 3465 §2.3).
 
 use super::{AckSample, hystart::HyStart};
 use crate::tcp::CongestionOptions;
@@ -74,7 +74,7 @@ impl Window {
             return sample.acked;
         }
         let left = if sample.limited { self.grow(sample) } else { 0 };
-        // RFC 9406 s4.3: only the first slow start has to find out how far to go.
+        // RFC 9406 §4.3: only the first slow start has to find out how far to go.
         if self.ssthresh.is_none()
             && let Some(hystart) = &mut self.hystart
             && hystart.observe(sample)
@@ -109,14 +109,14 @@ impl Window {
         };
     }
 
-    /// RFC 5681 s4.1: at most the restart window, which is the initial one. The threshold remembers
-    /// where the window was (RFC 2861 s3), so slow start leads back there.
+    /// RFC 5681 §4.1: at most the restart window, which is the initial one. The threshold remembers
+    /// where the window was (RFC 2861 §3), so slow start leads back there.
     pub(super) fn restart(&mut self) {
         self.remember();
         self.cwnd = self.cwnd.min(initial_window(self.mss));
     }
 
-    /// RFC 2861 s3: halfway from the window down to what was used of it, not below the initial one.
+    /// RFC 2861 §3: halfway from the window down to what was used of it, not below the initial one.
     pub(super) fn decay(&mut self, used: u64) {
         let used = used.max(initial_window(self.mss));
         if used < self.cwnd {

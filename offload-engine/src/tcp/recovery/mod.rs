@@ -5,11 +5,11 @@
 //! lost retransmission is found the same way. Switched off, RFC 6675 counts what was sacked above.
 //!
 //! Without SACK: NewReno (RFC 6582). Duplicate ACKs count as one delivered segment each, which
-//! yields limited transmit (RFC 3042) and the inflation of RFC 5681 s3.2 from the same sum. Early retransmit
+//! yields limited transmit (RFC 3042) and the inflation of RFC 5681 §3.2 from the same sum. Early retransmit
 //! (RFC 5827) needs fewer of them for small flights.
 //!
-//! A tail loss probe (RFC 8985 s7) turns a lost tail into one of these cases. Lost bytes go first (RFC 6675
-//! s5), while what is in flight is less than a window: PRR's in fast recovery (RFC 9937), else the
+//! A tail loss probe (RFC 8985 §7) turns a lost tail into one of these cases. Lost bytes go first (RFC 6675
+//! §5), while what is in flight is less than a window: PRR's in fast recovery (RFC 9937), else the
 //! congestion controller's. One reduction of the window for each episode; an episode ends when
 //! everything that was sent at its start is acknowledged, or when it turns out that nothing was lost.
 //!
@@ -41,7 +41,7 @@ use self::{
 use super::seq::Position;
 use crate::time::{Duration, Instant};
 
-/// Largest flight in segments that early retransmit is for (RFC 5827 s3.1).
+/// Largest flight in segments that early retransmit is for (RFC 5827 §3.1).
 const EARLY_SEGMENTS_MAX: u64 = 3;
 
 /// What the sender is doing about losses.
@@ -81,7 +81,7 @@ pub(super) struct Ack<'a> {
 pub(super) struct Report {
     /// Bytes newly acknowledged by SND.UNA.
     pub(super) acked: u64,
-    /// Bytes newly known to have arrived, by whatever means (DeliveredData, RFC 9937 s4).
+    /// Bytes newly known to have arrived, by whatever means (DeliveredData, RFC 9937 §4).
     pub(super) delivered: u64,
     /// Bytes newly presumed lost.
     pub(super) lost: u64,
@@ -160,13 +160,13 @@ pub(super) struct Recovery {
     prr: Option<Prr>,
     undo: Option<Undo>,
     f_rto: FRto,
-    /// The first retransmission of an episode does not wait for the window (RFC 6675 s5 step 4.3).
+    /// The first retransmission of an episode does not wait for the window (RFC 6675 §5 step 4.3).
     force: bool,
     /// Number of the last transmission before the episode.
     before_episode: u64,
-    /// RFC 6675 s4 rule 4 was used in this episode.
+    /// RFC 6675 §4 rule 4 was used in this episode.
     rescued: bool,
-    /// Duplicate ACKs of what lies below may answer what a time-out has resent (RFC 6582 s3.2 step 2).
+    /// Duplicate ACKs of what lies below may answer what a time-out has resent (RFC 6582 §3.2 step 2).
     timeout_until: Option<Position>,
     /// Bytes ever resent, and bytes ever reported as duplicates of them.
     resent: u64,
@@ -226,7 +226,7 @@ impl Recovery {
         if self.options.limited_transmit || self.episode != Episode::Open {
             self.in_flight()
         } else {
-            // RFC 5681 s3.2 without RFC 3042: losses by duplicate ACKs still count.
+            // RFC 5681 §3.2 without RFC 3042: losses by duplicate ACKs still count.
             self.board.outstanding() - self.board.lost()
         }
     }
@@ -267,7 +267,7 @@ impl Recovery {
         self.board.next_lost(most).map(|(start, end)| (start, end, self.force))
     }
 
-    /// What RFC 6675 s4 sends in fast recovery when nothing is presumed lost and nothing new may be sent: rule
+    /// What RFC 6675 §4 sends in fast recovery when nothing is presumed lost and nothing new may be sent: rule
     /// 3, then once in an episode rule 4, the last segment.
     #[inline]
     pub(super) fn next_doubtful(&self, mss: u64) -> Option<(Position, Position)> {
@@ -394,7 +394,7 @@ impl Recovery {
         let (rack, undo) = (&mut self.rack, &self.undo);
         let mut note = |delivery: &mut Delivery, record: &Record| {
             delivery.bytes += record.len();
-            // RFC 8985 s6.2 step 3. Compared with what was known before: blocks come in any order.
+            // RFC 8985 §6.2 step 3. Compared with what was known before: blocks come in any order.
             delivery.reordered |= !record.resent && record.end < highest;
             delivery.original |= !record.resent && until.is_some_and(|until| record.end <= until);
             rack.highest = rack.highest.max(record.end);
@@ -427,13 +427,13 @@ impl Recovery {
         delivery
     }
 
-    /// Counts duplicate ACKs. Returns what is newly delivered if there is no SACK (RFC 9937 s4).
+    /// Counts duplicate ACKs. Returns what is newly delivered if there is no SACK (RFC 9937 §4).
     fn count_duplicates(&mut self, ack: &Ack<'_>, delivery: &Delivery) -> u64 {
         let Delivery { acked, sacked, .. } = *delivery;
         if acked > 0 {
             let known = u64::from(self.duplicate_acks) * ack.mss;
             self.duplicate_acks = 0;
-            // RFC 6582 s3.2 step 3: deflate by what the partial ACK covers, less the hole itself.
+            // RFC 6582 §3.2 step 3: deflate by what the partial ACK covers, less the hole itself.
             self.inferred = self
                 .inferred
                 .saturating_sub(acked.saturating_sub(ack.mss))
@@ -485,7 +485,7 @@ impl Recovery {
 
     /// Whether the last reduction of the window answered no loss: its episode ends, and the window is what it was.
     fn undo_spurious(&mut self, ack: &Ack<'_>, delivery: &Delivery, duplicate: bool) -> bool {
-        // RFC 5682 s2.1 and s3.1 step 3b.
+        // RFC 5682 §2.1 and §3.1 step 3b.
         let original = self.f_rto != FRto::Off && delivery.original;
         let may_undo = self.options.undo;
         let Some(undo) = &mut self.undo else { return false };
@@ -513,7 +513,7 @@ impl Recovery {
         may_undo
     }
 
-    /// RFC 8985 s7.4.2: whether a probe has repaired a loss that was not detected otherwise; and whether this is the
+    /// RFC 8985 §7.4.2: whether a probe has repaired a loss that was not detected otherwise; and whether this is the
     /// duplicate ACK that it has caused, which means nothing else.
     fn judge_probe(&mut self, ack: &Ack<'_>, acked: u64) -> (bool, bool) {
         let verdict = self.probe.map(|probe| probe.judge(ack, acked, self.options.dsack));
@@ -547,7 +547,7 @@ impl Recovery {
         }
     }
 
-    /// RFC 5682 s2.1 step 3a: the loss was real, and no block covers the two new segments. They count as
+    /// RFC 5682 §2.1 step 3a: the loss was real, and no block covers the two new segments. They count as
     /// unacknowledged as the rest, for a peer need not keep what is out of order; else they would fill the
     /// window, and the repair would stand still until the next, longer time-out.
     fn resume_repair(&mut self) {
@@ -573,7 +573,7 @@ impl Recovery {
         lost
     }
 
-    /// RFC 8985 s6.2 steps 4 and 5. The RFC has one deadline for all that is late; here the oldest has its
+    /// RFC 8985 §6.2 steps 4 and 5. The RFC has one deadline for all that is late; here the oldest has its
     /// own, because it is known for free, and the next one follows.
     fn detect_by_time(
         &mut self,
@@ -592,8 +592,8 @@ impl Recovery {
         (lost, waits.map(|sent_at| sent_at + patience))
     }
 
-    /// RFC 6675 s5 steps 1 to 4, and (C) while in recovery. After a time-out SACK shows only what need not be
-    /// resent (s5.1).
+    /// RFC 6675 §5 steps 1 to 4, and (C) while in recovery. After a time-out SACK shows only what need not be
+    /// resent (§5.1).
     fn detect_by_count(&mut self, ack: &Ack<'_>) -> u64 {
         let since = match self.episode {
             Episode::Open => u64::MAX,
@@ -606,7 +606,7 @@ impl Recovery {
         if enough && lost == 0 { self.board.mark_first(ack.mss) } else { lost }
     }
 
-    /// RFC 6582 s3.2 steps 2 and 3.
+    /// RFC 6582 §3.2 steps 2 and 3.
     fn detect_by_duplicates(&mut self, ack: &Ack<'_>, acked: u64) -> u64 {
         let start = match self.episode {
             Episode::Open => {
@@ -627,7 +627,7 @@ impl Recovery {
         self.board.mark_first(ack.mss)
     }
 
-    /// Duplicate ACKs that indicate a loss: fewer when the flight is too small to cause as many (RFC 5827 s3.1).
+    /// Duplicate ACKs that indicate a loss: fewer when the flight is too small to cause as many (RFC 5827 §3.1).
     fn threshold(&self, ack: &Ack<'_>) -> u32 {
         let segments = self.board.outstanding().div_ceil(ack.mss.max(1));
         let early = self.options.early_retransmit && !ack.can_send_new;
@@ -654,7 +654,7 @@ impl Recovery {
                 self.begin();
                 report.reduce = true;
             } else {
-                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 s3.2).
+                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 §3.2).
                 report.may_grow = !report.reduce && (!ended || report.after_timeout);
             }
         }
@@ -722,15 +722,15 @@ impl Recovery {
         report
     }
 
-    /// The retransmission timer has run out. With RACK what was sent lately stays in flight (RFC 8985 s6.3), else
-    /// everything is presumed lost (RFC 6675 s5.1).
+    /// The retransmission timer has run out. With RACK what was sent lately stays in flight (RFC 8985 §6.3), else
+    /// everything is presumed lost (RFC 6675 §5.1).
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
         rtt_min: Option<Duration>,
         srtt: Option<Duration>,
     ) {
-        // RFC 2018 s8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
+        // RFC 2018 §8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
         if self.board.first().is_some_and(|record| record.fate == Fate::Sacked) {
             self.board.forget_sacks();
         }
@@ -747,14 +747,14 @@ impl Recovery {
         self.episode = Episode::Timeout { until };
         self.timeout_until = Some(until);
         self.force = true;
-        // RFC 5682 s3.1: in fast recovery a loss is known already.
+        // RFC 5682 §3.1: in fast recovery a loss is known already.
         if self.options.f_rto && !was_fast {
             self.f_rto = FRto::First;
         }
     }
 
     /// The path has become narrower: what is larger than `mss` payload bytes is lost, and not because of
-    /// congestion. Repaired as after a time-out, but without a reduction of the window (RFC 1191 s6.4).
+    /// congestion. Repaired as after a time-out, but without a reduction of the window (RFC 1191 §6.4).
     pub(super) fn on_narrow_path(&mut self, mss: u64) {
         // Of a super-segment the last piece may have passed: it is sent twice then.
         self.board.mark_larger(mss);

@@ -4,13 +4,13 @@
 /// comparison, and for networks that it does not suit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecoveryOptions {
-    /// Losses are found by time (RFC 8985 s6). Off: by counting what was sacked (RFC 6675). Without SACK
+    /// Losses are found by time (RFC 8985 §6). Off: by counting what was sacked (RFC 6675). Without SACK
     /// this switch has no effect.
     pub rack: bool,
-    /// A lost tail is asked for after two round trips (RFC 8985 s7). Off: the retransmission timer finds it.
+    /// A lost tail is asked for after two round trips (RFC 8985 §7). Off: the retransmission timer finds it.
     pub tail_loss_probe: bool,
     /// In fast recovery the flight shrinks in proportion to what is delivered (RFC 9937). Off: nothing is sent
-    /// until the flight has fallen below the slow start threshold (RFC 6675 s5).
+    /// until the flight has fallen below the slow start threshold (RFC 6675 §5).
     pub prr: bool,
     /// The first duplicate ACKs let new data out (RFC 3042).
     pub limited_transmit: bool,

@@ -1,4 +1,4 @@
-//! Tail loss probes (RFC 8985 s7).
+//! Tail loss probes (RFC 8985 §7).
 //!
 //! What differs from the RFC:
 //!
@@ -21,11 +21,11 @@ use crate::{
 const PEER_ACK_DELAY: Duration = Duration::from_millis(100);
 /// Smallest probe time-out; RFC 8985 has none, Linux has 2 ms more than twice the RTT.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-/// Probe time-out without an RTT sample (RFC 8985 s7.2).
+/// Probe time-out without an RTT sample (RFC 8985 §7.2).
 const TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
 /// Probes of one fast recovery. One repairs a segment at most; a peer that has thrown away what it had selectively
-/// acknowledged needs a time-out, which repairs all (RFC 2018 s8).
+/// acknowledged needs a time-out, which repairs all (RFC 2018 §8).
 const EPISODE_PROBES_MAX: u8 = 8;
 
 /// A probe that is not answered yet.
@@ -49,7 +49,7 @@ pub(super) enum Verdict {
 }
 
 impl TailProbe {
-    /// RFC 8985 s7.4.2.
+    /// RFC 8985 §7.4.2.
     pub(super) fn judge(&self, ack: &Ack<'_>, acked: u64, dsack: bool) -> Verdict {
         if ack.to < self.end {
             return Verdict::Waits;
@@ -68,7 +68,7 @@ impl TailProbe {
     }
 }
 
-/// When a probe is due (RFC 8985 s7.2); `lone`: one segment is in flight.
+/// When a probe is due (RFC 8985 §7.2); `lone`: one segment is in flight.
 fn due(now: Instant, srtt: Option<Duration>, lone: bool) -> Instant {
     let timeout = srtt.map_or(now + TIMEOUT_INITIAL, |srtt| now + srtt + srtt);
     let timeout = if lone { timeout + PEER_ACK_DELAY } else { timeout };
@@ -76,7 +76,7 @@ fn due(now: Instant, srtt: Option<Duration>, lone: bool) -> Instant {
 }
 
 impl Recovery {
-    /// Whether a tail loss probe may be sent (RFC 8985 s7.2).
+    /// Whether a tail loss probe may be sent (RFC 8985 §7.2).
     #[inline]
     pub(in super::super) fn may_probe(&self) -> bool {
         let quiet = match self.episode {
@@ -91,7 +91,7 @@ impl Recovery {
             && self.board.in_flight() > 0
     }
 
-    /// When a tail loss probe is due; `None` when none is allowed (RFC 8985 s7.2). `timeout` is when the
+    /// When a tail loss probe is due; `None` when none is allowed (RFC 8985 §7.2). `timeout` is when the
     /// retransmission timer is: if that is sooner the probe takes its place, once. A probe without SACK is beyond
     /// the RFC and does not.
     #[inline]
@@ -130,7 +130,7 @@ impl Recovery {
         Some((start, end.min(start + mss)))
     }
 
-    /// Whether a probe prefers new data to old (RFC 8985 s7.3).
+    /// Whether a probe prefers new data to old (RFC 8985 §7.3).
     pub(in super::super) fn probes_with_new_data(&self) -> bool {
         self.episode == Episode::Open
     }

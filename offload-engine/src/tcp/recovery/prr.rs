@@ -22,7 +22,7 @@ pub(super) struct Prr {
 
 impl Prr {
     pub(super) const fn new(target: u64, flight: u64) -> Self {
-        // RFC 9937 s6.1 divides by it.
+        // RFC 9937 §6.1 divides by it.
         let flight = if flight == 0 { 1 } else { flight };
         Self { target, flight, delivered: 0, out: 0, window: 0 }
     }
@@ -36,7 +36,7 @@ impl Prr {
         self.out += bytes;
     }
 
-    /// RFC 9937 s6.2. `delivered` bytes were newly acknowledged, by whatever means, `in_flight` are left;
+    /// RFC 9937 §6.2. `delivered` bytes were newly acknowledged, by whatever means, `in_flight` are left;
     /// `safe`: SND.UNA has moved, and nothing more is presumed lost.
     pub(super) fn update(&mut self, delivered: u64, in_flight: u64, safe: bool, mss: u64) {
         self.delivered += delivered;
@@ -64,7 +64,7 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    // RFC 9937 s6.2: to half, one for two that are delivered; then one for one.
+    // RFC 9937 §6.2: to half, one for two that are delivered; then one for one.
     #[test]
     fn in_proportion() {
         let mut prr = Prr::new(10 * MSS, 20 * MSS);
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(in_flight, 10 * MSS);
     }
 
-    // RFC 9937 s6.2: below the threshold what is delivered is replaced, and a segment more if that is safe,
+    // RFC 9937 §6.2: below the threshold what is delivered is replaced, and a segment more if that is safe,
     // never beyond the threshold.
     #[test]
     fn below_the_threshold() {

@@ -1,4 +1,4 @@
-//! RACK (RFC 8985 s6): the most recent delivery, and how much reordering is to be expected.
+//! RACK (RFC 8985 §6): the most recent delivery, and how much reordering is to be expected.
 
 use super::{Ack, scoreboard::Record};
 use crate::{
@@ -7,12 +7,12 @@ use crate::{
 };
 
 /// Recoveries without a report of a duplicate, after which the reordering window is small again (RFC 8985
-/// s6.2 step 4).
+/// §6.2 step 4).
 const PERSIST_RECOVERIES: u32 = 16;
 /// Largest multiple of a quarter RTT that the reordering window has: SRTT bounds it anyhow.
 const MULTIPLIER_MAX: u32 = 64;
 
-/// State of RFC 8985 s5.2.
+/// State of RFC 8985 §5.2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rack {
     /// Number of the latest transmission known to be delivered; RFC 8985 orders by time, which a batch
@@ -47,7 +47,7 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 s6.2 step 2: `record` is delivered. What was resent counts only if this is about the
+    /// RFC 8985 §6.2 step 2: `record` is delivered. What was resent counts only if this is about the
     /// retransmission: not if it is too fast, or if the peer echoes something older.
     pub(super) fn deliver(&mut self, record: &Record, ack: &Ack<'_>) {
         let rtt = ack.now.nanos_since(record.sent_at);
@@ -64,12 +64,12 @@ impl Rack {
         }
     }
 
-    /// Segments overtake each other on this path (RFC 8985 s6.2 step 3).
+    /// Segments overtake each other on this path (RFC 8985 §6.2 step 3).
     pub(super) const fn note_reordering(&mut self) {
         self.reordering_seen = true;
     }
 
-    /// RFC 8985 s6.2 step 4: a round trip with a report of a duplicate widens the window, 16 recoveries without
+    /// RFC 8985 §6.2 step 4: a round trip with a report of a duplicate widens the window, 16 recoveries without
     /// make it small again.
     pub(super) fn adapt(&mut self, una: Position, nxt: Position, duplicate: bool, ended: bool) {
         if self.round.is_some_and(|round| una >= round) {
@@ -122,7 +122,7 @@ mod tests {
         Position::first(SeqNum(7)) + offset
     }
 
-    // RFC 8985 s6.2 step 2: what was resent is delivered only if neither time nor timestamp contradicts.
+    // RFC 8985 §6.2 step 2: what was resent is delivered only if neither time nor timestamp contradicts.
     #[test]
     fn whose_acknowledgement() {
         let sent_at = Instant::from_millis(1_000);

@@ -3,7 +3,7 @@
 //!
 //! The records cover [SND.UNA, SND.NXT) without holes. Each knows when it was last sent, whether that
 //! was a retransmission, and which of three states it is in: in flight, selectively acknowledged, or
-//! presumed lost and not yet resent. `pipe` (RFC 6675 s4) is what is in flight.
+//! presumed lost and not yet resent. `pipe` (RFC 6675 §4) is what is in flight.
 //!
 //! Beside the records, in order of sequence, stands a log of transmissions in order of time: who looks
 //! for what was sent too long ago reads it from its old end, and what was judged leaves it. So an
@@ -124,7 +124,7 @@ impl Scoreboard {
         self.nxt.since(self.una)
     }
 
-    /// Bytes presumed to be on the wire (`pipe`, RFC 6675 s4).
+    /// Bytes presumed to be on the wire (`pipe`, RFC 6675 §4).
     #[inline]
     pub(super) fn in_flight(&self) -> u64 {
         self.outstanding() - self.sacked - self.lost
@@ -334,7 +334,7 @@ impl Scoreboard {
         if (self.records.len() as u64) < most {
             return (self.split(start), self.split(end));
         }
-        // RFC 2018 s8 lets a sender ignore a block: a part of a record is not worth memory.
+        // RFC 2018 §8 lets a sender ignore a block: a part of a record is not worth memory.
         let first = self.records.partition_point(|record| record.start < start);
         (first, self.index_of(end))
     }
@@ -395,7 +395,7 @@ impl Scoreboard {
         self.log.front().is_some_and(|entry| entry.number <= number)
     }
 
-    /// RFC 8985 s6.2 step 5: presumes lost what is in flight, was sent before the piece of transmission
+    /// RFC 8985 §6.2 step 5: presumes lost what is in flight, was sent before the piece of transmission
     /// `number` that ends at `end`, and is due by the time of its sending. Returns the bytes, and when the
     /// oldest of those that are not due was sent.
     pub(super) fn mark_overdue(
@@ -433,7 +433,7 @@ impl Scoreboard {
         (news, None)
     }
 
-    /// RFC 6675 s4, IsLost: presumes lost what lies below `threshold` separate runs of sacked bytes, or below
+    /// RFC 6675 §4, IsLost: presumes lost what lies below `threshold` separate runs of sacked bytes, or below
     /// more than `threshold - 1` segments of them, unless it was resent after transmission `since`. Returns the
     /// bytes.
     pub(super) fn mark_by_count(&mut self, threshold: u32, mss: u64, since: u64) -> u64 {
@@ -466,7 +466,7 @@ impl Scoreboard {
             .sum()
     }
 
-    /// RFC 6675 s4, NextSeg rule 3: the first bytes that are in flight below a sacked byte and were not resent
+    /// RFC 6675 §4, NextSeg rule 3: the first bytes that are in flight below a sacked byte and were not resent
     /// after transmission `since`.
     pub(super) fn next_doubtful(&self, since: u64) -> Option<(Position, Position)> {
         // What lies below is lost or was resent.
@@ -495,7 +495,7 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// Forgets what was selectively acknowledged: the receiver has reneged (RFC 2018 s8).
+    /// Forgets what was selectively acknowledged: the receiver has reneged (RFC 2018 §8).
     pub(super) fn forget_sacks(&mut self) {
         for record in &mut self.records {
             if record.fate == Fate::Sacked {
@@ -509,7 +509,7 @@ impl Scoreboard {
         self.lost_hint = self.una;
     }
 
-    /// The first run of bytes to be resent (NextSeg rule 1, RFC 6675 s4), or its first `most` bytes and more.
+    /// The first run of bytes to be resent (NextSeg rule 1, RFC 6675 §4), or its first `most` bytes and more.
     #[inline]
     pub(super) fn next_lost(&mut self, most: u64) -> Option<(Position, Position)> {
         if self.lost == 0 {

@@ -38,7 +38,7 @@ impl Undo {
     }
 
     /// Something resent is acknowledged, by a segment that echoes `echo`: whether it was sent before (RFC 3522
-    /// s3.2 steps 4 and 5). Only the first such segment counts.
+    /// §3.2 steps 4 and 5). Only the first such segment counts.
     pub(super) fn is_echo_older(&mut self, echo: Option<u32>) -> bool {
         let first = !core::mem::replace(&mut self.judged, true);
         let older = |echo| self.resent_at.is_some_and(|at| rack::is_older(echo, at));
@@ -86,7 +86,7 @@ pub(super) struct FRtoNews {
 }
 
 impl FRto {
-    /// RFC 5682 s2.1 and s3.1, steps 2 and 3, but for the verdict "spurious".
+    /// RFC 5682 §2.1 and §3.1, steps 2 and 3, but for the verdict "spurious".
     pub(super) const fn next(self, news: FRtoNews) -> Self {
         let FRtoNews { advanced, complete, duplicate, sack } = news;
         match self {

@@ -1,4 +1,4 @@
-//! Disconnects and events: one test for each line of CH s8.1 and s8.2 that `sending` and `endings` do not have.
+//! Disconnects and events: one test for each line of CH §8.1 and §8.2 that `sending` and `endings` do not have.
 
 use super::{
     endings::{ack_fin, event_name},
@@ -35,7 +35,7 @@ fn abortive(bench: &mut Bench, context: u64) {
     bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(context, b""));
 }
 
-// CH s8.1, CH-DIS-4, -5: earlier sends complete first, in order; the disconnect behind them, with its own
+// CH §8.1, CH-DIS-4, -5: earlier sends complete first, in order; the disconnect behind them, with its own
 // bytes, when the FIN is acknowledged and not before.
 #[test]
 fn graceful_with_sends_and_data_pending() {
@@ -53,7 +53,7 @@ fn graceful_with_sends_and_data_pending() {
     assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 10"]);
 }
 
-// CH s8.1, CH-DIS-5, CH-SNC-2: a reset in the middle: the sends, then the disconnect with what was
+// CH §8.1, CH-DIS-5, CH-SNC-2: a reset in the middle: the sends, then the disconnect with what was
 // acknowledged of its data.
 #[test]
 fn graceful_and_reset() {
@@ -98,7 +98,7 @@ fn abortive_after_graceful() {
     }
 }
 
-// CH s8.1: abortive with data both ways: sends first, then the RST, then the disconnect; nothing is
+// CH §8.1: abortive with data both ways: sends first, then the RST, then the disconnect; nothing is
 // acknowledged, nothing indicated any more. Further requests are answered (CH-DIS-1).
 #[test]
 fn abortive_with_data_pending() {
@@ -123,7 +123,7 @@ fn abortive_with_data_pending() {
     assert!(bench.sent().is_empty(), "no second RST");
 }
 
-// CH s8.2, CH-EVT-6: the peer first, with data not consumed: the send half works, its disconnect completes, and
+// CH §8.2, CH-EVT-6: the peer first, with data not consumed: the send half works, its disconnect completes, and
 // Disconnect waits for the data; Closed for both.
 #[test]
 fn the_peer_first_with_data_pending() {
@@ -143,7 +143,7 @@ fn the_peer_first_with_data_pending() {
     assert_eq!(words(&mut bench), [""; 0]);
 }
 
-// CH s8.1, s8.2: both at once with data in both directions: neither FIN waits for the other.
+// CH §8.1, §8.2: both at once with data in both directions: neither FIN waits for the other.
 #[test]
 fn both_at_once_with_data() {
     let mut bench = Bench::new(state());
@@ -157,7 +157,7 @@ fn both_at_once_with_data() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
 }
 
-// CH-DIS-1, CH-TRM-3, CH s8.1: during an upload a graceful disconnect goes back, whenever it was asked for,
+// CH-DIS-1, CH-TRM-3, CH §8.1: during an upload a graceful disconnect goes back, whenever it was asked for,
 // and the host's state is one in which a FIN follows the data.
 #[test]
 fn graceful_during_an_upload() {
@@ -185,7 +185,7 @@ fn graceful_during_an_upload() {
     }
 }
 
-// CH s8.2, CH-EVT-7: Abort comes once, at once and alone: no Disconnect behind it, nothing that waited.
+// CH §8.2, CH-EVT-7: Abort comes once, at once and alone: no Disconnect behind it, nothing that waited.
 #[test]
 fn an_abort_is_the_last_event() {
     let mut bench = Bench::new(state());

@@ -1,4 +1,4 @@
-//! Receive requests, indications, and which bytes go where (CH s7).
+//! Receive requests, indications, and which bytes go where (CH §7).
 
 use alloc::{collections::VecDeque, format, string::String};
 use std::println;
@@ -165,7 +165,7 @@ fn push_and_non_push_mode() {
     assert_eq!(told, ["2 SUCCESS efghij", "3 SUCCESS k"]);
 }
 
-// CH-RCV-5, -6, CH-DEL-6, CH s10.6: the push timer starts with the first byte, starts over with more, and completes.
+// CH-RCV-5, -6, CH-DEL-6, CH §10.6: the push timer starts with the first byte, starts over with more, and completes.
 #[test]
 fn the_push_timer() {
     let (mut bench, mut taker) = bench();
@@ -359,7 +359,7 @@ fn the_peers_fin_ends_requests() {
     );
 }
 
-// CH s7.2, s8.2, CH-EVT-7: a RST completes requests REQUEST_ABORTED with the bytes that are valid, and so does an
+// CH §7.2, §8.2, CH-EVT-7: a RST completes requests REQUEST_ABORTED with the bytes that are valid, and so does an
 // abortive disconnect; what waits is dropped.
 #[test]
 fn a_reset_aborts_requests() {
@@ -399,7 +399,7 @@ fn an_upload_returns_requests() {
     assert_eq!(state.out_of_order, [(REMOTE + 6, Bytes::from_static(b"gh"))]);
 }
 
-// CH s5.6, CH-RCV-2: when the state is lost requests complete REQUEST_ABORTED at the terminate, in order with
+// CH §5.6, CH-RCV-2: when the state is lost requests complete REQUEST_ABORTED at the terminate, in order with
 // those posted since.
 #[test]
 fn a_failure_aborts_requests_at_the_terminate() {

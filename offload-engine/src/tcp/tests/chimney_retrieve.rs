@@ -1,4 +1,4 @@
-//! Why the target asks for an upload (CH s8.2, s9.2, s9.3, s10).
+//! Why the target asks for an upload (CH §8.2, §9.2, §9.3, §10).
 
 use alloc::format;
 
@@ -103,7 +103,7 @@ fn each() -> [(Reason, UploadThresholds); 6] {
     ]
 }
 
-// CH s8.2, CH-EVT-1: each optional reason has a threshold of its own; without one it is never given, and the
+// CH §8.2, CH-EVT-1: each optional reason has a threshold of its own; without one it is never given, and the
 // connection carries on after it was.
 #[test]
 fn optional_reasons_have_thresholds() {
@@ -125,7 +125,7 @@ fn optional_reasons_have_thresholds() {
     }
 }
 
-// CH s8.2: each reason can be chosen for itself; a mandatory one needs no threshold.
+// CH §8.2: each reason can be chosen for itself; a mandatory one needs no threshold.
 #[test]
 fn thresholds_are_chosen_by_reason() {
     let none = UploadThresholds::default();
@@ -225,7 +225,7 @@ fn optional_reasons_are_rare() {
     }
 }
 
-// CH s8.2, CH-EVT-1: every mandatory reason stops the connection: no segment in or out, no timer; told once.
+// CH §8.2, CH-EVT-1: every mandatory reason stops the connection: no segment in or out, no timer; told once.
 #[test]
 fn mandatory_reasons_stop() {
     for reason in [
@@ -254,7 +254,7 @@ fn mandatory_reasons_stop() {
     }
 }
 
-// CH s9.3: urgent data counts when sequence and acknowledgement are good; what came before is still
+// CH §9.3: urgent data counts when sequence and acknowledgement are good; what came before is still
 // acknowledged at the upload, it and what comes later is not.
 #[test]
 fn urgent_data() {
@@ -276,7 +276,7 @@ fn urgent_data() {
     assert_eq!(state.tcp.delegated.rcv_nxt, REMOTE + 3);
 }
 
-/// What a segment of CH s9.2 does to a connection with 100 bytes received: sent, state, and reasons.
+/// What a segment of CH §9.2 does to a connection with 100 bytes received: sent, state, and reasons.
 fn blind(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
     let mut bench = Bench::with(state(), Config { syn_uploads, ..Config::default() });
     bench.input(data(0, &[1; 100]));
@@ -291,7 +291,7 @@ fn blind(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
     format!("{} ACK, armed {armed}, {phase:?} {events:?}", sent.len())
 }
 
-// CH s9.2, RFC 5961 s3.2, s4.2: the whole matrix. The exact SYN is a choice.
+// CH §9.2, RFC 5961 §3.2, §4.2: the whole matrix. The exact SYN is a choice.
 #[test]
 fn the_matrix_of_syns_and_resets() {
     let (nothing, challenge) =
@@ -316,7 +316,7 @@ fn the_matrix_of_syns_and_resets() {
     }
 }
 
-// CH s9.2: a challenge arms keep-alive in 5 minutes, brings a later one forward, and leaves an earlier one;
+// CH §9.2: a challenge arms keep-alive in 5 minutes, brings a later one forward, and leaves an earlier one;
 // the count that came with the state counts; unanswered, the connection goes back in state CLOSED. An
 // acceptable segment restores what was.
 #[test]
@@ -362,7 +362,7 @@ fn impatient(model: &ConnectionState) -> Box<ConnectionState> {
     state
 }
 
-// CH s10.7: at the end of FIN_WAIT_2 the connection goes back in state CLOSED, with the requests it has.
+// CH §10.7: at the end of FIN_WAIT_2 the connection goes back in state CLOSED, with the requests it has.
 #[test]
 fn fin_wait_2_ends_closed() {
     let mut bench = scene(TcpPhase::FinWait2).bench;
@@ -401,7 +401,7 @@ fn time_wait_may_be_the_hosts() {
     }
 }
 
-// RFC 9293 s3.8.4, CH-UPD-6: keep-alive that is turned on in TIME-WAIT probes nobody.
+// RFC 9293 §3.8.4, CH-UPD-6: keep-alive that is turned on in TIME-WAIT probes nobody.
 #[test]
 fn nobody_is_kept_alive_in_time_wait() {
     let mut bench = scene(TcpPhase::TimeWait).bench;

@@ -1,4 +1,4 @@
-//! Net buffer lists: posting, completing, and what of them is on its way (CH s6, CH-ST-2).
+//! Net buffer lists: posting, completing, and what of them is on its way (CH §6, CH-ST-2).
 
 use super::*;
 use crate::{memory::to_vec, nbl::NetBuffer};
@@ -146,7 +146,7 @@ fn backlog_changes(bench: &mut Bench) -> Vec<usize> {
     bench.events().into_iter().filter_map(size).collect()
 }
 
-// CH-ST-2, CH s8.2: the optimum follows window and path, not what is posted; it is told when it has doubled or
+// CH-ST-2, CH §8.2: the optimum follows window and path, not what is posted; it is told when it has doubled or
 // halved, and at most once in a round trip.
 #[test]
 fn the_send_backlog() {

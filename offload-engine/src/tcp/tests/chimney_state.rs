@@ -1,5 +1,5 @@
-//! State in its three classes: every member goes down and comes up again, and is what the engine goes by (CH s3.4 to
-//! s3.6, s10.1).
+//! State in its three classes: every member goes down and comes up again, and is what the engine goes by (CH §3.4 to
+//! §3.6, §10.1).
 
 use std::println;
 
@@ -23,7 +23,7 @@ fn full() -> Box<ConnectionState> {
     state
 }
 
-// CH s3.4 to s3.6, CH s16 #6: each member, changed alone, is what a query and an upload say; and no other is touched.
+// CH §3.4 to §3.6, CH §16 #6: each member, changed alone, is what a query and an upload say; and no other is touched.
 #[test]
 fn every_member_goes_down_and_up() {
     let base = tcp_variables(&full().tcp);
@@ -45,7 +45,7 @@ fn every_member_goes_down_and_up() {
     assert!(missing.is_empty(), "no change of {missing:?}");
 }
 
-// CH s3.6, s10.1: -1 is a timer that does not run, 0 is one that is due now; which timer the slot stands for.
+// CH §3.6, §10.1: -1 is a timer that does not run, 0 is one that is due now; which timer the slot stands for.
 #[test]
 fn the_conventions_of_timers() {
     let retransmit =
@@ -70,7 +70,7 @@ fn the_conventions_of_timers() {
     assert_eq!(bench.sent(), [(0, 10, Flags::ACK | Flags::PSH)], "resent at once");
 }
 
-// CH s10.1, s10.3: count, back-off and TotalRT of a retransmission go on where they were; so does the limit.
+// CH §10.1, §10.3: count, back-off and TotalRT of a retransmission go on where they were; so does the limit.
 #[test]
 fn retransmission_goes_on() {
     for (max_rt, left) in [(Some(0), 3), (Some(20_000), 2)] {
@@ -108,7 +108,7 @@ fn retransmission_goes_on() {
     }
 }
 
-// CH s10.4, s10.1: a closed window with a time for a limit: the time already spent counts behind a move.
+// CH §10.4, §10.1: a closed window with a time for a limit: the time already spent counts behind a move.
 #[test]
 fn the_time_of_a_closed_window_goes_on() {
     let mut first = state();
@@ -136,7 +136,7 @@ fn the_time_of_a_closed_window_goes_on() {
     assert_eq!(bench.now - begin, Duration::from_secs(9));
 }
 
-// CH s3.6: two duplicate acknowledgements here and one there are three.
+// CH §3.6: two duplicate acknowledgements here and one there are three.
 #[test]
 fn duplicate_acknowledgements_go_on() {
     let mut bench = Bench::new(state());
@@ -157,7 +157,7 @@ fn duplicate_acknowledgements_go_on() {
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
 }
 
-// CH-TRM-3, CH s10.1: delayed ACK and push timer are not carried: the ACK goes out, the receiver's bytes count.
+// CH-TRM-3, CH §10.1: delayed ACK and push timer are not carried: the ACK goes out, the receiver's bytes count.
 #[test]
 fn timers_that_stay_behind() {
     let mut bench = Bench::with(state(), Config { quick_acks: 0, ..Config::default() });
@@ -170,7 +170,7 @@ fn timers_that_stay_behind() {
     assert_eq!(bench.tcp.poll_timeout(), None);
 }
 
-// CH s3.5, CH-UPD-6: what the flags of an update do, and that nothing of it happens without them.
+// CH §3.5, CH-UPD-6: what the flags of an update do, and that nothing of it happens without them.
 #[test]
 fn the_flags_of_an_update() {
     let mut with_keep_alive = state();
@@ -299,7 +299,7 @@ fn live(seed: u64) {
             expected.delegated.state = state.tcp.delegated.state;
             assert_eq!(state.tcp, expected, "step {step}: what the query said");
             let (mut given, data) = (state.tcp, bytes(&state));
-            // A loss may leave less than a segment, which an owner does not set out with (RFC 5681 s3.1).
+            // A loss may leave less than a segment, which an owner does not set out with (RFC 5681 §3.1).
             given.delegated.cwnd = given.delegated.cwnd.max(mss(&state));
             let tcp = Connection::from_state(bench.now, state, PATH_PAYLOAD, bench_config());
             bench.tcp = tcp.expect("what was exported");
@@ -318,7 +318,7 @@ fn bench_config() -> Config {
     Config { congestion: CongestionAlgorithm::NewReno, ..Config::default() }
 }
 
-// CH s16 #6: a live connection, exported, imported and exported again, has the same state: idle, with data in
+// CH §16 #6: a live connection, exported, imported and exported again, has the same state: idle, with data in
 // flight, with a closed window, half closed, with keep-alive running.
 #[test]
 fn any_live_connection_goes_down_and_up() {

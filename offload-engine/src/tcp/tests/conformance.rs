@@ -35,7 +35,7 @@ fn frame(options: &[u8]) -> Vec<u8> {
     frame
 }
 
-// RFC 9293 s3.1 MUST-1, REC-1, RFC 7323 s2.3: a window with its top bit set is large, not negative, and
+// RFC 9293 §3.1 MUST-1, REC-1, RFC 7323 §2.3: a window with its top bit set is large, not negative, and
 // is scaled in more than 16 bits.
 #[test]
 fn windows_are_unsigned() {
@@ -68,7 +68,7 @@ fn closed_window() -> Bench {
     bench
 }
 
-// RFC 9293 s3.4 MUST-66: RST and URG count although the window is closed.
+// RFC 9293 §3.4 MUST-66: RST and URG count although the window is closed.
 #[test]
 fn reset_and_urgent_count_in_a_closed_window() {
     let mut bench = closed_window();
@@ -79,7 +79,7 @@ fn reset_and_urgent_count_in_a_closed_window() {
     assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::ReceivedUrgentData)]));
 }
 
-// RFC 9293 s3.5.3 SHLD-2: an RST is one whatever it carries.
+// RFC 9293 §3.5.3 SHLD-2: an RST is one whatever it carries.
 #[test]
 fn a_reset_may_carry_data() {
     let mut bench = Bench::new(state());
@@ -94,7 +94,7 @@ fn on_a_proven_path() -> Config {
     Config { path, ..Config::default() }
 }
 
-// RFC 9293 s3.8.6 MUST-34, SHLD-15, SHLD-16, SHLD-17: the peer takes window back. Nothing new goes out,
+// RFC 9293 §3.8.6 MUST-34, SHLD-15, SHLD-16, SHLD-17: the peer takes window back. Nothing new goes out,
 // what lies within is resent, and the connection lives on.
 #[test]
 fn a_window_that_shrinks() {
@@ -121,7 +121,7 @@ fn a_window_that_shrinks() {
     assert_eq!(bench.tcp.send_outstanding(), 0);
 }
 
-// RFC 9293 s3.2 MUST-64, s3.1 MUST-5, MUST-6: options are read wherever they stand, and unknown ones
+// RFC 9293 §3.2 MUST-64, §3.1 MUST-5, MUST-6: options are read wherever they stand, and unknown ones
 // stepped over.
 #[test]
 fn options_need_no_alignment() {
@@ -137,7 +137,7 @@ fn options_need_no_alignment() {
     }
 }
 
-// RFC 9293 s3.1 MUST-68: a kind nobody knows is skipped by its length, EOL and NOP have none.
+// RFC 9293 §3.1 MUST-68: a kind nobody knows is skipped by its length, EOL and NOP have none.
 #[test]
 fn every_option_but_two_has_a_length() {
     fn kinds(bytes: &[u8]) -> Vec<Option<TcpOption<'_>>> {
@@ -153,7 +153,7 @@ fn every_option_but_two_has_a_length() {
     assert!(kinds(&[0, 4, 2]).is_empty(), "what follows EOL is padding");
 }
 
-// RFC 9293 s3.1: the reserved bits say nothing to a receiver.
+// RFC 9293 §3.1: the reserved bits say nothing to a receiver.
 #[test]
 fn reserved_bits_are_ignored() {
     let mut bytes = frame(&[]);
@@ -164,8 +164,8 @@ fn reserved_bits_are_ignored() {
     assert_eq!((segment.payload, segment.seq), (&b"x"[..], SeqNum(3)));
 }
 
-// RFC 9293 s3.1: and a sender leaves them zero; MUST-69: no byte of the option space is left undefined;
-// s3.2 MUST-65: no MSS option but in a SYN.
+// RFC 9293 §3.1: and a sender leaves them zero; MUST-69: no byte of the option space is left undefined;
+// §3.2 MUST-65: no MSS option but in a SYN.
 #[test]
 fn headers_are_well_formed() {
     for timestamp in [false, true] {
@@ -198,7 +198,7 @@ fn headers_are_well_formed() {
     }
 }
 
-// RFC 9293 s3.10.7.4: what lies right of the window is cut off and not acknowledged.
+// RFC 9293 §3.10.7.4: what lies right of the window is cut off and not acknowledged.
 #[test]
 fn data_beyond_the_window_is_cut() {
     let mut bench = Bench::new(state());
@@ -207,7 +207,7 @@ fn data_beyond_the_window_is_cut() {
     assert_eq!(bench.transmit(WIRE).last().map(|t| t.ack), Some(REMOTE + WINDOW));
 }
 
-// RFC 9293 s3.8.4 MUST-24, MUST-25, MUST-27, MUST-28, RFC 1122 s4.2.3.6: keep-alive is off, two hours
+// RFC 9293 §3.8.4 MUST-24, MUST-25, MUST-27, MUST-28, RFC 1122 §4.2.3.6: keep-alive is off, two hours
 // are the default, and both are the owner's to change.
 #[test]
 fn keep_alive_is_off_until_asked_for() {
@@ -224,7 +224,7 @@ fn keep_alive_is_off_until_asked_for() {
     assert!(bench.tcp.poll_timeout().is_none());
 }
 
-// RFC 9293 s3.8.4 MUST-26: while data is outstanding, or held back by a closed window, its own timer
+// RFC 9293 §3.8.4 MUST-26: while data is outstanding, or held back by a closed window, its own timer
 // asks; no keep-alive probe does.
 #[test]
 fn keep_alive_waits_for_silence_on_both_sides() {
@@ -270,7 +270,7 @@ fn impatient_clone(model: &ConnectionState) -> Box<ConnectionState> {
     copy
 }
 
-// RFC 6298 5.1 to 5.3: the timer starts with data, restarts with each acknowledgement of new data, and
+// RFC 6298 §5.1 to §5.3: the timer starts with data, restarts with each acknowledgement of new data, and
 // stops when all is acknowledged.
 #[test]
 fn the_retransmission_timer() {
@@ -292,7 +292,7 @@ fn the_retransmission_timer() {
     assert!(timer(&bench).is_none(), "5.2");
 }
 
-// RFC 5681 s3.1: a segment that times out twice lowers the threshold once; RFC 6298 5.5: and doubles the
+// RFC 5681 §3.1: a segment that times out twice lowers the threshold once; RFC 6298 §5.5: and doubles the
 // time-out each time.
 #[test]
 fn a_second_time_out_keeps_the_threshold() {
@@ -312,7 +312,7 @@ fn a_second_time_out_keeps_the_threshold() {
     assert_eq!(seen.iter().map(|(_, rto)| *rto).collect::<Vec<_>>(), [2_000, 4_000, 8_000]);
 }
 
-// RFC 5681 s4.2: never more than one ACK for a segment, whatever order they come in.
+// RFC 5681 §4.2: never more than one ACK for a segment, whatever order they come in.
 #[test]
 fn at_most_one_acknowledgement_for_a_segment() {
     for sack in [false, true] {
@@ -330,7 +330,7 @@ fn at_most_one_acknowledgement_for_a_segment() {
     }
 }
 
-// RFC 7323 s3.2: once agreed, timestamps are in every segment, the RST included.
+// RFC 7323 §3.2: once agreed, timestamps are in every segment, the RST included.
 #[test]
 fn every_segment_has_timestamps() {
     let mut bench = Bench::new(stamped_state());
@@ -354,7 +354,7 @@ fn every_segment_has_timestamps() {
     assert_eq!(seen.last().and_then(|t| t.timestamps).map(|t| t.echo), Some(5));
 }
 
-// RFC 7323 s3.2: an option that was not agreed on is not looked at, and not sent.
+// RFC 7323 §3.2: an option that was not agreed on is not looked at, and not sent.
 #[test]
 fn timestamps_not_agreed_on_are_ignored() {
     let mut bench = Bench::new(state());
@@ -364,7 +364,7 @@ fn timestamps_not_agreed_on_are_ignored() {
     assert!(bench.transmit(WIRE).iter().all(|t| t.timestamps.is_none()));
 }
 
-// RFC 7323 s4.1: an echo counts only when SND.UNA moves.
+// RFC 7323 §4.1: an echo counts only when SND.UNA moves.
 #[test]
 fn an_echo_without_progress_is_no_sample() {
     let mut bench = Bench::new(stamped_state());
@@ -378,7 +378,7 @@ fn an_echo_without_progress_is_no_sample() {
     assert!(bench.tcp.info(bench.now).rtt.is_some());
 }
 
-// RFC 7323 s5.2: PAWS is no shield against an RST; s5.3 R1: what it refuses is acknowledged.
+// RFC 7323 §5.2: PAWS is no shield against an RST; §5.3 R1: what it refuses is acknowledged.
 #[test]
 fn paws_and_resets() {
     let mut state = stamped_state();
@@ -391,7 +391,7 @@ fn paws_and_resets() {
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
 }
 
-// RFC 9293 s3.8.6.3 MUST-40: no delay of half a second.
+// RFC 9293 §3.8.6.3 MUST-40: no delay of half a second.
 #[test]
 fn an_acknowledgement_waits_less_than_half_a_second() {
     let mut bench = Bench::new(state());
@@ -417,7 +417,7 @@ impl Bench {
     }
 }
 
-// RFC 9293 s3.6.1 MUST-13, s3.10.7.4: TIME-WAIT lasts, answers a repeated FIN, and ends by itself.
+// RFC 9293 §3.6.1 MUST-13, §3.10.7.4: TIME-WAIT lasts, answers a repeated FIN, and ends by itself.
 #[test]
 fn time_wait() {
     let mut bench = Bench::new(state());
@@ -436,7 +436,7 @@ fn time_wait() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::Closed);
 }
 
-// RFC 2018 s4, RFC 2883 s4: without the peer's consent there are no blocks, and its own count for nothing.
+// RFC 2018 §4, RFC 2883 §4: without the peer's consent there are no blocks, and its own count for nothing.
 #[test]
 fn no_blocks_without_consent() {
     let mut bench = Bench::new(state());
@@ -450,7 +450,7 @@ fn no_blocks_without_consent() {
     assert!(bench.sent().is_empty(), "one duplicate ACK is not enough");
 }
 
-// RFC 9293 s3.6.1: a half-closed connection goes on sending, and ends in order.
+// RFC 9293 §3.6.1: a half-closed connection goes on sending, and ends in order.
 #[test]
 fn the_other_half_stays_open() {
     let mut bench = Bench::new(state());
@@ -463,7 +463,7 @@ fn the_other_half_stays_open() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::CloseWait);
 }
 
-// RFC 9293 s3.8.3 SHLD-11, RFC 1122 s4.2.3.5: on the shortest path too a peer has 100 s to come back.
+// RFC 9293 §3.8.3 SHLD-11, RFC 1122 §4.2.3.5: on the shortest path too a peer has 100 s to come back.
 #[test]
 fn r2_is_at_least_100_seconds() {
     let mut bench = Bench::new(state());
@@ -482,7 +482,7 @@ fn r2_is_at_least_100_seconds() {
     assert!(lasted >= Duration::from_secs(100), "{lasted:?}");
 }
 
-// RFC 7323 s2.4: rounding by the scale may tell less than before, by less than a unit; but what was in any
+// RFC 7323 §2.4: rounding by the scale may tell less than before, by less than a unit; but what was in any
 // window that was told is taken.
 #[test]
 fn what_was_told_is_honoured() {

@@ -33,7 +33,7 @@ fn bytes_sent(bench: &mut Bench, limits: TxLimits) -> usize {
     bench.transmit(limits).iter().map(|transmit| transmit.payload_len).sum()
 }
 
-// RFC 9438 s5.8, RFC 5681 s3.1: less than the window in flight, and it does not grow.
+// RFC 9438 §5.8, RFC 5681 §3.1: less than the window in flight, and it does not grow.
 #[test]
 fn a_slow_producer_does_not_grow_the_window() {
     let mut bench = bench(10, reno());
@@ -92,7 +92,7 @@ fn super_segments_use_the_window() {
     assert_eq!(cwnd(&bench), u64::from(11 * MSS + 1_300));
 }
 
-// RFC 5681 s3.1: in slow start half of the window is used enough, for it doubles within a round.
+// RFC 5681 §3.1: in slow start half of the window is used enough, for it doubles within a round.
 #[test]
 fn half_of_the_window_is_enough_in_slow_start() {
     for (segments, grows) in [(6, true), (5, false)] {
@@ -105,7 +105,7 @@ fn half_of_the_window_is_enough_in_slow_start() {
     }
 }
 
-// RFC 5681 s4.1: after an RTO without sending, the initial window again; an option.
+// RFC 5681 §4.1: after an RTO without sending, the initial window again; an option.
 #[test]
 fn idle_restart() {
     for (config, expected) in [
@@ -124,7 +124,7 @@ fn idle_restart() {
     assert_eq!(bytes_sent(&mut awake, WIRE), 30 * MSS as usize);
 }
 
-// RFC 2861 s3: a window that a steady producer leaves unused shrinks toward what it uses; an option. The
+// RFC 2861 §3: a window that a steady producer leaves unused shrinks toward what it uses; an option. The
 // threshold stays at three quarters of it, so slow start brings twice the use back.
 #[test]
 fn cwnd_validation() {

@@ -34,7 +34,7 @@ fn cwr(bench: &mut Bench) -> Vec<bool> {
     bench.transmit(WIRE).iter().map(|t| t.flags.contains(Flags::CWR)).collect()
 }
 
-// RFC 3168 s6.1.3: ECE on every acknowledgement from a mark until CWR.
+// RFC 3168 §6.1.3: ECE on every acknowledgement from a mark until CWR.
 #[test]
 fn marks_are_echoed_until_cwr() {
     let mut bench = Bench::new(ecn_state());
@@ -58,7 +58,7 @@ fn marks_are_echoed_until_cwr() {
     assert_eq!(bench.tcp.info(bench.now).ce_received, 2);
 }
 
-// RFC 3168 s6.1.4, s6.1.5: a pure ACK is never marked in earnest, and what lies outside the window is not ours.
+// RFC 3168 §6.1.4, §6.1.5: a pure ACK is never marked in earnest, and what lies outside the window is not ours.
 #[test]
 fn marks_that_do_not_count() {
     let mut bench = Bench::new(ecn_state());
@@ -86,7 +86,7 @@ fn coalesced_marks() {
     assert_eq!(bench.tcp.info(bench.now).ce_received, 4);
 }
 
-// RFC 3168 s6.1.2: as a loss, once for the bytes in flight; CWR on the first new data.
+// RFC 3168 §6.1.2: as a loss, once for the bytes in flight; CWR on the first new data.
 #[test]
 fn echoes_reduce_the_window_once() {
     let mut bench = flight();
@@ -128,7 +128,7 @@ fn echoes_that_do_not_count() {
     assert_eq!(idle.tcp.info(idle.now).ecn_reductions, 0);
 }
 
-// RFC 3168 s6.1.5: retransmissions are not ECT. s6.1.2: after a loss too CWR is said, once, by new data.
+// RFC 3168 §6.1.5: retransmissions are not ECT. §6.1.2: after a loss too CWR is said, once, by new data.
 #[test]
 fn retransmissions_are_not_capable() {
     let mut bench = flight();
@@ -151,7 +151,7 @@ fn retransmissions_are_not_capable() {
     assert!(news.iter().all(|t| t.ecn == Ecn::Capable0));
 }
 
-// RFC 3168 s6.1.4, s6.1.6: window probes, keep-alives and a FIN without data are not ECT.
+// RFC 3168 §6.1.4, §6.1.6: window probes, keep-alives and a FIN without data are not ECT.
 #[test]
 fn control_segments_are_not_capable() {
     let mut bench = Bench::new(ecn_state());

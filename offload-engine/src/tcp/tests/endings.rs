@@ -154,7 +154,7 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
     const OPEN: &[TcpPhase] = &[Established, FinWait1, FinWait2];
     const SHUT: &[TcpPhase] = &[CloseWait, Closing, LastAck, TimeWait];
     [
-        // RFC 9293 s3.10.7.4, seventh: while the peer's FIN has not come; after it nothing is taken.
+        // RFC 9293 §3.10.7.4, seventh: while the peer's FIN has not come; after it nothing is taken.
         ("new data", OPEN, "ACK later, 5 bytes"),
         ("new data", SHUT, "ACK"),
         // First: what is not acceptable is answered by an ACK.
@@ -166,10 +166,10 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
         ("ACK of everything", &[FinWait1], "FinWait2, Disconnected"),
         ("ACK of everything", &[Closing], "TimeWait, Disconnected"),
         ("ACK of everything", &[LastAck], "Closed, Disconnected, Closed"),
-        // RFC 5961 s5.2.
+        // RFC 5961 §5.2.
         ("ACK beyond SND.MAX", &PHASES, "ACK"),
         ("window update", &PHASES, "window 5000"),
-        // RFC 9293 s3.10.7.4, eighth. In the last four states the same FIN again, acknowledged again.
+        // RFC 9293 §3.10.7.4, eighth. In the last four states the same FIN again, acknowledged again.
         ("FIN", &[Established], "CloseWait, ACK, PeerClosed"),
         ("FIN", &[FinWait1], "Closing, ACK, PeerClosed"),
         ("FIN", &[FinWait2], "TimeWait, ACK, PeerClosed"),
@@ -177,8 +177,8 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
         ("FIN with all acknowledged", &[FinWait1], "TimeWait, ACK, Disconnected, PeerClosed"),
         // It counts when the data before it has come; a second one never.
         ("FIN with data out of order", &PHASES, "ACK"),
-        // Second, and RFC 5961 s3.2. In CLOSING and LAST-ACK the RFC tells nobody; here the disconnect is still to be
-        // completed, and not with SUCCESS, since its FIN is not acknowledged (CH s8.1, CH-EVT-7; Linux says
+        // Second, and RFC 5961 §3.2. In CLOSING and LAST-ACK the RFC tells nobody; here the disconnect is still to be
+        // completed, and not with SUCCESS, since its FIN is not acknowledged (CH §8.1, CH-EVT-7; Linux says
         // ECONNRESET as well). In TIME-WAIT everything has gone well.
         ("RST at RCV.NXT", &[Established, CloseWait, FinWait2], "Closed, Reset, Closed"),
         ("RST at RCV.NXT", &[FinWait1], "Closed, DisconnectAborted, Reset, Closed"),
@@ -187,19 +187,19 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
         ("RST in the window", &PHASES, "ACK"),
         ("RST at the right edge", &PHASES, ""),
         ("RST outside", &PHASES, ""),
-        // RFC 5961 s4.2, with and without ACK, and in TIME-WAIT: the peer's RST then ends that (RFC 9293 s3.6.1
+        // RFC 5961 §4.2, with and without ACK, and in TIME-WAIT: the peer's RST then ends that (RFC 9293 §3.6.1
         // leaves a direct reuse to choice), and its next SYN is the host's.
         ("SYN", &PHASES, "ACK"),
         ("SYN and ACK", &PHASES, "ACK"),
         // Fifth: without ACK nothing is done.
         ("data without ACK", &PHASES, ""),
-        // CH s9.3: only what is acceptable.
+        // CH §9.3: only what is acceptable.
         ("urgent data", &PHASES, "Retrieve"),
         ("urgent data outside", &PHASES, "ACK"),
     ]
 };
 
-// RFC 9293 s3.10.7.4, RFC 5961: every input in every state.
+// RFC 9293 §3.10.7.4, RFC 5961: every input in every state.
 #[test]
 fn every_input_in_every_state() {
     let mut wrong = vec![];
@@ -214,7 +214,7 @@ fn every_input_in_every_state() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-// RFC 9293 s3.6, case 3: both close at once, and each one's FIN crosses the other's.
+// RFC 9293 §3.6, case 3: both close at once, and each one's FIN crosses the other's.
 #[test]
 fn both_close_at_once() {
     let mut bench = scene(TcpPhase::Closing).bench;
@@ -224,7 +224,7 @@ fn both_close_at_once() {
     assert!(matches!(bench.events()[..], [Event::Closed]));
 }
 
-// RFC 9293 s3.6, half-close: after our FIN the peer's data still comes, after the peer's FIN ours goes.
+// RFC 9293 §3.6, half-close: after our FIN the peer's data still comes, after the peer's FIN ours goes.
 #[test]
 fn either_half_closes_alone() {
     let mut ours = scene(TcpPhase::FinWait2).bench;
@@ -244,7 +244,7 @@ fn either_half_closes_alone() {
     assert_eq!(theirs.tcp.info(theirs.now).phase, TcpPhase::CloseWait);
 }
 
-// RFC 9293 s3.10.7.4, eighth: a FIN that overtakes its data counts when the data has come.
+// RFC 9293 §3.10.7.4, eighth: a FIN that overtakes its data counts when the data has come.
 #[test]
 fn a_fin_that_overtakes_its_data_waits() {
     for (phase, after) in [
@@ -268,7 +268,7 @@ fn a_fin_that_overtakes_its_data_waits() {
     }
 }
 
-// RFC 9293 s3.10.7.4, eighth: nothing lies behind a FIN, and a second opinion about its place is none.
+// RFC 9293 §3.10.7.4, eighth: nothing lies behind a FIN, and a second opinion about its place is none.
 #[test]
 fn the_first_fin_stands() {
     let mut bench = scene(TcpPhase::Established).bench;
@@ -280,7 +280,7 @@ fn the_first_fin_stands() {
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 18);
 }
 
-// RFC 9293 s3.6.1, RFC 5961 s4.2: a peer that opens the same 4-tuple anew is challenged, and its RST ends
+// RFC 9293 §3.6.1, RFC 5961 §4.2: a peer that opens the same 4-tuple anew is challenged, and its RST ends
 // TIME-WAIT, so that its next SYN finds nobody here.
 #[test]
 fn a_new_connection_ends_time_wait() {
@@ -293,7 +293,7 @@ fn a_new_connection_ends_time_wait() {
     assert!(matches!(bench.events()[..], [Event::Closed]));
 }
 
-// RFC 9293 s3.8.4: TIME-WAIT keeps nobody alive, and nothing but its end is timed.
+// RFC 9293 §3.8.4: TIME-WAIT keeps nobody alive, and nothing but its end is timed.
 #[test]
 fn time_wait_has_one_timer() {
     let Scene { mut bench, una, nxt, .. } = scene(TcpPhase::TimeWait);
@@ -307,7 +307,7 @@ fn time_wait_has_one_timer() {
     assert!(matches!(bench.events()[..], [Event::Closed]));
 }
 
-// CH s8.1: an abort in any state is one RST at SND.MAX, and an end.
+// CH §8.1: an abort in any state is one RST at SND.MAX, and an end.
 #[test]
 fn an_abort_in_every_state() {
     for phase in PHASES {

@@ -10,7 +10,7 @@ fn error_of(state: Box<ConnectionState>) -> ImportError {
     error
 }
 
-// P3, P8, RFC 7323 s2.3, CH-ST-1.
+// P3, P8, RFC 7323 §2.3, CH-ST-1.
 #[test]
 fn contradictions_are_refused() {
     type Change = fn(&mut ConnectionState);
@@ -67,7 +67,7 @@ fn the_three_zones() {
     assert_eq!(done, [(101, 300), (102, 500), (1, 50)]);
 }
 
-// CH-DEL-3, RFC 2018 s8: buffered bytes come first, promised bytes are kept.
+// CH-DEL-3, RFC 2018 §8: buffered bytes come first, promised bytes are kept.
 #[test]
 fn received_data_is_carried() {
     let mut state = state();
@@ -144,14 +144,14 @@ fn half_closed_connections() {
     state.tcp.delegated.state = TcpPhase::FinWait2;
     state.tcp.delegated.retransmit.timeout_delta = Some(5_000);
     let mut bench = Bench::new(state);
-    assert_eq!(bench.tcp.poll_timeout(), Some(bench.now + Duration::from_secs(5)), "CH s10.7");
+    assert_eq!(bench.tcp.poll_timeout(), Some(bench.now + Duration::from_secs(5)), "CH §10.7");
     assert_eq!(bench.tcp.send_outstanding(), 0);
     bench.input(Segment { flags: Flags::ACK | Flags::FIN, ..ack() });
     assert_eq!(bench.sent(), [(0, 0, Flags::ACK)]);
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
 }
 
-// CH s10.1, s10.4: the persist timer is carried with its round.
+// CH §10.1, §10.4: the persist timer is carried with its round.
 #[test]
 fn a_closed_window_is_carried() {
     let mut state = state();
@@ -167,7 +167,7 @@ fn a_closed_window_is_carried() {
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(8), "RTO << 3");
 }
 
-// CH s3.4 to s3.6, CH s10.9, CH-SNB-2, CH-TRM-5: out and in again, nothing is lost.
+// CH §3.4 to §3.6, CH §10.9, CH-SNB-2, CH-TRM-5: out and in again, nothing is lost.
 #[test]
 fn out_and_in_again() {
     let mut state = state();

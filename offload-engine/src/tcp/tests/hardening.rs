@@ -50,7 +50,7 @@ fn take_all(bench: &mut Bench) -> Vec<u8> {
     taken
 }
 
-// RFC 5961 s7, CH s9.2: however fast they come, RSTs, SYNs, wrong acknowledgements and empty strays have few
+// RFC 5961 §7, CH §9.2: however fast they come, RSTs, SYNs, wrong acknowledgements and empty strays have few
 // answers: one, one in 3 s, and 16 a second together.
 #[test]
 fn floods_have_few_answers() {
@@ -75,7 +75,7 @@ fn floods_have_few_answers() {
     }
 }
 
-// RFC 5961 s3.2, s4.2, s5.2: somebody who does not see the connection and tries every place 10,000 bytes apart
+// RFC 5961 §3.2, §4.2, §5.2: somebody who does not see the connection and tries every place 10,000 bytes apart
 // resets nothing, opens nothing, and inserts nothing unless the acknowledgement fits too.
 #[test]
 fn blind_attacks_fail() {
@@ -103,7 +103,7 @@ fn stamped(state: &mut ConnectionState) {
     state.tcp.delegated.ts_recent = 10;
 }
 
-// RFC 7323 s5.2, s5.3: an old timestamp drops data, FIN and acknowledgement, also across the wrap of the
+// RFC 7323 §5.2, §5.3: an old timestamp drops data, FIN and acknowledgement, also across the wrap of the
 // timestamps' clock, and is answered; a RST is exempt.
 #[test]
 fn paws() {
@@ -130,7 +130,7 @@ fn paws() {
         let newer = Segment { timestamps: old(value), ..data(0, b"new") };
         assert_eq!(fresh().input(newer), b"new", "{value}");
     }
-    // s5.5: a TS.Recent of 24 days is not compared with any more; one a second younger is.
+    // §5.5: a TS.Recent of 24 days is not compared with any more; one a second younger is.
     for (days_less, taken) in [(1, 0), (0, 3)] {
         let mut bench = fresh();
         bench.now += Duration::from_secs(24 * 86_400 - days_less);
@@ -139,7 +139,7 @@ fn paws() {
     }
 }
 
-// RFC 7323 s3.2: a segment without the timestamps that were agreed is taken, as Linux does, or dropped without
+// RFC 7323 §3.2: a segment without the timestamps that were agreed is taken, as Linux does, or dropped without
 // an answer, as is recommended; it never ends the connection, and a RST needs none.
 #[test]
 fn missing_timestamps() {
@@ -158,7 +158,7 @@ fn missing_timestamps() {
     }
 }
 
-// What the window has promised is kept (RFC 9293 s3.8.6): a whole window behind one missing byte.
+// What the window has promised is kept (RFC 9293 §3.8.6): a whole window behind one missing byte.
 #[test]
 fn a_whole_window_waits_for_one_byte() {
     let mut bench = Bench::new(large());
@@ -215,7 +215,7 @@ fn a_flood_of_tiny_segments_costs_little() {
 }
 
 // A SACK bomb from the other side: every second byte of the window. Gaps are bounded, what is refused is not
-// acknowledged (RFC 2018 s8), and the stream comes together all the same.
+// acknowledged (RFC 2018 §8), and the stream comes together all the same.
 #[test]
 fn gaps_are_bounded() {
     let config = Config::default();
@@ -235,7 +235,7 @@ fn gaps_are_bounded() {
     assert!(bench.tcp.receiver.heap() < 512 * 1024);
 }
 
-// CVE-2019-11477's receiving half, and RFC 5681 s4.2: duplicates owed to a peer without SACK are bounded.
+// CVE-2019-11477's receiving half, and RFC 5681 §4.2: duplicates owed to a peer without SACK are bounded.
 #[test]
 fn duplicate_acks_are_bounded() {
     let mut bench = Bench::new(state());

@@ -29,7 +29,7 @@ fn info(bench: &Bench) -> Info {
     bench.tcp.info(bench.now)
 }
 
-// RFC 1191 s6.4, RFC 8201 s5.4: the path MTU is the next hop's; what was too big is sent again at once in
+// RFC 1191 §6.4, RFC 8201 §5.4: the path MTU is the next hop's; what was too big is sent again at once in
 // segments that fit, and the congestion window stays.
 #[test]
 fn too_big_resends_smaller_at_once() {
@@ -52,7 +52,7 @@ fn too_big_resends_smaller_at_once() {
     assert!(end.snd_cwnd >= before.snd_cwnd);
 }
 
-// The other routers' messages about the same flight are no news (RFC 1191 s6.3: only a decrease counts).
+// The other routers' messages about the same flight are no news (RFC 1191 §6.3: only a decrease counts).
 #[test]
 fn one_reduction_for_a_flight_of_messages() {
     let mut bench = flight(Config::default());
@@ -66,7 +66,7 @@ fn one_reduction_for_a_flight_of_messages() {
     assert_eq!((info.pmtu, info.path_mtu_reductions), (1280, 1));
 }
 
-// RFC 1191 s5, s7.1: without a next-hop MTU the next lower plateau of the packet's length.
+// RFC 1191 §5, §7.1: without a next-hop MTU the next lower plateau of the packet's length.
 #[test]
 fn plateaus() {
     for (packet_len, expected) in [(1500, 1492), (1492, 1006), (1006, 576), (577, 576), (576, 1500)]
@@ -77,7 +77,7 @@ fn plateaus() {
     }
 }
 
-// RFC 5927 s7.2, RFC 8201 s4: what no link has is no message.
+// RFC 5927 §7.2, RFC 8201 §4: what no link has is no message.
 #[test]
 fn the_floor() {
     for (mtu, expected) in
@@ -100,7 +100,7 @@ fn the_floor() {
     assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1280, 1220));
 }
 
-// RFC 5927 s4.1: SND.UNA <= SEG.SEQ < SND.MAX, or it was forged or is late.
+// RFC 5927 §4.1: SND.UNA <= SEG.SEQ < SND.MAX, or it was forged or is late.
 #[test]
 fn only_bytes_in_flight_are_believed() {
     let mut bench = flight(Config::default());
@@ -117,7 +117,7 @@ fn only_bytes_in_flight_are_believed() {
     assert!(!too_big(&mut idle, 0, 1280));
 }
 
-// RFC 5927 s7: a forger who has guessed the sequence number narrows it a few times in a flight, no more.
+// RFC 5927 §7: a forger who has guessed the sequence number narrows it a few times in a flight, no more.
 #[test]
 fn reductions_of_a_flight_are_bounded() {
     let mut bench = flight(Config::default());
@@ -161,7 +161,7 @@ fn super_segments_are_cut_anew() {
     assert!(sent.len() <= 3, "still super-segments: {sent:?}");
 }
 
-// RFC 1191 s6.3: ten minutes later the first size is tried again; the host's word counts at once.
+// RFC 1191 §6.3: ten minutes later the first size is tried again; the host's word counts at once.
 #[test]
 fn the_first_size_is_tried_again() {
     let mut bench = flight(Config::default());
@@ -191,7 +191,7 @@ fn too_big_may_be_switched_off() {
     assert_eq!((info(&bench).pmtu, info(&bench).path_mtu_reductions), (1500, 0));
 }
 
-// RFC 9293 s3.9.2.2 MUST-56, SHLD-25; RFC 5461 s4.1: soft, also the hard ones; known as the reason until
+// RFC 9293 §3.9.2.2 MUST-56, SHLD-25; RFC 5461 §4.1: soft, also the hard ones; known as the reason until
 // something is acknowledged.
 #[test]
 fn other_errors_are_soft() {
@@ -231,7 +231,7 @@ fn sizes_in_silence(bench: &mut Bench, count: u64) -> Vec<usize> {
     sizes
 }
 
-// RFC 2923 s2.1, RFC 4821 s7.7: silence about what is large.
+// RFC 2923 §2.1, RFC 4821 §7.7: silence about what is large.
 #[test]
 fn a_black_hole_is_found() {
     let mut bench = flight(Config::default());
@@ -288,7 +288,7 @@ fn late_acknowledgements_clear_the_path() {
     assert_eq!(info(&bench).pmtu, 1064);
 }
 
-// RFC 8200 s5: with IPv6 1280 always passes.
+// RFC 8200 §5: with IPv6 1280 always passes.
 #[test]
 fn a_black_hole_of_ipv6() {
     let mut state = state();

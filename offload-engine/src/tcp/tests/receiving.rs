@@ -20,7 +20,7 @@ fn acks(bench: &mut Bench) -> Vec<(i32, u16)> {
     bench.transmit(WIRE).iter().map(|t| (t.ack.distance(REMOTE), t.window)).collect()
 }
 
-// RFC 9293 s3.10.7.4: data that comes while nothing of ours is in flight tells the peer's window as any segment does.
+// RFC 9293 §3.10.7.4: data that comes while nothing of ours is in flight tells the peer's window as any segment does.
 #[test]
 fn data_that_comes_one_way_tells_the_window() {
     let mut bench = Bench::new(state());
@@ -32,14 +32,14 @@ fn data_that_comes_one_way_tells_the_window() {
     assert_eq!(bench.sent(), [(0, 100, Flags::ACK | Flags::PSH)]);
 }
 
-// RFC 9293 s3.8.6.3, CH s10.2: every second segment at once, a single one after the delay.
+// RFC 9293 §3.8.6.3, CH §10.2: every second segment at once, a single one after the delay.
 #[test]
 fn delayed_ack() {
     let mut bench = Bench::new(state());
     assert_eq!(bench.input(data(0, b"one")), b"one");
     assert!(acks(&mut bench).is_empty());
     assert_eq!(bench.wait_for_timer(), Duration::from_millis(40));
-    assert_eq!(acks(&mut bench), [(3, 59_997)], "the edge moves by whole segments (s3.8.6.2.2)");
+    assert_eq!(acks(&mut bench), [(3, 59_997)], "the edge moves by whole segments (§3.8.6.2.2)");
     bench.input(data(3, b"two"));
     bench.input(data(6, b"three"));
     assert_eq!(acks(&mut bench).len(), 1);
@@ -62,7 +62,7 @@ fn bytes_force_an_ack() {
     assert_eq!(acks(&mut bench), [(32_768, 60_000)]);
 }
 
-// RFC 9293 s3.8.6.3 (SHLD-19): every second full-sized segment, whose size is learnt: the link may have
+// RFC 9293 §3.8.6.3 (SHLD-19): every second full-sized segment, whose size is learnt: the link may have
 // coalesced them without saying so, and a peer may send less than our MSS.
 #[test]
 fn the_size_of_full_segments_is_learnt() {
@@ -90,7 +90,7 @@ fn the_size_of_full_segments_is_learnt() {
 }
 
 // A sender in slow start waits for its first ACKs (Linux: quick ACKs); later, and for small segments whose
-// answer will carry the ACK, the delay holds. PSH makes no difference (RFC 9293 s3.8.6.3 asks for none).
+// answer will carry the ACK, the delay holds. PSH makes no difference (RFC 9293 §3.8.6.3 asks for none).
 #[test]
 fn the_first_full_segments_are_acknowledged_at_once() {
     let mut bench = Bench::with(state(), Config { quick_acks: 3, ..Config::default() });
@@ -117,7 +117,7 @@ fn a_batch_makes_one_ack() {
     assert_eq!(acks(&mut bench), [(16 * 1460, 60_000)]);
 }
 
-// RFC 9293 s3.8.6.2.2 (MUST-39): against a sender that uses every byte it is offered, the window opens by
+// RFC 9293 §3.8.6.2.2 (MUST-39): against a sender that uses every byte it is offered, the window opens by
 // whole segments only, however little the consumer takes at a time.
 #[test]
 fn a_greedy_sender_gets_whole_segments() {
@@ -154,7 +154,7 @@ fn acknowledgements_ride_on_data() {
     assert!(!bench.tcp.timers.is_running(Timer::DelayedAck));
 }
 
-// RFC 9293 s3.10.7.4, RFC 5681 s4.2: order is restored, each hole answered at once.
+// RFC 9293 §3.10.7.4, RFC 5681 §4.2: order is restored, each hole answered at once.
 #[test]
 fn out_of_order_data_waits_for_the_hole() {
     let mut bench = Bench::new(state());
@@ -166,7 +166,7 @@ fn out_of_order_data_waits_for_the_hole() {
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 9);
 }
 
-// RFC 9293 s3.10.7.4: overlaps are trimmed, and what came first stays, in order or not.
+// RFC 9293 §3.10.7.4: overlaps are trimmed, and what came first stays, in order or not.
 #[test]
 fn overlapping_segments_are_trimmed() {
     let mut bench = Bench::new(state());
@@ -178,7 +178,7 @@ fn overlapping_segments_are_trimmed() {
     assert!(bench.input(data(0, b"abc")).is_empty());
 }
 
-// RFC 2018 s4: the newest block first; three blocks with timestamps, four without.
+// RFC 2018 §4: the newest block first; three blocks with timestamps, four without.
 #[test]
 fn sack_blocks() {
     let mut bench = Bench::new(sack_state());
@@ -197,7 +197,7 @@ fn sack_blocks() {
     assert_eq!(stamped.transmit(WIRE)[0].sack_count, 3);
 }
 
-// RFC 2883 s4: a duplicate is reported first, once.
+// RFC 2883 §4: a duplicate is reported first, once.
 #[test]
 fn duplicates_are_reported() {
     let mut bench = Bench::new(sack_state());
@@ -254,7 +254,7 @@ fn the_window_follows_the_consumer() {
     assert_eq!(acks(&mut bench), [(60_000, 60_000)]);
 }
 
-// RFC 9293 s3.8.6.2.2: an update is sent when it at least doubles what is left; a sender with much window hears of
+// RFC 9293 §3.8.6.2.2: an update is sent when it at least doubles what is left; a sender with much window hears of
 // it with the next data, which it can still send.
 #[test]
 fn window_updates_are_few() {
@@ -297,7 +297,7 @@ fn push_is_remembered_for_waiting_data() {
     assert_eq!(seen, [(b"c".to_vec(), true), (b"def".to_vec(), true)]);
 }
 
-// P9, RFC 7323 s2.4: rounding by the scale never moves the edge left, nor lets it creep on.
+// P9, RFC 7323 §2.4: rounding by the scale never moves the edge left, nor lets it creep on.
 #[test]
 fn a_scaled_window_keeps_its_edge() {
     let mut state = state();
@@ -346,7 +346,7 @@ fn peer_closed_waits_for_the_data() {
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 6);
 }
 
-// RFC 5961 s3.2, CH s9.2: exactly RCV.NXT resets; in the window one challenge ACK; outside nothing.
+// RFC 5961 §3.2, CH §9.2: exactly RCV.NXT resets; in the window one challenge ACK; outside nothing.
 #[test]
 fn resets() {
     let rst = |offset: u32| Segment { flags: Flags::RST, ..data(offset, b"") };
@@ -387,7 +387,7 @@ fn a_reset_drops_what_waits() {
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
 }
 
-// RFC 9293 s3.10.7.4, second: in TIME-WAIT an RST ends the connection, and nothing that went well.
+// RFC 9293 §3.10.7.4, second: in TIME-WAIT an RST ends the connection, and nothing that went well.
 #[test]
 fn a_reset_in_time_wait_changes_nothing() {
     let mut bench = Bench::new(state());
@@ -407,7 +407,7 @@ fn a_reset_in_time_wait_changes_nothing() {
     assert!(bench.tcp.poll_timeout().is_none());
 }
 
-// RFC 5961 s4.2, CH s9.2: a SYN is challenged, in the window once in 3 s, and keep-alive armed.
+// RFC 5961 §4.2, CH §9.2: a SYN is challenged, in the window once in 3 s, and keep-alive armed.
 #[test]
 fn syns() {
     let mut bench = Bench::new(state());
@@ -428,7 +428,7 @@ fn syns() {
     assert_eq!(bench.tcp.info(bench.now).challenge_acks, 3);
 }
 
-// RFC 9293 s3.10.7.4, RFC 5961 s5.2: an acknowledgement of what was never sent, or long ago.
+// RFC 9293 §3.10.7.4, RFC 5961 §5.2: an acknowledgement of what was never sent, or long ago.
 #[test]
 fn impossible_acknowledgements() {
     let mut bench = Bench::new(state());
@@ -460,7 +460,7 @@ fn answers_to_strays_are_limited() {
     assert_eq!(acks(&mut bench).len(), 1);
 }
 
-// RFC 7323 s4.3, s5.3: the echo is the newest in order; older ones are refused.
+// RFC 7323 §4.3, §5.3: the echo is the newest in order; older ones are refused.
 #[test]
 fn timestamps_and_paws() {
     let mut state = state();
@@ -475,7 +475,7 @@ fn timestamps_and_paws() {
     bench.now += Duration::from_millis(7);
     assert_eq!(bench.input(stamped(0, b"a", 110)), b"a");
     assert!(bench.input(stamped(1, b"b", 109)).is_empty(), "PAWS");
-    // CH s10.9: our clock, moved by what the previous owner's was ahead.
+    // CH §10.9: our clock, moved by what the previous owner's was ahead.
     let echo = |bench: &mut Bench| bench.transmit(WIRE)[0].timestamps;
     assert_eq!(echo(&mut bench), Some(Timestamps { value: 5_000_007, echo: 110 }));
     // Out of order: not the segment that the ACK answers.
@@ -483,12 +483,12 @@ fn timestamps_and_paws() {
     assert_eq!(echo(&mut bench).map(|t| t.echo), Some(110));
     assert_eq!(bench.input(stamped(1, b"b", 115)), b"bc");
     assert_eq!(echo(&mut bench).map(|t| t.echo), Some(115));
-    // RFC 7323 s5.5: after 24 days the memory is worth nothing.
+    // RFC 7323 §5.5: after 24 days the memory is worth nothing.
     bench.now += Duration::from_secs(25 * 24 * 60 * 60);
     assert_eq!(bench.input(stamped(3, b"d", 1)), b"d");
 }
 
-// CH s9.3: urgent data stops the connection, unacknowledged.
+// CH §9.3: urgent data stops the connection, unacknowledged.
 #[test]
 fn urgent_data_asks_for_an_upload() {
     let mut bench = Bench::new(state());

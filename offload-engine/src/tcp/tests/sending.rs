@@ -119,7 +119,7 @@ fn the_flight_is_bounded_by_the_path() {
     assert_eq!(flight(Duration::from_micros(20), unbounded).0, 3 << 20);
 }
 
-// RFC 9293 s3.7.1, RFC 6691: options that every segment carries count.
+// RFC 9293 §3.7.1, RFC 6691: options that every segment carries count.
 #[test]
 fn effective_mss() {
     for (remote, path, timestamps, expected) in [
@@ -179,7 +179,7 @@ fn lists_complete_when_acknowledged() {
     assert_eq!((info.bytes_sent, info.bytes_acked, info.bytes_retrans), (300, 300, 0));
 }
 
-// CH s8.1, CH-DIS-4, -5: data, then a FIN on the last segment, without waiting for an ACK.
+// CH §8.1, CH-DIS-4, -5: data, then a FIN on the last segment, without waiting for an ACK.
 #[test]
 fn graceful_disconnect() {
     let mut bench = Bench::new(state());
@@ -207,7 +207,7 @@ fn graceful_disconnect() {
     assert!(bench.events().is_empty());
 }
 
-// RFC 9293 s3.6: the passive closer, and both at once.
+// RFC 9293 §3.6: the passive closer, and both at once.
 #[test]
 fn the_other_ways_to_close() {
     let mut bench = Bench::new(state());
@@ -232,7 +232,7 @@ fn the_other_ways_to_close() {
     assert_eq!(both.tcp.info(both.now).phase, TcpPhase::Closing);
     both.input(Segment { seq: REMOTE + 1, ack: LOCAL + 1, ..ack() });
     assert_eq!(both.tcp.info(both.now).phase, TcpPhase::TimeWait);
-    // RFC 9293 s3.10.7.4, eighth: a repeated FIN is answered and starts the 2 MSL again.
+    // RFC 9293 §3.10.7.4, eighth: a repeated FIN is answered and starts the 2 MSL again.
     both.sent();
     both.now += Duration::from_secs(50);
     both.input(Segment { flags: ack_fin(), ack: LOCAL + 1, ..ack() });
@@ -256,7 +256,7 @@ fn a_lost_fin_is_sent_again() {
     assert!(matches!(bench.events()[..], [Event::DisconnectComplete(_)]));
 }
 
-// CH s8.1: outstanding sends first, REQUEST_ABORTED with what was acknowledged; RST; then the disconnect.
+// CH §8.1: outstanding sends first, REQUEST_ABORTED with what was acknowledged; RST; then the disconnect.
 #[test]
 fn abortive_disconnect() {
     let mut bench = Bench::new(state());
@@ -302,7 +302,7 @@ fn requests_after_a_graceful_disconnect_are_refused() {
     assert_eq!(bench.tcp.send_room(), 0);
 }
 
-// RFC 9293 s3.7.4: with Nagle's rule a short segment waits for the acknowledgement.
+// RFC 9293 §3.7.4: with Nagle's rule a short segment waits for the acknowledgement.
 #[test]
 fn nagle() {
     let mut state = state();
@@ -322,7 +322,7 @@ fn nagle() {
 }
 
 // Minshall's condition: the short end of a large write does not wait for the delayed ACK of its full-sized
-// segments (RFC 9293 s3.7.4 and s3.8.6.3 together would cost the peer's delay for each write); a second
+// segments (RFC 9293 §3.7.4 and §3.8.6.3 together would cost the peer's delay for each write); a second
 // short segment waits for the first one's.
 #[test]
 fn nagle_and_delayed_acks() {
@@ -339,7 +339,7 @@ fn nagle_and_delayed_acks() {
     assert_eq!(bench.sent(), [(1465, 10, ack_push())]);
 }
 
-// RFC 9293 s3.8.6.2.1 (MUST-38): a window that opens by and by is used when a full segment fits, or
+// RFC 9293 §3.8.6.2.1 (MUST-38): a window that opens by and by is used when a full segment fits, or
 // half of the largest window that the peer ever had.
 #[test]
 fn a_window_that_opens_by_and_by() {
@@ -357,7 +357,7 @@ fn a_window_that_opens_by_and_by() {
     }
 }
 
-// RFC 9293 s3.8.6 (MUST-34, SHLD-15, SHLD-16, MUST-35): a window that shrinks below what is outstanding. Nothing
+// RFC 9293 §3.8.6 (MUST-34, SHLD-15, SHLD-16, MUST-35): a window that shrinks below what is outstanding. Nothing
 // new is sent, what lies within is sent again, zero is probed, and in the end everything arrives.
 #[test]
 fn a_window_that_shrinks() {
@@ -394,7 +394,7 @@ fn a_window_that_shrinks() {
     assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 20 * MSS)]);
 }
 
-// RFC 9293 s3.8.6.2.1, CH s10.8: no small piece into a small window; the override timer sends it.
+// RFC 9293 §3.8.6.2.1, CH §10.8: no small piece into a small window; the override timer sends it.
 #[test]
 fn silly_window_avoidance() {
     let mut bench = Bench::new(state());
@@ -410,7 +410,7 @@ fn silly_window_avoidance() {
     assert_eq!(fits.sent(), [(0, 600, ack_push())]);
 }
 
-// RFC 9293 s3.10.7.4: the window follows newer segments only, and its right edge bounds what is sent.
+// RFC 9293 §3.10.7.4: the window follows newer segments only, and its right edge bounds what is sent.
 #[test]
 fn the_peers_window() {
     let mut bench = Bench::new(state());
@@ -425,7 +425,7 @@ fn the_peers_window() {
     assert_eq!(bench.tcp.info(bench.now).snd_wnd, 2920);
 }
 
-// CH s10.4: rounds of probes; answers keep the connection alive for ever.
+// CH §10.4: rounds of probes; answers keep the connection alive for ever.
 #[test]
 fn zero_window_probes() {
     let mut bench = Bench::new(state());
@@ -453,7 +453,7 @@ fn zero_window_probes() {
     assert!(bench.tcp.poll_timeout().is_none());
 }
 
-// CH s10.4: too many unanswered probes in one round.
+// CH §10.4: too many unanswered probes in one round.
 #[test]
 fn unanswered_window_probes_end_the_connection() {
     let mut bench = Bench::new(state());
@@ -481,7 +481,7 @@ fn a_fin_behind_a_closed_window() {
     assert_eq!(bench.sent(), [(0, 0, ack_fin())]);
 }
 
-// RFC 6298 5.1 to 5.6: back-off, the limit, and what works after it.
+// RFC 6298 §5.1 to §5.6: back-off, the limit, and what works after it.
 #[test]
 fn retransmission_backs_off_and_gives_up() {
     let config = Config { retransmissions_max: 3, ..Config::default() };
@@ -506,7 +506,7 @@ fn retransmission_backs_off_and_gives_up() {
     );
 }
 
-// CH s3.5: MaxRT overrides the count; -1 is no limit.
+// CH §3.5: MaxRT overrides the count; -1 is no limit.
 #[test]
 fn max_rt_overrides_the_count() {
     for (max_rt, timeouts) in [(Some(10_000), 3), (None, 40)] {
@@ -525,7 +525,7 @@ fn max_rt_overrides_the_count() {
     }
 }
 
-// RFC 9293 s3.8.4, CH s10.5.
+// RFC 9293 §3.8.4, CH §10.5.
 #[test]
 fn keep_alive() {
     let mut state = state();
@@ -544,7 +544,7 @@ fn keep_alive() {
     assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]));
 }
 
-// RFC 9293 s3.8.4 (MUST-26): no keep-alive while anything is outstanding; that is asked after by itself.
+// RFC 9293 §3.8.4 (MUST-26): no keep-alive while anything is outstanding; that is asked after by itself.
 #[test]
 fn keep_alive_waits_for_what_is_outstanding() {
     let mut state = state();
@@ -564,7 +564,7 @@ fn keep_alive_waits_for_what_is_outstanding() {
     assert_eq!(bench.sent(), [(9, 0, ACK)]);
 }
 
-// CH s10.7.
+// CH §10.7.
 #[test]
 fn fin_wait_2_does_not_last() {
     let mut bench = Bench::new(state());

@@ -5,7 +5,7 @@ use super::{pair::pair, *};
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-// RFC 9293 s3.8.6: the window follows what the path carries in a round trip, with and without timestamps, up
+// RFC 9293 §3.8.6: the window follows what the path carries in a round trip, with and without timestamps, up
 // to the limit; switched off it stays. 24 MiB over 40 ms are 96 windows of 256 KiB, or few that grow.
 #[test]
 fn the_window_grows_with_the_path() {
@@ -27,7 +27,7 @@ fn the_window_grows_with_the_path() {
     }
 }
 
-// RFC 7323 s2.2: the scale bounds what can be told, whatever the limit says.
+// RFC 7323 §2.2: the scale bounds what can be told, whatever the limit says.
 #[test]
 fn the_scale_bounds_the_window() {
     let mut pair = pair(Duration::from_millis(20), true, |tcp, _| {
@@ -68,7 +68,7 @@ fn a_consumer_that_lags_gets_no_larger_window() {
     assert_eq!(pair.rcv_space(), 256 * KIB);
 }
 
-// RFC 9293 s3.8.6.2, RFC 813: a consumer that takes 100 bytes at a time makes no small segments.
+// RFC 9293 §3.8.6.2, RFC 813: a consumer that takes 100 bytes at a time makes no small segments.
 #[test]
 fn a_sawtooth_reader_makes_no_small_segments() {
     for nagle in [false, true] {
@@ -95,7 +95,7 @@ fn a_sawtooth_reader_makes_no_small_segments() {
     }
 }
 
-// RFC 9293 s3.8.6: a retransmission of the peer's that acknowledges more brings the window for it. That of a later
+// RFC 9293 §3.8.6: a retransmission of the peer's that acknowledges more brings the window for it. That of a later
 // segment, told for less, does not move on: its right edge would.
 #[test]
 fn the_window_belongs_to_its_acknowledgement() {

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | sends | [`Initiator::request`] | [`Offer::accept`] or [`Offer::reject`] |
 //! | receives | [`Initiator::receive`] | [`Responder::receive`] |
-//! | waits at most | [`INITIATOR_TIME_LIMIT_MS`] | [`RESPONDER_TIME_LIMIT_MS`] |
+//! | waits at most | [`INITIATOR_TIME_LIMIT`] | [`RESPONDER_TIME_LIMIT`] |
 //! | first FPDU | the RTR message, or anything | only after it has received one (MPA-7.1.2-10) |
 //!
 //! This side always speaks enhanced start-up as an initiator with revision 2, since it negotiates
@@ -18,6 +18,8 @@
 mod frame;
 mod initiator;
 mod responder;
+
+use core::time::Duration;
 
 use bytes::Bytes;
 pub use frame::{
@@ -31,14 +33,11 @@ use thiserror::Error;
 use super::{Decoder, Encoder};
 use crate::error::WireError;
 
-/// An initiator waits so long for the Reply, in milliseconds (as Linux siw does).
-pub const INITIATOR_TIME_LIMIT_MS: u32 = 10_000;
+/// How long an initiator waits for the Reply (MPA-7.1.2-15), as Linux siw does.
+pub const INITIATOR_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// A responder waits so long for the Request, in milliseconds (as Linux siw does).
-pub const RESPONDER_TIME_LIMIT_MS: u32 = 5_000;
-
-/// No start-up takes longer, whatever the ULP wants, in milliseconds (MPA-7.1.2-15).
-pub const TIME_LIMIT_MAX_MS: u32 = 60_000;
+/// How long a responder waits for the Request, as Linux siw does.
+pub const RESPONDER_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// RDMA Reads that may be outstanding, per direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -5,9 +5,9 @@ use core::net::SocketAddr;
 
 use super::{Access, Qp};
 use crate::{
-    ndk::{DisconnectEvent, result::error_code, status::NtStatus},
+    ndk::{DisconnectEvent, DisconnectReason, status::NtStatus},
     rnic::{
-        ConnectError, ReadLimit,
+        ConnectError, ListenerConfig, ReadLimit,
         connector::{self, ConnectionData},
         id::{ConnectorId, ListenerId},
         lifetime,
@@ -25,7 +25,7 @@ fn request(completion: impl FnOnce(NtStatus) + Send + 'static) -> lifetime::Requ
 
 fn disconnected(event: Option<DisconnectEvent>) -> Option<connector::DisconnectEvent> {
     let event = event?;
-    Some(Box::new(move |error| event(error_code(error))))
+    Some(Box::new(move |reason| event(DisconnectReason::new(reason).0)))
 }
 
 /// The table of NDK-CD-3: the status and the size required.
@@ -183,7 +183,18 @@ impl Listener {
         local: SocketAddr,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        self.access.with(|core, _| pending(core.listen(self.id, local, request(completion))))
+        self.listen_with(local, ListenerConfig::default(), completion)
+    }
+
+    /// As [`Listener::listen`], with limits of one's own (NDK-EP-9).
+    pub fn listen_with(
+        &self,
+        local: SocketAddr,
+        config: ListenerConfig,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        let completion = request(completion);
+        self.access.with(|core, _| pending(core.listen(self.id, local, config, completion)))
     }
 
     /// NdkControlConnectEvents: while paused, peers are refused as if nobody listened (NDK-EP-6).

@@ -377,7 +377,7 @@ impl Mr {
         })
     }
 
-    /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 8.1.1). SUCCESS, or PENDING and `completion`
+    /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 §8.1.1). SUCCESS, or PENDING and `completion`
     /// follows, when nothing reads or writes the memory any more: what was sent from it and is not acknowledged is
     /// copied, and a device that still reads it is waited for. A Send or Write that has begun and is not yet with TCP
     /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered.

@@ -70,6 +70,8 @@ struct End {
     lists: VecDeque<(u64, usize)>,
     unacknowledged: usize,
     has_fin: bool,
+    /// The FIN is not the adapter's.
+    is_fin_foreign: bool,
     fin_delivered: bool,
 }
 
@@ -82,6 +84,7 @@ impl End {
             lists: VecDeque::new(),
             unacknowledged: 0,
             has_fin: false,
+            is_fin_foreign: false,
             fin_delivered: false,
         }
     }
@@ -470,8 +473,12 @@ impl Bench {
                 return false;
             }
             state.fin_delivered = true;
-            for (end, event) in [(1 - end, StreamEvent::PeerClosed), (end, StreamEvent::ShutDown)] {
-                self.upcall(index, end, |core, id, io| core.handle_event(id, io, event));
+            let is_told = !state.is_fin_foreign;
+            let closed = StreamEvent::PeerClosed;
+            self.upcall(index, 1 - end, |core, id, io| core.handle_event(id, io, closed));
+            if is_told {
+                let shut_down = StreamEvent::ShutDown;
+                self.upcall(index, end, |core, id, io| core.handle_event(id, io, shut_down));
             }
             return true;
         }
@@ -558,6 +565,13 @@ impl Bench {
         state.in_flight.extend(bytes);
         state.unacknowledged += bytes.len();
         state.lists.push_back((0, bytes.len()));
+    }
+
+    /// A FIN from `node` behind what it has sent, as from a peer whose adapter knows nothing of it.
+    pub(super) fn close_sending(&mut self, node: usize) {
+        let end = self.connections[0].iter().position(|end| end.node == node).unwrap();
+        let state = &mut self.connections[0][end];
+        (state.has_fin, state.is_fin_foreign) = (true, true);
     }
 
     pub(super) fn connections(&self) -> usize {

@@ -223,7 +223,7 @@ fn misuse() {
     assert_eq!(connector.reject(b""), NtStatus::CONNECTION_INVALID);
 }
 
-// RFC 5044 7.1.2 rule 10, NDK-CON-4, NDK-CON-6: every wait of start-up has its limit.
+// RFC 5044 §7.1.2 rule 10, NDK-CON-4, NDK-CON-6: every wait of start-up has its limit.
 #[test]
 fn startup_time_limits() {
     let config = AdapterConfig::default();
@@ -257,6 +257,22 @@ fn startup_time_limits() {
     assert_eq!(passive.log.take(), [("accept", NtStatus::IO_TIMEOUT)]);
     let connector = active.connector.clone().unwrap();
     assert_eq!(connector.complete_connect(None, |_| {}), NtStatus::CONNECTION_ABORTED);
+}
+
+// A connection whose FIN is acknowledged may wait for its peer's, and then in TIME-WAIT, for long: without its buffers.
+#[test]
+fn a_connection_that_is_over_holds_no_buffers() {
+    let mut bench = Bench::new(1);
+    let (active, _passive) = connected(&mut bench);
+    let state = |bench: &Bench| std::format!("{:?}", bench.nodes[0].access.lock());
+    assert!(state(&bench).contains("Transmitter"));
+    let connector = active.connector.as_ref().unwrap();
+    assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert_eq!(bench.connections(), 1, "the peer has not ended its side");
+    let state = state(&bench);
+    assert!(state.contains("Ended") && !state.contains("Transmitter"), "{state}");
 }
 
 // NDK-DISC-1, -2, -4, -5, -6: posted requests arrive, then the flush; the peer gets its event and is not flushed.
@@ -504,7 +520,7 @@ fn disconnect_inside_the_event() {
     assert_eq!(bench.connections(), 0);
 }
 
-// RFC 6581 9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (takes a receive), and none (revision 1 has
+// RFC 6581 §9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (takes a receive), and none (revision 1 has
 // none): then Accept waits for the first message, and nothing is sent before it.
 #[test]
 fn ready_to_receive() {

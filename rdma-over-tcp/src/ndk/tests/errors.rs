@@ -246,7 +246,7 @@ fn damaged_fpdu() {
     }
 }
 
-fn fpdu(header: &[u8], payload: &'static [u8]) -> Vec<u8> {
+pub(super) fn fpdu(header: &[u8], payload: &'static [u8]) -> Vec<u8> {
     let payload = [Bytes::from_static(payload)];
     let mut fpdu: Vec<Bytes> = Vec::new();
     Encoder::new(true, false).encode(header, &payload, &mut Slab::new(), &mut fpdu);

@@ -6,3 +6,5 @@ mod errors;
 mod lifetimes;
 mod operations;
 mod sides;
+mod startup;
+mod truncation;

@@ -28,7 +28,7 @@ impl Bench {
     }
 }
 
-// RFC 5042 6.2: where an access is looked for first changes nothing about what it is checked for.
+// RFC 5042 §6.2: where an access is looked for first changes nothing about what it is checked for.
 #[test]
 fn a_hint_grants_nothing() {
     let mut bench = bench();
@@ -181,7 +181,7 @@ fn uses_end_with_the_last_span() {
     assert_eq!(bench.regions.register(id, &bench.buffer, 0, 10, rights), Ok(()));
 }
 
-// RFC 5042 s6.2.1: whoever has seen a region's tokens does not know the next, and no stale one fits.
+// RFC 5042 §6.2.1: whoever has seen a region's tokens does not know the next, and no stale one fits.
 #[test]
 fn keys_are_no_sequence() {
     let mut random = Rand64::new(5);

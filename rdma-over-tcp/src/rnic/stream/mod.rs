@@ -9,6 +9,7 @@
 //! a way into the connection; [`Stream::act`] ends every such call.
 
 mod failure;
+mod inbound_read;
 mod receive;
 mod sizes;
 mod startup;
@@ -30,6 +31,7 @@ use super::{
     config::Config,
     connector::ConnectorState,
     id::{ConnectorId, ListenerId, QpId, StreamId},
+    listener::Place,
     objects::Objects,
     qp::Qp,
     read_limit::ReadLimit,
@@ -74,7 +76,7 @@ struct Operation {
     decoder: Decoder,
     receiver: Receiver,
     transmitter: Transmitter,
-    /// A responder holds its first FPDU until it has received one (RFC 5044 7.1.2 rule 4); an
+    /// A responder holds its first FPDU until it has received one (RFC 5044 §7.1.2 rule 4); an
     /// initiator until its consumer completes the connect.
     may_send: bool,
     limits: ReadLimit,
@@ -82,7 +84,7 @@ struct Operation {
     is_established: bool,
 }
 
-/// A connection.
+/// A connection. One that is over holds no memory but this.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
@@ -90,6 +92,8 @@ pub(crate) struct Stream {
     pub(crate) qp: Option<QpId>,
     /// Of a passive stream that no connector stands for yet.
     pub(crate) listener: Option<ListenerId>,
+    /// Its place among those of a listener whose Request is not complete.
+    pub(crate) awaiting: Option<(ListenerId, Place)>,
     /// Local and remote end, of a passive stream.
     pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
     phase: Phase,
@@ -111,6 +115,8 @@ pub(crate) struct Stream {
     pub(crate) history: History,
 }
 
+const _: () = assert!(size_of::<Stream>() <= 768);
+
 impl Stream {
     pub(crate) fn active(
         id: StreamId,
@@ -130,10 +136,12 @@ impl Stream {
     pub(crate) fn passive(
         id: StreamId,
         listener: ListenerId,
+        place: Place,
         addresses: (SocketAddr, SocketAddr),
     ) -> Self {
         let mut stream = Self::new(id, Phase::Opening(None));
         stream.listener = Some(listener);
+        stream.awaiting = Some((listener, place));
         stream.addresses = Some(addresses);
         stream.is_established = true;
         stream
@@ -153,6 +161,7 @@ impl Stream {
             connector: None,
             qp: None,
             listener: None,
+            awaiting: None,
             addresses: None,
             phase,
             is_established: false,
@@ -273,12 +282,15 @@ impl Stream {
         event: StreamEvent,
     ) {
         match event {
-            StreamEvent::PeerClosed => self.peer_closed(objects, config),
+            StreamEvent::PeerClosed => self.peer_closed(objects, config, io),
             StreamEvent::ShutDown => {
                 if let Some(connector) = self.connector {
                     objects.connection_ended(connector, Ok(()));
                     self.detach();
                 }
+                // The transport may keep it for long, in TIME-WAIT: without the buffers.
+                self.phase = Phase::Ended;
+                self.startup_octets = Vec::new();
             }
             StreamEvent::Reset | StreamEvent::Released => {
                 self.lost(objects, ConnectError::Aborted);

@@ -7,10 +7,14 @@ use alloc::boxed::Box;
 
 use super::{
     failure::Failure,
+    inbound_read::InboundRead,
     transmit::{Response, Transmitter},
 };
 use crate::{
-    ddp::{QueueNumber, Stag, TaggedReceiver, TaggedSegment, UntaggedReceiver, UntaggedSegment},
+    ddp::{
+        HeaderCopy, QueueNumber, Stag, TaggedReceiver, TaggedSegment, UntaggedReceiver,
+        UntaggedSegment,
+    },
     error::WireError,
     mpa::Decoder,
     rdmap::{
@@ -82,6 +86,11 @@ impl Receiver {
     /// Returns whether an FPDU has been received.
     pub(super) const fn has_received(&self) -> bool {
         self.fpdus > 0
+    }
+
+    /// Returns whether a Send or Write has begun whose last segment has not come.
+    pub(super) const fn is_in_message(&self) -> bool {
+        self.sends.is_in_message() || self.writes.is_in_message()
     }
 
     /// Handles the FPDUs that end in `input`, up to one after which its caller has something to do.
@@ -156,7 +165,8 @@ impl Receiver {
                 (placed, Handled::MaySend)
             }
             Ok(Inbound::ReadRequest { segment, request }) => {
-                let taken = self.read_request(objects, id, transmitter, &segment, request);
+                let read = InboundRead { header: HeaderCopy::of(ulpdu), request };
+                let taken = self.read_request(objects, id, transmitter, &segment, read);
                 (taken.map_err(Fault::from), Handled::MaySend)
             }
             Ok(Inbound::Terminate { segment: _, payload }) => {
@@ -173,7 +183,7 @@ impl Receiver {
             Ok(()) => Ok(handled),
             Err(Fault { error, receive_status }) => {
                 let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
-                Err(Box::new(Failure { terminate, receive_status }))
+                Err(Box::new(Failure { terminate, receive_status, truncation: None }))
             }
         }
     }
@@ -216,7 +226,7 @@ impl Receiver {
         id: QpId,
         transmitter: &mut Transmitter,
         segment: &UntaggedSegment,
-        request: ReadRequest,
+        read: InboundRead,
     ) -> Result<(), WireError> {
         if transmitter.inbound_reads() >= self.inbound_reads_max {
             // RFC 5040 has no code for it; siw sends this one.
@@ -227,15 +237,15 @@ impl Receiver {
             .accept(segment, READ_REQUEST_OCTETS, capacity)
             .map_err(|error| error.wire())?;
         // RDM-5.2.1-6: an empty read's source is not looked at.
-        if let (Some(qp), 1..) = (objects.qps.get(id), request.octets) {
-            let ReadRequest { source_stag, source_offset, octets, .. } = request;
+        if let (Some(qp), 1..) = (objects.qps.get(id), read.request.octets) {
+            let ReadRequest { source_stag, source_offset, octets, .. } = read.request;
             let right = Access::REMOTE_READ;
             objects
                 .regions
                 .access(qp.pd, source_stag.0, source_offset.0, octets, right)
                 .map_err(AccessError::read_request)?;
         }
-        transmitter.respond(request);
+        transmitter.respond(read);
         Ok(())
     }
 

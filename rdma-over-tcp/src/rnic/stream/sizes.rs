@@ -95,7 +95,7 @@ fn whole_trailer(filled: usize, emss: usize, ulpdu: usize) -> usize {
     }
 }
 
-/// The largest ULPDU whose FPDU fits into `room` bytes; 0 when none does (RFC 5044 4.5, without its minimum).
+/// The largest ULPDU whose FPDU fits into `room` bytes; 0 when none does (RFC 5044 §4.5, without its minimum).
 fn ulpdu_room(room: usize, markers: bool) -> usize {
     let markers = if markers { 4 * (room / 512 + 1) } else { 0 };
     room.saturating_sub(6 + markers + room % 4).min(MULPDU_MAX.into())

@@ -1,4 +1,4 @@
-//! MPA start-up on a stream (RFC 5044 7.1, RFC 6581 9).
+//! MPA start-up on a stream (RFC 5044 §7.1, RFC 6581 §9).
 
 use alloc::boxed::Box;
 use core::{net::SocketAddr, sync::atomic::Ordering};
@@ -77,7 +77,8 @@ impl Stream {
                 Ok(None) => {}
                 Ok(Some(offer)) => {
                     self.startup_octets.clear();
-                    self.deadline = None; // NDK-CON-6
+                    // NDK-CON-6: a consumer may be slow, but the peer gets an answer.
+                    self.deadline = Some(io.now() + config.accept_timeout);
                     self.phase = Phase::Offered(offer);
                     self.raise_connect_event(objects);
                 }
@@ -132,8 +133,18 @@ impl Stream {
         }
     }
 
+    /// The Request is complete, or will not be.
+    pub(super) fn leave_listener(&mut self, objects: &mut Objects) {
+        if let Some((id, place)) = self.awaiting.take()
+            && let Some(listener) = objects.listeners.get_mut(id)
+        {
+            listener.awaiting.remove(place);
+        }
+    }
+
     /// Hands the request to the consumer, or refuses it (NDK-EP-5, NDK-EP-6).
     fn raise_connect_event(&mut self, objects: &mut Objects) {
+        self.leave_listener(objects);
         let Phase::Offered(offer) = &self.phase else { return };
         let data = ConnectionData {
             limits: offered_limits(objects, offer.peer()),
@@ -180,6 +191,7 @@ impl Stream {
         if let Phase::Offered(offer) = core::mem::replace(&mut self.phase, Phase::Ended) {
             self.frame = Some(offer.reject(limits, private_data));
         }
+        self.deadline = None;
         self.ending = Ending::Fin;
         self.detach();
     }
@@ -196,6 +208,7 @@ impl Stream {
         io: &impl Transport,
         error: StartupError,
     ) {
+        self.leave_listener(objects);
         let outcome = match &error {
             StartupError::Rejected { .. } => ConnectError::Refused,
             _ => ConnectError::Aborted,
@@ -230,7 +243,7 @@ impl Stream {
         }
     }
 
-    /// The Terminate is the first and only FPDU (RFC 6581 9.1, 9.2).
+    /// The Terminate is the first and only FPDU (RFC 6581 §9.1, §9.2).
     fn end_with_terminate(
         &mut self,
         config: &Config,

@@ -2,14 +2,14 @@
 //!
 //! The consumer always sees the same order: the outcome of the request that is to blame, the rest Flushed, then the
 //! disconnect event. The connection itself goes by FIN, so that a Terminate
-//! arrives (RFC 5040 6.2.1), and by RST when the peer does not answer in time.
+//! arrives (RFC 5040 §6.2.1), and by RST when the peer does not answer in time.
 
 use offload_engine::time::Instant;
 
 use super::{Ending, Operation, Phase, Stream, failure::Failure};
 use crate::{
     ddp::{QueueNumber, Segment},
-    error::{ErrorNumber, WireError},
+    error::{EndReason, ErrorNumber, Truncation, WireError},
     rdmap::{Opcode, ReceivedTerminate, Terminate},
     rnic::{
         config::Config,
@@ -42,8 +42,9 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         outcome: Result<(), ConnectError>,
-        error: Option<ErrorNumber>,
+        reason: Option<EndReason>,
     ) {
+        self.leave_listener(objects);
         if let Some(id) = self.connector {
             let state = objects.connectors.get(id).map(|connector| connector.state);
             match state {
@@ -56,7 +57,7 @@ impl Stream {
                     if let Some(qp) = self.qp {
                         objects.break_qp(qp);
                     }
-                    objects.disconnected(id, error);
+                    objects.disconnected(id, reason);
                     objects.connection_ended(id, outcome);
                 }
                 // A reset instead of a Reply is how a peer without MPA refuses.
@@ -97,7 +98,8 @@ impl Stream {
         io: &impl Transport,
         failure: Failure,
     ) {
-        let Failure { terminate, receive_status } = failure;
+        let reason = failure.reason();
+        let Failure { terminate, receive_status, truncation: _ } = failure;
         let error = terminate.map(|terminate| terminate.number);
         if let Some(id) = self.qp {
             if let Some(status) = receive_status {
@@ -110,7 +112,7 @@ impl Stream {
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.abandon(terminate);
         }
-        self.end_connector(objects, Err(ConnectError::Aborted), error);
+        self.end_connector(objects, Err(ConnectError::Aborted), reason);
         if !matches!(self.ending, Ending::Done | Ending::Abort) {
             self.ending = Ending::Fin;
         }
@@ -138,7 +140,7 @@ impl Stream {
         self.fail(objects, config, io, Failure::new(terminate));
     }
 
-    /// The peer has sent a Terminate: nothing more is sent (RFC 5040 5.4).
+    /// The peer has sent a Terminate: nothing more is sent (RFC 5040 §5.4).
     pub(super) fn terminated(
         &mut self,
         objects: &mut Objects,
@@ -147,7 +149,7 @@ impl Stream {
         received: Option<&ReceivedTerminate>,
     ) {
         let terminate = received.map(ReceivedTerminate::meant);
-        let error = terminate.map(|terminate| terminate.number);
+        let reason = terminate.map(|terminate| EndReason::Error(terminate.number));
         if let (Some(id), Phase::Operating(operation)) = (self.qp, &mut self.phase) {
             if let Some(qp) = objects.qps.get_mut(id) {
                 qp.stats.terminates_in += 1;
@@ -157,15 +159,24 @@ impl Stream {
             }
             operation.transmitter.abandon(None);
         }
-        self.end_connector(objects, Err(ConnectError::Aborted), error);
+        self.end_connector(objects, Err(ConnectError::Aborted), reason);
         if !matches!(self.ending, Ending::Done | Ending::Abort) {
             self.ending = Ending::Fin;
         }
         self.deadline = Some(io.now() + config.terminate_timeout);
     }
 
-    /// The peer's FIN (NDK-DISC-2): an event, but nothing is flushed.
-    pub(super) fn peer_closed(&mut self, objects: &mut Objects, config: &Config) {
+    /// The peer's FIN. Behind a whole message it is an event, but nothing is flushed (NDK-DISC-2). Elsewhere it is an
+    /// error (MPA-7.2-1, DDP-3-9): what the peer meant to send is lost.
+    pub(super) fn peer_closed(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &impl Transport,
+    ) {
+        if let Some(truncation) = self.truncation() {
+            return self.fail(objects, config, io, Failure::truncated(truncation));
+        }
         let state = self
             .connector
             .and_then(|id| objects.connectors.get(id))
@@ -189,9 +200,20 @@ impl Stream {
         }
     }
 
+    /// Where a FIN would cut the peer's stream off now; `None`: it may end here, or has failed before.
+    fn truncation(&self) -> Option<Truncation> {
+        let (Phase::Operating(operation), Some(_)) = (&self.phase, self.qp) else { return None };
+        let Operation { decoder, receiver, transmitter, .. } = &**operation;
+        if !decoder.is_between_fpdus() {
+            return Some(Truncation::Fpdu);
+        }
+        let is_in_message = receiver.is_in_message() || transmitter.is_in_response();
+        is_in_message.then_some(Truncation::Message)
+    }
+
     /// The connection is gone without a Terminate.
     pub(crate) fn lost(&mut self, objects: &mut Objects, error: ConnectError) {
-        self.end_connector(objects, Err(error), Some(WireError::MpaConnectionLost.number()));
+        self.end_connector(objects, Err(error), Some(WireError::MpaConnectionLost.into()));
         self.phase = Phase::Ended;
         self.deadline = None;
     }
@@ -199,8 +221,13 @@ impl Stream {
     /// The deadline has passed.
     pub(crate) fn expire(&mut self, objects: &mut Objects) {
         self.deadline = None;
-        let error = Some(WireError::MpaConnectionLost.number());
-        self.end_connector(objects, Err(ConnectError::TimedOut), error);
+        if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {
+            // The consumer has not answered.
+            objects.connection_failed(id, ConnectError::TimedOut);
+            return self.refuse();
+        }
+        let reason = Some(WireError::MpaConnectionLost.into());
+        self.end_connector(objects, Err(ConnectError::TimedOut), reason);
         self.abort();
         self.ending = Ending::Abort;
     }
@@ -230,7 +257,7 @@ fn blame(objects: &mut Objects, id: QpId, operation: &Operation, terminate: &Ter
     };
     let is_read = |request: &WorkRequest| matches!(request.kind, Kind::Read { .. });
     // No match: the request has completed already, and there is nothing to fail.
-    match terminate.segment {
+    match terminate.segment() {
         Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
             let stag = segment.stag;
             find(&|request| matches!(request.kind, Kind::Write { to } if to.stag == stag))

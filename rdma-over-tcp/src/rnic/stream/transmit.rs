@@ -25,6 +25,7 @@ use offload_engine::memory::{Piece, Span};
 
 use super::{
     failure::Failure,
+    inbound_read::InboundRead,
     sizes::{self, Limits, ulpdu_max},
 };
 use crate::{
@@ -114,7 +115,7 @@ enum Source {
     Send { kind: SendKind, msn: Msn },
     Write { stag: Stag, offset: TaggedOffset },
     Read { msn: Msn, request: ReadRequest },
-    Response(ReadRequest),
+    Response(InboundRead),
 }
 
 impl Source {
@@ -136,7 +137,7 @@ impl Source {
             Self::Send { kind, msn } => send_header(last, kind, msn, offset),
             Self::Write { stag, offset } => write_header(last, stag, at(offset)),
             Self::Read { msn, request } => read_request_header(msn, &request),
-            Self::Response(request) => {
+            Self::Response(InboundRead { request, .. }) => {
                 read_response_header(last, request.sink_stag, at(request.sink_offset))
             }
         }
@@ -172,7 +173,7 @@ pub(super) struct Transmitter {
     /// Payload of one FPDU.
     cut: Vec<Span>,
     /// Reads of the peer that wait for their response, oldest first.
-    responses: VecDeque<ReadRequest>,
+    responses: VecDeque<InboundRead>,
     /// Own requests that await their response, oldest first.
     pub(super) outstanding: VecDeque<Outstanding>,
     rtr: Option<RtrKind>,
@@ -217,13 +218,20 @@ impl Transmitter {
     }
 
     /// A Read Request of the peer was delivered; its response takes its turn.
-    pub(super) fn respond(&mut self, request: ReadRequest) {
-        self.responses.push_back(request);
+    pub(super) fn respond(&mut self, read: InboundRead) {
+        self.responses.push_back(read);
     }
 
     /// Reads of the peer that are being served.
     pub(super) fn inbound_reads(&self) -> usize {
         self.responses.len() + usize::from(self.is_cutting_response())
+    }
+
+    /// Returns whether a response to a Read of ours has begun whose last segment has not come.
+    pub(super) fn is_in_response(&self) -> bool {
+        self.outstanding.front().is_some_and(|oldest| match &oldest.response {
+            Response::Read(pending) => pending.is_in_message(),
+        })
     }
 
     /// Returns whether the message in progress needs memory that its owner has withdrawn.
@@ -367,11 +375,11 @@ impl Transmitter {
             };
             let header = source.header(cut.offset, cut.last);
             match *source {
-                Source::Response(request) => {
+                Source::Response(read) => {
                     self.push_response(
                         qp,
                         regions,
-                        request,
+                        read,
                         &header,
                         (cut.offset, cut.octets),
                         train,
@@ -407,11 +415,10 @@ impl Transmitter {
                 return Ok(started);
             }
         }
-        let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
+        let Some(read) = self.responses.pop_front() else { return Ok(Started::Nothing) };
         self.was_response = true;
-        let segmenter = Segmenter::new(request.octets);
-        self.message =
-            Some(Message { source: Source::Response(request), segmenter, is_copied: true });
+        let segmenter = Segmenter::new(read.request.octets);
+        self.message = Some(Message { source: Source::Response(read), segmenter, is_copied: true });
         Ok(Started::Begun)
     }
 
@@ -587,7 +594,7 @@ impl Transmitter {
         &mut self,
         qp: &Qp,
         regions: &Regions,
-        request: ReadRequest,
+        read: InboundRead,
         header: &[u8],
         (offset, octets): (u32, u32),
         train: &mut Train<impl GatherList<Payload = Span>>,
@@ -596,13 +603,13 @@ impl Transmitter {
             self.push_header(train, header);
             return Ok(());
         }
-        let ReadRequest { source_stag, source_offset, .. } = request;
+        let ReadRequest { source_stag, source_offset, .. } = read.request;
         // The request was checked as a whole: the sum does not wrap.
         let address = source_offset.0.wrapping_add(u64::from(offset));
         let region = &mut self.response_region;
         let granted = regions
             .access_again(region, qp.pd, source_stag.0, address, octets, Access::REMOTE_READ)
-            .map_err(|error| Failure::new(Terminate::new(error.read_request())))?;
+            .map_err(|error| read.failed(error.read_request(), offset))?;
         let Self { encoder, slab, .. } = self;
         let octets = octets as usize;
         let mut fpdu = encoder.begin(header, octets, octets, slab, &mut train.list);

@@ -11,7 +11,7 @@ use flue_node::OpenLinks;
 use host_stack::node::{Node, Progress, WaitError};
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, AdapterCore, Connector, Listener, NtStatus, Qp, ReadLimit,
-    blocking::{Begun, CallError, Ended, Wait, call},
+    blocking::{Begun, CallError, Ended, Wait, call, turn_away},
 };
 
 use crate::{
@@ -189,8 +189,11 @@ impl PerfNode {
         let mut listeners = Vec::new();
         for (queue, adapter) in self.adapters.iter().enumerate() {
             let sender = sender.clone();
-            // Who finds the channel full is dropped unanswered, and times out.
-            let event = move |connector| drop(sender.try_send(Came { queue, connector }));
+            let event = move |connector| {
+                if let Err(refused) = sender.try_send(Came { queue, connector }) {
+                    turn_away(&refused.into_inner().connector, b"flue perf: busy");
+                }
+            };
             let listener = checked("create a listener", adapter.create_listener(event))?;
             let local = SocketAddr::from(([0, 0, 0, 0], port));
             call(&mut &*self, &format!("listen on port {port}"), |done| {

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use rdma_over_tcp::ndk::{Connector, NtStatus, blocking::Begun};
+use rdma_over_tcp::ndk::{
+    Connector, NtStatus,
+    blocking::{Begun, turn_away},
+};
 
 use super::{
     bandwidth::{self, Halves},
@@ -74,7 +77,7 @@ fn next_client(
             Ok(_) => Failure::work("a connection for data of a session that is over"),
             Err(failure) => failure,
         };
-        turn_away(&came.connector, "flue perf: not a client");
+        turn_away(&came.connector, b"flue perf: not a client");
         console.remark(format_args!("turned away: {why}"));
     }
 }
@@ -142,12 +145,6 @@ fn opening_of(connector: &Connector) -> Result<Opening, Failure> {
     Opening::decode(&octets[..length.min(OPENING_BYTES)])
 }
 
-fn turn_away(connector: &Connector, reason: &str) {
-    // A peer that has gone meanwhile needs no answer.
-    let _ = connector.reject(reason.as_bytes());
-    let _ = connector.close(|| {});
-}
-
 /// What the client wants, one message after the other.
 fn converse(session: &mut Session<'_>, key: u64, incoming: &Receiver<Came>) -> Result<(), Failure> {
     let mut turn = Turn::default();
@@ -192,8 +189,12 @@ fn accept_lanes(
         let host = session.dialogue.host;
         let waited = host.wait(Some(ANSWER_LIMIT), || {
             let settled = pending.iter().any(|begun| begun.status().is_some());
-            (settled || !incoming.is_empty()).then_some(())
+            let has_left = session.dialogue.ended.reason().is_some();
+            (settled || has_left || !incoming.is_empty()).then_some(())
         })?;
+        if session.dialogue.ended.reason().is_some() {
+            return Err(session.dialogue.silent());
+        }
         if waited.is_none() || Instant::now() > until {
             return Err(Failure::work(format!("{done} of {wanted} connections have come")));
         }
@@ -203,7 +204,7 @@ fn accept_lanes(
                     pending.extend(session.accept_lane(index as usize, one)?);
                     came += 1;
                 }
-                _ => turn_away(&one.connector, "flue perf: busy"),
+                _ => turn_away(&one.connector, b"flue perf: busy"),
             }
         }
         let mut failed = None;

@@ -8,7 +8,8 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Connector, Cq, Data, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits,
+    Connector, Cq, Data, DisconnectReason, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
+    QpLimits,
     blocking::{Begun, Ended},
 };
 
@@ -168,7 +169,7 @@ impl<'n> Dialogue<'n> {
         }
     }
 
-    fn silent(&self) -> Failure {
+    pub(super) fn silent(&self) -> Failure {
         match self.ended.reason() {
             Some(reason) => cut_off(reason),
             None => {
@@ -210,7 +211,7 @@ fn failed(result: &NdkResultEx, ended: &Ended) -> Failure {
 fn cut_off(reason: u32) -> Failure {
     let why = match reason {
         0 => String::new(),
-        code => format!(" (layer, type, code {code:#06x})"),
+        code => format!(": {}", DisconnectReason(code)),
     };
     Failure::work(format!("the peer has ended the connection in the middle{why}"))
 }

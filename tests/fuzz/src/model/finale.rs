@@ -18,7 +18,7 @@ const COALESCED: usize = 8;
 /// The honest peer's side of our stream.
 struct Listener {
     /// It has everything before; it keeps nothing behind a hole, whatever its forged SACK blocks said
-    /// (RFC 2018 s8 allows that, and the sender has to live with it).
+    /// (RFC 2018 §8 allows that, and the sender has to live with it).
     next: u64,
     answer: bool,
 }

@@ -74,9 +74,9 @@ impl World {
         self.feed(&segment);
         let upload = segment.flags.contains(Flags::URG) && verdict == Verdict::Take;
         self.drain_events();
-        // In TIME_WAIT it ends the connection without a word (RFC 9293 s3.10.7.4, second).
+        // In TIME_WAIT it ends the connection without a word (RFC 9293 §3.10.7.4, second).
         let closed = self.info().phase == TcpPhase::Closed;
-        assert!(!reset || closed, "a RST at RCV.NXT was ignored (RFC 5961 s3.2)");
+        assert!(!reset || closed, "a RST at RCV.NXT was ignored (RFC 5961 §3.2)");
         assert!(!upload || self.end.is_some(), "urgent data was ignored (CH-EVT-1)");
         if self.end.is_none() {
             self.check_received(&placed, verdict, before);
@@ -108,7 +108,7 @@ impl World {
             && start <= edge.cast_signed()
         {
             // A peer that has ended its stream names no place behind the end: the window that it
-            // advertises there would count for ever (RFC 9293 s3.10.7.4, SND.WL1).
+            // advertises there would count for ever (RFC 9293 §3.10.7.4, SND.WL1).
             start = fin.cast_signed() + 1;
         }
         let flight = self.snd_max - self.una;
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// RFC 9293 s3.10.7.4, RFC 5961 s5.2, RFC 7323 s5.3.
+    /// RFC 9293 §3.10.7.4, RFC 5961 §5.2, RFC 7323 §5.3.
     fn judge(&self, placed: &Placed) -> Verdict {
         let Placed { start, end, ack, flags, stamp, window: _ } = *placed;
         let (nxt, edge) = (self.rcv_nxt().cast_signed(), self.edge.cast_signed());
@@ -174,7 +174,7 @@ impl World {
         let repeated = placed.end >= 0 && self.fin == Some(at);
         let first =
             verdict == Verdict::Take && self.fin.is_none() && at >= self.highest && at < self.edge;
-        // Behind the edge it does not count (RFC 9293 s3.10.7.4, first), and comes again.
+        // Behind the edge it does not count (RFC 9293 §3.10.7.4, first), and comes again.
         let outside = verdict == Verdict::Take && at > self.edge;
         if first {
             self.fin = Some(at);
@@ -185,7 +185,7 @@ impl World {
 
     fn stamp(&mut self, forged: &Forged, verdict: Verdict) -> Option<Timestamps> {
         if !self.setup.timestamps {
-            // Not negotiated: to be ignored (RFC 7323 s3.2).
+            // Not negotiated: to be ignored (RFC 7323 §3.2).
             return (forged.stamp == Stamp::Late).then_some(Timestamps { value: 1, echo: 1 });
         }
         if forged.stamp == Stamp::Ahead && !self.jumped && verdict != Verdict::Never {
@@ -244,7 +244,7 @@ impl World {
         (0..i32::from(forged.blocks.min(4))).map(block).collect()
     }
 
-    /// In-order text of an acceptable segment is taken (RFC 9293 s3.10.7.4, seventh).
+    /// In-order text of an acceptable segment is taken (RFC 9293 §3.10.7.4, seventh).
     fn check_received(&mut self, placed: &Placed, verdict: Verdict, before: u64) {
         let nxt = self.rcv_nxt();
         assert!(nxt >= before, "RCV.NXT moves back");

@@ -315,7 +315,7 @@ impl World {
                     self.peer_closed = true;
                 }
                 Event::Reset => {
-                    // RFC 5961 s3.2.
+                    // RFC 5961 §3.2.
                     assert!(self.licence.reset, "reset without a RST at RCV.NXT");
                     self.end = Some(End::Reset);
                 }
@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// RFC 9293 s3.8.1, s3.8.6.1: nothing that the peer owes an answer to may wait for ever.
+    /// RFC 9293 §3.8.1, §3.8.6.1: nothing that the peer owes an answer to may wait for ever.
     fn check_timers(&self) {
         let owed = self.requests.end() > self.una;
         if !owed || self.end.is_some() {

@@ -28,7 +28,7 @@ impl World {
             assert!(start >= una.cast_signed(), "acknowledged bytes are sent again: {transmit:?}");
             self.check_data(transmit, start.cast_unsigned(), fin, super_segment_max);
         } else {
-            // An acknowledgement, or an empty probe one byte back (RFC 9293 s3.8.4).
+            // An acknowledgement, or an empty probe one byte back (RFC 9293 §3.8.4).
             let legal = start >= una.cast_signed() - 1 && start <= self.snd_max.cast_signed();
             assert!(legal, "{start} is not in [{una} - 1, {}]", self.snd_max);
         }
@@ -47,7 +47,7 @@ impl World {
         assert_eq!(transmit.mss, self.mss());
         assert_eq!(transmit.retransmission, start < self.snd_max, "{transmit:?}");
         if end > self.snd_max {
-            // RFC 9293 s3.8.6: new data stays in the window, but for the byte of a probe.
+            // RFC 9293 §3.8.6: new data stays in the window, but for the byte of a probe.
             let probe = self.wnd == 0 && start == self.una && end == start + 1;
             let edge = self.una + self.wnd;
             assert!(probe || end <= edge, "{start}..{end} is beyond the edge {edge}");
@@ -70,7 +70,7 @@ impl World {
         let expected = SeqNum(self.setup.remote_isn) + nxt as u32;
         assert_eq!(transmit.ack, expected, "the acknowledgement is RCV.NXT");
         let edge = nxt + (u64::from(transmit.window) << self.setup.scale);
-        // RFC 7323 s2.4: less than a unit of the scale may be retracted, if what was ever told is honoured.
+        // RFC 7323 §2.4: less than a unit of the scale may be retracted, if what was ever told is honoured.
         let unit = 1 << self.setup.scale;
         assert!(edge + unit > self.edge, "the right edge moves left by {} bytes", self.edge - edge);
         self.edge = self.edge.max(edge);
@@ -89,13 +89,13 @@ impl World {
             return;
         }
         assert!(self.setup.sack, "SACK was not negotiated");
-        // RFC 2018 s3: what fits beside timestamps.
+        // RFC 2018 §3: what fits beside timestamps.
         assert!(blocks.len() <= 4 - usize::from(self.setup.timestamps));
         let places: Vec<_> = blocks.iter().map(|block| self.locate(block)).collect();
         let nxt = self.rcv_nxt().cast_signed();
         for (index, &(start, end)) in places.iter().enumerate() {
             assert!(start < end, "an empty block: {blocks:?}");
-            // RFC 2883 s4: the first may report a duplicate.
+            // RFC 2883 §4: the first may report a duplicate.
             let inside_next = places.get(1).is_some_and(|&(from, to)| from <= start && end <= to);
             if index == 0 && (end <= nxt || inside_next) {
                 assert!(end <= self.edge.cast_signed());
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// RFC 3168 s6.1.2 to s6.1.6: only new data is ECN-capable and says CWR; an echo has a cause.
+    /// RFC 3168 §6.1.2 to §6.1.6: only new data is ECN-capable and says CWR; an echo has a cause.
     fn check_ecn(&self, transmit: &Transmit) {
         let probe = self.wnd == 0;
         let fresh = transmit.payload_len > 0 && !transmit.retransmission && !probe;

@@ -22,7 +22,7 @@ impl Connection {
             let window = u64::from(packet.window) << agreed.their_scale;
             self.acknowledged(time_ns, ack, window, is_binding);
         }
-        // With an acknowledgement that is old a segment may be dropped whole (RFC 5961 s5.2; smoltcp always does).
+        // With an acknowledgement that is old a segment may be dropped whole (RFC 5961 §5.2; smoltcp always does).
         let una = self.sending.una;
         let is_old = packet.ack.is_some_and(|ack| unwrap(self.sending.max, ack) < una);
         self.note_marks(time_ns, start, packet, is_binding && !is_old);
@@ -43,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Whether no timestamp that the host may have seen makes this one old (RFC 7323 s5.3).
+    /// Whether no timestamp that the host may have seen makes this one old (RFC 7323 §5.3).
     fn stamp_arrived(&mut self, packet: &Packet<'_>) -> bool {
         let Some((value, _)) = packet.timestamps else { return true };
         let stamps = &mut self.stamps;
@@ -59,7 +59,7 @@ impl Connection {
         is_young
     }
 
-    /// Whether RFC 9293 s3.10.7.4 accepts it, whatever of the others the host has looked at.
+    /// Whether RFC 9293 §3.10.7.4 accepts it, whatever of the others the host has looked at.
     fn is_acceptable(&self, start: u64, packet: &Packet<'_>) -> bool {
         let receiving = &self.receiving;
         let end = start + packet.sequence_len();
@@ -86,7 +86,7 @@ impl Connection {
         }
     }
 
-    /// RFC 3168 s6.1.3: marks count on data; CWR comes on new data and ends the echo. A host with several queues may
+    /// RFC 3168 §6.1.3: marks count on data; CWR comes on new data and ends the echo. A host with several queues may
     /// read frames of one moment in another order, and one that changes hands holds frames back: the echo is due once
     /// the marked bytes are acknowledged.
     fn note_marks(&mut self, time_ns: u64, start: u64, packet: &Packet<'_>, is_binding: bool) {

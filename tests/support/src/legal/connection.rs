@@ -219,7 +219,7 @@ impl Connection {
             their_scale: scales.1,
             sack: ours.sack && theirs.sack,
             timestamps: ours.timestamps && theirs.timestamps,
-            // RFC 3168 s6.1.1.
+            // RFC 3168 §6.1.1.
             ecn: offer.ece && offer.cwr && answer.ece && !answer.cwr,
         })
     }

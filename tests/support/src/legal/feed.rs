@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Monitor, Way};
 
-/// Block type of draft-ietf-opsawg-pcapng s4.3, and its option with the direction.
+/// Block type of draft-ietf-opsawg-pcapng §4.3, and its option with the direction.
 const ENHANCED_PACKET: u32 = 6;
 const EPB_FLAGS: u16 = 2;
 /// Octets of an enhanced packet block before the frame, and of any block around its body.

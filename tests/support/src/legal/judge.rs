@@ -9,7 +9,7 @@ type Wrong = (Clause, String);
 
 /// How far the clock of timestamps may be from the capture's beside [`Rules::lag`]: a tick on either side.
 const CLOCK_SLACK_MS: u64 = 2;
-/// MSS of a peer that names none, IPv4 and IPv6 (RFC 9293 s3.7.1).
+/// MSS of a peer that names none, IPv4 and IPv6 (RFC 9293 §3.7.1).
 const MSS_DEFAULT: [u16; 2] = [536, 1220];
 
 fn ensure(is_legal: bool, clause: Clause, detail: impl FnOnce() -> String) -> Result<(), Wrong> {
@@ -97,7 +97,7 @@ impl Connection {
             return wrong("a SYN with data or FIN".into());
         }
         if let Some(ours) = self.ours {
-            // RFC 3168 s6.1.1.1: one that is repeated may give up ECN. Simultaneous open adds an ACK.
+            // RFC 3168 §6.1.1.1: one that is repeated may give up ECN. Simultaneous open adds an ACK.
             let same = Syn { ece: ours.ece, cwr: ours.cwr, has_ack: ours.has_ack, ..syn };
             if same != ours {
                 return wrong(format!("{ours:?} became {syn:?}"));
@@ -121,7 +121,7 @@ impl Connection {
         let (una, max) = (sending.una_known, sending.max);
         let start = unwrap(max, packet.seq);
         let end = start + packet.payload.len() as u64;
-        // A keep-alive probe may hold one byte of anything (RFC 9293 s3.8.4); what it may know is acknowledged.
+        // A keep-alive probe may hold one byte of anything (RFC 9293 §3.8.4); what it may know is acknowledged.
         let is_probe = start + 1 == end && (end == una || end == sending.una);
         if !packet.fin && (end == start || is_probe) {
             ensure(start + 1 >= una && start <= max, Clause::Sequence, || {
@@ -332,7 +332,7 @@ impl Connection {
             if start >= end || end > receiving.edge {
                 return wrong(format!("{start}..{end}, and the window ends at {}", receiving.edge));
             }
-            // RFC 2883 s4: the first block may report a duplicate, below SEG.ACK or within the second.
+            // RFC 2883 §4: the first block may report a duplicate, below SEG.ACK or within the second.
             let second = blocks.get(1).copied().unwrap_or_default();
             let is_within = second.0 <= start && end <= second.1;
             if index == 0 && (end <= ack || is_within) {
@@ -367,11 +367,11 @@ impl Connection {
                 false => wrong("it was not agreed on"),
             };
         }
-        // RFC 3168 s6.1.4 to s6.1.6.
+        // RFC 3168 §6.1.4 to §6.1.6.
         if bits == CE || bits != NOT_ECT && kind != Kind::New {
             return wrong("ECN-capable, and no new data");
         }
-        // For whatever reason the congestion window was reduced (s6.1.2).
+        // For whatever reason the congestion window was reduced (§6.1.2).
         if packet.cwr && kind != Kind::New {
             return wrong("CWR without new data");
         }

@@ -65,53 +65,53 @@ pub struct Rules {
     /// earlier moment is known.
     pub lag: Duration,
     /// Whether it reads frames in the order in which they come. Those that take another queue's way may be overtaken by
-    /// duplicates, behind which data are old, and their acknowledgement need not be taken (RFC 9293 s3.10.7.4).
+    /// duplicates, behind which data are old, and their acknowledgement need not be taken (RFC 9293 §3.10.7.4).
     pub in_order: bool,
     /// Whether it may send RST on a connection that is not over.
     pub resets: bool,
-    /// Whether it may echo the timestamp of whatever has come last, as smoltcp does (RFC 7323 s4.3 says which).
+    /// Whether it may echo the timestamp of whatever has come last, as smoltcp does (RFC 7323 §4.3 says which).
     pub like_smoltcp: bool,
 }
 
 /// What a segment can violate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Clause {
-    /// Both checksums are right, no reserved bit and no URG is set, ACK is (RFC 9293 s3.1, s3.10).
+    /// Both checksums are right, no reserved bit and no URG is set, ACK is (RFC 9293 §3.1, §3.10).
     Header,
-    /// A SYN keeps its ISN and options; nothing but RST comes before it (RFC 9293 s3.5).
+    /// A SYN keeps its ISN and options; nothing but RST comes before it (RFC 9293 §3.5).
     Handshake,
     /// SEG.SEQ is at or after SND.UNA (one before it: a probe), and new bytes follow the sent ones without a gap
-    /// (RFC 9293 s3.4).
+    /// (RFC 9293 §3.4).
     Sequence,
-    /// A byte never changes (RFC 9293 s3.4).
+    /// A byte never changes (RFC 9293 §3.4).
     Content,
-    /// The FIN keeps its place, and no byte comes after it (RFC 9293 s3.6).
+    /// The FIN keeps its place, and no byte comes after it (RFC 9293 §3.6).
     Fin,
-    /// No byte beyond the peer's window, except the one that probes a closed window (RFC 9293 s3.8.6).
+    /// No byte beyond the peer's window, except the one that probes a closed window (RFC 9293 §3.8.6).
     PeerWindow,
-    /// No more in a segment than the peer's MSS and the link allow (RFC 9293 s3.7.1, RFC 6691).
+    /// No more in a segment than the peer's MSS and the link allow (RFC 9293 §3.7.1, RFC 6691).
     SegmentSize,
-    /// SEG.ACK never goes back and is never beyond what has come (RFC 9293 s3.4).
+    /// SEG.ACK never goes back and is never beyond what has come (RFC 9293 §3.4).
     Acknowledgement,
-    /// The right window edge moves left by less than a unit of the scale (RFC 7323 s2.4), which also fixes the
+    /// The right window edge moves left by less than a unit of the scale (RFC 7323 §2.4), which also fixes the
     /// scale.
     RightEdge,
     /// The window is at most what the host was configured for.
     WindowLimit,
-    /// Timestamps on all segments or on none, TSval never goes back and counts milliseconds (RFC 7323 s3.2, s5.4).
+    /// Timestamps on all segments or on none, TSval never goes back and counts milliseconds (RFC 7323 §3.2, §5.4).
     Timestamps,
-    /// TSecr is a TSval that has come, and never older than one before (RFC 7323 s4.3).
+    /// TSecr is a TSval that has come, and never older than one before (RFC 7323 §4.3).
     Echo,
-    /// SACK blocks were agreed on and name what has come (RFC 2018 s4, RFC 2883 s4).
+    /// SACK blocks were agreed on and name what has come (RFC 2018 §4, RFC 2883 §4).
     Sack,
-    /// What a SACK block has named is acknowledged with what leads up to it (RFC 2018 s8).
+    /// What a SACK block has named is acknowledged with what leads up to it (RFC 2018 §8).
     Reneging,
-    /// TTL, DSCP and addresses stay, DF is set (RFC 1191 s3, RFC 6864 s4.1).
+    /// TTL, DSCP and addresses stay, DF is set (RFC 1191 §3, RFC 6864 §4.1).
     Ip,
-    /// ECN bits where RFC 3168 s6.1 has them, and echoes of what has come.
+    /// ECN bits where RFC 3168 §6.1 has them, and echoes of what has come.
     Ecn,
     /// RST although nobody asked for it. What comes for a connection that both have closed is answered so (RFC 9293
-    /// s3.10.7.1).
+    /// §3.10.7.1).
     Reset,
 }
 

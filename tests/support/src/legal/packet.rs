@@ -16,7 +16,7 @@ pub type Mac = [u8; 6];
 pub(super) struct IpHeader {
     pub(super) ttl: u8,
     pub(super) dscp: u8,
-    /// The two ECN bits (RFC 3168 s5).
+    /// The two ECN bits (RFC 3168 §5).
     pub(super) ecn: u8,
     /// True for IPv6, which routers never fragment.
     pub(super) dont_fragment: bool,
@@ -157,7 +157,7 @@ fn network(
     }
 }
 
-/// Whether two checksums are the same. One's complement has two zeros (RFC 1071 s2).
+/// Whether two checksums are the same. One's complement has two zeros (RFC 1071 §2).
 fn is_same(a: u16, b: u16) -> bool {
     a % 0xffff == b % 0xffff
 }

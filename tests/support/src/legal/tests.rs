@@ -267,7 +267,7 @@ fn a_conversation_is_legal_in_both_families() {
     }
 }
 
-// RFC 9293 s3.1, s3.10.
+// RFC 9293 §3.1, §3.10.
 #[test]
 fn headers() {
     for flags in ["U", "N"] {
@@ -281,7 +281,7 @@ fn headers() {
     });
 }
 
-// RFC 1071 s2: the checksum of what adds up to nothing is 0 or 0xffff.
+// RFC 1071 §2: the checksum of what adds up to nothing is 0 or 0xffff.
 #[test]
 fn both_zeros_are_checksums() {
     const CHECKSUM: std::ops::Range<usize> = 50..52;
@@ -299,7 +299,7 @@ fn both_zeros_are_checksums() {
     }
 }
 
-// RFC 9293 s3.5.
+// RFC 9293 §3.5.
 #[test]
 fn handshakes() {
     let mut again = ours("S", 0, 0, &[]);
@@ -331,7 +331,7 @@ fn handshakes() {
     }
 }
 
-// RFC 9293 s3.4.
+// RFC 9293 §3.4.
 #[test]
 fn sequence_numbers() {
     let data = [7; 100];
@@ -412,7 +412,7 @@ fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
     }
 }
 
-// RFC 9293 s3.10.7.4: data that may have been old when they were read need not have acknowledged anything.
+// RFC 9293 §3.10.7.4: data that may have been old when they were read need not have acknowledged anything.
 #[test]
 fn a_host_of_several_queues_may_read_in_another_order() {
     for in_order in [true, false] {
@@ -438,7 +438,7 @@ fn content() {
     });
 }
 
-// RFC 9293 s3.6.
+// RFC 9293 §3.6.
 #[test]
 fn fins() {
     let counts = legal(PLAIN, |trace| {
@@ -463,7 +463,7 @@ fn fins() {
     });
 }
 
-// RFC 9293 s3.8.6.
+// RFC 9293 §3.8.6.
 #[test]
 fn the_peers_window() {
     legal(PLAIN, |trace| {
@@ -514,7 +514,7 @@ fn segment_sizes() {
     violates(Clause::SegmentSize, ALL, |trace| trace.sent(ours("", 1, 1, &[7; 1449])));
 }
 
-// RFC 9293 s3.4.
+// RFC 9293 §3.4.
 #[test]
 fn acknowledgements() {
     legal(PLAIN, |trace| {
@@ -538,7 +538,7 @@ fn acknowledgements() {
     }
 }
 
-// RFC 7323 s2.4.
+// RFC 7323 §2.4.
 #[test]
 fn the_right_edge() {
     let unit = 1 << OUR_SCALE;
@@ -566,7 +566,7 @@ fn the_right_edge() {
     });
 }
 
-// RFC 7323 s3.2, s5.4.
+// RFC 7323 §3.2, §5.4.
 #[test]
 fn timestamps() {
     legal(ALL, |trace| trace.sent(ours("", 1, 1, b"a")));
@@ -591,7 +591,7 @@ fn timestamps() {
     }
 }
 
-// RFC 7323 s4.3.
+// RFC 7323 §4.3.
 #[test]
 fn echoes_of_timestamps() {
     let echo = |echo: u32, trace: &mut Trace| {
@@ -615,7 +615,7 @@ fn echoes_of_timestamps() {
     assert_eq!(trace.clauses(), [Clause::Echo]);
 }
 
-// RFC 2018 s4, RFC 2883 s4.
+// RFC 2018 §4, RFC 2883 §4.
 #[test]
 fn sack_blocks() {
     let hole = |trace: &mut Trace| {
@@ -644,7 +644,7 @@ fn sack_blocks() {
     });
 }
 
-// RFC 2018 s8: what was named is kept.
+// RFC 2018 §8: what was named is kept.
 #[test]
 fn reneging() {
     let promise = |trace: &mut Trace| {
@@ -676,7 +676,7 @@ fn ip_headers() {
     });
 }
 
-// RFC 3168 s6.1.
+// RFC 3168 §6.1.
 #[test]
 fn congestion_marks() {
     let capable = |forged: Forged| Forged { ecn: IpEcn::Ect0, ..forged };

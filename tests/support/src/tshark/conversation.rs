@@ -2,7 +2,7 @@
 
 use super::{Fpdu, Pdu, PduKind, Place, Startup, opcode};
 
-/// Octets of a DDP header: RFC 5041 s4.2 and s4.3.
+/// Octets of a DDP header: RFC 5041 §4.2 and §4.3.
 const TAGGED_HEADER_OCTETS: u16 = 14;
 const UNTAGGED_HEADER_OCTETS: u16 = 18;
 
@@ -24,7 +24,7 @@ impl Conversation {
     ///
     /// # Panics
     ///
-    /// When it does not begin with a Request and its Reply (RFC 5044 s7.1.2), or has a second one.
+    /// When it does not begin with a Request and its Reply (RFC 5044 §7.1.2), or has a second one.
     pub fn of(pdus: &[Pdu], connection: u32) -> Self {
         let mut ours = pdus.iter().filter(|pdu| pdu.connection == connection);
         let (Some(first), Some(second)) = (ours.next(), ours.next()) else {
@@ -73,14 +73,14 @@ fn payload_octets(fpdu: &Fpdu, header: u16) -> u32 {
     u32::from(payload.unwrap_or_else(|| panic!("shorter than its header: {fpdu:?}")))
 }
 
-/// RFC 5041 s5.1: per queue the message sequence number starts at 1 and counts messages, the
+/// RFC 5041 §5.1: per queue the message sequence number starts at 1 and counts messages, the
 /// offset counts octets. The Terminate queue has one message at most.
 fn assert_queues_numbered(direction: &[Fpdu]) {
     for of in 0..=2 {
         let (mut next, mut at) = (1u32, 0);
         for fpdu in direction {
             let Place::Untagged { queue, msn, offset } = fpdu.place else { continue };
-            assert!(queue <= 2, "RFC 5040 s4.2 has no queue {queue}");
+            assert!(queue <= 2, "RFC 5040 §4.2 has no queue {queue}");
             if queue != of {
                 continue;
             }
@@ -94,7 +94,7 @@ fn assert_queues_numbered(direction: &[Fpdu]) {
     }
 }
 
-/// RFC 5041 s5.2: the segments of a tagged message follow each other at rising offsets of one
+/// RFC 5041 §5.2: the segments of a tagged message follow each other at rising offsets of one
 /// STag.
 fn assert_tagged_gapless(direction: &[Fpdu]) {
     let mut open: Option<(u32, u64)> = None;
@@ -109,7 +109,7 @@ fn assert_tagged_gapless(direction: &[Fpdu]) {
     assert_eq!(open, None, "the last tagged message was not finished");
 }
 
-/// RFC 5040 s5.2, s5.5.
+/// RFC 5040 §5.2, §5.5.
 fn assert_reads_answered(asks: &[Fpdu], answers: &[Fpdu]) {
     let mut responses = answers.iter().filter(|fpdu| fpdu.opcode == opcode::READ_RESPONSE);
     for request in asks.iter().filter_map(|fpdu| fpdu.read_request) {

@@ -207,15 +207,15 @@ pub struct Pdu {
 /// MPA's two kinds of frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PduKind {
-    /// RFC 5044 s7.1.1, Request.
+    /// RFC 5044 §7.1.1, Request.
     Request(Startup),
-    /// RFC 5044 s7.1.1, Reply.
+    /// RFC 5044 §7.1.1, Reply.
     Reply(Startup),
-    /// RFC 5044 s4.1.
+    /// RFC 5044 §4.1.
     Fpdu(Fpdu),
 }
 
-/// MPA Request or Reply, RFC 5044 s7.1.1.
+/// MPA Request or Reply, RFC 5044 §7.1.1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Startup {
     /// M: the sender wants to receive markers.
@@ -224,7 +224,7 @@ pub struct Startup {
     pub crc: bool,
     /// R: the connection is refused.
     pub reject: bool,
-    /// S of RFC 6581 s6, the highest of Wireshark's "reserved" bits.
+    /// S of RFC 6581 §6, the highest of Wireshark's "reserved" bits.
     pub enhanced: bool,
     /// Revision.
     pub revision: u8,
@@ -254,7 +254,7 @@ pub struct Fpdu {
     pub last: bool,
     /// Where DDP puts the payload.
     pub place: Place,
-    /// RDMAP opcode, RFC 5040 s4.1.
+    /// RDMAP opcode, RFC 5040 §4.1.
     pub opcode: u8,
     /// Invalidate STag of a Send with Invalidate.
     pub invalidate_stag: Option<u32>,
@@ -264,7 +264,7 @@ pub struct Fpdu {
     pub terminate: Option<[u8; 3]>,
 }
 
-/// DDP's two buffer models, RFC 5041 s4.
+/// DDP's two buffer models, RFC 5041 §4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Tagged.
@@ -285,7 +285,7 @@ pub enum Place {
     },
 }
 
-/// RFC 5040 s4.4.
+/// RFC 5040 §4.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// Data sink STag.
@@ -300,7 +300,7 @@ pub struct ReadRequest {
     pub source_offset: u64,
 }
 
-/// The RDMAP opcodes of RFC 5040 s4.1, as they stand in [`Fpdu::opcode`].
+/// The RDMAP opcodes of RFC 5040 §4.1, as they stand in [`Fpdu::opcode`].
 pub mod opcode {
     /// RDMA Write.
     pub const WRITE: u8 = 0;

@@ -34,7 +34,7 @@ fn segments(cubic: &Cubic) -> f64 {
     cubic.cwnd() as f64 / MSS as f64
 }
 
-// RFC 9438 s4.2 figures 1 and 2, on a path so long that Reno is left behind.
+// RFC 9438 §4.2 figures 1 and 2, on a path so long that Reno is left behind.
 #[test]
 fn the_window_follows_the_curve() {
     let w_max = 2_000.0;
@@ -51,7 +51,7 @@ fn the_window_follows_the_curve() {
     }
 }
 
-// RFC 9438 s4.6, s4.7: seven tenths; a loss below the last one's window makes room for others.
+// RFC 9438 §4.6, §4.7: seven tenths; a loss below the last one's window makes room for others.
 #[test]
 fn reduction_and_fast_convergence() {
     let mut cubic = after_loss(1_000);
@@ -89,7 +89,7 @@ fn the_search_for_the_first_loss() {
     assert!(segments(&cubic) < before * 1.04, "the curve's own: {}", segments(&cubic) - before);
 }
 
-// RFC 9438 s4.8: slow start to seven tenths, then the curve from its plateau on: K is 0.
+// RFC 9438 §4.8: slow start to seven tenths, then the curve from its plateau on: K is 0.
 #[test]
 fn timeout() {
     let mut cubic = after_loss(2_000);
@@ -108,7 +108,7 @@ fn timeout() {
     assert!((segments(&cubic) - curve).abs() < 0.02 * curve, "{}", segments(&cubic));
 }
 
-// RFC 9438 s4.9.2, RFC 5682 s4: everything is as if the loss had not been.
+// RFC 9438 §4.9.2, RFC 5682 §4: everything is as if the loss had not been.
 #[test]
 fn undo_restores_the_curve() {
     let (mut cubic, mut other) = (after_loss(2_000), after_loss(2_000));
@@ -126,7 +126,7 @@ fn undo_restores_the_curve() {
     assert!(cubic.cwnd().abs_diff(other.cwnd()) < 10 * MSS, "once");
 }
 
-// RFC 9438 s4.3: 9/17 of a segment for each window until the old window is reached, then one.
+// RFC 9438 §4.3: 9/17 of a segment for each window until the old window is reached, then one.
 #[test]
 fn the_reno_friendly_region() {
     let rtt = Duration::from_millis(1);
@@ -145,7 +145,7 @@ fn the_reno_friendly_region() {
     assert!((segments(&cubic) - before - 10.0).abs() < 0.5, "one for each round trip");
 }
 
-// RFC 9438 s4.2, s5.8: time without use, and idle time, are no part of t.
+// RFC 9438 §4.2, §5.8: time without use, and idle time, are no part of t.
 #[test]
 fn unused_time_does_not_count() {
     let mut now = Instant::ZERO;
@@ -165,7 +165,7 @@ fn unused_time_does_not_count() {
     assert!((segments(&cubic) - curve).abs() < 0.02 * curve, "{}", segments(&cubic));
 }
 
-// RFC 9438 s4.2: half of the window at most for each round trip, wherever the curve is.
+// RFC 9438 §4.2: half of the window at most for each round trip, wherever the curve is.
 #[test]
 fn growth_is_bounded() {
     let mut cubic = after_loss(100);
@@ -176,7 +176,7 @@ fn growth_is_bounded() {
     assert_eq!(cubic.cwnd(), before + before / 2);
 }
 
-// RFC 9438 s5.1 tables 1 and 2: the average window at a loss in every 1/p segments.
+// RFC 9438 §5.1 tables 1 and 2: the average window at a loss in every 1/p segments.
 #[test]
 fn average_windows_are_those_of_the_rfc() {
     for (rtt_ms, losses_per_million, expected) in [
@@ -209,7 +209,7 @@ fn average_windows_are_those_of_the_rfc() {
     }
 }
 
-// RFC 9438 s5.6: flows of one RTT through one drop-tail queue converge to equal shares.
+// RFC 9438 §5.6: flows of one RTT through one drop-tail queue converge to equal shares.
 #[test]
 fn two_flows_converge() {
     let capacity = 1_000 * MSS;
@@ -237,7 +237,7 @@ fn two_flows_converge() {
 }
 
 proptest! {
-    // s4.2 figure 2 needs a cube root; it is exact.
+    // §4.2 figure 2 needs a cube root; it is exact.
     #[test]
     fn cube_roots(value in any::<u128>(), shift in 0u32..128) {
         let value = value >> shift;
@@ -247,7 +247,7 @@ proptest! {
         prop_assert!(next.checked_pow(3).is_none_or(|cube| cube > value));
     }
 
-    // RFC 9438 s4.2 to s4.8: the integers agree with the formulas in floating point, whatever happens.
+    // RFC 9438 §4.2 to §4.8: the integers agree with the formulas in floating point, whatever happens.
     #[test]
     fn integers_agree_with_a_float_model(steps in prop::collection::vec(step(), 1..300)) {
         let mut cubic = Cubic::new(window(100 * MSS, Some(MSS)));

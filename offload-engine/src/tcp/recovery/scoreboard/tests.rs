@@ -81,7 +81,7 @@ impl Model {
         self.live().iter_mut().filter(|b| b.fate == from).for_each(|b| b.fate = to);
     }
 
-    /// RFC 6675 s4: the end of what lies below enough runs, or bytes.
+    /// RFC 6675 §4: the end of what lies below enough runs, or bytes.
     fn edge(&self, threshold: u32) -> Option<u64> {
         let sacked = |n: u64| self.bytes[n as usize].fate == Fate::Sacked;
         let enough = |n: u64| {
@@ -244,7 +244,7 @@ impl Pair {
 }
 
 proptest! {
-    // RFC 6675 s4, RFC 8985 s6.2 step 5: sums, losses and what is resent agree with a model, after any history.
+    // RFC 6675 §4, RFC 8985 §6.2 step 5: sums, losses and what is resent agree with a model, after any history.
     #[test]
     fn agrees_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
         let mut pair = Pair { board: Scoreboard::new(at(0)), model: Model::default() };
@@ -263,7 +263,7 @@ fn flight(segments: u64) -> Scoreboard {
     board
 }
 
-// RFC 2018 s8: blocks of one byte each cost bounded memory; what they say of whole records still counts.
+// RFC 2018 §8: blocks of one byte each cost bounded memory; what they say of whole records still counts.
 #[test]
 fn a_bomb_of_blocks_is_bounded() {
     const SEGMENTS: u64 = 1_000;

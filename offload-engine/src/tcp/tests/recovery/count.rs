@@ -24,7 +24,7 @@ fn all_sent() -> Bench {
     bench
 }
 
-// s4, IsLost: more than two segments sacked above; or three separate runs, however small.
+// §4, IsLost: more than two segments sacked above; or three separate runs, however small.
 #[test]
 fn what_is_lost() {
     let mut bench = flight_with(true, COUNT);
@@ -44,7 +44,7 @@ fn what_is_lost() {
     assert!(numbers(&mut bench).contains(&0));
 }
 
-// s5 step 4: the third duplicate ACK starts recovery even if too few bytes are sacked.
+// §5 step 4: the third duplicate ACK starts recovery even if too few bytes are sacked.
 #[test]
 fn three_duplicate_acks() {
     let mut bench = flight_with(true, COUNT);
@@ -57,7 +57,7 @@ fn three_duplicate_acks() {
     assert_eq!((offset, len), (0, MSS as usize));
 }
 
-// s4, NextSeg: 1 what is lost, 3 what is only doubtful, 4 the last segment, once; rule 2 has nothing to send.
+// §4, NextSeg: 1 what is lost, 3 what is only doubtful, 4 the last segment, once; rule 2 has nothing to send.
 #[test]
 fn next_segment() {
     let mut bench = all_sent();
@@ -82,7 +82,7 @@ fn next_segment() {
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
 }
 
-// s5.1: after a time-out SACK tells what need not be resent, and nothing that was resent counts as lost again.
+// §5.1: after a time-out SACK tells what need not be resent, and nothing that was resent counts as lost again.
 #[test]
 fn after_a_time_out() {
     let mut bench = all_sent();
@@ -104,7 +104,7 @@ fn after_a_time_out() {
     assert_eq!((info.timeouts, info.fast_retransmits, info.total_retrans), (1, 0, 9));
 }
 
-// RFC 5827 s3.2: three segments outstanding, all but one sacked.
+// RFC 5827 §3.2: three segments outstanding, all but one sacked.
 #[test]
 fn early_retransmit() {
     let mut bench = all_sent();

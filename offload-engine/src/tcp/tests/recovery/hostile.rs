@@ -1,8 +1,8 @@
-//! Receivers that lie (RFC 5681 s5, RFC 2018 s8), and what a large window costs.
+//! Receivers that lie (RFC 5681 §5, RFC 2018 §8), and what a large window costs.
 
 use super::*;
 
-// RFC 9293 s3.10.7.4, RFC 5961 s5: what was never sent cannot be acknowledged: a challenge, and no growth.
+// RFC 9293 §3.10.7.4, RFC 5961 §5: what was never sent cannot be acknowledged: a challenge, and no growth.
 #[test]
 fn optimistic_acknowledgements() {
     let mut bench = flight(true);
@@ -17,7 +17,7 @@ fn optimistic_acknowledgements() {
     assert_eq!(info.fast_retransmits, 0);
 }
 
-// RFC 3465 s2.1: many acknowledgements of little open the window no further than one of all.
+// RFC 3465 §2.1: many acknowledgements of little open the window no further than one of all.
 #[test]
 fn acknowledgement_division() {
     let mut divided = flight(false);
@@ -31,7 +31,7 @@ fn acknowledgement_division() {
     assert_eq!(cwnd(&whole), 11 * 1460);
 }
 
-// RFC 9937 s4: duplicate ACKs beyond what is in flight let nothing more out.
+// RFC 9937 §4: duplicate ACKs beyond what is in flight let nothing more out.
 #[test]
 fn a_flood_of_duplicates() {
     for with_prr in [false, true] {
@@ -119,7 +119,7 @@ fn the_cost_of_a_time_out() {
     assert!(steps <= 10, "{steps} records for each segment");
 }
 
-// RFC 2018 s8: alternating blocks all over a large window: bounded work for each, no time-out of ours.
+// RFC 2018 §8: alternating blocks all over a large window: bounded work for each, no time-out of ours.
 #[test]
 fn alternating_blocks() {
     let mut bench = large(RecoveryOptions::default());

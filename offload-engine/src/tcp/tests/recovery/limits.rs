@@ -23,7 +23,7 @@ fn give_up(bench: &mut Bench) -> Duration {
     panic!("goes on");
 }
 
-// RFC 9293 s3.8.3 (R2), RFC 5482 s3: MaxRT is kept to the millisecond, not to the next back-off.
+// RFC 9293 §3.8.3 (R2), RFC 5482 §3: MaxRT is kept to the millisecond, not to the next back-off.
 #[test]
 fn max_rt_while_retransmitting() {
     let mut bench = patient(Some(10_000));
@@ -34,7 +34,7 @@ fn max_rt_while_retransmitting() {
     assert_eq!(bench.tcp.info(bench.now).timeouts, 3);
 }
 
-// CH s3.5: 0 is a count, 15 by default: 1 + 2 + ... + 32 s, then ten times 60 s.
+// CH §3.5: 0 is a count, 15 by default: 1 + 2 + ... + 32 s, then ten times 60 s.
 #[test]
 fn the_count_while_retransmitting() {
     let mut bench = patient(Some(0));
@@ -44,7 +44,7 @@ fn the_count_while_retransmitting() {
     assert_eq!(bench.tcp.info(bench.now).timeouts, 15);
 }
 
-// RFC 5482 s3: progress starts the time anew.
+// RFC 5482 §3: progress starts the time anew.
 #[test]
 fn progress_starts_the_time_anew() {
     let mut bench = patient(Some(10_000));
@@ -59,7 +59,7 @@ fn progress_starts_the_time_anew() {
     assert!(give_up(&mut bench) >= Duration::from_secs(10));
 }
 
-// RFC 5482 s3, RFC 9293 s3.8.6.1: a closed window does not stop MaxRT, whether probes are answered or not.
+// RFC 5482 §3, RFC 9293 §3.8.6.1: a closed window does not stop MaxRT, whether probes are answered or not.
 #[test]
 fn max_rt_with_a_closed_window() {
     for answered in [false, true] {
@@ -90,7 +90,7 @@ fn max_rt_with_a_closed_window() {
     }
 }
 
-// RFC 9293 s3.8.6.1, CH s10.4: without MaxRT a peer that answers probes may stay closed for ever.
+// RFC 9293 §3.8.6.1, CH §10.4: without MaxRT a peer that answers probes may stay closed for ever.
 #[test]
 fn a_closed_window_that_answers() {
     let mut bench = patient(Some(0));
@@ -108,7 +108,7 @@ fn a_closed_window_that_answers() {
     assert_eq!(bench.sent().len(), 1);
 }
 
-// RFC 6298 5.3: each acknowledgement of new data starts the timer anew; 5.7-like: its sample ends the back-off.
+// RFC 6298 §5.3: each acknowledgement of new data starts the timer anew; 5.7-like: its sample ends the back-off.
 #[test]
 fn the_timer_starts_anew() {
     let mut bench = flight(false);

@@ -58,7 +58,7 @@ fn sack(bench: &mut Bench, to: u32, blocks: &[SackBlock]) {
     bench.input(Segment { ack: LOCAL + to * MSS, sack: blocks, ..ack() });
 }
 
-// RFC 3042: the first two duplicate ACKs send new data; RFC 5681 s3.2: the third resends the hole.
+// RFC 3042: the first two duplicate ACKs send new data; RFC 5681 §3.2: the third resends the hole.
 #[test]
 fn limited_transmit_and_fast_retransmit() {
     let options = RecoveryOptions { prr: false, ..RecoveryOptions::default() };
@@ -82,7 +82,7 @@ fn limited_transmit_and_fast_retransmit() {
     assert_eq!(numbers(&mut bench), [12, 13]);
 }
 
-// RFC 6582 s3.2 step 3: a partial ACK resends the next hole at once; a full one ends the episode.
+// RFC 6582 §3.2 step 3: a partial ACK resends the next hole at once; a full one ends the episode.
 #[test]
 fn partial_acknowledgements() {
     let mut bench = flight(false);
@@ -98,7 +98,7 @@ fn partial_acknowledgements() {
     assert!(numbers(&mut bench).iter().all(|n| *n >= 10));
 }
 
-// A window update, data, or nothing outstanding is no duplicate ACK (RFC 5681 s2).
+// A window update, data, or nothing outstanding is no duplicate ACK (RFC 5681 §2).
 #[test]
 fn what_is_no_duplicate() {
     let mut bench = flight(false);
@@ -109,7 +109,7 @@ fn what_is_no_duplicate() {
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 0);
 }
 
-// RFC 6675 s5: lost bytes first, then new ones, as `pipe` allows.
+// RFC 6675 §5: lost bytes first, then new ones, as `pipe` allows.
 #[test]
 fn sack_recovery() {
     let mut bench = flight(true);
@@ -128,7 +128,7 @@ fn sack_recovery() {
     assert!(numbers(&mut bench).iter().all(|n| *n > 12));
 }
 
-// RFC 8985 s6.2: a retransmission is lost when something sent after it has arrived.
+// RFC 8985 §6.2: a retransmission is lost when something sent after it has arrived.
 #[test]
 fn a_lost_retransmission_is_found() {
     let mut bench = flight(true);
@@ -146,7 +146,7 @@ fn a_lost_retransmission_is_found() {
     assert_eq!((info.timeouts, info.fast_retransmits), (0, 1));
 }
 
-// RFC 8985 s6.2: one later segment is enough when time passes as well (early retransmit).
+// RFC 8985 §6.2: one later segment is enough when time passes as well (early retransmit).
 #[test]
 fn the_reordering_timer() {
     let mut bench = flight(true);
@@ -162,7 +162,7 @@ fn the_reordering_timer() {
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
 }
 
-// RFC 8985 s7: a lost tail is probed after two RTTs, long before the RTO.
+// RFC 8985 §7: a lost tail is probed after two RTTs, long before the RTO.
 #[test]
 fn tail_loss_probe() {
     let mut state = state();
@@ -186,7 +186,7 @@ fn tail_loss_probe() {
     assert_eq!((info.timeouts, info.fast_retransmits, info.total_retrans), (0, 1, 3));
 }
 
-// RFC 8985 s7.2: the ACK of a lone segment may be delayed by 40 ms, here and in Linux, and by a late timer.
+// RFC 8985 §7.2: the ACK of a lone segment may be delayed by 40 ms, here and in Linux, and by a late timer.
 #[test]
 fn a_lone_segment_is_not_probed_before_a_delayed_ack() {
     let mut state = state();
@@ -202,7 +202,7 @@ fn a_lone_segment_is_not_probed_before_a_delayed_ack() {
     assert!(bench.wait_for_timer() > delayed * 2, "the RTO or a probe");
 }
 
-// RFC 6298 5.4, RFC 6675 s5.1: from SND.UNA again, one segment first; what was sacked is not resent.
+// RFC 6298 §5.4, RFC 6675 §5.1: from SND.UNA again, one segment first; what was sacked is not resent.
 #[test]
 fn time_out() {
     let mut bench = flight(true);
@@ -227,7 +227,7 @@ fn time_out() {
     assert_eq!(numbers(&mut bench)[..2], [6, 7]);
 }
 
-// RFC 2018 s8: a sacked segment at SND.UNA when the timer runs out: the peer has reneged.
+// RFC 2018 §8: a sacked segment at SND.UNA when the timer runs out: the peer has reneged.
 #[test]
 fn reneging() {
     let mut bench = flight(true);
@@ -243,7 +243,7 @@ fn reneging() {
     assert_eq!(numbers(&mut bench)[..2], [2, 3]);
 }
 
-// RFC 6298 s3 (Karn): no sample from an ACK that covers a retransmission; timestamps give one.
+// RFC 6298 §3 (Karn): no sample from an ACK that covers a retransmission; timestamps give one.
 #[test]
 fn samples() {
     let mut bench = flight(false);
@@ -271,7 +271,7 @@ fn samples() {
     assert_eq!(stamped.tcp.info(stamped.now).rtt, Some(Duration::from_millis(50)));
 }
 
-// RFC 8985 s5.1: a super-segment is one transmission; of its pieces only those are resent that did not arrive.
+// RFC 8985 §5.1: a super-segment is one transmission; of its pieces only those are resent that did not arrive.
 #[test]
 fn a_piece_of_a_super_segment() {
     let mut state = state();

@@ -1,4 +1,4 @@
-//! Tail loss probes: when, and what their answers mean (RFC 8985 s7).
+//! Tail loss probes: when, and what their answers mean (RFC 8985 §7).
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn reductions(bench: &Bench) -> u64 {
     bench.tcp.info(bench.now).fast_retransmits
 }
 
-// s7.4.2: original and probe have arrived: no loss.
+// §7.4.2: original and probe have arrived: no loss.
 #[test]
 fn both_arrived() {
     let mut bench = probed(true, 4);
@@ -35,7 +35,7 @@ fn both_arrived() {
     assert_eq!((info.snd_ssthresh, info.dsack_dups, info.undo_by_dsack), (None, 1, 0));
 }
 
-// s7.4.2: the same, told by a peer without DSACK.
+// §7.4.2: the same, told by a peer without DSACK.
 #[test]
 fn a_duplicate_ack_without_blocks() {
     let mut bench = probed(true, 4);
@@ -47,7 +47,7 @@ fn a_duplicate_ack_without_blocks() {
     assert_eq!(reductions(&bench), 0);
 }
 
-// s7.4.2: the probe alone has arrived: a loss that needs no repair any more still costs the window.
+// §7.4.2: the probe alone has arrived: a loss that needs no repair any more still costs the window.
 #[test]
 fn the_probe_has_repaired_the_loss() {
     let mut bench = probed(true, 4);
@@ -61,7 +61,7 @@ fn the_probe_has_repaired_the_loss() {
     assert_eq!((info.timeouts, info.snd_ssthresh), (0, Some(2 * 1460)));
 }
 
-// s7.3: new data if there is any; its acknowledgement says nothing about losses.
+// §7.3: new data if there is any; its acknowledgement says nothing about losses.
 #[test]
 fn new_data_as_a_probe() {
     let mut bench = flight(true);
@@ -78,7 +78,7 @@ fn new_data_as_a_probe() {
     assert_eq!((info.fast_retransmits, info.total_retrans, info.timeouts), (0, 0, 0));
 }
 
-// s7.2: one probe for each silence; then the retransmission timer, which starts anew with it (s7.3).
+// §7.2: one probe for each silence; then the retransmission timer, which starts anew with it (§7.3).
 #[test]
 fn one_probe_then_the_time_out() {
     let mut bench = probed(true, 4);
@@ -88,7 +88,7 @@ fn one_probe_then_the_time_out() {
     assert_eq!(numbers(&mut bench), [1]);
 }
 
-// s7.2: the probe is due with the retransmission timer at the latest, and takes its place.
+// §7.2: the probe is due with the retransmission timer at the latest, and takes its place.
 #[test]
 fn the_probe_takes_the_place_of_the_time_out() {
     let mut state = state();

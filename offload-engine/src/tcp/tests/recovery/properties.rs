@@ -145,7 +145,7 @@ impl Wire {
         self.check()
     }
 
-    /// RFC 6675 s4: `pipe` and its parts.
+    /// RFC 6675 §4: `pipe` and its parts.
     fn check(&mut self) -> Result<(), TestCaseError> {
         let tcp = &self.bench.tcp;
         let outstanding = tcp.snd.nxt.since(tcp.snd.una);
@@ -159,7 +159,7 @@ impl Wire {
 }
 
 proptest! {
-    // RFC 2018 s5, RFC 6675 s4: nothing below SND.UNA and nothing sacked is resent, not even after a time-out; the
+    // RFC 2018 §5, RFC 6675 §4: nothing below SND.UNA and nothing sacked is resent, not even after a time-out; the
     // sums hold; in the end everything arrives.
     #[test]
     fn only_what_may_be_lost_is_resent(

@@ -1,4 +1,4 @@
-//! Segments that overtake each other (RFC 8985 s6.2 steps 2 to 4).
+//! Segments that overtake each other (RFC 8985 §6.2 steps 2 to 4).
 
 use super::*;
 

@@ -17,7 +17,7 @@ fn undone(bench: &Bench) -> (u64, u64, u64, u64) {
     (info.undo_by_timestamp, info.undo_by_dsack, info.undo_by_f_rto, info.spurious_timeouts)
 }
 
-// RFC 5682 s2.1: two acknowledgements that move forward, new data between them.
+// RFC 5682 §2.1: two acknowledgements that move forward, new data between them.
 #[test]
 fn f_rto_without_sack() {
     let mut bench = timed_out(false);
@@ -34,7 +34,7 @@ fn f_rto_without_sack() {
     assert_eq!(bench.tcp.info(bench.now).total_retrans, 1);
 }
 
-// RFC 5682 s2.1 step 3a: a duplicate ACK after new data says that the loss is real: slow start goes on.
+// RFC 5682 §2.1 step 3a: a duplicate ACK after new data says that the loss is real: slow start goes on.
 #[test]
 fn f_rto_of_a_real_loss() {
     let mut bench = timed_out(false);
@@ -46,7 +46,7 @@ fn f_rto_of_a_real_loss() {
     assert_eq!(bench.tcp.info(bench.now).snd_ssthresh, Some(5 * 1460));
 }
 
-// RFC 5682 s2.1 step 2a: everything is acknowledged at once: the retransmission has filled a hole.
+// RFC 5682 §2.1 step 2a: everything is acknowledged at once: the retransmission has filled a hole.
 #[test]
 fn f_rto_is_not_fooled_by_a_filled_hole() {
     for with_sack in [false, true] {
@@ -70,7 +70,7 @@ fn f_rto_is_not_fooled_by_a_filled_hole() {
     assert_eq!(undone(&bench), (0, 0, 0, 0));
 }
 
-// RFC 5682 s2.1: without new data to send the question is not asked.
+// RFC 5682 §2.1: without new data to send the question is not asked.
 #[test]
 fn f_rto_without_new_data() {
     let mut bench = reno(state(), RecoveryOptions::default());
@@ -85,7 +85,7 @@ fn f_rto_without_new_data() {
     assert_eq!(undone(&bench), (0, 0, 0, 0));
 }
 
-// RFC 5682 s2.1 step 1: a second time-out starts over, with the window of before the first.
+// RFC 5682 §2.1 step 1: a second time-out starts over, with the window of before the first.
 #[test]
 fn f_rto_after_two_time_outs() {
     let mut bench = timed_out(false);
@@ -116,7 +116,7 @@ fn stamped_ack(bench: &mut Bench, segments: u32, echo: u32) {
     bench.input(Segment { timestamps, ack: LOCAL + segments * 1448, ..ack() });
 }
 
-// RFC 3522 s3.2 step 5: the echo tells which transmission is acknowledged, across the wrap of the clock.
+// RFC 3522 §3.2 step 5: the echo tells which transmission is acknowledged, across the wrap of the clock.
 #[test]
 fn a_time_out_and_the_echo() {
     for spurious in [true, false] {
@@ -136,7 +136,7 @@ fn a_time_out_and_the_echo() {
     }
 }
 
-// RFC 3522 s3.2: only the first acknowledgement of something resent counts.
+// RFC 3522 §3.2: only the first acknowledgement of something resent counts.
 #[test]
 fn the_echo_counts_once() {
     let (mut bench, original) = stamped();
@@ -174,7 +174,7 @@ fn a_report_of_half_is_not_enough() {
     }
 }
 
-// RFC 2883 s4: duplicates that the network has made are none of ours.
+// RFC 2883 §4: duplicates that the network has made are none of ours.
 #[test]
 fn the_networks_duplicates_do_not_count() {
     let mut bench = flight(true);
@@ -187,7 +187,7 @@ fn the_networks_duplicates_do_not_count() {
     assert_eq!(bench.tcp.info(bench.now).dsack_dups, 5);
 }
 
-// RFC 4015 s3: an undone episode leaves nothing marked lost, and a real loss after it is repaired.
+// RFC 4015 §3: an undone episode leaves nothing marked lost, and a real loss after it is repaired.
 #[test]
 fn life_goes_on_after_undo() {
     let (mut bench, original) = stamped();
@@ -215,7 +215,7 @@ fn life_goes_on_after_undo() {
     assert_eq!(bench.tcp.info(bench.now).timeouts, 0);
 }
 
-// RFC 6582 s3.2 step 2: duplicate ACKs that answer what a time-out has resent start no recovery.
+// RFC 6582 §3.2 step 2: duplicate ACKs that answer what a time-out has resent start no recovery.
 #[test]
 fn duplicates_after_a_time_out() {
     let options = RecoveryOptions { f_rto: false, ..RecoveryOptions::default() };

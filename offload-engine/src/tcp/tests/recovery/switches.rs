@@ -28,7 +28,7 @@ fn everything_is_on_by_default() {
     assert_eq!(Config::default().recovery, ALL);
 }
 
-// RFC 8985 s1: a lost retransmission is found by what was sent after it; RFC 6675 leaves it to the time-out.
+// RFC 8985 §1: a lost retransmission is found by what was sent after it; RFC 6675 leaves it to the time-out.
 #[test]
 fn rack() {
     let [on, off] = compare(
@@ -50,7 +50,7 @@ fn rack() {
     assert_eq!((on, off), ((true, 0), (false, 0)));
 }
 
-// RFC 8985 s7: the tail is asked for after two round trips, else after the RTO.
+// RFC 8985 §7: the tail is asked for after two round trips, else after the RTO.
 #[test]
 fn tail_loss_probe() {
     let [on, off] = compare(
@@ -70,7 +70,7 @@ fn tail_loss_probe() {
     assert_eq!(off, (Duration::from_millis(200) + RTT, vec![1], 1));
 }
 
-// RFC 9937 s3: the flight shrinks evenly, one segment for two that arrive; RFC 6675 pauses for half of it. Both
+// RFC 9937 §3: the flight shrinks evenly, one segment for two that arrive; RFC 6675 pauses for half of it. Both
 // end at the slow start threshold.
 #[test]
 fn prr() {
@@ -117,7 +117,7 @@ fn limited_transmit() {
     }
 }
 
-// RFC 5827 s3.1: three segments and nothing more to send: two duplicate ACKs are all that can come.
+// RFC 5827 §3.1: three segments and nothing more to send: two duplicate ACKs are all that can come.
 #[test]
 fn early_retransmit() {
     let [on, off] = compare(
@@ -137,7 +137,7 @@ fn early_retransmit() {
     assert_eq!((on, off), (vec![1], vec![]));
 }
 
-// RFC 5682 s1: after a spurious time-out the whole flight is not sent again.
+// RFC 5682 §1: after a spurious time-out the whole flight is not sent again.
 #[test]
 fn f_rto() {
     let [on, off] = compare(
@@ -184,7 +184,7 @@ fn overtaken(options: RecoveryOptions, timestamps: bool) -> Bench {
     bench
 }
 
-// RFC 4015 s3.2: a fast retransmit that was not needed does not cost the window.
+// RFC 4015 §3.2: a fast retransmit that was not needed does not cost the window.
 #[test]
 fn undo() {
     let [on, off] = compare(
@@ -200,7 +200,7 @@ fn undo() {
     assert_eq!(off, (0, Some(5 * 1448), false));
 }
 
-// RFC 2883 s4, RFC 3708: the report of a duplicate says the same, a round trip later.
+// RFC 2883 §4, RFC 3708: the report of a duplicate says the same, a round trip later.
 #[test]
 fn dsack() {
     let [on, off] = compare(

@@ -37,7 +37,7 @@ fn a_fin_needs_no_room() {
     }
 }
 
-// RFC 5961 s5.2: a segment whose acknowledgement is old may be dropped whole, with its mark.
+// RFC 5961 §5.2: a segment whose acknowledgement is old may be dropped whole, with its mark.
 #[test]
 fn a_mark_with_an_old_acknowledgement_may_be_dropped() {
     for (ack, echo, clause) in [
@@ -57,7 +57,7 @@ fn a_mark_with_an_old_acknowledgement_may_be_dropped() {
     }
 }
 
-// RFC 3168 s6.1.3, and frames of one moment may be read in another order: CWR last leaves nothing to echo.
+// RFC 3168 §6.1.3, and frames of one moment may be read in another order: CWR last leaves nothing to echo.
 #[test]
 fn a_mark_and_cwr_of_one_moment() {
     let ecn = IpEcn::CongestionExperienced;
@@ -80,7 +80,7 @@ fn a_mark_and_cwr_of_one_moment() {
     expect(&trace, Some(Clause::Ecn));
 }
 
-// RFC 9293 s3.10.7.4: only data can be old when they are read; a bare acknowledgement counts in any order.
+// RFC 9293 §3.10.7.4: only data can be old when they are read; a bare acknowledgement counts in any order.
 #[test]
 fn bare_acknowledgements_bind_in_any_order() {
     for (payload, clause) in [(&b"x"[..], None), (b"", Some(Clause::Sequence))] {
@@ -93,7 +93,7 @@ fn bare_acknowledgements_bind_in_any_order() {
     }
 }
 
-// RFC 9293 s3.8.4: the byte of a keep-alive probe may be any, and is the last that is acknowledged or may be.
+// RFC 9293 §3.8.4: the byte of a keep-alive probe may be any, and is the last that is acknowledged or may be.
 #[test]
 fn a_keep_alive_probe_holds_any_byte() {
     for (seq, payload, clause) in [
