@@ -1,4 +1,4 @@
-//! Policies and time limits of an adapter.
+//! Policies and time limits of an adapter, limits of its listeners.
 
 use offload_engine::time::Duration;
 
@@ -156,5 +156,30 @@ impl Default for Config {
             terminate_timeout: Duration::from_secs(5),
             flush_on_peer_close: false,
         }
+    }
+}
+
+/// Limits of a listener (NDK-EP-9: the provider's choice).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListenerConfig {
+    /// Connections in their TCP handshake at once; the host stack takes at least 1 and at most 128.
+    pub backlog: usize,
+    /// Connections whose handshake is done and whose MPA Request is not complete, at least 1. A new one displaces the
+    /// oldest, which is reset and counted (`Counters::requests_displaced`).
+    pub requests_max: usize,
+    /// Those of one peer address, at least 1: a new one displaces that peer's oldest.
+    pub requests_per_peer_max: usize,
+}
+
+impl ListenerConfig {
+    /// A backlog of so many connections, for handshakes and for each peer's Requests.
+    pub fn with_backlog(backlog: usize) -> Self {
+        Self { backlog, requests_per_peer_max: backlog, ..Self::default() }
+    }
+}
+
+impl Default for ListenerConfig {
+    fn default() -> Self {
+        Self { backlog: 128, requests_max: 1024, requests_per_peer_max: 128 }
     }
 }

@@ -6,11 +6,12 @@ use bytes::Bytes;
 use offload_engine::time::Instant;
 
 use super::{
+    config::ListenerConfig,
     connector::{Connector, ConnectorState, DisconnectEvent},
     device::Rnic,
     id::{ConnectorId, Key, ListenerId, QpId, StreamId},
     lifetime::RequestCompletion,
-    listener::{ListenerConfig, ListenerState},
+    listener::ListenerState,
     qp::QpState,
     read_limit::ReadLimit,
     status::ConnectError,

@@ -4,12 +4,13 @@ use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::Ordering;
 
 use super::{
+    config::ListenerConfig,
     connector::{Connector, ConnectorState},
     cq::{CompletionQueue, Cq, Notification},
     device::Rnic,
     id::{ConnectorId, CqId, Key, ListenerId, PdId, QpId, RegionId, StreamId},
     lifetime::{Callback, Close, CloseCompletion, Life},
-    listener::{ConnectEvent, Listener, ListenerConfig, ListenerState},
+    listener::{ConnectEvent, Listener, ListenerState},
     pd::Pd,
     qp::{Flow, Qp, QpLimits, QpState},
     receive_queue::{Receive, ReceiveQueue},

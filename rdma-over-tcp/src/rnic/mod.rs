@@ -48,12 +48,11 @@ pub(crate) mod transport;
 pub(crate) mod wr;
 
 pub use self::{
-    config::{Capabilities, Config, FpduSize, Limits},
+    config::{Capabilities, Config, FpduSize, Limits, ListenerConfig},
     cq::{Arm, Completion, WcOpcode},
     device::Rnic,
     id::StreamId,
     lifetime::CloseCompletion,
-    listener::ListenerConfig,
     memory::{PAGE_SIZE, RegisteredBuffer},
     post::Urgency,
     qp::QpLimits,

@@ -189,7 +189,7 @@ impl Peer {
         (octets, status)
     }
 
-    /// A Request; when the adapter's consumer has been asked, its answer is awaited with `accept`, and the RTR goes out.
+    /// Sends a Request, has the adapter's consumer `accept` it, awaits the Reply, and sends the RTR.
     pub(crate) fn establish(
         &self,
         bench: &mut Bench,

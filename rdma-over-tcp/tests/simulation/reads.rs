@@ -272,8 +272,8 @@ fn nothing_leaves_after_revocation() {
     }
 }
 
-// MPA-4.4-9: the source is written all the time, while the response is made, queued, sent and sent again. Every CRC fits
-// the octets that arrive.
+// MPA-4.4-9: the source is written all the time, while the response is made, queued, sent and sent again. Every CRC
+// fits the octets that arrive.
 #[test]
 fn written_while_it_is_read() {
     for policy in POLICIES {

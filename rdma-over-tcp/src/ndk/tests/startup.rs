@@ -51,7 +51,7 @@ fn no_room_for_a_connector() {
     let Ok(_second) = incoming.next(&mut Settle(&mut bench));
 }
 
-// NDK-CON-6: a consumer may take 120 s to answer. Then its peer gets the answer, and the consumer is told when it tries.
+// NDK-CON-6: a consumer may take 120 s to answer. Then its peer is refused, and the consumer is told when it tries.
 #[test]
 fn a_connector_that_nobody_answers() {
     let config = AdapterConfig::default();

@@ -6,8 +6,7 @@ use core::net::IpAddr;
 
 use hashbrown::HashMap;
 
-use super::ListenerConfig;
-use crate::rnic::id::StreamId;
+use crate::rnic::{config::ListenerConfig, id::StreamId};
 
 /// The place of a connection: later ones have higher places.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
