@@ -163,6 +163,47 @@ fn pitfalls(line: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.strip_prefix('P').is_some_and(|number| number.parse::<u8>().is_ok()))
 }
 
+/// Whether a document is cited by another sign than `§`: `RFC 9293 s3`, `RFC 9293 section 3`, `RFC 6298 2.4`.
+fn cites_otherwise(line: &str) -> bool {
+    let words: Vec<&str> = line.split([' ', '(', ')', ';']).collect();
+    let is_place = |word: &&str| {
+        let number = word.strip_prefix('s').unwrap_or(word);
+        *word == "section"
+            || number.starts_with(|it: char| it.is_ascii_digit()) && number.contains('.')
+            || *word != number && number.trim_end_matches([',', ':']).parse::<u8>().is_ok()
+    };
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|it| it.is_ascii_digit());
+    let rfc = words.windows(3).any(|it| it[0] == "RFC" && is_number(it[1]) && is_place(&it[2]));
+    rfc || words.windows(2).any(|it| it[0] == "CH" && is_place(&it[1]))
+}
+
+#[test]
+fn citations_have_one_form() {
+    for line in [
+        "RFC 9293 s3.8.1: x",
+        "// (RFC 791 s3, x)",
+        "RFC 8200 section 5",
+        "RFC 6298 2.4,",
+        "CH s9.2",
+        "CH 9.1.",
+    ] {
+        assert!(cites_otherwise(line), "{line}");
+    }
+    for line in ["RFC 9293 §3.8.1", "RFC 5681 and 6582", "CH-SND-5", "RFC 6298, 2 s later"] {
+        assert!(!cites_otherwise(line), "{line}");
+    }
+    let mut findings = String::new();
+    for (file, text) in files("rs").into_iter().chain(files("md")) {
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| cites_otherwise(line)) {
+            // The examples above.
+            if file != "tests/tidy.rs" {
+                writeln!(findings, "{file}:{number}: {}", line.trim()).unwrap();
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
 #[test]
 fn every_pitfall_that_code_cites_is_listed() {
     let file = "docs/conformance/chimney.md";
@@ -194,7 +235,7 @@ fn every_rule_that_code_cites_is_in_the_conformance_documents() {
     let is_topic = |topic: &str| {
         let number = topic.trim_start_matches("CH §");
         let mut rows = lines.iter().filter(|line| line.starts_with("| CH "));
-        rows.any(|row| row.split([' ', ',']).any(|word| word == number))
+        rows.any(|row| row.split([' ', ',']).any(|word| word.trim_start_matches('§') == number))
     };
     let mut findings = String::new();
     let others = files("md").into_iter().filter(|(file, _)| !file.starts_with("docs/conformance/"));

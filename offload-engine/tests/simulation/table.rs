@@ -24,8 +24,8 @@ const HEADER: &str = "\
 #   goodput   bytes delivered in order, over the whole run, in Mbit/s; `steady` over its second half
 #   ideal     what a sender gets that never leaves the link idle: rate x 1448 / 1538
 #   formula   what the response function allows at that loss rate p, at most `ideal`:
-#             Reno  sqrt(3 / 2p) segments each RTT (RFC 5348 s3.1 without its time-outs);
-#             CUBIC 1.054 x (RTT / p)^(3/4) segments each RTT, or Reno's if that is more (RFC 9438 s5.1)
+#             Reno  sqrt(3 / 2p) segments each RTT (RFC 5348 §3.1 without its time-outs);
+#             CUBIC 1.054 x (RTT / p)^(3/4) segments each RTT, or Reno's if that is more (RFC 9438 §5.1)
 #   again     segments that held a byte sent before; `needless` of those arrived a second time
 #   timeouts  retransmission time-outs
 #   overflow  frames that the full queue dropped; `lost` those that chance took
