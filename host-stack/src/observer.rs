@@ -375,6 +375,8 @@ impl Flow {
             return;
         }
         self.snd_una = frame.ack;
+        // smoltcp takes what is acknowledged for sent, also what it has not sent since a closed window was imported.
+        self.stack_max = self.stack_max.later(frame.ack);
         self.round_trips.acknowledged(now, frame.ack);
         let offered = u32::from(frame.window) << self.peer_scale();
         self.snd_edge = self.snd_edge.later(frame.ack + offered);

@@ -23,14 +23,14 @@ use crate::{
     observer::Flow,
     retrieve::{Given, Standing, retrieve},
     window::{raise_scale, scale_of_buffer},
-    wire::{self, Frame},
+    wire::{self, Acknowledgement, Frame, Way},
 };
 use offload_engine::{
     frame::FlowKey,
     memory::{SharedSpan, Span, to_vec},
     nbl::NetBufferList,
-    state::{ConnectionState, TcpCached},
-    tcp::{SeqNum, TcpPhase},
+    state::{ConnectionState, MacAddress, TcpCached},
+    tcp::{SeqNum, TcpPhase, Timestamps},
     time::{Duration, Instant},
 };
 
@@ -667,6 +667,36 @@ fn p3_a_closed_window_is_probed_after_the_import() {
         assert!((4..=7).contains(&probes), "{length} bytes: {probes} probes in 30 seconds");
         assert_eq!(stage.socket(socket).send_queue(), length);
     }
+}
+
+// P3: what was in flight when the window closed is acknowledged after the import. smoltcp has it for sent then, although
+// it has not sent it itself; the next export finds nothing in flight.
+#[test]
+fn p3_an_acknowledgement_behind_a_closed_window_counts() {
+    let mut bench = Bench::new(31, false, true, 0);
+    bench.loss_percent = 100;
+    bench.ends[0].write(0, 5_000);
+    idle(&mut bench, 2);
+    let mut state = bench.ends[0].export(bench.now).unwrap();
+    let in_flight = state.tcp.delegated.snd_max;
+    assert!(in_flight.is_after(state.tcp.delegated.snd_una));
+    state.tcp.delegated.snd_wnd = 0;
+    bench.ends[0].import(bench.now, &state);
+    let End { tuple, flow, .. } = &bench.ends[0];
+    let said = Acknowledgement {
+        seq: flow.acknowledged,
+        ack: in_flight,
+        window: 0,
+        timestamps: Some(Timestamps { value: flow.ts_recent, echo: 0 }),
+        ece: false,
+        fin: false,
+    };
+    let macs = (flow.peer_mac, MacAddress([2, 0, 0, 0, 0, 1]));
+    let way = Way { macs, from: tuple.remote(), to: tuple.local() };
+    let frame = wire::ack_frame(way, 64, &said).expect("one family");
+    bench.ends[0].receive(bench.now, frame.to_vec());
+    let state = bench.shuttle(0).tcp.delegated;
+    assert_eq!((state.snd_una, state.snd_nxt, state.snd_max), (in_flight, in_flight, in_flight));
 }
 
 // P6: the interrogation is answered right after a real challenge ACK.
