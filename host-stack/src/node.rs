@@ -59,23 +59,18 @@ use crate::{
     stream::OffloadState,
 };
 
-/// What runs the loop of engine and host stack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum Progress {
-    /// Threads of the node
-    #[default]
-    #[cfg_attr(feature = "serde", serde(rename = "auto"))]
-    #[cfg_attr(feature = "clap", value(name = "auto"))]
-    Automatic,
-    /// The caller, when it waits or polls for completions
-    // In `Node::wait`.
-    Manual,
+offload_engine::option_enum! {
+    /// What runs the loop of engine and host stack.
+    pub enum Progress {
+        /// Threads of the node
+        #[default]
+        #[cfg_attr(feature = "serde", serde(rename = "auto"))]
+        #[cfg_attr(feature = "clap", value(name = "auto"))]
+        Automatic,
+        /// The caller, when it waits or polls for completions
+        // In `Node::wait`.
+        Manual,
+    }
 }
 
 /// When the effects of a call must be flushed ([`Node::with_lazily`]).

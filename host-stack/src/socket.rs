@@ -47,23 +47,19 @@ impl ConsumerId {
     pub const FIRST: Self = Self(0);
 }
 
-/// Which connections are offloaded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum OffloadPolicy {
-    /// Each one, as soon as it is established
-    #[default]
-    Always,
-    /// None
-    Never,
-    /// Those that have carried 64 KiB in one direction, or as much as is configured, and at once those of queue pairs
-    // More exactly: of clients that want it so.
-    Auto,
+offload_engine::option_enum! {
+    /// Which connections are offloaded.
+    pub enum OffloadPolicy {
+        /// Each one, as soon as it is established
+        #[default]
+        Always,
+        /// None
+        Never,
+        /// Those that have carried 64 KiB in one direction, or as much as is configured, and at once those of queue
+        /// pairs
+        // More exactly: of clients that want it so.
+        Auto,
+    }
 }
 
 /// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection, by default.

@@ -24,3 +24,21 @@ pub mod status;
 pub mod sync;
 pub mod tcp;
 pub mod time;
+
+/// Declares an enum that is an option of a node. By the features of the crate that declares it, it has serde's traits,
+/// with its variants in lower case, and clap's, for which the variants' comments are the help.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! option_enum {
+    ($(#[$meta:meta])* pub enum $name:ident { $($variants:tt)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[cfg_attr(
+            feature = "serde",
+            derive(serde::Serialize, serde::Deserialize),
+            serde(rename_all = "lowercase")
+        )]
+        #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+        pub enum $name { $($variants)* }
+    };
+}

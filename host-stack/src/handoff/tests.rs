@@ -669,8 +669,8 @@ fn p3_a_closed_window_is_probed_after_the_import() {
     }
 }
 
-// P3: what was in flight when the window closed is acknowledged after the import. smoltcp has it for sent then, although
-// it has not sent it itself; the next export finds nothing in flight.
+// P3: what was in flight when the window closed is acknowledged after the import. smoltcp has it for sent then,
+// although it has not sent it itself; the next export finds nothing in flight.
 #[test]
 fn p3_an_acknowledgement_behind_a_closed_window_counts() {
     let mut bench = Bench::new(31, false, true, 0);

@@ -24,22 +24,17 @@ pub const MTU_MAX: usize = 65_521;
 /// Most queues of one TAP that [`open_tap_queues`](super::open_tap_queues) opens.
 pub const TAP_QUEUES_MAX: usize = 16;
 
-/// What takes frames that were written to a TAP up the kernel's stack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum NapiMode {
-    /// The writer, one frame at a time, before write(2) returns
-    #[default]
-    Off,
-    /// A thread of the kernel, as many at a time as wait, merged by GRO: more bandwidth with plain frames, one more
-    /// wake-up for a frame that comes alone. Off, with a warning, where the kernel refuses it (CAP_SYS_ADMIN)
-    // `OpenTap::threaded_napi` says whether it was granted.
-    Threaded,
+crate::option_enum! {
+    /// What takes frames that were written to a TAP up the kernel's stack.
+    pub enum NapiMode {
+        /// The writer, one frame at a time, before write(2) returns
+        #[default]
+        Off,
+        /// A thread of the kernel, as many at a time as wait, merged by GRO: more bandwidth with plain frames, one more
+        /// wake-up for a frame that comes alone. Off, with a warning, where the kernel refuses it (CAP_SYS_ADMIN)
+        // `OpenTap::threaded_napi` says whether it was granted.
+        Threaded,
+    }
 }
 
 impl NapiMode {

@@ -10,27 +10,24 @@ use super::{
     vnet::{Grant, VnetError},
 };
 
-/// Whether frames of a TAP carry a virtio-net header, through which the kernel segments and checksums super-segments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum VnetMode {
-    /// Where the kernel has it; else frames of at most one MTU, with a warning
-    // Counted in `LinkStats::vnet_fallbacks`.
-    #[default]
-    Auto,
-    /// Fail where the kernel does not have it
-    // With `TapError::NoVnetHeader`.
-    On,
-    /// For checksums of sent frames only: frames of at most one MTU, received ones complete
-    // A checksum left out by the kernel would come with payload in pages, which costs more to read than the sum does.
-    Checksum,
-    /// Complete frames of at most one MTU
-    Off,
+crate::option_enum! {
+    /// Whether frames of a TAP carry a virtio-net header, through which the kernel segments and checksums
+    /// super-segments.
+    pub enum VnetMode {
+        /// Where the kernel has it; else frames of at most one MTU, with a warning
+        // Counted in `LinkStats::vnet_fallbacks`.
+        #[default]
+        Auto,
+        /// Fail where the kernel does not have it
+        // With `TapError::NoVnetHeader`.
+        On,
+        /// For checksums of sent frames only: frames of at most one MTU, received ones complete
+        // A checksum left out by the kernel would come with payload in pages, which costs more to read than the sum
+        // does.
+        Checksum,
+        /// Complete frames of at most one MTU
+        Off,
+    }
 }
 
 /// Which TAP to open, and how.

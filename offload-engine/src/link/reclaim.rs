@@ -28,24 +28,20 @@ const HELD_FRAMES: u32 = 20;
 /// held, each with the kernel's own overhead.
 const BUFFER_BYTES_MIN: usize = (HELD_FRAMES as usize + 1) * 80 * 1024;
 
-/// Whether pages of transmitted super-segments are brought back to the processor that wrote them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum ReclaimMode {
-    /// Where the kernel's page lists make it worth while, and it can be had
-    // That is: with more than one processor, one queue, the virtio-net header, and the right to open a packet socket.
-    #[default]
-    Auto,
-    /// Fail where it cannot be had
-    // With `TapError::NoReclaim`.
-    On,
-    /// Leave them to their readers
-    Off,
+crate::option_enum! {
+    /// Whether pages of transmitted super-segments are brought back to the processor that wrote them.
+    pub enum ReclaimMode {
+        /// Where the kernel's page lists make it worth while, and it can be had
+        // That is: with more than one processor, one queue, the virtio-net header, and the right to open a packet
+        // socket.
+        #[default]
+        Auto,
+        /// Fail where it cannot be had
+        // With `TapError::NoReclaim`.
+        On,
+        /// Leave them to their readers
+        Off,
+    }
 }
 
 /// The second reference to what an interface transmits.

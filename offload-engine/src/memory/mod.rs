@@ -67,6 +67,23 @@ impl Drop for Allocation {
     }
 }
 
+/// The length of what has a field `len`.
+macro_rules! length {
+    () => {
+        /// Bytes.
+        #[inline]
+        pub const fn len(&self) -> usize {
+            self.len
+        }
+
+        /// Returns whether it is empty.
+        #[inline]
+        pub const fn is_empty(&self) -> bool {
+            self.len == 0
+        }
+    };
+}
+
 /// A part of shared memory, which it keeps. Clones are of the same bytes.
 #[derive(Clone)]
 pub struct SharedSpan {
@@ -141,17 +158,7 @@ impl SharedSpan {
         unsafe { Self::from_raw(start, len, is_writable, (owner, keeps)) }
     }
 
-    /// Bytes.
-    #[inline]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns whether it is empty.
-    #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
+    length!();
 
     /// Where the bytes are, for a device, and for system calls.
     #[inline]
@@ -271,17 +278,7 @@ impl fmt::Debug for SharedSlice<'_> {
 }
 
 impl SharedSlice<'_> {
-    /// Bytes.
-    #[inline]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns whether it is empty.
-    #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
+    length!();
 
     /// Where the bytes are.
     #[inline]

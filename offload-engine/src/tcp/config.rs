@@ -3,45 +3,35 @@
 use super::{api::UploadReason, recovery::RecoveryOptions};
 use crate::time::Duration;
 
-/// Policy of PSH (CH-SND-5).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum PushPolicy {
-    /// The last one cut from each net buffer list; segments end at list boundaries
-    #[default]
-    #[cfg_attr(feature = "serde", serde(rename = "list"))]
-    #[cfg_attr(feature = "clap", value(name = "list"))]
-    EachList,
-    /// The last one before the send queue runs empty; segments span list boundaries
-    #[cfg_attr(feature = "serde", serde(rename = "empty"))]
-    #[cfg_attr(feature = "clap", value(name = "empty"))]
-    QueueEmpty,
+crate::option_enum! {
+    /// Policy of PSH (CH-SND-5).
+    pub enum PushPolicy {
+        /// The last one cut from each net buffer list; segments end at list boundaries
+        #[default]
+        #[cfg_attr(feature = "serde", serde(rename = "list"))]
+        #[cfg_attr(feature = "clap", value(name = "list"))]
+        EachList,
+        /// The last one before the send queue runs empty; segments span list boundaries
+        #[cfg_attr(feature = "serde", serde(rename = "empty"))]
+        #[cfg_attr(feature = "clap", value(name = "empty"))]
+        QueueEmpty,
+    }
 }
 
-/// Which congestion controller.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "lowercase")
-)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum CongestionAlgorithm {
-    /// CUBIC, RFC 9438
-    #[default]
-    Cubic,
-    /// RFC 5681 and 6582
-    #[cfg_attr(feature = "clap", value(name = "newreno"))]
-    NewReno,
-    /// No window but the peer's: for links without loss
-    #[cfg_attr(feature = "serde", serde(rename = "none"))]
-    #[cfg_attr(feature = "clap", value(name = "none"))]
-    Unlimited,
+crate::option_enum! {
+    /// Which congestion controller.
+    pub enum CongestionAlgorithm {
+        /// CUBIC, RFC 9438
+        #[default]
+        Cubic,
+        /// RFC 5681 and 6582
+        #[cfg_attr(feature = "clap", value(name = "newreno"))]
+        NewReno,
+        /// No window but the peer's: for links without loss
+        #[cfg_attr(feature = "serde", serde(rename = "none"))]
+        #[cfg_attr(feature = "clap", value(name = "none"))]
+        Unlimited,
+    }
 }
 
 /// What a congestion controller does besides its algorithm.
