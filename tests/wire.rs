@@ -144,7 +144,8 @@ flue_test_support::tests! { NEEDS;
             // The connection lasted at least as long as the wire was busy, but for the frames before it.
             assert!(took > wire_time.mul_f64(0.99), "{took:?} for {wire_time:?}");
             assert!(wire.to_right("queue_full") > 0 && wire.to_right("lost") == 0, "{wire:?}");
-            assert!(left.counter("TcpRetransSegs") >= wire.to_right("queue_full"));
+            // Each segment that found the queue full was sent again; an acknowledgement, or a frame of IPv6's, was not.
+            assert!(left.counter("TcpRetransSegs") * 10 >= wire.to_right("queue_full") * 9);
             (took, wire_time)
         };
         // A kernel that waits for a processor leaves the wire idle.
