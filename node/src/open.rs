@@ -88,8 +88,8 @@ impl NodeOptions {
             Some(number) => vec![self.inherit(number)?],
         };
         let vnet_header = opened.iter().all(|queue| queue.vnet_header);
-        let wrapped = opened.into_iter().enumerate().map(|(queue, OpenTap { link, .. })| {
-            let link = frame_log::logged(self.captured(link, queue)?);
+        let wrapped = opened.into_iter().enumerate().map(|(queue, OpenTap { link, name, .. })| {
+            let link = frame_log::logged(self.captured(link, &name, queue)?);
             self.impaired(link, self.seed().wrapping_add(2 * queue as u64))
         });
         Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
@@ -146,7 +146,13 @@ impl NodeOptions {
         Ok(opened)
     }
 
-    fn captured(&self, link: Box<dyn Link>, queue: usize) -> Result<Box<dyn Link>, Failure> {
+    /// The link with its capture; `tap` is the interface's name in it.
+    fn captured(
+        &self,
+        link: Box<dyn Link>,
+        tap: &str,
+        queue: usize,
+    ) -> Result<Box<dyn Link>, Failure> {
         let Some(path) = &self.pcap else { return Ok(link) };
         let path = &of_queue(path, queue);
         let failed = |error| Failure::work(format!("--pcap {}: {error}", path.display()));
@@ -155,7 +161,7 @@ impl NodeOptions {
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let now_nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let tee = Tee::new(link, output, &self.tap, now_nanos).map_err(failed)?;
+        let tee = Tee::new(link, output, tap, now_nanos).map_err(failed)?;
         Ok(Box::new(tee))
     }
 

@@ -306,6 +306,9 @@ impl NodeOptions {
         if self.tap_fd.is_some() && self.queues > 1 {
             return Err(Failure::usage("--tap-fd: an inherited TAP has one queue"));
         }
+        if self.tap_fd.is_some() && self.napi != NapiMode::Off {
+            return Err(Failure::usage("--tap-fd --napi: what opened the TAP has decided that"));
+        }
         self.chimney.check()?;
         self.impairment.check()?;
         self.chimney.upload_on.sort_unstable();
@@ -350,7 +353,7 @@ impl NodeOptions {
     }
 
     /// Which TAP to open, and how.
-    pub fn tap_options(&self) -> TapOptions {
+    pub(crate) fn tap_options(&self) -> TapOptions {
         TapOptions {
             name: self.tap.clone(),
             mtu: self.mtu_bytes.into(),

@@ -188,6 +188,7 @@ fn programs_are_held_to_the_limits() {
         (NodeOptions { receive_window_bytes: 4095, ..base.clone() }, "--receive-window 4095"),
         (NodeOptions { tap: "a/b".into(), ..base.clone() }, "--tap a/b"),
         (NodeOptions { tap_fd: Some(3), queues: 2, ..base.clone() }, "--tap-fd"),
+        (NodeOptions { tap_fd: Some(3), napi: NapiMode::Threaded, ..base.clone() }, "--napi"),
         (
             NodeOptions {
                 bridge: Some("br0".into()),

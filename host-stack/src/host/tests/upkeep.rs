@@ -166,6 +166,25 @@ fn settings_are_told() {
     assert!(bench.nodes[1].updates.is_empty(), "it is on its way up");
 }
 
+// CH-UPD-5: settings that change while a connection is on its way to the target become an update once it is there.
+#[test]
+fn settings_that_change_during_the_hand_over_follow() {
+    let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
+    let initiate = bench.nodes[1].initiates.pop_front().unwrap();
+    let tcp = TcpCached { max_rt: Some(9_000), ..TcpCached::default() };
+    bench.nodes[1].host.set_tcp(tcp).unwrap();
+    bench.run(MOMENT);
+    assert!(bench.nodes[1].updates.is_empty(), "the target does not have it yet");
+    bench.nodes[1].complete(initiate.handle, None);
+    bench.run(MOMENT);
+    let UpdateNode::Cached { cached, .. } =
+        &bench.nodes[1].updates[0][0].dependents[0].dependents[0].payload
+    else {
+        panic!()
+    };
+    assert_eq!(cached.cached.max_rt, Some(9_000));
+}
+
 // The second setting alone: only its own flag.
 #[test]
 fn settings_are_told_one_by_one() {
