@@ -23,8 +23,10 @@ use crate::{
         perf::{self, PerfArgs},
         plot::{self, PlotArgs},
         rping::{self, RpingArgs},
+        serve::{self, ServeArgs},
         ss::{self, SsArgs},
         wire::{self, WireArgs},
+        wireshark_profile::{self, WiresharkProfileArgs},
     },
     control::message::Destination,
     failure::Failure,
@@ -64,9 +66,11 @@ pub enum Command {
     Perf(Box<PerfArgs>),
     Plot(PlotArgs),
     Rping(Box<RpingArgs>),
+    Serve(Box<ServeArgs>),
     Ss(SsArgs),
     Upload(UploadArgs),
     Wire(Box<WireArgs>),
+    WiresharkProfile(WiresharkProfileArgs),
 }
 
 impl Command {
@@ -89,9 +93,13 @@ impl Command {
             Self::Perf(args) => ("perf", args.voice(), DocumentTo::Stdout, args.verbose),
             Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
+            Self::Serve(args) => ("serve", args.voice(), DocumentTo::Stdout, args.verbose),
             Self::Ss(args) => ("ss", args.voice(), DocumentTo::Stdout, false),
             Self::Upload(args) => ("upload", args.common.output, DocumentTo::Stdout, false),
             Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
+            Self::WiresharkProfile(args) => {
+                ("wireshark-profile", args.output, DocumentTo::Stdout, false)
+            }
         }
     }
 
@@ -106,9 +114,11 @@ impl Command {
             Self::Perf(args) => perf::run(args, console),
             Self::Plot(args) => plot::run(args, console),
             Self::Rping(args) => rping::run(args, console),
+            Self::Serve(args) => serve::run(args, console),
             Self::Ss(args) => ss::run(args, console),
             Self::Upload(args) => hand_over::run(&args.common, Destination::Host, console),
             Self::Wire(args) => wire::run(args, console),
+            Self::WiresharkProfile(args) => wireshark_profile::run(args, console),
         }
     }
 }

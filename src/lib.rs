@@ -5,6 +5,7 @@
 //! `flue-network` sets up links, bridges and namespaces, `flue-bench` is all of `flue bench`.
 #![deny(unsafe_code)]
 
+pub mod adapter;
 pub mod cli;
 pub mod cmd;
 pub mod control;

@@ -9,8 +9,6 @@ use std::{
     thread,
 };
 
-use host_stack::node::Node;
-use offload_engine::engine::NodeClient;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -18,30 +16,39 @@ use signal_hook::{
 
 use crate::failure::Failure;
 
+/// Has the waiters of a node look again.
+type Wake = Box<dyn Fn() + Send>;
+
 /// Wakes the node, for other threads; and the signal that has come, 0 for none.
 ///
 /// Threads that may block for ever hold this, and not the node, so that the node ends (and its capture
 /// is written out) when the run does.
-pub struct Waker<C: NodeClient + 'static> {
-    node: Arc<Mutex<Option<Node<C>>>>,
+#[derive(Clone, Default)]
+pub struct Waker {
+    wake: Arc<Mutex<Option<Wake>>>,
     signal: Arc<AtomicI32>,
 }
 
-impl<C: NodeClient + 'static> Waker<C> {
+impl Waker {
     /// Of no node yet.
     pub fn new() -> Self {
-        Self { node: Arc::default(), signal: Arc::default() }
+        Self::default()
     }
 
-    /// Of this node from now on, or of none.
-    pub fn set(&self, node: Option<Node<C>>) {
-        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = node;
+    /// Of the node that `wake` wakes from now on.
+    pub fn set(&self, wake: impl Fn() + Send + 'static) {
+        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
+    }
+
+    /// Of no node any more.
+    pub fn clear(&self) {
+        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Has the node's waiters look again.
     pub fn wake(&self) {
-        if let Some(node) = &*self.node.lock().unwrap_or_else(PoisonError::into_inner) {
-            node.wake();
+        if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
+            wake();
         }
     }
 
@@ -78,19 +85,7 @@ impl<C: NodeClient + 'static> Waker<C> {
     }
 }
 
-impl<C: NodeClient + 'static> Clone for Waker<C> {
-    fn clone(&self) -> Self {
-        Self { node: self.node.clone(), signal: self.signal.clone() }
-    }
-}
-
-impl<C: NodeClient + 'static> Default for Waker<C> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<C: NodeClient + 'static> std::fmt::Debug for Waker<C> {
+impl std::fmt::Debug for Waker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Waker").field("signal", &self.signal).finish_non_exhaustive()
     }

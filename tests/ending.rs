@@ -3,13 +3,18 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use flue_test_support::flue::command;
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
 use flue_test_support::switch::Switch;
+use rdma_over_tcp::mpa::startup::{Initiator, RtrKind, RtrSet, StartupConfig};
+use rdma_over_tcp::mpa::{Encoder, Slab};
+use rdma_over_tcp::rdmap::rtr_header;
 use rustix::process::Signal;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
@@ -19,6 +24,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Sooner than any retransmission limit: what a peer is told, and does not find out by itself.
 const TOLD: Duration = Duration::from_secs(10);
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+
+/// One test after the other: a process that is being started has the pipes of all others for a moment, and one that
+/// nobody is to read would have a reader.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn kernel_at() -> SocketAddr {
     ([10, 0, 0, 1], 5000).into()
@@ -75,6 +87,7 @@ fn a_signal_becomes_a_reset() {
     if lacks(NEEDS) {
         return;
     }
+    let _turn = turn();
     let ways = ["", "--offload never", "--progress manual"];
     for (number, options) in ways.into_iter().enumerate() {
         for (signal, flue_listens) in SIGNALS.into_iter().zip([true, false, number % 2 == 0]) {
@@ -94,6 +107,7 @@ fn a_failure_becomes_a_reset() {
     if lacks(NEEDS) {
         return;
     }
+    let _turn = turn();
     for options in ["", "--offload never"] {
         let mut conversation = Conversation::new(true, options);
         let _input = conversation.flue.take_input();
@@ -111,6 +125,7 @@ fn an_end_in_order_is_a_fin() {
     if lacks(NEEDS) {
         return;
     }
+    let _turn = turn();
     for (flue_first, options) in
         [(true, ""), (false, ""), (true, "--offload never"), (false, "--offload never")]
     {
@@ -137,6 +152,7 @@ fn a_signalled_queue_pair_is_told_to_its_peer() {
     if lacks(NEEDS) {
         return;
     }
+    let _turn = turn();
     for signal in [Signal::INT, Signal::TERM] {
         let switch = Switch::new(1500);
         let rping = |what: &str, host: u8| {
@@ -155,5 +171,91 @@ fn a_signalled_queue_pair_is_told_to_its_peer() {
         server.expect_exit(1, LIMIT);
         client.expect_exit(1, LIMIT);
         assert!(begun.elapsed() < TOLD, "{:?}", begun.elapsed());
+    }
+}
+
+/// The kernel's socket as the peer of a queue pair of `flue rping -s`.
+fn queue_pair(options: &str) -> (Process, TcpStream, Namespace) {
+    let host = Namespace::new();
+    let node = "--tap tap0 --addr 10.0.0.2/24 --host-addr 10.0.0.1/24";
+    let line = format!("rping -s -p 5000 {node} {options}");
+    let mut flue = Process::start(&host, command(FLUE, &line), Output::Lines);
+    flue.expect_line("listening", LIMIT);
+    let mut socket = host.run(|| TcpStream::connect_timeout(&flue_at(), LIMIT)).unwrap();
+    socket.set_read_timeout(Some(TOLD)).unwrap();
+    let rtr = RtrSet::only(RtrKind::Write);
+    let initiator = Initiator::new(StartupConfig { rtr, ..StartupConfig::default() });
+    socket.write_all(&initiator.request()).unwrap();
+    let mut reply = Vec::new();
+    while initiator.receive(&reply).unwrap().is_none() {
+        let mut octet = [0];
+        socket.read_exact(&mut octet).unwrap();
+        reply.extend_from_slice(&octet);
+    }
+    let (none, mut fpdu): ([Bytes; 0], Vec<Bytes>) = ([], Vec::new());
+    let header = rtr_header(RtrKind::Write);
+    Encoder::new(true, false).encode(&header, &none, &mut Slab::new(), &mut fpdu);
+    socket.write_all(&fpdu.concat()).unwrap();
+    flue.expect_line("connected", LIMIT);
+    (flue, socket, host)
+}
+
+// A queue pair that is idle: the kernel hears each kind of end of the process.
+#[test]
+fn the_end_of_a_queue_pair_is_heard_by_the_kernel() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let _turn = turn();
+    for options in ["", "--offload never", "--progress manual"] {
+        for signal in SIGNALS {
+            let (mut flue, mut socket, _host) = queue_pair(options);
+            flue.signal(signal);
+            assert_reset(socket.read(&mut [0; 16]));
+            flue.expect_line("interrupted by", LIMIT);
+            flue.expect_exit(1, LIMIT);
+        }
+        // An orderly end: the client has closed between two pings.
+        let (mut flue, mut socket, _host) = queue_pair(options);
+        socket.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(socket.read(&mut [0; 16]).unwrap(), 0);
+        flue.expect_exit(0, LIMIT);
+        // A failure: an FPDU without data whose CRC is wrong. A Terminate, then a FIN.
+        let (mut flue, mut socket, _host) = queue_pair(options);
+        socket.write_all(&[0; 8]).unwrap();
+        let mut terminate = Vec::new();
+        socket.read_to_end(&mut terminate).unwrap();
+        assert!(!terminate.is_empty(), "{options}: a Terminate");
+        flue.expect_line("this side found an error: MPA: CRC of an FPDU", LIMIT);
+        flue.expect_exit(1, LIMIT);
+    }
+}
+
+// `flue perf`: whichever end is signalled, the other one hears of it and ends.
+#[test]
+fn a_signalled_measurement_is_told_to_its_peer() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let _turn = turn();
+    for signal in SIGNALS {
+        for server_ends in [true, false] {
+            let switch = Switch::new(1500);
+            let perf = |line: &str| {
+                let line = format!("perf write-bw {line} --bridge {}", Switch::BRIDGE);
+                Process::start(switch.namespace(), command(FLUE, &line), Output::Lines)
+            };
+            let mut server = perf("-1 --tap taps --addr 10.0.0.1/24");
+            server.expect_line("listening", LIMIT);
+            let mut client = perf("-D 100 --tap tapc --addr 10.0.0.2/24 10.0.0.1");
+            server.expect_line("client: 10.0.0.2", LIMIT);
+            let begun = Instant::now();
+            let (ends, told) =
+                if server_ends { (&mut server, &mut client) } else { (&mut client, &mut server) };
+            ends.signal(signal);
+            ends.expect_exit(1, LIMIT);
+            told.expect_exit(1, LIMIT);
+            assert!(begun.elapsed() < TOLD, "{:?}", begun.elapsed());
+        }
     }
 }

@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use flue_test_support::flue::command;
+use flue_test_support::flue::{Scratch, command};
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
 use flue_test_support::switch::Switch;
+use flue_test_support::tshark::{self, Atomic, Fpdu, Pdu, PduKind, Place, opcode};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -167,6 +168,73 @@ fn queue_pairs_many_at_once() {
             assert_eq!(results[0]["verified"], true, "{kind} {client}");
         }
     }
+}
+
+// EXT-5-1, EXT-5.2.1-3, EXT-6.3-1: sums and counts are compared at both ends, and with one queue or several.
+#[test]
+fn atomics_and_immediate_data() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let bench = Bench::new();
+    for (kind, more) in [
+        ("write-imm-bw", "-n 700 -s 3000"),
+        ("write-imm-bw", "-n 900 -s 100 -q 5 -b -t 16 --post-list 3"),
+        ("atomic-bw", "-n 3000"),
+        ("atomic-bw", "-n 3000 -q 4 -t 200"),
+        ("atomic-bw", "-n 500 -q 3 -b"),
+        ("atomic-lat", "-n 300"),
+    ] {
+        for node in ["--progress manual", "", "--queues 2"] {
+            let client = format!("{kind} {more} {node} -O 0.02");
+            let results = bench.run(&format!("{kind} {node}"), &client);
+            assert_eq!(results[0]["verified"], true, "{client}");
+        }
+    }
+}
+
+// EXT-4.1-1, EXT-5-3, EXT-5.2.2-1: Wireshark reads atomics as they were meant. Immediate data it does not know: what it
+// shows of that are opcode, queue and CRC.
+#[test]
+fn wireshark_on_atomics_and_immediate_data() {
+    if lacks(NEEDS) || lacks(&[Need::Tool("tshark")]) {
+        return;
+    }
+    let (bench, scratch) = (Bench::new(), Scratch::new());
+    let captured = |line: &str| {
+        let file = scratch.file("perf.pcapng");
+        bench.run(line, &format!("{line} -n 5 -O 0 --pcap {}", file.display()));
+        tshark::assert_clean(&file, &[]);
+        let pdus = tshark::pdus(&file);
+        tshark::assert_crcs_good(&pdus);
+        pdus
+    };
+    let fpdus = |pdus: &[Pdu], wanted: u8| -> Vec<Fpdu> {
+        let fpdu = |pdu: &Pdu| match &pdu.kind {
+            PduKind::Fpdu(fpdu) => Some(fpdu.clone()),
+            _ => None,
+        };
+        pdus.iter().filter_map(fpdu).filter(|fpdu| fpdu.opcode == wanted).collect()
+    };
+    let pdus = captured("atomic-lat");
+    let requests = fpdus(&pdus, opcode::ATOMIC_REQUEST);
+    let responses = fpdus(&pdus, opcode::ATOMIC_RESPONSE);
+    assert_eq!((requests.len(), responses.len()), (5, 5));
+    for (msn, (request, response)) in (1..).zip(requests.iter().zip(&responses)) {
+        let queue = |queue| Place::Untagged { queue, msn, offset: 0 };
+        assert_eq!((request.place, response.place), (queue(1), queue(3)));
+        let Some(Atomic::FetchAdd { identifier, operands: [1, 0], .. }) = request.atomic else {
+            panic!("{request:?}")
+        };
+        let original = u64::from(msn) - 1;
+        assert_eq!(response.atomic, Some(Atomic::Response { identifier, original }));
+        assert_eq!((request.ulpdu_length, response.ulpdu_length), (70, 30));
+    }
+    let pdus = captured("write-imm-bw");
+    let immediates = fpdus(&pdus, opcode::IMMEDIATE);
+    let places: Vec<_> = immediates.iter().map(|fpdu| (fpdu.place, fpdu.ulpdu_length)).collect();
+    let expected = (1..=5).map(|msn| (Place::Untagged { queue: 0, msn, offset: 0 }, 26));
+    assert_eq!(places, expected.collect::<Vec<_>>());
 }
 
 #[test]

@@ -128,6 +128,7 @@ pub(super) fn groups(quick: bool) -> Vec<Group> {
     groups.extend(round_trips());
     groups.extend(streams());
     groups.push(hundred_connections());
+    groups.extend(on_kernel_sockets());
     groups.extend(points(quick));
     groups
 }
@@ -365,6 +366,90 @@ fn hundred_connections() -> Group {
     )
 }
 
+/// Queue pairs on kernel sockets, over the veth pair that the peers have.
+fn on_kernel_sockets() -> Vec<Group> {
+    use Bound::{AtLeast, RatioAtLeast, RatioAtMost};
+    let on_sockets = |kind, client: &str, ends: &str| {
+        named("flue", System::Flue, perf(kind, Route::TwoKernels, client, ends, ""))
+    };
+    let stream = |kind, size, ends: &str| {
+        on_sockets(kind, &format!("-s {size} -t {}", depth_of(size)), ends)
+    };
+    let operations = |kind, size| stream(kind, size, SPIN);
+    let faster = |factor| goal(Metric::BandwidthBps, "libfabric", RatioAtLeast(factor));
+    let cpu = |factor| goal(Metric::CpuSecondsPerGbyte, "libfabric", RatioAtMost(factor));
+    let bandwidth = |id: &str, title: &str, kind, operation, size, goals| {
+        let contestants = vec![operations(kind, size), libfabric(operation, size)];
+        row(id, title, Metric::BandwidthBps, contestants, goals)
+    };
+    let by_itself = Goal {
+        metric: Metric::MessagesPerSecond,
+        beside: None,
+        goal: Some(AtLeast(3e6)),
+        stretch: None,
+    };
+    let small = |id: &str, title: &str, kind, operation| {
+        let contestants = vec![operations(kind, SMALL_BYTES), libfabric(operation, SMALL_BYTES)];
+        row(id, title, Metric::MessagesPerSecond, contestants, vec![by_itself.clone()])
+    };
+    let without_crc = |id: &str, title: &str, kind, operation| {
+        let ends = format!("{SPIN} --mpa-crc off");
+        let contestants = vec![stream(kind, MIB, &ends), libfabric(operation, MIB)];
+        let goals = vec![faster(1.1), cpu(1.0)];
+        row(id, title, Metric::BandwidthBps, contestants, goals)
+    };
+    let ping = on_sockets("write-lat", &format!("-s {PING_BYTES}"), SPIN);
+    let pinged = vec![ping, libfabric_ping("write"), kernel_ping(SPIN)];
+    let sooner = goal(Metric::LatencyP50Ns, "libfabric", RatioAtMost(0.9));
+    vec![
+        bandwidth(
+            "kernel-write-1m",
+            "RDMA Write, 1 MiB, CRC on, kernel sockets",
+            "write-bw",
+            "write",
+            MIB,
+            vec![faster(0.9), cpu(1.15)],
+        ),
+        bandwidth(
+            "kernel-read-1m",
+            "RDMA Read, 1 MiB, CRC on, kernel sockets",
+            "read-bw",
+            "read",
+            MIB,
+            vec![faster(0.9), cpu(1.15)],
+        ),
+        without_crc(
+            "kernel-write-1m-no-crc",
+            "RDMA Write, 1 MiB, CRC off, kernel sockets",
+            "write-bw",
+            "write",
+        ),
+        without_crc(
+            "kernel-read-1m-no-crc",
+            "RDMA Read, 1 MiB, CRC off, kernel sockets",
+            "read-bw",
+            "read",
+        ),
+        bandwidth(
+            "kernel-write-64k",
+            "RDMA Write, 64 KiB, CRC on, kernel sockets",
+            "write-bw",
+            "write",
+            KIB_64,
+            vec![faster(1.3)],
+        ),
+        small("kernel-send-64b", "Send/Receive, 64 B, kernel sockets", "send-bw", "send"),
+        small("kernel-write-64b", "RDMA Write, 64 B, kernel sockets", "write-bw", "write"),
+        row(
+            "kernel-latency",
+            "RDMA Write, 8 B, half round trip, polling, kernel sockets",
+            Metric::LatencyP50Ns,
+            pinged,
+            vec![sooner],
+        ),
+    ]
+}
+
 fn points(quick: bool) -> Vec<Group> {
     let mut groups = Vec::new();
     let sizes: &[u64] = if quick { &QUICK_SIZES_BYTES } else { &SIZES_BYTES };
@@ -481,10 +566,10 @@ mod tests {
     #[test]
     fn every_row_is_a_goal_or_a_comparison() {
         let rows: Vec<Group> = groups(false).into_iter().filter(|group| group.is_row).collect();
-        assert_eq!(rows.len(), 14);
+        assert_eq!(rows.len(), 22);
         assert!(rows.iter().all(|row| row.contestants.len() > 1));
         let with_goals = rows.iter().filter(|row| row.goals.iter().any(|it| it.goal.is_some()));
-        assert_eq!(with_goals.count(), 13, "latency-read has no goal");
+        assert_eq!(with_goals.count(), 21, "latency-read has no goal");
     }
 
     #[test]
@@ -516,7 +601,7 @@ mod tests {
         assert_eq!(selected("size-write/64"), 1);
         assert_eq!(selected("connections"), 4);
         assert_eq!(selected("connections-100"), 1);
-        assert_eq!((selected("goals"), selected("plots")), (14, 36));
+        assert_eq!((selected("goals"), selected("plots")), (22, 36));
         assert_eq!(selected("write"), 0);
     }
 }

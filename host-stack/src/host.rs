@@ -258,14 +258,29 @@ impl Host {
     pub fn set_tcp(&mut self, tcp: TcpCached) -> Result<(), ConfigError> {
         HostConfig { tcp, ..self.config.clone() }.check()?;
         self.config.tcp = tcp;
+        self.configure_all(|_| true);
+        Ok(())
+    }
+
+    /// The settings of TCP have changed for connections of these clients.
+    fn configure_all(&mut self, is_changed: impl Fn(ClientId) -> bool) {
         for connection in self.connections.values() {
-            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
-            ingress::configure(socket, &tcp);
+            let client = connection.client_id();
+            if is_changed(client) {
+                let tcp = self.tcp_of(client);
+                let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
+                ingress::configure(socket, &tcp);
+            }
         }
         // What is due changes with them; the next poll looks.
         self.tcp_changed = true;
         self.wake_at = Some(Instant::ZERO);
-        Ok(())
+    }
+
+    /// The settings of TCP for connections of a client.
+    fn tcp_of(&self, client: ClientId) -> TcpCached {
+        let keep_alive = self.shards[client.shard].client(client.tag).and_then(|it| it.keep_alive);
+        self.config.cached(keep_alive)
     }
 
     /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
@@ -291,15 +306,10 @@ impl Host {
     /// As [`Engine::repeat_last_acks`](offload_engine::engine::Engine::repeat_last_acks), for the connections in the
     /// host.
     pub fn repeat_last_acks(&mut self, now: Instant) {
-        let waiting = self.connections.values().filter(|found| {
-            let socket = self.sockets.get::<tcp::Socket<'_>>(found.socket);
-            socket.state() == tcp::State::TimeWait && found.flow.has_retransmitted
-        });
-        let ways: Vec<_> = waiting
-            .map(|found| (found.shard, found.flow, found.flow.peer_mac, found.tuple))
-            .collect();
-        for (shard, flow, mac, tuple) in ways {
-            self.acknowledge(now, shard, &flow, mac, tuple);
+        let resting = self.time_waits.resting(now);
+        let suspects: Vec<_> = resting.filter(|(_, _, flow)| flow.has_retransmitted).collect();
+        for (tuple, shard, flow) in suspects {
+            self.acknowledge(now, shard, &flow, flow.peer_mac, tuple);
         }
     }
 

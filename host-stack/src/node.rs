@@ -25,11 +25,12 @@
 //! The consumer's callbacks run with no lock held, one at a time, in order ([`Node::with`] and the
 //! engine's thread both deliver, whichever is first). One that panics is logged and ends nothing else.
 //!
-//! The lock is taken once per iteration and per call, never per packet. `shared` has the state that the threads share,
+//! The lock is taken once per iteration and per call, never per packet. `monitor` has the state that the threads share,
 //! and the protocol by which no wake-up is lost.
 
+mod attend;
 mod core;
-mod shared;
+mod monitor;
 
 use std::{
     boxed::Box, fmt, format, io, marker::PhantomData, string::String, sync::Arc,
@@ -51,8 +52,11 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-pub use self::core::{Core, Cores};
-use self::shared::{Passive, Shared};
+pub use self::{
+    attend::Presence,
+    core::{Core, Cores},
+    monitor::{Monitor, Passive},
+};
 use crate::{
     host::{Host, HostConfig},
     socket::{ConnectionRow, Request, RequestPort, SocketPort, SocketState},
@@ -113,7 +117,7 @@ impl NodeConfig {
 /// more what peers have sent on connections in TIME-WAIT whose path has lost segments: a peer whose FIN is not
 /// acknowledged would retransmit it until its time-out.
 pub struct Node<C: NodeClient> {
-    shared: Arc<Shared<Core>>,
+    shared: Arc<Monitor<Core>>,
     // Dropped before the threads: a node ends when its last client has left.
     membership: Arc<Membership>,
     threads: Arc<Threads>,
@@ -151,7 +155,7 @@ const LINGER_PAUSE: Duration = Duration::from_millis(1);
 struct Threads {
     /// The host stack, on a thread of its own, has no more frames to send. Its doorbells are rung after it.
     host_is_silent: Arc<AtomicBool>,
-    shards: Vec<Arc<Shared<Core>>>,
+    shards: Vec<Arc<Monitor<Core>>>,
     host_doorbell: Arc<Doorbell>,
     requests: RequestPort,
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -173,7 +177,7 @@ pub enum WaitError {
 }
 
 /// The thread of the host stack, until all shards have ended.
-fn host_thread<K: Passive>(shards: &[Arc<Shared<K>>], doorbell: &Doorbell, mut host: Host) {
+fn host_thread<K: Passive>(shards: &[Arc<Monitor<K>>], doorbell: &Doorbell, mut host: Host) {
     let is_stopping = || shards.iter().all(|shared| shared.is_stopping());
     let now = || shards[0].now();
     while !is_stopping() {
@@ -207,7 +211,7 @@ fn sleep_of_host(
 }
 
 /// The thread of an engine. One that has lost its link takes the other shards along: they have the same device.
-fn engine_thread(own: &Shared<Core>, shards: &[Arc<Shared<Core>>], host_is_silent: &AtomicBool) {
+fn engine_thread(own: &Monitor<Core>, shards: &[Arc<Monitor<Core>>], host_is_silent: &AtomicBool) {
     own.engine_thread();
     let Err(failure) = own.wait(Some(own.now()), |_, _| None::<()>) else { return };
     if failure == WaitError::TimedOut {
@@ -222,7 +226,7 @@ fn engine_thread(own: &Shared<Core>, shards: &[Arc<Shared<Core>>], host_is_silen
 }
 
 /// Sends the last frames of a node whose clients have left.
-fn finish(shard: &Shared<Core>, host_is_silent: &AtomicBool) {
+fn finish(shard: &Monitor<Core>, host_is_silent: &AtomicBool) {
     shard.finish(shard.now() + FAREWELL_MAX, |core| {
         (core.host.is_some() || host_is_silent.load(Ordering::Acquire)) && core.is_silent()
     });
@@ -276,7 +280,7 @@ impl<C: NodeClient> Node<C> {
         };
         let shared = |(core, descriptor): (Core, _)| {
             let doorbell = core.engine.doorbell().clone();
-            Arc::new(Shared::new(core, doorbell, descriptor, spin, progress))
+            Arc::new(Monitor::new(core, doorbell, descriptor, spin, progress))
         };
         let shards = cores.into_iter().zip(descriptors).map(shared).collect::<Vec<_>>();
         let host_is_silent = Arc::new(AtomicBool::new(false));
@@ -311,7 +315,7 @@ impl<C: NodeClient> Node<C> {
         Ok(shards.into_iter().map(node).collect())
     }
 
-    fn of(shared: Arc<Shared<Core>>, threads: Arc<Threads>, client: ClientTag) -> Self {
+    fn of(shared: Arc<Monitor<Core>>, threads: Arc<Threads>, client: ClientTag) -> Self {
         let membership = Membership {
             client,
             requests: shared.enter().core.requests.clone(),
@@ -506,7 +510,7 @@ impl Threads {
     fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let shards = self.shards.clone();
         let run = move || {
-            let _fails = shards.iter().map(Shared::fail_by_panic).collect::<Vec<_>>();
+            let _fails = shards.iter().map(Monitor::fail_by_panic).collect::<Vec<_>>();
             run();
         };
         let handle = std::thread::Builder::new().name(name).spawn(run)?;

@@ -56,6 +56,25 @@ impl SocketState {
     }
 }
 
+impl SocketState {
+    /// The state of that number in the kernel's TCP_INFO.
+    pub const fn of_kernel(number: u8) -> Self {
+        match number {
+            1 => Self::Established,
+            2 => Self::SynSent,
+            3 => Self::SynReceived,
+            4 => Self::FinWait1,
+            5 => Self::FinWait2,
+            6 => Self::TimeWait,
+            8 => Self::CloseWait,
+            9 => Self::LastAck,
+            10 => Self::Listen,
+            11 => Self::Closing,
+            _ => Self::Closed,
+        }
+    }
+}
+
 impl From<State> for SocketState {
     fn from(state: State) -> Self {
         match state {
@@ -101,6 +120,8 @@ pub enum OffloadState {
     Offloaded,
     /// On its way back to the host.
     Uploading,
+    /// With the kernel's TCP: a socket, which stays there.
+    Kernel,
 }
 
 impl fmt::Display for OffloadState {

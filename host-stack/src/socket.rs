@@ -16,6 +16,7 @@ use bytes::Bytes;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
     nbl::{NblChain, NetBufferList},
+    state::KeepAlive,
     tcp::SoftError,
     time::Duration,
 };
@@ -162,6 +163,15 @@ pub enum Request {
         consumer: ConsumerId,
         /// Channel of the notices about its connections and listeners.
         notices: crossbeam_channel::Sender<Notice>,
+    },
+    /// Keep-alive of this client's connections, wherever they are, unless [`HostConfig::tcp`] asks for keep-alive
+    /// of all.
+    ///
+    /// [`HostConfig::tcp`]: crate::host::HostConfig::tcp
+    KeepAlive {
+        /// `None`: none. A connection that the host stack serves is probed each `idle`, and ends after `idle` times
+        /// `probes` and one.
+        keep_alive: Option<KeepAlive>,
     },
     /// Unregisters the client: its listeners are closed, its connections are reset in either stack, and it gets no
     /// more notices.

@@ -209,7 +209,7 @@ impl End {
             match streams.status(handle)?.state {
                 OffloadState::InHost => streams.offload(handle),
                 OffloadState::Offloaded => streams.upload(handle),
-                OffloadState::Offloading | OffloadState::Uploading => {}
+                OffloadState::Offloading | OffloadState::Uploading | OffloadState::Kernel => {}
             }
         }
         streams.status(handle)

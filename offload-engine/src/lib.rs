@@ -18,6 +18,8 @@ pub mod link;
 pub mod memory;
 pub mod nbl;
 mod segment;
+#[cfg(feature = "std")]
+pub mod socket;
 pub mod state;
 pub mod status;
 #[cfg(feature = "std")]

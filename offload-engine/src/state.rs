@@ -165,11 +165,47 @@ pub struct TcpCached {
     pub user_priority: u8,
 }
 
+/// Probes of an idle connection (RFC 9293 §3.8.4). A connection whose peer does not answer ends after `idle` and
+/// `probes` times `interval`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeepAlive {
+    /// From the last segment of the peer to the first probe; at least 1 ms.
+    pub idle: Duration,
+    /// From one probe to the next, and from the last to the end; at least 1 ms.
+    pub interval: Duration,
+    /// Probes without an answer, at least 1.
+    pub probes: u8,
+}
+
+impl KeepAlive {
+    /// From the last segment of the peer to the end of the connection.
+    pub fn limit(&self) -> Duration {
+        self.idle + self.interval * u32::from(self.probes)
+    }
+}
+
 /// What stands for 0 in the keep-alive variables (CH §9.2). With an idle time of nothing probes would never end.
 const KEEP_ALIVE_TICKS: Ticks = 1_000;
 const KEEP_ALIVE_PROBES: u8 = 10;
 
 impl TcpCached {
+    /// The same with this keep-alive, unless it has one, or none is given.
+    #[must_use]
+    pub fn or_kept_alive(self, keep_alive: Option<KeepAlive>) -> Self {
+        let Some(KeepAlive { idle, interval, probes }) = keep_alive else { return self };
+        if self.keep_alive_enabled {
+            return self;
+        }
+        let ticks = |time: Duration| Ticks::try_from(time.as_millis().max(1)).unwrap_or(Ticks::MAX);
+        Self {
+            keep_alive_enabled: true,
+            ka_timeout: ticks(idle),
+            ka_interval: ticks(interval),
+            ka_probe_count: probes.max(1),
+            ..self
+        }
+    }
+
     /// How long a connection is idle before the first keep-alive probe.
     pub const fn keep_alive_idle(&self) -> Duration {
         Self::or_a_second(self.ka_timeout)

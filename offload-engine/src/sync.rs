@@ -49,7 +49,7 @@ fn count_taken() {
 mod waiting {
     #[cfg(not(loom))]
     use std::sync as primitive;
-    use std::sync::PoisonError;
+    use std::sync::{PoisonError, TryLockError};
 
     #[cfg(loom)]
     use loom::sync as primitive;
@@ -73,6 +73,17 @@ mod waiting {
         pub fn lock(&self) -> MutexGuard<'_, T> {
             super::count_taken();
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// Takes the lock if it is free.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            let guard = match self.0.try_lock() {
+                Ok(guard) => guard,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return None,
+            };
+            super::count_taken();
+            Some(guard)
         }
     }
 
@@ -142,18 +153,23 @@ mod spinning {
 
         /// Waits for the lock.
         pub fn lock(&self) -> MutexGuard<'_, T> {
-            super::count_taken();
             loop {
-                let guard = match self.0.try_lock() {
-                    Ok(guard) => guard,
-                    Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                    Err(TryLockError::WouldBlock) => {
-                        yield_now();
-                        continue;
-                    }
-                };
-                return MutexGuard { guard, mutex: self };
+                match self.try_lock() {
+                    Some(guard) => return guard,
+                    None => yield_now(),
+                }
             }
+        }
+
+        /// Takes the lock if it is free.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            let guard = match self.0.try_lock() {
+                Ok(guard) => guard,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return None,
+            };
+            super::count_taken();
+            Some(MutexGuard { guard, mutex: self })
         }
     }
 

@@ -1,8 +1,8 @@
 //! Error numbers of Terminate messages, in one table.
 //!
-//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8 and RFC 6581 §8, each with a name, a text and
-//! the side at fault. Errors of MPA, DDP and RDMAP all map to a [`WireError`], so this module lies below the three and
-//! imports none of them; Terminates, logs and completions take names and texts from here.
+//! Layers, types and codes of RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8, RFC 6581 §8 and RFC 7306 §8, each with a
+//! name, a text and the side at fault. Errors of MPA, DDP and RDMAP all map to a [`WireError`], so this module lies
+//! below the three and imports none of them; Terminates, logs and completions take names and texts from here.
 
 use core::fmt;
 
@@ -58,18 +58,82 @@ pub enum Truncation {
     Message,
 }
 
+/// How TCP has lost a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// The peer has reset it.
+    Reset,
+    /// The peer does not answer: neither data, or a FIN, nor probes of keep-alive.
+    NoAnswer,
+    /// The local device is gone.
+    Device,
+    /// For another reason, on this side.
+    Other,
+}
+
 /// Why an established connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// An error with layer, type and code: of a Terminate that was sent or received, or that would say it.
-    Error(ErrorNumber),
+    /// This side found an error and reports it to the peer.
+    Found(ErrorNumber),
+    /// The peer has found an error: its Terminate says so.
+    Terminated(ErrorNumber),
     /// The peer's FIN came too early.
     Truncated(Truncation),
+    /// TCP has lost the connection.
+    Lost(Loss),
+    /// A completion queue of the queue pair has overrun.
+    CqOverrun,
 }
 
-impl From<WireError> for EndReason {
-    fn from(error: WireError) -> Self {
-        Self::Error(error.number())
+/// An error number in words: layer, type, the error's own text, and the number.
+#[derive(Clone, Copy, Debug)]
+pub struct InWords(pub ErrorNumber);
+
+impl fmt::Display for InWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(number) = self;
+        let kind = match (number.layer, number.etype) {
+            (0, 0) => "RDMAP, local catastrophic error",
+            (0, 1) => "RDMAP, remote protection error",
+            (0, 2) => "RDMAP, remote operation error",
+            (0, _) => "RDMAP",
+            (1, 0) => "DDP, local catastrophic error",
+            (1, 1) => "DDP, tagged buffer error",
+            (1, 2) => "DDP, untagged buffer error",
+            (1, _) => "DDP",
+            (2, _) => "MPA",
+            _ => "unknown layer",
+        };
+        match number.known() {
+            Some(error) => write!(f, "{kind}: {} ({number})", error.text()),
+            None => write!(f, "{kind}: unknown error ({number})"),
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    /// The side that found the error, and the error.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lost = |f: &mut fmt::Formatter<'_>, what| {
+            write!(f, "{what} ({})", WireError::MpaConnectionLost.number())
+        };
+        match self {
+            Self::Found(number) => write!(f, "this side found an error: {}", InWords(*number)),
+            Self::Terminated(number) => write!(f, "the peer found an error: {}", InWords(*number)),
+            Self::Truncated(Truncation::Fpdu) => lost(f, "the peer's FIN came within an FPDU"),
+            Self::Truncated(Truncation::Message) => lost(f, "the peer's FIN came within a message"),
+            Self::Lost(Loss::Reset) => lost(f, "TCP: the peer has reset the connection"),
+            Self::Lost(Loss::NoAnswer) => lost(
+                f,
+                "TCP: the peer does not answer, neither retransmissions nor probes of keep-alive",
+            ),
+            Self::Lost(Loss::Device) => lost(f, "the device of this side is gone"),
+            Self::Lost(Loss::Other) => lost(f, "TCP: this side has lost the connection"),
+            Self::CqOverrun => {
+                f.write_str("this side found an error: a completion queue has overrun")
+            }
+        }
     }
 }
 
@@ -121,16 +185,16 @@ macro_rules! wire_errors {
 
 wire_errors! {
     RdmapLocalCatastrophic       = 0/0/0x00, Local,            "RDMAP failed locally";
-    ProtectionInvalidStag        = 0/1/0x00, PeerViolated,     "source STag of a Read Request is not valid";
-    ProtectionBounds             = 0/1/0x01, PeerViolated,     "Read Request leaves the bounds of its source";
-    ProtectionAccess             = 0/1/0x02, PeerViolated,     "source of a Read Request may not be read remotely";
-    ProtectionNotAssociated      = 0/1/0x03, PeerViolated,     "source STag belongs to another stream or PD";
-    ProtectionWrap               = 0/1/0x04, PeerViolated,     "source offset of a Read Request wraps";
+    ProtectionInvalidStag        = 0/1/0x00, PeerViolated,     "STag of a Read or Atomic Request is not valid";
+    ProtectionBounds             = 0/1/0x01, PeerViolated,     "Read or Atomic Request leaves the bounds of its buffer";
+    ProtectionAccess             = 0/1/0x02, PeerViolated,     "buffer of a Read or Atomic Request is not open to it";
+    ProtectionNotAssociated      = 0/1/0x03, PeerViolated,     "STag of a request belongs to another stream or PD";
+    ProtectionWrap               = 0/1/0x04, PeerViolated,     "offset of a Read or Atomic Request wraps";
     ProtectionCannotInvalidate   = 0/1/0x09, PeerViolated,     "STag to invalidate is of another stream or PD";
     ProtectionUnspecified        = 0/1/0xff, PeerViolated,     "remote protection error without a reason";
     OperationVersion             = 0/2/0x05, PeerIncompatible, "RDMAP version is not 1";
     OperationUnexpectedOpcode    = 0/2/0x06, PeerViolated,     "opcode is unknown or on the wrong kind of segment";
-    OperationStreamCatastrophic  = 0/2/0x07, PeerViolated,     "stream cannot go on, as with more reads than IRD";
+    OperationStreamCatastrophic  = 0/2/0x07, PeerViolated,     "stream cannot go on: reads over IRD, unaligned atomic";
     OperationGlobalCatastrophic  = 0/2/0x08, Local,            "RDMAP cannot go on, on any stream";
     OperationCannotInvalidate    = 0/2/0x09, PeerViolated,     "STag to invalidate does not exist";
     OperationUnspecified         = 0/2/0xff, PeerViolated,     "remote operation error without a reason";

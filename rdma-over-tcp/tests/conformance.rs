@@ -1,46 +1,151 @@
-//! docs/conformance/iwarp.md says which test proves which rule. It may not name tests that are not there.
+//! docs/conformance/iwarp.md judges each rule of `data/rules.txt` once, and names tests that are there.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::Path,
+};
 
-const FILES: [(&str, &str); 11] = [
+const DOCUMENT: &str = "../docs/conformance/iwarp.md";
+const RULES: &str = "tests/data/rules.txt";
+/// Cases of the hostile peer: the name and the rules that it says it is about. `tests/hostile` compares the list with
+/// the cases.
+const CASES: &str = "../tests/hostile/cases.txt";
+const FILES: [(&str, &str); 27] = [
     ("mpa", "src/mpa/tests.rs"),
     ("startup", "src/mpa/startup/tests.rs"),
+    ("startup", "src/ndk/tests/startup.rs"),
     ("crc", "src/mpa/crc.rs"),
     ("ddp", "src/ddp/tests.rs"),
     ("rdmap", "src/rdmap/tests.rs"),
     ("error", "src/error.rs"),
+    ("region", "src/rnic/region/tests.rs"),
+    ("cq", "src/rnic/cq.rs"),
+    ("send_queue", "src/rnic/send_queue.rs"),
+    ("sizes", "src/rnic/stream/sizes.rs"),
+    ("operations", "src/ndk/tests/operations.rs"),
+    ("connections", "src/ndk/tests/connections.rs"),
+    ("errors", "src/ndk/tests/errors.rs"),
+    ("lifetimes", "src/ndk/tests/lifetimes.rs"),
+    ("truncation", "src/ndk/tests/truncation.rs"),
     ("vectors", "tests/vectors.rs"),
     ("siw_captures", "tests/siw_captures.rs"),
-    ("truncation", "src/ndk/tests/truncation.rs"),
     ("bad_peers", "tests/simulation/bad_peers.rs"),
+    ("nudge", "tests/simulation/nudge.rs"),
     ("reads", "tests/simulation/reads.rs"),
+    ("memory", "../offload-engine/src/memory/tests.rs"),
+    ("extensions", "src/ndk/tests/extensions.rs"),
+    ("faults", "tests/simulation/faults.rs"),
+    ("simulation", "tests/simulation/main.rs"),
+    ("handover", "../host-stack/tests/handover.rs"),
+    ("live_moves", "../tests/live_moves.rs"),
 ];
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
+/// The cases of the hostile peer with their rules.
+fn cases(text: &str) -> BTreeMap<&str, Vec<&str>> {
+    let of = |line| {
+        let mut words = str::split_whitespace(line);
+        Some((words.next()?, words.collect()))
+    };
+    text.lines().filter_map(of).collect()
+}
+
+/// Names of tests in a cell: `file::name` in backticks, and nothing else that looks like a name of Rust's.
+fn tests(cell: &str) -> Vec<(&str, &str)> {
+    let quoted = cell.split('`').skip(1).step_by(2);
+    let is_type = |file: &str| file.starts_with(char::is_uppercase);
+    quoted.filter_map(|name| name.split_once("::")).filter(|(file, _)| !is_type(file)).collect()
+}
+
+/// What is wrong with a row, a line each.
+fn errors(cells: [&str; 5], cases: &BTreeMap<&str, Vec<&str>>) -> String {
+    let [id, level, what, verdict, place] = cells;
+    let mut errors = String::new();
+    let mut say = |what: String| writeln!(errors, "{id}: {what}").unwrap();
+    if !["must", "should", "may"].contains(&level) || what.is_empty() {
+        say("has no level, or does not say what it is about".into());
+    }
+    let tests = tests(place);
+    match verdict {
+        "met" if tests.is_empty() => say("is met, and no test proves it".into()),
+        "met" | "deviates" | "not ours" | "absent" if place.len() > 5 => {}
+        _ => say(format!("has no verdict, or no reason for `{verdict}`")),
+    }
+    for (file, name) in tests {
+        let found = match file {
+            "hostile" => cases.get(name).is_some_and(|rules| rules.contains(&id)),
+            _ => FILES
+                .iter()
+                .any(|(known, path)| *known == file && read(path).contains(&format!("fn {name}("))),
+        };
+        if !found {
+            say(format!("no test {file}::{name}, or it is not about this rule"));
+        }
+    }
+    errors
+}
+
 #[test]
-fn every_test_named_exists() {
-    let sources: BTreeMap<_, _> = FILES.iter().map(|(name, path)| (*name, read(path))).collect();
-    let document = read("../docs/conformance/iwarp.md");
-    let mut states: BTreeMap<&str, usize> = BTreeMap::new();
-    for row in document.lines() {
-        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
-        let [id, _level, _what, state, place] = cells[..] else { continue };
+fn every_rule_is_judged_and_every_test_named_exists() {
+    let (document, rules, cases_text) = (read(DOCUMENT), read(RULES), read(CASES));
+    let rules: BTreeSet<&str> = rules.lines().collect();
+    let cases = cases(&cases_text);
+    assert_eq!((rules.len(), cases.len() > 250), (285, true));
+    let mut findings = String::new();
+    let mut judged: Vec<&str> = Vec::new();
+    let mut verdicts: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in document.lines().filter_map(|row| row.strip_prefix("| ")?.strip_suffix(" |")) {
+        let cells: Vec<_> = row.split(" | ").map(str::trim).collect();
+        let &[id, _, _, verdict, _] = &cells[..] else { continue };
         if !id.contains('-') || id.starts_with('-') {
             continue;
         }
-        *states.entry(state).or_default() += 1;
-        if state != "met" {
-            assert!(!place.is_empty(), "{id} says neither where nor why");
-            continue;
-        }
-        for test in place.split(", ") {
-            let (file, name) = test.trim_matches('`').split_once("::").unwrap();
-            let source = &sources[file];
-            assert!(source.contains(&format!("fn {name}(")), "{id}: no test {test}");
+        judged.push(id);
+        *verdicts.entry(verdict).or_default() += 1;
+        findings += &errors(cells.try_into().unwrap(), &cases);
+    }
+    for rule in &rules {
+        let rows = judged.iter().filter(|id| *id == rule).count();
+        if rows != 1 {
+            writeln!(findings, "{rule} has {rows} rows").unwrap();
         }
     }
-    assert_eq!(states.values().sum::<usize>(), 246, "{states:?}");
+    for id in judged.iter().filter(|id| !rules.contains(*id)) {
+        writeln!(findings, "{id} is no rule of {RULES}").unwrap();
+    }
+    for rule in cases.values().flatten().filter(|rule| !rules.contains(*rule)) {
+        writeln!(findings, "a case is about {rule}, which is no rule").unwrap();
+    }
+    for (verdict, count) in &verdicts {
+        if !document.contains(&format!("| {count} |")) {
+            writeln!(findings, "the first table does not say that {count} rules are {verdict}")
+                .unwrap();
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+#[test]
+fn what_is_wrong_with_a_row_is_found() {
+    let cases = cases("tagged-wrap DDP-7.1-2\n");
+    let judge = |verdict, place| errors(["DDP-7.1-2", "must", "x", verdict, place], &cases);
+    assert_eq!(judge("met", "`hostile::tagged-wrap`, `ddp::versions`"), "");
+    assert_eq!(judge("absent", "for a reason, see `Region::new`"), "");
+    for (verdict, place) in [
+        ("met", "a dream"),
+        ("met", "`hostile::tagged-wraps`"),
+        ("met", "`ddp::no_such_test`"),
+        ("met", "`mpa::versions`"),
+        ("absent", ""),
+        ("done", "`ddp::versions`"),
+    ] {
+        assert_ne!(judge(verdict, place), "", "{verdict}: {place}");
+    }
+    let other = errors(["DDP-7.1-1", "must", "x", "met", "`hostile::tagged-wrap`"], &cases);
+    assert_ne!(other, "", "the case is about another rule");
 }

@@ -93,6 +93,7 @@ impl Direction {
                         let phase = TerminatePhase::Operation;
                         self.terminate = ReceivedTerminate::parse(payload, phase);
                     }
+                    other => panic!("siw knows no RFC 7306: {other:?}"),
                 }
             }
         }

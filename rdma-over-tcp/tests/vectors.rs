@@ -5,12 +5,12 @@ mod fpdus;
 
 use bytes::Bytes;
 use rdma_over_tcp::{
-    ddp::{HeaderOctets, Msn, QueueNumber, Segment, Stag, TaggedOffset, UntaggedSegment},
+    ddp::{HeaderOctets, Msn, QueueNumber, Stag, TaggedOffset, UntaggedSegment},
     error::WireError,
     mpa::{Decoder, Encoder, Slab, crc::crc32c, startup::RtrKind},
     rdmap::{
-        self, Inbound, Opcode, RdmapError, ReadRequest, Reading, ReceivedTerminate, SendKind,
-        Terminate, TerminatePhase,
+        self, AtomicOperation, AtomicRequest, AtomicResponse, Extension, Inbound, ReadRequest,
+        Reading, ReceivedTerminate, SendKind, Terminate, TerminatePhase,
     },
 };
 use sha2::{Digest, Sha256};
@@ -154,34 +154,43 @@ fn terminate_with_layer_and_type_exchanged() {
     }
 }
 
-// F18..F20, EXT-4.1-1: extensions are framed like anything else, and refused by RDMAP.
+/// The message of RFC 7306 in a ULPDU, and its place.
+fn extension(ulpdu: &[u8]) -> (UntaggedSegment, Extension) {
+    let Inbound::Extension { segment, opcode, payload } = rdmap::parse(ulpdu).unwrap() else {
+        panic!("no message of RFC 7306")
+    };
+    (segment, Extension::parse(opcode, &segment, payload).unwrap())
+}
+
+// F18, F19; EXT-4.1-1, EXT-5-2, EXT-5-3, EXT-5.2-1, EXT-5.2.1-1, EXT-5.2.2-1.
 #[test]
-fn extensions_are_refused() {
-    for (fpdu, opcode, queue, msn, octets) in [
-        (fpdus::F18, Opcode::AtomicRequest, QueueNumber::READ_REQUEST, 2, 52),
-        (fpdus::F19, Opcode::AtomicResponse, QueueNumber::ATOMIC_RESPONSE, 1, 12),
-        (fpdus::F20, Opcode::Immediate, QueueNumber::SEND, 4, 8),
-    ] {
-        let fpdu = hex(fpdu);
-        let mut decoder = Decoder::new(true, false);
-        let ulpdu = decoder.next(&mut &fpdu[..]).unwrap().unwrap();
-        let (Segment::Untagged(segment), payload) = Segment::parse(ulpdu).unwrap() else {
-            panic!("tagged")
-        };
-        let ulp = opcode.control();
-        let expected =
-            UntaggedSegment { last: true, ulp, ulp_word: 0, queue, msn: Msn(msn), offset: 0 };
-        assert_eq!(segment, expected);
-        assert_eq!(payload.len(), octets);
-        assert_eq!(opcode.queue(), Some(queue));
-        let error = rdmap::parse(ulpdu).unwrap_err();
-        assert_eq!(error, RdmapError::Opcode(opcode as u8));
-        assert_eq!(error.wire(), WireError::OperationUnexpectedOpcode);
-        assert_eq!(
-            encode(&mut Encoder::new(true, false), &Segment::Untagged(segment).emit(), payload),
-            fpdu
-        );
-    }
+fn atomics() {
+    let request = AtomicRequest {
+        operation: AtomicOperation::FetchAdd { add: 5, mask: 0 },
+        identifier: 7,
+        stag: Stag(0x00ab_cd00),
+        offset: TaggedOffset(0x2000),
+    };
+    let ulpdu = check(fpdus::F18, &rdmap::atomic_request_header(Msn(2), &request), b"");
+    let (segment, received) = extension(&ulpdu);
+    assert_eq!(received, Extension::AtomicRequest(request));
+    assert_eq!((segment.queue, segment.msn), (QueueNumber::READ_REQUEST, Msn(2)));
+
+    let response = AtomicResponse { identifier: 7, original: 99 };
+    let ulpdu = check(fpdus::F19, &rdmap::atomic_response_header(Msn::FIRST, &response), b"");
+    let (segment, received) = extension(&ulpdu);
+    assert_eq!(received, Extension::AtomicResponse(response));
+    assert_eq!(segment.queue, QueueNumber::ATOMIC_RESPONSE);
+}
+
+// F20; EXT-4.1-1, EXT-6.3-1.
+#[test]
+fn immediate_data() {
+    let data = 0x1122_3344_5566_7788_u64.to_be_bytes();
+    let ulpdu = check(fpdus::F20, &rdmap::immediate_header(false, Msn(4), data), b"");
+    let (segment, received) = extension(&ulpdu);
+    assert_eq!(received, Extension::Immediate { solicited: false, data });
+    assert_eq!((segment.queue, segment.msn), (QueueNumber::SEND, Msn(4)));
 }
 
 // Two Sends of 16 zero octets as captured from Linux siw.

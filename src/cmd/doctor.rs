@@ -3,11 +3,16 @@
 //! Everything is tried, not guessed, in a network namespace of the run's own, which ends with it. A check
 //! whose ground is missing is not made.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    time::Duration,
+};
 
 use clap::Args;
 use flue_node::{MTU_DEFAULT_BYTES, QUEUES_MAX};
 use offload_engine::link::{OpenTap, TapOptions, VnetMode, open_tap, open_tap_queues};
+use rdma_over_tcp::ndk::{self, AdapterConfig, SocketsConfig};
 use serde::Serialize;
 
 use crate::{
@@ -30,6 +35,9 @@ pub struct DoctorArgs {
     #[command(flatten)]
     pub output: Quietness,
 }
+
+/// The name of a check.
+const SOCKETS: &str = "kernel sockets";
 
 /// One thing that was tried.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -88,14 +96,20 @@ pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure>
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Failure::lacking(format!("this machine lacks: {}", missing.join(", "))))
+    let lacking = Failure::lacking(format!("this machine lacks: {}", missing.join(", ")));
+    let has_sockets = checks.iter().any(|check| check.ok && check.name == SOCKETS);
+    Err(match has_sockets {
+        true => lacking.with_hint("without a TAP: flue lab --transport kernel"),
+        false => lacking,
+    })
 }
 
 /// Tries everything, in an order in which later checks stand on earlier ones.
 pub fn examine() -> Vec<Check> {
+    let mut checks = vec![Check::new(SOCKETS, false, try_sockets())];
     let tun = environment::check_tun().map(|()| format!("{} can be opened", environment::TUN_NODE));
     let has_tun = tun.is_ok();
-    let mut checks = vec![Check::new("TUN device node", true, tun)];
+    checks.push(Check::new("TUN device node", true, tun));
     let entered = namespace::enter().map(|entered| match entered {
         Entered::Privileged => "with the capabilities of this user".to_owned(),
         Entered::UserNamespace => "through a user namespace, without root".to_owned(),
@@ -131,6 +145,18 @@ fn examine_links(has_tun: bool) -> Vec<Check> {
         checks.push(Check::new("TAP with several queues", false, try_queues()));
     }
     checks
+}
+
+/// What queue pairs need that have neither TAP nor namespace.
+fn try_sockets() -> Result<String, Failure> {
+    let connected = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| TcpStream::connect(listener.local_addr()?));
+    let opened = connected
+        .and_then(|_| ndk::open_sockets(SocketsConfig::default(), AdapterConfig::default()));
+    match opened {
+        Ok(_) => Ok("carry queue pairs: \"flue lab --transport kernel\" needs no more".into()),
+        Err(error) => Err(Failure::lacking(error.to_string())),
+    }
 }
 
 fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<String, Failure> {

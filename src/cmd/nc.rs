@@ -464,16 +464,17 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
     let _control = server::serve(&node, &setup)?;
     let waker = Waker::new();
-    waker.set(Some(node.clone()));
+    let woken = node.clone();
+    waker.set(move || woken.wake());
     let ended = waker.catch_signals().and_then(|()| converse(&node, place, &waker, console));
-    waker.set(None);
+    waker.clear();
     ended
 }
 
 fn converse(
     node: &Node<Streams>,
     place: Place,
-    waker: &Waker<Streams>,
+    waker: &Waker,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
     let handle = match place {
@@ -493,7 +494,7 @@ fn converse(
     let (local, remote) = (shown(established.local), shown(established.remote));
     console.remark(format_args!("connected: {local} to {remote}"));
     let failed = |error: io::Error| Failure::work(format!("start a thread: {error}"));
-    let wake = |waker: &Waker<Streams>| {
+    let wake = |waker: &Waker| {
         let waker = waker.clone();
         move || waker.wake()
     };
@@ -533,7 +534,7 @@ fn converse(
 fn accept(
     node: &Node<Streams>,
     local: SocketAddr,
-    waker: &Waker<Streams>,
+    waker: &Waker,
     console: &mut Console<'_>,
 ) -> Result<OffloadHandle, Failure> {
     let listener = node.with(|streams, _, _| streams.listen(local, BACKLOG));
@@ -550,7 +551,7 @@ fn accept(
 /// Waits for a result, or a signal.
 fn wait<T>(
     node: &Node<Streams>,
-    waker: &Waker<Streams>,
+    waker: &Waker,
     mut f: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let result = node.wait(None, |streams, connections, now| {

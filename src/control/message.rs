@@ -116,7 +116,7 @@ pub struct Page {
 /// Which node it is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeName {
-    /// Its TAP.
+    /// Its TAP; `kernel` of kernel sockets.
     pub tap: String,
     /// Its process.
     pub pid: u32,
@@ -138,6 +138,11 @@ impl NodeName {
             offload: options.offload,
             congestion_control: options.congestion_control,
         }
+    }
+
+    /// That of this process's kernel sockets, which have no TAP.
+    pub fn of_sockets() -> Self {
+        Self { tap: "kernel".into(), addresses: Vec::new(), ..Self::of(&NodeOptions::default()) }
     }
 }
 

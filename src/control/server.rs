@@ -27,13 +27,14 @@ use offload_engine::{
     chimney::client::OffloadHandle,
     engine::{Look, NodeClient},
 };
+use rdma_over_tcp::ndk::Sockets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     ANSWER_LIMIT, BACKLOG, HOST_LIMIT, LOOK_MAX, MOVE_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT,
     ROWS_MAX, VERSION,
     message::{Answer, Ask, Destination, Move, NodeName, Page, Reply, Request},
-    place::{self, ControlPlace, PATH_BYTES_MAX},
+    place::{self as places, ControlPlace, PATH_BYTES_MAX},
     record::Record,
 };
 use crate::{failure::Failure, options::NodeSetup};
@@ -57,7 +58,10 @@ pub trait Controlled: Send + 'static {
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>>;
 
     /// Has the host stack hand a connection over.
-    fn move_to(&self, handle: OffloadHandle, to: Destination);
+    ///
+    /// # Errors
+    /// Its connections stay where they are.
+    fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String>;
 }
 
 impl<C: NodeClient + 'static> Controlled for Node<C> {
@@ -75,11 +79,26 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
         looks
     }
 
-    fn move_to(&self, handle: OffloadHandle, to: Destination) {
+    fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String> {
         self.request(match to {
             Destination::Target => HostRequest::Offload { handle },
             Destination::Host => HostRequest::Upload { handle },
         });
+        Ok(())
+    }
+}
+
+impl Controlled for Sockets {
+    fn rows(&self, _limit: Duration) -> Result<Vec<ConnectionRow>, String> {
+        Ok(self.list())
+    }
+
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+        vec![None; handles.len()]
+    }
+
+    fn move_to(&self, _handle: OffloadHandle, _to: Destination) -> Result<(), String> {
+        Err("kernel sockets: the kernel's connections cannot be handed over".into())
     }
 }
 
@@ -120,21 +139,31 @@ pub fn serve(
     node: &(impl Controlled + Clone),
     setup: &NodeSetup,
 ) -> Result<Option<Control>, Failure> {
-    let Some(path) = setup.control.socket(&setup.node.tap, std::process::id()) else {
-        return Ok(None);
-    };
-    let made = match &setup.control {
-        ControlPlace::Directory(directory) => place::make_directory(directory).map(|()| {
-            place::sweep(directory);
+    serve_as(node, NodeName::of(&setup.node), &setup.control)
+}
+
+/// The same under another name.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_as(
+    node: &(impl Controlled + Clone),
+    name: NodeName,
+    place: &ControlPlace,
+) -> Result<Option<Control>, Failure> {
+    let Some(path) = place.socket(&name.tap, name.pid) else { return Ok(None) };
+    let made = match place {
+        ControlPlace::Directory(directory) => places::make_directory(directory).map(|()| {
+            places::sweep(directory);
             // Of a process that had this id before.
             let _ = fs::remove_file(&path);
         }),
         ControlPlace::Path(_) => remove_stale(&path),
         ControlPlace::None => Ok(()),
     };
-    match made.and_then(|()| start(node.clone(), NodeName::of(&setup.node), path)) {
+    match made.and_then(|()| start(node.clone(), name, path)) {
         Ok(control) => Ok(Some(control)),
-        Err(failure) if matches!(setup.control, ControlPlace::Path(_)) => Err(failure),
+        Err(failure) if matches!(place, ControlPlace::Path(_)) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, "no control socket");
             Ok(None)
@@ -368,7 +397,7 @@ impl<N: Controlled> Server<N> {
             Destination::Host => OffloadState::InHost,
         };
         if begin {
-            self.node.move_to(OffloadHandle(handle), to);
+            self.node.move_to(OffloadHandle(handle), to)?;
         }
         let deadline = Instant::now() + MOVE_LIMIT;
         loop {

@@ -7,6 +7,7 @@
 mod chimney;
 mod impairments;
 mod link;
+mod mpa;
 mod nc;
 mod output;
 mod perf;

@@ -72,9 +72,12 @@ fn kind(bench: &Bench) {
         ("write-bw", true, None, 64 << 10),
         ("read-bw", true, None, 64 << 10),
         ("send-bw", true, None, 64 << 10),
+        ("write-imm-bw", true, None, 64 << 10),
+        ("atomic-bw", true, None, 8),
         ("write-lat", true, Some("half round trip"), 8),
         ("read-lat", true, Some("whole operation"), 8),
         ("send-lat", true, Some("half round trip"), 8),
+        ("atomic-lat", true, Some("whole operation"), 8),
         ("tcp-bw", false, None, 64 << 10),
         ("tcp-rr", false, Some("half round trip"), 8),
         ("connect-rate", false, Some("whole operation"), 1),
@@ -239,6 +242,13 @@ fn stack(bench: &Bench) {
     server.expect_line("listening", START);
     assert_eq!(bench.kernel.links(), ["eth0"], "the kernel's sockets need no TAP");
     let line = format!("perf tcp-bw -n 10 -O 0 {} 10.0.0.1", Bench::plug(2));
+    bench.start(&line, Output::Lines).expect_exit(0, START);
+    server.expect_exit(0, START);
+    // Queue pairs on them.
+    let line = "perf write-bw -1 --transport kernel";
+    let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
+    server.expect_line("listening", START);
+    let line = format!("perf write-bw -n 10 -O 0 {} 10.0.0.1", Bench::plug(2));
     bench.start(&line, Output::Lines).expect_exit(0, START);
     server.expect_exit(0, START);
 }

@@ -29,6 +29,7 @@ rows! { &["rping"];
     "--size" => size;
     "--show" => show;
     "--validate" => validate;
+    "--transport" => transport;
 }
 
 /// A server on node 3.
@@ -63,6 +64,17 @@ fn client(bench: &Bench) {
     let (status, said) = ping(bench, "-a 10.0.0.3 -C 1");
     assert!(said.contains("connected: 10.0.0.2:") && said.contains("to 10.0.0.3:7174"), "{said}");
     assert!(!said.contains("listening"), "{said}");
+    assert_eq!(status, Some(0), "{said}");
+    server.expect_exit(0, START);
+}
+
+// The kernel itself serves, without a TAP.
+fn transport(bench: &Bench) {
+    let line = "rping -s --transport kernel -a 10.0.0.1";
+    let mut server = Process::start(&bench.kernel, bench.command(line), Output::Lines);
+    server.expect_line("listening", START);
+    assert_eq!(bench.kernel.links(), ["eth0"]);
+    let (status, said) = ping(bench, "-a 10.0.0.1 -C 1");
     assert_eq!(status, Some(0), "{said}");
     server.expect_exit(0, START);
 }

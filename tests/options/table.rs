@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser};
 use flue::cli::{Cli, Command};
 use flue::options::{NodeArgs, NodeSetup, QueueOptions};
 
-use crate::{chimney, impairments, link, nc, output, perf, rping, tcp};
+use crate::{chimney, impairments, link, mpa, nc, output, perf, rping, tcp};
 
 /// An option, or an argument without a name, by what the help calls it.
 pub(crate) struct Row {
@@ -50,6 +50,7 @@ fn table() -> impl Iterator<Item = &'static Row> {
         chimney::ROWS,
         impairments::ROWS,
         output::ROWS,
+        mpa::ROWS,
         nc::ROWS,
         rping::ROWS,
         perf::ROWS,
@@ -100,13 +101,14 @@ fn node_config(line: &str) -> NodeSetup {
         Command::Nc(args) => resolve(args.queues, &args.node),
         Command::Rping(args) => resolve(args.queues, &args.node),
         Command::Perf(args) => resolve(args.queues, &args.node),
+        Command::Serve(args) => resolve(args.queues, &args.node),
         other => panic!("{other:?}"),
     }
 }
 
-/// The configurations of the three commands with these words.
-fn configs(words: &str) -> [NodeSetup; 3] {
-    ["nc -l 5000", "rping -s", "perf tcp-bw"]
+/// The configurations of the four commands with these words.
+fn configs(words: &str) -> [NodeSetup; 4] {
+    ["nc -l 5000", "rping -s", "perf tcp-bw", "serve"]
         .map(|command| node_config(&format!("{command} {words}")))
 }
 
@@ -118,10 +120,11 @@ fn the_commands_take_the_nodes_options_in_the_same_way() {
     for row in modules.into_iter().flatten() {
         assert!(row.words.contains(row.name), "{}: {:?}", row.name, row.words);
         let seed = if row.name == "--seed" { "" } else { "--seed 1" };
-        let [nc, rping, perf] = configs(&format!("{seed} {}", row.words));
+        let [nc, rping, perf, serve] = configs(&format!("{seed} {}", row.words));
         assert_ne!(nc, plain, "{}: nothing changes", row.words);
         assert_eq!(nc, rping, "{}", row.words);
         assert_eq!(nc, perf, "{}", row.words);
+        assert_eq!(nc, serve, "{}", row.words);
     }
     for (alias, name) in
         [("--cc", "--congestion-control"), ("--loss", "--drop"), ("--duplicate", "--dup")]

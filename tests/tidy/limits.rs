@@ -73,7 +73,8 @@ fn public() -> BTreeMap<&'static str, Value> {
     known.extend(fields!["ListenerConfig", rdma_over_tcp::rnic::ListenerConfig::default();
         backlog, requests_max, requests_per_peer_max]);
     known.extend(fields!["rnic::Config", rdma_over_tcp::rnic::Config::default();
-        reply_timeout, request_timeout, accept_timeout, connect_timeout, disconnect_timeout, terminate_timeout]);
+        reply_timeout, request_timeout, accept_timeout, connect_timeout, disconnect_timeout, terminate_timeout,
+        nudge_timeout]);
     known.extend(fields!["Capabilities", Capabilities::default();
         max_pd_count, max_cq_count, max_qp_count, max_mr_count, max_connector_count, max_listener_count]);
     known.extend(fields!["Limits", Limits::default();
@@ -133,6 +134,9 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
         rdma_over_tcp::mpa::MULPDU_MAX,
         rdma_over_tcp::mpa::startup::PRIVATE_DATA_OCTETS_MAX,
         rdma_over_tcp::rnic::COPY_ASIDE_MAX,
+        rdma_over_tcp::rnic::KEEP_ALIVE_IDLE,
+        rdma_over_tcp::rnic::KEEP_ALIVE_INTERVAL,
+        rdma_over_tcp::rnic::KEEP_ALIVE_PROBES,
         rdma_over_tcp::rnic::PAGE_SIZE,
     ];
     constants.into_iter().chain(ends)
@@ -284,7 +288,7 @@ const ARCHITECTURE: &[&str] = &[
     "at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX} messages of the host; \
      a batch of at most {EngineConfig::rx_batch_frames_max} frames;",
     "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments go out",
-    "after {host-stack/src/node/shared.rs::IDLE_POLLS} vain polls",
+    "after {host-stack/src/node/monitor.rs::IDLE_POLLS} vain polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
     "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
     "core's lock for {src/control/mod.rs::LOOK_MAX} of them at a time",

@@ -37,8 +37,8 @@ const RDMA: Layers = Layers {
 const ENGINE: Layers = Layers {
     sources: "offload-engine/src/",
     order: &[
-        "time", "status", "sync", "memory", "link", "nbl", "segment", "state", "frame", "tcp",
-        "chimney", "engine",
+        "time", "status", "sync", "memory", "socket", "link", "nbl", "segment", "state", "frame",
+        "tcp", "chimney", "engine",
     ],
     // A build without `std` proves them so.
     pure: &[],

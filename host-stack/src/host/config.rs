@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use offload_engine::{
     frame::FlowKey,
-    state::{MacAddress, TcpCached},
+    state::{KeepAlive, MacAddress, TcpCached},
     time::Duration,
 };
 use smoltcp::iface::Interface;
@@ -246,12 +246,13 @@ impl HostConfig {
         scale_for(self.receive_window_max).saturating_sub(smoltcp)
     }
 
-    /// The host's part of a connection's state.
-    pub(super) fn cached(&self) -> TcpCached {
-        TcpCached {
+    /// The host's part of the state of a connection, whose client wants this keep-alive.
+    pub(super) fn cached(&self, keep_alive: Option<KeepAlive>) -> TcpCached {
+        let own = TcpCached {
             initial_rcv_wnd: u32::try_from(self.receive_buffer).unwrap_or(u32::MAX),
             ..self.tcp
-        }
+        };
+        own.or_kept_alive(keep_alive)
     }
 }
 

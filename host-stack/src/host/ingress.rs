@@ -22,7 +22,7 @@ use super::{
     history::History,
     neighbors::SOLICIT_DELAY,
     ports::Name,
-    shards::ShardId,
+    shards::{ClientId, ShardId},
     time_wait::Answer,
 };
 use crate::{
@@ -98,7 +98,10 @@ impl Host {
             }
             Some(Owner::Host(handle)) => self.judge_known(now, handle, segment),
             None if segment.is_open_request() => match self.time_waits.rejects(now, segment) {
-                true => Verdict::Drop,
+                true => {
+                    self.stats.duplicate_syns += 1;
+                    Verdict::Drop
+                }
                 false => self.judge_new_syn(shard, tuple),
             },
             None => self.judge_late(now, segment),
@@ -258,7 +261,7 @@ impl Host {
             addr: specified(listener.local).map(Into::into),
             port: listener.local.port(),
         };
-        let mut socket = self.make_socket();
+        let mut socket = self.make_socket(ClientId { shard, tag: client });
         // Fails only for port 0, which `listen` has replaced.
         if socket.listen(endpoint).is_err() {
             return;
@@ -302,12 +305,12 @@ impl Host {
     }
 
     /// A fresh socket with the host's settings.
-    pub(super) fn make_socket(&self) -> tcp::Socket<'static> {
+    pub(super) fn make_socket(&self, client: ClientId) -> tcp::Socket<'static> {
         let mut socket = fresh_socket(self.config.receive_buffer, self.config.send_buffer);
         if self.config.timestamps {
             socket.set_tsval_generator(Some(clock::tsval));
         }
-        configure(&mut socket, &self.config.tcp);
+        configure(&mut socket, &self.tcp_of(client));
         socket
     }
 
@@ -341,10 +344,12 @@ impl Host {
         }
     }
 
-    /// Both sides have closed: what is left of the connection answers late segments.
-    pub(super) fn retire(&mut self, now: Instant, handle: OffloadHandle) {
+    /// Both sides have closed: what is left of the connection answers late segments. `is_first`: this side has closed
+    /// first, and its 4-tuple rests.
+    pub(super) fn retire(&mut self, now: Instant, handle: OffloadHandle, is_first: bool) {
         if let Some(Connection { shard, tuple, flow, .. }) = self.connections.get(&handle) {
-            self.time_waits.insert(now, self.config.time_wait, *tuple, (*shard, *flow));
+            let time = self.config.time_wait;
+            self.time_waits.insert(now, (time, is_first), *tuple, (*shard, *flow));
         }
         self.forget(handle);
     }

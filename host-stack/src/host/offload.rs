@@ -209,7 +209,7 @@ impl Host {
             rcv_nxt: connection.rcv_nxt(&socket),
             beyond: &connection.receive.beyond,
             closing: connection.send.shutdown,
-            cached: self.config.cached(),
+            cached: self.tcp_of(connection.client_id()),
             path_mtu: self.paths.mtu(now, path.destination, self.config.mtu as u32),
             ts_time: self.timestamps.at(now),
         };

@@ -86,6 +86,10 @@ impl Host {
             Request::Register { name, consumer, notices } => {
                 self.shards[client.shard].register(client.tag, name, consumer, notices);
             }
+            Request::KeepAlive { keep_alive } => {
+                self.shards[client.shard].keep_alive(client.tag, keep_alive);
+                self.configure_all(|of| of == client);
+            }
             Request::Leave => self.leave_node(client),
             // Who has asked may have gone meanwhile.
             Request::List { reply } => drop(reply.try_send(self.list())),
@@ -106,6 +110,7 @@ impl Host {
             | Request::Consumed { .. }
             | Request::Shutdown { .. }
             | Request::Abort { .. }
+            | Request::KeepAlive { .. }
             | Request::Leave => self.shards[client.shard].client(client.tag).is_some(),
         }
     }
@@ -173,18 +178,20 @@ impl Host {
                 let tuple = FlowKey::new(claim.local, remote);
                 // A name is for that connection alone.
                 let unshared = endpoint.is_none() || ports.is_unused(claim.local);
-                unshared && ports.may_have(&claim) && !self.owners.contains_key(&tuple)
+                let is_free =
+                    !self.owners.contains_key(&tuple) && !self.time_waits.rests(now, &tuple);
+                unshared && ports.may_have(&claim) && is_free
             })?,
             port => port,
         };
         let claim = claim(port);
         let local = claim.local;
         let tuple = FlowKey::new(local, remote);
-        if !self.ports.may_have(&claim) || self.owners.contains_key(&tuple) || self.is_known(handle)
-        {
+        let is_taken = self.owners.contains_key(&tuple) || self.time_waits.rests(now, &tuple);
+        if !self.ports.may_have(&claim) || is_taken || self.is_known(handle) {
             return Err(HostError::AddressInUse);
         }
-        let mut socket = self.make_socket();
+        let mut socket = self.make_socket(ClientId { shard, tag: client });
         socket
             .connect(self.interface.context(), remote, local)
             .map_err(|_| HostError::AddressNotAvailable)?;

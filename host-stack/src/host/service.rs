@@ -136,6 +136,8 @@ impl Host {
 
     /// Moves the client's data into the socket, then its FIN.
     fn write(&mut self, handle: OffloadHandle) -> bool {
+        let Some(connection) = self.connections.get(&handle) else { return false };
+        let tcp = self.tcp_of(connection.client_id());
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         let send = &mut connection.send;
@@ -151,7 +153,6 @@ impl Host {
         // smoltcp counts from the last segment received, also when nothing is to be answered: so only while something
         // is, or once keep-alive asks. In TIME-WAIT it asks nothing.
         let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
-        let tcp = &self.config.tcp;
         let timeout = if closing || socket.send_queue() > 0 {
             let idle = connection.idle_before_wakeup().unwrap_or(Duration::ZERO);
             let limit = self.config.retransmission_max();
@@ -234,7 +235,7 @@ impl Host {
             self.abort_sends(handle);
             self.notify(client, Notice::Closed { handle, error });
             match in_order {
-                true => self.retire(now, handle),
+                true => self.retire(now, handle, false),
                 false => self.forget(handle),
             }
             return true;
@@ -257,10 +258,10 @@ impl Host {
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.flow.acknowledged == connection.rcv_nxt(socket);
         if state == State::TimeWait && connection.receive.closed_told && acknowledged {
-            self.enter(handle, Stage::Lingering);
-            work = true;
             self.answer_sends(handle);
             self.notify(client, Notice::Closed { handle, error: None });
+            self.retire(now, handle, true);
+            return true;
         }
         work
     }
@@ -271,7 +272,7 @@ impl Host {
         // Closed with a remote end: an RST waits to be sent.
         if socket.state() == State::Closed && socket.remote_endpoint().is_none() {
             match connection.ended_in_order() && !connection.flow.reset_sent {
-                true => self.retire(now, handle),
+                true => self.retire(now, handle, false),
                 false => self.forget(handle),
             }
             return true;

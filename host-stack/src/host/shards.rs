@@ -20,6 +20,7 @@ use crossbeam_channel::Sender;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
     engine::port::{FromHost, HostPort},
+    state::KeepAlive,
 };
 
 use super::objects::Objects;
@@ -42,6 +43,7 @@ pub(super) struct Client {
     /// What messages call it.
     pub(super) name: &'static str,
     pub(super) consumer: ConsumerId,
+    pub(super) keep_alive: Option<KeepAlive>,
     notices: Sender<Notice>,
 }
 
@@ -96,7 +98,13 @@ impl Shard {
         consumer: ConsumerId,
         notices: Sender<Notice>,
     ) {
-        self.clients.insert(client, Client { name, consumer, notices });
+        self.clients.insert(client, Client { name, consumer, keep_alive: None, notices });
+    }
+
+    pub(super) fn keep_alive(&mut self, client: ClientTag, keep_alive: Option<KeepAlive>) {
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.keep_alive = keep_alive;
+        }
     }
 
     pub(super) fn remove(&mut self, client: ClientTag) -> Option<Client> {

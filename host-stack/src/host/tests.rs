@@ -1,6 +1,7 @@
 //! Two hosts talk; the bench plays their engines.
 
 mod bench;
+mod closed;
 mod conformance;
 mod ecn;
 mod kept;

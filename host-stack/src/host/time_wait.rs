@@ -1,9 +1,10 @@
-//! TIME-WAIT beyond smoltcp's (RFC 9293 §3.6.1).
+//! TIME-WAIT without a socket (RFC 9293 §3.6.1).
 //!
-//! smoltcp leaves TIME-WAIT after 10 s, and the connection that closes last leaves with its last ACK. What the peer
-//! retransmits after that would be answered by an RST: a FIN whose acknowledgement was lost, at a time-out that has
-//! doubled some times, or the end of a window that was sent again as a whole. A peer that has delivered everything
-//! would see its connection reset. So the host keeps a record of a connection that both sides have closed:
+//! A socket of smoltcp has buffers, takes its turn in each poll, and leaves TIME-WAIT after 10 s; the connection that
+//! closes last leaves with its last ACK. What the peer retransmits after that would be answered by an RST: a FIN whose
+//! acknowledgement was lost, at a time-out that has doubled some times, or the end of a window that was sent again as a
+//! whole. A peer that has delivered everything would see its connection reset. So the host keeps a record of a
+//! connection that both sides have closed, and the socket goes at once:
 //!
 //! * data, a FIN, and an empty segment from before RCV.NXT are acknowledged; data and a FIN restart the timer;
 //! * any other ACK, and an RST (RFC 1337), are dropped;
@@ -15,7 +16,8 @@
 //! at its next time-out behind the interval. There is no limit for all connections together: it would reveal to an
 //! attacker whether segments that it has forged for another connection were answered.
 //!
-//! A record holds no port: a client may use the 4-tuple again at once. Limits: [`RECORDS_MAX`], about 300 bytes each;
+//! A record holds no port. A connection to the same peer address and port may have it again at once if the peer has
+//! closed first, else after [`REST`]. Limits: [`RECORDS_MAX`], about 300 bytes each;
 //! the record made first goes first, whether or not its timer was restarted. Timer:
 //! [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is made or asked for, so that
 //! nothing wakes up for it.
@@ -37,17 +39,25 @@ pub(super) const RECORDS_MAX: usize = 16_384;
 /// retransmission time-out of RFC 6298 §2.4.
 pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Time before the end that has closed first connects from the same 4-tuple again: longer than a segment of the old
+/// connection is on its way.
+pub(super) const REST: Duration = Duration::from_secs(10);
+
 /// A connection that is over.
 #[derive(Debug)]
 struct Record {
     shard: ShardId,
     flow: Flow,
     until: Instant,
+    /// Its 4-tuple is not used for a new connection until then.
+    rests_until: Instant,
     /// When a segment was last acknowledged.
     answered_at: Option<Instant>,
     /// Serial of its entry in the order.
     serial: u64,
 }
+
+const _: () = assert!(size_of::<Record>() + size_of::<FlowKey>() <= 512);
 
 /// How a segment of a connection that is over is answered.
 #[derive(Debug)]
@@ -73,14 +83,16 @@ impl TimeWaits {
     pub(super) fn insert(
         &mut self,
         now: Instant,
-        time: Duration,
+        (time, is_first): (Duration, bool),
         tuple: FlowKey,
         (shard, flow): (ShardId, Flow),
     ) {
         self.expire(now);
         self.last_serial += 1;
         let (until, serial) = (now + time, self.last_serial);
-        self.records.insert(tuple, Record { shard, flow, until, answered_at: None, serial });
+        let rests_until = if is_first { now + time.min(REST) } else { now };
+        let record = Record { shard, flow, until, rests_until, answered_at: None, serial };
+        self.records.insert(tuple, record);
         self.order.push_back((until, tuple, serial));
         while self.order.len() > RECORDS_MAX {
             if let Some((_, tuple, serial)) = self.order.pop_front() {
@@ -105,6 +117,26 @@ impl TimeWaits {
                 None => self.remove(tuple, serial),
             }
         }
+    }
+
+    /// Returns whether a connection of this 4-tuple was closed by this end a moment ago.
+    pub(super) fn rests(&self, now: Instant, tuple: &FlowKey) -> bool {
+        self.records.get(tuple).is_some_and(|record| record.rests_until > now)
+    }
+
+    /// The connections that this end has closed first, a moment ago.
+    pub(super) fn resting(
+        &self,
+        now: Instant,
+    ) -> impl Iterator<Item = (FlowKey, ShardId, Flow)> + '_ {
+        let rest = self.records.iter().filter(move |(_, record)| record.rests_until > now);
+        rest.map(|(tuple, record)| (*tuple, record.shard, record.flow))
+    }
+
+    /// Records there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
     }
 
     /// Returns whether a SYN is an old duplicate: of this connection or one before it.

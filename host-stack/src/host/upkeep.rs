@@ -79,9 +79,8 @@ impl Host {
     }
 
     fn connection_updates(&mut self, shard: ShardId) -> Vec<TcpBlock<UpdateNode<Box<TcpUpdate>>>> {
-        let cached = self.config.cached();
         let mut nodes = Vec::new();
-        let Self { outdated, offloaded, .. } = self;
+        let Self { outdated, offloaded, config, shards, .. } = self;
         outdated.retain(|handle| {
             let Some(offloaded) = offloaded.get_mut(handle) else { return false };
             // One that is not there yet is looked at when it is.
@@ -89,6 +88,8 @@ impl Host {
             if offloaded.shard != shard || offloaded.updating.is_some() {
                 return true;
             }
+            let client = shards[shard].client(offloaded.client);
+            let cached = config.cached(client.and_then(|client| client.keep_alive));
             if offloaded.cached != cached {
                 offloaded.updating = Some(cached);
                 let cached = Box::new(TcpUpdate::of(&offloaded.cached, cached));

@@ -281,7 +281,7 @@ impl Host {
     ) {
         let Offloaded { shard, tuple, client, listener, frames, unconsumed, .. } = offloaded;
         let Imported { mut socket, written, closing, scale_raise, beyond } = imported;
-        configure(&mut socket, &self.config.tcp);
+        configure(&mut socket, &self.tcp_of(ClientId { shard, tag: client }));
         let undelivered = socket.recv_queue() as u32;
         let fin = u32::from(fin_received(socket.state()));
         let delegated = &state.tcp.delegated;

@@ -11,7 +11,7 @@ use offload_engine::{
     time::Instant,
 };
 
-use super::shared::Passive;
+use super::monitor::Passive;
 use crate::{
     host::{ConfigError, Host, HostConfig},
     socket::{ConsumerId, Request, RequestPort, SocketPort},

@@ -17,7 +17,7 @@ use offload_engine::{
 
 use super::{
     Progress, Urgency,
-    shared::{Passive, Shared},
+    monitor::{Monitor, Passive},
 };
 
 /// A core that is nothing but what its threads must not miss.
@@ -85,13 +85,13 @@ impl Model {
     }
 }
 
-type Node = Shared<Model>;
+type Node = Monitor<Model>;
 
 fn node(progress: Progress) -> (Arc<Node>, Arc<AtomicUsize>) {
     let core = Model::default();
     let inbox = core.inbox.clone();
     let bell = Arc::new(Doorbell::new().unwrap());
-    (Arc::new(Shared::new(core, bell, None, Duration::ZERO, progress)), inbox)
+    (Arc::new(Monitor::new(core, bell, None, Duration::ZERO, progress)), inbox)
 }
 
 fn engine(node: &Arc<Node>) -> thread::JoinHandle<()> {

@@ -145,7 +145,9 @@ impl Talk {
                 streams.upload(self.handle);
                 self.awaited = Some(OffloadState::InHost);
             }
-            OffloadState::Offloading | OffloadState::Uploading => return false,
+            OffloadState::Offloading | OffloadState::Uploading | OffloadState::Kernel => {
+                return false;
+            }
         }
         self.due.pop_front();
         true

@@ -341,6 +341,7 @@ impl End {
             }
             OffloadState::Offloading | OffloadState::Uploading if !plan.incidents.hasty => return,
             OffloadState::Offloading | OffloadState::Uploading => {}
+            OffloadState::Kernel => unreachable!("of kernel sockets only"),
         }
         self.moves += 1;
         if window_is_closed() {
@@ -399,5 +400,6 @@ fn name(state: OffloadState) -> &'static str {
         OffloadState::Offloading => "Offloading",
         OffloadState::Offloaded => "Offloaded",
         OffloadState::Uploading => "Uploading",
+        OffloadState::Kernel => "Kernel",
     }
 }

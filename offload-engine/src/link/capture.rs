@@ -169,16 +169,17 @@ fn cut(text: &str) -> &str {
 pub struct Tee<L, W: Write> {
     link: L,
     recorder: Recorder<W>,
+    scratch: Vec<u8>,
 }
 
+/// A file of frames that stops at the first write error, which is logged once.
 #[derive(Debug)]
-struct Recorder<W: Write> {
+pub struct Recorder<W: Write> {
     /// `None` once writing failed.
     writer: Option<PcapngWriter<W>>,
     error: Option<io::Error>,
     unix_nanos_at_zero: u64,
     frames: u64,
-    scratch: Vec<u8>,
 }
 
 impl<L: Link, W: Write + Send> Tee<L, W> {
@@ -188,10 +189,8 @@ impl<L: Link, W: Write + Send> Tee<L, W> {
     /// # Errors
     /// Those of the output.
     pub fn new(link: L, output: W, interface: &str, unix_nanos_at_zero: u64) -> io::Result<Self> {
-        let writer = Some(PcapngWriter::new(output, interface)?);
-        let (error, frames, scratch) = (None, 0, Vec::new());
-        let recorder = Recorder { writer, error, unix_nanos_at_zero, frames, scratch };
-        Ok(Self { link, recorder })
+        let recorder = Recorder::new(output, interface, unix_nanos_at_zero)?;
+        Ok(Self { link, recorder, scratch: Vec::new() })
     }
 
     /// Writes out what is buffered. Also happens on drop.
@@ -220,17 +219,26 @@ fn copy_of(error: &io::Error) -> io::Error {
 }
 
 impl<W: Write> Recorder<W> {
+    /// Starts a file of one interface; `unix_nanos_at_zero` as in [`Tee::new`].
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn new(output: W, interface: &str, unix_nanos_at_zero: u64) -> io::Result<Self> {
+        let writer = Some(PcapngWriter::new(output, interface)?);
+        Ok(Self { writer, error: None, unix_nanos_at_zero, frames: 0 })
+    }
+
     fn fail(&mut self, error: io::Error) {
         tracing::warn!(%error, frames = self.frames, "capture ended by a write error");
         self.error = Some(error);
         self.writer = None;
     }
 
-    /// Records `scratch`.
-    fn record(&mut self, now: Instant, way: Direction, comment: Option<&str>) {
+    /// Records a frame.
+    pub fn record(&mut self, now: Instant, way: Direction, comment: Option<&str>, frame: &[u8]) {
         let Some(writer) = &mut self.writer else { return };
         let unix_nanos = self.unix_nanos_at_zero.saturating_add(now.as_nanos());
-        match writer.frame(unix_nanos, way, comment, &self.scratch) {
+        match writer.frame(unix_nanos, way, comment, frame) {
             Ok(()) => self.frames += 1,
             Err(error) => self.fail(error),
         }
@@ -251,18 +259,18 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         let before = batch.len();
         let added = self.link.receive(now, batch)?;
-        let recorder = &mut self.recorder;
+        let Self { recorder, scratch, .. } = self;
         if recorder.writer.is_some() {
             for frame in batch.frames().skip(before) {
-                recorder.scratch.clear();
-                recorder.scratch.extend_from_slice(frame.data);
+                scratch.clear();
+                scratch.extend_from_slice(frame.data);
                 // Valid may mean "never filled in"; computing it is right either way.
                 if frame.checksum == RxChecksum::Valid
-                    && let Some(layout) = TcpLayout::of(&recorder.scratch)
+                    && let Some(layout) = TcpLayout::of(scratch)
                 {
-                    checksum::fill_tcp(&mut recorder.scratch, &layout);
+                    checksum::fill_tcp(scratch, &layout);
                 }
-                recorder.record(now, Direction::Inbound, None);
+                recorder.record(now, Direction::Inbound, None, scratch);
             }
         }
         Ok(added)
@@ -270,14 +278,14 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let outcome = self.link.transmit(now, frame);
-        let recorder = &mut self.recorder;
+        let Self { recorder, scratch, .. } = self;
         if outcome == TxOutcome::Sent && recorder.writer.is_some() {
-            recorder.scratch.clear();
-            frame.gather_into(&mut recorder.scratch);
+            scratch.clear();
+            frame.gather_into(scratch);
             if let Some(place) = frame.offload.checksum {
-                checksum::finish(&mut recorder.scratch, place);
+                checksum::finish(scratch, place);
             }
-            recorder.record(now, Direction::Outbound, frame.comment);
+            recorder.record(now, Direction::Outbound, frame.comment, scratch);
         }
         outcome
     }

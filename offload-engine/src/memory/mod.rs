@@ -11,6 +11,10 @@
 //! | shared | [`SharedSpan`] | [`SharedSlice`] |
 //! | either | [`Span`] | [`Piece`] |
 //!
+//! A *word* is eight aligned bytes on which threads and peers work by atomic operations ([`SharedSpan::word`]). Each is
+//! one access for all of them. Copies are not: one that meets an atomic may take bytes from before and from behind it,
+//! as with any RDMA device.
+//!
 //! A span keeps its memory alive: it may be freed or unmapped when the last span is dropped, which drops the owner
 //! that was given to [`SharedSpan::from_raw`] or [`SharedSpan::under`]. An owner requests its memory back by
 //! [`SharedSpan::withdraw`]; layers that hold spans for long look for it and copy what they need.
@@ -31,7 +35,7 @@ use core::{
     mem::MaybeUninit,
     ops::Range,
     ptr::NonNull,
-    sync::atomic::{AtomicBool, AtomicU8, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 
 use bytes::{BufMut, Bytes};
@@ -132,7 +136,8 @@ impl SharedSpan {
     /// # Safety
     /// Until `owner` is dropped
     /// - `len` bytes from `start` on are initialised, and can be read, and written if `is_writable`;
-    /// - the program accesses them by spans, or else by atomic operations on single bytes, and no reference exists.
+    /// - the program accesses them by spans, or else by atomic operations on single bytes, or on words that it only
+    ///   accesses as such meanwhile ([`SharedSpan::word`]), and no reference exists but to these atomics.
     ///
     /// Code outside of the Rust program (another language, another process, the kernel, a device) may access them in
     /// any way.
@@ -242,6 +247,21 @@ impl SharedSpan {
             copy::copy(rest.as_ptr(), target, rest.len());
             AtomicU8::from_ptr(target.add(rest.len())).store(*last, Ordering::Release);
         }
+    }
+
+    /// The word at `offset`, for atomic operations of this program and, by it, of peers: eight bytes as a number of the
+    /// machine's. `None`: they are not all there, do not lie at a multiple of eight in memory, or may only be read.
+    #[inline]
+    pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        let end = offset.checked_add(size_of::<AtomicU64>())?;
+        if end > self.len || !self.owner.is_writable {
+            return None;
+        }
+        // SAFETY: the bytes are within.
+        let word = unsafe { self.start.add(offset) }.cast::<u64>();
+        // SAFETY: aligned, initialised and writable as long as the span is borrowed. Copies that race with it are
+        // made of atomic accesses of bytes, by instructions that the compiler does not see through.
+        word.is_aligned().then(|| unsafe { AtomicU64::from_ptr(word.as_ptr()) })
     }
 
     /// The byte at `offset`. What was written before it ([`SharedSpan::write_in_order`]) is visible once it is.

@@ -75,6 +75,44 @@ fn bounds() {
     assert!(panics(&|memory| memory.view().read(&mut [0; 7])));
 }
 
+// A word is eight bytes at a multiple of eight in memory, wherever the span begins; of memory that may only be read
+// there is none.
+#[test]
+fn words() {
+    let memory = SharedSpan::allocate(64, 64).unwrap();
+    let odd = memory.slice(3..40);
+    for offset in 0..40 {
+        let is_aligned = (3 + offset) % 8 == 0;
+        let fits = offset + 8 <= odd.len();
+        assert_eq!(odd.word(offset).is_some(), is_aligned && fits, "{offset}");
+    }
+    assert!(memory.word(usize::MAX - 7).is_none() && memory.word(64).is_none());
+    assert!(SharedSpan::from(Bytes::from_static(&[0; 64])).word(0).is_none());
+    let word = odd.word(5).unwrap();
+    memory.write(8, &7_u64.to_ne_bytes());
+    assert_eq!(word.fetch_add(u64::MAX, Ordering::Relaxed), 7);
+    assert_eq!(content(&memory.slice(8..16)), 6_u64.to_ne_bytes());
+}
+
+// Atomics of several threads on one word: none is lost, whatever lies beside it.
+#[test]
+fn words_of_threads() {
+    let memory = SharedSpan::allocate(24, 8).unwrap();
+    let turns = if cfg!(miri) { 20 } else { 20_000 };
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let word = memory.word(8).unwrap();
+                for _ in 0..turns {
+                    word.fetch_add(3, Ordering::Relaxed);
+                }
+            });
+        }
+        scope.spawn(|| (0..turns).for_each(|turn| memory.write(0, &(turn as u64).to_ne_bytes())));
+    });
+    assert_eq!(memory.word(8).unwrap().load(Ordering::Relaxed), 9 * turns as u64);
+}
+
 // Pages that are mapped to be read are never written.
 #[test]
 fn memory_to_be_read() {

@@ -54,7 +54,7 @@
 //! ```
 
 use alloc::{boxed::Box, format, string::String, sync::Arc};
-use core::net::SocketAddr;
+use core::{fmt, net::SocketAddr};
 use std::sync::{
     OnceLock,
     mpsc::{Receiver, TrySendError, sync_channel},
@@ -63,8 +63,8 @@ use std::sync::{
 use host_stack::node::{Node, WaitError};
 
 use super::{
-    Adapter, AdapterCore, Connector, Cq, DisconnectEvent, Listener, NdkResultEx, NtStatus, Qp,
-    ReadLimit,
+    Adapter, AdapterCore, ConnectCause, Connector, Cq, DisconnectEvent, Listener, NdkResultEx,
+    NtStatus, Qp, ReadLimit, Sockets,
 };
 
 /// A way to wait until something has happened on a node. [`Node`] waits without a limit; a program that has a time
@@ -85,12 +85,23 @@ pub trait Wait {
 
 /// A call of NDK that failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("NDK: {call}: {status}")]
+#[error("NDK: {call}: {status}{}", Because(.cause.as_ref()))]
 pub struct CallError {
     /// The call, in words.
     pub call: String,
     /// Its status.
     pub status: NtStatus,
+    /// Of a connect or accept: why ([`Connector::failure`]).
+    pub cause: Option<ConnectCause>,
+}
+
+/// The end of an error's text.
+struct Because<'a>(Option<&'a ConnectCause>);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |cause| write!(f, ": {cause}"))
+    }
 }
 
 /// An error of calls that wait on a [`Node`].
@@ -109,6 +120,18 @@ pub enum NodeError {
 }
 
 impl Wait for Node<AdapterCore> {
+    type Error = NodeError;
+
+    fn failed(&self, error: CallError) -> NodeError {
+        error.into()
+    }
+
+    fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, NodeError> {
+        Ok(self.wait_until(None, look)?)
+    }
+}
+
+impl Wait for Sockets {
     type Error = NodeError;
 
     fn failed(&self, error: CallError) -> NodeError {
@@ -157,7 +180,27 @@ pub fn call<W: Wait>(
     let begun = Begun::begin(begin);
     match waiter.wait(|| begun.status())? {
         NtStatus::SUCCESS => Ok(()),
-        status => Err(waiter.failed(CallError { call: name.into(), status })),
+        status => Err(waiter.failed(CallError { call: name.into(), status, cause: None })),
+    }
+}
+
+/// As [`call`], of a connector's connect, completion or accept: the error says why.
+///
+/// # Errors
+/// As [`call`].
+pub fn call_on<W: Wait>(
+    waiter: &mut W,
+    connector: &Connector,
+    name: &str,
+    begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
+) -> Result<(), W::Error> {
+    let begun = Begun::begin(begin);
+    match waiter.wait(|| begun.status())? {
+        NtStatus::SUCCESS => Ok(()),
+        status => {
+            let cause = connector.failure();
+            Err(waiter.failed(CallError { call: name.into(), status, cause }))
+        }
     }
 }
 
@@ -207,9 +250,9 @@ impl Incoming {
                 turn_away(&connector, &[]);
             }
         };
-        let listener = adapter
-            .create_listener(event)
-            .map_err(|status| waiter.failed(CallError { call: name.clone(), status }))?;
+        let listener = adapter.create_listener(event).map_err(|status| {
+            waiter.failed(CallError { call: name.clone(), status, cause: None })
+        })?;
         call(waiter, &name, |done| listener.listen(local, done))?;
         Ok(Self { listener, connectors })
     }
@@ -256,17 +299,19 @@ impl Connection {
         private_data: &[u8],
     ) -> Result<Self, W::Error> {
         let name = format!("connect to {remote}");
-        let connector = adapter
-            .create_connector()
-            .map_err(|status| waiter.failed(CallError { call: name.clone(), status }))?;
+        let connector = adapter.create_connector().map_err(|status| {
+            waiter.failed(CallError { call: name.clone(), status, cause: None })
+        })?;
         let connection = Self { connector, ended: Ended::default() };
         let connector = &connection.connector;
-        let connected = call(waiter, &name, |done| {
+        let connected = call_on(waiter, connector, &name, |done| {
             connector.connect(qp, None, remote, limits, private_data, done)
         })
         .and_then(|()| {
             let event = Some(connection.ended.event());
-            call(waiter, "complete the connection", |done| connector.complete_connect(event, done))
+            call_on(waiter, connector, "complete the connection", |done| {
+                connector.complete_connect(event, done)
+            })
         });
         match connected {
             Ok(()) => Ok(connection),
@@ -290,7 +335,7 @@ impl Connection {
     ) -> Result<Self, W::Error> {
         let connection = Self { connector, ended: Ended::default() };
         let event = Some(connection.ended.event());
-        call(waiter, "accept", |done| {
+        call_on(waiter, &connection.connector, "accept", |done| {
             connection.connector.accept(qp, limits, private_data, event, done)
         })?;
         Ok(connection)
@@ -337,7 +382,9 @@ impl Connection {
         match waiter.wait(|| begun.status())? {
             NtStatus::SUCCESS => Ok(()),
             NtStatus::CONNECTION_INVALID if self.ended.reason().is_some() => Ok(()),
-            status => Err(waiter.failed(CallError { call: "disconnect".into(), status })),
+            status => {
+                Err(waiter.failed(CallError { call: "disconnect".into(), status, cause: None }))
+            }
         }
     }
 }

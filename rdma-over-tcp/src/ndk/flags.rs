@@ -68,6 +68,8 @@ flag_set! {
         RDMA_READ_LOCAL_INVALIDATE = 0x100;
         /// A hint that more requests follow at once (NDK-DEF-1).
         DEFER = 0x200;
+        /// Fast register: peers may use atomics (RFC 7306). No flag of NDKPI's.
+        ALLOW_REMOTE_ATOMIC = 0x8000_0000;
     }
 }
 
@@ -82,6 +84,8 @@ flag_set! {
         ALLOW_REMOTE_WRITE = 0x5;
         /// May be the sink of a read. Not required here, never refused (NDK-MEM-14).
         RDMA_READ_SINK = 0x8;
+        /// Peers may use atomics (RFC 7306). No flag of NDKPI's.
+        ALLOW_REMOTE_ATOMIC = 0x8000_0000;
     }
 }
 
@@ -158,6 +162,14 @@ pub enum OperationType {
     Write = 64,
     /// A receive completed by a peer's send and invalidate.
     ReceiveAndInvalidate = 0x8001,
+    /// An atomic FetchAdd. No type of NDKPI's, as those below.
+    FetchAdd = 0x1_0001,
+    /// An atomic CmpSwap.
+    CompareSwap = 0x1_0002,
+    /// Immediate data sent.
+    Immediate = 0x1_0004,
+    /// A receive completed by a peer's immediate data: nothing was placed in its buffer.
+    ReceiveImmediate = 0x1_8001,
 }
 
 impl OpFlags {
@@ -166,14 +178,19 @@ impl OpFlags {
     pub const fn legal(operation: OperationType) -> Self {
         let common = Self::SILENT_SUCCESS.0 | Self::READ_FENCE.0 | Self::DEFER.0;
         let rights = Self::ALLOW_REMOTE_READ.0 | Self::ALLOW_REMOTE_WRITE.0;
+        let sink = Self::RDMA_READ_SINK.0 | Self::ALLOW_REMOTE_ATOMIC.0;
         Self(match operation {
             OperationType::Send => common | Self::SEND_AND_SOLICIT_EVENT.0 | Self::INLINE.0,
             OperationType::Write => common | Self::INLINE.0, // NDK-FLG-4
             OperationType::Read => common | Self::RDMA_READ_LOCAL_INVALIDATE.0,
-            OperationType::FastRegister => common | rights | Self::RDMA_READ_SINK.0,
+            OperationType::FastRegister => common | rights | sink,
             OperationType::Bind => common | rights,
             OperationType::Invalidate => common,
-            OperationType::Receive | OperationType::ReceiveAndInvalidate => 0,
+            OperationType::FetchAdd | OperationType::CompareSwap => common,
+            OperationType::Immediate => common | Self::SEND_AND_SOLICIT_EVENT.0,
+            OperationType::Receive
+            | OperationType::ReceiveAndInvalidate
+            | OperationType::ReceiveImmediate => 0,
         })
     }
 
@@ -195,6 +212,7 @@ impl OpFlags {
             self.contains(Self::ALLOW_LOCAL_WRITE),
             self.contains(Self::ALLOW_REMOTE_READ),
             self.contains(Self::ALLOW_REMOTE_WRITE),
+            self.contains(Self::ALLOW_REMOTE_ATOMIC),
         )
     }
 
@@ -207,11 +225,12 @@ impl OpFlags {
     }
 }
 
-fn access(local_write: bool, remote_read: bool, remote_write: bool) -> Access {
+fn access(local_write: bool, remote_read: bool, remote_write: bool, atomic: bool) -> Access {
     let right = |is_granted, right| if is_granted { right } else { Access::NONE };
     right(local_write, Access::LOCAL_WRITE)
         | right(remote_read, Access::REMOTE_READ)
         | right(remote_write, Access::REMOTE_WRITE)
+        | right(atomic, Access::REMOTE_ATOMIC)
 }
 
 impl MrFlags {
@@ -221,6 +240,7 @@ impl MrFlags {
             self.contains(Self::ALLOW_LOCAL_WRITE),
             self.contains(Self::ALLOW_REMOTE_READ),
             self.contains(Self::ALLOW_REMOTE_WRITE),
+            self.contains(Self::ALLOW_REMOTE_ATOMIC),
         )
     }
 
@@ -230,7 +250,8 @@ impl MrFlags {
     /// [`NtStatus::INVALID_PARAMETER`].
     pub const fn check(self) -> Result<(), NtStatus> {
         let half_composite = self.0 & 0x5 == 0x4;
-        if self.0 & !0xf != 0 || half_composite {
+        let known = 0xf | Self::ALLOW_REMOTE_ATOMIC.0;
+        if self.0 & !known != 0 || half_composite {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         Ok(())

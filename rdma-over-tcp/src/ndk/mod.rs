@@ -12,11 +12,13 @@
 //! shared endpoints, logical address mappings, the privileged token, interrupt moderation.
 
 pub mod blocking;
+mod driver;
 mod flags;
 mod handles;
 mod info;
 mod open;
 mod result;
+pub mod simulation;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -24,20 +26,24 @@ mod tests;
 use alloc::{boxed::Box, sync::Arc};
 
 pub use self::{
+    driver::Driver,
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
     handles::{Adapter, Connector, CoreAccess, Cq, Listener, Mr, Pd, Qp},
     info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
-    open::{open, open_on, open_queues},
+    open::{open, open_on, open_queues, open_sockets},
     result::{DisconnectReason, NdkResult, NdkResultEx},
     status::NtStatus,
 };
+pub use offload_engine::state::KeepAlive;
+
 pub use crate::{
+    rdmap::AtomicOperation,
     rnic::{
-        COPY_ASIDE_MAX, Capabilities, CloseCompletion, Config as AdapterConfig, ConnectionEntry,
-        Counters, Data, FpduSize, History, ListenerConfig, PAGE_SIZE, QpLimits, QpStats, ReadLimit,
-        RegisteredBuffer, Sge,
+        COPY_ASIDE_MAX, Capabilities, CloseCompletion, Config as AdapterConfig, ConnectCause,
+        ConnectionEntry, Counters, Data, FpduSize, History, ListenerConfig, PAGE_SIZE, QpLimits,
+        QpStats, ReadLimit, RegisteredBuffer, Sge,
     },
-    transport::NodeRnic as AdapterCore,
+    transport::{CaptureOutput, NodeRnic as AdapterCore, Sockets, SocketsConfig},
 };
 
 /// Called when an arm is satisfied: SUCCESS, or why the queue failed (NDK-CQ-2, -9).

@@ -14,7 +14,10 @@ use super::{
     AdapterConfig, AdapterCore,
     handles::{Adapter, CoreAccess},
 };
-use crate::rnic::{Rnic, Urgency};
+use crate::{
+    rnic::{Rnic, Urgency},
+    transport::{Sockets, SocketsConfig},
+};
 
 /// Starts a node on `link` whose first client is NDK, and opens its adapter. The node runs until its last
 /// handle is dropped; the adapter holds one.
@@ -76,6 +79,35 @@ pub fn open_on<C: NodeClient>(
     let node =
         node.register(|port| AdapterCore::new(adapter, port, Box::new(move || bell.ring())))?;
     Ok((node.clone(), Adapter::new(Arc::new(NodeAccess(node)))))
+}
+
+/// Opens an adapter on the kernel's TCP sockets: it has the addresses and the ports of this machine. It needs neither
+/// a TAP nor privileges.
+///
+/// # Errors
+/// No descriptor or thread is left, or (InvalidInput) keep-alive is beyond its limits.
+pub fn open_sockets(
+    config: SocketsConfig,
+    adapter: AdapterConfig,
+) -> io::Result<(Sockets, Adapter)> {
+    let sockets = Sockets::start(config, adapter)?;
+    Ok((sockets.clone(), Adapter::new(Arc::new(SocketsAccess(sockets)))))
+}
+
+struct SocketsAccess(Sockets);
+
+impl CoreAccess for SocketsAccess {
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
+        self.0.with(work);
+    }
+
+    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
+        self.0.with_lazily(work);
+    }
+
+    fn progress(&self) {
+        self.0.poll();
+    }
 }
 
 struct NodeAccess(Node<AdapterCore>);

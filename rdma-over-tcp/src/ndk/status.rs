@@ -159,6 +159,7 @@ impl From<VerbError> for NtStatus {
             VerbError::QueueFull => Self::NO_MORE_ENTRIES,
             VerbError::NotConnected => Self::CONNECTION_INVALID,
             VerbError::NoReads => Self::INVALID_DEVICE_REQUEST,
+            VerbError::NoExtensions => Self::NOT_SUPPORTED,
             VerbError::NoRemoteAccess | VerbError::ReadOnly => Self::ACCESS_VIOLATION,
             VerbError::TooManyPages => Self::IMPLEMENTATION_LIMIT,
             VerbError::NoResources => Self::INSUFFICIENT_RESOURCES,

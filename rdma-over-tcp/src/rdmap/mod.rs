@@ -6,9 +6,8 @@
 //! [`ddp`](crate::ddp)'s receivers', memory checks the owner's of the memory. The functions that
 //! end in `header` build the way out. [`Segmenter`] cuts a message by the MULPDU of the moment.
 //!
-//! The extensions of RFC 7306 (atomics, immediate data) are known by name and refused with 0/2/06,
-//! as Linux siw does. Limits: a message is shorter than 2^32 octets (DDP-5.2-2); nothing is
-//! buffered here.
+//! Atomics and immediate data are those of RFC 7306; an owner that does not offer them refuses them as unexpected
+//! opcodes. Limits: a message is shorter than 2^32 octets (DDP-5.2-2); nothing is buffered here.
 #![forbid(unsafe_code)]
 
 use thiserror::Error;
@@ -22,10 +21,17 @@ use crate::{
     mpa::startup::RtrKind,
 };
 
+mod atomic;
+mod extension;
 mod read;
 mod segmenter;
 mod terminate;
 
+pub use atomic::{
+    ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, ATOMIC_TARGET_OCTETS, AtomicOperation,
+    AtomicRequest, AtomicResponse,
+};
+pub use extension::{Extension, IMMEDIATE_OCTETS};
 pub use read::{PendingRead, READ_REQUEST_OCTETS, ReadRequest};
 pub use segmenter::{Cut, Segmenter};
 pub use terminate::{Reading, ReceivedTerminate, TERMINATE_OCTETS_MAX, Terminate, TerminatePhase};
@@ -53,13 +59,13 @@ pub enum Opcode {
     SendSolicitedInvalidate = 6,
     /// Terminate.
     Terminate = 7,
-    /// Immediate Data (RFC 7306; not supported).
+    /// Immediate Data (RFC 7306).
     Immediate = 8,
-    /// Immediate Data with Solicited Event (RFC 7306; not supported).
+    /// Immediate Data with Solicited Event (RFC 7306).
     ImmediateSolicited = 9,
-    /// Atomic Request (RFC 7306; not supported).
+    /// Atomic Request (RFC 7306).
     AtomicRequest = 10,
-    /// Atomic Response (RFC 7306; not supported).
+    /// Atomic Response (RFC 7306).
     AtomicResponse = 11,
 }
 
@@ -95,6 +101,14 @@ impl Opcode {
     /// The control octet: version 1 and this opcode.
     pub const fn control(self) -> u8 {
         VERSION | self as u8
+    }
+
+    /// Returns whether it is one of RFC 7306's.
+    pub const fn is_extension(self) -> bool {
+        matches!(
+            self,
+            Self::Immediate | Self::ImmediateSolicited | Self::AtomicRequest | Self::AtomicResponse
+        )
     }
 
     /// The queue of an untagged message; `None` when the message is tagged (RDM-4.1-3).
@@ -161,7 +175,7 @@ pub enum RdmapError {
     /// RV is not 1.
     #[error("RDMAP version {0}")]
     Version(u8),
-    /// No such opcode, or one of an extension that is not supported.
+    /// No such opcode.
     #[error("opcode {0}")]
     Opcode(u8),
     /// The opcode does not travel on this kind of segment (RDM-4.1-3).
@@ -172,12 +186,17 @@ pub enum RdmapError {
         /// The segment was tagged.
         tagged: bool,
     },
-    /// A Read Request that is not one segment of exactly 28 octets behind the DDP header.
-    #[error("Read Request of {octets} octets")]
+    /// A message of a fixed length that is not one segment of exactly so many octets behind the DDP header.
+    #[error("message of {octets} octets, {expected} are due")]
     Length {
         /// Payload of the segment.
         octets: usize,
+        /// Length of the message.
+        expected: usize,
     },
+    /// No such Atomic Operation (EXT-5.2.1-2).
+    #[error("atomic operation {0}")]
+    AtomicOpcode(u8),
 }
 
 impl RdmapError {
@@ -186,8 +205,10 @@ impl RdmapError {
         match self {
             Self::Ddp(error) => error.wire(),
             Self::Version(_) => WireError::OperationVersion,
-            Self::Opcode(_) | Self::SegmentKind { .. } => WireError::OperationUnexpectedOpcode,
-            Self::Length { octets: ..READ_REQUEST_OCTETS } => WireError::MpaMarker,
+            Self::Opcode(_) | Self::SegmentKind { .. } | Self::AtomicOpcode(_) => {
+                WireError::OperationUnexpectedOpcode
+            }
+            Self::Length { octets, expected } if octets < expected => WireError::MpaMarker,
             Self::Length { .. } => WireError::UntaggedTooLong,
         }
     }
@@ -226,6 +247,15 @@ pub enum Inbound<'a> {
         /// The payload, for the receive buffer.
         payload: &'a [u8],
     },
+    /// A message of RFC 7306, to be read by [`Extension::parse`].
+    Extension {
+        /// Its place in its queue.
+        segment: UntaggedSegment,
+        /// Which.
+        opcode: Opcode,
+        /// The message.
+        payload: &'a [u8],
+    },
     /// A Terminate, to be read by [`ReceivedTerminate::parse`]. Whatever it holds, it ends the
     /// stream.
     Terminate {
@@ -257,10 +287,6 @@ pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
                 Opcode::Write | Opcode::ReadResponse => {
                     return Err(RdmapError::SegmentKind { opcode, tagged: false });
                 }
-                Opcode::Immediate
-                | Opcode::ImmediateSolicited
-                | Opcode::AtomicRequest
-                | Opcode::AtomicResponse => return Err(RdmapError::Opcode(opcode as u8)),
                 Opcode::Send => send(SendKind::Plain),
                 Opcode::SendSolicited => send(SendKind::Solicited),
                 Opcode::SendInvalidate => send(SendKind::Invalidate(stag)),
@@ -270,6 +296,10 @@ pub fn parse(ulpdu: &[u8]) -> Result<Inbound<'_>, RdmapError> {
                     Inbound::ReadRequest { segment, request }
                 }
                 Opcode::Terminate => Inbound::Terminate { segment, payload },
+                Opcode::Immediate
+                | Opcode::ImmediateSolicited
+                | Opcode::AtomicRequest
+                | Opcode::AtomicResponse => Inbound::Extension { segment, opcode, payload },
             };
             if Some(segment.queue) != opcode.queue() {
                 return Err(DdpError::InvalidQueue(segment.queue).into());
@@ -309,6 +339,28 @@ pub fn send_header(last: bool, kind: SendKind, msn: Msn, offset: u32) -> HeaderO
 pub fn read_request_header(msn: Msn, request: &ReadRequest) -> HeaderOctets {
     let mut header = whole_untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, msn);
     header.push(&request.emit());
+    header
+}
+
+/// All of an Immediate Data message.
+pub fn immediate_header(solicited: bool, msn: Msn, data: [u8; IMMEDIATE_OCTETS]) -> HeaderOctets {
+    let opcode = if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
+    let mut header = whole_untagged(opcode, QueueNumber::SEND, msn);
+    header.push(&data);
+    header
+}
+
+/// All of an Atomic Request.
+pub fn atomic_request_header(msn: Msn, request: &AtomicRequest) -> HeaderOctets {
+    let mut header = whole_untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, msn);
+    header.push(&request.emit());
+    header
+}
+
+/// All of an Atomic Response.
+pub fn atomic_response_header(msn: Msn, response: &AtomicResponse) -> HeaderOctets {
+    let mut header = whole_untagged(Opcode::AtomicResponse, QueueNumber::ATOMIC_RESPONSE, msn);
+    header.push(&response.emit());
     header
 }
 

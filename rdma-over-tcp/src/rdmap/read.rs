@@ -27,7 +27,7 @@ impl ReadRequest {
     /// # Errors
     /// [`RdmapError::Length`] unless the segment is a whole Read Request and nothing else.
     pub fn parse(payload: &[u8], last: bool) -> Result<Self, RdmapError> {
-        let error = RdmapError::Length { octets: payload.len() };
+        let error = RdmapError::Length { octets: payload.len(), expected: READ_REQUEST_OCTETS };
         let octets: &[u8; READ_REQUEST_OCTETS] = payload.try_into().map_err(|_| error)?;
         if last { Ok(Self::from_octets(octets)) } else { Err(error) }
     }

@@ -79,12 +79,15 @@ impl Terminate {
 
     /// A Terminate for a Read Request with this DDP header, of which `left` cannot be answered any more (RDM-7.1-4).
     pub fn for_read(error: WireError, header: HeaderCopy, left: ReadRequest) -> Self {
-        Self {
-            segment_octets: u16::try_from(header.len() + READ_REQUEST_OCTETS).ok(),
-            header: Some(header),
-            read_request: Some(left),
-            ..Self::new(error)
-        }
+        let read_request = Some(left);
+        Self { read_request, ..Self::for_request(error, header, READ_REQUEST_OCTETS) }
+    }
+
+    /// A Terminate for another request with this DDP header and so many octets behind it, which cannot be answered any
+    /// more (EXT-8.1-1).
+    pub fn for_request(error: WireError, header: HeaderCopy, octets: usize) -> Self {
+        let segment_octets = u16::try_from(header.len() + octets).ok();
+        Self { segment_octets, header: Some(header), ..Self::new(error) }
     }
 
     /// The DDP header of the offending segment, unless it cannot be read.

@@ -31,12 +31,18 @@ fn refusal(ulpdu: &[u8]) -> WireError {
     parse(ulpdu).unwrap_err().wire()
 }
 
-// RDM-4.1-3, RDM-7.2-1: each opcode on each kind of segment and each queue.
+/// The message of RFC 7306 in a ULPDU, and its place.
+fn extension(ulpdu: &[u8]) -> Result<(UntaggedSegment, Extension), RdmapError> {
+    let Inbound::Extension { segment, opcode, payload } = parse(ulpdu)? else { panic!("none") };
+    Ok((segment, Extension::parse(opcode, &segment, payload)?))
+}
+
+// RDM-4.1-3, RDM-7.2-1, EXT-4.1-1, EXT-5-3, EXT-5.2-1: each opcode on each kind of segment and each queue.
 #[test]
 fn opcodes_segments_and_queues() {
     for opcode in 0..16u8 {
         let is_tagged = matches!(opcode, 0 | 2);
-        let is_known = opcode < 8;
+        let is_known = opcode < 12;
         match parse(&tagged(opcode)) {
             Ok(_) => assert!(is_tagged, "{opcode}"),
             Err(error) => {
@@ -47,11 +53,19 @@ fn opcodes_segments_and_queues() {
         for queue in 0..6 {
             let expected = match opcode {
                 1 => queue == 1,
-                3..=6 => queue == 0,
+                3..=6 | 8 | 9 => queue == 0,
                 7 => queue == 2,
+                10 => queue == 1,
+                11 => queue == 3,
                 _ => false,
             };
-            match parse(&untagged(opcode, queue, &[0; READ_REQUEST_OCTETS])) {
+            let octets = match opcode {
+                8 | 9 => IMMEDIATE_OCTETS,
+                10 => ATOMIC_REQUEST_OCTETS,
+                11 => ATOMIC_RESPONSE_OCTETS,
+                _ => READ_REQUEST_OCTETS,
+            };
+            match parse(&untagged(opcode, queue, &[0; 64][..octets])) {
                 Ok(_) => assert!(expected, "{opcode} {queue}"),
                 Err(error) if is_known && !is_tagged => {
                     assert!(!expected, "{opcode} {queue}");
@@ -111,7 +125,90 @@ fn lengths() {
     assert_eq!(refusal(&untagged(1, 1, &[0; 36])), WireError::UntaggedTooLong);
     let mut first_of_two = untagged(1, 1, &[0; 28]);
     first_of_two[0] &= !0x40;
-    assert!(matches!(parse(&first_of_two), Err(RdmapError::Length { octets: 28 })));
+    assert!(matches!(parse(&first_of_two), Err(RdmapError::Length { octets: 28, .. })));
+}
+
+// EXT-5.2.1-1, EXT-5.2.2-1, EXT-6.3-2: messages of RFC 7306 have one segment and one length.
+#[test]
+fn lengths_of_extensions() {
+    for (opcode, queue, octets) in [
+        (8, 0, IMMEDIATE_OCTETS),
+        (9, 0, IMMEDIATE_OCTETS),
+        (10, 1, ATOMIC_REQUEST_OCTETS),
+        (11, 3, ATOMIC_RESPONSE_OCTETS),
+    ] {
+        let message = |octets| untagged(opcode, queue, &[0; 64][..octets]);
+        let refused = |octets| extension(&message(octets)).unwrap_err().wire();
+        assert!(extension(&message(octets)).is_ok());
+        assert_eq!(refused(octets - 1), WireError::MpaMarker, "{opcode}");
+        assert_eq!(refused(octets + 1), WireError::UntaggedTooLong, "{opcode}");
+        let mut first_of_two = message(octets);
+        first_of_two[0] &= !0x40;
+        let length = RdmapError::Length { octets, expected: octets };
+        assert_eq!(extension(&first_of_two), Err(length));
+    }
+}
+
+// EXT-5-2, EXT-5.2.1-2: two operations have a number; the bits before it are not looked at.
+#[test]
+fn atomic_opcodes() {
+    for bits in 0..=255_u8 {
+        let mut payload = [0; ATOMIC_REQUEST_OCTETS];
+        payload[..4].copy_from_slice(&[9, 9, 9, bits]);
+        let message = untagged(10, 1, &payload);
+        match (bits & 0xf, extension(&message)) {
+            (0, Ok((_, Extension::AtomicRequest(request)))) => {
+                assert_eq!(request.operation, AtomicOperation::FetchAdd { add: 0, mask: 0 });
+            }
+            (2, Ok((_, Extension::AtomicRequest(request)))) => {
+                assert!(matches!(request.operation, AtomicOperation::CompareSwap { .. }));
+            }
+            (code, Err(error)) if code != 0 && code != 2 => {
+                assert_eq!(error, RdmapError::AtomicOpcode(code));
+                assert_eq!(error.wire(), WireError::OperationUnexpectedOpcode);
+            }
+            other => panic!("{bits}: {other:?}"),
+        }
+    }
+}
+
+/// FetchAdd bit by bit, as RFC 7306 §5.1.1 has it.
+fn add_by_bits(original: u64, add: u64, mask: u64) -> u64 {
+    let (mut value, mut carry) = (0, 0);
+    for bit in 0..64 {
+        let sum = carry + (original >> bit & 1) + (add >> bit & 1);
+        value |= (sum & 1) << bit;
+        carry = if mask >> bit & 1 == 1 { 0 } else { sum >> 1 };
+    }
+    value
+}
+
+#[test]
+fn atomic_arithmetic() {
+    let add = |original, add, mask| AtomicOperation::FetchAdd { add, mask }.apply(original);
+    assert_eq!(add(u64::MAX, 1, 0), 0);
+    assert_eq!(add(0xffff_ffff, 1, 0x8000_0000), 0, "two fields of 32 bits");
+    assert_eq!(add(0xff_00ff, 0x01_0001, 0x80_8080), 0, "bytes");
+    assert_eq!(AtomicOperation::swap(9).apply(77), 9);
+    let swap = |compare, compare_mask| AtomicOperation::CompareSwap {
+        compare,
+        compare_mask,
+        swap: 0x1234,
+        swap_mask: 0xff00,
+    };
+    assert_eq!(swap(0x55, 0xff).apply(0xaa55), 0x1255);
+    assert_eq!(swap(0x56, 0xff).apply(0xaa55), 0xaa55);
+    assert_eq!(swap(0xaa55, u64::MAX).apply(0xaa55), 0x1255);
+}
+
+fn atomic_operation() -> impl Strategy<Value = AtomicOperation> {
+    let operands = any::<[u64; 4]>();
+    (any::<bool>(), operands).prop_map(|(is_add, [a, b, c, d])| match is_add {
+        true => AtomicOperation::FetchAdd { add: a, mask: b },
+        false => {
+            AtomicOperation::CompareSwap { compare: a, compare_mask: b, swap: c, swap_mask: d }
+        }
+    })
 }
 
 fn read_request() -> impl Strategy<Value = ReadRequest> {
@@ -138,6 +235,72 @@ proptest! {
         }
     }
 
+    // EXT-5.2.1-1.
+    #[test]
+    fn atomic_requests_survive(
+        operation in atomic_operation(),
+        (identifier, stag, offset, msn) in any::<(u32, u32, u64, u32)>(),
+    ) {
+        let (stag, offset) = (Stag(stag), TaggedOffset(offset));
+        let request = AtomicRequest { operation, identifier, stag, offset };
+        let mut ulpdu = atomic_request_header(Msn(msn), &request).to_vec();
+        ulpdu[2..6].copy_from_slice(&[1, 2, 3, 4]); // EXT-4.1-1
+        match extension(&ulpdu) {
+            Ok((segment, Extension::AtomicRequest(received))) => {
+                prop_assert_eq!(received, request);
+                prop_assert_eq!((segment.msn, segment.queue), (Msn(msn), QueueNumber(1)));
+            }
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+
+    // EXT-5.2.2-1, EXT-6.3-1.
+    #[test]
+    fn responses_and_immediate_data_survive(
+        (identifier, original, msn, solicited) in any::<(u32, u64, u32, bool)>(),
+    ) {
+        let response = AtomicResponse { identifier, original };
+        match extension(&atomic_response_header(Msn(msn), &response)) {
+            Ok((segment, Extension::AtomicResponse(received))) => {
+                prop_assert_eq!(received, response);
+                prop_assert_eq!((segment.msn, segment.queue), (Msn(msn), QueueNumber(3)));
+            }
+            other => prop_assert!(false, "{:?}", other),
+        }
+        let octets = original.to_be_bytes();
+        match extension(&immediate_header(solicited, Msn(msn), octets)) {
+            Ok((segment, Extension::Immediate { solicited: received, data })) => {
+                prop_assert_eq!((received, data), (solicited, octets));
+                prop_assert_eq!((segment.msn, segment.queue), (Msn(msn), QueueNumber(0)));
+            }
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+
+    #[test]
+    fn additions_in_fields(original in any::<u64>(), add in any::<u64>(), masks in any::<[u64; 2]>()) {
+        for mask in [masks[0], masks[0] & masks[1], 0, u64::MAX] {
+            let sum = AtomicOperation::FetchAdd { add, mask }.apply(original);
+            prop_assert_eq!(sum, add_by_bits(original, add, mask), "{:#x}", mask);
+        }
+    }
+
+    // EXT-5.1.2-1: the old value, or the one with the bits swapped.
+    #[test]
+    fn swaps_in_fields(original in any::<u64>(), operands in any::<[u64; 4]>()) {
+        let [compare, compare_mask, swap, swap_mask] = operands;
+        for (compare, mask) in [(original, u64::MAX), (original, compare_mask), (compare, compare_mask), (compare, 0)] {
+            let operation = AtomicOperation::CompareSwap { compare, compare_mask: mask, swap, swap_mask };
+            let equal = (0..64).all(|bit| mask >> bit & 1 == 0 || original >> bit & 1 == compare >> bit & 1);
+            let bit = |bit: u64| match equal && swap_mask >> bit & 1 == 1 {
+                true => swap >> bit & 1,
+                false => original >> bit & 1,
+            };
+            let expected = (0..64).fold(0, |value, at| value | bit(at) << at);
+            prop_assert_eq!(operation.apply(original), expected);
+        }
+    }
+
     #[test]
     fn arbitrary_octets_never_panic(
         mut octets in vec_of(any::<u8>(), 0..120),
@@ -152,6 +315,10 @@ proptest! {
         match parse(&octets) {
             Ok(Inbound::Terminate { payload, .. }) => {
                 let _ = ReceivedTerminate::parse(payload, TerminatePhase::Operation);
+            }
+            Ok(Inbound::Extension { segment, opcode, payload }) => {
+                let read = Extension::parse(opcode, &segment, payload);
+                prop_assert!(read.is_ok() || read.is_err_and(|error| error.wire().number().layer <= 2));
             }
             Ok(_) => {}
             Err(error) => prop_assert!(error.wire().number().layer <= 2),

@@ -1,6 +1,6 @@
 //! Policies and time limits of an adapter, limits of its listeners.
 
-use offload_engine::time::Duration;
+use offload_engine::{state::KeepAlive, time::Duration};
 
 use crate::mpa::startup::{INITIATOR_TIME_LIMIT, RESPONDER_TIME_LIMIT, Revision, RtrSet};
 
@@ -36,9 +36,9 @@ pub struct Limits {
     pub transfer_bytes_max: u32,
     /// Bytes of inline data of a Send or Write.
     pub inline_bytes_max: u32,
-    /// Reads that a queue pair serves at once (IRD).
+    /// Reads and atomics that a queue pair serves at once (IRD).
     pub ird_max: u32,
-    /// Reads that a queue pair has outstanding at once (ORD).
+    /// Reads and atomics that a queue pair has outstanding at once (ORD).
     pub ord_max: u32,
     /// Receives posted to a queue.
     pub receive_depth_max: u32,
@@ -46,7 +46,8 @@ pub struct Limits {
     pub send_depth_max: u32,
     /// Entries of a completion queue.
     pub cq_depth_max: u32,
-    /// Bytes of private data in either direction (RFC 5044 §7.1.1, less what RFC 6581 takes).
+    /// Bytes of private data in either direction, up to 512 (RFC 5044 §7.1.1). In the enhanced form no more than 508
+    /// are possible, the default.
     pub private_data_max: u32,
 }
 
@@ -100,6 +101,14 @@ impl Default for Capabilities {
     }
 }
 
+/// Idle time of a connection before it is probed, unless something else is asked for: with the two below, an idle
+/// connection ends a minute after the peer's last segment.
+pub const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(15);
+/// Time between these probes.
+pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Count of these probes.
+pub const KEEP_ALIVE_PROBES: u8 = 3;
+
 /// Configuration of an adapter.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -133,6 +142,19 @@ pub struct Config {
     pub disconnect_timeout: Duration,
     /// From a Terminate to the reset, if the peer does not close.
     pub terminate_timeout: Duration,
+    /// Atomics and immediate data (RFC 7306), for queue pairs that are not told otherwise. MPA cannot negotiate them,
+    /// so it is for those who know that their peers can: a peer that cannot ends the connection by a Terminate.
+    /// Without it posts are refused, and so is what a peer sends, as an unexpected opcode.
+    pub rfc7306: bool,
+    /// From the first FPDU of an initiator to a zero-length Write, once for a connection, if nothing has come from the
+    /// peer. Linux siw overlooks FPDUs that arrive while it accepts, until the next one does.
+    pub nudge_timeout: Duration,
+    /// With revision 2: connect once more, with revision 1, if the peer has closed or reset the connection instead of
+    /// sending a Reply, or its Reply has no enhanced data (MPE-10-3). IRD and ORD are not agreed on then, and no RTR is
+    /// sent.
+    pub retry_plain: bool,
+    /// Probes of idle connections: how a peer that died without a word is found out. `None`: none.
+    pub keep_alive: Option<KeepAlive>,
     /// Flush when the peer closes, as NDSPI programs expect (NDK-DISC-3). NDKPI says no.
     pub flush_on_peer_close: bool,
 }
@@ -154,6 +176,14 @@ impl Default for Config {
             accept_timeout: Duration::from_secs(120),
             disconnect_timeout: Duration::from_secs(30),
             terminate_timeout: Duration::from_secs(5),
+            rfc7306: false,
+            nudge_timeout: Duration::from_millis(50),
+            retry_plain: false,
+            keep_alive: Some(KeepAlive {
+                idle: KEEP_ALIVE_IDLE,
+                interval: KEEP_ALIVE_INTERVAL,
+                probes: KEEP_ALIVE_PROBES,
+            }),
             flush_on_peer_close: false,
         }
     }

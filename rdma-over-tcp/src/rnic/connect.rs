@@ -1,5 +1,6 @@
 //! Consumers' calls that make and end connections.
 
+use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use offload_engine::time::Instant;
 
 use super::{
     config::ListenerConfig,
-    connector::{Connector, ConnectorState, DisconnectEvent},
+    connector::{Connector, ConnectorState, DisconnectEvent, PlainAttempt},
     device::Rnic,
     id::{ConnectorId, Key, ListenerId, QpId, StreamId},
     lifetime::RequestCompletion,
@@ -18,15 +19,22 @@ use super::{
     stream::Stream,
     transport::Command,
 };
-use crate::mpa::startup::PrivateData;
+use crate::mpa::startup::{ENHANCED_OCTETS, PRIVATE_DATA_OCTETS_MAX, PrivateData, Revision};
 
 impl Rnic {
-    /// NDK-CD-5
-    fn private_data(&self, data: &[u8]) -> Result<PrivateData, ConnectError> {
-        if data.len() > self.config.limits.private_data_max as usize {
+    /// NDK-CD-5, MPA-7.1.1-11, MPE-6-3: private data for a frame with enhanced data, or without.
+    fn private_data(&self, data: &[u8], is_enhanced: bool) -> Result<PrivateData, ConnectError> {
+        let room = PRIVATE_DATA_OCTETS_MAX - if is_enhanced { ENHANCED_OCTETS } else { 0 };
+        if data.len() > room.min(self.config.limits.private_data_max as usize) {
             return Err(ConnectError::PrivateDataTooLong);
         }
         PrivateData::new(Bytes::copy_from_slice(data)).map_err(|_| ConnectError::PrivateDataTooLong)
+    }
+
+    /// Returns whether the connector's peer waits for a Reply with enhanced data.
+    fn is_offer_enhanced(&self, id: ConnectorId) -> bool {
+        let stream = self.objects.connectors.get(id).and_then(|connector| connector.stream);
+        stream.and_then(|id| self.streams.get(&id)).is_some_and(Stream::is_offer_enhanced)
     }
 
     fn check_device(&self) -> Result<(), ConnectError> {
@@ -101,7 +109,8 @@ impl Rnic {
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
         self.check_device()?;
-        let private_data = self.private_data(private_data)?;
+        let is_enhanced = self.config.revision >= Revision::Two;
+        let private_data = self.private_data(private_data, is_enhanced)?;
         self.check_open(Key::Connector(id)).map_err(|_| ConnectError::InvalidHandle)?;
         let state = self.objects.connectors.get(id).map(|connector| connector.state);
         if state != Some(ConnectorState::Idle) {
@@ -116,18 +125,53 @@ impl Rnic {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
         let own = limits.capped(self.objects.read_limits());
-        let stream = (self.names)();
-        let initiator = Stream::initiator(&self.config, own, private_data);
-        self.streams.insert(stream, Stream::active(stream, id, qp, initiator, own));
+        let plain = self.config.retry_plain && self.config.revision == Revision::Two;
+        let attempt = PlainAttempt { local, remote, limits: own, private_data };
+        let stream = self.begin_attempt(id, qp, self.config.revision, &attempt);
         self.attach(id, qp, stream);
         if let Some(connector) = self.objects.connectors.get_mut(id) {
             connector.state = ConnectorState::Connecting;
             connector.remote = Some(remote);
             connector.data = None;
+            connector.cause = None;
+            connector.plain = plain.then(|| Box::new(attempt));
         }
+        Ok(())
+    }
+
+    /// Makes the stream of a connect.
+    fn begin_attempt(
+        &mut self,
+        id: ConnectorId,
+        qp: QpId,
+        revision: Revision,
+        attempt: &PlainAttempt,
+    ) -> StreamId {
+        let PlainAttempt { local, remote, limits, private_data } = attempt.clone();
+        let stream = (self.names)();
+        let initiator = Stream::initiator(&self.config, revision, limits, private_data);
+        self.streams.insert(stream, Stream::active(stream, id, qp, initiator, limits));
         let timeout = self.config.connect_timeout;
         self.commands.push_back(Command::Connect { stream, local, remote, timeout });
-        Ok(())
+        stream
+    }
+
+    /// Connects once more those whose peer does not know enhanced start-up (MPE-10-3).
+    #[cold]
+    pub(super) fn retry_plain(&mut self) {
+        for id in core::mem::take(&mut self.objects.retries) {
+            let Some(connector) = self.objects.connectors.get_mut(id) else { continue };
+            let (Some(attempt), Some(qp)) = (connector.plain.take(), connector.qp) else {
+                continue;
+            };
+            let stream = self.begin_attempt(id, qp, Revision::One, &attempt);
+            if let Some(connector) = self.objects.connectors.get_mut(id) {
+                connector.stream = Some(stream);
+            }
+            if let Some(qp) = self.objects.qps.get_mut(qp) {
+                qp.stream = Some(stream);
+            }
+        }
     }
 
     /// The active side goes on with a connection that the peer has accepted.
@@ -158,7 +202,7 @@ impl Rnic {
         disconnect_event: Option<DisconnectEvent>,
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
-        let private_data = self.private_data(private_data)?;
+        let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         self.check_qp(qp)?;
         let (connector, stream) = self.answerable(id, &[ConnectorState::Pending])?;
         connector.state = ConnectorState::Accepting;
@@ -180,7 +224,7 @@ impl Rnic {
         id: ConnectorId,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
-        let private_data = self.private_data(private_data)?;
+        let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         let (connector, stream) =
             self.answerable(id, &[ConnectorState::Pending, ConnectorState::ConnectDone])?;
         let is_passive = connector.state == ConnectorState::Pending;

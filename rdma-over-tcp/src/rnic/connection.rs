@@ -1,6 +1,7 @@
 //! Connector and queue pair as their connection is established, fails and ends.
 
 use super::{
+    cause::ConnectCause,
     connector::ConnectorState,
     id::{ConnectorId, Key, QpId},
     lifetime::{RequestCompletion, Return, ReturnGuard},
@@ -50,10 +51,29 @@ impl Objects {
         self.end_connector_request(id, Ok(()));
     }
 
+    /// Notes why the attempt that is about to fail does.
+    pub(crate) fn note_cause(&mut self, id: ConnectorId, cause: ConnectCause) {
+        if let Some(connector) = self.connectors.get_mut(id) {
+            connector.cause.get_or_insert(cause);
+        }
+    }
+
     /// The connection attempt failed. An active connector may try again, with any queue pair.
     pub(crate) fn connection_failed(&mut self, id: ConnectorId, error: ConnectError) {
         let Some(connector) = self.connectors.get_mut(id) else { return };
+        if connector.state == ConnectorState::Connecting
+            && connector.plain.is_some()
+            && connector.cause.as_ref().is_some_and(ConnectCause::suggests_plain)
+        {
+            (connector.stream, connector.cause) = (None, None);
+            if let Some(endpoint) = connector.endpoint.take() {
+                self.endpoints.release(endpoint);
+            }
+            self.retries.push(id);
+            return;
+        }
         self.counters.connect_failure += 1;
+        connector.cause.get_or_insert(ConnectCause::Tcp(error));
         let retry = connector.state == ConnectorState::Connecting;
         connector.stream = None;
         connector.disconnect_event = None;

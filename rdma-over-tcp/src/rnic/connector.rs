@@ -13,11 +13,15 @@ use core::{fmt, net::SocketAddr};
 use bytes::Bytes;
 
 use super::{
+    cause::ConnectCause,
     id::{ListenerId, QpId, StreamId},
     lifetime::{Life, RequestCompletion},
     read_limit::ReadLimit,
 };
-use crate::error::EndReason;
+use crate::{
+    error::EndReason,
+    mpa::startup::{PrivateData, ReadLimits},
+};
 
 /// Called once when an established connection has ended, unless the consumer has disconnected it (NDK-DISC-4). The
 /// argument is the reason, if there is one (NDK-DISC-7).
@@ -59,6 +63,19 @@ pub(crate) struct Connector {
     pub(crate) disconnect_event: Option<DisconnectEvent>,
     /// Kept in the windows of NDK-CD-2 and NDK-CD-7.
     pub(crate) data: Option<ConnectionData>,
+    /// Why the last attempt failed.
+    pub(crate) cause: Option<ConnectCause>,
+    /// Another attempt, should the peer not know enhanced start-up.
+    pub(crate) plain: Option<Box<PlainAttempt>>,
+}
+
+/// A connect with revision 1.
+#[derive(Clone, Debug)]
+pub(crate) struct PlainAttempt {
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) remote: SocketAddr,
+    pub(crate) limits: ReadLimits,
+    pub(crate) private_data: PrivateData,
 }
 
 impl fmt::Debug for Connector {
@@ -81,6 +98,8 @@ impl Connector {
             request: None,
             disconnect_event: None,
             data: None,
+            cause: None,
+            plain: None,
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{
     lifetime::Life,
     status::{CqOverrun, VerbError, WcStatus},
 };
-use crate::{ddp::Stag, error::ErrorNumber};
+use crate::{ddp::Stag, error::ErrorNumber, rdmap::IMMEDIATE_OCTETS};
 
 /// The kind of a completed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +39,12 @@ pub enum WcOpcode {
     Invalidate,
     /// A receive.
     Receive,
+    /// An atomic FetchAdd (RFC 7306).
+    FetchAdd,
+    /// An atomic CmpSwap (RFC 7306).
+    CompareSwap,
+    /// Immediate data sent (RFC 7306).
+    Immediate,
 }
 
 /// A completion.
@@ -52,12 +58,24 @@ pub struct Completion {
     pub error: Option<ErrorNumber>,
     /// Bytes of the message; 0 unless the status is [`WcStatus::Success`].
     pub bytes: u32,
-    /// The STag that the peer's Send with Invalidate has invalidated.
-    pub invalidated: Option<Stag>,
+    /// What has taken the receive.
+    pub arrival: Arrival,
     /// The context of the queue pair.
     pub qp_context: u64,
     /// The context of the request.
     pub context: u64,
+}
+
+/// What a receive was taken by.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Arrival {
+    /// A Send; or the request is no receive, or has failed.
+    #[default]
+    Plain,
+    /// A Send with Invalidate, which has invalidated this STag.
+    Invalidating(Stag),
+    /// Immediate data; nothing was placed.
+    Immediate([u8; IMMEDIATE_OCTETS]),
 }
 
 /// When a completion queue notifies its consumer.
@@ -270,7 +288,7 @@ const SUCCESS: Completion = Completion {
     opcode: WcOpcode::Receive,
     error: None,
     bytes: 0,
-    invalidated: None,
+    arrival: Arrival::Plain,
     qp_context: 0,
     context: 0,
 };

@@ -104,6 +104,7 @@ impl Rnic {
             captures: Slab::new(),
             sink_token,
             read_limit: 0,
+            rfc7306: self.config.rfc7306,
             stream: None,
             stats: QpStats::default(),
         };

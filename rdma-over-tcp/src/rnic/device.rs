@@ -25,6 +25,7 @@ use super::{
     stream::Stream,
     transport::{Command, Reservation, StreamEvent, Transport},
 };
+use crate::error::EndReason;
 
 /// An RDMA adapter.
 pub struct Rnic {
@@ -39,8 +40,39 @@ pub struct Rnic {
     kicks: Vec<StreamId>,
     /// The transport is gone.
     pub(super) is_lost: bool,
-    /// Deadlines of streams; one that is no longer the stream's own is void.
-    deadlines: BTreeSet<(Instant, StreamId)>,
+    deadlines: Deadlines,
+}
+
+/// The deadlines of streams.
+#[derive(Debug, Default)]
+struct Deadlines(BTreeSet<(Instant, StreamId)>);
+
+impl Deadlines {
+    /// A stream's deadline was `before`, and is another now, perhaps.
+    #[inline]
+    fn change(&mut self, id: StreamId, before: Option<Instant>, after: Option<Instant>) {
+        if before != after {
+            self.replace(id, before, after);
+        }
+    }
+
+    fn replace(&mut self, id: StreamId, before: Option<Instant>, after: Option<Instant>) {
+        if let Some(before) = before {
+            self.0.remove(&(before, id));
+        }
+        self.0.extend(after.map(|after| (after, id)));
+    }
+
+    /// Removes the first that is due.
+    #[inline]
+    fn take_due(&mut self, now: Instant) -> Option<StreamId> {
+        let due = self.first().is_some_and(|deadline| deadline <= now);
+        if due { self.0.pop_first().map(|(_, id)| id) } else { None }
+    }
+
+    fn first(&self) -> Option<Instant> {
+        self.0.first().map(|(deadline, _)| *deadline)
+    }
 }
 
 impl fmt::Debug for Rnic {
@@ -67,7 +99,7 @@ impl Rnic {
             commands: VecDeque::new(),
             kicks: Vec::new(),
             is_lost: false,
-            deadlines: BTreeSet::new(),
+            deadlines: Deadlines::default(),
         }
     }
 
@@ -126,8 +158,9 @@ impl Rnic {
     ) {
         let Self { streams, objects, config, deadlines, .. } = self;
         if let Some(stream) = streams.get_mut(&id) {
+            let before = stream.deadline;
             work(stream, objects, config);
-            deadlines.extend(stream.deadline.map(|deadline| (deadline, id)));
+            deadlines.change(id, before, stream.deadline);
             self.kick(id);
         }
     }
@@ -139,7 +172,7 @@ impl Rnic {
         let Some(stream) = self.streams.get(&id) else { return };
         if !stream.is_open() {
             if !stream.is_established {
-                self.streams.remove(&id);
+                self.forget(id);
             }
             self.commands.push_back(Command::Abort { stream: id });
         }
@@ -155,12 +188,18 @@ impl Rnic {
     ) {
         let Self { streams, objects, config, deadlines, .. } = self;
         if let Some(stream) = streams.get_mut(&id) {
+            let before = stream.deadline;
             work(stream, objects, config, io);
-            if let Some(deadline) = stream.deadline {
-                deadlines.insert((deadline, id));
-            }
+            deadlines.change(id, before, stream.deadline);
         }
         self.finish_upcall();
+    }
+
+    /// Removes a stream.
+    fn forget(&mut self, id: StreamId) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
+        self.deadlines.change(id, stream.deadline, None);
+        Some(stream)
     }
 
     /// The end of a call: completions go to their queues, connections end of queue pairs whose completion queue has
@@ -174,6 +213,9 @@ impl Rnic {
         if self.objects.endpoints.has_released() {
             self.release_addresses();
         }
+        if !self.objects.retries.is_empty() {
+            self.retry_plain();
+        }
     }
 
     #[cold]
@@ -186,7 +228,7 @@ impl Rnic {
     fn end_doomed(&mut self) {
         while let Some(id) = self.objects.doomed.pop() {
             self.with_stream(id, |stream, objects, _| {
-                stream.lost(objects, ConnectError::Aborted);
+                stream.lost_by(objects, ConnectError::Aborted, EndReason::CqOverrun);
                 stream.abort();
             });
             self.objects.deliver_completions();
@@ -197,17 +239,9 @@ impl Rnic {
     #[inline]
     pub(crate) fn run(&mut self, now: Instant) -> bool {
         let mut worked = self.take_returns();
-        while let Some(&(deadline, id)) = self.deadlines.first() {
-            if deadline > now {
-                break;
-            }
-            self.deadlines.pop_first();
+        while let Some(id) = self.deadlines.take_due(now) {
             worked = true;
-            let is_due =
-                self.streams.get(&id).is_some_and(|stream| stream.deadline == Some(deadline));
-            if is_due {
-                self.with_stream(id, |stream, objects, _| stream.expire(objects));
-            }
+            self.with_stream(id, |stream, objects, config| stream.expire(objects, config));
         }
         self.finish_upcall();
         worked
@@ -242,7 +276,7 @@ impl Rnic {
 
     /// When [`Rnic::run`] is due next.
     pub(crate) fn run_at(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        self.deadlines.first()
     }
 
     /// Returns whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now.
@@ -366,16 +400,16 @@ impl Rnic {
             stream.event(objects, config, io, event);
         });
         if event == StreamEvent::Released {
-            self.streams.remove(&id);
+            self.forget(id);
         }
     }
 
     /// The stream could not be opened, or is gone without another call.
     pub(crate) fn handle_gone(&mut self, id: StreamId, error: ConnectError) {
-        if let Some(mut stream) = self.streams.remove(&id) {
+        if let Some(mut stream) = self.forget(id) {
             stream.lost(&mut self.objects, error);
         }
-        self.objects.deliver_completions();
+        self.finish_upcall();
     }
 
     /// The transport is gone: every request that is pending ends, and no connection is made any more.
@@ -383,6 +417,7 @@ impl Rnic {
         self.is_lost = true;
         self.commands.clear();
         self.kicks.clear();
+        self.deadlines = Deadlines::default();
         for (_, mut stream) in self.streams.drain() {
             stream.lost(&mut self.objects, ConnectError::DeviceLost);
         }

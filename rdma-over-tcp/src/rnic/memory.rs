@@ -4,10 +4,10 @@
 //! left, for each byte: the rule of every RDMA device. How racing accesses are made is the business of
 //! [`offload_engine::memory`].
 //!
-//! [`RegisteredBuffer::load_last`] is the one synchronising access: it pairs with the adapter's store
-//! of the last byte of each placement (IN_ORDER_DMA_SUPPORTED).
+//! [`RegisteredBuffer::load_last`] synchronises with the adapter's store of the last byte of each placement
+//! (IN_ORDER_DMA_SUPPORTED), [`RegisteredBuffer::word`] with peers' atomics.
 
-use core::fmt;
+use core::{fmt, sync::atomic::AtomicU64};
 
 use bytes::BytesMut;
 use offload_engine::memory::{Piece, SharedSpan, Span};
@@ -94,6 +94,13 @@ impl RegisteredBuffer {
     #[must_use]
     pub fn load_last(&self, offset: usize) -> u8 {
         self.memory.load(offset)
+    }
+
+    /// The eight bytes at `offset`, for atomic operations beside those of peers (RFC 7306): none of either is lost.
+    /// `None`: they are not all there, do not lie at a multiple of eight in memory, or may only be read.
+    #[must_use]
+    pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        self.memory.word(offset)
     }
 }
 

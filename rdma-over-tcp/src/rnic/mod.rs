@@ -14,11 +14,11 @@
 //! [`Config`].
 //!
 //! Not offered yet: memory windows (the place is `region::Owner`), shared receive queues (a queue pair takes its
-//! receives from a queue by name already), atomics and immediate data (RFC 7306; the place is the outstanding requests
-//! of the transmitter).
+//! receives from a queue by name already).
 
 #![forbid(unsafe_code)]
 
+mod cause;
 mod config;
 pub(crate) mod connect;
 mod connection;
@@ -48,8 +48,12 @@ pub(crate) mod transport;
 pub(crate) mod wr;
 
 pub use self::{
-    config::{Capabilities, Config, FpduSize, Limits, ListenerConfig},
-    cq::{Arm, Completion, WcOpcode},
+    cause::ConnectCause,
+    config::{
+        Capabilities, Config, FpduSize, KEEP_ALIVE_IDLE, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES,
+        Limits, ListenerConfig,
+    },
+    cq::{Arm, Arrival, Completion, WcOpcode},
     device::Rnic,
     id::StreamId,
     lifetime::CloseCompletion,

@@ -7,7 +7,7 @@ use super::{
     connector::Connector,
     cq::Cq,
     endpoint::Endpoints,
-    id::{CqId, Key, QpId, RegionId, StreamId, kind},
+    id::{ConnectorId, CqId, Key, QpId, RegionId, StreamId, kind},
     lifetime::{
         Close, CloseCompletion, Life, Outbox, RequestCompletion, Return, ReturnGuard, Returns,
     },
@@ -42,6 +42,8 @@ pub(crate) struct Objects {
     pub(crate) returns: Arc<Returns>,
     /// Connections whose queue pair lost a completion queue: the core ends them.
     pub(crate) doomed: Vec<StreamId>,
+    /// Connectors whose peer does not know enhanced start-up: the core connects them again.
+    pub(crate) retries: Vec<ConnectorId>,
 }
 
 impl Objects {
@@ -76,6 +78,7 @@ impl Objects {
             outbox: Outbox::default(),
             returns,
             doomed: Vec::new(),
+            retries: Vec::new(),
         }
     }
 

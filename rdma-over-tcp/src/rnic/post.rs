@@ -18,8 +18,9 @@ use super::{
     region::{Access, FastRegisterLimits},
     sges::{capture, total_length},
     status::{VerbError, WcStatus},
-    wr::{Data, Kind, Sge, WrFlags},
+    wr::{Data, Kind, Remote, Sge, WrFlags},
 };
+use crate::rdmap::{ATOMIC_TARGET_OCTETS, AtomicOperation, IMMEDIATE_OCTETS};
 
 /// When the effects of a post must be flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +86,17 @@ impl Rnic {
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
         let result = self.try_post(id, context, kind, data, flags);
+        self.posted(id, result, flags)
+    }
+
+    /// Has a request sent that was posted, or refused, now or with those that follow.
+    #[inline]
+    fn posted(
+        &mut self,
+        id: QpId,
+        result: Result<(), VerbError>,
+        flags: WrFlags,
+    ) -> (Result<(), VerbError>, Urgency) {
         // NDK-DEF-3: a failure indicates what was deferred before it.
         let urgency = match result.is_err() || !flags.contains(WrFlags::DEFER) {
             true => self.kick_qp(id),
@@ -122,6 +134,65 @@ impl Rnic {
                 qp.sends.push(context, flags, kind, length, sges);
             }
         }
+        Ok(())
+    }
+
+    /// Posts an atomic, whose outcome goes to `sge`: the target's value before it, as a number of the machine's.
+    pub(crate) fn post_atomic(
+        &mut self,
+        id: QpId,
+        context: u64,
+        target: Remote,
+        operation: AtomicOperation,
+        sge: Sge,
+        flags: WrFlags,
+    ) -> (Result<(), VerbError>, Urgency) {
+        let result = self.check_extensions(id).and_then(|qp| {
+            if sge.length != ATOMIC_TARGET_OCTETS {
+                return Err(VerbError::InvalidArgument);
+            }
+            if qp.limits.max_initiator_request_sge == 0 {
+                return Err(VerbError::TooManySges);
+            }
+            if qp.read_limit == 0 {
+                return Err(VerbError::NoReads); // EXT-5.2-1
+            }
+            qp.flow.post(0);
+            let kind = Kind::atomic(target, &operation);
+            qp.sends.push_atomic(context, flags, kind, operation, sge);
+            Ok(())
+        });
+        self.posted(id, result, flags)
+    }
+
+    /// Posts immediate data.
+    pub(crate) fn post_immediate(
+        &mut self,
+        id: QpId,
+        context: u64,
+        data: [u8; IMMEDIATE_OCTETS],
+        flags: WrFlags,
+    ) -> (Result<(), VerbError>, Urgency) {
+        let result = self.check_extensions(id).map(|qp| {
+            qp.flow.post(IMMEDIATE_OCTETS as u32);
+            qp.sends.push(context, flags, Kind::Immediate { data }, 0, &[]);
+        });
+        self.posted(id, result, flags)
+    }
+
+    /// A queue pair whose send queue takes requests of RFC 7306.
+    fn check_extensions(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
+        let qp = self.check_sender(id)?;
+        if qp.rfc7306 { Ok(qp) } else { Err(VerbError::NoExtensions) }
+    }
+
+    /// Says whether a queue pair is to use RFC 7306, before it is connected ([`Config::rfc7306`](super::Config)).
+    pub(crate) fn allow_extensions(&mut self, id: QpId, allow: bool) -> Result<(), VerbError> {
+        let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        if qp.state != QpState::Idle {
+            return Err(VerbError::InvalidArgument);
+        }
+        qp.rfc7306 = allow;
         Ok(())
     }
 

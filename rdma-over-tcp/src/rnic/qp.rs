@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::{
     config::Limits,
-    cq::{Completion, WcOpcode},
+    cq::{Arrival, Completion, WcOpcode},
     id::{CqId, PdId, ReceiveQueueId, StreamId, kind},
     lifetime::Life,
     receive_queue::{Receive, ReceiveQueue},
@@ -14,7 +14,7 @@ use super::{
     table::Table,
     wr::WrFlags,
 };
-use crate::{ddp::Stag, error::ErrorNumber, mpa::Slab};
+use crate::{error::ErrorNumber, mpa::Slab};
 
 /// Limits of a queue pair, each up to the adapter's [`Limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,12 +79,11 @@ const WAITING_BYTES_MAX: u32 = 256 * 1024;
 /// Bytes of headers and CRC of a message, about.
 const MESSAGE_OVERHEAD_BYTES: u32 = 24;
 
-/// Decides whether posts may wait for more of them. A connection flows while it has more than two segments' worth under
-/// way: whoever uses it polls the engine soon, be it for the acknowledgement, and what has been posted until
-/// then goes out together.
+/// Decides whether posts may wait for more of them. A connection flows while much is under way
+/// ([`Transport::is_flowing`](super::transport::Transport::is_flowing)): whoever uses it polls the engine soon, be it
+/// for the acknowledgement, and what has been posted until then goes out together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Flow {
-    /// More than two segments' worth is under way.
     is_flowing: bool,
     /// TCP has no room: nothing can be sent before something is acknowledged.
     is_full: bool,
@@ -105,9 +104,9 @@ impl Flow {
         self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
     }
 
-    /// The transport has taken as much as it had room for; `outstanding` bytes are in flight.
-    pub(crate) const fn pumped(&mut self, is_full: bool, outstanding: usize, emss: usize) {
-        let is_flowing = outstanding > 2 * emss;
+    /// The transport has taken as much as it had room for, and may be flowing
+    /// ([`Transport::is_flowing`](super::transport::Transport::is_flowing)).
+    pub(crate) const fn pumped(&mut self, is_full: bool, is_flowing: bool) {
         *self = Self { is_flowing, is_full, is_kicked: false, waiting_bytes: 0 };
     }
 }
@@ -132,8 +131,10 @@ pub(crate) struct Qp {
     pub(crate) captures: Slab,
     /// The STag that the queue pair's Read Requests name as their sink; its key byte counts Reads.
     pub(crate) sink_token: u32,
-    /// Reads that may be outstanding (ORD).
+    /// Reads and atomics that may be outstanding (ORD).
     pub(crate) read_limit: u32,
+    /// Atomics and immediate data are allowed, both ways.
+    pub(crate) rfc7306: bool,
     pub(crate) stream: Option<StreamId>,
     pub(crate) stats: QpStats,
 }
@@ -152,14 +153,14 @@ pub(crate) struct Completed {
 pub(crate) struct ReceiveOutcome {
     pub(crate) status: WcStatus,
     pub(crate) bytes: u32,
-    pub(crate) invalidated: Option<Stag>,
+    pub(crate) arrival: Arrival,
     pub(crate) solicited: bool,
     pub(crate) error: Option<ErrorNumber>,
 }
 
 impl ReceiveOutcome {
     pub(crate) const fn failed(status: WcStatus, error: Option<ErrorNumber>) -> Self {
-        Self { status, bytes: 0, invalidated: None, solicited: false, error }
+        Self { status, bytes: 0, arrival: Arrival::Plain, solicited: false, error }
     }
 }
 
@@ -181,6 +182,7 @@ impl Qp {
     /// Behind a request that has failed nothing has succeeded, though its buffers may have been done with.
     pub(crate) fn flush_sends(&mut self, completed: &mut Vec<Completed>) {
         let mut failed = false;
+        self.sends.drop_operands();
         while let Some(request) = self.sends.pop() {
             let status = match request.progress {
                 Progress::Done(status) if !failed => status,
@@ -222,7 +224,7 @@ impl Qp {
             opcode: request.kind.opcode(),
             error: request.error,
             bytes: if is_success { request.length } else { 0 },
-            invalidated: None,
+            arrival: Arrival::Plain,
             qp_context: self.context,
             context: request.context,
         })
@@ -259,14 +261,14 @@ impl Qp {
         outcome: ReceiveOutcome,
         completed: &mut Vec<Completed>,
     ) {
-        let ReceiveOutcome { status, bytes, invalidated, solicited, error } = outcome;
+        let ReceiveOutcome { status, bytes, arrival, solicited, error } = outcome;
         self.stats.flushed += u64::from(status == WcStatus::Flushed);
         let completion = Completion {
             status,
             opcode: WcOpcode::Receive,
             error,
             bytes,
-            invalidated,
+            arrival,
             qp_context: self.context,
             context,
         };

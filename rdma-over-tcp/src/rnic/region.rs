@@ -20,7 +20,7 @@
 //! A memory window would be a further [`Owner`] of a token, with a registration of its own over a span of a region.
 
 use alloc::sync::Arc;
-use core::ops::BitOr;
+use core::{ops::BitOr, sync::atomic::AtomicU64};
 
 use hashbrown::HashMap;
 use offload_engine::memory::{Piece, SharedSpan, Span};
@@ -51,6 +51,8 @@ impl Access {
     pub const REMOTE_READ: Self = Self(2);
     /// Peers may write.
     pub const REMOTE_WRITE: Self = Self(4);
+    /// Peers may use atomics (RFC 7306).
+    pub const REMOTE_ATOMIC: Self = Self(8);
 
     /// Returns whether these include all rights of `other`.
     #[must_use]
@@ -59,11 +61,11 @@ impl Access {
     }
 
     const fn writes(self) -> bool {
-        self.0 & (Self::LOCAL_WRITE.0 | Self::REMOTE_WRITE.0) != 0
+        self.0 & (Self::LOCAL_WRITE.0 | Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0) != 0
     }
 
     const fn is_remote(self) -> bool {
-        self.0 & (Self::REMOTE_READ.0 | Self::REMOTE_WRITE.0) != 0
+        self.0 & (Self::REMOTE_READ.0 | Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0) != 0
     }
 }
 
@@ -192,8 +194,8 @@ impl AccessError {
         }
     }
 
-    /// For the source of a Read Request (RFC 5040 §7.2).
-    pub(crate) const fn read_request(self) -> WireError {
+    /// For the buffer of a Read or Atomic Request (RFC 5040 §7.2, RFC 7306 §8.2).
+    pub(crate) const fn request(self) -> WireError {
         match self {
             Self::Invalid => WireError::ProtectionInvalidStag,
             Self::Rights => WireError::ProtectionAccess,
@@ -259,6 +261,12 @@ impl<'a> Granted<'a> {
     /// To be sent, without a copy.
     pub(crate) fn span(&self) -> Span {
         self.memory.slice(self.offset..self.offset + self.length).into()
+    }
+
+    /// All of them as a word of memory, if they are one.
+    pub(crate) fn word(&self) -> Option<&'a AtomicU64> {
+        debug_assert_eq!(self.length, 8);
+        self.memory.word(self.offset)
     }
 
     /// Places received data; as long as what was asked for, or shorter. The last byte is stored last

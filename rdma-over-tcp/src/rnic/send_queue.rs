@@ -14,7 +14,7 @@ use super::{
     status::WcStatus,
     wr::{Kind, Sge, WrFlags},
 };
-use crate::error::ErrorNumber;
+use crate::{error::ErrorNumber, rdmap::AtomicOperation};
 
 /// The progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct WorkRequest {
     pub(crate) progress: Progress,
     /// Bytes over all entries.
     pub(crate) length: u32,
-    /// For a send: its MSN. For a read: its MSN on queue 1. Known once begun.
+    /// For a send or immediate data: its MSN. For a read or an atomic: its MSN on queue 1. Known once begun.
     pub(crate) msn: u32,
     /// The error for the completion.
     pub(crate) error: Option<ErrorNumber>,
@@ -83,6 +83,8 @@ pub(crate) struct SendQueue {
     depth: u32,
     requests: VecDeque<WorkRequest>,
     sges: SgeRing,
+    /// Operands of the atomics that are queued.
+    operands: VecDeque<AtomicOperation>,
     /// Serial of the front request.
     base: u64,
     /// Serial of the first request that is still [`Progress::Queued`].
@@ -98,6 +100,7 @@ impl SendQueue {
             depth,
             requests: VecDeque::new(),
             sges: SgeRing::default(),
+            operands: VecDeque::new(),
             base: 0,
             next: 0,
             acknowledged: 0,
@@ -124,6 +127,30 @@ impl SendQueue {
     ) {
         let memory = Memory::Listed(self.sges.push(sges));
         self.push_any(context, flags, kind, length, memory);
+    }
+
+    /// Adds an atomic whose outcome goes to `sge`.
+    pub(crate) fn push_atomic(
+        &mut self,
+        context: u64,
+        flags: WrFlags,
+        kind: Kind,
+        operation: AtomicOperation,
+        sge: Sge,
+    ) {
+        debug_assert!(matches!(kind, Kind::Atomic { .. }));
+        self.operands.push_back(operation);
+        self.push(context, flags, kind, sge.length, &[sge]);
+    }
+
+    /// The operands of the next request, an atomic that begins.
+    pub(crate) fn take_operands(&mut self) -> Option<AtomicOperation> {
+        self.operands.pop_front()
+    }
+
+    /// No atomic that is queued will begin.
+    pub(crate) fn drop_operands(&mut self) {
+        self.operands.clear();
     }
 
     /// Adds a request whose data the post has captured.

@@ -19,6 +19,9 @@ pub struct Counters {
     /// Connections of listeners that were reset before their MPA Request was complete, because others came
     /// ([`ListenerConfig`](super::ListenerConfig)).
     pub requests_displaced: u64,
+    /// Zero-length Writes sent because nothing came from the peer behind start-up
+    /// ([`Config::nudge_timeout`](super::Config::nudge_timeout)).
+    pub nudges: u64,
     /// Established connections that met an error before the consumer disconnected.
     pub connection_error: u64,
     /// Connections established now.
@@ -44,12 +47,18 @@ pub struct QpStats {
     pub writes: u64,
     /// Read requests sent.
     pub reads: u64,
-    /// Sends received in full.
+    /// Atomic Requests sent.
+    pub atomics: u64,
+    /// Immediate Data messages sent.
+    pub immediates: u64,
+    /// Sends and immediate data received in full.
     pub receives: u64,
     /// FPDUs of peers' writes placed.
     pub write_segments_placed: u64,
     /// Read requests answered.
     pub read_responses: u64,
+    /// Atomic Requests carried out and answered.
+    pub atomic_responses: u64,
     /// FPDUs handed to TCP.
     pub fpdu_out: u64,
     /// FPDUs received.

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::error::Loss;
+
 /// The outcome of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WcStatus {
@@ -54,6 +56,9 @@ pub enum VerbError {
     /// The connection was negotiated without reads.
     #[error("the connection allows no reads")]
     NoReads,
+    /// The queue pair does without RFC 7306 ([`Config::rfc7306`](super::Config::rfc7306)).
+    #[error("the queue pair allows no atomics and no immediate data")]
+    NoExtensions,
     /// A right to write memory that may only be read.
     #[error("the memory may only be read")]
     ReadOnly,
@@ -125,6 +130,17 @@ pub enum ConnectError {
     /// The device is gone, and with it every connection.
     #[error("the device is gone")]
     DeviceLost,
+}
+
+/// How TCP has lost an established connection.
+impl From<ConnectError> for Loss {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::TimedOut => Self::NoAnswer,
+            ConnectError::DeviceLost => Self::Device,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A completion queue has failed: a completion did not fit.

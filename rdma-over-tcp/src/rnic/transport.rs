@@ -46,6 +46,12 @@ pub(crate) trait Transport {
     /// Bytes queued and not acknowledged.
     fn send_outstanding(&self) -> usize;
 
+    /// Returns whether so much is under way that the adapter is called again soon: posts may wait for that, and leave
+    /// together.
+    fn is_flowing(&self) -> bool {
+        self.send_outstanding() > 2 * self.effective_mss()
+    }
+
     /// Octets in flight that the path can hold: more would only wait in queues.
     fn path_octets(&self) -> usize;
 

@@ -4,7 +4,10 @@ use alloc::boxed::Box;
 use core::ops::BitOr;
 
 use super::{cq::WcOpcode, id::RegionId, region::Registration};
-use crate::ddp::{Stag, TaggedOffset};
+use crate::{
+    ddp::{Stag, TaggedOffset},
+    rdmap::{AtomicOperation, IMMEDIATE_OCTETS},
+};
 
 /// A scatter/gather entry: a piece of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +47,7 @@ impl WrFlags {
     pub const NONE: Self = Self(0);
     /// A success gives no completion.
     pub const SILENT: Self = Self(1);
-    /// Begins when all earlier Reads are done.
+    /// Begins when all earlier Reads and atomics are done.
     pub const READ_FENCE: Self = Self(2);
     /// The peer's completion is a solicited event.
     pub const SOLICITED: Self = Self(4);
@@ -69,14 +72,42 @@ impl BitOr for WrFlags {
 /// The operation of a request of the send queue.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    Send { invalidate: Option<Stag> },
-    Write { to: Remote },
-    Read { from: Remote, invalidate_sink: bool },
-    FastRegister { region: RegionId, registration: Box<Registration> },
-    Invalidate { region: RegionId },
+    Send {
+        invalidate: Option<Stag>,
+    },
+    Write {
+        to: Remote,
+    },
+    Read {
+        from: Remote,
+        invalidate_sink: bool,
+    },
+    FastRegister {
+        region: RegionId,
+        registration: Box<Registration>,
+    },
+    Invalidate {
+        region: RegionId,
+    },
+    /// Its operands are in the send queue: few requests have any.
+    Atomic {
+        target: Remote,
+        opcode: WcOpcode,
+    },
+    Immediate {
+        data: [u8; IMMEDIATE_OCTETS],
+    },
 }
 
 impl Kind {
+    pub(crate) const fn atomic(target: Remote, operation: &AtomicOperation) -> Self {
+        let opcode = match operation {
+            AtomicOperation::FetchAdd { .. } => WcOpcode::FetchAdd,
+            AtomicOperation::CompareSwap { .. } => WcOpcode::CompareSwap,
+        };
+        Self::Atomic { target, opcode }
+    }
+
     pub(crate) const fn opcode(&self) -> WcOpcode {
         match self {
             Self::Send { .. } => WcOpcode::Send,
@@ -84,11 +115,13 @@ impl Kind {
             Self::Read { .. } => WcOpcode::Read,
             Self::FastRegister { .. } => WcOpcode::FastRegister,
             Self::Invalidate { .. } => WcOpcode::Invalidate,
+            Self::Atomic { opcode, .. } => *opcode,
+            Self::Immediate { .. } => WcOpcode::Immediate,
         }
     }
 
     /// Returns whether it is done when the peer has answered, not when its bytes are acknowledged.
     pub(crate) const fn awaits_response(&self) -> bool {
-        matches!(self, Self::Read { .. })
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
 }

@@ -1,10 +1,14 @@
 //! Transports: what carries the byte streams below MPA.
 //!
 //! [`NodeRnic`] has connections of a node: while the offload target owns them (`offloaded`), and while the host stack
-//! does (`host`). Connections of another kind get a module beside these.
+//! does (`host`). [`SocketRnic`] has sockets of the kernel (`sockets`).
 
 mod host;
 mod node;
 mod offloaded;
+mod sockets;
 
-pub use self::node::NodeRnic;
+pub use self::{
+    node::NodeRnic,
+    sockets::{CaptureOutput, SocketRnic, Sockets, SocketsConfig},
+};

@@ -73,6 +73,7 @@ impl NodeRnic {
     #[must_use]
     pub fn new(config: Config, port: SocketPort, wake: Box<dyn Fn() + Send + Sync>) -> Self {
         let names = port.clone();
+        port.request(Request::KeepAlive { keep_alive: config.keep_alive });
         let is_aligned = config.fpdu_size == FpduSize::Emss;
         Self {
             rnic: Rnic::new(config, Box::new(move || StreamId(names.allocate())), wake),
@@ -198,6 +199,9 @@ impl NodeRnic {
             }
             Notice::Closed { handle, error } => {
                 let id = StreamId(handle.0);
+                if error == Some(HostError::Reset) {
+                    self.host_event(now, id, StreamEvent::Reset);
+                }
                 self.moving.remove(&id);
                 self.rnic.handle_gone(id, end_error(error));
             }

@@ -13,14 +13,18 @@ use offload_engine::time::{Duration, Instant};
 use rdma_over_tcp::{
     ddp::{Msn, Stag, TaggedOffset},
     error::WireError,
-    mpa::{Decoder, startup::FrameKind},
-    ndk::{DisconnectReason, ListenerConfig, NtStatus, ReadLimit},
+    mpa::{
+        Decoder,
+        startup::{Frame, FrameKind, Revision},
+    },
+    ndk::{AdapterConfig, DisconnectReason, ListenerConfig, NtStatus, ReadLimit},
     rdmap::{
         Inbound, ReceivedTerminate, SendKind, TerminatePhase, parse, send_header, write_header,
     },
 };
 
 use crate::{
+    bench::Bench,
     foreign::{Side, Told},
     raw::{DELAY, Peer, assert_place, bench, config, fpdu, initiator, listen, listen_with},
 };
@@ -148,8 +152,21 @@ fn no_reply() {
     let mut replies = no_frames(FrameKind::Reply);
     replies.push(frame(FrameKind::Reply, &[0x40, 1, 0, 0]));
     replies.push(frame(FrameKind::Reply, &[0x40, 2, 0, 0]));
+    let invalid = "MPA: the peer's Reply is not valid:";
+    let frame = "not an MPA frame:";
+    let words = [
+        format!("MPA: the peer's answer is no Reply: {frame} octet 0 of the key differs"),
+        format!("MPA: the peer's answer is no Reply: {frame} octet 15 of the key differs"),
+        format!("MPA: the peer's answer is no Reply: {frame} octet 9 of the key differs"),
+        format!("{invalid} {frame} MPA revision 0"),
+        format!("{invalid} {frame} MPA revision 3"),
+        format!("{invalid} {frame} 513 octets of private data"),
+        format!("{invalid} {frame} enhanced frame with 3 octets of private data"),
+        format!("{invalid} reply of revision One, enhanced data: false"),
+        format!("{invalid} reply of revision Two, enhanced data: false"),
+    ];
     for policy in POLICIES {
-        for octets in &replies {
+        for (octets, words) in replies.iter().zip(&words) {
             let (mut bench, plan) = bench(policy, config());
             let peer = Peer::new(&mut bench);
             let remote = SocketAddr::new(plan.addresses[0], 7000);
@@ -171,6 +188,8 @@ fn no_reply() {
             peer.send(&mut bench, handle, octets.clone());
             peer.until(&mut bench, || done.is_told());
             assert_eq!(done.take(), Some(NtStatus::CONNECTION_ABORTED), "{octets:02x?}");
+            let why = connector.failure().unwrap().to_string();
+            assert_eq!(why, format!("{words} (2/0/04)"));
             let status = peer.receive_all(&mut bench, handle).1;
             assert!(status.error.is_some(), "a reset: {status:?}");
             let took = bench.pair.now - begun;
@@ -220,6 +239,65 @@ fn silent_connections() {
             peer.until(&mut bench, || mailbox.lock().unwrap().len() == 2);
             peer.connect(&mut bench, remote);
             assert_eq!(bench.adapters[1].counters().requests_displaced, 2);
+        }
+    }
+}
+
+/// How a peer of the old kind meets an enhanced Request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Old {
+    Closes,
+    Resets,
+    AnswersPlain,
+}
+
+// MPE-10-3: a peer that does not know enhanced start-up gets a plain Request on a new connection, once, if the adapter
+// is to retry.
+#[test]
+fn an_old_peer_gets_a_plain_request() {
+    let plain = frame(FrameKind::Reply, &[0x40, 1, 0, 0]);
+    for policy in POLICIES {
+        for old in [Old::Closes, Old::Resets, Old::AnswersPlain] {
+            for retry_plain in [true, false] {
+                let (mut bench, plan) = bench(policy, AdapterConfig { retry_plain, ..config() });
+                let peer = Peer::new(&mut bench);
+                let remote = SocketAddr::new(plan.addresses[0], 7000);
+                let listener = peer.now(&mut bench, |streams, _, _| streams.listen(remote, 4));
+                peer.run(&mut bench, |streams, _, _| streams.listening(listener)?.ok());
+                let side = Side::new(&bench.adapters[1]);
+                let connector = bench.adapters[1].create_connector().unwrap();
+                let done = Told::default();
+                let status = connector.connect(&side.qp, None, remote, LIMITS, b"", done.tells());
+                assert_eq!(status, NtStatus::PENDING);
+                let request = |bench: &mut Bench| {
+                    let handle = peer.run(bench, |streams, _, _| streams.accept(listener));
+                    let octets = peer.run(bench, |streams, connections, now| {
+                        streams.receive(now, connections, handle)
+                    });
+                    (handle, Frame::parse(FrameKind::Request, &octets).unwrap().unwrap().0)
+                };
+                let (handle, first) = request(&mut bench);
+                assert!(first.revision == Revision::Two && first.enhanced.is_some());
+                match old {
+                    Old::Closes => peer.shutdown(&mut bench, handle),
+                    Old::Resets => peer.now(&mut bench, |streams, connections, now| {
+                        streams.abort(now, connections, handle);
+                    }),
+                    Old::AnswersPlain => peer.send(&mut bench, handle, plain.clone()),
+                }
+                if retry_plain {
+                    let (handle, second) = request(&mut bench);
+                    assert!(second.revision == Revision::One && second.enhanced.is_none());
+                    assert!(!done.is_told());
+                    peer.send(&mut bench, handle, plain.clone());
+                }
+                peer.until(&mut bench, || done.is_told());
+                let is_connected = done.take() == Some(NtStatus::SUCCESS);
+                assert_eq!(is_connected, retry_plain, "{policy:?}, {old:?}");
+                let failures = bench.adapters[1].counters().connect_failure;
+                assert_eq!(failures, u64::from(!retry_plain));
+                assert_eq!(connector.failure().is_none(), retry_plain);
+            }
         }
     }
 }

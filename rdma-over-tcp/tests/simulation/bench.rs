@@ -1,132 +1,19 @@
-//! Two nodes with adapters on virtual time.
-//!
-//! The pair owns the engines and polls the adapters with them; consumers reach the same adapters
-//! through a lock. Callbacks run between two rounds, when nobody holds it.
+//! Two nodes with adapters on virtual time. Callbacks run between two rounds.
 
-use std::{
-    io,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fmt::Write as _, io};
 
 use host_stack::{
     host::HostConfig,
     node::Core,
     simulation::{Pair, Stall, has_no_connection, impaired_wire, patient_engine},
 };
-use offload_engine::{
-    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
-    engine::{Callback, Connections, NodeClient},
-    link::Link,
-    nbl::{NblChain, NetBufferList, ReceiveChain},
-    state::MacAddress,
-    time::Instant,
-};
-use rdma_over_tcp::{
-    ndk::{Adapter, AdapterConfig, AdapterCore, CoreAccess},
-    rnic::Rnic,
-};
+use offload_engine::{link::Link, state::MacAddress, time::Instant};
+use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, simulation::AdapterClient};
 
 use crate::{moves::Moves, plan::Plan, stream::ByteStream};
 
 /// Virtual time one seed may take. With a lost FIN, and the peer's TIME_WAIT behind it, minutes pass.
 const LIMIT: Instant = Instant::from_millis(1_800_000);
-
-/// An adapter shared between the engine that polls it and its consumers.
-struct Shared {
-    core: Mutex<AdapterCore>,
-    now: Mutex<Instant>,
-    /// A consumer has called since the last poll.
-    called: AtomicBool,
-}
-
-impl Shared {
-    fn core(&self) -> MutexGuard<'_, AdapterCore> {
-        self.core.lock().unwrap()
-    }
-}
-
-impl CoreAccess for Shared {
-    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
-        self.called.store(true, Ordering::Relaxed);
-        let now = *self.now.lock().unwrap();
-        work(self.core().rnic(), now);
-    }
-}
-
-/// The adapter as its engine sees it.
-#[derive(Clone)]
-pub(crate) struct Client(Arc<Shared>);
-
-impl Client {
-    fn new(core: AdapterCore) -> Self {
-        Self(Arc::new(Shared {
-            core: Mutex::new(core),
-            now: Mutex::new(Instant::ZERO),
-            called: AtomicBool::new(false),
-        }))
-    }
-
-    fn adapter(&self) -> Adapter {
-        Adapter::new(self.0.clone())
-    }
-}
-
-impl OffloadClient for Client {
-    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
-        self.0.core().offloaded(io);
-    }
-
-    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize {
-        self.0.core().receive(io, data, push)
-    }
-
-    fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
-        self.0.core().receive_complete(io, chain);
-    }
-
-    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
-        self.0.core().send_complete(io, chain);
-    }
-
-    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
-        self.0.core().send_room(io);
-    }
-
-    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
-        self.0.core().disconnect_complete(io, nbl);
-    }
-
-    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
-        self.0.core().event(io, event);
-    }
-
-    fn uploaded(&mut self, handle: OffloadHandle) {
-        self.0.core().uploaded(handle);
-    }
-}
-
-impl NodeClient for Client {
-    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
-        *self.0.now.lock().unwrap() = now;
-        let called = self.0.called.swap(false, Ordering::Relaxed);
-        self.0.core().poll(now, connections) | called
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        self.0.core().poll_at()
-    }
-
-    fn has_input(&self) -> bool {
-        self.0.called.load(Ordering::Relaxed) || self.0.core().has_input()
-    }
-
-    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
-        self.0.core().take_callbacks(callbacks);
-    }
-}
 
 fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::Result<Core> {
     let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
@@ -141,8 +28,82 @@ fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::
     };
     let config: AdapterConfig = plan.adapters[index].clone();
     Core::new(Box::new(link), engine, host, |port| {
-        Client::new(AdapterCore::new(config, port, Box::new(|| {})))
+        AdapterClient::new(AdapterCore::new(config, port, Box::new(|| {})))
     })
+}
+
+/// Where a plan is played: two adapters, and what runs them.
+pub(crate) trait Stage {
+    fn adapters(&self) -> &[Adapter; 2];
+
+    /// Nothing happens while the consumers act.
+    fn is_lockstep(&self) -> bool;
+
+    /// Runs until `done`, which may use the adapters.
+    ///
+    /// # Errors
+    /// It is not done in time.
+    fn run(&mut self, done: &mut dyn FnMut() -> bool) -> Result<(), String>;
+
+    /// Runs until no connection is left, once every object is closed.
+    ///
+    /// # Errors
+    /// Some are left.
+    fn run_until_empty(&mut self) -> Result<(), String>;
+
+    /// What the connections are made of, for whoever reads a failure.
+    fn describe(&self) -> String;
+
+    /// So many connections of queue pairs have been there.
+    fn assert_connections(&self, count: u64);
+}
+
+impl Stage for Bench {
+    fn is_lockstep(&self) -> bool {
+        true
+    }
+
+    fn adapters(&self) -> &[Adapter; 2] {
+        &self.adapters
+    }
+
+    fn run(&mut self, done: &mut dyn FnMut() -> bool) -> Result<(), String> {
+        Self::run(self, done).map_err(|stall| stall.to_string())
+    }
+
+    fn run_until_empty(&mut self) -> Result<(), String> {
+        Self::run_until_empty(self).map_err(|stall| stall.to_string())?;
+        for core in self.cores() {
+            assert!(core.clients.first::<AdapterClient>().is_idle());
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        let mut text = String::new();
+        for (node, core) in self.cores().into_iter().enumerate() {
+            let (stats, link) = (core.engine.stats(), core.engine.link_stats());
+            let counters = self.adapters[node].counters();
+            let _ = writeln!(text, "node {node}: {stats:?} {link:?} {counters:?}");
+        }
+        let _ = writeln!(text, "at {:?}", self.pair.now);
+        text
+    }
+
+    fn assert_connections(&self, count: u64) {
+        for core in self.cores() {
+            let engine = core.engine.stats();
+            assert_eq!(engine.initiate_failures, 0);
+            if self.moves.is_none() {
+                let streams = u64::from(self.stream.is_some());
+                let expected = count + streams;
+                // One that moves goes down again.
+                let moves = self.stream.as_ref().map_or(0, |stream| stream.moved as u64);
+                let initiates = expected..=expected + moves;
+                assert!(initiates.contains(&engine.initiates), "{initiates:?} {engine:?}");
+            }
+        }
+    }
 }
 
 /// The bench.
@@ -160,8 +121,10 @@ impl Bench {
         let [left, right] = impaired_wire(plan.link, plan.impairments).unwrap();
         let a = node(plan, 0, left, seeds[0]).unwrap();
         let b = node(plan, 1, right, seeds[1]).unwrap();
-        let adapters =
-            [a.clients.first::<Client>().adapter(), b.clients.first::<Client>().adapter()];
+        let adapters = [
+            a.clients.first::<AdapterClient>().adapter(),
+            b.clients.first::<AdapterClient>().adapter(),
+        ];
         Self { pair: Pair::new(a, b), adapters, stream: None, moves: None }
     }
 
@@ -202,12 +165,5 @@ impl Bench {
 
     pub(crate) fn cores(&self) -> [&Core; 2] {
         [&self.pair.a, &self.pair.b]
-    }
-}
-
-impl Client {
-    /// Whether no object is left.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.0.core().rnic().is_idle()
     }
 }

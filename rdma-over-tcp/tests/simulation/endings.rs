@@ -2,10 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use host_stack::{
@@ -21,7 +18,7 @@ use offload_engine::{
 use oorandom::Rand64;
 use rdma_over_tcp::{
     mpa::startup::{RtrKind, RtrSet},
-    ndk::{Connector, NtStatus},
+    ndk::{AdapterConfig, Connector, DisconnectReason, KeepAlive, NtStatus},
 };
 
 use crate::{
@@ -40,24 +37,30 @@ struct Scene {
     bench: Bench,
     sides: [Side; 2],
     connectors: [Connector; 2],
-    /// The accepting end has had its disconnect event.
-    has_heard: Arc<AtomicBool>,
+    /// The reason of the accepting end's disconnect event, once it has come.
+    heard: Arc<OnceLock<u32>>,
 }
 
 impl Scene {
     fn new(policy: OffloadPolicy) -> Self {
+        Self::with(policy, |_| {})
+    }
+
+    /// The same with adapters that are configured otherwise.
+    fn with(policy: OffloadPolicy, configure: impl Fn(&mut AdapterConfig)) -> Self {
         let mut plan = Plan::with(&mut Rand64::new(7), false);
+        plan.adapters.iter_mut().for_each(configure);
         plan.adapters.iter_mut().for_each(|adapter| adapter.rtr = RtrSet::only(RtrKind::Write));
         plan.impairments = [(); 2].map(|()| Impairments { delay: DELAY, ..Impairments::default() });
         plan.policies = [policy; 2];
         let mut bench = Bench::new(&plan, [1, 2]);
         let sides = [0, 1].map(|at| Side::new(&bench.adapters[at]));
         let remote = SocketAddr::new(plan.addresses[1], 7000);
-        let has_heard = Arc::<AtomicBool>::default();
-        let hears = has_heard.clone();
-        let event = Box::new(move |_| hears.store(true, Ordering::Relaxed));
+        let heard = Arc::<OnceLock<u32>>::default();
+        let hears = heard.clone();
+        let event = Box::new(move |reason| hears.set(reason).unwrap());
         let connectors = connect(&mut bench, [&sides[0], &sides[1]], remote, Some(event));
-        let mut scene = Self { bench, sides, connectors, has_heard };
+        let mut scene = Self { bench, sides, connectors, heard };
         scene.settle();
         scene
     }
@@ -66,6 +69,30 @@ impl Scene {
     fn settle(&mut self) {
         let now = self.bench.pair.now;
         let _ = self.bench.pair.run(now, |_| None::<()>);
+    }
+
+    /// Runs until nothing is on its way.
+    fn rest(&mut self) {
+        let quiet = self.bench.pair.now + Duration::from_secs(1);
+        let _ = self.bench.pair.run(quiet, |_| None::<()>);
+        self.settle();
+    }
+
+    /// Runs the second node, while the first one and what it has sent are dead, until `limit`. Returns when its
+    /// consumer was told.
+    fn survive(&mut self, limit: Instant) -> Option<Instant> {
+        let pair = &mut self.bench.pair;
+        while pair.now < limit {
+            while pair.b.poll(pair.now).unwrap() || pair.b.has_input() {}
+            let mut callbacks = Vec::new();
+            pair.b.clients.take_callbacks(&mut callbacks);
+            callbacks.into_iter().for_each(|callback| callback());
+            if self.heard.get().is_some() {
+                return Some(pair.now);
+            }
+            pair.now = pair.b.poll_at(pair.now).map_or(limit, |at| at.max(pair.now));
+        }
+        None
     }
 
     /// Where the connection of the first node is.
@@ -128,7 +155,7 @@ fn a_disconnect_ends_with_its_acknowledgement() {
         assert_eq!((scene.bench.pair.now, place), (begun, moves_to.unwrap_or(from)));
         let took = scene.until(&told) - begun;
         assert!((2 * DELAY..SOON).contains(&took), "{policy:?}, {moves_to:?}: {took:?}");
-        assert!(scene.has_heard.load(Ordering::Relaxed), "{policy:?}: the FIN is an event");
+        assert!(scene.heard.get().is_some(), "{policy:?}: the FIN is an event");
         scene.close();
     }
 }
@@ -148,5 +175,51 @@ fn a_closed_queue_pair_resets_its_connection_in_either_stack() {
         assert!((DELAY..SOON).contains(&took), "{policy:?}: {took:?}");
         bench.run_until_empty().unwrap();
         assert!(bench.pair.now - begun < SOON, "{policy:?}: nobody waits after an RST");
+    }
+}
+
+// RFC 9293 §3.8.4, NDK-DISC-7: a peer that died without a word is found out in an idle connection, within the limit.
+#[test]
+fn a_dead_peer_is_found_out() {
+    let fast =
+        KeepAlive { idle: Duration::from_secs(2), interval: Duration::from_secs(2), probes: 4 };
+    let default = AdapterConfig::default().keep_alive.unwrap();
+    for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
+        for keep_alive in [default, fast] {
+            let mut scene = Scene::with(policy, |it| it.keep_alive = Some(keep_alive));
+            scene.sides[1].receive(5, 64);
+            scene.rest();
+            let begun = scene.bench.pair.now;
+            let told = scene
+                .survive(begun + 2 * keep_alive.limit())
+                .unwrap_or_else(|| panic!("{policy:?}, {keep_alive:?}: no end"));
+            let took = told - begun;
+            // The last segment of the peer came shortly before.
+            let limits = keep_alive.limit() - SOON..=keep_alive.limit();
+            assert!(limits.contains(&took), "{policy:?}: {took:?}");
+            assert_eq!(scene.heard.get(), Some(&DisconnectReason::NO_ANSWER.0));
+            assert_eq!(scene.sides[1].outcome(5), Some(NtStatus::CANCELLED));
+            assert!(!scene.sides[1].qp.is_connected());
+        }
+        let mut scene = Scene::with(policy, |it| it.keep_alive = None);
+        scene.rest();
+        let begun = scene.bench.pair.now;
+        assert_eq!(scene.survive(begun + 100 * default.limit()), None, "{policy:?}");
+    }
+}
+
+// Probes that are answered end nothing.
+#[test]
+fn an_idle_peer_lives() {
+    for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
+        let mut scene = Scene::new(policy);
+        let until = scene.bench.pair.now + Duration::from_secs(3600);
+        let _ = scene.bench.pair.run(until, |_| None::<()>);
+        assert!(
+            until.saturating_since(scene.bench.pair.now) < Duration::from_secs(60),
+            "nobody has probed"
+        );
+        assert!(scene.sides.iter().all(|side| side.qp.is_connected()));
+        assert_eq!(scene.heard.get(), None);
     }
 }

@@ -4,7 +4,7 @@
 use oorandom::Rand64;
 use rdma_over_tcp::{
     mpa::startup::{RtrKind, RtrSet},
-    ndk::{Data, NtStatus, OpFlags, Sge},
+    ndk::{Data, DisconnectReason, NtStatus, OpFlags, Sge},
 };
 
 use crate::{
@@ -30,6 +30,7 @@ enum Fault {
     WriteWithWrongToken,
     ReadBeyond,
     ReadWithWrongToken,
+    AtomicWithoutRight,
     SendTooLong,
     SendWithoutReceive,
 }
@@ -42,26 +43,28 @@ impl Fault {
             Self::WriteWithWrongToken => 0x1100,
             Self::ReadBeyond => 0x0101,
             Self::ReadWithWrongToken => 0x0100,
+            Self::AtomicWithoutRight => 0x0102,
             Self::SendTooLong => 0x1205,
             Self::SendWithoutReceive => 0x1202,
         }
     }
 
     /// What the request comes to if the Terminate finds it under way. TCP may have acknowledged all of a
-    /// write or send before: then it was SUCCESS. A read waits for its response.
+    /// write or send before: then it was SUCCESS. A read or an atomic waits for its response.
     const fn status(self) -> NtStatus {
         match self {
             Self::WriteBeyond
             | Self::WriteWithWrongToken
             | Self::ReadBeyond
-            | Self::ReadWithWrongToken => NtStatus::ACCESS_VIOLATION,
+            | Self::ReadWithWrongToken
+            | Self::AtomicWithoutRight => NtStatus::ACCESS_VIOLATION,
             Self::SendTooLong => NtStatus::REMOTE_RESOURCES,
             Self::SendWithoutReceive => NtStatus::IO_TIMEOUT,
         }
     }
 
     const fn is_read(self) -> bool {
-        matches!(self, Self::ReadBeyond | Self::ReadWithWrongToken)
+        matches!(self, Self::ReadBeyond | Self::ReadWithWrongToken | Self::AtomicWithoutRight)
     }
 
     /// Statuses of the receives that the passive side has posted.
@@ -97,6 +100,12 @@ impl Fault {
             Self::WriteWithWrongToken => qp.write(CULPRIT, data, source, writable ^ 1, flags),
             Self::ReadBeyond => qp.read(CULPRIT, &sink(), source - 1, readable, flags),
             Self::ReadWithWrongToken => qp.read(CULPRIT, &sink(), source, readable ^ 1, flags),
+            Self::AtomicWithoutRight => {
+                let start = active.plan.source.end;
+                let result = start..start + 8;
+                let sge = active.sges(&[result])[0];
+                qp.fetch_add(CULPRIT, sge, source, writable, 1, flags)
+            }
             Self::SendTooLong | Self::SendWithoutReceive => qp.send(CULPRIT, data, flags),
         }
         .unwrap();
@@ -110,6 +119,7 @@ fn scenario(fault: Fault, seed: u64) -> bool {
     let mut plan = Plan::with(&mut rng, true);
     for adapter in &mut plan.adapters {
         adapter.rtr = RtrSet::only(RtrKind::Write);
+        adapter.rfc7306 |= fault == Fault::AtomicWithoutRight;
     }
     let conversations = vec![
         Conversation::greeting(&mut rng, LARGE),
@@ -136,8 +146,9 @@ fn scenario(fault: Fault, seed: u64) -> bool {
     world.check(&bench, "error", outcome);
 
     let [active, passive] = &world.pairs[0];
-    for side in [active, passive] {
-        assert_eq!(side.told.lock().unwrap().events, [fault.code()], "{fault:?}");
+    let by_peer = DisconnectReason::terminated(DisconnectReason(fault.code()).number());
+    for (side, reason) in [(active, by_peer.0), (passive, fault.code())] {
+        assert_eq!(side.told.lock().unwrap().events, [reason], "{fault:?}");
         assert!(!side.qp.is_connected());
     }
     assert_eq!((passive.qp.stats().terminates_out, active.qp.stats().terminates_in), (1, 1));
@@ -162,6 +173,7 @@ fn scenario(fault: Fault, seed: u64) -> bool {
     }
     assert_eq!(statuses(active), [(CULPRIT, statuses(active)[0].1), (BEHIND, behind)]);
 
+    world.settle_shared();
     world.pairs.iter().flatten().for_each(Side::assert_image);
     let partings = [Parting::Both; 3];
     let outcome = bench.run(|| world.part(&partings));
@@ -201,6 +213,12 @@ fn read_beyond_the_region() {
 #[test]
 fn read_with_a_wrong_token() {
     on_all_networks(Fault::ReadWithWrongToken);
+}
+
+// RFC 7306 §8.2, EXT-8.1-1
+#[test]
+fn atomic_without_the_right() {
+    on_all_networks(Fault::AtomicWithoutRight);
 }
 
 // RFC 5041 §7.1, NDK-ERR-3, -5

@@ -10,9 +10,12 @@
 mod bad_peers;
 mod bench;
 mod endings;
+mod extensions;
 mod faults;
 mod foreign;
+mod loopback;
 mod moves;
+mod nudge;
 mod plan;
 mod raw;
 mod reads;
@@ -31,11 +34,16 @@ const SUITE: Suite = Suite {
 };
 
 // RFC 5040 §5, 5041 5.3, 5044 5, NDK-CON, NDK-WR-6, NDK-SIL-1, NDK-FEN-1, NDK-DEF, NDK-CQ-2, NDK-RI-1,
-// NDK-MEM-8, -9, NDK-FLG-3, NDK-DISC-1, -2, -5, NDK-LIFE-5, -9, CH-INI: whatever the network does.
+// NDK-MEM-8, -9, NDK-FLG-3, NDK-DISC-1, -2, -5, NDK-LIFE-5, -9, CH-INI, EXT-5-1, EXT-5.2.1-3, EXT-5.2.2-2, EXT-6.3-1:
+// whatever the network does.
 #[test]
 fn seeds() {
-    let runs: u64 = SUITE.run(scenario::run, |runs, _| *runs += 1);
+    let (runs, extended): (u64, u64) =
+        SUITE.run(scenario::run, |sum: &mut (u64, u64), told: String| {
+            *sum = (sum.0 + 1, sum.1 + u64::from(told.contains("rfc7306: true")));
+        });
     assert!(runs > 0);
+    assert!(extended > runs / 4 || runs < 100, "{extended} of {runs} had atomics");
 }
 
 /// As [`SUITE`], with a byte stream beside the queue pairs.
@@ -75,6 +83,21 @@ fn live_moves() {
         });
     assert!(runs > 0);
     assert!(moved as u64 > runs || runs < 100, "{moved} uploads in {runs} runs");
+}
+
+/// As [`SUITE`], on kernel sockets over loopback.
+const SOCKETS: Suite = Suite {
+    name: "sockets",
+    command: "cargo test -p rdma-over-tcp --test simulation kernel_sockets",
+    seeds: 100,
+    ..SUITE
+};
+
+// The same on kernel sockets: the kernel's threads and ours run as they like, so a seed is a plan and no more.
+#[test]
+fn kernel_sockets() {
+    let runs: u64 = SOCKETS.run(scenario::run_on_sockets, |runs, ()| *runs += 1);
+    assert!(runs > 0);
 }
 
 /// As [`SUITE`], with memory that is unmapped under a Write.

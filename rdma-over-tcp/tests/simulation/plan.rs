@@ -5,7 +5,10 @@
 //! range is used once, with a gap of random length before it, so the image does not depend on the order
 //! in which things happen, and a byte too much, or in the wrong place, shows.
 
-use std::{net::IpAddr, ops::Range};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Range,
+};
 
 use host_stack::socket::OffloadPolicy;
 use offload_engine::{
@@ -16,8 +19,10 @@ use offload_engine::{
 use oorandom::Rand64;
 use rdma_over_tcp::{
     mpa::startup::{RtrKind, RtrSet},
-    ndk::{AdapterConfig, FpduSize, OpFlags, QpLimits, ReadLimit},
+    ndk::{AdapterConfig, AtomicOperation, FpduSize, OpFlags, QpLimits, ReadLimit},
 };
+
+use crate::extensions::Target;
 
 /// Bytes before and behind the registered spans of a buffer.
 pub(crate) const GUARD: usize = 4096;
@@ -48,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) link: MemoryLinkOptions,
     pub(crate) push: PushPolicy,
     pub(crate) addresses: [IpAddr; 2],
+    /// Where the second node listens.
+    pub(crate) port: u16,
     pub(crate) receive_buffer: usize,
     pub(crate) policies: [OffloadPolicy; 2],
     pub(crate) adapters: [AdapterConfig; 2],
@@ -106,7 +113,9 @@ impl Plan {
             terminate_timeout: Duration::from_secs(60),
             ..AdapterConfig::default()
         };
-        let adapters = [adapter(), adapter()];
+        let mut adapters = [adapter(), adapter()];
+        let rfc7306 = adapters[0].seed % 2 == 0;
+        adapters.iter_mut().for_each(|adapter| adapter.rfc7306 = rfc7306);
         Self {
             impairments,
             link,
@@ -116,9 +125,19 @@ impl Plan {
                 false => PushPolicy::QueueEmpty,
             },
             addresses: texts.map(|text| text.parse().unwrap()),
+            port: 7000,
             receive_buffer: [8 * 1024, 64 * 1024, 512 * 1024][draw(rng, 3)],
             policies: [OffloadPolicy::Always; 2],
         }
+    }
+
+    /// On the loopback of this machine, and on whatever port is free.
+    pub(crate) fn on_loopback(&mut self) {
+        let loopback: IpAddr = match self.addresses[0].is_ipv4() {
+            true => Ipv4Addr::LOCALHOST.into(),
+            false => Ipv6Addr::LOCALHOST.into(),
+        };
+        (self.addresses, self.port) = ([loopback; 2], 0);
     }
 
     /// Connections may stay in the host, or begin there.
@@ -178,6 +197,15 @@ pub(crate) enum Action {
     Read { sinks: Vec<Span>, via: Via, source: Span },
     Register { window: usize },
     Invalidate { window: usize },
+    Atomic { sink: Span, target: Target, operation: AtomicOperation },
+    Immediate { data: [u8; 8] },
+}
+
+impl Action {
+    /// Returns whether it takes a receive of the peer.
+    pub(crate) const fn takes_receive(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Immediate { .. })
+    }
 }
 
 /// An initiator request with its flags.
@@ -187,7 +215,7 @@ pub(crate) struct Operation {
     pub(crate) flags: OpFlags,
 }
 
-/// A receive; the n-th is for the peer's n-th send.
+/// A receive; the n-th is for the peer's n-th send or immediate data.
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub(crate) spans: Vec<Span>,
@@ -195,6 +223,8 @@ pub(crate) struct Receive {
     pub(crate) bytes: usize,
     /// Own window that the send invalidates.
     pub(crate) invalidates: Option<usize>,
+    /// What it is, if it is no send.
+    pub(crate) immediate: Option<[u8; 8]>,
     pub(crate) is_solicited: bool,
 }
 
@@ -219,6 +249,8 @@ pub(crate) struct SidePlan {
     /// Receives beyond the peer's sends: they are cancelled in the end.
     pub(crate) spare_receives: usize,
     pub(crate) windows: Vec<Window>,
+    /// What the peer's atomics work on; none without RFC 7306.
+    pub(crate) words: Span,
     /// What never changes and may be sent and read.
     pub(crate) source: Span,
     /// The buffer before.
@@ -247,6 +279,7 @@ impl SidePlan {
             rtr_receives: 0,
             spare_receives: 0,
             windows: Vec::new(),
+            words: 0..0,
             source: GUARD..GUARD + source_bytes,
             initial: Vec::new(),
             image: Vec::new(),
@@ -359,12 +392,18 @@ impl Conversation {
             let passive = &mut this.sides[1];
             passive.rtr_receives = 1;
             let spans = passive.allot_pieces(rng, 9);
-            let none = Receive { spans, bytes: 0, invalidates: None, is_solicited: false };
-            passive.receives.push(none);
+            passive.receives.push(Receive {
+                spans,
+                bytes: 0,
+                invalidates: None,
+                immediate: None,
+                is_solicited: false,
+            });
         }
         for from in 0..2 {
             this.plan_side(rng, plan, from, most);
         }
+        this.extend(plan);
         for side in &mut this.sides {
             side.grow(rng, GUARD);
             let SidePlan { windows, .. } = side;
@@ -420,7 +459,7 @@ impl Conversation {
         self.farewell(rng, from);
     }
 
-    fn flags(rng: &mut Rand64) -> OpFlags {
+    pub(crate) fn flags(rng: &mut Rand64) -> OpFlags {
         let mut flags = OpFlags::NONE;
         for (flag, rarity) in
             [(OpFlags::SILENT_SUCCESS, 3), (OpFlags::READ_FENCE, 8), (OpFlags::DEFER, 3)]
@@ -460,7 +499,9 @@ impl Conversation {
         let spans = peer.allot_pieces(rng, data.len() + slack);
         peer.scatter(&spans, &data);
         let bytes = data.len();
-        peer.receives.push(Receive { spans, bytes, invalidates: invalidate, is_solicited });
+        let receive =
+            Receive { spans, bytes, invalidates: invalidate, immediate: None, is_solicited };
+        peer.receives.push(receive);
         self.push(from, Action::Send { source, invalidate }, flags);
     }
 

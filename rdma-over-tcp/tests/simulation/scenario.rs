@@ -1,7 +1,7 @@
 //! From the first listen to the last close.
 
 use std::{
-    fmt::Write as _,
+    fmt,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
@@ -13,20 +13,19 @@ use flue_test_support::{
     check,
     seeds::{Class, fail},
 };
-use host_stack::simulation::Stall;
 use oorandom::Rand64;
 use rdma_over_tcp::mpa::startup::{RtrKind, RtrSet};
 use rdma_over_tcp::ndk::{Connector, Counters, Cq, CqNotify, Listener, NdkResultEx, NtStatus, Pd};
 
 use crate::{
-    bench::Bench,
+    bench::{Bench, Stage},
+    extensions::Shared,
+    loopback::Loopback,
     moves::Moves,
     plan::{Action, Conversation, Plan, SidePlan, conversations, draw, once_in},
     side::Side,
     stream::ByteStream,
 };
-
-const PORT: u16 = 7000;
 
 /// Closes an object, given what is to be called if that pends.
 type Close<'a> = Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + 'a>;
@@ -64,12 +63,13 @@ struct Objects {
     pd: Pd,
     queues: Vec<Queue>,
     layout: Layout,
+    shared: Option<Shared>,
     /// Polls only when told to; else polls all the time, and arms for solicited events.
     by_notification: bool,
 }
 
 impl Objects {
-    fn new(rng: &mut Rand64, bench: &Bench, node: usize, plans: &[&SidePlan]) -> Self {
+    fn new(rng: &mut Rand64, bench: &dyn Stage, node: usize, plans: &[&SidePlan]) -> Self {
         let layout =
             [Layout::One, Layout::ReceivesAndRequests, Layout::TwoPerQueuePair][draw(rng, 3)];
         let by_notification = once_in(rng, 2);
@@ -82,7 +82,7 @@ impl Objects {
                 depths[queue] += part;
             }
         }
-        let adapter = &bench.adapters[node];
+        let adapter = &bench.adapters()[node];
         let queue = |(index, depth): (usize, u32)| {
             let fired = Arc::new(AtomicUsize::new(0));
             let counter = fired.clone();
@@ -96,7 +96,10 @@ impl Objects {
             Queue { cq, fired, seen: 0, serves_receives }
         };
         let queues = depths.into_iter().enumerate().map(queue).collect();
-        Self { pd: adapter.create_pd().unwrap(), queues, layout, by_notification }
+        let pd = adapter.create_pd().unwrap();
+        let is_extended = plans.iter().any(|plan| !plan.words.is_empty());
+        let shared = is_extended.then(|| Shared::new(adapter, &pd));
+        Self { pd, queues, layout, shared, by_notification }
     }
 }
 
@@ -120,7 +123,7 @@ pub(crate) enum Parting {
 impl World {
     pub(crate) fn new(
         rng: &mut Rand64,
-        bench: &Bench,
+        bench: &dyn Stage,
         plan: Plan,
         conversations: Vec<Conversation>,
     ) -> Self {
@@ -129,9 +132,10 @@ impl World {
             Objects::new(rng, bench, node, &plans)
         });
         let side = |node: usize, index: usize, plan| {
-            let Objects { pd, queues, layout, .. } = &nodes[node];
+            let Objects { pd, queues, layout, shared, .. } = &nodes[node];
             let cqs = layout.queues(index).map(|queue| &queues[queue].cq);
-            Side::new(&bench.adapters[node], pd, cqs, index as u64, node == 0, plan)
+            let adapter = &bench.adapters()[node];
+            Side::new(adapter, pd, cqs, shared.as_ref(), index as u64, node == 0, plan)
         };
         let mut pairs = Vec::new();
         for (index, Conversation { sides: [a, b] }) in conversations.into_iter().enumerate() {
@@ -139,51 +143,50 @@ impl World {
         }
         let incoming = Arc::new(Mutex::new(Vec::new()));
         let inbox = incoming.clone();
-        let listener = bench.adapters[1]
+        let listener = bench.adapters()[1]
             .create_listener(move |connector| inbox.lock().unwrap().push(connector))
             .unwrap();
         Self { plan, nodes, pairs, listener, incoming }
     }
 
     fn server(&self) -> SocketAddr {
-        SocketAddr::new(self.plan.addresses[1], PORT)
+        self.listener.local_address().expect("it listens")
     }
 
-    fn describe(&self, bench: &Bench) -> String {
-        let mut text = format!("{:?}\n", self.plan);
-        for (node, core) in bench.cores().into_iter().enumerate() {
-            let (stats, link) = (core.engine.stats(), core.engine.link_stats());
-            let counters = bench.adapters[node].counters();
-            let _ = writeln!(text, "node {node}: {stats:?} {link:?} {counters:?}");
-        }
-        let _ = writeln!(text, "at {:?}", bench.pair.now);
-        text
+    fn describe(&self, bench: &dyn Stage) -> String {
+        format!("{:?}\n{}", self.plan, bench.describe())
     }
 
-    pub(crate) fn check(&self, bench: &Bench, what: &str, outcome: Result<(), Stall>) {
+    pub(crate) fn check(
+        &self,
+        bench: &dyn Stage,
+        what: &str,
+        outcome: Result<(), impl fmt::Display>,
+    ) {
         if let Err(stall) = outcome {
             let (text, pairs) = (self.describe(bench), &self.pairs);
             fail(Class::Stuck, &format!("{what}: {stall}\n{text}\n{pairs:#?}"));
         }
     }
 
-    pub(crate) fn listen(&self, bench: &mut Bench) {
+    pub(crate) fn listen(&self, bench: &mut dyn Stage) {
         let told = Arc::new(Mutex::new(None));
         let keep = told.clone();
         let completion = move |status| *keep.lock().unwrap() = Some(status);
-        assert_eq!(self.listener.listen(self.server(), completion), NtStatus::PENDING);
-        let outcome = bench.run(|| told.lock().unwrap().is_some());
+        let local = SocketAddr::new(self.plan.addresses[1], self.plan.port);
+        assert_eq!(self.listener.listen(local, completion), NtStatus::PENDING);
+        let outcome = bench.run(&mut || told.lock().unwrap().is_some());
         self.check(bench, "listen", outcome);
         assert_eq!(*told.lock().unwrap(), Some(NtStatus::SUCCESS));
     }
 
-    pub(crate) fn connect(&mut self, bench: &Bench) {
+    pub(crate) fn connect(&mut self, bench: &dyn Stage) {
         let server = self.server();
         for (index, [active, passive]) in self.pairs.iter_mut().enumerate() {
             // Legal before there is a connection (NDK-CON-10).
             active.post_receives();
             passive.post_receives();
-            let connector = bench.adapters[0].create_connector().unwrap();
+            let connector = bench.adapters()[0].create_connector().unwrap();
             let note = active.note(|told, status| told.connected = Some(status));
             let (limits, name) = (active.plan.reads, [index as u8]);
             let status = connector.connect(&active.qp, None, server, limits, &name, note);
@@ -252,6 +255,15 @@ impl World {
         }
     }
 
+    /// The outcomes of atomics on words of a node, which depend on the network.
+    pub(crate) fn settle_shared(&mut self) {
+        for (node, Objects { shared, .. }) in self.nodes.iter().enumerate() {
+            if let Some(shared) = shared {
+                shared.settle(self.pairs.iter_mut().map(|pair| &mut pair[1 - node]));
+            }
+        }
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.pairs.iter().flatten().all(Side::is_done)
     }
@@ -301,7 +313,7 @@ impl World {
     }
 
     /// Closes everything, in any order (NDK-LIFE-5).
-    pub(crate) fn close(&self, rng: &mut Rand64, bench: &mut Bench) {
+    pub(crate) fn close(&self, rng: &mut Rand64, bench: &mut dyn Stage) {
         let mut closes: Vec<Close<'_>> = Vec::new();
         for side in self.pairs.iter().flatten() {
             closes.push(Box::new(|done| side.qp.close(done)));
@@ -312,12 +324,15 @@ impl World {
         }
         for node in &self.nodes {
             closes.push(Box::new(|done| node.pd.close(done)));
+            if let Some(shared) = &node.shared {
+                closes.push(Box::new(|done| shared.mr.close(done)));
+            }
             for queue in &node.queues {
                 closes.push(Box::new(|done| queue.cq.close(done)));
             }
         }
         closes.push(Box::new(|done| self.listener.close(done)));
-        for adapter in bench.adapters.clone() {
+        for adapter in bench.adapters().clone() {
             closes.push(Box::new(move |done| adapter.close(done)));
         }
         let (mut pending, returned) = (0, Arc::new(AtomicUsize::new(0)));
@@ -332,18 +347,15 @@ impl World {
                 status => assert_eq!(status, NtStatus::SUCCESS),
             }
         }
-        let outcome = bench.run(|| returned.load(Ordering::Relaxed) == pending);
+        let outcome = bench.run(&mut || returned.load(Ordering::Relaxed) == pending);
         self.check(bench, "close", outcome);
         let outcome = bench.run_until_empty();
         self.check(bench, "release", outcome);
         assert_eq!(returned.load(Ordering::Relaxed), pending, "each close once");
-        for core in bench.cores() {
-            assert!(core.clients.first::<crate::bench::Client>().is_idle());
-        }
     }
 
     /// The right results by the right path.
-    fn assert_counters(&self, bench: &Bench) {
+    fn assert_counters(&self, bench: &dyn Stage) {
         let count = self.pairs.len() as u64;
         // An RTR that is a read is answered like one (RFC 6581 §9.2).
         let is_read_rtr = self.plan.adapters[0].rtr == RtrSet::only(RtrKind::Read);
@@ -359,14 +371,19 @@ impl World {
                 assert_eq!(stats.sends, sends);
                 assert_eq!(stats.writes, planned(|action| matches!(action, Action::Write { .. })));
                 assert_eq!(stats.reads, reads);
-                assert_eq!(peer.qp.stats().receives, sends + peer.plan.rtr_receives as u64);
+                let immediates = planned(|action| matches!(action, Action::Immediate { .. }));
+                let atomics = planned(|action| matches!(action, Action::Atomic { .. }));
+                assert_eq!((stats.immediates, stats.atomics), (immediates, atomics));
+                assert_eq!(peer.qp.stats().atomic_responses, atomics);
+                let receives = sends + immediates + peer.plan.rtr_receives as u64;
+                assert_eq!(peer.qp.stats().receives, receives);
                 let rtr = u64::from(side.is_active && is_read_rtr);
                 assert_eq!(peer.qp.stats().read_responses, reads + rtr);
                 assert_eq!(stats.flushed, side.plan.spare_receives as u64);
                 assert_eq!((stats.terminates_in, stats.terminates_out), (0, 0));
             }
         }
-        let counters = bench.adapters.each_ref().map(|adapter| adapter.counters());
+        let counters = bench.adapters().each_ref().map(|adapter| adapter.counters());
         for (node, own) in counters.iter().enumerate() {
             let expected = Counters {
                 connect: if node == 0 { count } else { 0 },
@@ -380,17 +397,8 @@ impl World {
             assert_eq!(*own, expected);
             assert_eq!(own.fpdu_out, counters[1 - node].fpdu_in);
             assert_eq!(own.fpdu_out_octets, counters[1 - node].fpdu_in_octets);
-            let engine = bench.cores()[node].engine.stats();
-            assert_eq!(engine.initiate_failures, 0);
-            if bench.moves.is_none() {
-                let streams = u64::from(bench.stream.is_some());
-                let expected = count + streams;
-                // One that moves goes down again.
-                let moves = bench.stream.as_ref().map_or(0, |stream| stream.moved as u64);
-                let initiates = expected..=expected + moves;
-                assert!(initiates.contains(&engine.initiates), "{initiates:?} {engine:?}");
-            }
         }
+        bench.assert_connections(count);
     }
 
     /// Polling consumers armed once: queues with a solicited receive have called once, others never.
@@ -463,33 +471,62 @@ fn play(seed: u64, beside: Beside) -> (String, usize) {
     match beside {
         Beside::Nobody => {}
         Beside::Stream => {
-            bench.stream = Some(ByteStream::new(&mut rng, &mut bench.pair, world.server()));
+            let server = SocketAddr::new(world.plan.addresses[1], world.plan.port);
+            bench.stream = Some(ByteStream::new(&mut rng, &mut bench.pair, server));
         }
         Beside::Mover => bench.moves = Some(Moves::new(&mut rng)),
     }
-    world.listen(&mut bench);
-    world.connect(&bench);
-    let outcome = bench.run(|| {
-        world.act();
-        world.is_done()
-    });
-    world.check(&bench, "operations", outcome);
-    world.assert_notified();
-    world.pairs.iter().flatten().for_each(Side::assert_image);
-    let partings: Vec<_> = world
-        .pairs
-        .iter()
-        .map(|_| [Parting::First(0), Parting::First(1), Parting::Both][draw(&mut rng, 3)])
-        .collect();
-    let outcome = bench.run(|| world.part(&partings));
-    world.check(&bench, "disconnect", outcome);
-    world.assert_parted(&partings);
-    world.pairs.iter().flatten().for_each(Side::assert_image);
+    world.act_plan(&mut rng, &mut bench);
     let outcome = bench.run_stream();
     world.check(&bench, "the byte stream", outcome);
-    world.assert_counters(&bench);
-    world.close(&mut rng, &mut bench);
+    world.end(&mut rng, &mut bench);
     let uploads = || bench.cores().map(|core| core.host.as_ref().unwrap().stats().uploads as usize);
     let moved = bench.stream.as_ref().map_or_else(|| uploads().iter().sum(), |stream| stream.moved);
     (world.describe(&bench), moved)
+}
+
+/// One seed on kernel sockets, in real time.
+pub(crate) fn run_on_sockets(seed: u64) {
+    let mut rng = Rand64::new(u128::from(seed));
+    let mut plan = Plan::new(&mut rng);
+    plan.on_loopback();
+    let conversations = conversations(&mut rng, &plan);
+    let mut bench = Loopback::new(&plan);
+    let mut world = World::new(&mut rng, &bench, plan, conversations);
+    world.act_plan(&mut rng, &mut bench);
+    world.end(&mut rng, &mut bench);
+}
+
+impl World {
+    /// From the first listen to the last disconnect.
+    fn act_plan(&mut self, rng: &mut Rand64, bench: &mut dyn Stage) {
+        self.listen(bench);
+        self.connect(bench);
+        let outcome = bench.run(&mut || {
+            self.act();
+            self.is_done()
+        });
+        self.check(bench, "operations", outcome);
+        self.assert_notified();
+        self.settle_shared();
+        self.pairs.iter().flatten().for_each(Side::assert_image);
+        let partings: Vec<_> = self
+            .pairs
+            .iter()
+            .map(|_| match draw(rng, 3) {
+                // Elsewhere one end may hear of the other before it has begun.
+                2 if bench.is_lockstep() => Parting::Both,
+                first => Parting::First(first % 2),
+            })
+            .collect();
+        let outcome = bench.run(&mut || self.part(&partings));
+        self.check(bench, "disconnect", outcome);
+        self.assert_parted(&partings);
+        self.pairs.iter().flatten().for_each(Side::assert_image);
+    }
+
+    fn end(&self, rng: &mut Rand64, bench: &mut dyn Stage) {
+        self.assert_counters(bench);
+        self.close(rng, bench);
+    }
 }

@@ -8,11 +8,14 @@ use std::{
 
 use flue_test_support::check;
 use rdma_over_tcp::ndk::{
-    Adapter, Connector, Cq, Data, DisconnectEvent, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags,
-    OperationType, Pd, Qp, RegisteredBuffer, Sge,
+    Adapter, AtomicOperation, Connector, Cq, Data, DisconnectEvent, Mr, MrFlags, NdkResultEx,
+    NtStatus, OpFlags, OperationType, Pd, Qp, RegisteredBuffer, Sge,
 };
 
-use crate::plan::{Action, GUARD, Operation, SidePlan, Source, Span, Via};
+use crate::{
+    extensions::{Shared, Target},
+    plan::{Action, GUARD, Operation, SidePlan, Source, Span, Via},
+};
 
 /// What callbacks have told.
 #[derive(Debug, Default)]
@@ -30,6 +33,9 @@ struct Grants {
     address: u64,
     source_token: u32,
     target_token: u32,
+    words_token: Option<u32>,
+    /// Address and token of the node's words.
+    shared: Option<(u64, u32)>,
     /// Tokens and first addresses of windows whose registration has completed.
     windows: Vec<Option<(u32, u64)>>,
     /// Receives posted since the beginning.
@@ -43,6 +49,7 @@ pub(crate) struct Side {
     pub(crate) told: Arc<Mutex<Told>>,
     pub(crate) buffer: RegisteredBuffer,
     pub(crate) regions: [Mr; 2],
+    words: Option<Mr>,
     windows: Vec<(Mr, Option<u32>)>,
     grants: Grants,
     /// Next operation to post.
@@ -81,6 +88,7 @@ impl Side {
         adapter: &Adapter,
         pd: &Pd,
         [receive_cq, initiator_cq]: [&Cq; 2],
+        shared: Option<&Shared>,
         context: u64,
         is_active: bool,
         plan: SidePlan,
@@ -96,6 +104,8 @@ impl Side {
         let rights = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
         let regions =
             [register(plan.source.clone(), MrFlags::ALLOW_REMOTE_READ), register(targets, rights)];
+        let words = (!plan.words.is_empty())
+            .then(|| register(plan.words.clone(), MrFlags::ALLOW_REMOTE_ATOMIC));
         let windows: Vec<_> = plan
             .windows
             .iter()
@@ -111,6 +121,8 @@ impl Side {
             address: buffer.address(),
             source_token: regions[0].remote_token(),
             target_token: regions[1].remote_token(),
+            words_token: words.as_ref().map(Mr::remote_token),
+            shared: shared.map(Shared::grant),
             windows: vec![None; windows.len()],
             receives: 0,
         };
@@ -120,6 +132,7 @@ impl Side {
             told: Arc::default(),
             buffer,
             regions,
+            words,
             windows,
             grants,
             next: 0,
@@ -150,7 +163,7 @@ impl Side {
     }
 
     pub(crate) fn mrs(&self) -> impl Iterator<Item = &Mr> {
-        self.regions.iter().chain(self.windows.iter().map(|(mr, _)| mr))
+        self.regions.iter().chain(&self.words).chain(self.windows.iter().map(|(mr, _)| mr))
     }
 
     fn region_token(&self, span: &Span) -> u32 {
@@ -201,8 +214,7 @@ impl Side {
     pub(crate) fn post(&mut self, peer: &mut Self) {
         let mut sends = self.sends_before(self.next);
         while self.may_post(self.next, peer, sends) {
-            let is_send = matches!(self.plan.operations[self.next].action, Action::Send { .. });
-            sends += usize::from(is_send);
+            sends += usize::from(self.plan.operations[self.next].action.takes_receive());
             let flags = self.flags(peer, sends);
             self.post_one(peer, flags);
             self.next += 1;
@@ -211,17 +223,16 @@ impl Side {
 
     fn sends_before(&self, end: usize) -> usize {
         let operations = &self.plan.operations[..end];
-        operations
-            .iter()
-            .filter(|operation| matches!(operation.action, Action::Send { .. }))
-            .count()
+        operations.iter().filter(|operation| operation.action.takes_receive()).count()
     }
 
     /// Room, a receive for a send, and the peer's grant for its window.
     fn may_post(&self, index: usize, peer: &Self, sends: usize) -> bool {
         let Some(operation) = self.plan.operations.get(index) else { return false };
         let granted = match operation.action {
-            Action::Send { .. } => sends + peer.plan.rtr_receives < peer.grants.receives,
+            Action::Send { .. } | Action::Immediate { .. } => {
+                sends + peer.plan.rtr_receives < peer.grants.receives
+            }
             Action::Write { via: Via::Window(window), .. } => peer.grants.windows[window].is_some(),
             _ => true,
         };
@@ -291,6 +302,22 @@ impl Side {
                 let window = *window;
                 self.windows[window].1 = Some(token);
             }
+            Action::Atomic { sink, target, operation } => {
+                let sge = self.sges(std::slice::from_ref(sink))[0];
+                let grants = &peer.grants;
+                let (address, token) = match target {
+                    Target::Own(word) => {
+                        (grants.address + word.start as u64, grants.words_token.unwrap())
+                    }
+                    Target::SharedSum => grants.shared.unwrap(),
+                    Target::SharedChain => {
+                        let (address, token) = grants.shared.unwrap();
+                        (address + 8, token)
+                    }
+                };
+                qp.atomic(context, sge, address, token, *operation, flags).unwrap();
+            }
+            Action::Immediate { data } => qp.immediate(context, *data, flags).unwrap(),
             Action::Invalidate { window } => {
                 qp.invalidate(context, &self.windows[*window].0, flags).unwrap();
             }
@@ -321,7 +348,9 @@ impl Side {
             return;
         }
         match result.operation {
-            OperationType::Receive | OperationType::ReceiveAndInvalidate => {
+            OperationType::Receive
+            | OperationType::ReceiveAndInvalidate
+            | OperationType::ReceiveImmediate => {
                 self.complete_receive(result, peer);
             }
             _ => self.complete_request(result),
@@ -340,7 +369,11 @@ impl Side {
         };
         assert_eq!(result.status, NtStatus::SUCCESS, "receive {index}: {result:?}");
         assert_eq!(result.bytes_transferred as usize, receive.bytes);
+        assert_eq!(result.immediate, receive.immediate.unwrap_or_default());
         match receive.invalidates {
+            _ if receive.immediate.is_some() => {
+                assert_eq!(result.operation, OperationType::ReceiveImmediate);
+            }
             Some(window) => {
                 assert_eq!(result.operation, OperationType::ReceiveAndInvalidate);
                 assert_eq!(Some(result.invalidated_token), self.windows[window].1);
@@ -366,8 +399,8 @@ impl Side {
         let mut sends = 0;
         for operation in &peer.plan.operations {
             match &operation.action {
-                Action::Send { .. } if sends == send => return,
-                Action::Send { .. } => sends += 1,
+                action if action.takes_receive() && sends == send => return,
+                action if action.takes_receive() => sends += 1,
                 Action::Write { target, .. } if sends == send => {
                     self.assert_placed(target, target.len(), operation);
                 }
@@ -401,6 +434,16 @@ impl Side {
                 OperationType::FastRegister
             }
             Action::Invalidate { .. } => OperationType::Invalidate,
+            Action::Atomic { sink, target, operation: atomic } => {
+                if matches!(target, Target::Own(_)) {
+                    self.assert_placed(sink, 8, operation);
+                }
+                match atomic {
+                    AtomicOperation::FetchAdd { .. } => OperationType::FetchAdd,
+                    AtomicOperation::CompareSwap { .. } => OperationType::CompareSwap,
+                }
+            }
+            Action::Immediate { .. } => OperationType::Immediate,
         };
         assert_eq!(result.operation, expected);
     }

@@ -119,7 +119,9 @@ impl ByteStream {
                 match status.state {
                     OffloadState::InHost => client.offload(handle),
                     OffloadState::Offloaded => client.upload(handle),
-                    OffloadState::Offloading | OffloadState::Uploading => continue,
+                    OffloadState::Offloading | OffloadState::Uploading | OffloadState::Kernel => {
+                        continue;
+                    }
                 }
                 *moved += 1;
             }

@@ -35,8 +35,8 @@ use offload_engine::{
     time::Instant,
 };
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Connector, Data, NdkResultEx, NtStatus, OpFlags, QpLimits, open,
-    open_queues,
+    Adapter, AdapterConfig, Connector, Data, DisconnectReason, NdkResultEx, NtStatus, OpFlags,
+    QpLimits, open, open_queues,
 };
 
 use self::end::{End, LIMIT, LIMITS, RACES, TestNode, Told, hand_over};
@@ -309,7 +309,7 @@ fn a_device_that_has_gone_ends_requests() {
 
     is_gone.store(true, Ordering::Relaxed);
     near.doorbell().ring();
-    assert_eq!(event.recv_timeout(LIMIT), Ok(0x2001));
+    assert_eq!(event.recv_timeout(LIMIT), Ok(DisconnectReason::DEVICE_LOST.0));
     let mut results = [NdkResultEx::default(); 4];
     let count = end.cq.poll_ex(&mut results);
     let statuses: Vec<_> = results[..count].iter().map(|result| result.status).collect();

@@ -8,7 +8,7 @@ use host_stack::stream::OffloadState;
 use serde::{Deserialize, Serialize};
 
 use super::script::Passage;
-use crate::{failure::Failure, options::NodeSetup};
+use crate::{adapter::Transport, failure::Failure, options::NodeSetup};
 
 /// Longest line, bytes. The longest of ours has a failure's text in it.
 pub const LINE_BYTES_MAX: u64 = 64 * 1024;
@@ -49,8 +49,11 @@ impl fmt::Display for Side {
 pub struct NodePlan {
     /// The node, with its bridge.
     pub setup: NodeSetup,
-    /// The interface that leads to the other node.
-    pub cable: String,
+    /// What carries the queue pair's byte stream. Kernel sockets need of the node no more than addresses, MTU, seed,
+    /// capture and control socket.
+    pub transport: Transport,
+    /// The interface that leads to the other node; `None`: both are on this machine's loopback.
+    pub cable: Option<String>,
     /// Where B listens and A connects to.
     pub target: IpAddr,
     /// The port there.

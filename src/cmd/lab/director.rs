@@ -19,6 +19,7 @@ use super::{
     script::Passage,
 };
 use crate::{
+    adapter::Transport,
     failure::Failure,
     table::{Align, Table, cell},
     units::{format_bytes, format_duration, format_rate, rate_of},
@@ -181,11 +182,23 @@ impl Director {
             Report::Failed { failure } => return Err(failure.at(&format!("node {side}"))),
             Report::Namespace { pid } => {
                 self.node(side).pid = Some(pid);
-                format!("network namespace of process {pid}")
+                match self.plans[0].cable {
+                    Some(_) => format!("network namespace of process {pid}"),
+                    None => format!("process {pid}"),
+                }
             }
             Report::Linked { vnet_header } => {
-                let node = &self.plans[side.index()].setup.node;
-                let text = linked_text(&node.tap, node.bridge.as_deref(), vnet_header);
+                let NodePlan { setup, transport, cable, target, .. } = &self.plans[side.index()];
+                let node = &setup.node;
+                let text = match (transport, cable) {
+                    (Transport::Tap, _) => {
+                        linked_text(&node.tap, node.bridge.as_deref(), vnet_header)
+                    }
+                    (Transport::Kernel, Some(cable)) => {
+                        format!("kernel sockets on {cable}, {}", node.addresses[0])
+                    }
+                    (Transport::Kernel, None) => format!("kernel sockets on loopback, {target}"),
+                };
                 let node = self.node(side);
                 node.vnet_header = vnet_header;
                 node.linked = true;
@@ -245,7 +258,9 @@ impl Director {
         let [a, b] = &self.result.nodes;
         if let (false, Some(a), Some(b)) = (self.started, a.pid, b.pid) {
             self.started = true;
-            self.acts.push_back(Act::Cable([a, b]));
+            if self.plans[0].cable.is_some() {
+                self.acts.push_back(Act::Cable([a, b]));
+            }
             for side in Side::BOTH {
                 let plan = Box::new(self.plans[side.index()].clone());
                 self.acts.push_back(Act::Order(side, Order::Start { plan }));
@@ -254,8 +269,12 @@ impl Director {
         let [a, b] = &self.result.nodes;
         if !self.connecting && self.listening && a.linked && b.linked {
             self.connecting = true;
-            let NodePlan { target, port, .. } = &self.plans[0];
-            let text = format!("A  connects to {target} port {port} through its host stack");
+            let NodePlan { target, port, transport, .. } = &self.plans[0];
+            let through = match transport {
+                Transport::Tap => "its host stack",
+                Transport::Kernel => "the kernel's TCP",
+            };
+            let text = format!("A  connects to {target} port {port} through {through}");
             self.acts.push_back(Act::Say(text));
             self.acts.push_back(Act::Order(Side::A, Order::Connect));
         }

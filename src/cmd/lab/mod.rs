@@ -23,6 +23,7 @@ pub mod session;
 
 use std::{
     fmt, fs,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -39,6 +40,7 @@ use self::{
     script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
 };
 use crate::{
+    adapter::{Transport, TransportOptions},
     control::place::ControlPlace,
     environment,
     failure::Failure,
@@ -111,6 +113,10 @@ pub struct LabArgs {
     #[command(flatten)]
     pub output: Quietness,
 
+    /// What carries the queue pair.
+    #[command(flatten)]
+    pub transport: TransportOptions,
+
     /// Both nodes.
     #[command(flatten)]
     pub node: NodeArgs,
@@ -129,16 +135,21 @@ pub struct LabConfig {
     pub window_receives: u32,
     /// The port where B listens.
     pub port: u16,
+    /// What carries the queue pair.
+    pub transport: Transport,
     /// A and B.
     pub nodes: [NodeSetup; 2],
 }
 
 impl fmt::Display for LabConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, file_bytes, chunk_bytes, window_receives, port, nodes } = self;
+        let Self { file, file_bytes, chunk_bytes, window_receives, port, transport, nodes } = self;
         let size = format_bytes(*file_bytes);
         writeln!(f, "file: {} ({size}), chunks of {chunk_bytes} bytes", file.display())?;
         writeln!(f, "B: port {port}, {window_receives} receives posted ahead")?;
+        if *transport == Transport::Kernel {
+            return write!(f, "transport: kernel sockets");
+        }
         for (side, node) in Side::BOTH.into_iter().zip(nodes) {
             for line in node.to_string().lines() {
                 writeln!(f, "{side}: {line}")?;
@@ -174,6 +185,10 @@ impl LabArgs {
                 return Err(Failure::usage(format!("{option} is not for the lab: {why}")));
             }
         }
+        let transport = self.transport.transport;
+        if transport == Transport::Kernel {
+            self.check_for_sockets()?;
+        }
         let file = self.file.clone().unwrap_or_else(|| OWN_PROGRAM.into());
         let file_bytes = file_length(&file)?;
         let nodes = self.nodes()?;
@@ -194,8 +209,21 @@ impl LabArgs {
             chunk_bytes: self.chunk,
             window_receives: self.window,
             port: self.port,
+            transport,
             nodes,
         })
+    }
+
+    /// Refuses options of nodes that kernel sockets do not have.
+    fn check_for_sockets(&self) -> Result<(), Failure> {
+        let NodeOptions { addresses, mtu_bytes, pcap, seed, .. } = self.node.node.clone();
+        let own = NodeOptions { addresses, mtu_bytes, pcap, seed, ..NodeOptions::default() };
+        if self.node.node == own {
+            return Ok(());
+        }
+        Err(Failure::usage(
+            "--transport kernel: of the node options it has --addr, --control, --mtu, --pcap and --seed only",
+        ))
     }
 
     fn has_control_path(&self) -> bool {
@@ -226,7 +254,9 @@ impl LabArgs {
         // The same seed twice would give both nodes the same dice.
         args.node.seed = Some(a.node.seed().wrapping_add(1));
         let b = args.resolve()?;
-        a.node.pcap.get_or_insert_with(|| CAPTURE_DEFAULT.into());
+        if self.transport.transport == Transport::Tap {
+            a.node.pcap.get_or_insert_with(|| CAPTURE_DEFAULT.into());
+        }
         Ok([a, b])
     }
 }
@@ -244,11 +274,16 @@ fn file_length(file: &Path) -> Result<u64, Failure> {
 }
 
 impl LabConfig {
-    fn plan(&self, side: Side) -> NodePlan {
+    /// The plan of a node, in a network namespace of its own or on loopback.
+    fn plan(&self, side: Side, is_loopback: bool) -> NodePlan {
         NodePlan {
             setup: self.nodes[side.index()].clone(),
-            cable: CABLE.into(),
-            target: self.nodes[Side::B.index()].node.addresses[0].address(),
+            transport: self.transport,
+            cable: (!is_loopback).then(|| CABLE.into()),
+            target: match is_loopback {
+                true => Ipv4Addr::LOCALHOST.into(),
+                false => self.nodes[Side::B.index()].node.addresses[0].address(),
+            },
             port: self.port,
             file: self.file.clone(),
             chunk_bytes: self.chunk_bytes,
@@ -264,16 +299,31 @@ impl LabConfig {
 pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let config = args.resolve()?;
     console.config(&config);
-    environment::check_tun()?;
+    if config.transport == Transport::Tap {
+        environment::check_tun()?;
+    }
     let began = Instant::now();
-    let way = match namespace::enter()? {
-        Entered::Privileged => "as root",
-        Entered::UserNamespace => "through a user namespace",
+    let is_loopback = match namespace::enter() {
+        Ok(entered) => {
+            let way = match entered {
+                Entered::Privileged => "as root",
+                Entered::UserNamespace => "through a user namespace",
+            };
+            console.step(format_args!("two network namespaces, {way}"));
+            false
+        }
+        Err(failure) if config.transport == Transport::Kernel => {
+            console.step(format_args!("over loopback: {}", failure.message));
+            true
+        }
+        Err(failure) => return Err(failure),
     };
-    console.step(format_args!("two network namespaces, {way}"));
     let command = |side: Side| {
         let mut command = Command::new(OWN_PROGRAM);
         command.arg(NODE_COMMAND).arg(side.to_string());
+        if is_loopback {
+            command.arg("--loopback");
+        }
         if args.output.trace {
             command.arg("--trace");
         } else if args.verbose {
@@ -281,7 +331,7 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         }
         command
     };
-    let mut director = Director::new(Side::BOTH.map(|side| config.plan(side)));
+    let mut director = Director::new(Side::BOTH.map(|side| config.plan(side, is_loopback)));
     let mtu_bytes = config.nodes[0].node.mtu_bytes;
     let ended = Children::start(Side::BOTH.map(command)).and_then(|mut children| {
         direct(&mut director, &mut children, mtu_bytes, |text| {
@@ -292,7 +342,11 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     console.result(director.result());
     if !director.result().operations.is_empty() {
         console.say(format_args!("\n{}", director.result().table()));
-        console.step("segments, retrans and PSH: what node A sent; pieces of super-segments count");
+        if config.transport == Transport::Tap {
+            console.step(
+                "segments, retrans and PSH: what node A sent; pieces of super-segments count",
+            );
+        }
     }
     ended?;
     if let Some(capture) = &config.nodes[0].node.pcap {
@@ -373,7 +427,7 @@ mod tests {
         let addresses: Vec<_> =
             six.nodes[1].node.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["fd77::2/64", "10.1.0.10/16"]);
-        assert_eq!(six.plan(Side::A).target, six.nodes[1].node.addresses[0].address());
+        assert_eq!(six.plan(Side::A, false).target, six.nodes[1].node.addresses[0].address());
     }
 
     #[test]
@@ -407,7 +461,7 @@ mod tests {
     /// Runs the lab's loop on two scripts instead of nodes.
     fn direct_scripts(a: &str, b: &str) -> (Result<(), Failure>, Director) {
         let config = resolve("--seed 1").unwrap();
-        let mut director = Director::new(Side::BOTH.map(|side| config.plan(side)));
+        let mut director = Director::new(Side::BOTH.map(|side| config.plan(side, false)));
         let mut children = Children::start([shell(a), shell(b)]).unwrap();
         let ended = direct(&mut director, &mut children, 1500, |_| {});
         (ended, director)

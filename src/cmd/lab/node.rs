@@ -29,7 +29,7 @@ use offload_engine::{tcp::TcpPhase, time::Instant as EngineInstant};
 use rdma_over_tcp::{
     mpa::startup::Framing,
     ndk::{
-        Adapter, AdapterConfig, AdapterCore, Cq, Data, DisconnectReason, FpduSize, History,
+        Adapter, AdapterConfig, AdapterCore, Cq, Data, DisconnectReason, Driver, FpduSize, History,
         MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, ReadLimit,
         blocking::{CallError, Connection, Incoming, Wait},
     },
@@ -37,12 +37,13 @@ use rdma_over_tcp::{
 
 use super::{
     children::{Orders, die_with_parent},
-    control::{Counters, FpduCut, Negotiated, Report, Side},
+    control::{Counters, FpduCut, Negotiated, NodePlan, Report, Side},
     memory::{Region, Slots, refused},
     script::{Chunk, Event, Initiator, Passage, ScriptError, Target, Work},
     session::Session,
 };
 use crate::{
+    adapter::{OpenAdapter, SocketsSetup, Transport},
     control::server::{self, Control},
     failure::Failure,
     options::Quietness,
@@ -69,6 +70,10 @@ pub struct LabNodeArgs {
     /// Which
     pub side: Side,
 
+    /// The nodes share a network namespace, and its loopback
+    #[arg(long)]
+    pub loopback: bool,
+
     /// Log what happens on standard error
     #[arg(long)]
     pub verbose: bool,
@@ -91,7 +96,7 @@ impl LabNodeArgs {
 /// The lab is gone.
 pub fn run(args: &LabNodeArgs) -> Result<(), Failure> {
     let input = BufReader::new(io::stdin());
-    let mut session = match Session::open(args.side, input, io::stdout()) {
+    let mut session = match Session::open(args.side, args.loopback, input, io::stdout()) {
         Ok(session) => session,
         Err((failure, mut reports)) => return reports.send(&Report::Failed { failure }),
     };
@@ -148,7 +153,7 @@ fn off_script(error: ScriptError) -> Failure {
 /// What other threads tell the one that acts.
 #[derive(Debug, Default)]
 struct Signals {
-    waker: Waker<AdapterCore>,
+    waker: Waker,
     /// The lab has closed the orders.
     let_go: AtomicBool,
 }
@@ -166,7 +171,9 @@ impl Signals {
 /// A node with its adapter and what it needs for the script.
 struct LabNode {
     _control: Option<Control>,
-    node: Node<AdapterCore>,
+    driver: Arc<dyn Driver>,
+    /// `None`: kernel sockets.
+    node: Option<Node<AdapterCore>>,
     adapter: Adapter,
     pd: Pd,
     cq: Cq,
@@ -175,9 +182,9 @@ struct LabNode {
     signals: Arc<Signals>,
     slots: Slots,
     file: Option<Region>,
-    vnet_header: bool,
+    vnet_header: Option<bool>,
     /// When it connected or listened.
-    began: EngineInstant,
+    began: Option<EngineInstant>,
     /// Begin of the passage, and the counters then.
     mark: Option<(Instant, Counters)>,
     /// The connection's, as long as there is one and then as they were.
@@ -187,6 +194,9 @@ struct LabNode {
 impl LabNode {
     /// Makes TAP, adapter and queue pair.
     fn start<R: BufRead, W: Write>(session: &mut Session<R, W>) -> Result<Self, Failure> {
+        if session.plan().transport == Transport::Kernel {
+            return Self::start_on_sockets(session);
+        }
         let OpenLinks { links, vnet_header } = session.open_links()?;
         let plan = session.plan();
         let capabilities = links[0].capabilities();
@@ -203,6 +213,38 @@ impl LabNode {
         let opened = plan.setup.node.start_ndk(links, adapter)?.pop();
         let (node, adapter) = opened.expect("a node for each link");
         let control = server::serve(&node, &plan.setup)?;
+        let driver: Arc<dyn Driver> = Arc::new(node.clone());
+        Self::with_queue_pair(
+            plan,
+            (driver, Some(node), adapter),
+            control,
+            (fpdus, Some(vnet_header)),
+        )
+    }
+
+    /// The same on kernel sockets, without TAP.
+    fn start_on_sockets<R: BufRead, W: Write>(
+        session: &mut Session<R, W>,
+    ) -> Result<Self, Failure> {
+        session.open_cable()?;
+        let plan = session.plan();
+        let setup = SocketsSetup {
+            transport: Transport::Kernel,
+            pcap: plan.setup.node.pcap.clone(),
+            seed: plan.setup.node.seed(),
+            control: plan.setup.control.clone(),
+        };
+        let config = AdapterConfig { fpdu_size: FpduSize::Max, ..AdapterConfig::default() };
+        let OpenAdapter { driver, adapter, control } = setup.open(config)?;
+        Self::with_queue_pair(plan, (driver, None, adapter), control, (FpduCut::SuperSegment, None))
+    }
+
+    fn with_queue_pair(
+        plan: &NodePlan,
+        (driver, node, adapter): (Arc<dyn Driver>, Option<Node<AdapterCore>>, Adapter),
+        control: Option<Control>,
+        (fpdus, vnet_header): (FpduCut, Option<bool>),
+    ) -> Result<Self, Failure> {
         let failed = |status| refused("create a queue pair", status);
         let receives = plan.window_receives + CONTROL_SLOTS;
         let cq = adapter.create_cq(receives + REQUESTS_MAX, |_| {}).map_err(failed)?;
@@ -214,9 +256,10 @@ impl LabNode {
         };
         let qp = pd.create_qp(&cq, &cq, 0, limits).map_err(failed)?;
         let slots = Slots::new(&adapter, &pd, CONTROL_SLOTS)?;
-        let began = node.now();
         Ok(Self {
             _control: control,
+            driver,
+            began: node.as_ref().map(Node::now),
             node,
             adapter,
             pd,
@@ -227,7 +270,6 @@ impl LabNode {
             slots,
             file: None,
             vnet_header,
-            began,
             mark: None,
             counters: Counters::default(),
         })
@@ -274,7 +316,9 @@ impl LabNode {
         W: Write,
     {
         self.begin(session)?;
-        session.moved(OffloadState::InHost, Duration::ZERO)?;
+        if self.node.is_some() {
+            session.moved(OffloadState::InHost, Duration::ZERO)?;
+        }
         let remote = SocketAddr::new(session.plan().target, session.plan().port);
         let waiter = &mut self.waiter(session, None);
         let connection =
@@ -306,8 +350,9 @@ impl LabNode {
         W: Write,
     {
         let orders = session.listening()?;
-        self.began = self.node.now();
-        self.signals.waker.set(Some(self.node.clone()));
+        self.began = self.node.as_ref().map(Node::now);
+        let woken = self.driver.clone();
+        self.signals.waker.set(move || woken.wake());
         let signals = self.signals.clone();
         thread::Builder::new()
             .name("flue-orders".into())
@@ -330,18 +375,23 @@ impl LabNode {
         if session.state() == Some(OffloadState::Offloaded) {
             return Ok(());
         }
+        let Some(began) = self.began else { return Ok(()) };
         let Some(History { offloading, offloaded, .. }) = self.history() else { return Ok(()) };
         let moves = [(OffloadState::Offloading, offloading), (OffloadState::Offloaded, offloaded)];
         for (state, at) in moves {
             if let Some(at) = at {
-                session.moved(state, at - self.began)?;
+                session.moved(state, at - began)?;
             }
         }
         Ok(())
     }
 
     fn history(&self) -> Option<History> {
-        self.node.with(|core, _, _| core.histories().next().copied())
+        let mut first = None;
+        self.driver.histories(&mut |history| {
+            first.get_or_insert(*history);
+        });
+        first
     }
 
     fn report_connected<R: BufRead, W: Write>(
@@ -501,7 +551,10 @@ impl LabNode {
         let time_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let counters = self.count().since(before);
         let bytes = self.file()?.len();
-        let state = session.state().unwrap_or(OffloadState::InHost);
+        let state = match self.node {
+            Some(_) => session.state().unwrap_or(OffloadState::InHost),
+            None => OffloadState::Kernel,
+        };
         session.report(&Report::Passed { passage, bytes, time_ns, counters, state })
     }
 
@@ -514,7 +567,7 @@ impl LabNode {
     }
 
     fn look(&self) -> Option<(TcpPhase, Counters)> {
-        self.node.with_engine(|engine, now| {
+        self.node.as_ref()?.with_engine(|engine, now| {
             let (_, _, info) = engine.connections().list(now).next()?;
             let counters = Counters {
                 segments: Some(info.segs_out),
@@ -547,7 +600,7 @@ impl LabNode {
     /// Stays until the lab lets go.
     fn linger(&self) {
         let let_go = || self.signals.let_go.load(Ordering::Acquire).then_some(());
-        match self.node.wait_until(None, let_go) {
+        match self.driver.wait_until(None, let_go) {
             Ok(()) | Err(WaitError::TimedOut) => {}
             Err(error) => tracing::warn!(%error, "after the end"),
         }
@@ -570,7 +623,7 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
 
     fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
         let Self { node, session, limit } = self;
-        let waited = node.node.wait_until(*limit, || {
+        let waited = node.driver.wait_until(*limit, || {
             if node.signals.let_go.load(Ordering::Acquire) {
                 return Some(Err(Failure::work("the lab has ended")));
             }
@@ -585,16 +638,12 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
 
 /// The connection ended before the script did.
 fn cut_off(connection: &Connection) -> Failure {
-    match connection.ended().reason() {
-        Some(reason @ 1..) => {
-            Failure::work(format!("connection ended: {}", DisconnectReason(reason)))
-        }
-        _ => Failure::work("connection ended: the peer disconnected in the middle"),
-    }
+    let reason = DisconnectReason(connection.ended().reason().unwrap_or(0));
+    Failure::work(format!("the connection has ended in the middle: {reason}"))
 }
 
 impl Drop for LabNode {
     fn drop(&mut self) {
-        self.signals.waker.set(None);
+        self.signals.waker.clear();
     }
 }

@@ -32,14 +32,20 @@ pub struct Session<R: BufRead, W: Write> {
 }
 
 impl<R: BufRead, W: Write> Session<R, W> {
-    /// Moves the calling thread to a namespace of its own, reports it, and waits for the plan.
+    /// Moves the calling thread to a namespace of its own, unless the nodes share one, reports it, and waits for the
+    /// plan.
     ///
     /// # Errors
     /// No namespace, or the lab is gone.
-    pub fn open(side: Side, input: R, output: W) -> Result<Self, (Failure, Reports<W>)> {
+    pub fn open(
+        side: Side,
+        is_loopback: bool,
+        input: R,
+        output: W,
+    ) -> Result<Self, (Failure, Reports<W>)> {
         let mut reports = Reports::new(output);
         let mut orders = Orders::new(input);
-        match Self::first_order(&mut orders, &mut reports) {
+        match Self::first_order(is_loopback, &mut orders, &mut reports) {
             Ok((plan, netlink)) => {
                 Ok(Self { side, plan, netlink, orders: Some(orders), reports, state: None })
             }
@@ -48,10 +54,13 @@ impl<R: BufRead, W: Write> Session<R, W> {
     }
 
     fn first_order(
+        is_loopback: bool,
         orders: &mut Orders<R>,
         reports: &mut Reports<W>,
     ) -> Result<(NodePlan, Netlink), Failure> {
-        namespace::enter_below()?;
+        if !is_loopback {
+            namespace::enter_below()?;
+        }
         // The thread's id: namespaces belong to threads, and the first thread's is the process's.
         let pid = gettid().as_raw_nonzero().get().unsigned_abs();
         reports.send(&Report::Namespace { pid })?;
@@ -84,17 +93,31 @@ impl<R: BufRead, W: Write> Session<R, W> {
             .ok_or_else(|| Failure::work("plan: a node of the lab without a bridge"))?;
         plumb::make_bridge(&mut self.netlink, bridge, setup.node.mtu_bytes)?;
         let links = setup.node.open_links()?;
+        let cable = cable.as_deref().ok_or_else(|| Failure::work("plan: a TAP without a cable"))?;
         plumb::make_port(&mut self.netlink, cable, bridge)?;
         self.netlink.wait_forwarding(cable, plumb::FORWARDING_LIMIT)?;
         Ok(links)
+    }
+
+    /// Gives the cable the node's addresses, for kernel sockets.
+    ///
+    /// # Errors
+    /// The operation that failed.
+    pub fn open_cable(&mut self) -> Result<(), Failure> {
+        let NodePlan { setup, cable: Some(cable), .. } = &self.plan else { return Ok(()) };
+        for address in &setup.node.addresses {
+            self.netlink.add_address(cable, *address)?;
+        }
+        self.netlink.set_up(cable)?;
+        Ok(())
     }
 
     /// Reports that frames pass, and that the node is ready for the other one.
     ///
     /// # Errors
     /// The lab is gone.
-    pub fn linked(&mut self, vnet_header: bool) -> Result<(), Failure> {
-        self.reports.send(&Report::Linked { vnet_header: Some(vnet_header) })
+    pub fn linked(&mut self, vnet_header: Option<bool>) -> Result<(), Failure> {
+        self.reports.send(&Report::Linked { vnet_header })
     }
 
     /// B: reports that it listens. A: waits until it may connect. Then gives the orders away: what comes

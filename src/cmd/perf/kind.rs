@@ -20,12 +20,18 @@ pub enum Kind {
     ReadBw,
     /// Send and Receive, many at once, with credits
     SendBw,
+    /// RDMA Write and immediate data behind it (RFC 7306), many at once, with credits
+    WriteImmBw,
+    /// Atomic FetchAdd on one word (RFC 7306), many at once
+    AtomicBw,
     /// RDMA Write to and fro; the last byte in memory is waited for: half round trip
     WriteLat,
     /// RDMA Read, one after the other: the whole operation
     ReadLat,
     /// Send to and fro: half round trip
     SendLat,
+    /// Atomic FetchAdd, one after the other: the whole operation
+    AtomicLat,
     /// Bytes on TCP connections
     TcpBw,
     /// Request and response on a TCP connection: half round trip
@@ -42,23 +48,59 @@ impl Kind {
 
     /// Many messages are under way at once, and bytes per second are told.
     pub const fn is_bandwidth(self) -> bool {
-        matches!(self, Self::WriteBw | Self::ReadBw | Self::SendBw | Self::TcpBw)
+        matches!(
+            self,
+            Self::WriteBw
+                | Self::ReadBw
+                | Self::SendBw
+                | Self::WriteImmBw
+                | Self::AtomicBw
+                | Self::TcpBw
+        )
+    }
+
+    /// It needs what RFC 7306 adds to RDMAP.
+    pub const fn is_extension(self) -> bool {
+        matches!(self, Self::WriteImmBw | Self::AtomicBw | Self::AtomicLat)
+    }
+
+    /// It is made of atomics.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::AtomicBw | Self::AtomicLat)
+    }
+
+    /// Each message takes a receive, and many are under way: the receiver grants them.
+    pub const fn has_credits(self) -> bool {
+        matches!(self, Self::SendBw | Self::WriteImmBw)
+    }
+
+    /// Its messages have one size.
+    pub const fn has_one_size(self) -> bool {
+        self.is_atomic() || matches!(self, Self::ConnectRate)
     }
 
     /// What its times are of; `None`: it measures none.
     pub const fn timed_part(self) -> Option<Part> {
         match self {
             Self::WriteLat | Self::SendLat | Self::TcpRr => Some(Part::HalfRoundTrip),
-            Self::ReadLat | Self::ConnectRate => Some(Part::Whole),
-            Self::WriteBw | Self::ReadBw | Self::SendBw | Self::TcpBw => None,
+            Self::ReadLat | Self::AtomicLat | Self::ConnectRate => Some(Part::Whole),
+            Self::WriteBw
+            | Self::ReadBw
+            | Self::SendBw
+            | Self::WriteImmBw
+            | Self::AtomicBw
+            | Self::TcpBw => None,
         }
     }
 
     /// The size of a message for which none is given, bytes.
     pub const fn size_default_bytes(self) -> u64 {
         match self {
-            Self::WriteBw | Self::ReadBw | Self::SendBw | Self::TcpBw => 64 << 10,
+            Self::WriteBw | Self::ReadBw | Self::SendBw | Self::WriteImmBw | Self::TcpBw => {
+                64 << 10
+            }
             Self::WriteLat | Self::ReadLat | Self::SendLat | Self::TcpRr => 8,
+            Self::AtomicBw | Self::AtomicLat => 8,
             Self::ConnectRate => 1,
         }
     }
@@ -69,9 +111,12 @@ impl Kind {
             Self::WriteBw => "RDMA Write, bandwidth",
             Self::ReadBw => "RDMA Read, bandwidth",
             Self::SendBw => "Send/Receive, bandwidth",
+            Self::WriteImmBw => "RDMA Write with immediate data, bandwidth",
+            Self::AtomicBw => "Atomic FetchAdd, rate",
             Self::WriteLat => "RDMA Write, latency",
             Self::ReadLat => "RDMA Read, latency",
             Self::SendLat => "Send/Receive, latency",
+            Self::AtomicLat => "Atomic FetchAdd, latency",
             Self::TcpBw => "TCP, bandwidth",
             Self::TcpRr => "TCP, request and response",
             Self::ConnectRate => "TCP, connections opened and closed",

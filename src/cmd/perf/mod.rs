@@ -31,8 +31,9 @@ use self::{
     report::{Reporter, Telling},
 };
 use crate::{
+    adapter::{AdapterSetup, SocketsSetup},
     failure::Failure,
-    options::{NodeArgs, NodeSetup, QueueOptions, Quietness},
+    options::{MpaOptions, NodeArgs, NodeSetup, QueueOptions, Quietness, Rtr},
     report::Console,
 };
 
@@ -58,7 +59,7 @@ pub enum StackName {
     /// flue's node, its connections offloaded as --offload says
     #[default]
     Flue,
-    /// Sockets of this machine; tcp-* and connect-rate only
+    /// Sockets of this machine's kernel
     Kernel,
     /// flue's node with --offload never; tcp-* and connect-rate only
     Smoltcp,
@@ -81,7 +82,7 @@ pub enum Waiting {
 /// run itself (--progress, --wait, --stack and the node's options hold for one end).
 ///
 /// Bandwidth is payload per second in bits, both directions together with -b. Latencies are half round
-/// trips; of read-lat and connect-rate they are whole operations.
+/// trips; of read-lat, atomic-lat and connect-rate they are whole operations.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
   flue perf write-bw                                                   the server, at 10.77.0.2
@@ -97,7 +98,7 @@ pub struct PerfArgs {
     pub host: Option<IpAddr>,
 
     /// Bytes of a message: 1 to 64M, with K or M for the binary multiples [default: 64K for *-bw, 8 for
-    /// *-lat and tcp-rr]
+    /// *-lat and tcp-rr; always 8 for atomic-*]
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
     pub size: Option<u64>,
 
@@ -151,7 +152,7 @@ pub struct PerfArgs {
     pub one_off: bool,
 
     /// What carries the bytes at this end
-    #[arg(long, value_enum, value_name = "STACK", default_value_t)]
+    #[arg(long, visible_alias = "transport", value_enum, value_name = "STACK", default_value_t)]
     pub stack: StackName,
 
     /// How this end waits [default: spin with --progress manual, else block]
@@ -189,6 +190,10 @@ pub struct PerfArgs {
     /// The queues of its TAP, over which the connections are spread.
     #[command(flatten)]
     pub queues: QueueOptions,
+
+    /// MPA, of queue pairs.
+    #[command(flatten)]
+    pub mpa: MpaOptions,
 }
 
 /// What one end is to do.
@@ -206,6 +211,7 @@ pub(crate) struct Plan {
     pub(crate) one_off: bool,
     pub(crate) stack: StackName,
     pub(crate) waiting: Waiting,
+    pub(crate) mpa: MpaOptions,
     /// Of this end's connections with each other.
     pub(crate) session: u64,
 }
@@ -235,11 +241,11 @@ impl PerfArgs {
         if self.connections > 1 && !kind.is_bandwidth() {
             return refuse("-q above 1");
         }
-        if kind == Kind::ConnectRate && (self.size.is_some() || self.all) {
+        if kind.has_one_size() && (self.size.is_some() || self.all) {
             return refuse("-s and -a");
         }
-        if kind.is_rdma() && self.stack != StackName::Flue {
-            return refuse("--stack kernel and smoltcp");
+        if kind.is_rdma() && self.stack == StackName::Smoltcp {
+            return refuse("--stack smoltcp");
         }
         if self.queues.queues > 1 && self.stack == StackName::Kernel {
             return Err(Failure::usage(format!(
@@ -271,6 +277,11 @@ impl PerfArgs {
         let interval = self.interval.or_else(|| on_terminal.then_some(INTERVAL_DEFAULT_SECONDS));
         let manual = self.node.node.progress == Progress::Manual && self.stack != StackName::Kernel;
         let by_progress = if manual { Waiting::Spin } else { Waiting::Block };
+        if self.mpa.rtr == Some(Rtr::Send) {
+            return Err(Failure::usage(
+                "--rtr send: takes a receive that the server does not post",
+            ));
+        }
         Ok(Plan {
             kind,
             remote: self.host.map(|host| SocketAddr::new(host, self.port)),
@@ -291,8 +302,20 @@ impl PerfArgs {
             one_off: self.one_off,
             stack: self.stack,
             waiting: self.wait.unwrap_or(by_progress),
+            mpa: self.mpa,
             session: random_seed()?,
         })
+    }
+
+    fn adapter_setup(&self, plan: &Plan) -> Result<AdapterSetup, Failure> {
+        match self.stack {
+            StackName::Kernel => {
+                Ok(AdapterSetup::Kernel(SocketsSetup::resolve(&self.node, self.queues)?))
+            }
+            StackName::Flue | StackName::Smoltcp => {
+                Ok(AdapterSetup::Tap(Box::new(self.node_setup(plan)?)))
+            }
+        }
     }
 
     fn node_setup(&self, plan: &Plan) -> Result<NodeSetup, Failure> {
@@ -351,7 +374,7 @@ pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let ended = args.plan().and_then(|plan| {
         reporter.plan(&plan, args.node.node.progress);
         if plan.kind.is_rdma() {
-            let setup = args.node_setup(&plan)?;
+            let setup = args.adapter_setup(&plan)?;
             console.config(&setup);
             rdma::run(&plan, &setup, &mut reporter, console)
         } else if plan.stack == StackName::Kernel {

@@ -75,8 +75,11 @@ fn what_does_not_fit_is_refused() {
         ("write-lat -b", "-b: not with write-lat"),
         ("write-bw -R", "-R: not with write-bw"),
         ("tcp-rr -q 2", "-q"),
+        ("atomic-lat -b", "-b: not with atomic-lat"),
+        ("atomic-bw -s 16", "-s and -a: not with atomic-bw"),
+        ("write-imm-bw --stack smoltcp", "--stack"),
         ("connect-rate -s 2", "-s"),
-        ("write-bw --stack kernel", "--stack"),
+        ("write-bw --stack smoltcp", "--stack"),
         ("write-bw -D 0", "-D"),
         ("write-bw 0.0.0.0", "HOST"),
     ] {

@@ -15,8 +15,9 @@ use clap::Args;
 
 use self::pattern::{SIZE_DEFAULT_BYTES, SIZE_MAX_BYTES, SIZE_MIN_BYTES};
 use crate::{
+    adapter::TransportOptions,
     failure::Failure,
-    options::{NodeArgs, QueueOptions, Quietness},
+    options::{MpaOptions, NodeArgs, QueueOptions, Quietness},
     report::Console,
 };
 
@@ -81,9 +82,17 @@ pub struct RpingArgs {
     #[command(flatten)]
     pub output: Quietness,
 
+    /// What carries its connection.
+    #[command(flatten)]
+    pub transport: TransportOptions,
+
     /// The queues of its TAP; the connection is the first one's.
     #[command(flatten)]
     pub queues: QueueOptions,
+
+    /// MPA.
+    #[command(flatten)]
+    pub mpa: MpaOptions,
 
     /// The node.
     #[command(flatten)]

@@ -6,11 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use host_stack::node::Node;
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, AdapterCore, Cq, Data, DisconnectReason, FpduSize, MrFlags,
-    NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
-    blocking::{CallError, Connection, Incoming, Wait},
+    Adapter, AdapterConfig, Cq, Data, DisconnectReason, FpduSize, MrFlags, NdkResultEx, NtStatus,
+    OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    blocking::{Connection, Incoming},
 };
 
 use super::{
@@ -18,7 +17,12 @@ use super::{
     steps::{Client, Server, StepError, Work},
     wire::{ADVERT_BYTES, Advert},
 };
-use crate::{control::server, failure::Failure, node, report::Console, waker::Waker};
+use crate::{
+    adapter::{AdapterSetup, OpenAdapter, Waiter},
+    failure::Failure,
+    options::Rtr,
+    report::Console,
+};
 
 /// Completions that wait: far more than one connection of rping ever has.
 const CQ_DEPTH: u32 = 64;
@@ -46,30 +50,23 @@ enum Side {
 /// The node or the connection could not be had, the peer broke the rules, or data differs.
 pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let role = args.role()?;
-    let setup = args.node.resolve_on(args.queues)?;
+    let setup = AdapterSetup::resolve(&args.node, args.queues, args.transport)?;
     console.config(&setup);
     let adapter = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
-    let opened = setup.node.open_ndk(adapter)?;
+    let adapter = args.mpa.configure(adapter);
     // The one connection is the first queue's.
-    let first = opened.into_iter().next();
-    let (node, adapter) = first.ok_or_else(|| Failure::work("a TAP without a queue"))?;
-    let _control = server::serve(&node, &setup)?;
-    let waker = Waker::new();
-    waker.set(Some(node.clone()));
-    let ended = waker.catch_signals().and_then(|()| {
-        let waiter = Waiter { node: &node, waker: &waker };
-        let mut run = Run::new(args, waiter, &adapter)?;
+    let opened = OpenAdapter::open(&setup, adapter)?;
+    opened.interruptible(|waiter| {
+        let mut run = Run::new(args, waiter, &opened.adapter)?;
         let ended = match role {
             Role::Client(remote, count) => run.client(remote, count, console),
             Role::Server(local) => run.server(local, console),
         };
         run.tell(console);
         // The peer's end is clean too when our FIN is acknowledged.
-        node::linger(&node);
+        opened.linger();
         ended
-    });
-    waker.set(None);
-    ended
+    })
 }
 
 fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
@@ -79,28 +76,6 @@ fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
 impl From<StepError> for Failure {
     fn from(error: StepError) -> Self {
         Self::work(error.to_string())
-    }
-}
-
-/// Waits on the node; a signal ends the wait.
-struct Waiter<'a> {
-    node: &'a Node<AdapterCore>,
-    waker: &'a Waker<AdapterCore>,
-}
-
-impl Wait for Waiter<'_> {
-    type Error = Failure;
-
-    fn failed(&self, error: CallError) -> Failure {
-        Failure::work(error.to_string())
-    }
-
-    fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
-        let waited = self.node.wait_until(None, || match self.waker.interrupted() {
-            Ok(()) => look().map(Ok),
-            Err(interrupted) => Some(Err(interrupted)),
-        });
-        waited.unwrap_or_else(|error| Err(Failure::work(error.to_string())))
     }
 }
 
@@ -195,6 +170,10 @@ impl<'a> Run<'a> {
         let connector = incoming.next(&mut self.waiter)?;
         // One connection is served; the next one finds nobody, as with rdma-core's.
         incoming.listener().control_connect_events(true);
+        if self.args.mpa.rtr == Some(Rtr::Send) {
+            // The client's ready-to-receive message takes one.
+            self.post_receive()?;
+        }
         self.post_receive()?;
         let connection = Connection::accept(&mut self.waiter, connector, &self.qp, LIMITS, &[])?;
         self.established(&connection, console);
@@ -236,7 +215,13 @@ impl<'a> Run<'a> {
                     self.count(side);
                     return connection.disconnect(&mut self.waiter);
                 }
-                self.perform(side, work, console)?;
+                if let Err(failure) = self.perform(side, work, console) {
+                    // What is posted after the end fails.
+                    return match connection.ended().reason() {
+                        Some(_) => self.peer_ended(connection, side),
+                        None => Err(failure),
+                    };
+                }
             }
             let mut results = [NdkResultEx::default()];
             if connection.poll(&mut self.waiter, &self.cq, &mut results)? == 0 {
@@ -330,9 +315,14 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         if result.status != NtStatus::SUCCESS {
-            return checked(what, Err(result.status));
+            let Err(failure) = checked(what, Err::<(), _>(result.status)) else { return Ok(()) };
+            return Err(match result.error() {
+                Some(error) => Failure::work(format!("{}: {error}", failure.message)),
+                None => failure,
+            });
         }
         match (result.request_context, side) {
+            (RECEIVE, Side::Server(_)) if self.is_rtr(result) => {}
             (RECEIVE, side) => {
                 let mut octets = vec![0; (result.bytes_transferred as usize).min(ADVERT_BYTES)];
                 self.buffer.read_at(RECEIVE_AT, &mut octets);
@@ -349,6 +339,11 @@ impl<'a> Run<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The ready-to-receive message, if it is a Send.
+    fn is_rtr(&self, result: &NdkResultEx) -> bool {
+        result.bytes_transferred == 0 && self.pings == 0 && self.args.mpa.rtr == Some(Rtr::Send)
     }
 
     fn count(&mut self, side: &Side) {
@@ -369,13 +364,8 @@ impl<'a> Run<'a> {
             self.count(side);
             return connection.disconnect(&mut self.waiter);
         }
-        let reason = match ended {
-            Some(0) | None => String::new(),
-            Some(code) => format!(": {}", DisconnectReason(code)),
-        };
-        Err(Failure::work(format!(
-            "rping: the peer has ended the connection within a ping{reason}"
-        )))
+        let reason = DisconnectReason(ended.unwrap_or(0));
+        Err(Failure::work(format!("rping: the connection has ended within a ping: {reason}")))
     }
 
     fn tell(&self, console: &mut Console<'_>) {

@@ -201,11 +201,12 @@ fn parse_place(word: &str) -> Result<OffloadState, Failure> {
         OffloadState::Offloading,
         OffloadState::Offloaded,
         OffloadState::Uploading,
+        OffloadState::Kernel,
     ];
     let place = places.into_iter().find(|place| place.to_string().to_ascii_lowercase() == word);
     place.ok_or_else(|| {
         Failure::usage(format!(
-            "offload {word:?}: not one of inhost, offloading, offloaded, uploading"
+            "offload {word:?}: not one of inhost, offloading, offloaded, uploading, kernel"
         ))
     })
 }

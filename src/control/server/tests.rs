@@ -63,10 +63,11 @@ impl Controlled for Fake {
         vec![None; handles.len()]
     }
 
-    fn move_to(&self, handle: OffloadHandle, to: Destination) {
+    fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String> {
         let mut state = self.0.lock().unwrap();
         state.moving = Some((handle, to));
         state.asked += 1;
+        Ok(())
     }
 }
 

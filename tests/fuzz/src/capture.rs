@@ -68,6 +68,15 @@ pub fn scripts(frames: &[Frame]) -> Vec<(Setup, Vec<Op>)> {
     ends.into_iter().filter_map(|(local, remote)| script(frames, local, remote)).collect()
 }
 
+/// What TCP carries in a frame; `None`: nothing.
+#[must_use]
+pub fn tcp_payload(frame: &[u8]) -> Option<Vec<u8>> {
+    let tcp = classify(frame)?;
+    let mut blocks = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; SACK_BLOCKS_MAX];
+    let payload = tcp.segment(0, &mut blocks).payload;
+    (!payload.is_empty()).then(|| payload.to_vec())
+}
+
 /// What matters of a TCP frame.
 struct Seen {
     micros: u64,

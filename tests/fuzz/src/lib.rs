@@ -1,4 +1,5 @@
-//! One connection of the offloaded TCP against an adversary, judged by a model.
+//! One connection of the offloaded TCP against an adversary, judged by a model; and iWARP against arbitrary octets
+//! ([`iwarp`]).
 //!
 //! A *run* is a [`script::Setup`] and a list of [`script::Op`]: segments that a peer, a forger or a broken
 //! network could send at any moment, mixed with requests, refusals of the consumer, timers and time. The
@@ -24,6 +25,7 @@
 
 pub mod capture;
 pub mod frames;
+pub mod iwarp;
 mod model;
 pub mod random;
 pub mod script;

@@ -1,11 +1,13 @@
 //! Seeds for the fuzzer, and inputs of the fuzzer as runs without it.
 //!
-//!     flue-fuzz seeds DIR        writes DIR/segments and DIR/frames
-//!     flue-fuzz replay FILE...   says what each file does, and does it; of a failure only what it needs
+//!     flue-fuzz seeds DIR             writes a directory for each target
+//!     flue-fuzz replay FILE...        says what each file of `segments` does, and does it; of a failure only what it
+//!                                     needs
+//!     flue-fuzz iwarp TARGET FILE...  runs files of one of iWARP's targets
 
 use std::{env, error::Error, fs, path::Path, process::ExitCode};
 
-use flue_fuzz::{capture, random, run, script, shrink};
+use flue_fuzz::{capture, iwarp, random, run, script, shrink};
 
 /// Seeded scripts among the seeds.
 const RANDOM: u64 = 100;
@@ -37,6 +39,12 @@ fn write_seeds(directory: &Path) -> Result<(), Box<dyn Error>> {
     for (number, frame) in frames.iter().enumerate() {
         fs::write(directory.join(format!("frames/{number:04}")), &frame.bytes)?;
     }
+    for (target, _) in iwarp::TARGETS {
+        fs::create_dir_all(directory.join(target))?;
+        for (number, octets) in iwarp::seeds(target, &frames).iter().enumerate() {
+            fs::write(directory.join(format!("{target}/{number:04}")), octets)?;
+        }
+    }
     println!("{} scripts, {} frames", scripts.len(), frames.len());
     Ok(())
 }
@@ -52,13 +60,24 @@ fn replay(path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn replay_iwarp(target: &str, files: &[&str]) -> Result<(), Box<dyn Error>> {
+    let found = iwarp::TARGETS.iter().find(|(name, _)| *name == target);
+    let (_, check) = found.ok_or_else(|| format!("no target is called {target}"))?;
+    for file in files {
+        check(&fs::read(file)?);
+        println!("{file}: nothing is broken");
+    }
+    Ok(())
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
         ["seeds", directory] => write_seeds(Path::new(directory)),
         ["replay", ref files @ ..] => files.iter().try_for_each(|file| replay(Path::new(file))),
-        _ => Err("flue-fuzz seeds DIR | flue-fuzz replay FILE...".into()),
+        ["iwarp", target, ref files @ ..] => replay_iwarp(target, files),
+        _ => Err("flue-fuzz seeds DIR | replay FILE... | iwarp TARGET FILE...".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

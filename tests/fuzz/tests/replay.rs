@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use flue_fuzz::{Summary, capture, frames, run, script};
+use flue_fuzz::{Summary, capture, frames, iwarp, run, script};
 
 fn captured(name: &str) -> Vec<capture::Frame> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data").join(name);
@@ -38,6 +38,36 @@ fn captured_frames_are_read_alike() {
     assert!(tcp * 10 > frames.len() * 9, "{tcp} of {}", frames.len());
 }
 
+/// All frames of the captures that seeds are made of.
+fn all_captured() -> Vec<capture::Frame> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data");
+    let files = fs::read_dir(data).expect("readable").map(|file| file.expect("readable").path());
+    let captures = files.filter(|path| path.extension().is_some_and(|it| it == "pcap"));
+    captures.flat_map(|path| capture::read(&path).expect("a capture")).collect()
+}
+
+// The seeds of iWARP's targets, as they are and with each of their first octets changed.
+#[test]
+fn seeds_of_iwarp() {
+    let frames = all_captured();
+    for (target, check) in iwarp::TARGETS {
+        let seeds = iwarp::seeds(target, &frames);
+        assert!(seeds.len() > 10, "{target}: {} seeds", seeds.len());
+        for seed in &seeds {
+            check(seed);
+        }
+        for (seed, at) in seeds
+            .iter()
+            .step_by(40)
+            .flat_map(|seed| (0..seed.len().min(24)).map(move |at| (seed, at)))
+        {
+            let mut changed = seed.clone();
+            changed[at] ^= 1 << (at % 8);
+            check(&changed);
+        }
+    }
+}
+
 // Inputs that once broke something; a file is an input of the target its directory names.
 #[test]
 fn what_was_found_stays_found() {
@@ -53,4 +83,5 @@ fn what_was_found_stays_found() {
             }
         }
     }
+    iwarp::replay(&found);
 }

@@ -32,6 +32,17 @@ pub enum Operation {
     Send,
     /// RDMA Read.
     Read,
+    /// Atomic FetchAdd, of 8 bytes.
+    FetchAdd,
+    /// Immediate data, into receives as a Send.
+    Immediate,
+}
+
+impl Operation {
+    /// Returns whether it takes receives.
+    const fn is_received(self) -> bool {
+        matches!(self, Self::Send | Self::Immediate)
+    }
 }
 
 /// One end.
@@ -75,8 +86,11 @@ impl End {
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
         let mr = pd.create_mr(false)?;
         let buffer = adapter.allocate(buffer_bytes)?;
-        let rights =
-            MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
+        qp.allow_extensions(true)?;
+        let rights = MrFlags::ALLOW_LOCAL_WRITE
+            | MrFlags::ALLOW_REMOTE_READ
+            | MrFlags::ALLOW_REMOTE_WRITE
+            | MrFlags::ALLOW_REMOTE_ATOMIC;
         mr.register(&buffer, 0, buffer_bytes, rights)?;
         Ok(Self { qp, cq, buffer, token: mr.local_token(), connector: None })
     }
@@ -136,7 +150,7 @@ impl Traffic {
     pub fn new(ends: [End; 2], operation: Operation, bytes: usize) -> Self {
         let traffic =
             Self { ends, operation, bytes, posted: 0, done: 0, received: 0, idle_turns: 0 };
-        if operation == Operation::Send {
+        if operation.is_received() {
             for _ in 0..2 * traffic.depth() {
                 traffic.post_receive();
             }
@@ -147,6 +161,13 @@ impl Traffic {
     fn post_receive(&self) {
         let end = &self.ends[1];
         end.qp.receive(0, &[end.sge(self.bytes)]).expect("a receive");
+    }
+
+    /// What takes a receive may be done long before it is taken: there are no more than there are receives.
+    fn has_room(&self) -> bool {
+        let is_taken =
+            !self.operation.is_received() || self.posted < self.received + 2 * self.depth();
+        self.posted < self.done + self.depth() && is_taken
     }
 
     const fn depth(&self) -> u64 {
@@ -163,6 +184,12 @@ impl Traffic {
             Operation::Write => near.qp.write(self.posted, data, address, token, OpFlags::NONE),
             Operation::Send => near.qp.send(self.posted, data, OpFlags::NONE),
             Operation::Read => near.qp.read(self.posted, &sge, address, token, OpFlags::NONE),
+            Operation::FetchAdd => {
+                near.qp.fetch_add(self.posted, sge[0], address, token, 1, OpFlags::NONE)
+            }
+            Operation::Immediate => {
+                near.qp.immediate(self.posted, self.posted.to_be_bytes(), OpFlags::NONE)
+            }
         }
         .expect("a post");
         self.posted += 1;
@@ -174,8 +201,10 @@ impl Traffic {
         let count = self.ends[index].cq.poll_ex(&mut results);
         for result in &results[..count] {
             assert_eq!(result.status, NtStatus::SUCCESS, "{result:?}");
-            if result.operation == OperationType::Receive {
-                assert_eq!(result.bytes_transferred as usize, self.bytes);
+            let is_immediate = result.operation == OperationType::ReceiveImmediate;
+            if is_immediate || result.operation == OperationType::Receive {
+                let bytes = if is_immediate { 0 } else { self.bytes };
+                assert_eq!(result.bytes_transferred as usize, bytes);
                 self.received += 1;
                 self.post_receive();
             } else {
@@ -193,7 +222,7 @@ impl Traffic {
     pub fn run(&mut self, messages: u64, step: &mut dyn FnMut()) {
         let end = self.posted + messages;
         while self.posted < end {
-            while self.posted < end && self.posted < self.done + self.depth() {
+            while self.posted < end && self.has_room() {
                 self.post();
             }
             self.turn(step);
@@ -206,7 +235,7 @@ impl Traffic {
     /// # Panics
     /// A request fails, or nothing completes any more.
     pub fn finish(&mut self, step: &mut dyn FnMut()) {
-        let receives = if self.operation == Operation::Send { self.posted } else { 0 };
+        let receives = if self.operation.is_received() { self.posted } else { 0 };
         while self.done < self.posted || self.received < receives {
             self.turn(step);
         }

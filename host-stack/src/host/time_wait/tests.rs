@@ -48,7 +48,7 @@ impl TimeWaits {
     fn has_ended(&mut self, now: Instant, number: usize) {
         let mut flow = Flow::new(now);
         flow.acknowledged = SeqNum(RCV_NXT);
-        self.insert(now, TIME, tuple(number), (ShardId::FIRST, flow));
+        self.insert(now, (TIME, false), tuple(number), (ShardId::FIRST, flow));
     }
 
     fn hears(&mut self, now: Instant, number: usize, seq: u32, flags: &str) -> Answer {

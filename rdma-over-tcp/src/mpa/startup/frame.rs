@@ -177,20 +177,21 @@ impl Enhanced {
 
 /// Private data to send: octets of the ULP that travel in a start-up frame.
 ///
-/// Linux siw and cxgb4 take at most 251 octets of it next to enhanced data; the RFC allows 508.
+/// Linux siw and cxgb4 take at most 251 octets of it next to enhanced data; the RFC allows 508 there, and
+/// 512 in a frame without.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PrivateData(Bytes);
 
 impl PrivateData {
-    /// Takes at most `PRIVATE_DATA_OCTETS_MAX - ENHANCED_OCTETS` octets, so that they fit every
-    /// frame.
+    /// Takes at most [`PRIVATE_DATA_OCTETS_MAX`] octets. A frame with enhanced data has room for
+    /// [`ENHANCED_OCTETS`] less.
     ///
     /// # Errors
     /// [`PrivateDataTooLong`] when there are more.
     pub fn new(octets: impl Into<Bytes>) -> Result<Self, PrivateDataTooLong> {
         let octets = octets.into();
         match octets.len() {
-            0..=508 => Ok(Self(octets)),
+            0..=PRIVATE_DATA_OCTETS_MAX => Ok(Self(octets)),
             octets => Err(PrivateDataTooLong { octets }),
         }
     }
@@ -203,7 +204,7 @@ impl PrivateData {
 
 /// More private data than a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{octets} octets of private data, at most 508 fit")]
+#[error("{octets} octets of private data, at most 512 fit")]
 pub struct PrivateDataTooLong {
     /// Octets given.
     pub octets: usize,
@@ -306,8 +307,7 @@ impl Frame {
     /// them.
     ///
     /// # Panics
-    /// When enhanced data has been put in front of more than 508 octets of private data, which only
-    /// a caller can do who changes a parsed frame.
+    /// When enhanced data has been put in front of more than 508 octets of private data.
     pub fn emit(&self) -> Bytes {
         let Self { kind, markers, crc, reject, revision, enhanced, private_data } = self;
         let enhanced = enhanced.filter(|_| *revision >= Revision::Two);

@@ -58,12 +58,13 @@ pub struct StartupConfig {
     /// Ask the peer for markers. They help a receiver that places out of order, which this one does
     /// not.
     pub markers: bool,
-    /// Reads per direction. Powers of two serve peers best that round up their queues, as Linux siw
-    /// does.
+    /// Reads per direction. A power of two is best as IRD: Linux siw rounds up how many Reads it has
+    /// outstanding, and one more than agreed ends the connection.
     pub limits: ReadLimits,
     /// RTR messages that this side can send; none for the client-server model (MPE-9.2-9).
     pub rtr: RtrSet,
-    /// For the peer's ULP.
+    /// For the peer's ULP: with revision two at most [`PRIVATE_DATA_OCTETS_MAX`] less
+    /// [`ENHANCED_OCTETS`].
     pub private_data: PrivateData,
 }
 

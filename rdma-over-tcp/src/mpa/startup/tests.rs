@@ -159,8 +159,8 @@ fn bounds_of_the_fields() {
         let (frame, taken) = parse(&octets).unwrap().unwrap();
         assert_eq!((frame.private_data.as_bytes().len(), taken), (length, 20 + length));
     }
-    assert_eq!(PrivateData::new(vec![0; 509]), Err(PrivateDataTooLong { octets: 509 }));
-    assert!(PrivateData::new(vec![0; 508]).is_ok());
+    assert_eq!(PrivateData::new(vec![0; 513]), Err(PrivateDataTooLong { octets: 513 }));
+    assert!(PrivateData::new(vec![0; 512]).is_ok());
 }
 
 // MPA-7.1.1-7, MPA-7.1.1-8: R and reserved bits of a Request are not checked; with revision 1 S is
@@ -438,6 +438,8 @@ proptest! {
                 prop_assert_eq!(&reply.private_data, private_data.as_bytes());
                 let initiator = reply.negotiated;
                 prop_assert_eq!(initiator.rtr, responder.rtr);
+                // MPA-3-9: both know which revision was agreed on.
+                prop_assert_eq!([initiator.revision, responder.revision], [Revision::Two; 2]);
                 prop_assert!(initiator.limits.ord <= responder.limits.ird);
                 prop_assert!(responder.limits.ord <= initiator.limits.ird);
                 prop_assert_eq!(initiator.rtr.is_some(), offered != RtrSet::NONE);

@@ -7,7 +7,7 @@ use super::{Access, Qp};
 use crate::{
     ndk::{DisconnectEvent, DisconnectReason, status::NtStatus},
     rnic::{
-        ConnectError, ListenerConfig, ReadLimit,
+        ConnectCause, ConnectError, ListenerConfig, ReadLimit,
         connector::{self, ConnectionData},
         id::{ConnectorId, ListenerId},
         lifetime,
@@ -150,6 +150,13 @@ impl Connector {
     /// [`NtStatus::CONNECTION_INVALID`]: not connected; [`NtStatus::IO_TIMEOUT`] later.
     pub fn disconnect(&self, completion: impl FnOnce(NtStatus) + Send + 'static) -> NtStatus {
         self.access.with(|core, now| pending(core.disconnect(now, self.id, request(completion))))
+    }
+
+    /// Why the connector's last attempt to connect or to accept has failed: what its status does not tell apart, and
+    /// the private data of a rejection.
+    #[must_use]
+    pub fn failure(&self) -> Option<ConnectCause> {
+        self.access.with(|core, _| core.objects.connectors.get(self.id)?.cause.clone())
     }
 
     /// NdkGetConnectorLocalAddress, while connected or connecting.

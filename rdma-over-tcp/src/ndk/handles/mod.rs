@@ -6,6 +6,7 @@
 //! (NDK-ASY-1).
 
 mod connection;
+mod extensions;
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{fmt, net::SocketAddr};

@@ -6,12 +6,15 @@ use offload_engine::time::Duration;
 
 use super::{
     bench::{Bench, SERVER},
-    sides::{LIMITS, Mailbox, Side, connected, disconnect_event, listen},
+    sides::{LIMITS, Mailbox, RESET, Side, connected, disconnect_event, listen},
 };
 use crate::{
     mpa::startup::{Revision, RtrKind, RtrSet},
-    ndk::{AdapterConfig, Connector, Counters, Data, Listener, NtStatus, OpFlags, ReadLimit},
-    rnic::ConnectError,
+    ndk::{
+        AdapterConfig, Connector, Counters, Data, DisconnectReason, Listener, NtStatus, OpFlags,
+        ReadLimit,
+    },
+    rnic::{ConnectError, Limits},
 };
 
 fn start_connect(side: &mut Side, private_data: &[u8], limits: ReadLimit) -> NtStatus {
@@ -108,22 +111,56 @@ fn posts_inside_the_completion() {
     }
 }
 
-// NDK-CD-5, -6: one byte too much is refused and the connector stays usable; the maximum arrives.
+// NDK-CD-5, -6, MPA-7.1.1-11, MPE-6-3: one byte too much is refused and the connector stays usable; the maximum
+// arrives, which is that of the form, or less if the adapter is to allow less.
 #[test]
 fn private_data_limits() {
-    let (mut bench, (_listener, mailbox), mut active, passive) = sides();
-    let (most, more) = (vec![7; 508], vec![7; 509]);
-    assert_eq!(start_connect(&mut active, &more, LIMITS), NtStatus::INVALID_BUFFER_SIZE);
-    assert_eq!(start_connect(&mut active, &most, LIMITS), NtStatus::PENDING);
-    bench.settle();
-    let incoming = mailbox.lock().unwrap().pop().unwrap();
-    assert_eq!(incoming.connection_data(None).1, 508);
-    let accept = |data: &[u8]| incoming.accept(&passive.qp, LIMITS, data, None, |_| {});
-    assert_eq!(accept(&more), NtStatus::INVALID_BUFFER_SIZE);
-    assert_eq!(incoming.reject(&more), NtStatus::INVALID_BUFFER_SIZE);
-    assert_eq!(accept(&most), NtStatus::PENDING);
-    bench.settle();
-    assert_eq!(active.connector.clone().unwrap().connection_data(None).1, 508);
+    for (revision, private_data_max, most) in [
+        (Revision::Two, 508, 508),
+        (Revision::Two, 512, 508),
+        (Revision::One, 512, 512),
+        (Revision::One, 508, 508),
+        (Revision::Two, 7, 7),
+    ] {
+        let limits = Limits { private_data_max, ..Limits::default() };
+        let mut bench = Bench::with(1, AdapterConfig { revision, limits, ..Default::default() });
+        let (_listener, mailbox) = listen(&mut bench);
+        let (mut active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
+        let (full, more) = (vec![7; most], vec![7; most + 1]);
+        assert_eq!(start_connect(&mut active, &more, LIMITS), NtStatus::INVALID_BUFFER_SIZE);
+        assert_eq!(start_connect(&mut active, &full, LIMITS), NtStatus::PENDING);
+        bench.settle();
+        let incoming = mailbox.lock().unwrap().pop().unwrap();
+        assert_eq!(incoming.connection_data(None).1, most);
+        let accept = |data: &[u8]| incoming.accept(&passive.qp, LIMITS, data, None, |_| {});
+        assert_eq!(accept(&more), NtStatus::INVALID_BUFFER_SIZE);
+        assert_eq!(incoming.reject(&more), NtStatus::INVALID_BUFFER_SIZE);
+        assert_eq!(accept(&full), NtStatus::PENDING);
+        bench.settle();
+        assert_eq!(active.connector.clone().unwrap().connection_data(None).1, most);
+    }
+}
+
+// MPE-9-1, MPE-9.1-5: limits of Reads are agreed on exactly, up to the largest that 14 bits can say.
+#[test]
+fn read_limits_are_exact() {
+    let limits = Limits { ird_max: u32::MAX, ord_max: u32::MAX, ..Limits::default() };
+    for (wish, agreed) in
+        [(3, 3), (1_000, 1_000), (0x3ffe, 0x3ffe), (0x3fff, 0x3ffe), (u32::MAX, 0x3ffe)]
+    {
+        let mut bench = Bench::with(1, AdapterConfig { limits, ..Default::default() });
+        let (_listener, mailbox) = listen(&mut bench);
+        let (mut active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
+        let wish = ReadLimit { inbound: wish, outbound: wish };
+        let agreed = ReadLimit { inbound: agreed, outbound: agreed };
+        assert_eq!(start_connect(&mut active, b"", wish), NtStatus::PENDING);
+        bench.settle();
+        let incoming = mailbox.lock().unwrap().pop().unwrap();
+        assert_eq!(incoming.connection_data(None).2, agreed);
+        assert_eq!(incoming.accept(&passive.qp, wish, b"", None, |_| {}), NtStatus::PENDING);
+        bench.settle();
+        assert_eq!(active.connector.clone().unwrap().connection_data(None).2, agreed);
+    }
 }
 
 // NDK-CON-1, NDK-CD-7: a rejection carries data, and the same connector and queue pair may try again.
@@ -330,7 +367,10 @@ fn disconnect_cancels_reads() {
     bench.advance(AdapterConfig::default().disconnect_timeout);
     assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED), (2, NtStatus::CANCELLED)]);
     assert_eq!(active.log.take(), [("disconnect", NtStatus::IO_TIMEOUT)]);
-    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))], "reset");
+    assert_eq!(passive.log.take(), [("disconnect event", RESET)], "reset");
+    for side in [&active, &passive] {
+        assert_eq!(side.connector.as_ref().unwrap().failure(), None, "it was established");
+    }
 }
 
 // NDK-DISC-1: the peer resets while the disconnect is under way.
@@ -378,7 +418,7 @@ fn abortive_close() {
     bench.settle();
     assert_eq!(active.log.take(), []);
     assert_eq!(passive.outcomes(), [(1, NtStatus::CANCELLED)]);
-    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(passive.log.take(), [("disconnect event", RESET)]);
     assert_eq!(passive.adapter.counters().connection_error, 1);
     assert_eq!(bench.connections(), 0);
 }
@@ -386,15 +426,18 @@ fn abortive_close() {
 // The connection ends where no call of its own can say so: its peer has not answered, or the host stack has lost it.
 #[test]
 fn connections_that_are_gone() {
-    for error in [ConnectError::TimedOut, ConnectError::Aborted] {
+    for (error, reason) in [
+        (ConnectError::TimedOut, DisconnectReason::NO_ANSWER),
+        (ConnectError::Aborted, DisconnectReason(0x2001)),
+    ] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
         active.receive(1, 0, 1);
         bench.gone(0, error);
         assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
-        assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+        assert_eq!(active.log.take(), [("disconnect event", NtStatus(reason.0))]);
         assert!(!active.qp.is_connected());
-        assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+        assert_eq!(passive.log.take(), [("disconnect event", RESET)]);
         assert_eq!(bench.connections(), 0);
     }
 }
@@ -419,7 +462,10 @@ fn a_lost_device_ends_everything() {
         bench.lose_device(node);
     }
     assert_eq!(active.outcomes(), [(2, NtStatus::CANCELLED), (1, NtStatus::CANCELLED)]);
-    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(
+        active.log.take(),
+        [("disconnect event", NtStatus(DisconnectReason::DEVICE_LOST.0))]
+    );
     assert_eq!(passive.outcomes(), [(3, NtStatus::CANCELLED)]);
     assert_eq!(passive.log.take(), [("disconnect", NtStatus::DEVICE_REMOVED)]);
     assert_eq!(connecting.log.take(), [("connect", NtStatus::DEVICE_REMOVED)]);
@@ -470,7 +516,38 @@ fn pause() {
     assert_eq!(mailbox.lock().unwrap().len(), 1);
 }
 
-// NDK-CQ-13, RDM-8.1.1-8: the overrun of one queue ends the connections on it, and no others.
+// RDM-8.1.1-8, SEC-6.4.6-1: a peer that overruns a completion queue harms no connection on another queue.
+#[test]
+fn an_overrun_leaves_other_queues_alone() {
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let mut pairs = [0, 1].map(|_| (Side::new(&bench, 0), Side::new(&bench, 1)));
+    for (active, passive) in &mut pairs {
+        let incoming = request(&mut bench, &mailbox, active);
+        accept(&mut bench, passive, &incoming);
+        let connector = active.connector.clone().unwrap();
+        let completed = connector.complete_connect(None, active.log.note("complete"));
+        assert_eq!(completed, NtStatus::PENDING);
+        bench.settle();
+    }
+    let [(bad, victim), (good, other)] = &pairs;
+    victim.cq.resize(2).unwrap();
+    for n in 0..4 {
+        if bad.qp.is_connected() {
+            victim.receive(n, 0, 1);
+            bad.send(n, 0, 1);
+        }
+        other.receive(n, 0, 1);
+        good.send(n, 0, 1);
+        bench.settle();
+    }
+    assert_eq!(victim.adapter.counters().cq_error, 1);
+    assert!(!victim.qp.is_connected() && !bad.qp.is_connected());
+    assert_eq!(other.outcomes(), [0, 1, 2, 3].map(|n| (n, NtStatus::SUCCESS)));
+    assert!(other.qp.is_connected() && good.qp.is_connected());
+}
+
+// NDK-CQ-13: the overrun of a queue ends the connections on it.
 #[test]
 fn overrun_dooms_queue_pairs() {
     let mut bench = Bench::new(1);
@@ -486,11 +563,14 @@ fn overrun_dooms_queue_pairs() {
     bench.settle();
     assert_eq!(
         passive.log.take(),
-        [("cq", NtStatus::BUFFER_OVERFLOW), ("disconnect event", NtStatus(0x2001))]
+        [
+            ("cq", NtStatus::BUFFER_OVERFLOW),
+            ("disconnect event", NtStatus(DisconnectReason::CQ_OVERRUN.0))
+        ]
     );
     assert_eq!(passive.outcomes(), []);
     assert_eq!(passive.adapter.counters().cq_error, 1);
-    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(active.log.take(), [("disconnect event", RESET)]);
     assert!(!active.qp.is_connected());
     let connector = passive.adapter.create_connector().unwrap();
     let remote = SERVER.parse().unwrap();

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     bench::{Bench, SERVER},
-    sides::{LIMITS, Side, connected, listen},
+    sides::{LIMITS, RESET, Side, connected, listen},
 };
 use crate::ndk::{CqNotify, NtStatus, QpLimits};
 
@@ -118,7 +118,7 @@ fn close_of_a_connected_queue_pair() {
     assert_eq!(active.qp.close(order.note("qp")), NtStatus::PENDING);
     bench.settle();
     assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
-    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(passive.log.take(), [("disconnect event", RESET)]);
     let connector = active.connector.clone().unwrap();
     assert_eq!(connector.close(order.note("connector")), NtStatus::SUCCESS);
     bench.settle();

@@ -3,8 +3,10 @@
 mod bench;
 mod connections;
 mod errors;
+mod extensions;
 mod lifetimes;
 mod operations;
 mod sides;
+mod sockets;
 mod startup;
 mod truncation;

@@ -8,8 +8,8 @@ use std::{
 
 use super::bench::{Bench, SERVER};
 use crate::ndk::{
-    Adapter, Connector, Cq, CqNotify, Data, DisconnectEvent, Listener, Mr, MrFlags, NdkResultEx,
-    NtStatus, OpFlags, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, Connector, Cq, CqNotify, Data, DisconnectEvent, DisconnectReason, Listener, Mr,
+    MrFlags, NdkResultEx, NtStatus, OpFlags, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
 };
 
 /// Callbacks that were called, in order.
@@ -191,6 +191,9 @@ pub(super) fn connect(
     assert_eq!(listener.close(|| {}), NtStatus::PENDING);
     bench.settle();
 }
+
+/// What a disconnect event notes of a reset.
+pub(super) const RESET: NtStatus = NtStatus(DisconnectReason::RESET.0);
 
 pub(super) fn disconnect_event(log: &Log) -> Option<DisconnectEvent> {
     let note = log.note("disconnect event");

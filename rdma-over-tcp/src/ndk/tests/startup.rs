@@ -1,6 +1,10 @@
 //! Connections in start-up that nobody answers.
 
-use std::convert::Infallible;
+use std::{
+    convert::Infallible,
+    format,
+    string::{String, ToString},
+};
 
 use offload_engine::time::Duration;
 
@@ -8,9 +12,12 @@ use super::{
     bench::{Bench, SERVER},
     sides::{LIMITS, Side, listen},
 };
-use crate::ndk::{
-    AdapterConfig, NtStatus,
-    blocking::{CallError, Incoming, Wait},
+use crate::{
+    ndk::{
+        AdapterConfig, Connector, NtStatus,
+        blocking::{CallError, Incoming, Wait},
+    },
+    rnic::ConnectError,
 };
 
 /// Waits by running the bench.
@@ -74,4 +81,82 @@ fn a_connector_that_nobody_answers() {
     let status = incoming.accept(&passive.qp, LIMITS, b"", None, |_| {});
     assert_eq!(status, NtStatus::CONNECTION_ABORTED);
     assert_eq!(passive.adapter.counters().connect_failure, 1);
+}
+
+/// A connector, and its connect to the server's address.
+fn connecting(bench: &mut Bench, side: &Side) -> Connector {
+    let connector = side.adapter.create_connector().unwrap();
+    let remote = SERVER.parse().unwrap();
+    let note = side.log.note("connect");
+    assert_eq!(connector.connect(&side.qp, None, remote, LIMITS, b"", note), NtStatus::PENDING);
+    bench.settle();
+    connector
+}
+
+fn why(connector: &Connector) -> String {
+    connector.failure().expect("a cause").to_string()
+}
+
+// NDK-CD-7: a failure that has one status with others says who has found it, the layer, the limit, and what came with
+// a rejection.
+#[test]
+fn causes_of_failures() {
+    let mut bench = Bench::new(1);
+    let active = Side::new(&bench, 0);
+    bench.connect_error = Some(ConnectError::TimedOut);
+    let connector = connecting(&mut bench, &active);
+    assert_eq!(why(&connector), "TCP: the peer does not answer");
+    bench.connect_error = None;
+    let (_listener, mailbox) = listen(&mut bench);
+    for (data, words) in [
+        (&b""[..], ", without private data"),
+        (b"flue perf: busy", ", with \"flue perf: busy\""),
+        (b"\x00\xff", ", with 00ff"),
+    ] {
+        let connector = connecting(&mut bench, &active);
+        let incoming = mailbox.lock().unwrap().pop().unwrap();
+        assert_eq!(incoming.reject(data), NtStatus::SUCCESS);
+        bench.settle();
+        assert_eq!(why(&connector), format!("MPA: the peer has rejected the connection{words}"));
+        assert_eq!(active.log.take().pop(), Some(("connect", NtStatus::CONNECTION_REFUSED)));
+    }
+
+    // The Reply does not come in time.
+    let connector = connecting(&mut bench, &active);
+    bench.advance(AdapterConfig::default().reply_timeout);
+    assert_eq!(why(&connector), "MPA: the peer has sent no Reply within 10 s");
+    assert_eq!(active.log.take(), [("connect", NtStatus::IO_TIMEOUT)]);
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    assert_eq!(why(&incoming), "during start-up: TCP: the peer has reset the connection (2/0/01)");
+
+    // A connector that tries again has forgotten.
+    let connector = connecting(&mut bench, &active);
+    assert_eq!(connector.failure(), None);
+}
+
+// The same at the accepting end.
+#[test]
+fn causes_of_failed_accepts() {
+    let config = AdapterConfig::default();
+    let patient = AdapterConfig { reply_timeout: 10 * config.accept_timeout, ..config.clone() };
+    let mut bench = Bench::with(1, patient);
+    let (_listener, mailbox) = listen(&mut bench);
+    let [active, passive] = [0, 1].map(|node| Side::new(&bench, node));
+    let mut connector = connecting(&mut bench, &active);
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    bench.advance(config.accept_timeout);
+    assert_eq!(why(&incoming), "this side has not answered the Request within 120 s");
+    assert_eq!(why(&connector), "MPA: the peer has rejected the connection, without private data");
+
+    // The initiator's consumer does not go on.
+    connector = connecting(&mut bench, &active);
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    let note = passive.log.note("accept");
+    assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
+    bench.settle();
+    bench.advance(config.accept_timeout);
+    assert_eq!(why(&incoming), "MPA: the peer has sent no message behind our Reply within 120 s");
+    assert_eq!(passive.log.take(), [("accept", NtStatus::IO_TIMEOUT)]);
+    bench.settle();
+    assert_eq!(why(&connector), "during start-up: TCP: the peer has reset the connection (2/0/01)");
 }

@@ -20,7 +20,7 @@ fn assert_truncated(bench: &mut Bench, active: &Side, passive: &Side, reason: Di
     bench.close_sending(0);
     bench.settle();
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(reason.0))]);
-    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x2001))]);
+    assert_eq!(active.log.take(), [("disconnect event", NtStatus(0x3_2001))]);
     assert_eq!((passive.qp.stats().terminates_out, active.qp.stats().terminates_in), (1, 1));
     assert_eq!(passive.adapter.counters().connection_error, 1);
     assert!(!passive.qp.is_connected());

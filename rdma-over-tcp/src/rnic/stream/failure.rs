@@ -30,7 +30,7 @@ impl Failure {
 
     /// The reason for the disconnect event.
     pub(super) fn reason(&self) -> Option<EndReason> {
-        let error = self.terminate.map(|terminate| EndReason::Error(terminate.number));
+        let error = self.terminate.map(|terminate| EndReason::Found(terminate.number));
         self.truncation.map(EndReason::Truncated).or(error)
     }
 }

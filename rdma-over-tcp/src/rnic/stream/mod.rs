@@ -10,6 +10,7 @@
 
 mod failure;
 mod inbound_read;
+mod nudge;
 mod receive;
 mod sizes;
 mod startup;
@@ -24,6 +25,7 @@ use offload_engine::time::Instant;
 
 pub use self::transmit::COPY_ASIDE_MAX;
 use self::{
+    nudge::Nudge,
     receive::{Received, Receiver},
     transmit::{Pumped, Transmitter},
 };
@@ -39,9 +41,12 @@ use super::{
     status::ConnectError,
     transport::{StreamEvent, Transport},
 };
-use crate::mpa::{
-    Decoder, GatherList,
-    startup::{Initiator, Offer, ReadLimits, Responder},
+use crate::{
+    error::{EndReason, Loss},
+    mpa::{
+        Decoder, GatherList,
+        startup::{Initiator, Offer, ReadLimits, Responder},
+    },
 };
 
 #[derive(Debug)]
@@ -82,6 +87,7 @@ struct Operation {
     limits: ReadLimit,
     /// The connector knows that the connection is there.
     is_established: bool,
+    nudge: Nudge,
 }
 
 /// A connection. One that is over holds no memory but this.
@@ -240,6 +246,9 @@ impl Stream {
     fn first_fpdu_received(&mut self, objects: &mut Objects) {
         let Phase::Operating(operation) = &mut self.phase else { return };
         if operation.is_established {
+            if operation.nudge == Nudge::Armed {
+                self.call_nudge_off();
+            }
             return;
         }
         let Some(connector) = self.connector else { return };
@@ -292,7 +301,11 @@ impl Stream {
                 self.phase = Phase::Ended;
                 self.startup_octets = Vec::new();
             }
-            StreamEvent::Reset | StreamEvent::Released => {
+            StreamEvent::Reset => {
+                let reset = EndReason::Lost(Loss::Reset);
+                self.lost_by(objects, ConnectError::Aborted, reset);
+            }
+            StreamEvent::Released => {
                 self.lost(objects, ConnectError::Aborted);
             }
         }
@@ -308,7 +321,7 @@ impl Stream {
             self.give_back(objects, config, io);
         }
         if let Some(qp) = self.quiet_qp(objects) {
-            qp.flow.pumped(false, io.send_outstanding(), io.effective_mss());
+            qp.flow.pumped(false, io.is_flowing());
             self.connect_completed(objects);
             return;
         }
@@ -336,6 +349,7 @@ impl Stream {
             }
         }
         self.note_flow(objects, io, is_drained);
+        self.arm_nudge(config, io.now());
         self.connect_completed(objects);
         if let Phase::Operating(operation) = &mut self.phase {
             operation.transmitter.send_terminate(io);
@@ -360,7 +374,7 @@ impl Stream {
 
     fn note_flow(&self, objects: &mut Objects, io: &impl Transport, is_drained: bool) {
         if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
-            qp.flow.pumped(!is_drained, io.send_outstanding(), io.effective_mss());
+            qp.flow.pumped(!is_drained, io.is_flowing());
         }
     }
 

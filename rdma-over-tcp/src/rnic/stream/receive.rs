@@ -3,11 +3,13 @@
 //! By the time a ULPDU comes here its CRC is right. Every check comes before the first byte is placed; a
 //! message is delivered when its last segment is, which over an in-order stream means all of it is placed.
 
+mod extensions;
+
 use alloc::boxed::Box;
 
 use super::{
     failure::Failure,
-    inbound_read::InboundRead,
+    inbound_read::{InboundRead, InboundRequest},
     transmit::{Response, Transmitter},
 };
 use crate::{
@@ -22,6 +24,7 @@ use crate::{
         Terminate, TerminatePhase,
     },
     rnic::{
+        cq::Arrival,
         id::{QpId, RegionId},
         objects::Objects,
         qp::{Qp, ReceiveOutcome},
@@ -37,9 +40,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Receiver {
     sends: UntaggedReceiver,
+    /// Read Requests and Atomic Requests.
     read_requests: UntaggedReceiver,
+    atomic_responses: UntaggedReceiver,
     writes: TaggedReceiver,
-    /// Reads of the peer served at once: the agreed IRD, rounded up as peers round it (see siw).
+    /// Reads and atomics of the peer served at once: the agreed IRD.
     inbound_reads_max: usize,
     fpdus: u64,
     /// The regions of the last write and of the last buffer of ours: most likely the next one's.
@@ -68,15 +73,12 @@ enum Handled {
 
 impl Receiver {
     pub(super) fn new(inbound_reads: u16) -> Self {
-        let inbound_reads_max = match inbound_reads {
-            0 => 0,
-            some => usize::from(some).next_power_of_two(),
-        };
         Self {
             sends: UntaggedReceiver::new(QueueNumber::SEND),
             read_requests: UntaggedReceiver::new(QueueNumber::READ_REQUEST),
+            atomic_responses: UntaggedReceiver::new(QueueNumber::ATOMIC_RESPONSE),
             writes: TaggedReceiver::new(),
-            inbound_reads_max,
+            inbound_reads_max: inbound_reads.into(),
             fpdus: 0,
             write_region: None,
             local_region: None,
@@ -177,7 +179,11 @@ impl Receiver {
                 let terminate = ReceivedTerminate::parse(payload, phase).map(Box::new);
                 (Ok(()), Handled::Terminate(terminate))
             }
-            Err(error) => (Err(error.wire().into()), Handled::Placed),
+            Ok(Inbound::Extension { segment, opcode, payload }) => {
+                let message = (&segment, opcode, payload);
+                self.extension(objects, id, transmitter, message, HeaderCopy::of(ulpdu))
+            }
+            Err(error) => (Err(Self::refusal(objects, id, ulpdu, error).into()), Handled::Placed),
         };
         match placed {
             Ok(()) => Ok(handled),
@@ -228,14 +234,7 @@ impl Receiver {
         segment: &UntaggedSegment,
         read: InboundRead,
     ) -> Result<(), WireError> {
-        if transmitter.inbound_reads() >= self.inbound_reads_max {
-            // RFC 5040 has no code for it; siw sends this one.
-            return Err(WireError::OperationStreamCatastrophic);
-        }
-        let capacity = Some(READ_REQUEST_OCTETS as u32);
-        self.read_requests
-            .accept(segment, READ_REQUEST_OCTETS, capacity)
-            .map_err(|error| error.wire())?;
+        self.take_request(transmitter, segment, READ_REQUEST_OCTETS)?;
         // RDM-5.2.1-6: an empty read's source is not looked at.
         if let (Some(qp), 1..) = (objects.qps.get(id), read.request.octets) {
             let ReadRequest { source_stag, source_offset, octets, .. } = read.request;
@@ -243,10 +242,26 @@ impl Receiver {
             objects
                 .regions
                 .access(qp.pd, source_stag.0, source_offset.0, octets, right)
-                .map_err(AccessError::read_request)?;
+                .map_err(AccessError::request)?;
         }
-        transmitter.respond(read);
+        transmitter.respond(InboundRequest::Read(read));
         Ok(())
+    }
+
+    /// Checks the place of a request of the peer in its queue, and that there is room for one more (RDM-6.1-3,
+    /// EXT-5.2.2-1).
+    fn take_request(
+        &mut self,
+        transmitter: &Transmitter,
+        segment: &UntaggedSegment,
+        octets: usize,
+    ) -> Result<(), WireError> {
+        if transmitter.inbound_reads() >= self.inbound_reads_max {
+            // RFC 5040 has no code for it; siw sends this one.
+            return Err(WireError::OperationStreamCatastrophic);
+        }
+        let place = self.read_requests.accept(segment, octets, Some(octets as u32));
+        place.map(drop).map_err(|error| error.wire())
     }
 
     fn send(
@@ -277,18 +292,8 @@ impl Receiver {
             let pd = qp.pd;
             objects.regions.invalidate_remotely(pd, token)?;
         }
-        let outcome = ReceiveOutcome {
-            status: WcStatus::Success,
-            bytes,
-            invalidated: kind.invalidate(),
-            solicited: kind.is_solicited(),
-            error: None,
-        };
-        let Objects { qps, completed, .. } = objects;
-        if let Some(qp) = qps.get_mut(id) {
-            qp.stats.receives += 1;
-            qp.complete_receiving(outcome, completed);
-        }
+        let arrival = kind.invalidate().map_or(Arrival::Plain, Arrival::Invalidating);
+        complete_receive(objects, id, bytes, arrival, kind.is_solicited());
         Ok(())
     }
 
@@ -304,7 +309,9 @@ impl Receiver {
         let Some(oldest) = transmitter.outstanding.front_mut() else {
             return Err(WireError::OperationUnexpectedOpcode.into());
         };
-        let Response::Read(pending) = &mut oldest.response;
+        let Response::Read(pending) = &mut oldest.response else {
+            return Err(WireError::OperationUnexpectedOpcode.into());
+        };
         let (offset, is_complete) = pending
             .accept(segment, payload.len())
             .map_err(|error| RdmapError::from(error).wire())?;
@@ -355,6 +362,24 @@ impl Receiver {
             qp.complete_done(completed);
         }
         Ok(())
+    }
+}
+
+/// Completes the receive that a message has taken.
+#[inline]
+fn complete_receive(
+    objects: &mut Objects,
+    id: QpId,
+    bytes: u32,
+    arrival: Arrival,
+    solicited: bool,
+) {
+    let status = WcStatus::Success;
+    let outcome = ReceiveOutcome { status, bytes, arrival, solicited, error: None };
+    let Objects { qps, completed, .. } = objects;
+    if let Some(qp) = qps.get_mut(id) {
+        qp.stats.receives += 1;
+        qp.complete_receiving(outcome, completed);
     }
 }
 

@@ -4,18 +4,22 @@ use alloc::boxed::Box;
 use core::{net::SocketAddr, sync::atomic::Ordering};
 
 use bytes::Bytes;
+use offload_engine::time::Instant;
 
-use super::{Ending, Operation, Phase, Stream, receive::Receiver, transmit::Transmitter};
+use super::{
+    Ending, Operation, Phase, Stream, nudge::Nudge, receive::Receiver, transmit::Transmitter,
+};
 use crate::{
     mpa::{
         Decoder,
         startup::{
             Enhanced, FailureAction, Framing, Initiator, Negotiated, PrivateData, ReadLimits,
-            Responder, ResponderConfig, Role, StartupConfig, StartupError,
+            Responder, ResponderConfig, Revision, Role, StartupConfig, StartupError,
         },
     },
     rdmap::Terminate,
     rnic::{
+        cause::ConnectCause,
         config::Config,
         connector::{ConnectionData, Connector, ConnectorState},
         id::{ConnectorId, Key, ListenerId, QpId, StreamId},
@@ -110,6 +114,7 @@ impl Stream {
             may_send: false,
             limits,
             is_established: false,
+            nudge: Nudge::new(negotiated, peer),
         }));
     }
 
@@ -159,6 +164,11 @@ impl Stream {
             }
             None => self.refuse(),
         }
+    }
+
+    /// A Request with enhanced data waits for its Reply.
+    pub(crate) fn is_offer_enhanced(&self) -> bool {
+        matches!(&self.phase, Phase::Offered(offer) if offer.peer().is_some())
     }
 
     /// The consumer accepts.
@@ -214,6 +224,9 @@ impl Stream {
             _ => ConnectError::Aborted,
         };
         let action = error.action();
+        if let Some(id) = self.connector {
+            objects.note_cause(id, ConnectCause::Startup(error.clone()));
+        }
         if let (StartupError::Rejected { private_data, enhanced }, Some(connector)) =
             (error, self.connector.and_then(|id| objects.connectors.get_mut(id)))
         {
@@ -261,6 +274,7 @@ impl Stream {
             may_send: false,
             limits: ReadLimit::default(),
             is_established: false,
+            nudge: Nudge::Never,
         }));
         self.ending = Ending::Fin;
         self.deadline = Some(io.now() + config.terminate_timeout);
@@ -319,10 +333,49 @@ impl Stream {
     /// An initiator as the configuration has it.
     pub(crate) fn initiator(
         config: &Config,
+        revision: Revision,
         limits: ReadLimits,
         private_data: PrivateData,
     ) -> Initiator {
-        let Config { crc, markers, revision, rtr, .. } = *config;
+        let Config { crc, markers, rtr, .. } = *config;
         Initiator::new(StartupConfig { revision, crc, markers, limits, rtr, private_data })
+    }
+}
+
+/// The nudge ([`super::nudge`]).
+impl Stream {
+    /// The first FPDU is with TCP: the time runs.
+    #[inline]
+    pub(super) fn arm_nudge(&mut self, config: &Config, now: Instant) {
+        let Phase::Operating(operation) = &mut self.phase else { return };
+        if operation.nudge == Nudge::Waiting && operation.transmitter.has_sent() {
+            let Operation { nudge, receiver, .. } = &mut **operation;
+            let is_due = !receiver.has_received() && self.ending == Ending::Not;
+            *nudge = if is_due { Nudge::Armed } else { Nudge::Never };
+            if is_due {
+                self.deadline = Some(now + config.nudge_timeout);
+            }
+        }
+    }
+
+    /// The peer has sent something.
+    #[cold]
+    pub(super) fn call_nudge_off(&mut self) {
+        let Phase::Operating(operation) = &mut self.phase else { return };
+        operation.nudge = Nudge::Never;
+        if self.ending == Ending::Not {
+            self.deadline = None;
+        }
+    }
+
+    /// The deadline has passed. Returns whether it was the nudge's.
+    pub(super) fn nudge_peer(&mut self, objects: &mut Objects) -> bool {
+        let Phase::Operating(operation) = &mut self.phase else { return false };
+        let is_due = operation.nudge == Nudge::Armed && self.ending == Ending::Not;
+        if is_due {
+            operation.nudge = Nudge::Never;
+            objects.counters.nudges += u64::from(operation.transmitter.nudge());
+        }
+        is_due
     }
 }

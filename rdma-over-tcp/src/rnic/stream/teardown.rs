@@ -9,9 +9,10 @@ use offload_engine::time::Instant;
 use super::{Ending, Operation, Phase, Stream, failure::Failure};
 use crate::{
     ddp::{QueueNumber, Segment},
-    error::{EndReason, ErrorNumber, Truncation, WireError},
+    error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
     rdmap::{Opcode, ReceivedTerminate, Terminate},
     rnic::{
+        cause::ConnectCause,
         config::Config,
         connector::ConnectorState,
         id::QpId,
@@ -47,6 +48,13 @@ impl Stream {
         self.leave_listener(objects);
         if let Some(id) = self.connector {
             let state = objects.connectors.get(id).map(|connector| connector.state);
+            let is_attempt =
+                !matches!(state, Some(ConnectorState::Connected | ConnectorState::Disconnecting));
+            // Of an attempt whose handshake is not done TCP's error says it.
+            if is_attempt && self.is_established {
+                let cause = reason.map_or(ConnectCause::Closed, ConnectCause::Ended);
+                objects.note_cause(id, cause);
+            }
             match state {
                 // Unsent requests are Flushed; the disconnect itself is done.
                 Some(ConnectorState::Disconnecting) if outcome == Err(ConnectError::Aborted) => {
@@ -149,7 +157,7 @@ impl Stream {
         received: Option<&ReceivedTerminate>,
     ) {
         let terminate = received.map(ReceivedTerminate::meant);
-        let reason = terminate.map(|terminate| EndReason::Error(terminate.number));
+        let reason = terminate.map(|terminate| EndReason::Terminated(terminate.number));
         if let (Some(id), Phase::Operating(operation)) = (self.qp, &mut self.phase) {
             if let Some(qp) = objects.qps.get_mut(id) {
                 qp.stats.terminates_in += 1;
@@ -213,20 +221,38 @@ impl Stream {
 
     /// The connection is gone without a Terminate.
     pub(crate) fn lost(&mut self, objects: &mut Objects, error: ConnectError) {
-        self.end_connector(objects, Err(error), Some(WireError::MpaConnectionLost.into()));
+        self.lost_by(objects, error, EndReason::Lost(error.into()));
+    }
+
+    /// The same, for this reason.
+    pub(crate) fn lost_by(&mut self, objects: &mut Objects, error: ConnectError, by: EndReason) {
+        self.end_connector(objects, Err(error), Some(by));
         self.phase = Phase::Ended;
         self.deadline = None;
     }
 
     /// The deadline has passed.
-    pub(crate) fn expire(&mut self, objects: &mut Objects) {
+    pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config) {
         self.deadline = None;
+        if self.nudge_peer(objects) {
+            return;
+        }
         if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {
-            // The consumer has not answered.
+            objects.note_cause(id, ConnectCause::NotAnswered(config.accept_timeout));
             objects.connection_failed(id, ConnectError::TimedOut);
             return self.refuse();
         }
-        let reason = Some(WireError::MpaConnectionLost.into());
+        let cause = match &self.phase {
+            Phase::AwaitReply(_) => Some(ConnectCause::NoReply(config.reply_timeout)),
+            Phase::Operating(operation) if !operation.is_established => {
+                Some(ConnectCause::NoFirstMessage(config.accept_timeout))
+            }
+            _ => None,
+        };
+        if let (Some(id), Some(cause)) = (self.connector, cause) {
+            objects.note_cause(id, cause);
+        }
+        let reason = Some(EndReason::Lost(Loss::NoAnswer));
         self.end_connector(objects, Err(ConnectError::TimedOut), reason);
         self.abort();
         self.ending = Ending::Abort;
@@ -255,7 +281,7 @@ fn blame(objects: &mut Objects, id: QpId, operation: &Operation, terminate: &Ter
             request.error = Some(terminate.number);
         })
     };
-    let is_read = |request: &WorkRequest| matches!(request.kind, Kind::Read { .. });
+    let is_read = |request: &WorkRequest| request.kind.awaits_response();
     // No match: the request has completed already, and there is nothing to fail.
     match terminate.segment() {
         Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
@@ -268,9 +294,12 @@ fn blame(objects: &mut Objects, id: QpId, operation: &Operation, terminate: &Ter
             let msn = segment.msn.0;
             find(&|request| is_read(request) && request.msn == msn).or_else(|| find(&is_read))
         }
+        // It is about a response.
+        Some(Segment::Untagged(segment)) if segment.queue == QueueNumber::ATOMIC_RESPONSE => None,
         Some(Segment::Untagged(segment)) => {
             let msn = segment.msn.0;
-            find(&|request| matches!(request.kind, Kind::Send { .. }) && request.msn == msn)
+            let is_send = |kind: &Kind| matches!(kind, Kind::Send { .. } | Kind::Immediate { .. });
+            find(&|request| is_send(&request.kind) && request.msn == msn)
         }
         None if (terminate.number.layer, terminate.number.etype) == (0, 1) => find(&is_read),
         None => find(&|_| true),

@@ -12,12 +12,14 @@
 //! A send or write of up to [`COPY_ASIDE_MAX`] bytes is copied when its turn comes and done once TCP has
 //! all of it, so that its completion never waits for a delayed acknowledgement. Larger ones are read
 //! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside. Of them
-//! too, pieces of up to [`COPIED_PIECE_MAX`] bytes are copied: one more slice of a gathered write costs more.
+//! too, pieces of up to `COPIED_PIECE_MAX` bytes are copied: one more slice of a gathered write costs more.
 //!
 //! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights: the peer may write the
 //! memory at any time, a CRC must fit what leaves, and nothing leaves after the rights are gone. No more of them is in
 //! flight than the path holds ([`Transport::path_octets`]), so that the copies stay in the cache from which the kernel
 //! copies them again: with more in flight a Read of 1 MiB takes a third longer.
+
+mod fpdus;
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -25,16 +27,18 @@ use offload_engine::memory::{Piece, Span};
 
 use super::{
     failure::Failure,
-    inbound_read::InboundRead,
-    sizes::{self, Limits, ulpdu_max},
+    inbound_read::{InboundRead, InboundRequest},
+    sizes::{Limits, ulpdu_max},
 };
 use crate::{
     ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
     error::WireError,
     mpa::{Encoder, GatherList, Slab, startup::RtrKind},
     rdmap::{
-        PendingRead, ReadRequest, Segmenter, SendKind, Terminate, read_request_header,
-        read_response_header, rtr_header, send_header, terminate_header, write_header,
+        AtomicRequest, AtomicResponse, IMMEDIATE_OCTETS, PendingRead, ReadRequest, Segmenter,
+        SendKind, Terminate, atomic_request_header, atomic_response_header, immediate_header,
+        read_request_header, read_response_header, rtr_header, send_header, terminate_header,
+        write_header,
     },
     rnic::{
         config::FpduSize,
@@ -51,9 +55,6 @@ use crate::{
 
 /// Bytes of a message up to which it is copied aside.
 pub const COPY_ASIDE_MAX: u32 = 16 * 1024;
-
-/// Bytes of a piece of lent payload up to which it is copied after all.
-const COPIED_PIECE_MAX: usize = 2048;
 
 /// Pieces of memory that a message may have to go straight behind its header; one of more takes the longer way.
 const PIECES_MAX: usize = 4;
@@ -116,11 +117,14 @@ enum Source {
     Write { stag: Stag, offset: TaggedOffset },
     Read { msn: Msn, request: ReadRequest },
     Response(InboundRead),
+    Atomic { msn: Msn, request: AtomicRequest },
+    AtomicResponse { msn: Msn, response: AtomicResponse },
+    Immediate { msn: Msn, data: [u8; IMMEDIATE_OCTETS], solicited: bool },
 }
 
 impl Source {
     const fn is_request(&self) -> bool {
-        !matches!(self, Self::Response(_))
+        !matches!(self, Self::Response(_) | Self::AtomicResponse { .. })
     }
 
     const fn header_octets(&self) -> usize {
@@ -128,6 +132,9 @@ impl Source {
             Self::Send { .. } => UNTAGGED_OCTETS,
             Self::Write { .. } | Self::Response(_) => TAGGED_OCTETS,
             Self::Read { .. } => UNTAGGED_OCTETS + crate::rdmap::READ_REQUEST_OCTETS,
+            Self::Atomic { .. } => UNTAGGED_OCTETS + crate::rdmap::ATOMIC_REQUEST_OCTETS,
+            Self::AtomicResponse { .. } => UNTAGGED_OCTETS + crate::rdmap::ATOMIC_RESPONSE_OCTETS,
+            Self::Immediate { .. } => UNTAGGED_OCTETS + IMMEDIATE_OCTETS,
         }
     }
 
@@ -140,6 +147,9 @@ impl Source {
             Self::Response(InboundRead { request, .. }) => {
                 read_response_header(last, request.sink_stag, at(request.sink_offset))
             }
+            Self::Atomic { msn, request } => atomic_request_header(msn, &request),
+            Self::AtomicResponse { msn, response } => atomic_response_header(msn, &response),
+            Self::Immediate { msn, data, solicited } => immediate_header(solicited, msn, data),
         }
     }
 }
@@ -156,6 +166,8 @@ pub(super) struct Outstanding {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Response {
     Read(PendingRead),
+    /// Of the atomic with this identifier.
+    Atomic(u32),
 }
 
 /// The sending half of a stream in full operation.
@@ -166,18 +178,22 @@ pub(super) struct Transmitter {
     size: FpduSize,
     slab: Slab,
     send_msn: Msn,
+    /// Of Reads and atomics.
     read_msn: Msn,
+    atomic_response_msn: Msn,
     message: Option<Message>,
     /// Payload of the message that is not cut yet.
     payload: VecDeque<Span>,
     /// Payload of one FPDU.
     cut: Vec<Span>,
-    /// Reads of the peer that wait for their response, oldest first.
-    responses: VecDeque<InboundRead>,
+    /// Reads and atomics of the peer that wait for their response, oldest first.
+    responses: VecDeque<InboundRequest>,
     /// Own requests that await their response, oldest first.
     pub(super) outstanding: VecDeque<Outstanding>,
+    /// To be sent before the next message: the RTR, or a nudge.
     rtr: Option<RtrKind>,
     terminate: Option<Terminate>,
+    has_sent: bool,
     /// The last message was a response: the next one is a request, if there is one.
     was_response: bool,
     /// The region of the last request: most likely the next one's.
@@ -189,7 +205,7 @@ pub(super) struct Transmitter {
 /// Result of [`Transmitter::pump`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pumped {
-    /// Nothing can be sent: the queue is empty, or waits for a Read.
+    /// Nothing can be sent: the queue is empty, or waits for a Read or an atomic.
     Drained,
     /// The transport has no more room.
     Full,
@@ -204,6 +220,7 @@ impl Transmitter {
             slab: Slab::new(),
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
+            atomic_response_msn: Msn::FIRST,
             message: None,
             payload: VecDeque::new(),
             cut: Vec::new(),
@@ -211,18 +228,19 @@ impl Transmitter {
             outstanding: VecDeque::new(),
             rtr,
             terminate: None,
+            has_sent: false,
             was_response: false,
             source_region: None,
             response_region: None,
         }
     }
 
-    /// A Read Request of the peer was delivered; its response takes its turn.
-    pub(super) fn respond(&mut self, read: InboundRead) {
-        self.responses.push_back(read);
+    /// A request of the peer was delivered; its response takes its turn.
+    pub(super) fn respond(&mut self, request: InboundRequest) {
+        self.responses.push_back(request);
     }
 
-    /// Reads of the peer that are being served.
+    /// Reads and atomics of the peer that are being served.
     pub(super) fn inbound_reads(&self) -> usize {
         self.responses.len() + usize::from(self.is_cutting_response())
     }
@@ -231,6 +249,7 @@ impl Transmitter {
     pub(super) fn is_in_response(&self) -> bool {
         self.outstanding.front().is_some_and(|oldest| match &oldest.response {
             Response::Read(pending) => pending.is_in_message(),
+            Response::Atomic(_) => false,
         })
     }
 
@@ -254,12 +273,27 @@ impl Transmitter {
         self.rtr.is_some()
     }
 
+    /// An FPDU has been sent.
+    pub(super) const fn has_sent(&self) -> bool {
+        self.has_sent
+    }
+
+    /// Sends a zero-length Write, which the peer does not notice. Does nothing within a message: the rest of it is as
+    /// good. Returns whether it did.
+    pub(super) const fn nudge(&mut self) -> bool {
+        let is_between = self.message.is_none() && self.rtr.is_none();
+        if is_between {
+            self.rtr = Some(RtrKind::Write);
+        }
+        is_between
+    }
+
     /// A message of the consumer is being cut.
     pub(super) fn is_cutting_request(&self) -> bool {
         self.message.as_ref().is_some_and(|message| message.source.is_request())
     }
 
-    /// A Read Response is being cut.
+    /// A response is being cut.
     fn is_cutting_response(&self) -> bool {
         self.message.as_ref().is_some_and(|message| !message.source.is_request())
     }
@@ -386,6 +420,10 @@ impl Transmitter {
                     )?;
                     qp.stats.read_responses += u64::from(cut.last);
                 }
+                Source::AtomicResponse { .. } => {
+                    self.push_header(train, &header);
+                    qp.stats.atomic_responses += 1;
+                }
                 _ => {
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
                     self.push_cut(train, &header, is_copied);
@@ -415,10 +453,20 @@ impl Transmitter {
                 return Ok(started);
             }
         }
-        let Some(read) = self.responses.pop_front() else { return Ok(Started::Nothing) };
+        let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
         self.was_response = true;
-        let segmenter = Segmenter::new(read.request.octets);
-        self.message = Some(Message { source: Source::Response(read), segmenter, is_copied: true });
+        let (source, octets) = match request {
+            InboundRequest::Read(read) => (Source::Response(read), read.request.octets),
+            // EXT-5.4-1: carried out now, behind the response before.
+            InboundRequest::Atomic(atomic) => {
+                let response = atomic.execute(qp.pd, regions, &mut self.response_region)?;
+                let msn = self.atomic_response_msn;
+                self.atomic_response_msn = msn.next();
+                (Source::AtomicResponse { msn, response }, 0)
+            }
+        };
+        let segmenter = Segmenter::new(octets);
+        self.message = Some(Message { source, segmenter, is_copied: true });
         Ok(Started::Begun)
     }
 
@@ -469,7 +517,7 @@ impl Transmitter {
                     qp.stats.writes += 1;
                     source
                 }
-                Kind::Read { .. } if self.outstanding.len() >= read_limit => {
+                Kind::Read { .. } | Kind::Atomic { .. } if self.outstanding.len() >= read_limit => {
                     return Ok(Started::Nothing);
                 }
                 Kind::Read { from, .. } => {
@@ -484,8 +532,24 @@ impl Transmitter {
                     qp.stats.reads += 1;
                     Source::Read { msn: self.read_msn, request: request_header }
                 }
+                Kind::Atomic { target: Remote { stag, offset }, .. } => {
+                    let (stag, offset, msn) = (*stag, *offset, self.read_msn);
+                    request.msn = msn.0;
+                    let Some(operation) = qp.sends.take_operands() else {
+                        unreachable!("each atomic has operands")
+                    };
+                    qp.stats.atomics += 1;
+                    let request = AtomicRequest { operation, identifier: msn.0, stag, offset };
+                    Source::Atomic { msn, request }
+                }
+                Kind::Immediate { data } => {
+                    let (msn, data) = (self.send_msn, *data);
+                    request.msn = msn.0;
+                    qp.stats.immediates += 1;
+                    Source::Immediate { msn, data, solicited }
+                }
             };
-            let is_read = matches!(source, Source::Read { .. });
+            let is_read = matches!(source, Source::Read { .. } | Source::Atomic { .. });
             let octets = if is_read { 0 } else { length };
             let is_copied = octets <= COPY_ASIDE_MAX || is_captured;
             let is_whole = is_copied && self.fits(limits, train, &source, octets);
@@ -540,8 +604,15 @@ impl Transmitter {
                     self.outstanding.push_back(Outstanding { serial: Some(serial), response });
                     self.read_msn = self.read_msn.next();
                 }
-                Source::Send { .. } => self.send_msn = self.send_msn.next(),
-                Source::Write { .. } | Source::Response(_) => {}
+                Source::Send { .. } | Source::Immediate { .. } => {
+                    self.send_msn = self.send_msn.next();
+                }
+                Source::Atomic { request, .. } => {
+                    let response = Response::Atomic(request.identifier);
+                    self.outstanding.push_back(Outstanding { serial: Some(serial), response });
+                    self.read_msn = self.read_msn.next();
+                }
+                Source::Write { .. } | Source::Response(_) | Source::AtomicResponse { .. } => {}
             }
             if pushed {
                 qp.sends.advance(sent(is_read, true));
@@ -551,100 +622,6 @@ impl Transmitter {
             self.message = Some(Message { source, segmenter, is_copied });
             return Ok(Started::Begun);
         }
-    }
-
-    /// Returns whether all of a message of so many octets goes into one FPDU of the list as it is.
-    fn fits(
-        &self,
-        limits: Limits,
-        train: &Train<impl GatherList>,
-        source: &Source,
-        octets: u32,
-    ) -> bool {
-        let message = (source.header_octets(), octets as usize);
-        sizes::fits(self.size, self.markers, limits, train.octets, message)
-    }
-
-    /// Adds an FPDU without payload.
-    fn push_header(&mut self, train: &mut Train<impl GatherList<Payload = Span>>, header: &[u8]) {
-        let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, &mut train.list);
-        train.octets += fpdu.finish();
-        train.fpdus += 1;
-    }
-
-    /// Adds a message of one FPDU, whose payload is copied.
-    fn push_whole(
-        &mut self,
-        train: &mut Train<impl GatherList<Payload = Span>>,
-        source: &Source,
-        payload: &[Piece<'_>],
-    ) {
-        let octets = payload.iter().map(Piece::len).sum();
-        let header = source.header(0, true);
-        let Self { encoder, slab, .. } = self;
-        let mut fpdu = encoder.begin(&header, octets, octets, slab, &mut train.list);
-        payload.iter().for_each(|piece| fpdu.copy_from(*piece));
-        train.octets += fpdu.finish();
-        train.fpdus += 1;
-    }
-
-    /// Adds an FPDU of a Read Response: `octets` from `offset` of its source on. The rights are checked again for each:
-    /// they may have been revoked since the request came.
-    fn push_response(
-        &mut self,
-        qp: &Qp,
-        regions: &Regions,
-        read: InboundRead,
-        header: &[u8],
-        (offset, octets): (u32, u32),
-        train: &mut Train<impl GatherList<Payload = Span>>,
-    ) -> Result<(), Failure> {
-        if octets == 0 {
-            self.push_header(train, header);
-            return Ok(());
-        }
-        let ReadRequest { source_stag, source_offset, .. } = read.request;
-        // The request was checked as a whole: the sum does not wrap.
-        let address = source_offset.0.wrapping_add(u64::from(offset));
-        let region = &mut self.response_region;
-        let granted = regions
-            .access_again(region, qp.pd, source_stag.0, address, octets, Access::REMOTE_READ)
-            .map_err(|error| read.failed(error.read_request(), offset))?;
-        let Self { encoder, slab, .. } = self;
-        let octets = octets as usize;
-        let mut fpdu = encoder.begin(header, octets, octets, slab, &mut train.list);
-        fpdu.copy_from(granted.piece());
-        train.octets += fpdu.finish();
-        train.fpdus += 1;
-        Ok(())
-    }
-
-    /// Adds an FPDU of `header` and the payload cut.
-    fn push_cut(
-        &mut self,
-        train: &mut Train<impl GatherList<Payload = Span>>,
-        header: &[u8],
-        is_copied: bool,
-    ) {
-        let Self { encoder, slab, cut, .. } = self;
-        let copies = |span: &Span| is_copied || span.len() <= COPIED_PIECE_MAX;
-        let octets = cut.iter().map(Span::len).sum();
-        let copied_octets = cut.iter().filter(|span| copies(span)).map(Span::len).sum();
-        let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut train.list);
-        for span in cut.drain(..) {
-            match copies(&span) {
-                true => fpdu.copy_from(span.piece()),
-                false => fpdu.lend(span),
-            }
-        }
-        train.octets += fpdu.finish();
-        train.fpdus += 1;
-    }
-
-    /// Hands a list to the transport.
-    fn post<T: Transport>(&mut self, io: &mut T, serial: u64, mut train: Train<T::List>) {
-        self.slab.flush(&mut train.list);
-        io.send(serial, train.list);
     }
 }
 

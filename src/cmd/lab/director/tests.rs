@@ -13,7 +13,8 @@ fn plan(address: &str) -> NodePlan {
     let line = ["test", "--seed", "1", "--bridge", "br0", "--addr", address];
     NodePlan {
         setup: Command::try_parse_from(line).unwrap().node.resolve().unwrap(),
-        cable: "cable".into(),
+        transport: Transport::Tap,
+        cable: Some("cable".into()),
         target: "10.77.0.2".parse().unwrap(),
         port: 7174,
         file: "/proc/self/exe".into(),

@@ -15,6 +15,7 @@ use offload_engine::{
 
 use super::*;
 use crate::{
+    adapter::Transport,
     cmd::lab::director::{Act, Director},
     environment,
     net::{NamespaceOf, VethEnd},
@@ -36,7 +37,8 @@ fn plan(address: &str, vnet: &str, mtu: &str) -> NodePlan {
         ["test", "--seed", "1", "--bridge", "br0", "--addr", address, "--vnet", vnet, "--mtu", mtu];
     NodePlan {
         setup: Command::try_parse_from(line).unwrap().node.resolve().unwrap(),
-        cable: "cable0".into(),
+        transport: Transport::Tap,
+        cable: Some("cable0".into()),
         target: "10.77.0.2".parse().unwrap(),
         port: 7174,
         file: "/proc/self/exe".into(),
@@ -73,9 +75,9 @@ fn receive(link: &mut dyn Link) -> Vec<u8> {
 }
 
 fn node(side: Side, orders: PipeReader, reports: PipeWriter) {
-    let mut session = Session::open(side, BufReader::new(orders), reports).unwrap();
+    let mut session = Session::open(side, false, BufReader::new(orders), reports).unwrap();
     let OpenLinks { mut links, vnet_header } = session.open_links().unwrap();
-    session.linked(vnet_header).unwrap();
+    session.linked(Some(vnet_header)).unwrap();
     let _orders = session.listening().unwrap();
     let ended = match side {
         Side::A => {

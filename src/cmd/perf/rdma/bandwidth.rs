@@ -60,6 +60,7 @@ pub(super) fn run(
                 (Message::End { messages, receives, slots }, _, Half::Running) => {
                     receiver = Half::Ending(receives);
                     peer_messages = messages;
+                    session.added += messages;
                     filled = slots;
                 }
                 (Message::Ended, Half::Ending(_), _) => sender = Half::Done,

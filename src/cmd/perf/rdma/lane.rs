@@ -24,8 +24,10 @@ const GRANTS: u32 = 4;
 /// How deep the queues of a lane are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Depths {
-    /// Requests for data.
+    /// Messages under way.
     pub(super) requests: u32,
+    /// Requests of each.
+    posts: u32,
     /// Receives posted.
     pub(super) receives: u32,
     /// Receives that a grant covers.
@@ -35,20 +37,23 @@ pub(super) struct Depths {
 impl Depths {
     /// As the parameters ask for.
     pub(super) fn new(parameters: &Parameters) -> Self {
+        let posts = if parameters.kind == Kind::WriteImmBw { 2 } else { 1 };
         let requests = match parameters.kind.is_bandwidth() {
-            true => parameters.depth.min(RECEIVES_MAX - SPARE_REQUESTS),
+            true => parameters.depth.min((RECEIVES_MAX - SPARE_REQUESTS) / posts),
             false => LATENCY_REQUESTS,
         };
         let receives = match parameters.kind {
-            Kind::SendBw | Kind::SendLat => (2 * requests).clamp(SEND_RECEIVES_MIN, RECEIVES_MAX),
+            Kind::SendBw | Kind::SendLat | Kind::WriteImmBw => {
+                (2 * requests).clamp(SEND_RECEIVES_MIN, RECEIVES_MAX)
+            }
             _ => MARKER_RECEIVES,
         };
-        Self { requests, receives, grant: receives / GRANTS }
+        Self { requests, posts, receives, grant: receives / GRANTS }
     }
 
     /// Completions that one lane can have waiting.
     pub(super) const fn completions(&self) -> u32 {
-        self.requests + self.receives + SPARE_REQUESTS
+        self.requests * self.posts + self.receives + SPARE_REQUESTS
     }
 }
 
@@ -65,6 +70,8 @@ pub(super) struct Lane {
     pub(super) room: u32,
     /// Data requests that were posted, in all phases.
     pub(super) posted: u64,
+    /// Messages that have come, in all phases.
+    pub(super) received: u64,
     /// Sends that the peer has receives for.
     pub(super) credit: u32,
     /// The peer's grants that are in `credit`, modulo 256.
@@ -93,7 +100,7 @@ impl Lane {
     ) -> Result<Self, Failure> {
         let limits = QpLimits {
             receive_queue_depth: depths.receives,
-            initiator_queue_depth: depths.requests + SPARE_REQUESTS,
+            initiator_queue_depth: depths.requests * depths.posts + SPARE_REQUESTS,
             ..QpLimits::default()
         };
         let qp = checked("create a QP", pd.create_qp(cq, cq, context, limits))?;
@@ -104,6 +111,7 @@ impl Lane {
             connector: None,
             room: depths.requests,
             posted: 0,
+            received: 0,
             credit: depths.receives,
             grants_seen: 0,
             grants_given: 0,

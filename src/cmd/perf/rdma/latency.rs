@@ -3,7 +3,7 @@
 //! *write-lat*, as perftest's ib_write_lat: each end writes into the other's memory and waits for the last
 //! byte of its own to change, which the adapter stores last; between two looks it polls the completion
 //! queue, so that with manual progress the engine runs. *send-lat*: the same by Send and Receive.
-//! *read-lat*: one read after the other; the server does nothing.
+//! *read-lat*, *atomic-lat*: one after the other; the server does nothing.
 
 use std::time::Instant;
 
@@ -93,7 +93,7 @@ pub(super) fn ping(
     phase: &mut Phase<'_, '_, '_>,
     turn: &mut Turn,
 ) -> Result<u64, Failure> {
-    let is_read = session.parameters.kind == Kind::ReadLat;
+    let is_whole = matches!(session.parameters.kind, Kind::ReadLat | Kind::AtomicLat);
     let mut messages = 0;
     let mut before = Instant::now();
     while !phase.budget.is_over() {
@@ -110,7 +110,7 @@ pub(super) fn ping(
         }
         let now = Instant::now();
         let nanos = (now - before).as_nanos() as u64;
-        phase.histogram.record(if is_read { nanos } else { nanos / 2 });
+        phase.histogram.record(if is_whole { nanos } else { nanos / 2 });
         before = now;
         messages += 1;
         // The clock may have ended it while the answer was waited for.
@@ -137,12 +137,13 @@ pub(super) fn pong(
         let awaited = match session.parameters.kind {
             Kind::WriteLat => Awaited::Byte(expected.0),
             Kind::SendLat => Awaited::Receives(receives + 1),
-            // Reads are none of the server's business.
+            // Reads and atomics are none of the server's business.
             _ => Awaited::Requests(u64::MAX),
         };
         if !session.await_turn(phase, awaited)? {
             return match session.dialogue.next() {
                 Some(Message::End { messages, .. }) => {
+                    session.added += messages;
                     session.dialogue.say(&Message::Ended)?;
                     Ok(messages)
                 }

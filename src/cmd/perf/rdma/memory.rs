@@ -9,6 +9,10 @@
 //!
 //! The source holds a pattern that differs at each offset and is never changed by a bandwidth phase; as
 //! a message goes from slot n to slot n, the sink holds the same pattern afterwards, and that is compared.
+//!
+//! Atomics add to the first word of the sink, and their outcomes go to slots of the source.
+
+use std::sync::atomic::Ordering;
 
 use rdma_over_tcp::ndk::{Adapter, Mr, MrFlags, PAGE_SIZE, Pd, RegisteredBuffer, Sge};
 
@@ -152,8 +156,10 @@ impl Region {
         parameters: &Parameters,
     ) -> Result<Self, Failure> {
         let layout = Layout::new(parameters);
-        let rights =
-            MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
+        let rights = MrFlags::ALLOW_LOCAL_WRITE
+            | MrFlags::ALLOW_REMOTE_READ
+            | MrFlags::ALLOW_REMOTE_WRITE
+            | MrFlags::ALLOW_REMOTE_ATOMIC;
         let length = layout.length as usize;
         let buffer = checked("allocate", adapter.allocate(length))?;
         let mut region = Self { buffer, mrs: Vec::new(), tokens: Vec::new(), layout };
@@ -191,6 +197,12 @@ impl Region {
     /// How often the peer has granted receives on this connection, modulo 256.
     pub(super) fn grants(&self, connection: usize) -> u8 {
         self.buffer.load_last(self.layout.grant_at(connection) as usize)
+    }
+
+    /// The word at `offset`: one that the peer adds to, or that it has found.
+    pub(super) fn word(&self, offset: u64) -> u64 {
+        let word = self.buffer.word(offset as usize);
+        word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Makes the memory ready for messages of a new size.

@@ -16,7 +16,7 @@ mod session;
 
 use self::node::PerfNode;
 use super::{Plan, report::Reporter};
-use crate::{failure::Failure, options::NodeSetup, report::Console};
+use crate::{adapter::AdapterSetup, failure::Failure, report::Console};
 
 /// Runs one end.
 ///
@@ -24,7 +24,7 @@ use crate::{failure::Failure, options::NodeSetup, report::Console};
 /// As the command.
 pub(super) fn run(
     plan: &Plan,
-    setup: &NodeSetup,
+    setup: &AdapterSetup,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {

@@ -2,26 +2,26 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     thread::{park_timeout, yield_now},
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, bounded};
 use flue_node::OpenLinks;
-use host_stack::node::{Node, Progress, WaitError};
+use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, AdapterCore, Connector, Listener, NtStatus, Qp, ReadLimit,
-    blocking::{Begun, CallError, Ended, Wait, call, turn_away},
+    Adapter, AdapterConfig, Connector, Driver, FpduSize, Listener, NtStatus, Qp, ReadLimit,
+    blocking::{Begun, CallError, Ended, Wait, call, call_on, turn_away},
 };
 
 use crate::{
+    adapter::{AdapterSetup, OpenAdapter, linger},
     cmd::perf::{
         Plan, Waiting, message::Opening, phase::ANSWER_LIMIT, queues::Relays, report::Reporter,
     },
     control::server::{self, Control},
     failure::Failure,
-    node::linger,
-    options::NodeSetup,
     waker::Waker,
 };
 
@@ -55,31 +55,58 @@ pub(super) struct Came {
 /// A node with an adapter for each of its queues.
 pub(super) struct PerfNode {
     // Before the nodes, whose last handles relays shall not have.
-    _relays: Relays,
+    _relays: Option<Relays>,
     _control: Option<Control>,
-    nodes: Vec<Node<AdapterCore>>,
+    drivers: Vec<Arc<dyn Driver>>,
     pub(super) adapters: Vec<Adapter>,
     pub(super) waiting: Waiting,
-    waker: Waker<AdapterCore>,
+    is_manual: bool,
+    waker: Waker,
 }
 
 impl PerfNode {
     /// Opens TAP and adapters.
     pub(super) fn open(
         plan: &Plan,
-        setup: &NodeSetup,
+        setup: &AdapterSetup,
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
-        let OpenLinks { links, vnet_header } = setup.node.open_links()?;
-        let opened = setup.node.start_ndk(links, AdapterConfig::default())?;
-        reporter.link(vnet_header, &setup.node);
-        let (nodes, adapters): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-        let control = server::serve(&nodes[0], setup)?;
+        // The peer is a flue perf of the same kind: it can, too.
+        let rfc7306 = plan.kind.is_extension();
+        let config = plan.mpa.configure(AdapterConfig { rfc7306, ..AdapterConfig::default() });
+        let mut is_manual = false;
+        let (drivers, adapters, relays, control) = match setup {
+            AdapterSetup::Kernel(setup) => {
+                // It needs no FPDUs that begin with segments either.
+                let config = AdapterConfig { fpdu_size: FpduSize::Max, ..config };
+                let OpenAdapter { driver, adapter, control } = setup.open(config)?;
+                (vec![driver], vec![adapter], None, control)
+            }
+            AdapterSetup::Tap(setup) => {
+                let OpenLinks { links, vnet_header } = setup.node.open_links()?;
+                let opened = setup.node.start_ndk(links, config)?;
+                reporter.link(vnet_header, &setup.node);
+                let (nodes, adapters): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+                let control = server::serve(&nodes[0], setup)?;
+                let relays = Relays::start(&nodes)?;
+                is_manual = setup.node.progress == Progress::Manual;
+                let of = |node| -> Arc<dyn Driver> { Arc::new(node) };
+                (nodes.into_iter().map(of).collect(), adapters, Some(relays), control)
+            }
+        };
         let waker = Waker::new();
-        waker.set(Some(nodes[0].clone()));
+        let woken = drivers[0].clone();
+        waker.set(move || woken.wake());
         waker.catch_signals()?;
-        let _relays = Relays::start(&nodes)?;
-        Ok(Self { _relays, _control: control, nodes, adapters, waiting: plan.waiting, waker })
+        Ok(Self {
+            _relays: relays,
+            _control: control,
+            drivers,
+            adapters,
+            waiting: plan.waiting,
+            is_manual,
+            waker,
+        })
     }
 
     /// Waits for what `look` finds, or a signal; `None`: the time is over.
@@ -88,8 +115,8 @@ impl PerfNode {
         limit: Option<Duration>,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Failure> {
-        let [node] = &self.nodes[..] else { return self.wait_for_any(limit, look) };
-        let waited = node.wait_until(limit, || match self.waker.interrupted() {
+        let [driver] = &self.drivers[..] else { return self.wait_for_any(limit, look) };
+        let waited = driver.wait_until(limit, || match self.waker.interrupted() {
             Ok(()) => look().map(Ok),
             Err(interrupted) => Some(Err(interrupted)),
         });
@@ -113,9 +140,9 @@ impl PerfNode {
             if let Some(found) = look() {
                 return Ok(Some(found));
             }
-            for node in &self.nodes {
+            for driver in &self.drivers {
                 // Runs the loop, with manual progress; and says whether there still is a link.
-                match node.wait(Some(Duration::ZERO), |_, _, _| None::<()>) {
+                match driver.wait_while(Some(Duration::ZERO), &mut || false) {
                     Ok(()) | Err(WaitError::TimedOut) => {}
                     Err(error) => return Err(Failure::work(error.to_string())),
                 }
@@ -124,9 +151,9 @@ impl PerfNode {
             if left.is_zero() {
                 return Ok(look());
             }
-            match self.nodes[0].progress() {
-                Progress::Manual => self.idle(&mut looks),
-                Progress::Automatic => park_timeout(left.min(WAIT_MAX)),
+            match self.is_manual {
+                true => self.idle(&mut looks),
+                false => park_timeout(left.min(WAIT_MAX)),
             }
         }
     }
@@ -155,12 +182,12 @@ impl PerfNode {
     ) -> Result<(Connector, usize), Failure> {
         let connector = checked("create a connector", self.adapters[queue].create_connector())?;
         let (waiter, name) = (&mut &*self, format!("connect to {remote}"));
-        let connected = call(waiter, &name, |done| {
+        let connected = call_on(waiter, &connector, &name, |done| {
             connector.connect(qp, None, remote, READ_LIMIT, &opening.encode(), done)
         })
         .and_then(|()| {
             let peer_queue = queue_of(&connector)?;
-            call(waiter, "complete the connection", |done| {
+            call_on(waiter, &connector, "complete the connection", |done| {
                 connector.complete_connect(Some(ended.event()), done)
             })?;
             Ok(peer_queue)
@@ -206,28 +233,29 @@ impl PerfNode {
 
     /// Whether MPA has agreed on CRCs, of any connection there is.
     pub(super) fn crc(&self) -> Option<bool> {
-        self.nodes.iter().find_map(|node| {
-            node.with(|core, _, _| {
-                core.histories().find_map(|history| Some(history.negotiated?.framing.crc))
-            })
-        })
+        let mut crc = None;
+        for driver in &self.drivers {
+            driver.histories(&mut |history| {
+                crc = crc.or_else(|| Some(history.negotiated?.framing.crc));
+            });
+        }
+        crc
     }
 
     /// TCP segments that each queue's engine has received so far.
     pub(super) fn segments(&self) -> Vec<u64> {
-        let of = |node: &Node<_>| node.with_engine(|engine, _| engine.stats().rx_segments);
-        self.nodes.iter().map(of).collect()
+        self.drivers.iter().filter_map(|driver| driver.segments_received()).collect()
     }
 
     /// Stays until the peer's FINs are acknowledged, so that its end is clean too.
     pub(super) fn linger(&self) {
-        self.nodes.iter().for_each(linger);
+        self.drivers.iter().for_each(|driver| linger(&**driver));
     }
 }
 
 impl Drop for PerfNode {
     fn drop(&mut self) {
-        self.waker.set(None);
+        self.waker.clear();
     }
 }
 

@@ -201,19 +201,23 @@ impl<'n> Dialogue<'n> {
 fn failed(result: &NdkResultEx, ended: &Ended) -> Failure {
     match (result.status, ended.reason()) {
         (NtStatus::CANCELLED, reason) => cut_off(reason.unwrap_or(0)),
-        (status, _) => {
-            let what = format!("{:?} (code {:#06x})", result.operation, result.provider_error_code);
-            refused(&what, status)
+        (status, reason) => {
+            let Failure { message, .. } = refused(&format!("{:?}", result.operation), status);
+            match (reason, result.error()) {
+                // Says who has found it too.
+                (Some(reason @ 1..), _) => {
+                    Failure::work(format!("{message}: {}", DisconnectReason(reason)))
+                }
+                (_, Some(error)) => Failure::work(format!("{message}: {error}")),
+                (_, None) => Failure::work(message),
+            }
         }
     }
 }
 
 fn cut_off(reason: u32) -> Failure {
-    let why = match reason {
-        0 => String::new(),
-        code => format!(": {}", DisconnectReason(code)),
-    };
-    Failure::work(format!("the peer has ended the connection in the middle{why}"))
+    let why = DisconnectReason(reason);
+    Failure::work(format!("the connection has ended in the middle: {why}"))
 }
 
 /// What the completions of a lane carry.
@@ -269,6 +273,8 @@ pub(super) struct Session<'n> {
     pub(super) completed: u64,
     /// Receives completed on lanes.
     pub(super) received: u64,
+    /// What the peer has added to our word since it was zero.
+    pub(super) added: u64,
     /// Slots of the sink, from the first on, that the last phase has filled.
     pub(super) to_verify: u64,
     /// Times in a row that nothing was there.
@@ -324,6 +330,7 @@ impl<'n> Session<'n> {
             posted: 0,
             completed: 0,
             received: 0,
+            added: 0,
             to_verify: 0,
             idle: 0,
             parameters,
@@ -339,6 +346,7 @@ impl<'n> Session<'n> {
         self.size_bytes = size_bytes;
         self.slots = self.region.layout.slots(size_bytes, self.parameters.depth);
         self.region.prepare(self.slots, self.parameters.connections as usize);
+        self.added = 0;
         self.ready.clear();
         self.begin_phase();
         for index in 0..self.parameters.connections as usize {
@@ -409,7 +417,7 @@ impl<'n> Session<'n> {
 
     /// The peer's messages complete receives.
     pub(super) const fn counts_receives(&self) -> bool {
-        matches!(self.parameters.kind, Kind::SendBw)
+        self.parameters.kind.has_credits()
     }
 
     /// A phase begins: counts are of it.
@@ -465,7 +473,13 @@ impl<'n> Session<'n> {
             return Err(failed(result, &self.lanes_ended));
         }
         match (result.operation, result.request_context) {
-            (OperationType::Receive | OperationType::ReceiveAndInvalidate, _) => {
+            (
+                OperationType::Receive
+                | OperationType::ReceiveAndInvalidate
+                | OperationType::ReceiveImmediate,
+                _,
+            ) => {
+                self.check_immediate(index, result)?;
                 self.received += 1;
                 self.post_receive(index)?;
                 self.grant(index)
@@ -480,9 +494,25 @@ impl<'n> Session<'n> {
         }
     }
 
+    /// Immediate data counts the messages of a lane.
+    fn check_immediate(&mut self, index: usize, result: &NdkResultEx) -> Result<(), Failure> {
+        if self.parameters.kind != Kind::WriteImmBw {
+            return Ok(());
+        }
+        let lane = &mut self.lanes[index];
+        let (found, wanted) = (u64::from_be_bytes(result.immediate), lane.received);
+        lane.received += 1;
+        match result.operation {
+            OperationType::ReceiveImmediate if found == wanted => Ok(()),
+            operation => Err(Failure::work(format!(
+                "immediate data differs: {operation:?} of {found:#x}, not of {wanted:#x}"
+            ))),
+        }
+    }
+
     /// Tells the peer of receives that were posted again.
     fn grant(&mut self, index: usize) -> Result<(), Failure> {
-        if self.parameters.kind != Kind::SendBw {
+        if !self.parameters.kind.has_credits() {
             return Ok(());
         }
         let lane = &mut self.lanes[index];
@@ -600,14 +630,14 @@ impl<'n> Session<'n> {
     }
 
     fn post_data(&mut self, index: usize, budget: &mut Budget) -> Result<(), Failure> {
-        let is_send = self.parameters.kind == Kind::SendBw;
-        if is_send {
+        let has_credits = self.parameters.kind.has_credits();
+        if has_credits {
             let grants = self.region.grants(index);
             self.lanes[index].take_grants(grants, self.depths);
         }
         loop {
             let lane = &self.lanes[index];
-            let credit = if is_send { lane.credit } else { u32::MAX };
+            let credit = if has_credits { lane.credit } else { u32::MAX };
             let free = lane.room.min(credit).min(self.parameters.post_list);
             let count = u64::from(free).min(budget.left);
             if count == 0 {
@@ -635,6 +665,19 @@ impl<'n> Session<'n> {
             Kind::ReadBw | Kind::ReadLat => {
                 let sge = self.region.sge(queue, sink, self.size_bytes);
                 lane.qp.read(DATA, &[sge], peer + source, token, flags)
+            }
+            Kind::AtomicBw | Kind::AtomicLat => {
+                let sge = self.region.sge(queue, source, self.size_bytes);
+                lane.qp.fetch_add(DATA, sge, peer + layout.sink_at, token, 1, flags)
+            }
+            Kind::WriteImmBw => {
+                let sge = self.region.sge(queue, source, self.size_bytes);
+                lane.credit = lane.credit.saturating_sub(1);
+                let first = OpFlags::SILENT_SUCCESS | OpFlags::DEFER;
+                let data = lane.posted.to_be_bytes();
+                lane.qp
+                    .write(ASIDE, Data::Registered(&[sge]), peer + sink, token, first)
+                    .and_then(|()| lane.qp.immediate(DATA, data, flags))
             }
             _ => {
                 let sge = self.region.sge(queue, source, self.size_bytes);
@@ -664,8 +707,11 @@ impl<'n> Session<'n> {
 
     /// Compares what has arrived; `None` when it is not known what should have.
     pub(super) fn verify(&self) -> Result<Option<bool>, Failure> {
+        if self.parameters.kind.is_atomic() {
+            return self.verify_atomics();
+        }
         let filled = match self.parameters.kind {
-            Kind::WriteBw | Kind::SendBw => self.to_verify,
+            Kind::WriteBw | Kind::SendBw | Kind::WriteImmBw => self.to_verify,
             Kind::ReadBw => self.filled(),
             _ => 0,
         };
@@ -673,6 +719,24 @@ impl<'n> Session<'n> {
             return Ok(None);
         }
         self.region.verify(self.slots, filled, self.size_bytes).map(|()| Some(true))
+    }
+
+    /// Compares our word with what was added to it, and what the last of atomics that were sent one by one has found
+    /// with what had been added before.
+    fn verify_atomics(&self) -> Result<Option<bool>, Failure> {
+        let layout = &self.region.layout;
+        let last = self.lanes.first().map_or(0, |lane| lane.posted);
+        let found = match self.parameters.kind {
+            Kind::AtomicLat if last > 0 => Some((self.region.word(layout.source_at), last - 1)),
+            _ => None,
+        };
+        let sum = (self.added > 0).then(|| (self.region.word(layout.sink_at), self.added));
+        for (is, should) in found.iter().chain(&sum) {
+            if is != should {
+                return Err(Failure::work(format!("a word differs: {is}, not {should}")));
+            }
+        }
+        Ok(found.or(sum).map(|_| true))
     }
 
     /// Has the lanes end in order.

@@ -45,7 +45,7 @@ pub(super) struct NodeStack {
     _control: Option<Control>,
     /// Of each queue.
     nodes: Vec<Node<Streams>>,
-    waker: Waker<Streams>,
+    waker: Waker,
     /// This thread runs the loops, and does not sleep.
     spins: bool,
     /// Of each queue.
@@ -78,7 +78,8 @@ impl NodeStack {
         let nodes = setup.node.start(links.links, start)?;
         let control = server::serve(&nodes[0], setup)?;
         let waker = Waker::new();
-        waker.set(Some(nodes[0].clone()));
+        let woken = nodes[0].clone();
+        waker.set(move || woken.wake());
         waker.catch_signals()?;
         let spins = plan.waiting == Waiting::Spin && nodes[0].progress() == Progress::Manual;
         Ok(Self {
@@ -361,7 +362,7 @@ impl Stack for NodeStack {
 
 impl Drop for NodeStack {
     fn drop(&mut self) {
-        self.waker.set(None);
+        self.waker.clear();
     }
 }
 

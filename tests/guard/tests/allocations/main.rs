@@ -1,12 +1,14 @@
 //! What a message costs once everything is warm: allocations, locks and system calls.
 //!
 //! Streams both ways and RDMA Write, Send and Read of 64 B, 64 KiB and 1 MiB, over links in memory on virtual time and
-//! over a pair of TAPs on a bridge. The consumer's loop allocates nothing, so what is counted is what the adapters do;
-//! what a link in memory does is left out. A row that costs more than its budget fails.
+//! over a pair of TAPs on a bridge; RDMA on kernel sockets, too. The consumer's loop allocates nothing, so what is
+//! counted is what the adapters do; what a link in memory does is left out. A row that costs more than its budget
+//! fails.
 //!
 //! `FLUE_ALLOCATION_SITES=1` and `-- --nocapture` say which calls lead to an allocation.
 
 mod budget;
+mod sockets;
 mod system_calls;
 mod taps;
 
@@ -21,6 +23,7 @@ use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore};
 
 use self::{
     budget::{Cost, Place, Work},
+    sockets::SocketPair,
     taps::TapPair,
 };
 
@@ -139,6 +142,18 @@ fn in_memory() {
             }
         };
         table.add(work, cost);
+    }
+    table.finish();
+}
+
+#[test]
+fn on_kernel_sockets() {
+    let mut table = budget::Table::new(Place::Sockets);
+    for work in Work::all() {
+        if let Work::Rdma { operation, bytes } = work {
+            let mut mover = SocketPair::new(operation, bytes);
+            table.add(work, measure(work, &mut mover, COUNTS));
+        }
     }
     table.finish();
 }

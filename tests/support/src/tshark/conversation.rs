@@ -132,7 +132,7 @@ fn assert_reads_answered(asks: &[Fpdu], answers: &[Fpdu]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Crc, ReadRequest};
+    use super::super::{Crc, ReadRequest, Returned};
     use super::*;
 
     fn fpdu(opcode: u8, place: Place, payload: u16, last: bool) -> Fpdu {
@@ -149,6 +149,8 @@ mod tests {
             invalidate_stag: None,
             read_request: None,
             terminate: None,
+            atomic: None,
+            returned: Returned::default(),
         }
     }
 

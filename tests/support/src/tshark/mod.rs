@@ -10,7 +10,7 @@
 //! - it knows only RFC 5044: revision 2 and the S bit (RFC 6581) draw a warning each, see
 //!   [`KNOWN_REMARKS`];
 //! - it takes markers in one direction for markers in both;
-//! - opcodes 8 and 9 (RFC 7306) are "unknown".
+//! - of RFC 7306 it knows atomics (opcodes 10 and 11), and calls immediate data (8 and 9) "unknown".
 
 mod conversation;
 mod pdml;
@@ -51,14 +51,32 @@ pub const KNOWN_REMARKS: &[&str] = &[
 ];
 
 fn tshark(capture: &Path, more: &[&str]) -> String {
-    let mut command = Command::new(find_tool("tshark").expect("tshark is installed"));
-    command.arg("-r").arg(capture).args(OPTIONS).args(more).stdin(Stdio::null());
+    let options: Vec<&str> = OPTIONS.iter().chain(more).copied().collect();
     // The preferences of whoever runs the tests shall not change the verdict.
-    command.env("WIRESHARK_CONFIG_DIR", "/nonexistent");
+    run(capture, Path::new("/nonexistent"), &options).0
+}
+
+/// Runs tshark on a capture with nothing but the profile `flue` of a configuration directory. Returns what it wrote to
+/// its output and to its error, but for the remark that it is run by root.
+///
+/// # Panics
+///
+/// When it fails.
+pub fn with_profile(capture: &Path, config: &Path, more: &[&str]) -> (String, String) {
+    let options: Vec<&str> = ["-n", "-C", "flue"].iter().chain(more).copied().collect();
+    run(capture, config, &options)
+}
+
+fn run(capture: &Path, config: &Path, options: &[&str]) -> (String, String) {
+    let mut command = Command::new(find_tool("tshark").expect("tshark is installed"));
+    command.arg("-r").arg(capture).args(options).stdin(Stdio::null());
+    command.env("WIRESHARK_CONFIG_DIR", config);
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?} ended with {}: {stderr}", output.status);
-    String::from_utf8(output.stdout).expect("tshark prints UTF-8")
+    let said = stderr.lines().filter(|line| !line.starts_with("Running as user"));
+    let said = said.collect::<Vec<_>>().join("\n");
+    (String::from_utf8(output.stdout).expect("tshark prints UTF-8"), said)
 }
 
 /// How grave an expert remark is.
@@ -262,6 +280,21 @@ pub struct Fpdu {
     pub read_request: Option<ReadRequest>,
     /// First three octets of a Terminate: layer and type, code, header control bits.
     pub terminate: Option<[u8; 3]>,
+    /// Body of an Atomic Request or Response.
+    pub atomic: Option<Atomic>,
+    /// What a Terminate returns.
+    pub returned: Returned,
+}
+
+/// The headers that a Terminate returns, RFC 5040 §4.8.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Returned {
+    /// DDP Segment Length.
+    pub length: Option<u16>,
+    /// Terminated DDP header.
+    pub ddp: Vec<u8>,
+    /// Terminated RDMA header.
+    pub rdma: Vec<u8>,
 }
 
 /// DDP's two buffer models, RFC 5041 §4.
@@ -300,7 +333,41 @@ pub struct ReadRequest {
     pub source_offset: u64,
 }
 
-/// The RDMAP opcodes of RFC 5040 §4.1, as they stand in [`Fpdu::opcode`].
+/// RFC 7306 §5.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomic {
+    /// A FetchAdd.
+    FetchAdd {
+        /// Request identifier.
+        identifier: u32,
+        /// Remote STag.
+        stag: u32,
+        /// Remote tagged offset.
+        offset: u64,
+        /// Add data and mask.
+        operands: [u64; 2],
+    },
+    /// A CmpSwap.
+    CompareSwap {
+        /// Request identifier.
+        identifier: u32,
+        /// Remote STag.
+        stag: u32,
+        /// Remote tagged offset.
+        offset: u64,
+        /// Swap data and mask, compare data and mask.
+        operands: [u64; 4],
+    },
+    /// A response.
+    Response {
+        /// Identifier of the request.
+        identifier: u32,
+        /// The value before.
+        original: u64,
+    },
+}
+
+/// The RDMAP opcodes of RFC 5040 §4.1 and RFC 7306 §4.1, as they stand in [`Fpdu::opcode`].
 pub mod opcode {
     /// RDMA Write.
     pub const WRITE: u8 = 0;
@@ -318,6 +385,14 @@ pub mod opcode {
     pub const SEND_SOLICITED_INVALIDATE: u8 = 6;
     /// Terminate.
     pub const TERMINATE: u8 = 7;
+    /// Immediate Data.
+    pub const IMMEDIATE: u8 = 8;
+    /// Immediate Data with Solicited Event.
+    pub const IMMEDIATE_SOLICITED: u8 = 9;
+    /// Atomic Request.
+    pub const ATOMIC_REQUEST: u8 = 10;
+    /// Atomic Response.
+    pub const ATOMIC_RESPONSE: u8 = 11;
 }
 
 /// Every MPA frame of a capture, dissected.
@@ -326,9 +401,21 @@ pub mod opcode {
 ///
 /// When tshark's output is not understood; the message names field and frame.
 pub fn pdus(capture: &Path) -> Vec<Pdu> {
-    let args = ["-Y", "iwarp_mpa", "-T", "pdml", "-J", "frame tcp iwarp_mpa iwarp_ddp_rdmap"];
-    packets(&tshark(capture, &args)).iter().flat_map(packet_pdus).collect()
+    packets(&tshark(capture, PDUS)).iter().flat_map(packet_pdus).collect()
 }
+
+/// The same as [`with_profile`] has them.
+///
+/// # Panics
+///
+/// As [`pdus`].
+pub fn pdus_with_profile(capture: &Path, config: &Path) -> Vec<Pdu> {
+    packets(&with_profile(capture, config, PDUS).0).iter().flat_map(packet_pdus).collect()
+}
+
+/// What tshark is asked for the MPA frames of a capture.
+const PDUS: &[&str] =
+    &["-Y", "iwarp_mpa", "-T", "pdml", "-J", "frame tcp iwarp_mpa iwarp_ddp_rdmap"];
 
 /// The FPDUs among `pdus` of one connection, from one port.
 pub fn fpdus(pdus: &[Pdu], connection: u32, source_port: u16) -> Vec<&Fpdu> {
@@ -420,7 +507,42 @@ fn fpdu(mpa: &Element, upper: &Element) -> Fpdu {
         invalidate_stag: upper.maybe_number("iwarp_rdma.inval_stag"),
         read_request: upper.find("iwarp_rdma.rr").map(read_request),
         terminate: upper.find("iwarp_rdma.terminate").map(terminate),
+        atomic: atomic(upper),
+        returned: returned(upper),
     }
+}
+
+/// The fields are octets, the length too.
+fn returned(upper: &Element) -> Returned {
+    let octets = |name| upper.find(name).map_or_else(Vec::new, Element::octets);
+    let length = octets("iwarp_rdma.term_ddp_seg_len").first_chunk().copied();
+    Returned {
+        length: length.map(u16::from_be_bytes),
+        ddp: octets("iwarp_rdma.term_ddp_h"),
+        rdma: octets("iwarp_rdma.term_rdma_h"),
+    }
+}
+
+fn atomic(upper: &Element) -> Option<Atomic> {
+    let long = |name: &str| upper.number::<u64>(&format!("iwarp_rdma.atomic.{name}"));
+    let short = |name: &str| upper.number::<u32>(&format!("iwarp_rdma.atomic.{name}"));
+    if upper.find("iwarp_rdma.atomic.original_request_identifier").is_some() {
+        let identifier = short("original_request_identifier");
+        return Some(Atomic::Response { identifier, original: long("original_remote_data_value") });
+    }
+    upper.find("iwarp_rdma.atomic.opcode")?;
+    let (identifier, stag) = (short("request_identifier"), short("remote_stag"));
+    let offset = long("remote_tagged_offset");
+    Some(match short("opcode") {
+        0 => {
+            let operands = ["add_data", "add_mask"].map(long);
+            Atomic::FetchAdd { identifier, stag, offset, operands }
+        }
+        _ => {
+            let operands = ["swap_data", "swap_mask", "compare_data", "compare_mask"].map(long);
+            Atomic::CompareSwap { identifier, stag, offset, operands }
+        }
+    })
 }
 
 fn read_request(body: &Element) -> ReadRequest {

@@ -2,12 +2,12 @@
 //!
 //! Theory of operation
 //!
-//! A monitor. One lock ([`Shared::state`]) guards the core and who waits for what; one condition wakes the
+//! A monitor. One lock ([`Monitor::state`]) guards the core and who waits for what; one condition wakes the
 //! consumer's threads, the doorbell the one thread that sleeps on the link. Nothing is published by order
 //! of stores: a thread announces its sleep under the lock, after checking the core under the same lock,
 //! and a thread that changes the core checks, before it releases the lock, whether another sleeps too long.
 //!
-//! * *The sleeper* is the engine's thread, or with manual progress one of those in [`Shared::wait`]; others
+//! * *The sleeper* is the engine's thread, or with manual progress one of those in [`Monitor::wait`]; others
 //!   that have nothing to do wait for the condition, and the sleeper wakes them when it rises.
 //! * *Changes* are counted under the lock. A thread that counted before it looked, and finds under the lock
 //!   that the count has moved, looks again instead of waiting.
@@ -49,7 +49,7 @@ const IDLE_POLLS: u32 = 32;
 const CROWDED: Duration = Duration::from_micros(2);
 
 /// A core, as the threads around it see it.
-pub(super) trait Passive {
+pub trait Passive {
     /// One iteration. Returns whether there was anything to do.
     fn poll(&mut self, now: Instant) -> io::Result<bool>;
 
@@ -104,11 +104,11 @@ impl<K: Passive> State<K> {
 }
 
 /// What the threads of a node share.
-pub(super) struct Shared<K> {
+pub struct Monitor<K> {
     state: Mutex<State<K>>,
     /// Signalled after iterations and calls that did something.
     changed: Condvar,
-    /// Counts what [`Shared::wait_until`] may want to look at again. Written under the core's lock.
+    /// Counts what [`Monitor::wait_until`] may want to look at again. Written under the core's lock.
     changes: AtomicU64,
     /// Threads that want the core's lock; the engine's thread lets them go first. A hint: nothing depends
     /// on when it is seen.
@@ -124,8 +124,9 @@ pub(super) struct Shared<K> {
     stopping: AtomicBool,
 }
 
-impl<K> Shared<K> {
-    pub(super) fn new(
+impl<K> Monitor<K> {
+    /// A core that sleeps on `descriptor` and on `engine_doorbell`; `spin` is [`NodeConfig::spin`](super::NodeConfig).
+    pub fn new(
         core: K,
         engine_doorbell: Arc<Doorbell>,
         descriptor: Option<OwnedFd>,
@@ -153,7 +154,8 @@ impl<K> Shared<K> {
         }
     }
 
-    pub(super) fn now(&self) -> Instant {
+    /// The time since this was made.
+    pub fn now(&self) -> Instant {
         let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Instant::from_nanos(nanos)
     }
@@ -189,9 +191,9 @@ impl<K> Shared<K> {
         self.notify(state);
     }
 
-    /// Ends the node as [`Shared::fail`], if the thread that drops this panics.
-    pub(super) fn fail_by_panic(self: &Arc<Self>) -> impl Drop + use<K> {
-        struct Fallen<K>(Arc<Shared<K>>);
+    /// Ends the core's threads and waits, if the thread that drops this panics.
+    pub fn fail_by_panic(self: &Arc<Self>) -> impl Drop + use<K> {
+        struct Fallen<K>(Arc<Monitor<K>>);
         impl<K> Drop for Fallen<K> {
             fn drop(&mut self) {
                 if std::thread::panicking() {
@@ -203,7 +205,7 @@ impl<K> Shared<K> {
     }
 
     /// Has the node's threads end soon. Ring their doorbells after it.
-    pub(super) fn stop(&self) {
+    pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
@@ -228,8 +230,8 @@ impl<K> Shared<K> {
         state
     }
 
-    /// Has every [`Shared::wait`] look at its condition again: something outside the node has changed.
-    pub(super) fn wake(&self) {
+    /// Has every [`Monitor::wait`] look at its condition again: something outside the node has changed.
+    pub fn wake(&self) {
         let state = self.enter();
         self.count_change(&state);
         self.notify(&state);
@@ -255,7 +257,7 @@ impl<K> Shared<K> {
     }
 }
 
-impl<K: Passive> Shared<K> {
+impl<K: Passive> Monitor<K> {
     /// Runs `f` and what follows from it: notices taken, segments sent.
     fn call<R>(
         &self,
@@ -276,7 +278,7 @@ impl<K: Passive> Shared<K> {
     }
 
     /// Runs `f` and what follows from it, and calls back.
-    pub(super) fn with<R>(&self, f: impl FnOnce(&mut K, Instant) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut K, Instant) -> R) -> R {
         let mut state = self.enter();
         let (result, done) = self.call(&mut state, self.now(), f);
         self.notify(&state);
@@ -285,10 +287,10 @@ impl<K: Passive> Shared<K> {
         result
     }
 
-    /// Runs `f`, and unless it may wait what follows from it, as [`Shared::with`]. What may wait is left to the
+    /// Runs `f`, and unless it may wait what follows from it, as [`Monitor::with`]. What may wait is left to the
     /// thread that runs the loop, or with manual progress to whoever runs it next; a thread that sleeps would have
     /// to be woken, so it does not wait then.
-    pub(super) fn with_lazily(&self, f: impl FnOnce(&mut K) -> Urgency) {
+    pub fn with_lazily(&self, f: impl FnOnce(&mut K) -> Urgency) {
         let mut state = self.enter();
         match f(&mut state.core) {
             Urgency::None => return,
@@ -315,7 +317,7 @@ impl<K: Passive> Shared<K> {
         }
     }
 
-    /// The device is gone: ends the node as [`Shared::fail`], and notifies its clients, once.
+    /// The device is gone: ends the node as [`Monitor::fail`], and notifies its clients, once.
     fn lose(&self, state: &mut State<K>, failure: WaitError) -> Done {
         if state.failure.is_none() {
             state.core.device_lost();
@@ -338,8 +340,16 @@ impl<K: Passive> Shared<K> {
     }
 
     /// Runs the loop once, with manual progress. Returns whether there was anything to do.
-    pub(super) fn progress(&self) -> bool {
-        let mut state = self.state.lock();
+    pub fn progress(&self) -> bool {
+        self.progress_with(self.state.lock())
+    }
+
+    /// As [`Monitor::progress`], unless another thread has the core.
+    pub fn try_progress(&self) -> bool {
+        self.state.try_lock().is_some_and(|state| self.progress_with(state))
+    }
+
+    fn progress_with(&self, mut state: MutexGuard<'_, State<K>>) -> bool {
         let now = self.now();
         let done = self.iterate(&mut state, now);
         if state.is_overslept(now) {
@@ -357,7 +367,7 @@ impl<K: Passive> Shared<K> {
         self.sleep_unless(deadline, |_| is_news());
     }
 
-    fn sleep_unless(&self, deadline: Option<Instant>, is_news: impl Fn(&K) -> bool) {
+    pub(super) fn sleep_unless(&self, deadline: Option<Instant>, is_news: impl Fn(&K) -> bool) {
         self.engine_doorbell.sleep(|| {
             let mut state = self.state.lock();
             if is_news(&state.core) || state.core.has_input() {
@@ -423,7 +433,7 @@ impl<K: Passive> Shared<K> {
     }
 
     /// Waits until `f` has a result. With manual progress the loop runs here.
-    pub(super) fn wait<R>(
+    pub fn wait<R>(
         &self,
         deadline: Option<Instant>,
         f: impl FnMut(&mut K, Instant) -> Option<R>,
@@ -435,7 +445,7 @@ impl<K: Passive> Shared<K> {
     }
 
     /// Waits until `f`, which is called with no lock held, has a result.
-    pub(super) fn wait_until<R>(
+    pub fn wait_until<R>(
         &self,
         deadline: Option<Instant>,
         mut f: impl FnMut() -> Option<R>,
@@ -551,6 +561,16 @@ impl<K: Passive> Shared<K> {
         state.has_sleeper = true;
         drop(state);
         self.sleep(Some(seen), deadline);
+        self.leave_sleep();
+    }
+
+    /// Becomes the one sleeper. Returns whether there was none.
+    pub(super) fn enter_sleep(&self) -> bool {
+        !std::mem::replace(&mut self.enter().has_sleeper, true)
+    }
+
+    /// The end of the one sleeper's sleep.
+    pub(super) fn leave_sleep(&self) {
         let mut state = self.enter();
         state.has_sleeper = false;
         state.sleeping = None;

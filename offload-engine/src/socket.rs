@@ -1,0 +1,151 @@
+//! Kernel TCP sockets: gathered sends from memory that may be shared, and what the kernel knows of a connection.
+#![allow(unsafe_code)]
+
+use core::mem::{MaybeUninit, size_of};
+use std::{
+    io::IoSlice,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+use rustix::{
+    io::Errno,
+    net::{SendAncillaryBuffer, SendFlags, sendmsg},
+};
+
+use crate::memory::Piece;
+
+/// Pieces of memory in one send.
+pub const PIECES_MAX: usize = 64;
+
+/// Sends the first [`PIECES_MAX`] pieces in one call, as far as the kernel has room. With `ends_record` nothing that
+/// is sent later shares a segment with them, if all of them are sent (MSG_EOR).
+///
+/// # Errors
+/// Those of sendmsg(2); [`Errno::AGAIN`]: there is no room.
+pub fn send<'a>(
+    socket: BorrowedFd<'_>,
+    mut pieces: impl Iterator<Item = Piece<'a>>,
+    ends_record: bool,
+) -> Result<usize, Errno> {
+    let end = if ends_record { SendFlags::EOR } else { SendFlags::empty() };
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let Some(first) = pieces.next() else { return Ok(0) };
+    let Some(second) = pieces.next() else {
+        // Most small messages: the kernel need not copy a list of slices.
+        return match first {
+            Piece::Private(memory) => rustix::net::send(socket, memory, flags | end),
+            Piece::Shared(_) => gather(socket, &[first.io_slice()], flags | end),
+        };
+    };
+    let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+    (slices[0], slices[1]) = (first.io_slice(), second.io_slice());
+    let mut count = 2;
+    for (slice, piece) in slices[2..].iter_mut().zip(&mut pieces) {
+        *slice = piece.io_slice();
+        count += 1;
+    }
+    // Pieces that are left would begin the next record.
+    let end = if pieces.next().is_none() { end } else { SendFlags::empty() };
+    gather(socket, &slices[..count], flags | end)
+}
+
+fn gather(
+    socket: BorrowedFd<'_>,
+    slices: &[IoSlice<'_>],
+    flags: SendFlags,
+) -> Result<usize, Errno> {
+    sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)
+}
+
+/// A TCP connection as the kernel sees it (TCP_INFO).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpInfo {
+    /// Its state, as the kernel numbers them.
+    pub state: u8,
+    /// Bytes of the largest segment that is sent.
+    pub mss: usize,
+}
+
+/// States in which the peer has acknowledged our FIN: FIN-WAIT-2, TIME-WAIT and CLOSED.
+const SHUT_DOWN: [u8; 3] = [5, 6, 7];
+
+impl TcpInfo {
+    /// Reads it; `None` for what is no TCP socket.
+    pub fn of(socket: BorrowedFd<'_>) -> Option<Self> {
+        let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+        let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+        // SAFETY: `info` has `len` bytes for the kernel to write.
+        let outcome = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        // SAFETY: it was zeroed, and consists of integers.
+        let info = unsafe { info.assume_init() };
+        (outcome == 0).then_some(Self { state: info.tcpi_state, mss: info.tcpi_snd_mss as usize })
+    }
+
+    /// Returns whether the peer has acknowledged our FIN.
+    pub fn is_shut_down(&self) -> bool {
+        SHUT_DOWN.contains(&self.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Read,
+        net::{Shutdown, TcpListener, TcpStream},
+        os::fd::AsFd,
+        thread::yield_now,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::memory::SharedSpan;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    // More pieces than one call takes: the first of them leave, in order, from shared memory and from private.
+    #[test]
+    fn pieces_are_gathered() {
+        let (near, mut far) = pair();
+        let memory = SharedSpan::allocate(PIECES_MAX + 1, 1).unwrap();
+        let shared = memory.slice(0..PIECES_MAX);
+        shared.write(0, &[7; PIECES_MAX]);
+        let all = (0..=PIECES_MAX).map(|at| match at % 2 {
+            0 => Piece::Shared(memory.view().slice(at, 1)),
+            _ => Piece::Private(b"x"),
+        });
+        assert_eq!(send(near.as_fd(), all, true), Ok(PIECES_MAX));
+        let mut received = [0; PIECES_MAX];
+        far.read_exact(&mut received).unwrap();
+        assert!(received.chunks(2).all(|pair| pair == [7, b'x']));
+    }
+
+    #[test]
+    fn a_shutdown_is_seen_when_it_is_acknowledged() {
+        let (near, mut far) = pair();
+        let info = || TcpInfo::of(near.as_fd()).unwrap();
+        assert!(!info().is_shut_down() && info().mss > 500);
+        near.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+        // The acknowledgement may be delayed.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !info().is_shut_down() {
+            assert!(Instant::now() < deadline, "{:?}", info());
+            yield_now();
+        }
+        drop(far);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(TcpInfo::of(file.as_fd()), None);
+    }
+}

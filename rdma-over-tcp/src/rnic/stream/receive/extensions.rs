@@ -1,0 +1,168 @@
+//! Messages of RFC 7306: immediate data, atomics of the peer, responses to our own.
+//!
+//! None of them is expected on a queue pair that does without them ([`Config::rfc7306`](crate::rnic::Config::rfc7306)).
+
+use super::{Fault, Handled, Receiver, complete_receive};
+use crate::{
+    ddp::{HeaderCopy, Segment, UntaggedSegment},
+    error::WireError,
+    rdmap::{
+        ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, ATOMIC_TARGET_OCTETS, AtomicResponse,
+        Extension, IMMEDIATE_OCTETS, Opcode, RdmapError,
+    },
+    rnic::{
+        cq::Arrival,
+        id::QpId,
+        objects::Objects,
+        region::Access,
+        send_queue::Progress,
+        status::WcStatus,
+        stream::{
+            inbound_read::{InboundAtomic, InboundRequest},
+            transmit::{Response, Transmitter},
+        },
+    },
+};
+
+/// Returns whether the queue pair uses RFC 7306.
+fn expected(objects: &Objects, id: QpId) -> Result<(), WireError> {
+    match objects.qps.get(id) {
+        Some(qp) if !qp.rfc7306 => Err(WireError::OperationUnexpectedOpcode),
+        _ => Ok(()),
+    }
+}
+
+impl Receiver {
+    /// The number of an error in a ULPDU. On a queue pair that does without RFC 7306, a message of it is nothing but an
+    /// unexpected opcode, whatever else is wrong with it.
+    #[cold]
+    pub(super) fn refusal(
+        objects: &Objects,
+        id: QpId,
+        ulpdu: &[u8],
+        error: RdmapError,
+    ) -> WireError {
+        let segment = Segment::parse(ulpdu).ok();
+        let opcode = segment.and_then(|(segment, _)| Opcode::from_control(segment.ulp()).ok());
+        match opcode {
+            Some(opcode) if opcode.is_extension() => expected(objects, id).err(),
+            _ => None,
+        }
+        .unwrap_or_else(|| error.wire())
+    }
+
+    /// Handles a message of RFC 7306.
+    #[cold]
+    pub(super) fn extension(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        transmitter: &mut Transmitter,
+        (segment, opcode, payload): (&UntaggedSegment, Opcode, &[u8]),
+        header: Option<HeaderCopy>,
+    ) -> (Result<(), Fault>, Handled) {
+        if let Err(error) = expected(objects, id) {
+            return (Err(error.into()), Handled::Placed);
+        }
+        match Extension::parse(opcode, segment, payload) {
+            Ok(Extension::Immediate { solicited, data }) => {
+                (self.immediate(objects, id, segment, solicited, data), Handled::Placed)
+            }
+            Ok(Extension::AtomicRequest(request)) => {
+                let atomic = InboundAtomic { header, request };
+                let taken = self.atomic_request(objects, id, transmitter, segment, atomic);
+                (taken.map_err(Fault::from), Handled::MaySend)
+            }
+            Ok(Extension::AtomicResponse(response)) => {
+                let placed = self.atomic_response(objects, id, transmitter, segment, response);
+                (placed, Handled::MaySend)
+            }
+            Err(error) => (Err(error.wire().into()), Handled::Placed),
+        }
+    }
+
+    /// Immediate data takes a receive, as a Send does, and nothing is placed there (EXT-6.3-1).
+    fn immediate(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        segment: &UntaggedSegment,
+        solicited: bool,
+        data: [u8; IMMEDIATE_OCTETS],
+    ) -> Result<(), Fault> {
+        let octets = IMMEDIATE_OCTETS as u32;
+        // A receive of any length will do.
+        let capacity = objects.take_receive(id).map(|_| octets);
+        self.sends.accept(segment, IMMEDIATE_OCTETS, capacity).map_err(|error| error.wire())?;
+        complete_receive(objects, id, 0, Arrival::Immediate(data), solicited);
+        Ok(())
+    }
+
+    /// An atomic of the peer. It is carried out when its response has its turn, as the memory of a Read is read then.
+    fn atomic_request(
+        &mut self,
+        objects: &Objects,
+        id: QpId,
+        transmitter: &mut Transmitter,
+        segment: &UntaggedSegment,
+        atomic: InboundAtomic,
+    ) -> Result<(), WireError> {
+        self.take_request(transmitter, segment, ATOMIC_REQUEST_OCTETS)?;
+        let Some(qp) = objects.qps.get(id) else { return Ok(()) };
+        atomic.accept(qp.pd, &objects.regions)?;
+        transmitter.respond(InboundRequest::Atomic(atomic));
+        Ok(())
+    }
+
+    /// The response to the oldest request, which is an atomic.
+    fn atomic_response(
+        &mut self,
+        objects: &mut Objects,
+        id: QpId,
+        transmitter: &mut Transmitter,
+        segment: &UntaggedSegment,
+        AtomicResponse { identifier, original }: AtomicResponse,
+    ) -> Result<(), Fault> {
+        let oldest = transmitter.outstanding.front();
+        let awaited = oldest.and_then(|oldest| match oldest.response {
+            Response::Atomic(identifier) => Some((identifier, oldest.serial?)),
+            Response::Read(_) => None,
+        });
+        let Some((expected, serial)) = awaited else {
+            return Err(WireError::OperationUnexpectedOpcode.into());
+        };
+        let octets = ATOMIC_RESPONSE_OCTETS;
+        self.atomic_responses
+            .accept(segment, octets, Some(octets as u32))
+            .map_err(|error| error.wire())?;
+        if identifier != expected {
+            // RFC 7306 has no code for it.
+            return Err(WireError::OperationStreamCatastrophic.into());
+        }
+        transmitter.outstanding.pop_front();
+        let Objects { qps, regions, completed, .. } = objects;
+        let Some(qp) = qps.get_mut(id) else { return Ok(()) };
+        let sge = qp.sends.sges(serial).next();
+        let granted = sge.and_then(|sge| {
+            let (length, right) = (ATOMIC_TARGET_OCTETS, Access::LOCAL_WRITE);
+            let hint = &mut self.local_region;
+            regions.access_again(hint, qp.pd, sge.token, sge.address, length, right).ok()
+        });
+        if let Some(granted) = &granted {
+            granted.place(&original.to_ne_bytes());
+        }
+        if let Some(request) = qp.sends.get_mut(serial) {
+            let status = match granted {
+                Some(_) => WcStatus::Success,
+                // The sink was deregistered under the atomic.
+                None => WcStatus::LocalProtection,
+            };
+            request.progress = Progress::Done(status);
+        }
+        if granted.is_none() {
+            return Err(WireError::DdpLocalCatastrophic.into());
+        }
+        qp.complete_done(completed);
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! FPDUs of a list: their headers, and their payload, copied or lent.
+
+use offload_engine::memory::{Piece, Span};
+
+use super::{Source, Train, Transmitter};
+use crate::{
+    mpa::GatherList,
+    rdmap::ReadRequest,
+    rnic::{
+        qp::Qp,
+        region::{Access, Regions},
+        stream::{
+            failure::Failure,
+            inbound_read::InboundRead,
+            sizes::{self, Limits},
+        },
+        transport::Transport,
+    },
+};
+
+/// Bytes of a piece of lent payload up to which it is copied after all.
+const COPIED_PIECE_MAX: usize = 2048;
+
+impl Transmitter {
+    /// Returns whether all of a message of so many octets goes into one FPDU of the list as it is.
+    pub(super) fn fits(
+        &self,
+        limits: Limits,
+        train: &Train<impl GatherList>,
+        source: &Source,
+        octets: u32,
+    ) -> bool {
+        let message = (source.header_octets(), octets as usize);
+        sizes::fits(self.size, self.markers, limits, train.octets, message)
+    }
+
+    /// Adds an FPDU without payload.
+    pub(super) fn push_header(
+        &mut self,
+        train: &mut Train<impl GatherList<Payload = Span>>,
+        header: &[u8],
+    ) {
+        let fpdu = self.encoder.begin(header, 0, 0, &mut self.slab, &mut train.list);
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Adds a message of one FPDU, whose payload is copied.
+    pub(super) fn push_whole(
+        &mut self,
+        train: &mut Train<impl GatherList<Payload = Span>>,
+        source: &Source,
+        payload: &[Piece<'_>],
+    ) {
+        let octets = payload.iter().map(Piece::len).sum();
+        let header = source.header(0, true);
+        let Self { encoder, slab, .. } = self;
+        let mut fpdu = encoder.begin(&header, octets, octets, slab, &mut train.list);
+        payload.iter().for_each(|piece| fpdu.copy_from(*piece));
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Adds an FPDU of a Read Response: `octets` from `offset` of its source on. The rights are checked again for each:
+    /// they may have been revoked since the request came.
+    pub(super) fn push_response(
+        &mut self,
+        qp: &Qp,
+        regions: &Regions,
+        read: InboundRead,
+        header: &[u8],
+        (offset, octets): (u32, u32),
+        train: &mut Train<impl GatherList<Payload = Span>>,
+    ) -> Result<(), Failure> {
+        if octets == 0 {
+            self.push_header(train, header);
+            return Ok(());
+        }
+        let ReadRequest { source_stag, source_offset, .. } = read.request;
+        // The request was checked as a whole: the sum does not wrap.
+        let address = source_offset.0.wrapping_add(u64::from(offset));
+        let region = &mut self.response_region;
+        let granted = regions
+            .access_again(region, qp.pd, source_stag.0, address, octets, Access::REMOTE_READ)
+            .map_err(|error| read.failed(error.request(), offset))?;
+        let Self { encoder, slab, .. } = self;
+        let octets = octets as usize;
+        let mut fpdu = encoder.begin(header, octets, octets, slab, &mut train.list);
+        fpdu.copy_from(granted.piece());
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+        Ok(())
+    }
+
+    /// Adds an FPDU of `header` and the payload cut.
+    pub(super) fn push_cut(
+        &mut self,
+        train: &mut Train<impl GatherList<Payload = Span>>,
+        header: &[u8],
+        is_copied: bool,
+    ) {
+        let Self { encoder, slab, cut, .. } = self;
+        let copies = |span: &Span| is_copied || span.len() <= COPIED_PIECE_MAX;
+        let octets = cut.iter().map(Span::len).sum();
+        let copied_octets = cut.iter().filter(|span| copies(span)).map(Span::len).sum();
+        let mut fpdu = encoder.begin(header, octets, copied_octets, slab, &mut train.list);
+        for span in cut.drain(..) {
+            match copies(&span) {
+                true => fpdu.copy_from(span.piece()),
+                false => fpdu.lend(span),
+            }
+        }
+        train.octets += fpdu.finish();
+        train.fpdus += 1;
+    }
+
+    /// Hands a list to the transport.
+    pub(super) fn post<T: Transport>(
+        &mut self,
+        io: &mut T,
+        serial: u64,
+        mut train: Train<T::List>,
+    ) {
+        self.slab.flush(&mut train.list);
+        self.has_sent = true;
+        io.send(serial, train.list);
+    }
+}

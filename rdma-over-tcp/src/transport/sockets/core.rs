@@ -1,0 +1,572 @@
+//! The adapter on its sockets: one non-blocking pass after the other.
+
+mod opening;
+
+use alloc::{
+    boxed::Box,
+    collections::{BTreeSet, VecDeque},
+    vec,
+    vec::Vec,
+};
+use core::{mem::MaybeUninit, net::SocketAddr};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use hashbrown::HashMap;
+use host_stack::{
+    node::Passive,
+    socket::{ConnectionRow, Moves, SocketState},
+    stream::OffloadState,
+};
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    engine::Callback,
+    link::{Direction, Recorder},
+    socket::TcpInfo,
+    time::{Duration, Instant},
+};
+use rustix::{
+    event::{
+        Timespec,
+        epoll::{self, CreateFlags, Event, EventFlags},
+    },
+    io::Errno,
+    net::{RecvFlags, getpeername, getsockname, recv, sockopt},
+};
+
+use super::{
+    capture::{Capture, CaptureOutput},
+    kernel::{address, check_keep_alive, end_error},
+    stream::{Sending, SocketIo, SocketStream, Stage},
+};
+use crate::{
+    rnic::{
+        Config, ConnectError, FpduSize, History, Rnic, StreamId, id::ListenerId,
+        transport::StreamEvent,
+    },
+    transport::offloaded::Spare,
+};
+
+/// Bytes of one receive. A few large FPDUs, and still in the second-level cache.
+const RECEIVE_BYTES: usize = 256 * 1024;
+
+/// Bytes that a stream may receive, or send, before the others have their turn.
+const TURN_BYTES: usize = 1 << 20;
+
+/// Streams that are read in each pass.
+const HOT_MAX: usize = 4;
+
+/// Passes over these streams for one that looks at all sockets.
+const HOT_POLLS: u32 = 16;
+
+/// Passes in which they may receive nothing; then only epoll is asked.
+const HOT_MISSES_MAX: u32 = 1000;
+
+/// Events of one pass.
+const EVENTS_MAX: usize = 64;
+
+/// Time that a peer has for its FIN once it has acknowledged ours.
+const FIN_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A listener.
+#[derive(Debug)]
+struct Listening {
+    id: ListenerId,
+    socket: OwnedFd,
+    backlog: usize,
+    /// Listens no more; its address is reserved.
+    is_closed: bool,
+    /// Accepts nothing until then: descriptors or memory were missing.
+    paused_until: Option<Instant>,
+}
+
+/// An adapter whose streams are kernel sockets.
+#[derive(Debug)]
+pub struct SocketRnic {
+    rnic: Rnic,
+    poller: OwnedFd,
+    capture: Option<Capture>,
+    /// Each list ends a segment.
+    is_aligned: bool,
+    streams: HashMap<StreamId, SocketStream>,
+    listeners: HashMap<u64, Listening>,
+    /// Their names in the epoll set.
+    names: HashMap<ListenerId, u64>,
+    /// Streams and listeners that are not drained.
+    ready: VecDeque<u64>,
+    /// Limits of handshakes and of peers' FINs, and ends of listeners' pauses.
+    deadlines: BTreeSet<(Instant, u64)>,
+    received: Box<[u8]>,
+    /// Streams that have received lately, the latest first.
+    hot: Vec<StreamId>,
+    /// The last look at all sockets has found more than that.
+    is_crowded: bool,
+    /// Passes without a look at all sockets.
+    hot_polls: u32,
+    /// Passes in which these streams have received nothing.
+    hot_misses: u32,
+    spare: Spare,
+    /// Counts runs of the loop.
+    run: u64,
+    next_name: NextName,
+}
+
+/// Numbers for streams and listeners.
+type NextName = alloc::sync::Arc<core::sync::atomic::AtomicU64>;
+
+impl SocketRnic {
+    /// An adapter without a connection. `wake` is called when a callback has returned.
+    ///
+    /// # Errors
+    /// No descriptor is left, or (InvalidInput) keep-alive is beyond what the kernel takes.
+    pub(crate) fn new(config: Config, wake: Box<dyn Fn() + Send + Sync>) -> io::Result<Self> {
+        config.keep_alive.as_ref().map_or(Ok(()), check_keep_alive)?;
+        let next_name = NextName::default();
+        let names = next_name.clone();
+        let is_aligned = config.fpdu_size != FpduSize::Max;
+        let name = move || StreamId(allocate(&names));
+        Ok(Self {
+            rnic: Rnic::new(config, Box::new(name), wake),
+            poller: epoll::create(CreateFlags::CLOEXEC)?,
+            capture: None,
+            is_aligned,
+            streams: HashMap::new(),
+            listeners: HashMap::new(),
+            names: HashMap::new(),
+            ready: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            received: vec![0; RECEIVE_BYTES].into(),
+            hot: Vec::with_capacity(HOT_MAX),
+            is_crowded: false,
+            hot_polls: 0,
+            hot_misses: 0,
+            spare: Spare::default(),
+            run: 0,
+            next_name,
+        })
+    }
+
+    /// The adapter.
+    pub const fn rnic(&mut self) -> &mut Rnic {
+        &mut self.rnic
+    }
+
+    /// Records what is sent and received from now on.
+    pub(crate) fn start_capture(&mut self, recorder: Recorder<CaptureOutput>) {
+        self.capture = Some(Capture::new(recorder));
+    }
+
+    /// The history of each connection, until it is gone.
+    pub fn histories(&self) -> impl Iterator<Item = &History> {
+        self.rnic.histories()
+    }
+
+    /// Listeners and connections.
+    pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
+        let row = |name: u64, socket: &OwnedFd, remote: Option<SocketAddr>, send_q| {
+            let state = TcpInfo::of(socket.as_fd()).map(|info| SocketState::of_kernel(info.state));
+            Some(ConnectionRow {
+                handle: OffloadHandle(name),
+                local: getsockname(socket).and_then(address).ok()?,
+                remote,
+                state,
+                offload: OffloadState::Kernel,
+                recv_q: Some(0),
+                send_q: Some(send_q),
+                moves: Moves::default(),
+            })
+        };
+        let listeners = self.listeners.iter().filter(|(_, listening)| !listening.is_closed);
+        let listeners = listeners.map(|(name, it)| row(*name, &it.socket, None, it.backlog));
+        let connections = self.streams.iter().map(|(id, it)| {
+            let remote = getpeername(&it.socket).ok().flatten();
+            row(id.0, &it.socket, remote.and_then(|it| address(it).ok()), it.queued_bytes())
+        });
+        let mut rows: Vec<_> = listeners.chain(connections).flatten().collect();
+        rows.sort_by_key(|row| row.handle.0);
+        rows
+    }
+
+    /// Returns whether no connection is left.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// The descriptor that is readable when a socket is ready.
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.poller
+    }
+
+    /// What a socket has become ready for.
+    fn handle_ready(&mut self, now: Instant, name: u64, events: EventFlags) {
+        let id = StreamId(name);
+        let Some(stream) = self.streams.get_mut(&id) else {
+            self.accept(now, name);
+            return;
+        };
+        if stream.stage == Stage::Connecting {
+            if events.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
+                self.set_deadline(id, None);
+                self.handle_connected(now, id);
+            }
+            return;
+        }
+        stream.is_writable |= events.contains(EventFlags::OUT);
+        let is_end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        if events.intersects(EventFlags::IN | is_end)
+            && self.receive(now, id, events.intersects(is_end))
+            && !self.hot.contains(&id)
+        {
+            self.hot.truncate(HOT_MAX - 1);
+            self.hot.insert(0, id);
+            self.hot_misses = 0;
+        }
+        self.advance(now, id);
+    }
+
+    /// Reads the streams that have received lately. Returns whether there was anything.
+    fn poll_hot(&mut self, now: Instant) -> bool {
+        for at in 0..self.hot.len() {
+            let id = self.hot[at];
+            if self.receive(now, id, false) {
+                self.hot_misses = 0;
+                // It may have ended.
+                if self.hot.get(at) == Some(&id) {
+                    self.hot[..=at].rotate_right(1);
+                }
+                self.advance(now, id);
+                return true;
+            }
+        }
+        self.hot_misses += 1;
+        if self.hot_misses > HOT_MISSES_MAX {
+            self.hot.clear();
+        }
+        false
+    }
+
+    /// Receives until nothing is left, or for one turn. Returns whether there was anything.
+    fn receive(&mut self, now: Instant, id: StreamId, to_the_end: bool) -> bool {
+        let Self { rnic, streams, received, spare, ready, capture, .. } = self;
+        let mut bytes = 0;
+        loop {
+            let Some(stream) = streams.get_mut(&id) else { return bytes > 0 };
+            if stream.is_read || stream.is_reset {
+                return bytes > 0;
+            }
+            match recv(&stream.socket, &mut received[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    stream.is_read = true;
+                    if let Some(capture) = capture {
+                        capture.end(now, id, Direction::Inbound);
+                    }
+                    let io = &mut SocketIo { now, stream, spare };
+                    rnic.handle_event(id, io, StreamEvent::PeerClosed);
+                    return true;
+                }
+                Ok((count, _)) => {
+                    bytes += count;
+                    if let Some(capture) = capture {
+                        capture.received(now, id, &received[..count]);
+                    }
+                    let io = &mut SocketIo { now, stream, spare };
+                    rnic.handle_received(id, io, &received[..count]);
+                    // Less than was asked for: there was no more.
+                    if count < received.len() && !to_the_end {
+                        return true;
+                    }
+                    if bytes >= TURN_BYTES {
+                        if !core::mem::replace(&mut stream.is_ready, true) {
+                            ready.push_back(id.0);
+                        }
+                        return true;
+                    }
+                }
+                Err(Errno::AGAIN) => return bytes > 0,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    self.fail(now, id, error);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Calls the adapter for a stream.
+    fn call(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        call: impl FnOnce(&mut Rnic, &mut SocketIo<'_>),
+    ) {
+        let Self { rnic, streams, spare, .. } = self;
+        if let Some(stream) = streams.get_mut(&id) {
+            call(rnic, &mut SocketIo { now, stream, spare });
+        }
+    }
+
+    /// Does what calls of the adapter have left to do: writes, and ends.
+    fn advance(&mut self, now: Instant, id: StreamId) {
+        let mut bytes = 0;
+        loop {
+            let Self { rnic, streams, spare, ready, run, poller, capture, .. } = self;
+            let Some(stream) = streams.get_mut(&id) else { return };
+            if stream.is_reset {
+                self.reset(now, id);
+                return;
+            }
+            if !stream.has_queued() || !stream.is_writable {
+                break;
+            }
+            if bytes >= TURN_BYTES {
+                if !core::mem::replace(&mut stream.is_ready, true) {
+                    ready.push_back(id.0);
+                }
+                return;
+            }
+            let written = stream.write(*run, poller, |pieces, bytes| {
+                if let Some(capture) = capture {
+                    capture.sent(now, id, pieces, bytes);
+                }
+            });
+            match written.map(|bytes| (bytes, stream.advance(bytes, spare))) {
+                Ok((written, end)) => {
+                    bytes += written;
+                    if end.is_some() {
+                        let io = &mut SocketIo { now, stream, spare };
+                        rnic.handle_sent(id, io, end);
+                    }
+                }
+                Err(error) => {
+                    self.receive_rest(now, id);
+                    self.fail(now, id, error);
+                    return;
+                }
+            }
+        }
+        self.finish(now, id);
+    }
+
+    /// What had come before the connection failed, such as a Terminate. The error has been taken, so its end would look
+    /// like a FIN.
+    fn receive_rest(&mut self, now: Instant, id: StreamId) {
+        let Self { rnic, streams, received, spare, capture, .. } = self;
+        let Some(stream) = streams.get_mut(&id) else { return };
+        while let Ok((count @ 1.., _)) =
+            recv(&stream.socket, &mut received[..], RecvFlags::DONTWAIT)
+        {
+            if let Some(capture) = capture {
+                capture.received(now, id, &received[..count]);
+            }
+            rnic.handle_received(id, &mut SocketIo { now, stream, spare }, &received[..count]);
+        }
+    }
+
+    /// Ends what is to end now that everything queued is written.
+    fn finish(&mut self, now: Instant, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.sending == Sending::ToEnd && !stream.has_queued() {
+            if let Err(error) = stream.shut_down(&self.poller) {
+                self.fail(now, id, error);
+                return;
+            }
+            if let Some(capture) = &mut self.capture {
+                capture.end(now, id, Direction::Outbound);
+            }
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.sees_fin() {
+            if let Ok(Err(error)) = sockopt::socket_error(&stream.socket) {
+                self.fail(now, id, error);
+                return;
+            }
+            self.set_deadline(id, Some(now + FIN_WAIT_MAX));
+            self.call(now, id, |rnic, io| rnic.handle_event(id, io, StreamEvent::ShutDown));
+        }
+        let is_over =
+            |stream: &SocketStream| stream.is_read && stream.sending == Sending::Acknowledged;
+        if self.streams.get(&id).is_some_and(is_over) {
+            self.release(now, id);
+        }
+    }
+
+    fn release(&mut self, now: Instant, id: StreamId) {
+        self.call(now, id, |rnic, io| rnic.handle_event(id, io, StreamEvent::Released));
+        self.remove(id);
+    }
+
+    pub(super) fn remove(&mut self, id: StreamId) -> Option<SocketStream> {
+        self.hot.retain(|hot| *hot != id);
+        if let Some(capture) = &mut self.capture {
+            capture.forget(id);
+        }
+        self.set_deadline(id, None);
+        self.streams.remove(&id)
+    }
+
+    pub(super) fn set_deadline(&mut self, id: StreamId, deadline: Option<Instant>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if let Some(before) = core::mem::replace(&mut stream.deadline, deadline) {
+            self.deadlines.remove(&(before, id.0));
+        }
+        self.deadlines.extend(deadline.map(|deadline| (deadline, id.0)));
+    }
+
+    fn reset(&mut self, now: Instant, id: StreamId) {
+        self.call(now, id, |rnic, io| rnic.handle_event(id, io, StreamEvent::ShutDown));
+        if let Some(stream) = self.streams.get(&id) {
+            stream.reset_on_close();
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.reset(now, id);
+        }
+        self.release(now, id);
+    }
+
+    /// The connection is lost.
+    fn fail(&mut self, now: Instant, id: StreamId, error: Errno) {
+        if let Some(stream) = self.streams.get(&id) {
+            stream.reset_on_close();
+        }
+        if matches!(error, Errno::CONNRESET | Errno::PIPE) {
+            self.call(now, id, |rnic, io| rnic.handle_event(id, io, StreamEvent::Reset));
+            self.release(now, id);
+            return;
+        }
+        self.remove(id);
+        self.rnic.handle_gone(id, end_error(error));
+    }
+
+    fn expire(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        while let Some(&(deadline, name)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
+            self.deadlines.remove(&(deadline, name));
+            worked = true;
+            let id = StreamId(name);
+            match self.streams.get(&id).map(|stream| (stream.stage, stream.sending)) {
+                Some((Stage::Connecting, _)) => {
+                    self.remove(id);
+                    self.rnic.handle_gone(id, ConnectError::TimedOut);
+                }
+                // The peer has not sent its FIN: the kernel waits for it without us.
+                Some((_, Sending::Acknowledged)) => self.release(now, id),
+                Some(_) => {}
+                None => self.accept(now, name),
+            }
+        }
+        worked
+    }
+
+    /// Turns of streams that have more to read or to write.
+    fn run_ready(&mut self, now: Instant) -> bool {
+        let count = self.ready.len();
+        for _ in 0..count {
+            let Some(name) = self.ready.pop_front() else { break };
+            let id = StreamId(name);
+            match self.streams.get_mut(&id) {
+                Some(stream) => {
+                    stream.is_ready = false;
+                    self.receive(now, id, true);
+                    self.advance(now, id);
+                }
+                None => self.accept(now, name),
+            }
+        }
+        count > 0
+    }
+
+    /// Events of the sockets.
+    fn take_events(&mut self, now: Instant) -> io::Result<bool> {
+        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS_MAX];
+        let events = match epoll::wait(&self.poller, &mut events, Some(&Timespec::default())) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        self.is_crowded = events.len() > HOT_MAX;
+        for event in &*events {
+            // Copied: the structure is packed.
+            let (flags, data) = (event.flags, event.data);
+            self.handle_ready(now, data.u64(), flags);
+        }
+        Ok(!events.is_empty())
+    }
+
+    /// Resets all connections that have not ended in order.
+    fn close(&mut self) {
+        for (_, stream) in self.streams.drain() {
+            if stream.sending < Sending::Ended {
+                stream.reset_on_close();
+            }
+        }
+        self.listeners.clear();
+    }
+}
+
+impl Drop for SocketRnic {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Passive for SocketRnic {
+    fn poll(&mut self, now: Instant) -> io::Result<bool> {
+        self.run += 1;
+        let worked = self.settle(now);
+        let mut taken = self.poll_hot(now);
+        self.hot_polls += 1;
+        if self.is_crowded || self.hot.is_empty() || self.hot_polls >= HOT_POLLS {
+            self.hot_polls = 0;
+            taken |= self.take_events(now)?;
+        }
+        let expired = self.expire(now);
+        Ok(self.settle(now) | worked | taken | expired)
+    }
+
+    fn settle(&mut self, now: Instant) -> bool {
+        let mut worked = self.rnic.run(now);
+        while let Some(command) = self.rnic.next_command() {
+            worked = true;
+            self.carry_out(now, command);
+        }
+        while let Some(id) = self.rnic.next_kick() {
+            worked = true;
+            self.call(now, id, |rnic, io| rnic.handle_room(id, io));
+            self.advance(now, id);
+        }
+        worked | self.run_ready(now)
+    }
+
+    fn poll_at(&self, _now: Instant) -> Option<Instant> {
+        let own = self.deadlines.first().map(|(deadline, _)| *deadline);
+        self.rnic.run_at().into_iter().chain(own).min()
+    }
+
+    fn has_input(&self) -> bool {
+        self.rnic.has_work() || !self.ready.is_empty()
+    }
+
+    fn wants_writable(&self) -> bool {
+        // The epoll set has it.
+        false
+    }
+
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        callbacks.append(self.rnic.callbacks());
+    }
+
+    fn device_lost(&mut self) {
+        self.close();
+        self.rnic.handle_device_lost();
+    }
+
+    fn repeat_last_acks(&mut self, _now: Instant) {
+        // The kernel's TIME-WAIT outlives the process.
+    }
+}
+
+fn allocate(names: &NextName) -> u64 {
+    names.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
+}

@@ -1,0 +1,217 @@
+//! How connections come to be: commands of the adapter, handshakes, listeners.
+
+use core::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use offload_engine::{
+    state::KeepAlive,
+    time::{Duration, Instant},
+};
+use rustix::{
+    event::epoll::{self, EventData, EventFlags},
+    io::Errno,
+    net::{
+        AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, getsockname, ipproto,
+        listen, socket_with, sockopt,
+    },
+};
+
+use super::{Listening, SocketRnic, allocate};
+use crate::{
+    rnic::{
+        ConnectError, StreamId,
+        id::ListenerId,
+        transport::{Command, Reservation},
+    },
+    transport::sockets::{
+        kernel::{address, connect_error, ends, is_of_one_connection},
+        stream::{READABLE, SocketStream, Stage},
+    },
+};
+
+/// Connections that a listener accepts before the others have their turn.
+const ACCEPTS_MAX: usize = 64;
+
+/// Pause after an accept that has failed for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+impl SocketRnic {
+    pub(super) fn carry_out(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::Connect { stream, local, remote, timeout } => {
+                match self.begin_connect(stream, local, remote) {
+                    Ok(socket) => {
+                        let made =
+                            SocketStream::new(stream, socket, Stage::Connecting, self.is_aligned);
+                        self.streams.insert(stream, made);
+                        self.set_deadline(stream, Some(now + timeout));
+                    }
+                    Err(error) => self.rnic.handle_gone(stream, connect_error(error, local)),
+                }
+            }
+            Command::Listen { listener, local, backlog } => {
+                match self.begin_listen(listener, local, backlog) {
+                    Ok(local) => self.rnic.handle_listening(listener, local),
+                    Err(error) => {
+                        self.rnic.handle_listen_failed(listener, connect_error(error, Some(local)));
+                    }
+                }
+            }
+            Command::Unlisten { listener } => {
+                let name = self.names.get(&listener);
+                if let Some(listening) = name.and_then(|name| self.listeners.get_mut(name)) {
+                    listening.is_closed = true;
+                    // Its address stays bound until it is released.
+                    let both = rustix::net::Shutdown::Both;
+                    let _ = epoll::delete(&self.poller, &listening.socket);
+                    let _ = rustix::net::shutdown(&listening.socket, both);
+                }
+            }
+            Command::Release { reservation: Reservation::Listener(listener) } => {
+                if let Some(name) = self.names.remove(&listener) {
+                    self.listeners.remove(&name);
+                }
+            }
+            // The kernel keeps the address of a connection as long as it has to.
+            Command::Release { reservation: Reservation::Stream(_) } => {}
+            Command::Abort { stream } => {
+                if let Some(gone) = self.remove(stream) {
+                    gone.reset_on_close();
+                }
+                self.rnic.handle_gone(stream, ConnectError::Aborted);
+            }
+        }
+    }
+
+    fn begin_connect(
+        &self,
+        stream: StreamId,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<OwnedFd, Errno> {
+        let socket = self.socket(remote)?;
+        if let Some(local) = local {
+            bind(&socket, &local)?;
+        }
+        match connect(&socket, &remote) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        self.watch(&socket, stream.0, EventFlags::OUT)?;
+        Ok(socket)
+    }
+
+    fn begin_listen(
+        &mut self,
+        listener: ListenerId,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> Result<SocketAddr, Errno> {
+        let socket = self.socket(local)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if local.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+        }
+        bind(&socket, &local)?;
+        listen(&socket, i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
+        let local = address(getsockname(&socket)?)?;
+        let name = allocate(&self.next_name);
+        self.watch(&socket, name, EventFlags::IN)?;
+        self.names.insert(listener, name);
+        let (is_closed, paused_until) = (false, None);
+        let listening = Listening { id: listener, socket, backlog, is_closed, paused_until };
+        self.listeners.insert(name, listening);
+        Ok(local)
+    }
+
+    /// A socket with the options that connections have; those of a listener's are inherited.
+    fn socket(&self, of: SocketAddr) -> Result<OwnedFd, Errno> {
+        let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
+        if let Some(KeepAlive { idle, interval, probes }) = self.rnic.config.keep_alive {
+            sockopt::set_socket_keepalive(&socket, true)?;
+            sockopt::set_tcp_keepidle(&socket, idle)?;
+            sockopt::set_tcp_keepintvl(&socket, interval)?;
+            sockopt::set_tcp_keepcnt(&socket, probes.into())?;
+        }
+        Ok(socket)
+    }
+
+    fn watch(&self, socket: &OwnedFd, name: u64, events: EventFlags) -> Result<(), Errno> {
+        epoll::add(&self.poller, socket, EventData::new_u64(name), events | EventFlags::ET)
+    }
+
+    pub(super) fn handle_connected(&mut self, now: Instant, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let outcome = sockopt::socket_error(&stream.socket).and_then(|outcome| outcome);
+        let connected = outcome.and_then(|()| {
+            let data = EventData::new_u64(id.0);
+            epoll::modify(&self.poller, &stream.socket, data, READABLE | EventFlags::ET)?;
+            ends(&stream.socket)
+        });
+        match connected {
+            Ok(addresses) => self.open(now, id, None, addresses),
+            Err(error) => {
+                self.remove(id);
+                self.rnic.handle_gone(id, connect_error(error, None));
+            }
+        }
+    }
+
+    fn open(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        listener: Option<ListenerId>,
+        addresses: (SocketAddr, SocketAddr),
+    ) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.stage = Stage::Open;
+            stream.update_mss();
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.open(now, id, addresses, listener.is_some());
+        }
+        self.rnic.handle_established(now, id, listener, addresses);
+        self.call(now, id, |rnic, io| rnic.handle_open(id, io));
+        self.advance(now, id);
+    }
+
+    pub(super) fn accept(&mut self, now: Instant, name: u64) {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(listening) = self.listeners.get_mut(&name).filter(|it| !it.is_closed) else {
+                return;
+            };
+            if listening.paused_until.is_some_and(|end| now < end) {
+                return;
+            }
+            let listener = listening.id;
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let accepted = match accept_with(&listening.socket, flags) {
+                Ok(accepted) => accepted,
+                Err(Errno::AGAIN) => return,
+                // Of a connection that has gone meanwhile, or a signal.
+                Err(error) if is_of_one_connection(error) => continue,
+                Err(error) => {
+                    let end = now + ACCEPT_PAUSE;
+                    if listening.paused_until.replace(end).is_none() {
+                        tracing::warn!(%error, "accept: connections wait");
+                    }
+                    self.deadlines.insert((end, name));
+                    return;
+                }
+            };
+            listening.paused_until = None;
+            let id = StreamId(allocate(&self.next_name));
+            let addresses = self.watch(&accepted, id.0, READABLE).and_then(|()| ends(&accepted));
+            // One that cannot be used is reset.
+            let Ok(addresses) = addresses else { continue };
+            self.streams.insert(id, SocketStream::new(id, accepted, Stage::Open, self.is_aligned));
+            self.open(now, id, Some(listener), addresses);
+        }
+        self.ready.push_back(name);
+    }
+}

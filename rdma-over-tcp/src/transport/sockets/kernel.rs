@@ -1,0 +1,81 @@
+//! Addresses and errors of the kernel's, in words of ours.
+
+use core::net::SocketAddr;
+use std::{io, os::fd::OwnedFd};
+
+use offload_engine::{state::KeepAlive, time::Duration};
+use rustix::{
+    io::Errno,
+    net::{SocketAddrAny, getpeername, getsockname},
+};
+
+use crate::rnic::ConnectError;
+
+/// Whether the kernel takes this keep-alive.
+///
+/// # Errors
+/// InvalidInput: it does not.
+pub(super) fn check_keep_alive(keep_alive: &KeepAlive) -> io::Result<()> {
+    let KeepAlive { idle, interval, probes } = keep_alive;
+    let times = Duration::from_secs(1)..=Duration::from_secs(32_767);
+    if times.contains(idle) && times.contains(interval) && (1..=127).contains(probes) {
+        return Ok(());
+    }
+    let why =
+        "keep-alive on kernel sockets: idle time and interval of 1 to 32,767 s, 1 to 127 probes";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
+/// An address of the kernel's; an IPv4 address that IPv6 maps is one of IPv4.
+pub(super) fn address(found: SocketAddrAny) -> Result<SocketAddr, Errno> {
+    let found = SocketAddr::try_from(found)?;
+    Ok(SocketAddr::new(found.ip().to_canonical(), found.port()))
+}
+
+/// The local and the remote end.
+pub(super) fn ends(socket: &OwnedFd) -> Result<(SocketAddr, SocketAddr), Errno> {
+    let remote = getpeername(socket)?.ok_or(Errno::NOTCONN)?;
+    Ok((address(getsockname(socket)?)?, address(remote)?))
+}
+
+/// Errors of accept(2) that are of the connection, not of the listener.
+pub(super) fn is_of_one_connection(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::CONNABORTED
+            | Errno::INTR
+            | Errno::PERM
+            | Errno::PROTO
+            | Errno::NETDOWN
+            | Errno::NETUNREACH
+            | Errno::HOSTUNREACH
+            | Errno::HOSTDOWN
+            | Errno::OPNOTSUPP
+            | Errno::NOPROTOOPT
+    )
+}
+
+/// Why a connection was not made, or an address cannot be had; `local` is the one that was asked for.
+pub(super) fn connect_error(error: Errno, local: Option<SocketAddr>) -> ConnectError {
+    match error {
+        Errno::CONNREFUSED | Errno::CONNRESET => ConnectError::Refused,
+        Errno::TIMEDOUT => ConnectError::TimedOut,
+        Errno::HOSTUNREACH | Errno::HOSTDOWN => ConnectError::HostUnreachable,
+        Errno::NETUNREACH | Errno::NETDOWN => ConnectError::NetworkUnreachable,
+        Errno::ADDRINUSE => ConnectError::AddressInUse,
+        // Without an address of ours it is a port that is missing.
+        Errno::ADDRNOTAVAIL if local.is_none() => ConnectError::NoPorts,
+        Errno::ADDRNOTAVAIL | Errno::INVAL | Errno::AFNOSUPPORT | Errno::ACCESS | Errno::PERM => {
+            ConnectError::InvalidAddress
+        }
+        _ => ConnectError::NoResources,
+    }
+}
+
+/// Why an established connection has ended.
+pub(super) fn end_error(error: Errno) -> ConnectError {
+    match error {
+        Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH => ConnectError::TimedOut,
+        _ => ConnectError::Aborted,
+    }
+}

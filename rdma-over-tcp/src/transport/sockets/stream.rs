@@ -1,0 +1,292 @@
+//! One kernel connection: what waits to be written to it, and the adapter's way into it during a call.
+
+use alloc::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+use offload_engine::{
+    memory::Piece,
+    nbl::NetBufferList,
+    socket::{self, PIECES_MAX, TcpInfo},
+    time::{Duration, Instant},
+};
+use rustix::{
+    event::epoll::{self, EventData, EventFlags},
+    io::Errno,
+    net::sockopt,
+};
+
+use crate::{
+    rnic::{StreamId, transport::Transport},
+    transport::offloaded::{Buffers, Spare},
+};
+
+/// Events of a connection. That it is writable is asked for when a write has found no room.
+pub(super) const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+
+/// Bytes that wait for the kernel before the stream has no more room: they are still in the cache when the kernel
+/// copies them.
+const QUEUE_BYTES_MAX: usize = 256 * 1024;
+
+/// Bytes of a super-segment without its headers, which the kernel adds.
+const SUPER_SEGMENT_BYTES: usize = 65_160;
+
+/// Bytes of the largest segment, before the kernel has said.
+const DEFAULT_MSS: usize = 536;
+
+/// Bytes written between two runs of the loop beyond which posts may wait for the next one.
+const FLOWING_BYTES: usize = 4096;
+
+/// The stage of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// In the handshake.
+    Connecting,
+    Open,
+}
+
+/// The stage of the sending direction's end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Sending {
+    Open,
+    /// FIN behind what is queued.
+    ToEnd,
+    /// The FIN is with the kernel.
+    Ended,
+    /// The peer has acknowledged it.
+    Acknowledged,
+}
+
+/// A kernel connection.
+#[derive(Debug)]
+pub(super) struct SocketStream {
+    pub(super) socket: OwnedFd,
+    pub(super) stage: Stage,
+    pub(super) sending: Sending,
+    /// When it has to be looked at: the end of its handshake, or of the wait for the peer's FIN.
+    pub(super) deadline: Option<Instant>,
+    /// The peer's FIN has come.
+    pub(super) is_read: bool,
+    /// It is to be reset.
+    pub(super) is_reset: bool,
+    /// Room in the kernel's buffer, as far as is known.
+    pub(super) is_writable: bool,
+    is_room_watched: bool,
+    /// Its name in the epoll set.
+    name: u64,
+    /// In the list of streams that have more to read or to write.
+    pub(super) is_ready: bool,
+    /// Each list ends a segment.
+    is_aligned: bool,
+    queue: VecDeque<NetBufferList>,
+    queued_bytes: usize,
+    mss: usize,
+    /// Bytes written in this run of the loop, and in the last one that there were.
+    run: u64,
+    written: [usize; 2],
+}
+
+impl SocketStream {
+    pub(super) const fn new(id: StreamId, socket: OwnedFd, stage: Stage, is_aligned: bool) -> Self {
+        Self {
+            is_room_watched: false,
+            name: id.0,
+            socket,
+            stage,
+            sending: Sending::Open,
+            deadline: None,
+            is_read: false,
+            is_reset: false,
+            is_writable: true,
+            is_ready: false,
+            is_aligned,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            mss: DEFAULT_MSS,
+            run: 0,
+            written: [0; 2],
+        }
+    }
+
+    /// Asks the kernel for the size of segments.
+    pub(super) fn update_mss(&mut self) {
+        if let Some(info) = TcpInfo::of(self.socket.as_fd())
+            && info.mss > 0
+        {
+            self.mss = info.mss;
+        }
+    }
+
+    pub(super) const fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Gives the kernel one write's worth of what is queued. Returns how many bytes it has taken, and shows them to
+    /// `look` first.
+    ///
+    /// # Errors
+    /// The connection has failed. A full buffer is no error.
+    pub(super) fn write(
+        &mut self,
+        run: u64,
+        poller: &OwnedFd,
+        look: impl FnOnce(&mut dyn Iterator<Item = Piece<'_>>, usize),
+    ) -> Result<usize, Errno> {
+        // Without alignment several lists share a write.
+        let lists = if self.is_aligned { 1 } else { PIECES_MAX };
+        let pieces = || self.queue.iter().take(lists).flat_map(NetBufferList::pieces);
+        match socket::send(self.socket.as_fd(), pieces(), self.is_aligned) {
+            Ok(bytes) => {
+                look(&mut pieces(), bytes);
+                self.count_written(run, bytes);
+                Ok(bytes)
+            }
+            Err(Errno::AGAIN) => {
+                self.is_writable = false;
+                self.watch_room(poller)?;
+                Ok(0)
+            }
+            Err(Errno::INTR) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the epoll set tell when there is room, from the first time on that there was none.
+    fn watch_room(&mut self, poller: &OwnedFd) -> Result<(), Errno> {
+        if !core::mem::replace(&mut self.is_room_watched, true) {
+            let events = READABLE | EventFlags::OUT | EventFlags::ET;
+            epoll::modify(poller, &self.socket, EventData::new_u64(self.name), events)?;
+        }
+        Ok(())
+    }
+
+    fn count_written(&mut self, run: u64, bytes: usize) {
+        if run != self.run {
+            self.written[1] = if run == self.run + 1 { self.written[0] } else { 0 };
+            (self.run, self.written[0]) = (run, 0);
+        }
+        self.written[0] += bytes;
+    }
+
+    /// Removes what the kernel has. Returns the serial of the last list that is gone.
+    pub(super) fn advance(&mut self, mut bytes: usize, spare: &mut Spare) -> Option<u64> {
+        self.queued_bytes -= bytes;
+        let mut end = None;
+        while let Some(list) = self.queue.front_mut() {
+            let length = list.data_length();
+            if bytes < length {
+                for buffer in &mut list.net_buffers {
+                    let count = bytes.min(buffer.data_length());
+                    buffer.advance(count);
+                    bytes -= count;
+                }
+                return end;
+            }
+            bytes -= length;
+            end = Some(list.context);
+            let Some(list) = self.queue.pop_front() else { break };
+            spare.keep(list.net_buffers);
+        }
+        end
+    }
+
+    /// Has the kernel send a FIN: from now on a process that ends resets nothing.
+    pub(super) fn shut_down(&mut self, poller: &OwnedFd) -> Result<(), Errno> {
+        sockopt::set_socket_linger(&self.socket, None)?;
+        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write)?;
+        self.sending = Sending::Ended;
+        // The acknowledgement of the FIN is an event of a socket that can be written to, as this one always can now.
+        self.watch_room(poller)
+    }
+
+    /// Returns once whether the peer has acknowledged our FIN.
+    pub(super) fn sees_fin(&mut self) -> bool {
+        let is_seen = self.sending == Sending::Ended
+            && TcpInfo::of(self.socket.as_fd()).is_none_or(|info| info.is_shut_down());
+        if is_seen {
+            self.sending = Sending::Acknowledged;
+        }
+        is_seen
+    }
+
+    /// Has the kernel reset the connection when the socket is closed.
+    pub(super) fn reset_on_close(&self) {
+        // A socket that is gone already needs none.
+        let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+    }
+}
+
+/// A way into a stream during a call.
+pub(super) struct SocketIo<'a> {
+    pub(super) now: Instant,
+    pub(super) stream: &'a mut SocketStream,
+    pub(super) spare: &'a mut Spare,
+}
+
+impl Transport for SocketIo<'_> {
+    type List = Buffers;
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn list(&mut self) -> Buffers {
+        self.spare.take()
+    }
+
+    fn keep(&mut self, list: Buffers) {
+        self.spare.keep(list.0);
+    }
+
+    fn send(&mut self, serial: u64, list: Buffers) {
+        let list = NetBufferList { net_buffers: list.0, ..NetBufferList::new(serial) };
+        self.stream.queued_bytes += list.data_length();
+        self.stream.queue.push_back(list);
+    }
+
+    fn shutdown(&mut self) {
+        self.stream.sending = self.stream.sending.max(Sending::ToEnd);
+    }
+
+    fn reset(&mut self) {
+        self.stream.is_reset = true;
+    }
+
+    fn send_room(&self) -> usize {
+        QUEUE_BYTES_MAX.saturating_sub(self.stream.queued_bytes)
+    }
+
+    fn send_outstanding(&self) -> usize {
+        self.stream.queued_bytes
+    }
+
+    fn is_flowing(&self) -> bool {
+        self.stream.queued_bytes + self.stream.written.iter().max().unwrap_or(&0) > FLOWING_BYTES
+    }
+
+    fn path_octets(&self) -> usize {
+        // The kernel's buffer is the limit.
+        usize::MAX
+    }
+
+    fn detach_tail(&mut self, _octets_max: usize) -> bool {
+        // Nothing that is written waits for its acknowledgement.
+        false
+    }
+
+    fn detach_withdrawn(&mut self) {
+        let buffers = self.stream.queue.iter_mut().flat_map(|list| &mut list.net_buffers);
+        buffers.for_each(|buffer| buffer.detach_withdrawn());
+    }
+
+    fn effective_mss(&self) -> usize {
+        self.stream.mss
+    }
+
+    fn super_segment_max(&self) -> usize {
+        SUPER_SEGMENT_BYTES.max(self.stream.mss) / self.stream.mss * self.stream.mss
+    }
+}

@@ -1,0 +1,70 @@
+//! Two adapters on kernel sockets, joined by loopback, in real time: what a plan says of the link does not hold.
+
+use std::time::{Duration, Instant};
+
+use rdma_over_tcp::ndk::{self, Adapter, Sockets, SocketsConfig};
+
+use crate::{bench::Stage, plan::Plan};
+
+/// Longer than any plan takes.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How long a wait is, at most, before the other end is run.
+const TURN: Duration = Duration::from_micros(50);
+
+pub(crate) struct Loopback {
+    sockets: [Sockets; 2],
+    adapters: [Adapter; 2],
+}
+
+impl Loopback {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let open = |node: usize| {
+            ndk::open_sockets(SocketsConfig::default(), plan.adapters[node].clone()).unwrap()
+        };
+        let [(near, a), (far, b)] = [0, 1].map(open);
+        Self { sockets: [near, far], adapters: [a, b] }
+    }
+}
+
+impl Stage for Loopback {
+    fn is_lockstep(&self) -> bool {
+        false
+    }
+
+    fn adapters(&self) -> &[Adapter; 2] {
+        &self.adapters
+    }
+
+    fn run(&mut self, done: &mut dyn FnMut() -> bool) -> Result<(), String> {
+        let began = Instant::now();
+        // The consumers of both ends are one thread.
+        while !done() {
+            for sockets in &self.sockets {
+                // It ends by its limit, mostly.
+                let _ = sockets.wait_until(Some(TURN), || None::<()>);
+            }
+            if began.elapsed() > LIMIT {
+                return Err(format!("not done within {LIMIT:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn run_until_empty(&mut self) -> Result<(), String> {
+        for sockets in &self.sockets {
+            sockets.linger(LIMIT).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        let rows = self.sockets.each_ref().map(Sockets::list);
+        let counters = self.adapters.each_ref().map(Adapter::counters);
+        format!("{rows:#?}\n{counters:#?}")
+    }
+
+    fn assert_connections(&self, _count: u64) {
+        // They are the kernel's.
+    }
+}

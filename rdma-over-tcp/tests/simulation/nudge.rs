@@ -1,0 +1,201 @@
+//! A peer that accepts and then sends nothing: the adapter sends a zero-length Write behind its first FPDU, once, where
+//! the peer understands one; with the adapter's connection in the offload target and in the host stack.
+
+use std::net::SocketAddr;
+
+use host_stack::socket::OffloadPolicy;
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    time::{Duration, Instant},
+};
+use rdma_over_tcp::{
+    ddp::Msn,
+    mpa::{
+        Decoder,
+        startup::{PrivateData, ReadLimits, Responder, ResponderConfig, Revision, RtrKind, RtrSet},
+    },
+    ndk::{AdapterConfig, Connector, Data, NtStatus, OpFlags, ReadLimit},
+    rdmap::{Inbound, SendKind, parse, send_header},
+};
+
+use crate::{
+    bench::Bench,
+    foreign::{Side, Told},
+    raw::{DELAY, Peer, assert_place, bench, config, fpdu},
+};
+
+const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
+const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
+/// Longer than any delayed acknowledgement, shorter than any limit that ends a connection.
+const LONG: Duration = Duration::from_secs(2);
+const SEND: u64 = 9;
+
+/// The adapter's connection to a peer whose MPA is written by hand.
+struct Connected {
+    bench: Bench,
+    peer: Peer,
+    handle: OffloadHandle,
+    side: Side,
+    connector: Connector,
+    decoder: Decoder,
+}
+
+impl Connected {
+    /// Up to the Reply; the peer understands `rtr`.
+    fn new(policy: OffloadPolicy, config: AdapterConfig, rtr: RtrSet) -> Self {
+        let (mut bench, plan) = bench(policy, config);
+        let peer = Peer::new(&mut bench);
+        let remote = SocketAddr::new(plan.addresses[0], 7000);
+        let listener = peer.now(&mut bench, |streams, _, _| streams.listen(remote, 4));
+        peer.run(&mut bench, |streams, _, _| streams.listening(listener)?.ok());
+        let side = Side::new(&bench.adapters[1]);
+        let connector = bench.adapters[1].create_connector().unwrap();
+        let done = Told::default();
+        let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.tells());
+        assert_eq!(status, NtStatus::PENDING);
+        let handle = peer.run(&mut bench, |streams, _, _| streams.accept(listener));
+        let request = peer
+            .run(&mut bench, |streams, connections, now| streams.receive(now, connections, handle));
+        let responder = Responder::new(ResponderConfig { rtr, ..ResponderConfig::default() });
+        let offer = responder.receive(&request).unwrap().unwrap();
+        let limits = ReadLimits { ird: 4, ord: 4 };
+        let (reply, _) = offer.accept(limits, PrivateData::default());
+        peer.send(&mut bench, handle, reply.to_vec());
+        peer.until(&mut bench, || done.is_told());
+        assert_eq!(done.take(), Some(NtStatus::SUCCESS));
+        assert_place(&mut bench, policy);
+        let decoder = Decoder::new(true, false);
+        Self { bench, peer, handle, side, connector, decoder }
+    }
+
+    fn complete(&mut self) {
+        let done = Told::default();
+        assert_eq!(self.connector.complete_connect(None, done.tells()), NtStatus::PENDING);
+        self.peer.until(&mut self.bench, || done.is_told());
+        assert_eq!(done.take(), Some(NtStatus::SUCCESS));
+    }
+
+    fn send(&mut self) {
+        self.side.qp.send(SEND, Data::Inline(&[b"hello"]), OpFlags::NONE).unwrap();
+    }
+
+    /// The messages that come until so long after `begun`.
+    fn messages(&mut self, begun: Instant, time: Duration) -> Vec<&'static str> {
+        let handle = self.handle;
+        let _ = self.bench.pair.run(begun + time, |pair| {
+            let mut callbacks = Vec::new();
+            pair.b.clients.take_callbacks(&mut callbacks);
+            callbacks.into_iter().for_each(|callback| callback());
+            None::<()>
+        });
+        let octets = self.peer.now(&mut self.bench, |streams, connections, now| {
+            let mut octets = Vec::new();
+            while let Some(data) = streams.receive(now, connections, handle) {
+                octets.extend_from_slice(&data);
+            }
+            octets
+        });
+        let mut messages = Vec::new();
+        let mut rest = &octets[..];
+        while let Some(ulpdu) = self.decoder.next(&mut rest).unwrap() {
+            messages.push(match parse(ulpdu).unwrap() {
+                Inbound::Write { payload: [], .. } => "empty Write",
+                Inbound::ReadRequest { .. } => "Read",
+                Inbound::Send { .. } => "Send",
+                other => panic!("{other:?}"),
+            });
+        }
+        messages
+    }
+
+    fn nudges(&self) -> u64 {
+        self.bench.adapters[1].counters().nudges
+    }
+}
+
+// RDM-5.1-3, MPE-9.2-7: one Write behind the RTR, no sooner than its time, and never another.
+#[test]
+fn a_silent_peer_gets_one_nudge() {
+    for policy in POLICIES {
+        let config = config();
+        let time = config.nudge_timeout;
+        let mut it = Connected::new(policy, config, RtrSet::only(RtrKind::Write));
+        let begun = it.bench.pair.now;
+        it.complete();
+        assert_eq!(it.messages(begun, time), ["empty Write"], "{policy:?}: the RTR");
+        assert_eq!(it.messages(begun, time + 4 * DELAY), ["empty Write"], "{policy:?}: the nudge");
+        assert_eq!(it.nudges(), 1);
+        it.send();
+        let begun = it.bench.pair.now;
+        assert_eq!(it.messages(begun, LONG), ["Send"], "{policy:?}");
+        assert_eq!(it.nudges(), 1);
+        assert_eq!(it.side.qp.stats().writes, 0, "it is no request of the consumer");
+        assert_eq!(it.side.outcome(SEND), Some(NtStatus::SUCCESS));
+        assert!(it.side.qp.is_connected());
+    }
+}
+
+// A peer that has sent something has seen what came.
+#[test]
+fn a_peer_that_speaks_gets_none() {
+    for policy in POLICIES {
+        let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
+        it.side.receive(1, 64);
+        let begun = it.bench.pair.now;
+        it.complete();
+        let send = fpdu(&send_header(true, SendKind::Plain, Msn(1), 0), b"hello");
+        it.peer.send(&mut it.bench, it.handle, send);
+        assert_eq!(it.messages(begun, LONG), ["empty Write"], "{policy:?}: the RTR");
+        assert_eq!(it.side.outcome(1), Some(NtStatus::SUCCESS));
+        assert_eq!(it.nudges(), 0);
+    }
+}
+
+// A peer that wants a Read as RTR has not said that it understands an empty Write.
+#[test]
+fn a_peer_of_another_rtr_gets_none() {
+    let rtr = RtrSet { send: false, write: true, read: true };
+    for policy in POLICIES {
+        let config = AdapterConfig { rtr, ..config() };
+        let mut it = Connected::new(policy, config, RtrSet::only(RtrKind::Read));
+        let begun = it.bench.pair.now;
+        it.complete();
+        assert_eq!(it.messages(begun, LONG), ["Read"], "{policy:?}: the RTR");
+        assert_eq!(it.nudges(), 0);
+    }
+}
+
+// MPE-9.2-9, MPA-7.1.2-10: without an RTR, in the client-server model and with revision 1, the first message is the
+// consumer's.
+#[test]
+fn nothing_goes_before_the_consumers_first_message() {
+    let client_server = AdapterConfig { rtr: RtrSet::NONE, ..config() };
+    let plain = AdapterConfig { revision: Revision::One, ..config() };
+    for policy in POLICIES {
+        for config in [client_server.clone(), plain.clone()] {
+            let mut it = Connected::new(policy, config, RtrSet::only(RtrKind::Write));
+            let begun = it.bench.pair.now;
+            it.complete();
+            assert_eq!(it.messages(begun, LONG), [""; 0], "{policy:?}");
+            it.send();
+            let begun = it.bench.pair.now;
+            assert_eq!(it.messages(begun, LONG), ["Send", "empty Write"], "{policy:?}");
+            assert_eq!(it.nudges(), 1);
+        }
+    }
+}
+
+// A disconnect before its time: the FIN wakes the peer.
+#[test]
+fn a_connection_that_ends_gets_none() {
+    for policy in POLICIES {
+        let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
+        let begun = it.bench.pair.now;
+        it.complete();
+        let done = Told::default();
+        assert_eq!(it.connector.disconnect(done.tells()), NtStatus::PENDING);
+        assert_eq!(it.messages(begun, LONG), ["empty Write"], "{policy:?}: the RTR");
+        assert!(done.is_told());
+        assert_eq!(it.nudges(), 0);
+    }
+}

@@ -1,0 +1,293 @@
+//! Queue pairs on kernel sockets, over loopback.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    sync::mpsc::channel,
+    thread,
+    time::{Duration, Instant},
+};
+
+use host_stack::node::WaitError;
+
+use rdma_over_tcp::ndk::{
+    self, Adapter, AdapterConfig, Cq, CqNotify, Data, KeepAlive, Mr, MrFlags, NdkResultEx,
+    NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, Sockets, SocketsConfig,
+    blocking::{CallError, Connection, Incoming, NodeError},
+};
+
+/// Longer than anything takes that ends at all.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// One end: an adapter and the objects of one queue pair.
+struct End {
+    sockets: Sockets,
+    adapter: Adapter,
+    cq: Cq,
+    qp: Qp,
+    buffer: RegisteredBuffer,
+    mr: Mr,
+}
+
+impl End {
+    fn new(bytes: usize) -> Self {
+        let (sockets, adapter) =
+            ndk::open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+        let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(256, |_| {}).unwrap());
+        let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
+        let (buffer, mr) = (adapter.allocate(bytes).unwrap(), pd.create_mr(false).unwrap());
+        let rights =
+            MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
+        mr.register(&buffer, 0, bytes, rights).unwrap();
+        Self { sockets, adapter, cq, qp, buffer, mr }
+    }
+
+    fn sge(&self, offset: usize, length: usize) -> Sge {
+        let address = self.buffer.address() + offset as u64;
+        Sge { address, length: length as u32, token: self.mr.local_token() }
+    }
+
+    fn completion(&mut self, connection: &Connection) -> NdkResultEx {
+        let mut results = [NdkResultEx::default()];
+        let count = connection.poll(&mut self.sockets, &self.cq, &mut results).unwrap();
+        assert_eq!(count, 1, "ended: {:?}", connection.ended().reason());
+        let [result] = results;
+        assert_eq!(result.status, NtStatus::SUCCESS);
+        result
+    }
+}
+
+fn limits() -> ReadLimit {
+    ReadLimit { inbound: 4, outbound: 4 }
+}
+
+/// Connects two ends.
+fn connect(near: &mut End, far: &mut End) -> (Connection, Connection) {
+    let local = SocketAddr::from((LOOPBACK, 0));
+    let mut incoming = Incoming::listen(&mut far.sockets, &far.adapter, local, 1).unwrap();
+    let server = incoming.listener().local_address().unwrap();
+    thread::scope(|scope| {
+        let passive = scope.spawn(|| -> Result<Connection, NodeError> {
+            let connector = incoming.next(&mut far.sockets)?;
+            Connection::accept(&mut far.sockets, connector, &far.qp, limits(), b"welcome")
+        });
+        let active =
+            Connection::connect(&mut near.sockets, &near.adapter, &near.qp, server, limits(), &[]);
+        (active.unwrap(), passive.join().unwrap().unwrap())
+    })
+}
+
+// Send, Write and Read of 3 MiB, and an end that both sides see.
+#[test]
+fn messages_of_each_kind() {
+    const BYTES: usize = 3 << 20;
+    let (mut near, mut far) = (End::new(2 * BYTES), End::new(2 * BYTES));
+    let (active, passive) = connect(&mut near, &mut far);
+    let pattern: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+    near.buffer.write_at(0, &pattern);
+    far.qp.receive(1, &[far.sge(0, BYTES)]).unwrap();
+    let all = [near.sge(0, BYTES)];
+    near.qp.send(2, Data::Registered(&all), OpFlags::NONE).unwrap();
+    assert_eq!(near.completion(&active).request_context, 2);
+    assert_eq!(far.completion(&passive).bytes_transferred as usize, BYTES);
+    let mut data = vec![0; BYTES];
+    far.buffer.read_at(0, &mut data);
+    assert_eq!(data, pattern);
+
+    let remote = far.buffer.address() + BYTES as u64;
+    near.qp.write(3, Data::Registered(&all), remote, far.mr.remote_token(), OpFlags::NONE).unwrap();
+    assert_eq!(near.completion(&active).request_context, 3);
+    let sink = [near.sge(BYTES, BYTES)];
+    near.qp.read(4, &sink, remote, far.mr.remote_token(), OpFlags::NONE).unwrap();
+    assert_eq!(near.completion(&active).request_context, 4);
+    near.buffer.read_at(BYTES, &mut data);
+    assert_eq!(data, pattern);
+
+    active.disconnect(&mut near.sockets).unwrap();
+    let mut results = [NdkResultEx::default()];
+    assert_eq!(passive.poll(&mut far.sockets, &far.cq, &mut results).unwrap(), 0);
+    assert_eq!(passive.ended().reason(), Some(0));
+    passive.disconnect(&mut far.sockets).unwrap();
+}
+
+/// The status of a connection that cannot be made.
+fn refusal(end: &mut End, remote: SocketAddr) -> NtStatus {
+    let outcome =
+        Connection::connect(&mut end.sockets, &end.adapter, &end.qp, remote, limits(), &[]);
+    match outcome {
+        Err(NodeError::Call(CallError { status, .. })) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn addresses_that_cannot_be_had() {
+    let mut end = End::new(4096);
+    let taken = TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap();
+    assert_eq!(refusal(&mut end, taken), NtStatus::CONNECTION_REFUSED, "nobody listens any more");
+    let holder = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let mut listen = |local| match Incoming::listen(&mut end.sockets, &end.adapter, local, 1) {
+        Err(NodeError::Call(CallError { status, .. })) => Err(status),
+        other => other.map_err(|error| panic!("{error}")),
+    };
+    let held = holder.local_addr().unwrap();
+    assert_eq!(listen(held).map(drop), Err(NtStatus::SHARING_VIOLATION));
+    // An address of documentation (RFC 5737) is nobody's.
+    let foreign = SocketAddr::from(([192, 0, 2, 1], 0));
+    assert_eq!(listen(foreign).map(drop), Err(NtStatus::INVALID_ADDRESS));
+    let listening = listen(SocketAddr::from((LOOPBACK, 0))).unwrap();
+    assert_ne!(listening.listener().local_address().unwrap().port(), 0);
+}
+
+// Peers that speak no MPA, or end without a word.
+#[test]
+fn peers_that_are_none() {
+    let mut end = End::new(4096);
+    let server = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let address = server.local_addr().unwrap();
+    for reply in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b""] {
+        let answer = thread::scope(|scope| {
+            let peer = scope.spawn(|| {
+                let (mut peer, _) = server.accept().unwrap();
+                let mut request = [0; 20];
+                peer.read_exact(&mut request).unwrap();
+                assert_eq!(request[..16], *b"MPA ID Req Frame");
+                peer.write_all(reply).unwrap();
+            });
+            let status = refusal(&mut end, address);
+            peer.join().unwrap();
+            status
+        });
+        assert!(
+            matches!(answer, NtStatus::CONNECTION_ABORTED | NtStatus::CONNECTION_REFUSED),
+            "{answer:?}"
+        );
+        assert_eq!(end.sockets.linger(LIMIT), Ok(()), "nothing is left of it");
+    }
+}
+
+// A thread of the sockets serves one-sided requests, though the target's program does nothing.
+#[test]
+fn a_target_that_never_polls() {
+    let (mut near, mut far) = (End::new(1 << 20), End::new(1 << 20));
+    let (active, _passive) = connect(&mut near, &mut far);
+    for round in 0..100_u8 {
+        near.buffer.write_at(0, &[round; 4096]);
+        let (remote, token) = (far.buffer.address(), far.mr.remote_token());
+        let source = [near.sge(0, 4096)];
+        near.qp.write(1, Data::Registered(&source), remote, token, OpFlags::NONE).unwrap();
+        near.completion(&active);
+        let sink = [near.sge(8192, 4096)];
+        near.qp.read(2, &sink, remote, token, OpFlags::NONE).unwrap();
+        near.completion(&active);
+        let mut data = [0; 4096];
+        near.buffer.read_at(8192, &mut data);
+        assert_eq!(data, [round; 4096]);
+    }
+}
+
+// A consumer arms its queue and sleeps where the library cannot see it.
+#[test]
+fn a_notification_wakes_a_sleeper() {
+    let (mut near, mut far) = (End::new(4096), End::new(4096));
+    let (notify, notified) = channel();
+    let cq = far.adapter.create_cq(16, move |status| notify.send(status).unwrap()).unwrap();
+    let pd = far.adapter.create_pd().unwrap();
+    let (qp, mr) =
+        (pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap(), pd.create_mr(false).unwrap());
+    mr.register(&far.buffer, 0, 4096, MrFlags::ALLOW_LOCAL_WRITE).unwrap();
+    (far.qp, far.cq, far.mr) = (qp, cq, mr);
+    let (active, _passive) = connect(&mut near, &mut far);
+    for round in 0..200 {
+        far.qp.receive(round, &[far.sge(0, 64)]).unwrap();
+        far.cq.arm(CqNotify::Any);
+        near.qp.send(round, Data::Inline(&[b"wake up"]), OpFlags::NONE).unwrap();
+        assert_eq!(notified.recv_timeout(LIMIT), Ok(NtStatus::SUCCESS), "round {round}");
+        let mut results = [NdkResultEx::default(); 2];
+        assert_eq!(far.cq.poll_ex(&mut results), 1);
+        assert_eq!(results[0].request_context, round);
+        near.completion(&active);
+    }
+}
+
+// An end that is dropped resets its connections; the other hears of it, and its work is flushed.
+#[test]
+fn a_dropped_end_is_heard_of() {
+    let (mut near, mut far) = (End::new(4096), End::new(4096));
+    let (active, passive) = connect(&mut near, &mut far);
+    far.qp.receive(7, &[far.sge(0, 64)]).unwrap();
+    drop((active, near));
+    let mut results = [NdkResultEx::default(); 2];
+    let count = passive.poll(&mut far.sockets, &far.cq, &mut results).unwrap();
+    assert_eq!((count, results[0].status), (1, NtStatus::CANCELLED));
+    assert_eq!(passive.poll(&mut far.sockets, &far.cq, &mut results).unwrap(), 0);
+    assert_eq!(far.sockets.linger(LIMIT), Ok(()));
+}
+
+// Connections come and go, most of them without saying what they want: nothing is left of them.
+#[test]
+fn connections_leave_nothing() {
+    let mut far = End::new(4096);
+    let local = SocketAddr::from((LOOPBACK, 0));
+    let mut incoming = Incoming::listen(&mut far.sockets, &far.adapter, local, 16).unwrap();
+    let server = incoming.listener().local_address().unwrap();
+    for round in 0..300 {
+        let mut peer = TcpStream::connect(server).unwrap();
+        match round % 3 {
+            // Resets, closes, and is silent until it is closed.
+            0 => peer.write_all(b"MPA ID Req").unwrap(),
+            1 => drop(peer),
+            _ => {
+                peer.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+                let ended = peer.read(&mut [0; 64]);
+                assert!(
+                    matches!(&ended, Ok(0))
+                        || ended.as_ref().is_err_and(|it| it.kind() == ErrorKind::ConnectionReset),
+                    "{ended:?}"
+                );
+            }
+        }
+    }
+    assert_eq!(far.sockets.linger(LIMIT), Ok(()), "{:?}", far.sockets.list());
+    assert_eq!(far.sockets.list().len(), 1, "the listener");
+    // It is still of use.
+    let mut near = End::new(4096);
+    thread::scope(|scope| {
+        let active = scope.spawn(|| {
+            Connection::connect(&mut near.sockets, &near.adapter, &near.qp, server, limits(), &[])
+        });
+        let connector = incoming.next(&mut far.sockets).unwrap();
+        Connection::accept(&mut far.sockets, connector, &far.qp, limits(), &[]).unwrap();
+        active.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_ends_by_its_limit() {
+    let end = End::new(4096);
+    let began = Instant::now();
+    let limit = Duration::from_millis(20);
+    assert_eq!(end.sockets.wait_until(Some(limit), || None::<()>), Err(WaitError::TimedOut));
+    assert!(began.elapsed() >= limit);
+}
+
+#[test]
+fn keep_alive_has_limits() {
+    let second = Duration::from_secs(1);
+    let default = KeepAlive { idle: second, interval: second, probes: 127 };
+    let open = |keep_alive| {
+        let adapter = AdapterConfig { keep_alive: Some(keep_alive), ..AdapterConfig::default() };
+        ndk::open_sockets(SocketsConfig::default(), adapter)
+    };
+    for refused in [
+        KeepAlive { probes: 128, ..default },
+        KeepAlive { probes: 0, ..default },
+        KeepAlive { idle: Duration::from_millis(999), ..default },
+        KeepAlive { interval: Duration::from_secs(32_768), ..default },
+    ] {
+        assert_eq!(open(refused).unwrap_err().kind(), ErrorKind::InvalidInput, "{refused:?}");
+    }
+    open(default).unwrap();
+}

@@ -1,0 +1,423 @@
+//! The connections, and what comes on them.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::mpsc::{Receiver, sync_channel},
+};
+
+use rdma_over_tcp::ndk::{
+    Adapter, AdapterConfig, Connector, Cq, Data, DisconnectReason, FpduSize, Listener, Mr, MrFlags,
+    NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer,
+    Sge,
+    blocking::{Begun, Ended, Wait, call, turn_away},
+};
+
+use super::{
+    CONNECTIONS_MAX, ServeArgs, Switch,
+    event::{Event, hex},
+    offer::{self, Offered, Region},
+};
+use crate::{
+    adapter::{AdapterSetup, OpenAdapter, Waiter},
+    failure::Failure,
+    report::Console,
+};
+
+/// Requests beside echoes.
+const SPARE_REQUESTS: u32 = 4;
+/// Completions taken at once.
+const RESULTS_MAX: usize = 32;
+/// Connections that have come and are not looked at yet.
+const INCOMING_MAX: usize = 16;
+/// Bytes of private data.
+const PRIVATE_DATA_MAX: usize = 512;
+
+/// Runs the command.
+pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let setup = AdapterSetup::resolve(&args.node, args.queues, args.transport)?;
+    console.config(&setup);
+    let adapter = AdapterConfig {
+        fpdu_size: FpduSize::Emss,
+        rfc7306: args.rfc7306 == Switch::On,
+        ..AdapterConfig::default()
+    };
+    // The connections are the first queue's.
+    let opened = OpenAdapter::open(&setup, adapter)?;
+    opened.interruptible(|waiter| {
+        let ended =
+            Server::new(args, waiter, &opened.adapter).and_then(|server| server.serve(console));
+        // The peers' ends are clean too when our FINs are acknowledged.
+        opened.linger();
+        ended
+    })
+}
+
+fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
+    result.map_err(|status| Failure::work(format!("NDK: {what}: {status}")))
+}
+
+/// Where a connection is.
+enum State {
+    /// The peer's first message is waited for.
+    Accepting(Begun),
+    Open,
+    /// The peer has ended, and so do we.
+    Closing(Begun),
+}
+
+/// A queue pair, and memory with a slot for each receive.
+struct Slots {
+    qp: Qp,
+    /// None without receives.
+    memory: Option<(RegisteredBuffer, Mr)>,
+    /// Bytes of a slot.
+    size: u64,
+}
+
+impl Slots {
+    /// The first `length` bytes of a slot.
+    fn sge(&self, slot: u64, length: u32) -> Option<Sge> {
+        let (buffer, mr) = self.memory.as_ref()?;
+        let address = buffer.address() + slot * self.size;
+        Some(Sge { address, length, token: mr.local_token() })
+    }
+
+    fn received(&self, slot: u64, length: u32) -> Vec<u8> {
+        let Some((buffer, _)) = &self.memory else { return Vec::new() };
+        let mut octets = vec![0; length as usize];
+        buffer.read_at((slot * self.size) as usize, &mut octets);
+        octets
+    }
+
+    fn post_receive(&self, slot: u64) -> Result<(), NtStatus> {
+        self.qp.receive(slot, self.sge(slot, self.size as u32).as_slice())
+    }
+
+    fn echo(&self, result: &NdkResultEx) -> Result<(), NtStatus> {
+        let slot = result.request_context;
+        match result.operation {
+            OperationType::ReceiveImmediate => {
+                self.qp.immediate(slot, result.immediate, OpFlags::NONE)
+            }
+            _ => {
+                let sge = self.sge(slot, result.bytes_transferred);
+                self.qp.send(slot, Data::Registered(sge.as_slice()), OpFlags::NONE)
+            }
+        }
+    }
+
+    /// Objects go when those that need them have gone; nobody waits for it.
+    fn close(&self) {
+        let _ = self.qp.close(|| {});
+        if let Some((_, mr)) = &self.memory {
+            let _ = mr.close(|| {});
+        }
+    }
+}
+
+/// A connection, with its receives.
+struct Session {
+    connector: Connector,
+    slots: Slots,
+    state: State,
+    ended: Ended,
+}
+
+impl Session {
+    /// Returns whether something has to be done about it.
+    fn has_news(&self) -> bool {
+        match &self.state {
+            State::Accepting(begun) | State::Closing(begun) => begun.status().is_some(),
+            State::Open => self.ended.reason().is_some(),
+        }
+    }
+
+    fn close(&self) {
+        let _ = self.connector.close(|| {});
+        self.slots.close();
+    }
+}
+
+/// Something to look at.
+enum News {
+    Came(Connector),
+    /// So many completions.
+    Completions(usize),
+    /// A session has some.
+    Session(u64),
+}
+
+/// Offered memory, and who uses it.
+struct Server<'a> {
+    args: &'a ServeArgs,
+    waiter: Waiter<'a>,
+    adapter: &'a Adapter,
+    pd: Pd,
+    cq: Cq,
+    /// Kept: peers use it.
+    _regions: Vec<(RegisteredBuffer, Mr)>,
+    offered: Vec<Offered>,
+    private_data: String,
+    sessions: BTreeMap<u64, Session>,
+    /// Connections that have come.
+    count: u64,
+    results: [NdkResultEx; RESULTS_MAX],
+}
+
+impl<'a> Server<'a> {
+    fn new(args: &'a ServeArgs, waiter: Waiter<'a>, adapter: &'a Adapter) -> Result<Self, Failure> {
+        let pd = checked("create a PD", adapter.create_pd())?;
+        let own = 2 * u32::from(args.receives) + SPARE_REQUESTS;
+        let wake = waiter.waker.clone();
+        let depth = CONNECTIONS_MAX as u32 * own;
+        let cq = checked("create a CQ", adapter.create_cq(depth, move |_| wake.wake()))?;
+        let (mut regions, mut offered) = (Vec::new(), Vec::new());
+        for Region { length, rights } in args.regions() {
+            let (buffer, mr) = registered(adapter, &pd, length, rights.flags())?;
+            let (stag, address) = (mr.remote_token(), buffer.address());
+            offered.push(Offered { stag, address, length, rights: rights.to_string() });
+            regions.push((buffer, mr));
+        }
+        let most = adapter.info().max_callee_data as usize;
+        let private_data = offer::private_data(&offered, most)?;
+        Ok(Self {
+            args,
+            waiter,
+            adapter,
+            pd,
+            cq,
+            _regions: regions,
+            offered,
+            private_data,
+            sessions: BTreeMap::new(),
+            count: 0,
+            results: [NdkResultEx::default(); RESULTS_MAX],
+        })
+    }
+
+    fn tell(&self, console: &mut Console<'_>, event: &Event) {
+        console.say(event.line(self.args.json));
+    }
+
+    /// Serves until a signal comes, or with `--once` the first connection has ended.
+    fn serve(mut self, console: &mut Console<'_>) -> Result<(), Failure> {
+        let (listener, incoming) = self.listen()?;
+        let local = SocketAddr::new(self.args.address(), self.args.port);
+        let address = listener.local_address().unwrap_or(local);
+        self.tell(console, &Event::Listening { address, regions: self.offered.clone() });
+        loop {
+            match self.news(&incoming)? {
+                News::Came(connector) => {
+                    if self.admit(connector, console) && self.args.once {
+                        listener.control_connect_events(true);
+                    }
+                }
+                News::Completions(count) => {
+                    for index in 0..count {
+                        let result = self.results[index];
+                        self.take(&result, console);
+                    }
+                }
+                News::Session(number) => {
+                    let is_over = self.attend(number, console);
+                    if is_over && self.args.once {
+                        let _ = listener.close(|| {});
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn listen(&mut self) -> Result<(Listener, Receiver<Connector>), Failure> {
+        let (sender, incoming) = sync_channel(INCOMING_MAX);
+        let event = move |connector| {
+            if let Err(refused) = sender.try_send(connector) {
+                let (std::sync::mpsc::TrySendError::Full(connector)
+                | std::sync::mpsc::TrySendError::Disconnected(connector)) = refused;
+                turn_away(&connector, b"flue serve: busy");
+            }
+        };
+        let listener = checked("create a listener", self.adapter.create_listener(event))?;
+        let local = SocketAddr::new(self.args.address(), self.args.port);
+        call(&mut self.waiter, &format!("listen on {local}"), |done| listener.listen(local, done))?;
+        Ok((listener, incoming))
+    }
+
+    /// Waits for something to look at. Completions come first: those of a connection that has ended, too.
+    fn news(&mut self, incoming: &Receiver<Connector>) -> Result<News, Failure> {
+        let Self { waiter, cq, results, sessions, .. } = self;
+        waiter.wait(|| {
+            let of_session = sessions.iter().find(|(_, session)| session.has_news());
+            let of_session = of_session.map(|(number, _)| News::Session(*number));
+            match cq.poll_ex(results) {
+                0 => of_session.or_else(|| incoming.try_recv().ok().map(News::Came)),
+                count => Some(News::Completions(count)),
+            }
+        })
+    }
+
+    /// Accepts a connection. Returns whether it was: one that there is no room for harms no other.
+    fn admit(&mut self, connector: Connector, console: &mut Console<'_>) -> bool {
+        if self.sessions.len() >= CONNECTIONS_MAX {
+            turn_away(&connector, b"flue serve: busy");
+            return false;
+        }
+        let number = self.count + 1;
+        let slots = match self.slots(number) {
+            Ok(slots) => slots,
+            Err(failure) => {
+                tracing::warn!(peer = ?connector.peer_address(), "turned away: {}", failure.message);
+                turn_away(&connector, b"flue serve: no room");
+                return false;
+            }
+        };
+        self.count = number;
+        let mut octets = [0; PRIVATE_DATA_MAX];
+        let (_, length, _) = connector.connection_data(Some(&mut octets));
+        let limits = ReadLimit { inbound: self.args.ird.into(), outbound: 0 };
+        let request = Event::Request {
+            connection: number,
+            peer: connector.peer_address(),
+            private_data: hex(&octets[..length.min(PRIVATE_DATA_MAX)]),
+            ird: limits.inbound,
+        };
+        self.tell(console, &request);
+        let ended = Ended::default();
+        let begun = Begun::begin(|done| {
+            let data = self.private_data.as_bytes();
+            connector.accept(&slots.qp, limits, data, Some(ended.event()), done)
+        });
+        let session = Session { connector, slots, state: State::Accepting(begun), ended };
+        self.sessions.insert(number, session);
+        true
+    }
+
+    /// The queue pair of connection `number`, with its receives: the peer may send as soon as it has our Reply.
+    fn slots(&self, number: u64) -> Result<Slots, Failure> {
+        let receives = u32::from(self.args.receives);
+        let limits = QpLimits {
+            receive_queue_depth: receives,
+            initiator_queue_depth: receives + SPARE_REQUESTS,
+            ..QpLimits::default()
+        };
+        let size = self.args.receive_size;
+        let qp = checked("create a QP", self.pd.create_qp(&self.cq, &self.cq, number, limits))?;
+        let mut slots = Slots { qp, memory: None, size };
+        let posted = match u64::from(receives) * size {
+            0 => Ok(()),
+            length => registered(self.adapter, &self.pd, length, MrFlags::ALLOW_LOCAL_WRITE)
+                .and_then(|memory| {
+                    slots.memory = Some(memory);
+                    (0..receives.into())
+                        .try_for_each(|slot| checked("post a receive", slots.post_receive(slot)))
+                }),
+        };
+        match posted {
+            Ok(()) => Ok(slots),
+            Err(failure) => {
+                slots.close();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Looks after a session that has news; returns whether it is over.
+    fn attend(&mut self, number: u64, console: &mut Console<'_>) -> bool {
+        let Some(session) = self.sessions.get_mut(&number) else { return false };
+        match &session.state {
+            State::Accepting(begun) if begun.status() == Some(NtStatus::SUCCESS) => {
+                session.state = State::Open;
+                self.tell(console, &Event::Established { connection: number });
+                false
+            }
+            State::Open => {
+                let begun = Begun::begin(|done| session.connector.disconnect(done));
+                session.state = State::Closing(begun);
+                false
+            }
+            State::Accepting(begun) | State::Closing(begun) => {
+                let status = begun.status();
+                self.end(number, status, console);
+                true
+            }
+        }
+    }
+
+    /// The session is over, or was never more than a request.
+    fn end(&mut self, number: u64, status: Option<NtStatus>, console: &mut Console<'_>) {
+        let Some(session) = self.sessions.remove(&number) else { return };
+        let stats = session.slots.qp.stats();
+        let reason = session.ended.reason();
+        let code = reason.unwrap_or(0);
+        let words = match (reason, status) {
+            (None, Some(status)) => format!("not accepted: {status}"),
+            (None | Some(0), _) => "by the peer, in order".to_owned(),
+            (Some(code), _) => DisconnectReason(code).to_string(),
+        };
+        if let Some(terminate) = Event::terminate(number, &stats, code) {
+            self.tell(console, &terminate);
+        }
+        let counters = (&stats).into();
+        self.tell(console, &Event::Ended { connection: number, reason: words, code, counters });
+        session.close();
+    }
+
+    /// Takes a completion: a receive is told, echoed or posted again; the end of an echo frees its slot.
+    fn take(&mut self, result: &NdkResultEx, console: &mut Console<'_>) {
+        let (number, slot) = (result.qp_context, result.request_context);
+        let Some(session) = self.sessions.get(&number) else { return };
+        if result.status == NtStatus::CANCELLED {
+            return;
+        }
+        if result.status != NtStatus::SUCCESS {
+            return self.tell(console, &Event::failed(number, result));
+        }
+        let event = match result.operation {
+            OperationType::Receive | OperationType::ReceiveAndInvalidate => {
+                let bytes = result.bytes_transferred;
+                let data = hex(&session.slots.received(slot, bytes));
+                let is_invalidated = result.operation == OperationType::ReceiveAndInvalidate;
+                let invalidated = is_invalidated.then_some(result.invalidated_token);
+                Event::Send { connection: number, bytes, data, invalidated }
+            }
+            OperationType::ReceiveImmediate => {
+                Event::Immediate { connection: number, data: hex(&result.immediate) }
+            }
+            // Of an echo.
+            _ => {
+                let _ = session.slots.post_receive(slot);
+                return;
+            }
+        };
+        self.tell(console, &event);
+        let answered = match self.args.echo {
+            true => session.slots.echo(result),
+            false => session.slots.post_receive(slot),
+        };
+        if let Err(status) = answered {
+            // A connection that has ended meanwhile takes no more.
+            tracing::debug!(connection = number, %status, "no answer");
+        }
+    }
+}
+
+/// New memory, and its registration.
+fn registered(
+    adapter: &Adapter,
+    pd: &Pd,
+    length: u64,
+    flags: MrFlags,
+) -> Result<(RegisteredBuffer, Mr), Failure> {
+    let length = length as usize;
+    let buffer = checked("allocate", adapter.allocate(length))?;
+    let mr = checked("create an MR", pd.create_mr(false))?;
+    match checked("register an MR", mr.register(&buffer, 0, length, flags)) {
+        Ok(_) => Ok((buffer, mr)),
+        Err(failure) => {
+            let _ = mr.close(|| {});
+            Err(failure)
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! iWARP against arbitrary octets: framing, headers, start-up, and an adapter's whole receive path.
+//!
+//! Each module has a `check` that takes libFuzzer's octets, compares what the code says with a second reading that is
+//! written here, and panics where they differ.
+
+pub mod adapter;
+pub mod framing;
+pub mod headers;
+mod node;
+pub mod startup;
+
+use std::path::Path;
+
+use crate::capture::{Frame, tcp_payload};
+
+/// The name of a target and of its directory of seeds, and its `check`.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 4] = [
+    ("mpa", framing::check),
+    ("ddp", headers::check),
+    ("startup", startup::check),
+    ("adapter", adapter::check),
+];
+
+/// Seeds of a target, from frames of captures: what TCP carries, in the form that the target reads.
+#[must_use]
+pub fn seeds(target: &str, frames: &[Frame]) -> Vec<Vec<u8>> {
+    let payloads = || frames.iter().filter_map(|frame| tcp_payload(&frame.bytes));
+    let is_startup = |octets: &Vec<u8>| octets.starts_with(b"MPA ID ");
+    match target {
+        "mpa" => {
+            payloads().filter(|it| !is_startup(it)).map(|it| [&[1, 7], &it[..]].concat()).collect()
+        }
+        "ddp" => payloads()
+            .filter(|it| !is_startup(it) && it.len() > 8)
+            .map(|octets| octets[2..octets.len() - 4].to_vec())
+            .collect(),
+        "startup" => payloads().filter(is_startup).map(|it| [&[0], &it[..]].concat()).collect(),
+        _ => adapter::seeds(),
+    }
+}
+
+/// Runs what was found by a target.
+///
+/// # Panics
+/// When it still breaks something, or cannot be read.
+pub fn replay(found: &Path) -> usize {
+    let mut count = 0;
+    for (target, check) in TARGETS {
+        let Ok(files) = std::fs::read_dir(found.join(target)) else { continue };
+        for file in files {
+            check(&std::fs::read(file.expect("readable").path()).expect("readable"));
+            count += 1;
+        }
+    }
+    count
+}

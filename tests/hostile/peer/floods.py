@@ -1,0 +1,111 @@
+"""Much of everything: nobody else notices, and it is served in the end."""
+
+from expect import Alive, Case
+from link import Link, Wrong
+from operations import response
+from wire import READ_RESPONSE, WRITE, fpdu, tagged
+
+
+def half_open(link):
+    """Connections that never send a Request: they are reset, the oldest first or by the time limit."""
+    silent = [Link(link.address) for _ in range(200)]
+    link.ping()
+    for other in silent:
+        how, octets = other.end()
+        if (how, octets) != ("RST", b""):
+            raise Wrong(f"{how} behind {octets.hex()}")
+        other.close()
+
+
+Case("flood-half-open", "MPA-7.1.2-15", [half_open], Alive())
+
+
+def opened_and_reset(link):
+    for _ in range(300):
+        Link(link.address).reset()
+
+
+Case("flood-connect-and-reset", "MPA-8-1", [opened_and_reset], Alive())
+
+
+def started_and_reset(link):
+    for _ in range(100):
+        other = Link(link.address)
+        other.request()
+        other.reset()
+
+
+Case("flood-request-and-reset", "MPA-8-1 RDM-7.1-1", [started_and_reset], Alive())
+
+
+def connections(link):
+    many = [Link(link.address).establish() for _ in range(50)]
+    for other in many:
+        other.ping()
+    for other in many:
+        other.close()
+
+
+Case("flood-connections", "MPA-7.1.2-5", [connections], Alive())
+
+
+def many(make, count, rest=b""):
+    def step(link):
+        one = fpdu(make(link))
+        for _ in range(count // 1000):
+            link.put(one * 1000)
+        link.ping()
+    return step
+
+
+Case("flood-empty-writes", "RDM-5.1-3 DDP-5.2-7", [many(lambda link: tagged(WRITE, 0, 0), 50_000)], Alive())
+Case("flood-octet-writes", "DDP-5.2-3", [many(lambda link: link.write(data=b"\xff"), 50_000)], Alive(),
+     changes=[(0, 0, 1)])
+
+
+def reads(link):
+    for _ in range(500):
+        link.put(b"".join(fpdu(link.read(1, size=0, sink=(5, 6))) for _ in range(4)))
+        for _ in range(4):
+            response(link, (5, 6), b"")
+
+
+Case("flood-empty-reads", "RDM-5.2.1-7 RDM-6.1-3", [reads], Alive())
+
+
+def reads_unread(link):
+    """Reads whose responses are not received: the fifth that is open at once ends it, and no memory is held."""
+    requests = [link.read(1, size=4096) for _ in range(64)]
+    link.offender = None
+    link.put(b"".join(fpdu(it) for it in requests))
+    responses = 0
+    while (segment := link.segment()).op == READ_RESPONSE:
+        responses += segment.last
+    if segment.data[:4] != bytes([0x02, 0x07, 0xC0, 0]):
+        raise Wrong(f"not Terminate 0/2/07: {segment}")
+    # At most what was open can have been answered: all requests lie in few segments.
+    msn = int.from_bytes(segment.data[6 + 10:6 + 14], "big")
+    if not responses < msn <= responses + 5 + 4:
+        raise Wrong(f"request {msn} is to blame behind {responses} responses")
+
+
+class Over(Alive):
+    reason = 0x0207
+
+    def check(self, link):
+        pass
+
+
+Case("flood-reads-unread", "RDM-6.1-3 SEC-6.4.3.3-1", [reads_unread], Over(), receive_buffer=4096)
+
+
+def echoes(link):
+    """Two hundred echoes, one after the other."""
+    text = b"E" + bytes(1000)
+    for _ in range(200):
+        link.put(fpdu(link.send(text)))
+        if link.message() != text:
+            raise Wrong("an echo comes back changed")
+
+
+Case("flood-echoes", "RDM-5.5-1", [echoes], Alive())

@@ -1,0 +1,158 @@
+"""A hostile peer: runs its cases against a server of queue pairs, each followed by a ping of a well-behaved peer.
+
+    python3 main.py --list
+    python3 main.py HOST:PORT [--only ID] [--all] [--rounds N] [--pid PID]
+
+Ends with status 1 at the first case that fails, with --all at the end. With --pid the server's memory and descriptors
+are compared: at the end it may have MEMORY_KIB more than after the warm-up, and as many descriptors.
+"""
+
+import argparse
+import json
+import os
+import struct
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from link import LIMIT, Ended, Link, Wrong
+from wire import Malformed
+import expect
+import startup, framing, placement, operations, endings, floods  # noqa: E401 each adds its cases
+
+# Receive windows grow to 4 MiB each, and the C library keeps what it has had.
+MEMORY_KIB = 24 * 1024
+# Connections before the first measurement: as many as the server keeps reports of.
+WARM_UP = 70
+
+
+class Witness:
+    """A well-behaved client that is connected all the time."""
+
+    def __init__(self, address):
+        self.link = Link(address).establish()
+
+    def ping(self):
+        self.link.ping()
+
+    def report(self, number):
+        answer = self.link.ask(b"Q" + struct.pack(">I", number))
+        return json.loads(answer[1:])
+
+
+def run(case, address, witness):
+    link = Link(address, case.receive_buffer)
+    link.address, link.witness = address, witness
+    try:
+        if case.start == "full":
+            link.establish(case.private)
+        elif case.start == "reply":
+            link.request(case.private)
+            link.await_reply()
+        for step in case.steps:
+            step(link)
+        case.expect.check(link)
+    except Ended as ended:
+        raise Wrong(f"{ended} came instead") from None
+    except Malformed as malformed:
+        raise Wrong(str(malformed)) from None
+    finally:
+        link.close()
+    witness.ping()
+    case.report(witness, link)
+
+
+def outcome(case, address, witness):
+    """A line about a case."""
+    began = time.monotonic()
+    name = f"{case.id} [{' '.join(case.rules)}]"
+    try:
+        run(case, address, witness)
+    except Exception as error:  # whatever it is, the case is to be named
+        return f"FAILED {name}: {type(error).__name__}: {error}"
+    return f"ok {name} {(time.monotonic() - began) * 1000:.0f} ms"
+
+
+def outcomes(cases, address, witness):
+    """Lines about cases: first those that wait for time limits, all at once, each with a well-behaved client."""
+    slow = [case for case in cases if case.slow]
+    with ThreadPoolExecutor(max_workers=max(len(slow), 1)) as threads:
+        yield from threads.map(lambda case: outcome(case, address, Witness(address)), slow)
+    for case in cases:
+        if not case.slow:
+            yield outcome(case, address, witness)
+
+
+def resources(pid):
+    with open(f"/proc/{pid}/status") as status:
+        lines = dict(line.split(":", 1) for line in status)
+    return int(lines["VmRSS"].split()[0]), len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def connections_left(witness):
+    """Connections of the server's adapter, once those that have ended are gone."""
+    deadline = time.monotonic() + LIMIT
+    while (left := witness.report(0)["connections"]) > 1 and time.monotonic() < deadline:
+        pass
+    return left
+
+
+def warm_up(address):
+    for _ in range(WARM_UP):
+        link = Link(address).establish()
+        link.ping()
+        link.close()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("server", nargs="?")
+    parser.add_argument("--only")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--pid", type=int)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--all", action="store_true", help="go on behind a failure")
+    options = parser.parse_args()
+    cases = [case for case in expect.CASES if options.only in (None, case.id)]
+    if options.list:
+        for case in cases:
+            print(case.id, *case.rules)
+        return 0
+    if not cases:
+        print(f"no case is called {options.only}")
+        return 2
+    if options.server is None:
+        parser.error("which server?")
+    host, port = options.server.rsplit(":", 1)
+    address = (host, int(port))
+    witness = Witness(address)
+    witness.ping()
+    before = None
+    if options.pid and not options.only:
+        warm_up(address)
+        before = resources(options.pid)
+    failed = 0
+    for outcome in outcomes(cases * options.rounds, address, witness):
+        print(outcome, flush=True)
+        if outcome.startswith("FAILED"):
+            failed += 1
+            if not options.all:
+                return 1
+    left = connections_left(witness)
+    if left != 1:
+        print(f"FAILED connections: {left} are left, not the other client's alone")
+        failed += 1
+    if before:
+        after = resources(options.pid)
+        print(f"memory {before[0]} KiB, then {after[0]} KiB; descriptors {before[1]}, then {after[1]}", flush=True)
+        if after[0] > before[0] + MEMORY_KIB or after[1] > before[1]:
+            print(f"FAILED resources: {before}, then {after}")
+            return 1
+    print(f"done: {len(cases)} cases", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+//! A hostile peer in Python (`peer/main.py`), on kernel TCP in a namespace, against a server of queue pairs on a TAP.
+//!
+//! The cases know the server's address and what it says in its Reply; how it is started stands here alone.
+
+use std::{
+    collections::BTreeSet,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use flue_test_support::{
+    needs::{Need, lacks},
+    process::{Output, Process},
+    switch::Switch,
+};
+
+const NEEDS: &[Need] = &[
+    Need::Root,
+    Need::Tun,
+    Need::Tool("ip"),
+    Need::Tool("nft"),
+    Need::Tool("unshare"),
+    Need::Tool("python3"),
+];
+const START: Duration = Duration::from_secs(120);
+/// The suite's time, on a machine that is ten times as slow and has other work.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Where the server is told to listen.
+const SERVER: &str = "10.0.0.2:7000";
+/// Cases that the peer has, at least: a list that has lost some is no proof.
+const CASES_MIN: usize = 280;
+
+/// The server: its own program on a TAP of the switch. `FLUE_HOSTILE_OPTIONS` adds options.
+fn server(switch: &Switch) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hostile-server"));
+    let plug = ["--tap", "tap2", "--addr", "10.0.0.2/24", "--bridge", Switch::BRIDGE];
+    command.args(plug).args(["--seed", "7", "--port", "7000"]);
+    let more = std::env::var("FLUE_HOSTILE_OPTIONS").unwrap_or_default();
+    command.args(more.split_whitespace());
+    let mut server = Process::start(switch.namespace(), command, Output::Lines);
+    server.expect_line("listening", START);
+    server
+}
+
+fn peer(arguments: &[&str]) -> Command {
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/peer/main.py")).arg(SERVER);
+    command.args(arguments);
+    command
+}
+
+/// A line of a case that failed, with the command that runs it alone.
+fn failure(line: &str) -> Option<String> {
+    let case = line.strip_prefix("FAILED ")?.split(' ').next()?;
+    Some(format!("{line}\n  FLUE_HOSTILE_CASE={case} cargo test -p flue-hostile --test hostile"))
+}
+
+// The cases as docs/conformance names them. `python3 tests/hostile/peer/main.py --list` writes the list.
+#[test]
+fn the_list_of_cases_is_right() {
+    if lacks(&[Need::Tool("python3")]) {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peer/main.py");
+    let listed = Command::new("python3").args(["-B", script, "--list"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let written = include_str!("../cases.txt");
+    assert!(written.lines().count() >= CASES_MIN);
+    assert!(
+        listed == written,
+        "python3 tests/hostile/peer/main.py --list > tests/hostile/cases.txt"
+    );
+    let names: BTreeSet<_> = written.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(names.len(), written.lines().count(), "a name stands twice");
+}
+
+// Every case, or the one that FLUE_HOSTILE_CASE names; FLUE_HOSTILE_ROUNDS times.
+#[test]
+fn a_hostile_peer_harms_nobody() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let switch = Switch::new(1500);
+    let host = switch.host("10.0.0.1/24");
+    let mut server = server(&switch);
+    let pid = server.id().to_string();
+    let mut arguments = vec!["--all", "--pid", &pid];
+    let only = std::env::var("FLUE_HOSTILE_CASE").ok();
+    let rounds = std::env::var("FLUE_HOSTILE_ROUNDS").unwrap_or_else(|_| "1".into());
+    arguments.extend(["--rounds", &rounds]);
+    arguments.extend(only.iter().flat_map(|case| ["--only", case]));
+    let began = Instant::now();
+    let mut process = Process::start(&host, peer(&arguments), Output::Lines);
+    let said = process.all_lines(LIMIT);
+    let took = began.elapsed();
+    let failed: Vec<String> = said.lines().filter_map(failure).collect();
+    let server_said = server.log().join("\n");
+    assert!(failed.is_empty(), "{}\nthe server: {server_said}", failed.join("\n"));
+    let cases = said.lines().filter(|line| line.starts_with("ok ")).count();
+    assert!(said.contains("done: "), "{said}");
+    assert!(only.is_some() || cases >= CASES_MIN, "only {cases} cases: {said}");
+    assert!(server.is_running());
+    server.expect_exit(0, START);
+    eprintln!(
+        "{cases} cases in {took:?}; {}",
+        said.lines().find(|it| it.starts_with("memory")).unwrap_or_default()
+    );
+}

@@ -1,0 +1,384 @@
+//! Queue pairs on the kernel's TCP sockets: between processes, with nodes on TAPs, without privileges, and to their
+//! ends.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use flue_test_support::capture;
+use flue_test_support::flue::{ORDINARY_USER_ID, Scratch, command};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::stream::{Stream, Summer};
+use flue_test_support::wire::Wire;
+use rdma_over_tcp::ndk::blocking::{Connection, Incoming};
+use rdma_over_tcp::ndk::{
+    AdapterConfig, Cq, Data, MrFlags, NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, Sge,
+    Sockets, SocketsConfig, open_sockets,
+};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] = &[Need::Root, Need::Tool("ip")];
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn start(host: &Namespace, arguments: &str) -> Process {
+    Process::start(host, command(FLUE, arguments), Output::Lines)
+}
+
+/// A namespace with its loopback only.
+fn machine() -> Namespace {
+    let host = Namespace::new();
+    host.ip("link set lo up");
+    host
+}
+
+/// Runs rping between two commands, the second of which is the client.
+fn ping(host: &Namespace, server: &str, client: &str) -> String {
+    let mut server = start(host, server);
+    server.expect_line("listening:", LIMIT);
+    let mut client = start(host, client);
+    client.expect_exit(0, LIMIT);
+    server.expect_exit(0, LIMIT);
+    client.all_lines(LIMIT)
+}
+
+#[test]
+fn rping_over_loopback() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let host = machine();
+    for (address, size) in [("127.0.0.1", 64), ("127.0.0.2", 65_535), ("::1", 1500)] {
+        let server = format!("rping -s --transport kernel -a {address} -S {size}");
+        let client = format!("rping -c --transport kernel -a {address} -S {size} -C 100 -V");
+        let said = ping(&host, &server, &client);
+        assert!(said.contains("100 pings"), "{said}");
+    }
+    // Of all addresses.
+    ping(&host, "rping -s --transport kernel", "rping -c --transport kernel -a 127.0.0.9 -C 1");
+}
+
+// The other end is a node on a TAP, with its host stack and offload target.
+#[test]
+fn rping_with_a_node() {
+    if lacks(NEEDS) || lacks(&[Need::Tun]) {
+        return;
+    }
+    let host = machine();
+    let node = "--tap t0 --addr 10.66.0.2/24 --host-addr 10.66.0.1/24 -S 65000";
+    let sockets = "--transport kernel -S 65000";
+    let said = ping(
+        &host,
+        &format!("rping -s {node}"),
+        &format!("rping -c {sockets} -a 10.66.0.2 -C 100 -V"),
+    );
+    assert!(said.contains("100 pings"), "{said}");
+    ping(
+        &host,
+        &format!("rping -s {sockets} -a 0.0.0.0"),
+        &format!("rping -c {node} -a 10.66.0.1 -C 100 -V"),
+    );
+}
+
+#[test]
+fn perf_of_each_kind() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let host = machine();
+    for (kind, options) in [
+        ("write-bw", "-s 1M -n 200 -q 4"),
+        ("read-bw", "-s 64K -n 500 -b"),
+        ("send-bw", "-s 64 -n 20000"),
+        ("write-lat", "-n 500"),
+        ("send-lat", "-n 500 --wait spin"),
+        ("read-lat", "-n 500"),
+    ] {
+        let mut server = start(&host, &format!("perf {kind} --stack kernel -1"));
+        server.expect_line("listening:", LIMIT);
+        let line = format!("perf {kind} --transport kernel 127.0.0.1 {options} -O 0");
+        let mut client = start(&host, &line);
+        client.expect_exit(0, LIMIT);
+        server.expect_exit(0, LIMIT);
+    }
+}
+
+#[test]
+fn the_lab_between_namespaces() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let (host, scratch) = (Namespace::new(), Scratch::new());
+    let capture = scratch.file("lab.pcapng");
+    let line = format!("lab --transport kernel --pcap {} --file {FLUE}", capture.display());
+    let mut lab = start(&host, &line);
+    lab.expect_exit(0, LIMIT);
+    let said = lab.all_lines(LIMIT);
+    assert_eq!(said.matches("that is the file's").count(), 3, "{said}");
+    assert!(host.links().is_empty(), "left: {:?}", host.links());
+    let frames = capture::read(&capture).unwrap();
+    assert!(frames.len() > 100, "{} frames", frames.len());
+}
+
+// A container without /dev/net/tun, whose user may not make namespaces: over loopback.
+#[test]
+fn the_lab_of_nobody() {
+    if lacks(NEEDS) || lacks(&[Need::InitialRoot, Need::Tool("setpriv"), Need::Tool("unshare")]) {
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let copy = scratch.file("program");
+    std::fs::copy(FLUE, &copy).unwrap();
+    let script = format!(
+        "mount -t tmpfs none /dev/net && echo 0 > /proc/sys/user/max_user_namespaces && \
+         exec setpriv --inh-caps=-all --bounding-set=-all -- \
+         {} lab --transport kernel --control none",
+        copy.display()
+    );
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={ORDINARY_USER_ID}")).arg(format!("--regid={ORDINARY_USER_ID}"));
+    command.args(["--clear-groups", "--inh-caps=-all", "--"]);
+    // The limit is that of a user namespace of the script's own.
+    command.args(["unshare", "--map-root-user", "--mount", "--", "sh", "-c", &script]);
+    command.current_dir(Path::new("/"));
+    let mut lab = Process::start(&host, command, Output::Lines);
+    lab.expect_exit(0, LIMIT);
+    let said = lab.all_lines(LIMIT);
+    assert!(said.contains("over loopback") && said.contains("max_user_namespaces"), "{said}");
+    assert_eq!(said.matches("that is the file's").count(), 3, "{said}");
+}
+
+// Whoever is left hears of it, whatever ends the other process.
+#[test]
+fn an_end_is_seen_by_the_peer() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let host = machine();
+    for (signal, code) in [(Signal::KILL, None), (Signal::INT, Some(1)), (Signal::TERM, Some(1))] {
+        let mut server = start(&host, "rping -s --transport kernel -a 127.0.0.1");
+        server.expect_line("listening:", LIMIT);
+        let mut client = start(&host, "rping -c --transport kernel -a 127.0.0.1");
+        server.expect_line("connected:", LIMIT);
+        client.expect_line("connected:", LIMIT);
+        client.signal(signal);
+        match code {
+            Some(code) => client.expect_exit(code, LIMIT),
+            None => drop(client.wait(LIMIT)),
+        }
+        server.expect_exit(1, LIMIT);
+        let said = server.all_lines(LIMIT);
+        assert!(said.contains("the connection has ended within a ping"), "{signal:?}: {said}");
+    }
+}
+
+#[test]
+fn ss_lists_connections_and_moves_none() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let control = scratch.file("control.sock");
+    let line = format!("rping -s --transport kernel -a 127.0.0.1 --control {}", control.display());
+    let mut server = start(&host, &line);
+    server.expect_line("listening:", LIMIT);
+    let ask = |command: &str, words: &str| {
+        let line = format!("{command} --node {} {words}", control.display());
+        let mut asked = start(&host, &line);
+        asked.wait(LIMIT);
+        asked.all_lines(LIMIT)
+    };
+    let listed = ask("ss", "-a");
+    assert!(listed.contains("LISTEN") && listed.contains("127.0.0.1:7174"), "{listed}");
+    let mut client = start(&host, "rping -c --transport kernel -a 127.0.0.1");
+    client.expect_line("connected:", LIMIT);
+    server.expect_line("connected:", LIMIT);
+    let listed = ask("ss", "offload kernel");
+    assert!(listed.contains("ESTAB") && listed.contains("Kernel"), "{listed}");
+    let refused = ask("upload", "all");
+    assert!(refused.contains("cannot be handed over"), "{refused}");
+    client.signal(Signal::INT);
+    client.wait(LIMIT);
+    server.wait(LIMIT);
+}
+
+#[test]
+fn options_of_nodes_are_refused() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let host = machine();
+    for line in [
+        "rping -s --transport kernel --tap x0",
+        "rping -s --transport kernel --drop 1",
+        "rping -s --transport kernel --queues 2",
+        "perf write-bw --stack kernel --addr 10.0.0.1/24",
+        "lab --transport kernel --vnet off",
+    ] {
+        let mut refused = start(&host, line);
+        refused.expect_exit(2, LIMIT);
+        let said = refused.all_lines(LIMIT);
+        assert!(said.contains("of the node options"), "{line}: {said}");
+    }
+}
+
+// A peer that no frame reaches any more: the kernel gives up, and says so.
+#[test]
+fn a_peer_that_is_gone() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let (near, far) = (Namespace::new(), Namespace::new());
+    near.ip(&format!("link add v0 type veth peer name v0 netns {}", far.path().display()));
+    for (host, address) in [(&near, "10.66.0.1/24"), (&far, "10.66.0.2/24")] {
+        host.ip(&format!("addr add {address} dev v0"));
+        host.ip("link set v0 up");
+        host.sysctl("net/ipv4/tcp_retries2", "3");
+    }
+    let mut server = start(&far, "perf write-bw --stack kernel");
+    server.expect_line("listening", LIMIT);
+    let mut client = start(&near, "perf write-bw --stack kernel 10.66.0.2 -D 300 --interval 1");
+    // It writes.
+    client.expect_line("1.0", LIMIT);
+    far.ip("link set v0 down");
+    client.expect_exit(1, LIMIT);
+    let said = client.all_lines(LIMIT);
+    assert!(said.contains("flue perf: ") && said.contains("TCP"), "{said}");
+}
+
+/// Connections of [`a_wire_that_loses`], those of them that carry data, and the bytes of each, both ways.
+const CONNECTIONS: usize = 1000;
+const LANES: usize = 50;
+const LANE_BYTES: usize = 2 << 20;
+const WORD_BYTES: u32 = 4;
+
+/// One end: all queue pairs use one completion queue, and one buffer whose first half is sent from.
+struct End {
+    sockets: Sockets,
+    cq: Cq,
+    pairs: Vec<(Qp, Connection)>,
+    buffer: rdma_over_tcp::ndk::RegisteredBuffer,
+    token: u32,
+}
+
+impl End {
+    /// Makes all connections: as the client of `server`, or as a server that tells where it listens.
+    fn connect(seed: u64, server: Option<SocketAddr>, listening: &Sender<SocketAddr>) -> Self {
+        let (mut sockets, adapter) =
+            open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+        let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(4096, |_| {}).unwrap());
+        let length = 2 * LANES * LANE_BYTES + WORD_BYTES as usize;
+        let buffer = adapter.allocate(length).unwrap();
+        let mr = pd.create_mr(false).unwrap();
+        let rights = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
+        mr.register(&buffer, 0, length, rights).unwrap();
+        let mut content = vec![0; LANES * LANE_BYTES];
+        Stream::new(seed).fill(&mut content);
+        buffer.write_at(0, &content);
+        let reads = ReadLimit { inbound: 1, outbound: 1 };
+        let qp = || pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
+        let mut pairs = Vec::new();
+        match server {
+            Some(server) => {
+                for _ in 0..CONNECTIONS {
+                    let qp = qp();
+                    let made = Connection::connect(&mut sockets, &adapter, &qp, server, reads, &[]);
+                    pairs.push((qp, made.unwrap()));
+                }
+            }
+            None => {
+                let local = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000));
+                let mut incoming = Incoming::listen(&mut sockets, &adapter, local, 64).unwrap();
+                listening.send(local).unwrap();
+                for _ in 0..CONNECTIONS {
+                    let (qp, connector) = (qp(), incoming.next(&mut sockets).unwrap());
+                    let made = Connection::accept(&mut sockets, connector, &qp, reads, &[]);
+                    pairs.push((qp, made.unwrap()));
+                }
+            }
+        }
+        Self { sockets, cq, pairs, token: mr.local_token(), buffer }
+    }
+
+    /// Sends the first half of the buffer into the second half of the peer's, a part by each lane, and a word behind
+    /// each part; waits until all of it is done and the peer's words have come.
+    fn exchange(&self, (address, token): (u64, u32)) {
+        let lanes = || self.pairs[..LANES].iter().map(|(qp, _)| qp).enumerate();
+        for (number, qp) in lanes() {
+            let at = (number * LANE_BYTES) as u64;
+            let length = LANE_BYTES as u32;
+            let source = [Sge { address: self.buffer.address() + at, length, token: self.token }];
+            let target = address + (LANES * LANE_BYTES) as u64 + at;
+            qp.write(0, Data::Registered(&source), target, token, OpFlags::NONE).unwrap();
+            qp.send(1, Data::Inline(&[b"done"]), OpFlags::NONE).unwrap();
+        }
+        let mut results = [NdkResultEx::default(); 64];
+        let mut left = 3 * LANES;
+        while left > 0 {
+            let take = || Some(self.cq.poll_ex(&mut results)).filter(|taken| *taken > 0);
+            let taken = self.sockets.wait_until(Some(LIMIT), take).unwrap();
+            assert!(results[..taken].iter().all(|it| it.status == NtStatus::SUCCESS));
+            left -= taken;
+        }
+    }
+
+    fn assert_received(&self, seed: u64) {
+        let mut received = vec![0; LANES * LANE_BYTES];
+        self.buffer.read_at(LANES * LANE_BYTES, &mut received);
+        let mut sum = Summer::default();
+        sum.update(&received);
+        assert_eq!(sum.finish(), Stream::new(seed).digest((LANES * LANE_BYTES) as u64));
+    }
+}
+
+/// What the ends tell each other aside.
+struct Aside {
+    tell: Sender<(u64, u32)>,
+    hear: Receiver<(u64, u32)>,
+}
+
+/// One end from its connections to the digest.
+fn one_end(seeds: [u64; 2], server: Option<SocketAddr>, up: &Sender<SocketAddr>, aside: &Aside) {
+    let end = End::connect(seeds[0], server, up);
+    for (qp, _) in &end.pairs[..LANES] {
+        // The word lies behind what is sent and received.
+        let address = end.buffer.address() + (2 * LANES * LANE_BYTES) as u64;
+        qp.receive(2, &[Sge { address, length: WORD_BYTES, token: end.token }]).unwrap();
+    }
+    aside.tell.send((end.buffer.address(), end.token)).unwrap();
+    let peer = aside.hear.recv_timeout(LIMIT).unwrap();
+    end.exchange(peer);
+    end.assert_received(seeds[1]);
+    // Nobody ends before the other has all.
+    aside.tell.send((0, 0)).unwrap();
+    aside.hear.recv_timeout(LIMIT).unwrap();
+}
+
+// A thousand connections, and 100 MiB each way on fifty of them, while one frame in a hundred is lost.
+#[test]
+fn a_wire_that_loses() {
+    if lacks(NEEDS) || lacks(&[Need::Tun]) {
+        return;
+    }
+    let limits = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).unwrap();
+    let (left, wire, right) = Wire::between_kernels(Path::new(FLUE), "--drop 1 --seed 1");
+    let (up, listening) = channel();
+    let (to_right, from_left) = channel();
+    let (to_left, from_right) = channel();
+    let aside = Aside { tell: to_left, hear: from_left };
+    let server_up = up.clone();
+    let server = right.spawn_thread(move || one_end([2, 1], None, &server_up, &aside));
+    let local = listening.recv_timeout(LIMIT).unwrap();
+    let address = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), local.port()));
+    let aside = Aside { tell: to_right, hear: from_right };
+    let client = left.spawn_thread(move || one_end([1, 2], Some(address), &up, &aside));
+    client.join().unwrap();
+    server.join().unwrap();
+    let wire = wire.finish();
+    assert!(wire.to_right("lost") > 100 && wire.to_left("lost") > 100, "{wire:?}");
+}
