@@ -1,5 +1,5 @@
-//! The server for hostile peers as a command: `hostile-server [node options] --port N`. It ends at the end of its
-//! standard input.
+//! The server for hostile peers as a command: `hostile-server [--kernel | node options] --port N`. It ends at the end of
+//! its standard input.
 
 use std::{
     io::{Read as _, stdin},
@@ -11,9 +11,13 @@ use std::{
 use clap::Parser;
 use flue_hostile::server::{Server, adapter_config};
 use flue_node::NodeOptions;
+use rdma_over_tcp::ndk::{Adapter, Driver, SocketsConfig, open_sockets};
 
 #[derive(Parser)]
 struct Arguments {
+    /// Kernel sockets instead of a node on a TAP
+    #[arg(long)]
+    kernel: bool,
     #[command(flatten)]
     node: NodeOptions,
     /// Port to listen on
@@ -21,9 +25,19 @@ struct Arguments {
     port: u16,
 }
 
-fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+/// An adapter, and what drives it.
+fn open(arguments: &Arguments) -> Result<(Box<dyn Driver>, Adapter), Box<dyn std::error::Error>> {
+    if arguments.kernel {
+        let (sockets, adapter) = open_sockets(SocketsConfig::default(), adapter_config())?;
+        return Ok((Box::new(sockets), adapter));
+    }
     let mut opened = arguments.node.open_ndk(adapter_config())?;
-    let (_node, adapter) = opened.pop().ok_or("a TAP without a queue")?;
+    let (node, adapter) = opened.pop().ok_or("a TAP without a queue")?;
+    Ok((Box::new(node), adapter))
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    let (_driver, adapter) = open(arguments)?;
     let local = SocketAddr::from(([0, 0, 0, 0], arguments.port));
     let server = Server::listen(adapter, local)?;
     let stop = server.stopper();

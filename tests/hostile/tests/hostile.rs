@@ -1,4 +1,5 @@
-//! A hostile peer in Python (`peer/main.py`), on kernel TCP in a namespace, against a server of queue pairs on a TAP.
+//! A hostile peer in Python (`peer/main.py`), on kernel TCP in a namespace, against a server of queue pairs: on a TAP, and
+//! on the kernel's sockets in another namespace.
 //!
 //! The cases know the server's address and what it says in its Reply; how it is started stands here alone.
 
@@ -10,13 +11,13 @@ use std::{
 
 use flue_test_support::{
     needs::{Need, lacks},
+    netns::Namespace,
     process::{Output, Process},
     switch::Switch,
 };
 
 const NEEDS: &[Need] = &[
     Need::Root,
-    Need::Tun,
     Need::Tool("ip"),
     Need::Tool("nft"),
     Need::Tool("unshare"),
@@ -30,14 +31,13 @@ const SERVER: &str = "10.0.0.2:7000";
 /// Cases that the peer has, at least: a list that has lost some is no proof.
 const CASES_MIN: usize = 280;
 
-/// The server: its own program on a TAP of the switch. `FLUE_HOSTILE_OPTIONS` adds options.
-fn server(switch: &Switch) -> Process {
+/// The server, a program of its own. `FLUE_HOSTILE_OPTIONS` adds options.
+fn server(host: &Namespace, options: &str) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hostile-server"));
-    let plug = ["--tap", "tap2", "--addr", "10.0.0.2/24", "--bridge", Switch::BRIDGE];
-    command.args(plug).args(["--seed", "7", "--port", "7000"]);
     let more = std::env::var("FLUE_HOSTILE_OPTIONS").unwrap_or_default();
+    command.args(options.split_whitespace()).args(["--port", "7000"]);
     command.args(more.split_whitespace());
-    let mut server = Process::start(switch.namespace(), command, Output::Lines);
+    let mut server = Process::start(host, command, Output::Lines);
     server.expect_line("listening", START);
     server
 }
@@ -74,15 +74,29 @@ fn the_list_of_cases_is_right() {
     assert_eq!(names.len(), written.lines().count(), "a name stands twice");
 }
 
-// Every case, or the one that FLUE_HOSTILE_CASE names; FLUE_HOSTILE_ROUNDS times.
 #[test]
 fn a_hostile_peer_harms_nobody() {
+    if lacks(NEEDS) || lacks(&[Need::Tun]) {
+        return;
+    }
+    let switch = Switch::new(1500);
+    let plug = format!("--tap tap2 --addr 10.0.0.2/24 --bridge {} --seed 7", Switch::BRIDGE);
+    let server = server(switch.namespace(), &plug);
+    drive(server, &switch.host("10.0.0.1/24"));
+}
+
+#[test]
+fn a_hostile_peer_harms_nobody_on_kernel_sockets() {
     if lacks(NEEDS) {
         return;
     }
     let switch = Switch::new(1500);
-    let host = switch.host("10.0.0.1/24");
-    let mut server = server(&switch);
+    let server = server(&switch.host("10.0.0.2/24"), "--kernel");
+    drive(server, &switch.host("10.0.0.1/24"));
+}
+
+/// Every case, or the one that FLUE_HOSTILE_CASE names, FLUE_HOSTILE_ROUNDS times, from `host`.
+fn drive(mut server: Process, host: &Namespace) {
     let pid = server.id().to_string();
     let mut arguments = vec!["--all", "--pid", &pid];
     let only = std::env::var("FLUE_HOSTILE_CASE").ok();
@@ -90,7 +104,7 @@ fn a_hostile_peer_harms_nobody() {
     arguments.extend(["--rounds", &rounds]);
     arguments.extend(only.iter().flat_map(|case| ["--only", case]));
     let began = Instant::now();
-    let mut process = Process::start(&host, peer(&arguments), Output::Lines);
+    let mut process = Process::start(host, peer(&arguments), Output::Lines);
     let said = process.all_lines(LIMIT);
     let took = began.elapsed();
     let failed: Vec<String> = said.lines().filter_map(failure).collect();
