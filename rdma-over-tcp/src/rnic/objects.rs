@@ -13,7 +13,7 @@ use super::{
     },
     listener::Listener,
     pd::Pd,
-    qp::{Completed, Qp, ReceiveOutcome},
+    qp::{Completed, Qp, ReceiveOutcome, Unpolled},
     read_limit::ReadLimit,
     receive_queue::ReceiveQueue,
     region::Regions,
@@ -100,6 +100,11 @@ impl Objects {
         if let Some(life) = life {
             life.pin();
         }
+    }
+
+    /// Returns whether anything depends on `key`.
+    pub(crate) fn is_pinned(&mut self, key: Key) -> bool {
+        self.life_mut(key).is_some_and(|life| life.is_pinned())
     }
 
     /// Returns whether new objects may depend on `key`.
@@ -215,6 +220,17 @@ impl Objects {
         qp.flush_receives(receive_queues, completed);
     }
 
+    /// Takes the completions of a queue pair out of its completion queues, and gives out no more of them.
+    pub(crate) fn discard_completions(&mut self, id: QpId) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        qp.unpolled = Unpolled::Discard;
+        let cqs = [qp.receive_cq, qp.sends.cq];
+        self.completed.retain(|completed| completed.completion.qp != id);
+        for cq in cqs.into_iter().filter_map(|cq| self.cqs.get(cq)) {
+            cq.queue.remove(id);
+        }
+    }
+
     /// Puts completions into their queues; each entry into the core ends with it. Those of a queue that is being
     /// closed are dropped (NDK-LIFE-13); an overrun dooms all queue pairs on the queue (NDK-CQ-13).
     #[inline]
@@ -234,7 +250,7 @@ impl Objects {
             let Some(object) = self.cqs.get(cq).filter(|object| !object.life.is_closing()) else {
                 continue;
             };
-            let entries = same.iter().map(|completed| (completed.completion, completed.solicited));
+            let entries = same.iter().map(|completed| completed.completion);
             let pushed = object.queue.push_all(entries);
             if pushed.overrun {
                 self.counters.cq_error += 1;

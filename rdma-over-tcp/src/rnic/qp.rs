@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::{
     config::Limits,
     cq::{Arrival, Completion, WcOpcode},
-    id::{CqId, PdId, ReceiveQueueId, StreamId, kind},
+    id::{CqId, PdId, QpId, ReceiveQueueId, StreamId, kind},
     lifetime::Life,
     receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
@@ -59,10 +59,45 @@ impl QpLimits {
     }
 }
 
+/// What a queue pair is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpConfig {
+    /// Where completions of receives go.
+    pub receive_cq: CqId,
+    /// Where completions of the send queue's requests go; may be the same.
+    pub send_cq: CqId,
+    /// Stands in each completion ([`Completion::qp_context`]).
+    pub context: u64,
+    /// Limits.
+    pub limits: QpLimits,
+    /// Posts to the send queue once the connection is over or is being ended.
+    pub late_posts: LatePosts,
+}
+
+/// What becomes of a request that is posted to the send queue of a queue pair in [`QpState::Error`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum LatePosts {
+    /// [`VerbError::NotConnected`]; no completion follows. NDKPI wants it so (NDK-CON-11).
+    #[default]
+    Refuse,
+    /// It completes as [`WcStatus::Flushed`], behind what was posted before. Verbs wants it so.
+    Flush,
+}
+
+/// Completions of a queue pair that goes, or is reset.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Unpolled {
+    /// What is posted completes as [`WcStatus::Flushed`]; completions stay in their queues until they are polled.
+    #[default]
+    Keep,
+    /// The queue pair's completions are taken out of its completion queues, and none follows.
+    Discard,
+}
+
 /// Where a queue pair is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum QpState {
-    /// Not connected; may be.
+pub enum QpState {
+    /// Not connected; may be. Receives may be posted, as in every state.
     Idle,
     /// A connector is setting up a connection for it.
     Connecting,
@@ -115,6 +150,8 @@ impl Flow {
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) life: Life,
+    /// Its own name.
+    pub(crate) id: QpId,
     pub(crate) pd: PdId,
     pub(crate) context: u64,
     pub(crate) limits: QpLimits,
@@ -135,6 +172,8 @@ pub(crate) struct Qp {
     pub(crate) read_limit: u32,
     /// Atomics and immediate data are allowed, both ways.
     pub(crate) rfc7306: bool,
+    pub(crate) late_posts: LatePosts,
+    pub(crate) unpolled: Unpolled,
     pub(crate) stream: Option<StreamId>,
     pub(crate) stats: QpStats,
 }
@@ -144,8 +183,6 @@ pub(crate) struct Qp {
 pub(crate) struct Completed {
     pub(crate) cq: CqId,
     pub(crate) completion: Completion,
-    /// It is of a receive for a solicited message.
-    pub(crate) solicited: bool,
 }
 
 /// The outcome of a receive.
@@ -165,6 +202,26 @@ impl ReceiveOutcome {
 }
 
 impl Qp {
+    /// As it was made, but for its name and its statistics. Its queues are empty.
+    pub(crate) fn reset(&mut self) {
+        self.sends = SendQueue::new(self.sends.cq, self.limits.initiator_queue_depth);
+        self.state = QpState::Idle;
+        self.flow = Flow::default();
+        self.read_limit = 0;
+        self.unpolled = Unpolled::Keep;
+    }
+
+    /// A Read would wait for ever.
+    pub(crate) fn has_no_reads(&self) -> bool {
+        self.state == QpState::Connected && self.read_limit == 0
+    }
+
+    /// The request that was posted last has come too late: it completes Flushed, in its turn.
+    pub(crate) fn flush_last(&mut self, completed: &mut Vec<Completed>) {
+        self.sends.finish_last(WcStatus::Flushed);
+        self.complete_done(completed);
+    }
+
     /// Completes the requests whose turn it is (NDK-WR-6).
     #[inline]
     pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
@@ -173,7 +230,7 @@ impl Qp {
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
             self.sends.pop();
             if let Some(completion) = completion {
-                completed.push(Completed { cq: self.sends.cq, completion, solicited: false });
+                completed.push(Completed { cq: self.sends.cq, completion });
             }
         }
     }
@@ -191,7 +248,7 @@ impl Qp {
             failed |= !matches!(status, WcStatus::Success | WcStatus::Flushed);
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
             if let Some(completion) = self.send_completion(&request, status) {
-                completed.push(Completed { cq: self.sends.cq, completion, solicited: false });
+                completed.push(Completed { cq: self.sends.cq, completion });
             }
         }
     }
@@ -216,7 +273,8 @@ impl Qp {
     #[inline]
     fn send_completion(&self, request: &WorkRequest, status: WcStatus) -> Option<Completion> {
         let is_success = status == WcStatus::Success;
-        if is_success && request.flags.contains(WrFlags::SILENT) {
+        let is_silent = is_success && request.flags.contains(WrFlags::SILENT);
+        if is_silent || self.unpolled == Unpolled::Discard {
             return None;
         }
         Some(Completion {
@@ -225,6 +283,8 @@ impl Qp {
             error: request.error,
             bytes: if is_success { request.length } else { 0 },
             arrival: Arrival::Plain,
+            solicited: false,
+            qp: self.id,
             qp_context: self.context,
             context: request.context,
         })
@@ -269,9 +329,13 @@ impl Qp {
             error,
             bytes,
             arrival,
+            solicited,
+            qp: self.id,
             qp_context: self.context,
             context,
         };
-        completed.push(Completed { cq: self.receive_cq, completion, solicited });
+        if self.unpolled == Unpolled::Keep {
+            completed.push(Completed { cq: self.receive_cq, completion });
+        }
     }
 }

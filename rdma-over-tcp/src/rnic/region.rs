@@ -89,9 +89,11 @@ pub(crate) struct Registration {
 
 /// Limits of fast registrations of a region.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FastRegisterLimits {
-    pub(crate) pages: u32,
-    pub(crate) remote_access: bool,
+pub struct FastRegisterLimits {
+    /// Pages ([`PAGE_SIZE`]), at most.
+    pub pages: u32,
+    /// Remote rights may be granted.
+    pub remote_access: bool,
 }
 
 /// The order of a region's keys.
