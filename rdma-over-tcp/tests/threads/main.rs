@@ -35,8 +35,8 @@ use offload_engine::{
     time::Instant,
 };
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Connector, Data, DisconnectReason, NdkResultEx, NtStatus, OpFlags,
-    QpLimits, open, open_queues,
+    Adapter, AdapterConfig, Connector, Data, DisconnectReason, Driver, NdkResultEx, NtStatus,
+    OpFlags, QpLimits, SocketsConfig, open, open_queues, open_sockets,
 };
 
 use self::end::{End, LIMIT, LIMITS, RACES, TestNode, Told, hand_over};
@@ -62,33 +62,49 @@ fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Ada
     open(link, config(index, progress), AdapterConfig::default()).unwrap()
 }
 
-fn listen(node: &TestNode, adapter: &Adapter, told: impl Fn(Connector) + Send + Sync + 'static) {
+fn driver(driver: &(impl Driver + Clone + 'static)) -> Arc<dyn Driver> {
+    Arc::new(driver.clone())
+}
+
+/// Listens at `local`; returns where that is.
+fn listen(
+    driver: &Arc<dyn Driver>,
+    adapter: &Adapter,
+    local: SocketAddr,
+    told: impl Fn(Connector) + Send + Sync + 'static,
+) -> SocketAddr {
     let listener = adapter.create_listener(told).unwrap();
     let listening = Arc::new(Told::default());
-    let status = listener.listen(address(1), listening.tells());
+    let status = listener.listen(local, listening.tells());
     if status == NtStatus::PENDING {
-        let status = node.wait_until(Some(LIMIT), || listening.status.lock().take());
+        let status = driver.wait_until(Some(LIMIT), || listening.status.lock().take());
         assert_eq!(status, Ok(NtStatus::SUCCESS));
     }
+    listener.local_address().unwrap()
 }
 
 /// The accepting ends: one for each incoming request, on a thread of its own.
-fn accept(node: &TestNode, adapter: &Adapter, run: fn(End) -> u32) -> Vec<thread::JoinHandle<u32>> {
+fn accept(
+    driver: &Arc<dyn Driver>,
+    adapter: &Adapter,
+    local: SocketAddr,
+    run: fn(End) -> u32,
+) -> (SocketAddr, Vec<thread::JoinHandle<u32>>) {
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
     let told = incoming.clone();
-    listen(node, adapter, move |connector| told.lock().push(connector));
-    let (node, adapter) = (node.clone(), adapter.clone());
+    let local = listen(driver, adapter, local, move |connector| told.lock().push(connector));
+    let (driver, adapter) = (driver.clone(), adapter.clone());
     let ends = (0..CONNECTIONS).map(move |_| {
-        let (node, adapter, incoming) = (node.clone(), adapter.clone(), incoming.clone());
+        let (driver, adapter, incoming) = (driver.clone(), adapter.clone(), incoming.clone());
         thread::spawn(move || {
-            let end = End::new(&node, &adapter);
+            let end = End::new(&driver, &adapter);
             let connector = end.wait("a request", || incoming.lock().pop());
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
             run(end)
         })
     });
-    ends.collect()
+    (local, ends.collect())
 }
 
 /// What an end does in most tests.
@@ -106,8 +122,19 @@ fn ends_do(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (near, near_adapter) = node(0, Box::new(one), progress[0]);
     let (far, far_adapter) = node(1, Box::new(other), progress[1]);
-    let mut ends = accept(&far, &far_adapter, run);
-    ends.extend(connect(&near, &near_adapter, run));
+    let ends = [(driver(&near), near_adapter), (driver(&far), far_adapter)];
+    adapters_do(ends, address(1), run, completions);
+}
+
+/// As [`ends_do`], of two adapters.
+fn adapters_do(
+    [(near, near_adapter), (far, far_adapter)]: [(Arc<dyn Driver>, Adapter); 2],
+    local: SocketAddr,
+    run: fn(End) -> u32,
+    completions: u32,
+) {
+    let (local, mut ends) = accept(&far, &far_adapter, local, run);
+    ends.extend(connect(&near, &near_adapter, local, run));
     for end in ends {
         assert_eq!(end.join().unwrap(), completions);
     }
@@ -115,15 +142,16 @@ fn ends_do(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
 
 /// The connecting ends.
 fn connect(
-    node: &TestNode,
+    driver: &Arc<dyn Driver>,
     adapter: &Adapter,
+    remote: SocketAddr,
     run: fn(End) -> u32,
 ) -> Vec<thread::JoinHandle<u32>> {
     let end = |_| {
-        let (node, adapter) = (node.clone(), adapter.clone());
+        let (driver, adapter) = (driver.clone(), adapter.clone());
         thread::spawn(move || {
-            let end = End::new(&node, &adapter);
-            end.connect(&adapter.create_connector().unwrap(), address(1));
+            let end = End::new(&driver, &adapter);
+            end.connect(&adapter.create_connector().unwrap(), remote);
             run(end)
         })
     };
@@ -148,9 +176,10 @@ fn memory_passes_between_queues(progress: Progress) {
     let (incoming, requests) = mpsc::channel();
     for (queue, (node, adapter)) in far.iter().enumerate() {
         let incoming = Mutex::new(incoming.clone());
-        listen(node, adapter, move |connector| incoming.lock().send((queue, connector)).unwrap());
+        let told = move |connector| incoming.lock().send((queue, connector)).unwrap();
+        listen(&driver(node), adapter, address(1), told);
     }
-    let mut ends = connect(&near, &near_adapter, rounds);
+    let mut ends = connect(&driver(&near), &near_adapter, address(1), rounds);
     let (mut accepted, mut strays) = ([0; 2], 0);
     let all = [(); CONNECTIONS].map(|()| requests.recv_timeout(LIMIT).unwrap());
     for (queue, connector) in all {
@@ -159,7 +188,7 @@ fn memory_passes_between_queues(progress: Progress) {
         strays += usize::from(link::queue_of(&ports.map(u16::to_be_bytes).concat(), 2) != queue);
         let (node, adapter) = far[queue].clone();
         ends.push(thread::spawn(move || {
-            let end = End::new(&node, &adapter);
+            let end = End::new(&driver(&node), &adapter);
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
             rounds(end)
@@ -237,8 +266,8 @@ fn memory_passes_while_connections_move() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
     let (far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
-    let mut ends = accept(&far, &far_adapter, rounds);
-    ends.extend(connect(&near, &near_adapter, rounds));
+    let (_, mut ends) = accept(&driver(&far), &far_adapter, address(1), rounds);
+    ends.extend(connect(&driver(&near), &near_adapter, address(1), rounds));
     while !ends.iter().all(thread::JoinHandle::is_finished) {
         for (node, to) in [
             (&near, OffloadState::InHost),
@@ -261,6 +290,21 @@ fn memory_passes_while_connections_move() {
 #[test]
 fn memory_that_others_write_is_sent_and_read() {
     ends_do(End::race, COMPLETIONS_OF_A_RACE, [Progress::Automatic, Progress::Automatic]);
+}
+
+// The same on kernel sockets, where each thread that waits may be the one that drives them.
+#[test]
+fn memory_passes_between_threads_and_kernel_sockets() {
+    for (run, completions) in
+        [(rounds as fn(End) -> u32, COMPLETIONS), (End::race, COMPLETIONS_OF_A_RACE)]
+    {
+        let ends = [0, 1].map(|_| {
+            let (sockets, adapter) =
+                open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+            (driver(&sockets), adapter)
+        });
+        adapters_do(ends, (Ipv4Addr::LOCALHOST, 0).into(), run, completions);
+    }
 }
 
 /// A device that can be taken away.
@@ -291,14 +335,15 @@ fn a_device_that_has_gone_ends_requests() {
     let (far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
     let told = incoming.clone();
-    listen(&far, &far_adapter, move |connector| told.lock().push(connector));
-    let passive = End::new(&far, &far_adapter);
+    let (near_driver, far_driver) = (driver(&near), driver(&far));
+    listen(&far_driver, &far_adapter, address(1), move |connector| told.lock().push(connector));
+    let passive = End::new(&far_driver, &far_adapter);
     let accepting = thread::spawn(move || {
         let connector = passive.wait("a request", || incoming.lock().pop());
         let status = connector.accept(&passive.qp, LIMITS, &[], None, passive.told.tells());
         passive.status("accept", status);
     });
-    let end = End::new(&near, &near_adapter);
+    let end = End::new(&near_driver, &near_adapter);
     let connector = near_adapter.create_connector().unwrap();
     let status = connector.connect(&end.qp, None, address(1), LIMITS, &[], end.told.tells());
     end.status("connect", status);
