@@ -3,11 +3,15 @@
 //!
 //! Time stands still unless a test moves it. Bytes are acknowledged when they are delivered, unless
 //! acknowledgements are held back.
+//!
+//! A test that asks nothing of the pipe but to be a byte stream runs over the kernel's as well ([`kernel`]).
+//!
+//! [`kernel`]: super::kernel
 
 use std::{
     boxed::Box,
     collections::VecDeque,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -22,6 +26,7 @@ use offload_engine::{
 };
 use oorandom::Rand32;
 
+use super::kernel::{self, Polled};
 use crate::{
     mpa::GatherList,
     ndk::{Adapter, AdapterConfig, CoreAccess},
@@ -33,7 +38,8 @@ use crate::{
 };
 
 pub(super) const EMSS: usize = 1448;
-pub(super) const SERVER: &str = "10.0.0.2:7000";
+/// Where node 1 is asked to listen.
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7000);
 
 /// The way to a core in tests: a lock and a clock.
 pub(super) struct TestAccess {
@@ -186,8 +192,14 @@ fn fpdu_octets(list: &[Span]) -> Vec<usize> {
     fpdus
 }
 
+/// The adapter of a node, on its transport.
+enum Core {
+    Pipe(Arc<TestAccess>),
+    Kernel(Arc<Polled>),
+}
+
 pub(super) struct Node {
-    pub(super) access: Arc<TestAccess>,
+    core: Core,
     pub(super) adapter: Adapter,
     listeners: Vec<(ListenerId, SocketAddr)>,
 }
@@ -202,13 +214,36 @@ impl Node {
             urgency: Mutex::default(),
         });
         let adapter = Adapter::new(access.clone());
-        Self { access, adapter, listeners: Vec::new() }
+        Self { core: Core::Pipe(access), adapter, listeners: Vec::new() }
+    }
+
+    fn on_kernel(config: AdapterConfig) -> Self {
+        let polled = Arc::new(Polled::new(config));
+        let adapter = Adapter::new(polled.clone());
+        Self { core: Core::Kernel(polled), adapter, listeners: Vec::new() }
+    }
+
+    /// The adapter behind the pipe.
+    pub(super) fn access(&self) -> &Arc<TestAccess> {
+        match &self.core {
+            Core::Pipe(access) => access,
+            Core::Kernel(_) => panic!("this test needs the pipe"),
+        }
+    }
+
+    fn kernel(&self) -> Option<&Polled> {
+        match &self.core {
+            Core::Pipe(_) => None,
+            Core::Kernel(polled) => Some(polled),
+        }
     }
 }
 
 /// The bench.
 pub(super) struct Bench {
     pub(super) nodes: [Node; 2],
+    /// Where node 1 is asked to listen.
+    pub(super) server: SocketAddr,
     connections: Vec<[End; 2]>,
     names: Arc<AtomicU64>,
     random: Rand32,
@@ -239,8 +274,13 @@ impl Bench {
 
     pub(super) fn with(seed: u64, config: AdapterConfig) -> Self {
         let names = Arc::new(AtomicU64::new(1));
+        let (nodes, server) = match kernel::is_chosen() {
+            true => ([config.clone(), config].map(Node::on_kernel), kernel::server()),
+            false => ([config.clone(), config].map(|it| Node::new(it, names.clone())), SERVER),
+        };
         Self {
-            nodes: [Node::new(config.clone(), names.clone()), Node::new(config, names.clone())],
+            nodes,
+            server,
             connections: Vec::new(),
             names,
             random: Rand32::new(seed),
@@ -262,13 +302,19 @@ impl Bench {
     pub(super) fn advance(&mut self, by: Duration) {
         self.now += by;
         for node in &self.nodes {
-            *node.access.now.lock().unwrap() = self.now;
+            match &node.core {
+                Core::Pipe(access) => *access.now.lock().unwrap() = self.now,
+                Core::Kernel(polled) => polled.set_now(self.now),
+            }
         }
         self.settle();
     }
 
     /// Runs until nothing happens any more.
     pub(super) fn settle(&mut self) {
+        if let [Some(a), Some(b)] = self.nodes.each_ref().map(Node::kernel) {
+            return kernel::settle([a, b], self.server);
+        }
         for _ in 0..1_000_000 {
             if !self.step() {
                 return;
@@ -312,12 +358,12 @@ impl Bench {
     /// Requests of the adapter to its transport.
     fn serve_host(&mut self, node: usize) -> bool {
         let mut worked = false;
-        while let Some(command) = { self.nodes[node].access.lock().next_command() } {
+        while let Some(command) = { self.nodes[node].access().lock().next_command() } {
             worked = true;
             match command {
                 Command::Listen { listener, local, .. } => {
                     self.nodes[node].listeners.push((listener, local));
-                    self.nodes[node].access.lock().handle_listening(listener, local);
+                    self.nodes[node].access().lock().handle_listening(listener, local);
                 }
                 Command::Unlisten { listener } => {
                     self.nodes[node].listeners.retain(|(name, _)| *name != listener);
@@ -335,7 +381,7 @@ impl Bench {
         let error =
             self.connect_error.or_else(|| listener.is_none().then_some(ConnectError::Refused));
         if let Some(error) = error {
-            self.nodes[node].access.lock().handle_gone(id, error);
+            self.nodes[node].access().lock().handle_gone(id, error);
             return;
         }
         let listener = listener.map(|(name, _)| *name);
@@ -343,7 +389,7 @@ impl Bench {
         let passive = StreamId(self.names.fetch_add(1, Ordering::Relaxed));
         let ends = [(node, id, None, (local, remote)), (other, passive, listener, (remote, local))];
         for (node, id, listener, addresses) in ends {
-            let mut core = self.nodes[node].access.lock();
+            let mut core = self.nodes[node].access().lock();
             core.handle_established(self.now, id, listener, addresses);
         }
         self.connections.push([End::new(node, id), End::new(other, passive)]);
@@ -354,7 +400,7 @@ impl Bench {
     }
 
     fn poll(&mut self, node: usize) -> bool {
-        let mut core = self.nodes[node].access.lock();
+        let mut core = self.nodes[node].access().lock();
         let mut worked = core.run(self.now);
         let kicks: Vec<_> = core::iter::from_fn(|| core.next_kick()).collect();
         drop(core);
@@ -375,7 +421,7 @@ impl Bench {
     }
 
     fn run_callbacks(&mut self, node: usize) -> bool {
-        let callbacks = core::mem::take(self.nodes[node].access.lock().callbacks());
+        let callbacks = core::mem::take(self.nodes[node].access().lock().callbacks());
         let worked = !callbacks.is_empty();
         callbacks.into_iter().for_each(|callback| callback());
         worked
@@ -401,7 +447,7 @@ impl Bench {
             sent: Vec::new(),
             ends: Vec::new(),
         };
-        work(&mut self.nodes[node].access.lock(), id, &mut io);
+        work(&mut self.nodes[node].access().lock(), id, &mut io);
         let Io { sent, ends, .. } = io;
         for (serial, list) in sent {
             if let Some(write) = &mut self.after_send {
@@ -441,14 +487,14 @@ impl Bench {
         let state = &mut self.connections[0][end];
         state.lists.clear();
         let id = core::mem::replace(&mut state.id, StreamId(0));
-        self.nodes[node].access.lock().handle_gone(id, error);
+        self.nodes[node].access().lock().handle_gone(id, error);
         self.reset(0, end);
         self.settle();
     }
 
     /// The device of `node` is gone.
     pub(super) fn lose_device(&mut self, node: usize) {
-        self.nodes[node].access.lock().handle_device_lost();
+        self.nodes[node].access().lock().handle_device_lost();
         self.connections.clear();
         self.settle();
     }
@@ -575,6 +621,7 @@ impl Bench {
     }
 
     pub(super) fn connections(&self) -> usize {
-        self.connections.len()
+        let kernel = self.nodes.iter().filter_map(Node::kernel).map(Polled::connections);
+        kernel.max().unwrap_or(self.connections.len())
     }
 }

@@ -5,7 +5,7 @@ use std::{boxed::Box, vec};
 use offload_engine::time::Duration;
 
 use super::{
-    bench::{Bench, SERVER},
+    bench::Bench,
     sides::{LIMITS, Mailbox, RESET, Side, connected, disconnect_event, listen},
 };
 use crate::{
@@ -17,13 +17,18 @@ use crate::{
     rnic::{ConnectError, Limits},
 };
 
-fn start_connect(side: &mut Side, private_data: &[u8], limits: ReadLimit) -> NtStatus {
+fn start_connect(
+    bench: &Bench,
+    side: &mut Side,
+    private_data: &[u8],
+    limits: ReadLimit,
+) -> NtStatus {
     let connector = match side.connector.take() {
         Some(connector) => connector,
         None => side.adapter.create_connector().unwrap(),
     };
     let note = side.log.note("connect");
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let status = connector.connect(&side.qp, None, remote, limits, private_data, note);
     side.connector = Some(connector);
     status
@@ -39,7 +44,7 @@ fn sides() -> (Bench, (Listener, Mailbox), Side, Side) {
 
 /// The active side connects: its request.
 fn request(bench: &mut Bench, mailbox: &Mailbox, active: &mut Side) -> Connector {
-    assert_eq!(start_connect(active, b"", LIMITS), NtStatus::PENDING);
+    assert_eq!(start_connect(&bench, active, b"", LIMITS), NtStatus::PENDING);
     bench.settle();
     mailbox.lock().unwrap().pop().expect("a connect event")
 }
@@ -53,10 +58,10 @@ fn accept(bench: &mut Bench, passive: &Side, incoming: &Connector) {
 
 // NDK-CD-1, -2, -3, NDK-CON-2, -4, -8, -12: both consumers see the other's data, in their windows only.
 #[test]
-fn connection_data() {
+pub(super) fn connection_data() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     let wish = ReadLimit { inbound: 3, outbound: 200 };
-    assert_eq!(start_connect(&mut active, b"caller", wish), NtStatus::PENDING);
+    assert_eq!(start_connect(&bench, &mut active, b"caller", wish), NtStatus::PENDING);
     bench.settle();
     let incoming = mailbox.lock().unwrap().pop().unwrap();
     let mut buffer = [0; 6];
@@ -64,7 +69,7 @@ fn connection_data() {
     assert_eq!((status, size, &buffer), (NtStatus::SUCCESS, 6, b"caller"));
     assert_eq!(limits, ReadLimit { inbound: 128, outbound: 3 });
     assert_eq!(incoming.connection_data(Some(&mut [0; 5])).0, NtStatus::BUFFER_TOO_SMALL);
-    assert_eq!(incoming.local_address(), Some(SERVER.parse().unwrap()));
+    assert_eq!(incoming.local_address(), Some(bench.server));
     let note = passive.log.note("accept");
     let wish = ReadLimit { inbound: 9, outbound: 9 };
     assert_eq!(incoming.accept(&passive.qp, wish, b"callee data", None, note), NtStatus::PENDING);
@@ -85,12 +90,12 @@ fn connection_data() {
     assert_eq!(passive.adapter.counters().accept, 1);
     let entries = passive.adapter.connections();
     assert_eq!(entries.len(), 1);
-    assert_eq!(entries[0].local, SERVER.parse().unwrap());
+    assert_eq!(entries[0].local, bench.server);
 }
 
 // NDK-CON-12: inside the completion of Accept and CompleteConnect a post already works.
 #[test]
-fn posts_inside_the_completion() {
+pub(super) fn posts_inside_the_completion() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     active.receive(1, 0, 10);
     passive.receive(1, 0, 10);
@@ -114,7 +119,7 @@ fn posts_inside_the_completion() {
 // NDK-CD-5, -6, MPA-7.1.1-11, MPE-6-3: one byte too much is refused and the connector stays usable; the maximum
 // arrives, which is that of the form, or less if the adapter is to allow less.
 #[test]
-fn private_data_limits() {
+pub(super) fn private_data_limits() {
     for (revision, private_data_max, most) in [
         (Revision::Two, 508, 508),
         (Revision::Two, 512, 508),
@@ -127,8 +132,11 @@ fn private_data_limits() {
         let (_listener, mailbox) = listen(&mut bench);
         let (mut active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
         let (full, more) = (vec![7; most], vec![7; most + 1]);
-        assert_eq!(start_connect(&mut active, &more, LIMITS), NtStatus::INVALID_BUFFER_SIZE);
-        assert_eq!(start_connect(&mut active, &full, LIMITS), NtStatus::PENDING);
+        assert_eq!(
+            start_connect(&bench, &mut active, &more, LIMITS),
+            NtStatus::INVALID_BUFFER_SIZE
+        );
+        assert_eq!(start_connect(&bench, &mut active, &full, LIMITS), NtStatus::PENDING);
         bench.settle();
         let incoming = mailbox.lock().unwrap().pop().unwrap();
         assert_eq!(incoming.connection_data(None).1, most);
@@ -143,7 +151,7 @@ fn private_data_limits() {
 
 // MPE-9-1, MPE-9.1-5: limits of Reads are agreed on exactly, up to the largest that 14 bits can say.
 #[test]
-fn read_limits_are_exact() {
+pub(super) fn read_limits_are_exact() {
     let limits = Limits { ird_max: u32::MAX, ord_max: u32::MAX, ..Limits::default() };
     for (wish, agreed) in
         [(3, 3), (1_000, 1_000), (0x3ffe, 0x3ffe), (0x3fff, 0x3ffe), (u32::MAX, 0x3ffe)]
@@ -153,7 +161,7 @@ fn read_limits_are_exact() {
         let (mut active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
         let wish = ReadLimit { inbound: wish, outbound: wish };
         let agreed = ReadLimit { inbound: agreed, outbound: agreed };
-        assert_eq!(start_connect(&mut active, b"", wish), NtStatus::PENDING);
+        assert_eq!(start_connect(&bench, &mut active, b"", wish), NtStatus::PENDING);
         bench.settle();
         let incoming = mailbox.lock().unwrap().pop().unwrap();
         assert_eq!(incoming.connection_data(None).2, agreed);
@@ -165,7 +173,7 @@ fn read_limits_are_exact() {
 
 // NDK-CON-1, NDK-CD-7: a rejection carries data, and the same connector and queue pair may try again.
 #[test]
-fn reject_and_retry() {
+pub(super) fn reject_and_retry() {
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let mut active = Side::new(&bench, 0);
@@ -189,7 +197,7 @@ fn reject_and_retry() {
 
 // NDK-CON-3, NDK-CON-5, SDK NdConnReject and NdConnClose: the active side gives up after the Reply.
 #[test]
-fn active_side_gives_up() {
+pub(super) fn active_side_gives_up() {
     for is_reject in [true, false] {
         let (mut bench, (_listener, mailbox), mut active, passive) = sides();
         let incoming = request(&mut bench, &mailbox, &mut active);
@@ -205,7 +213,7 @@ fn active_side_gives_up() {
 
 // NDK-CON-3: the peer gives up before it is answered.
 #[test]
-fn peer_gives_up_before_the_answer() {
+pub(super) fn peer_gives_up_before_the_answer() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     let incoming = request(&mut bench, &mailbox, &mut active);
     assert_eq!(active.connector.clone().unwrap().close(|| {}), NtStatus::PENDING);
@@ -232,22 +240,22 @@ fn connect_errors() {
         let mut bench = Bench::new(1);
         bench.connect_error = Some(error);
         let mut active = Side::new(&bench, 0);
-        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+        assert_eq!(start_connect(&bench, &mut active, b"", LIMITS), NtStatus::PENDING);
         bench.settle();
         assert_eq!(active.log.take(), [("connect", status)]);
-        assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING, "again");
+        assert_eq!(start_connect(&bench, &mut active, b"", LIMITS), NtStatus::PENDING, "again");
     }
 }
 
 // NDK-CON-7, SDK NdDualConnection, NdInvalidIP.
 #[test]
-fn misuse() {
+pub(super) fn misuse() {
     let mut bench = Bench::new(1);
     let (mut active, _passive) = connected(&mut bench);
     let associated = NtStatus::ADDRESS_ALREADY_ASSOCIATED;
-    assert_eq!(start_connect(&mut active, b"", LIMITS), associated);
+    assert_eq!(start_connect(&bench, &mut active, b"", LIMITS), associated);
     active.connector = None;
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::CONNECTION_ACTIVE);
+    assert_eq!(start_connect(&bench, &mut active, b"", LIMITS), NtStatus::CONNECTION_ACTIVE);
     let other = Side::new(&bench, 0);
     let connector = active.connector.clone().unwrap();
     let connect = |remote: &str| {
@@ -268,7 +276,7 @@ fn startup_time_limits() {
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let mut active = Side::new(&bench, 0);
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    assert_eq!(start_connect(&bench, &mut active, b"", LIMITS), NtStatus::PENDING);
     bench.settle();
     assert!(mailbox.lock().unwrap().pop().is_some());
     bench.advance(config.reply_timeout - Duration::from_millis(1));
@@ -281,7 +289,7 @@ fn startup_time_limits() {
     let (_listener, mailbox) = listen(&mut bench);
     let mut active = Side::new(&bench, 0);
     bench.is_cut = true;
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    assert_eq!(start_connect(&bench, &mut active, b"", LIMITS), NtStatus::PENDING);
     bench.settle();
     bench.advance(config.request_timeout);
     assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
@@ -301,7 +309,7 @@ fn startup_time_limits() {
 fn a_connection_that_is_over_holds_no_buffers() {
     let mut bench = Bench::new(1);
     let (active, _passive) = connected(&mut bench);
-    let state = |bench: &Bench| std::format!("{:?}", bench.nodes[0].access.lock());
+    let state = |bench: &Bench| std::format!("{:?}", bench.nodes[0].access().lock());
     assert!(state(&bench).contains("Transmitter"));
     let connector = active.connector.as_ref().unwrap();
     assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
@@ -314,7 +322,7 @@ fn a_connection_that_is_over_holds_no_buffers() {
 
 // NDK-DISC-1, -2, -4, -5, -6: posted requests arrive, then the flush; the peer gets its event and is not flushed.
 #[test]
-fn disconnect() {
+pub(super) fn disconnect() {
     let mut bench = Bench::new(4);
     let (active, passive) = connected(&mut bench);
     active.receive(1, 0, 10);
@@ -342,7 +350,7 @@ fn disconnect() {
     active.receive(6, 0, 1);
     assert_eq!(active.outcomes(), [(6, NtStatus::CANCELLED)], "flushed at once");
     let other = active.adapter.create_connector().unwrap();
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let status = other.connect(&active.qp, None, remote, LIMITS, b"", |_| {});
     assert_eq!(status, NtStatus::INVALID_DEVICE_STATE, "NDK-DISC-6");
     for side in [&active, &passive] {
@@ -393,7 +401,7 @@ fn reset_during_disconnect() {
 
 // NDK-DISC-3: as NDSPI programs expect it, on wish.
 #[test]
-fn flush_on_peer_close() {
+pub(super) fn flush_on_peer_close() {
     let config = AdapterConfig { flush_on_peer_close: true, ..AdapterConfig::default() };
     let mut bench = Bench::with(1, config);
     let (active, passive) = connected(&mut bench);
@@ -407,7 +415,7 @@ fn flush_on_peer_close() {
 
 // NDK-DISC-3, -4, NDK-LIFE-11: a connector closed without a disconnect resets; the peer is flushed, then its event.
 #[test]
-fn abortive_close() {
+pub(super) fn abortive_close() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     for side in [&active, &passive] {
@@ -457,7 +465,7 @@ fn a_lost_device_ends_everything() {
         NtStatus::PENDING
     );
     bench.settle();
-    assert_eq!(start_connect(&mut connecting, b"", LIMITS), NtStatus::PENDING);
+    assert_eq!(start_connect(&bench, &mut connecting, b"", LIMITS), NtStatus::PENDING);
     for node in 0..2 {
         bench.lose_device(node);
     }
@@ -469,7 +477,7 @@ fn a_lost_device_ends_everything() {
     assert_eq!(passive.outcomes(), [(3, NtStatus::CANCELLED)]);
     assert_eq!(passive.log.take(), [("disconnect", NtStatus::DEVICE_REMOVED)]);
     assert_eq!(connecting.log.take(), [("connect", NtStatus::DEVICE_REMOVED)]);
-    assert_eq!(start_connect(&mut connecting, b"", LIMITS), NtStatus::DEVICE_REMOVED);
+    assert_eq!(start_connect(&bench, &mut connecting, b"", LIMITS), NtStatus::DEVICE_REMOVED);
     let listener = active.adapter.create_listener(|_| {}).unwrap();
     let status = listener.listen("10.0.0.1:9".parse().unwrap(), active.log.note("listen"));
     assert_eq!(status, NtStatus::DEVICE_REMOVED);
@@ -477,7 +485,7 @@ fn a_lost_device_ends_everything() {
 
 // NDK-FL-1, -3, -4: flush on a queue pair that never was connected, and on one that is.
 #[test]
-fn flush() {
+pub(super) fn flush() {
     let mut bench = Bench::new(1);
     let side = Side::new(&bench, 0);
     side.receive(1, 0, 1);
@@ -501,24 +509,24 @@ fn flush() {
 
 // NDK-EP-6, -7: paused listeners refuse; resumed ones accept.
 #[test]
-fn pause() {
+pub(super) fn pause() {
     let mut bench = Bench::new(1);
     let (listener, mailbox) = listen(&mut bench);
     let mut active = Side::new(&bench, 0);
     listener.control_connect_events(true);
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    assert_eq!(start_connect(&bench, &mut active, b"", LIMITS), NtStatus::PENDING);
     bench.settle();
     assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
     assert!(mailbox.lock().unwrap().is_empty());
     listener.control_connect_events(false);
-    assert_eq!(start_connect(&mut active, b"", LIMITS), NtStatus::PENDING);
+    assert_eq!(start_connect(&bench, &mut active, b"", LIMITS), NtStatus::PENDING);
     bench.settle();
     assert_eq!(mailbox.lock().unwrap().len(), 1);
 }
 
 // RDM-8.1.1-8, SEC-6.4.6-1: a peer that overruns a completion queue harms no connection on another queue.
 #[test]
-fn an_overrun_leaves_other_queues_alone() {
+pub(super) fn an_overrun_leaves_other_queues_alone() {
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let mut pairs = [0, 1].map(|_| (Side::new(&bench, 0), Side::new(&bench, 1)));
@@ -549,7 +557,7 @@ fn an_overrun_leaves_other_queues_alone() {
 
 // NDK-CQ-13: the overrun of a queue ends the connections on it.
 #[test]
-fn overrun_dooms_queue_pairs() {
+pub(super) fn overrun_dooms_queue_pairs() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let idle =
@@ -573,14 +581,14 @@ fn overrun_dooms_queue_pairs() {
     assert_eq!(active.log.take(), [("disconnect event", RESET)]);
     assert!(!active.qp.is_connected());
     let connector = passive.adapter.create_connector().unwrap();
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let status = connector.connect(&idle, None, remote, LIMITS, b"", passive.log.note("connect"));
     assert_eq!(status, NtStatus::INVALID_DEVICE_STATE, "nobody would hear of its completions");
 }
 
 // NDK-DISC-4: a disconnect from inside the event does not deadlock.
 #[test]
-fn disconnect_inside_the_event() {
+pub(super) fn disconnect_inside_the_event() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     let incoming = request(&mut bench, &mailbox, &mut active);
     let (connector, log) = (incoming.clone(), passive.log.clone());
@@ -603,7 +611,7 @@ fn disconnect_inside_the_event() {
 // RFC 6581 §9.2, NDK-CON-9: RTR by Write, by Read (invisible), by Send (takes a receive), and none (revision 1 has
 // none): then Accept waits for the first message, and nothing is sent before it.
 #[test]
-fn ready_to_receive() {
+pub(super) fn ready_to_receive() {
     let none = RtrSet::NONE;
     let read = RtrSet::only(RtrKind::Read);
     let (write, send) = (RtrSet::only(RtrKind::Write), RtrSet::only(RtrKind::Send));

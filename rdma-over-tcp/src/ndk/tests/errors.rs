@@ -41,7 +41,7 @@ fn assert_untouched(side: &Side) {
 // NDK-ERR-1, -2, RDM-8.1.1-1, -2, RDM-7.1-3: writes that must not be. The write is large, so that the
 // Terminate finds it under way; the victim's receive is CANCELLED.
 #[test]
-fn remote_write_violations() {
+pub(super) fn remote_write_violations() {
     type Change = fn(&Side, &mut Sge);
     let cases: [(u32, Change); 6] = [
         (0x1100, |_, target| target.token ^= 1),
@@ -79,7 +79,7 @@ fn remote_write_violations() {
 
 // RDM-8.1.1-1: a region of another protection domain.
 #[test]
-fn foreign_protection_domain() {
+pub(super) fn foreign_protection_domain() {
     for is_read in [false, true] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
@@ -103,7 +103,7 @@ fn foreign_protection_domain() {
 
 // RDM-7.2-3, RDM-7.1-4: reads that must not be, each with its code.
 #[test]
-fn remote_read_violations() {
+pub(super) fn remote_read_violations() {
     type Change = fn(&Side, &mut Sge);
     let cases: [(u32, Change); 4] = [
         (0x0100, |_, source| source.token ^= 1),
@@ -134,7 +134,7 @@ fn remote_read_violations() {
 
 // RDM-5.2.1-6: an empty read, or write, of nowhere is fine.
 #[test]
-fn empty_accesses_are_not_checked() {
+pub(super) fn empty_accesses_are_not_checked() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     active.qp.read(1, &[], 0xdead_0000, 0x1234_5678, OpFlags::NONE).unwrap();
@@ -146,7 +146,7 @@ fn empty_accesses_are_not_checked() {
 
 // NDK-ERR-3, -5, RDM-5.3-2: a receive that is too short.
 #[test]
-fn receive_too_short() {
+pub(super) fn receive_too_short() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     passive.receive(1, 0, 1023);
@@ -162,7 +162,7 @@ fn receive_too_short() {
 
 // NDK-ERR-4: no receive is posted; a send that is still under way fails with IO_TIMEOUT.
 #[test]
-fn no_receive_posted() {
+pub(super) fn no_receive_posted() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 300_000);
@@ -173,7 +173,7 @@ fn no_receive_posted() {
 
 // NDK-RI-2, RDM-5.3-5: tokens that cannot be invalidated.
 #[test]
-fn invalidation_refused() {
+pub(super) fn invalidation_refused() {
     for (is_known, code) in [(false, 0x0209), (true, 0x0109)] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
@@ -188,7 +188,7 @@ fn invalidation_refused() {
 
 // NDK-MEM-17, NDK-WR-5: bad entries of one's own: the request fails, the connection ends.
 #[test]
-fn local_protection() {
+pub(super) fn local_protection() {
     type Post = fn(&Side, &Side, Sge);
     let posts: [Post; 3] = [
         |side, _, sge| side.qp.send(1, Data::Registered(&[sge]), OpFlags::NONE).unwrap(),
@@ -219,7 +219,7 @@ fn local_protection() {
 
 // NDK-MEM-17: a read's sink, or a receive, without local write.
 #[test]
-fn sink_without_local_write() {
+pub(super) fn sink_without_local_write() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mr = passive.pd.create_mr(false).unwrap();

@@ -71,7 +71,7 @@ const fn of_peer(code: u32) -> NtStatus {
 
 // EXT-5-2, EXT-5.2.1-3, EXT-5.2.2-2: each operation, its outcome here and there, in numbers of the machine.
 #[test]
-fn operations() {
+pub(super) fn operations() {
     let mut bench = Bench::with(1, on());
     let (active, passive, token) = extended(&mut bench);
     let target = passive.buffer.address() + 64;
@@ -152,7 +152,7 @@ fn immediate_data() {
 
 // EXT-6.3-1, NDK-CQ-8: with Solicited Event it wakes who waits for that.
 #[test]
-fn solicited_immediate_data() {
+pub(super) fn solicited_immediate_data() {
     let mut bench = Bench::with(3, on());
     let (active, passive) = connected(&mut bench);
     for (flags, woken) in
@@ -228,7 +228,7 @@ fn request(msn: u32, side: &Side, token: u32, offset: u64) -> Vec<u8> {
 
 // EXT-5.1-1, EXT-8.1-1, EXT-8.2-1, RDM-7.2-3: atomics that must not be, each with its code; the memory is untouched.
 #[test]
-fn violations() {
+pub(super) fn violations() {
     type Change = fn(&Side, &mut u64, &mut u32);
     let cases: [(u32, Change); 9] = [
         (0x0100, |_, _, token| *token ^= 1),
@@ -441,7 +441,7 @@ fn results_need_local_write() {
 
 // Posts that are refused leave nothing: without RFC 7306, without Reads, with a result of another length.
 #[test]
-fn refused_posts() {
+pub(super) fn refused_posts() {
     let mut bench = Bench::new(7);
     let (active, passive) = connected(&mut bench);
     let (sge, address) = (active.sge(0, 8), passive.buffer.address());
@@ -499,7 +499,7 @@ fn unexpected_extensions() {
 // Each queue pair can be told by itself, before it is connected. One that sends what the other does without gets the
 // Terminate, and the request that caused it fails.
 #[test]
-fn one_side_allows_extensions() {
+pub(super) fn one_side_allows_extensions() {
     let mut bench = Bench::new(9);
     let mut active = Side::new(&bench, 0);
     let mut passive = Side::new(&bench, 1);
@@ -548,7 +548,7 @@ fn immediate_data_within_a_send() {
 
 // EXT-6.3-1: without a receive, as with a Send.
 #[test]
-fn immediate_data_without_a_receive() {
+pub(super) fn immediate_data_without_a_receive() {
     let mut bench = Bench::with(12, on());
     let (active, passive) = connected(&mut bench);
     active.qp.immediate(1, [0; 8], OpFlags::NONE).unwrap();
@@ -571,7 +571,7 @@ impl Drop for Over<'_> {
 
 // EXT-5-1: atomics of a peer and of the process on one word: none is lost.
 #[test]
-fn atomics_beside_local_ones() {
+pub(super) fn atomics_beside_local_ones() {
     let mut bench = Bench::with(13, on());
     let (active, passive, token) = extended(&mut bench);
     let memory = passive.buffer.clone();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    bench::{Bench, SERVER},
+    bench::Bench,
     sides::{LIMITS, RESET, Side, connected, listen},
 };
 use crate::ndk::{CqNotify, NtStatus, QpLimits};
@@ -47,7 +47,7 @@ fn antecedents_first() {
     assert_eq!(closed[0], "qp");
     assert_eq!(closed[3], "adapter", "{closed:?}");
     assert!(closed[1..3].contains(&"pd") && closed[1..3].contains(&"cq"));
-    assert!(bench.nodes[0].access.lock().is_idle());
+    assert!(bench.nodes[0].access().lock().is_idle());
 }
 
 // NDK-LIFE-6: the antecedent waits until the successor's completion has returned, not just begun.
@@ -60,7 +60,7 @@ fn completion_must_have_returned() {
     side.arm(CqNotify::Any);
     side.receive(1, 0, 1);
     side.qp.flush();
-    let running = core::mem::take(bench.nodes[0].access.lock().callbacks());
+    let running = core::mem::take(bench.nodes[0].access().lock().callbacks());
     assert_eq!(running.len(), 1, "given out, not returned");
     assert_eq!(side.qp.close(order.note("qp")), NtStatus::SUCCESS);
     assert_eq!(side.cq.close(order.note("cq")), NtStatus::PENDING, "NDK-LIFE-8");
@@ -74,7 +74,7 @@ fn completion_must_have_returned() {
 
 // NDK-LIFE-7, NDK-ASY-3: a close from inside the object's own completion; nothing is called after it.
 #[test]
-fn close_inside_the_own_completion() {
+pub(super) fn close_inside_the_own_completion() {
     let mut bench = Bench::new(1);
     let side = Side::new(&bench, 0);
     let connector = side.adapter.create_connector().unwrap();
@@ -85,7 +85,7 @@ fn close_inside_the_own_completion() {
         assert_eq!(own.close(inner.note("connector")), NtStatus::PENDING, "it has not returned");
         inner.note("returns")();
     };
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let status = connector.connect(&side.qp, None, remote, LIMITS, b"", completion);
     assert_eq!(status, NtStatus::PENDING);
     bench.settle();
@@ -95,7 +95,7 @@ fn close_inside_the_own_completion() {
 
 // NDK-LIFE-2: a closed object's name reaches nothing, also when its place is taken again.
 #[test]
-fn stale_handles() {
+pub(super) fn stale_handles() {
     let mut bench = Bench::new(1);
     let side = Side::new(&bench, 0);
     assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS);
@@ -110,7 +110,7 @@ fn stale_handles() {
 
 // NDK-LIFE-3, -11, -12: closing a connected queue pair resets and flushes; its completions stay.
 #[test]
-fn close_of_a_connected_queue_pair() {
+pub(super) fn close_of_a_connected_queue_pair() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     active.receive(1, 0, 1);
@@ -127,14 +127,14 @@ fn close_of_a_connected_queue_pair() {
 
 // NDK-EP-1, -2, -5: the address stays in use until the accepted connector is closed.
 #[test]
-fn endpoint_reuse() {
+pub(super) fn endpoint_reuse() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     // `connected` has closed its listener; the accepted connector keeps the endpoint.
     let listener = passive.adapter.create_listener(|_| {}).unwrap();
-    let local = SERVER.parse().unwrap();
+    let local = bench.server;
     assert_eq!(listener.listen(local, |_| {}), NtStatus::SHARING_VIOLATION);
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let other = Side::new(&bench, 0);
     let connector = other.adapter.create_connector().unwrap();
     let note = other.log.note("connect");
@@ -159,14 +159,14 @@ fn connect_event_after_close() {
     let active = Side::new(&bench, 0);
     let connector = active.adapter.create_connector().unwrap();
     let note = active.log.note("connect");
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let status = connector.connect(&active.qp, None, remote, LIMITS, b"", note);
     assert_eq!(status, NtStatus::PENDING);
     // Until the event is queued, but not called.
     let mut events = Vec::new();
     while events.is_empty() {
         assert!(bench.step_without_callbacks(1));
-        events.append(bench.nodes[1].access.lock().callbacks());
+        events.append(bench.nodes[1].access().lock().callbacks());
     }
     let order = Order::default();
     assert_eq!(listener.close(order.note("listener")), NtStatus::PENDING);
@@ -175,12 +175,12 @@ fn connect_event_after_close() {
     assert!(mailbox.lock().unwrap().is_empty());
     assert_eq!(order.take(), ["listener"]);
     assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
-    assert!(bench.nodes[1].access.lock().is_idle());
+    assert!(bench.nodes[1].access().lock().is_idle());
 }
 
 // NDKPI: the limits of NDK_ADAPTER_INFO are those of creation.
 #[test]
-fn creation_limits() {
+pub(super) fn creation_limits() {
     let bench = Bench::new(1);
     let side = Side::new(&bench, 0);
     let info = side.adapter.info();
@@ -216,7 +216,7 @@ fn creation_limits() {
 
 // NDK-LIFE-3, -4, NDK-DISC-1: closes right behind a disconnect wait for it; nothing is cut short.
 #[test]
-fn close_behind_a_disconnect() {
+pub(super) fn close_behind_a_disconnect() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let order = Order::default();

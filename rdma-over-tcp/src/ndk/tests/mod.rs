@@ -4,6 +4,7 @@ mod bench;
 mod connections;
 mod errors;
 mod extensions;
+mod kernel;
 mod lifetimes;
 mod operations;
 mod sides;

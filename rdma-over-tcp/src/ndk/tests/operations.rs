@@ -56,7 +56,7 @@ fn assert_placed(side: &Side, offset: usize, length: usize, seed: u8) {
 
 // RDM-5.3-1, RDM-5.3-3, NDK-SGE-4, NDK-RES-1: sends of all sizes in all framings, byte for byte.
 #[test]
-fn send_all_sizes() {
+pub(super) fn send_all_sizes() {
     for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked()), (4, bare())] {
         for size in SIZES {
             let mut bench = Bench::with(seed, config.clone());
@@ -80,7 +80,7 @@ fn send_all_sizes() {
 
 // RDM-5.1-1, RDM-5.1-3: writes of all sizes; never delivered to the peer's consumer.
 #[test]
-fn write_all_sizes() {
+pub(super) fn write_all_sizes() {
     for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked())] {
         for size in SIZES {
             let mut bench = Bench::with(seed, config.clone());
@@ -100,7 +100,7 @@ fn write_all_sizes() {
 
 // RDM-5.2-1, RDM-5.2.1-7, RDM-5.2.2-2: reads of all sizes into a private sink.
 #[test]
-fn read_all_sizes() {
+pub(super) fn read_all_sizes() {
     for (seed, config) in [(1, AdapterConfig::default()), (2, max()), (3, marked())] {
         for size in SIZES {
             let mut bench = Bench::with(seed, config.clone());
@@ -276,7 +276,7 @@ fn gathered(side: &Side, lengths: &[usize]) -> Vec<u8> {
 
 // Several entries on both sides, empty ones among them, for every operation.
 #[test]
-fn multiple_entries() {
+pub(super) fn multiple_entries() {
     for lengths in [vec![1, 0, 2, 3000, 5], vec![20_000, 1, 40_000], vec![7, 7, 7, 7, 7, 7, 7, 7]] {
         let total: usize = lengths.iter().sum();
         let mut bench = Bench::new(total as u64);
@@ -312,7 +312,7 @@ fn multiple_entries() {
 
 // NDK-INL-1: captured by the post; more than the limit is refused; the number of parts is not limited.
 #[test]
-fn inline_data() {
+pub(super) fn inline_data() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     passive.receive(1, 0, 300);
@@ -471,7 +471,7 @@ fn posts_wait_for_company_while_the_connection_flows() {
     let (active, passive) = connected(&mut bench);
     bench.hold_acks = true;
     let target = passive.sge(0, BUFFER);
-    let access = bench.nodes[0].access.clone();
+    let access = bench.nodes[0].access().clone();
     let post = |length, flags| {
         let data = [active.sge(0, length)];
         active.qp.write(0, Data::Registered(&data), target.address, target.token, flags).unwrap();
@@ -507,12 +507,12 @@ fn posts_wait_for_company_while_the_connection_flows() {
     assert_eq!(active.outcomes().len(), 11);
     // A receive leads to nothing.
     passive.receive(0, 0, 64);
-    assert_eq!(*bench.nodes[1].access.urgency.lock().unwrap(), Some(Urgency::None));
+    assert_eq!(*bench.nodes[1].access().urgency.lock().unwrap(), Some(Urgency::None));
 }
 
 // NDK-DEF-1, -2: deferred requests keep their order among others and are sent with the next.
 #[test]
-fn deferred_requests_keep_their_order() {
+pub(super) fn deferred_requests_keep_their_order() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     for n in 0..6 {
@@ -554,7 +554,7 @@ fn completion_does_not_wait_for_a_delayed_acknowledgement() {
 
 // NDK-WR-6, NDK-SIL-1: posting order; successes of silent requests give no completion.
 #[test]
-fn order_and_silence() {
+pub(super) fn order_and_silence() {
     let mut bench = Bench::new(5);
     let (active, passive) = connected(&mut bench);
     let target = passive.sge(0, 50_000);
@@ -574,7 +574,7 @@ fn order_and_silence() {
 
 // NDK-CD-1, RDM-6.1-2: reads beyond ORD wait and all succeed; later sends wait behind them.
 #[test]
-fn reads_beyond_the_limit_wait() {
+pub(super) fn reads_beyond_the_limit_wait() {
     for limit in [1, 3] {
         let mut bench = Bench::new(u64::from(limit));
         let few = ReadLimit { inbound: limit, outbound: 99 };
@@ -598,7 +598,7 @@ fn reads_beyond_the_limit_wait() {
 
 // NDK-CD-1 with 0: a read that could never start is refused.
 #[test]
-fn no_reads_allowed() {
+pub(super) fn no_reads_allowed() {
     let mut bench = Bench::new(1);
     let none = ReadLimit { inbound: 0, outbound: 0 };
     let (active, passive) = connected_with(&mut bench, LIMITS, none);
@@ -614,7 +614,7 @@ fn no_reads_allowed() {
 
 // NDK-FEN-1: a fenced send of what a read brings carries the data read.
 #[test]
-fn read_fence() {
+pub(super) fn read_fence() {
     let mut bench = Bench::new(3);
     let (active, passive) = connected(&mut bench);
     passive.fill(0, 30_000, 8);
@@ -631,7 +631,7 @@ fn read_fence() {
 
 // NDK-CQ-8, NDK-CQ-7: solicited sends satisfy a SOLICITED arm, others do not.
 #[test]
-fn solicited_events() {
+pub(super) fn solicited_events() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     passive.arm(CqNotify::Solicited);
@@ -651,7 +651,7 @@ fn solicited_events() {
 
 // NDK-DEF-1, -2, -3, -4: a deferred chain starts with its last request, or when a post fails.
 #[test]
-fn deferred_requests() {
+pub(super) fn deferred_requests() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     for n in 0..3 {
@@ -671,7 +671,7 @@ fn deferred_requests() {
 
 // NDK-RI-1, -4, NDK-RES-2, NDK-CQ-17, NDK-MEM-8, -9, -10: fast register, invalidate by the peer.
 #[test]
-fn fast_register_and_remote_invalidate() {
+pub(super) fn fast_register_and_remote_invalidate() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mr = passive.pd.create_mr(true).unwrap();
@@ -721,7 +721,7 @@ fn fast_register_and_remote_invalidate() {
 
 // NDK-FLG-3: a read with local invalidate takes the right away when it succeeds.
 #[test]
-fn read_with_local_invalidate() {
+pub(super) fn read_with_local_invalidate() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mr = active.pd.create_mr(true).unwrap();
@@ -745,7 +745,7 @@ fn read_with_local_invalidate() {
 
 // NDK-MEM-9, -15: no byte of an empty entry is looked up, so its token is anybody's.
 #[test]
-fn a_read_invalidates_no_region_of_others() {
+pub(super) fn a_read_invalidates_no_region_of_others() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let others = active.adapter.create_pd().unwrap().create_mr(false).unwrap();
@@ -805,7 +805,7 @@ fn soak() {
 
 // Queue limits (NDK-WR-4): a refused post has no completion.
 #[test]
-fn post_limits() {
+pub(super) fn post_limits() {
     let mut bench = Bench::new(1);
     let limits = QpLimits {
         receive_queue_depth: 2,

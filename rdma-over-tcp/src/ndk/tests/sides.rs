@@ -6,7 +6,7 @@ use std::{
     vec::Vec,
 };
 
-use super::bench::{Bench, SERVER};
+use super::bench::Bench;
 use crate::ndk::{
     Adapter, Connector, Cq, CqNotify, Data, DisconnectEvent, DisconnectReason, Listener, Mr,
     MrFlags, NdkResultEx, NtStatus, OpFlags, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
@@ -135,7 +135,7 @@ pub(super) fn listen(bench: &mut Bench) -> (Listener, Mailbox) {
         .create_listener(move |connector| inbox.lock().unwrap().push(connector))
         .unwrap();
     let log = Log::default();
-    assert_eq!(listener.listen(SERVER.parse().unwrap(), log.note("listen")), NtStatus::PENDING);
+    assert_eq!(listener.listen(bench.server, log.note("listen")), NtStatus::PENDING);
     bench.settle();
     assert_eq!(log.take(), [("listen", NtStatus::SUCCESS)]);
     (listener, mailbox)
@@ -166,7 +166,7 @@ pub(super) fn connect(
 ) {
     let (listener, mailbox) = listen(bench);
     let connector = active.adapter.create_connector().unwrap();
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let note = active.log.note("connect");
     let status = connector.connect(&active.qp, None, remote, active_limits, b"hello", note);
     assert_eq!(status, NtStatus::PENDING);

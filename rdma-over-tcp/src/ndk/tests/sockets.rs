@@ -1,69 +1,29 @@
-//! An adapter on kernel sockets that only the test polls.
+//! Adapters on kernel sockets: the tests of this interface that need no pipe, and what the kernel alone can do.
 
 use std::{
-    boxed::Box,
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
-    sync::{Arc, Mutex, MutexGuard},
-    thread::yield_now,
+    sync::Arc,
     vec,
     vec::Vec,
 };
 
-use host_stack::node::Passive;
-use offload_engine::time::{Duration, Instant};
+use offload_engine::time::Duration;
 use rustix::net::sockopt::set_socket_linger;
 
-use super::sides::LIMITS;
+use super::{kernel::Polled, sides::LIMITS};
 use crate::{
     error::WireError,
     mpa::{Encoder, Slab, startup::Revision},
     ndk::{
-        Adapter, AdapterConfig, CoreAccess, Data, DisconnectReason, NtStatus, OpFlags, QpLimits,
+        Adapter, AdapterConfig, Data, DisconnectReason, NtStatus, OpFlags, QpLimits,
         blocking::{Begun, Ended},
     },
     rdmap::{Terminate, terminate_header},
-    rnic::Rnic,
-    transport::SocketRnic,
 };
 
 /// MPA's Reply of revision 1, with CRC and without private data.
 const REPLY: &[u8] = b"MPA ID Rep Frame\x40\x01\0\0";
-
-struct Polled(Mutex<SocketRnic>);
-
-impl Polled {
-    fn core(&self) -> MutexGuard<'_, SocketRnic> {
-        self.0.lock().unwrap()
-    }
-
-    fn poll(&self) {
-        let mut callbacks = Vec::new();
-        let mut core = self.core();
-        core.poll(Instant::ZERO).unwrap();
-        core.take_callbacks(&mut callbacks);
-        drop(core);
-        callbacks.into_iter().for_each(|callback| callback());
-    }
-
-    fn poll_until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        loop {
-            self.poll();
-            if let Some(found) = look() {
-                return found;
-            }
-            assert!(std::time::Instant::now() < deadline, "not within 60 s");
-            yield_now();
-        }
-    }
-}
-
-impl CoreAccess for Polled {
-    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
-        work(self.core().rnic(), Instant::ZERO);
-    }
-}
 
 fn terminate(error: WireError) -> Vec<u8> {
     let mut fpdu: Vec<bytes::Bytes> = Vec::new();
@@ -85,7 +45,7 @@ fn accept(listener: &TcpListener) -> TcpStream {
 #[test]
 fn a_terminate_before_a_reset_is_read() {
     let config = AdapterConfig { revision: Revision::One, ..AdapterConfig::default() };
-    let polled = Arc::new(Polled(Mutex::new(SocketRnic::new(config, Box::new(|| {})).unwrap())));
+    let polled = Arc::new(Polled::new(config));
     let adapter = Adapter::new(polled.clone());
     let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
@@ -109,4 +69,81 @@ fn a_terminate_before_a_reset_is_read() {
     qp.send(1, Data::Inline(&[b"too late"]), OpFlags::NONE).unwrap();
     let reason = polled.poll_until(|| ended.reason());
     assert_eq!(reason, DisconnectReason::terminated(error.number()).0, "{reason:#x}");
+}
+
+/// Defines a test over kernel sockets for each of these tests. Not here are those that hold, cut or damage the pipe, look
+/// into it, or expect a Send or Write to fail by the peer's Terminate: here it is complete when the kernel has its bytes.
+macro_rules! over_kernel_sockets {
+    ($($module:ident: $($test:ident)*;)*) => {
+        $(mod $module {
+            $(#[test]
+            fn $test() {
+                super::super::kernel::run(super::super::$module::$test);
+            })*
+        })*
+    };
+}
+
+over_kernel_sockets! {
+    connections:
+        connection_data
+        posts_inside_the_completion
+        private_data_limits
+        read_limits_are_exact
+        reject_and_retry
+        active_side_gives_up
+        peer_gives_up_before_the_answer
+        misuse
+        disconnect
+        flush_on_peer_close
+        abortive_close
+        flush
+        pause
+        an_overrun_leaves_other_queues_alone
+        overrun_dooms_queue_pairs
+        disconnect_inside_the_event
+        ready_to_receive;
+    errors:
+        remote_read_violations
+        empty_accesses_are_not_checked
+        receive_too_short
+        invalidation_refused
+        local_protection
+        sink_without_local_write;
+    extensions:
+        operations
+        solicited_immediate_data
+        violations
+        refused_posts
+        one_side_allows_extensions
+        immediate_data_without_a_receive
+        atomics_beside_local_ones;
+    lifetimes:
+        close_inside_the_own_completion
+        stale_handles
+        close_of_a_connected_queue_pair
+        endpoint_reuse
+        creation_limits
+        close_behind_a_disconnect;
+    operations:
+        send_all_sizes
+        write_all_sizes
+        read_all_sizes
+        multiple_entries
+        inline_data
+        deferred_requests_keep_their_order
+        order_and_silence
+        reads_beyond_the_limit_wait
+        no_reads_allowed
+        read_fence
+        solicited_events
+        deferred_requests
+        fast_register_and_remote_invalidate
+        read_with_local_invalidate
+        a_read_invalidates_no_region_of_others
+        post_limits;
+    startup:
+        no_room_for_a_connector
+        a_connector_that_nobody_answers
+        causes_of_failed_accepts;
 }

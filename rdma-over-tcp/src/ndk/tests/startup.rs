@@ -9,7 +9,7 @@ use std::{
 use offload_engine::time::Duration;
 
 use super::{
-    bench::{Bench, SERVER},
+    bench::Bench,
     sides::{LIMITS, Side, listen},
 };
 use crate::{
@@ -38,11 +38,11 @@ impl Wait for Settle<'_> {
 
 // A connector for which there is no room is rejected at once: its peer does not run into a time-out.
 #[test]
-fn no_room_for_a_connector() {
+pub(super) fn no_room_for_a_connector() {
     let mut bench = Bench::new(1);
     let sides = [(); 3].map(|()| Side::new(&bench, 0));
     let adapter = bench.nodes[1].adapter.clone();
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let Ok(mut incoming) = Incoming::listen(&mut Settle(&mut bench), &adapter, remote, 2);
     for side in &sides {
         let connector = side.adapter.create_connector().unwrap();
@@ -60,7 +60,7 @@ fn no_room_for_a_connector() {
 
 // NDK-CON-6: a consumer may take 120 s to answer. Then its peer is refused, and the consumer is told when it tries.
 #[test]
-fn a_connector_that_nobody_answers() {
+pub(super) fn a_connector_that_nobody_answers() {
     let config = AdapterConfig::default();
     let patient = AdapterConfig { reply_timeout: 10 * config.accept_timeout, ..config.clone() };
     let mut bench = Bench::with(1, patient);
@@ -68,7 +68,7 @@ fn a_connector_that_nobody_answers() {
     let [active, passive] = [0, 1].map(|node| Side::new(&bench, node));
     let connector = active.adapter.create_connector().unwrap();
     let note = active.log.note("connect");
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let status = connector.connect(&active.qp, None, remote, LIMITS, b"", note);
     assert_eq!(status, NtStatus::PENDING);
     bench.settle();
@@ -86,7 +86,7 @@ fn a_connector_that_nobody_answers() {
 /// A connector, and its connect to the server's address.
 fn connecting(bench: &mut Bench, side: &Side) -> Connector {
     let connector = side.adapter.create_connector().unwrap();
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let note = side.log.note("connect");
     assert_eq!(connector.connect(&side.qp, None, remote, LIMITS, b"", note), NtStatus::PENDING);
     bench.settle();
@@ -136,7 +136,7 @@ fn causes_of_failures() {
 
 // The same at the accepting end.
 #[test]
-fn causes_of_failed_accepts() {
+pub(super) fn causes_of_failed_accepts() {
     let config = AdapterConfig::default();
     let patient = AdapterConfig { reply_timeout: 10 * config.accept_timeout, ..config.clone() };
     let mut bench = Bench::with(1, patient);

@@ -1,7 +1,7 @@
 //! A peer's FIN within an FPDU, or within a message: an error with a reason of its own.
 
 use super::{
-    bench::{Bench, SERVER},
+    bench::Bench,
     errors::fpdu,
     sides::{LIMITS, Side, connected, disconnect_event, listen},
 };
@@ -123,7 +123,7 @@ fn fin_within_an_fpdu_before_and_after_operation() {
     let (_listener, mailbox) = listen(&mut bench);
     let (active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
     let connector = active.adapter.create_connector().unwrap();
-    let remote = SERVER.parse().unwrap();
+    let remote = bench.server;
     let _ = connector.connect(&active.qp, None, remote, LIMITS, b"", |_| {});
     bench.settle();
     let incoming = mailbox.lock().unwrap().pop().unwrap();
