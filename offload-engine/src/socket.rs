@@ -64,6 +64,8 @@ pub struct TcpInfo {
     pub state: u8,
     /// Bytes of the largest segment that is sent.
     pub mss: usize,
+    /// Segments that the peer has not acknowledged.
+    pub unacked: u32,
 }
 
 /// States in which the peer has acknowledged our FIN: FIN-WAIT-2, TIME-WAIT and CLOSED.
@@ -86,7 +88,11 @@ impl TcpInfo {
         };
         // SAFETY: it was zeroed, and consists of integers.
         let info = unsafe { info.assume_init() };
-        (outcome == 0).then_some(Self { state: info.tcpi_state, mss: info.tcpi_snd_mss as usize })
+        (outcome == 0).then_some(Self {
+            state: info.tcpi_state,
+            mss: info.tcpi_snd_mss as usize,
+            unacked: info.tcpi_unacked,
+        })
     }
 
     /// Returns whether the peer has acknowledged our FIN.

@@ -94,7 +94,7 @@ fn late_posts() {
             near.access.with(|rnic, now| {
                 let send = Operation::Send { invalidate: None };
                 let data = Data::Inline(&[b"data"]);
-                let mut post = |rnic: &mut Rnic, context| {
+                let post = |rnic: &mut Rnic, context| {
                     rnic.post(near.qp, context, send, data, WrFlags::SILENT | WrFlags::DEFER).0
                 };
                 assert_eq!(post(rnic, 1), Ok(()));

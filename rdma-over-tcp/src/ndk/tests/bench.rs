@@ -313,7 +313,7 @@ impl Bench {
     /// Runs until nothing happens any more.
     pub(super) fn settle(&mut self) {
         if let [Some(a), Some(b)] = self.nodes.each_ref().map(Node::kernel) {
-            return kernel::settle([a, b], self.server);
+            return kernel::settle([a, b]);
         }
         for _ in 0..1_000_000 {
             if !self.step() {

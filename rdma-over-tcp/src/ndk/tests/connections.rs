@@ -44,7 +44,7 @@ fn sides() -> (Bench, (Listener, Mailbox), Side, Side) {
 
 /// The active side connects: its request.
 fn request(bench: &mut Bench, mailbox: &Mailbox, active: &mut Side) -> Connector {
-    assert_eq!(start_connect(&bench, active, b"", LIMITS), NtStatus::PENDING);
+    assert_eq!(start_connect(bench, active, b"", LIMITS), NtStatus::PENDING);
     bench.settle();
     mailbox.lock().unwrap().pop().expect("a connect event")
 }

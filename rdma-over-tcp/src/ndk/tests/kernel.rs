@@ -3,10 +3,7 @@
 use std::{
     boxed::Box,
     cell::Cell,
-    fs,
-    io::Read as _,
     net::{Ipv4Addr, SocketAddr},
-    string::String,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicU32, Ordering},
@@ -123,43 +120,15 @@ fn are_idle(nodes: [&Polled; 2]) -> bool {
 }
 
 /// Runs two adapters until they have nothing to do, and the kernel nothing to bring.
-pub(super) fn settle(nodes: [&Polled; 2], server: SocketAddr) {
+pub(super) fn settle(nodes: [&Polled; 2]) {
     let deadline = std::time::Instant::now() + LIMIT;
     loop {
         // What came between the two looks is found by the second.
-        if are_idle(nodes) {
-            nodes.iter().for_each(|node| node.core().acknowledge());
-            if is_at_rest(server) && are_idle(nodes) {
-                return;
-            }
+        let are_at_rest = || nodes.iter().all(|node| node.core().is_at_rest());
+        if are_idle(nodes) && are_at_rest() && are_idle(nodes) {
+            return;
         }
         assert!(std::time::Instant::now() < deadline, "the kernel never comes to rest");
         yield_now();
     }
-}
-
-/// Returns whether no connection to `server` has a byte, a handshake or a FIN on its way or unread: from the kernel's
-/// own table (`/proc/net/tcp`, its columns local_address, rem_address, st, tx_queue:rx_queue).
-fn is_at_rest(server: SocketAddr) -> bool {
-    let SocketAddr::V4(server) = server else { panic!("the bench is on IPv4") };
-    let address = u32::from_ne_bytes(server.ip().octets());
-    let name: String = std::format!("{address:08X}:{:04X}", server.port());
-    // Each read walks the kernel's table: few of them.
-    let mut table = Vec::with_capacity(1 << 16);
-    fs::File::open("/proc/net/tcp").unwrap().read_to_end(&mut table).unwrap();
-    String::from_utf8(table).unwrap().lines().all(|line| {
-        let mut columns = line.split_ascii_whitespace().skip(1);
-        let (local, remote) = (columns.next(), columns.next());
-        if local != Some(&name) && remote != Some(&name) {
-            return true;
-        }
-        let (state, queues) = (columns.next().unwrap(), columns.next().unwrap());
-        // TIME-WAIT and CLOSED have no queues of interest. SYN-SENT, SYN-RECEIVED, FIN-WAIT-1, LAST-ACK and CLOSING
-        // wait for a segment.
-        match state {
-            "06" | "07" => true,
-            "02" | "03" | "04" | "09" | "0B" | "0C" => false,
-            _ => queues == "00000000:00000000",
-        }
-    })
 }

@@ -189,13 +189,18 @@ impl SocketRnic {
         rows
     }
 
-    /// Has the kernel acknowledge now what it has received, instead of waiting for company.
+    /// Returns whether nothing that was sent is on its way: no byte, handshake or FIN. Has the kernel acknowledge now
+    /// what it has received, instead of waiting for company.
     #[cfg(test)]
-    pub(crate) fn acknowledge(&self) {
-        for stream in self.streams.values() {
+    pub(crate) fn is_at_rest(&self) -> bool {
+        /// SYN-SENT, SYN-RECEIVED, FIN-WAIT-1, LAST-ACK and CLOSING.
+        const WAITING: [u8; 5] = [2, 3, 4, 9, 11];
+        self.streams.values().fold(true, |is_at_rest, stream| {
             // One that is closed has nothing to acknowledge.
-            let _ = rustix::net::sockopt::set_tcp_quickack(&stream.socket, true);
-        }
+            let _ = sockopt::set_tcp_quickack(&stream.socket, true);
+            let info = TcpInfo::of(stream.socket.as_fd()).expect("a TCP socket");
+            is_at_rest && info.unacked == 0 && !WAITING.contains(&info.state)
+        })
     }
 
     /// Returns whether no connection is left.

@@ -27,3 +27,8 @@ pub use self::{
     capture::CaptureOutput,
     core::SocketRnic,
 };
+
+/// The program of the user's guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/kernel-sockets.md")]
+mod guide {}
