@@ -112,16 +112,23 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
         return Err(Failure::usage("no program"));
     };
     let library = find_library(args.library.as_deref())?;
-    let directory = make_directory(&library)?;
-    check_program(program)?;
     let variables = args
         .variables()
         .map_err(|error| Failure::work(format!("the working directory: {error}")))?;
-    let mut command = process::Command::new(program);
-    command.args(arguments).envs(variables);
-    command.env(LOADER_PATH, in_front(&directory, env::var_os(LOADER_PATH))?);
-    let error = command.exec();
+    let error = command(&library, program)?.args(arguments).envs(variables).exec();
     Err(Failure::lacking(format!("{}: {error}", program.display())))
+}
+
+/// The program with the library in front of the system's.
+///
+/// # Errors
+/// The library cannot be put there, or the loader would ignore it.
+pub fn command(library: &Path, program: &OsStr) -> Result<process::Command, Failure> {
+    check_program(program)?;
+    let directory = make_directory(library)?;
+    let mut command = process::Command::new(program);
+    command.env(LOADER_PATH, in_front(&directory, env::var_os(LOADER_PATH))?);
+    Ok(command)
 }
 
 /// The library's file: as told, or beside this executable, or where packages and cargo put it.
@@ -153,7 +160,7 @@ pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 /// It cannot be made, or somebody else could write to it.
-pub fn make_directory(library: &Path) -> Result<PathBuf, Failure> {
+fn make_directory(library: &Path) -> Result<PathBuf, Failure> {
     let user = rustix::process::geteuid().as_raw();
     // The directory of a login session is the user's own, and ends with the session.
     let session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
