@@ -1,0 +1,32 @@
+//! Gives the library its symbol versions, and its name.
+//!
+//! rustc passes a version script of its own, which is anonymous. rust-lld, its default linker on x86-64, takes a second
+//! one whose nodes are empty: the versions are defined, the symbols stay in the base version, and the dynamic loader
+//! accepts an unversioned definition for any version that a program asks for. GNU ld refuses the pair ("anonymous
+//! version tag cannot be combined with other version tags"); `FLUE_VERBS_VERSIONS=no` leaves the versions out for it,
+//! and then the loader prints "no version information available" for each program.
+
+use std::{env, fmt::Write as _, fs, path::Path};
+
+use flue_verbs_abi::symbols;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=FLUE_VERBS_VERSIONS");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libflue_verbs.so");
+    if env::var("FLUE_VERBS_VERSIONS").is_ok_and(|value| value == "no") {
+        println!(
+            "cargo::warning=flue-verbs is built without symbol versions (FLUE_VERBS_VERSIONS=no)"
+        );
+        return;
+    }
+    let mut script = String::new();
+    for (name, parent) in symbols::versions() {
+        let parent = parent.unwrap_or_default();
+        writeln!(script, "{name} {{ }} {parent};").expect("writes to a String do not fail");
+    }
+    let directory = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
+    let path = Path::new(&directory).join("versions.map");
+    fs::write(&path, script).expect("OUT_DIR can be written to");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", path.display());
+}
