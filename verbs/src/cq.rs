@@ -49,27 +49,37 @@ pub(crate) struct CqState {
 
 pub(crate) type CqObject = Object<ibv_cq_ex, CqState>;
 
+/// Makes a channel.
+pub(crate) fn make_channel(context: *mut ibv_context) -> Result<*mut ibv_comp_channel, Errno> {
+    let channel = CompletionChannel::new()?;
+    let fd = channel.events().descriptor().as_raw_fd();
+    Ok(ChannelObject::make(ibv_comp_channel { context, fd, refcnt: 0 }, channel).cast())
+}
+
+/// Ends a channel, unless queues are on it.
+///
+/// # Safety
+/// The pointer is null or of a channel, which nobody uses any more.
+pub(crate) unsafe fn remove_channel(channel: *mut ibv_comp_channel) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if ChannelObject::of(channel)?.is_used() {
+            return Err(Errno(libc::EBUSY));
+        }
+        ChannelObject::remove(channel);
+    }
+    Ok(())
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    guard::pointer(|| {
-        let channel = CompletionChannel::new()?;
-        let fd = channel.events().descriptor().as_raw_fd();
-        Ok(ChannelObject::make(ibv_comp_channel { context, fd, refcnt: 0 }, channel).cast())
-    })
+    guard::pointer(|| make_channel(context))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    guard::status(|| {
-        // SAFETY: the program's pointer is one of a channel.
-        unsafe {
-            if ChannelObject::of(channel)?.is_used() {
-                return Err(Errno(libc::EBUSY));
-            }
-            ChannelObject::remove(channel);
-        }
-        Ok(())
-    })
+    // SAFETY: the program's pointer is one of a channel, which it does not use any more.
+    guard::status(|| unsafe { remove_channel(channel) })
 }
 
 /// Makes a queue. `context` and `channel` are the program's.
@@ -148,20 +158,27 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
+/// Ends a queue, unless queue pairs are on it.
+///
+/// # Safety
+/// The pointer is null or of a queue, which nobody uses any more.
+pub(crate) unsafe fn remove(cq: *mut ibv_cq) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let state = CqObject::of(cq)?;
+        state.cq.destroy()?;
+        let own = &state.acknowledgements;
+        state.events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, own));
+        own.wait();
+        CqObject::remove(cq);
+    }
+    Ok(())
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    guard::status(|| {
-        // SAFETY: the program's pointer is one of a queue, which it does not use any more.
-        unsafe {
-            let state = CqObject::of(cq)?;
-            state.cq.destroy()?;
-            let own = &state.acknowledgements;
-            state.events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, own));
-            own.wait();
-            CqObject::remove(cq);
-        }
-        Ok(())
-    })
+    // SAFETY: the program's pointer is one of a queue, which it does not use any more.
+    guard::status(|| unsafe { remove(cq) })
 }
 
 /// What a queue's end waits for.

@@ -14,7 +14,10 @@ use flue_verbs_abi::{
     },
     objects::{ibv_context, ibv_dm, ibv_mr, ibv_pd},
 };
-use flue_verbs_core::memory::{Pd, Region, rights};
+use flue_verbs_core::{
+    engine::Engine,
+    memory::{Pd, Region, rights},
+};
 use offload_engine::memory::SharedSpan;
 use rdma_over_tcp::rnic::RegisteredBuffer;
 
@@ -37,12 +40,17 @@ struct Registered {
 
 type RegionObject = Object<ibv_mr, Mutex<(Region, Registered)>>;
 
+/// Makes a domain.
+pub(crate) fn make_pd(
+    context: *mut ibv_context,
+    engine: &'static Engine,
+) -> Result<*mut ibv_pd, Errno> {
+    Ok(PdObject::make(ibv_pd { context, handle: 0 }, Pd::new(engine)?).cast())
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    guard::pointer(|| {
-        let pd = Pd::new(config::engine()?)?;
-        Ok(PdObject::make(ibv_pd { context, handle: 0 }, pd).cast())
-    })
+    guard::pointer(|| make_pd(context, config::engine()?))
 }
 
 #[unsafe(no_mangle)]

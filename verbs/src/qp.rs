@@ -263,20 +263,27 @@ unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
+/// Ends a queue pair.
+///
+/// # Safety
+/// The pointer is null or of a queue pair, which nobody uses any more.
+pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let state = QpObject::of(qp)?;
+        state.qp.destroy()?;
+        let own = &state.acknowledgements;
+        state.events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, own));
+        own.wait();
+        QpObject::remove(qp);
+    }
+    Ok(())
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    guard::status(|| {
-        // SAFETY: the program's pointer is one of a queue pair, which it does not use any more.
-        unsafe {
-            let state = QpObject::of(qp)?;
-            state.qp.destroy()?;
-            let own = &state.acknowledgements;
-            state.events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, own));
-            own.wait();
-            QpObject::remove(qp);
-        }
-        Ok(())
-    })
+    // SAFETY: the program's pointer is one of a queue pair, which it does not use any more.
+    guard::status(|| unsafe { remove(qp) })
 }
 
 #[unsafe(no_mangle)]

@@ -185,12 +185,14 @@ impl Id {
         self.acknowledgements.acknowledged(1);
     }
 
-    /// Adds an event, unless the program has destroyed the identifier.
-    pub(super) fn raise(self: &Arc<Self>, event: Event) {
-        let inner = event.owner().lock();
+    /// Adds an event, unless the program has destroyed its owner. Returns whether it did.
+    pub(super) fn raise(event: Event) -> bool {
+        let owner = event.owner().clone();
+        let inner = owner.lock();
         if !inner.is_destroyed {
-            inner.channel.events().push(event.clone());
+            inner.channel.events().push(event);
         }
+        !inner.is_destroyed
     }
 
     fn check(&self) -> Result<(), Errno> {
@@ -289,7 +291,7 @@ impl Id {
         inner.remote = Some(remote);
         inner.phase = Phase::AddressResolved;
         drop(inner);
-        self.raise(Event::new(EventKind::AddressResolved, self));
+        Self::raise(Event::new(EventKind::AddressResolved, self));
         Ok(())
     }
 
@@ -305,7 +307,7 @@ impl Id {
         }
         inner.phase = Phase::RouteResolved;
         drop(inner);
-        self.raise(Event::new(EventKind::RouteResolved, self));
+        Self::raise(Event::new(EventKind::RouteResolved, self));
         Ok(())
     }
 
@@ -400,7 +402,9 @@ impl Id {
             inner.remote = remote;
             inner.offered = (event.responder_resources, event.initiator_depth);
         }
-        self.raise(event);
+        if !Self::raise(event) {
+            self.close(Key::Connector(connector));
+        }
     }
 
     /// Has its events go to another channel, those that wait too.

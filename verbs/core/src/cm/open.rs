@@ -148,7 +148,7 @@ impl Id {
         }
         let mut event = Event::new(EventKind::Established, self);
         event.set_data(data);
-        self.raise(event);
+        Self::raise(event);
     }
 
     /// A connection that was to be made, from here, is not.
@@ -167,7 +167,7 @@ impl Id {
             let count = private_data.len().min(PRIVATE_DATA_MAX);
             event.private_data = private_data[..count].to_vec();
         }
-        self.raise(event);
+        Self::raise(event);
     }
 
     /// Accepts a request. An event says what has come of it.
@@ -232,7 +232,7 @@ impl Id {
         self.lock().phase = Phase::Closed;
         let mut event = Event::new(EventKind::ConnectError, self);
         event.status = -Errno::from(error).0;
-        self.raise(event);
+        Self::raise(event);
     }
 
     /// Rejects a request.
@@ -299,6 +299,6 @@ impl Id {
             }
             inner.phase = Phase::Closed;
         }
-        self.raise(Event::new(EventKind::Disconnected, self));
+        Self::raise(Event::new(EventKind::Disconnected, self));
     }
 }
