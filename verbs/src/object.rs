@@ -21,7 +21,8 @@ impl<S, T> Object<S, T> {
     /// The pointer is null, or of an object of this type that was not removed.
     pub(crate) unsafe fn of<'a, P>(pointer: *mut P) -> Result<&'a T, Errno> {
         let object = pointer.cast::<Self>();
-        if object.is_null() {
+        // Programs call with what is left of a failure, too; what cannot be an object is none.
+        if object.is_null() || !object.is_aligned() {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: as the caller says. The program does not know this part of the object, so no one writes it.

@@ -155,6 +155,9 @@ pub struct Config {
     pub retry_plain: bool,
     /// Probes of idle connections: how a peer that died without a word is found out. `None`: none.
     pub keep_alive: Option<KeepAlive>,
+    /// Refuse a local address that a listener or a connection has, also one that it has accepted (NDK-EP-2). Otherwise
+    /// the transport decides: TCP lets a listener take the address of another one's connections.
+    pub exclusive_endpoints: bool,
     /// Flush when the peer closes, as NDSPI programs expect (NDK-DISC-3). NDKPI says no.
     pub flush_on_peer_close: bool,
 }
@@ -184,6 +187,7 @@ impl Default for Config {
                 interval: KEEP_ALIVE_INTERVAL,
                 probes: KEEP_ALIVE_PROBES,
             }),
+            exclusive_endpoints: true,
             flush_on_peer_close: false,
         }
     }

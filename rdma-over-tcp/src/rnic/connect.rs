@@ -37,6 +37,11 @@ impl Rnic {
         stream.and_then(|id| self.streams.get(&id)).is_some_and(Stream::is_offer_enhanced)
     }
 
+    /// Returns whether a local address is refused because it is in use.
+    fn is_taken(&self, local: SocketAddr) -> bool {
+        self.config.exclusive_endpoints && self.objects.endpoints.is_in_use(local)
+    }
+
     fn check_device(&self) -> Result<(), ConnectError> {
         if self.is_lost { Err(ConnectError::DeviceLost) } else { Ok(()) }
     }
@@ -129,7 +134,7 @@ impl Rnic {
             return Err(ConnectError::InvalidAddress);
         }
         let explicit = local.filter(|local| local.port() != 0);
-        if explicit.is_some_and(|local| self.objects.endpoints.is_in_use(local)) {
+        if explicit.is_some_and(|local| self.is_taken(local)) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
         let own = limits.capped(self.objects.read_limits());
@@ -302,7 +307,7 @@ impl Rnic {
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
         self.check_device()?;
-        if local.port() != 0 && self.objects.endpoints.is_in_use(local) {
+        if local.port() != 0 && self.is_taken(local) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
         let Some(listener) = self.objects.listeners.get_mut(id) else {

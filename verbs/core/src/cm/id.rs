@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use rdma_over_tcp::rnic::{ConnectorId, Key, ListenerConfig, ListenerId};
@@ -76,9 +77,19 @@ pub(super) struct Inner {
     pub(super) qp: Option<Arc<Qp>>,
     /// What the peer of a request asks for: its Reads, and what it serves.
     pub(super) offered: (u8, u8),
+    /// The connect that is under way.
+    pub(super) attempt: Option<Attempt>,
     is_reuse: bool,
     is_family_only: bool,
     is_destroyed: bool,
+}
+
+/// A connect, to be made once more if nobody listens yet.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) qp: Arc<Qp>,
+    pub(super) parameters: ConnectParameters,
+    pub(super) until: Instant,
 }
 
 /// An identifier.
@@ -123,6 +134,7 @@ impl Id {
             listener: None,
             qp: None,
             offered: (0, 0),
+            attempt: None,
             is_reuse: false,
             is_family_only: false,
             is_destroyed: false,
@@ -435,6 +447,7 @@ impl Id {
             inner.phase = Phase::Closed;
             inner.reservation = None;
             inner.qp = None;
+            inner.attempt = None;
             let mine = |event: &Event| std::ptr::eq(&**event.owner(), &**self);
             let withdrawn = inner.channel.events().withdraw(mine);
             (inner.connector.take(), inner.listener.take(), inner.bound.take(), withdrawn)

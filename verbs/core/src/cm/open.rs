@@ -1,6 +1,11 @@
 //! Identifiers: how connections are made, and how they end.
 
-use std::sync::Arc;
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rdma_over_tcp::{
     mpa::startup::StartupError,
@@ -9,9 +14,15 @@ use rdma_over_tcp::{
 
 use super::{
     channel::{Event, EventKind},
-    id::{ConnectParameters, Id, Phase},
+    id::{Attempt, ConnectParameters, Id, Phase},
 };
 use crate::{errno::Errno, qp::Qp};
+
+/// How long a connect is repeated while nobody listens. With hardware it takes some milliseconds until a request is at
+/// the peer, and programs count on that: perftest listens for its second connection when the client connects already.
+const REFUSED_GRACE: Duration = Duration::from_millis(500);
+/// The pause between two attempts.
+const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Bytes of private data that an event can tell of: its length is an octet.
 const PRIVATE_DATA_MAX: usize = 255;
@@ -68,20 +79,48 @@ impl Id {
                 return Err(Errno::INVAL);
             }
             inner.phase = Phase::Connecting;
+            let (qp, parameters) = (qp.clone(), parameters.clone());
+            inner.attempt = Some(Attempt { qp, parameters, until: Instant::now() + REFUSED_GRACE });
             (inner.local, inner.remote)
         };
         let begun = self.begin_to_connect(qp, local, remote, parameters);
         if begun.is_err() {
-            self.lock().phase = Phase::RouteResolved;
+            let mut inner = self.lock();
+            inner.phase = Phase::RouteResolved;
+            inner.attempt = None;
         }
         begun
+    }
+
+    /// Connects once more, after a pause, if nobody has listened and there is time left. Returns whether it does.
+    fn connect_again(self: &Arc<Self>, cause: Option<&ConnectCause>) -> bool {
+        if !matches!(cause, Some(ConnectCause::Tcp(ConnectError::Refused))) {
+            return false;
+        }
+        let attempt = self.lock().attempt.clone();
+        let Some(attempt) = attempt.filter(|attempt| Instant::now() < attempt.until) else {
+            return false;
+        };
+        let this = self.clone();
+        let again = move || {
+            thread::park_timeout(REFUSED_PAUSE);
+            let (local, remote, is_wanted) = {
+                let inner = this.lock();
+                (inner.local, inner.remote, inner.attempt.is_some())
+            };
+            let Attempt { qp, parameters, .. } = attempt;
+            if is_wanted && this.begin_to_connect(&qp, local, remote, &parameters).is_err() {
+                this.tell_failure(ConnectError::Refused, None);
+            }
+        };
+        thread::Builder::new().name("flue-connect".into()).spawn(again).is_ok()
     }
 
     fn begin_to_connect(
         self: &Arc<Self>,
         qp: &Arc<Qp>,
-        local: Option<std::net::SocketAddr>,
-        remote: Option<std::net::SocketAddr>,
+        local: Option<SocketAddr>,
+        remote: Option<SocketAddr>,
         parameters: &ConnectParameters,
     ) -> Result<(), Errno> {
         let engine = self.engine();
@@ -141,6 +180,7 @@ impl Id {
         let local = self.engine().with(|core, _| core.local_address(connector));
         {
             let mut inner = self.lock();
+            inner.attempt = None;
             if matches!(inner.phase, Phase::Connecting | Phase::Accepting) {
                 inner.phase = Phase::Connected;
             }
@@ -156,11 +196,21 @@ impl Id {
         let cause = self.engine().with(|core, _| core.connect_cause(connector).cloned());
         {
             let mut inner = self.lock();
-            inner.phase = Phase::RouteResolved;
             inner.connector = None;
             inner.qp = None;
         }
         self.close(Key::Connector(connector));
+        if !self.connect_again(cause.as_ref()) {
+            self.tell_failure(error, cause);
+        }
+    }
+
+    fn tell_failure(self: &Arc<Self>, error: ConnectError, cause: Option<ConnectCause>) {
+        {
+            let mut inner = self.lock();
+            inner.phase = Phase::RouteResolved;
+            inner.attempt = None;
+        }
         let mut event = Event::new(EventKind::ConnectError, self);
         (event.kind, event.status) = failure(error);
         if let Some(ConnectCause::Startup(StartupError::Rejected { private_data, .. })) = cause {
