@@ -31,9 +31,8 @@ const UNSAFE: &[&str] = &[
     // An allocator that counts.
     "tests/guard/src/counting.rs",
     // The C interface of libibverbs and librdmacm: structures of programs, and functions that they call.
-    "verbs/abi/src/layout.rs",
+    "verbs/abi/src",
     "verbs/src",
-    "verbs/tests",
     // One call: leaving the user and network namespaces of the caller.
     "network/src/namespace.rs",
 ];

@@ -1,79 +1,86 @@
-//! Options of the adapter, which the environment gives: the program's command line is its own.
-//!
-//! | variable | values | |
-//! |---|---|---|
-//! | `FLUE_VERBS_MPA_CRC` | `on`, `off` | ask for MPA's CRC; a peer's wish turns it on anyway. Default: on |
-//! | `FLUE_VERBS_MPA_REVISION` | 1, 2 | revision of MPA Requests. Default: 2 |
-//! | `FLUE_VERBS_RFC7306` | `on`, `off` | atomics and immediate data: every peer must have them, too. Default: off |
-//! | `FLUE_VERBS_PCAP` | path | record what is sent and received; `%p` stands for the process's number |
-//! | `FLUE_VERBS_LOG` | path | append what goes wrong; `%p` as above |
-//!
-//! A value that is none of these counts as not given, and is logged.
+//! The adapter of the process, configured by the environment ([`Settings`]): the program's command line is its own.
 
-use std::{env, ffi::OsString, fs::File, io, path::PathBuf, sync::OnceLock};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    sync::{Mutex, OnceLock},
+};
 
 use flue_verbs_core::engine::{Engine, Options};
 use rdma_over_tcp::{
-    mpa::startup::Revision,
+    mpa::startup::{Revision, RtrKind, RtrSet},
     rnic::Config,
 };
+use tracing_subscriber::filter::LevelFilter;
 
-use crate::{guard::Errno, log};
+use crate::{
+    guard::Errno,
+    settings::{MpaRevision, Rtr, Settings},
+};
 
-/// The value of a variable, if it has one.
-fn text(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// One of some values.
-fn choice<T: Copy>(name: &str, values: &[(&str, T)]) -> Option<T> {
-    let given = text(name)?;
-    let found = values.iter().find(|(value, _)| *value == given);
-    if found.is_none() {
-        log::line(format_args!("{name}={given}: not a value; it is ignored"));
-    }
-    found.map(|(_, value)| *value)
-}
-
-/// A path, with the number of the process in it.
-pub(crate) fn path(name: &str) -> Option<PathBuf> {
-    let given: OsString = env::var_os(name).filter(|value| !value.is_empty())?;
-    Some(match given.to_str() {
-        Some(text) => text.replace("%p", &std::process::id().to_string()).into(),
-        None => given.into(),
+/// The environment's settings, read once: with the first call of the program that needs the adapter.
+fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let (settings, bad) = Settings::from_environment();
+        start_log(&settings);
+        for setting in bad {
+            tracing::error!("{setting}; it is ignored");
+        }
+        settings
     })
 }
 
+/// Standard output and error are the program's: without a file nothing is logged.
+fn start_log(settings: &Settings) {
+    let Some(path) = &settings.log else { return };
+    // There is nobody to tell that it cannot be opened.
+    let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };
+    let log = tracing_subscriber::fmt()
+        .with_writer(Mutex::new(file))
+        .with_ansi(false)
+        .with_max_level(LevelFilter::INFO);
+    let _ = log.try_init();
+}
+
 fn options() -> Options {
-    let switch = [("on", true), ("off", false)];
-    let mut adapter = Config::default();
-    if let Some(crc) = choice("FLUE_VERBS_MPA_CRC", &switch) {
-        adapter.crc = crc;
-    }
-    if let Some(revision) =
-        choice("FLUE_VERBS_MPA_REVISION", &[("1", Revision::One), ("2", Revision::Two)])
-    {
-        adapter.revision = revision;
-    }
-    if let Some(rfc7306) = choice("FLUE_VERBS_RFC7306", &switch) {
-        adapter.rfc7306 = rfc7306;
-    }
+    let Settings { log: _, pcap: _, mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306 } = settings();
+    let default = Config::default();
+    let adapter = Config {
+        crc: mpa_crc.unwrap_or(default.crc),
+        markers: mpa_markers.unwrap_or(default.markers),
+        revision: match mpa_revision {
+            None => default.revision,
+            Some(MpaRevision::One) => Revision::One,
+            Some(MpaRevision::Two | MpaRevision::Auto) => Revision::Two,
+        },
+        retry_plain: *mpa_revision == Some(MpaRevision::Auto),
+        rtr: match rtr {
+            None => default.rtr,
+            Some(Rtr::Send) => RtrSet::only(RtrKind::Send),
+            Some(Rtr::Write) => RtrSet::only(RtrKind::Write),
+            Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
+        },
+        rfc7306: rfc7306.unwrap_or(default.rfc7306),
+        ..default
+    };
     Options { adapter, ..Options::default() }
 }
 
-fn capture(engine: &Engine) {
-    let Some(path) = path("FLUE_VERBS_PCAP") else { return };
+fn start_capture(engine: &Engine) {
+    // Read again: the file of a child has another number.
+    let Some(path) = Settings::from_environment().0.pcap else { return };
     let started =
         File::create(&path).and_then(|file| engine.sockets().start_capture(Box::new(file)));
     if let Err(error) = started {
-        log::line(format_args!("FLUE_VERBS_PCAP={}: {error}", path.display()));
+        tracing::error!("capture to {}: {error}", path.display());
     }
 }
 
 /// The adapter of this process.
 pub(crate) fn engine() -> Result<&'static Engine, Errno> {
-    static FORKS: OnceLock<Result<(), i32>> = OnceLock::new();
-    let watched = FORKS.get_or_init(|| {
+    static WATCHED: OnceLock<Result<(), i32>> = OnceLock::new();
+    let watched = WATCHED.get_or_init(|| {
         // SAFETY: the handler only counts.
         match unsafe { libc::pthread_atfork(None, None, Some(forked)) } {
             0 => Ok(()),
@@ -87,7 +94,7 @@ pub(crate) fn engine() -> Result<&'static Engine, Errno> {
         options()
     })?;
     if is_new {
-        capture(engine);
+        start_capture(engine);
     }
     Ok(engine)
 }

@@ -3,7 +3,8 @@
 //! The library maps names, flags, statuses and life-cycle rules; queues, memory protection and connections are the
 //! core's. Programs load one file under both names, so that there is one state. Files by area: `device`, `memory`,
 //! `cq`, `qp`, `srq`, `ah`, `event`, `cm`, `address`, `rsocket`, `fork`; `private` answers the providers of hardware,
-//! `text` has the strings and rate conversions.
+//! `text` has the strings and rate conversions, `settings` reads
+//! the environment, and `config` configures the adapter by it.
 //!
 //! Every exported function goes through [`guard`]: a panic becomes EIO, and errno is set as its caller expects.
 
@@ -17,7 +18,6 @@ mod device;
 mod event;
 mod fork;
 mod guard;
-mod log;
 mod memory;
 mod mw;
 mod object;
@@ -26,5 +26,6 @@ mod qp;
 mod qp_ex;
 mod read;
 mod rsocket;
+mod settings;
 mod srq;
 mod text;

@@ -4,6 +4,8 @@
 //! that of `rdma/rdma_cma.h`, [`symbols`] the list of exported functions with their versions. Names are those of the C
 //! headers, so that a reader of their manual pages finds them; enums are newtypes, because a program may pass any value.
 //!
+//! [`settings`] names the environment variables by which `flue run` configures the library.
+//!
 //! Sizes and offsets are asserted at compile time (x86-64), and a test compares every structure and constant with
 //! the installed headers. Callers keep these structures on their stacks: one octet too many overwrites theirs.
 #![no_std]
@@ -16,6 +18,7 @@ pub mod attributes;
 pub mod cm;
 pub mod enums;
 pub mod objects;
+pub mod settings;
 pub mod symbols;
 
 pub use layout::{Layout, Member};

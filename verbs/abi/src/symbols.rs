@@ -2,7 +2,8 @@
 //! exports of the library are tested.
 //!
 //! Programs are linked with immediate binding: every symbol they import must exist when they start, though they never
-//! call it. The old bodies of version 1.0 (a structure layout of 2005) are not offered; nothing on Debian 12 binds them.
+//! call it. The old bodies of version 1.0, with structures of 2005, are not offered: nothing on Debian 12 binds
+//! them.
 
 /// How early a symbol is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
