@@ -16,7 +16,7 @@ use super::{
     lifetime::{Callback, Close, CloseCompletion, Life},
     listener::{ConnectEvent, Listener, ListenerState},
     pd::Pd,
-    qp::{Flow, Qp, QpConfig, QpState, Unpolled},
+    qp::{Flow, Qp, QpConfig, QpNotification, QpNotifier, QpState, Unpolled},
     receive_queue::{Receive, ReceiveQueue},
     region::{Owner, Region},
     send_queue::SendQueue,
@@ -89,9 +89,10 @@ impl Rnic {
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: a limit over the adapter's, or a completion queue that has failed;
-    /// [`VerbError::InvalidHandle`]: the domain or a queue is gone or is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidHandle`]: the domain or a queue is gone or is being closed, or the shared receive queue is of
+    /// another domain; [`VerbError::NoResources`].
     pub fn create_qp(&mut self, pd: PdId, config: QpConfig) -> Result<QpId, VerbError> {
-        let QpConfig { receive_cq, send_cq, context, limits, late_posts } = config;
+        let QpConfig { receive_cq, send_cq, context, limits, srq, late_posts } = config;
         limits.check(&self.config.limits)?;
         for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
             self.check_open(key)?;
@@ -101,9 +102,19 @@ impl Rnic {
                 return Err(VerbError::InvalidArgument); // NDK-CQ-13
             }
         }
+        let shared = match srq {
+            None => None,
+            Some(id) => {
+                self.check_open(Key::Srq(id))?;
+                let of_same_pd = self.objects.srqs.get(id).filter(|srq| srq.pd == pd);
+                Some(of_same_pd.ok_or(VerbError::InvalidHandle)?.queue)
+            }
+        };
         let sink_token = self.objects.regions.draw(Owner::ReadSink)?;
-        let receives = ReceiveQueue::new(limits.receive_queue_depth);
-        let Ok(receives) = self.objects.receive_queues.insert(receives) else {
+        let own = || ReceiveQueue::new(limits.receive_queue_depth);
+        let receive_queues = &mut self.objects.receive_queues;
+        let receives = shared.map_or_else(|| receive_queues.insert(own()), Ok);
+        let Ok(receives) = receives else {
             self.objects.regions.give_back(sink_token);
             return Err(VerbError::NoResources);
         };
@@ -116,6 +127,7 @@ impl Rnic {
             state: QpState::Idle,
             sends: SendQueue::new(send_cq, limits.initiator_queue_depth),
             receives,
+            srq,
             receive_cq,
             receiving: Receive::default(),
             is_receiving: false,
@@ -126,12 +138,16 @@ impl Rnic {
             rfc7306: self.config.rfc7306,
             late_posts,
             unpolled: Unpolled::Keep,
+            notifier: QpNotifier::default(),
+            is_last_receive_told: false,
             stream: None,
             stats: QpStats::default(),
         };
         let Ok(id) = self.objects.qps.insert(qp) else {
             self.objects.regions.give_back(sink_token);
-            self.objects.receive_queues.remove(receives);
+            if srq.is_none() {
+                self.objects.receive_queues.remove(receives);
+            }
             return Err(VerbError::NoResources);
         };
         if let Some(qp) = self.objects.qps.get_mut(id) {
@@ -140,7 +156,24 @@ impl Rnic {
         for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
             self.objects.pin(key);
         }
+        if let Some(srq) = srq {
+            self.objects.pin(Key::Srq(srq));
+        }
         Ok(id)
+    }
+
+    /// Has `notification` called for a queue pair's events ([`QpEvent`](super::QpEvent)), from now on.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`].
+    pub fn notify_of_qp(
+        &mut self,
+        id: QpId,
+        notification: QpNotification,
+    ) -> Result<(), VerbError> {
+        let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        qp.notifier = QpNotifier(Some(notification));
+        Ok(())
     }
 
     /// A connector, for one connection that this side opens.
@@ -184,15 +217,16 @@ impl Rnic {
     /// | object | what its close does | what it waits for |
     /// |---|---|---|
     /// | adapter | nothing new can be created | all objects |
-    /// | protection domain | no new successors | regions and queue pairs |
+    /// | protection domain | no new successors | regions, queue pairs and shared receive queues |
     /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
     /// | region | as [`Rnic::deregister`] | the uses of its memory |
     /// | queue pair | its connection is reset, unless it is being ended in order; what is posted is flushed | the connector of its last connection |
+    /// | shared receive queue | no more receives can be posted; those that are left vanish in the end | its queue pairs |
     /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
     /// | listener | peers are refused from now on | connectors of its connections |
     pub fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
         match key {
-            Key::Rnic | Key::Pd(_) | Key::Cq(_) => {}
+            Key::Rnic | Key::Pd(_) | Key::Cq(_) | Key::Srq(_) => {}
             Key::Region(id) => {
                 self.objects.regions.revoke(id);
                 self.recall(id);

@@ -66,6 +66,9 @@ pub(crate) mod kind {
     /// Queue pairs.
     #[derive(Debug)]
     pub enum Qp {}
+    /// Shared receive queues.
+    #[derive(Debug)]
+    pub enum Srq {}
     /// Connectors.
     #[derive(Debug)]
     pub enum Connector {}
@@ -83,12 +86,15 @@ pub type RegionId = Id<kind::Region>;
 pub(crate) type ReceiveQueueId = Id<kind::ReceiveQueue>;
 /// The name of a queue pair.
 pub type QpId = Id<kind::Qp>;
+/// The name of a shared receive queue.
+pub type SrqId = Id<kind::Srq>;
 /// The name of a connector.
 pub type ConnectorId = Id<kind::Connector>;
 /// The name of a listener.
 pub type ListenerId = Id<kind::Listener>;
 
-/// The name of an object of any kind. Receive queues belong to their queue pair and are not closed on their own.
+/// The name of an object of any kind. Receive queues belong to their queue pair or shared receive queue, and are not
+/// closed on their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Key {
     /// The adapter itself.
@@ -101,6 +107,8 @@ pub enum Key {
     Region(RegionId),
     /// A queue pair.
     Qp(QpId),
+    /// A shared receive queue.
+    Srq(SrqId),
     /// A connector.
     Connector(ConnectorId),
     /// A listener.

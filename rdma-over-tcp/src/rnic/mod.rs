@@ -24,8 +24,7 @@
 //! begun and never if it was refused. Callbacks are called when no lock is held, one at a time and in order, by whoever
 //! drives the adapter; they may call the adapter.
 //!
-//! Not offered yet: memory windows (the place is `region::Owner`), shared receive queues (a queue pair takes its
-//! receives from a queue by name already).
+//! Not offered yet: memory windows (the place is `region::Owner`).
 
 #![forbid(unsafe_code)]
 
@@ -52,6 +51,7 @@ mod receive_queue;
 pub(crate) mod region;
 mod send_queue;
 mod sges;
+mod srq;
 mod stats;
 mod status;
 mod stream;
@@ -68,14 +68,15 @@ pub use self::{
     connector::{ConnectionData, ConnectorState, DisconnectEvent},
     cq::{Arm, Arrival, Completion, CompletionQueue, Notification, WcOpcode},
     device::Rnic,
-    id::{ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, StreamId},
+    id::{ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, SrqId, StreamId},
     lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
     listener::ConnectEvent,
     memory::{PAGE_SIZE, RegisteredBuffer},
     post::{FastRegister, Urgency},
-    qp::{LatePosts, QpConfig, QpLimits, QpState, Unpolled},
+    qp::{LatePosts, QpConfig, QpEvent, QpLimits, QpNotification, QpState, Unpolled},
     read_limit::ReadLimit,
     region::{Access, FastRegisterLimits},
+    srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
     stats::{ConnectionEntry, Counters, History, QpStats},
     status::{ConnectError, CqOverrun, VerbError, WcStatus},
     stream::COPY_ASIDE_MAX,

@@ -57,7 +57,8 @@ impl Rnic {
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: over the queue pair's or the
-    /// adapter's limits; [`VerbError::QueueFull`].
+    /// adapter's limits; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: its receives come from a shared receive
+    /// queue.
     pub fn post_receive(
         &mut self,
         id: QpId,
@@ -68,6 +69,9 @@ impl Rnic {
         let Some(qp) = self.objects.qps.get_mut(id) else {
             return (Err(VerbError::InvalidHandle), Urgency::None);
         };
+        if qp.srq.is_some() {
+            return (Err(VerbError::InvalidArgument), Urgency::None);
+        }
         let length = match total_length(sges, qp.limits.max_receive_request_sge, bytes_max) {
             Ok(length) => length,
             Err(error) => return (Err(error), Urgency::None),

@@ -535,10 +535,11 @@ impl Regions {
         Ok(registration)
     }
 
-    /// Carries out a fast registration. Fails when the region is still registered.
+    /// Carries out a fast registration. Fails when the region is still registered, or is being closed: its close would
+    /// wait for ever.
     pub(crate) fn fast_register(&mut self, id: RegionId, registration: Registration) -> bool {
         let Some(mr) = self.table.get_mut(id) else { return false };
-        if mr.registration.is_some() {
+        if mr.registration.is_some() || mr.life.is_closing() {
             return false;
         }
         mr.registration = Some(registration);

@@ -94,7 +94,7 @@ fn late_posts() {
             near.access.with(|rnic, now| {
                 let send = Operation::Send { invalidate: None };
                 let data = Data::Inline(&[b"data"]);
-                let mut post = |rnic: &mut Rnic, context| {
+                let post = |rnic: &mut Rnic, context| {
                     rnic.post(near.qp, context, send, data, WrFlags::SILENT | WrFlags::DEFER).0
                 };
                 assert_eq!(post(rnic, 1), Ok(()));
@@ -151,6 +151,7 @@ fn a_queue_pair_takes_its_completions_along() {
                 send_cq: near.cq,
                 context: 8,
                 limits: QpLimits::default(),
+                srq: None,
                 late_posts: LatePosts::Flush,
             };
             let other = rnic.create_qp(near.pd, config).unwrap();

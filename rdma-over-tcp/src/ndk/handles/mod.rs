@@ -24,8 +24,8 @@ use crate::{
     rnic::{
         Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqId, CqOverrun, Data,
         FastRegister, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
-        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Rnic, Sge, Urgency,
-        VerbError,
+        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Rnic, Sge, SrqConfig,
+        SrqEvent, SrqId, Urgency, VerbError,
     },
 };
 
@@ -61,6 +61,7 @@ closable! {
     Cq as Cq,
     Mr as Region,
     Qp as Qp,
+    Srq as Srq,
     Connector as Connector,
     Listener as Listener,
 }
@@ -188,7 +189,7 @@ impl Adapter {
 /// A protection domain.
 #[derive(Clone, Debug)]
 pub struct Pd {
-    access: Access,
+    pub(in crate::ndk) access: Access,
     id: PdId,
 }
 
@@ -216,15 +217,66 @@ impl Pd {
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
+        self.create_any_qp(receive_cq, initiator_cq, None, context, limits)
+    }
+
+    fn create_any_qp(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        srq: Option<SrqId>,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
         check_same(&self.access, &receive_cq.access)?;
         check_same(&self.access, &initiator_cq.access)?;
         let (receive_cq, send_cq, late_posts) = (receive_cq.id, initiator_cq.id, LatePosts::Refuse);
-        let config = QpConfig { receive_cq, send_cq, context, limits, late_posts };
+        let config = QpConfig { receive_cq, send_cq, context, limits, srq, late_posts };
         let id = self.access.with(|core, _| core.create_qp(self.id, config))?;
         Ok(Qp { access: self.access.clone(), id })
     }
 
-    /// NdkCreateMw, NdkCreateSrq.
+    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its queue
+    /// pair (NDK-RES-4).
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp`]; [`NtStatus::INVALID_PARAMETER`] also for a queue of another domain.
+    pub fn create_qp_with_srq(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        srq: &Srq,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        check_same(&self.access, &srq.access)?;
+        self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
+    }
+
+    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer receives
+    /// are queued than `notify_threshold`, once; the threshold counts once the queue has had as many (NDK-SRQ-3). 0: no
+    /// threshold. A send that finds the queue empty ends its connection, as with a queue pair's own receives.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain is
+    /// being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn create_srq(
+        &self,
+        depth: u32,
+        sges_max: u32,
+        notify_threshold: u32,
+        notification: impl Fn(NtStatus) + Send + Sync + 'static,
+    ) -> Result<Srq, NtStatus> {
+        let config =
+            SrqConfig { depth, max_receive_request_sge: sges_max, limit: notify_threshold };
+        let tell = Arc::new(move |event| match event {
+            SrqEvent::LimitReached => notification(NtStatus::SUCCESS),
+        });
+        let id = self.access.with(|core, _| core.create_srq(self.id, config, tell))?;
+        Ok(Srq { access: self.access.clone(), id })
+    }
+
+    /// NdkCreateMw.
     ///
     /// # Errors
     /// Always [`NtStatus::NOT_SUPPORTED`].
@@ -280,6 +332,35 @@ impl Cq {
     /// NdkControlCqInterruptModeration: the adapter does not advertise it (NDK-MOD-6).
     pub const fn control_interrupt_moderation(&self, _interval_us: u32, _count: u32) -> NtStatus {
         NtStatus::NOT_SUPPORTED
+    }
+}
+
+/// A shared receive queue. Closing one that has queue pairs is pending until they are closed.
+#[derive(Clone, Debug)]
+pub struct Srq {
+    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) id: SrqId,
+}
+
+impl Srq {
+    /// NdkSrqReceive: taken by the next send that arrives on any of the queue's queue pairs.
+    ///
+    /// # Errors
+    /// [`NtStatus::NO_MORE_ENTRIES`]: the queue is at its depth; [`NtStatus::DATA_OVERRUN`]: too many entries;
+    /// [`NtStatus::BUFFER_OVERFLOW`]: too many bytes; [`NtStatus::INVALID_PARAMETER`]: it is being closed.
+    pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
+        Ok(self.access.post(|core| core.post_srq_receive(self.id, context, sges))?)
+    }
+
+    /// NdkModifySrq; never pends. A depth of 0 keeps the depth. A threshold of 0 keeps threshold and arming; another is
+    /// set and armed: the notification comes when fewer receives are queued, at once if there are (NDK-SRQ-2).
+    ///
+    /// # Errors
+    /// Nothing has changed. [`NtStatus::INVALID_PARAMETER`]: a depth over the adapter's, or a threshold over the depth;
+    /// [`NtStatus::BUFFER_OVERFLOW`]: more receives are queued than the new depth.
+    pub fn modify(&self, depth: u32, notify_threshold: u32) -> Result<(), NtStatus> {
+        let [depth, limit] = [depth, notify_threshold].map(|wish| (wish > 0).then_some(wish));
+        Ok(self.access.with(|core, _| core.modify_srq(self.id, depth, limit))?)
     }
 }
 
@@ -363,15 +444,15 @@ const fn remote(address: u64, token: u32) -> Remote {
 /// follows (NDK-WR-4).
 #[derive(Clone, Debug)]
 pub struct Qp {
-    access: Access,
-    id: QpId,
+    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) id: QpId,
 }
 
 impl Qp {
     /// NdkReceive: legal in every state (NDK-CON-10).
     ///
     /// # Errors
-    /// As said at [`Qp`].
+    /// As said at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: its receives come from a shared receive queue.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
         Ok(self.access.post(|core| core.post_receive(self.id, context, sges))?)
     }
