@@ -23,7 +23,7 @@ use flue_verbs_abi::{
         rdma_conn_param, rdma_event_channel, rdma_port_space,
     },
     enums::{
-        IBV_QP_ACCESS_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_STATE, IBV_QPT_RC, ibv_event_type,
+        IBV_QP_ACCESS_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_STATE, IBV_QPT_RC, IBV_SRQ_INIT_ATTR_PD, ibv_event_type,
         ibv_qp_type,
     },
     objects::{
@@ -43,7 +43,7 @@ use crate::{
     guard::{self, Errno},
     memory,
     object::Object,
-    qp, read,
+    qp, read, srq,
 };
 
 pub(crate) type ChannelObject = Object<rdma_event_channel, Arc<EventChannel>>;
@@ -399,21 +399,58 @@ unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rdma_create_srq(
-    _id: *mut rdma_cm_id,
-    _pd: *mut ibv_pd,
-    _attr: *mut ibv_srq_init_attr,
+unsafe extern "C" fn rdma_create_srq(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
+    // SAFETY: as the program says.
+    guard::done(|| unsafe {
+        of(id)?;
+        if (*id).verbs.is_null() || !(*id).srq.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let pd = if pd.is_null() { (*id).pd } else { pd };
+        (*id).srq = srq::create(pd, attr)?;
+        (*id).pd = pd;
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rdma_create_srq_ex(_id: *mut rdma_cm_id, _attr: *mut ibv_srq_init_attr_ex) -> c_int {
-    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
+unsafe extern "C" fn rdma_create_srq_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> c_int {
+    // SAFETY: as the program says.
+    guard::done(|| unsafe {
+        of(id)?;
+        let attr = attr.as_mut().ok_or(Errno(libc::EINVAL))?;
+        if (*id).verbs.is_null() || !(*id).srq.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+            attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+            attr.pd = (*id).pd;
+        }
+        (*id).srq = srq::create_extended(attr)?;
+        (*id).pd = attr.pd;
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rdma_destroy_srq(_id: *mut rdma_cm_id) {}
+unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+    guard::nothing(|| {
+        // SAFETY: the program's pointer is one of an identifier.
+        unsafe {
+            let made = ptr::replace(&raw mut (*id).srq, ptr::null_mut());
+            if !made.is_null() {
+                let _ = srq::remove(made);
+            }
+        }
+    });
+}
 
 /// What the program asks of a connection.
 unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {

@@ -42,6 +42,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     seen.create_cq_ex = Some(cq::create_cq_ex);
     seen.create_qp_ex = Some(qp::create_qp_ex);
     seen.create_srq_ex = Some(srq::create_srq_ex);
+    seen.get_srq_num = Some(srq::get_srq_num);
     seen.context.device = device;
     seen.context.cmd_fd = -1;
     seen.context.async_fd = events.descriptor().as_raw_fd();

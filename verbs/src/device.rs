@@ -12,7 +12,7 @@ use flue_verbs_abi::{
         ibv_query_device_ex_input,
     },
     enums::{
-        IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_GID_TYPE_IB, IBV_LINK_LAYER_ETHERNET, IBV_MTU_256,
+        IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_DEVICE_SRQ_RESIZE, IBV_GID_TYPE_IB, IBV_LINK_LAYER_ETHERNET, IBV_MTU_256,
         IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, IBV_NODE_RNIC, IBV_PORT_ACTIVE,
         IBV_PORT_CM_SUP, IBV_PORT_DEVICE_MGMT_SUP, IBV_TRANSPORT_IWARP, ibv_mtu,
     },
@@ -167,6 +167,10 @@ fn attributes() -> Result<ibv_device_attr, Errno> {
     attr.max_qp_init_rd_atom = count(limits.ord_max);
     attr.max_res_rd_atom = count(limits.ird_max.saturating_mul(tables.max_qp_count));
     attr.atomic_cap = if engine.has_extensions() { IBV_ATOMIC_HCA } else { IBV_ATOMIC_NONE };
+    attr.max_srq = count(tables.max_srq_count);
+    attr.max_srq_wr = count(limits.srq_depth_max);
+    attr.max_srq_sge = count(limits.receive_sges_max);
+    attr.device_cap_flags = IBV_DEVICE_SRQ_RESIZE;
     attr.max_pkeys = 1;
     attr.phys_port_cnt = 1;
     Ok(attr)

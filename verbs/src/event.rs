@@ -76,7 +76,7 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
 unsafe fn acknowledgements_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Acknowledgements>> {
     use flue_verbs_abi::enums::{
         IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
-        IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR,
+        IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
     };
     match event.event_type {
         // SAFETY: as the caller says.
@@ -88,6 +88,10 @@ unsafe fn acknowledgements_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Ack
         | IBV_EVENT_QP_LAST_WQE_REACHED => unsafe {
             crate::qp::async_acknowledgements(event.element.qp)
         },
+        IBV_EVENT_SRQ_LIMIT_REACHED => {
+            // SAFETY: as the caller says.
+            unsafe { crate::srq::async_acknowledgements(event.element.srq) }
+        }
         _ => None,
     }
 }

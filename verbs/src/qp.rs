@@ -38,6 +38,7 @@ use crate::{
     memory::PdObject,
     object::Object,
     qp_ex::{self, Building},
+    srq,
 };
 
 /// Scatter/gather entries of a request, at most.
@@ -86,14 +87,16 @@ pub(crate) unsafe fn create(
     if attr.qp_type != IBV_QPT_RC {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    if !attr.srq.is_null() {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
     let building = send_ops.map(|operations| Building::new(operations, domain.engine())).transpose()?;
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
         attr.cap;
+    // SAFETY: as the caller says.
+    let srq = match attr.srq.is_null() {
+        true => None,
+        false => Some(unsafe { srq::of(attr.srq) }?),
+    };
     let limits = QpLimits {
-        receive_queue_depth: max_recv_wr,
+        receive_queue_depth: if srq.is_some() { 0 } else { max_recv_wr },
         initiator_queue_depth: max_send_wr,
         max_receive_request_sge: max_recv_sge,
         max_initiator_request_sge: max_send_sge,
@@ -101,7 +104,7 @@ pub(crate) unsafe fn create(
     };
     // SAFETY: as the caller says.
     let (send_cq, receive_cq) = unsafe { (cq::of(attr.send_cq)?, cq::of(attr.recv_cq)?) };
-    let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, limits })?;
+    let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits })?;
     attr.cap.max_inline_data = qp.attributes().limits.inline_data_size;
     let mut seen = ibv_qp_ex::zeroed();
     let base = &mut seen.qp_base;
@@ -433,7 +436,7 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 /// The number of the error, and where the list has stopped.
-fn answer<T>(posted: Result<c_int, Errno>, at: *mut T, bad: *mut *mut T) -> c_int {
+pub(crate) fn answer<T>(posted: Result<c_int, Errno>, at: *mut T, bad: *mut *mut T) -> c_int {
     match posted {
         Ok(zero) => zero,
         Err(error) => {

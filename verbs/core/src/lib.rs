@@ -19,3 +19,4 @@ pub mod events;
 mod latch;
 pub mod memory;
 pub mod qp;
+pub mod srq;

@@ -23,7 +23,7 @@ use rdma_over_tcp::{
     },
 };
 
-use crate::{cq::Cq, engine::Engine, errno::Errno, latch::lock, memory::Pd};
+use crate::{cq::Cq, engine::Engine, errno::Errno, latch::lock, memory::Pd, srq::Srq};
 
 /// `IBV_QPS_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +99,8 @@ pub struct QpAttributes {
     pub send_cq: Arc<Cq>,
     /// Where completions of its receives go.
     pub receive_cq: Arc<Cq>,
+    /// Where its receives come from, if not from a queue of its own.
+    pub srq: Option<Arc<Srq>>,
     /// Limits.
     pub limits: QpLimits,
 }
@@ -131,6 +133,7 @@ impl Qp {
                 send_cq: attributes.send_cq.id(),
                 context: 0,
                 limits: attributes.limits,
+                srq: attributes.srq.as_ref().map(|srq| srq.id()),
                 late_posts: LatePosts::Flush,
             };
             core.create_qp(pd.id(), config)
@@ -143,8 +146,10 @@ impl Qp {
     }
 
     fn count(&self, by: isize) {
-        let QpAttributes { send_cq, receive_cq, .. } = &self.attributes;
-        for users in [&self.pd.users, &send_cq.users, &receive_cq.users] {
+        let QpAttributes { send_cq, receive_cq, srq, limits: _ } = &self.attributes;
+        let shared = srq.as_ref().map(|srq| &srq.users);
+        let users = [&self.pd.users, &send_cq.users, &receive_cq.users].into_iter().chain(shared);
+        for users in users {
             users.fetch_add(by as usize, Ordering::Relaxed);
         }
     }
