@@ -6,13 +6,15 @@
 //!
 //! The feature `ndk`, which is the default, adds the rest: [`rnic`], the adapter with its protection domains,
 //! completion queues, queue pairs, memory regions and connections; [`transport`], what carries its byte streams;
-//! [`ndk`], the interface NDKPI.
+//! [`access`], how an adapter is opened and called, which is all that an interface needs; [`ndk`], the interface NDKPI.
 #![no_std]
 
 extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+#[cfg(feature = "ndk")]
+pub mod access;
 pub mod ddp;
 pub mod error;
 pub mod mpa;

@@ -17,6 +17,12 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
+impl From<flue_verbs_core::errno::Errno> for Errno {
+    fn from(error: flue_verbs_core::errno::Errno) -> Self {
+        Self(error.0)
+    }
+}
+
 /// Set by the first panic; the device is unusable from then on.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
@@ -48,6 +54,19 @@ fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     });
     drop(cancellation);
     result
+}
+
+/// For functions that post and poll: as [`status`], with the number of the error below 0, and without the look at
+/// cancellation, because nothing that can be cancelled is called.
+#[inline]
+pub(crate) fn fast(body: impl FnOnce() -> Result<c_int, Errno>) -> Result<c_int, Errno> {
+    if has_panicked() {
+        return Err(Errno(libc::EIO));
+    }
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        PANICKED.store(true, Ordering::Relaxed);
+        Err(Errno(libc::EIO))
+    })
 }
 
 /// For functions that return the error number itself.

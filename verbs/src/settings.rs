@@ -32,6 +32,7 @@ pub(crate) struct Settings {
     pub(crate) mpa_markers: Option<bool>,
     pub(crate) mpa_revision: Option<MpaRevision>,
     pub(crate) rtr: Option<Rtr>,
+    pub(crate) rfc7306: Option<bool>,
 }
 
 /// A variable whose value is none of its values.
@@ -70,6 +71,7 @@ impl Settings {
             mpa_markers: reader.one_of(settings::MPA_MARKERS, SWITCH, "on or off"),
             mpa_revision: reader.one_of(settings::MPA_REVISION, REVISION, "1, 2 or auto"),
             rtr: reader.one_of(settings::RTR, RTR, "send, write or read"),
+            rfc7306: reader.one_of(settings::RFC7306, SWITCH, "on or off"),
         };
         (settings, bad)
     }

@@ -90,7 +90,7 @@ impl From<&Limits> for AdapterInfo {
             max_outbound_read_limit: limits.ord_max,
             max_receive_queue_depth: limits.receive_depth_max,
             max_initiator_queue_depth: limits.send_depth_max,
-            max_srq_depth: 0,
+            max_srq_depth: limits.srq_depth_max,
             max_cq_depth: limits.cq_depth_max,
             large_request_threshold: COPY_ASIDE_MAX,
             max_caller_data: limits.private_data_max,

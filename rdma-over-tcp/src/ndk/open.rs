@@ -1,23 +1,23 @@
-//! An adapter on a node: consumers' calls take the node's lock, and leave by the wire before it is let go.
+//! Opening an NDK adapter: that of [`access`](crate::access), with NDK's handles.
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use std::{io, sync::OnceLock};
+use alloc::{boxed::Box, vec::Vec};
+use std::io;
 
 use host_stack::node::{Node, NodeConfig};
 use offload_engine::{
-    engine::{NodeClient, TooManyClients, doorbell::Doorbell},
+    engine::{NodeClient, TooManyClients},
     link::Link,
-    time::Instant,
 };
 
-use super::{
-    AdapterConfig, AdapterCore,
-    handles::{Adapter, CoreAccess},
-};
+use super::{AdapterConfig, AdapterCore, handles::Adapter};
 use crate::{
-    rnic::{Rnic, Urgency},
+    access::{self, Access},
     transport::{Sockets, SocketsConfig},
 };
+
+fn adapter<T>((driver, access): (T, Access)) -> (T, Adapter) {
+    (driver, Adapter::from(access))
+}
 
 /// Starts a node on `link` whose first client is NDK, and opens its adapter. The node runs until its last
 /// handle is dropped; the adapter holds one.
@@ -27,101 +27,43 @@ use crate::{
 pub fn open(
     link: Box<dyn Link>,
     node: NodeConfig,
-    adapter: AdapterConfig,
+    config: AdapterConfig,
 ) -> io::Result<(Node<AdapterCore>, Adapter)> {
-    let mut opened = open_queues(Vec::from([link]), node, adapter)?;
-    Ok(opened.pop().expect("one link makes one adapter"))
+    access::open(link, node, config).map(adapter)
 }
 
-/// Starts a node on the queues of one device, and opens an adapter for each: NDK allows a machine several. An object
-/// belongs to the adapter that made it, and a connection of its queue pairs to that adapter's queue; objects of two
-/// adapters are not used together. Memory that several are to reach is registered with each. Listeners of several
-/// adapters may have one address, and what is accepted is spread over them.
+/// Starts a node on the queues of one device, and opens an adapter for each ([`access::open_queues`]): NDK allows a
+/// machine several.
 ///
 /// # Errors
 /// As [`Node::start_queues`].
 pub fn open_queues(
     links: Vec<Box<dyn Link>>,
     node: NodeConfig,
-    adapter: AdapterConfig,
+    config: AdapterConfig,
 ) -> io::Result<Vec<(Node<AdapterCore>, Adapter)>> {
-    let mut bells = Vec::<Arc<OnceLock<Arc<Doorbell>>>>::new();
-    let nodes = Node::start_queues(links, node, |port| {
-        let bell = Arc::<OnceLock<Arc<Doorbell>>>::default();
-        bells.push(bell.clone());
-        let wake = move || {
-            if let Some(bell) = bell.get() {
-                bell.ring();
-            }
-        };
-        // Each draws tokens of its own.
-        let seed = adapter.seed.wrapping_add(bells.len() as u128 - 1);
-        AdapterCore::new(AdapterConfig { seed, ..adapter.clone() }, port, Box::new(wake))
-    })?;
-    let open = |(node, bell): (Node<AdapterCore>, Arc<OnceLock<_>>)| {
-        // Nobody has set it before: it was made above.
-        let _ = bell.set(node.doorbell().clone());
-        (node.clone(), Adapter::new(Arc::new(NodeAccess(node))))
-    };
-    Ok(nodes.into_iter().zip(bells).map(open).collect())
+    let opened = access::open_queues(links, node, config)?;
+    Ok(opened.into_iter().map(adapter).collect())
 }
 
-/// Opens an adapter on a node that runs, beside its other clients, on the shard of this handle. The adapter leaves the
-/// node when its last handle, and the last of the node that is returned, are dropped.
+/// Opens an adapter on a node that runs ([`access::open_on`]).
 ///
 /// # Errors
 /// As [`Node::register`].
 pub fn open_on<C: NodeClient>(
     node: &Node<C>,
-    adapter: AdapterConfig,
+    config: AdapterConfig,
 ) -> Result<(Node<AdapterCore>, Adapter), TooManyClients> {
-    let bell = node.doorbell().clone();
-    let node =
-        node.register(|port| AdapterCore::new(adapter, port, Box::new(move || bell.ring())))?;
-    Ok((node.clone(), Adapter::new(Arc::new(NodeAccess(node)))))
+    access::open_on(node, config).map(adapter)
 }
 
-/// Opens an adapter on the kernel's TCP sockets: it has the addresses and the ports of this machine. It needs neither
-/// a TAP nor privileges.
+/// Opens an adapter on the kernel's TCP sockets ([`access::open_sockets`]).
 ///
 /// # Errors
 /// No descriptor or thread is left, or (InvalidInput) keep-alive is beyond its limits.
 pub fn open_sockets(
-    config: SocketsConfig,
-    adapter: AdapterConfig,
+    sockets: SocketsConfig,
+    config: AdapterConfig,
 ) -> io::Result<(Sockets, Adapter)> {
-    let sockets = Sockets::start(config, adapter)?;
-    Ok((sockets.clone(), Adapter::new(Arc::new(SocketsAccess(sockets)))))
-}
-
-struct SocketsAccess(Sockets);
-
-impl CoreAccess for SocketsAccess {
-    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
-        self.0.with(work);
-    }
-
-    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
-        self.0.with_lazily(work);
-    }
-
-    fn progress(&self) {
-        self.0.poll();
-    }
-}
-
-struct NodeAccess(Node<AdapterCore>);
-
-impl CoreAccess for NodeAccess {
-    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
-        self.0.with(|core, _, now| work(core.rnic(), now));
-    }
-
-    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
-        self.0.with_lazily(|core| work(core.rnic()).into());
-    }
-
-    fn progress(&self) {
-        self.0.progress_once();
-    }
+    access::open_sockets(sockets, config).map(adapter)
 }

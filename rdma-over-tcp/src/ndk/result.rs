@@ -180,7 +180,17 @@ impl fmt::Display for DisconnectReason {
 impl From<Completion> for NdkResultEx {
     #[inline]
     fn from(completion: Completion) -> Self {
-        let Completion { status, opcode, error, bytes, arrival, qp_context, context } = completion;
+        let Completion {
+            status,
+            opcode,
+            error,
+            bytes,
+            arrival,
+            qp_context,
+            context,
+            solicited: _,
+            qp: _,
+        } = completion;
         let mut result = Self {
             status: status.into(),
             bytes_transferred: bytes,

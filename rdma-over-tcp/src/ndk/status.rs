@@ -155,7 +155,9 @@ impl From<VerbError> for NtStatus {
                 Self::INVALID_PARAMETER
             }
             VerbError::TooManySges => Self::DATA_OVERRUN,
-            VerbError::TooLong | VerbError::CompletionsPresent => Self::BUFFER_OVERFLOW,
+            VerbError::TooLong | VerbError::CompletionsPresent | VerbError::ReceivesPresent => {
+                Self::BUFFER_OVERFLOW
+            }
             VerbError::QueueFull => Self::NO_MORE_ENTRIES,
             VerbError::NotConnected => Self::CONNECTION_INVALID,
             VerbError::NoReads => Self::INVALID_DEVICE_REQUEST,

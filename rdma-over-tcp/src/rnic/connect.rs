@@ -37,6 +37,11 @@ impl Rnic {
         stream.and_then(|id| self.streams.get(&id)).is_some_and(Stream::is_offer_enhanced)
     }
 
+    /// Returns whether a local address is refused because it is in use.
+    fn is_taken(&self, local: SocketAddr) -> bool {
+        self.config.exclusive_endpoints && self.objects.endpoints.is_in_use(local)
+    }
+
     fn check_device(&self) -> Result<(), ConnectError> {
         if self.is_lost { Err(ConnectError::DeviceLost) } else { Ok(()) }
     }
@@ -85,8 +90,16 @@ impl Rnic {
         self.objects.pin(Key::Qp(qp_id));
     }
 
-    /// Connects a queue pair. `completion` is called when the peer has accepted, or the attempt has failed.
-    pub(crate) fn connect(
+    /// Connects a queue pair. `completion` is called when the peer has accepted, or the attempt has failed; then
+    /// [`Rnic::complete_connect`] or [`Rnic::reject`]. After a failure connector and queue pair may be used again.
+    /// `local`: `None`, or port 0, let the transport choose. `private_data`: at most 508 bytes, 512 with revision 1.
+    ///
+    /// # Errors
+    /// Nothing has begun, and `completion` is not called: [`ConnectError::PrivateDataTooLong`],
+    /// [`ConnectError::InvalidHandle`], [`ConnectError::AlreadyBound`] (the connector is in use),
+    /// [`ConnectError::QpConnected`], [`ConnectError::QpUnusable`] (see [`Rnic::reset_qp`]),
+    /// [`ConnectError::InvalidAddress`], [`ConnectError::AddressInUse`], [`ConnectError::DeviceLost`].
+    pub fn connect(
         &mut self,
         id: ConnectorId,
         qp: QpId,
@@ -121,7 +134,7 @@ impl Rnic {
             return Err(ConnectError::InvalidAddress);
         }
         let explicit = local.filter(|local| local.port() != 0);
-        if explicit.is_some_and(|local| self.objects.endpoints.is_in_use(local)) {
+        if explicit.is_some_and(|local| self.is_taken(local)) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
         let own = limits.capped(self.objects.read_limits());
@@ -174,8 +187,12 @@ impl Rnic {
         }
     }
 
-    /// The active side goes on with a connection that the peer has accepted.
-    pub(crate) fn complete_connect(
+    /// The active side goes on with a connection that the peer has accepted. When `completion` is called with success
+    /// the queue pair takes requests. `disconnect_event` is called when the connection ends otherwise than by this side.
+    ///
+    /// # Errors
+    /// [`ConnectError::InvalidState`]: there is nothing to complete; [`ConnectError::Aborted`]: the peer gave up before.
+    pub fn complete_connect(
         &mut self,
         id: ConnectorId,
         disconnect_event: Option<DisconnectEvent>,
@@ -190,9 +207,15 @@ impl Rnic {
         Ok(())
     }
 
-    /// Accepts a connection request. `completion` is called when the first message of the peer has come.
+    /// Accepts a connection request. `completion` is called with success when the first message of the peer has come;
+    /// from then on the queue pair takes requests.
+    ///
+    /// # Errors
+    /// [`ConnectError::PrivateDataTooLong`], [`ConnectError::InvalidHandle`], [`ConnectError::QpConnected`],
+    /// [`ConnectError::QpUnusable`]; [`ConnectError::InvalidState`]: there is nothing to accept;
+    /// [`ConnectError::Aborted`]: the peer gave up before.
     #[expect(clippy::too_many_arguments, reason = "an accept has them")]
-    pub(crate) fn accept(
+    pub fn accept(
         &mut self,
         now: Instant,
         id: ConnectorId,
@@ -218,12 +241,13 @@ impl Rnic {
         Ok(())
     }
 
-    /// Rejects a connection, on either side (NDK-CON-2, -3).
-    pub(crate) fn reject(
-        &mut self,
-        id: ConnectorId,
-        private_data: &[u8],
-    ) -> Result<(), ConnectError> {
+    /// Rejects a connection: an incoming request, with private data, or what the peer of a connect has accepted
+    /// (NDK-CON-2, -3).
+    ///
+    /// # Errors
+    /// [`ConnectError::PrivateDataTooLong`]; [`ConnectError::InvalidState`]: there is nothing to reject;
+    /// [`ConnectError::Aborted`]: the peer gave up before.
+    pub fn reject(&mut self, id: ConnectorId, private_data: &[u8]) -> Result<(), ConnectError> {
         let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         let (connector, stream) =
             self.answerable(id, &[ConnectorState::Pending, ConnectorState::ConnectDone])?;
@@ -241,8 +265,12 @@ impl Rnic {
         Ok(())
     }
 
-    /// Ends a connection gracefully. `completion` is called when our FIN is acknowledged.
-    pub(crate) fn disconnect(
+    /// Ends a connection gracefully: what was posted is sent, then FIN. `completion` is called when the FIN is
+    /// acknowledged; what was not done until then is flushed before. No disconnect event follows.
+    ///
+    /// # Errors
+    /// [`ConnectError::InvalidState`]: not connected.
+    pub fn disconnect(
         &mut self,
         now: Instant,
         id: ConnectorId,
@@ -265,8 +293,13 @@ impl Rnic {
         Ok(())
     }
 
-    /// Listens. `completion` is called when the transport listens, or cannot.
-    pub(crate) fn listen(
+    /// Listens. `completion` is called when the transport listens, or cannot. Port 0 lets the transport choose
+    /// ([`Rnic::listener_address`]).
+    ///
+    /// # Errors
+    /// [`ConnectError::AddressInUse`], [`ConnectError::AlreadyBound`] (it listens), [`ConnectError::InvalidHandle`],
+    /// [`ConnectError::DeviceLost`].
+    pub fn listen(
         &mut self,
         id: ListenerId,
         local: SocketAddr,
@@ -274,7 +307,7 @@ impl Rnic {
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
         self.check_device()?;
-        if local.port() != 0 && self.objects.endpoints.is_in_use(local) {
+        if local.port() != 0 && self.is_taken(local) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
         let Some(listener) = self.objects.listeners.get_mut(id) else {

@@ -25,26 +25,37 @@ use crate::{
 
 /// Called once when an established connection has ended, unless the consumer has disconnected it (NDK-DISC-4). The
 /// argument is the reason, if there is one (NDK-DISC-7).
-pub(crate) type DisconnectEvent = Box<dyn FnOnce(Option<EndReason>) + Send>;
+pub type DisconnectEvent = Box<dyn FnOnce(Option<EndReason>) + Send>;
 
 /// Data of the peer from the set-up of the connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ConnectionData {
-    pub(crate) limits: ReadLimit,
-    pub(crate) private_data: Bytes,
+pub struct ConnectionData {
+    /// The read limits as they stand.
+    pub limits: ReadLimit,
+    /// The peer's private data, up to 512 bytes.
+    pub private_data: Bytes,
 }
 
 /// Where a connector is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ConnectorState {
+pub enum ConnectorState {
+    /// May connect.
     Idle,
+    /// Its connect is under way.
     Connecting,
+    /// The peer has accepted: to be completed or rejected.
     ConnectDone,
+    /// Its completion of the connect is under way.
     Completing,
+    /// Of an incoming request: to be accepted or rejected.
     Pending,
+    /// Its accept is under way.
     Accepting,
+    /// The connection is established.
     Connected,
+    /// Its disconnect is under way.
     Disconnecting,
+    /// The connection is over. The connector cannot be used again.
     Closed,
 }
 

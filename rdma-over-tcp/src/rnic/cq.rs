@@ -19,6 +19,7 @@ use offload_engine::sync::{
 };
 
 use super::{
+    id::QpId,
     lifetime::Life,
     status::{CqOverrun, VerbError, WcStatus},
 };
@@ -60,10 +61,22 @@ pub struct Completion {
     pub bytes: u32,
     /// What has taken the receive.
     pub arrival: Arrival,
+    /// A receive whose peer has asked for a solicited event.
+    pub solicited: bool,
+    /// The queue pair.
+    pub qp: QpId,
     /// The context of the queue pair.
     pub qp_context: u64,
     /// The context of the request.
     pub context: u64,
+}
+
+impl Completion {
+    /// It satisfies [`Arm::Solicited`]: a solicited receive, or an error.
+    #[must_use]
+    pub fn is_solicited_event(&self) -> bool {
+        self.solicited || self.status != WcStatus::Success
+    }
 }
 
 /// What a receive was taken by.
@@ -89,8 +102,8 @@ pub enum Arm {
     Next,
 }
 
-/// Called when an arm is satisfied, or the queue has failed.
-pub(crate) type Notification = Arc<dyn Fn(Result<(), CqOverrun>) + Send + Sync>;
+/// Called when an arm is satisfied, or the queue has failed; never twice at a time, and when no lock is held.
+pub type Notification = Arc<dyn Fn(Result<(), CqOverrun>) + Send + Sync>;
 
 /// A completion queue as an object.
 pub(crate) struct Cq {
@@ -126,7 +139,7 @@ struct State {
 
 /// A completion queue, shared between the engine and its consumer's handles.
 #[derive(Debug)]
-pub(crate) struct CompletionQueue {
+pub struct CompletionQueue {
     /// Entries present: lets an empty queue be polled without the lock.
     len: AtomicUsize,
     state: Mutex<State>,
@@ -164,16 +177,15 @@ impl CompletionQueue {
         self.state.lock()
     }
 
-    /// Adds completions, in order, each with whether it is a receive of a send with SEND_AND_SOLICIT_EVENT. A
-    /// failed queue swallows completions (NDK-CQ-13).
-    pub(crate) fn push_all(&self, entries: impl Iterator<Item = (Completion, bool)>) -> Pushed {
+    /// Adds completions, in order. A failed queue swallows completions (NDK-CQ-13).
+    pub(crate) fn push_all(&self, entries: impl Iterator<Item = Completion>) -> Pushed {
         let mut state = self.state();
         let mut overrun = false;
-        for (entry, solicited) in entries {
+        for entry in entries {
             if state.has_failed {
                 break;
             }
-            overrun = !state.push(entry, solicited);
+            overrun = !state.push(entry);
         }
         self.len.store(state.entries.len(), Ordering::Release);
         Pushed { overrun, due: state.due.is_some() }
@@ -181,14 +193,17 @@ impl CompletionQueue {
 
     #[cfg(test)]
     fn push(&self, entry: Completion, solicited: bool) -> Result<(), ()> {
-        match self.push_all(core::iter::once((entry, solicited))).overrun {
+        let entry = Completion { solicited, ..entry };
+        match self.push_all(core::iter::once(entry)).overrun {
             true => Err(()),
             false => Ok(()),
         }
     }
 
-    /// Moves completions out; returns how many.
-    pub(crate) fn poll<R: From<Completion>>(&self, results: &mut [R]) -> usize {
+    /// Moves completions out, oldest first; returns how many. One consumer polls a queue at a time (NDK-CQ-1); it needs
+    /// no access to the adapter for it, but an adapter that nobody drives makes no progress
+    /// ([`CoreAccess::progress`](crate::access::CoreAccess::progress)).
+    pub fn poll<R: From<Completion>>(&self, results: &mut [R]) -> usize {
         if self.len.load(Ordering::Acquire) == 0 {
             return 0;
         }
@@ -200,6 +215,13 @@ impl CompletionQueue {
         }
         self.len.store(state.entries.len(), Ordering::Release);
         count
+    }
+
+    /// Removes the completions of a queue pair. What the others have keeps its order, and what it has satisfied.
+    pub(crate) fn remove(&self, qp: QpId) {
+        let mut state = self.state();
+        state.remove(qp);
+        self.len.store(state.entries.len(), Ordering::Release);
     }
 
     /// Asks for a notification; of two arms the stronger one counts.
@@ -238,7 +260,8 @@ impl CompletionQueue {
         Ok(())
     }
 
-    pub(crate) fn has_failed(&self) -> bool {
+    /// Returns whether a completion did not fit (NDK-CQ-13): the queue stays empty from then on.
+    pub fn has_failed(&self) -> bool {
         self.state().has_failed
     }
 }
@@ -246,11 +269,11 @@ impl CompletionQueue {
 impl State {
     /// Adds a completion; `false`: it does not fit, and the queue has failed.
     #[inline]
-    fn push(&mut self, entry: Completion, solicited: bool) -> bool {
+    fn push(&mut self, entry: Completion) -> bool {
         let fits = self.entries.len() < self.depth;
         if fits {
             self.newest += 1;
-            if solicited || entry.status != WcStatus::Success {
+            if entry.is_solicited_event() {
                 self.newest_solicited = self.newest;
             }
             self.entries.push_back(entry);
@@ -261,6 +284,21 @@ impl State {
         // Each entry counts, not the batch: those behind the one that satisfies an arm are new to the next.
         self.satisfy();
         fits
+    }
+
+    /// The entries that stay get new serials, without gaps: new ones stay new, old ones old.
+    fn remove(&mut self, qp: QpId) {
+        let popped = self.newest - self.entries.len() as u64;
+        let seen = self.notified.saturating_sub(popped) as usize;
+        let stays = |entry: &&Completion| entry.qp != qp;
+        if self.notified > popped {
+            let seen_stay = self.entries.iter().take(seen).filter(stays).count();
+            self.notified = popped + seen_stay as u64;
+        }
+        self.entries.retain(|entry| entry.qp != qp);
+        self.newest = popped + self.entries.len() as u64;
+        let solicited = self.entries.iter().rposition(Completion::is_solicited_event);
+        self.newest_solicited = solicited.map_or(popped, |at| popped + at as u64 + 1);
     }
 
     /// Clears the arm if it is satisfied now; a callback becomes due then.
@@ -289,6 +327,8 @@ const SUCCESS: Completion = Completion {
     error: None,
     bytes: 0,
     arrival: Arrival::Plain,
+    solicited: false,
+    qp: QpId::new(0, 0),
     qp_context: 0,
     context: 0,
 };
@@ -434,7 +474,7 @@ mod tests {
     fn completions_come_in_batches() {
         let queue = CompletionQueue::new(4);
         let batch = |contexts: core::ops::Range<u64>| {
-            contexts.map(|context| (Completion { context, ..entry(WcStatus::Success) }, false))
+            contexts.map(|context| Completion { context, ..entry(WcStatus::Success) })
         };
         assert_eq!(queue.push_all(batch(0..2)), Pushed::default());
         queue.arm(Arm::Next);
@@ -455,6 +495,38 @@ mod tests {
         assert_eq!(queue.push_all(batch(4..9)), Pushed { due: false, overrun: true });
         assert_eq!(queue.poll(&mut results), 0);
         assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "swallowed");
+    }
+
+    // What is left of a queue from which a queue pair's completions were taken is as new, and as solicited, as before.
+    #[test]
+    fn completions_of_a_queue_pair_are_removed() {
+        let [gone, stays] = [QpId::new(1, 0), QpId::new(2, 0)];
+        for arm in [Arm::Next, Arm::Solicited] {
+            for (old, new, is_due) in [
+                (&[stays][..], &[gone][..], false),
+                (&[gone], &[stays], true),
+                (&[stays, gone, stays], &[gone, stays, gone], true),
+                (&[gone, gone], &[], false),
+                (&[], &[stays, gone], true),
+            ] {
+                let queue = CompletionQueue::new(8);
+                let push = |qp| queue.push(Completion { qp, ..entry(WcStatus::Success) }, true);
+                old.iter().for_each(|qp| push(*qp).unwrap());
+                if !old.is_empty() {
+                    queue.arm(Arm::Next);
+                    assert!(queue.take_due().is_some());
+                    queue.callback_returned();
+                }
+                new.iter().for_each(|qp| push(*qp).unwrap());
+                queue.remove(gone);
+                queue.arm(arm);
+                assert_eq!(queue.take_due().is_some(), is_due, "{old:?} {new:?} {arm:?}");
+                let count = old.iter().chain(new).filter(|qp| **qp == stays).count();
+                let mut results = [entry(WcStatus::Flushed); 8];
+                assert_eq!(queue.poll(&mut results), count);
+                assert!(results[..count].iter().all(|result| result.qp == stays));
+            }
+        }
     }
 
     // NDK-RSZ-2

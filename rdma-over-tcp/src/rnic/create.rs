@@ -1,4 +1,8 @@
 //! Consumers' calls that make and close objects.
+//!
+//! Closing works as in NDKPI, which is the most lenient of the interfaces: an object may be closed before those that
+//! depend on it, its close is pending then. An interface that refuses it counts for itself, or asks
+//! [`Rnic::is_in_use`].
 
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::Ordering;
@@ -12,7 +16,7 @@ use super::{
     lifetime::{Callback, Close, CloseCompletion, Life},
     listener::{ConnectEvent, Listener, ListenerState},
     pd::Pd,
-    qp::{Flow, Qp, QpLimits, QpState},
+    qp::{Flow, Qp, QpConfig, QpNotification, QpNotifier, QpState, Unpolled},
     receive_queue::{Receive, ReceiveQueue},
     region::{Owner, Region},
     send_queue::SendQueue,
@@ -23,11 +27,18 @@ use super::{
 use crate::mpa::Slab;
 
 impl Rnic {
+    /// An object that is there and not being closed.
     pub(super) fn check_open(&mut self, key: Key) -> Result<(), VerbError> {
         if self.objects.is_open(key) { Ok(()) } else { Err(VerbError::InvalidHandle) }
     }
 
-    pub(crate) fn create_cq(
+    /// A completion queue of `depth` entries, which `notification` is for. The queue is returned beside its name: polling
+    /// it needs no call of the adapter.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidArgument`]: deeper than [`Limits::cq_depth_max`](super::Limits);
+    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`].
+    pub fn create_cq(
         &mut self,
         depth: u32,
         notification: Notification,
@@ -43,7 +54,11 @@ impl Rnic {
         Ok((id, queue))
     }
 
-    pub(crate) fn create_pd(&mut self) -> Result<PdId, VerbError> {
+    /// A protection domain.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`].
+    pub fn create_pd(&mut self) -> Result<PdId, VerbError> {
         self.check_open(Key::Rnic)?;
         let id = self
             .objects
@@ -54,7 +69,11 @@ impl Rnic {
         Ok(id)
     }
 
-    pub(crate) fn create_region(
+    /// A memory region that nothing is registered with yet: for [`Rnic::register`], or for fast registrations.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]: the domain is gone or is being closed; [`VerbError::NoResources`].
+    pub fn create_region(
         &mut self,
         pd: PdId,
         is_fast_register: bool,
@@ -66,14 +85,14 @@ impl Rnic {
         Ok(id)
     }
 
-    pub(crate) fn create_qp(
-        &mut self,
-        pd: PdId,
-        receive_cq: CqId,
-        send_cq: CqId,
-        context: u64,
-        limits: QpLimits,
-    ) -> Result<QpId, VerbError> {
+    /// A queue pair.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidArgument`]: a limit over the adapter's, or a completion queue that has failed;
+    /// [`VerbError::InvalidHandle`]: the domain or a queue is gone or is being closed, or the shared receive queue is of
+    /// another domain; [`VerbError::NoResources`].
+    pub fn create_qp(&mut self, pd: PdId, config: QpConfig) -> Result<QpId, VerbError> {
+        let QpConfig { receive_cq, send_cq, context, limits, srq, late_posts } = config;
         limits.check(&self.config.limits)?;
         for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
             self.check_open(key)?;
@@ -83,20 +102,32 @@ impl Rnic {
                 return Err(VerbError::InvalidArgument); // NDK-CQ-13
             }
         }
+        let shared = match srq {
+            None => None,
+            Some(id) => {
+                self.check_open(Key::Srq(id))?;
+                let of_same_pd = self.objects.srqs.get(id).filter(|srq| srq.pd == pd);
+                Some(of_same_pd.ok_or(VerbError::InvalidHandle)?.queue)
+            }
+        };
         let sink_token = self.objects.regions.draw(Owner::ReadSink)?;
-        let receives = ReceiveQueue::new(limits.receive_queue_depth);
-        let Ok(receives) = self.objects.receive_queues.insert(receives) else {
+        let own = || ReceiveQueue::new(limits.receive_queue_depth);
+        let receive_queues = &mut self.objects.receive_queues;
+        let receives = shared.map_or_else(|| receive_queues.insert(own()), Ok);
+        let Ok(receives) = receives else {
             self.objects.regions.give_back(sink_token);
             return Err(VerbError::NoResources);
         };
         let qp = Qp {
             life: Life::default(),
+            id: QpId::new(0, 0),
             pd,
             context,
             limits,
             state: QpState::Idle,
             sends: SendQueue::new(send_cq, limits.initiator_queue_depth),
             receives,
+            srq,
             receive_cq,
             receiving: Receive::default(),
             is_receiving: false,
@@ -105,21 +136,51 @@ impl Rnic {
             sink_token,
             read_limit: 0,
             rfc7306: self.config.rfc7306,
+            late_posts,
+            unpolled: Unpolled::Keep,
+            notifier: QpNotifier::default(),
+            is_last_receive_told: false,
             stream: None,
             stats: QpStats::default(),
         };
         let Ok(id) = self.objects.qps.insert(qp) else {
             self.objects.regions.give_back(sink_token);
-            self.objects.receive_queues.remove(receives);
+            if srq.is_none() {
+                self.objects.receive_queues.remove(receives);
+            }
             return Err(VerbError::NoResources);
         };
+        if let Some(qp) = self.objects.qps.get_mut(id) {
+            qp.id = id;
+        }
         for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
             self.objects.pin(key);
+        }
+        if let Some(srq) = srq {
+            self.objects.pin(Key::Srq(srq));
         }
         Ok(id)
     }
 
-    pub(crate) fn create_connector(&mut self) -> Result<ConnectorId, VerbError> {
+    /// Has `notification` called for a queue pair's events ([`QpEvent`](super::QpEvent)), from now on.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`].
+    pub fn notify_of_qp(
+        &mut self,
+        id: QpId,
+        notification: QpNotification,
+    ) -> Result<(), VerbError> {
+        let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        qp.notifier = QpNotifier(Some(notification));
+        Ok(())
+    }
+
+    /// A connector, for one connection that this side opens.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`].
+    pub fn create_connector(&mut self) -> Result<ConnectorId, VerbError> {
         self.check_open(Key::Rnic)?;
         let connector = Connector::new(ConnectorState::Idle);
         let id = self.objects.connectors.insert(connector).map_err(|_| VerbError::NoResources)?;
@@ -127,7 +188,11 @@ impl Rnic {
         Ok(id)
     }
 
-    pub(crate) fn create_listener(&mut self, event: ConnectEvent) -> Result<ListenerId, VerbError> {
+    /// A listener. `event` is given a connector for each incoming request, to be accepted, rejected or closed.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`].
+    pub fn create_listener(&mut self, event: ConnectEvent) -> Result<ListenerId, VerbError> {
         self.check_open(Key::Rnic)?;
         let listener = Listener {
             life: Life::default(),
@@ -145,10 +210,23 @@ impl Rnic {
         Ok(id)
     }
 
-    /// Closes an object: first what its kind needs, then what all have in common.
-    pub(crate) fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
+    /// Closes an object. [`Close::Pending`]: `completion` follows as the last callback for it, when nothing depends on it
+    /// any more: its successors are closed, its requests have ended, and its callbacks have returned. Antecedents may be
+    /// closed before their successors. A second close of one object changes nothing.
+    ///
+    /// | object | what its close does | what it waits for |
+    /// |---|---|---|
+    /// | adapter | nothing new can be created | all objects |
+    /// | protection domain | no new successors | regions, queue pairs and shared receive queues |
+    /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
+    /// | region | as [`Rnic::deregister`] | the uses of its memory |
+    /// | queue pair | its connection is reset, unless it is being ended in order; what is posted is flushed | the connector of its last connection |
+    /// | shared receive queue | no more receives can be posted; those that are left vanish in the end | its queue pairs |
+    /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
+    /// | listener | peers are refused from now on | connectors of its connections |
+    pub fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
         match key {
-            Key::Rnic | Key::Pd(_) | Key::Cq(_) => {}
+            Key::Rnic | Key::Pd(_) | Key::Cq(_) | Key::Srq(_) => {}
             Key::Region(id) => {
                 self.objects.regions.revoke(id);
                 self.recall(id);
@@ -160,15 +238,44 @@ impl Rnic {
         self.objects.close(key, completion)
     }
 
-    /// Ends a registration: its token opens nothing from now on. Pending until nothing uses its memory any more.
+    /// As [`Rnic::close`] of a queue pair, and says what becomes of its completions.
+    pub fn close_qp(&mut self, id: QpId, unpolled: Unpolled, completion: CloseCompletion) -> Close {
+        match unpolled {
+            Unpolled::Keep => {}
+            Unpolled::Discard => self.objects.discard_completions(id),
+        }
+        self.close(Key::Qp(id), completion)
+    }
+
+    /// Returns whether a close of the object would have to wait, as things are.
+    pub fn is_in_use(&mut self, key: Key) -> bool {
+        self.take_returns();
+        self.objects.is_pinned(key)
+    }
+
+    /// Ends a registration. The token opens nothing from now on: no byte of the memory is written any more, and none is
+    /// read for a request that begins later, here or at the peer; such a request fails, and ends its connection.
+    ///
+    /// What has begun may still read the memory: lists of FPDUs that TCP has not sent or may have to retransmit, a frame
+    /// that a device has borrowed. [`Close::Done`]: nothing does. [`Close::Pending`]: `completion` follows as soon as
+    /// nothing does, and it is certain to follow without any help of the consumer or a peer: in the transport's next
+    /// call for each connection what is not acknowledged is copied, and a message of which a part is not with TCP yet
+    /// ends its connection, its request completing with [`WcStatus::LocalProtection`](super::WcStatus). Only a frame that a
+    /// device has borrowed is waited for. The owner that [`SharedSpan::from_raw`] was given is dropped before
+    /// `completion` is called, unless the consumer itself has a [`RegisteredBuffer`](super::RegisteredBuffer) or span of
+    /// the memory left.
+    ///
+    /// A consumer whose call must not return before the memory is free (`ibv_dereg_mr`) has `completion` set a flag, and
+    /// drives the adapter until it is set: [`Driver::wait_while`](crate::access::Driver::wait_while) does both. With
+    /// kernel sockets the copies are made before the call that has entered the adapter
+    /// ([`CoreAccess::enter`](crate::access::CoreAccess::enter)) returns, and so is the call of `completion`, unless
+    /// another thread calls callbacks at that moment.
+    ///
+    /// [`SharedSpan::from_raw`]: offload_engine::memory::SharedSpan::from_raw
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: the region is not registered.
-    pub(crate) fn deregister(
-        &mut self,
-        id: RegionId,
-        completion: Callback,
-    ) -> Result<Close, VerbError> {
+    pub fn deregister(&mut self, id: RegionId, completion: Callback) -> Result<Close, VerbError> {
         if !self.objects.regions.revoke(id) {
             return Err(VerbError::InvalidArgument);
         }
@@ -202,7 +309,11 @@ impl Rnic {
             Some(_)
                 if connector
                     .is_some_and(|connector| connector.state == ConnectorState::Disconnecting) => {}
-            Some(stream) => self.end_stream(stream, ConnectError::Cancelled),
+            Some(stream) => {
+                self.end_stream(stream, ConnectError::Cancelled);
+                // One whose connect was under way is idle again, with its receives.
+                self.objects.flush(id);
+            }
             None => self.objects.flush(id),
         }
     }
@@ -241,8 +352,9 @@ impl Rnic {
         let _ = self.objects.close(Key::Connector(id), Box::new(|| {}));
     }
 
-    /// Completes everything posted as flushed. A connected queue pair cannot go on after it (NDK-FL-4).
-    pub(crate) fn flush(&mut self, id: QpId) {
+    /// Completes everything posted as flushed. A connected queue pair cannot go on after it (NDK-FL-4): its connection
+    /// is reset, and the disconnect event follows.
+    pub fn flush(&mut self, id: QpId) {
         let Some(qp) = self.objects.qps.get(id) else { return };
         match qp.stream {
             Some(stream) if qp.state == QpState::Connected => {
@@ -255,8 +367,38 @@ impl Rnic {
         }
     }
 
+    /// Brings a queue pair to [`QpState::Error`] from any state: its connection, or the attempt to make one, is reset, and
+    /// everything posted is flushed. The disconnect event of an established connection follows.
+    pub fn break_qp(&mut self, id: QpId) {
+        self.flush(id);
+        if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
+            self.end_stream(stream, ConnectError::Cancelled);
+        }
+        self.objects.break_qp(id);
+    }
+
+    /// Brings a queue pair back to [`QpState::Idle`], from any state, so that it can be connected again. Its connection
+    /// is reset if there is one, without a disconnect event; its queues are emptied and give no completion; those of its
+    /// completions that were not polled are taken out of their queues. Name, limits, and statistics stay. The connector
+    /// of its last connection is not used any more, and is the consumer's to close: until then a close of the queue
+    /// pair is pending.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]: gone, or being closed.
+    pub fn reset_qp(&mut self, id: QpId) -> Result<(), VerbError> {
+        self.check_open(Key::Qp(id))?;
+        self.objects.discard_completions(id);
+        if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
+            self.end_stream(stream, ConnectError::Cancelled);
+        }
+        self.objects.break_qp(id);
+        let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        qp.reset();
+        Ok(())
+    }
+
     /// While paused, connection requests are refused as if nobody listened.
-    pub(crate) fn pause(&mut self, id: ListenerId, pause: bool) {
+    pub fn pause(&mut self, id: ListenerId, pause: bool) {
         let listener = self.objects.listeners.get(id);
         // One that is being closed stays quiet (NDK-EP-5).
         if let Some(listener) = listener.filter(|listener| !listener.life.is_closing()) {

@@ -29,7 +29,7 @@ use crate::error::EndReason;
 
 /// An RDMA adapter.
 pub struct Rnic {
-    pub(crate) config: Config,
+    pub(super) config: Config,
     pub(crate) objects: Objects,
     pub(super) streams: HashMap<StreamId, Stream>,
     /// Names for new streams.
@@ -109,7 +109,7 @@ impl Rnic {
     }
 
     /// The connections that are established.
-    pub(crate) fn connections(&self) -> Vec<ConnectionEntry> {
+    pub fn connections(&self) -> Vec<ConnectionEntry> {
         let entry = |connector: &Connector| {
             let stats = self.objects.qps.get(connector.qp?)?.stats;
             Some(ConnectionEntry { local: connector.local?, remote: connector.remote?, stats })

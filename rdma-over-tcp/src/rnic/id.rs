@@ -5,8 +5,8 @@
 
 use core::{fmt, hash, marker::PhantomData};
 
-/// The name of an object of kind `K`. Stale names find nothing.
-pub(crate) struct Id<K> {
+/// The name of an object of kind `K`. Stale names find nothing: those of objects that are gone are refused.
+pub struct Id<K> {
     pub(super) index: u32,
     pub(super) generation: u32,
     kind: PhantomData<fn() -> K>,
@@ -15,6 +15,15 @@ pub(crate) struct Id<K> {
 impl<K> Id<K> {
     pub(super) const fn new(index: u32, generation: u32) -> Self {
         Self { index, generation, kind: PhantomData }
+    }
+
+    /// A number of 24 bits for interfaces whose objects have one, such as the QP number of verbs: the object's place in
+    /// its table, and behind 16 bits of that the count of objects that the place has had. No two objects of a kind have
+    /// the same number as long as their table has at most 65,536 places, as all but that of regions do by default. A
+    /// number comes again when its place has had 255 other objects. Never below 65,536.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        (1 + self.generation % 0xff) << 16 | self.index & 0xffff
     }
 }
 
@@ -43,40 +52,66 @@ impl<K> fmt::Debug for Id<K> {
 
 /// The kinds of objects.
 pub(crate) mod kind {
+    /// Protection domains.
     #[derive(Debug)]
-    pub(crate) enum Pd {}
+    pub enum Pd {}
+    /// Completion queues.
     #[derive(Debug)]
-    pub(crate) enum Cq {}
+    pub enum Cq {}
+    /// Memory regions.
     #[derive(Debug)]
-    pub(crate) enum Region {}
+    pub enum Region {}
     #[derive(Debug)]
     pub(crate) enum ReceiveQueue {}
+    /// Queue pairs.
     #[derive(Debug)]
-    pub(crate) enum Qp {}
+    pub enum Qp {}
+    /// Shared receive queues.
     #[derive(Debug)]
-    pub(crate) enum Connector {}
+    pub enum Srq {}
+    /// Connectors.
     #[derive(Debug)]
-    pub(crate) enum Listener {}
+    pub enum Connector {}
+    /// Listeners.
+    #[derive(Debug)]
+    pub enum Listener {}
 }
 
-pub(crate) type PdId = Id<kind::Pd>;
-pub(crate) type CqId = Id<kind::Cq>;
-pub(crate) type RegionId = Id<kind::Region>;
+/// The name of a protection domain.
+pub type PdId = Id<kind::Pd>;
+/// The name of a completion queue.
+pub type CqId = Id<kind::Cq>;
+/// The name of a memory region.
+pub type RegionId = Id<kind::Region>;
 pub(crate) type ReceiveQueueId = Id<kind::ReceiveQueue>;
-pub(crate) type QpId = Id<kind::Qp>;
-pub(crate) type ConnectorId = Id<kind::Connector>;
-pub(crate) type ListenerId = Id<kind::Listener>;
+/// The name of a queue pair.
+pub type QpId = Id<kind::Qp>;
+/// The name of a shared receive queue.
+pub type SrqId = Id<kind::Srq>;
+/// The name of a connector.
+pub type ConnectorId = Id<kind::Connector>;
+/// The name of a listener.
+pub type ListenerId = Id<kind::Listener>;
 
-/// The name of an object of any kind. Receive queues belong to their queue pair and are not closed on their own.
+/// The name of an object of any kind. Receive queues belong to their queue pair or shared receive queue, and are not
+/// closed on their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Key {
+pub enum Key {
     /// The adapter itself.
     Rnic,
+    /// A protection domain.
     Pd(PdId),
+    /// A completion queue.
     Cq(CqId),
+    /// A memory region.
     Region(RegionId),
+    /// A queue pair.
     Qp(QpId),
+    /// A shared receive queue.
+    Srq(SrqId),
+    /// A connector.
     Connector(ConnectorId),
+    /// A listener.
     Listener(ListenerId),
 }
 

@@ -22,21 +22,22 @@ use super::{
     status::ConnectError,
 };
 
-/// A callback that became due.
-pub(crate) type Callback = Box<dyn FnOnce() + Send>;
+/// A callback, called once, when no lock is held.
+pub type Callback = Box<dyn FnOnce() + Send>;
 
-/// Ends an asynchronous request.
-pub(crate) type RequestCompletion = Box<dyn FnOnce(Result<(), ConnectError>) + Send>;
+/// Ends an asynchronous request. Called once, when no lock is held.
+pub type RequestCompletion = Box<dyn FnOnce(Result<(), ConnectError>) + Send>;
 
 /// Ends a close that pended: the last callback of its object (NDK-LIFE-7).
 pub type CloseCompletion = Callback;
 
-/// Outcome of a close.
+/// Outcome of a close or of a deregistration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub(crate) enum Close {
+pub enum Close {
+    /// It is done; the completion was dropped and is not called.
     Done,
-    /// Its completion follows.
+    /// Its completion follows, once.
     Pending,
 }
 
@@ -74,6 +75,10 @@ impl Life {
         // A second close of one object is the consumer's mistake (NDK-LIFE-2); the first one counts.
         self.close.get_or_insert(completion);
         Close::Pending
+    }
+
+    pub(crate) const fn is_pinned(&self) -> bool {
+        self.pins > 0
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -9,12 +9,22 @@
 //! transport -> FPDUs -> registered memory, completion queue -> callback, outside of any lock
 //! ```
 //!
-//! Two interfaces are all that it knows: the trait `transport::Transport` below MPA, and above it the methods
-//! of [`Rnic`] that a mapping such as [`ndk`](crate::ndk) calls. Limits are those of [`Limits`], [`Capabilities`] and
+//! Two interfaces are all that it knows: the trait `transport::Transport` below MPA, and above it the methods of
+//! [`Rnic`] that an interface such as [`ndk`](crate::ndk) maps. Limits are those of [`Limits`], [`Capabilities`] and
 //! [`Config`].
 //!
-//! Not offered yet: memory windows (the place is `region::Owner`), shared receive queues (a queue pair takes its
-//! receives from a queue by name already).
+//! # For interfaces
+//!
+//! [`access`](crate::access) opens an adapter and gives an [`Access`](crate::access::Access): each call of [`Rnic`] is
+//! made within [`Access::with`](crate::access::Access::with), each post within
+//! [`Access::post`](crate::access::Access::post). Objects have names ([`PdId`], [`CqId`], ...), which any number of
+//! handles may hold; a name of an object that is gone is refused. Objects live until they are closed.
+//!
+//! Nothing waits. A call that cannot be answered at once takes a callback, which is called exactly once if the call was
+//! begun and never if it was refused. Callbacks are called when no lock is held, one at a time and in order, by whoever
+//! drives the adapter; they may call the adapter.
+//!
+//! Not offered yet: memory windows (the place is `region::Owner`).
 
 #![forbid(unsafe_code)]
 
@@ -35,11 +45,13 @@ mod objects;
 mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;
+mod query;
 mod read_limit;
 mod receive_queue;
 pub(crate) mod region;
 mod send_queue;
 mod sges;
+mod srq;
 mod stats;
 mod status;
 mod stream;
@@ -53,17 +65,20 @@ pub use self::{
         Capabilities, Config, FpduSize, KEEP_ALIVE_IDLE, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES,
         Limits, ListenerConfig,
     },
-    cq::{Arm, Arrival, Completion, WcOpcode},
+    connector::{ConnectionData, ConnectorState, DisconnectEvent},
+    cq::{Arm, Arrival, Completion, CompletionQueue, Notification, WcOpcode},
     device::Rnic,
-    id::StreamId,
-    lifetime::CloseCompletion,
+    id::{ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, SrqId, StreamId},
+    lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
+    listener::ConnectEvent,
     memory::{PAGE_SIZE, RegisteredBuffer},
-    post::Urgency,
-    qp::QpLimits,
+    post::{FastRegister, Urgency},
+    qp::{LatePosts, QpConfig, QpEvent, QpLimits, QpNotification, QpState, Unpolled},
     read_limit::ReadLimit,
-    region::Access,
+    region::{Access, FastRegisterLimits},
+    srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
     stats::{ConnectionEntry, Counters, History, QpStats},
     status::{ConnectError, CqOverrun, VerbError, WcStatus},
     stream::COPY_ASIDE_MAX,
-    wr::{Data, Remote, Sge, WrFlags},
+    wr::{Data, Operation, Remote, Sge, WrFlags},
 };

@@ -13,10 +13,11 @@ use super::{
     },
     listener::Listener,
     pd::Pd,
-    qp::{Completed, Qp, ReceiveOutcome},
+    qp::{Completed, Qp, ReceiveOutcome, Unpolled},
     read_limit::ReadLimit,
     receive_queue::ReceiveQueue,
     region::Regions,
+    srq::Srq,
     stats::Counters,
     status::ConnectError,
     table::Table,
@@ -32,6 +33,7 @@ pub(crate) struct Objects {
     pub(crate) regions: Regions,
     pub(crate) receive_queues: Table<kind::ReceiveQueue, ReceiveQueue>,
     pub(crate) qps: Table<kind::Qp, Qp>,
+    pub(crate) srqs: Table<kind::Srq, Srq>,
     pub(crate) connectors: Table<kind::Connector, Connector>,
     pub(crate) listeners: Table<kind::Listener, Listener>,
     pub(crate) endpoints: Endpoints,
@@ -58,6 +60,7 @@ impl Objects {
             max_cq_count,
             max_mr_count,
             max_qp_count,
+            max_srq_count,
             max_connector_count,
             max_listener_count,
         } = capabilities;
@@ -68,8 +71,9 @@ impl Objects {
             pds: Table::new(max_pd_count),
             cqs: Table::new(max_cq_count),
             regions: Regions::new(max_mr_count, seed, returns.clone()),
-            receive_queues: Table::new(max_qp_count),
+            receive_queues: Table::new(max_qp_count.saturating_add(max_srq_count)),
             qps: Table::new(max_qp_count),
+            srqs: Table::new(max_srq_count),
             connectors: Table::new(max_connector_count),
             listeners: Table::new(max_listener_count),
             endpoints: Endpoints::default(),
@@ -89,6 +93,7 @@ impl Objects {
             Key::Cq(id) => &mut self.cqs.get_mut(id)?.life,
             Key::Region(id) => &mut self.regions.table.get_mut(id)?.life,
             Key::Qp(id) => &mut self.qps.get_mut(id)?.life,
+            Key::Srq(id) => &mut self.srqs.get_mut(id)?.life,
             Key::Connector(id) => &mut self.connectors.get_mut(id)?.life,
             Key::Listener(id) => &mut self.listeners.get_mut(id)?.life,
         })
@@ -100,6 +105,11 @@ impl Objects {
         if let Some(life) = life {
             life.pin();
         }
+    }
+
+    /// Returns whether anything depends on `key`.
+    pub(crate) fn is_pinned(&mut self, key: Key) -> bool {
+        self.life_mut(key).is_some_and(|life| life.is_pinned())
     }
 
     /// Returns whether new objects may depend on `key`.
@@ -139,8 +149,17 @@ impl Objects {
             Key::Region(id) => self.regions.remove(id).map_or(vec![], |mr| vec![Key::Pd(mr.pd)]),
             Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
                 self.regions.give_back(qp.sink_token);
-                self.receive_queues.remove(qp.receives);
-                vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)]
+                let mut antecedents =
+                    vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)];
+                match qp.srq {
+                    Some(srq) => antecedents.push(Key::Srq(srq)),
+                    None => drop(self.receive_queues.remove(qp.receives)),
+                }
+                antecedents
+            }),
+            Key::Srq(id) => self.srqs.remove(id).map_or(vec![], |srq| {
+                self.receive_queues.remove(srq.queue);
+                vec![Key::Pd(srq.pd)]
             }),
             Key::Connector(id) => self.connectors.remove(id).map_or(vec![], |connector| {
                 if let Some(endpoint) = connector.endpoint {
@@ -194,14 +213,18 @@ impl Objects {
     #[inline]
     pub(crate) fn take_receive(&mut self, id: QpId) -> Option<u32> {
         let qp = self.qps.get_mut(id)?;
-        qp.take_receive(&mut self.receive_queues).then_some(qp.receiving.length)
+        let length = qp.take_receive(&mut self.receive_queues).then_some(qp.receiving.length);
+        if let Some(srq) = qp.srq {
+            self.notify_srq(srq);
+        }
+        length
     }
 
-    /// Completes the receive in progress, or the next one.
+    /// Completes the receive in progress, or the next one. Of a shared receive queue none is taken for it.
     pub(crate) fn complete_receive(&mut self, id: QpId, outcome: ReceiveOutcome) {
         let Self { qps, receive_queues, completed, .. } = self;
         if let Some(qp) = qps.get_mut(id)
-            && qp.take_receive(receive_queues)
+            && (qp.is_receiving || qp.srq.is_none() && qp.take_receive(receive_queues))
         {
             qp.complete_receiving(outcome, completed);
         }
@@ -213,6 +236,17 @@ impl Objects {
         let Some(qp) = qps.get_mut(id) else { return };
         qp.flush_sends(completed);
         qp.flush_receives(receive_queues, completed);
+    }
+
+    /// Takes the completions of a queue pair out of its completion queues, and gives out no more of them.
+    pub(crate) fn discard_completions(&mut self, id: QpId) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        qp.unpolled = Unpolled::Discard;
+        let cqs = [qp.receive_cq, qp.sends.cq];
+        self.completed.retain(|completed| completed.completion.qp != id);
+        for cq in cqs.into_iter().filter_map(|cq| self.cqs.get(cq)) {
+            cq.queue.remove(id);
+        }
     }
 
     /// Puts completions into their queues; each entry into the core ends with it. Those of a queue that is being
@@ -234,7 +268,7 @@ impl Objects {
             let Some(object) = self.cqs.get(cq).filter(|object| !object.life.is_closing()) else {
                 continue;
             };
-            let entries = same.iter().map(|completed| (completed.completion, completed.solicited));
+            let entries = same.iter().map(|completed| completed.completion);
             let pushed = object.queue.push_all(entries);
             if pushed.overrun {
                 self.counters.cq_error += 1;
@@ -277,6 +311,7 @@ impl Objects {
             + self.cqs.len()
             + self.regions.table.len()
             + self.qps.len()
+            + self.srqs.len()
             + self.connectors.len()
             + self.listeners.len()
     }

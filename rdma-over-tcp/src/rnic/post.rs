@@ -14,11 +14,12 @@ use super::{
     device::Rnic,
     id::{QpId, RegionId},
     memory::RegisteredBuffer,
-    qp::{Qp, QpState, ReceiveOutcome},
+    objects::Objects,
+    qp::{LatePosts, Qp, QpState, ReceiveOutcome},
     region::{Access, FastRegisterLimits},
     sges::{capture, total_length},
     status::{VerbError, WcStatus},
-    wr::{Data, Kind, Remote, Sge, WrFlags},
+    wr::{Data, Kind, Operation, Remote, Sge, WrFlags},
 };
 use crate::rdmap::{ATOMIC_TARGET_OCTETS, AtomicOperation, IMMEDIATE_OCTETS};
 
@@ -35,18 +36,30 @@ pub enum Urgency {
 
 /// A fast-register request: a span of a buffer and the address it is to have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FastRegister<'a> {
-    pub(crate) region: RegionId,
-    pub(crate) buffer: &'a RegisteredBuffer,
-    pub(crate) offset: usize,
-    pub(crate) length: usize,
-    pub(crate) base: u64,
-    pub(crate) rights: Access,
+pub struct FastRegister<'a> {
+    /// The region, which [`Rnic::initialize_fast_register`] has prepared.
+    pub region: RegionId,
+    /// The buffer.
+    pub buffer: &'a RegisteredBuffer,
+    /// The first byte in the buffer.
+    pub offset: usize,
+    /// Bytes.
+    pub length: usize,
+    /// The address of the first byte; at the same place in its page as in the buffer's.
+    pub base: u64,
+    /// Rights.
+    pub rights: Access,
 }
 
 impl Rnic {
-    /// Posts a receive, in any state (NDK-CON-10); where the connection is over it is flushed at once.
-    pub(crate) fn post_receive(
+    /// Posts a receive, in any state (NDK-CON-10); where the connection is over it is flushed at once. Its memory is
+    /// checked when a message arrives for it.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: over the queue pair's or the
+    /// adapter's limits; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: its receives come from a shared receive
+    /// queue.
+    pub fn post_receive(
         &mut self,
         id: QpId,
         context: u64,
@@ -56,6 +69,9 @@ impl Rnic {
         let Some(qp) = self.objects.qps.get_mut(id) else {
             return (Err(VerbError::InvalidHandle), Urgency::None);
         };
+        if qp.srq.is_some() {
+            return (Err(VerbError::InvalidArgument), Urgency::None);
+        }
         let length = match total_length(sges, qp.limits.max_receive_request_sge, bytes_max) {
             Ok(length) => length,
             Err(error) => return (Err(error), Urgency::None),
@@ -76,8 +92,25 @@ impl Rnic {
         (Ok(()), Urgency::Now)
     }
 
-    /// Posts a Send, Write or Read.
-    pub(crate) fn post(
+    /// Posts a Send, Write or Read. A Read's data are the entries of its sink, which must be registered.
+    ///
+    /// # Errors
+    /// Those of all posts to a send queue: [`VerbError::InvalidHandle`]; [`VerbError::NotConnected`]: not in
+    /// [`QpState::Connected`], see [`LatePosts`](super::LatePosts); [`VerbError::QueueFull`];
+    /// [`VerbError::TooManySges`], [`VerbError::TooLong`], [`VerbError::InlineTooLong`]: over the queue pair's or the
+    /// adapter's limits. Of a Read: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: its data are inline.
+    pub fn post(
+        &mut self,
+        id: QpId,
+        context: u64,
+        operation: Operation,
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> (Result<(), VerbError>, Urgency) {
+        self.post_kind(id, context, operation.into(), data, flags)
+    }
+
+    fn post_kind(
         &mut self,
         id: QpId,
         context: u64,
@@ -97,12 +130,28 @@ impl Rnic {
         result: Result<(), VerbError>,
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
+        if result.is_ok() && self.flush_late(id) {
+            return (result, Urgency::Now);
+        }
         // NDK-DEF-3: a failure indicates what was deferred before it.
         let urgency = match result.is_err() || !flags.contains(WrFlags::DEFER) {
             true => self.kick_qp(id),
             false => Urgency::None,
         };
         (result, urgency)
+    }
+
+    /// Flushes the request that was posted last, if it has come too late. Returns whether it has.
+    #[inline]
+    fn flush_late(&mut self, id: QpId) -> bool {
+        let Objects { qps, completed, .. } = &mut self.objects;
+        let Some(qp) = qps.get_mut(id) else { return false };
+        if qp.state != QpState::Error {
+            return false;
+        }
+        qp.flush_last(completed);
+        self.objects.deliver_completions();
+        true
     }
 
     fn try_post(
@@ -116,11 +165,12 @@ impl Rnic {
         let limits = self.config.limits;
         let is_read = matches!(kind, Kind::Read { .. });
         let qp = self.check_sender(id)?;
-        if is_read && qp.read_limit == 0 {
+        if is_read && qp.has_no_reads() {
             // It would wait for ever.
             return Err(VerbError::NoReads);
         }
         match data {
+            Data::Inline(_) if is_read => return Err(VerbError::InvalidArgument),
             Data::Inline(parts) => {
                 let captured = capture(&mut qp.captures, parts, qp.limits.inline_data_size)?;
                 qp.flow.post(captured.len() as u32);
@@ -138,7 +188,11 @@ impl Rnic {
     }
 
     /// Posts an atomic, whose outcome goes to `sge`: the target's value before it, as a number of the machine's.
-    pub(crate) fn post_atomic(
+    ///
+    /// # Errors
+    /// As [`Rnic::post`] of a Read; [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: `sge` has not eight
+    /// bytes.
+    pub fn post_atomic(
         &mut self,
         id: QpId,
         context: u64,
@@ -154,7 +208,7 @@ impl Rnic {
             if qp.limits.max_initiator_request_sge == 0 {
                 return Err(VerbError::TooManySges);
             }
-            if qp.read_limit == 0 {
+            if qp.has_no_reads() {
                 return Err(VerbError::NoReads); // EXT-5.2-1
             }
             qp.flow.post(0);
@@ -166,7 +220,10 @@ impl Rnic {
     }
 
     /// Posts immediate data.
-    pub(crate) fn post_immediate(
+    ///
+    /// # Errors
+    /// As [`Rnic::post`]; [`VerbError::NoExtensions`].
+    pub fn post_immediate(
         &mut self,
         id: QpId,
         context: u64,
@@ -187,7 +244,10 @@ impl Rnic {
     }
 
     /// Says whether a queue pair is to use RFC 7306, before it is connected ([`Config::rfc7306`](super::Config)).
-    pub(crate) fn allow_extensions(&mut self, id: QpId, allow: bool) -> Result<(), VerbError> {
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: it is or was connected.
+    pub fn allow_extensions(&mut self, id: QpId, allow: bool) -> Result<(), VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         if qp.state != QpState::Idle {
             return Err(VerbError::InvalidArgument);
@@ -196,8 +256,13 @@ impl Rnic {
         Ok(())
     }
 
-    /// Posts a fast registration: the token is valid for later requests when this returns (NDK-MEM-8).
-    pub(crate) fn post_fast_register(
+    /// Posts a fast registration. Returns the token, which is valid for later requests of the queue pair (NDK-MEM-8).
+    ///
+    /// # Errors
+    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: the region is gone, or of another domain;
+    /// [`VerbError::InvalidArgument`]: a span outside the buffer, or of more pages than the region was prepared for;
+    /// [`VerbError::NoRemoteAccess`]; [`VerbError::ReadOnly`].
+    pub fn post_fast_register(
         &mut self,
         id: QpId,
         context: u64,
@@ -206,7 +271,8 @@ impl Rnic {
     ) -> (Result<u32, VerbError>, Urgency) {
         match self.prepare_fast_register(id, request) {
             Ok((token, kind)) => {
-                let (result, urgency) = self.post(id, context, kind, Data::Registered(&[]), flags);
+                let data = Data::Registered(&[]);
+                let (result, urgency) = self.post_kind(id, context, kind, data, flags);
                 (result.map(|()| token), urgency)
             }
             Err(error) => (Err(error), self.kick_qp(id)),
@@ -231,7 +297,11 @@ impl Rnic {
     }
 
     /// Posts an invalidation of a region that a fast registration has registered (NDK-MEM-9).
-    pub(crate) fn post_invalidate(
+    ///
+    /// # Errors
+    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: the region is gone, of another domain, or not for fast
+    /// registration.
+    pub fn post_invalidate(
         &mut self,
         id: QpId,
         context: u64,
@@ -243,15 +313,19 @@ impl Rnic {
         match self.check_sender(id).map(|qp| qp.pd) {
             Ok(pd) if region_pd == Some(pd) => {
                 let kind = Kind::Invalidate { region };
-                self.post(id, context, kind, Data::Registered(&[]), flags)
+                self.post_kind(id, context, kind, Data::Registered(&[]), flags)
             }
             Ok(_) => (Err(VerbError::InvalidHandle), self.kick_qp(id)),
             Err(error) => (Err(error), self.kick_qp(id)),
         }
     }
 
-    /// Prepares a region for fast registrations.
-    pub(crate) fn initialize_fast_register(
+    /// Prepares a region for fast registrations. They give it a token, which is valid while it is registered.
+    ///
+    /// # Errors
+    /// [`VerbError::TooManyPages`]; [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: not a region for fast
+    /// registration, or of no page; [`VerbError::NoResources`].
+    pub fn initialize_fast_register(
         &mut self,
         region: RegionId,
         limits: FastRegisterLimits,
@@ -262,10 +336,11 @@ impl Rnic {
         self.objects.regions.initialize(region, limits)
     }
 
-    /// A queue pair whose send queue takes requests: connected, and with room (NDK-CON-11).
+    /// A queue pair whose send queue takes requests: connected, or flushing late posts, and with room (NDK-CON-11).
     fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
-        if qp.state != QpState::Connected {
+        let is_late = qp.state == QpState::Error && qp.late_posts == LatePosts::Flush;
+        if qp.state != QpState::Connected && !is_late {
             return Err(VerbError::NotConnected);
         }
         if qp.sends.is_full() {
@@ -274,8 +349,9 @@ impl Rnic {
         Ok(qp)
     }
 
-    /// Has the queue pair's requests sent. Returns how soon that must be.
-    pub(crate) fn kick_qp(&mut self, id: QpId) -> Urgency {
+    /// Has the queue pair's requests sent, those that were deferred ([`WrFlags::DEFER`]) among them. Returns how soon that
+    /// must be.
+    pub fn kick_qp(&mut self, id: QpId) -> Urgency {
         let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };
         let Some(stream) = qp.stream else { return Urgency::None };
         let urgency = match qp.flow.may_wait() {

@@ -1,11 +1,12 @@
 //! Queue pairs: limits, state, and how requests are completed or flushed.
 
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
+use core::fmt;
 
 use super::{
     config::Limits,
     cq::{Arrival, Completion, WcOpcode},
-    id::{CqId, PdId, ReceiveQueueId, StreamId, kind},
+    id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, kind},
     lifetime::Life,
     receive_queue::{Receive, ReceiveQueue},
     send_queue::{Progress, SendQueue, WorkRequest},
@@ -59,10 +60,70 @@ impl QpLimits {
     }
 }
 
+/// What a queue pair is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpConfig {
+    /// Where completions of receives go.
+    pub receive_cq: CqId,
+    /// Where completions of the send queue's requests go; may be the same.
+    pub send_cq: CqId,
+    /// Stands in each completion ([`Completion::qp_context`]).
+    pub context: u64,
+    /// Limits.
+    pub limits: QpLimits,
+    /// Where its receives come from, if not from a queue of its own. Then [`QpLimits::receive_queue_depth`] and
+    /// [`QpLimits::max_receive_request_sge`] do not count.
+    pub srq: Option<SrqId>,
+    /// Posts to the send queue once the connection is over or is being ended.
+    pub late_posts: LatePosts,
+}
+
+/// What becomes of a request that is posted to the send queue of a queue pair in [`QpState::Error`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum LatePosts {
+    /// [`VerbError::NotConnected`]; no completion follows. NDKPI wants it so (NDK-CON-11).
+    #[default]
+    Refuse,
+    /// It completes as [`WcStatus::Flushed`], behind what was posted before. Verbs wants it so.
+    Flush,
+}
+
+/// What a queue pair tells its consumer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpEvent {
+    /// It is in [`QpState::Error`], and has completed the last receive that it has taken from its shared receive queue: it
+    /// takes no more. Told once.
+    LastReceive,
+}
+
+/// Called when a queue pair has something to tell. Called when no lock is held; it must not keep the adapter alive, or
+/// the two hold each other.
+pub type QpNotification = Arc<dyn Fn(QpEvent) + Send + Sync>;
+
+/// A queue pair's notification, if its consumer has asked for one.
+#[derive(Clone, Default)]
+pub(crate) struct QpNotifier(pub(crate) Option<QpNotification>);
+
+impl fmt::Debug for QpNotifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QpNotifier({})", self.0.is_some())
+    }
+}
+
+/// Completions of a queue pair that goes, or is reset.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Unpolled {
+    /// What is posted completes as [`WcStatus::Flushed`]; completions stay in their queues until they are polled.
+    #[default]
+    Keep,
+    /// The queue pair's completions are taken out of its completion queues, and none follows.
+    Discard,
+}
+
 /// Where a queue pair is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum QpState {
-    /// Not connected; may be.
+pub enum QpState {
+    /// Not connected; may be. Receives may be posted, as in every state.
     Idle,
     /// A connector is setting up a connection for it.
     Connecting,
@@ -115,6 +176,8 @@ impl Flow {
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) life: Life,
+    /// Its own name.
+    pub(crate) id: QpId,
     pub(crate) pd: PdId,
     pub(crate) context: u64,
     pub(crate) limits: QpLimits,
@@ -122,6 +185,7 @@ pub(crate) struct Qp {
     pub(crate) sends: SendQueue,
     /// Where its receives come from, and where their completions go.
     pub(crate) receives: ReceiveQueueId,
+    pub(crate) srq: Option<SrqId>,
     pub(crate) receive_cq: CqId,
     /// The receive that the message in progress goes to.
     pub(crate) receiving: Receive,
@@ -135,6 +199,11 @@ pub(crate) struct Qp {
     pub(crate) read_limit: u32,
     /// Atomics and immediate data are allowed, both ways.
     pub(crate) rfc7306: bool,
+    pub(crate) late_posts: LatePosts,
+    pub(crate) unpolled: Unpolled,
+    pub(crate) notifier: QpNotifier,
+    /// [`QpEvent::LastReceive`] was told.
+    pub(crate) is_last_receive_told: bool,
     pub(crate) stream: Option<StreamId>,
     pub(crate) stats: QpStats,
 }
@@ -144,8 +213,6 @@ pub(crate) struct Qp {
 pub(crate) struct Completed {
     pub(crate) cq: CqId,
     pub(crate) completion: Completion,
-    /// It is of a receive for a solicited message.
-    pub(crate) solicited: bool,
 }
 
 /// The outcome of a receive.
@@ -165,6 +232,27 @@ impl ReceiveOutcome {
 }
 
 impl Qp {
+    /// As it was made, but for its name and its statistics. Its queues are empty.
+    pub(crate) fn reset(&mut self) {
+        self.sends = SendQueue::new(self.sends.cq, self.limits.initiator_queue_depth);
+        self.state = QpState::Idle;
+        self.flow = Flow::default();
+        self.read_limit = 0;
+        self.unpolled = Unpolled::Keep;
+        self.is_last_receive_told = false;
+    }
+
+    /// A Read would wait for ever.
+    pub(crate) fn has_no_reads(&self) -> bool {
+        self.state == QpState::Connected && self.read_limit == 0
+    }
+
+    /// The request that was posted last has come too late: it completes Flushed, in its turn.
+    pub(crate) fn flush_last(&mut self, completed: &mut Vec<Completed>) {
+        self.sends.finish_last(WcStatus::Flushed);
+        self.complete_done(completed);
+    }
+
     /// Completes the requests whose turn it is (NDK-WR-6).
     #[inline]
     pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
@@ -173,7 +261,7 @@ impl Qp {
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
             self.sends.pop();
             if let Some(completion) = completion {
-                completed.push(Completed { cq: self.sends.cq, completion, solicited: false });
+                completed.push(Completed { cq: self.sends.cq, completion });
             }
         }
     }
@@ -191,12 +279,13 @@ impl Qp {
             failed |= !matches!(status, WcStatus::Success | WcStatus::Flushed);
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
             if let Some(completion) = self.send_completion(&request, status) {
-                completed.push(Completed { cq: self.sends.cq, completion, solicited: false });
+                completed.push(Completed { cq: self.sends.cq, completion });
             }
         }
     }
 
-    /// Completes all receives, in posting order, as Flushed.
+    /// Completes all receives, in posting order, as Flushed. Of a shared receive queue that is the one which the message
+    /// in progress has taken: the others are not the queue pair's (NDK-SRQ-6).
     pub(crate) fn flush_receives(
         &mut self,
         queues: &mut Table<kind::ReceiveQueue, ReceiveQueue>,
@@ -206,7 +295,8 @@ impl Qp {
         if self.is_receiving {
             self.complete_receiving(flushed, completed);
         }
-        let Some(queue) = queues.get_mut(self.receives) else { return };
+        let own = self.srq.is_none().then_some(self.receives);
+        let Some(queue) = own.and_then(|own| queues.get_mut(own)) else { return };
         while let Some(context) = queue.discard() {
             self.complete_receive(context, flushed, completed);
         }
@@ -216,7 +306,8 @@ impl Qp {
     #[inline]
     fn send_completion(&self, request: &WorkRequest, status: WcStatus) -> Option<Completion> {
         let is_success = status == WcStatus::Success;
-        if is_success && request.flags.contains(WrFlags::SILENT) {
+        let is_silent = is_success && request.flags.contains(WrFlags::SILENT);
+        if is_silent || self.unpolled == Unpolled::Discard {
             return None;
         }
         Some(Completion {
@@ -225,6 +316,8 @@ impl Qp {
             error: request.error,
             bytes: if is_success { request.length } else { 0 },
             arrival: Arrival::Plain,
+            solicited: false,
+            qp: self.id,
             qp_context: self.context,
             context: request.context,
         })
@@ -269,9 +362,13 @@ impl Qp {
             error,
             bytes,
             arrival,
+            solicited,
+            qp: self.id,
             qp_context: self.context,
             context,
         };
-        completed.push(Completed { cq: self.receive_cq, completion, solicited });
+        if self.unpolled == Unpolled::Keep {
+            completed.push(Completed { cq: self.receive_cq, completion });
+        }
     }
 }

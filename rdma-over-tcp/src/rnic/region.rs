@@ -89,9 +89,11 @@ pub(crate) struct Registration {
 
 /// Limits of fast registrations of a region.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FastRegisterLimits {
-    pub(crate) pages: u32,
-    pub(crate) remote_access: bool,
+pub struct FastRegisterLimits {
+    /// Pages ([`PAGE_SIZE`]), at most.
+    pub pages: u32,
+    /// Remote rights may be granted.
+    pub remote_access: bool,
 }
 
 /// The order of a region's keys.
@@ -533,10 +535,11 @@ impl Regions {
         Ok(registration)
     }
 
-    /// Carries out a fast registration. Fails when the region is still registered.
+    /// Carries out a fast registration. Fails when the region is still registered, or is being closed: its close would
+    /// wait for ever.
     pub(crate) fn fast_register(&mut self, id: RegionId, registration: Registration) -> bool {
         let Some(mr) = self.table.get_mut(id) else { return false };
-        if mr.registration.is_some() {
+        if mr.registration.is_some() || mr.life.is_closing() {
             return false;
         }
         mr.registration = Some(registration);

@@ -173,6 +173,15 @@ impl SendQueue {
         self.requests.push_back(request);
     }
 
+    /// The request that was pushed last will not begin: its outcome is known.
+    pub(crate) fn finish_last(&mut self, status: WcStatus) {
+        let Some(last) = self.requests.back_mut() else { return };
+        last.progress = Progress::Done(status);
+        if matches!(last.kind, Kind::Atomic { .. }) {
+            self.operands.pop_back();
+        }
+    }
+
     /// Serial of the first request that is not completely with TCP.
     pub(crate) const fn next_serial(&self) -> u64 {
         self.next

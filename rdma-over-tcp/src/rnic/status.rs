@@ -71,6 +71,9 @@ pub enum VerbError {
     /// A completion queue has more entries than its new depth.
     #[error("more completions are queued than fit")]
     CompletionsPresent,
+    /// A shared receive queue has more receives than its new depth.
+    #[error("more receives are queued than fit")]
+    ReceivesPresent,
     /// A table is full, or memory is short.
     #[error("no resources are left")]
     NoResources,

@@ -69,6 +69,38 @@ impl BitOr for WrFlags {
     }
 }
 
+/// What a work request with data does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// A Send.
+    Send {
+        /// An STag of the peer's that is invalid before the peer's receive completes.
+        invalidate: Option<Stag>,
+    },
+    /// An RDMA Write.
+    Write {
+        /// The first byte of the target.
+        to: Remote,
+    },
+    /// An RDMA Read. Beyond the outbound read limit it waits its turn.
+    Read {
+        /// The first byte of the source.
+        from: Remote,
+        /// A success invalidates the token of the sink's first entry.
+        invalidate_sink: bool,
+    },
+}
+
+impl From<Operation> for Kind {
+    fn from(operation: Operation) -> Self {
+        match operation {
+            Operation::Send { invalidate } => Self::Send { invalidate },
+            Operation::Write { to } => Self::Write { to },
+            Operation::Read { from, invalidate_sink } => Self::Read { from, invalidate_sink },
+        }
+    }
+}
+
 /// The operation of a request of the send queue.
 #[derive(Debug)]
 pub(crate) enum Kind {

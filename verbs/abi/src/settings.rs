@@ -27,3 +27,6 @@ pub const MPA_REVISION: &str = "FLUE_VERBS_MPA_REVISION";
 
 /// `send`, `write` or `read`: the only ready-to-receive message that is offered or understood.
 pub const RTR: &str = "FLUE_VERBS_RTR";
+
+/// `on` or `off`: atomics and immediate data (RFC 7306). MPA does not negotiate them, so every peer must have them.
+pub const RFC7306: &str = "FLUE_VERBS_RFC7306";

@@ -3,14 +3,12 @@
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
-use super::{Access, Qp};
+use super::{Access, Qp, check_same};
 use crate::{
     ndk::{DisconnectEvent, DisconnectReason, status::NtStatus},
     rnic::{
-        ConnectCause, ConnectError, ListenerConfig, ReadLimit,
-        connector::{self, ConnectionData},
-        id::{ConnectorId, ListenerId},
-        lifetime,
+        self, ConnectCause, ConnectError, ConnectionData, ConnectorId, ListenerConfig, ListenerId,
+        ReadLimit,
     },
 };
 
@@ -19,11 +17,11 @@ fn pending(begun: Result<(), ConnectError>) -> NtStatus {
     begun.map_or_else(NtStatus::from, |()| NtStatus::PENDING)
 }
 
-fn request(completion: impl FnOnce(NtStatus) + Send + 'static) -> lifetime::RequestCompletion {
+fn request(completion: impl FnOnce(NtStatus) + Send + 'static) -> rnic::RequestCompletion {
     Box::new(move |outcome: Result<(), ConnectError>| completion(outcome.into()))
 }
 
-fn disconnected(event: Option<DisconnectEvent>) -> Option<connector::DisconnectEvent> {
+fn disconnected(event: Option<DisconnectEvent>) -> Option<rnic::DisconnectEvent> {
     let event = event?;
     Some(Box::new(move |reason| event(DisconnectReason::new(reason).0)))
 }
@@ -67,7 +65,7 @@ impl Connector {
         private_data: &[u8],
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        if let Err(status) = self.access.check_same(&qp.access) {
+        if let Err(status) = check_same(&self.access, &qp.access) {
             return status;
         }
         self.access.with(|core, _| {
@@ -109,7 +107,7 @@ impl Connector {
         disconnect: Option<DisconnectEvent>,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        if let Err(status) = self.access.check_same(&qp.access) {
+        if let Err(status) = check_same(&self.access, &qp.access) {
             return status;
         }
         self.access.with(|core, now| {
@@ -132,9 +130,7 @@ impl Connector {
     ///
     /// [`NtStatus::CONNECTION_INVALID`]: outside the windows of NDK-CD-2 and NDK-CD-7.
     pub fn connection_data(&self, buffer: Option<&mut [u8]>) -> (NtStatus, usize, ReadLimit) {
-        let data = self.access.with(|core, _| {
-            core.objects.connectors.get(self.id).and_then(|connector| connector.data.clone())
-        });
+        let data = self.access.with(|core, _| core.connection_data(self.id).cloned());
         match data {
             None => (NtStatus::CONNECTION_INVALID, 0, ReadLimit::default()),
             Some(data) => {
@@ -156,19 +152,19 @@ impl Connector {
     /// the private data of a rejection.
     #[must_use]
     pub fn failure(&self) -> Option<ConnectCause> {
-        self.access.with(|core, _| core.objects.connectors.get(self.id)?.cause.clone())
+        self.access.with(|core, _| core.connect_cause(self.id).cloned())
     }
 
     /// NdkGetConnectorLocalAddress, while connected or connecting.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.access.with(|core, _| core.objects.connectors.get(self.id)?.local)
+        self.access.with(|core, _| core.local_address(self.id))
     }
 
     /// NdkGetConnectorPeerAddress, while connected or connecting.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        self.access.with(|core, _| core.objects.connectors.get(self.id)?.remote)
+        self.access.with(|core, _| core.peer_address(self.id))
     }
 }
 
@@ -212,7 +208,7 @@ impl Listener {
     /// NdkGetListenerLocalAddress, once listening.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.access.with(|core, _| core.objects.listeners.get(self.id)?.local)
+        self.access.with(|core, _| core.listener_address(self.id))
     }
 }
 

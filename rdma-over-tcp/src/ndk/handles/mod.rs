@@ -9,9 +9,7 @@ mod connection;
 mod extensions;
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::{fmt, net::SocketAddr};
-
-use offload_engine::time::Instant;
+use core::net::SocketAddr;
 
 pub use self::connection::{Connector, Listener};
 use super::{
@@ -21,82 +19,19 @@ use super::{
     status::NtStatus,
 };
 use crate::{
+    access::{Access, CoreAccess},
     ddp::{Stag, TaggedOffset},
     rnic::{
-        Completion, ConnectionEntry, Counters, CqOverrun, Data, QpLimits, QpStats,
-        RegisteredBuffer, Remote, Rnic, Sge, Urgency, VerbError,
-        cq::CompletionQueue,
-        id::{CqId, Key, PdId, QpId, RegionId},
-        lifetime::Close,
-        post::FastRegister,
-        qp::QpState,
-        region::FastRegisterLimits,
-        wr::Kind,
+        Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqId, CqOverrun, Data,
+        FastRegister, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
+        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Rnic, Sge, SrqConfig,
+        SrqEvent, SrqId, Urgency, VerbError,
     },
 };
 
-/// A way to an adapter. The node implements it: it takes its lock, calls `work`, has the engine
-/// poll and flush, and runs the callbacks that became due after it has let go of the lock.
-pub trait CoreAccess: Send + Sync {
-    /// Calls `work` with the adapter, once.
-    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant));
-
-    /// As [`CoreAccess::enter`], but `work` returns when its effects must be flushed: the way of posts.
-    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
-        self.enter(&mut |core, _| {
-            work(core);
-        });
-    }
-
-    /// In manual mode, runs the engine once: a consumer that polls makes its own progress. In automatic
-    /// mode, nothing.
-    fn progress(&self) {}
-}
-
-#[derive(Clone)]
-struct Access(Arc<dyn CoreAccess>);
-
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Access")
-    }
-}
-
-impl Access {
-    fn with<R>(&self, work: impl FnOnce(&mut Rnic, Instant) -> R) -> R {
-        let mut work = Some(work);
-        let mut result = None;
-        self.0.enter(&mut |core, now| {
-            if let Some(work) = work.take() {
-                result = Some(work(core, now));
-                core.objects.deliver_completions();
-            }
-        });
-        let Some(result) = result else { unreachable!("CoreAccess::enter calls its argument") };
-        result
-    }
-
-    /// A post: its effects may be flushed later, together with those of others.
-    #[inline]
-    fn post<R>(&self, work: impl Fn(&mut Rnic) -> (R, Urgency)) -> R {
-        let mut result = None;
-        self.0.enter_to_post(&mut |core| {
-            let (outcome, urgency) = work(core);
-            result = Some(outcome);
-            urgency
-        });
-        let Some(result) = result else {
-            unreachable!("CoreAccess::enter_to_post calls its argument")
-        };
-        result
-    }
-
-    /// Objects are used together if one adapter has made them: names of one mean something else to another.
-    fn check_same(&self, other: &Self) -> Result<(), NtStatus> {
-        // Compared without the vtables, of which there may be several.
-        let same = core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0));
-        if same { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) }
-    }
+/// Objects are used together if one adapter has made them.
+fn check_same(one: &Access, other: &Access) -> Result<(), NtStatus> {
+    if one.is_same(other) { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) }
 }
 
 impl From<Close> for NtStatus {
@@ -126,6 +61,7 @@ closable! {
     Cq as Cq,
     Mr as Region,
     Qp as Qp,
+    Srq as Srq,
     Connector as Connector,
     Listener as Listener,
 }
@@ -136,23 +72,29 @@ pub struct Adapter {
     access: Access,
 }
 
+impl From<Access> for Adapter {
+    fn from(access: Access) -> Self {
+        Self { access }
+    }
+}
+
 impl Adapter {
     /// Opens the adapter behind `access`.
     #[must_use]
     pub fn new(access: Arc<dyn CoreAccess>) -> Self {
-        Self { access: Access(access) }
+        Access::new(access).into()
     }
 
     /// NdkQueryAdapterInfo.
     #[must_use]
     pub fn info(&self) -> AdapterInfo {
-        self.access.with(|core, _| AdapterInfo::from(&core.config.limits))
+        self.access.with(|core, _| AdapterInfo::from(&core.config().limits))
     }
 
     /// NDK performance counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.access.with(|core, _| core.objects.counters)
+        self.access.with(|core, _| core.counters())
     }
 
     /// The connections there are (OID_NDK_CONNECTIONS), with the statistics of their queue pairs.
@@ -217,11 +159,11 @@ impl Adapter {
         event: impl Fn(Connector) + Send + Sync + 'static,
     ) -> Result<Listener, NtStatus> {
         // The core must not hold the way to itself: a node would never end.
-        let access = Arc::downgrade(&self.access.0);
+        let access = self.access.downgrade();
         let event = Arc::new(move |id| {
             // Nobody who could use the connector is left otherwise.
             if let Some(access) = access.upgrade() {
-                event(Connector { access: Access(access), id });
+                event(Connector { access, id });
             }
         });
         let id = self.access.with(|core, _| core.create_listener(event))?;
@@ -247,7 +189,7 @@ impl Adapter {
 /// A protection domain.
 #[derive(Clone, Debug)]
 pub struct Pd {
-    access: Access,
+    pub(in crate::ndk) access: Access,
     id: PdId,
 }
 
@@ -275,15 +217,66 @@ impl Pd {
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
-        self.access.check_same(&receive_cq.access)?;
-        self.access.check_same(&initiator_cq.access)?;
-        let id = self.access.with(|core, _| {
-            core.create_qp(self.id, receive_cq.id, initiator_cq.id, context, limits)
-        })?;
+        self.create_any_qp(receive_cq, initiator_cq, None, context, limits)
+    }
+
+    fn create_any_qp(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        srq: Option<SrqId>,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        check_same(&self.access, &receive_cq.access)?;
+        check_same(&self.access, &initiator_cq.access)?;
+        let (receive_cq, send_cq, late_posts) = (receive_cq.id, initiator_cq.id, LatePosts::Refuse);
+        let config = QpConfig { receive_cq, send_cq, context, limits, srq, late_posts };
+        let id = self.access.with(|core, _| core.create_qp(self.id, config))?;
         Ok(Qp { access: self.access.clone(), id })
     }
 
-    /// NdkCreateMw, NdkCreateSrq.
+    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its queue
+    /// pair (NDK-RES-4).
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp`]; [`NtStatus::INVALID_PARAMETER`] also for a queue of another domain.
+    pub fn create_qp_with_srq(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        srq: &Srq,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        check_same(&self.access, &srq.access)?;
+        self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
+    }
+
+    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer receives
+    /// are queued than `notify_threshold`, once; the threshold counts once the queue has had as many (NDK-SRQ-3). 0: no
+    /// threshold. A send that finds the queue empty ends its connection, as with a queue pair's own receives.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain is
+    /// being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn create_srq(
+        &self,
+        depth: u32,
+        sges_max: u32,
+        notify_threshold: u32,
+        notification: impl Fn(NtStatus) + Send + Sync + 'static,
+    ) -> Result<Srq, NtStatus> {
+        let config =
+            SrqConfig { depth, max_receive_request_sge: sges_max, limit: notify_threshold };
+        let tell = Arc::new(move |event| match event {
+            SrqEvent::LimitReached => notification(NtStatus::SUCCESS),
+        });
+        let id = self.access.with(|core, _| core.create_srq(self.id, config, tell))?;
+        Ok(Srq { access: self.access.clone(), id })
+    }
+
+    /// NdkCreateMw.
     ///
     /// # Errors
     /// Always [`NtStatus::NOT_SUPPORTED`].
@@ -315,7 +308,7 @@ impl Cq {
     fn poll_as<R: From<Completion>>(&self, results: &mut [R]) -> usize {
         match self.queue.poll(results) {
             0 => {
-                self.access.0.progress();
+                self.access.progress();
                 self.queue.poll(results)
             }
             count => count,
@@ -324,8 +317,7 @@ impl Cq {
 
     /// NdkArmCq (NDK-CQ-4 to -10).
     pub fn arm(&self, notify: CqNotify) {
-        self.queue.arm(notify.into());
-        self.access.with(|core, _| core.objects.notify(self.id));
+        self.access.with(|core, _| core.arm_cq(self.id, notify.into()));
     }
 
     /// NdkResizeCq; never pends.
@@ -334,15 +326,41 @@ impl Cq {
     /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
     /// more entries are present, nothing has changed (NDK-RSZ-2).
     pub fn resize(&self, depth: u32) -> Result<(), NtStatus> {
-        if depth > self.access.with(|core, _| core.config.limits.cq_depth_max) {
-            return Err(NtStatus::INVALID_PARAMETER);
-        }
-        Ok(self.queue.resize(depth)?)
+        Ok(self.access.with(|core, _| core.resize_cq(self.id, depth))?)
     }
 
     /// NdkControlCqInterruptModeration: the adapter does not advertise it (NDK-MOD-6).
     pub const fn control_interrupt_moderation(&self, _interval_us: u32, _count: u32) -> NtStatus {
         NtStatus::NOT_SUPPORTED
+    }
+}
+
+/// A shared receive queue. Closing one that has queue pairs is pending until they are closed.
+#[derive(Clone, Debug)]
+pub struct Srq {
+    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) id: SrqId,
+}
+
+impl Srq {
+    /// NdkSrqReceive: taken by the next send that arrives on any of the queue's queue pairs.
+    ///
+    /// # Errors
+    /// [`NtStatus::NO_MORE_ENTRIES`]: the queue is at its depth; [`NtStatus::DATA_OVERRUN`]: too many entries;
+    /// [`NtStatus::BUFFER_OVERFLOW`]: too many bytes; [`NtStatus::INVALID_PARAMETER`]: it is being closed.
+    pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
+        Ok(self.access.post(|core| core.post_srq_receive(self.id, context, sges))?)
+    }
+
+    /// NdkModifySrq; never pends. A depth of 0 keeps the depth. A threshold of 0 keeps threshold and arming; another is
+    /// set and armed: the notification comes when fewer receives are queued, at once if there are (NDK-SRQ-2).
+    ///
+    /// # Errors
+    /// Nothing has changed. [`NtStatus::INVALID_PARAMETER`]: a depth over the adapter's, or a threshold over the depth;
+    /// [`NtStatus::BUFFER_OVERFLOW`]: more receives are queued than the new depth.
+    pub fn modify(&self, depth: u32, notify_threshold: u32) -> Result<(), NtStatus> {
+        let [depth, limit] = [depth, notify_threshold].map(|wish| (wish > 0).then_some(wish));
+        Ok(self.access.with(|core, _| core.modify_srq(self.id, depth, limit))?)
     }
 }
 
@@ -369,13 +387,9 @@ impl Mr {
         flags: MrFlags,
     ) -> Result<(), NtStatus> {
         flags.check()?;
-        self.access.with(|core, _| {
-            if length as u64 > core.config.limits.registration_bytes_max {
-                return Err(NtStatus::INVALID_PARAMETER);
-            }
-            let rights = flags.rights();
-            Ok(core.objects.regions.register(self.id, buffer, offset, length, rights)?)
-        })
+        let rights = flags.rights();
+        let register = |core: &mut Rnic| core.register(self.id, buffer, offset, length, rights);
+        Ok(self.access.with(|core, _| register(core))?)
     }
 
     /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 §8.1.1). SUCCESS, or PENDING and `completion`
@@ -408,9 +422,7 @@ impl Mr {
     /// NdkGetLocalTokenFromMr: for scatter/gather entries. 0 before the first registration.
     #[must_use]
     pub fn local_token(&self) -> u32 {
-        self.access.with(|core, _| {
-            core.objects.regions.table.get(self.id).and_then(|mr| mr.token).unwrap_or(0)
-        })
+        self.access.with(|core, _| core.token(self.id).unwrap_or(0))
     }
 
     /// NdkGetRemoteTokenFromMr: for the peer. The same number; what it allows are the region's rights.
@@ -432,15 +444,15 @@ const fn remote(address: u64, token: u32) -> Remote {
 /// follows (NDK-WR-4).
 #[derive(Clone, Debug)]
 pub struct Qp {
-    access: Access,
-    id: QpId,
+    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) id: QpId,
 }
 
 impl Qp {
     /// NdkReceive: legal in every state (NDK-CON-10).
     ///
     /// # Errors
-    /// As said at [`Qp`].
+    /// As said at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: its receives come from a shared receive queue.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
         Ok(self.access.post(|core| core.post_receive(self.id, context, sges))?)
     }
@@ -450,7 +462,7 @@ impl Qp {
     /// # Errors
     /// As said at [`Qp`].
     pub fn send(&self, context: u64, data: Data<'_>, flags: OpFlags) -> Result<(), NtStatus> {
-        self.post(context, OperationType::Send, || Kind::Send { invalidate: None }, data, flags)
+        self.post(context, OperationType::Send, Operation::Send { invalidate: None }, data, flags)
     }
 
     /// NdkSendAndInvalidate: the peer's token `remote_token` is invalid before its receive completes
@@ -466,7 +478,7 @@ impl Qp {
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
         let invalidate = Some(Stag(remote_token));
-        self.post(context, OperationType::Send, || Kind::Send { invalidate }, data, flags)
+        self.post(context, OperationType::Send, Operation::Send { invalidate }, data, flags)
     }
 
     /// NdkWrite.
@@ -482,7 +494,7 @@ impl Qp {
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
         let to = remote(remote_address, remote_token);
-        self.post(context, OperationType::Write, || Kind::Write { to }, data, flags)
+        self.post(context, OperationType::Write, Operation::Write { to }, data, flags)
     }
 
     /// NdkRead. Beyond the outbound read limit it waits its turn.
@@ -499,8 +511,8 @@ impl Qp {
     ) -> Result<(), NtStatus> {
         let invalidate_sink = flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE);
         let from = remote(remote_address, remote_token);
-        let kind = || Kind::Read { from, invalidate_sink };
-        self.post(context, OperationType::Read, kind, Data::Registered(sges), flags)
+        let read = Operation::Read { from, invalidate_sink };
+        self.post(context, OperationType::Read, read, Data::Registered(sges), flags)
     }
 
     /// NdkFastRegister: `length` bytes of `buffer` from `offset` on, known as `base_address`. Returns the
@@ -520,7 +532,7 @@ impl Qp {
         base_address: u64,
         flags: OpFlags,
     ) -> Result<u32, NtStatus> {
-        self.access.check_same(&mr.access)?;
+        check_same(&self.access, &mr.access)?;
         let (region, rights) = (mr.id, flags.rights());
         let request = FastRegister { region, buffer, offset, length, base: base_address, rights };
         self.checked_post(flags.check(OperationType::FastRegister), |core| {
@@ -533,7 +545,7 @@ impl Qp {
     /// # Errors
     /// As said at [`Qp`].
     pub fn invalidate(&self, context: u64, mr: &Mr, flags: OpFlags) -> Result<(), NtStatus> {
-        self.access.check_same(&mr.access)?;
+        check_same(&self.access, &mr.access)?;
         self.checked_post(flags.check(OperationType::Invalidate), |core| {
             core.post_invalidate(self.id, context, mr.id, flags.options())
         })
@@ -542,18 +554,18 @@ impl Qp {
     fn post(
         &self,
         context: u64,
-        operation: OperationType,
-        kind: impl Fn() -> Kind,
+        kind: OperationType,
+        operation: Operation,
         data: Data<'_>,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
         let is_inline = matches!(data, Data::Inline(_)) || !flags.contains(OpFlags::INLINE);
-        let checked = flags.check(operation).and(match is_inline {
+        let checked = flags.check(kind).and(match is_inline {
             true => Ok(()),
             false => Err(NtStatus::INVALID_PARAMETER),
         });
         self.checked_post(checked, |core| {
-            core.post(self.id, context, kind(), data, flags.options())
+            core.post(self.id, context, operation, data, flags.options())
         })
     }
 
@@ -582,15 +594,12 @@ impl Qp {
     /// Statistics.
     #[must_use]
     pub fn stats(&self) -> QpStats {
-        self.access
-            .with(|core, _| core.objects.qps.get(self.id).map(|qp| qp.stats).unwrap_or_default())
+        self.access.with(|core, _| core.qp_stats(self.id)).unwrap_or_default()
     }
 
     /// Returns whether initiator requests may be posted.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.access.with(|core, _| {
-            core.objects.qps.get(self.id).is_some_and(|qp| qp.state == QpState::Connected)
-        })
+        self.access.with(|core, _| core.qp_state(self.id)) == Some(QpState::Connected)
     }
 }

@@ -8,5 +8,6 @@ mod lifetimes;
 mod operations;
 mod sides;
 mod sockets;
+mod srq;
 mod startup;
 mod truncation;

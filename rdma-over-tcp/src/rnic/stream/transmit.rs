@@ -482,6 +482,11 @@ impl Transmitter {
             let serial = qp.sends.next_serial();
             let read_limit = qp.read_limit as usize;
             let Some(request) = qp.sends.next_mut() else { return Ok(Started::Nothing) };
+            // It was posted behind a disconnect.
+            if let done @ Progress::Done(_) = request.progress {
+                qp.sends.advance(done);
+                continue;
+            }
             // NDK-FEN-1. Only reads before this one can be outstanding.
             if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
                 return Ok(Started::Nothing);

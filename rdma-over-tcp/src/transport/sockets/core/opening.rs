@@ -91,6 +91,8 @@ impl SocketRnic {
     ) -> Result<OwnedFd, Errno> {
         let socket = self.socket(remote)?;
         if let Some(local) = local {
+            // A port of the consumer's choice may have connections from before.
+            sockopt::set_socket_reuseaddr(&socket, local.port() != 0)?;
             bind(&socket, &local)?;
         }
         match connect(&socket, &remote) {
@@ -131,7 +133,7 @@ impl SocketRnic {
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
-        if let Some(KeepAlive { idle, interval, probes }) = self.rnic.config.keep_alive {
+        if let Some(KeepAlive { idle, interval, probes }) = self.rnic.config().keep_alive {
             sockopt::set_socket_keepalive(&socket, true)?;
             sockopt::set_tcp_keepidle(&socket, idle)?;
             sockopt::set_tcp_keepintvl(&socket, interval)?;

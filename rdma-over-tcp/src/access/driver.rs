@@ -3,7 +3,10 @@
 use host_stack::node::{Node, WaitError};
 use offload_engine::time::Duration;
 
-use super::{AdapterCore, History, Sockets};
+use crate::{
+    rnic::History,
+    transport::{NodeRnic, Sockets},
+};
 
 /// Drives an adapter, and blocks the program's threads until something changes. Implemented by a node on a link and by
 /// kernel sockets.
@@ -54,7 +57,7 @@ impl dyn Driver + '_ {
     }
 }
 
-impl Driver for Node<AdapterCore> {
+impl Driver for Node<NodeRnic> {
     fn wait_while(
         &self,
         timeout: Option<Duration>,

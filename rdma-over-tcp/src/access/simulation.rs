@@ -1,0 +1,124 @@
+//! An adapter on virtual time: for nodes of [`host_stack::simulation`].
+//!
+//! The pair polls the adapter with its engine, and a consumer calls the same adapter through a lock. The clock stands
+//! still between two polls.
+
+use alloc::{sync::Arc, vec::Vec};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use offload_engine::{
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
+    engine::{Callback, Connections, NodeClient},
+    nbl::{NblChain, NetBufferList, ReceiveChain},
+    time::Instant,
+};
+
+use super::{Access, CoreAccess};
+use crate::{rnic::Rnic, transport::NodeRnic};
+
+/// An adapter shared between the engine that polls it and its consumer.
+#[derive(Debug)]
+struct Shared {
+    core: Mutex<NodeRnic>,
+    now: Mutex<Instant>,
+    /// The consumer has called since the last poll.
+    is_called: AtomicBool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CoreAccess for Shared {
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
+        self.is_called.store(true, Ordering::Relaxed);
+        let now = *locked(&self.now);
+        work(locked(&self.core).rnic(), now);
+    }
+}
+
+/// The adapter as the client of its engine. Clones are the same adapter.
+#[derive(Clone, Debug)]
+pub struct AdapterClient(Arc<Shared>);
+
+impl AdapterClient {
+    /// The client of an engine at time 0.
+    pub fn new(core: NodeRnic) -> Self {
+        Self(Arc::new(Shared {
+            core: Mutex::new(core),
+            now: Mutex::new(Instant::ZERO),
+            is_called: AtomicBool::new(false),
+        }))
+    }
+
+    /// The way of its consumer.
+    pub fn access(&self) -> Access {
+        Access::new(self.0.clone())
+    }
+
+    /// Returns whether no object is left.
+    pub fn is_idle(&self) -> bool {
+        self.core().rnic().is_idle()
+    }
+
+    fn core(&self) -> MutexGuard<'_, NodeRnic> {
+        locked(&self.0.core)
+    }
+}
+
+impl OffloadClient for AdapterClient {
+    fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
+        self.core().offloaded(io);
+    }
+
+    fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], push: bool) -> usize {
+        self.core().receive(io, data, push)
+    }
+
+    fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
+        self.core().receive_complete(io, chain);
+    }
+
+    fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
+        self.core().send_complete(io, chain);
+    }
+
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        self.core().send_room(io);
+    }
+
+    fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
+        self.core().disconnect_complete(io, nbl);
+    }
+
+    fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
+        self.core().event(io, event);
+    }
+
+    fn uploaded(&mut self, handle: OffloadHandle) {
+        self.core().uploaded(handle);
+    }
+}
+
+impl NodeClient for AdapterClient {
+    fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
+        *locked(&self.0.now) = now;
+        let is_called = self.0.is_called.swap(false, Ordering::Relaxed);
+        self.core().poll(now, connections) | is_called
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.core().poll_at()
+    }
+
+    fn has_input(&self) -> bool {
+        self.0.is_called.load(Ordering::Relaxed) || self.core().has_input()
+    }
+
+    fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
+        self.core().take_callbacks(callbacks);
+    }
+}

@@ -1,0 +1,136 @@
+//! Consumers' questions, and calls that change one object only.
+
+use core::net::SocketAddr;
+
+use super::{
+    cause::ConnectCause,
+    config::Config,
+    connector::{ConnectionData, ConnectorState},
+    cq::Arm,
+    device::Rnic,
+    id::{ConnectorId, CqId, ListenerId, QpId, RegionId},
+    memory::RegisteredBuffer,
+    qp::QpState,
+    region::Access,
+    stats::{Counters, QpStats},
+    status::VerbError,
+};
+
+impl Rnic {
+    /// The configuration, with the limits.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Counters.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.objects.counters
+    }
+
+    /// Asks for a notification of a completion queue: one callback, for what is in the queue and newer than the last
+    /// one, or for what comes next. Of two arms the stronger one counts.
+    pub fn arm_cq(&mut self, id: CqId, arm: Arm) {
+        if let Some(cq) = self.objects.cqs.get(id) {
+            cq.queue.arm(arm);
+        }
+        self.objects.notify(id);
+    }
+
+    /// Changes the depth of a completion queue.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: deeper than the adapter's limit;
+    /// [`VerbError::CompletionsPresent`]: more entries are present, nothing has changed.
+    pub fn resize_cq(&mut self, id: CqId, depth: u32) -> Result<(), VerbError> {
+        let cq = self.objects.cqs.get(id).ok_or(VerbError::InvalidHandle)?;
+        if depth > self.config.limits.cq_depth_max {
+            return Err(VerbError::InvalidArgument);
+        }
+        cq.queue.resize(depth)
+    }
+
+    /// Registers `length` bytes of `buffer` from `offset` on with a region, which gets a token for it. Local and remote
+    /// users name the bytes by the buffer's addresses ([`RegisteredBuffer::at_address`]).
+    ///
+    /// Any memory can be registered ([`SharedSpan::from_raw`](offload_engine::memory::SharedSpan::from_raw)), at any
+    /// byte, and with any number of regions at once: each has rights of its own. A buffer keeps its memory until nothing
+    /// of the adapter uses it, see [`Rnic::deregister`].
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidArgument`]: a span that is empty, leaves the buffer or is larger than
+    /// [`Limits::registration_bytes_max`](super::Limits), a region for fast registration, or one that is registered, or
+    /// whose deregistration is not complete; [`VerbError::ReadOnly`]: a right to write memory that may only be read;
+    /// [`VerbError::InvalidHandle`]; [`VerbError::NoResources`]: no token is left.
+    pub fn register(
+        &mut self,
+        id: RegionId,
+        buffer: &RegisteredBuffer,
+        offset: usize,
+        length: usize,
+        rights: Access,
+    ) -> Result<(), VerbError> {
+        if length as u64 > self.config.limits.registration_bytes_max {
+            return Err(VerbError::InvalidArgument);
+        }
+        self.objects.regions.register(id, buffer, offset, length, rights)
+    }
+
+    /// The token of a region: for scatter/gather entries of the domain's queue pairs and, as an STag, for peers, as its
+    /// rights allow. `None` before the first registration.
+    #[must_use]
+    pub fn token(&self, id: RegionId) -> Option<u32> {
+        self.objects.regions.table.get(id)?.token
+    }
+
+    /// The state of a queue pair; `None`: it is gone.
+    #[must_use]
+    pub fn qp_state(&self, id: QpId) -> Option<QpState> {
+        self.objects.qps.get(id).map(|qp| qp.state)
+    }
+
+    /// Statistics of a queue pair.
+    #[must_use]
+    pub fn qp_stats(&self, id: QpId) -> Option<QpStats> {
+        self.objects.qps.get(id).map(|qp| qp.stats)
+    }
+
+    /// The state of a connector; `None`: it is gone.
+    #[must_use]
+    pub fn connector_state(&self, id: ConnectorId) -> Option<ConnectorState> {
+        self.objects.connectors.get(id).map(|connector| connector.state)
+    }
+
+    /// Private data and read limits of the peer: from a connect event until the accept, or from the success of a connect
+    /// until its completion; and those of a rejection (NDK-CD-2, NDK-CD-7).
+    #[must_use]
+    pub fn connection_data(&self, id: ConnectorId) -> Option<&ConnectionData> {
+        self.objects.connectors.get(id)?.data.as_ref()
+    }
+
+    /// Why a connector's last attempt to connect or to accept has failed: what its [`ConnectError`](super::ConnectError)
+    /// does not tell apart, and the private data of a rejection.
+    #[must_use]
+    pub fn connect_cause(&self, id: ConnectorId) -> Option<&ConnectCause> {
+        self.objects.connectors.get(id)?.cause.as_ref()
+    }
+
+    /// The local end of a connector, once its handshake is done.
+    #[must_use]
+    pub fn local_address(&self, id: ConnectorId) -> Option<SocketAddr> {
+        self.objects.connectors.get(id)?.local
+    }
+
+    /// The peer of a connector, while connected or connecting.
+    #[must_use]
+    pub fn peer_address(&self, id: ConnectorId) -> Option<SocketAddr> {
+        self.objects.connectors.get(id)?.remote
+    }
+
+    /// Where a listener listens, once it does.
+    #[must_use]
+    pub fn listener_address(&self, id: ListenerId) -> Option<SocketAddr> {
+        self.objects.listeners.get(id)?.local
+    }
+}

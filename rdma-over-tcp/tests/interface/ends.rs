@@ -1,0 +1,190 @@
+//! Two adapters on loopback, and what their interface keeps of them.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use rdma_over_tcp::{
+    access::{self, Access},
+    rnic::{
+        Access as Rights, Completion, CompletionQueue, Config, ConnectError, ConnectorId, CqId,
+        Data, LatePosts, Operation, PdId, QpConfig, QpId, QpLimits, ReadLimit, RegionId,
+        RegisteredBuffer, Sge, VerbError, WcStatus, WrFlags,
+    },
+    transport::{Sockets, SocketsConfig},
+};
+
+/// Longer than anything takes that ends at all.
+const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
+
+pub(crate) const READS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
+
+/// What callbacks tell.
+pub(crate) struct Told<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Clone for Told<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Send + 'static> Told<T> {
+    pub(crate) fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    pub(crate) fn tell(&self, what: T) {
+        self.0.lock().unwrap().push(what);
+    }
+
+    pub(crate) fn tells(&self) -> Box<dyn FnOnce(T) + Send> {
+        let told = self.clone();
+        Box::new(move |what| told.tell(what))
+    }
+
+    pub(crate) fn take(&self) -> Option<T> {
+        let mut told = self.0.lock().unwrap();
+        if told.is_empty() { None } else { Some(told.remove(0)) }
+    }
+}
+
+/// One end: an adapter with a domain, a completion queue and a queue pair.
+pub(crate) struct End {
+    pub(crate) sockets: Sockets,
+    pub(crate) access: Access,
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
+    pub(crate) queue: Arc<CompletionQueue>,
+    pub(crate) qp: QpId,
+}
+
+/// A completion as an interface may have it.
+pub(crate) struct Polled(pub(crate) Option<Completion>);
+
+impl From<Completion> for Polled {
+    fn from(completion: Completion) -> Self {
+        Self(Some(completion))
+    }
+}
+
+impl End {
+    pub(crate) fn new(late_posts: LatePosts) -> Self {
+        let config = Config { rfc7306: true, ..Config::default() };
+        let (sockets, access) = access::open_sockets(SocketsConfig::default(), config).unwrap();
+        let (pd, cq, queue, qp) = access.with(|rnic, _| {
+            let pd = rnic.create_pd().unwrap();
+            let (cq, queue) = rnic.create_cq(256, Arc::new(|_| {})).unwrap();
+            let limits = QpLimits::default();
+            let config =
+                QpConfig { receive_cq: cq, send_cq: cq, context: 7, limits, srq: None, late_posts };
+            (pd, cq, queue, rnic.create_qp(pd, config).unwrap())
+        });
+        Self { sockets, access, pd, cq, queue, qp }
+    }
+
+    pub(crate) fn wait<R>(&self, look: impl FnMut() -> Option<R>) -> R {
+        self.sockets.wait_until(LIMIT, look).expect("it never happens")
+    }
+
+    pub(crate) fn register(&self, buffer: &RegisteredBuffer, rights: Rights) -> (RegionId, u32) {
+        self.access.with(|rnic, _| {
+            let region = rnic.create_region(self.pd, false).unwrap();
+            rnic.register(region, buffer, 0, buffer.len(), rights).unwrap();
+            (region, rnic.token(region).unwrap())
+        })
+    }
+
+    pub(crate) fn post(
+        &self,
+        context: u64,
+        operation: Operation,
+        data: Data<'_>,
+    ) -> Result<(), VerbError> {
+        self.access.post(|rnic| rnic.post(self.qp, context, operation, data, WrFlags::NONE))
+    }
+
+    pub(crate) fn send(&self, context: u64, data: &[u8]) -> Result<(), VerbError> {
+        self.post(context, Operation::Send { invalidate: None }, Data::Inline(&[data]))
+    }
+
+    pub(crate) fn receive(&self, context: u64, sges: &[Sge]) {
+        self.access.post(|rnic| rnic.post_receive(self.qp, context, sges)).unwrap();
+    }
+
+    pub(crate) fn poll(&self) -> Option<Completion> {
+        let mut polled = [Polled(None)];
+        if self.queue.poll(&mut polled) == 0 {
+            self.access.progress();
+            self.queue.poll(&mut polled);
+        }
+        let [Polled(completion)] = polled;
+        completion
+    }
+
+    /// The next completion.
+    pub(crate) fn completion(&self) -> Completion {
+        self.wait(|| self.poll())
+    }
+
+    /// Contexts and statuses of the next completions.
+    pub(crate) fn outcomes(&self, count: usize) -> Vec<(u64, WcStatus)> {
+        let outcome = |_| {
+            let completion = self.completion();
+            (completion.context, completion.status)
+        };
+        (0..count).map(outcome).collect()
+    }
+}
+
+/// The outcome of a request that pends.
+pub(crate) fn outcome(
+    end: &End,
+    begin: impl FnOnce(&mut dyn FnMut() -> Box<dyn FnOnce(Result<(), ConnectError>) + Send>),
+) -> Result<(), ConnectError> {
+    let told = Told::new();
+    begin(&mut || told.tells());
+    end.wait(|| told.take())
+}
+
+/// Connects two ends: the connectors, and what the disconnect events tell.
+pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, Told<()>); 2] {
+    let (requests, events) = (Told::new(), [Told::new(), Told::new()]);
+    let request = requests.clone();
+    let listener = far.access.with(|rnic, _| {
+        rnic.create_listener(Arc::new(move |connector| request.tell(connector))).unwrap()
+    });
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    outcome(far, |done| {
+        far.access
+            .with(|rnic, _| rnic.listen(listener, local, Default::default(), done()))
+            .unwrap();
+    })
+    .unwrap();
+    let remote = far.access.with(|rnic, _| rnic.listener_address(listener)).unwrap();
+    let (connected, accepted, completed) = (Told::new(), Told::new(), Told::new());
+    let active = near.access.with(|rnic, _| {
+        let connector = rnic.create_connector().unwrap();
+        let done = connected.tells();
+        rnic.connect(connector, near.qp, (None, remote), READS, b"hello", done).unwrap();
+        connector
+    });
+    let passive: ConnectorId = far.wait(|| requests.take());
+    far.access.with(|rnic, now| {
+        assert_eq!(&rnic.connection_data(passive).unwrap().private_data[..], b"hello");
+        let (event, done) = (events[1].clone(), accepted.tells());
+        let event = Box::new(move |_| event.tell(()));
+        rnic.accept(now, passive, far.qp, READS, &[], Some(event), done).unwrap();
+    });
+    assert_eq!(near.wait(|| connected.take()), Ok(()));
+    near.access.with(|rnic, _| {
+        let (event, done) = (events[0].clone(), completed.tells());
+        let event = Box::new(move |_| event.tell(()));
+        rnic.complete_connect(active, Some(event), done).unwrap();
+    });
+    assert_eq!(near.wait(|| completed.take()), Ok(()));
+    assert_eq!(far.wait(|| accepted.take()), Ok(()));
+    let [of_near, of_far] = events;
+    [(active, of_near), (passive, of_far)]
+}

@@ -1,0 +1,216 @@
+//! Queue pairs as verbs want them: completions that say all, late posts, queue pairs that go and that are used again.
+
+use rdma_over_tcp::{
+    access::Access,
+    ddp::{Stag, TaggedOffset},
+    rnic::{
+        Access as Rights, Arrival, Close, Completion, Data, Key, LatePosts, Operation, QpConfig,
+        QpLimits, QpState, RegisteredBuffer, Remote, Rnic, Sge, Unpolled, VerbError, WcOpcode,
+        WcStatus, WrFlags,
+    },
+};
+
+use crate::ends::{End, Told, connect, outcome};
+
+fn region_and_sge(end: &End, bytes: u32) -> (u32, RegisteredBuffer, Sge) {
+    let buffer = RegisteredBuffer::allocate(bytes as usize).unwrap();
+    let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+    let (_, token) = end.register(&buffer, rights);
+    let sge = Sge { address: buffer.address(), length: bytes, token };
+    (token, buffer, sge)
+}
+
+// Name and context of the queue pair, opcode, length, solicited event and immediate data are in the completion.
+#[test]
+fn completions_say_all() {
+    let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
+    connect(&near, &far);
+    let (_, _, sge) = region_and_sge(&far, 4096);
+    let (token, buffer, _) = region_and_sge(&far, 4096);
+    (1..=3).for_each(|context| far.receive(context, &[sge]));
+    let send = Operation::Send { invalidate: None };
+    let data = Data::Inline(&[b"four"]);
+    near.access.post(|rnic| rnic.post(near.qp, 11, send, data, WrFlags::SOLICITED)).unwrap();
+    near.send(12, b"fifth").unwrap();
+    near.access.post(|rnic| rnic.post_immediate(near.qp, 13, *b"12345678", WrFlags::NONE)).unwrap();
+    let remote = Remote { stag: Stag(token), offset: TaggedOffset(buffer.address()) };
+    let (_, _, sink) = region_and_sge(&near, 512);
+    let read = Operation::Read { from: remote, invalidate_sink: false };
+    assert_eq!(near.post(14, read, Data::Inline(&[])), Err(VerbError::InvalidArgument));
+    near.post(14, read, Data::Registered(&[sink])).unwrap();
+    near.post(15, Operation::Write { to: remote }, Data::Registered(&[sink])).unwrap();
+
+    let expected = |context, opcode, bytes, solicited, arrival| Completion {
+        status: WcStatus::Success,
+        opcode,
+        error: None,
+        bytes,
+        arrival,
+        solicited,
+        qp: far.qp,
+        qp_context: 7,
+        context,
+    };
+    let receive = WcOpcode::Receive;
+    for completion in [
+        expected(1, receive, 4, true, Arrival::Plain),
+        expected(2, receive, 5, false, Arrival::Plain),
+        expected(3, receive, 0, false, Arrival::Immediate(*b"12345678")),
+    ] {
+        let found = far.completion();
+        assert_eq!(Completion { bytes: completion.bytes, ..found }, completion);
+        assert!(found.bytes == completion.bytes || completion.context == 3);
+    }
+    for (context, opcode, bytes) in [
+        (11, WcOpcode::Send, 4),
+        (12, WcOpcode::Send, 5),
+        (13, WcOpcode::Immediate, 0),
+        (14, WcOpcode::Read, 512),
+        (15, WcOpcode::Write, 512),
+    ] {
+        let found = near.completion();
+        assert_eq!((found.context, found.opcode, found.bytes), (context, opcode, bytes));
+        assert_eq!((found.qp, found.qp_context), (near.qp, 7));
+        assert_eq!(found.qp.number(), near.qp.number());
+    }
+    assert!((1 << 16..1 << 24).contains(&near.qp.number()));
+}
+
+// LatePosts::Flush: what is posted behind a disconnect is not sent, and completes flushed behind what was posted before;
+// what is posted when all is over completes at once. LatePosts::Refuse: an error, and no completion.
+#[test]
+fn late_posts() {
+    for late_posts in [LatePosts::Flush, LatePosts::Refuse] {
+        let (near, far) = (End::new(late_posts), End::new(LatePosts::Refuse));
+        let [(active, _), (_, ended)] = connect(&near, &far);
+        let (_, _, sge) = region_and_sge(&far, 4096);
+        (1..=3).for_each(|context| far.receive(context, &[sge]));
+        near.receive(21, &[]);
+        let (is_flushed, late) = match late_posts {
+            LatePosts::Flush => (true, Ok(())),
+            LatePosts::Refuse => (false, Err(VerbError::NotConnected)),
+        };
+        outcome(&near, |done| {
+            near.access.with(|rnic, now| {
+                let send = Operation::Send { invalidate: None };
+                let data = Data::Inline(&[b"data"]);
+                let post = |rnic: &mut Rnic, context| {
+                    rnic.post(near.qp, context, send, data, WrFlags::SILENT | WrFlags::DEFER).0
+                };
+                assert_eq!(post(rnic, 1), Ok(()));
+                rnic.disconnect(now, active, done()).unwrap();
+                assert_eq!(rnic.qp_state(near.qp), Some(QpState::Error));
+                assert_eq!(post(rnic, 2), late);
+                let target = Remote { stag: Stag(0), offset: TaggedOffset(0) };
+                let read = Operation::Read { from: target, invalidate_sink: false };
+                let (posted, _) = rnic.post(near.qp, 3, read, Data::Registered(&[]), WrFlags::NONE);
+                assert_eq!(posted, late);
+            });
+            far.wait(|| ended.take());
+        })
+        .unwrap();
+        // The Send before the disconnect has arrived, those behind it have not.
+        assert_eq!(far.outcomes(1), [(1, WcStatus::Success)]);
+        assert_eq!(far.poll(), None);
+        near.receive(22, &[]);
+        assert_eq!(near.send(4, b"later"), late);
+        let mut expected = vec![(21, WcStatus::Flushed), (22, WcStatus::Flushed)];
+        if is_flushed {
+            expected.extend([2, 3, 4].map(|context| (context, WcStatus::Flushed)));
+        }
+        let mut outcomes = near.outcomes(expected.len());
+        let sends: Vec<u64> =
+            outcomes.iter().map(|(context, _)| *context).filter(|it| *it < 20).collect();
+        assert!(sends.is_sorted(), "{sends:?}");
+        outcomes.sort_by_key(|(context, _)| (*context < 20, *context));
+        assert_eq!(outcomes, expected);
+        assert_eq!(near.poll(), None);
+    }
+}
+
+fn close(access: &Access, key: Key) -> Close {
+    access.with(|rnic, _| rnic.close(key, Box::new(|| {})))
+}
+
+// Unpolled::Discard: neither what was completed and not polled nor what the close flushes is seen; what another queue
+// pair has in the same queue stays.
+#[test]
+fn a_queue_pair_takes_its_completions_along() {
+    for unpolled in [Unpolled::Keep, Unpolled::Discard] {
+        let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
+        let [(active, _), _] = connect(&near, &far);
+        let (_, _, sge) = region_and_sge(&far, 4096);
+        far.receive(1, &[sge]);
+        near.receive(21, &[]);
+        near.send(11, b"data").unwrap();
+        far.wait(|| far.poll());
+        // One that is broken before it was connected flushes.
+        near.access.with(|rnic, _| {
+            let config = QpConfig {
+                receive_cq: near.cq,
+                send_cq: near.cq,
+                context: 8,
+                limits: QpLimits::default(),
+                srq: None,
+                late_posts: LatePosts::Flush,
+            };
+            let other = rnic.create_qp(near.pd, config).unwrap();
+            assert_eq!(rnic.post_receive(other, 31, &[]).0, Ok(()));
+            rnic.break_qp(other);
+            assert_eq!(rnic.qp_state(other), Some(QpState::Error));
+        });
+        let closed = Told::new();
+        let told = closed.tells();
+        let close_qp = |rnic: &mut Rnic| {
+            assert!(rnic.is_in_use(Key::Qp(near.qp)), "its connector holds it");
+            rnic.close_qp(near.qp, unpolled, Box::new(move || told(())))
+        };
+        assert_eq!(near.access.with(|rnic, _| close_qp(rnic)), Close::Pending);
+        assert_eq!(close(&near.access, Key::Connector(active)), Close::Done);
+        near.wait(|| closed.take());
+        assert_eq!(near.access.with(|rnic, _| rnic.qp_state(near.qp)), None);
+        let mut polled: Vec<u64> = Vec::new();
+        while let Some(completion) = near.poll() {
+            polled.push(completion.context);
+        }
+        polled.sort_unstable();
+        match unpolled {
+            Unpolled::Keep => assert_eq!(polled, [11, 21, 31]),
+            Unpolled::Discard => assert_eq!(polled, [31]),
+        }
+    }
+}
+
+// A queue pair that was connected is reset, keeps its name, and is connected again; nothing is left of what was posted.
+#[test]
+fn queue_pairs_are_used_again() {
+    let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
+    let (_, _, sge) = region_and_sge(&far, 4096);
+    for round in 0..3_u64 {
+        let [(active, _), (passive, ended)] = connect(&near, &far);
+        far.receive(round, &[sge]);
+        far.receive(100, &[sge]);
+        near.send(round, b"data").unwrap();
+        assert_eq!(far.outcomes(1), [(round, WcStatus::Success)]);
+        if round == 1 {
+            // One is not polled; the connection ends first.
+            near.access.with(|rnic, _| rnic.break_qp(near.qp));
+        } else {
+            assert_eq!(near.outcomes(1), [(round, WcStatus::Success)]);
+        }
+        near.access.with(|rnic, _| {
+            rnic.reset_qp(near.qp).unwrap();
+            assert_eq!(rnic.qp_state(near.qp), Some(QpState::Idle));
+            assert_eq!(rnic.post_receive(near.qp, 1, &[]).0, Ok(()));
+            rnic.reset_qp(near.qp).unwrap();
+        });
+        assert_eq!(near.send(9, b"early"), Err(VerbError::NotConnected));
+        far.wait(|| ended.take());
+        far.access.with(|rnic, _| rnic.reset_qp(far.qp)).unwrap();
+        assert_eq!((near.poll(), far.poll()), (None, None));
+        assert_eq!(close(&near.access, Key::Connector(active)), Close::Done);
+        assert_eq!(close(&far.access, Key::Connector(passive)), Close::Done);
+    }
+    assert_eq!(close(&near.access, Key::Qp(near.qp)), Close::Done);
+    assert_eq!(near.access.with(|rnic, _| rnic.reset_qp(near.qp)), Err(VerbError::InvalidHandle));
+}
