@@ -1,8 +1,9 @@
-//! A program and all that it starts: one process group, with a time limit, killed as a whole.
+//! A program and all that it starts, with a time limit: in a process namespace of their own, which ends with its first
+//! process. A process group would not do: fio's jobs leave it.
 
 use std::fmt::Write as _;
 use std::io::Read;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use flue_test_support::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// How often a listener is looked for: the kernel tells nobody when one begins.
 const LOOK: Duration = Duration::from_millis(2);
@@ -26,9 +27,19 @@ pub(crate) struct Group {
 
 impl Group {
     /// Starts it in `host` without input.
-    pub(crate) fn start(host: &Namespace, mut command: Command) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let name = format!("{command:?}");
+    pub(crate) fn start(host: &Namespace, program: Command) -> Self {
+        let name = format!("{program:?}");
+        let mut command = Command::new("unshare");
+        // The shell is the namespace's first process, for which signals have another meaning.
+        command.args(["--pid", "--fork", "--kill-child", "--", "sh", "-c", "\"$@\"; exit $?", "sh"]);
+        command.arg(program.get_program()).args(program.get_args());
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = host
             .spawn(&mut command)
             .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
@@ -93,19 +104,14 @@ impl Group {
         Ok(status)
     }
 
-    /// Kills what is left of the group. Afterwards all that it has said is there.
+    /// Kills what is left. Afterwards all that was said is there.
     pub(crate) fn kill(&mut self) {
-        // Fails only where nobody is left.
-        let _ = kill_process_group(self.pid(), Signal::KILL);
+        // Both fail only where it has ended and been waited for.
+        let _ = self.child.kill();
         let _ = self.child.wait();
         for reader in self.readers.drain(..) {
             let _ = reader.join();
         }
-    }
-
-    /// Sends a signal to the whole group.
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill_process_group(self.pid(), signal).expect("our child can be signalled");
     }
 
     /// Its command line and what it said, for a failure's message.

@@ -23,7 +23,7 @@ const PROGRAMS: [&str; 16] = [
     "qperf",
     "fio",
     "fi_pingpong",
-    "ucx_info",
+    "ibv_asyncwatch",
 ];
 
 #[test]

@@ -26,9 +26,13 @@ fn library() -> PathBuf {
     library
 }
 
-/// A machine with an address beside those of its loopback.
+/// A machine with an interface beside its loopback.
 fn machine() -> Namespace {
     let host = Namespace::new();
-    host.ip("address add 10.77.0.1/24 dev lo");
+    host.ip("link add eth0 type veth peer name eth1");
+    host.ip("address add 10.77.0.1/24 dev eth0");
+    for end in ["eth0", "eth1"] {
+        host.ip(&format!("link set {end} up"));
+    }
     host
 }
