@@ -146,7 +146,12 @@ impl Cq {
         match self.queue.poll(results) {
             0 => {
                 self.engine.progress();
-                Ok(self.queue.poll(results))
+                let count = self.queue.poll(results);
+                if count == 0 {
+                    // Programs poll without a pause, and with few CPUs whom they wait for needs theirs.
+                    std::thread::yield_now();
+                }
+                Ok(count)
             }
             count => Ok(count),
         }

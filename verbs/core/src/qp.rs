@@ -72,6 +72,12 @@ fn change(noted: State, core: QpState, to: State) -> Result<Change, Errno> {
     match (from, to) {
         (_, State::Error) => Ok(Change::Fail),
         (_, State::Reset) => Ok(Change::Reset),
+        // Programs that take these steps themselves do so when the connection is there.
+        (_, State::Init | State::ReadyToReceive | State::ReadyToSend)
+            if core == QpState::Connected =>
+        {
+            Ok(Change::Note)
+        }
         (State::Reset, State::Init) => Ok(Change::Note),
         (State::Init, State::Init | State::ReadyToReceive) => Ok(Change::Note),
         // With a queue pair of its own a program makes these steps beside its connection's.
@@ -200,7 +206,7 @@ impl Qp {
             Change::Fail => self.engine.with(|core, _| core.break_qp(self.id)),
         }
         *lock(&self.noted) = to;
-        Ok(to)
+        Ok(merge(to, self.core_state()))
     }
 
     /// Ends it. None of its completions is polled any more.
@@ -416,6 +422,9 @@ mod tests {
         for core in [QpState::Idle, QpState::Connecting, QpState::Connected, QpState::Error] {
             assert_eq!(change(Init, core, Error), Ok(Change::Fail));
             assert_eq!(change(Init, core, Reset), Ok(Change::Reset));
+        }
+        for to in [Init, ReadyToReceive, ReadyToSend] {
+            assert_eq!(change(Init, QpState::Connected, to), Ok(Change::Note));
         }
         assert_eq!(change(Init, QpState::Connected, Drained), Ok(Change::Fail));
         assert_eq!(change(Init, QpState::Error, Init), Err(Errno::INVAL));
