@@ -31,7 +31,16 @@ impl Group {
         let name = format!("{program:?}");
         let mut command = Command::new("unshare");
         // The shell is the namespace's first process, for which signals have another meaning.
-        command.args(["--pid", "--fork", "--kill-child", "--", "sh", "-c", "\"$@\"; exit $?", "sh"]);
+        command.args([
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--",
+            "sh",
+            "-c",
+            "\"$@\"; exit $?",
+            "sh",
+        ]);
         command.arg(program.get_program()).args(program.get_args());
         for (name, value) in program.get_envs() {
             match value {

@@ -7,6 +7,7 @@
 mod group;
 mod launch;
 mod loader;
+mod options;
 mod programs;
 mod table;
 

@@ -9,7 +9,7 @@ use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 
 use crate::group::{Group, ending};
-use crate::table::{ROWS, ResultLine, Row};
+use crate::table::{ROWS, Row, Seen};
 use crate::{FLUE, NEEDS, library, machine};
 
 /// For a program's end: in the table none takes longer than a few seconds on two CPUs of their own.
@@ -19,9 +19,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 const RESULTS: &str = "FLUE_VERBS_RESULTS";
 
 /// The program under flue.
-fn under_flue(line: &str) -> Command {
+pub(crate) fn under_flue(options: &str, line: &str) -> Command {
     let mut command = Command::new(FLUE);
-    command.args(["run", "--library"]).arg(library()).arg("--").args(line.split_whitespace());
+    command
+        .arg("run")
+        .args(options.split_whitespace())
+        .arg("--library")
+        .arg(library())
+        .arg("--")
+        .args(line.split_whitespace());
     command
 }
 
@@ -45,10 +51,10 @@ fn check(end: &mut Group, says: &[&str]) -> Result<(), String> {
 fn run_pair(
     host: &Namespace,
     row: &Row,
-    under: impl Fn(&str) -> Command,
+    under: impl Fn(&str, &str) -> Command,
 ) -> Result<String, String> {
     let Some((line, port)) = row.server else {
-        let mut only = Group::start(host, under(row.client));
+        let mut only = Group::start(host, under(row.options, row.client));
         return match check(&mut only, row.client_says) {
             Ok(()) => Ok(only.said()),
             Err(wrong) => {
@@ -57,11 +63,11 @@ fn run_pair(
             }
         };
     };
-    let mut server = Group::start(host, under(line));
+    let mut server = Group::start(host, under(row.options, line));
     let mut client = None;
     let mut run = || {
         server.wait_for_listener(host, port, LIMIT).map_err(|wrong| format!("server {wrong}"))?;
-        let client = client.insert(Group::start(host, under(row.client)));
+        let client = client.insert(Group::start(host, under(row.options, row.client)));
         check(client, row.client_says).map_err(|wrong| format!("client: {wrong}"))?;
         let said = client.said();
         if row.server_ends {
@@ -80,16 +86,23 @@ fn run_pair(
     })
 }
 
-/// The line that the table shows.
-fn result_line(row: &Row, said: &str) -> String {
-    let lines: Vec<&str> = said.lines().collect();
-    let found = |text: &str| lines.iter().position(|line| line.contains(text));
-    let line = match row.result {
-        None => row.client_says.first().copied(),
-        Some(ResultLine::With(text)) => found(text).map(|at| lines[at]),
-        Some(ResultLine::After(text)) => found(text).and_then(|at| lines.get(at + 1).copied()),
-    };
-    line.unwrap_or("exit status 0").split_whitespace().collect::<Vec<_>>().join(" ")
+/// What the table shows.
+fn result(row: &Row, said: &str) -> String {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    match row.result {
+        Seen::Text => row.client_says.first().map_or("exit status 0".into(), |text| words(text)),
+        Seen::Lines(text) => said
+            .lines()
+            .filter(|line| line.contains(text))
+            .map(words)
+            .collect::<Vec<_>>()
+            .join("; "),
+        Seen::Cell(heading, at, unit) => {
+            let line = said.lines().skip_while(|line| !line.contains(heading)).nth(1);
+            let cell = line.and_then(|line| line.split_whitespace().nth(at));
+            format!("{} {unit}", cell.unwrap_or("-"))
+        }
+    }
 }
 
 /// The row of this name, and whether the machine can run it.
@@ -108,14 +121,12 @@ fn run_row(name: &str) {
         Err(wrong) => panic!("{name} (Debian package {}): {wrong}", row.package),
     };
     if let Some(directory) = std::env::var_os(RESULTS) {
-        let server = row.server.map_or(String::new(), |(line, _)| format!("`{line}` "));
-        let server_line = if server.is_empty() { "-" } else { server.trim_end() };
-        let line = format!(
-            "| {} | {server_line} | `{}` | {} |\n",
-            row.package,
-            row.client,
-            result_line(row, &said)
-        );
+        let server = row.server.map_or("-".into(), |(line, _)| format!("`{line}`"));
+        let options =
+            if row.options.is_empty() { "-".into() } else { format!("`{}`", row.options) };
+        let Row { package, client, .. } = row;
+        let line =
+            format!("| {package} | {options} | {server} | `{client}` | {} |\n", result(row, &said));
         let at = ROWS.iter().position(|it| it.name == name).expect("a row of the table");
         fs::write(std::path::Path::new(&directory).join(format!("{at:02}-{name}")), line)
             .expect("a directory");
@@ -151,6 +162,8 @@ rows! {
     ib_send_lat
     ib_send_lat_by_events
     ib_write_bw_both_ways
+    ib_atomic_fetch_add_bw
+    ib_atomic_compare_swap_lat
     qperf
     fio_write
     fio_read
@@ -172,12 +185,12 @@ fn rping_with_flues_own() {
     let flue = |line: &str| command(FLUE, line);
     let ends = [
         (
-            under_flue("rping -s -a 127.0.0.1 -C 10 -V"),
+            under_flue("", "rping -s -a 127.0.0.1 -C 10 -V"),
             flue("rping -c --transport kernel -a 127.0.0.1 -C 10 -V"),
         ),
         (
             flue("rping -s --transport kernel -a 127.0.0.1"),
-            under_flue("rping -c -a 127.0.0.1 -C 10 -V -v"),
+            under_flue("", "rping -c -a 127.0.0.1 -C 10 -V -v"),
         ),
     ];
     for (server, client) in ends {
@@ -203,7 +216,7 @@ fn rping_of_nobody() {
     for (from, name) in copies {
         fs::copy(from, scratch.file(name)).expect("the programs can be copied");
     }
-    let nobody = |line: &str| {
+    let nobody = |options: &str, line: &str| {
         let script = "mount -t tmpfs none /dev/net && shift 0 && exec setpriv \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--", "sh", "-c", script, "sh"]);
@@ -211,7 +224,8 @@ fn rping_of_nobody() {
             .arg(format!("--reuid={ORDINARY_USER_ID}"))
             .arg(format!("--regid={ORDINARY_USER_ID}"));
         command.args(["--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--"]);
-        command.arg(scratch.file("flue")).args(["run", "--"]).args(line.split_whitespace());
+        command.arg(scratch.file("flue")).arg("run").args(options.split_whitespace());
+        command.arg("--").args(line.split_whitespace());
         command.env("TMPDIR", scratch.file("")).env_remove("XDG_RUNTIME_DIR");
         command
     };

@@ -4,6 +4,8 @@
 pub(crate) struct Row {
     /// Name of the test and of the row.
     pub(crate) name: &'static str,
+    /// Options of `flue run`, for both ends.
+    pub(crate) options: &'static str,
     /// Debian package.
     pub(crate) package: &'static str,
     /// The end that listens, and its port; none for programs that are alone.
@@ -16,19 +18,22 @@ pub(crate) struct Row {
     pub(crate) server_says: &'static [&'static str],
     /// Whether the server ends by itself, with 0. Otherwise it is ended.
     pub(crate) server_ends: bool,
-    /// A line of the client with this text is the result that the table shows.
-    pub(crate) result: Option<ResultLine>,
+    /// Where the client says its result, for the table of docs/verbs.md.
+    pub(crate) result: Seen,
 }
 
-/// Where a program says its result.
-pub(crate) enum ResultLine {
-    /// The line that has this text.
-    With(&'static str),
-    /// The line after the one that has this text.
-    After(&'static str),
+/// A result in the client's output.
+#[derive(Clone, Copy)]
+pub(crate) enum Seen {
+    /// The first of the texts that it must say.
+    Text,
+    /// All lines that have this text.
+    Lines(&'static str),
+    /// A cell of the line behind that with this heading, counted from 0, and what it is.
+    Cell(&'static str, usize, &'static str),
 }
 
-use ResultLine::{After, With};
+use Seen::{Cell, Lines};
 
 /// One end.
 const fn alone(
@@ -39,13 +44,14 @@ const fn alone(
 ) -> Row {
     Row {
         name,
+        options: "",
         package,
         server: None,
         client,
         client_says: says,
         server_says: &[],
         server_ends: true,
-        result: None,
+        result: Seen::Text,
     }
 }
 
@@ -62,9 +68,9 @@ const fn pair(
 
 /// perftest: both ends with the same options, the client with the address.
 macro_rules! perftest {
-    ($name:literal, $line:literal, $header:literal) => {
+    ($name:literal, $line:literal, $header:literal, $cell:literal, $unit:literal) => {
         Row {
-            result: Some(After($header)),
+            result: Cell($header, $cell, $unit),
             ..pair(
                 $name,
                 "perftest",
@@ -83,7 +89,12 @@ pub(crate) const ROWS: &[Row] = &[
         "ibv_devinfo",
         "ibverbs-utils",
         "ibv_devinfo -v",
-        &["hca_id:\tflue0", "transport:\t\t\tiWARP (1)", "PORT_ACTIVE (4)", "link_layer:\t\tEthernet"],
+        &[
+            "hca_id:\tflue0",
+            "transport:\t\t\tiWARP (1)",
+            "PORT_ACTIVE (4)",
+            "link_layer:\t\tEthernet",
+        ],
     ),
     Row {
         server_says: &["server ping data: rdma-ping-9:"],
@@ -98,8 +109,8 @@ pub(crate) const ROWS: &[Row] = &[
     pair(
         "rping_of_64_kib",
         "rdmacm-utils",
-        ("rping -s -a 10.77.0.1 -S 65536 -C 100 -V", 7174),
-        "rping -c -a 10.77.0.1 -S 65536 -C 100 -V",
+        ("rping -s -a 10.77.0.1 -S 65535 -C 100 -V", 7174),
+        "rping -c -a 10.77.0.1 -S 65535 -C 100 -V",
         &[],
     ),
     pair(
@@ -175,7 +186,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         server_ends: false,
-        result: Some(With("connect ")),
+        result: Lines("connect "),
         ..pair(
             "cmtime",
             "rdmacm-utils",
@@ -184,17 +195,43 @@ pub(crate) const ROWS: &[Row] = &[
             &["create id", "disconnect"],
         )
     },
-    perftest!("ib_write_bw", "ib_write_bw -n 2000 -s 65536", "BW average"),
-    perftest!("ib_read_bw", "ib_read_bw -n 2000 -s 65536", "BW average"),
-    perftest!("ib_send_bw", "ib_send_bw -n 2000 -s 65536", "BW average"),
-    perftest!("ib_write_lat", "ib_write_lat -n 1000 -s 64", "t_avg"),
-    perftest!("ib_read_lat", "ib_read_lat -n 1000 -s 64", "t_avg"),
-    perftest!("ib_send_lat", "ib_send_lat -n 1000 -s 64", "t_avg"),
-    perftest!("ib_send_lat_by_events", "ib_send_lat -e -n 1000 -s 64", "t_avg"),
-    perftest!("ib_write_bw_both_ways", "ib_write_bw -b -q 4 -n 1000 -s 65536", "BW average"),
+    perftest!("ib_write_bw", "ib_write_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
+    perftest!("ib_read_bw", "ib_read_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
+    perftest!("ib_send_bw", "ib_send_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
+    perftest!("ib_write_lat", "ib_write_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    perftest!("ib_read_lat", "ib_read_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    perftest!("ib_send_lat", "ib_send_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    perftest!("ib_send_lat_by_events", "ib_send_lat -e -n 1000 -s 64", "t_avg", 4, "us typically"),
+    perftest!(
+        "ib_write_bw_both_ways",
+        "ib_write_bw -b -q 4 -n 1000 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    Row {
+        options: "--rfc7306 on",
+        ..perftest!(
+            "ib_atomic_fetch_add_bw",
+            "ib_atomic_bw -A FETCH_AND_ADD -n 1000",
+            "BW average",
+            3,
+            "MB/s on average"
+        )
+    },
+    Row {
+        options: "--rfc7306 on",
+        ..perftest!(
+            "ib_atomic_compare_swap_lat",
+            "ib_atomic_lat -A CMP_AND_SWP -n 500",
+            "t_avg",
+            4,
+            "us typically"
+        )
+    },
     Row {
         server_ends: false,
-        result: Some(With("bw ")),
+        result: Lines(" = "),
         ..pair(
             "qperf",
             "qperf",
@@ -204,7 +241,7 @@ pub(crate) const ROWS: &[Row] = &[
         )
     },
     Row {
-        result: Some(With("WRITE: bw=")),
+        result: Lines("WRITE: bw="),
         ..pair(
             "fio_write",
             "fio",
@@ -218,7 +255,7 @@ pub(crate) const ROWS: &[Row] = &[
         )
     },
     Row {
-        result: Some(With("WRITE: bw=")),
+        result: Lines("WRITE: bw="),
         ..pair(
             "fio_read",
             "fio",
@@ -233,7 +270,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
     alone("fi_info", "libfabric-bin", "fi_info -p verbs", &["provider: verbs", "FI_PROTO_IWARP"]),
     Row {
-        result: Some(After("usec/xfer")),
+        result: Cell("usec/xfer", 6, "us a transfer"),
         ..pair(
             "fi_pingpong",
             "libfabric-bin",
