@@ -2,8 +2,9 @@
 
 use std::{
     ffi::{CStr, c_char, c_int},
-    mem, ptr,
+    mem,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    ptr,
 };
 
 use flue_verbs_abi::{

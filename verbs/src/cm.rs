@@ -23,8 +23,8 @@ use flue_verbs_abi::{
         rdma_conn_param, rdma_event_channel, rdma_port_space,
     },
     enums::{
-        IBV_QP_ACCESS_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_STATE, IBV_QPT_RC, IBV_SRQ_INIT_ATTR_PD, ibv_event_type,
-        ibv_qp_type,
+        IBV_QP_ACCESS_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_STATE, IBV_QPT_RC, IBV_SRQ_INIT_ATTR_PD,
+        ibv_event_type, ibv_qp_type,
     },
     objects::{
         ibv_context, ibv_pd, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr,
@@ -370,9 +370,7 @@ unsafe extern "C" fn rdma_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: as the program says.
-    guard::done(|| unsafe {
-        create_plain_qp(id, pd, attr.as_mut().ok_or(Errno(libc::EINVAL))?)
-    })
+    guard::done(|| unsafe { create_plain_qp(id, pd, attr.as_mut().ok_or(Errno(libc::EINVAL))?) })
 }
 
 #[unsafe(no_mangle)]
@@ -570,10 +568,7 @@ unsafe extern "C-unwind" fn rdma_get_request(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_accept(
-    id: *mut rdma_cm_id,
-    param: *mut rdma_conn_param,
-) -> c_int {
+unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: as the program says.
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
@@ -585,11 +580,7 @@ unsafe extern "C-unwind" fn rdma_accept(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_reject(
-    id: *mut rdma_cm_id,
-    data: *const c_void,
-    length: u8,
-) -> c_int {
+unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
     // SAFETY: as the program says.
     guard::done(|| unsafe {
         let data = match data.is_null() {
@@ -668,8 +659,7 @@ unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
             let events = ChannelObject::of(channel)?;
             let (ps, kind) = ((*parent).ps, (*parent).qp_type);
             id.migrate(events)?;
-            let child =
-                make_id(id.clone(), channel, (*parent).context, ps, kind, is_synchronous);
+            let child = make_id(id.clone(), channel, (*parent).context, ps, kind, is_synchronous);
             show(child)?;
         }
     }

@@ -74,9 +74,7 @@ fn around(context: *mut ibv_context) -> *mut ContextObject {
 ///
 /// # Safety
 /// The pointer is null, or of a device that is open.
-pub(crate) unsafe fn events<'a>(
-    context: *mut ibv_context,
-) -> Result<&'a Arc<AsyncEvents>, Errno> {
+pub(crate) unsafe fn events<'a>(context: *mut ibv_context) -> Result<&'a Arc<AsyncEvents>, Errno> {
     // SAFETY: as the caller says.
     unsafe { ContextObject::of(around(context)) }
 }

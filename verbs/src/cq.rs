@@ -17,9 +17,7 @@ use flue_verbs_abi::{
         IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, ibv_wc_opcode,
         ibv_wc_status,
     },
-    objects::{
-        ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
-    },
+    objects::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc},
 };
 use flue_verbs_core::{
     completion::WorkCompletion,
@@ -109,8 +107,7 @@ pub(crate) unsafe fn create(
     seen.channel = channel;
     seen.cq_context = cq_context;
     seen.cqe = c_int::try_from(depth).unwrap_or(c_int::MAX);
-    let state =
-        CqState { cq: Arc::new(cq), current: Mutex::default(), events, acknowledgements };
+    let state = CqState { cq: Arc::new(cq), current: Mutex::default(), events, acknowledgements };
     let object = CqObject::make(seen, state);
     // SAFETY: it was made just now.
     unsafe { (*object).own.cq.set_name(object as usize) };

@@ -12,9 +12,10 @@ use flue_verbs_abi::{
         ibv_query_device_ex_input,
     },
     enums::{
-        IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_DEVICE_SRQ_RESIZE, IBV_GID_TYPE_IB, IBV_LINK_LAYER_ETHERNET, IBV_MTU_256,
-        IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, IBV_NODE_RNIC, IBV_PORT_ACTIVE,
-        IBV_PORT_CM_SUP, IBV_PORT_DEVICE_MGMT_SUP, IBV_TRANSPORT_IWARP, ibv_mtu,
+        IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_DEVICE_SRQ_RESIZE, IBV_GID_TYPE_IB,
+        IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048,
+        IBV_MTU_4096, IBV_NODE_RNIC, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DEVICE_MGMT_SUP,
+        IBV_TRANSPORT_IWARP, ibv_mtu,
     },
     objects::{ibv_context, ibv_device},
 };
@@ -366,8 +367,8 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if max_entries == 0 || flags != 0 {
         return -(libc::EINVAL as isize);
     }
-    // SAFETY: the program gives places of this size.
     let told = guard::status(|| {
+        // SAFETY: the program gives places of this size.
         unsafe { tell_gid(entries, entry_size) };
         Ok(())
     });

@@ -18,8 +18,8 @@ use flue_verbs_abi::{
         IBV_WR_SEND_WITH_INV, ibv_qp_state, ibv_wr_opcode,
     },
     objects::{
-        ibv_context, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-        ibv_recv_wr, ibv_send_wr, ibv_sge,
+        ibv_context, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_recv_wr,
+        ibv_send_wr, ibv_sge,
     },
 };
 use flue_verbs_core::{
@@ -82,17 +82,17 @@ pub(crate) unsafe fn create(
     send_ops: Option<u64>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
-    let (domain, attr) =
-        unsafe { (PdObject::of(pd)?, attr.as_mut().ok_or(Errno(libc::EINVAL))?) };
+    let (domain, attr) = unsafe { (PdObject::of(pd)?, attr.as_mut().ok_or(Errno(libc::EINVAL))?) };
     if attr.qp_type != IBV_QPT_RC {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    let building = send_ops.map(|operations| Building::new(operations, domain.engine())).transpose()?;
+    let building =
+        send_ops.map(|operations| Building::new(operations, domain.engine())).transpose()?;
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
         attr.cap;
-    // SAFETY: as the caller says.
     let srq = match attr.srq.is_null() {
         true => None,
+        // SAFETY: as the caller says.
         false => Some(unsafe { srq::of(attr.srq) }?),
     };
     let limits = QpLimits {
@@ -165,9 +165,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 
 /// # Safety
 /// Pointers are null or the program's.
-pub(crate) unsafe fn create_extended(
-    attr: *mut ibv_qp_init_attr_ex,
-) -> Result<*mut ibv_qp, Errno> {
+pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
     let attr = unsafe { attr.as_mut() }.ok_or(Errno(libc::EINVAL))?;
     let known =
@@ -242,11 +240,7 @@ extern "C" fn ibv_query_qp_data_in_order(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
+unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointers are one of a queue pair, and attributes.
         let (state, attr) =
@@ -354,9 +348,7 @@ unsafe fn request(wr: &ibv_send_wr) -> Result<Request, Errno> {
         IBV_WR_RDMA_WRITE => Request::Write { to: rdma() },
         IBV_WR_RDMA_READ => Request::Read { from: rdma() },
         IBV_WR_SEND_WITH_INV => Request::Send { invalidate: Some(wr.imm_data) },
-        IBV_WR_SEND_WITH_IMM => {
-            Request::Immediate { to: None, data: wr.imm_data.to_ne_bytes() }
-        }
+        IBV_WR_SEND_WITH_IMM => Request::Immediate { to: None, data: wr.imm_data.to_ne_bytes() },
         IBV_WR_RDMA_WRITE_WITH_IMM => {
             Request::Immediate { to: Some(rdma()), data: wr.imm_data.to_ne_bytes() }
         }

@@ -138,8 +138,7 @@ fn set(qp: *mut ibv_qp_ex, payload: Payload) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointer is one of such a queue pair.
-        let (state, built) =
-            unsafe { (QpObject::of(qp)?, std::mem::take(&mut *building(qp)?)) };
+        let (state, built) = unsafe { (QpObject::of(qp)?, std::mem::take(&mut *building(qp)?)) };
         if let Some(error) = built.error {
             return Err(error);
         }

@@ -15,9 +15,7 @@ use flue_verbs_abi::{
         IBV_EVENT_SRQ_LIMIT_REACHED, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT,
         IBV_SRQ_MAX_WR, IBV_SRQT_BASIC,
     },
-    objects::{
-        ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex,
-    },
+    objects::{ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex},
 };
 use flue_verbs_core::{events::Acknowledgements, srq::Srq};
 
@@ -107,10 +105,7 @@ pub(crate) unsafe fn remove(srq: *mut ibv_srq) -> Result<(), Errno> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_srq(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
-) -> *mut ibv_srq {
+unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: as the program says.
     guard::pointer(|| unsafe { create(pd, attr) })
 }
