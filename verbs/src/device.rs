@@ -367,8 +367,8 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if max_entries == 0 || flags != 0 {
         return -(libc::EINVAL as isize);
     }
-    // SAFETY: the program gives places of this size.
     let told = guard::status(|| {
+        // SAFETY: the program gives places of this size.
         unsafe { tell_gid(entries, entry_size) };
         Ok(())
     });

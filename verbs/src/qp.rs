@@ -90,9 +90,9 @@ pub(crate) unsafe fn create(
         send_ops.map(|operations| Building::new(operations, domain.engine())).transpose()?;
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
         attr.cap;
-    // SAFETY: as the caller says.
     let srq = match attr.srq.is_null() {
         true => None,
+        // SAFETY: as the caller says.
         false => Some(unsafe { srq::of(attr.srq) }?),
     };
     let limits = QpLimits {

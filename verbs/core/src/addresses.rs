@@ -150,7 +150,8 @@ mod tests {
     fn sources() {
         let source = source_of("127.0.0.1:7".parse().unwrap(), None).unwrap();
         assert_eq!(source, "127.0.0.1:0".parse().unwrap());
-        let source = source_of("127.0.0.1:0".parse().unwrap(), Some([127, 0, 0, 9].into())).unwrap();
+        let source =
+            source_of("127.0.0.1:0".parse().unwrap(), Some([127, 0, 0, 9].into())).unwrap();
         assert_eq!(source, "127.0.0.9:0".parse().unwrap());
     }
 }

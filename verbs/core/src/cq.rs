@@ -221,7 +221,8 @@ mod tests {
     // At least what was asked for and one more, within the limit.
     #[test]
     fn depths() {
-        for (entries, expected) in [(1, 2), (2, 4), (16, 32), (100, 128), (999, 1000), (1000, 1000)] {
+        for (entries, expected) in [(1, 2), (2, 4), (16, 32), (100, 128), (999, 1000), (1000, 1000)]
+        {
             assert_eq!(depth(entries, 1000), Ok(expected));
         }
         assert_eq!(depth(0, 1000), Err(Errno::INVAL));

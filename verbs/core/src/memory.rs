@@ -167,19 +167,14 @@ mod tests {
 
     #[test]
     fn rights_of_flags() {
-        use access::{
-            HUGETLB, LOCAL_WRITE, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
-        };
+        use access::{HUGETLB, LOCAL_WRITE, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
         assert_eq!(rights(0), Ok(Access::NONE));
         assert_eq!(rights(REMOTE_READ | HUGETLB | 1 << 20), Ok(Access::REMOTE_READ));
         let all = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
         let granted = rights(all).unwrap();
-        for right in [
-            Access::LOCAL_WRITE,
-            Access::REMOTE_WRITE,
-            Access::REMOTE_READ,
-            Access::REMOTE_ATOMIC,
-        ] {
+        for right in
+            [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC]
+        {
             assert!(granted.contains(right));
         }
         assert_eq!(rights(REMOTE_WRITE), Err(Errno::INVAL), "a peer may not write more than we");

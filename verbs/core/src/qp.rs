@@ -9,17 +9,14 @@
 //! A queue pair of an iWARP adapter begins in INIT, and gets to RTS by a connection only. What a program moves between
 //! RESET and RTR is noted here.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::Ordering,
-};
+use std::sync::{Arc, Mutex, atomic::Ordering};
 
 use rdma_over_tcp::{
     ddp::{Stag, TaggedOffset},
     rdmap::AtomicOperation,
     rnic::{
-        Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote, Rnic, Sge,
-        Unpolled, Urgency, VerbError, WrFlags,
+        Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote, Rnic, Sge, Unpolled,
+        Urgency, VerbError, WrFlags,
     },
 };
 
@@ -217,9 +214,8 @@ impl Qp {
         self.engine.check()?;
         self.engine.leave_qp(self.number());
         // It may pend on its connection's identifier. Nobody hears of it any more.
-        let _ = self
-            .engine
-            .with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
+        let _ =
+            self.engine.with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
         self.count(-1);
         Ok(())
     }

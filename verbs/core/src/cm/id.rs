@@ -366,7 +366,8 @@ impl Id {
             _ => BACKLOG,
         };
         // Programs accept late: what waits for their answer is not what the backlog is about.
-        let config = ListenerConfig { backlog, requests_per_peer_max: BACKLOG, ..Default::default() };
+        let config =
+            ListenerConfig { backlog, requests_per_peer_max: BACKLOG, ..Default::default() };
         let this = self.clone();
         let event = Arc::new(move |connector| this.handle_request(connector));
         let listener = self.engine.with(|core, _| core.create_listener(event))?;

@@ -140,7 +140,14 @@ impl Id {
         let completion = Box::new(move |outcome| this.connected(connector, outcome));
         let begun = engine.with(|core, _| {
             let addresses = (local, remote);
-            core.connect(connector, qp.id(), addresses, limits, &parameters.private_data, completion)
+            core.connect(
+                connector,
+                qp.id(),
+                addresses,
+                limits,
+                &parameters.private_data,
+                completion,
+            )
         });
         if let Err(error) = begun {
             let mut inner = self.lock();
