@@ -16,7 +16,7 @@ struct Bench {
 }
 
 fn bench() -> Bench {
-    let [pd, other_pd] = [0, 1].map(|index| user(index));
+    let [pd, other_pd] = [0, 1].map(user);
     let buffer = RegisteredBuffer::allocate(3 * PAGE_SIZE).unwrap();
     let regions = Regions::new([8; 2], 7, Returns::new(Box::new(|| {})));
     Bench { regions, pd, other_pd, buffer }
