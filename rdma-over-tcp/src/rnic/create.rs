@@ -217,9 +217,10 @@ impl Rnic {
     /// | object | what its close does | what it waits for |
     /// |---|---|---|
     /// | adapter | nothing new can be created | all objects |
-    /// | protection domain | no new successors | regions, queue pairs and shared receive queues |
+    /// | protection domain | no new successors | regions, windows, queue pairs and shared receive queues |
     /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
-    /// | region | as [`Rnic::deregister`] | the uses of its memory |
+    /// | region | as [`Rnic::deregister`] | the uses of its memory, and windows that are bound to it |
+    /// | memory window | it is unbound | nothing |
     /// | queue pair | its connection is reset, unless it is being ended in order; what is posted is flushed | the connector of its last connection |
     /// | shared receive queue | no more receives can be posted; those that are left vanish in the end | its queue pairs |
     /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
@@ -231,6 +232,7 @@ impl Rnic {
                 self.objects.regions.revoke(id);
                 self.recall(id);
             }
+            Key::Window(id) => drop(self.objects.regions.unbind(id)),
             Key::Qp(id) => self.release_qp(id),
             Key::Connector(id) => self.release_connector(id),
             Key::Listener(id) => self.unlisten(id),
@@ -247,7 +249,8 @@ impl Rnic {
         self.close(Key::Qp(id), completion)
     }
 
-    /// Returns whether a close of the object would have to wait, as things are.
+    /// Returns whether a close of the object would have to wait, as things are. A region counts as in use as long as it
+    /// is registered.
     pub fn is_in_use(&mut self, key: Key) -> bool {
         self.take_returns();
         self.objects.is_pinned(key)
@@ -274,8 +277,11 @@ impl Rnic {
     /// [`SharedSpan::from_raw`]: offload_engine::memory::SharedSpan::from_raw
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: the region is not registered.
+    /// [`VerbError::InvalidArgument`]: the region is not registered; [`VerbError::WindowsBound`].
     pub fn deregister(&mut self, id: RegionId, completion: Callback) -> Result<Close, VerbError> {
+        if self.objects.regions.table.get(id).is_some_and(|region| region.windows > 0) {
+            return Err(VerbError::WindowsBound);
+        }
         if !self.objects.regions.revoke(id) {
             return Err(VerbError::InvalidArgument);
         }
@@ -392,6 +398,7 @@ impl Rnic {
             self.end_stream(stream, ConnectError::Cancelled);
         }
         self.objects.break_qp(id);
+        self.objects.regions.unbind_all(id);
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         qp.reset();
         Ok(())

@@ -9,6 +9,7 @@ use super::{
     id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, kind},
     lifetime::Life,
     receive_queue::{Receive, ReceiveQueue},
+    registration::User,
     send_queue::{Progress, SendQueue, WorkRequest},
     stats::QpStats,
     status::{VerbError, WcStatus},
@@ -240,6 +241,12 @@ impl Qp {
         self.read_limit = 0;
         self.unpolled = Unpolled::Keep;
         self.is_last_receive_told = false;
+    }
+
+    /// Whose accesses its own are.
+    #[inline]
+    pub(crate) const fn user(&self) -> User {
+        User { pd: self.pd, qp: self.id }
     }
 
     /// A Read would wait for ever.
