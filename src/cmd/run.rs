@@ -66,6 +66,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "KIND", help_heading = "MPA options")]
     pub rtr: Option<Rtr>,
 
+    /// Atomics and immediate data (RFC 7306); MPA does not negotiate them, so both ends need it [default: off]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
+    pub rfc7306: Option<Switch>,
+
     /// The program and its arguments
     #[arg(
         required = true,
@@ -82,8 +86,17 @@ impl RunArgs {
     /// # Errors
     /// A relative path cannot be made absolute: there is no working directory.
     fn variables(&self) -> io::Result<Vec<(&'static str, OsString)>> {
-        let Self { library: _, pcap, log, mpa_crc, mpa_markers, mpa_revision, rtr, program: _ } =
-            self;
+        let Self {
+            library: _,
+            pcap,
+            log,
+            mpa_crc,
+            mpa_markers,
+            mpa_revision,
+            rtr,
+            rfc7306,
+            program: _,
+        } = self;
         // The program may change its directory before it opens the device.
         let path = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
         let options = [
@@ -93,6 +106,7 @@ impl RunArgs {
             (settings::MPA_MARKERS, mpa_markers.map(value)),
             (settings::MPA_REVISION, mpa_revision.map(value)),
             (settings::RTR, rtr.map(value)),
+            (settings::RFC7306, rfc7306.map(value)),
         ];
         Ok(options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
     }
@@ -112,16 +126,23 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
         return Err(Failure::usage("no program"));
     };
     let library = find_library(args.library.as_deref())?;
-    let directory = make_directory(&library)?;
-    check_program(program)?;
     let variables = args
         .variables()
         .map_err(|error| Failure::work(format!("the working directory: {error}")))?;
-    let mut command = process::Command::new(program);
-    command.args(arguments).envs(variables);
-    command.env(LOADER_PATH, in_front(&directory, env::var_os(LOADER_PATH))?);
-    let error = command.exec();
+    let error = command(&library, program)?.args(arguments).envs(variables).exec();
     Err(Failure::lacking(format!("{}: {error}", program.display())))
+}
+
+/// The program with the library in front of the system's.
+///
+/// # Errors
+/// The library cannot be put there, or the loader would ignore it.
+pub fn command(library: &Path, program: &OsStr) -> Result<process::Command, Failure> {
+    check_program(program)?;
+    let directory = make_directory(library)?;
+    let mut command = process::Command::new(program);
+    command.env(LOADER_PATH, in_front(&directory, env::var_os(LOADER_PATH))?);
+    Ok(command)
 }
 
 /// The library's file: as told, or beside this executable, or where packages and cargo put it.
@@ -153,7 +174,7 @@ pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 /// It cannot be made, or somebody else could write to it.
-pub fn make_directory(library: &Path) -> Result<PathBuf, Failure> {
+fn make_directory(library: &Path) -> Result<PathBuf, Failure> {
     let user = rustix::process::geteuid().as_raw();
     // The directory of a login session is the user's own, and ends with the session.
     let session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -261,7 +282,8 @@ mod tests {
     #[test]
     fn options_that_are_not_given_leave_the_environment_alone() {
         assert_eq!(parse("flue true").variables().unwrap(), []);
-        let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --pcap /a --log /b true";
+        let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
+                    --pcap /a --log /b true";
         let variables = parse(line).variables().unwrap();
         let expected = [
             (settings::PCAP, "/a"),
@@ -270,6 +292,7 @@ mod tests {
             (settings::MPA_MARKERS, "on"),
             (settings::MPA_REVISION, "1"),
             (settings::RTR, "read"),
+            (settings::RFC7306, "on"),
         ];
         assert_eq!(variables, expected.map(|(name, value)| (name, OsString::from(value))));
     }
