@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use flue_verbs_abi::{
     enums::{IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw_type},
-    objects::{ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp},
+    objects::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp},
 };
 use flue_verbs_core::{
     memory::{Region, Window, window_rights},
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         if WindowObject::of(mw)?.kind() != WindowType::One {
             return Err(Errno(libc::EINVAL));
         }
-        if bind.bind_info.mr == std::ptr::null_mut::<ibv_mr>() {
+        if bind.bind_info.mr.is_null() {
             return Err(Errno(libc::EINVAL));
         }
         let flags = options(bind.send_flags, state.is_all_signaled, false);
