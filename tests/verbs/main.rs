@@ -27,11 +27,12 @@ fn library() -> PathBuf {
     library
 }
 
-/// A machine with an interface beside its loopback.
+/// A machine with an interface beside its loopback; without an IPv6 address of one, getaddrinfo(3) refuses `::1`.
 fn machine() -> Namespace {
     let host = Namespace::new();
     host.ip("link add eth0 type veth peer name eth1");
     host.ip("address add 10.77.0.1/24 dev eth0");
+    host.ip("address add fd77::1/64 dev eth0 nodad");
     for end in ["eth0", "eth1"] {
         host.ip(&format!("link set {end} up"));
     }

@@ -1,6 +1,7 @@
 //! Every option of `flue run` that is for the library takes effect: by the Request that a kernel's socket reads, by pings
 //! that come about, and by the files that are written.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -156,23 +157,33 @@ fn pcap() {
         return;
     }
     let (host, scratch) = (machine(), Scratch::new());
-    let options = format!("--pcap {}", scratch.file("rping-%p.pcapng").display());
-    ping(&host, &options, &options);
-    let captures: Vec<_> = fs::read_dir(scratch.file(""))
-        .expect("a directory")
-        .map(|it| it.expect("an entry"))
+    // Each end has a process namespace of its own, where its number may be that of the other.
+    let [server, client] = ["server", "client"]
+        .map(|end| format!("--pcap {}", scratch.file(&format!("{end}-%p.pcapng")).display()));
+    ping(&host, &server, &client);
+    let entries = fs::read_dir(scratch.file("")).expect("a directory");
+    let entries: Vec<_> = entries.map(|it| it.expect("an entry")).collect();
+    let names = entries.iter().map(|it| it.file_name().into_string().expect("a name"));
+    let ends: BTreeSet<_> = names
+        .map(|name| {
+            let parts = name.strip_suffix(".pcapng").and_then(|it| it.split_once('-'));
+            let (end, number) = parts.unwrap_or_else(|| panic!("{name}"));
+            assert!(number.parse::<u32>().is_ok(), "{name}");
+            end.to_owned()
+        })
         .collect();
-    // Each end in a process namespace of its own, where its number may be the same.
-    assert!(!captures.is_empty(), "no capture");
-    for entry in captures {
-        let name = entry.file_name().into_string().expect("a name");
-        let number = name.strip_prefix("rping-").and_then(|it| it.strip_suffix(".pcapng"));
-        assert!(number.is_some_and(|it| it.parse::<u32>().is_ok()), "{name}");
+    assert!(ends.iter().eq(["client", "server"]), "{ends:?}");
+    for entry in entries {
+        let name = entry.path();
         let frames = capture::read(&entry.path()).expect("a capture");
-        assert!(frames.len() > 10, "{name}: {} frames", frames.len());
+        assert!(frames.len() > 10, "{}: {} frames", name.display(), frames.len());
         let octets = fs::read(entry.path()).expect("it is there");
         let key = b"MPA ID Req Frame";
-        assert!(octets.windows(key.len()).any(|it| it == key), "{name}: no MPA Request");
+        assert!(
+            octets.windows(key.len()).any(|it| it == key),
+            "{}: no MPA Request",
+            name.display()
+        );
     }
 }
 

@@ -223,7 +223,7 @@ pub(crate) const ROWS: &[Row] = &[
         options: "--rfc7306 on",
         ..perftest!(
             "ib_atomic_compare_swap_lat",
-            "ib_atomic_lat -A CMP_AND_SWP -n 500",
+            "ib_atomic_lat -A CMP_AND_SWAP -n 500",
             "t_avg",
             4,
             "us typically"

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io,
+    io, process,
     sync::{Mutex, OnceLock},
 };
 
@@ -14,7 +14,7 @@ use rdma_over_tcp::{
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
-    guard::Errno,
+    guard::{self, Errno},
     settings::{MpaRevision, Rtr, Settings},
 };
 
@@ -67,14 +67,34 @@ fn options() -> Options {
     Options { adapter, ..Options::default() }
 }
 
-fn start_capture(engine: &Engine) {
+/// The adapter that is captured, and its process: a child must not write what its parent has buffered.
+static CAPTURED: Mutex<Option<(u32, &Engine)>> = Mutex::new(None);
+
+fn start_capture(engine: &'static Engine) {
     // Read again: the file of a child has another number.
     let Some(path) = Settings::from_environment().0.pcap else { return };
     let started =
         File::create(&path).and_then(|file| engine.sockets().start_capture(Box::new(file)));
     if let Err(error) = started {
         tracing::error!("capture to {}: {error}", path.display());
+        return;
     }
+    if let Ok(mut captured) = CAPTURED.lock() {
+        *captured = Some((process::id(), engine));
+    }
+    // SAFETY: a function of this library, which is never unloaded while the program runs.
+    if unsafe { libc::atexit(flush_capture) } != 0 {
+        tracing::error!("the end of the capture may be missing: no room for an exit handler");
+    }
+}
+
+extern "C" fn flush_capture() {
+    guard::nothing(|| {
+        let captured = CAPTURED.lock().ok().and_then(|captured| *captured);
+        if let Some((_, engine)) = captured.filter(|(owner, _)| *owner == process::id()) {
+            engine.sockets().flush_capture();
+        }
+    });
 }
 
 /// The adapter of this process.
