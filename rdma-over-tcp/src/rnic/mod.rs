@@ -51,6 +51,7 @@ pub(crate) mod region;
 mod registration;
 mod send_queue;
 mod sges;
+mod shared_receive;
 mod srq;
 mod stats;
 mod status;

@@ -58,8 +58,8 @@ impl Rnic {
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: over the queue pair's or the
-    /// adapter's limits; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: its receives come from a shared receive
-    /// queue.
+    /// adapter's limits; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: its receives come from a shared
+    /// receive queue.
     pub fn post_receive(
         &mut self,
         id: QpId,
@@ -297,12 +297,13 @@ impl Rnic {
         Ok((token, Kind::FastRegister { region, registration: Box::new(registration) }))
     }
 
-    /// Posts an invalidation of a region that a fast registration has registered, or of a window of type 2 that this queue
-    /// pair has bound (NDK-MEM-9). One that finds nothing to invalidate when its turn comes completes as
+    /// Posts an invalidation of a region that a fast registration has registered, or of a window of type 2 that this
+    /// queue pair has bound (NDK-MEM-9). One that finds nothing to invalidate when its turn comes completes as
     /// [`WcStatus::LocalOperation`] and ends the connection; so does one of a region that windows are bound to.
     ///
     /// # Errors
-    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: region or window is gone, of another domain, or not of that kind.
+    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: region or window is gone, of another domain, or not of that
+    /// kind.
     pub fn post_invalidate(
         &mut self,
         id: QpId,
@@ -321,13 +322,13 @@ impl Rnic {
     }
 
     /// Posts a bind of a memory window. Returns its token, for peers: it opens nothing before the bind completes, or at
-    /// least before a later Send of the same queue pair has told the peer. A bind that meets the region or the window in
-    /// the wrong state when its turn comes completes as [`WcStatus::LocalOperation`] and ends the connection.
+    /// least before a later Send of the same queue pair has told the peer. A bind that meets the region or the window
+    /// in the wrong state when its turn comes completes as [`WcStatus::LocalOperation`] and ends the connection.
     ///
     /// # Errors
     /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: window or region is gone, being closed, or of another domain;
-    /// [`VerbError::InvalidArgument`]: bytes outside the region, rights that are no peer's, a key for a window of type 1,
-    /// no bytes for one of type 2, or a base that wraps; [`VerbError::RightsNotAllowed`]: the region is registered
+    /// [`VerbError::InvalidArgument`]: bytes outside the region, rights that are no peer's, a key for a window of type
+    /// 1, no bytes for one of type 2, or a base that wraps; [`VerbError::RightsNotAllowed`]: the region is registered
     /// without [`Access::BIND`], or without [`Access::LOCAL_WRITE`] for a right to write.
     pub fn post_bind(
         &mut self,
@@ -378,8 +379,8 @@ impl Rnic {
         Ok(qp)
     }
 
-    /// Has the queue pair's requests sent, those that were deferred ([`WrFlags::DEFER`]) among them. Returns how soon that
-    /// must be.
+    /// Has the queue pair's requests sent, those that were deferred ([`WrFlags::DEFER`]) among them. Returns how soon
+    /// that must be.
     pub fn kick_qp(&mut self, id: QpId) -> Urgency {
         let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };
         let Some(stream) = qp.stream else { return Urgency::None };

@@ -92,8 +92,8 @@ pub enum LatePosts {
 /// What a queue pair tells its consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpEvent {
-    /// It is in [`QpState::Error`], and has completed the last receive that it has taken from its shared receive queue: it
-    /// takes no more. Told once.
+    /// It is in [`QpState::Error`], and has completed the last receive that it has taken from its shared receive queue:
+    /// it takes no more. Told once.
     LastReceive,
 }
 
@@ -291,8 +291,8 @@ impl Qp {
         }
     }
 
-    /// Completes all receives, in posting order, as Flushed. Of a shared receive queue that is the one which the message
-    /// in progress has taken: the others are not the queue pair's (NDK-SRQ-6).
+    /// Completes all receives, in posting order, as Flushed. Of a shared receive queue that is the one which the
+    /// message in progress has taken: the others are not the queue pair's (NDK-SRQ-6).
     pub(crate) fn flush_receives(
         &mut self,
         queues: &mut Table<kind::ReceiveQueue, ReceiveQueue>,

@@ -6,11 +6,11 @@
 //! | opens the memory to | the peers of all queue pairs of its domain | the peer of the queue pair that has bound it |
 //! | token of a bind | the next one of the adapter's choice | as of type 1, or with a key of the consumer's choice |
 //! | bound while it is bound | yes: the former binding ends | no |
-//! | unbound by | a bind of no bytes, its close | an invalidation, by either end; its close; the end or reset of its queue pair |
+//! | unbound by | a bind of no bytes, its close | an invalidation by either end, its close, the end of its queue pair |
 //!
-//! A bind is a work request. Its token is known when the post returns; it opens nothing before the request's turn. What a
-//! window opens are bytes of its region: a region is not deregistered or invalidated while windows are bound to it, and the
-//! close of one is pending until then. A window never opens memory to requests of this side.
+//! A bind is a work request. Its token is known when the post returns; it opens nothing before the request's turn. What
+//! a window opens are bytes of its region: a region is not deregistered or invalidated while windows are bound to it,
+//! and the close of one is pending until then. A window never opens memory to requests of this side.
 
 use offload_engine::memory::SharedSpan;
 

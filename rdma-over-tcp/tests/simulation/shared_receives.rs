@@ -1,6 +1,6 @@
-//! Queue pairs that take their receives from one shared queue, over a bad network: messages of all sizes in any order of
-//! arrival, limits that are set and told, and in some seeds a queue pair that breaks in the middle. In half of the seeds
-//! the connections move between the stacks meanwhile.
+//! Queue pairs that take their receives from one shared queue, over a bad network: messages of all sizes in any order
+//! of arrival, limits that are set and told, and in some seeds a queue pair that breaks in the middle. In half of the
+//! seeds the connections move between the stacks meanwhile.
 
 use std::{
     net::SocketAddr,
@@ -30,6 +30,9 @@ const READS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
 /// What a slot holds where nothing was received.
 const UNTOUCHED: u8 = 0xee;
 
+/// Closes an object, given what is to be called if that pends.
+type Close<'a> = Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + 'a>;
+
 /// What happened in one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct End {
@@ -41,7 +44,8 @@ pub(crate) struct End {
 
 /// Message `number` of queue pair `pair`.
 fn message(pair: usize, number: usize, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at ^ at >> 8 ^ 31 * pair ^ 7 * number) as u8).collect()
+    let salt = (31 * pair) ^ (7 * number);
+    (0..bytes).map(|at| (at ^ (at >> 8) ^ salt) as u8).collect()
 }
 
 /// A queue pair, its peer, and the messages of one direction.
@@ -310,7 +314,7 @@ pub(crate) fn run(seed: u64) -> End {
     bench.run(|| told.load(Ordering::Relaxed) == receiver.armed).unwrap();
     end.limits = receiver.armed;
 
-    let mut closes: Vec<Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + '_>> = Vec::new();
+    let mut closes: Vec<Close<'_>> = Vec::new();
     for line in &lines {
         closes.push(Box::new(|done| line.near.close(done)));
         closes.push(Box::new(|done| line.far.close(done)));

@@ -237,8 +237,8 @@ impl Pd {
         Ok(Qp { access: self.access.clone(), id })
     }
 
-    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its queue
-    /// pair (NDK-RES-4).
+    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its
+    /// queue pair (NDK-RES-4).
     ///
     /// # Errors
     /// As [`Pd::create_qp`]; [`NtStatus::INVALID_PARAMETER`] also for a queue of another domain.
@@ -254,13 +254,14 @@ impl Pd {
         self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
     }
 
-    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer receives
-    /// are queued than `notify_threshold`, once; the threshold counts once the queue has had as many (NDK-SRQ-3). 0: no
-    /// threshold. A send that finds the queue empty ends its connection, as with a queue pair's own receives.
+    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer
+    /// receives are queued than `notify_threshold`, once; the threshold counts once the queue has had as many
+    /// (NDK-SRQ-3). 0: no threshold. A send that finds the queue empty ends its connection, as with a queue pair's own
+    /// receives.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain is
-    /// being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain
+    /// is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_srq(
         &self,
         depth: u32,
@@ -398,8 +399,8 @@ impl Mr {
     /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 §8.1.1). SUCCESS, or PENDING and `completion`
     /// follows, when nothing reads or writes the memory any more: what was sent from it and is not acknowledged is
     /// copied, and a device that still reads it is waited for. A Send or Write that has begun and is not yet with TCP
-    /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered. DEVICE_BUSY: windows are
-    /// bound.
+    /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered. DEVICE_BUSY: windows
+    /// are bound.
     ///
     /// A close does the same, but waits for the windows, and its completion says the same.
     pub fn deregister(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
@@ -452,30 +453,24 @@ impl Mw {
     }
 }
 
-/// An object whose token [`Qp::invalidate`] takes back.
-pub trait Invalidate: sealed::Target {}
+/// An object whose token [`Qp::invalidate`] takes back: a region or a window.
+#[derive(Clone, Copy, Debug)]
+pub enum Invalidate<'a> {
+    /// A region that a fast registration has registered.
+    Mr(&'a Mr),
+    /// A window that the same queue pair has bound.
+    Mw(&'a Mw),
+}
 
-impl Invalidate for Mr {}
-impl Invalidate for Mw {}
-
-mod sealed {
-    use super::{Access, Mr, Mw, Revocable};
-
-    pub trait Target {
-        /// The adapter, and what is taken back.
-        fn target(&self) -> (&Access, Revocable);
+impl<'a> From<&'a Mr> for Invalidate<'a> {
+    fn from(mr: &'a Mr) -> Self {
+        Self::Mr(mr)
     }
+}
 
-    impl Target for Mr {
-        fn target(&self) -> (&Access, Revocable) {
-            (&self.access, Revocable::Region(self.id))
-        }
-    }
-
-    impl Target for Mw {
-        fn target(&self) -> (&Access, Revocable) {
-            (&self.access, Revocable::Window(self.id))
-        }
+impl<'a> From<&'a Mw> for Invalidate<'a> {
+    fn from(mw: &'a Mw) -> Self {
+        Self::Mw(mw)
     }
 }
 
@@ -592,13 +587,16 @@ impl Qp {
     ///
     /// # Errors
     /// As said at [`Qp`].
-    pub fn invalidate(
+    pub fn invalidate<'a>(
         &self,
         context: u64,
-        object: &impl Invalidate,
+        object: impl Into<Invalidate<'a>>,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let (access, target) = object.target();
+        let (access, target) = match object.into() {
+            Invalidate::Mr(mr) => (&mr.access, Revocable::Region(mr.id)),
+            Invalidate::Mw(mw) => (&mw.access, Revocable::Window(mw.id)),
+        };
         check_same(&self.access, access)?;
         self.checked_post(flags.check(OperationType::Invalidate), |core| {
             core.post_invalidate(self.id, context, target, flags.options())

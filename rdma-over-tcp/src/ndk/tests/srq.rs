@@ -90,8 +90,8 @@ impl Shared {
     }
 }
 
-// NDK-SRQ-6, NDK-RES-4: messages take receives in order of their first segments, whichever connection they come by; each
-// completion names its queue pair, and the bytes are where they belong.
+// NDK-SRQ-6, NDK-RES-4: messages take receives in order of their first segments, whichever connection they come by;
+// each completion names its queue pair, and the bytes are where they belong.
 #[test]
 fn receives_are_taken_in_order_of_arrival() {
     let mut shared = Shared::new(8, 0, 2);

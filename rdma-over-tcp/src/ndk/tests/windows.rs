@@ -26,8 +26,8 @@ fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, error: Wi
     assert!(!active.qp.is_connected() && !passive.qp.is_connected());
 }
 
-// NDK-MEM-11, -13, -16, NDK-RI-1: a window is bound, read and written within its bounds and rights, and taken back by the
-// peer's Send; then it opens nothing.
+// NDK-MEM-11, -13, -16, NDK-RI-1: a window is bound, read and written within its bounds and rights, and taken back by
+// the peer's Send; then it opens nothing.
 #[test]
 fn a_windows_life() {
     let mut bench = Bench::new(1);
